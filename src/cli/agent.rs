@@ -8,7 +8,7 @@ use secrecy::SecretString;
 use tokio::net::TcpListener;
 
 use super::{announce, block_on, signals};
-use bloom_client::Client;
+use bloom_client::{Client, IdentityFiles, Tls};
 use bloom_commands::CommandError;
 use bloom_commands::number::within;
 use bloom_commands::{DEFAULT_SERVER, read_key};
@@ -40,6 +40,15 @@ pub struct AgentArgs {
     /// File with a join token, which the first start exchanges for a key of this worker; the key is kept in --work-dir
     #[arg(long, env = "BLOOM_JOIN_TOKEN_FILE", value_name = "FILE", conflicts_with_all = ["key", "key_file"])]
     join_token_file: Option<PathBuf>,
+    /// PEM file with authorities that the server's certificate may come from, in addition to those of the operating system
+    #[arg(long, env = "BLOOM_CA_FILE", value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+    /// PEM file with the certificate that the agent presents, for a server with TLS_CLIENT_CA_FILE
+    #[arg(long, env = "BLOOM_TLS_CERT_FILE", value_name = "FILE")]
+    tls_cert_file: Option<PathBuf>,
+    /// PEM file with the private key of --tls-cert-file
+    #[arg(long, env = "BLOOM_TLS_KEY_FILE", value_name = "FILE")]
+    tls_key_file: Option<PathBuf>,
     /// The worker's name, which no other agent may have [default: the stored name; at the first start, made from the host name]
     #[arg(long, env = "BLOOM_AGENT_NAME", value_parser = name)]
     name: Option<String>,
@@ -111,6 +120,7 @@ impl WorkArgs {
             server,
             key,
             join_token: None,
+            tls: Tls::default(),
             name: None,
             max_concurrency: self.max_concurrency,
             labels: Vec::new(),
@@ -164,6 +174,19 @@ fn address_and_port(text: &str) -> Result<String, String> {
     Err("give an address with the port, such as 127.0.0.1:7000, or 0.0.0.0:7000 for all networks".to_owned())
 }
 
+/// What the agent needs to call a server over TLS.
+fn tls(ca: Option<PathBuf>, certificate: Option<PathBuf>, key: Option<PathBuf>) -> Result<Tls, CommandError> {
+    let identity = match (given(certificate), given(key)) {
+        (Some(certificate), Some(key)) => Some(IdentityFiles { certificate, key }),
+        (None, None) => None,
+        (Some(_), None) => {
+            return Err(CommandError::usage("--tls-cert-file needs the private key of the certificate: give --tls-key-file, too"));
+        }
+        (None, Some(_)) => return Err(CommandError::usage("--tls-key-file needs the certificate of the key: give --tls-cert-file, too")),
+    };
+    Tls::read(given(ca).as_deref(), identity.as_ref()).map_err(|error| CommandError::usage(error.to_string()))
+}
+
 /// The given key, as a value or in a file. An empty variable counts as unset.
 fn key(value: Option<String>, file: Option<PathBuf>) -> Result<Option<SecretString>, CommandError> {
     match (value.filter(|value| !value.is_empty()), given(file)) {
@@ -201,8 +224,10 @@ async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
     let shutdown = signals::listen()?;
     let (server_key, agent_key) = (key(args.key, args.key_file)?, key(args.agent_key, args.agent_key_file)?);
     let server = if args.server.is_empty() { DEFAULT_SERVER.to_owned() } else { args.server };
-    Client::new(&server, server_key.as_ref()).map_err(|error| CommandError::usage(error.to_string()))?;
+    let tls = tls(args.ca_file, args.tls_cert_file, args.tls_key_file)?;
+    Client::new(&server, server_key.as_ref(), &tls).map_err(|error| CommandError::usage(error.to_string()))?;
     let mut settings = args.work.settings(server, server_key, config::default_data_dir().join("agent"))?;
+    settings.tls = tls;
     settings.join_token = key(None, args.join_token_file)?;
     settings.name = args.name.filter(|name| !name.is_empty());
     let namespaces: Vec<String> = args.namespaces.into_iter().filter(|namespace| !namespace.is_empty()).collect();

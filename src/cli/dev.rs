@@ -25,6 +25,11 @@ pub struct DevArgs {
 
 pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
     let mut settings = settings(&args.server)?;
+    if settings.tls.is_some() {
+        return Err(CommandError::usage(
+            "dev speaks plain http, for this machine: leave out TLS_CERT_FILE and TLS_KEY_FILE, or use `bloom-runtime serve`",
+        ));
+    }
     if is_for_this_machine_only(&settings) && !is_given(&args.server, "rate_limit_per_minute") {
         // All clients are this machine's user, and a limit would only be in the way of their scripts.
         settings.rate_limit_per_minute = 0;

@@ -9,13 +9,17 @@ use bloom_engine::Engine;
 use bloom_membridge::Membridge;
 use bloom_store::{self as store, Store};
 use bloom_telemetry::{MAX_AGENTS, Metrics, QueueDepth, Scraped};
+use bloom_tls::Tls;
 
 /// The heads cost a query per agent slug and priority, so they are not read at each scrape.
 const QUEUE_EVERY: Duration = Duration::from_secs(5);
 
-pub fn start(engine: &Engine, store: &Store, membridge: &Membridge, metrics: &Metrics) {
+pub fn start(engine: &Engine, store: &Store, membridge: &Membridge, tls: Option<Tls>, metrics: &Metrics) {
     let (watched, read, membridge) = (engine.clone(), store.clone(), membridge.clone());
     metrics.before_render(move |scraped| set(scraped, &watched, &read, &membridge));
+    if let Some(tls) = tls {
+        metrics.before_render(move |scraped| scraped.certificate_expiry(tls.certificate().not_after.as_second()));
+    }
     engine.background.spawn(follow_queue(engine.clone(), store.clone(), metrics.clone()));
 }
 

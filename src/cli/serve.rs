@@ -17,6 +17,7 @@ use bloom_membridge::{self as membridge, Membridge};
 use bloom_operator as operator;
 use bloom_reconcile as reconcile;
 use bloom_telemetry::{Log, Metrics};
+use bloom_tls::{Certificate, Tls};
 use bloom_worker as agent;
 
 /// `flags`: those that `settings` were read from.
@@ -59,6 +60,7 @@ pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnc
     // Raises the limit of open files before anything is opened.
     let connections = files::connections(&settings);
     let metrics = Metrics::new().map_err(|error| format!("metrics can't be set up: {error}"))?;
+    let tls = settings.tls.clone().map(Tls::load).transpose().map_err(|fault| format!("TLS can't be set up: {fault}"))?;
     let store = database::open(&settings).await?;
     let (listener, address) = listen(&settings).await?;
     for name in database::unlocked(&settings, || store.migrate()).await? {
@@ -76,23 +78,31 @@ pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnc
     let server_url = settings.membridge_server_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
     let membridge = Membridge::new(server_url, settings.membridge_admin_key.clone());
     database::unlocked(&settings, || membridge::sync::load_settings(&store, &membridge)).await?;
-    let agents = Agents::new(engine.clone(), agent_options(&settings, address));
+    let url = callable(scheme(&settings), address);
+    let agents = Agents::new(engine.clone(), agent_options(&settings, &url));
     let context = reconcile::start(&engine, reconcile_options(&settings));
     engine.background.spawn(dispatch::reconcile::run(context.clone(), agents.clone()));
     engine.background.spawn(membridge::sync::workers(context, membridge.clone()));
     engine.background.spawn(membridge::sync::settings(engine.clone(), store.clone(), membridge.clone()));
-    gauges::start(&engine, &store, &membridge, &metrics);
+    gauges::start(&engine, &store, &membridge, tls.clone(), &metrics);
 
     let operator = settings.operator.then(|| operator::start(&engine, &store, operator_options(&settings)));
+    let certificate = tls.as_ref().map(Tls::certificate);
+    if let Some(tls) = &tls {
+        engine.background.spawn(tls.clone().follow(shutdown.clone()));
+    }
     let mut http = http_settings(&settings, connections);
+    http.tls = tls;
     http.kubernetes = operator.map(|health| -> Arc<dyn Fn() -> String + Send + Sync> { Arc::new(move || health.text()) });
     let state = AppState::new(engine.clone(), store.clone(), agents, membridge, metrics, http, shutdown.clone());
     database::unlocked(&settings, || state.read_keys()).await?;
-    let url = callable(address);
     store.serves_at(&url);
-    let others = reachable(address);
+    let others = reachable(address, certificate.as_ref());
     announce(&banner(&settings, &url, &others));
     ready(&url, &others);
+    if let Some(Certificate { names, not_after, .. }) = certificate {
+        tracing::info!(names = names.join(", "), %not_after, "https, with this certificate");
+    }
     tracing::info!(%address, database = settings.shown_database_url(), connections, "serving");
     http::server::serve(listener, state, shutdown).await;
     engine.stop().await;
@@ -143,6 +153,7 @@ fn http_settings(settings: &Serve, max_connections: usize) -> http::Settings {
         write_timeout: http::server::WRITE_TIMEOUT,
         held_bytes: http::HELD_BYTES,
         max_connections,
+        tls: None,
         kubernetes: None,
         lease_ttl_ms: settings.lease_ttl_ms,
     }
@@ -175,35 +186,48 @@ fn reconcile_options(settings: &Serve) -> reconcile::ReconcileOptions {
     }
 }
 
-fn agent_options(settings: &Serve, address: SocketAddr) -> dispatch::DispatchOptions {
+fn agent_options(settings: &Serve, own_url: &str) -> dispatch::DispatchOptions {
     let public_url = settings.public_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
-    dispatch::DispatchOptions { key: settings.agent_key.clone(), public_url, own_url: callable(address) }
+    dispatch::DispatchOptions { key: settings.agent_key.clone(), public_url, own_url: own_url.to_owned() }
+}
+
+fn scheme(settings: &Serve) -> &'static str {
+    if settings.tls.is_some() { "https" } else { "http" }
 }
 
 /// The URL by which programs on this machine call the server. An unspecified address can't be called, so it becomes loopback.
-fn callable(address: SocketAddr) -> String {
+fn callable(scheme: &str, address: SocketAddr) -> String {
     let host = match address {
         SocketAddr::V4(v4) if v4.ip().is_unspecified() => "127.0.0.1".to_owned(),
         SocketAddr::V6(v6) if v6.ip().is_unspecified() => "[::1]".to_owned(),
         SocketAddr::V6(v6) => format!("[{}]", v6.ip()),
         SocketAddr::V4(v4) => v4.ip().to_string(),
     };
-    format!("http://{host}:{}", address.port())
+    format!("{scheme}://{host}:{}", address.port())
 }
 
 /// The URL by which programs on this machine call a server with these settings.
 pub fn own_url(settings: &Serve) -> String {
     match settings.host.parse::<IpAddr>() {
-        Ok(ip) => callable(SocketAddr::new(ip, settings.port)),
-        Err(_) => format!("http://{}:{}", settings.host, settings.port),
+        Ok(ip) => callable(scheme(settings), SocketAddr::new(ip, settings.port)),
+        Err(_) => format!("{}://{}:{}", scheme(settings), settings.host, settings.port),
     }
 }
 
-/// The URLs by which other machines can call a server that listens on all addresses: by the host name, and by the addresses from which
-/// this machine would call others.
-fn reachable(address: SocketAddr) -> Vec<String> {
+/// The URLs by which other machines can call a server that listens on all addresses: by the names of its certificate; without one, by the
+/// host name, and by the addresses from which this machine would call others.
+fn reachable(address: SocketAddr, certificate: Option<&Certificate>) -> Vec<String> {
     if !address.ip().is_unspecified() {
         return Vec::new();
+    }
+    let port = address.port();
+    if let Some(certificate) = certificate {
+        let is_of_others =
+            |name: &&String| !name.contains('*') && *name != "localhost" && !name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+        let names = certificate.names.iter().filter(is_of_others);
+        return names
+            .map(|name| if name.contains(':') { format!("https://[{name}]:{port}") } else { format!("https://{name}:{port}") })
+            .collect();
     }
     // Connecting a datagram socket only chooses a route: nothing is sent to these addresses, which are reserved for documentation.
     let own = |from: &str, to: &str| {
@@ -212,8 +236,8 @@ fn reachable(address: SocketAddr) -> Vec<String> {
         socket.local_addr().ok().map(|own| own.ip()).filter(|ip| !ip.is_loopback())
     };
     let ips = [own("0.0.0.0:0", "192.0.2.1:9"), own("[::]:0", "[2001:db8::1]:9").filter(|_| address.is_ipv6())];
-    let ips = ips.into_iter().flatten().map(|ip| callable(SocketAddr::new(ip, address.port())));
-    std::iter::once(format!("http://{}:{}", agent::hostname(), address.port())).chain(ips).collect()
+    let ips = ips.into_iter().flatten().map(|ip| callable("http", SocketAddr::new(ip, port)));
+    std::iter::once(format!("http://{}:{port}", agent::hostname())).chain(ips).collect()
 }
 
 fn banner(settings: &Serve, url: &str, reachable: &[String]) -> String {
@@ -229,10 +253,11 @@ fn banner(settings: &Serve, url: &str, reachable: &[String]) -> String {
     )
 }
 
-/// `others`: as [`reachable`] says. An address is preferred to the host name, which other machines may not be able to resolve.
+/// `others`: as [`reachable`] says. An address is preferred to the host name, which other machines may not be able to resolve; of the names
+/// of a certificate, the first one counts.
 fn next_step(url: &str, others: &[String], keyed: bool) -> String {
     let key = if keyed { "BLOOM_KEY=… " } else { "" };
-    let (place, server) = match others.get(1).or_else(|| others.first()) {
+    let (place, server) = match others.get(1).filter(|url| url.starts_with("http:")).or_else(|| others.first()) {
         Some(server) => ("this machine or another", server.as_str()),
         None => ("this machine", url),
     };
@@ -252,16 +277,20 @@ mod tests {
             ("[fe80::1]:1", "http://[fe80::1]:1"),
             ("192.0.2.1:80", "http://192.0.2.1:80"),
         ] {
-            assert_eq!(callable(bound.parse().unwrap()), told);
+            assert_eq!(callable("http", bound.parse().unwrap()), told);
         }
     }
 
     #[test]
     fn only_a_server_on_all_addresses_names_those_for_others() {
-        assert!(reachable("127.0.0.1:5000".parse().unwrap()).is_empty());
-        let told = reachable("0.0.0.0:5000".parse().unwrap());
+        assert!(reachable("127.0.0.1:5000".parse().unwrap(), None).is_empty());
+        let told = reachable("0.0.0.0:5000".parse().unwrap(), None);
         assert_eq!(told[0], format!("http://{}:5000", agent::hostname()));
         assert!(told.iter().all(|url| !url.contains("127.0.0.1") && !url.contains("0.0.0.0")), "{told:?}");
+        let names = ["localhost", "*.example", "127.0.0.1", "::1", "bloom.example", "2001:db8::1"].map(str::to_owned).to_vec();
+        let certificate = Certificate { names, not_before: Default::default(), not_after: Default::default() };
+        let told = reachable("0.0.0.0:5000".parse().unwrap(), Some(&certificate));
+        assert_eq!(told, ["https://bloom.example:5000", "https://[2001:db8::1]:5000"]);
     }
 
     #[test]
@@ -270,6 +299,8 @@ mod tests {
         let told = |others: &[String]| next_step("http://127.0.0.1:5000", others, false);
         assert!(told(&others).contains("this machine or another") && told(&others).contains("agent --server http://192.0.2.7:5000\n"));
         assert!(told(&others[..1]).contains("agent --server http://host:5000\n"));
+        let named = ["https://bloom.example:5000".to_owned(), "https://other.example:5000".to_owned()];
+        assert!(told(&named).contains("agent --server https://bloom.example:5000\n"));
         assert!(!told(&[]).contains("another") && told(&[]).contains("agent --server http://127.0.0.1:5000\n"));
     }
 

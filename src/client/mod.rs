@@ -5,6 +5,7 @@
 mod proxy;
 mod refusal;
 mod sse;
+mod tls;
 
 use std::error::Error as _;
 use std::net::IpAddr;
@@ -21,6 +22,7 @@ use serde_json::error::Category;
 use url::{Host, Url};
 
 pub use sse::{Event, Events};
+pub use tls::{IdentityFiles, Tls};
 
 use bloom_core::Ms;
 use bloom_core::mask::masked_url;
@@ -110,7 +112,7 @@ impl Error {
 impl Client {
     /// # Errors
     /// `server` is not an http or https URL, the key can't be sent as a header, or TLS can't be set up on this machine.
-    pub fn new(server: &str, key: Option<&SecretString>) -> Result<Self, Error> {
+    pub fn new(server: &str, key: Option<&SecretString>, tls: &Tls) -> Result<Self, Error> {
         let wrong = |why: &str| {
             let shown = masked_url(server);
             Error::Usage(format!("the server's address {shown}: {why}; give a URL such as http://127.0.0.1:5000"))
@@ -131,7 +133,8 @@ impl Client {
             value.set_sensitive(true);
             Ok(value)
         });
-        let settings = |builder: ClientBuilder| builder.connect_timeout(CONNECT_LIMIT).pool_idle_timeout(IDLE_LIMIT).tcp_nodelay(true);
+        let settings =
+            |builder: ClientBuilder| tls.add_to(builder.connect_timeout(CONNECT_LIMIT).pool_idle_timeout(IDLE_LIMIT).tcp_nodelay(true));
         // A proxy would look for this machine's addresses on its own machine.
         let proxy = if is_loopback(&base) { None } else { Proxy::of_environment(&base) };
         let http = if is_loopback(&base) { outbound::client(settings) } else { outbound::client_by_proxy(settings) };
@@ -232,6 +235,8 @@ impl Client {
             let http = server.replacen("https", "http", 1);
             let place = self.place();
             return Error::Usage(format!("the server at {place} does not speak https, probably http: give the address {http}"));
+        } else if let Some(advice) = tls::advice(&cause(error)) {
+            format!("can't connect to {server}: {}: {advice}", cause(error))
         } else if let Some(text) = self.proxy.as_ref().and_then(|proxy| proxy.told(error, server)) {
             text
         } else if error.is_connect() {
@@ -306,7 +311,8 @@ mod tests {
 
     #[test]
     fn a_server_is_an_http_url() {
-        let server = |url: &str| Client::new(url, None).map(|client| client.server().to_owned()).map_err(|error| error.to_string());
+        let server =
+            |url: &str| Client::new(url, None, &Tls::default()).map(|client| client.server().to_owned()).map_err(|error| error.to_string());
         assert_eq!(server("http://h:5000").unwrap(), "http://h:5000");
         assert_eq!(server("https://h/bloom/?x#y").unwrap(), "https://h/bloom");
         for wrong in ["h:5000", "ftp://h", "5000", "", "http://me:secret@h", "ftp://me:secret@h/x", "me:secret@h", "http://me:s/ecret@h"] {
@@ -316,7 +322,7 @@ mod tests {
 
     #[test]
     fn paths_stay_below_a_prefix() {
-        let client = Client::new("http://h/bloom", None).unwrap();
+        let client = Client::new("http://h/bloom", None, &Tls::default()).unwrap();
         let path = |path: &str| client.request(Method::GET, path).unwrap().build().unwrap().url().path().to_owned();
         assert_eq!(path("/api/runtime/stats"), "/bloom/api/runtime/stats");
         assert_eq!(path(&format!("api/runtime/workers/{}", part("a/b?c"))), "/bloom/api/runtime/workers/a%2Fb%3Fc");
@@ -326,7 +332,7 @@ mod tests {
     /// What a call says if the other side does this with the connection.
     async fn called(answer: impl AsyncFn(TcpStream)) -> Error {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let client = Client::new(&format!("http://{}", listener.local_addr().unwrap()), None).unwrap();
+        let client = Client::new(&format!("http://{}", listener.local_addr().unwrap()), None, &Tls::default()).unwrap();
         let serve = async {
             loop {
                 answer(listener.accept().await.unwrap().0).await;
@@ -355,7 +361,7 @@ mod tests {
         .await;
         assert!(matches!(foreign, Error::Unreachable(_)) && foreign.to_string().contains("does not speak http"), "{foreign:?}");
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let client = Client::new(&format!("http://{}", listener.local_addr().unwrap()), None).unwrap();
+        let client = Client::new(&format!("http://{}", listener.local_addr().unwrap()), None, &Tls::default()).unwrap();
         drop(listener);
         let nobody = client.get::<Value>("api/runtime/stats").await.unwrap_err();
         assert!(matches!(nobody, Error::Unreachable(_)) && !nobody.was_there(), "{nobody:?}");

@@ -18,7 +18,7 @@ use super::flags;
 use super::key_file::read_key;
 use super::term;
 use crate::CommandError;
-use bloom_client::{CALL_LIMIT, Client, Error};
+use bloom_client::{CALL_LIMIT, Client, Error, Tls};
 use bloom_config::Environment;
 
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:5000";
@@ -42,6 +42,10 @@ pub struct Connection {
     /// File with the value of --key [env: BLOOM_KEY_FILE]
     #[arg(long, global = true, value_name = "FILE")]
     key_file: Option<PathBuf>,
+    /// PEM file with authorities that the server's certificate may come from, in addition to those of the operating system [env:
+    /// BLOOM_CA_FILE]
+    #[arg(long, global = true, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
     /// Take the server and the key from this context; see `bloom-runtime context` [env: BLOOM_CONTEXT] [default: the context in use]
     #[arg(long, global = true, value_name = "NAME", add = ArgValueCandidates::new(context_file::names))]
     use_context: Option<String>,
@@ -51,6 +55,8 @@ pub struct Connection {
 struct Target {
     server: String,
     key: Option<SecretString>,
+    /// Authorities of its certificate.
+    ca_file: Option<PathBuf>,
 }
 
 impl Connection {
@@ -64,7 +70,13 @@ impl Connection {
             }
         };
         let key = value("--key").filter(|_| words.iter().any(|word| word == "--key")).map(SecretString::from);
-        Self { server: value("--server"), key, key_file: value("--key-file").map(PathBuf::from), use_context: value("--use-context") }
+        Self {
+            server: value("--server"),
+            key,
+            key_file: value("--key-file").map(PathBuf::from),
+            ca_file: value("--ca-file").map(PathBuf::from),
+            use_context: value("--use-context"),
+        }
     }
 
     /// # Errors
@@ -73,7 +85,7 @@ impl Connection {
         let environment = Environment::of_process();
         let target =
             self.resolve(&environment, || context_file::path(&environment).map_or(Ok(Contexts::default()), |path| Contexts::read(&path)))?;
-        Server::new(&target.server, target.key.as_ref())
+        Server::new(&target.server, target.key.as_ref(), &Tls::read(target.ca_file.as_deref(), None).map_err(failed)?)
     }
 
     /// Flags take precedence over the environment, and the environment over the context in use. The key of a context is sent to the server
@@ -98,26 +110,28 @@ impl Connection {
             "BLOOM_KEY_FILE",
             environment.get("BLOOM_KEY_FILE").map(PathBuf::from),
         )?;
+        let ca_file = self.ca_file.clone().or_else(|| environment.get("BLOOM_CA_FILE").map(PathBuf::from));
         if let Some(server) = self.server.clone() {
-            return Ok(Target { server, key: flag_key.or(env_key) });
+            return Ok(Target { server, key: flag_key.or(env_key), ca_file });
         }
         if let Some(name) = &self.use_context {
             let context = contexts()?.take(name)?;
-            return Ok(Target { key: flag_key.or(context.secret()?).or(env_key), server: context.server });
+            let ca_file = self.ca_file.clone().or_else(|| context.ca_file.clone()).or(ca_file);
+            return Ok(Target { key: flag_key.or(context.secret()?).or(env_key), server: context.server, ca_file });
         }
         if let Some(server) = variable("BLOOM_SERVER")? {
-            return Ok(Target { server, key: flag_key.or(env_key) });
+            return Ok(Target { server, key: flag_key.or(env_key), ca_file });
         }
         let contexts = contexts()?;
         let Some(name) = variable("BLOOM_CONTEXT")?.or_else(|| contexts.current.clone()) else {
-            return Ok(Target { server: DEFAULT_SERVER.to_owned(), key: flag_key.or(env_key) });
+            return Ok(Target { server: DEFAULT_SERVER.to_owned(), key: flag_key.or(env_key), ca_file });
         };
         let context = contexts.take(&name)?;
         let key = match flag_key.or(env_key) {
             None => context.secret()?,
             given => given,
         };
-        Ok(Target { server: context.server, key })
+        Ok(Target { server: context.server, key, ca_file: ca_file.or(context.ca_file) })
     }
 }
 
@@ -146,8 +160,8 @@ enum Again {
 impl Server {
     /// # Errors
     /// The URL or the key can't be used.
-    pub fn new(url: &str, key: Option<&SecretString>) -> Result<Self, CommandError> {
-        Ok(Self { client: Client::new(url, key).map_err(failed)? })
+    pub fn new(url: &str, key: Option<&SecretString>, tls: &Tls) -> Result<Self, CommandError> {
+        Ok(Self { client: Client::new(url, key, tls).map_err(failed)? })
     }
 
     /// # Errors

@@ -35,6 +35,9 @@ pub struct ServerContext {
     pub key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
+    /// PEM file with authorities of the server's certificate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca_file: Option<PathBuf>,
 }
 
 impl ServerContext {

@@ -11,7 +11,7 @@ use super::context_file::{Contexts, ServerContext, names, path};
 use super::show::{self, Form, Shown};
 use super::{columns, term};
 use crate::CommandError;
-use bloom_client::Client;
+use bloom_client::{Client, Tls};
 use bloom_config::Environment;
 
 #[derive(Debug, Subcommand)]
@@ -28,7 +28,7 @@ pub enum ContextCommand {
     ///
     /// If no context is current, as with the first one, the new context becomes the current one. For an existing context, --key or
     /// --key-file replaces the stored key and keeps the address; --server replaces the address, and another address removes the stored key,
-    /// so that the key is not sent to another server. Whether the context is the current one stays as it is.
+    /// so that the key is not sent to another server, and the stored --ca-file. Whether the context is the current one stays as it is.
     #[command(alias = "add")]
     #[command(after_help = "Examples:\n  bloom-runtime context set home --server http://127.0.0.1:5000\n  \
         bloom-runtime context set prod --server https://bloom.example --key-file ~/.bloom-key\n  bloom-runtime context use prod")]
@@ -44,6 +44,9 @@ pub enum ContextCommand {
         /// File with the key; it is read each time that the key is needed
         #[arg(long, value_name = "FILE")]
         key_file: Option<PathBuf>,
+        /// PEM file with authorities that the server's certificate may come from, in addition to those of the operating system
+        #[arg(long, value_name = "FILE")]
+        ca_file: Option<PathBuf>,
     },
     /// Remove a context
     #[command(aliases = ["delete", "remove"])]
@@ -72,8 +75,8 @@ pub fn run(command: ContextCommand, shown: Shown) -> Result<(), CommandError> {
             news = Some(is_current(&name));
             contexts.current = Some(name);
         }
-        ContextCommand::Set { name, server, key, key_file } => {
-            set(&mut contexts, name.clone(), server, key, key_file)?;
+        ContextCommand::Set { name, server, key, key_file, ca_file } => {
+            set(&mut contexts, name.clone(), server, key, key_file, ca_file)?;
             if contexts.current.is_none() {
                 news = Some(is_current(&name));
                 contexts.current = Some(name);
@@ -114,6 +117,7 @@ fn set(
     server: Option<String>,
     key: Option<SecretString>,
     key_file: Option<PathBuf>,
+    ca_file: Option<PathBuf>,
 ) -> Result<(), CommandError> {
     if name.is_empty() || name.chars().any(char::is_control) {
         return Err(CommandError::usage("the name of a context must be one line of text"));
@@ -125,19 +129,22 @@ fn set(
         (None, None) => return Err(CommandError::usage(format!("the context {name} is new: give its --server"))),
     };
     // The contexts are used from any directory, so a relative path would not work.
-    let key_file = key_file.map(|file| std::path::absolute(&file).unwrap_or(file));
-    let mut context = ServerContext { server, key: key.map(|key| key.expose_secret().to_owned()), key_file };
-    if let Some(before) = before
-        && context.key.is_none()
-        && context.key_file.is_none()
-    {
+    let absolute = |file: PathBuf| std::path::absolute(&file).unwrap_or(file);
+    let (key, key_file, ca_file) = (key.map(|key| key.expose_secret().to_owned()), key_file.map(absolute), ca_file.map(absolute));
+    let mut context = ServerContext { server, key, key_file, ca_file };
+    let has_key = |context: &ServerContext| context.key.is_some() || context.key_file.is_some();
+    if let Some(before) = before {
         if before.server == context.server {
-            context = before;
-        } else if before.key.is_some() || before.key_file.is_some() {
+            context.ca_file = context.ca_file.or_else(|| before.ca_file.clone());
+            if !has_key(&context) {
+                (context.key, context.key_file) = (before.key, before.key_file);
+            }
+        } else if has_key(&before) && !has_key(&context) {
             term::info(&format!("The key of {name} was for {} and was removed.", before.server));
         }
     }
-    Client::new(&context.server, context.secret()?.as_ref()).map_err(failed)?;
+    let tls = Tls::read(context.ca_file.as_deref(), None).map_err(failed)?;
+    Client::new(&context.server, context.secret()?.as_ref(), &tls).map_err(failed)?;
     contexts.contexts.insert(name, context);
     Ok(())
 }

@@ -50,6 +50,10 @@ pub fn directory(text: &str) -> Result<PathBuf, String> {
     if text.is_empty() { Err("must be the path of a directory".to_owned()) } else { Ok(PathBuf::from(text)) }
 }
 
+pub fn file(text: &str) -> Result<PathBuf, String> {
+    if text.is_empty() { Err("must be the path of a file".to_owned()) } else { Ok(PathBuf::from(text)) }
+}
+
 /// Host names and addresses, separated by commas.
 pub fn hosts(text: &str) -> Result<Vec<Host>, String> {
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());

@@ -14,6 +14,7 @@ use super::settings::{self as s, Setting};
 use super::sources::{Environment, Found, Origin, Sources};
 use bloom_core::mask::masked_url;
 use bloom_telemetry::LogSettings;
+use bloom_tls::{Fault, Files, Part};
 
 pub fn resolve(flags: &Flags, environment: &Environment) -> Report {
     let mut mistakes = Vec::new();
@@ -45,6 +46,10 @@ impl Resolver<'_> {
         let public_url = self.optional(&s::PUBLIC_URL, parse::http_url);
         let allowed_hosts = self.optional(&s::ALLOWED_HOSTS, parse::hosts).unwrap_or_default();
         let trusted_proxies = self.optional(&s::TRUSTED_PROXIES, parse::networks).unwrap_or_default();
+        let tls_cert = self.optional(&s::TLS_CERT_FILE, parse::file);
+        let tls_key = self.optional(&s::TLS_KEY_FILE, parse::file);
+        let tls_client_ca = self.optional(&s::TLS_CLIENT_CA_FILE, parse::file);
+        let tls = self.tls(tls_cert, tls_key, tls_client_ca);
         let data_dir = self.data_dir();
         let database_url = self.database_url(data_dir.as_ref());
         let database_max_connections = self.required(&s::DATABASE_MAX_CONNECTIONS, parse::whole(1_u32, 500));
@@ -82,6 +87,7 @@ impl Resolver<'_> {
             public_url,
             allowed_hosts,
             trusted_proxies,
+            tls,
             data_dir: data_dir?,
             database_url: database_url?,
             database_max_connections: database_max_connections?,
@@ -112,6 +118,36 @@ impl Resolver<'_> {
             pod_name,
             log: LogSettings { format: log_format?, level: log_level?, file: log_file },
         })
+    }
+
+    /// The files of TLS, if the server can use them.
+    fn tls(&mut self, certificate: Option<PathBuf>, key: Option<PathBuf>, client_ca: Option<PathBuf>) -> Option<Files> {
+        let (setting, problem) = match (certificate, key, client_ca) {
+            (None, None, None) => return None,
+            (Some(certificate), Some(key), client_ca) => {
+                let files = Files { certificate, key, client_ca };
+                let Fault { part, text } = match files.check() {
+                    Ok(_) => return Some(files),
+                    Err(fault) => fault,
+                };
+                let setting = match part {
+                    Part::Certificate => &s::TLS_CERT_FILE,
+                    Part::Key => &s::TLS_KEY_FILE,
+                    Part::ClientCa => &s::TLS_CLIENT_CA_FILE,
+                };
+                (setting, text)
+            }
+            (Some(_), None, _) => (&s::TLS_CERT_FILE, "needs the private key of this certificate: set TLS_KEY_FILE, too".to_owned()),
+            (None, Some(_), _) => (&s::TLS_KEY_FILE, "needs the certificate of this key: set TLS_CERT_FILE, too".to_owned()),
+            (None, None, Some(_)) => {
+                let problem = "needs a server that speaks https: set TLS_CERT_FILE and TLS_KEY_FILE, too";
+                (&s::TLS_CLIENT_CA_FILE, problem.to_owned())
+            }
+        };
+        let row = self.rows.iter().find(|row| row.setting == setting.key);
+        let (value, origin) = row.map_or((None, ""), |row| (row.value.as_deref(), &*row.origin));
+        self.mistakes.push(Mistake::new(setting.key, value, origin, problem));
+        None
     }
 
     fn data_dir(&mut self) -> Option<PathBuf> {

@@ -26,6 +26,8 @@ pub struct Serve {
     /// In addition to those of `host` and `public_url`.
     pub allowed_hosts: Vec<Host>,
     pub trusted_proxies: Vec<IpNet>,
+    /// The server speaks https if there is one.
+    pub tls: Option<bloom_tls::Files>,
     pub data_dir: PathBuf,
     pub database_url: SecretString,
     pub database_max_connections: u32,
@@ -89,7 +91,9 @@ impl Serve {
                 "{name} has fewer than {GOOD_KEY_CHARS} characters and may be guessed: set a longer one, for example from `openssl rand -hex 32`"
             )
         });
-        access.into_iter().chain(short).chain(postgres::warning(self.database_url.expose_secret())).collect()
+        // Files that can't be used are mistakes, not warnings.
+        let tls = self.tls.as_ref().and_then(|files| files.check().ok()).unwrap_or_default();
+        access.into_iter().chain(short).chain(tls).chain(postgres::warning(self.database_url.expose_secret())).collect()
     }
 
     pub(crate) fn is_loopback(&self) -> bool {

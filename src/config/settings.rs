@@ -73,6 +73,23 @@ pub const TRUSTED_PROXIES: Setting = plain(
     "Proxies whose X-Forwarded-* headers are trusted: addresses or networks, separated by commas",
 );
 
+pub const TLS_CERT_FILE: Setting = plain(
+    NETWORK,
+    "tls_cert_file",
+    "FILE",
+    "",
+    "PEM file with the server's certificate and those of the authorities between it and the root; with it, the server speaks https",
+);
+pub const TLS_KEY_FILE: Setting =
+    plain(NETWORK, "tls_key_file", "FILE", "", "PEM file with the private key of the certificate in TLS_CERT_FILE, without a password");
+pub const TLS_CLIENT_CA_FILE: Setting = plain(
+    NETWORK,
+    "tls_client_ca_file",
+    "FILE",
+    "",
+    "PEM file with the authorities of client certificates: calls of workers then need such a certificate, besides the key",
+);
+
 pub const DATA_DIR: Setting = plain(
     DATA,
     "data_dir",
@@ -182,6 +199,9 @@ pub const SETTINGS: &[&Setting] = &[
     &PUBLIC_URL,
     &ALLOWED_HOSTS,
     &TRUSTED_PROXIES,
+    &TLS_CERT_FILE,
+    &TLS_KEY_FILE,
+    &TLS_CLIENT_CA_FILE,
     &DATA_DIR,
     &DATABASE_URL,
     &DATABASE_MAX_CONNECTIONS,

@@ -12,6 +12,9 @@
 # Other environment variables:
 #   BLOOM_USER             the user that runs the agent; default: the user that called sudo, else a new user bloom-agent
 #   MEMBRIDGE_AGENT_KEY_FILE, and BLOOM_MAX_CONCURRENCY, BLOOM_LISTEN and the like: settings of the agent, see `bloom-runtime agent --help`
+#   BLOOM_CA_FILE          absolute path of a PEM file with the authority of the server's certificate, if this machine does not know it
+#   BLOOM_TLS_CERT_FILE, BLOOM_TLS_KEY_FILE   absolute paths of the agent's client certificate and its key, which its user must be able to
+#                          read, if the server asks for one
 #   BLOOM_INIT             systemd or openrc; default: the one that runs here
 #   DESTDIR                put the files below this directory, and start nothing
 set -eu
@@ -58,7 +61,7 @@ case ${BLOOM_GRACE_SECONDS:-300} in *[!0-9]* | 0?*) die "BLOOM_GRACE_SECONDS mus
 
 # The settings that the agent gets from this script's environment.
 settings="BLOOM_MAX_CONCURRENCY BLOOM_WORK_DIR BLOOM_RUNNER BLOOM_PROFILES BLOOM_LABELS BLOOM_LISTEN BLOOM_AGENT_URL BLOOM_PUSH_ONLY
-	BLOOM_UPDATE_COMMAND BLOOM_GRACE_SECONDS"
+	BLOOM_UPDATE_COMMAND BLOOM_GRACE_SECONDS BLOOM_CA_FILE BLOOM_TLS_CERT_FILE BLOOM_TLS_KEY_FILE"
 for name in $settings; do
 	eval "value=\${$name:-}"
 	case $value in *"

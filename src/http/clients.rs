@@ -9,12 +9,21 @@ use axum::http::HeaderMap;
 use ipnet::IpNet;
 use parking_lot::Mutex;
 
-/// Both ends of the connection.
+/// Both ends of the connection, and what TLS says of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
     pub address: SocketAddr,
     /// This server's address.
     pub local: Option<IpAddr>,
+    pub security: Security,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Security {
+    Plain,
+    Tls,
+    /// The client has a certificate of an authority in `TLS_CLIENT_CA_FILE`.
+    VerifiedClient,
 }
 
 /// The client's address. An entry of `X-Forwarded-For` counts only if a trusted proxy has added it.

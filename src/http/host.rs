@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use url::{Host, Url};
 
 use super::Settings;
-use super::clients::{Peer, trusts};
+use super::clients::{Peer, Security, trusts};
 use super::refusal::Refusal;
 
 const FORWARDED_HOST: &str = "x-forwarded-host";
@@ -31,8 +31,9 @@ pub fn called(target: &Uri, headers: &HeaderMap, peer: Option<Peer>, trusted: &[
     let is_proxied = is_proxied(peer, trusted);
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let forwarded = |name: &str| header(name).filter(|_| is_proxied).and_then(|text| text.split(',').next()).map(str::trim);
-    let scheme =
-        forwarded("x-forwarded-proto").map_or("http", |scheme| if scheme.eq_ignore_ascii_case("https") { "https" } else { "http" });
+    let own_tls = peer.is_some_and(|peer| peer.security != Security::Plain);
+    let is_https = forwarded("x-forwarded-proto").map_or(own_tls, |scheme| scheme.eq_ignore_ascii_case("https"));
+    let scheme = if is_https { "https" } else { "http" };
     let text = match (forwarded(FORWARDED_HOST), host) {
         (Some(host), _) => host,
         (None, Some(host)) => host.to_str().map_err(|_| Refusal::BadHost)?,
@@ -147,7 +148,7 @@ mod tests {
             |target: &'static str, headers: &[(&'static str, &'static str)], by_proxy, expected: Result<Option<&str>, ()>| {
                 let map = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
                 let trusted = if by_proxy { vec!["192.0.2.1/32".parse().unwrap()] } else { Vec::new() };
-                let peer = Peer { address: "192.0.2.1:9".parse().unwrap(), local: None };
+                let peer = Peer { address: "192.0.2.1:9".parse().unwrap(), local: None, security: Security::Plain };
                 let url = called(&Uri::from_static(target), &map, Some(peer), &trusted)
                     .map(|url| url.map(|url| url.origin().ascii_serialization()));
                 assert_eq!(url.as_ref().map(Option::as_deref).map_err(|_| ()), expected, "{headers:?}");
@@ -163,6 +164,9 @@ mod tests {
         check(&[("host", "a"), ("x-forwarded-proto", "https"), ("x-forwarded-host", "b")], false, Ok(Some("http://a")));
         check(&[("host", "a"), ("x-forwarded-proto", "https")], true, Ok(Some("https://a")));
         check(&[("host", "a"), ("x-forwarded-proto", "https"), ("x-forwarded-host", "b, c")], true, Ok(Some("https://b")));
+        let over_tls = Peer { address: "192.0.2.1:9".parse().unwrap(), local: None, security: Security::Tls };
+        let headers = HeaderMap::from_iter([(HOST, "a".parse().unwrap())]);
+        assert_eq!(called(&Uri::from_static("/x"), &headers, Some(over_tls), &[]).unwrap().unwrap().as_str(), "https://a/");
         for wrong in ["", "a/b", "a/", "u@a", "a?b", "a b", "a#b"] {
             check(&[("host", wrong)], false, Err(()));
         }

@@ -19,16 +19,17 @@ use parking_lot::Mutex;
 use tokio::time::timeout_at;
 
 use super::body_memory::Share;
-use super::clients::{Peer, client_address};
+use super::clients::{Peer, Security, client_address};
 use super::error::{Cause, Error};
 use super::key_ring::Identity;
-use super::policy::{Rate, RoutePolicies, RoutePolicy, Time};
+use super::policy::{Access, Rate, RoutePolicies, RoutePolicy, Time};
 use super::rate::{Limiter, Standing};
 use super::refusal::Refusal;
 use super::{AppState, Settings, body, host};
 use bloom_core::api_key::{ApiKey, Scope};
 use bloom_core::command::{Command, Requester};
 use bloom_telemetry::Metrics;
+use bloom_tls::Tls;
 
 /// Distinguishes the request ids of this process from those of others.
 static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
@@ -228,7 +229,7 @@ impl<'a> Pass<'a> {
         let is_limited = match &identity {
             Ok(_) => policy.rate != Rate::Unlimited,
             // A page of another site must not use up the limit of the user whose browser sends the request.
-            Err(refusal) => refusal.is_about_key(),
+            Err(refusal) => refusal.is_about_client(),
         };
         Self {
             policy,
@@ -279,9 +280,18 @@ fn identity(
         // Who opens the door is of no matter here; the audit trail names the key, if there is one.
         _ if !policy.is_guarded() => Ok(Identity { key: key.and_then(|key| key.key), ..Identity::ADMIN }),
         None => Err(Refusal::Unauthorized),
+        Some(key) if policy.allows(key.scope) && policy.access == Access::Worker && !may_be_worker(settings, peer) => {
+            Err(Refusal::NoClientCertificate)
+        }
         Some(key) if policy.allows(key.scope) => Ok(key),
         Some(key) => Err(Refusal::Forbidden(key.scope, policy)),
     }
+}
+
+/// Whether the connection may carry calls of workers.
+fn may_be_worker(settings: &Settings, peer: Option<Peer>) -> bool {
+    let needs_certificate = settings.tls.as_ref().is_some_and(Tls::verifies_clients);
+    !needs_certificate || peer.is_some_and(|peer| peer.security == Security::VerifiedClient)
 }
 
 impl LimitStatus<'_> {

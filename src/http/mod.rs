@@ -14,6 +14,7 @@ mod error;
 mod error_precedence;
 mod events;
 mod examples;
+mod handshake;
 mod host;
 mod hub;
 mod install;
@@ -62,6 +63,7 @@ use bloom_engine::Engine;
 use bloom_membridge::Membridge;
 use bloom_store::Store;
 use bloom_telemetry::Metrics;
+use bloom_tls::Tls;
 use body::Limit;
 use body_memory::{Budget, Room};
 use error::Error;
@@ -99,6 +101,8 @@ pub struct Settings {
     pub held_bytes: usize,
     /// Connections at a time, including the spare ones, on which requests are refused; see [`server::shares`].
     pub max_connections: usize,
+    /// The server speaks https if there is one.
+    pub tls: Option<Tls>,
     /// Says how the Kubernetes operator is doing, if it runs.
     pub kubernetes: Option<Arc<dyn Fn() -> String + Send + Sync>>,
     /// TTL of a lease, unless the caller sets `ttl_seconds`.

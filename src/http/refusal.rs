@@ -13,6 +13,8 @@ pub enum Refusal {
     Unauthorized,
     /// The key has this scope, which does not open the route.
     Forbidden(Scope, RoutePolicy),
+    /// The key opens the route, but the connection has no client certificate, which workers need here.
+    NoClientCertificate,
 }
 
 impl Refusal {
@@ -24,12 +26,13 @@ impl Refusal {
             Self::CrossSite => "cross_site",
             Self::Unauthorized => "unauthorized",
             Self::Forbidden(..) => "forbidden",
+            Self::NoClientCertificate => "no_client_certificate",
         }
     }
 
-    /// Such refusals count in the rate limit of the client, which may be guessing keys.
-    pub fn is_about_key(self) -> bool {
-        matches!(self, Self::Unauthorized | Self::Forbidden(..))
+    /// Such refusals are about who the client is. They count in its rate limit, because it may be guessing keys.
+    pub fn is_about_client(self) -> bool {
+        matches!(self, Self::Unauthorized | Self::Forbidden(..) | Self::NoClientCertificate)
     }
 
     pub fn error(self) -> Error {
@@ -51,6 +54,12 @@ impl Refusal {
                 let text = format!("{WRONG_SCOPE} {scope}, and this call needs {}", policy.needed());
                 Error::Text { status: 403, text: text.into() }
             }
+            Self::NoClientCertificate => Error::fixed(
+                403,
+                "Calls of workers need a client certificate on this server, and this connection has none: give the agent --tls-cert-file \
+                 and --tls-key-file (BLOOM_TLS_CERT_FILE, BLOOM_TLS_KEY_FILE), with a certificate of the authority in the server's \
+                 TLS_CLIENT_CA_FILE, and let it call the server itself, not a proxy",
+            ),
         }
     }
 }

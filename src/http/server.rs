@@ -1,4 +1,4 @@
-//! Connections: accepts them up to a limit, serves them over HTTP/1.1, and ends them gracefully.
+//! Connections: accepts them up to a limit, serves them over HTTP/1.1, with or without TLS, and ends them gracefully.
 //!
 //! Beyond that limit, or beyond the share of one client, a few spare connections are accepted. On these, requests are refused with 503,
 //! but probes are answered, so that a busy server is not taken for a dead one. If these are taken too, connections are closed at once.
@@ -20,14 +20,15 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
-use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::clients::{Peer, Shares, network, trusts};
+use super::clients::{Peer, Security, Shares, network, trusts};
 use super::error::Error;
+use super::handshake::{Begun, Stream, begin};
 use super::{AppState, router};
 use bloom_telemetry::Metrics;
+use bloom_tls::Tls;
 
 /// Connections at a time, if the limit of open files allows as many.
 pub const MAX_CONNECTIONS: usize = 8_192;
@@ -44,7 +45,9 @@ const SHARE_TAKEN: Error = Error::Later(
     "This address has as many connections as one client may have: use fewer, or, if it is a proxy for many clients, name it in \
      TRUSTED_PROXIES",
 );
-/// Time limit of a request's head and of the wait between requests, so that slow clients do not occupy connections.
+const NOT_TLS: Error =
+    Error::fixed(400, "This port speaks https, and the request came as plain http: use an address that begins with https://");
+/// Time limit of the TLS handshake, of a request's head and of the wait between requests, so that slow clients do not occupy connections.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// A client that reads nothing for this time is disconnected, so that it does not hold a connection and the memory of its answers.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -68,18 +71,20 @@ pub fn shares(connections: usize) -> (usize, usize) {
 
 /// Serves until `shutdown`, then stops listening and lets the requests in progress finish. The token in `state` ends the long polls.
 pub async fn serve(listener: TcpListener, state: AppState, shutdown: CancellationToken) {
-    let (finish_within, head_timeout) = (state.settings.request_timeout + STOP_SLACK, state.settings.head_timeout);
-    let write_timeout = state.settings.write_timeout;
+    let finish_within = state.settings.request_timeout + STOP_SLACK;
+    let (head_timeout, write_timeout) = (state.settings.head_timeout, state.settings.write_timeout);
     let (most, spare) = shares(state.settings.max_connections);
     let (permits, spare) = (Arc::new(Semaphore::new(most)), Arc::new(Semaphore::new(spare)));
     let trusted_proxies = state.settings.trusted_proxies.clone();
     let clients = Shares::by_address(most);
     let mut refusals = Refusals { metrics: state.metrics.clone(), unlogged: 0, logged_at: None };
+    let tls = state.settings.tls.clone();
     let router = router(state);
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(head_timeout).max_buf_size(UNSENT);
-    let mut http_once = http.clone();
-    http_once.header_read_timeout(head_timeout.min(SPARE_HEAD)).keep_alive(false);
+    let regular = Serving { http, head_timeout, write_timeout, tls, router, shutdown: shutdown.clone() };
+    let mut spared = Serving { head_timeout: head_timeout.min(SPARE_HEAD), ..regular.clone() };
+    spared.http.header_read_timeout(spared.head_timeout).keep_alive(false);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -87,14 +92,15 @@ pub async fn serve(listener: TcpListener, state: AppState, shutdown: Cancellatio
         };
         match accepted {
             Ok((stream, address)) => {
-                let peer = Peer { address, local: stream.local_addr().ok().map(|local| local.ip().to_canonical()) };
+                let local = stream.local_addr().ok().map(|local| local.ip().to_canonical());
+                let peer = Peer { address, local, security: Security::Plain };
                 // A proxy carries the requests of many clients, whose addresses are known only from the requests.
                 let share = (!trusts(&trusted_proxies, address.ip())).then(|| clients.take(network(address.ip())));
                 let refusal = match (share, permits.clone().try_acquire_owned()) {
                     (Some(None), _) => SHARE_TAKEN,
                     (_, Err(_)) => FULL,
                     (share, Ok(permit)) => {
-                        let connection = connect(http.clone(), stream, write_timeout, peer, router.clone(), shutdown.clone());
+                        let connection = regular.clone().connect(stream, peer);
                         tokio::spawn(async move {
                             connection.await;
                             drop((share, permit));
@@ -105,7 +111,7 @@ pub async fn serve(listener: TcpListener, state: AppState, shutdown: Cancellatio
                 refusals.add(address.ip(), &refusal);
                 // If no spare connection is left, the stream is dropped, which closes it.
                 if let Ok(permit) = spare.clone().try_acquire_owned() {
-                    let connection = refuse(http_once.clone(), stream, peer, router.clone(), refusal);
+                    let connection = spared.clone().refuse(stream, peer, refusal);
                     tokio::spawn(async move {
                         let _ = timeout(SPARE_TIME, connection).await;
                         drop(permit);
@@ -125,55 +131,89 @@ pub async fn serve(listener: TcpListener, state: AppState, shutdown: Cancellatio
     }
 }
 
-async fn connect(
+/// How connections are served. Each one gets a clone.
+#[derive(Clone)]
+struct Serving {
     http: http1::Builder,
-    stream: TcpStream,
+    head_timeout: Duration,
     write_timeout: Duration,
-    peer: Peer,
+    tls: Option<Tls>,
     router: Router,
     shutdown: CancellationToken,
-) {
-    // Without this, small answers would be delayed. It fails only if the connection is closed.
-    let _ = stream.set_nodelay(true);
-    let (is_asked, mut asked) = watch::channel(false);
-    let service = service_fn(move |request: hyper::Request<Incoming>| {
-        is_asked.send_replace(true);
-        let (router, is_asked) = (router.clone(), is_asked.clone());
-        async move {
-            let answer = router.oneshot(from(peer, request)).await;
-            is_asked.send_replace(false);
-            answer
+}
+
+impl Serving {
+    async fn connect(self, stream: TcpStream, mut peer: Peer) {
+        let begun = tokio::select! {
+            begun = self.begin(stream, &mut peer) => begun,
+            () = self.shutdown.cancelled() => return,
+        };
+        let Some(stream) = begun else { return };
+        let (is_asked, mut asked) = watch::channel(false);
+        let router = self.router;
+        let service = service_fn(move |request: hyper::Request<Incoming>| {
+            is_asked.send_replace(true);
+            let (router, is_asked) = (router.clone(), is_asked.clone());
+            async move {
+                let answer = router.oneshot(from(peer, request)).await;
+                is_asked.send_replace(false);
+                answer
+            }
+        });
+        let mut connection = pin!(self.http.serve_connection(TokioIo::new(stream), service));
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = self.shutdown.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                let unread = async {
+                    let _ = asked.wait_for(|is_asked| !is_asked).await;
+                    sleep(STOP_SEND).await;
+                };
+                tokio::select! {
+                    ended = connection => ended,
+                    () = unread => return,
+                }
+            }
+        };
+        if let Err(error) = ended {
+            log_end(peer, &error);
         }
-    });
-    let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(write_timeout));
-    let mut connection = pin!(http.serve_connection(TokioIo::new(Box::pin(stream)), service));
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = shutdown.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            let unread = async {
-                let _ = asked.wait_for(|is_asked| !is_asked).await;
-                sleep(STOP_SEND).await;
-            };
-            tokio::select! {
-                ended = connection => ended,
-                () = unread => return,
+    }
+
+    /// Serves one request on a spare connection: probes and metrics are answered, everything else is refused.
+    async fn refuse(self, stream: TcpStream, mut peer: Peer, refusal: Error) {
+        if let Some(stream) = self.begin(stream, &mut peer).await {
+            refuse(&self.http, stream, peer, Some(self.router), refusal).await;
+        }
+    }
+
+    /// The connection after its handshake. `None` if there was none; the client is told if it speaks plain HTTP.
+    async fn begin(&self, stream: TcpStream, peer: &mut Peer) -> Option<Stream> {
+        match begin(stream, self.tls.as_ref().map(Tls::acceptor), self.head_timeout, self.write_timeout).await {
+            Ok(Begun::Ready(stream, security)) => {
+                peer.security = security;
+                Some(stream)
+            }
+            Ok(Begun::NotTls(stream)) => {
+                let _ = timeout(SPARE_TIME, refuse(self.http.clone().keep_alive(false), stream, *peer, None, NOT_TLS)).await;
+                None
+            }
+            Err(error) => {
+                log_end(*peer, &error);
+                None
             }
         }
-    };
-    if let Err(error) = ended {
-        // This is normal: clients disconnect at any time, and idle connections are closed.
-        tracing::debug!(%error, peer = %peer.address, "connection ended");
     }
 }
 
-/// Serves one request on a spare connection: probes and metrics are answered, everything else is refused.
-async fn refuse(http: http1::Builder, stream: TcpStream, peer: Peer, router: Router, refusal: Error) {
+/// Answers one request with an error, unless it is for one of the `probes`.
+async fn refuse(http: &http1::Builder, stream: Stream, peer: Peer, probes: Option<Router>, refusal: Error) {
     let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let (router, refusal) = (router.clone(), refusal.clone());
+        let (probes, refusal) = (probes.clone(), refusal.clone());
         async move {
-            if matches!(request.uri().path(), "/healthz" | "/readyz" | "/metrics") {
+            if let Some(router) = probes
+                && matches!(request.uri().path(), "/healthz" | "/readyz" | "/metrics")
+            {
                 return router.oneshot(from(peer, request)).await;
             }
             let _ = Limited::new(request.into_body(), UNREAD).collect().await;
@@ -181,8 +221,13 @@ async fn refuse(http: http1::Builder, stream: TcpStream, peer: Peer, router: Rou
         }
     });
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
-        tracing::debug!(%error, peer = %peer.address, "connection ended");
+        log_end(peer, &error);
     }
+}
+
+/// This is normal: clients disconnect at any time, and idle connections are closed.
+fn log_end(peer: Peer, error: &dyn std::error::Error) {
+    tracing::debug!(%error, peer = %peer.address, "connection ended");
 }
 
 fn from(peer: Peer, request: hyper::Request<Incoming>) -> Request {

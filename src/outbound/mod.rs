@@ -47,14 +47,19 @@ pub fn client(further: impl Fn(ClientBuilder) -> ClientBuilder) -> Result<reqwes
 /// # Errors
 /// TLS can't be set up on this machine; the text says why.
 pub fn client_by_proxy(further: impl Fn(ClientBuilder) -> ClientBuilder) -> Result<reqwest::Client, String> {
-    // Fails only if a provider was installed before, which can be used as well.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    install_tls_provider();
     let builder = || {
         let builder = reqwest::Client::builder().user_agent(concat!("bloom-runtime/", env!("CARGO_PKG_VERSION")));
         further(builder.redirect(redirect::Policy::none()))
     };
     // A machine without root certificates can still call plain http addresses.
     builder().build().or_else(|_| builder().tls_certs_only([]).build()).map_err(|error| explain(error).text)
+}
+
+/// Chooses the cryptography of TLS for the process.
+pub fn install_tls_provider() {
+    // Fails only if a provider was installed before, which can be used as well.
+    let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 /// Sends the request once and reads the complete answer.

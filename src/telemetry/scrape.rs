@@ -38,6 +38,8 @@ pub struct Scraped {
     membridge_failures: IntGauge,
     membridge_success: Gauge,
     connections: IntGaugeVec,
+    /// Without labels, and without a series on servers that do not speak https.
+    certificate_expiry: GaugeVec,
 }
 
 impl Scraped {
@@ -59,6 +61,11 @@ impl Scraped {
                 "Time of the last successful call to the control plane; 0 = never.",
             )?,
             connections: f.gauges("bloom_database_connections", "Open database connections for reads, by state.", &["state"])?,
+            certificate_expiry: f.exact_gauges(
+                "bloom_tls_certificate_expiry_timestamp_seconds",
+                "When the certificate expires that new connections get; only on servers that speak https.",
+                &[],
+            )?,
         })
     }
 
@@ -133,6 +140,11 @@ impl Scraped {
         for (state, count) in [("idle", idle), ("used", open.saturating_sub(idle))] {
             self.connections.with_label_values(&[state]).set(i64::try_from(count).unwrap_or(i64::MAX));
         }
+    }
+
+    /// Seconds since 1970.
+    pub fn certificate_expiry(&self, seconds: i64) {
+        self.certificate_expiry.with_label_values::<&str>(&[]).set(seconds as f64);
     }
 }
 

@@ -41,7 +41,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use account::Accounts;
-use bloom_client::Client;
+use bloom_client::{Client, Tls};
 use home::Home;
 pub use home::hostname;
 pub use invocation::ECHO;
@@ -59,6 +59,8 @@ pub struct Settings {
     pub key: Option<SecretString>,
     /// Exchanged for the worker's key at the first start; used only if there is no `key`.
     pub join_token: Option<SecretString>,
+    /// For calls of the server.
+    pub tls: Tls,
     /// `None` for the stored name; at the first start, one is made from the host name.
     pub name: Option<String>,
     pub max_concurrency: u32,
@@ -148,7 +150,7 @@ impl HeldLease {
 /// # Errors
 /// The agent can't work with these settings; the text says what to do.
 pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: CancellationToken) -> Result<Ended, String> {
-    let mut client = Client::new(&settings.server, settings.key.as_ref()).map_err(|error| error.to_string())?;
+    let mut client = Client::new(&settings.server, settings.key.as_ref(), &settings.tls).map_err(|error| error.to_string())?;
     // Otherwise the programs that it runs, as the same user, could read the keys in this process's memory.
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
         tracing::warn!(%error, "runs may be able to read this agent's environment");
@@ -161,10 +163,10 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
     let name = home.name(settings.name.as_deref(), client.server())?;
     if settings.key.is_none() {
         let key = tokio::select! {
-            key = enrollment::key(&home, client.server(), &name, settings.join_token.as_ref()) => key?,
+            key = enrollment::key(&home, client.server(), &name, settings.join_token.as_ref(), &settings.tls) => key?,
             () = shutdown.cancelled() => return Ok(Ended::Stopped),
         };
-        client = Client::new(&settings.server, key.as_ref()).map_err(|error| error.to_string())?;
+        client = Client::new(&settings.server, key.as_ref(), &settings.tls).map_err(|error| error.to_string())?;
     }
     let accounts = Accounts::load(home.accounts_path());
     let agent = Arc::new(Agent {

@@ -36,7 +36,7 @@ const AFTER_RESULT: Duration = Duration::from_secs(10);
 const STDERR_TAIL: u64 = 2_000;
 const MAX_PRINTED: u64 = 1 << 30;
 /// Prefixes of the environment variables that runs do not inherit, because they contain keys and settings of this program.
-const OWN_SECRETS: [&str; 5] = ["BLOOM_", "RUNTIME_", "MEMBRIDGE_", "DATABASE_URL", "CLAUDECODE"];
+const OWN_SECRETS: [&str; 6] = ["BLOOM_", "RUNTIME_", "MEMBRIDGE_", "DATABASE_URL", "TLS_KEY_FILE", "CLAUDECODE"];
 
 pub(super) struct Run<'a> {
     pub agent: &'a Arc<Agent>,

@@ -66,6 +66,7 @@ async fn open_with(write_timeout: Duration) -> TestServer {
         write_timeout,
         held_bytes: HELD,
         max_connections: 100,
+        tls: None,
         kubernetes: None,
         lease_ttl_ms: 300_000,
     };

@@ -59,8 +59,8 @@ mod row_locks;
 mod sessions;
 mod suspend;
 mod tasks;
-
 mod timers;
+mod tls;
 mod usage;
 mod watch;
 mod workers;

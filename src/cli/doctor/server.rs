@@ -1,6 +1,8 @@
 //! The running server on this machine, and what only it knows: its keys, the control plane and the workers.
 
-use bloom_client::{Client, Error};
+use std::path::PathBuf;
+
+use bloom_client::{Client, Error, Tls};
 use bloom_config::Serve;
 use serde_json::Value;
 
@@ -13,7 +15,11 @@ const SOON_MS: i64 = 7 * 24 * 3_600_000;
 const MOST: usize = 10;
 
 pub async fn look(settings: &Serve) -> Vec<Finding> {
-    let url = own_url(settings);
+    // A certificate is rarely for a loopback address.
+    let url = match (&settings.tls, &settings.public_url) {
+        (Some(_), Some(public)) => public.as_str().trim_end_matches('/').to_owned(),
+        _ => own_url(settings),
+    };
     if settings.port == 0 {
         return vec![Finding::new(
             "server",
@@ -22,13 +28,16 @@ pub async fn look(settings: &Serve) -> Vec<Finding> {
         )];
     }
     let key = settings.api_key.as_ref().or(settings.read_key.as_ref());
-    let client = match Client::new(&url, key) {
+    let ca = std::env::var_os("BLOOM_CA_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let client = match Tls::read(ca.as_deref(), None).and_then(|tls| Client::new(&url, key, &tls)) {
         Ok(client) => client,
         Err(error) => return vec![Finding::new("server", State::Wrong, error.to_string())],
     };
     let health: Value = match client.get("api/runtime/health").await {
         Ok(health) => health,
-        Err(error) if error.was_there() => return vec![Finding::new("server", State::Wrong, format!("{url}: {error}"))],
+        Err(error) if error.was_there() || settings.tls.is_some() => {
+            return vec![Finding::new("server", State::Wrong, format!("{url}: {error}"))];
+        }
         Err(_) => {
             let text = format!(
                 "no server answers at {url}: start it, by its service or with bloom-runtime serve. What only it knows was not looked at"

@@ -8,7 +8,7 @@ use secrecy::SecretString;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::super::connect::Server;
+use super::super::connect::{Server, failed};
 use super::super::ids::path;
 use super::super::key_file::read_key;
 use super::super::retry::Retry;
@@ -16,6 +16,7 @@ use super::cluster::{Cluster, name_of};
 use super::forward::Forward;
 use super::taken::Taken;
 use crate::CommandError;
+use bloom_client::Tls;
 
 /// The label that the Services of servers have.
 const LABEL: &str = "app.kubernetes.io/name=bloom-runtime";
@@ -31,6 +32,9 @@ pub struct ServerArgs {
     /// File with a key for --server [default: without --server, the key in the server's Secret]
     #[arg(long, global = true, value_name = "FILE")]
     key_file: Option<PathBuf>,
+    /// PEM file with authorities that the certificate of --server may come from, in addition to those of the operating system
+    #[arg(long, global = true, value_name = "FILE", requires = "server")]
+    ca_file: Option<PathBuf>,
 }
 
 /// A server that can be called as long as this exists.
@@ -66,7 +70,8 @@ impl ServerArgs {
         match &self.server {
             Some(url) => {
                 let key = self.key_file.as_deref().map(read_key).transpose()?;
-                let reached = Reached { server: Server::new(url, key.as_ref())?, _forward: None };
+                let tls = Tls::read(self.ca_file.as_deref(), None).map_err(failed)?;
+                let reached = Reached { server: Server::new(url, key.as_ref(), &tls)?, _forward: None };
                 reached.must_have(taken).await?;
                 Ok(reached)
             }
@@ -83,7 +88,7 @@ async fn by_service(cluster: &Cluster, taken: &Taken) -> Result<Reached, Command
     let service = Service::find(cluster, taken.server_namespace()?).await?;
     let key = service.key(cluster).await?;
     let forward = Forward::start(cluster, &service.namespace, &service.name).await?;
-    let reached = Reached { server: Server::new(&forward.url(), key.as_ref())?, _forward: Some(forward) };
+    let reached = Reached { server: Server::new(&forward.url(), key.as_ref(), &Tls::default())?, _forward: Some(forward) };
     reached.must_have(taken).await?;
     Ok(reached)
 }

@@ -85,8 +85,8 @@ async fn sweep_once(pools: &Pools, namespace: Option<&str>) -> Result<(), Error>
         let Some(creator) = key.pool_namespace().filter(|creator| namespace.is_none_or(|own| own == *creator)) else { continue };
         let identity = Identity { namespace: creator.to_owned(), name: String::new(), uid: pool };
         pools.submit(&identity, op::RevokeKey { name: key.name.clone() }).await?.ok();
-        if let Some(worker) = key.worker.filter(|worker| worker.starts_with(&format!("{creator}."))) {
-            pools.submit(&identity, op::RemoveWorker { worker }).await?.ok();
+        if let Some(worker) = key.worker.as_ref().filter(|worker| worker.starts_with(&format!("{creator}."))) {
+            pools.submit(&identity, op::RemoveWorker { worker: worker.clone() }).await?.ok();
         }
         tracing::info!(key = key.name, "the WorkerPool of a key is gone, so the key is revoked");
     }

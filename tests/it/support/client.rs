@@ -8,21 +8,19 @@ use reqwest::header::HeaderMap;
 use serde_json::Value;
 
 /// One connection pool for all tests.
-static CLIENT: LazyLock<reqwest::Client> = LazyLock::new(|| {
+static CLIENT: LazyLock<reqwest::Client> = LazyLock::new(|| builder().build().expect("a client"));
+
+pub fn builder() -> reqwest::ClientBuilder {
     // Fails only if a provider was installed before, which can be used as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder()
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .timeout(Duration::from_secs(90))
-        .build()
-        .expect("a client")
-});
+    reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).timeout(Duration::from_secs(90))
+}
 
 /// A server's address, and the headers of every request to it.
 #[derive(Clone, Debug)]
 pub struct Api {
     base: String,
+    client: reqwest::Client,
     headers: Vec<(String, String)>,
     /// Whether each error answer has a code.
     has_codes: bool,
@@ -30,7 +28,7 @@ pub struct Api {
 
 impl Api {
     pub fn new(base: &str) -> Self {
-        Self { base: base.to_owned(), headers: Vec::new(), has_codes: true }
+        Self { base: base.to_owned(), client: CLIENT.clone(), headers: Vec::new(), has_codes: true }
     }
 
     /// An agent, whose answers are not those of the API.
@@ -48,6 +46,11 @@ impl Api {
         let mut api = self.clone();
         api.headers.push((name.to_owned(), value.to_owned()));
         api
+    }
+
+    /// The same server, called by this client.
+    pub fn with_client(&self, client: reqwest::Client) -> Self {
+        Self { client, ..self.clone() }
     }
 
     /// The same server, with this key.
@@ -115,7 +118,7 @@ impl Api {
 
     /// A request whose answer is a stream.
     pub fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
-        let request = CLIENT.request(method, self.url(path));
+        let request = self.client.request(method, self.url(path));
         self.headers.iter().fold(request, |request, (name, value)| request.header(name, value))
     }
 

@@ -1,6 +1,7 @@
 //! The tools of the tests: servers and databases, a JSON client, fixtures, and waiting with a limit.
 
 pub mod agent;
+pub mod certificates;
 pub mod checker;
 pub mod claude;
 pub mod client;

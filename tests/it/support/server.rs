@@ -303,15 +303,17 @@ pub fn follow(stream: impl Read + Send + 'static, log: Arc<Mutex<String>>, mut f
     });
 }
 
-/// The first `http://127.0.0.1:PORT` in a line.
+/// The first `http://127.0.0.1:PORT` in a line, or with https.
 fn loopback_url(line: &str) -> Option<String> {
-    let (_, rest) = line.split_once("http://127.0.0.1:")?;
+    let (before, rest) = line.split_once("://127.0.0.1:")?;
+    let scheme = if before.ends_with("https") { "https" } else { "http" };
     let digits = rest.chars().take_while(char::is_ascii_digit).collect::<String>();
-    (!digits.is_empty()).then(|| format!("http://127.0.0.1:{digits}"))
+    (!digits.is_empty()).then(|| format!("{scheme}://127.0.0.1:{digits}"))
 }
 
 fn is_ready(url: &str) -> bool {
-    let address = url.trim_start_matches("http://");
+    // A server tells its address when all of it has started, and connections wait until it accepts them.
+    let Some(address) = url.strip_prefix("http://") else { return true };
     let Ok(mut stream) = TcpStream::connect(address) else { return false };
     let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
     let mut head = [0u8; 12];

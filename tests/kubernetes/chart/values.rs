@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{chart, offline, set, sets, template, text};
 
 /// Settings that have a value of their own, or that the chart decides.
-const SET_BY_THE_CHART: [&str; 16] = [
+const SET_BY_THE_CHART: [&str; 19] = [
     "port",
     "data_dir",
     "database_url",
@@ -25,6 +25,10 @@ const SET_BY_THE_CHART: [&str; 16] = [
     "pod_namespace",
     "pod_name",
     "log_file",
+    // The chart's servers speak plain http: TLS ends before them.
+    "tls_cert_file",
+    "tls_key_file",
+    "tls_client_ca_file",
 ];
 
 fn schema() -> Value {

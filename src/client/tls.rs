@@ -1,0 +1,125 @@
+//! What a client needs for TLS beside the certificates of the operating system.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use reqwest::{Certificate, ClientBuilder, Identity};
+
+use super::Error;
+
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// The authorities to trust, and the certificate to present.
+#[derive(Clone, Debug, Default)]
+pub struct Tls {
+    authorities: Vec<Certificate>,
+    identity: Option<Identity>,
+}
+
+/// PEM files with a certificate and its private key.
+#[derive(Clone, Debug)]
+pub struct IdentityFiles {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
+impl Tls {
+    /// # Errors
+    /// A file can't be read, or does not contain what it should.
+    pub fn read(ca: Option<&Path>, identity: Option<&IdentityFiles>) -> Result<Self, Error> {
+        // The parser of keys needs a provider, which is installed once for the process.
+        bloom_outbound::install_tls_provider();
+        let authorities = match ca {
+            None => Vec::new(),
+            Some(path) => {
+                let wrong = |why: &str| Error::Usage(format!("the file {} of --ca-file {why}", path.display()));
+                let found = Certificate::from_pem_bundle(&read(path, "--ca-file")?).map_err(|_| wrong("is not PEM"))?;
+                if found.is_empty() {
+                    return Err(wrong("has no certificate in PEM form (-----BEGIN CERTIFICATE-----)"));
+                }
+                found
+            }
+        };
+        let identity = match identity {
+            None => None,
+            Some(files) => {
+                let mut pem = read(&files.certificate, "--tls-cert-file")?;
+                pem.push(b'\n');
+                pem.extend(read(&files.key, "--tls-key-file")?);
+                Some(Identity::from_pem(&pem).map_err(|_| {
+                    let (certificate, key) = (files.certificate.display(), files.key.display());
+                    Error::Usage(format!(
+                        "the files {certificate} of --tls-cert-file and {key} of --tls-key-file must contain a certificate and its private \
+                         key without a password, in PEM form"
+                    ))
+                })?)
+            }
+        };
+        Ok(Self { authorities, identity })
+    }
+
+    pub(super) fn add_to(&self, builder: ClientBuilder) -> ClientBuilder {
+        let builder = builder.tls_certs_merge(self.authorities.iter().cloned());
+        match &self.identity {
+            Some(identity) => builder.identity(identity.clone()),
+            None => builder,
+        }
+    }
+}
+
+/// What to do about a certificate that was refused, on this side or on the other. `None` if the failure is another one.
+pub(super) fn advice(cause: &str) -> Option<&'static str> {
+    let has = |words: &[&str]| words.iter().any(|word| cause.contains(word));
+    // If another authority has the name of the right one, the signature is wrong: DecryptError.
+    if cause.contains("received fatal alert") && has(&["Certificate", "UnknownCA", "DecryptError"]) {
+        return Some(
+            "the server refused this program's certificate (--tls-cert-file, BLOOM_TLS_CERT_FILE): it must be valid, and come from an \
+             authority in the server's TLS_CLIENT_CA_FILE",
+        );
+    }
+    if !cause.contains("invalid peer certificate") {
+        return None;
+    }
+    Some(if has(&["not valid for name"]) {
+        "the server's certificate is for other names: call the server by one of them, or give it a certificate for this one"
+    } else if has(&["certificate expired"]) {
+        "the server's certificate has expired: renew it, or check this machine's clock"
+    } else if has(&["not valid yet"]) {
+        "the server's certificate is not valid yet: check this machine's clock"
+    } else {
+        "the server's certificate does not come from an authority that this machine trusts: if it is the right server, name the file of its \
+         authority with --ca-file or BLOOM_CA_FILE"
+    })
+}
+
+fn read(path: &Path, flag: &str) -> Result<Vec<u8>, Error> {
+    let wrong = |why: String| Error::Usage(format!("the file {} of {flag} {why}", path.display()));
+    let mut bytes = Vec::new();
+    match File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)) {
+        Err(error) => Err(wrong(format!("can't be read: {error}"))),
+        Ok(length) if length as u64 > MAX_FILE_BYTES => Err(wrong(format!("is longer than {MAX_FILE_BYTES} bytes"))),
+        Ok(_) => Ok(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_refusal_has_its_advice() {
+        for (cause, expected) in [
+            ("invalid peer certificate: UnknownIssuer", "--ca-file"),
+            ("invalid peer certificate: certificate not valid for name \"a\"; certificate is only valid for b", "names"),
+            ("invalid peer certificate: certificate expired: verification time 2 (UNIX)", "renew"),
+            ("received fatal alert: UnknownCA", "TLS_CLIENT_CA_FILE"),
+            ("received fatal alert: CertificateExpired", "TLS_CLIENT_CA_FILE"),
+            ("received fatal alert: DecryptError", "TLS_CLIENT_CA_FILE"),
+        ] {
+            assert!(advice(cause).is_some_and(|advice| advice.contains(expected)), "{cause}");
+        }
+        assert_eq!(advice("Connection refused (os error 111)"), None);
+        assert_eq!(advice("received fatal alert: HandshakeFailure"), None);
+    }
+}

@@ -1,0 +1,79 @@
+//! What a certificate says about itself.
+
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use rustls::pki_types::CertificateDer;
+use x509_cert::der::Decode;
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
+use x509_cert::time::Time;
+
+/// The names of a server's certificate, and when it is valid.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Certificate {
+    /// The host names and addresses that it is for; a name may begin with `*.`.
+    pub names: Vec<String>,
+    pub not_before: Timestamp,
+    pub not_after: Timestamp,
+}
+
+impl Certificate {
+    /// # Errors
+    /// It is not a certificate; the text says why.
+    pub(super) fn parse(der: &CertificateDer<'_>) -> Result<Self, String> {
+        let parsed = x509_cert::Certificate::from_der(der).map_err(|error| error.to_string())?;
+        let content = parsed.tbs_certificate();
+        let names = content.get_extension::<SubjectAltName>().map_err(|error| error.to_string())?;
+        let names = names.into_iter().flat_map(|(_, SubjectAltName(names))| names).filter_map(|name| shown(&name)).collect();
+        let validity = content.validity();
+        Ok(Self { names, not_before: timestamp(&validity.not_before)?, not_after: timestamp(&validity.not_after)? })
+    }
+
+    /// Why clients refuse it at this time, and what to do.
+    pub(super) fn warning(&self, now: Timestamp) -> Option<String> {
+        if now > self.not_after {
+            Some(format!("the certificate expired at {}, so clients refuse it: renew it", self.not_after))
+        } else if now < self.not_before {
+            Some(format!(
+                "the certificate is not valid before {}, so clients refuse it: check this machine's clock, or use another certificate",
+                self.not_before
+            ))
+        } else {
+            None
+        }
+    }
+}
+
+fn timestamp(time: &Time) -> Result<Timestamp, String> {
+    let seconds = i64::try_from(time.to_unix_duration().as_secs()).map_err(|error| error.to_string())?;
+    Timestamp::from_second(seconds).map_err(|error| error.to_string())
+}
+
+fn shown(name: &GeneralName) -> Option<String> {
+    match name {
+        GeneralName::DnsName(name) => Some(name.as_str().to_owned()),
+        GeneralName::IpAddress(bytes) => {
+            let bytes = bytes.as_bytes();
+            let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+            v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok().map(|address| address.to_string())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_valid_certificate_causes_no_warning() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let certificate = Certificate { names: Vec::new(), not_before: at("2026-01-01T00:00:00Z"), not_after: at("2026-04-01T00:00:00Z") };
+        assert_eq!(certificate.warning(at("2026-02-01T00:00:00Z")), None);
+        let early = certificate.warning(at("2025-12-31T23:59:59Z")).unwrap();
+        assert!(early.contains("not valid before 2026-01-01T00:00:00Z"), "{early}");
+        let late = certificate.warning(at("2026-04-01T00:00:01Z")).unwrap();
+        assert!(late.contains("expired at 2026-04-01T00:00:00Z") && late.contains("renew"), "{late}");
+    }
+}

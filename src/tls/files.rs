@@ -1,0 +1,170 @@
+//! Reads the files of the settings, and makes rustls's configuration of them.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{RootCertStore, ServerConfig};
+
+use super::certificate::Certificate;
+
+/// A chain of certificates has some kilobytes, a bundle of authorities some hundred.
+const MAX_BYTES: u64 = 1 << 20;
+/// The rights of those who are neither the file's owner nor in its group.
+const OTHERS: u32 = 0o007;
+
+/// The files of a server's TLS, all PEM.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Files {
+    /// The server's certificate, and behind it those of the authorities between it and the root.
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+    /// The authorities whose certificates clients may present.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// One of the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    Certificate,
+    Key,
+    ClientCa,
+}
+
+/// Why the files can't be used.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fault {
+    /// The file that is wrong.
+    pub part: Part,
+    /// What is wrong with it, and what to do; the end of a sentence that names the file.
+    pub text: String,
+}
+
+/// What the files contain. Not shown anywhere: one of them is the key.
+#[derive(PartialEq)]
+pub(super) struct Contents {
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+    client_ca: Option<Vec<u8>>,
+}
+
+impl Files {
+    /// Checks that the server can use the files. Returns warnings of what it can use and clients or the operator may not like.
+    ///
+    /// # Errors
+    /// The first file that can't be used.
+    pub fn check(&self) -> Result<Vec<String>, Fault> {
+        let (_, certificate) = self.read()?.config()?;
+        Ok(certificate.warning(Timestamp::now()).into_iter().chain(self.warning_of_rights()).collect())
+    }
+
+    pub(super) fn read(&self) -> Result<Contents, Fault> {
+        Ok(Contents {
+            certificate: read(&self.certificate, Part::Certificate)?,
+            key: read(&self.key, Part::Key)?,
+            client_ca: self.client_ca.as_deref().map(|path| read(path, Part::ClientCa)).transpose()?,
+        })
+    }
+
+    fn warning_of_rights(&self) -> Option<String> {
+        let mode = std::fs::metadata(&self.key).ok()?.permissions().mode();
+        let path = self.key.display();
+        (mode & OTHERS != 0).then(|| format!("every user of this machine may read or change the private key {path}: chmod o-rwx {path}"))
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = match self.part {
+            Part::Certificate => "the file of the certificate",
+            Part::Key => "the file of the private key",
+            Part::ClientCa => "the file of the clients' authorities",
+        };
+        write!(f, "{file} {}", self.text)
+    }
+}
+
+impl Contents {
+    /// # Errors
+    /// The first part that can't be used.
+    pub(super) fn config(&self) -> Result<(ServerConfig, Certificate), Fault> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let chain = certificates(&self.certificate, Part::Certificate)?;
+        let of_certificate = |text: String| Fault { part: Part::Certificate, text };
+        let [own, ..] = chain.as_slice() else { return Err(of_certificate(NO_CERTIFICATE.to_owned())) };
+        let certificate = Certificate::parse(own).map_err(|why| of_certificate(format!("has a certificate that can't be read: {why}")))?;
+        if certificate.names.is_empty() {
+            let text = "has a certificate without names (subjectAltName), which no client accepts: issue one for the names of this server";
+            return Err(of_certificate(text.to_owned()));
+        }
+        let of_key = |text: &str| Fault { part: Part::Key, text: text.to_owned() };
+        let key = PrivateKeyDer::from_pem_slice(&self.key)
+            .map_err(|_| of_key("has no private key in PEM form without a password (-----BEGIN PRIVATE KEY-----)"))?;
+        // Compares the key with the first certificate.
+        let own = CertifiedKey::from_der(chain, key, &provider).map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => {
+                of_key("is not the key of the first certificate in TLS_CERT_FILE: put both in place together")
+            }
+            other => of_key(&format!("has a key that can't be used: {other}")),
+        })?;
+        let builder = ServerConfig::builder_with_provider(provider.clone());
+        let builder = builder.with_safe_default_protocol_versions().map_err(|error| of_key(&error.to_string()))?;
+        let builder = match &self.client_ca {
+            None => builder.with_no_client_auth(),
+            Some(pem) => {
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities(pem)?), provider).allow_unauthenticated();
+                let verifier = verifier.build().map_err(|error| Fault { part: Part::ClientCa, text: format!("can't be used: {error}") })?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(own)));
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        if self.client_ca.is_some() {
+            // A resumed session would count as verified without its certificate being verified again.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+        }
+        Ok((config, certificate))
+    }
+}
+
+const NO_CERTIFICATE: &str = "has no certificate in PEM form (-----BEGIN CERTIFICATE-----)";
+
+fn certificates(pem: &[u8], part: Part) -> Result<Vec<CertificateDer<'static>>, Fault> {
+    let wrong = |text: String| Fault { part, text };
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let found = found.map_err(|error| wrong(format!("is not PEM: {error}")))?;
+    if found.is_empty() { Err(wrong(NO_CERTIFICATE.to_owned())) } else { Ok(found) }
+}
+
+fn authorities(pem: &[u8]) -> Result<RootCertStore, Fault> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(pem, Part::ClientCa)? {
+        let wrong = |error| Fault { part: Part::ClientCa, text: format!("has a certificate that can't be used: {error}") };
+        roots.add(certificate).map_err(wrong)?;
+    }
+    Ok(roots)
+}
+
+fn read(path: &Path, part: Part) -> Result<Vec<u8>, Fault> {
+    let wrong = |text: String| Fault { part, text };
+    // Opening a pipe would wait for its writer.
+    let about = std::fs::metadata(path).map_err(|error| wrong(format!("can't be read: {error}")))?;
+    if !about.is_file() {
+        return Err(wrong("is not a regular file".to_owned()));
+    }
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
+    match read {
+        Err(error) => Err(wrong(format!("can't be read: {error}"))),
+        Ok(length) if length as u64 > MAX_BYTES => Err(wrong(format!("is longer than {MAX_BYTES} bytes"))),
+        Ok(_) => Ok(bytes),
+    }
+}

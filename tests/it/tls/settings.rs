@@ -1,0 +1,68 @@
+//! Files that the server can't use, and such that it should not.
+
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+/// What a start with these settings says, which must fail because of this one.
+fn refused(plan: Plan, setting: &str) -> String {
+    let output = plan.start_in_vain();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    let line = said.lines().find(|line| line.trim_start().starts_with(setting)).unwrap_or_else(|| panic!("nothing of {setting}: {said}"));
+    line.to_owned()
+}
+
+#[test]
+fn what_the_server_can_not_use_stops_the_start() {
+    let authority = Authority::new();
+    let issued = authority.issue("bloom.example");
+    let place = Place::with(&issued);
+
+    authority.issue("other.example").install_certificate(&place.0);
+    let said = refused(place.server(), "tls_key_file");
+    assert!(said.contains("environment TLS_KEY_FILE") && said.contains("is not the key of the first certificate"), "{said}");
+    issued.install(&place.0);
+
+    let said = refused(place.server().env("TLS_KEY_FILE", ""), "tls_cert_file");
+    assert!(said.contains("set TLS_KEY_FILE"), "{said}");
+    let said = refused(place.server().env("TLS_CERT_FILE", ""), "tls_key_file");
+    assert!(said.contains("set TLS_CERT_FILE"), "{said}");
+    let said = refused(Server::on(Database::Sqlite).env("TLS_CLIENT_CA_FILE", authority.file().display()), "tls_client_ca_file");
+    assert!(said.contains("set TLS_CERT_FILE and TLS_KEY_FILE"), "{said}");
+
+    for (setting, field) in
+        [("TLS_CERT_FILE", "tls_cert_file"), ("TLS_KEY_FILE", "tls_key_file"), ("TLS_CLIENT_CA_FILE", "tls_client_ca_file")]
+    {
+        let said = refused(place.server().env(setting, "/nowhere"), field);
+        assert!(said.contains("/nowhere") && said.contains("can't be read"), "{said}");
+        let said = refused(place.server().env(setting, "/"), field);
+        assert!(said.contains("is not a regular file"), "{said}");
+    }
+    let said = refused(place.server().env("TLS_CERT_FILE", place.key().display()), "tls_cert_file");
+    assert!(said.contains("has no certificate"), "{said}");
+    let said = refused(place.server().env("TLS_KEY_FILE", place.certificate().display()), "tls_key_file");
+    assert!(said.contains("has no private key"), "{said}");
+    let said = refused(place.server().env("TLS_CLIENT_CA_FILE", place.key().display()), "tls_client_ca_file");
+    assert!(said.contains("has no certificate"), "{said}");
+}
+
+#[test]
+fn config_check_looks_at_the_files() {
+    let authority = Authority::new();
+    let place = Place::with(&authority.issue_for("bloom.example", -1));
+    let rights = |mode| std::fs::set_permissions(place.key(), std::fs::Permissions::from_mode(mode)).unwrap();
+    let user = User::new().with("TLS_CERT_FILE", place.certificate().to_str().unwrap()).with("TLS_KEY_FILE", place.key().to_str().unwrap());
+    rights(0o644);
+    let done = user.does(&["config", "check"]).ends(0);
+    assert!(done.err.contains("the certificate expired at") && done.err.contains("renew"), "{}", done.err);
+    assert!(done.err.contains("chmod o-rwx") && done.err.contains("tls.key"), "{}", done.err);
+    rights(0o640);
+    authority.issue("bloom.example").install(&place.0);
+    rights(0o640);
+    let done = user.does(&["config", "check"]).ends(0);
+    assert_eq!(done.err, "");
+    authority.issue("other.example").install_certificate(&place.0);
+    let done = user.does(&["config", "check"]).ends(1);
+    assert!(done.err.contains("tls_key_file") && done.err.contains("put both in place together"), "{}", done.err);
+}
