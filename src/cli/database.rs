@@ -14,7 +14,7 @@ pub async fn open(settings: &Serve) -> Result<Store, CommandError> {
     Store::open(&options(settings)).await.map_err(|error| explain(error, settings))
 }
 
-fn options(settings: &Serve) -> StoreOptions {
+pub fn options(settings: &Serve) -> StoreOptions {
     StoreOptions { url: settings.database_url.expose_secret().to_owned(), max_connections: settings.database_max_connections }
 }
 

@@ -8,6 +8,7 @@ mod bench;
 mod config_check;
 mod database;
 mod dev;
+mod doctor;
 mod files;
 mod gauges;
 mod hints;
@@ -84,6 +85,18 @@ enum Command {
     Config {
         #[command(subcommand)]
         action: ConfigCommand,
+    },
+    /// Look at everything that a server needs, and say what to do about what is not fine
+    ///
+    /// Run it on the machine of the server, as its user, with its flags and its environment, whether the server runs or not. It looks at the
+    /// settings, the database with its schema, disk, clock and open transactions, the running server, its keys, the control plane and the
+    /// workers, and changes nothing. Exits with 1 if the server can't do its work.
+    Doctor {
+        #[command(flatten)]
+        server: ServerArgs,
+        /// Output format
+        #[arg(short, long, value_enum, default_value_t = Output::Text)]
+        output: Output,
     },
     /// Print completions for a shell
     ///
@@ -173,6 +186,7 @@ pub fn run() -> ExitCode {
         Command::Openapi => openapi(),
         Command::Crds { dir } => crds(dir.as_deref()),
         Command::Config { action: ConfigCommand::Check { server, output } } => config_check::run(&server.flags, output),
+        Command::Doctor { server, output } => block_on(async move { doctor::run(&server.flags, output).await }),
         Command::Completions { shell } => completions(shell),
         Command::Man { dir } => man(&dir),
         Command::Bench(args) => block_on(async move { Ok(bench::run(&args).await?) }),

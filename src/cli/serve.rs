@@ -1,6 +1,6 @@
 //! `serve`: opens, connects and starts all parts of the server in order, and stops them in the reverse order.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use tokio::net::TcpListener;
@@ -169,6 +169,14 @@ fn callable(address: SocketAddr) -> String {
         SocketAddr::V4(v4) => v4.ip().to_string(),
     };
     format!("http://{host}:{}", address.port())
+}
+
+/// The URL by which programs on this machine call a server with these settings.
+pub fn own_url(settings: &Serve) -> String {
+    match settings.host.parse::<IpAddr>() {
+        Ok(ip) => callable(SocketAddr::new(ip, settings.port)),
+        Err(_) => format!("http://{}:{}", settings.host, settings.port),
+    }
 }
 
 /// The URLs by which other machines can call a server that listens on all addresses: by the host name, and by the addresses from which

@@ -51,7 +51,7 @@ statement!(COMPATIBLE_SINCE, "SELECT since FROM schema_compatibility WHERE id = 
 const COMPATIBILITY: i64 = 3;
 
 /// The migrations that this program knows, and those that the database has.
-struct Schema {
+pub(super) struct Schema {
     known: BTreeMap<i64, String>,
     applied: BTreeMap<i64, String>,
     /// The migration that a program must at least know.
@@ -60,7 +60,7 @@ struct Schema {
 
 impl Schema {
     /// Whether this program can work with the database, once its own migrations are applied.
-    fn check(&self) -> Result<(), Error> {
+    pub fn check(&self) -> Result<(), Error> {
         let newest = self.known.keys().last().copied().unwrap_or_default();
         let is_newer = self.applied.keys().any(|version| !self.known.contains_key(version));
         if is_newer && newest < self.compatible_since {
@@ -74,7 +74,7 @@ impl Schema {
     }
 
     /// This program's migrations, and those that a newer one has applied; oldest first.
-    fn status(self) -> Vec<MigrationStatus> {
+    pub fn status(self) -> Vec<MigrationStatus> {
         let Self { known, applied, .. } = self;
         let state = |version: &i64| match (known.contains_key(version), applied.contains_key(version)) {
             (true, true) => MigrationState::Applied,
@@ -87,7 +87,7 @@ impl Schema {
         all.into_iter().map(|(version, name)| MigrationStatus { name: named(version, name), state: state(version) }).collect()
     }
 
-    async fn read(pool: &Pool) -> Result<Self, Error> {
+    pub async fn read(pool: &Pool) -> Result<Self, Error> {
         let known = migrator(pool.kind()).iter().map(|migration| (migration.version, migration.description.to_string())).collect();
         let tables: i64 = one(&pool.fetch(&TABLE, Args::new()).await?, |row| row.take())?;
         if tables == 0 {

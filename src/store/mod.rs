@@ -7,6 +7,7 @@
 mod args;
 mod audit;
 mod cells;
+mod checkup;
 mod clock;
 mod conditions;
 mod conn;
@@ -47,6 +48,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 pub use audit::AuditFilter;
+pub use checkup::{Checkup, DeadRows, Transaction};
 pub use clock::{Clock, wall_clock};
 pub use dialect::Kind;
 pub use error::{Error, Fault};

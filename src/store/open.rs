@@ -1,6 +1,6 @@
 //! Opens a database: parses its URL, sets its connections up, and checks that it keeps what it acknowledges.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +61,7 @@ const PLANS: [(&str, &str); 5] =
 
 pub(super) async fn open(options: &StoreOptions) -> Result<Opened, Error> {
     let url = options.url.trim();
-    if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+    if is_postgres(url) {
         open_postgres(url, options.max_connections).await
     } else if let Some(path) = sqlite_path(url) {
         open_sqlite(path, options.max_connections).await
@@ -72,14 +72,25 @@ pub(super) async fn open(options: &StoreOptions) -> Result<Opened, Error> {
     }
 }
 
-async fn open_postgres(url: &str, max_connections: u32) -> Result<Opened, Error> {
+fn is_postgres(url: &str) -> bool {
+    let url = url.trim();
+    url.starts_with("postgres://") || url.starts_with("postgresql://")
+}
+
+fn postgres_options(url: &str) -> Result<PgConnectOptions, Error> {
     // The parser's error is dropped, because it may repeat the URL, which can contain a password.
-    let options = PgConnectOptions::from_str(url)
-        .map_err(|_| Error::Setup("DATABASE_URL is not a valid PostgreSQL URL; write postgres://user:password@host:5432/database".into()))?
+    let options = PgConnectOptions::from_str(url.trim()).map_err(|_| {
+        Error::Setup("DATABASE_URL is not a valid PostgreSQL URL; write postgres://user:password@host:5432/database".into())
+    })?;
+    Ok(options
         .application_name("bloom-runtime")
         .options(PLANS)
         .options([("synchronous_commit", "on"), ("tcp_user_timeout", "5s"), ("lock_timeout", LOCK_TIMEOUT)])
-        .disable_statement_logging();
+        .disable_statement_logging())
+}
+
+async fn open_postgres(url: &str, max_connections: u32) -> Result<Opened, Error> {
+    let options = postgres_options(url)?;
     let readers = options.clone().options([
         ("plan_cache_mode", "force_custom_plan"),
         ("statement_timeout", "20s"),
@@ -173,8 +184,19 @@ fn sqlite_path(url: &str) -> Option<&Path> {
     Some(Path::new(path.split('?').next().unwrap_or(path)))
 }
 
-/// A connection that only reads an SQLite file, without its lock: also beside the server that uses it. `None`: there is no such file.
+/// The file of an SQLite database.
+pub(super) fn sqlite_file(options: &StoreOptions) -> Option<PathBuf> {
+    sqlite_path(&options.url).map(Path::to_owned)
+}
+
+/// A connection that only reads, without the lock of an SQLite file: also beside the server that uses it. `None`: there is no such file.
 pub(super) async fn beside(options: &StoreOptions) -> Result<Option<Pool>, Error> {
+    if is_postgres(&options.url) {
+        let options = postgres_options(&options.url)?.options([("default_transaction_read_only", "on"), ("statement_timeout", "20s")]);
+        connect(&options).await.map_err(|error| explain(error, &options))?.close().await?;
+        let pool = PgPoolOptions::new().max_connections(1).acquire_timeout(ACQUIRE).connect_lazy_with(options);
+        return Ok(Some(Pool::Postgres(pool)));
+    }
     let Some(path) = sqlite_path(&options.url).filter(|path| path.is_file()) else { return Ok(None) };
     refuse_other_program(path).await?;
     let options = SqliteConnectOptions::new().filename(path).busy_timeout(BUSY).pragma("query_only", "on").disable_statement_logging();

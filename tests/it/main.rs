@@ -23,6 +23,7 @@ mod connections;
 mod cross_site;
 mod disk;
 mod dispatch;
+mod doctor;
 mod edit;
 mod events;
 mod faults;

@@ -1,0 +1,75 @@
+//! `doctor`: looks at everything that a server needs, and says what is fine and what to do about the rest.
+
+mod database;
+mod server;
+
+use serde_json::json;
+
+use super::Output;
+use bloom_commands::{CommandError, term};
+use bloom_config::{self as config, Flags, Report};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Fine,
+    /// It works, but somebody should look at it.
+    Warning,
+    /// The server can't do its work.
+    Wrong,
+}
+
+impl State {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Fine => "fine",
+            Self::Warning => "warning",
+            Self::Wrong => "wrong",
+        }
+    }
+}
+
+/// What was found of one subject. The text of what is not fine says what to do.
+struct Finding {
+    subject: &'static str,
+    state: State,
+    text: String,
+}
+
+impl Finding {
+    fn new(subject: &'static str, state: State, text: impl Into<String>) -> Self {
+        Self { subject, state, text: text.into() }
+    }
+}
+
+pub async fn run(flags: &Flags, output: Output) -> Result<(), CommandError> {
+    let report = config::load(flags);
+    let mut findings = of_settings(&report);
+    if let Ok(settings) = report.into_serve() {
+        findings.extend(database::look(&settings).await);
+        findings.extend(server::look(&settings).await);
+    }
+    match output {
+        Output::Json => {
+            let all = findings.iter().map(|one| json!({ "subject": one.subject, "state": one.state.as_str(), "text": one.text }));
+            term::print(&format!("{:#}\n", serde_json::Value::from_iter(all)))?;
+        }
+        Output::Text => {
+            for Finding { subject, state, text } in &findings {
+                // What others have written, such as the names of workers, must not control the terminal.
+                term::print(&format!("{:8} {subject:14} {}\n", state.as_str(), term::line(text)))?;
+            }
+        }
+    }
+    match findings.iter().filter(|one| one.state == State::Wrong).count() {
+        0 => Ok(()),
+        wrong => Err(format!("the server can't do its work: {wrong} of {} findings are wrong", findings.len()).into()),
+    }
+}
+
+fn of_settings(report: &Report) -> Vec<Finding> {
+    let finding = |state, text: String| Finding::new("settings", state, text);
+    let mistakes = report.mistakes.iter().map(|mistake| finding(State::Wrong, mistake.to_string()));
+    let warnings = report.warnings.iter().map(|warning| finding(State::Warning, warning.clone()));
+    let found: Vec<Finding> = mistakes.chain(warnings).collect();
+    if found.is_empty() { vec![finding(State::Fine, "they can be used; bloom-runtime config check shows them".into())] } else { found }
+}

@@ -1,0 +1,123 @@
+//! The running server on this machine, and what only it knows: its keys, the control plane and the workers.
+
+use bloom_client::{Client, Error};
+use bloom_config::Serve;
+use serde_json::Value;
+
+use super::super::serve::own_url;
+use super::{Finding, State};
+
+/// A key that ends within this time needs a successor.
+const SOON_MS: i64 = 7 * 24 * 3_600_000;
+/// Findings of one kind that are listed; the rest is counted.
+const MOST: usize = 10;
+
+pub async fn look(settings: &Serve) -> Vec<Finding> {
+    let url = own_url(settings);
+    if settings.port == 0 {
+        return vec![Finding::new(
+            "server",
+            State::Warning,
+            "PORT is 0, so its address is not known: give the port that it told at its start",
+        )];
+    }
+    let key = settings.api_key.as_ref().or(settings.read_key.as_ref());
+    let client = match Client::new(&url, key) {
+        Ok(client) => client,
+        Err(error) => return vec![Finding::new("server", State::Wrong, error.to_string())],
+    };
+    let health: Value = match client.get("api/runtime/health").await {
+        Ok(health) => health,
+        Err(error) if error.was_there() => return vec![Finding::new("server", State::Wrong, format!("{url}: {error}"))],
+        Err(_) => {
+            let text = format!(
+                "no server answers at {url}: start it, by its service or with bloom-runtime serve. What only it knows was not looked at"
+            );
+            return vec![Finding::new("server", State::Wrong, text)];
+        }
+    };
+    let mut findings = vec![ready(&client, &url).await, control_plane(&health)];
+    match client.get::<Value>("api/runtime/workers").await {
+        Ok(workers) => findings.extend(of_workers(&workers)),
+        Err(error) => findings.push(not_seen("workers", &error)),
+    }
+    if settings.api_key.is_some() {
+        match client.get::<Value>("api/runtime/keys").await {
+            Ok(keys) => findings.extend(of_keys(&keys, bloom_client::now_ms())),
+            Err(error) => findings.push(not_seen("keys", &error)),
+        }
+    }
+    findings
+}
+
+fn not_seen(subject: &'static str, error: &Error) -> Finding {
+    Finding::new(subject, State::Warning, format!("they can't be looked at: {error}"))
+}
+
+async fn ready(client: &Client, url: &str) -> Finding {
+    match client.get::<Value>("readyz").await {
+        Ok(probe) => {
+            let kubernetes = probe["kubernetes"].as_str().map(|state| format!("; Kubernetes: {state}")).unwrap_or_default();
+            Finding::new("server", State::Fine, format!("it is ready at {url}{kubernetes}"))
+        }
+        Err(error) => Finding::new("server", State::Wrong, format!("{url} is not ready: {error}")),
+    }
+}
+
+fn control_plane(health: &Value) -> Finding {
+    let state = &health["membridge"];
+    match (state["connected"].as_bool(), state["lastError"].as_str()) {
+        (Some(true), _) => Finding::new("control plane", State::Fine, "it answers"),
+        (_, Some(error)) => {
+            let text = format!("it does not answer: {error}; check that it runs, MEMBRIDGE_SERVER_URL and MEMBRIDGE_ADMIN_KEY");
+            Finding::new("control plane", State::Warning, text)
+        }
+        _ => Finding::new("control plane", State::Fine, "none is used"),
+    }
+}
+
+fn of_workers(workers: &Value) -> Vec<Finding> {
+    let all = workers.as_array().map(Vec::as_slice).unwrap_or_default();
+    let text = |worker: &Value, field: &str| worker[field].as_str().unwrap_or_default().to_owned();
+    let warning = |text: String| Finding::new("workers", State::Warning, text);
+    if all.is_empty() {
+        return vec![warning("there is none, so no task runs: start one with bloom-runtime agent --server URL".into())];
+    }
+    let online = all.iter().filter(|worker| matches!(worker["status"].as_str(), Some("online" | "syncing"))).count();
+    let state = if online == 0 { State::Warning } else { State::Fine };
+    let mut findings = vec![Finding::new("workers", state, format!("{online} of {} are online", all.len()))];
+    let troubled = all.iter().filter_map(|worker| {
+        let id = text(worker, "id");
+        match worker["status"].as_str() {
+            Some("error") => Some(format!("{id} reports an error: see its log; if its account was refused, sign in with claude there")),
+            Some("offline") => Some(format!("{id} is offline: start its agent, or remove it with bloom-runtime worker remove {id}")),
+            _ if text(worker, "agent_version") != env!("CARGO_PKG_VERSION") && !text(worker, "agent_version").is_empty() => {
+                Some(format!("{id} has version {}, this program {}: update it", text(worker, "agent_version"), env!("CARGO_PKG_VERSION")))
+            }
+            _ => None,
+        }
+    });
+    findings.extend(limited(troubled.map(warning).collect(), "workers"));
+    findings
+}
+
+fn of_keys(keys: &Value, now_ms: i64) -> Vec<Finding> {
+    let all = keys.as_array().map(Vec::as_slice).unwrap_or_default();
+    let ending = all.iter().filter_map(|key| {
+        let (name, ends) = (key["name"].as_str()?, key["expires_at"].as_i64()?);
+        let hours = (ends - now_ms).max(0) / 3_600_000;
+        (ends - now_ms < SOON_MS).then(|| format!("the key {name} ends in {hours} h: create another one with bloom-runtime key create"))
+    });
+    let ending: Vec<Finding> = ending.map(|text| Finding::new("keys", State::Warning, text)).collect();
+    if ending.is_empty() {
+        return vec![Finding::new("keys", State::Fine, format!("{} named keys, none of which ends soon", all.len()))];
+    }
+    limited(ending, "keys")
+}
+
+fn limited(mut findings: Vec<Finding>, subject: &'static str) -> Vec<Finding> {
+    let more = findings.len().saturating_sub(MOST);
+    findings.truncate(MOST);
+    findings.extend((more > 0).then(|| Finding::new(subject, State::Warning, format!("and {more} more like these"))));
+    findings
+}

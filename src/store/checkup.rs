@@ -1,0 +1,120 @@
+//! What an administrator wants to know of a database. It is read beside the servers that use it.
+
+use std::path::PathBuf;
+
+use super::args::Args;
+use super::clock::wall_clock;
+use super::conn::Pool;
+use super::dialect::{Kind, statement};
+use super::error::Error;
+use super::migrate::{MigrationStatus, Schema};
+use super::open::{self, StoreOptions};
+use super::{Store, all, one};
+
+/// The state of a database. What the kind of database does not have is `None`.
+#[derive(Clone, Debug)]
+pub struct Checkup {
+    pub kind: Kind,
+    pub migrations: Vec<MigrationStatus>,
+    /// Why this program can't work with the schema.
+    pub excluded: Option<String>,
+    pub bytes: i64,
+    /// SQLite: bytes of the file that no row uses.
+    pub unused_bytes: Option<i64>,
+    /// SQLite: the size of the write-ahead log.
+    pub log_bytes: Option<i64>,
+    /// SQLite: free space on the disk of the file.
+    pub free_bytes: Option<i64>,
+    /// PostgreSQL: the clock of the database minus that of this machine, in ms.
+    pub clock_ahead_ms: Option<i64>,
+    /// PostgreSQL: the oldest open transaction of the database, if there is one.
+    pub oldest_transaction: Option<Transaction>,
+    /// PostgreSQL: the table with the most dead rows.
+    pub most_dead: Option<DeadRows>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Transaction {
+    pub process: i64,
+    pub program: String,
+    pub age_ms: i64,
+}
+
+#[derive(Clone, Debug)]
+pub struct DeadRows {
+    pub table: String,
+    pub live: i64,
+    pub dead: i64,
+}
+
+statement!(
+    SQLITE_SIZE,
+    "SELECT (SELECT page_count FROM pragma_page_count) * (SELECT page_size FROM pragma_page_size), \
+     (SELECT freelist_count FROM pragma_freelist_count) * (SELECT page_size FROM pragma_page_size)"
+);
+statement!(POSTGRES_SIZE, "SELECT pg_database_size(current_database())::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint");
+statement!(
+    OLDEST_TRANSACTION,
+    "SELECT pid::bigint, coalesce(application_name, ''), (extract(epoch FROM clock_timestamp() - xact_start) * 1000)::bigint \
+     FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL \
+     ORDER BY xact_start LIMIT 1"
+);
+statement!(
+    MOST_DEAD,
+    "SELECT relname::text, coalesce(n_live_tup, 0)::bigint, coalesce(n_dead_tup, 0)::bigint FROM pg_stat_user_tables \
+     ORDER BY n_dead_tup DESC LIMIT 1"
+);
+
+impl Store {
+    /// `None`: there is no database yet.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn checkup(options: &StoreOptions) -> Result<Option<Checkup>, Error> {
+        let Some(pool) = open::beside(options).await? else { return Ok(None) };
+        let found = read(&pool, open::sqlite_file(options)).await;
+        pool.close().await;
+        found.map(Some)
+    }
+}
+
+async fn read(pool: &Pool, file: Option<PathBuf>) -> Result<Checkup, Error> {
+    let schema = Schema::read(pool).await?;
+    let mut found = Checkup {
+        kind: pool.kind(),
+        excluded: schema.check().err().map(|error| error.to_string()),
+        migrations: schema.status(),
+        bytes: 0,
+        unused_bytes: None,
+        log_bytes: None,
+        free_bytes: None,
+        clock_ahead_ms: None,
+        oldest_transaction: None,
+        most_dead: None,
+    };
+    let Some(file) = file else {
+        let before = wall_clock();
+        let (bytes, now): (i64, i64) = one(&pool.fetch(&POSTGRES_SIZE, Args::new()).await?, |row| Ok((row.take()?, row.take()?)))?;
+        found.bytes = bytes;
+        // The answer takes a while; the middle of that time is the best guess.
+        found.clock_ahead_ms = Some(now - before.midpoint(wall_clock()));
+        let transactions = all(&pool.fetch(&OLDEST_TRANSACTION, Args::new()).await?, |row| {
+            Ok(Transaction { process: row.take()?, program: row.take()?, age_ms: row.take()? })
+        })?;
+        found.oldest_transaction = transactions.into_iter().next();
+        let tables = all(&pool.fetch(&MOST_DEAD, Args::new()).await?, |row| {
+            Ok(DeadRows { table: row.take()?, live: row.take()?, dead: row.take()? })
+        })?;
+        found.most_dead = tables.into_iter().next();
+        return Ok(found);
+    };
+    let (bytes, unused) = one(&pool.fetch(&SQLITE_SIZE, Args::new()).await?, |row| Ok((row.take()?, row.take()?)))?;
+    (found.bytes, found.unused_bytes) = (bytes, Some(unused));
+    let size = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+    let mut log = file.clone().into_os_string();
+    log.push("-wal");
+    found.log_bytes = Some(std::fs::metadata(log).map_or(0, |log| size(log.len())));
+    let directory = file.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(std::path::Path::new("."));
+    found.free_bytes = rustix::fs::statvfs(directory).ok().map(|disk| size(disk.f_bavail.saturating_mul(disk.f_frsize)));
+    Ok(found)
+}

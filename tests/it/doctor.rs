@@ -1,0 +1,80 @@
+//! `doctor`: what it finds, and what it says to do.
+
+use serde_json::{Value, json};
+
+use crate::keys::{ADMIN, create, keyed};
+use crate::on_both;
+use crate::support::*;
+
+/// What `doctor` finds with the settings of the server and these: the exit code, and subject, state and text of each finding.
+fn found(server: &Server, more: &[(&str, &str)]) -> (i32, Vec<[String; 3]>) {
+    let port = reqwest::Url::parse(server.base()).unwrap().port().unwrap().to_string();
+    let mut command = server.plan().command(&["doctor", "--output", "json"]);
+    let output = command.env("PORT", port).envs(more.iter().copied()).output().unwrap();
+    let all: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    let field = |one: &Value, name: &str| one[name].as_str().unwrap().to_owned();
+    let all = all.as_array().unwrap().iter().map(|one| ["subject", "state", "text"].map(|name| field(one, name)));
+    (output.status.code().unwrap(), all.collect())
+}
+
+#[track_caller]
+fn has(all: &[[String; 3]], subject: &str, state: &str, words: &str) {
+    let is_it = |[of, is, text]: &[String; 3]| of == subject && is == state && text.contains(words);
+    assert!(all.iter().any(is_it), "{subject} {state} {words}: {all:?}");
+}
+
+on_both! { alone:
+    async fn a_server_is_looked_at(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        let (code, all) = found(&server, &[]);
+        assert_eq!(code, 0, "{all:?}");
+        for subject in ["settings", "database", "schema", "server", "control plane", "keys"] {
+            has(&all, subject, "fine", "");
+        }
+        if server.is_postgres() {
+            has(&all, "clock", "fine", "agree");
+        }
+        has(&all, "workers", "warning", "bloom-runtime agent");
+
+        for (name, status, version) in [("good", "online", env!("CARGO_PKG_VERSION")), ("old", "online", "0.0.1"), ("sick", "error", "")] {
+            admin.post("workers", json!({ "name": name, "status": status, "agent_version": version })).await.created();
+        }
+        create(&admin, "ending", "read", json!({ "expires_in_sec": 3_600 })).await;
+        let (code, all) = found(&server, &[]);
+        assert_eq!(code, 0, "{all:?}");
+        has(&all, "workers", "fine", "2 of 3 are online");
+        has(&all, "workers", "warning", "old has version 0.0.1");
+        has(&all, "workers", "warning", "sick reports an error");
+        has(&all, "keys", "warning", "the key ending ends");
+
+        // A key that the server does not know, and a port at which nobody listens.
+        let (code, all) = found(&server, &[("RUNTIME_API_KEY", "another key of this server")]);
+        assert_eq!(code, 0, "{all:?}");
+        has(&all, "workers", "warning", "can't be looked at");
+        let nobody = janitor::free_port().to_string();
+        let mut command = server.plan().command(&["doctor"]);
+        let output = command.env("PORT", &nobody).output().unwrap();
+        let told = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains("wrong    server") && told.contains("no server answers"), "{told}");
+    }
+}
+
+#[test]
+fn mistakes_and_databases_that_are_away_are_wrong() {
+    let server = keyed(Database::Sqlite);
+    let (code, all) = found(&server, &[("LEASE_TTL_SECONDS", "never")]);
+    assert_eq!(code, 1);
+    has(&all, "settings", "wrong", "LEASE_TTL_SECONDS");
+    let nowhere = format!("postgres://nobody:secret@127.0.0.1:{}/none", janitor::free_port());
+    let (code, all) = found(&server, &[("DATABASE_URL", &nowhere)]);
+    assert_eq!(code, 1);
+    has(&all, "database", "wrong", "can't be reached");
+    assert!(!format!("{all:?}").contains("secret"));
+    // A file that does not exist yet is not made.
+    let dir = janitor::new_path("doctor");
+    let (_, all) = found(&server, &[("DATABASE_URL", &format!("sqlite:{}/none.db", dir.display()))]);
+    has(&all, "database", "fine", "does not exist yet");
+    assert!(!dir.exists());
+}
