@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use url::Host;
 
-use super::{announce, database, files, gauges, signals};
+use super::{announce, backup, database, files, gauges, signals};
 use bloom_commands::CommandError;
 use bloom_config::Serve;
 use bloom_dispatch::{self as dispatch, Agents};
@@ -62,6 +62,9 @@ pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnc
     engine.background.spawn(membridge::sync::workers(context, membridge.clone()));
     engine.background.spawn(membridge::sync::settings(engine.clone(), store.clone(), membridge.clone()));
     gauges::start(&engine, &store, &membridge, &metrics);
+    if let Some(schedule) = backup::Schedule::of(&settings) {
+        engine.background.spawn(backup::keep_making(engine.clone(), store.clone(), schedule));
+    }
 
     let operator = settings.operator.then(|| operator::start(&engine, &store, operator_options(&settings)));
     let mut http = http_settings(&settings, connections);
