@@ -172,7 +172,20 @@ fn last(url: &Url, names: &[&str]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::masked;
+    use super::{masked, without_password};
+
+    #[test]
+    fn other_programs_get_a_url_without_secrets_and_with_what_they_know() {
+        for (url, expected) in [
+            ("sqlite:a@b", None),
+            ("postgres://me:hid%40den@db:1/x", Some("postgres://me@db:1/x")),
+            ("postgres://me:hidden@db/x?sslmode=verify-full&statement-cache-capacity=3", Some("postgres://me@db/x?sslmode=verify-full")),
+            ("postgresql:///x?host=/run&user=me&password=hidden", Some("postgresql:///x?host=%2Frun&user=me")),
+            ("postgres://me@db/x?ssl-mode=require&options[a]=b", Some("postgres://me@db/x")),
+        ] {
+            assert_eq!(without_password(url).as_deref(), expected);
+        }
+    }
 
     #[test]
     fn a_url_is_shown_without_its_password() {

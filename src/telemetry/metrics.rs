@@ -322,6 +322,9 @@ mod tests {
         metrics.run("success", 12.0);
         metrics.reconciled("expire", 0.001, false);
         metrics.leader(true);
+        metrics.backups(86_400.0, Some(1_772_020_800_500));
+        metrics.backed_up(1.5, 4096);
+        metrics.backup_failed();
         metrics.used("coder", None, &Usage { input_tokens: 3, output_tokens: 4, cost_usd: 0.5 });
         metrics.before_render(|scraped| {
             scraped.tasks([(Status::Queued, 7)]);
@@ -339,6 +342,11 @@ mod tests {
             r#"bloom_push_total{outcome="accepted"} 1"#,
             r#"bloom_reconcile_errors_total{loop="expire"} 1"#,
             "bloom_leader 1",
+            "bloom_backup_interval_seconds 86400",
+            "bloom_backup_last_success_timestamp_seconds 1772020800.5",
+            "bloom_backup_last_seconds 1.5",
+            "bloom_backup_last_bytes 4096",
+            "bloom_backup_failures_total 1",
             r#"bloom_tokens_total{agent="coder",kind="output",model="unknown"} 4"#,
             r#"bloom_cost_usd_total{agent="coder",model="unknown"} 0.5"#,
             r#"bloom_tasks{status="queued"} 7"#,

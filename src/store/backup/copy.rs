@@ -71,7 +71,13 @@ pub(super) async fn copy(mut source: SqliteConnection, to: &Partial, mut tell: i
     let failed = |why: String| {
         Error::Setup(format!("the database can't be copied into {}: {why}; check that its disk has room and works", path.display()))
     };
-    let refused = |error: sqlx::Error| failed(told(&error));
+    let refused = |error: sqlx::Error| {
+        let text = told(&error);
+        match Error::from(error) {
+            Error::Damaged(_) => Error::Setup(format!("the database is damaged, so it can't be copied: {text}; restore an earlier backup")),
+            _ => failed(text),
+        }
+    };
     let used = "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size";
     let used: i64 = sqlx::query_scalar(used).fetch_one(&mut source).await.map_err(refused)?;
     let of = u64::try_from(used).unwrap_or(0);
