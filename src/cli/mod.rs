@@ -4,6 +4,7 @@
 //! 3 the time limit of waiting was reached, 130 interrupted. If the reader of the output closes it early, a command ends with 0.
 
 mod agent;
+mod backup;
 mod bench;
 mod config_check;
 mod database;
@@ -71,6 +72,16 @@ enum Command {
         #[command(subcommand)]
         action: Migrate,
     },
+    /// Copy the SQLite database into a file, also while the server runs
+    ///
+    /// Run it on the machine of the server, as its user, with its flags and its environment. The file is a consistent copy of one moment,
+    /// compact, and checked before it gets its name. For backups at an interval, set BACKUP_DIR for the server. PostgreSQL has pg_dump.
+    Backup(backup::BackupArgs),
+    /// Put a backup in the place of the SQLite database, while no server runs
+    ///
+    /// The backup is checked first: that it is sound, and that this program can work with it. A database that is there is not overwritten:
+    /// with --force, it is kept beside the new one, and the message says under which name.
+    Restore(backup::RestoreArgs),
     /// Print the OpenAPI description of the HTTP API as JSON
     Openapi,
     /// Print the manifests of the Kubernetes custom resources
@@ -183,6 +194,8 @@ pub fn run() -> ExitCode {
         Command::Migrate { action: Migrate::Up(args) } => settings(&args).and_then(|settings| block_on(database::migrate(settings))),
         Command::Migrate { action: Migrate::Status(args) } => settings(&args).and_then(|settings| block_on(database::status(settings))),
         Command::Client(command) => block_on(bloom_commands::run(command)),
+        Command::Backup(args) => settings(&args.server).and_then(|settings| block_on(backup::make(args, settings))),
+        Command::Restore(args) => settings(&args.server).and_then(|settings| block_on(backup::restore(args, settings))),
         Command::Openapi => openapi(),
         Command::Crds { dir } => crds(dir.as_deref()),
         Command::Config { action: ConfigCommand::Check { server, output } } => config_check::run(&server.flags, output),

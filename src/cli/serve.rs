@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use url::Host;
 
-use super::{announce, database, files, gauges, signals};
+use super::{announce, backup, database, files, gauges, signals};
 use bloom_commands::CommandError;
 use bloom_config::{self as config, Flags, Serve};
 use bloom_dispatch::{self as dispatch, Agents};
@@ -85,6 +85,9 @@ pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnc
     engine.background.spawn(membridge::sync::workers(context, membridge.clone()));
     engine.background.spawn(membridge::sync::settings(engine.clone(), store.clone(), membridge.clone()));
     gauges::start(&engine, &store, &membridge, tls.clone(), &metrics);
+    if let Some(schedule) = backup::Schedule::of(&settings) {
+        engine.background.spawn(backup::keep_making(engine.clone(), store.clone(), schedule));
+    }
 
     let operator = settings.operator.then(|| operator::start(&engine, &store, operator_options(&settings)));
     let certificate = tls.as_ref().map(Tls::certificate);

@@ -41,6 +41,7 @@ use contexts::ContextCommand;
 pub use error::CommandError;
 use key::KeyCommand;
 pub use key_file::read_key;
+pub use progress::Progress;
 use queue::QueueCommand;
 use records::{LeaseCommand, UsageArgs};
 use show::Shown;

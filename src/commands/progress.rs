@@ -1,4 +1,4 @@
-//! How far a command on many tasks is.
+//! How far a command on many objects, or on much data, is.
 
 use std::cell::Cell;
 
@@ -9,6 +9,8 @@ const BAR: usize = 30;
 /// Counts what is done. On a terminal, a bar in its last line shows it; elsewhere nothing is printed.
 pub struct Progress {
     total: u64,
+    /// Stands behind the numbers.
+    unit: &'static str,
     done: Cell<u64>,
     is_shown: bool,
 }
@@ -21,9 +23,20 @@ impl Progress {
     /// `prints`: the command prints rows meanwhile. If they go to the terminal, they show how far it is.
     pub fn unless(prints: bool, total: u64) -> Self {
         let is_shown = term::is_err_terminal() && !(prints && term::is_out_terminal());
-        let progress = Self { total, done: Cell::new(0), is_shown };
+        let progress = Self { total, unit: "", done: Cell::new(0), is_shown };
         progress.draw();
         progress
+    }
+
+    /// Of a total that is not known yet, in this unit.
+    pub fn of(unit: &'static str) -> Self {
+        Self { total: 0, unit, done: Cell::new(0), is_shown: term::is_err_terminal() }
+    }
+
+    pub fn set(&mut self, done: u64, total: u64) {
+        self.total = total;
+        self.done.set(done);
+        self.draw();
     }
 
     pub fn done(&self) -> u64 {
@@ -37,7 +50,7 @@ impl Progress {
 
     fn draw(&self) {
         if self.is_shown {
-            term::last_line(&bar(self.done.get(), self.total));
+            term::last_line(&format!("{}{}", bar(self.done.get(), self.total), self.unit));
         }
     }
 }

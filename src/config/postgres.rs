@@ -84,6 +84,26 @@ fn unknown(name: Option<&str>) -> String {
     format!("{} is not a parameter of DATABASE_URL{advice}; there are: {}, options[NAME]", name.escape_debug(), known.join(", "))
 }
 
+/// The URL as programs of PostgreSQL take it: without the password, and without the parameters that only this program's driver knows.
+/// `None`: the URL is of another kind.
+pub fn without_password(text: &str) -> Option<String> {
+    let mut url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "postgres" | "postgresql"))?;
+    // Refused only if there is no host, and then there is no password.
+    let _ = url.set_password(None);
+    let kept: Vec<(String, String)> = url
+        .query_pairs()
+        .filter(|(name, _)| {
+            matches!(&**name, "sslmode" | "sslrootcert" | "sslcert" | "sslkey" | "host" | "hostaddr" | "port" | "dbname" | "user")
+        })
+        .map(|(name, value)| (name.into_owned(), value.into_owned()))
+        .collect();
+    url.set_query(None);
+    if !kept.is_empty() {
+        url.query_pairs_mut().extend_pairs(kept);
+    }
+    Some(url.into())
+}
+
 /// The URL without its password. If it is not certain where the password begins, the user is left out, too.
 pub fn masked(text: &str) -> String {
     if text.starts_with("sqlite:") {
@@ -152,7 +172,20 @@ fn last(url: &Url, names: &[&str]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::masked;
+    use super::{masked, without_password};
+
+    #[test]
+    fn other_programs_get_a_url_without_secrets_and_with_what_they_know() {
+        for (url, expected) in [
+            ("sqlite:a@b", None),
+            ("postgres://me:hid%40den@db:1/x", Some("postgres://me@db:1/x")),
+            ("postgres://me:hidden@db/x?sslmode=verify-full&statement-cache-capacity=3", Some("postgres://me@db/x?sslmode=verify-full")),
+            ("postgresql:///x?host=/run&user=me&password=hidden", Some("postgresql:///x?host=%2Frun&user=me")),
+            ("postgres://me@db/x?ssl-mode=require&options[a]=b", Some("postgres://me@db/x")),
+        ] {
+            assert_eq!(without_password(url).as_deref(), expected);
+        }
+    }
 
     #[test]
     fn a_url_is_shown_without_its_password() {

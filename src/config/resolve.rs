@@ -26,6 +26,7 @@ pub fn resolve(flags: &Flags, environment: &Environment) -> Report {
     if let Some(serve) = &serve {
         check_keys(serve, &mut mistakes);
         check_access(serve, &mut mistakes);
+        check_backups(serve, &mut mistakes);
         warnings = serve.warnings();
     }
     Report { rows, mistakes, warnings, serve }
@@ -55,6 +56,9 @@ impl Resolver<'_> {
         let database_max_connections = self.required(&s::DATABASE_MAX_CONNECTIONS, parse::whole(1_u32, 500));
         let task_retention_days = self.required(&s::TASK_RETENTION_DAYS, parse::whole(0_u32, 36_500));
         let audit_retention_days = self.required(&s::AUDIT_RETENTION_DAYS, parse::whole(0_u32, 36_500));
+        let backup_dir = self.optional(&s::BACKUP_DIR, parse::directory);
+        let backup_every = self.required(&s::BACKUP_EVERY_SECONDS, parse::whole(1_u64, 31 * 86_400));
+        let backup_keep = self.required(&s::BACKUP_KEEP, parse::whole(1_usize, 1_000));
         let api_key = self.optional(&s::RUNTIME_API_KEY, parse::key);
         let worker_key = self.optional(&s::RUNTIME_WORKER_KEY, parse::key);
         let read_key = self.optional(&s::RUNTIME_READ_KEY, parse::key);
@@ -93,6 +97,9 @@ impl Resolver<'_> {
             database_max_connections: database_max_connections?,
             task_retention_days: task_retention_days?,
             audit_retention_days: audit_retention_days?,
+            backup_dir,
+            backup_every: Duration::from_secs(backup_every?),
+            backup_keep: backup_keep?,
             api_key,
             worker_key,
             read_key,
@@ -234,5 +241,16 @@ fn check_access(serve: &Serve, mistakes: &mut Vec<Mistake>) {
         let problem = "no key is set, so everybody who can reach this address could do everything: set RUNTIME_API_KEY, or listen on \
                        127.0.0.1; ALLOW_NO_KEY=true allows it all the same";
         mistakes.push(Mistake::new(s::HOST.key, Some(&serve.host), "keys", problem.to_owned()));
+    }
+}
+
+/// A server that seems to make backups but can't must not start.
+fn check_backups(serve: &Serve, mistakes: &mut Vec<Mistake>) {
+    if let (Some(dir), Some(url)) = (&serve.backup_dir, serve.postgres_url_without_password()) {
+        let problem = format!(
+            "the server makes backups of SQLite only: leave it unset, and back up the PostgreSQL database {url} with pg_dump or your \
+             provider's backups"
+        );
+        mistakes.push(Mistake::new(s::BACKUP_DIR.key, Some(&dir.display().to_string()), "database", problem));
     }
 }

@@ -34,6 +34,10 @@ pub struct Serve {
     /// 0 = forever, also in the next field.
     pub task_retention_days: u32,
     pub audit_retention_days: u32,
+    /// Where the server keeps scheduled backups of the SQLite database; `None`: it makes none.
+    pub backup_dir: Option<PathBuf>,
+    pub backup_every: Duration,
+    pub backup_keep: usize,
     pub api_key: Option<SecretString>,
     pub worker_key: Option<SecretString>,
     pub read_key: Option<SecretString>,
@@ -70,6 +74,11 @@ impl Serve {
     /// The database's URL without its password, for logs and messages.
     pub fn shown_database_url(&self) -> String {
         postgres::masked(self.database_url.expose_secret())
+    }
+
+    /// The database's URL as programs of PostgreSQL take it, without its password. `None`: it is an SQLite file.
+    pub fn postgres_url_without_password(&self) -> Option<String> {
+        postgres::without_password(self.database_url.expose_secret())
     }
 
     /// Warnings about settings that are allowed but probably not intended.

@@ -116,6 +116,11 @@ pub const TASK_RETENTION_DAYS: Setting =
     plain(DATA, "task_retention_days", "DAYS", "0", "Days after which finished tasks are removed; 0 keeps them forever");
 pub const AUDIT_RETENTION_DAYS: Setting =
     plain(DATA, "audit_retention_days", "DAYS", "0", "Days after which audit entries are removed; 0 keeps them forever");
+pub const BACKUP_DIR: Setting =
+    plain(DATA, "backup_dir", "DIR", "", "Directory for scheduled backups of the SQLite database; without it, the server makes none");
+pub const BACKUP_EVERY_SECONDS: Setting =
+    plain(DATA, "backup_every_seconds", "SECONDS", "86400", "Interval of scheduled backups, counted from the newest one in the directory");
+pub const BACKUP_KEEP: Setting = plain(DATA, "backup_keep", "N", "7", "Scheduled backups to keep; older ones are removed after a new one");
 
 pub const RUNTIME_API_KEY: Setting =
     secret(KEYS, "runtime_api_key", "KEY", "Key that allows everything; without any key, authentication is off");
@@ -207,6 +212,9 @@ pub const SETTINGS: &[&Setting] = &[
     &DATABASE_MAX_CONNECTIONS,
     &TASK_RETENTION_DAYS,
     &AUDIT_RETENTION_DAYS,
+    &BACKUP_DIR,
+    &BACKUP_EVERY_SECONDS,
+    &BACKUP_KEEP,
     &RUNTIME_API_KEY,
     &RUNTIME_WORKER_KEY,
     &RUNTIME_READ_KEY,

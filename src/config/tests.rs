@@ -158,6 +158,14 @@ fn an_open_door_is_warned_of() {
 }
 
 #[test]
+fn backups_of_the_server_are_for_sqlite() {
+    let found = mistakes(&[], &[("BACKUP_DIR", "/backup"), ("DATABASE_URL", "postgres://me:hidden@db/x?password=too&sslmode=require")]);
+    assert!(found[0].contains("backup_dir") && found[0].contains("postgres://me@db/x?sslmode=require with pg_dump"), "{found:?}");
+    assert!(!found[0].contains("hidden") && !found[0].contains("too"), "{found:?}");
+    assert!(mistakes(&[], &[("BACKUP_DIR", "/backup"), ("DATABASE_URL", "sqlite:x.db")]).is_empty());
+}
+
+#[test]
 fn values_are_checked() {
     for (name, wrong) in [
         ("HOST", "http://x"),
@@ -169,6 +177,8 @@ fn values_are_checked() {
         ("TRUSTED_PROXIES", "10.0.0.0/40"),
         ("LEASE_TTL_SECONDS", "0"),
         ("MAX_BODY_BYTES", "1MiB"),
+        ("BACKUP_EVERY_SECONDS", "0"),
+        ("BACKUP_KEEP", "0"),
         ("LOG_FORMAT", "xml"),
         ("PUBLIC_URL", "ftp://x"),
     ] {

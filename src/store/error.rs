@@ -53,11 +53,11 @@ impl Fault {
         match self {
             Self::Moved => {
                 "The database file was removed, moved or replaced while the server ran, so nothing can be stored: stop the server, put the file \
-                 back (or remove the files -wal and -shm beside it and restore a backup), and start the server again"
+                 back (or restore a backup with `bloom-runtime restore --force`), and start the server again"
             }
             Self::Damaged => {
-                "The database file is damaged: stop the server, remove it and the files -wal and -shm beside it, restore a backup, and start \
-                 the server again"
+                "The database file is damaged: stop the server, restore a backup with `bloom-runtime restore --force`, and start the server \
+                 again"
             }
             Self::Failing => {
                 "The database can't be written to because its disk is full or fails: make room on it, or check the system's log; the \

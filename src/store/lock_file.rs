@@ -11,9 +11,6 @@ pub(super) fn prepare_file(path: &Path) -> Result<(LockFile, File), Error> {
     let fail = |what: &str, error: std::io::Error| {
         Error::Setup(format!("{what} {}: {error}; check DATABASE_URL or DATA_DIR and its permissions", path.display()))
     };
-    if let Some(directory) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
-        std::fs::create_dir_all(directory).map_err(|e| fail("cannot make the directory of", e))?;
-    }
     let lock = LockFile::take(path)?;
     let file = private_file(path).map_err(|e| fail("cannot open", e))?;
     Ok((lock, file))
@@ -35,7 +32,14 @@ pub(super) struct LockFile {
 }
 
 impl LockFile {
-    fn take(database: &Path) -> Result<Self, Error> {
+    /// Creates the directory of the database too.
+    pub(super) fn take(database: &Path) -> Result<Self, Error> {
+        if let Some(directory) = database.parent().filter(|d| !d.as_os_str().is_empty()) {
+            std::fs::create_dir_all(directory).map_err(|error| {
+                let what = format!("cannot make the directory of {}: {error}", database.display());
+                Error::Setup(format!("{what}; check DATABASE_URL or DATA_DIR and its permissions"))
+            })?;
+        }
         let mut path = database.as_os_str().to_owned();
         path.push(".lock");
         let path = PathBuf::from(path);
@@ -58,6 +62,11 @@ impl LockFile {
         let lock = Self { file, since: jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string() };
         lock.tell(None).map_err(fail)?;
         Ok(lock)
+    }
+
+    /// Gives the file to this user.
+    pub(super) fn give_to(&self, (user, group): (u32, u32)) -> std::io::Result<()> {
+        std::os::unix::fs::fchown(&self.file, Some(user), Some(group))
     }
 
     /// Writes into the file who holds it: a second process shows this text.

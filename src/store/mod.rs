@@ -6,6 +6,7 @@
 
 mod args;
 mod audit;
+mod backup;
 mod cells;
 mod checkup;
 mod clock;
@@ -48,6 +49,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 pub use audit::AuditFilter;
+pub use backup::{BackupDirectory, Copied, Restored};
 pub use checkup::{Checkup, DeadRows, Transaction};
 pub use clock::{Clock, wall_clock};
 pub use dialect::Kind;

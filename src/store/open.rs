@@ -44,7 +44,7 @@ const SIDE_LOCK_TIMEOUT: &str = "750ms";
 const LOCK_TIMEOUT: &str = "2s";
 const STALE: Duration = Duration::from_secs(1);
 /// How long SQLite's writer waits for another writer, such as a migration or the restart of the write-ahead log.
-const BUSY: Duration = Duration::from_secs(5);
+pub(super) const BUSY: Duration = Duration::from_secs(5);
 
 /// KiB, as a negative number, which is SQLite's notation. Small, because the operating system caches the file too.
 const WRITER_CACHE: &str = "-8192";
@@ -249,7 +249,7 @@ fn unusable(path: &Path, error: &sqlx::Error) -> Error {
     Error::Setup(format!("{} can't be used as a database: {}; check DATABASE_URL", path.display(), told(error)))
 }
 
-async fn refuse_other_program(path: &Path) -> Result<(), Error> {
+pub(super) async fn refuse_other_program(path: &Path) -> Result<(), Error> {
     if is_of_another_program(path).await.map_err(|error| unusable(path, &error))? {
         return Err(Error::Setup(format!("{} is the database of another program; check DATABASE_URL or DATA_DIR", path.display())));
     }

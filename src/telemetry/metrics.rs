@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use prometheus::process_collector::ProcessCollector;
-use prometheus::{CounterVec, Error, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder};
+use prometheus::{CounterVec, Error, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder};
 
 use super::families::{Bounded, Families, MAX_AGENTS};
 use super::scrape::Scraped;
+use bloom_core::Ms;
 use bloom_core::task::Usage;
 
 /// From half a millisecond to a minute: for requests, commits and reconcile runs.
@@ -51,6 +52,11 @@ struct Inner {
     kubernetes_up: IntGauge,
     kubernetes_leader: IntGauge,
     kubernetes_writes: IntCounterVec,
+    backup_interval: Gauge,
+    backup_success: Gauge,
+    backup_seconds: Gauge,
+    backup_bytes: IntGauge,
+    backup_failures: IntCounter,
     tokens: IntCounterVec,
     cost: CounterVec,
     cost_agents: Bounded,
@@ -138,6 +144,14 @@ impl Metrics {
                 "Calls that change objects of Kubernetes, by kind of object, verb and outcome.",
                 &["kind", "verb", "outcome"],
             )?,
+            backup_interval: f.exact_gauge("bloom_backup_interval_seconds", "Interval of scheduled backups; 0 = the server makes none.")?,
+            backup_success: f.exact_gauge(
+                "bloom_backup_last_success_timestamp_seconds",
+                "Time at which the newest scheduled backup was begun; 0 = there is none.",
+            )?,
+            backup_seconds: f.exact_gauge("bloom_backup_last_seconds", "How long the last scheduled backup of this process took.")?,
+            backup_bytes: f.gauge("bloom_backup_last_bytes", "Size of the last scheduled backup of this process.")?,
+            backup_failures: f.counter("bloom_backup_failures_total", "Scheduled backups that failed.")?,
             tokens: f.counters("bloom_tokens_total", "Tokens used by runs, as reported by the agents.", &["agent", "model", "kind"])?,
             cost: f.sums("bloom_cost_usd_total", "US dollars spent by runs, as reported by the agents.", &["agent", "model"])?,
             cost_agents: Bounded::new(MAX_AGENTS),
@@ -238,6 +252,21 @@ impl Metrics {
         self.0.kubernetes_writes.with_label_values(&[kind, verb, if ok { "ok" } else { "error" }]).inc();
     }
 
+    /// Backups are made at this interval, and the newest one was begun then (ms since the epoch).
+    pub fn backups(&self, interval_seconds: f64, newest: Option<Ms>) {
+        self.0.backup_interval.set(interval_seconds);
+        self.0.backup_success.set(newest.unwrap_or(0) as f64 / 1000.0);
+    }
+
+    pub fn backed_up(&self, seconds: f64, bytes: u64) {
+        self.0.backup_seconds.set(seconds);
+        self.0.backup_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    pub fn backup_failed(&self) {
+        self.0.backup_failures.inc();
+    }
+
     /// The tokens and the cost of one run.
     pub fn used(&self, agent: &str, model: Option<&str>, usage: &Usage) {
         let agent = self.0.cost_agents.label(agent);
@@ -293,6 +322,9 @@ mod tests {
         metrics.run("success", 12.0);
         metrics.reconciled("expire", 0.001, false);
         metrics.leader(true);
+        metrics.backups(86_400.0, Some(1_772_020_800_500));
+        metrics.backed_up(1.5, 4096);
+        metrics.backup_failed();
         metrics.used("coder", None, &Usage { input_tokens: 3, output_tokens: 4, cost_usd: 0.5 });
         metrics.before_render(|scraped| {
             scraped.tasks([(Status::Queued, 7)]);
@@ -310,6 +342,11 @@ mod tests {
             r#"bloom_push_total{outcome="accepted"} 1"#,
             r#"bloom_reconcile_errors_total{loop="expire"} 1"#,
             "bloom_leader 1",
+            "bloom_backup_interval_seconds 86400",
+            "bloom_backup_last_success_timestamp_seconds 1772020800.5",
+            "bloom_backup_last_seconds 1.5",
+            "bloom_backup_last_bytes 4096",
+            "bloom_backup_failures_total 1",
             r#"bloom_tokens_total{agent="coder",kind="output",model="unknown"} 4"#,
             r#"bloom_cost_usd_total{agent="coder",model="unknown"} 0.5"#,
             r#"bloom_tasks{status="queued"} 7"#,

@@ -66,6 +66,8 @@ fn the_documented_defaults_are_in_force() {
         ("SESSION_WAIT_SECONDS", "30"),
         ("TASK_RETENTION_DAYS", "0"),
         ("AUDIT_RETENTION_DAYS", "0"),
+        ("BACKUP_EVERY_SECONDS", "86400"),
+        ("BACKUP_KEEP", "7"),
         ("LOG_FORMAT", "text"),
         ("DATA_DIR", ".local/share/bloom-runtime"),
         ("DATABASE_URL", "sqlite:"),

@@ -11,6 +11,7 @@ mod agents;
 mod architecture;
 mod audit;
 mod auth;
+mod backup;
 mod bulk;
 mod cancel;
 mod claim;

@@ -5,7 +5,7 @@ use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostPa
 use serde_json::json;
 
 use crate::cluster::{PATIENCE, shared};
-use crate::objects::{Player, condition, is_true, lease_name, object, phase, task_id, writes};
+use crate::objects::{Player, condition, is_true, lease_name, object, task_id, writes};
 use crate::support::{Database, eventually, now_ms, run, unique};
 use bloom_operator::crds::{LLMTask, TaskLease};
 

@@ -62,7 +62,8 @@ fn slow(found: &Checkup) -> Vec<Finding> {
     });
     let unused = found.unused_bytes.filter(|unused| *unused >= MUCH_UNUSED && *unused > found.bytes / 2).map(|unused| {
         warning(format!(
-            "{} of its file are not used, and will be by new tasks; to give them back to the disk, stop the server and run VACUUM in sqlite3",
+            "{} of its file are not used, and will be by new tasks; to give them back to the disk, stop the server, make a backup with \
+             bloom-runtime backup, which is compact, and put it in place with bloom-runtime restore --force",
             mib(unused)
         ))
     });

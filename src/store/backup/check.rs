@@ -1,0 +1,81 @@
+//! Whether a file is a sound database of this program.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqlitePoolOptions};
+use sqlx::{ConnectOptions as _, Connection as _};
+
+use crate::conn::{ACQUIRE, Pool};
+use crate::error::{Error, told};
+use crate::migrate::Schema;
+
+/// How thoroughly a file is checked.
+#[derive(Clone, Copy)]
+pub(super) enum Depth {
+    /// Each page.
+    Pages,
+    /// Each page, and that the indexes match the tables. It takes several times as long.
+    Indexes,
+}
+
+/// Instructions of SQLite between two looks at whether the statement is still wanted: some milliseconds.
+const LOOK_EVERY: i32 = 100_000;
+
+/// Ends the statements of its connections when it is dropped. Their threads would otherwise go on to the end of the statement, which may
+/// take minutes.
+#[derive(Default)]
+pub(super) struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    pub async fn ends(&self, conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+        let is_dropped = self.0.clone();
+        conn.lock_handle().await?.set_progress_handler(LOOK_EVERY, move || !is_dropped.load(Ordering::Relaxed));
+        Ok(())
+    }
+}
+
+impl Drop for Interrupt {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+pub(super) fn reading(file: &Path) -> SqliteConnectOptions {
+    SqliteConnectOptions::new().filename(file).read_only(true).disable_statement_logging()
+}
+
+/// # Errors
+/// It is damaged, of another program, or of a newer version that excludes this one.
+pub(super) async fn check(file: &Path, depth: Depth) -> Result<(), Error> {
+    let unusable = |why: &str| Error::Setup(format!("{} is not a usable database of bloom-runtime: {why}", file.display()));
+    let (found, is_own) = look(file, depth).await.map_err(|error| unusable(&told(&error)))?;
+    if found != "ok" {
+        return Err(unusable(&format!("it is damaged: {found}")));
+    }
+    if !is_own {
+        return Err(unusable("it does not have its tables"));
+    }
+    let pool = SqlitePoolOptions::new().max_connections(1).acquire_timeout(ACQUIRE).connect_lazy_with(reading(file));
+    let pool = Pool::Sqlite(pool, Arc::default());
+    let schema = Schema::read(&pool).await.and_then(|schema| schema.check());
+    pool.close().await;
+    schema.map_err(|error| unusable(&error.to_string()))
+}
+
+/// What SQLite finds, and whether there are tables of this program.
+async fn look(file: &Path, depth: Depth) -> Result<(String, bool), sqlx::Error> {
+    let interrupt = Interrupt::default();
+    let mut conn = reading(file).connect().await?;
+    interrupt.ends(&mut conn).await?;
+    let pragma = match depth {
+        Depth::Pages => "PRAGMA quick_check(1)",
+        Depth::Indexes => "PRAGMA integrity_check(1)",
+    };
+    let found = sqlx::query_scalar(pragma).fetch_one(&mut conn).await?;
+    let tables = "SELECT count(*) = 2 FROM sqlite_master WHERE type = 'table' AND name IN ('_sqlx_migrations', 'task_state')";
+    let is_own = sqlx::query_scalar(tables).fetch_one(&mut conn).await?;
+    conn.close().await?;
+    Ok((found, is_own))
+}

@@ -1,0 +1,104 @@
+//! Copies a database while others use it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{ConnectOptions as _, Connection as _};
+
+use super::check::{Depth, Interrupt, check};
+use super::partial::{Partial, beside};
+use crate::Store;
+use crate::error::{Error, told};
+use crate::open::{self, StoreOptions};
+
+/// How far a copy is.
+#[derive(Clone, Copy, Debug)]
+pub struct Copied {
+    pub bytes: u64,
+    /// The most bytes that it may have in the end.
+    pub of: u64,
+}
+
+/// How often the caller learns how far a copy is.
+const TELL_EVERY: Duration = Duration::from_millis(100);
+
+impl Store {
+    /// Copies an SQLite database into a file, beside the server that uses it, and returns the size of the copy. The file gets its name
+    /// when it is complete and checked. Nothing is left of a copy that fails, or whose future is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Setup`] with what to do: there is no database, the file exists (unless it `replaces` it) or can't be written.
+    pub async fn back_up_beside(options: &StoreOptions, to: &Path, replaces: bool, tell: impl FnMut(Copied)) -> Result<u64, Error> {
+        let source = source(options).await?;
+        let exists = || Error::Setup(format!("{} exists: choose another name, or give --force to replace it", to.display()));
+        let is_there = || !replaces && to.symlink_metadata().is_ok();
+        if is_there() {
+            return Err(exists());
+        }
+        let partial = Partial::create(beside(to, ".partial"), replaces)?;
+        let bytes = copy(source, &partial, tell).await?;
+        if is_there() {
+            return Err(exists());
+        }
+        partial.place(to)?;
+        Ok(bytes)
+    }
+}
+
+/// A connection to the database, also while a server uses it.
+async fn source(options: &StoreOptions) -> Result<SqliteConnection, Error> {
+    let Some(path) = open::sqlite_file(options) else { return Err(not_sqlite()) };
+    if !path.is_file() {
+        return Err(Error::Setup(format!("there is no database {}: check DATABASE_URL or DATA_DIR", path.display())));
+    }
+    open::refuse_other_program(&path).await?;
+    let options = SqliteConnectOptions::new().filename(&path).busy_timeout(open::BUSY).disable_statement_logging();
+    options.connect().await.map_err(|error| Error::Setup(format!("{} can't be read: {}", path.display(), told(&error))))
+}
+
+pub(super) fn not_sqlite() -> Error {
+    Error::Setup("this is for SQLite only: back up and restore PostgreSQL with its own programs".into())
+}
+
+/// Copies into the empty file, makes the copy last, and checks it. Returns its size.
+pub(super) async fn copy(mut source: SqliteConnection, to: &Partial, mut tell: impl FnMut(Copied)) -> Result<u64, Error> {
+    // A relative path that begins with `file:` would be a URL for SQLite.
+    let path = std::path::absolute(to.path()).map_err(|error| Error::Setup(format!("{}: {error}", to.path().display())))?;
+    let Some(name) = path.to_str() else {
+        return Err(Error::Setup(format!("{} is not UTF-8: choose another path", path.display())));
+    };
+    let failed = |why: String| {
+        Error::Setup(format!("the database can't be copied into {}: {why}; check that its disk has room and works", path.display()))
+    };
+    let refused = |error: sqlx::Error| {
+        let text = told(&error);
+        match Error::from(error) {
+            Error::Damaged(_) => Error::Setup(format!("the database is damaged, so it can't be copied: {text}; restore an earlier backup")),
+            _ => failed(text),
+        }
+    };
+    let used = "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size";
+    let used: i64 = sqlx::query_scalar(used).fetch_one(&mut source).await.map_err(refused)?;
+    let of = u64::try_from(used).unwrap_or(0);
+    to.has_room(of)?;
+    let interrupt = Interrupt::default();
+    interrupt.ends(&mut source).await.map_err(refused)?;
+    let mut ticks = tokio::time::interval(TELL_EVERY);
+    let copied = {
+        let copying = sqlx::query("VACUUM INTO ?1").bind(name).execute(&mut source);
+        tokio::pin!(copying);
+        loop {
+            tokio::select! {
+                done = &mut copying => break done,
+                _ = ticks.tick() => tell(Copied { bytes: to.bytes(), of }),
+            }
+        }
+    };
+    // Also after an error, so that SQLite has ended its work on the file.
+    let closed = source.close().await;
+    copied.map(drop).and(closed).map_err(refused)?;
+    to.sync().map_err(|error| failed(error.to_string()))?;
+    check(&path, Depth::Pages).await?;
+    Ok(to.bytes())
+}

@@ -1,0 +1,111 @@
+//! A file that gets its name only when it is complete.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+
+/// A path with an ending behind its name.
+pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(OsStr::new(ending));
+    path.into()
+}
+
+pub(super) fn directory(path: &Path) -> &Path {
+    path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// An empty file for its owner only, in the directory of the file that it will become. It is removed unless it gets its name.
+pub(super) struct Partial {
+    path: PathBuf,
+    /// Open until the end: closing it earlier would release SQLite's own locks on the file.
+    file: File,
+    is_placed: bool,
+}
+
+impl Partial {
+    /// `replaces`: what an interrupted run has left at this path is removed. Only for callers that are the only ones to write there.
+    pub fn create(path: PathBuf, replaces: bool) -> Result<Self, Error> {
+        if replaces {
+            let _ = fs::remove_file(&path);
+        }
+        // SQLite would take the journal of an interrupted run for that of the new file.
+        let _ = fs::remove_file(beside(&path, "-journal"));
+        match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path) {
+            Ok(file) => Ok(Self { path, file, is_placed: false }),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(Error::Setup(format!(
+                "{} exists: another backup is being written to it, or one was interrupted; if none runs, remove it",
+                path.display()
+            ))),
+            Err(error) => {
+                Err(Error::Setup(format!("{} can't be created: {error}; check the directory and its permissions", path.display())))
+            }
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.file.metadata().map_or(0, |file| file.len())
+    }
+
+    /// # Errors
+    /// The disk has less free space than this, so that filling it can be avoided: the database may be on the same disk.
+    pub fn has_room(&self, bytes: u64) -> Result<(), Error> {
+        let Ok(disk) = rustix::fs::fstatvfs(&self.file) else { return Ok(()) };
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        if free >= bytes {
+            return Ok(());
+        }
+        let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+        Err(Error::Setup(format!(
+            "the disk of {} is too full: the copy needs up to {} MiB, {} MiB are free; make room on it, or choose another disk",
+            self.path.display(),
+            mib(bytes),
+            free >> 20
+        )))
+    }
+
+    /// Gives the file to this user.
+    pub fn give_to(&self, (user, group): (u32, u32)) -> std::io::Result<()> {
+        std::os::unix::fs::fchown(&self.file, Some(user), Some(group))
+    }
+
+    /// Makes what was written last.
+    pub fn sync(&self) -> std::io::Result<()> {
+        self.file.sync_all()
+    }
+
+    /// Gives the complete file its name, in place of a file that has it, and makes the name last.
+    pub fn place(mut self, name: &Path) -> Result<(), Error> {
+        let placed = self.rename(name).and_then(|()| File::open(directory(name))?.sync_all());
+        placed.map_err(|error| Error::Setup(format!("{} can't be written: {error}; check its disk", name.display())))
+    }
+
+    fn rename(&mut self, name: &Path) -> std::io::Result<()> {
+        let (own, found) = (self.file.metadata()?, fs::symlink_metadata(&self.path)?);
+        if (own.dev(), own.ino()) != (found.dev(), found.ino()) {
+            // It is not removed either.
+            self.is_placed = true;
+            return Err(std::io::Error::other("another program has replaced the unfinished file"));
+        }
+        fs::rename(&self.path, name)?;
+        self.is_placed = true;
+        Ok(())
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        if !self.is_placed {
+            let _ = fs::remove_file(&self.path);
+            let _ = fs::remove_file(beside(&self.path, "-journal"));
+        }
+    }
+}

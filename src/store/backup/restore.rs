@@ -1,0 +1,85 @@
+//! Puts a backup in the place of the database.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use sqlx::ConnectOptions as _;
+
+use super::check::{Depth, check, reading};
+use super::copy::{Copied, copy, not_sqlite};
+use super::partial::{Partial, beside, directory};
+use crate::Store;
+use crate::error::{Error, told};
+use crate::lock_file::LockFile;
+use crate::open::{self, StoreOptions};
+
+/// What [`Store::restore`] did.
+#[derive(Clone, Debug)]
+pub struct Restored {
+    pub database: PathBuf,
+    pub bytes: u64,
+    /// Where the database is now that was there before.
+    pub replaced: Option<PathBuf>,
+}
+
+/// The files of a database, in the order in which they are moved away. The log is first: if the move is interrupted, the old file never
+/// stands beside a log that a new database would take for its own.
+const FILES: [&str; 4] = ["-wal", "-shm", "-journal", ""];
+
+impl Store {
+    /// Puts a copy of a backup in the place of the SQLite database. A database that is there is kept beside it, under the name that is
+    /// returned. Nothing is changed before the backup has been checked and copied.
+    ///
+    /// # Errors
+    /// [`Error::Setup`] with what to do: a server has the database open, there is a database (unless it `replaces` it), or the file is not
+    /// a usable backup.
+    pub async fn restore(options: &StoreOptions, from: &Path, replaces: bool, tell: impl FnMut(Copied)) -> Result<Restored, Error> {
+        let database = open::sqlite_file(options).ok_or_else(not_sqlite)?;
+        let fail = |what: &Path, error: std::io::Error| Error::Setup(format!("{}: {error}", what.display()));
+        let backup = fs::metadata(from).map_err(|error| fail(from, error))?;
+        let lock = LockFile::take(&database)?;
+        let found = FILES.map(|ending| beside(&database, ending));
+        let is_there = found.iter().any(|file| file.symlink_metadata().is_ok());
+        if is_there && !replaces {
+            return Err(Error::Setup(format!(
+                "there is a database already: {}; give --force to put the backup in its place (the database is kept beside it)",
+                database.display()
+            )));
+        }
+        // The server may run as another user than an administrator who restores.
+        let model = fs::metadata(&database).or_else(|_| fs::metadata(directory(&database))).map_err(|error| fail(&database, error))?;
+        if (backup.dev(), backup.ino()) == (model.dev(), model.ino()) {
+            return Err(Error::Setup(format!("{} is the database itself: name a backup", from.display())));
+        }
+        check(from, Depth::Indexes).await?;
+        let partial = Partial::create(beside(&database, ".partial"), true)?;
+        let owner = (model.uid(), model.gid());
+        partial.give_to(owner).and_then(|()| lock.give_to(owner)).map_err(|error| {
+            Error::Setup(format!("{} can't belong to the user {}: {error}; run this as that user", database.display(), owner.0))
+        })?;
+        let source = reading(from).connect().await.map_err(|error| Error::Setup(format!("{}: {}", from.display(), told(&error))))?;
+        let bytes = copy(source, &partial, tell).await?;
+        let replaced = is_there.then(|| set_aside(&database)).transpose()?;
+        let place = |error: Error| match &replaced {
+            Some(kept) => Error::Setup(format!("{error}; the database that was there is now {}", kept.display())),
+            None => error,
+        };
+        partial.place(&database).map_err(place)?;
+        Ok(Restored { database, bytes, replaced })
+    }
+}
+
+/// Moves the files of a database away, and returns the new name of the database.
+fn set_aside(database: &Path) -> Result<PathBuf, Error> {
+    let now = jiff::Timestamp::now().strftime(".replaced-%Y%m%dT%H%M%SZ").to_string();
+    let name = beside(database, &now);
+    for ending in FILES {
+        let (from, to) = (beside(database, ending), beside(&name, ending));
+        if from.symlink_metadata().is_ok() {
+            fs::rename(&from, &to)
+                .map_err(|error| Error::Setup(format!("{} can't be moved to {}: {error}", from.display(), to.display())))?;
+        }
+    }
+    Ok(name)
+}
