@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::cli::user::User;
+use crate::cli::User;
 use crate::support::server::Plan;
 use crate::support::*;
 

@@ -73,11 +73,11 @@ fn only_a_sound_backup_of_this_program_is_restored() {
             "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) VALUES (9001, 'new', 1, x'00', 1)";
         direct::execute(&format!("sqlite:{}", directory.join("newer.db").display()), migration).await;
         refuses("newer.db", &["newer than this program", "migration 9001"]);
-        // An index without the entries of its table: the pages are sound, so only a thorough check finds it.
-        let index = "PRAGMA writable_schema = ON; \
-            UPDATE sqlite_master SET rootpage = (SELECT rootpage FROM sqlite_master WHERE name = 'leader') WHERE name = 'schema_compatibility'";
-        direct::execute(&copy("crossed.db"), index).await;
-        refuses("crossed.db", &["damaged"]);
+        // An index that does not match its table. Each page is sound, so only a thorough check finds it.
+        let index = "CREATE INDEX of_agents ON task_state (context_id); PRAGMA writable_schema = ON; \
+            UPDATE sqlite_master SET sql = 'CREATE INDEX of_agents ON task_state (agent_slug)' WHERE name = 'of_agents'";
+        direct::execute(&copy("index.db"), index).await;
+        refuses("index.db", &["damaged", "of_agents"]);
         copy("short.db");
         let short = fs::File::options().write(true).open(directory.join("short.db")).unwrap();
         short.set_len(fs::metadata(&file).unwrap().len() / 2).unwrap();

@@ -20,7 +20,7 @@ mod submit;
 mod suspend;
 mod tables;
 mod terminal;
-pub mod user;
+mod user;
 mod waiting;
 
 use crate::support::*;
