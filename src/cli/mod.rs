@@ -100,7 +100,7 @@ enum Command {
     /// Look at everything that a server needs, and say what to do about what is not fine
     ///
     /// Run it on the machine of the server, as its user, with its flags and its environment, whether the server runs or not. It looks at the
-    /// settings, the database with its schema, disk, clock and open transactions, the running server, its keys, the control plane and the
+    /// settings, the database with its schema, disk, clock and open transactions, the scheduled backups, the running server, its keys, the control plane and the
     /// workers, and changes nothing. Exits with 1 if the server can't do its work.
     Doctor {
         #[command(flatten)]

@@ -74,6 +74,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and (gt (int .Values.replicas) 1) (not .Values.postgresql.existingSecret) }}
 {{- fail (printf "replicas is %d, but an SQLite file belongs to one server: set postgresql.existingSecret to a Secret with the URL of a PostgreSQL database, or replicas to 1" (int .Values.replicas)) }}
 {{- end }}
+{{- if and .Values.config.backupDir .Values.postgresql.existingSecret }}
+{{- fail "config.backupDir is for SQLite, and postgresql.existingSecret is set: leave it out, and back up PostgreSQL with pg_dump or by your provider" }}
+{{- end }}
 {{- if and .Values.serviceMonitor.enabled (not .Values.keys.secretKeys.read) }}
 {{- fail "serviceMonitor.enabled is true, but keys.secretKeys.read is empty: Prometheus needs the read key to scrape; set keys.secretKeys.read" }}
 {{- end }}

@@ -1,5 +1,6 @@
 //! `doctor`: looks at everything that a server needs, and says what is fine and what to do about the rest.
 
+mod backups;
 mod database;
 mod server;
 
@@ -46,6 +47,7 @@ pub async fn run(flags: &Flags, output: Output) -> Result<(), CommandError> {
     let mut findings = of_settings(&report);
     if let Ok(settings) = report.into_serve() {
         findings.extend(database::look(&settings).await);
+        findings.extend(backups::look(&settings));
         findings.extend(server::look(&settings).await);
     }
     match output {

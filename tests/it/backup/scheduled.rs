@@ -108,6 +108,24 @@ fn a_failure_is_told_and_counted_and_tried_again() {
 }
 
 #[test]
+fn doctor_tells_how_old_the_newest_is() {
+    let directory = place();
+    let plan = keeps(&directory, 3_600, 7).env("PORT", janitor::free_port());
+    let tells = |plan: &Plan, state: &str, words: &str| {
+        let text = does(plan, &["doctor"]).text;
+        let line = text.lines().find(|line| line.split_whitespace().nth(1) == Some("backups")).unwrap_or_else(|| panic!("{text}"));
+        assert!(line.starts_with(state) && line.contains(words), "{state} {words}: {line}");
+    };
+    tells(&plan, "warning", "there is none in");
+    fs::write(directory.join("bloom-20200101T000000Z.db"), "").unwrap();
+    tells(&plan, "warning", "more than two intervals");
+    let now = Command::new("date").args(["-u", "+bloom-%Y%m%dT%H%M%SZ.db"]).output().unwrap();
+    fs::write(directory.join(String::from_utf8(now.stdout).unwrap().trim()), "").unwrap();
+    tells(&plan, "fine", "min old");
+    tells(&plan.env("BACKUP_DIR", ""), "fine", "none are scheduled");
+}
+
+#[test]
 fn postgresql_is_refused_at_the_start() {
     let url = format!("postgres://bloom:secret@127.0.0.1:{}/bloom", janitor::free_port());
     let refused = said(Server::on_url(&url).env("BACKUP_DIR", "/backups").start_in_vain());

@@ -134,6 +134,7 @@ fn values_that_can_not_be_are_refused_with_a_reason() {
         (&["httpRoute.timeouts.request=1 hour"], &["at '/httpRoute/timeouts/request'"]),
         (&["replicas=2"], &["replicas is 2, but an SQLite file belongs to one server", "set postgresql.existingSecret"]),
         (&["serviceMonitor.enabled=true", "keys.secretKeys.read="], &["Prometheus needs the read key", "set keys.secretKeys.read"]),
+        (&["config.backupDir=/backup", "postgresql.existingSecret=url"], &["config.backupDir is for SQLite", "leave it out"]),
         (&["ingress.enabled=true"], &["ingress.hosts is empty"]),
         (&["httpRoute.enabled=true"], &["httpRoute.parentRefs is empty"]),
         (&["serviceAccount.create=false"], &["serviceAccount.name is empty"]),
