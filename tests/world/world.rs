@@ -5,9 +5,7 @@ use std::fmt::Write as _;
 
 use bloom_core::Ms;
 use bloom_core::audit::Actor;
-use bloom_core::command::{
-    Choice, Claim, Command, Completion, Grace, Holder, Op, Operation, Rejection, Reply, Requester, RowKeys, WorkerChange,
-};
+use bloom_core::command::{Choice, Claim, Command, Completion, Grace, Holder, Op, Operation, Rejection, Reply, RowKeys, WorkerChange};
 use bloom_core::decide::decide;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId, created_at};
 use bloom_core::op;
@@ -146,12 +144,6 @@ impl World {
         typed::<O>(reply)
     }
 
-    /// As [`run`](Self::run), in the name of a namespace of Kubernetes.
-    pub fn run_for<O: Operation + Into<Op>>(&mut self, namespace: &str, op: O) -> Result<O::Reply, Rejection> {
-        let by = Requester::of_namespace(namespace);
-        self.run_commands(vec![Command { op: op.into(), by, epoch: None }]).remove(0).map(typed::<O>)
-    }
-
     /// Runs commands in one batch; those that need more rows continue in the next one.
     pub fn run_batch(&mut self, ops: Vec<Op>) -> Vec<Result<Reply, Rejection>> {
         self.run_commands(ops.into_iter().map(Command::from).collect())
@@ -160,10 +152,9 @@ impl World {
     /// As [`run_batch`](Self::run_batch), for commands that may name who asks.
     pub fn run_commands(&mut self, commands: Vec<Command>) -> Vec<Result<Reply, Rejection>> {
         let (outcomes, caused) = self.commit(commands);
-        if !self.crashing {
+        if !std::mem::take(&mut self.crashing) {
             self.wake(caused);
         }
-        self.crashing = false;
         if !self.stale {
             self.refresh();
         }

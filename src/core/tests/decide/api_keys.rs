@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bloom_core::api_key::{ApiKey, MAX_KEYS, MAX_POOL_KEYS, MAX_POOL_KEYS_OF_NAMESPACE, Scope, is_key_name};
-use bloom_core::command::{Command, Op, Rejection, Requester};
+use bloom_core::command::{Command, Op, Rejection, Reply, Requester};
 use bloom_core::decide::decide;
 use bloom_core::op;
 use bloom_core::worker::DispatchMode;
@@ -106,6 +106,15 @@ fn the_number_of_keys_is_limited_and_expired_join_tokens_do_not_count() {
     world.ok(create("more", Scope::Read));
 }
 
+/// A command of a WorkerPool of this namespace.
+fn of_pool(namespace: &str, op: impl Into<Op>) -> Command {
+    Command { op: op.into(), by: Requester::of_namespace(namespace), epoch: None }
+}
+
+fn run_for(world: &mut World, namespace: &str, op: impl Into<Op>) -> Result<Reply, Rejection> {
+    world.run_commands(vec![of_pool(namespace, op)]).remove(0)
+}
+
 /// Adds keys of WorkerPools of this namespace, as creating them one by one would.
 fn with_pool_keys(world: &mut World, namespace: &str, count: usize) {
     for n in 0..count {
@@ -128,34 +137,35 @@ fn with_pool_keys(world: &mut World, namespace: &str, count: usize) {
 fn keys_of_pools_have_limits_of_their_own() {
     let mut world = strict();
     let create = |name: &str| create(name, Scope::Worker);
-    assert_eq!(world.run_for("a", create("pool-a-first")).unwrap().pool_namespace(), Some("a"));
+    run_for(&mut world, "a", create("pool-a-first")).unwrap();
+    assert_eq!(world.db.api_keys["pool-a-first"].pool_namespace(), Some("a"));
     with_pool_keys(&mut world, "a", MAX_POOL_KEYS_OF_NAMESPACE - 2);
-    world.run_for("a", create("pool-a-last")).unwrap();
+    run_for(&mut world, "a", create("pool-a-last")).unwrap();
     let before = world.db.clone();
-    assert_eq!(world.run_for("a", create("more")).unwrap_err(), Rejection::TooManyPoolKeysOf("a".into()));
+    assert_eq!(run_for(&mut world, "a", create("more")).unwrap_err(), Rejection::TooManyPoolKeysOf("a".into()));
     assert_eq!(world.db, before);
-    world.run_for("b", create("pool-b-first")).unwrap();
+    run_for(&mut world, "b", create("pool-b-first")).unwrap();
 
     // They take no room from others, and others take none from them. A name tells nothing.
     for n in 0..MAX_KEYS {
         world.ok(create(&format!("pool-a-of-admin-{n}")));
     }
     assert_eq!(world.run(create("more")).unwrap_err(), Rejection::TooManyKeys);
-    world.run_for("b", create("pool-b-second")).unwrap();
-    world.run_for("a", op::RevokeKey { name: "pool-a-first".into() }).unwrap();
+    run_for(&mut world, "b", create("pool-b-second")).unwrap();
+    run_for(&mut world, "a", op::RevokeKey { name: "pool-a-first".into() }).unwrap();
     assert_eq!(world.run(create("more")).unwrap_err(), Rejection::TooManyKeys);
-    world.run_for("a", create("pool-a-first")).unwrap();
+    run_for(&mut world, "a", create("pool-a-first")).unwrap();
 
     for namespace in ["c", "d", "e", "f", "g", "h", "i", "j"] {
         with_pool_keys(&mut world, namespace, MAX_POOL_KEYS_OF_NAMESPACE);
     }
     with_pool_keys(&mut world, "b", MAX_POOL_KEYS_OF_NAMESPACE - 3);
     assert_eq!(world.db.api_keys.values().filter(|key| key.pool_namespace().is_some()).count(), MAX_POOL_KEYS - 1);
-    world.run_for("b", create("pool-b-third")).unwrap();
-    assert_eq!(world.run_for("k", create("pool-k-first")).unwrap_err(), Rejection::TooManyPoolKeys);
+    run_for(&mut world, "b", create("pool-b-third")).unwrap();
+    assert_eq!(run_for(&mut world, "k", create("pool-k-first")).unwrap_err(), Rejection::TooManyPoolKeys);
     // An administrator may revoke any of them.
     world.ok(op::RevokeKey { name: "pool-b-third".into() });
-    world.run_for("k", create("pool-k-first")).unwrap();
+    run_for(&mut world, "k", create("pool-k-first")).unwrap();
     for (rejection, parts) in [
         (Rejection::TooManyKeys, ["1000 keys", "revoke"]),
         (Rejection::TooManyPoolKeys, ["10000 keys", "scale some down"]),
@@ -169,9 +179,8 @@ fn keys_of_pools_have_limits_of_their_own() {
 fn a_batch_counts_the_keys_that_it_creates_and_revokes() {
     let mut world = strict();
     with_pool_keys(&mut world, "a", MAX_POOL_KEYS_OF_NAMESPACE - 1);
-    let of_a = |op: Op| Command { op, by: Requester::of_namespace("a"), epoch: None };
-    let make = |name: &str| of_a(create(name, Scope::Worker).into());
-    let revoke = |name: &str| of_a(op::RevokeKey { name: name.into() }.into());
+    let make = |name: &str| of_pool("a", create(name, Scope::Worker));
+    let revoke = |name: &str| of_pool("a", op::RevokeKey { name: name.into() });
     let answers =
         world.run_commands(vec![make("one"), make("two"), revoke("one"), make("three"), revoke("pool-a-7"), make("four"), make("five")]);
     let full = Rejection::TooManyPoolKeysOf("a".into());
@@ -185,16 +194,16 @@ fn a_batch_counts_the_keys_that_it_creates_and_revokes() {
 fn names_and_workers_of_pools_are_taken() {
     let mut world = strict();
     let for_w = op::CreateKey { worker: Some("w".into()), ..create("pool-a-0", Scope::Worker) };
-    world.run_for("a", for_w.clone()).unwrap();
+    run_for(&mut world, "a", for_w.clone()).unwrap();
     assert_eq!(world.run(for_w.clone()).unwrap_err(), Rejection::KeyExists("pool-a-0".into()));
-    assert_eq!(world.run_for("b", for_w).unwrap_err(), Rejection::KeyExists("pool-a-0".into()));
+    assert_eq!(run_for(&mut world, "b", for_w).unwrap_err(), Rejection::KeyExists("pool-a-0".into()));
     world.ok(token("join", None));
     world.ok(token("for-w", Some("w")));
     assert_eq!(world.run(enroll("join", "w")).unwrap_err(), Rejection::WorkerTaken("w".into()));
     world.ok(enroll("for-w", "w"));
     assert_eq!(names(&world), ["join", "worker-w"], "the key of the pool is replaced");
     let named = create("worker-v", Scope::Worker);
-    world.run_for("a", named).unwrap();
+    run_for(&mut world, "a", named).unwrap();
     assert_eq!(world.run(enroll("join", "v")).unwrap_err(), Rejection::KeyExists("worker-v".into()));
 }
 
