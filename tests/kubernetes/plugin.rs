@@ -121,8 +121,8 @@ fn mistakes_are_told() {
         fails(&["submit", "--name", "No Name", "hi"], "No Name");
         fails(&["submit", "--agent", &"x".repeat(300), "hi"], "agentSlug");
         fails(
-            &["submit", "--follow", "--wait-timeout", "1s", "--agent", &unique("nobody"), "hi"],
-            "is not finished after 1s; it goes on. Wait again with: kubectl bloom logs -f task-",
+            &["submit", "--follow", "--wait-timeout", "10s", "--agent", &unique("nobody"), "hi"],
+            "is not finished after 10s; it goes on. Wait again with: kubectl bloom logs -f task-",
         );
         fails(&["result", "--kube-context", "other", "x"], "context was not found for specified context: other");
         // The object says why there is no task yet.

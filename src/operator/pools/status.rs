@@ -94,7 +94,7 @@ fn progressing(identity: &Identity, view: &View<'_>) -> Fact {
     if let Some(names) = names(&|pod| pod.drain == Some(Drain::Outdated)) {
         return is(true, "Replacing", format!("Replaced when their tasks have ended: {names}"));
     }
-    if view.pods.iter().any(|pod| pod.phase != Phase::Online) || view.pods.len() < view.desired {
+    if view.pods.iter().any(|pod| pod.phase != Phase::Online) || view.pods.len() != view.desired {
         return is(true, "Scaling", "Pods are being created or deleted".to_owned());
     }
     is(false, "Complete", String::new())
