@@ -1,4 +1,4 @@
-//! The settings of the control plane, the test of the connection to it, and the health of this server.
+//! The settings of the control plane and the test of the connection to it.
 
 use axum::extract::State;
 use secrecy::SecretString;
@@ -8,7 +8,7 @@ use super::answer::{HandlerResult, ok};
 use super::body::Content;
 use super::middleware::Caller;
 use super::policy::{Rate, RoutePolicy};
-use bloom_api::reports::{Config, ConnectionTest, Health, MembridgeState};
+use bloom_api::reports::{Config, ConnectionTest};
 use bloom_api::requests::NewConfig;
 use bloom_core::audit::{Action, Actor, EntityType};
 use bloom_core::op;
@@ -73,30 +73,5 @@ pub async fn test_connection(State(app): State<AppState>, caller: Caller, body: 
     ok(&match tested {
         Ok(health) => ConnectionTest { connected: true, health: Some(health), error: None },
         Err(error) => ConnectionTest { connected: false, health: None, error: Some(error) },
-    })
-}
-
-pub const HEALTH: RoutePolicy = RoutePolicy::OPEN.rate(Rate::General);
-
-/// Shows the health of this server.
-///
-/// The process answers. `readyz` says whether the database can be written.
-#[utoipa::path(
-    get, path = "/api/runtime/health", operation_id = "getHealth", tag = "probes",
-    responses((status = 200, description = "The server runs.", body = Health))
-)]
-pub async fn health(State(app): State<AppState>) -> HandlerResult {
-    let membridge = app.membridge.state();
-    ok(&Health {
-        status: "ok".into(),
-        service: "bloom-runtime".into(),
-        uptime: app.started.elapsed().as_secs_f64(),
-        storage: app.store.kind().as_str().into(),
-        membridge: MembridgeState {
-            consecutive_failures: membridge.consecutive_failures,
-            last_success: membridge.last_success,
-            last_error: membridge.last_error,
-            connected: membridge.connected,
-        },
     })
 }

@@ -106,7 +106,6 @@ pub fn routes() -> Routes {
         .add(routes!(config::get), config::GET)
         .add(routes!(config::set), config::SET)
         .add(routes!(config::test_connection), config::TEST_CONNECTION)
-        .add(routes!(config::health), config::HEALTH)
         .add(routes!(keys::create), keys::CREATE)
         .add(routes!(keys::list), keys::LIST)
         .add(routes!(keys::revoke), keys::REVOKE)
@@ -118,6 +117,8 @@ pub fn routes() -> Routes {
         .add(routes!(membridge::select), membridge::SELECT)
         .add(routes!(probes::healthz), probes::HEALTHZ)
         .add(routes!(probes::readyz), probes::READYZ)
+        .add(routes!(probes::health), probes::HEALTH)
+        .add(routes!(probes::api_health), probes::API_HEALTH)
         .add(routes!(probes::metrics), probes::METRICS)
 }
 

@@ -198,7 +198,7 @@ mod tests {
         let opened = routes(|policy| policy.allows(Scope::Read));
         assert!(routes(RoutePolicy::writes).iter().all(|route| !opened.contains(route)));
         let open = routes(|policy| !policy.is_guarded());
-        assert_eq!(open, ["GET /api/runtime/health", "GET /healthz", "GET /readyz", "POST /api/runtime/test-connection"]);
+        assert_eq!(open, ["GET /api/runtime/health", "GET /health", "GET /healthz", "GET /readyz", "POST /api/runtime/test-connection"]);
         assert!(opened.iter().all(|route| route.starts_with("GET ") || open.contains(route)), "{opened:?}");
     }
 

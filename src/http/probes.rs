@@ -8,7 +8,7 @@ use super::answer::{HandlerResult, ok, typed};
 use super::error::Error;
 use super::policy::{Rate, RoutePolicy};
 use bloom_api::error::ErrorText;
-use bloom_api::reports::Probe;
+use bloom_api::reports::{Health, MembridgeState, Probe};
 
 pub const HEALTHZ: RoutePolicy = RoutePolicy::OPEN;
 
@@ -49,6 +49,44 @@ pub async fn readyz(State(app): State<AppState>) -> HandlerResult {
         }));
     }
     ok(&Probe { status: "ready".into(), kubernetes: app.settings.kubernetes.as_ref().map(|state| state()) })
+}
+
+pub const HEALTH: RoutePolicy = RoutePolicy::OPEN;
+
+/// Whether the process answers, for how long it has run, and on which database.
+///
+/// The same as `/api/runtime/health`, for monitors: the rate limit does not count it.
+#[utoipa::path(
+    get, path = "/health", operation_id = "health", tag = "probes",
+    responses((status = 200, description = "The server runs.", body = Health))
+)]
+pub async fn health(State(app): State<AppState>) -> HandlerResult {
+    let membridge = app.membridge.state();
+    ok(&Health {
+        status: "ok".into(),
+        service: "bloom-runtime".into(),
+        uptime: app.started.elapsed().as_secs_f64(),
+        storage: app.store.kind().as_str().into(),
+        membridge: MembridgeState {
+            consecutive_failures: membridge.consecutive_failures,
+            last_success: membridge.last_success,
+            last_error: membridge.last_error,
+            connected: membridge.connected,
+        },
+    })
+}
+
+pub const API_HEALTH: RoutePolicy = RoutePolicy::OPEN.rate(Rate::General);
+
+/// Shows the health of this server.
+///
+/// The process answers. `readyz` says whether the database can be written.
+#[utoipa::path(
+    get, path = "/api/runtime/health", operation_id = "getHealth", tag = "probes",
+    responses((status = 200, description = "The server runs.", body = Health))
+)]
+pub async fn api_health(state: State<AppState>) -> HandlerResult {
+    health(state).await
 }
 
 pub const METRICS: RoutePolicy = RoutePolicy::READ.rate(Rate::Unlimited);

@@ -212,7 +212,7 @@ async fn refuse(http: &http1::Builder, stream: Stream, peer: Peer, probes: Optio
         let (probes, refusal) = (probes.clone(), refusal.clone());
         async move {
             if let Some(router) = probes
-                && matches!(request.uri().path(), "/healthz" | "/readyz" | "/metrics")
+                && matches!(request.uri().path(), "/healthz" | "/readyz" | "/health" | "/metrics")
             {
                 return router.oneshot(from(peer, request)).await;
             }

@@ -58,7 +58,7 @@ const SUBMIT: [&str; 17] = [
     "POST llm-tasks:cancel",
     "POST llm-tasks:requeue",
 ];
-const OPEN: [&str; 4] = ["GET /healthz", "GET /readyz", "GET health", "POST test-connection"];
+const OPEN: [&str; 5] = ["GET /healthz", "GET /readyz", "GET /health", "GET health", "POST test-connection"];
 
 fn opens(scope: &str, route: &str) -> bool {
     if OPEN.contains(&route) {

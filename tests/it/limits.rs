@@ -34,7 +34,7 @@ on_both! { alone:
         assert!((1..=60).contains(&refused.number("retry-after")));
         refused.fails(429, TOO_MANY);
         server.get("/api/nobody/knows").await.fails(429, TOO_MANY);
-        for path in ["/healthz", "/readyz", "/metrics", "/openapi.json"] {
+        for path in ["/healthz", "/readyz", "/health", "/metrics", "/openapi.json"] {
             let answer = server.get(path).await.expect(200);
             assert_eq!(answer.header("ratelimit-limit"), None, "{path} is not limited");
         }

@@ -86,7 +86,7 @@ fn when_all_connections_are_taken_probes_are_answered_and_waits_go_on() {
             async move { (held <= 256 - CLAIMS).then_some(()) }
         })
         .await;
-        for path in ["/healthz", "/readyz", "/metrics"] {
+        for path in ["/healthz", "/readyz", "/health", "/metrics"] {
             let answer = eventually("a probe is answered", || async {
                 let answer = ask(&server, "GET", path, "").await.rest().await;
                 (!answer.is_empty()).then_some(answer)

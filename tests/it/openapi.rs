@@ -69,6 +69,7 @@ const CALLS: &[&str] = &[
     "get /api/membridge/projects/{cid}/leadership",
     "get /api/membridge/projects/{cid}/nodes",
     "post /api/membridge/projects/{cid}/leadership/select",
+    "get /health",
     "get /metrics",
     "get /healthz",
     "get /readyz",

@@ -5,7 +5,9 @@ use crate::support::*;
 
 on_both! {
     async fn health_has_the_documented_shape(server) {
-        let health = server.get("health").await.ok();
+        let health = server.get("/health").await.ok();
+        let documented = server.get("health").await.ok();
+        assert!(health.as_object().unwrap().keys().eq(documented.as_object().unwrap().keys()), "{health} {documented}");
         let word = if server.is_postgres() { "postgresql" } else { "sqlite" };
         assert_eq!((&health["status"], &health["service"], &health["storage"]), (&json!("ok"), &json!("bloom-runtime"), &json!(word)));
         assert!(health["uptime"].as_f64().is_some_and(|seconds| (0.0..10_000.0).contains(&seconds)), "{health}");
