@@ -8,7 +8,7 @@ use secrecy::SecretString;
 use tokio::net::TcpListener;
 
 use super::{announce, block_on, signals};
-use bloom_client::{Client, IdentityFiles, Tls};
+use bloom_client::{Client, Files, IdentityFiles, Tls};
 use bloom_commands::CommandError;
 use bloom_commands::number::within;
 use bloom_commands::{DEFAULT_SERVER, read_key};
@@ -184,7 +184,7 @@ fn tls(ca: Option<PathBuf>, certificate: Option<PathBuf>, key: Option<PathBuf>) 
         }
         (None, Some(_)) => return Err(CommandError::usage("--tls-key-file needs the certificate of the key: give --tls-cert-file, too")),
     };
-    Tls::read(given(ca).as_deref(), identity.as_ref()).map_err(|error| CommandError::usage(error.to_string()))
+    Tls::read(Files { authorities: given(ca), identity }).map_err(|error| CommandError::usage(error.to_string()))
 }
 
 /// The given key, as a value or in a file. An empty variable counts as unset.

@@ -9,9 +9,11 @@ mod tls;
 
 use std::error::Error as _;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::RwLock;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, LINK};
 use reqwest::{ClientBuilder, Method, RequestBuilder};
@@ -22,7 +24,7 @@ use serde_json::error::Category;
 use url::{Host, Url};
 
 pub use sse::{Event, Events};
-pub use tls::{IdentityFiles, Tls};
+pub use tls::{Files, IdentityFiles, Tls};
 
 use bloom_core::Ms;
 use bloom_core::mask::masked_url;
@@ -47,7 +49,8 @@ pub fn now_ms() -> Ms {
 /// One server and its key. Cheap to clone; clones share connections.
 #[derive(Clone, Debug)]
 pub struct Client {
-    http: reqwest::Client,
+    /// Replaced when the files of its TLS have changed.
+    http: Arc<RwLock<reqwest::Client>>,
     base: Url,
     /// The proxy of the environment that calls go through.
     proxy: Option<Proxy>,
@@ -133,13 +136,20 @@ impl Client {
             value.set_sensitive(true);
             Ok(value)
         });
-        let settings =
-            |builder: ClientBuilder| tls.add_to(builder.connect_timeout(CONNECT_LIMIT).pool_idle_timeout(IDLE_LIMIT).tcp_nodelay(true));
         // A proxy would look for this machine's addresses on its own machine.
         let proxy = if is_loopback(&base) { None } else { Proxy::of_environment(&base) };
-        let http = if is_loopback(&base) { outbound::client(settings) } else { outbound::client_by_proxy(settings) };
-        let http = http.map_err(|error| Error::Usage(format!("this machine's TLS can't be set up: {error}")))?;
+        let http = Arc::new(RwLock::new(http_client(&base, tls)?));
         Ok(Self { http, base, proxy, key: key.transpose()? })
+    }
+
+    /// Uses other TLS files from now on, in all clones. Calls that are under way end as they began.
+    ///
+    /// # Errors
+    /// TLS can't be set up with them; the client goes on with those from before.
+    pub fn use_tls(&self, tls: &Tls) -> Result<(), Error> {
+        let http = http_client(&self.base, tls)?;
+        *self.http.write() = http;
+        Ok(())
     }
 
     /// The server's address, without a trailing slash.
@@ -215,7 +225,7 @@ impl Client {
             return Err(Error::Usage(format!("the name {name} can't be sent: no URL can contain it")));
         }
         let url = self.base.join(path.trim_start_matches('/')).map_err(|_| Error::Usage(format!("{path} is not a path")))?;
-        let request = self.http.request(method, url);
+        let request = self.http.read().request(method, url);
         Ok(match &self.key {
             Some(key) => request.header(HeaderName::from_static("x-runtime-api-key"), key),
             None => request,
@@ -247,6 +257,13 @@ impl Client {
             return Error::Broken(format!("the connection to {server} broke: {}", cause(error)));
         })
     }
+}
+
+fn http_client(base: &Url, tls: &Tls) -> Result<reqwest::Client, Error> {
+    let settings =
+        |builder: ClientBuilder| tls.add_to(builder.connect_timeout(CONNECT_LIMIT).pool_idle_timeout(IDLE_LIMIT).tcp_nodelay(true));
+    let client = if is_loopback(base) { outbound::client(settings) } else { outbound::client_by_proxy(settings) };
+    client.map_err(|error| Error::Usage(format!("this machine's TLS can't be set up: {error}")))
 }
 
 fn is_loopback(url: &Url) -> bool {

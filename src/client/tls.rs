@@ -1,6 +1,7 @@
 //! What a client needs for TLS beside the certificates of the operating system.
 
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -13,8 +14,18 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 /// The authorities to trust, and the certificate to present.
 #[derive(Clone, Debug, Default)]
 pub struct Tls {
+    files: Files,
+    /// A hash of what the files contained.
+    contents: u64,
     authorities: Vec<Certificate>,
     identity: Option<Identity>,
+}
+
+/// The PEM files of a client, each of which may be absent.
+#[derive(Clone, Debug, Default)]
+pub struct Files {
+    pub authorities: Option<PathBuf>,
+    pub identity: Option<IdentityFiles>,
 }
 
 /// PEM files with a certificate and its private key.
@@ -25,12 +36,26 @@ pub struct IdentityFiles {
 }
 
 impl Tls {
+    /// Trusts the authorities in this file, besides those of the operating system.
+    ///
+    /// # Errors
+    /// As [`Tls::read`].
+    pub fn trusting(authorities: Option<&Path>) -> Result<Self, Error> {
+        Self::read(Files { authorities: authorities.map(Path::to_owned), identity: None })
+    }
+
     /// # Errors
     /// A file can't be read, or does not contain what it should.
-    pub fn read(ca: Option<&Path>, identity: Option<&IdentityFiles>) -> Result<Self, Error> {
+    pub fn read(files: Files) -> Result<Self, Error> {
         // The parser of keys needs a provider, which is installed once for the process.
         bloom_outbound::install_tls_provider();
-        let authorities = match ca {
+        let mut contents = DefaultHasher::new();
+        let mut read = |path: &Path, flag: &str| {
+            let bytes = read(path, flag)?;
+            bytes.hash(&mut contents);
+            Ok(bytes)
+        };
+        let authorities = match &files.authorities {
             None => Vec::new(),
             Some(path) => {
                 let wrong = |why: &str| Error::Usage(format!("the file {} of --ca-file {why}", path.display()));
@@ -41,7 +66,7 @@ impl Tls {
                 found
             }
         };
-        let identity = match identity {
+        let identity = match &files.identity {
             None => None,
             Some(files) => {
                 let mut pem = read(&files.certificate, "--tls-cert-file")?;
@@ -56,7 +81,21 @@ impl Tls {
                 })?)
             }
         };
-        Ok(Self { authorities, identity })
+        Ok(Self { contents: contents.finish(), files, authorities, identity })
+    }
+
+    /// Reads the files again; `None` if they have not changed.
+    ///
+    /// # Errors
+    /// As [`Tls::read`].
+    pub fn renewed(&self) -> Result<Option<Self>, Error> {
+        let now = Self::read(self.files.clone())?;
+        Ok((now.contents != self.contents).then_some(now))
+    }
+
+    /// Whether there are files at all.
+    pub fn has_files(&self) -> bool {
+        self.files.authorities.is_some() || self.files.identity.is_some()
     }
 
     pub(super) fn add_to(&self, builder: ClientBuilder) -> ClientBuilder {

@@ -85,7 +85,7 @@ impl Connection {
         let environment = Environment::of_process();
         let target =
             self.resolve(&environment, || context_file::path(&environment).map_or(Ok(Contexts::default()), |path| Contexts::read(&path)))?;
-        Server::new(&target.server, target.key.as_ref(), &Tls::read(target.ca_file.as_deref(), None).map_err(failed)?)
+        Server::new(&target.server, target.key.as_ref(), &Tls::trusting(target.ca_file.as_deref()).map_err(failed)?)
     }
 
     /// Flags take precedence over the environment, and the environment over the context in use. The key of a context is sent to the server

@@ -143,7 +143,7 @@ fn set(
             term::info(&format!("The key of {name} was for {} and was removed.", before.server));
         }
     }
-    let tls = Tls::read(context.ca_file.as_deref(), None).map_err(failed)?;
+    let tls = Tls::trusting(context.ca_file.as_deref()).map_err(failed)?;
     Client::new(&context.server, context.secret()?.as_ref(), &tls).map_err(failed)?;
     contexts.contexts.insert(name, context);
     Ok(())

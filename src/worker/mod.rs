@@ -25,6 +25,7 @@ mod run;
 mod spool;
 mod stream;
 mod task;
+mod tls_files;
 mod verdict;
 
 use std::collections::BTreeMap;
@@ -195,6 +196,7 @@ impl Agent {
         // Started before the registration: leases of an earlier process may expire while the server can't be reached.
         let heartbeats = tokio::spawn(self.clone().send_heartbeats(stopped.clone()));
         let watcher = tokio::spawn(self.clone().watch_leases(stopped.clone()));
+        let tls_files = tokio::spawn(tls_files::follow(self.settings.tls.clone(), self.client.clone(), stopped.clone()));
         tokio::select! {
             registered = self.register_first() => registered?,
             () = shutdown.cancelled() => {}
@@ -222,7 +224,7 @@ impl Agent {
         }
         stopped.cancel();
         // With a time limit, because neither a server nor a caller of the push server may block the stop.
-        for mut task in [Some(offer), Some(claims), Some(heartbeats), Some(watcher), push_server].into_iter().flatten() {
+        for mut task in [Some(offer), Some(claims), Some(heartbeats), Some(watcher), Some(tls_files), push_server].into_iter().flatten() {
             if tokio::time::timeout(STOP_LIMIT, &mut task).await.is_err() {
                 task.abort();
             }

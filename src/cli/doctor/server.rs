@@ -29,7 +29,7 @@ pub async fn look(settings: &Serve) -> Vec<Finding> {
     }
     let key = settings.api_key.as_ref().or(settings.read_key.as_ref());
     let ca = std::env::var_os("BLOOM_CA_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let client = match Tls::read(ca.as_deref(), None).and_then(|tls| Client::new(&url, key, &tls)) {
+    let client = match Tls::trusting(ca.as_deref()).and_then(|tls| Client::new(&url, key, &tls)) {
         Ok(client) => client,
         Err(error) => return vec![Finding::new("server", State::Wrong, error.to_string())],
     };

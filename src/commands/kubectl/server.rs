@@ -70,7 +70,7 @@ impl ServerArgs {
         match &self.server {
             Some(url) => {
                 let key = self.key_file.as_deref().map(read_key).transpose()?;
-                let tls = Tls::read(self.ca_file.as_deref(), None).map_err(failed)?;
+                let tls = Tls::trusting(self.ca_file.as_deref()).map_err(failed)?;
                 let reached = Reached { server: Server::new(url, key.as_ref(), &tls)?, _forward: None };
                 reached.must_have(taken).await?;
                 Ok(reached)

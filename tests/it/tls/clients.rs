@@ -94,3 +94,27 @@ fn a_certificate_of_another_authority_opens_nothing() {
         eventually("it says so", || async { agent.log().contains("refused this program's certificate").then_some(()) }).await;
     });
 }
+
+#[test]
+fn a_running_agent_takes_renewed_files() {
+    run(async {
+        let (authority, clients, others) = (Authority::new(), Authority::new(), Authority::new());
+        let place = Place::with(&authority.issue("bloom.example"));
+        let server = guarded(&place, &clients);
+        let own = Place::with(&others.issue("box.example"));
+        let trusted = own.0.join("ca.pem");
+        std::fs::copy(others.file(), &trusted).unwrap();
+        let agent = server.agent("box").env("BLOOM_KEY", "worker-key").env("BLOOM_CA_FILE", trusted.display()).echo();
+        let agent = agent.env("BLOOM_TLS_CERT_FILE", own.certificate().display()).env("BLOOM_TLS_KEY_FILE", own.key().display()).start();
+        eventually("it does not trust the server", || async { agent.log().contains("--ca-file").then_some(()) }).await;
+        std::fs::copy(authority.file(), &trusted).unwrap();
+        eventually("it is not trusted", || async { agent.log().contains("refused this program's certificate").then_some(()) }).await;
+
+        std::fs::remove_file(own.key()).unwrap();
+        eventually("the missing file is logged", || async { agent.log().contains("can't be used").then_some(()) }).await;
+        clients.issue("box.example").install(&own.0);
+        let admin = api(&server, &authority).with_key("admin-key");
+        admin.crew().task().prompt("hello").create().await.reaches("completed").await;
+        assert_eq!(agent.log().matches("can't be used").count(), 1, "{}", agent.log());
+    });
+}
