@@ -58,7 +58,8 @@ pub fn compose(task: &Task, dir: &Path, resumed_after_crash: bool) -> Result<Str
         }
         let bytes = fs::read(&path).map_err(|error| format!("the context hint {name} can't be read: {error}"))?;
         let content = String::from_utf8(bytes).map_err(|_| format!("the context hint {name} is not a text file"))?;
-        text.push_str(&format!("\n\n<file path=\"{name}\">\n{}\n</file>", content.trim_end_matches('\n')));
+        let content = escaped(content.trim_end_matches('\n'), &dir);
+        text.push_str(&format!("\n\n<file path=\"{name}\">\n{content}\n</file>"));
     }
     if task.desired_format == Format::Json {
         text.push_str("\n\nAnswer with a single JSON value and nothing else.");
@@ -70,14 +71,13 @@ pub fn compose(task: &Task, dir: &Path, resumed_after_crash: bool) -> Result<Str
 /// The files that a hint names; empty if it matches none.
 fn matches(hint: &str, dir: &Path) -> Result<Vec<PathBuf>, String> {
     let given = Path::new(hint);
-    let inside = given.strip_prefix(dir).unwrap_or(given);
-    if leads_out(hint, inside) {
+    let inside = given.strip_prefix(dir).unwrap_or(given).to_string_lossy();
+    if leads_out(&inside, dir) {
         return Err(outside(hint));
     }
-    let inside = inside.to_string_lossy();
     if !inside.contains(['*', '?', '[']) {
-        let Ok(path) = fs::canonicalize(dir.join(&*inside)) else { return Ok(Vec::new()) };
-        return if path.starts_with(dir) { Ok(Some(path).filter(|path| path.is_file()).into_iter().collect()) } else { Err(outside(hint)) };
+        let path = fs::canonicalize(dir.join(&*inside)).ok();
+        return Ok(path.filter(|path| path.is_file()).into_iter().collect());
     }
     let Ok(pattern) = Pattern::new(&inside) else { return Ok(Vec::new()) };
     let options = MatchOptions { require_literal_separator: true, require_literal_leading_dot: true, ..MatchOptions::new() };
@@ -105,25 +105,49 @@ fn matches(hint: &str, dir: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-/// Checks a reference. It becomes a part of the prompt, where the CLI reads words after an `@` as files, so none may be outside of the
+/// Checks a reference. It becomes a part of the prompt, where the CLI attaches the files that it mentions, so none may be outside of the
 /// directory.
 fn check_reference(hint: &str, dir: &Path) -> Result<(), String> {
     if hint.chars().any(char::is_control) {
         return Err("a context hint contains control characters".to_owned());
     }
-    for word in hint.split('@').skip(1).chain(Some(hint).filter(|hint| !hint.contains('@'))) {
-        let word = word.trim_start_matches(['"', '\'']);
-        let path = Path::new(word);
-        let leads_elsewhere = || fs::canonicalize(dir.join(path)).is_ok_and(|path| !path.starts_with(dir));
-        if leads_out(word, path) || leads_elsewhere() {
-            return Err(outside(hint));
-        }
-    }
-    Ok(())
+    let mentions_outside = || hint.split('@').skip(1).any(|mention| is_outside(mention, dir));
+    if leads_out(hint, dir) || mentions_outside() { Err(outside(hint)) } else { Ok(()) }
 }
 
-fn leads_out(text: &str, path: &Path) -> bool {
-    text.starts_with('~') || path.is_absolute() || path.components().any(|part| part == Component::ParentDir)
+/// The text with a backslash before each `@` at which the CLI would attach a file that is not in the directory. It looks for an `@` behind
+/// a space or one of these marks.
+fn escaped(text: &str, dir: &Path) -> String {
+    let mut result = String::with_capacity(text.len());
+    let mut before = ' ';
+    for (at, char) in text.char_indices() {
+        let begins = before.is_whitespace() || before == '\u{feff}' || matches!(before, '。' | '、' | '？' | '！');
+        if char == '@' && begins && is_outside(&text[at + 1..], dir) {
+            result.push('\\');
+        }
+        result.push(char);
+        before = char;
+    }
+    result
+}
+
+/// Whether a text begins with a path that leads out of the directory, in quotes or up to a space. The path may end before a `#` with numbers
+/// of lines, and before marks of punctuation.
+fn is_outside(text: &str, dir: &Path) -> bool {
+    let is_word = |char: char| char.is_ascii_alphanumeric() || char == '_';
+    let unquoted = text.trim_start_matches(['"', '\'']);
+    let quoted = unquoted.split(['"', '\'']).next().filter(|_| unquoted.len() < text.len());
+    let word = unquoted.split(char::is_whitespace).next();
+    quoted.into_iter().chain(word).any(|path| {
+        let file = path.split('#').next().unwrap_or_default();
+        [path, file].into_iter().flat_map(|path| [path, path.trim_end_matches(|char| !is_word(char))]).any(|path| leads_out(path, dir))
+    })
+}
+
+fn leads_out(text: &str, dir: &Path) -> bool {
+    let path = Path::new(text);
+    let leads_elsewhere = || fs::canonicalize(dir.join(path)).is_ok_and(|path| !path.starts_with(dir));
+    text.starts_with('~') || path.is_absolute() || path.components().any(|part| part == Component::ParentDir) || leads_elsewhere()
 }
 
 fn outside(hint: &str) -> String {
@@ -176,6 +200,8 @@ mod tests {
             "see @/etc/passwd",
             "@\"/etc/passwd\"",
             "@link",
+            "@link#L1-2",
+            "see @link, please",
         ] {
             assert!(composed(&inside, &[hint]).unwrap_err().contains("leads out"), "{hint}");
         }

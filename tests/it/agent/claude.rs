@@ -214,3 +214,27 @@ fn a_session_that_is_gone_starts_afresh() {
         assert!(told(&second, "lifecycle").await.iter().any(|data| data["phase"] == json!("session_lost")));
     });
 }
+
+#[test]
+fn mentions_in_hinted_files_attach_nothing_from_outside() {
+    with("", async |server, api, agent| {
+        server.crew().task().context("talk").prompt("SAY: hello").create().await.reaches("completed").await;
+        let context = std::fs::read_dir(agent.work_dir().join("contexts")).unwrap().next().expect("its directory").unwrap().path();
+        let secret = agent.work_dir().join("secret");
+        std::fs::write(&secret, "from-outside").unwrap();
+        std::fs::write(context.join("inside"), "from-inside").unwrap();
+        std::os::unix::fs::symlink(&secret, context.join("link")).unwrap();
+        let note = format!("look at @{0}, @\"{0}\",\n@link, @link#L1 @link#L1-2#x and @inside; mail a@b.example", secret.display());
+        std::fs::write(context.join("note"), &note).unwrap();
+        let ask = async |prompt: &str, hints: Value| {
+            let task = server.crew().task().context("talk").prompt(prompt).with("context_hints", hints).create().await;
+            task.reaches("completed").await;
+            api.seen_with(prompt).pop().expect("a request")["messages"].to_string()
+        };
+        let messages = ask("SAY: one", json!(["note"])).await;
+        assert!(messages.contains("from-inside") && messages.contains("mail a@b.example"), "{messages}");
+        assert!(!messages.contains("from-outside"), "{messages}");
+        let refused = server.crew().task().context("talk").prompt("SAY: two").with("context_hints", json!(["@link#L1"])).create().await;
+        failure(&refused, "failed", "agent_error").await;
+    });
+}
