@@ -12,8 +12,8 @@ use bloom_core::task::{EventKind, Usage};
 
 /// The maximum text of an event; the result contains the whole text.
 pub const MAX_TEXT: usize = 32 * 1024;
-/// The maximum size of a plain text answer, which is also the server's default limit.
-const MAX_OUTPUT: usize = 16 << 20;
+/// The maximum size of an answer, which is also the server's default limit.
+pub const MAX_OUTPUT: usize = 16 << 20;
 /// How many bytes are kept of lines that could not be parsed, for the error message.
 const MAX_ODD: usize = 2_000;
 
@@ -71,7 +71,8 @@ impl Reading {
         if line.trim().is_empty() {
             return;
         }
-        match serde_json::from_str::<Value>(line) {
+        let parsed = serde_json::from_str::<Value>(line).or_else(|_| serde_json::from_str(&without_lone_surrogates(line)));
+        match parsed {
             Ok(message) if message.is_object() => self.message(&message, found),
             _ => {
                 if self.odd.len() < MAX_ODD {
@@ -111,11 +112,11 @@ impl Reading {
     }
 
     fn keep(&mut self, text: &str) {
-        if self.text.len() + text.len() <= MAX_OUTPUT {
-            self.text.push_str(text);
-        } else {
-            self.is_cut = true;
+        let fits = cut(text, MAX_OUTPUT - self.text.len());
+        if !self.is_cut {
+            self.text.push_str(fits);
         }
+        self.is_cut |= fits.len() < text.len();
     }
 
     pub fn is_plain(&self) -> bool {
@@ -244,7 +245,7 @@ impl Reading {
         let info = &message["rate_limit_info"];
         if info["status"] == "rejected" {
             self.api_error = Some("rate_limit".into());
-            self.resets_at = info["resetsAt"].as_f64().map(seconds_or_ms);
+            self.resets_at = info["resetsAt"].as_f64().map(milliseconds);
         }
         found.push((EventKind::RateLimit, cut_value(info)));
     }
@@ -293,10 +294,43 @@ fn bare_model(name: &str) -> String {
     cut(name.split('[').next().unwrap_or(name), 128).to_owned()
 }
 
-/// The stream contains seconds, but some versions of the CLI print milliseconds.
-fn seconds_or_ms(at: f64) -> Ms {
-    let at = at as Ms;
-    if at < 100_000_000_000 { at.saturating_mul(1000) } else { at }
+/// The stream contains seconds, but some versions of the CLI print milliseconds, and proxies of its API smaller units. Each unit has its own
+/// range of values for the times from 1973 to 5138.
+fn milliseconds(at: f64) -> Ms {
+    match at as Ms {
+        at if at < 100_000_000_000 => at.saturating_mul(1000),
+        mut at => {
+            while at >= 100_000_000_000_000 {
+                at /= 1000;
+            }
+            at
+        }
+    }
+}
+
+/// The line with U+FFFD for each escaped half of a surrogate pair without the other, which JavaScript prints and JSON's parsers refuse.
+fn without_lone_surrogates(line: &str) -> String {
+    let unit = |at: usize| {
+        let digits = line.get(at..at + 6)?.strip_prefix("\\u")?;
+        u16::from_str_radix(digits, 16).ok().filter(|_| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    };
+    let (mut result, mut kept, mut at) = (String::with_capacity(line.len()), 0, 0);
+    while let Some(escape) = line[at..].find('\\') {
+        at += escape;
+        match (unit(at), unit(at + 6)) {
+            (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => at += 12,
+            (Some(0xd800..=0xdfff), _) => {
+                result.push_str(&line[kept..at]);
+                result.push_str("\\ufffd");
+                at += 6;
+                kept = at;
+            }
+            // Another escape; the character behind the backslash belongs to it.
+            _ => at += 1 + line[at + 1..].chars().next().map_or(0, char::len_utf8),
+        }
+    }
+    result.push_str(&line[kept..]);
+    result
 }
 
 /// The beginning of the text, at most `max` bytes.
@@ -352,6 +386,20 @@ mod tests {
         assert_eq!((reading.api_error, reading.resets_at, found.len()), (None, None, 2));
         let (reading, _) = read(&[event("rejected")]);
         assert_eq!(reading.resets_at, Some(1_800_000_000_000));
+        for at in [1.8e9, 1.8e12, 1.8e15, 1.8e18] {
+            assert_eq!(milliseconds(at), 1_800_000_000_000, "{at}");
+        }
+    }
+
+    #[test]
+    fn half_a_surrogate_pair_spoils_no_line() {
+        let mut reading = Reading::new(false);
+        let said = r"a\ud83d \ud83d\ude00 \\ud83d \ude00 \ud83";
+        for (said, expected) in [(said, None), (&said[..said.len() - 6], Some("a\u{fffd} 😀 \\ud83d \u{fffd}"))] {
+            let line = format!(r#"{{"type": "result", "subtype": "success", "result": "{said}"}}"#);
+            reading.line(&line, &mut Vec::new());
+            assert_eq!(reading.result.as_ref().map(|ending| ending.text.as_str()), expected, "{line}");
+        }
     }
 
     #[test]

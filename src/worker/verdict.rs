@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::stream::{Ending, Reading, cut};
+use super::stream::{Ending, MAX_OUTPUT, Reading, cut};
 use super::task::Task;
 use bloom_api::complete::Completion;
 use bloom_api::values::{Id, Int};
@@ -14,6 +14,8 @@ use bloom_core::task::{Format, Outcome, Reason};
 const UNKNOWN_RESET_MS: Ms = 5 * 60 * 1000;
 const SHORTEST_PAUSE_MS: Ms = 60 * 1000;
 const MAX_MESSAGE: usize = 2_000;
+/// Marks an answer of which only the beginning is stored.
+const OUTPUT_CUT: &str = "output_cut";
 
 /// Why the agent stopped a run.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -70,8 +72,8 @@ impl RunFailure {
 /// result, then the last error that the CLI met, and last the exit status.
 pub fn decide(task: &Task, lease: Uuid, reading: &Reading, end: &End, now: Ms) -> Verdict {
     match outcome(task, reading, end, now) {
-        Ok((output, denied)) => {
-            let tags = denied.then_some("tools_denied").into_iter().collect();
+        Ok((output, tags)) => {
+            let tags = tags.into_iter().collect();
             Verdict::Complete(Box::new(Completion { output: Some(output.into()), artifact_tags: tags, ..completion(lease, reading, end) }))
         }
         Err(None) if reading.usage().is_none() => Verdict::Release { reason: "the worker is stopping or draining".into() },
@@ -119,10 +121,12 @@ fn completion(lease_id: Uuid, reading: &Reading, end: &End) -> Completion {
     }
 }
 
-/// The answer and whether tools were denied, or the failure; `Err(None)` hands the task back.
-fn outcome(task: &Task, reading: &Reading, end: &End, now: Ms) -> Result<(String, bool), Option<RunFailure>> {
+/// The answer and the tags of its artifact, or the failure; `Err(None)` hands the task back.
+fn outcome(task: &Task, reading: &Reading, end: &End, now: Ms) -> Result<(String, Vec<&'static str>), Option<RunFailure>> {
     if let Some(ending) = reading.result.as_ref().filter(|ending| !ending.is_error && ending.subtype == "success") {
-        return Ok((formatted(task, &ending.text)?, ending.denied > 0));
+        let (output, is_cut) = formatted(task, &ending.text, false)?;
+        let tags = [(ending.denied > 0, "tools_denied"), (is_cut, OUTPUT_CUT)];
+        return Ok((output, tags.into_iter().filter_map(|(applies, tag)| applies.then_some(tag)).collect()));
     }
     if let Some(stop) = end.stop {
         return Err(stopped(task, stop));
@@ -131,10 +135,13 @@ fn outcome(task: &Task, reading: &Reading, end: &End, now: Ms) -> Result<(String
         return Err(Some(refused(reading, now)));
     }
     match end.exit.as_deref() {
-        Some("0") if reading.is_plain() => match reading.is_cut() {
-            false => Ok((formatted(task, &reading.text)?, false)),
-            true => Err(Some(RunFailure::new(Reason::BadOutput, "the answer is longer than 16 MiB"))),
-        },
+        Some("0") if reading.is_plain() => {
+            let (output, is_cut) = formatted(task, &reading.text, reading.is_cut())?;
+            Ok((output, is_cut.then_some(OUTPUT_CUT).into_iter().collect()))
+        }
+        Some(_) if reading.is_cut() && !reading.is_plain() => {
+            Err(Some(RunFailure::new(Reason::BadOutput, "the result is missing: a line of the output was longer than 64 MiB")))
+        }
         None => Err(Some(RunFailure::new(Reason::WorkerLost, "the run ended while no agent watched it, without a result"))),
         Some(exit) => {
             let said = [reading.odd.trim(), end.stderr.trim()].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
@@ -179,19 +186,22 @@ fn refused(reading: &Reading, now: Ms) -> RunFailure {
     failure
 }
 
-/// The answer in the format that the task asks for.
-fn formatted(task: &Task, text: &str) -> Result<String, Option<RunFailure>> {
+/// The answer in the format that the task asks for, and whether it is only the beginning of what the run said.
+fn formatted(task: &Task, text: &str, is_cut: bool) -> Result<(String, bool), Option<RunFailure>> {
     let text = clean(text);
+    let beginning = cut(&text, MAX_OUTPUT);
+    let is_cut = is_cut || beginning.len() < text.len();
     if task.desired_format == Format::Text {
-        return Ok(text);
+        return Ok((beginning.to_owned(), is_cut));
     }
-    let is_json = |text: &str| serde_json::from_str::<serde::de::IgnoredAny>(text).map(drop);
+    let wrong = |why: String| Err(Some(RunFailure::new(Reason::BadOutput, why)));
+    if is_cut {
+        return wrong("the answer is longer than 16 MiB, so its JSON is incomplete".to_owned());
+    }
     let candidate = unfenced(&text);
-    match is_json(candidate) {
-        Ok(()) => Ok(candidate.to_owned()),
-        Err(error) => {
-            Err(Some(RunFailure::new(Reason::BadOutput, format!("the answer is not valid JSON, which the task asked for: {error}"))))
-        }
+    match serde_json::from_str::<serde::de::IgnoredAny>(candidate) {
+        Ok(_) => Ok((candidate.to_owned(), false)),
+        Err(error) => wrong(format!("the answer is not valid JSON, which the task asked for: {error}")),
     }
 }
 
@@ -284,6 +294,22 @@ mod tests {
         }
         let bad = verdict("json", &[result(json!({"result": "Here: {}"}))], exit("0"));
         assert_eq!((bad.reason, bad.output.as_deref()), (Some(Reason::BadOutput), Some("Here: {}")));
+    }
+
+    #[test]
+    fn an_answer_that_is_too_long_is_cut_and_marked() {
+        let long = result(json!({"result": "ä".repeat(MAX_OUTPUT / 2 + 1)}));
+        let cut = verdict("text", std::slice::from_ref(&long), exit("0"));
+        assert_eq!((cut.status, cut.output.unwrap().len()), (Outcome::Success, MAX_OUTPUT));
+        assert_eq!(cut.artifact_tags.texts(), vec!["output_cut".to_owned()]);
+        assert_eq!(verdict("json", &[long], exit("0")).reason, Some(Reason::BadOutput));
+
+        let mut reading = Reading::new(true);
+        reading.line("the beginning", &mut Vec::new());
+        reading.cut();
+        let Verdict::Complete(plain) = decide(&task("text"), Uuid::nil(), &reading, &exit("0"), 1_000) else { panic!("handed back") };
+        assert_eq!((plain.status, plain.output.as_deref()), (Outcome::Success, Some("the beginning\n")));
+        assert_eq!(plain.artifact_tags.texts(), vec!["output_cut".to_owned()]);
     }
 
     #[test]

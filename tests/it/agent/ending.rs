@@ -82,6 +82,18 @@ fn an_answer_that_is_not_the_json_asked_for() {
 }
 
 #[test]
+fn of_an_answer_that_is_too_long_the_beginning_is_kept() {
+    with(SHELL, async |server, _| {
+        let task = server.crew().task().prompt("echo begins; head -c 70000000 /dev/zero | tr '\\0' x").create().await;
+        task.reaches("completed").await;
+        let output = result(&task).await["output"].as_str().unwrap().to_owned();
+        assert!(output.starts_with("begins\n") && output.len() <= 16 << 20, "{} bytes", output.len());
+        let artifacts = server.get(&format!("artifacts?task_id={}", task.id)).await.ok();
+        assert_eq!(artifacts[0]["tags"], json!(["output_cut"]));
+    });
+}
+
+#[test]
 fn a_program_that_cannot_be_started_costs_no_attempt() {
     run(async {
         let server = Server::on(Database::Sqlite).start();
