@@ -11,6 +11,7 @@ pub mod echo;
 mod enrollment;
 mod home;
 mod invocation;
+mod json_line;
 mod leases;
 mod machine;
 mod process;

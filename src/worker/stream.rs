@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use super::json_line;
 use bloom_core::Ms;
 use bloom_core::task::{EventKind, Usage};
 
@@ -71,9 +72,8 @@ impl Reading {
         if line.trim().is_empty() {
             return;
         }
-        let parsed = serde_json::from_str::<Value>(line).or_else(|_| serde_json::from_str(&without_lone_surrogates(line)));
-        match parsed {
-            Ok(message) if message.is_object() => self.message(&message, found),
+        match json_line::parse(line) {
+            Some(message) if message.is_object() => self.message(&message, found),
             _ => {
                 if self.odd.len() < MAX_ODD {
                     self.odd.push_str(cut(line, MAX_ODD - self.odd.len()));
@@ -308,31 +308,6 @@ fn milliseconds(at: f64) -> Ms {
     }
 }
 
-/// The line with U+FFFD for each escaped half of a surrogate pair without the other, which JavaScript prints and JSON's parsers refuse.
-fn without_lone_surrogates(line: &str) -> String {
-    let unit = |at: usize| {
-        let digits = line.get(at..at + 6)?.strip_prefix("\\u")?;
-        u16::from_str_radix(digits, 16).ok().filter(|_| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
-    };
-    let (mut result, mut kept, mut at) = (String::with_capacity(line.len()), 0, 0);
-    while let Some(escape) = line[at..].find('\\') {
-        at += escape;
-        match (unit(at), unit(at + 6)) {
-            (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => at += 12,
-            (Some(0xd800..=0xdfff), _) => {
-                result.push_str(&line[kept..at]);
-                result.push_str("\\ufffd");
-                at += 6;
-                kept = at;
-            }
-            // Another escape; the character behind the backslash belongs to it.
-            _ => at += 1 + line[at + 1..].chars().next().map_or(0, char::len_utf8),
-        }
-    }
-    result.push_str(&line[kept..]);
-    result
-}
-
 /// The beginning of the text, at most `max` bytes.
 pub fn cut(text: &str, max: usize) -> &str {
     &text[..text.floor_char_boundary(max)]
@@ -388,17 +363,6 @@ mod tests {
         assert_eq!(reading.resets_at, Some(1_800_000_000_000));
         for at in [1.8e9, 1.8e12, 1.8e15, 1.8e18] {
             assert_eq!(milliseconds(at), 1_800_000_000_000, "{at}");
-        }
-    }
-
-    #[test]
-    fn half_a_surrogate_pair_spoils_no_line() {
-        let mut reading = Reading::new(false);
-        let said = r"a\ud83d \ud83d\ude00 \\ud83d \ude00 \ud83";
-        for (said, expected) in [(said, None), (&said[..said.len() - 6], Some("a\u{fffd} 😀 \\ud83d \u{fffd}"))] {
-            let line = format!(r#"{{"type": "result", "subtype": "success", "result": "{said}"}}"#);
-            reading.line(&line, &mut Vec::new());
-            assert_eq!(reading.result.as_ref().map(|ending| ending.text.as_str()), expected, "{line}");
         }
     }
 
