@@ -51,34 +51,39 @@ impl Invocation {
 fn claude(profile: &Profile, profiles_dir: &Path, task: &Task, conversation: &Conversation) -> Vec<OsString> {
     let mut args: Vec<OsString> =
         ["-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages"].map(Into::into).into();
-    let mut option = |name: &str, value: Option<OsString>| {
-        if let Some(value) = value {
-            // As one argument, because a value that begins with a dash would otherwise be an option.
-            let mut word = OsString::from(name);
-            word.push("=");
-            word.push(value);
-            args.push(word);
-        }
-    };
-    match conversation {
-        Conversation::New(id) => option("--session-id", Some(id.into())),
-        Conversation::Resumed(id) => option("--resume", Some(id.into())),
-    }
-    option("--model", task.model.as_ref().or(profile.model.as_ref()).map(Into::into));
-    option("--fallback-model", profile.fallback_model.as_ref().map(Into::into));
+    args.push(match conversation {
+        Conversation::New(id) => option("--session-id", id),
+        Conversation::Resumed(id) => option("--resume", id),
+    });
     let cap = [Some(task.policy.budget.0).filter(|usd| *usd > 0.0), profile.max_budget_usd].into_iter().flatten().reduce(f64::min);
-    option("--max-budget-usd", cap.map(|usd| usd.to_string().into()));
-    option("--permission-mode", profile.permission_mode.as_ref().map(Into::into));
-    let list = |tools: &[String]| (!tools.is_empty()).then(|| tools.join(",").into());
-    option("--allowed-tools", list(&profile.allowed_tools));
-    option("--disallowed-tools", list(&profile.disallowed_tools));
-    option("--mcp-config", profile.mcp_config.as_ref().map(|path| profiles_dir.join(path).into()));
-    option("--append-system-prompt", profile.append_system_prompt.as_ref().map(Into::into));
-    if profile.mcp_config.is_some() {
-        args.push("--strict-mcp-config".into());
-    }
-    args.extend(profile.args.iter().map(Into::into));
+    args.extend(claude_options(profile, profiles_dir, task.model.as_deref(), cap));
     args
+}
+
+/// The options of the Claude CLI that the profile says, for a task with this model and budget.
+pub fn claude_options(profile: &Profile, profiles_dir: &Path, model: Option<&str>, budget: Option<f64>) -> Vec<OsString> {
+    let list = |tools: &[String]| (!tools.is_empty()).then(|| tools.join(","));
+    let options = [
+        ("--model", model.or(profile.model.as_deref()).map(OsString::from)),
+        ("--fallback-model", profile.fallback_model.as_ref().map(Into::into)),
+        ("--max-budget-usd", budget.map(|usd| usd.to_string().into())),
+        ("--permission-mode", profile.permission_mode.as_ref().map(Into::into)),
+        ("--allowed-tools", list(&profile.allowed_tools).map(Into::into)),
+        ("--disallowed-tools", list(&profile.disallowed_tools).map(Into::into)),
+        ("--mcp-config", profile.mcp_config.as_ref().map(|path| profiles_dir.join(path).into())),
+        ("--append-system-prompt", profile.append_system_prompt.as_ref().map(Into::into)),
+    ];
+    let options = options.into_iter().filter_map(|(name, value)| Some(option(name, value?)));
+    let strict = profile.mcp_config.is_some().then(|| "--strict-mcp-config".into());
+    options.chain(strict).chain(profile.args.iter().map(Into::into)).collect()
+}
+
+/// As one argument, because a value that begins with a dash would otherwise be an option.
+fn option(name: &str, value: impl Into<OsString>) -> OsString {
+    let mut word = OsString::from(name);
+    word.push("=");
+    word.push(value.into());
+    word
 }
 
 /// Replaces the placeholders in braces, but not those in the inserted values.

@@ -14,6 +14,7 @@ mod invocation;
 mod json_line;
 mod leases;
 mod machine;
+mod option_check;
 mod process;
 pub mod profile;
 mod prompt;
@@ -157,6 +158,7 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
         tracing::warn!(%error, "runs may be able to read this agent's environment");
     }
+    option_check::check(&settings.profiles).await?;
     let home = Home::open(&settings.work_dir)?;
     if let Some(mark) = home.uninstalled() {
         tracing::warn!(mark = %mark.display(), "this agent was uninstalled; remove the marker file to run it again");

@@ -238,3 +238,13 @@ fn mentions_in_hinted_files_attach_nothing_from_outside() {
         failure(&refused, "failed", "agent_error").await;
     });
 }
+
+#[test]
+fn options_that_the_cli_refuses_stop_the_start() {
+    run(async {
+        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        let (code, said) = server.agent("box").claude(&api, "permission_mode = \"acceptEdit\"").start_in_vain();
+        assert_eq!(code, Some(1));
+        assert!(said.contains("profile default: ") && said.contains("acceptEdit") && said.contains("acceptEdits"), "{said}");
+    });
+}
