@@ -28,6 +28,7 @@ pub use tls::{Files, IdentityFiles, Tls};
 
 use bloom_core::Ms;
 use bloom_core::mask::masked_url;
+use bloom_core::trace_context::TraceContext;
 use bloom_outbound::{self as outbound, cause};
 use proxy::Proxy;
 use refusal::{NOT_THE_API, refusal};
@@ -55,6 +56,8 @@ pub struct Client {
     /// The proxy of the environment that calls go through.
     proxy: Option<Proxy>,
     key: Option<HeaderValue>,
+    /// The span that its calls have as their parent.
+    traceparent: Option<TraceContext>,
 }
 
 /// A successful answer.
@@ -139,7 +142,13 @@ impl Client {
         // A proxy would look for this machine's addresses on its own machine.
         let proxy = if is_loopback(&base) { None } else { Proxy::of_environment(&base) };
         let http = Arc::new(RwLock::new(http_client(&base, tls)?));
-        Ok(Self { http, base, proxy, key: key.transpose()? })
+        Ok(Self { http, base, proxy, key: key.transpose()?, traceparent: None })
+    }
+
+    /// The same client, whose calls belong to this trace.
+    #[must_use]
+    pub fn within(&self, traceparent: Option<TraceContext>) -> Self {
+        Self { traceparent, ..self.clone() }
     }
 
     /// Uses other TLS files from now on, in all clones. Calls that are under way end as they began.
@@ -226,6 +235,10 @@ impl Client {
         }
         let url = self.base.join(path.trim_start_matches('/')).map_err(|_| Error::Usage(format!("{path} is not a path")))?;
         let request = self.http.read().request(method, url);
+        let request = match self.traceparent {
+            Some(context) => request.header(HeaderName::from_static("traceparent"), context.to_string()),
+            None => request,
+        };
         Ok(match &self.key {
             Some(key) => request.header(HeaderName::from_static("x-runtime-api-key"), key),
             None => request,
