@@ -48,7 +48,8 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
     let signal = signals::listen()?;
     let (server_stop, agent_stop) = (CancellationToken::new(), signal.clone());
     let (ready, is_ready) = tokio::sync::oneshot::channel();
-    let mut server = tokio::spawn(serve::run(settings, traces.clone(), server_stop.clone(), move |url, _| drop(ready.send(url.to_owned()))));
+    let mut server =
+        tokio::spawn(serve::run(settings, traces.clone(), server_stop.clone(), move |url, _| drop(ready.send(url.to_owned()))));
     let ended = match is_ready.await {
         Ok(url) => {
             announce(&next_steps(&url, &runs, agent.as_deref(), keyed));

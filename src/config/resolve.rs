@@ -14,8 +14,8 @@ use super::serve::Serve;
 use super::settings::{self as s, Setting};
 use super::sources::{Environment, Found, Origin, Sources};
 use bloom_core::mask::masked_url;
-use bloom_telemetry::traces::{self, TraceSettings};
 use bloom_telemetry::LogSettings;
+use bloom_telemetry::traces::{self, TraceSettings};
 use bloom_tls::{Fault, Files, Part};
 
 pub fn resolve(flags: &Flags, environment: &Environment) -> Report {

@@ -234,8 +234,13 @@ pub const OTEL_TRACES_SAMPLER: Setting = plain(
     "parentbased_always_on",
     "Which traces are recorded: always_on, always_off, traceidratio, or parentbased_ with one of them behind it, for new traces only",
 );
-pub const OTEL_TRACES_SAMPLER_ARG: Setting =
-    plain(TRACES, "otel_traces_sampler_arg", "RATIO", "1", "The part of all traces that the samplers with traceidratio record, from 0 to 1");
+pub const OTEL_TRACES_SAMPLER_ARG: Setting = plain(
+    TRACES,
+    "otel_traces_sampler_arg",
+    "RATIO",
+    "1",
+    "The part of all traces that the samplers with traceidratio record, from 0 to 1",
+);
 pub const OTEL_SDK_DISABLED: Setting = plain(TRACES, "otel_sdk_disabled", "BOOL", "false", "true turns traces off");
 
 /// All settings, in the order of `--help` and `config check`.

@@ -68,7 +68,8 @@ impl FromStr for TraceContext {
         // Later versions may add parts behind the flags, and nothing else.
         let (known, rest) = text.split_at_checked(LENGTH).ok_or(NotATraceContext)?;
         let mut parts = known.split('-');
-        let mut part = |length: usize| parts.next().filter(|part| part.len() == length && part.bytes().all(is_digit)).ok_or(NotATraceContext);
+        let mut part =
+            |length: usize| parts.next().filter(|part| part.len() == length && part.bytes().all(is_digit)).ok_or(NotATraceContext);
         let (version, trace, span, flags) = (part(2)?, part(32)?, part(16)?, part(2)?);
         if version == "ff" || !(rest.is_empty() || (version != "00" && rest.starts_with('-'))) {
             return Err(NotATraceContext);

@@ -168,8 +168,22 @@ impl Engine {
             session_wait_ms: options.session_wait_ms,
         });
         let traces = options.traces;
-        let engine =
-            Self { database, metrics, traces, background, clock, random, alarms, specs, replica, writers, last_seen, wakeups, claims, pushes };
+        let engine = Self {
+            database,
+            metrics,
+            traces,
+            background,
+            clock,
+            random,
+            alarms,
+            specs,
+            replica,
+            writers,
+            last_seen,
+            wakeups,
+            claims,
+            pushes,
+        };
 
         feed.rebuild().await?;
         let has_threads = options.seed.is_none();

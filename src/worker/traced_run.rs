@@ -1,9 +1,9 @@
 //! The span of a run.
 
+use super::Agent;
 use super::profile::Runner;
 use super::spool::Record;
 use super::verdict::Verdict;
-use super::Agent;
 use bloom_client::now_ms;
 use bloom_core::Ms;
 use bloom_core::task::{Reason, Usage};
