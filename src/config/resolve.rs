@@ -155,11 +155,11 @@ impl Resolver<'_> {
         let timeout = self.required(&s::OTEL_EXPORTER_OTLP_TIMEOUT, parse::whole(1_u64, 60_000));
         let name = self.optional(&s::OTEL_SERVICE_NAME, parse::service_name);
         let attributes = self.optional(&s::OTEL_RESOURCE_ATTRIBUTES, traces::attributes).unwrap_or_default();
+        let sampler = self.required(&s::OTEL_TRACES_SAMPLER, parse::sampler);
         let ratio = self.required(&s::OTEL_TRACES_SAMPLER_ARG, parse::ratio);
-        let sampler = self.required(&s::OTEL_TRACES_SAMPLER, |name| parse::sampler(name, ratio.unwrap_or(1.0)));
         let is_off = self.required(&s::OTEL_SDK_DISABLED, parse::truth);
-        let (timeout, sampler, is_off) = (Duration::from_millis(timeout?), sampler?, is_off?);
-        protocol.and(ratio)?;
+        let (timeout, sampler, is_off) = (Duration::from_millis(timeout?), traces::sampler(&sampler?, ratio?)?, is_off?);
+        protocol?;
         let url = whole.or_else(|| base.map(|base| below(base, "v1/traces")));
         Some(url.filter(|_| !is_off).map(|url| {
             let named = attributes.iter().rev().find(|(name, _)| name == "service.name").map(|(_, value)| value.clone());
