@@ -20,11 +20,11 @@ use bloom_core::trace_context::TraceContext;
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceId, TraceState};
 use opentelemetry::{Context, InstrumentationScope, KeyValue, Value};
 use opentelemetry_sdk::trace::{
-    BatchConfigBuilder, BatchSpanProcessor, IdGenerator, RandomIdGenerator, SamplingDecision, ShouldSample, SpanData, SpanProcessor,
+    BatchConfigBuilder, BatchSpanProcessor, IdGenerator, RandomIdGenerator, Sampler, SamplingDecision, ShouldSample, SpanData,
+    SpanProcessor,
 };
 
 use exporter::Exporter;
-pub use opentelemetry_sdk::trace::Sampler;
 pub use settings::{SAMPLERS, TraceSettings, attributes, headers, sampler};
 
 /// How long a stop waits for the collector to take the last spans.
