@@ -2,6 +2,7 @@
 //!
 //! It sends each request once; the caller decides whether to try again.
 
+mod path;
 mod proxy;
 mod refusal;
 mod sse;
@@ -14,7 +15,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use parking_lot::RwLock;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, LINK};
 use reqwest::{ClientBuilder, Method, RequestBuilder};
 use secrecy::{ExposeSecret, SecretString};
@@ -23,6 +23,7 @@ use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 use url::{Host, Url};
 
+pub use path::{next_page, part};
 pub use sse::{Event, Events};
 pub use tls::{Files, IdentityFiles, Tls};
 
@@ -315,21 +316,6 @@ impl Answer {
             })
         })
     }
-}
-
-/// The characters that are not encoded in a part of a path (RFC 3986, unreserved).
-const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-
-/// Encodes a part of a path. Without that, a slash would split the part, and URL parsers would drop line breaks.
-pub fn part(text: &str) -> String {
-    utf8_percent_encode(text, UNRESERVED).to_string()
-}
-
-/// The path of `Link: <…>; rel="next"`, starting at `/api`. The prefix of a proxy is added again when the page is requested.
-pub fn next_page(link: &HeaderValue) -> Option<String> {
-    let link = link.to_str().ok()?.split(',').find(|part| part.contains("rel=\"next\""))?;
-    let uri = link.split_once('<')?.1.split_once('>')?.0;
-    uri.find("/api/").map(|start| uri[start..].to_owned())
 }
 
 #[cfg(test)]
