@@ -19,6 +19,7 @@ use super::words::{AnyAction, AnyDispatchMode, AnyEntityType, AnyEventKind, AnyL
 use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
 use bloom_core::task::{LeaseStatus, TaskEvent, TaskState};
+use bloom_core::trace_context::TraceContext;
 
 /// The right of a worker to run a task until a time. Heartbeats renew it.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
@@ -53,6 +54,11 @@ pub struct Lease<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub usage: Option<Usage>,
+    /// The parent of the spans of its run, as the header `traceparent` of W3C Trace Context: only in answers for the worker that is to run
+    /// the task, and only if the task belongs to a trace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, value_type = Option<String>)]
+    pub traceparent: Option<TraceContext>,
 }
 
 impl<'a> Lease<'a> {
@@ -71,6 +77,7 @@ impl<'a> Lease<'a> {
             ended_at: None,
             model: None,
             usage: None,
+            traceparent: None,
         })
     }
 }

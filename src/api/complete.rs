@@ -160,6 +160,12 @@ impl From<task::Usage> for NewUsage {
     }
 }
 
+impl From<&NewUsage> for task::Usage {
+    fn from(usage: &NewUsage) -> Self {
+        Self { input_tokens: usage.input_tokens.0, output_tokens: usage.output_tokens.0, cost_usd: usage.cost_usd.0 }
+    }
+}
+
 impl Completion {
     /// Only the required fields are set. Numbers are clamped to the limits of the API.
     pub fn new(status: Outcome, duration_ms: i64, tokens_used: Option<i64>) -> Self {
@@ -197,11 +203,7 @@ impl Completion {
             retryable: self.retryable,
             retry_at: self.retry_at.map(|at| at.0),
             keep_attempt: self.keep_attempt,
-            usage: self.usage.map(|usage| task::Usage {
-                input_tokens: usage.input_tokens.0,
-                output_tokens: usage.output_tokens.0,
-                cost_usd: usage.cost_usd.0,
-            }),
+            usage: self.usage.as_ref().map(task::Usage::from),
             session_id: self.session_id.map(|id| id.0),
             model: self.model.map(|model| model.0),
         }

@@ -13,6 +13,7 @@ use super::words::{AnyFormat, AnyReason, AnySession, AnyStatus, AnyWaitingReason
 use bloom_core::Ms;
 use bloom_core::namespace;
 use bloom_core::task::{self, Format, Session, TaskSpec, TaskState};
+use bloom_core::trace_context::TraceContext;
 
 pub const MAX_DEPENDENCIES: usize = 100;
 pub const MAX_BATCH: usize = 1000;
@@ -104,6 +105,7 @@ impl NewTask {
             owner: None,
             suspend: self.suspend,
             object: None,
+            traceparent: None,
         }
     }
 }
@@ -185,6 +187,10 @@ pub struct Task<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub kubernetes: Option<KubernetesObject<'a>>,
+    /// The trace that the task belongs to, as the header `traceparent` of W3C Trace Context; absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, value_type = Option<String>)]
+    pub traceparent: Option<TraceContext>,
 }
 
 /// An object of Kubernetes.
@@ -305,6 +311,7 @@ impl<'a> Task<'a> {
             waiting,
             owner: spec.owner.as_deref().map(Cow::from),
             kubernetes: spec.object.as_ref().map(KubernetesObject::from),
+            traceparent: spec.traceparent,
         }
     }
 }

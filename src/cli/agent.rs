@@ -14,7 +14,7 @@ use bloom_commands::number::within;
 use bloom_commands::{DEFAULT_SERVER, read_key};
 use bloom_config::{self as config, LogFormat, LogSettings};
 use bloom_core::mask::masked_url;
-use bloom_telemetry::Log;
+use bloom_telemetry::{Log, Traces};
 use bloom_worker::profile::{Profiles, find_program};
 use bloom_worker::{self as agent, Ended, PushServer, Settings};
 
@@ -129,6 +129,7 @@ impl WorkArgs {
             profiles,
             grace: std::time::Duration::from_secs(self.grace_seconds),
             push_server: None,
+            traces: Traces::default(),
         })
     }
 
@@ -222,6 +223,10 @@ async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
         Err(error) => tracing::error!("{error}"),
     })?;
     let shutdown = signals::listen()?;
+    let of_traces = config::traces_of_agent(&config::Environment::of_process()).map_err(|mistakes| {
+        let lines: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
+        CommandError::usage(lines.join("\n"))
+    })?;
     let (server_key, agent_key) = (key(args.key, args.key_file)?, key(args.agent_key, args.agent_key_file)?);
     let server = if args.server.is_empty() { DEFAULT_SERVER.to_owned() } else { args.server };
     let tls = tls(args.ca_file, args.tls_cert_file, args.tls_key_file)?;
@@ -257,7 +262,11 @@ async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
         settings.work_dir.display(),
         settings.push_server.as_ref().map(|push_server| format!("  listens on  {}\n", push_server.url)).unwrap_or_default(),
     ));
-    Ok(agent::run(settings, listener, shutdown).await?)
+    let traces = Traces::start(of_traces.as_ref())?;
+    settings.traces = traces.clone();
+    let ended = agent::run(settings, listener, shutdown).await;
+    traces.stop().await;
+    Ok(ended?)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::agent::WorkArgs;
 use super::{ServerArgs, announce, complain, serve, settings, signals};
 use bloom_commands::CommandError;
 use bloom_config::{self as config, Serve};
-use bloom_telemetry::Log;
+use bloom_telemetry::{Log, Traces};
 use bloom_worker::profile::{Profile, Profiles, Runner, find_program};
 use bloom_worker::{self as agent};
 
@@ -40,13 +40,16 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
     let key = settings.worker_key.clone().or_else(|| settings.api_key.clone());
     let mut agent_settings = args.work.settings(String::new(), key, settings.data_dir.join("dev-agent"))?;
     agent_settings.name = Some("dev".to_owned());
+    let traces = Traces::start(settings.traces.as_ref())?;
+    agent_settings.traces = traces.clone();
     let runs = if echoes { ECHOES.to_owned() } else { runners(&agent_settings.profiles) };
     // Without the profile `default`, nobody takes a task that names no agent.
     let agent = agent_settings.profiles.slugs().and_then(|slugs| slugs.into_iter().next());
     let signal = signals::listen()?;
     let (server_stop, agent_stop) = (CancellationToken::new(), signal.clone());
     let (ready, is_ready) = tokio::sync::oneshot::channel();
-    let mut server = tokio::spawn(serve::run(settings, server_stop.clone(), move |url, _| drop(ready.send(url.to_owned()))));
+    let mut server =
+        tokio::spawn(serve::run(settings, traces.clone(), server_stop.clone(), move |url, _| drop(ready.send(url.to_owned()))));
     let ended = match is_ready.await {
         Ok(url) => {
             announce(&next_steps(&url, &runs, agent.as_deref(), keyed));
@@ -65,7 +68,9 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
     }
     // The agent stops first, because it reports its end to the server.
     server_stop.cancel();
-    server.await.map_err(|error| format!("the server ended unexpectedly: {error}"))??;
+    let stopped = server.await.map_err(|error| format!("the server ended unexpectedly: {error}"));
+    traces.stop().await;
+    stopped??;
     ended
 }
 

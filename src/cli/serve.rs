@@ -16,7 +16,7 @@ use bloom_http::{self as http, AppState, Keys};
 use bloom_membridge::{self as membridge, Membridge};
 use bloom_operator as operator;
 use bloom_reconcile as reconcile;
-use bloom_telemetry::{Log, Metrics};
+use bloom_telemetry::{Log, Metrics, Traces};
 use bloom_tls::{Certificate, Tls};
 use bloom_worker as agent;
 
@@ -25,7 +25,10 @@ pub async fn serve(settings: Serve, flags: Flags) -> Result<(), CommandError> {
     let log = Log::start(&settings.log)?;
     signals::on_hangup(move || reload(&log, &flags))?;
     let keyed = settings.api_key.is_some();
-    run(settings, signals::listen()?, move |url, others| announce(&next_step(url, others, keyed))).await
+    let traces = Traces::start(settings.traces.as_ref())?;
+    let ended = run(settings, traces.clone(), signals::listen()?, move |url, others| announce(&next_step(url, others, keyed))).await;
+    traces.stop().await;
+    ended
 }
 
 /// Opens the log's file anew and reads its level again, from the file with settings: the environment of a process never changes.
@@ -50,7 +53,12 @@ fn reload(log: &Log, flags: &Flags) {
 const _: () = assert!(bloom_client::IDLE_LIMIT.as_secs() < http::server::HEAD_TIMEOUT.as_secs());
 
 /// Serves until `shutdown`. `ready` is called once the server can be reached: with its URL on this machine, and with its URLs for others.
-pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnce(&str, &[String])) -> Result<(), CommandError> {
+pub async fn run(
+    settings: Serve,
+    traces: Traces,
+    shutdown: CancellationToken,
+    ready: impl FnOnce(&str, &[String]),
+) -> Result<(), CommandError> {
     settings.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let stop = shutdown.clone();
     tokio::spawn(async move {
@@ -70,6 +78,7 @@ pub async fn run(settings: Serve, shutdown: CancellationToken, ready: impl FnOnc
     let options = engine::EngineOptions {
         session_wait_ms: settings.session_wait_ms,
         worker_offline_after_ms: settings.worker_offline_after_ms,
+        traces,
         manual_clock: None,
         seed: None,
     };

@@ -2,6 +2,7 @@
 //!
 //! It sends each request once; the caller decides whether to try again.
 
+mod path;
 mod proxy;
 mod refusal;
 mod sse;
@@ -14,7 +15,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use parking_lot::RwLock;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, LINK};
 use reqwest::{ClientBuilder, Method, RequestBuilder};
 use secrecy::{ExposeSecret, SecretString};
@@ -23,11 +23,13 @@ use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 use url::{Host, Url};
 
+pub use path::{next_page, part};
 pub use sse::{Event, Events};
 pub use tls::{Files, IdentityFiles, Tls};
 
 use bloom_core::Ms;
 use bloom_core::mask::masked_url;
+use bloom_core::trace_context::TraceContext;
 use bloom_outbound::{self as outbound, cause};
 use proxy::Proxy;
 use refusal::{NOT_THE_API, refusal};
@@ -55,6 +57,8 @@ pub struct Client {
     /// The proxy of the environment that calls go through.
     proxy: Option<Proxy>,
     key: Option<HeaderValue>,
+    /// The span that its calls have as their parent.
+    traceparent: Option<TraceContext>,
 }
 
 /// A successful answer.
@@ -139,7 +143,13 @@ impl Client {
         // A proxy would look for this machine's addresses on its own machine.
         let proxy = if is_loopback(&base) { None } else { Proxy::of_environment(&base) };
         let http = Arc::new(RwLock::new(http_client(&base, tls)?));
-        Ok(Self { http, base, proxy, key: key.transpose()? })
+        Ok(Self { http, base, proxy, key: key.transpose()?, traceparent: None })
+    }
+
+    /// The same client, whose calls belong to this trace.
+    #[must_use]
+    pub fn within(&self, traceparent: Option<TraceContext>) -> Self {
+        Self { traceparent, ..self.clone() }
     }
 
     /// Uses other TLS files from now on, in all clones. Calls that are under way end as they began.
@@ -226,6 +236,10 @@ impl Client {
         }
         let url = self.base.join(path.trim_start_matches('/')).map_err(|_| Error::Usage(format!("{path} is not a path")))?;
         let request = self.http.read().request(method, url);
+        let request = match self.traceparent {
+            Some(context) => request.header(HeaderName::from_static("traceparent"), context.to_string()),
+            None => request,
+        };
         Ok(match &self.key {
             Some(key) => request.header(HeaderName::from_static("x-runtime-api-key"), key),
             None => request,
@@ -302,21 +316,6 @@ impl Answer {
             })
         })
     }
-}
-
-/// The characters that are not encoded in a part of a path (RFC 3986, unreserved).
-const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-
-/// Encodes a part of a path. Without that, a slash would split the part, and URL parsers would drop line breaks.
-pub fn part(text: &str) -> String {
-    utf8_percent_encode(text, UNRESERVED).to_string()
-}
-
-/// The path of `Link: <…>; rel="next"`, starting at `/api`. The prefix of a proxy is added again when the page is requested.
-pub fn next_page(link: &HeaderValue) -> Option<String> {
-    let link = link.to_str().ok()?.split(',').find(|part| part.contains("rel=\"next\""))?;
-    let uri = link.split_once('<')?.1.split_once('>')?.0;
-    uri.find("/api/").map(|start| uri[start..].to_owned())
 }
 
 #[cfg(test)]

@@ -13,11 +13,11 @@ mod sources;
 #[cfg(test)]
 mod tests;
 
-pub use bloom_telemetry::{LogFormat, LogSettings};
+pub use bloom_telemetry::{LogFormat, LogSettings, TraceSettings};
 pub use flags::Flags;
 pub use parse::{log_file, log_format, namespace};
 pub use report::{Mistake, Report, Row};
-pub use resolve::default_data_dir;
+pub use resolve::{default_data_dir, traces_of_agent};
 pub use serve::Serve;
 pub use settings::{SETTINGS, Setting};
 pub use sources::Environment;

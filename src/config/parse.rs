@@ -10,7 +10,7 @@ use url::{Host, Url};
 
 use super::postgres;
 use bloom_core::namespace::is_namespace;
-use bloom_telemetry::LogFormat;
+use bloom_telemetry::{LogFormat, traces};
 
 pub fn host(text: &str) -> Result<String, String> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
@@ -173,4 +173,24 @@ pub fn database_url(text: &str) -> Result<SecretString, String> {
     }
     postgres::check(text)?;
     Ok(SecretString::from(text))
+}
+
+pub fn otlp_protocol(text: &str) -> Result<(), String> {
+    if text == "http/protobuf" { Ok(()) } else { Err("must be http/protobuf, at the collector's port for HTTP, usually 4318".to_owned()) }
+}
+
+pub fn service_name(text: &str) -> Result<String, String> {
+    match text.chars().count() {
+        1..=255 if !text.chars().any(char::is_control) => Ok(text.to_owned()),
+        _ => Err("must have 1 to 255 characters and no control characters".to_owned()),
+    }
+}
+
+pub fn ratio(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio)).ok_or_else(|| "must be a number from 0 to 1, such as 0.1".to_owned())
+}
+
+/// The name of a sampler of traces.
+pub fn sampler(name: &str) -> Result<String, String> {
+    if traces::SAMPLERS.contains(&name) { Ok(name.to_owned()) } else { Err(format!("must be one of {}", traces::SAMPLERS.join(", "))) }
 }

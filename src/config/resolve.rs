@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
+use url::Url;
 
 use super::flags::Flags;
 use super::parse;
@@ -14,6 +15,7 @@ use super::settings::{self as s, Setting};
 use super::sources::{Environment, Found, Origin, Sources};
 use bloom_core::mask::masked_url;
 use bloom_telemetry::LogSettings;
+use bloom_telemetry::traces::{self, TraceSettings};
 use bloom_tls::{Fault, Files, Part};
 
 pub fn resolve(flags: &Flags, environment: &Environment) -> Report {
@@ -30,6 +32,21 @@ pub fn resolve(flags: &Flags, environment: &Environment) -> Report {
         warnings = serve.warnings();
     }
     Report { rows, mistakes, warnings, serve }
+}
+
+/// The settings of an agent's traces, which has them from its environment.
+pub fn traces_of_agent(environment: &Environment) -> Result<Option<TraceSettings>, Vec<Mistake>> {
+    let flags = Flags::default();
+    let mut resolver = Resolver { sources: Sources::of_environment(&flags, environment), rows: Vec::new(), mistakes: Vec::new() };
+    let traces = resolver.traces("bloom-agent");
+    if resolver.mistakes.is_empty() { Ok(traces.flatten()) } else { Err(resolver.mistakes) }
+}
+
+/// The URL of a path below another URL.
+fn below(mut base: Url, path: &str) -> Url {
+    let whole = format!("{}/{path}", base.path().trim_end_matches('/'));
+    base.set_path(&whole);
+    base
 }
 
 struct Resolver<'a> {
@@ -85,6 +102,7 @@ impl Resolver<'_> {
         let log_file = self.optional(&s::LOG_FILE, parse::log_file);
         let log_format = self.required(&s::LOG_FORMAT, parse::log_format);
         let log_level = self.required(&s::LOG_LEVEL, parse::log_level);
+        let traces = self.traces("bloom-runtime");
         Some(Serve {
             host: host?,
             port: port?,
@@ -124,7 +142,30 @@ impl Resolver<'_> {
             pod_namespace,
             pod_name,
             log: LogSettings { format: log_format?, level: log_level?, file: log_file },
+            traces: traces?,
         })
+    }
+
+    /// The settings of traces, if there is a collector and they are not turned off.
+    fn traces(&mut self, default_name: &str) -> Option<Option<TraceSettings>> {
+        let base = self.optional(&s::OTEL_EXPORTER_OTLP_ENDPOINT, parse::http_url);
+        let whole = self.optional(&s::OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, parse::http_url);
+        let protocol = self.required(&s::OTEL_EXPORTER_OTLP_PROTOCOL, parse::otlp_protocol);
+        let headers = self.optional(&s::OTEL_EXPORTER_OTLP_HEADERS, traces::headers).unwrap_or_default();
+        let timeout = self.required(&s::OTEL_EXPORTER_OTLP_TIMEOUT, parse::whole(1_u64, 60_000));
+        let name = self.optional(&s::OTEL_SERVICE_NAME, parse::service_name);
+        let attributes = self.optional(&s::OTEL_RESOURCE_ATTRIBUTES, traces::attributes).unwrap_or_default();
+        let sampler = self.required(&s::OTEL_TRACES_SAMPLER, parse::sampler);
+        let ratio = self.required(&s::OTEL_TRACES_SAMPLER_ARG, parse::ratio);
+        let is_off = self.required(&s::OTEL_SDK_DISABLED, parse::truth);
+        let (timeout, sampler, is_off) = (Duration::from_millis(timeout?), traces::sampler(&sampler?, ratio?)?, is_off?);
+        protocol?;
+        let url = whole.or_else(|| base.map(|base| below(base, "v1/traces")));
+        Some(url.filter(|_| !is_off).map(|url| {
+            let named = attributes.iter().rev().find(|(name, _)| name == "service.name").map(|(_, value)| value.clone());
+            let service_name = name.or(named).unwrap_or_else(|| default_name.to_owned());
+            TraceSettings { url, headers, timeout, service_name, attributes, sampler }
+        }))
     }
 
     /// The files of TLS, if the server can use them.

@@ -10,7 +10,7 @@ use url::{Host, Url};
 
 use super::postgres;
 use super::settings::{self as s, Setting};
-use bloom_telemetry::LogSettings;
+use bloom_telemetry::{LogSettings, TraceSettings};
 
 /// Shorter keys cause a warning.
 const GOOD_KEY_CHARS: usize = 16;
@@ -68,6 +68,8 @@ pub struct Serve {
     pub pod_namespace: Option<String>,
     pub pod_name: Option<String>,
     pub log: LogSettings,
+    /// There are no traces without a collector.
+    pub traces: Option<TraceSettings>,
 }
 
 impl Serve {

@@ -47,6 +47,7 @@ const LIMITS: &str = "Limits";
 const WORK: &str = "Workers and tasks";
 const KUBERNETES: &str = "Kubernetes";
 const LOGS: &str = "Logs";
+const TRACES: &str = "Traces";
 
 pub const HOST: Setting =
     plain(NETWORK, "host", "ADDRESS", "127.0.0.1", "Address or host name to listen on; 0.0.0.0 or :: listens on every network");
@@ -197,6 +198,51 @@ pub const LOG_FORMAT: Setting = plain(LOGS, "log_format", "FORMAT", "text", "Log
 pub const LOG_LEVEL: Setting =
     plain(LOGS, "log_level", "LEVEL", "info", "Log level: error, warn, info, debug, trace or off; also per module, as in info,sqlx=warn");
 
+pub const OTEL_EXPORTER_OTLP_ENDPOINT: Setting = plain(
+    TRACES,
+    "otel_exporter_otlp_endpoint",
+    "URL",
+    "",
+    "URL of a collector of traces, which takes OTLP over HTTP at v1/traces below it; without it, there are no traces",
+);
+pub const OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: Setting = plain(
+    TRACES,
+    "otel_exporter_otlp_traces_endpoint",
+    "URL",
+    "",
+    "URL that traces are posted to, as it is, instead of v1/traces below OTEL_EXPORTER_OTLP_ENDPOINT",
+);
+pub const OTEL_EXPORTER_OTLP_PROTOCOL: Setting =
+    plain(TRACES, "otel_exporter_otlp_protocol", "NAME", "http/protobuf", "Protocol of the collector; there is no other one");
+pub const OTEL_EXPORTER_OTLP_HEADERS: Setting =
+    secret(TRACES, "otel_exporter_otlp_headers", "PAIRS", "Headers for the collector: name=value pairs, separated by commas");
+pub const OTEL_EXPORTER_OTLP_TIMEOUT: Setting =
+    plain(TRACES, "otel_exporter_otlp_timeout", "MILLISECONDS", "10000", "Maximum duration of one call of the collector");
+pub const OTEL_SERVICE_NAME: Setting = plain(
+    TRACES,
+    "otel_service_name",
+    "NAME",
+    "",
+    "Name of this program in traces; default: service.name of OTEL_RESOURCE_ATTRIBUTES, else bloom-runtime (bloom-agent for agents)",
+);
+pub const OTEL_RESOURCE_ATTRIBUTES: Setting =
+    plain(TRACES, "otel_resource_attributes", "PAIRS", "", "Attributes of this program in traces: name=value pairs, separated by commas");
+pub const OTEL_TRACES_SAMPLER: Setting = plain(
+    TRACES,
+    "otel_traces_sampler",
+    "NAME",
+    "parentbased_always_on",
+    "Which traces are recorded: always_on, always_off, traceidratio, or parentbased_ with one of them behind it, for new traces only",
+);
+pub const OTEL_TRACES_SAMPLER_ARG: Setting = plain(
+    TRACES,
+    "otel_traces_sampler_arg",
+    "RATIO",
+    "1",
+    "The part of all traces that the samplers with traceidratio record, from 0 to 1",
+);
+pub const OTEL_SDK_DISABLED: Setting = plain(TRACES, "otel_sdk_disabled", "BOOL", "false", "true turns traces off");
+
 /// All settings, in the order of `--help` and `config check`.
 pub const SETTINGS: &[&Setting] = &[
     &HOST,
@@ -241,4 +287,14 @@ pub const SETTINGS: &[&Setting] = &[
     &LOG_FILE,
     &LOG_FORMAT,
     &LOG_LEVEL,
+    &OTEL_EXPORTER_OTLP_ENDPOINT,
+    &OTEL_EXPORTER_OTLP_TRACES_ENDPOINT,
+    &OTEL_EXPORTER_OTLP_PROTOCOL,
+    &OTEL_EXPORTER_OTLP_HEADERS,
+    &OTEL_EXPORTER_OTLP_TIMEOUT,
+    &OTEL_SERVICE_NAME,
+    &OTEL_RESOURCE_ATTRIBUTES,
+    &OTEL_TRACES_SAMPLER,
+    &OTEL_TRACES_SAMPLER_ARG,
+    &OTEL_SDK_DISABLED,
 ];

@@ -91,6 +91,11 @@ impl<'a> Sources<'a> {
         Self { flags, environment, file }
     }
 
+    /// Only the environment, without the file that it may name.
+    pub fn of_environment(flags: &'a Flags, environment: &'a Environment) -> Self {
+        Self { flags, environment, file: None }
+    }
+
     pub fn environment(&self) -> &Environment {
         self.environment
     }

@@ -24,6 +24,7 @@ mod rejection;
 pub mod reply;
 mod row_keys;
 pub mod task;
+pub mod trace_context;
 pub mod wakeup;
 mod words;
 pub mod worker;

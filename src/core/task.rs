@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Ms;
 use super::ids::{LeaseId, TaskId, WorkerId, created_at};
 use super::namespace::KubernetesObject;
+use super::trace_context::TraceContext;
 use super::words::words;
 
 words! {
@@ -131,6 +132,8 @@ pub struct TaskSpec {
     pub suspend: bool,
     /// The Kubernetes object that it was created for.
     pub object: Option<KubernetesObject>,
+    /// The trace that it belongs to.
+    pub traceparent: Option<TraceContext>,
 }
 
 /// The lease that holds a task now. Ended leases are kept as [`PastLease`].

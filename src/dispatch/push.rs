@@ -142,6 +142,10 @@ impl Agents {
         let request = match engine.specs.by_id(&[task.id]).await.map(|specs| specs.into_iter().next()) {
             Ok(Some(spec)) => self
                 .request(Method::POST, &worker.url, "execute-task")
+                .map(|request| match spec.traceparent.map(|task| engine.traces.attempt_of(task, lease.id)) {
+                    Some(attempt) => request.header("traceparent", attempt.to_string()),
+                    None => request,
+                })
                 .map(|request| request.json(&PushedTask::new(&spec, task, lease, runtime_url)))
                 .map_err(unsent),
             Ok(None) => Err(unsent("the task was removed".to_owned())),

@@ -9,6 +9,7 @@
 //! | --- | --- | --- |
 //! | `background`, `clock`, `random`, `alarm` | tasks and their stop, the time, ids and jitter, what reconcilers wait for | |
 //! | `specs` | recently used task specs | |
+//! | `spans` | makes the spans of commits | `specs`, `background` |
 //! | `replica` | remembers tasks, workers, counts and open claims; answers from them, and tells watchers what changed | `specs`, `alarm` |
 //! | `replica::feed` | keeps the replica cache up to date: commits of other replicas, rebuilds | `replica` |
 //! | `inbox`, `writers` | accept commands and maintenance jobs, and reply after the commit | |
@@ -16,7 +17,7 @@
 //! | `wakeups` | re-evaluates the tasks that wait for what a commit released | `writers` |
 //! | `candidates` | which tasks a worker may have | `replica`, `feed` |
 //! | `claims`, `pushes` | long polls of workers, and what the leader pushes | `candidates`, `replica`, `feed`, `writers`, `last_seen` |
-//! | `writer` | executes batches: one connection, one batch after the other | `inbox`, `replica`, `feed`, `wakeups` |
+//! | `writer` | executes batches: one connection, one batch after the other | `inbox`, `replica`, `feed`, `wakeups`, `spans` |
 //!
 //! [`Engine`] opens, owns and stops them.
 
@@ -33,6 +34,7 @@ mod measure;
 mod pushes;
 mod random;
 mod replica;
+mod spans;
 mod specs;
 #[cfg(test)]
 mod tests;
@@ -50,7 +52,7 @@ use bloom_core::op::Lease;
 use bloom_core::reply::Leased;
 use bloom_core::task::Origin;
 use bloom_database::{self as database, Database};
-use bloom_telemetry::Metrics;
+use bloom_telemetry::{Metrics, Traces};
 use tokio::sync::oneshot;
 
 pub use alarm::{Alarm, Alarms};
@@ -70,6 +72,7 @@ pub use writers::Writers;
 use candidates::Candidates;
 use inbox::Inbox;
 use replica::feed::Feed;
+use spans::Spans;
 use writer::WriterTask;
 
 /// Why a command was not executed.
@@ -97,6 +100,8 @@ pub struct EngineOptions {
     pub session_wait_ms: i64,
     /// A worker without a sign of life for this long is lost. Signs of life are written several times in that period.
     pub worker_offline_after_ms: i64,
+    /// Takes the spans of attempts.
+    pub traces: Traces,
     /// The time, if a test sets it.
     pub manual_clock: Option<Arc<AtomicI64>>,
     /// The seed of ids and jitter, for a reproducible simulation; with a seed, all work runs on the caller's runtime.
@@ -108,6 +113,7 @@ pub struct EngineOptions {
 pub struct Engine {
     pub database: Arc<dyn Database>,
     pub metrics: Metrics,
+    pub traces: Traces,
     pub background: Background,
     pub clock: Arc<Clock>,
     pub random: Arc<Random>,
@@ -158,10 +164,26 @@ impl Engine {
             replica: replica.clone(),
             feed: feed.clone(),
             wakeups: wakeups.clone(),
+            spans: Spans::start(options.traces.clone(), specs.clone(), &background),
             session_wait_ms: options.session_wait_ms,
         });
-        let engine =
-            Self { database, metrics, background, clock, random, alarms, specs, replica, writers, last_seen, wakeups, claims, pushes };
+        let traces = options.traces;
+        let engine = Self {
+            database,
+            metrics,
+            traces,
+            background,
+            clock,
+            random,
+            alarms,
+            specs,
+            replica,
+            writers,
+            last_seen,
+            wakeups,
+            claims,
+            pushes,
+        };
 
         feed.rebuild().await?;
         let has_threads = options.seed.is_none();

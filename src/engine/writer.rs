@@ -22,6 +22,7 @@ use super::measure::measure;
 use super::random::Random;
 use super::replica::feed::Feed;
 use super::replica::{OpenRead, Replica};
+use super::spans::Spans;
 use super::wakeups::Wakeups;
 
 /// How often a batch is decided again after a conflict.
@@ -40,6 +41,7 @@ pub(super) struct Shared {
     pub replica: Arc<Replica>,
     pub feed: Arc<Feed>,
     pub wakeups: Arc<Wakeups>,
+    pub spans: Spans,
     pub session_wait_ms: i64,
 }
 
@@ -345,6 +347,7 @@ impl WriterTask {
         self.shared.feed.check_suspects();
         measure(&self.shared.metrics, set);
         if committed.is_some() {
+            self.shared.spans.observe(set);
             self.shared.feed.announce_commit();
         }
     }

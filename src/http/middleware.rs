@@ -17,6 +17,7 @@ use futures_util::StreamExt as _;
 use hyper::body::Body as _;
 use parking_lot::Mutex;
 use tokio::time::timeout_at;
+use tracing::Instrument as _;
 
 use super::body_memory::Share;
 use super::clients::{Peer, Security, client_address};
@@ -25,9 +26,11 @@ use super::key_ring::Identity;
 use super::policy::{Access, Rate, RoutePolicies, RoutePolicy, Time};
 use super::rate::{Limiter, Standing};
 use super::refusal::Refusal;
+use super::traced_call::TracedCall;
 use super::{AppState, Settings, body, host};
 use bloom_core::api_key::{ApiKey, Scope};
 use bloom_core::command::{Command, Requester};
+use bloom_core::trace_context::TraceContext;
 use bloom_telemetry::Metrics;
 use bloom_tls::Tls;
 
@@ -49,6 +52,8 @@ pub struct Caller {
     pub key: Option<Arc<ApiKey>>,
     pub client: IpAddr,
     pub request_id: Arc<str>,
+    /// The trace that the request belongs to: what it causes has this span as its parent.
+    pub trace: Option<TraceContext>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -115,10 +120,13 @@ pub async fn middleware(State(MiddlewareState { app, policies }): State<Middlewa
     let policy = policies.of(&method, template, uri.path());
     let pass = Pass::new(&app, &request, policy, template.is_some(), key);
     let standing = pass.count(start);
+    let mut traced = None;
     let mut response = match pass.admit(standing.as_ref(), &app.metrics) {
         Ok(Identity { scope, key }) => {
-            let caller = Caller { scope, key, client: pass.client, request_id: request_id.clone() };
-            serve(&app, &pass, request, next, caller).await
+            // Requests that are refused make no spans: anybody can send them.
+            let call = traced.insert(TracedCall::begin(&app.engine.traces, request.headers(), policy));
+            let caller = Caller { scope, key, client: pass.client, request_id: request_id.clone(), trace: call.for_tasks() };
+            serve(&app, &pass, request, next, caller).instrument(call.log.clone()).await
         }
         Err(failure) => {
             let mut response = failure.into_response();
@@ -142,7 +150,14 @@ pub async fn middleware(State(MiddlewareState { app, policies }): State<Middlewa
     let status = response.status().as_u16();
     app.metrics.http(template.unwrap_or("unmatched"), method.as_str(), status, seconds);
     let cause = response.extensions_mut().remove::<Cause>();
-    log(&method, uri.path(), status, seconds, pass.client, &request_id, cause);
+    let write = || log(&method, uri.path(), status, seconds, pass.client, &request_id, cause);
+    match traced {
+        Some(call) => {
+            call.log.in_scope(write);
+            call.end(&app.engine.traces, &method, template.unwrap_or_default(), status, start.elapsed());
+        }
+        None => write(),
+    }
     response
 }
 

@@ -38,6 +38,7 @@ pub mod server;
 mod show;
 mod stream;
 mod tasks;
+mod traced_call;
 mod wait;
 mod watch;
 mod watch_buffer;

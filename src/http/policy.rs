@@ -15,6 +15,8 @@ pub struct RoutePolicy {
     pub rate: Rate,
     pub time: Time,
     pub body: BodyLimit,
+    /// Whether a request that belongs to no trace begins one.
+    pub begins_trace: bool,
 }
 
 /// The key that opens the route. All but those that a read key opens may change the database.
@@ -56,7 +58,14 @@ pub enum BodyLimit {
 }
 
 impl RoutePolicy {
-    pub const OPEN: Self = Self { access: Access::Open, submit: false, rate: Rate::Unlimited, time: Time::Limited, body: BodyLimit::Usual };
+    pub const OPEN: Self = Self {
+        access: Access::Open,
+        submit: false,
+        rate: Rate::Unlimited,
+        time: Time::Limited,
+        body: BodyLimit::Usual,
+        begins_trace: false,
+    };
     pub const READ: Self = Self { access: Access::Read, rate: Rate::General, ..Self::OPEN };
     pub const ADMIN: Self = Self { access: Access::Admin, rate: Rate::General, ..Self::OPEN };
     pub const WORKER: Self = Self { access: Access::Worker, rate: Rate::Worker, ..Self::OPEN };
@@ -70,6 +79,11 @@ impl RoutePolicy {
 
     pub const fn rate(self, rate: Rate) -> Self {
         Self { rate, ..self }
+    }
+
+    /// A request that belongs to no trace begins one.
+    pub const fn begins_trace(self) -> Self {
+        Self { begins_trace: true, ..self }
     }
 
     /// The handler waits for something, and limits its time itself.

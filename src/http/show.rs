@@ -38,6 +38,13 @@ pub fn directives(engine: &Engine, worker: &str) -> Directives {
     Directives { cancel: directives.cancel, drain: directives.drain }
 }
 
+/// The active lease of this task, for the worker that is to run it.
+pub fn lease_to_run<'a>(engine: &Engine, spec: &TaskSpec, state: &'a TaskState) -> Option<Lease<'a>> {
+    let lease = Lease::active(state)?;
+    let traceparent = spec.traceparent.map(|task| engine.traces.attempt_of(task, lease.id));
+    Some(Lease { traceparent, ..lease })
+}
+
 /// The spec of a task that existed a moment ago.
 pub async fn spec(engine: &Engine, state: &TaskState) -> Result<Arc<TaskSpec>, Error> {
     let specs = engine.specs.by_id(&[state.id]).await?;
@@ -59,6 +66,7 @@ pub fn show_lease(row: &LeaseRow) -> Lease<'_> {
         ended_at: row.ended_at,
         model: row.model.as_deref().map(Cow::from),
         usage: row.usage().map(Usage::from),
+        traceparent: None,
     }
 }
 

@@ -102,7 +102,7 @@ mod tests {
                 created_by: "admin".into(),
             })
         });
-        Caller { scope, key, client: format!("192.0.2.{client}").parse().unwrap(), request_id: "r".into() }
+        Caller { scope, key, client: format!("192.0.2.{client}").parse().unwrap(), request_id: "r".into(), trace: None }
     }
 
     /// How many permits of 16 these callers get, each from addresses of its own.

@@ -35,7 +35,7 @@ use bloom_store::{Listing, Page, TaskFilter};
 const MOST_RUNS: i64 = 50;
 const MAX_IDEMPOTENCY_KEY: usize = 255;
 
-pub const CREATE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
+pub const CREATE: RoutePolicy = RoutePolicy::ADMIN.or_submit().begins_trace();
 
 /// Creates a task.
 ///
@@ -43,7 +43,8 @@ pub const CREATE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 /// keeps it from running.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks", operation_id = "createTask", tag = "tasks", request_body = NewTask,
-    params(("Idempotency-Key" = Option<String>, Header, description = "As `idempotency_key` in the body, which takes precedence.", max_length = 255, example = "review-2026-02-25")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "As `idempotency_key` in the body, which takes precedence.", max_length = 255, example = "review-2026-02-25"),
+        ("traceparent" = Option<String>, Header, description = "The caller's span, as W3C Trace Context defines it, which becomes the parent in the trace of the task. If it is not valid, it is ignored.", max_length = 1024, example = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")),
     responses(
         (status = 201, description = "Created, and queued.", body = Task),
         (status = 200, description = "The task that was created first with this idempotency key.", body = Task),
@@ -60,7 +61,7 @@ pub async fn create(State(app): State<AppState>, caller: Caller, headers: Header
     room.json(if *existed { StatusCode::OK } else { StatusCode::CREATED }, &show_task(&app.engine, spec, state))
 }
 
-pub const CREATE_BATCH: RoutePolicy = RoutePolicy::ADMIN.or_submit();
+pub const CREATE_BATCH: RoutePolicy = RoutePolicy::ADMIN.or_submit().begins_trace();
 
 /// Creates many tasks, all of them or none.
 ///
@@ -82,7 +83,8 @@ pub async fn create_batch(State(app): State<AppState>, caller: Caller, body: Con
 
 /// The created tasks, and the room for an answer that shows them.
 async fn submit(app: &AppState, caller: &Caller, tasks: Vec<TaskSpec>) -> Result<(Vec<CreatedTask>, Room), Error> {
-    let tasks = ownership::specs(app, caller, tasks).await?;
+    let mut tasks = ownership::specs(app, caller, tasks).await?;
+    tasks.iter_mut().for_each(|task| task.traceparent = caller.trace);
     let room = app.room(caller, bytes_of(&tasks))?;
     Ok((app.engine.writers.submit(caller.command(op::Create { tasks })).await?, room))
 }

@@ -16,8 +16,8 @@ use super::lifecycle::output_too_long;
 use super::middleware::Caller;
 use super::path::WorkerPath;
 use super::policy::RoutePolicy;
-use super::show::{bytes_of, directives, show_task};
-use bloom_api::answers::{Claimed, ClaimedLease, CompletionResult, Completions, Lease, RenewedLeases};
+use super::show::{bytes_of, directives, lease_to_run, show_task};
+use bloom_api::answers::{Claimed, ClaimedLease, CompletionResult, Completions, RenewedLeases};
 use bloom_api::complete::{Completion, NewCompletions, WorkerCompletion};
 use bloom_api::error::ErrorText;
 use bloom_api::requests::{Claim, WorkerHeartbeat};
@@ -98,7 +98,7 @@ async fn specs_of(app: &AppState, leased: &[TaskState]) -> Result<Vec<Arc<TaskSp
 fn claimed<'a>(app: &AppState, worker: &str, leased: &'a [TaskState], specs: &'a [Arc<TaskSpec>]) -> Claimed<'a> {
     let leases = leased.iter().filter_map(|state| {
         let spec = specs.iter().find(|spec| spec.id == state.id)?;
-        Some(ClaimedLease { lease: Lease::active(state)?, task: show_task(&app.engine, spec, state) })
+        Some(ClaimedLease { lease: lease_to_run(&app.engine, spec, state)?, task: show_task(&app.engine, spec, state) })
     });
     Claimed { leases: leases.collect(), directives: directives(&app.engine, worker) }
 }

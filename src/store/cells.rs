@@ -14,6 +14,7 @@ use super::error::Error;
 use bloom_core::api_key;
 use bloom_core::audit::{Action, EntityType};
 use bloom_core::task::{EventKind, Format, LeaseStatus, Origin, Outcome, Parked, Reason, Session, Status};
+use bloom_core::trace_context::TraceContext;
 use bloom_core::worker::{Capabilities, DispatchMode, WorkerStatus};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +135,10 @@ macro_rules! stored_as_text {
         }
     )+};
 }
-stored_as_text!(String, self => Cow::Borrowed(self), stored => Ok(stored););
+stored_as_text!(
+    String, self => Cow::Borrowed(self), stored => Ok(stored);
+    TraceContext, self => Cow::Owned(self.to_string()), stored => stored.parse().map_err(|why| Error::Corrupt(format!("'{stored}': {why}")));
+);
 
 /// Enumerations, stored as words.
 macro_rules! stored_as_word {

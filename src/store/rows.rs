@@ -7,7 +7,7 @@ use bloom_core::namespace::KubernetesObject;
 use bloom_core::task::{ActiveLease, Failure, LastLease, Parked, Status, TaskSpec, TaskState, Usage};
 
 row! {
-    pub(super) SPEC: tasks as tasks_row_4 of spec: TaskSpec {
+    pub(super) SPEC: tasks as tasks_row_5 of spec: TaskSpec {
         id, context_id, agent_slug, prompt, context_hints, timeout_sec, budget, desired_format, max_attempts, priority, not_before,
         depends_on, exclusive_key, idempotency_key, labels, session, model, ttl_after_finished_sec, owner, suspend;
         {
@@ -16,6 +16,7 @@ row! {
             object_name: object.map(|o| &o.name),
             object_uid: object.map(|o| o.uid),
         }
+        traceparent;
     }
     read {
         object: part(|| Some(KubernetesObject { namespace: namespace?, name: object_name?, uid: object_uid? })),

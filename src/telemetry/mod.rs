@@ -1,11 +1,13 @@
-//! Logs and metrics.
+//! Logs, metrics and traces.
 
 mod families;
 mod logging;
 mod metrics;
 mod scrape;
+pub mod traces;
 
 pub use families::MAX_AGENTS;
 pub use logging::{Log, LogFormat, LogSettings};
 pub use metrics::Metrics;
 pub use scrape::{QueueDepth, Scraped};
+pub use traces::{TraceSettings, Traces};

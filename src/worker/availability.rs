@@ -176,7 +176,7 @@ impl Agent {
         let Ok(claimed) = self.client.post::<Claimed>(&path, &Claim { max: Int(1), ..self.claim(0) }).await else { return };
         for given in claimed.leases {
             let verdict = Verdict::Release { reason: "the agent stops".into() };
-            report::deliver(self, given.task.id, given.lease.id, verdict).await;
+            report::deliver(self, &self.client, given.task.id, given.lease.id, verdict).await;
         }
     }
 }

@@ -9,11 +9,13 @@ use parking_lot::MutexGuard;
 use reqwest::Method;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 use uuid::Uuid;
 
 use super::report::{self, Backoff};
 use super::spool::{EventLog, Record, RunDir};
 use super::task::{self, Lease, Task};
+use super::traced_run::TracedRun;
 use super::verdict::{self, Stop, Verdict};
 use super::{Agent, HeldLease, process, run};
 use bloom_api::answers::{Claimed, ClaimedLease, Directives, RenewedLeases};
@@ -132,7 +134,7 @@ impl Agent {
         };
         let agent = self.clone();
         tokio::spawn(async move {
-            report::deliver(&agent, task, lease, verdict).await;
+            report::deliver(&agent, &agent.client, task, lease, verdict).await;
             agent.forget(lease);
         });
     }
@@ -199,6 +201,12 @@ impl Agent {
 
     /// Executes a run and delivers its verdict until the server has acknowledged it.
     pub(super) async fn see_through(self: Arc<Self>, dir: RunDir, record: Record, stop: watch::Receiver<Option<Stop>>) {
+        let traced = TracedRun::of(&self, &record);
+        let log = self.settings.traces.log_span(traced.context);
+        self.run_and_report(dir, record, stop, traced).instrument(log).await;
+    }
+
+    async fn run_and_report(self: Arc<Self>, dir: RunDir, record: Record, stop: watch::Receiver<Option<Stop>>, traced: TracedRun) {
         let (task, lease) = (record.task.id, record.lease.id);
         let over = CancellationToken::new();
         let mut sender = None;
@@ -225,6 +233,9 @@ impl Agent {
         }
         over.cancel();
         self.ended(lease);
+        if !is_kept {
+            traced.end(&self, &verdict);
+        }
         if let Verdict::Complete(completion) = &verdict {
             let reason = completion.reason.map(Reason::as_str);
             tracing::info!(%task, %lease, status = %completion.status, reason, duration_ms = completion.metrics.duration_ms.0, "run ended");
@@ -235,7 +246,7 @@ impl Agent {
         {
             sender = None;
         }
-        report::deliver(&self, task, lease, verdict).await;
+        report::deliver(&self, &self.client.within(traced.context), task, lease, verdict).await;
         self.forget(lease);
         if let Some(sending) = sender {
             let _ = sending.await;

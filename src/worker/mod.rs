@@ -28,6 +28,7 @@ mod spool;
 mod stream;
 mod task;
 mod tls_files;
+mod traced_run;
 mod verdict;
 
 use std::collections::BTreeMap;
@@ -45,6 +46,7 @@ use uuid::Uuid;
 
 use account::Accounts;
 use bloom_client::{Client, Tls};
+use bloom_telemetry::Traces;
 use home::Home;
 pub use home::hostname;
 pub use invocation::ECHO;
@@ -76,6 +78,8 @@ pub struct Settings {
     pub grace: Duration,
     /// `None` if the agent accepts no pushes.
     pub push_server: Option<PushServer>,
+    /// Takes the spans of runs.
+    pub traces: Traces,
 }
 
 /// The settings of the push server.

@@ -16,7 +16,7 @@ use bloom_api::answers::{CompletionResult, Completions};
 use bloom_api::complete::{Completion, NewCompletions, WorkerCompletion};
 use bloom_api::requests::{NewEvents, Release};
 use bloom_api::values::{Id, List};
-use bloom_client::{self as client, CALL_LIMIT, Error};
+use bloom_client::{CALL_LIMIT, Client, Error, part};
 use bloom_core::task::{Outcome, Reason};
 
 /// The interval at which new events are read.
@@ -105,38 +105,38 @@ pub async fn send_events(agent: &Agent, task: Uuid, lease_id: Uuid, mut events: 
     }
 }
 
-/// Sends a run's verdict until the server accepts or refuses it.
-pub async fn deliver(agent: &Agent, task: Uuid, lease: Uuid, verdict: Verdict) {
+/// Sends a run's verdict until the server accepts or refuses it, by a client of this agent.
+pub async fn deliver(agent: &Agent, client: &Client, task: Uuid, lease: Uuid, verdict: Verdict) {
     match verdict {
         Verdict::Release { reason } => {
             let body = Release { lease_id: Id(lease), reason: reason.into() };
             let path = format!("api/runtime/llm-tasks/{task}/release");
-            insist(task, || Box::pin(release(agent, &path, &body))).await;
+            insist(task, || Box::pin(release(client, &path, &body))).await;
         }
         Verdict::Complete(completion) => {
+            // The worker's route has the worker's rate limit and answers each completion separately.
+            let path = format!("api/runtime/workers/{}/complete", part(&agent.name));
             let whole = completions(task, lease, (*completion).clone());
-            let refused = insist(task, || Box::pin(complete(agent, &whole))).await;
+            let refused = insist(task, || Box::pin(complete(client, &path, &whole))).await;
             if let Some(error) = refused.filter(|error| matches!(error.status(), Some(400 | 413))) {
                 // The server would always refuse this completion, so a failure without the output is sent instead.
                 let body = completions(task, lease, unfit(*completion, &error));
-                insist(task, || Box::pin(complete(agent, &body))).await;
+                insist(task, || Box::pin(complete(client, &path, &body))).await;
             }
         }
     }
 }
 
-async fn release(agent: &Agent, path: &str, body: &Release) -> Result<(), Error> {
-    agent.client.send(Method::POST, path, Some(body), CALL_LIMIT).await?.json::<IgnoredAny>().map(drop)
+async fn release(client: &Client, path: &str, body: &Release) -> Result<(), Error> {
+    client.send(Method::POST, path, Some(body), CALL_LIMIT).await?.json::<IgnoredAny>().map(drop)
 }
 
 fn completions(task: Uuid, lease: Uuid, completion: Completion) -> NewCompletions {
     NewCompletions { completions: List(vec![WorkerCompletion::new(task, lease, completion)]) }
 }
 
-/// Uses the worker's route, because it has the worker's rate limit and answers each completion separately.
-async fn complete(agent: &Agent, body: &NewCompletions) -> Result<(), Error> {
-    let path = format!("api/runtime/workers/{}/complete", client::part(&agent.name));
-    let answer: Completions = agent.client.send(Method::POST, &path, Some(body), COMPLETE_LIMIT).await?.json()?;
+async fn complete(client: &Client, path: &str, body: &NewCompletions) -> Result<(), Error> {
+    let answer: Completions = client.send(Method::POST, path, Some(body), COMPLETE_LIMIT).await?.json()?;
     match answer.results.into_iter().next() {
         Some(CompletionResult { status: 200, .. }) => Ok(()),
         Some(CompletionResult { status, error, .. }) => {

@@ -20,7 +20,7 @@ use super::profile::{Profile, Runner, find_program};
 use super::spool::{EventLog, Record, RunDir, Running, Tail};
 use super::stream::Reading;
 use super::verdict::{End, Stop, Verdict, decide, not_started};
-use super::{Agent, prompt};
+use super::{Agent, prompt, traced_run};
 use bloom_client::now_ms;
 use bloom_core::Ms;
 use bloom_core::task::{EventKind, Reason, Session};
@@ -35,8 +35,19 @@ pub(super) const TERM_GRACE: Duration = Duration::from_secs(5);
 const AFTER_RESULT: Duration = Duration::from_secs(10);
 const STDERR_TAIL: u64 = 2_000;
 const MAX_PRINTED: u64 = 1 << 30;
-/// Prefixes of the environment variables that runs do not inherit, because they contain keys and settings of this program.
-const OWN_SECRETS: [&str; 6] = ["BLOOM_", "RUNTIME_", "MEMBRIDGE_", "DATABASE_URL", "TLS_KEY_FILE", "CLAUDECODE"];
+/// Prefixes of the environment variables that runs do not inherit, because they contain keys and settings of this program, or the trace
+/// of another.
+const OWN_SECRETS: [&str; 9] = [
+    "BLOOM_",
+    "RUNTIME_",
+    "MEMBRIDGE_",
+    "DATABASE_URL",
+    "TLS_KEY_FILE",
+    "CLAUDECODE",
+    "OTEL_EXPORTER_OTLP_HEADERS",
+    "TRACEPARENT",
+    "TRACESTATE",
+];
 
 pub(super) struct Run<'a> {
     pub agent: &'a Arc<Agent>,
@@ -199,6 +210,8 @@ impl Run<'_> {
         command.stderr(Stdio::from(File::create(self.dir.stderr(record.starts))?));
         scrub(&mut command);
         command.env("DISABLE_AUTOUPDATER", "1");
+        // The name that programs agree on: what a run does then belongs to its trace.
+        command.envs(traced_run::context(self.agent, record).map(|context| ("TRACEPARENT", context.to_string())));
         command.envs(invocation.env.iter().map(|(name, value)| (name, value)));
         command.env(LEASE_VARIABLE, record.lease.id.to_string()).env(HOME_VARIABLE, self.agent.home.root());
         command.env("BLOOM_DESIRED_FORMAT", record.task.desired_format.to_string());

@@ -11,6 +11,7 @@ use bloom_api::requests::LeaseSeconds;
 use bloom_api::tasks::{self, NewPolicy, in_its_context};
 use bloom_api::wire::deserialize;
 use bloom_api::words::{AnyFormat, AnySession};
+use bloom_core::trace_context::TraceContext;
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Task {
@@ -32,6 +33,9 @@ pub struct Lease {
     pub id: Uuid,
     #[serde(deserialize_with = "deserialize")]
     pub ttl_seconds: LeaseSeconds,
+    /// The parent of the run's span; servers without traces send none.
+    #[serde(default)]
+    pub traceparent: Option<TraceContext>,
 }
 
 impl Lease {

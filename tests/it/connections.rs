@@ -49,7 +49,13 @@ async fn open_with(write_timeout: Duration) -> TestServer {
     let store = Store::open(&StoreOptions { url, max_connections: 2 }).await.unwrap();
     store.migrate().await.unwrap();
     let metrics = Metrics::new().unwrap();
-    let options = engine::EngineOptions { session_wait_ms: 30_000, worker_offline_after_ms: 60_000, manual_clock: None, seed: None };
+    let options = engine::EngineOptions {
+        session_wait_ms: 30_000,
+        worker_offline_after_ms: 60_000,
+        traces: Default::default(),
+        manual_clock: None,
+        seed: None,
+    };
     let engine = Engine::start(Arc::new(store.clone()), metrics.clone(), options).await.unwrap();
     let settings = http::Settings {
         keys: Keys::new(None, None, None),

@@ -62,6 +62,7 @@ mod suspend;
 mod tasks;
 mod timers;
 mod tls;
+mod traces;
 mod usage;
 mod watch;
 mod workers;

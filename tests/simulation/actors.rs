@@ -152,6 +152,7 @@ pub fn spec(cluster: &Cluster) -> TaskSpec {
         owner: None,
         suspend: !cluster.is_quiet_phase() && cluster.chance(8),
         object,
+        traceparent: None,
     }
 }
 

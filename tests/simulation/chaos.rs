@@ -22,6 +22,7 @@ pub async fn start(cluster: &Cluster, plan: &Plan) -> Replica {
         let options = EngineOptions {
             session_wait_ms: plan.session_wait_ms,
             worker_offline_after_ms: OFFLINE_AFTER_MS,
+            traces: Default::default(),
             manual_clock: None,
             seed: Some(cluster.below(u64::MAX)),
         };

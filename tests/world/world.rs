@@ -90,6 +90,7 @@ pub fn spec(context: &str) -> TaskSpec {
         owner: None,
         suspend: false,
         object: None,
+        traceparent: None,
     }
 }
 

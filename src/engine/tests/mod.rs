@@ -23,7 +23,13 @@ use super::{Changes, ClaimRequest, Engine, EngineOptions, Error};
 
 /// A replica. Each replica of a test needs its own seed, so that their ids differ.
 async fn engine(database: &ScriptedDatabase, seed: u64) -> Engine {
-    let options = EngineOptions { session_wait_ms: 0, worker_offline_after_ms: 60_000, manual_clock: None, seed: Some(seed) };
+    let options = EngineOptions {
+        session_wait_ms: 0,
+        worker_offline_after_ms: 60_000,
+        traces: Default::default(),
+        manual_clock: None,
+        seed: Some(seed),
+    };
     Engine::start(Arc::new(database.clone()), Metrics::new().unwrap(), options).await.unwrap()
 }
 

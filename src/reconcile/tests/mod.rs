@@ -42,7 +42,13 @@ async fn replica() -> Replica {
 impl Replica {
     /// Each replica of a test needs its own `seed`, so that their ids differ.
     async fn start(database: ScriptedDatabase, seed: u64, task_retention_days: u32, audit_retention_days: u32) -> Self {
-        let options = EngineOptions { session_wait_ms: 0, worker_offline_after_ms: OFFLINE_AFTER_MS, manual_clock: None, seed: Some(seed) };
+        let options = EngineOptions {
+            session_wait_ms: 0,
+            worker_offline_after_ms: OFFLINE_AFTER_MS,
+            traces: Default::default(),
+            manual_clock: None,
+            seed: Some(seed),
+        };
         let engine = Engine::start(Arc::new(database.clone()), Metrics::new().unwrap(), options).await.unwrap();
         let options = ReconcileOptions {
             worker_offline_after_ms: OFFLINE_AFTER_MS,

@@ -20,6 +20,7 @@ async fn what_is_written_is_read(database) {
         ttl_after_finished_sec: Some(60),
         session: Session::Context,
         owner: Some("team".into()),
+        traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".parse().ok(),
         ..spec(&qualified("team-a", "c1"))
     };
     let ids = create(&mut writer, vec![full.clone(), spec("c2")]).await;

@@ -5,6 +5,7 @@ pub mod certificates;
 pub mod checker;
 pub mod claude;
 pub mod client;
+pub mod collector;
 pub mod delays;
 pub mod fixtures;
 pub mod load;

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{chart, offline, set, sets, template, text};
 
 /// Settings that have a value of their own, or that the chart decides.
-const SET_BY_THE_CHART: [&str; 19] = [
+const SET_BY_THE_CHART: [&str; 20] = [
     "port",
     "data_dir",
     "database_url",
@@ -29,6 +29,8 @@ const SET_BY_THE_CHART: [&str; 19] = [
     "tls_cert_file",
     "tls_key_file",
     "tls_client_ca_file",
+    // A secret of the collector, for which `extraEnv` names a Secret.
+    "otel_exporter_otlp_headers",
 ];
 
 fn schema() -> Value {

@@ -1,0 +1,52 @@
+//! The span of a request.
+
+use std::time::Duration;
+
+use axum::http::{HeaderMap, Method};
+use bloom_core::trace_context::TraceContext;
+use bloom_telemetry::Traces;
+use bloom_telemetry::traces::Span;
+
+use super::policy::RoutePolicy;
+
+const TRACEPARENT: &str = "traceparent";
+
+/// A request that is being answered. It has a span if it belongs to a trace or begins one: most requests are polls, which would be traces
+/// of their own.
+pub struct TracedCall {
+    parent: Option<TraceContext>,
+    span: Option<TraceContext>,
+    /// Log lines inside show the ids of the span.
+    pub log: tracing::Span,
+}
+
+impl TracedCall {
+    pub fn begin(traces: &Traces, headers: &HeaderMap, policy: RoutePolicy) -> Self {
+        let parent = parent(headers);
+        let span = if parent.is_some() || policy.begins_trace { traces.begin(parent) } else { None };
+        Self { parent, span, log: traces.log_span(span) }
+    }
+
+    /// What tasks that the request creates have as their parent. If traces are off, the caller's own span: its agents can still join it.
+    pub fn for_tasks(&self) -> Option<TraceContext> {
+        self.span.or(self.parent)
+    }
+
+    pub fn end(self, traces: &Traces, method: &Method, route: &str, status: u16, took: Duration) {
+        let Some(context) = self.span else { return };
+        let span = Span::of_call(format!("{method} {route}").trim_end().to_owned(), context, self.parent, took);
+        let span = span.with("http.request.method", method.as_str().to_owned()).with("http.response.status_code", i64::from(status));
+        let span = if route.is_empty() { span } else { span.with("http.route", route.to_owned()) };
+        traces.record(if status >= 500 { span.failed(status.to_string()) } else { span });
+    }
+}
+
+/// The caller's span. As the specification wants, a header that is not valid counts as none.
+fn parent(headers: &HeaderMap) -> Option<TraceContext> {
+    let mut given = headers.get_all(TRACEPARENT).iter();
+    let first = given.next()?;
+    if given.next().is_some() {
+        return None;
+    }
+    first.to_str().ok()?.trim().parse().ok()
+}
