@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sqlx::pool::PoolConnection;
+use sqlx::pool::{PoolConnection, PoolOptions};
 use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
-use sqlx::{AssertSqlSafe, Connection as _, SqlSafeStr as _, SqlStr, Sqlite};
+use sqlx::{AssertSqlSafe, Connection as _, Database, SqlSafeStr as _, SqlStr, Sqlite};
 
 use super::args::Args;
 use super::cells::Row;
@@ -16,6 +16,12 @@ use super::health::Health;
 
 /// The time limit for getting a connection.
 pub(super) const ACQUIRE: Duration = Duration::from_secs(5);
+
+/// What every pool begins with. With a time limit for connections, sqlx starts a task that looks for idle ones. In rare cases it never ends
+/// (<https://github.com/launchbadge/sqlx/issues/3645>): it takes a whole thread, and the process can't stop.
+pub(super) fn pool_options<Db: Database>(connections: u32) -> PoolOptions<Db> {
+    PoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE).max_lifetime(None).idle_timeout(None)
+}
 
 /// How long an answer of PostgreSQL may take. Its own timeouts are shorter, so after this time the network has failed, even if TCP still
 /// retries, and the connection is dropped with its statement.

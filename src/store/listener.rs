@@ -2,9 +2,9 @@
 
 use std::pin::Pin;
 
-use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgListener};
 
-use super::conn::ACQUIRE;
+use super::conn::pool_options;
 use super::dialect::{Kind, statement};
 use super::error::Error;
 
@@ -56,8 +56,7 @@ impl Listener {
 }
 
 async fn connect(options: PgConnectOptions) -> Result<PgListener, Error> {
-    let own = PgPoolOptions::new().max_connections(1).max_lifetime(None).idle_timeout(None).acquire_timeout(ACQUIRE);
-    let mut listener = PgListener::connect_with(&own.connect_lazy_with(options)).await?;
+    let mut listener = PgListener::connect_with(&pool_options(1).connect_lazy_with(options)).await?;
     listener.eager_reconnect(false);
     listener.listen(CHANNEL).await?;
     Ok(listener)

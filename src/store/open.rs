@@ -5,12 +5,12 @@ use std::str::FromStr as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::args::Args;
-use super::conn::{ACQUIRE, Conn, Pool};
+use super::conn::{ACQUIRE, Conn, Pool, pool_options};
 use super::dialect::{Kind, statement};
 use super::error::{Error, told};
 use super::health::Health;
@@ -43,6 +43,8 @@ const SIDE_LOCK_TIMEOUT: &str = "750ms";
 /// Longer than a replica that freezes in the middle of a transaction keeps its locks.
 const LOCK_TIMEOUT: &str = "2s";
 const STALE: Duration = Duration::from_secs(1);
+/// A connection is replaced after this time, because its process in PostgreSQL may grow.
+const LIFETIME: Duration = Duration::from_secs(30 * 60);
 /// How long SQLite's writer waits for another writer, such as a migration or the restart of the write-ahead log.
 pub(super) const BUSY: Duration = Duration::from_secs(5);
 
@@ -100,14 +102,13 @@ async fn open_postgres(url: &str, max_connections: u32) -> Result<Opened, Error>
     check_postgres(&mut first).await?;
     first.close().await;
     let pool = |connections: u32| {
-        let pool = PgPoolOptions::new()
-            .max_connections(connections)
-            .acquire_timeout(ACQUIRE)
+        let pool = pool_options(connections)
             // A connection is tested only if it was idle for a while, because a test at each use costs a round trip.
             .test_before_acquire(false)
-            .before_acquire(|conn, meta| {
+            .before_acquire(|conn: &mut PgConnection, meta| {
                 Box::pin(async move {
-                    Ok(meta.idle_for < STALE || tokio::time::timeout(ACQUIRE, conn.ping()).await.is_ok_and(|pong| pong.is_ok()))
+                    let answers = async { tokio::time::timeout(ACQUIRE, conn.ping()).await.is_ok_and(|pong| pong.is_ok()) };
+                    Ok(meta.age < LIFETIME && (meta.idle_for < STALE || answers.await))
                 })
             })
             .connect_lazy_with(readers.clone());
@@ -194,13 +195,13 @@ pub(super) async fn beside(options: &StoreOptions) -> Result<Option<Pool>, Error
     if is_postgres(&options.url) {
         let options = postgres_options(&options.url)?.options([("default_transaction_read_only", "on"), ("statement_timeout", "20s")]);
         connect(&options).await.map_err(|error| explain(error, &options))?.close().await?;
-        let pool = PgPoolOptions::new().max_connections(1).acquire_timeout(ACQUIRE).connect_lazy_with(options);
+        let pool = pool_options(1).connect_lazy_with(options);
         return Ok(Some(Pool::Postgres(pool)));
     }
     let Some(path) = sqlite_path(&options.url).filter(|path| path.is_file()) else { return Ok(None) };
     refuse_other_program(path).await?;
     let options = SqliteConnectOptions::new().filename(path).busy_timeout(BUSY).pragma("query_only", "on").disable_statement_logging();
-    let pool = SqlitePoolOptions::new().max_connections(1).acquire_timeout(ACQUIRE).connect_lazy_with(options);
+    let pool = pool_options(1).connect_lazy_with(options);
     Ok(Some(Pool::Sqlite(pool, Arc::default())))
 }
 
@@ -228,9 +229,7 @@ async fn open_sqlite(path: &Path, max_connections: u32) -> Result<Opened, Error>
     let readers = options.clone().pragma("query_only", "on").pragma("cache_size", READER_CACHE);
     let pool = |connections: u32| {
         let opened = health.clone();
-        let pool = SqlitePoolOptions::new()
-            .max_connections(connections)
-            .acquire_timeout(ACQUIRE)
+        let pool = pool_options(connections)
             .test_before_acquire(false)
             // The file was checked before the connection was opened, but may have been replaced in between.
             .after_connect(move |_, _| {

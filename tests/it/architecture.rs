@@ -78,6 +78,15 @@ fn only_the_store_knows_sql() {
     }
 }
 
+/// Pools that are made in another way have a task that may loop for ever.
+#[test]
+fn pools_are_made_in_one_place() {
+    let sources = files("src/store", &["rs"]);
+    let makers = ["PoolOptions::new", "PoolOptions::<", "Pool::connect", "PgListener::connect("];
+    let made: Vec<_> = sources.iter().filter(|(_, text)| makers.iter().any(|maker| text.contains(maker))).map(|(path, _)| path).collect();
+    assert_eq!(made, [Path::new("src/store/conn.rs")]);
+}
+
 /// A crate's row names its modules: after a renaming, the old name would lead nowhere.
 #[test]
 fn the_modules_that_the_table_of_crates_names_exist() {

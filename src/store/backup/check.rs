@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqlitePoolOptions};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Connection as _};
 
-use crate::conn::{ACQUIRE, Pool};
+use crate::conn::{Pool, pool_options};
 use crate::error::{Error, told};
 use crate::migrate::Schema;
 
@@ -57,8 +57,7 @@ pub(super) async fn check(file: &Path, depth: Depth) -> Result<(), Error> {
     if !is_own {
         return Err(unusable("it does not have its tables"));
     }
-    let pool = SqlitePoolOptions::new().max_connections(1).acquire_timeout(ACQUIRE).connect_lazy_with(reading(file));
-    let pool = Pool::Sqlite(pool, Arc::default());
+    let pool = Pool::Sqlite(pool_options(1).connect_lazy_with(reading(file)), Arc::default());
     let schema = Schema::read(&pool).await.and_then(|schema| schema.check());
     pool.close().await;
     schema.map_err(|error| unusable(&error.to_string()))
