@@ -1,5 +1,6 @@
 //! Copies a database while others use it.
 
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::check::{Depth, Interrupt, check};
-use super::partial::{Partial, beside};
+use super::partial::{DATABASE_FILES, Partial, beside, directory};
 use crate::Store;
 use crate::error::{Error, told};
 use crate::open::{self, StoreOptions};
@@ -28,9 +29,11 @@ impl Store {
     /// when it is complete and checked. Nothing is left of a copy that fails, or whose future is dropped.
     ///
     /// # Errors
-    /// [`Error::Setup`] with what to do: there is no database, the file exists (unless it `replaces` it) or can't be written.
+    /// [`Error::Setup`] with what to do: there is no database, the file exists (unless it `replaces` it), belongs to the database, or can't
+    /// be written.
     pub async fn back_up_beside(options: &StoreOptions, to: &Path, replaces: bool, tell: impl FnMut(Copied)) -> Result<u64, Error> {
         let source = source(options).await?;
+        refuse_target(&open::sqlite_file(options).ok_or_else(not_sqlite)?, to)?;
         let exists = || Error::Setup(format!("{} exists: choose another name, or give --force to replace it", to.display()));
         let is_there = || !replaces && to.symlink_metadata().is_ok();
         if is_there() {
@@ -44,6 +47,22 @@ impl Store {
         partial.place(to)?;
         Ok(bytes)
     }
+}
+
+/// A backup in the place of the database beside its log would destroy both, and one in the place of the lock would let a second server in.
+fn refuse_target(database: &Path, to: &Path) -> Result<(), Error> {
+    let refused = |why: &str| Err(Error::Setup(format!("{} {why}: choose another name", to.display())));
+    if to.symlink_metadata().is_ok_and(|found| !found.is_file()) {
+        return refused("is not a regular file");
+    }
+    // Without links in the path. A directory that does not exist is told when the file is created.
+    let (Ok(place), Some(name)) = (fs::canonicalize(directory(to)), to.file_name()) else { return Ok(()) };
+    let Ok(database) = fs::canonicalize(database) else { return Ok(()) };
+    let target = place.join(name);
+    if DATABASE_FILES.iter().chain([&".lock"]).any(|ending| beside(&database, ending) == target) {
+        return refused("belongs to the database");
+    }
+    Ok(())
 }
 
 /// A connection to the database, also while a server uses it.

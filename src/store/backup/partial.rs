@@ -15,6 +15,10 @@ pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
     path.into()
 }
 
+/// What stands behind the name of a database in the names of its files. The log is first: if these files are moved away and that is
+/// interrupted, the old file never stands beside a log that a new database would take for its own.
+pub(super) const DATABASE_FILES: [&str; 4] = ["-wal", "-shm", "-journal", ""];
+
 pub(super) fn directory(path: &Path) -> &Path {
     path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

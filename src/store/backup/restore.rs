@@ -8,7 +8,7 @@ use sqlx::ConnectOptions as _;
 
 use super::check::{Depth, check, reading};
 use super::copy::{Copied, copy, not_sqlite};
-use super::partial::{Partial, beside, directory};
+use super::partial::{DATABASE_FILES, Partial, beside, directory};
 use crate::Store;
 use crate::error::{Error, told};
 use crate::lock_file::LockFile;
@@ -23,10 +23,6 @@ pub struct Restored {
     pub replaced: Option<PathBuf>,
 }
 
-/// The files of a database, in the order in which they are moved away. The log is first: if the move is interrupted, the old file never
-/// stands beside a log that a new database would take for its own.
-const FILES: [&str; 4] = ["-wal", "-shm", "-journal", ""];
-
 impl Store {
     /// Puts a copy of a backup in the place of the SQLite database. A database that is there is kept beside it, under the name that is
     /// returned. Nothing is changed before the backup has been checked and copied.
@@ -38,9 +34,12 @@ impl Store {
         let database = open::sqlite_file(options).ok_or_else(not_sqlite)?;
         let fail = |what: &Path, error: std::io::Error| Error::Setup(format!("{}: {error}", what.display()));
         let backup = fs::metadata(from).map_err(|error| fail(from, error))?;
+        // Opening a pipe would wait for its writer.
+        if !backup.is_file() {
+            return Err(Error::Setup(format!("{} is not a regular file: name a backup", from.display())));
+        }
         let lock = LockFile::take(&database)?;
-        let found = FILES.map(|ending| beside(&database, ending));
-        let is_there = found.iter().any(|file| file.symlink_metadata().is_ok());
+        let is_there = exists(&database);
         if is_there && !replaces {
             return Err(Error::Setup(format!(
                 "there is a database already: {}; give --force to put the backup in its place (the database is kept beside it)",
@@ -70,11 +69,21 @@ impl Store {
     }
 }
 
+/// Whether there is any file of this database.
+fn exists(database: &Path) -> bool {
+    DATABASE_FILES.iter().any(|ending| beside(database, ending).symlink_metadata().is_ok())
+}
+
 /// Moves the files of a database away, and returns the new name of the database.
 fn set_aside(database: &Path) -> Result<PathBuf, Error> {
-    let now = jiff::Timestamp::now().strftime(".replaced-%Y%m%dT%H%M%SZ").to_string();
-    let name = beside(database, &now);
-    for ending in FILES {
+    let now = beside(database, &jiff::Timestamp::now().strftime(".replaced-%Y%m%dT%H%M%SZ").to_string());
+    let (mut name, mut others) = (now.clone(), 0);
+    // Another restore in this second has kept a database too.
+    while exists(&name) {
+        others += 1;
+        name = beside(&now, &format!("-{others}"));
+    }
+    for ending in DATABASE_FILES {
         let (from, to) = (beside(database, ending), beside(&name, ending));
         if from.symlink_metadata().is_ok() {
             fs::rename(&from, &to)

@@ -101,6 +101,33 @@ fn a_backup_is_one_file_for_its_owner_that_is_never_overwritten_by_chance() {
 }
 
 #[test]
+fn a_backup_never_replaces_the_database_or_what_is_no_file() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let (data, directory) = (server.data_dir(), place());
+        server.crew().task().create().await;
+        // A path that names the same directory in another way.
+        let link = directory.join("data");
+        std::os::unix::fs::symlink(&data, &link).unwrap();
+        for name in ["bloom.db", "bloom.db-wal", "bloom.db-shm", "bloom.db-journal", "bloom.db.lock"] {
+            for target in [data.join(name), link.join(name)] {
+                does(server.plan(), &["backup", "--force", text(&target)]).refuses(&["belongs to the database", "another name"]);
+            }
+        }
+        let pipe = directory.join("pipe");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for target in [&pipe, &link] {
+            does(server.plan(), &["backup", "--force", text(target)]).refuses(&["is not a regular file", "another name"]);
+        }
+        assert_eq!(names(&directory), ["data", "pipe"]);
+        server.get("/readyz").await.expect(200);
+        server.crew().task().create().await;
+        server.stop();
+        assert_eq!(names(&data), ["bloom.db", "bloom.db.lock"]);
+    });
+}
+
+#[test]
 fn a_name_is_a_path_and_never_a_url() {
     run(async {
         let server = Server::on(Database::Sqlite).start();

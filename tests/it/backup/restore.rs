@@ -47,6 +47,24 @@ fn a_database_is_replaced_only_by_force_and_never_lost() {
     });
 }
 
+/// Also by restores that follow each other within a second.
+#[test]
+fn each_replaced_database_gets_a_name_of_its_own() {
+    run(async {
+        let (server, _, file) = backed_up().await;
+        let later = server.crew().task().create().await.id;
+        let (plan, data) = (server.plan().clone(), server.data_dir());
+        server.stop();
+        let restores = 5;
+        let told: Vec<String> = (0..restores).map(|_| does(&plan, &["restore", "--force", text(&file)]).ok()).collect();
+        let kept: Vec<String> = names(&data).into_iter().filter(|name| name.contains(".replaced-")).collect();
+        assert_eq!(kept.len(), restores, "{kept:?}");
+        assert!(kept.iter().all(|name| told.iter().any(|text| text.contains(&format!("{name}: remove it")))), "{kept:?}: {told:?}");
+        let first = Server::on_url(&format!("sqlite:{}", data.join(&kept[0]).display())).start();
+        first.get(&format!("llm-tasks/{later}")).await.ok();
+    });
+}
+
 #[test]
 fn only_a_sound_backup_of_this_program_is_restored() {
     run(async {
@@ -64,6 +82,11 @@ fn only_a_sound_backup_of_this_program_is_restored() {
             format!("sqlite:{}", directory.join(name).display())
         };
         refuses("missing.db", &["missing.db", "No such file"]);
+        // Opening it would wait for its writer.
+        assert!(Command::new("mkfifo").arg(directory.join("pipe.db")).status().unwrap().success());
+        for name in ["pipe.db", "."] {
+            refuses(name, &["is not a regular file", "name a backup"]);
+        }
         fs::write(directory.join("text.db"), "x".repeat(5_000)).unwrap();
         refuses("text.db", &["not a usable database of bloom-runtime", "not a database"]);
         fs::write(directory.join("empty.db"), "").unwrap();
