@@ -67,6 +67,10 @@ for name in $settings; do
 	case $value in *"
 "*) die "$name has a line break: a setting is one line" ;; esac
 done
+for name in BLOOM_CA_FILE BLOOM_TLS_CERT_FILE BLOOM_TLS_KEY_FILE; do
+	eval "value=\${$name:-}"
+	case $value in '' | /*) ;; *) die "$name is $value, but a service needs an absolute path: correct it" ;; esac
+done
 
 home=/var/lib/bloom-agent group=$user
 if [ -z "$root" ]; then
@@ -86,6 +90,15 @@ fi
 work=${BLOOM_WORK_DIR:-$home/.local/share/bloom-runtime/agent}
 plain "the home of $user" "$home"
 
+# By a new file, because the key may be the installed one.
+copy_key() { # VARIABLE FILE NAME
+	if ! cat "$2" >"$root$etc/$3.new"; then
+		rm -f "$root$etc/$3.new"
+		die "$2 can't be read: correct $1"
+	fi
+	mv "$root$etc/$3.new" "$root$etc/$3"
+}
+
 umask 077
 mkdir -p "$root$etc"
 if [ -n "${BLOOM_JOIN_TOKEN_FILE:-}" ]; then
@@ -100,8 +113,7 @@ if [ -n "${BLOOM_JOIN_TOKEN_FILE:-}" ]; then
 		die "$NODE_ID was not enrolled. A join token can be used once: create another one, or leave BLOOM_JOIN_TOKEN_FILE out to go on with the key of an earlier run"
 	fi
 elif [ -n "${BLOOM_KEY_FILE:-}" ]; then
-	[ -r "$BLOOM_KEY_FILE" ] || die "$BLOOM_KEY_FILE can't be read: correct BLOOM_KEY_FILE"
-	cp "$BLOOM_KEY_FILE" "$root$etc/agent.key"
+	copy_key BLOOM_KEY_FILE "$BLOOM_KEY_FILE" agent.key
 elif [ ! -f "$root$etc/agent.key" ]; then
 	# Standard input may be the script itself, so the key is read from the terminal.
 	(: </dev/tty) 2>/dev/null || die "there is no terminal to ask for the server's key: put the key into a file and set BLOOM_KEY_FILE"
@@ -115,8 +127,7 @@ elif [ ! -f "$root$etc/agent.key" ]; then
 	printf '%s' "$key" >"$root$etc/agent.key"
 fi
 if [ -n "${MEMBRIDGE_AGENT_KEY_FILE:-}" ]; then
-	[ -r "$MEMBRIDGE_AGENT_KEY_FILE" ] || die "$MEMBRIDGE_AGENT_KEY_FILE can't be read: correct MEMBRIDGE_AGENT_KEY_FILE"
-	cp "$MEMBRIDGE_AGENT_KEY_FILE" "$root$etc/membridge-agent.key"
+	copy_key MEMBRIDGE_AGENT_KEY_FILE "$MEMBRIDGE_AGENT_KEY_FILE" membridge-agent.key
 fi
 
 # Every value stands between double quotes, as systemd and the OpenRC service read it.
@@ -159,7 +170,10 @@ if [ -n "$root" ]; then
 	say "the files are below $root; nothing was started"
 	exit 0
 fi
-chown "$user" "$etc"/*.key
+# Only these: the directory may have keys of the server, which runs must not read.
+for name in agent membridge-agent; do
+	[ ! -f "$etc/$name.key" ] || chown "$user" "$etc/$name.key"
+done
 # An agent that was uninstalled through the server leaves this file, and does not start while it exists.
 rm -f "$work/uninstalled"
 if [ "$init" = systemd ]; then

@@ -63,6 +63,17 @@ fn heard(dir: &Path, init: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// Runs the script with an /etc of its own, where the server has a key.
+const OWN_ETC: &str = r#"
+    [ "$(id -u)" = 0 ] || own=--map-root-user
+    exec unshare --mount $own sh -euc '
+        mount -t tmpfs tmpfs /etc
+        echo "ann:x:1000:1000::/nonexistent/ann:/bin/sh" >/etc/passwd
+        echo "ann:x:1000:" >/etc/group
+        mkdir /etc/bloom-runtime
+        echo secret >/etc/bloom-runtime/admin.key
+        exec sh "$0"' "$0""#;
+
 const HOSTILE: [&str; 6] = ["plain", "two words", "'; touch /tmp/pwned; '", "$(id) `id` \\ \"$HOME\" %n", "EOF", "ü-'\\''-ñ"];
 
 on_both! {
@@ -102,7 +113,7 @@ on_both! {
             let rotated = std::fs::read_to_string(root.join("etc/logrotate.d/bloom-agent"));
             assert_eq!(rotated.is_ok_and(|text| text.contains("create 0640 ann ann")), init == "openrc");
         }
-        for (variable, value) in [("BLOOM_RUNTIME_BIN", "/bin/["), ("BLOOM_WORK_DIR", "/srv/$x"), ("BLOOM_GRACE_SECONDS", "5m"), ("BLOOM_LABELS", "a\nb")] {
+        for (variable, value) in [("BLOOM_RUNTIME_BIN", "/bin/["), ("BLOOM_WORK_DIR", "/srv/$x"), ("BLOOM_GRACE_SECONDS", "5m"), ("BLOOM_LABELS", "a\nb"), ("BLOOM_CA_FILE", "ca.pem")] {
             let dir = tempfile::tempdir().unwrap();
             let refused = install(&format!("{variable}='{value}'\n{script}"), dir.path(), "systemd");
             let said = String::from_utf8_lossy(&refused.stderr);
@@ -112,6 +123,41 @@ on_both! {
         let dir = tempfile::tempdir().unwrap();
         assert!(!install(&script, dir.path(), "runit").status.success());
         assert!(!dir.path().join("root").exists(), "nothing was installed");
+    }
+
+    async fn a_second_run_may_name_the_key_that_the_first_one_installed(server) {
+        let script = server.get(&query(&[("node_id", "worker-01")])).await.expect(200).text;
+        let dir = tempfile::tempdir().unwrap();
+        let installed = dir.path().join("root/etc/bloom-runtime/agent.key");
+        assert!(install(&script, dir.path(), "systemd").status.success());
+        let again = install(&format!("BLOOM_KEY_FILE={}\n{script}", installed.display()), dir.path(), "systemd");
+        assert!(again.status.success(), "{again:?}");
+        assert_eq!(std::fs::read_to_string(&installed).unwrap(), "se'cret\n");
+        let refused = install(&format!("BLOOM_KEY_FILE=/etc\n{script}"), dir.path(), "systemd");
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && said.contains("/etc can't be read: correct BLOOM_KEY_FILE"), "{said}");
+        assert_eq!(std::fs::read_to_string(&installed).unwrap(), "se'cret\n");
+        let files: Vec<_> = std::fs::read_dir(installed.parent().unwrap()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(files, ["agent.key"]);
+    }
+
+    async fn the_user_of_the_agent_gets_no_other_keys(server) {
+        let script = server.get(&query(&[("node_id", "worker-01")])).await.expect(200).text;
+        let dir = tempfile::tempdir().unwrap();
+        let (programs, given) = (dir.path().join("programs"), dir.path().join("given"));
+        for (name, text) in [("chown", "echo \"$@\" >>\"$GIVEN\""), ("systemctl", ""), ("bloom-runtime", "")] {
+            write(&programs.join(name), &format!("#!/bin/sh\n{text}\n"), 0o755);
+        }
+        // Debian's leads through /etc.
+        std::os::unix::fs::symlink(std::fs::canonicalize("/usr/bin/awk").unwrap(), programs.join("awk")).unwrap();
+        write(&dir.path().join("key"), "key", 0o600);
+        write(&dir.path().join("install.sh"), &script, 0o644);
+        let mut command = clean("sh");
+        command.args(["-c", OWN_ETC]).arg(dir.path().join("install.sh")).env("PATH", format!("{}:/usr/bin:/bin", programs.display()));
+        command.env("BLOOM_USER", "ann").env("BLOOM_INIT", "systemd").env("BLOOM_RUNTIME_BIN", programs.join("bloom-runtime"));
+        let done = command.env("BLOOM_KEY_FILE", dir.path().join("key")).env("GIVEN", &given).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        assert_eq!(std::fs::read_to_string(&given).unwrap(), "ann /etc/bloom-runtime/agent.key\n");
     }
 
     async fn every_shell_can_read_it(server) {
