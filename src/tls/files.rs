@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
@@ -140,7 +140,13 @@ const NO_CERTIFICATE: &str = "has no certificate in PEM form (-----BEGIN CERTIFI
 fn certificates(pem: &[u8], part: Part) -> Result<Vec<CertificateDer<'static>>, Fault> {
     let wrong = |text: String| Fault { part, text };
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let found = found.map_err(|error| wrong(format!("is not PEM: {error}")))?;
+    let found = found.map_err(|error| {
+        wrong(match error {
+            // Its text has the line as numbers.
+            pem::Error::MissingSectionEnd { .. } => "ends in the middle of a certificate".to_owned(),
+            other => format!("is not PEM: {other}"),
+        })
+    })?;
     if found.is_empty() { Err(wrong(NO_CERTIFICATE.to_owned())) } else { Ok(found) }
 }
 

@@ -41,6 +41,11 @@ fn what_the_server_can_not_use_stops_the_start() {
     }
     let said = refused(place.server().env("TLS_CERT_FILE", place.key().display()), "tls_cert_file");
     assert!(said.contains("has no certificate"), "{said}");
+    let whole = std::fs::read_to_string(place.certificate()).unwrap();
+    let cut = place.0.join("cut.crt");
+    std::fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
+    let said = refused(place.server().env("TLS_CERT_FILE", cut.display()), "tls_cert_file");
+    assert!(said.contains("ends in the middle of a certificate"), "{said}");
     let said = refused(place.server().env("TLS_KEY_FILE", place.certificate().display()), "tls_key_file");
     assert!(said.contains("has no private key"), "{said}");
     let said = refused(place.server().env("TLS_CLIENT_CA_FILE", place.key().display()), "tls_client_ca_file");
