@@ -274,9 +274,13 @@ impl Metrics {
         self.0.kubernetes_writes.with_label_values(&[kind, verb, if ok { "ok" } else { "error" }]).inc();
     }
 
-    /// Backups are made at this interval, and the newest one was begun then (ms since the epoch).
-    pub fn backups(&self, interval_seconds: f64, newest: Option<Ms>) {
-        self.0.backup_interval.set(interval_seconds);
+    /// Backups are made at this interval.
+    pub fn backups_every(&self, seconds: f64) {
+        self.0.backup_interval.set(seconds);
+    }
+
+    /// When the newest backup was begun (ms since the epoch).
+    pub fn newest_backup(&self, newest: Option<Ms>) {
         self.0.backup_success.set(newest.unwrap_or(0) as f64 / 1000.0);
     }
 
@@ -345,7 +349,8 @@ mod tests {
         metrics.reconciled("expire", 0.001, false);
         metrics.run_failed(Reason::Auth);
         metrics.leader(Some(7));
-        metrics.backups(86_400.0, Some(1_772_020_800_500));
+        metrics.backups_every(86_400.0);
+        metrics.newest_backup(Some(1_772_020_800_500));
         metrics.backed_up(1.5, 4096);
         metrics.backup_failed();
         metrics.used("coder", None, &Usage { input_tokens: 3, output_tokens: 4, cost_usd: 0.5 });

@@ -1,4 +1,4 @@
-//! A server whose workers die, whose agents can't be reached, and that has too few connections.
+//! A server whose workers die and whose agents can't be reached, and one that has too few connections.
 
 use tokio::net::TcpSocket;
 
@@ -8,9 +8,9 @@ use crate::support::{Database, Server, json};
 
 const FEW_FILES: &str = r#"ulimit -n 256 && exec "$0" "$@""#;
 
-pub async fn leases_pushes_and_connections(prometheus: &Prometheus) {
+pub async fn leases_and_pushes(prometheus: &Prometheus) {
     const JOB: &str = "calls";
-    let server = Server::on(Database::Sqlite).through(FEW_FILES).start();
+    let server = Server::on(Database::Sqlite).start();
     prometheus.scrapes(JOB, &[&server]);
     let crew = server.crew();
 
@@ -23,6 +23,20 @@ pub async fn leases_pushes_and_connections(prometheus: &Prometheus) {
     };
     let unreachable = server.worker().with("url", json!(nowhere())).slots(32).register().await;
     let push = async || drop(crew.task().create().await.dispatch(json!({ "worker_id": unreachable.name })).await);
+    tokio::join!(
+        prometheus.fires_while(JOB, "BloomLeasesExpire", die),
+        prometheus.fires(JOB, "BloomTasksDead"),
+        prometheus.fires_while(JOB, "BloomPushesFail", push),
+    );
+    for alert in ["BloomLeasesExpire", "BloomTasksDead", "BloomPushesFail"] {
+        prometheus.resolves(JOB, alert).await;
+    }
+}
+
+pub async fn too_many_connections(prometheus: &Prometheus) {
+    const JOB: &str = "crowded";
+    let server = Server::on(Database::Sqlite).through(FEW_FILES).start();
+    prometheus.scrapes(JOB, &[&server]);
     let address = server.base().trim_start_matches("http://").parse().unwrap();
     // From another address than Prometheus and the tests, whose connections count by themselves.
     let connect = async || {
@@ -33,13 +47,6 @@ pub async fn leases_pushes_and_connections(prometheus: &Prometheus) {
             open.extend(socket.connect(address).await.ok());
         }
     };
-    tokio::join!(
-        prometheus.fires_while(JOB, "BloomLeasesExpire", die),
-        prometheus.fires(JOB, "BloomTasksDead"),
-        prometheus.fires_while(JOB, "BloomPushesFail", push),
-        prometheus.fires_while(JOB, "BloomConnectionsRefused", connect),
-    );
-    for alert in ["BloomLeasesExpire", "BloomTasksDead", "BloomPushesFail", "BloomConnectionsRefused"] {
-        prometheus.resolves(JOB, alert).await;
-    }
+    prometheus.fires_while(JOB, "BloomConnectionsRefused", connect).await;
+    prometheus.resolves(JOB, "BloomConnectionsRefused").await;
 }

@@ -39,6 +39,12 @@ pub async fn leaders(prometheus: &Prometheus) {
     prometheus.fires(JOB, "BloomNoLeader").await;
     session.rows("ROLLBACK").await;
     prometheus.resolves(JOB, "BloomNoLeader").await;
+
+    // A table that one reconciler needs.
+    session.rows("ALTER TABLE wakeups RENAME TO wakeups_away").await;
+    prometheus.fires(JOB, "BloomReconcileErrors").await;
+    session.rows("ALTER TABLE wakeups_away RENAME TO wakeups").await;
+    prometheus.resolves(JOB, "BloomReconcileErrors").await;
 }
 
 pub async fn slow_and_down(prometheus: &Prometheus) {
