@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use prometheus::process_collector::ProcessCollector;
-use prometheus::{CounterVec, Error, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder};
+use prometheus::{
+    CounterVec, Error, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
+};
 
 use super::families::{Bounded, Families, MAX_AGENTS};
 use super::scrape::Scraped;

@@ -28,7 +28,8 @@ fn names(rule: &Value) -> BTreeSet<String> {
 
 /// The names of the program's metrics in a text, without what Prometheus adds to those of histograms. Names with colons are of recorded series.
 fn metrics(text: &str) -> BTreeSet<String> {
-    let words = text.split(|c: char| !(c.is_ascii_lowercase() || c == '_' || c == ':')).filter(|word| word.starts_with("bloom_") && word.len() > 6);
+    let words =
+        text.split(|c: char| !(c.is_ascii_lowercase() || c == '_' || c == ':')).filter(|word| word.starts_with("bloom_") && word.len() > 6);
     words.map(|word| ["_bucket", "_count", "_sum"].iter().find_map(|end| word.strip_suffix(end)).unwrap_or(word).to_owned()).collect()
 }
 
@@ -56,7 +57,8 @@ const SECTIONS: [&str; 4] = ["Meaning", "What users see", "How to look", "What t
 fn every_alert_has_a_runbook() {
     let dir = root().join("docs/runbooks");
     let files = fs::read_dir(&dir).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
-    let pages: BTreeSet<String> = files.filter_map(|file| file.strip_suffix(".md").map(str::to_owned)).filter(|page| page != "README").collect();
+    let pages: BTreeSet<String> =
+        files.filter_map(|file| file.strip_suffix(".md").map(str::to_owned)).filter(|page| page != "README").collect();
     let rule = rule();
     assert_eq!(names(&rule), pages, "the pages of docs/runbooks");
     let index = text(&dir.join("README.md"));

@@ -39,14 +39,17 @@ pub async fn operator(prometheus: &Prometheus) {
     prometheus.resolves(JOB, "BloomKubernetesNoLeader").await;
 
     let roles: Api<ClusterRole> = Api::all(cluster.admin().await);
-    let role = roles.list(&ListParams::default()).await.unwrap().into_iter().find(|role| {
-        role.rules.iter().flatten().any(|rule| rule.resources.iter().flatten().any(|name| name == "llmtasks/status"))
-    });
+    let role = roles
+        .list(&ListParams::default())
+        .await
+        .unwrap()
+        .into_iter()
+        .find(|role| role.rules.iter().flatten().any(|rule| rule.resources.iter().flatten().any(|name| name == "llmtasks/status")));
     let whole = role.expect("the operator's role");
     let player = Player::join(&server, "coder", 2).await;
     let done = team.create("coder", json!({})).await;
     let claimed = player.claim().await;
-    player.complete(&claimed, json!({ "metrics": { "duration_ms": 5, "usage": { "input_tokens": 1, "output_tokens": 1, "cost_usd": 0.5 } } })).await;
+    player.complete(&claimed, json!({ "usage": { "input_tokens": 1, "output_tokens": 1, "cost_usd": 0.5 } })).await;
     team.is_in_phase(&done, "Completed").await;
     replace(&roles, &whole, "llmtasks/status").await;
     for _ in 0..OBJECTS {

@@ -97,9 +97,11 @@ impl Prometheus {
 
     async fn is_firing(&self, job: &str, alert: &str) -> bool {
         let data = self.get("alerts", &[]).await;
-        data["alerts"].as_array().unwrap().iter().any(|one| {
-            one["state"] == "firing" && one["labels"]["alertname"] == *alert && one["labels"]["job"] == *job
-        })
+        data["alerts"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|one| one["state"] == "firing" && one["labels"]["alertname"] == *alert && one["labels"]["job"] == *job)
     }
 
     /// Waits until the alert fires.
@@ -119,7 +121,6 @@ impl Prometheus {
     /// Waits until the alert, which fires, no longer does.
     pub async fn resolves(&self, job: &str, alert: &str) {
         eventually(&format!("{alert} of {job} resolves"), || async { (!self.is_firing(job, alert).await).then_some(()) }).await;
-        eprintln!("DEBUG {:?} {job} {alert} resolved", std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() % 1000);
         self.resolved.lock().unwrap().insert(alert.to_owned());
     }
 
