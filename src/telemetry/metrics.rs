@@ -393,23 +393,4 @@ mod tests {
             assert!(text.contains(line), "{line} is missing in\n{text}");
         }
     }
-
-    #[test]
-    fn the_queue_shows_the_fullest_agents_and_one_rest() {
-        let metrics = Metrics::new().unwrap();
-        let names: Vec<String> = (0..60).map(|n| format!("agent-{n}")).collect();
-        let depths: Vec<QueueDepth<'_>> = (0_i64..)
-            .zip(&names)
-            .map(|(n, agent)| QueueDepth { agent, priority: 5, tasks: n + 1, oldest_age_seconds: Some(n as f64) })
-            .collect();
-        metrics.scraped().queue(&depths);
-        let text = metrics.render();
-        assert!(text.contains(r#"bloom_queue_tasks{agent="agent-59",priority="normal"} 60"#));
-        assert!(!text.contains(r#"agent="agent-3""#));
-        // 1 + 2 + … + 10
-        assert!(text.contains(r#"bloom_queue_tasks{agent="_other",priority="normal"} 55"#), "{text}");
-        assert!(text.contains(r#"bloom_queue_oldest_age_seconds{agent="_other",priority="normal"} 9"#), "{text}");
-        metrics.scraped().queue(&[]);
-        assert!(!metrics.render().contains("agent-59"), "an empty queue leaves no series behind");
-    }
 }

@@ -183,3 +183,31 @@ fn fullest_agents<'a>(depths: &[QueueDepth<'a>]) -> BTreeSet<&'a str> {
     agents.sort_by_key(|(_, tasks)| std::cmp::Reverse(*tasks));
     agents.into_iter().take(MAX_AGENTS).map(|(agent, _)| agent).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use prometheus::{Registry, TextEncoder};
+
+    use super::*;
+
+    #[test]
+    fn the_queue_shows_the_fullest_agents_and_one_rest() {
+        let registry = Registry::new();
+        let scraped = Scraped::new(&Families(&registry)).unwrap();
+        let render = || TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+        let names: Vec<String> = (0..60).map(|n| format!("agent-{n}")).collect();
+        let depths: Vec<QueueDepth<'_>> = (0_i64..)
+            .zip(&names)
+            .map(|(n, agent)| QueueDepth { agent, priority: 5, tasks: n + 1, oldest_age_seconds: Some(n as f64) })
+            .collect();
+        scraped.queue(&depths);
+        let text = render();
+        assert!(text.contains(r#"bloom_queue_tasks{agent="agent-59",priority="normal"} 60"#));
+        assert!(!text.contains(r#"agent="agent-3""#));
+        // 1 + 2 + … + 10
+        assert!(text.contains(r#"bloom_queue_tasks{agent="_other",priority="normal"} 55"#), "{text}");
+        assert!(text.contains(r#"bloom_queue_oldest_age_seconds{agent="_other",priority="normal"} 9"#), "{text}");
+        scraped.queue(&[]);
+        assert!(!render().contains("agent-59"), "an empty queue leaves no series behind");
+    }
+}
