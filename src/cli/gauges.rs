@@ -37,8 +37,10 @@ fn set(scraped: &Scraped, engine: &Engine, store: &Store, membridge: &Membridge)
         }
     }
     scraped.workers(workers, free_slots);
-    let state = membridge.state();
-    scraped.membridge(state.connected, state.consecutive_failures, state.last_success);
+    if membridge.is_configured() {
+        let state = membridge.state();
+        scraped.membridge(state.connected, state.consecutive_failures, state.last_success);
+    }
     let pool = store.pool_figures();
     scraped.connections(pool.size as usize, pool.idle as usize);
 }

@@ -9,6 +9,7 @@ mod bench;
 mod config_check;
 mod database;
 mod dev;
+mod disks;
 mod doctor;
 mod files;
 mod gauges;

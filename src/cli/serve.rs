@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use url::Host;
 
-use super::{announce, backup, database, files, gauges, signals};
+use super::{announce, backup, database, disks, files, gauges, signals};
 use bloom_commands::CommandError;
 use bloom_config::{self as config, Flags, Serve};
 use bloom_dispatch::{self as dispatch, Agents};
@@ -16,6 +16,7 @@ use bloom_http::{self as http, AppState, Keys};
 use bloom_membridge::{self as membridge, Membridge};
 use bloom_operator as operator;
 use bloom_reconcile as reconcile;
+use bloom_store::Store;
 use bloom_telemetry::{Log, Metrics, Traces};
 use bloom_tls::{Certificate, Tls};
 use bloom_worker as agent;
@@ -94,6 +95,7 @@ pub async fn run(
     engine.background.spawn(membridge::sync::workers(context, membridge.clone()));
     engine.background.spawn(membridge::sync::settings(engine.clone(), store.clone(), membridge.clone()));
     gauges::start(&engine, &store, &membridge, tls.clone(), &metrics);
+    engine.background.spawn(disks::follow(engine.clone(), directories(&settings, &store)));
     if let Some(schedule) = backup::Schedule::of(&settings) {
         engine.background.spawn(backup::keep_making(engine.clone(), store.clone(), schedule));
     }
@@ -201,6 +203,12 @@ fn reconcile_options(settings: &Serve) -> reconcile::ReconcileOptions {
 fn agent_options(settings: &Serve, own_url: &str) -> dispatch::DispatchOptions {
     let public_url = settings.public_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
     dispatch::DispatchOptions { key: settings.agent_key.clone(), public_url, own_url: own_url.to_owned() }
+}
+
+/// The directories whose disks are measured.
+fn directories(settings: &Serve, store: &Store) -> Vec<disks::Named> {
+    let named = [("data", store.directory()), ("backups", settings.backup_dir.clone())];
+    named.into_iter().filter_map(|(word, path)| Some((word, path?))).collect()
 }
 
 fn scheme(settings: &Serve) -> &'static str {

@@ -30,4 +30,11 @@ pub(super) fn measure(metrics: &Metrics, set: &WorkingSet) {
             metrics.used(&record.agent_slug, record.model.as_deref(), &usage);
         }
     }
+    for record in set.dirty.past_leases.iter().filter(|record| record.ended_at == set.now()) {
+        if let Some(Some(task)) = set.loaded.tasks.get(&record.task_id)
+            && let Some(failure) = task.failure.as_ref().filter(|failure| failure.at == set.now())
+        {
+            metrics.run_failed(failure.reason);
+        }
+    }
 }

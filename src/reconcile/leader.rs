@@ -85,7 +85,7 @@ pub(super) fn change(engine: &Engine, leadership: &Leadership, epoch: Option<i64
         return;
     }
     leadership.set(epoch);
-    engine.metrics.leader(epoch.is_some());
+    engine.metrics.leader(epoch);
     match epoch {
         Some(epoch) => tracing::info!(epoch, "this replica leads"),
         None => tracing::info!("this replica no longer leads"),

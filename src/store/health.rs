@@ -113,8 +113,13 @@ impl Health {
         }
     }
 
+    /// The directory of the database.
+    pub fn directory(&self) -> Option<&Path> {
+        self.files.as_ref()?.known[0].0.parent()
+    }
+
     fn has_free_space(&self) -> bool {
-        let Some(directory) = self.files.as_ref().and_then(|files| files.known[0].0.parent()) else { return true };
+        let Some(directory) = self.directory() else { return true };
         // If the free space is unknown, it does not keep the database unusable.
         rustix::fs::statvfs(directory).map_or(true, |disk| disk.f_bavail.saturating_mul(disk.f_frsize) >= MIN_FREE_BYTES)
     }

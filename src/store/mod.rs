@@ -45,6 +45,7 @@ mod usage;
 mod waiters;
 mod writer;
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -174,6 +175,11 @@ impl Store {
     /// The fault that prevents every write until the next start, if any.
     pub fn lasting_fault(&self) -> Option<Fault> {
         self.inner.health.lasting()
+    }
+
+    /// The directory of the SQLite database.
+    pub fn directory(&self) -> Option<PathBuf> {
+        self.inner.health.directory().map(Path::to_owned)
     }
 
     pub fn pool_figures(&self) -> PoolFigures {

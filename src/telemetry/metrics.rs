@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use prometheus::process_collector::ProcessCollector;
-use prometheus::{CounterVec, Error, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder};
+use prometheus::{
+    CounterVec, Error, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
+};
 
 use super::families::{Bounded, Families, MAX_AGENTS};
 use super::scrape::Scraped;
 use bloom_core::Ms;
-use bloom_core::task::Usage;
+use bloom_core::task::{Outcome, Reason, Usage};
 
 /// From half a millisecond to a minute: for requests, commits and reconcile runs.
 const FAST_SECONDS: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
@@ -44,13 +46,16 @@ struct Inner {
     pushes: IntCounterVec,
     assignment_seconds: Histogram,
     run_seconds: HistogramVec,
+    run_failures: IntCounterVec,
     reconcile_runs: IntCounterVec,
     reconcile_errors: IntCounterVec,
     reconcile_seconds: HistogramVec,
     leader: IntGauge,
+    leader_epoch: IntGauge,
     database_up: IntGauge,
-    kubernetes_up: IntGauge,
-    kubernetes_leader: IntGauge,
+    /// Without labels, and without a series on servers that have no operator. The same holds for `kubernetes_leader`.
+    kubernetes_up: IntGaugeVec,
+    kubernetes_leader: IntGaugeVec,
     kubernetes_writes: IntCounterVec,
     backup_interval: Gauge,
     backup_success: Gauge,
@@ -126,6 +131,7 @@ impl Metrics {
                 &["outcome"],
                 RUN_SECONDS,
             )?,
+            run_failures: f.counters("bloom_run_failures_total", "Attempts that failed, by reason.", &["reason"])?,
             reconcile_runs: f.counters("bloom_reconcile_runs_total", "Runs of a reconcile loop.", &["loop"])?,
             reconcile_errors: f.counters("bloom_reconcile_errors_total", "Runs of a reconcile loop that failed.", &["loop"])?,
             reconcile_seconds: f.histograms(
@@ -135,10 +141,18 @@ impl Metrics {
                 FAST_SECONDS,
             )?,
             leader: f.gauge("bloom_leader", "1 on the replica that leads, else 0.")?,
+            leader_epoch: f.gauge("bloom_leader_epoch", "Number of the leadership of the replica that leads; 0 on the others.")?,
             database_up: f.gauge("bloom_database_up", "1 while the database answers, else 0.")?,
-            kubernetes_up: f
-                .gauge("bloom_kubernetes_up", "1 while the Kubernetes API server answers, else 0; also 0 without the operator.")?,
-            kubernetes_leader: f.gauge("bloom_kubernetes_leader", "1 on the replica whose operator leads, else 0.")?,
+            kubernetes_up: f.gauges(
+                "bloom_kubernetes_up",
+                "1 while the Kubernetes API server answers, else 0; only on servers with the operator.",
+                &[],
+            )?,
+            kubernetes_leader: f.gauges(
+                "bloom_kubernetes_leader",
+                "1 on the replica whose operator leads, else 0; only on servers with the operator.",
+                &[],
+            )?,
             kubernetes_writes: f.counters(
                 "bloom_kubernetes_writes_total",
                 "Calls that change objects of Kubernetes, by kind of object, verb and outcome.",
@@ -159,6 +173,9 @@ impl Metrics {
             scraped: Scraped::new(&f)?,
             registry: registry.clone(),
         };
+        // From the first scrape on, because `increase` does not see the value with which a series begins.
+        Reason::ALL.iter().for_each(|reason| drop(inner.run_failures.with_label_values(&[reason.as_str()])));
+        Outcome::ALL.iter().for_each(|outcome| drop(inner.run_seconds.with_label_values(&[outcome.as_str()])));
         Ok(Self(Arc::new(inner)))
     }
 
@@ -226,6 +243,11 @@ impl Metrics {
         self.0.run_seconds.with_label_values(&[outcome]).observe(seconds);
     }
 
+    /// An attempt failed.
+    pub fn run_failed(&self, reason: Reason) {
+        self.0.run_failures.with_label_values(&[reason.as_str()]).inc();
+    }
+
     pub fn reconciled(&self, name: &str, seconds: f64, ok: bool) {
         self.0.reconcile_runs.with_label_values(&[name]).inc();
         self.0.reconcile_seconds.with_label_values(&[name]).observe(seconds);
@@ -233,8 +255,10 @@ impl Metrics {
         self.0.reconcile_errors.with_label_values(&[name]).inc_by(u64::from(!ok));
     }
 
-    pub fn leader(&self, is_leader: bool) {
-        self.0.leader.set(i64::from(is_leader));
+    /// `epoch`: the number of the leadership, if this replica leads.
+    pub fn leader(&self, epoch: Option<i64>) {
+        self.0.leader.set(i64::from(epoch.is_some()));
+        self.0.leader_epoch.set(epoch.unwrap_or(0));
     }
 
     pub fn database_up(&self, is_up: bool) {
@@ -243,8 +267,8 @@ impl Metrics {
 
     /// Whether the Kubernetes API server answers, and whether the operator of this replica leads.
     pub fn kubernetes(&self, is_up: bool, is_leader: bool) {
-        self.0.kubernetes_up.set(i64::from(is_up));
-        self.0.kubernetes_leader.set(i64::from(is_leader));
+        self.0.kubernetes_up.with_label_values::<&str>(&[]).set(i64::from(is_up));
+        self.0.kubernetes_leader.with_label_values::<&str>(&[]).set(i64::from(is_leader));
     }
 
     /// A call changed an object of Kubernetes, or failed to. `kind` and `verb` are fixed words.
@@ -252,9 +276,13 @@ impl Metrics {
         self.0.kubernetes_writes.with_label_values(&[kind, verb, if ok { "ok" } else { "error" }]).inc();
     }
 
-    /// Backups are made at this interval, and the newest one was begun then (ms since the epoch).
-    pub fn backups(&self, interval_seconds: f64, newest: Option<Ms>) {
-        self.0.backup_interval.set(interval_seconds);
+    /// Backups are made at this interval.
+    pub fn backups_every(&self, seconds: f64) {
+        self.0.backup_interval.set(seconds);
+    }
+
+    /// When the newest backup was begun (ms since the epoch).
+    pub fn newest_backup(&self, newest: Option<Ms>) {
         self.0.backup_success.set(newest.unwrap_or(0) as f64 / 1000.0);
     }
 
@@ -321,8 +349,10 @@ mod tests {
         metrics.assigned(0.01);
         metrics.run("success", 12.0);
         metrics.reconciled("expire", 0.001, false);
-        metrics.leader(true);
-        metrics.backups(86_400.0, Some(1_772_020_800_500));
+        metrics.run_failed(Reason::Auth);
+        metrics.leader(Some(7));
+        metrics.backups_every(86_400.0);
+        metrics.newest_backup(Some(1_772_020_800_500));
         metrics.backed_up(1.5, 4096);
         metrics.backup_failed();
         metrics.used("coder", None, &Usage { input_tokens: 3, output_tokens: 4, cost_usd: 0.5 });
@@ -342,6 +372,9 @@ mod tests {
             r#"bloom_push_total{outcome="accepted"} 1"#,
             r#"bloom_reconcile_errors_total{loop="expire"} 1"#,
             "bloom_leader 1",
+            "bloom_leader_epoch 7",
+            r#"bloom_run_failures_total{reason="auth"} 1"#,
+            r#"bloom_run_failures_total{reason="timeout"} 0"#,
             "bloom_backup_interval_seconds 86400",
             "bloom_backup_last_success_timestamp_seconds 1772020800.5",
             "bloom_backup_last_seconds 1.5",
@@ -359,24 +392,5 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} is missing in\n{text}");
         }
-    }
-
-    #[test]
-    fn the_queue_shows_the_fullest_agents_and_one_rest() {
-        let metrics = Metrics::new().unwrap();
-        let names: Vec<String> = (0..60).map(|n| format!("agent-{n}")).collect();
-        let depths: Vec<QueueDepth<'_>> = (0_i64..)
-            .zip(&names)
-            .map(|(n, agent)| QueueDepth { agent, priority: 5, tasks: n + 1, oldest_age_seconds: Some(n as f64) })
-            .collect();
-        metrics.scraped().queue(&depths);
-        let text = metrics.render();
-        assert!(text.contains(r#"bloom_queue_tasks{agent="agent-59",priority="normal"} 60"#));
-        assert!(!text.contains(r#"agent="agent-3""#));
-        // 1 + 2 + … + 10
-        assert!(text.contains(r#"bloom_queue_tasks{agent="_other",priority="normal"} 55"#), "{text}");
-        assert!(text.contains(r#"bloom_queue_oldest_age_seconds{agent="_other",priority="normal"} 9"#), "{text}");
-        metrics.scraped().queue(&[]);
-        assert!(!metrics.render().contains("agent-59"), "an empty queue leaves no series behind");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use prometheus::{Error, Gauge, GaugeVec, IntGauge, IntGaugeVec};
+use prometheus::{Error, GaugeVec, IntGauge, IntGaugeVec};
 
 use super::families::{Families, MAX_AGENTS, MAX_LABEL_BYTES, OTHER};
 use bloom_core::Ms;
@@ -34,10 +34,13 @@ pub struct Scraped {
     active_leases: IntGauge,
     workers: IntGaugeVec,
     free_slots: IntGauge,
-    membridge_up: IntGauge,
-    membridge_failures: IntGauge,
-    membridge_success: Gauge,
+    /// Without labels, and without a series on servers that have no control plane. The same holds for the next two.
+    membridge_up: IntGaugeVec,
+    membridge_failures: IntGaugeVec,
+    membridge_success: GaugeVec,
     connections: IntGaugeVec,
+    disk_free: IntGaugeVec,
+    disk_size: IntGaugeVec,
     /// Without labels, and without a series on servers that do not speak https.
     certificate_expiry: GaugeVec,
 }
@@ -54,12 +57,15 @@ impl Scraped {
             active_leases: f.gauge("bloom_active_leases", "Active leases.")?,
             workers: f.gauges("bloom_workers", "Workers by status.", &["status"])?,
             free_slots: f.gauge("bloom_worker_free_slots", "Free slots on workers that are online and take tasks.")?,
-            membridge_up: f.gauge("bloom_membridge_up", "1 if the control plane answered its last call, else 0.")?,
-            membridge_failures: f.gauge("bloom_membridge_consecutive_failures", "Failed calls to the control plane in a row.")?,
-            membridge_success: f.exact_gauge(
+            membridge_up: f.gauges("bloom_membridge_up", "1 if the control plane answered its last call, else 0.", &[])?,
+            membridge_failures: f.gauges("bloom_membridge_consecutive_failures", "Failed calls to the control plane in a row.", &[])?,
+            membridge_success: f.exact_gauges(
                 "bloom_membridge_last_success_timestamp_seconds",
                 "Time of the last successful call to the control plane; 0 = never.",
+                &[],
             )?,
+            disk_free: f.gauges("bloom_disk_free_bytes", "Bytes that the server may still write to a disk.", &["directory"])?,
+            disk_size: f.gauges("bloom_disk_size_bytes", "Size of a disk, without what is kept for root.", &["directory"])?,
             connections: f.gauges("bloom_database_connections", "Open database connections for reads, by state.", &["state"])?,
             certificate_expiry: f.exact_gauges(
                 "bloom_tls_certificate_expiry_timestamp_seconds",
@@ -131,9 +137,21 @@ impl Scraped {
     }
 
     pub fn membridge(&self, connected: bool, consecutive_failures: u32, last_success: Option<Ms>) {
-        self.membridge_up.set(i64::from(connected));
-        self.membridge_failures.set(i64::from(consecutive_failures));
-        self.membridge_success.set(last_success.unwrap_or(0) as f64 / 1000.0);
+        self.membridge_up.with_label_values::<&str>(&[]).set(i64::from(connected));
+        self.membridge_failures.with_label_values::<&str>(&[]).set(i64::from(consecutive_failures));
+        self.membridge_success.with_label_values::<&str>(&[]).set(last_success.unwrap_or(0) as f64 / 1000.0);
+    }
+
+    /// The disk of one of the server's directories, in bytes; `None`: it can't be read. `directory` is a fixed word.
+    pub fn disk(&self, directory: &str, free_and_size: Option<(u64, u64)>) {
+        let Some((free, size)) = free_and_size else {
+            // Fails only if there is no such series.
+            let _ = self.disk_free.remove_label_values(&[directory]);
+            let _ = self.disk_size.remove_label_values(&[directory]);
+            return;
+        };
+        self.disk_free.with_label_values(&[directory]).set(i64::try_from(free).unwrap_or(i64::MAX));
+        self.disk_size.with_label_values(&[directory]).set(i64::try_from(size).unwrap_or(i64::MAX));
     }
 
     pub fn connections(&self, open: usize, idle: usize) {
@@ -164,4 +182,32 @@ fn fullest_agents<'a>(depths: &[QueueDepth<'a>]) -> BTreeSet<&'a str> {
     let mut agents: Vec<(&str, i64)> = totals.into_iter().collect();
     agents.sort_by_key(|(_, tasks)| std::cmp::Reverse(*tasks));
     agents.into_iter().take(MAX_AGENTS).map(|(agent, _)| agent).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::{Registry, TextEncoder};
+
+    use super::*;
+
+    #[test]
+    fn the_queue_shows_the_fullest_agents_and_one_rest() {
+        let registry = Registry::new();
+        let scraped = Scraped::new(&Families(&registry)).unwrap();
+        let render = || TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+        let names: Vec<String> = (0..60).map(|n| format!("agent-{n}")).collect();
+        let depths: Vec<QueueDepth<'_>> = (0_i64..)
+            .zip(&names)
+            .map(|(n, agent)| QueueDepth { agent, priority: 5, tasks: n + 1, oldest_age_seconds: Some(n as f64) })
+            .collect();
+        scraped.queue(&depths);
+        let text = render();
+        assert!(text.contains(r#"bloom_queue_tasks{agent="agent-59",priority="normal"} 60"#));
+        assert!(!text.contains(r#"agent="agent-3""#));
+        // 1 + 2 + … + 10
+        assert!(text.contains(r#"bloom_queue_tasks{agent="_other",priority="normal"} 55"#), "{text}");
+        assert!(text.contains(r#"bloom_queue_oldest_age_seconds{agent="_other",priority="normal"} 9"#), "{text}");
+        scraped.queue(&[]);
+        assert!(!render().contains("agent-59"), "an empty queue leaves no series behind");
+    }
 }

@@ -14,6 +14,7 @@ mod crds;
 mod failures;
 mod leader;
 mod load;
+mod monitoring;
 mod objects;
 mod owners;
 mod plugin;

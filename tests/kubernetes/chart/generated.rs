@@ -36,6 +36,10 @@ fn generated_files_are_up_to_date() {
     }
     assert_eq!(files(&copies), files(&crds));
     keep(&chart().join("files/operator-rbac.yaml"), &text(&manifests.join("operator-rbac.yaml")));
+    for source in ["prometheus/rules.yaml", "grafana/dashboard.json"] {
+        let source = root().join("manifests").join(source);
+        keep(&chart().join("files").join(source.file_name().unwrap()), &text(&source));
+    }
     keep(&chart().join("README.md"), &readme());
     keep(&chart().join("Chart.yaml"), &head());
     keep(&manifests.join("crds.yaml"), &all);

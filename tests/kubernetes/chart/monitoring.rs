@@ -1,4 +1,5 @@
-//! Alerts and the dashboard: of metrics that exist, with a runbook for each alert, and each alert fires when it should and not before.
+//! Rules and the dashboard, as the chart installs them: of metrics that exist, with a runbook for each alert, and each alert fires when it should
+//! and not before, by given series. `monitoring` beside the chart's tests makes them fire by real causes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use super::{chart, rendered, root, text, the, yaml};
 use crate::support::janitor;
 
-/// All alerts of the chart, as an installation with all parts gets them.
+/// All rules of the chart.
 fn rule() -> Value {
     let objects = rendered("everything", &["--set-json", "prometheusRule.disabled=[]"]);
     the(&objects, "PrometheusRule").clone()
@@ -25,9 +26,10 @@ fn names(rule: &Value) -> BTreeSet<String> {
     alerts(rule).iter().map(|alert| alert["alert"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The names of the program's metrics in a text, without what Prometheus adds to those of histograms.
+/// The names of the program's metrics in a text, without what Prometheus adds to those of histograms. Names with colons are of recorded series.
 fn metrics(text: &str) -> BTreeSet<String> {
-    let words = text.split(|c: char| !(c.is_ascii_lowercase() || c == '_')).filter(|word| word.starts_with("bloom_") && word.len() > 6);
+    let words =
+        text.split(|c: char| !(c.is_ascii_lowercase() || c == '_' || c == ':')).filter(|word| word.starts_with("bloom_") && word.len() > 6);
     words.map(|word| ["_bucket", "_count", "_sum"].iter().find_map(|end| word.strip_suffix(end)).unwrap_or(word).to_owned()).collect()
 }
 
@@ -40,7 +42,7 @@ fn documented() -> BTreeSet<String> {
 #[test]
 fn alerts_and_dashboard_are_of_metrics_that_exist() {
     let known = documented();
-    for (file, least) in [("alerts.yaml", 15), ("dashboard.json", 25)] {
+    for (file, least) in [("rules.yaml", 20), ("dashboard.json", 25)] {
         let used = metrics(&text(&chart().join("files").join(file)));
         assert!(used.len() >= least, "{file}: {used:?}");
         let unknown: Vec<_> = used.difference(&known).collect();
@@ -48,30 +50,51 @@ fn alerts_and_dashboard_are_of_metrics_that_exist() {
     }
 }
 
+/// The sections of a runbook.
+const SECTIONS: [&str; 4] = ["Meaning", "What users see", "How to look", "What to do"];
+
 #[test]
 fn every_alert_has_a_runbook() {
-    let page = text(&root().join("docs/alerts.md"));
-    let sections: BTreeSet<String> = page.lines().filter_map(|line| line.strip_prefix("## ")).map(str::to_owned).collect();
+    let dir = root().join("docs/runbooks");
+    let files = fs::read_dir(&dir).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+    let pages: BTreeSet<String> =
+        files.filter_map(|file| file.strip_suffix(".md").map(str::to_owned)).filter(|page| page != "README").collect();
     let rule = rule();
-    assert_eq!(names(&rule), sections, "the sections of docs/alerts.md");
+    assert_eq!(names(&rule), pages, "the pages of docs/runbooks");
+    let index = text(&dir.join("README.md"));
     for alert in alerts(&rule) {
-        let name = alert["alert"].as_str().unwrap();
-        assert_eq!(alert["annotations"]["runbook_url"], format!("https://wiki.example.com/bloom/alerts#{}", name.to_lowercase()));
-        assert!(alert["annotations"]["summary"].is_string() && alert["annotations"]["description"].is_string(), "{name}");
-        assert!(["critical", "warning"].contains(&alert["labels"]["severity"].as_str().unwrap()), "{name}");
+        let (name, told) = (alert["alert"].as_str().unwrap(), &alert["annotations"]);
+        assert_eq!(told["runbook_url"], format!("https://wiki.example.com/bloom/runbooks/{name}.md"));
+        assert!(told["summary"].is_string() && told["description"].is_string(), "{name}");
+        let severity = alert["labels"]["severity"].as_str().unwrap();
+        assert!(["critical", "warning"].contains(&severity), "{name}");
+        assert!(index.contains(&format!("| [{name}]({name}.md) | {severity} |")), "{name}, {severity}, is in the index");
+        let page = text(&dir.join(format!("{name}.md")));
+        let sections: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+        assert!(page.starts_with(&format!("# {name}\n")) && sections == SECTIONS, "{name}: {sections:?}");
+    }
+    let shipped = yaml(&text(&root().join("manifests/prometheus/rules.yaml"))).remove(0);
+    for rule in shipped["groups"][0]["rules"].as_array().unwrap().iter().filter(|rule| rule["alert"].is_string()) {
+        assert_eq!(rule["annotations"]["runbook_url"], format!("docs/runbooks/{}.md", rule["alert"].as_str().unwrap()));
     }
 }
 
 #[test]
-fn alerts_are_those_of_the_parts_that_are_installed() {
-    let alerts_of = |set: &str, more: &[&str]| names(the(&rendered(set, more), "PrometheusRule"));
+fn rules_are_of_one_release_and_have_its_values() {
     let all = names(&rule());
-    let without =
-        |parts: &[&str]| all.iter().filter(|name| !parts.iter().any(|part| name.contains(part))).cloned().collect::<BTreeSet<_>>();
-    let on = "prometheusRule.enabled=true";
-    assert_eq!(alerts_of("default", &["--set", on]), without(&["Membridge"]));
-    assert_eq!(alerts_of("plain", &["--set", on]), without(&["Membridge", "Kubernetes"]));
-    assert_eq!(alerts_of("everything", &[]), without(&["BloomQueueOld"]), "an alert that is disabled");
+    let objects = rendered("everything", &[]);
+    let rule = the(&objects, "PrometheusRule");
+    let missing: Vec<_> = all.difference(&names(rule)).cloned().collect();
+    assert_eq!(missing, ["BloomQueueOld"], "an alert that is disabled");
+    let text = rule["spec"].to_string();
+    for one in rule["spec"]["groups"][0]["rules"].as_array().unwrap().iter().filter(|one| one["record"] != "bloom:queued") {
+        assert_eq!((&one["labels"]["namespace"], &one["labels"]["job"]), (&json!("here"), &json!("r-bloom")), "{one}");
+        assert!(!one["expr"].as_str().unwrap().contains("bloom-runtime"), "{one}");
+    }
+    assert!(text.contains(r#""expr":"vector(12.5)""#), "the limit of the cost");
+    let default = rendered("default", &["--set", "prometheusRule.enabled=true"]);
+    assert_eq!(names(the(&default, "PrometheusRule")), all);
+    assert!(the(&default, "PrometheusRule").to_string().contains(r#""expr":"vector(100)""#));
 }
 
 fn promtool(dir: &Path, arguments: &[&str]) {
