@@ -124,3 +124,41 @@ impl Table {
         Ok(format!("INSERT INTO {} ({}) SELECT {} FROM {}", self.name, names.join(", "), cells.join(", "), kind.json_rows(1)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bloom_test_support::{janitor, postgres, waiting::run};
+
+    use super::*;
+    use crate::{Store, StoreOptions};
+
+    async fn tables(url: String) -> Vec<Table> {
+        let store = Store::open(&StoreOptions { url, max_connections: 2 }).await.unwrap();
+        store.migrate().await.unwrap();
+        let mut conn = store.inner.target.surveyor().await.unwrap();
+        let sql = crate::dialect::Sql::new(|d| {
+            let kind = if d == Kind::Sqlite { "sqlite_master WHERE type = 'table'" } else { "pg_tables WHERE schemaname = 'public'" };
+            format!("SELECT CAST({} AS TEXT) FROM {kind}", if d == Kind::Sqlite { "name" } else { "tablename" })
+        });
+        let all: Vec<String> = all(&conn.fetch(&sql, Args::new()).await.unwrap(), |row| row.take()).unwrap();
+        let tables = read(&mut conn).await.unwrap();
+        conn.close().await;
+        store.close().await;
+        for name in all.iter().filter(|name| !name.starts_with("sqlite_")) {
+            let is_left_out = LEFT_OUT.contains(&name.as_str());
+            assert_ne!(tables.iter().any(|table| table.name == *name), is_left_out, "{name} is either moved or left out");
+        }
+        assert!(LEFT_OUT.iter().all(|name| all.iter().any(|table| table == name)), "those left out exist: {all:?}");
+        assert!(tables.iter().all(|table| !table.key.is_empty()), "without a key, the order of rows is by chance: {tables:?}");
+        tables
+    }
+
+    /// A file that one kind of database has written fits the other.
+    #[test]
+    fn both_databases_have_the_same_tables_in_the_same_order() {
+        run(async {
+            let sqlite = tables(format!("sqlite:{}", janitor::new_path("tables").join("bloom.db").display())).await;
+            assert_eq!(sqlite, tables(postgres::database()).await);
+        });
+    }
+}

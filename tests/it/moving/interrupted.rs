@@ -5,7 +5,6 @@ use std::process::Stdio;
 use sqlx::{Connection, PgConnection};
 
 use super::*;
-use crate::support::janitor;
 
 async fn file_of_many_tasks() -> (Server, PathBuf) {
     let server = Server::on(Database::Sqlite).start();
@@ -22,9 +21,8 @@ fn finishes(plan: &Plan, file: &Path) {
     let refused = plan.clone().start_in_vain();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(said.contains("was interrupted: repeat `bloom-runtime import` with the same file"), "{said}");
-    let (other, _) = (place().join("other"), ());
-    let told = fs::read_to_string(file).unwrap();
-    fs::write(&other, &told).unwrap();
+    let other = place().join("other");
+    fs::copy(file, &other).unwrap();
     does(plan, &["import", text(&other)]).ok();
     assert_same(file, &exported(plan));
 }
@@ -43,12 +41,9 @@ fn killed_on_postgresql() {
         direct::execute(&url, halt).await;
         let mut holder = PgConnection::connect(&url).await.unwrap();
         sqlx::query("SELECT pg_advisory_lock(1)").execute(&mut holder).await.unwrap();
-        let mut import = plan.command(&["import", text(&file)]);
-        let mut import = janitor::spawn({
-            import.stdout(Stdio::null()).stderr(Stdio::null());
-            import
-        })
-        .unwrap();
+        let mut command = plan.command(&["import", text(&file)]);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut import = janitor::spawn(command).unwrap();
         let mut looker = PgConnection::connect(&url).await.unwrap();
         let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = 1 \
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";

@@ -71,7 +71,6 @@ async fn work(api: &Api) -> Work {
     let lease = leased.lease_to(&worker).await;
     let queued = crew.task().with("idempotency_key", json!("once")).create().await;
     let dependent = crew.task().with("depends_on", json!([queued.id])).create().await;
-    api.post("keys", json!({ "name": "reader", "scope": "read" })).await.expect(201);
     api.post("queues/other/limit", json!({ "max_concurrency": 3 })).await.ok();
     let config = json!({ "membridge_server_url": "http://127.0.0.1:9", "admin_key": "0123456789abcdef" });
     api.post("config", config).await.ok();
@@ -87,7 +86,10 @@ fn from_one_kind_of_database_to_the_other_and_back() {
             let work = work(&server).await;
             let stats = server.get("stats").await.ok();
             server.stop();
+            let key = "INSERT INTO api_keys (name, digest, scope, created_at, created_by) VALUES ('reader', 'd1', 'read', 1, 'admin')";
+            direct::execute(&server.database_url(), key).await;
             let first = exported(server.plan());
+            assert!(fs::read_to_string(&first).unwrap().contains("[\"reader\",\"d1\",\"read\","));
             assert_eq!(fs::metadata(&first).unwrap().permissions().mode() & 0o777, 0o600);
             let there = imported(to, &first);
             let second = exported(&there);

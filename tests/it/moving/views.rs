@@ -102,7 +102,11 @@ fn they_show_what_the_api_shows_and_refuse_writes() {
         assert!(settings.contains(&json!({ "key": "membridge_server_url", "value": "http://127.0.0.1:9" })), "{settings:?}");
         for (view, columns) in VIEWS {
             let first = columns[0];
-            for write in [format!("DELETE FROM {view}"), format!("UPDATE {view} SET {first} = 'x'"), format!("INSERT INTO {view} ({first}) VALUES ('x')")] {
+            for write in [
+                format!("DELETE FROM {view}"),
+                format!("UPDATE {view} SET {first} = 'x'"),
+                format!("INSERT INTO {view} ({first}) VALUES ('x')"),
+            ] {
                 let refused = sqlx::query(AssertSqlSafe(write)).execute(&mut conn).await.unwrap_err().to_string();
                 assert!(refused.contains(&format!("documented.{view} can only be read; change it over the HTTP API")), "{refused}");
             }

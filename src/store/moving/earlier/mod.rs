@@ -11,8 +11,8 @@ mod tasks;
 
 use std::path::Path;
 
-use super::export::place;
 use super::Moved;
+use super::export::place;
 use crate::args::Args;
 use crate::dialect::statement;
 use crate::error::Error;
@@ -34,8 +34,7 @@ pub struct FromEarlier {
 
 /// How many rows that can't be taken are described.
 const REASONS: usize = 20;
-const TABLES: [&str; 7] =
-    ["workers", "llm_tasks", "leases", "llm_results", "runtime_artifacts", "audit_logs", "runtime_settings"];
+const TABLES: [&str; 7] = ["workers", "llm_tasks", "leases", "llm_results", "runtime_artifacts", "audit_logs", "runtime_settings"];
 
 statement!(SNAPSHOT, "BEGIN");
 statement!(MISSING, "SELECT name FROM unnest($1::text[]) AS name WHERE to_regclass(name) IS NULL");

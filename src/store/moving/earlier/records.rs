@@ -86,11 +86,16 @@ fn worker(row: &Fields) -> Field<Worker> {
 }
 
 pub(super) async fn leases(conn: &mut Conn, sink: &mut Sink<'_>) -> Result<(), Error> {
-    sink.take(conn, "leases", LEASES, |sink, row| match lease(row) {
+    sink.take(conn, "leases", LEASES, |sink, row| match of_task(sink, row).and_then(|()| lease(row)) {
         Err(why) => Ok(Err(why)),
         Ok(lease) => sink.add(&lease).map(Ok),
     })
     .await
+}
+
+fn of_task(sink: &Sink<'_>, row: &Fields) -> Field<()> {
+    let is_refused = sink.refused_tasks.contains(&row.text("task_id")?);
+    if is_refused { row.wrong("task_id", "is the id of a task that can't be taken") } else { Ok(()) }
 }
 
 fn lease(row: &Fields) -> Field<PastLease> {
@@ -119,7 +124,7 @@ fn lease(row: &Fields) -> Field<PastLease> {
 }
 
 pub(super) async fn results(conn: &mut Conn, sink: &mut Sink<'_>) -> Result<(), Error> {
-    sink.take(conn, "llm_results", RESULTS, |sink, row| match result(row) {
+    sink.take(conn, "llm_results", RESULTS, |sink, row| match of_task(sink, row).and_then(|()| result(row)) {
         Err(why) => Ok(Err(why)),
         Ok(result) => sink.add(&result).map(Ok),
     })
@@ -151,7 +156,9 @@ fn result(row: &Fields) -> Field<RunResult> {
     }
     let lease_id = lease.optional_uuid("id")?.map_or(Ok(Uuid::nil()), |id| Ok::<_, String>(timed(id, lease.time("started_at")?)))?;
     let of_metrics = |name: &str| {
-        metrics.optional_int(name, 0..=MAX_SAFE).or_else(|_| row.wrong("metrics", &format!("has a {name} that is not a whole number from 0")))
+        metrics
+            .optional_int(name, 0..=MAX_SAFE)
+            .or_else(|_| row.wrong("metrics", &format!("has a {name} that is not a whole number from 0")))
     };
     Ok(RunResult {
         id: timed(row.uuid("id")?, completed_at),

@@ -1,5 +1,6 @@
 //! Takes rows of the earlier runtime, as this program stores them.
 
+use std::collections::HashSet;
 use std::fs::File;
 
 use super::super::Moved;
@@ -25,6 +26,8 @@ pub(super) struct Sink<'f> {
     read: u64,
     tell: &'f mut dyn FnMut(Moved),
     done: FromEarlier,
+    /// The ids of tasks that are left out, as they are written there.
+    pub refused_tasks: HashSet<String>,
     /// For entries of the audit trail that are made here.
     pub ids: IdSource,
 }
@@ -33,7 +36,7 @@ impl<'f> Sink<'f> {
     pub fn new(file: &'f File, of: u64, tell: &'f mut dyn FnMut(Moved)) -> Result<Self, Error> {
         let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), std::process::id());
         let (out, ids) = (Writer::new(file, SCHEMA, 0)?, IdSource::new(wall_clock(), seed));
-        Ok(Self { out, table: "", of, read: 0, tell, done: FromEarlier::default(), ids })
+        Ok(Self { out, table: "", of, read: 0, tell, done: FromEarlier::default(), refused_tasks: HashSet::new(), ids })
     }
 
     pub fn add<'r, R: WriteRow<'r>>(&mut self, row: R) -> Result<(), Error> {

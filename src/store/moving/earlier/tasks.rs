@@ -29,7 +29,10 @@ const MAX_ATTEMPTS: std::ops::RangeInclusive<i64> = 1..=10;
 pub(super) async fn write(conn: &mut Conn, sink: &mut Sink<'_>) -> Result<(), Error> {
     // All rows of one table come together, so the tasks are read twice.
     sink.take(conn, "llm_tasks", TASKS, |sink, row| match task(row) {
-        Err(why) => Ok(Err(why)),
+        Err(why) => {
+            sink.refused_tasks.extend(row.text("id"));
+            Ok(Err(why))
+        }
         Ok((spec, _)) => sink.add(&spec).map(Ok),
     })
     .await?;
