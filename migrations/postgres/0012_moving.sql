@@ -22,7 +22,10 @@ CREATE FUNCTION create_documented_views() RETURNS void LANGUAGE plpgsql AS $view
 DECLARE
     view_name TEXT;
 BEGIN
-    CREATE SCHEMA IF NOT EXISTS documented;
+    -- IF NOT EXISTS would need the right to create schemas also if this one exists.
+    IF to_regnamespace('documented') IS NULL THEN
+        CREATE SCHEMA documented;
+    END IF;
 
     -- The time that an id of version 7 contains.
     CREATE OR REPLACE FUNCTION documented.time_of(id UUID) RETURNS BIGINT LANGUAGE sql IMMUTABLE AS
