@@ -57,6 +57,7 @@ pub async fn export(ExportArgs { file, force, from, skip_invalid, .. }: ExportAr
     }
     let queued = match done.queued_again {
         0 => String::new(),
+        1 => "1 task that a worker had will be queued again.\n".to_owned(),
         n => format!("{} tasks that workers had will be queued again.\n", with_commas(n)),
     };
     term::print(&format!("the earlier runtime exported to {}, {} rows\n{queued}", file.display(), with_commas(done.rows)))
