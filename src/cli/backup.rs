@@ -49,7 +49,7 @@ pub async fn make(BackupArgs { file, force, .. }: BackupArgs, settings: Serve) -
     let mut progress = Progress::of(" MiB");
     let options = database::options(&settings);
     let copied = Store::back_up_beside(&options, &file, force, |Copied { bytes, of }| progress.set(bytes / MIB, of / MIB));
-    let bytes = until_signal(copied, "interrupted; no backup was made").await?;
+    let bytes = signals::until(copied, "interrupted; no backup was made").await?;
     drop(progress);
     term::print(&format!("{} backed up to {}, {}\n", settings.shown_database_url(), file.display(), mib(bytes)))
 }
@@ -68,7 +68,7 @@ pub async fn restore(RestoreArgs { file, force, .. }: RestoreArgs, settings: Ser
     let mut progress = Progress::of(" MiB");
     let options = database::options(&settings);
     let restored = Store::restore(&options, &file, force, |Copied { bytes, of }| progress.set(bytes / MIB, of / MIB));
-    let restored = until_signal(restored, "interrupted; the database was not changed").await?;
+    let restored = signals::until(restored, "interrupted; the database was not changed").await?;
     drop(progress);
     let kept = restored
         .replaced
@@ -81,16 +81,6 @@ pub async fn restore(RestoreArgs { file, force, .. }: RestoreArgs, settings: Ser
         mib(restored.bytes),
         kept.unwrap_or_default()
     ))
-}
-
-/// The work is dropped at a signal, and then leaves nothing behind.
-async fn until_signal<T>(work: impl Future<Output = Result<T, bloom_store::Error>>, message: &str) -> Result<T, CommandError> {
-    let signal = signals::listen()?;
-    tokio::select! {
-        biased;
-        done = work => done.map_err(|error| error.to_string().into()),
-        () = signal.cancelled() => Err(CommandError::interrupted(message)),
-    }
 }
 
 /// For a shell.

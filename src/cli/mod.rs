@@ -14,6 +14,7 @@ mod doctor;
 mod files;
 mod gauges;
 mod hints;
+mod moving;
 mod serve;
 mod signals;
 
@@ -83,6 +84,17 @@ enum Command {
     /// The backup is checked first: that it is sound, and that this program can work with it. A database that is there is not overwritten:
     /// with --force, it is kept beside the new one, and the message says under which name.
     Restore(backup::RestoreArgs),
+    /// Write everything that is stored into a file, from SQLite or PostgreSQL, also while servers run
+    ///
+    /// `import` reads the file into a database of either kind, so the two commands move an installation from one to the other. Run it with
+    /// the flags and the environment of the server. With --from, it reads the database of the earlier runtime instead, whose tables are
+    /// llm_tasks, leases, workers, runtime_artifacts, llm_results, audit_logs and runtime_settings.
+    Export(moving::ExportArgs),
+    /// Read a file of `export` into an empty database, while no server runs
+    ///
+    /// Run it with the flags and the environment of the server. The whole file is checked first. An import that was interrupted goes on
+    /// when it is repeated, and a second import of the same file changes nothing.
+    Import(moving::ImportArgs),
     /// Print the OpenAPI description of the HTTP API as JSON
     Openapi,
     /// Print the manifests of the Kubernetes custom resources
@@ -197,6 +209,8 @@ pub fn run() -> ExitCode {
         Command::Client(command) => block_on(bloom_commands::run(command)),
         Command::Backup(args) => settings(&args.server).and_then(|settings| block_on(backup::make(args, settings))),
         Command::Restore(args) => settings(&args.server).and_then(|settings| block_on(backup::restore(args, settings))),
+        Command::Export(args) => settings(&args.server).and_then(|settings| block_on(moving::export(args, settings))),
+        Command::Import(args) => settings(&args.server).and_then(|settings| block_on(moving::import(args, settings))),
         Command::Openapi => openapi(),
         Command::Crds { dir } => crds(dir.as_deref()),
         Command::Config { action: ConfigCommand::Check { server, output } } => config_check::run(&server.flags, output),

@@ -76,6 +76,7 @@ pub async fn run(
         tracing::info!(migration = name, "a migration was applied");
     }
     database::unlocked(&settings, || store.read_tables()).await?;
+    database::unlocked(&settings, || store.refuse_unfinished_import()).await?;
     let options = engine::EngineOptions {
         session_wait_ms: settings.session_wait_ms,
         worker_offline_after_ms: settings.worker_offline_after_ms,

@@ -47,3 +47,13 @@ async fn next(terminate: &mut Signal, interrupt: &mut Signal) -> i32 {
         _ = interrupt.recv() => SignalKind::interrupt().as_raw_value(),
     }
 }
+
+/// Does work that may be dropped at a signal.
+pub async fn until<T>(work: impl Future<Output = Result<T, bloom_store::Error>>, message: &str) -> Result<T, CommandError> {
+    let signal = listen()?;
+    tokio::select! {
+        biased;
+        done = work => done.map_err(|error| error.to_string().into()),
+        () = signal.cancelled() => Err(CommandError::interrupted(message)),
+    }
+}

@@ -41,7 +41,7 @@ use contexts::ContextCommand;
 pub use error::CommandError;
 use key::KeyCommand;
 pub use key_file::read_key;
-pub use progress::Progress;
+pub use progress::{Progress, number as with_commas};
 use queue::QueueCommand;
 use records::{LeaseCommand, UsageArgs};
 use show::Shown;

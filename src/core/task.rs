@@ -252,6 +252,8 @@ pub struct TaskState {
     pub labels: Option<BTreeMap<String, String>>,
     /// A client has suspended the task: while it is queued, no worker gets it.
     pub suspend: bool,
+    /// When it was created, if its id does not contain that: a task that was imported with an id of another program.
+    pub made_at: Option<Ms>,
 }
 
 /// The maximum number of attempts that are given back for one task; after that, the task is dead.
@@ -296,11 +298,12 @@ impl TaskState {
             event_seq: -1,
             labels: None,
             suspend: spec.suspend,
+            made_at: None,
         }
     }
 
     pub fn created_at(&self) -> Ms {
-        created_at(self.id)
+        self.made_at.unwrap_or_else(|| created_at(self.id))
     }
 
     pub fn labels<'a>(&'a self, spec: &'a TaskSpec) -> &'a BTreeMap<String, String> {

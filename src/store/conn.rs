@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::TryStreamExt as _;
 use sqlx::pool::{PoolConnection, PoolOptions};
 use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
@@ -27,6 +28,8 @@ pub(super) fn pool_options<Db: Database>(connections: u32) -> PoolOptions<Db> {
 /// retries, and the connection is dropped with its statement.
 const WRITER_ANSWERS: Duration = Duration::from_secs(10);
 const READER_ANSWERS: Duration = Duration::from_secs(25);
+/// Before it returns the first row of a whole table, PostgreSQL may have to sort it.
+const FIRST_ROW: Duration = Duration::from_secs(600);
 
 async fn answer<T>(limit: Duration, statement: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Error> {
     match tokio::time::timeout(limit, statement).await {
@@ -82,6 +85,26 @@ impl Conn {
                 rows(answer(WRITER_ANSWERS, query.fetch_all(conn)).await?, Row::Postgres)
             }
         })
+    }
+
+    /// Reads the rows of a text that consists of fixed parts one by one, however many there are.
+    pub async fn each(&mut self, text: String, mut row: impl FnMut(Row) -> Result<(), Error>) -> Result<(), Error> {
+        let text = AssertSqlSafe(text).into_sql_str();
+        match self {
+            Self::Sqlite { conn, health, .. } => {
+                let mut rows = sqlx::query(text).fetch(conn);
+                while let Some(next) = recorded(health, rows.try_next().await)? {
+                    row(Row::Sqlite(next))?;
+                }
+            }
+            Self::Postgres(conn) => {
+                let mut rows = sqlx::query(text).fetch(conn);
+                while let Some(next) = answer(FIRST_ROW, rows.try_next()).await? {
+                    row(Row::Postgres(next))?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Returns the number of rows that were changed.

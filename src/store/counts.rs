@@ -37,7 +37,7 @@ statement!(
 );
 // The stored counts, and the counts of the tasks, page by page; leases are those that the stored tasks ever had. A page is small enough
 // to be grouped in little memory.
-statement!(KEPT, |d| "{}", kept(d));
+statement!(pub(super) KEPT, |d| "{}", kept(d));
 const RECOUNT_STEP: i64 = 20_000;
 statement!(RECOUNT_TO, |_d| "SELECT id FROM task_state WHERE id > $1 ORDER BY id LIMIT 1 OFFSET {RECOUNT_STEP}");
 statement!(
@@ -151,6 +151,14 @@ pub(super) async fn compact(conn: &mut Conn) -> Result<u64, Error> {
     if compacted.is_empty() {
         return Ok(0);
     }
+    add(conn, &sum).await?;
+    let rows = Bulk::of(compacted.into_iter().map(|(lane, n)| LanePosition { lane, n }));
+    conn.execute(&SET_COMPACTED, Args::new().bulk(rows)).await?;
+    Ok(batches)
+}
+
+/// Adds to the base.
+pub(super) async fn add(conn: &mut Conn, sum: &CountDeltas) -> Result<(), Error> {
     let tasks = sum.tasks.iter().map(|((agent_slug, priority, status), n)| Count {
         agent_slug,
         priority: *priority,
@@ -163,7 +171,5 @@ pub(super) async fn compact(conn: &mut Conn) -> Result<u64, Error> {
         conn.execute(&ADD, Args::new().bulk(rows)).await?;
         conn.execute(&DROP_ZEROS, Args::new()).await?;
     }
-    let rows = Bulk::of(compacted.into_iter().map(|(lane, n)| LanePosition { lane, n }));
-    conn.execute(&SET_COMPACTED, Args::new().bulk(rows)).await?;
-    Ok(batches)
+    Ok(())
 }

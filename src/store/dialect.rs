@@ -60,6 +60,22 @@ impl Kind {
         self.advisory_lock(0x62_6c6f_6f6d_6b65, false)
     }
 
+    /// An expression that takes the lock of an import for this connection, and tells whether it did. An SQLite file has a lock of its own.
+    pub(super) fn try_lock_import(self) -> &'static str {
+        match self {
+            Self::Sqlite => "true",
+            Self::Postgres => "pg_try_advisory_lock(27697873)",
+        }
+    }
+
+    /// Removes all rows of a table.
+    pub(super) fn empty(self, table: &str) -> String {
+        match self {
+            Self::Sqlite => format!("DELETE FROM {table}"),
+            Self::Postgres => format!("TRUNCATE {table}"),
+        }
+    }
+
     /// `lock` is any number that nothing else in the database uses.
     fn advisory_lock(self, lock: i64, is_shared: bool) -> String {
         match self {
@@ -110,6 +126,22 @@ impl Kind {
                 format!("(SELECT {} FROM jsonb_each(${param})) AS v", cells.join(", "))
             }
             Self::Postgres => format!("unnest(${param}::{}[]) AS v", ty.postgres),
+        }
+    }
+
+    /// A source of JSON values, named `value`: those of the JSON list in `$param`.
+    pub(super) fn json_rows(self, param: usize) -> String {
+        match self {
+            Self::Sqlite => format!("json_each(${param})"),
+            Self::Postgres => format!("json_array_elements(${param}::json)"),
+        }
+    }
+
+    /// The cell at this place of the JSON list `value`.
+    pub(super) fn json_cell(self, at: usize, ty: Type) -> String {
+        match self {
+            Self::Sqlite => cell(&format!("value->>{at}"), ty),
+            Self::Postgres => format!("(value->>{at})::{}", pg_type(ty)),
         }
     }
 

@@ -61,7 +61,7 @@ pub(super) struct Schema {
 impl Schema {
     /// Whether this program can work with the database, once its own migrations are applied.
     pub fn check(&self) -> Result<(), Error> {
-        let newest = self.known.keys().last().copied().unwrap_or_default();
+        let newest = self.newest_known();
         let is_newer = self.applied.keys().any(|version| !self.known.contains_key(version));
         if is_newer && newest < self.compatible_since {
             return Err(Error::Setup(format!(
@@ -71,6 +71,16 @@ impl Schema {
             )));
         }
         Ok(())
+    }
+
+    /// Whether no migration was applied yet.
+    pub fn is_empty(&self) -> bool {
+        self.applied.is_empty()
+    }
+
+    /// The newest migration that this program knows.
+    pub fn newest_known(&self) -> i64 {
+        self.known.keys().last().copied().unwrap_or_default()
     }
 
     /// This program's migrations, and those that a newer one has applied; oldest first.
@@ -180,7 +190,7 @@ impl Store {
         self.control().fetch(&READ_TABLES, Args::new()).await.map(drop)
     }
 
-    async fn schema(&self) -> Result<Schema, Error> {
+    pub(super) async fn schema(&self) -> Result<Schema, Error> {
         Schema::read(self.pool()).await
     }
 }

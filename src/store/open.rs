@@ -205,6 +205,32 @@ pub(super) async fn beside(options: &StoreOptions) -> Result<Option<Pool>, Error
     Ok(Some(Pool::Sqlite(pool, Arc::default())))
 }
 
+/// A connection for reading everything in one transaction, without the lock of an SQLite file. `None`: there is no such file.
+pub(super) async fn snapshot(options: &StoreOptions) -> Result<Option<Conn>, Error> {
+    if is_postgres(&options.url) {
+        return Ok(Some(postgres_snapshot(postgres_options(&options.url)?.options([("enable_seqscan", "on")])).await?));
+    }
+    let Some(path) = sqlite_path(&options.url).filter(|path| path.is_file()) else { return Ok(None) };
+    let options = SqliteConnectOptions::new().filename(path).busy_timeout(BUSY).pragma("query_only", "on").disable_statement_logging();
+    let conn = options.connect().await.map_err(|error| unusable(path, &error))?;
+    Ok(Some(Conn::sqlite(conn, Arc::default())))
+}
+
+/// As [`snapshot`], of a PostgreSQL database of another program.
+pub(super) async fn foreign_snapshot(url: &str) -> Result<Conn, Error> {
+    if !is_postgres(url) {
+        return Err(Error::Setup("the database to read must be PostgreSQL: write postgres://user:password@host:5432/database".into()));
+    }
+    let options = PgConnectOptions::from_str(url.trim())
+        .map_err(|_| Error::Setup("this is not a valid PostgreSQL URL; write postgres://user:password@host:5432/database".into()))?;
+    postgres_snapshot(options.application_name("bloom-runtime").disable_statement_logging()).await
+}
+
+async fn postgres_snapshot(options: PgConnectOptions) -> Result<Conn, Error> {
+    let options = options.options([("default_transaction_isolation", "repeatable read"), ("default_transaction_read_only", "on")]);
+    Ok(Conn::Postgres(connect(&options).await.map_err(|error| explain(error, &options))?))
+}
+
 async fn open_sqlite(path: &Path, max_connections: u32) -> Result<Opened, Error> {
     if path.as_os_str().is_empty() || path.starts_with(":memory:") {
         return Err(Error::Setup("DATABASE_URL needs a file, for example sqlite:/var/lib/bloom-runtime/bloom.db".into()));

@@ -24,7 +24,7 @@ row! {
 }
 
 row! {
-    pub(super) STATE: task_state as task_state_row_5 of task: TaskState {
+    pub(super) STATE: task_state as task_state_row_6 of task: TaskState {
         id, context_id, agent_slug;
         { let priority = task.priority; rank: rank(priority) }
         session, max_attempts, timeout_sec, exclusive_key, ttl_after_finished_sec, has_dependencies, revision, status, updated_at, attempts,
@@ -64,7 +64,7 @@ row! {
             output_tokens: usage.map(|u| u.output_tokens),
             cost_usd: usage.map(|u| u.cost_usd),
         }
-        finished_at, remove_at, event_count, event_seq, labels, suspend, namespace;
+        finished_at, remove_at, event_count, event_seq, labels, suspend, namespace, made_at;
     }
     read {
         priority: priority(rank),
@@ -113,6 +113,7 @@ pub(super) const STATE_FIXED: &[&str] = STATE.only(&[
     "ttl_after_finished_sec",
     "has_dependencies",
     "namespace",
+    "made_at",
 ]);
 /// The columns that a quiet change writes: a later expiry, more events, the flag that tasks wait. None of them is indexed. `check_at` is
 /// indexed, so if a quiet change moves it, the whole row is written.

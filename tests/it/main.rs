@@ -44,6 +44,7 @@ mod log_file;
 mod membridge;
 mod membridge_proxy;
 mod metrics;
+mod moving;
 mod open_files;
 mod openapi;
 mod picking;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bloom_core::cache::CacheRead;
-use bloom_core::ids::{TaskId, WorkerId, created_at};
+use bloom_core::ids::{TaskId, WorkerId, created_at, has_time};
 use bloom_core::task::TaskState;
 use bloom_database::{Database, FeedEntry, Result};
 use tokio::sync::Notify;
@@ -225,7 +225,7 @@ impl Feed {
         let mut after = None;
         loop {
             let page = self.database.active_tasks(after, PAGE as i64).await?;
-            let is_last = page.len() < PAGE || page.last().is_some_and(|task| created_at(task.id) > newest);
+            let is_last = page.len() < PAGE || page.last().is_some_and(|task| has_time(task.id) && created_at(task.id) > newest);
             after = page.last().map(|task| task.id);
             self.replica.lock().put_tasks(page.iter(), &read);
             if is_last {

@@ -7,7 +7,7 @@
 mod check;
 mod copy;
 mod directory;
-mod partial;
+pub(crate) mod partial;
 mod restore;
 
 pub use copy::Copied;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 
 /// A path with an ending behind its name.
-pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
+pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut path = path.as_os_str().to_owned();
     path.push(OsStr::new(ending));
     path.into()
@@ -24,7 +24,7 @@ pub(super) fn directory(path: &Path) -> &Path {
 }
 
 /// An empty file for its owner only, in the directory of the file that it will become. It is removed unless it gets its name.
-pub(super) struct Partial {
+pub(crate) struct Partial {
     path: PathBuf,
     /// Open until the end: closing it earlier would release SQLite's own locks on the file.
     file: File,
@@ -42,7 +42,7 @@ impl Partial {
         match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path) {
             Ok(file) => Ok(Self { path, file, is_placed: false }),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(Error::Setup(format!(
-                "{} exists: another backup is being written to it, or one was interrupted; if none runs, remove it",
+                "{} exists: another command is writing it, or one was interrupted; if none runs, remove it",
                 path.display()
             ))),
             Err(error) => {
@@ -53,6 +53,10 @@ impl Partial {
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    pub fn file(&self) -> &File {
+        &self.file
     }
 
     pub fn bytes(&self) -> u64 {

@@ -15,21 +15,21 @@ use crate::support::server::Plan;
 use crate::support::*;
 
 /// The outcome of a command: its exit code, and what it said on both streams.
-struct Said {
+pub struct Said {
     code: i32,
     text: String,
 }
 
 impl Said {
     #[track_caller]
-    fn ok(self) -> String {
+    pub fn ok(self) -> String {
         assert_eq!(self.code, 0, "{}", self.text);
         self.text
     }
 
     /// Expects a failure whose text has these words, and no panic.
     #[track_caller]
-    fn refuses(self, words: &[&str]) {
+    pub fn refuses(self, words: &[&str]) {
         assert!(self.code == 1 || self.code == 2, "{}: {}", self.code, self.text);
         for word in words {
             assert!(self.text.contains(word), "{word}: {}", self.text);
@@ -38,16 +38,16 @@ impl Said {
     }
 }
 
-fn said(output: Output) -> Said {
+pub fn said(output: Output) -> Said {
     let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
     Said { code: output.status.code().expect("an exit code"), text }
 }
 
-fn does(plan: &Plan, arguments: &[&str]) -> Said {
+pub fn does(plan: &Plan, arguments: &[&str]) -> Said {
     said(plan.command(arguments).output().expect("the program"))
 }
 
-fn text(path: &Path) -> &str {
+pub fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
 
@@ -60,7 +60,7 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 /// A new, empty directory.
-fn place() -> PathBuf {
+pub fn place() -> PathBuf {
     let directory = janitor::new_path("backups");
     fs::create_dir_all(&directory).unwrap();
     directory

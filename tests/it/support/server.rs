@@ -78,6 +78,18 @@ impl Plan {
         self
     }
 
+    /// `sqlite:…` or `postgres://…`, for reading the rows.
+    pub fn database_url(&self) -> String {
+        match self.env.get("DATABASE_URL") {
+            Some(url) => url.clone(),
+            None => {
+                let files = std::fs::read_dir(self.dir.join("data")).expect("the data directory").flatten();
+                let file = files.map(|file| file.path()).find(|path| path.extension().is_some_and(|end| end == "db"));
+                format!("sqlite:{}", file.expect("a database file").display())
+            }
+        }
+    }
+
     pub fn start(self) -> Server {
         let log = Arc::new(Mutex::new(String::new()));
         let (process, url) = start(&self, &log);
@@ -170,14 +182,7 @@ impl Server {
 
     /// `sqlite:…` or `postgres://…`, for reading the rows.
     pub fn database_url(&self) -> String {
-        match self.plan.env.get("DATABASE_URL") {
-            Some(url) => url.clone(),
-            None => {
-                let files = std::fs::read_dir(self.data_dir()).expect("the data directory").flatten();
-                let file = files.map(|file| file.path()).find(|path| path.extension().is_some_and(|end| end == "db"));
-                format!("sqlite:{}", file.expect("a database file").display())
-            }
-        }
+        self.plan.database_url()
     }
 
     pub fn is_postgres(&self) -> bool {

@@ -1,0 +1,105 @@
+//! Takes rows of the earlier runtime, as this program stores them.
+
+use std::collections::HashSet;
+use std::fs::File;
+
+use super::super::Moved;
+use super::super::export::TELL_EVERY;
+use super::super::file::Writer;
+use super::fields::Fields;
+use super::{FromEarlier, REASONS};
+use crate::cells::Row;
+use crate::clock::wall_clock;
+use crate::conn::Conn;
+use crate::error::Error;
+use crate::table::WriteRow;
+use bloom_core::ids::IdSource;
+
+/// The last migration that the rows written here need.
+const SCHEMA: i64 = 13;
+
+pub(super) struct Sink<'f> {
+    out: Writer<'f>,
+    /// The table of the rows that were written last.
+    table: &'static str,
+    of: u64,
+    read: u64,
+    tell: &'f mut dyn FnMut(Moved),
+    done: FromEarlier,
+    /// The ids of tasks that are left out, as they are written there.
+    pub refused_tasks: HashSet<String>,
+    /// For entries of the audit trail that are made here.
+    pub ids: IdSource,
+}
+
+impl<'f> Sink<'f> {
+    pub fn new(file: &'f File, of: u64, tell: &'f mut dyn FnMut(Moved)) -> Result<Self, Error> {
+        let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), std::process::id());
+        let (out, ids) = (Writer::new(file, SCHEMA, 0)?, IdSource::new(wall_clock(), seed));
+        Ok(Self { out, table: "", of, read: 0, tell, done: FromEarlier::default(), refused_tasks: HashSet::new(), ids })
+    }
+
+    pub fn add<'r, R: WriteRow<'r>>(&mut self, row: R) -> Result<(), Error> {
+        if self.table != R::ROW.name {
+            self.table = R::ROW.name;
+            self.out.section(self.table, R::ROW.columns.iter().map(|column| column.name.to_owned()).collect())?;
+        }
+        let mut cells = Vec::new();
+        row.cells(&mut cells);
+        self.out.row(&cells)
+    }
+
+    /// Reads the rows of a statement that returns one JSON object each, and gives them on. A row that it refuses is noted.
+    pub async fn take(
+        &mut self,
+        conn: &mut Conn,
+        table: &'static str,
+        sql: &str,
+        mut row: impl FnMut(&mut Self, &Fields) -> Result<Result<(), String>, Error>,
+    ) -> Result<(), Error> {
+        conn.each(sql.to_owned(), |found: Row| {
+            let text: String = found.cells().take()?;
+            let fields = Fields::read(table, &text)?;
+            if let Err(why) = row(self, &fields)? {
+                self.leave_out(why);
+            }
+            self.read += 1;
+            if self.read.is_multiple_of(TELL_EVERY) {
+                (self.tell)(Moved { rows: self.read, of: self.of.max(self.read) });
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// As [`take`](Self::take), of rows that were read before.
+    pub async fn take_silently(
+        &mut self,
+        conn: &mut Conn,
+        table: &'static str,
+        sql: &str,
+        mut row: impl FnMut(&mut Self, &Fields) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        conn.each(sql.to_owned(), |found: Row| {
+            let text: String = found.cells().take()?;
+            row(self, &Fields::read(table, &text)?)
+        })
+        .await
+    }
+
+    fn leave_out(&mut self, why: String) {
+        self.done.left_out += 1;
+        if self.done.reasons.len() < REASONS {
+            self.done.reasons.push(why);
+        }
+    }
+
+    pub fn note_queued_again(&mut self) {
+        self.done.queued_again += 1;
+    }
+
+    pub fn end(self) -> Result<FromEarlier, Error> {
+        let rows = self.out.end()?;
+        Ok(FromEarlier { rows, ..self.done })
+    }
+}

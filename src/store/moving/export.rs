@@ -1,0 +1,91 @@
+//! Writes a database to a file.
+
+use std::path::Path;
+
+use super::file::Writer;
+use super::{Moved, tables};
+use crate::args::Args;
+use crate::backup::partial::{Partial, beside};
+use crate::conn::Conn;
+use crate::counts::{self, Parts};
+use crate::dialect::statement;
+use crate::error::Error;
+use crate::migrate::Schema;
+use crate::open::{self, StoreOptions};
+use crate::{Store, one};
+
+/// After this many rows the caller learns how far it is.
+pub(super) const TELL_EVERY: u64 = 500;
+
+statement!(SNAPSHOT, "BEGIN");
+statement!(SCHEMA, "SELECT max(version) FROM _sqlx_migrations WHERE success");
+
+impl Store {
+    /// Writes everything that is stored to a file, in one read transaction, also beside the servers that use the database. The file is for
+    /// its owner only, and gets its name when it is complete. Returns the number of rows.
+    ///
+    /// # Errors
+    /// [`Error::Setup`] with what to do: there is no database, the file exists (unless it `replaces` it) or can't be written.
+    pub async fn export(options: &StoreOptions, to: &Path, replaces: bool, tell: impl FnMut(Moved)) -> Result<u64, Error> {
+        let file = place(to, replaces)?;
+        let none = || Error::Setup("there is no database yet: check DATABASE_URL or DATA_DIR".into());
+        let pool = open::beside(options).await?.ok_or_else(none)?;
+        let schema = Schema::read(&pool).await;
+        pool.close().await;
+        let schema = schema?;
+        schema.check()?;
+        if schema.is_empty() {
+            return Err(none());
+        }
+        let mut conn = open::snapshot(options).await?.ok_or_else(none)?;
+        let written = write(&mut conn, &file, tell).await;
+        conn.close().await;
+        let rows = written?;
+        file.sync().and_then(|()| still_free(to, replaces)).map_err(|error| Error::Setup(format!("{}: {error}", to.display())))?;
+        file.place(to)?;
+        Ok(rows)
+    }
+}
+
+/// The unfinished file for this name.
+pub(super) fn place(to: &Path, replaces: bool) -> Result<Partial, Error> {
+    if !replaces && to.symlink_metadata().is_ok() {
+        return Err(Error::Setup(format!("{} exists: choose another name, or give --force to replace it", to.display())));
+    }
+    Partial::create(beside(to, ".partial"), replaces)
+}
+
+fn still_free(to: &Path, replaces: bool) -> std::io::Result<()> {
+    if !replaces && to.symlink_metadata().is_ok() { Err(std::io::ErrorKind::AlreadyExists.into()) } else { Ok(()) }
+}
+
+async fn write(conn: &mut Conn, file: &Partial, mut tell: impl FnMut(Moved)) -> Result<u64, Error> {
+    conn.execute(&SNAPSHOT, Args::new()).await?;
+    let schema: i64 = one(&conn.fetch(&SCHEMA, Args::new()).await?, |row| row.take())?;
+    let leases = Parts::of(&conn.fetch(&counts::KEPT, Args::new()).await?)?.kept.leases;
+    let tables = tables::read(conn).await?;
+    let mut of = 0;
+    for table in &tables {
+        conn.each(format!("SELECT count(*) FROM {}", table.name), |row| {
+            of += u64::try_from(row.cells().take::<i64>()?).unwrap_or(0);
+            Ok(())
+        })
+        .await?;
+    }
+    let mut out = Writer::new(file.file(), schema, leases)?;
+    for table in &tables {
+        out.section(&table.name, table.column_names())?;
+        let mut cells = Vec::new();
+        conn.each(table.select(conn.kind()), |row| {
+            cells.clear();
+            table.read(&mut row.cells(), &mut cells)?;
+            out.row(&cells)?;
+            if out.rows().is_multiple_of(TELL_EVERY) {
+                tell(Moved { rows: out.rows(), of });
+            }
+            Ok(())
+        })
+        .await?;
+    }
+    out.end()
+}

@@ -1,0 +1,193 @@
+//! The file of an export: JSON lines, for either kind of database.
+//!
+//! ```text
+//! {"format":"bloom-runtime export","version":1,"schema":12,"leases":3}
+//! {"table":"settings","columns":["key","value"]}
+//! ["membridge_server_url","http://127.0.0.1:8000"]
+//! {"rows":1,"sha256":"…"}
+//! ```
+//!
+//! A line of a table begins its rows, one per line; a table may be begun again. Ids are 32 hexadecimal digits. The last line counts the rows
+//! and has the checksum of all lines before it, so that a file that was cut off or changed is noticed.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, BufWriter, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::cells::Value;
+use crate::error::Error;
+
+const FORMAT: &str = "bloom-runtime export";
+const VERSION: u32 = 1;
+/// No row is longer: its longest text has 16 MiB, of which each byte takes at most six.
+const MAX_LINE: u64 = 128 << 20;
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Head {
+    format: String,
+    version: u32,
+    /// The newest migration of the database.
+    pub schema: i64,
+    /// How many leases were ever given, also of tasks that were removed.
+    pub leases: i64,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Section {
+    pub table: String,
+    pub columns: Vec<String>,
+}
+
+#[derive(Deserialize, Serialize)]
+struct End {
+    rows: u64,
+    sha256: String,
+}
+
+fn unwritable(error: impl std::fmt::Display) -> Error {
+    Error::Setup(format!("the file can't be written: {error}; check that its disk has room and works"))
+}
+
+pub(super) struct Writer<'f> {
+    out: BufWriter<&'f File>,
+    hash: Sha256,
+    rows: u64,
+    line: String,
+}
+
+impl<'f> Writer<'f> {
+    pub fn new(file: &'f File, schema: i64, leases: i64) -> Result<Self, Error> {
+        let mut writer = Self { out: BufWriter::new(file), hash: Sha256::new(), rows: 0, line: String::new() };
+        writer.json(&Head { format: FORMAT.into(), version: VERSION, schema, leases })?;
+        Ok(writer)
+    }
+
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    pub fn section(&mut self, table: &str, columns: Vec<String>) -> Result<(), Error> {
+        self.json(&Section { table: table.into(), columns })
+    }
+
+    pub fn row(&mut self, cells: &[Value<'_>]) -> Result<(), Error> {
+        self.line.clear();
+        for (at, cell) in cells.iter().enumerate() {
+            self.line.push(if at == 0 { '[' } else { ',' });
+            cell.write_json(&mut self.line).map_err(unwritable)?;
+        }
+        self.line.push(']');
+        self.rows += 1;
+        self.write_line()
+    }
+
+    pub fn end(mut self) -> Result<u64, Error> {
+        let sha256 = hexadecimal(self.hash.clone());
+        self.json(&End { rows: self.rows, sha256 })?;
+        self.out.flush().map_err(unwritable)?;
+        Ok(self.rows)
+    }
+
+    fn json(&mut self, line: &impl Serialize) -> Result<(), Error> {
+        self.line = serde_json::to_string(line).map_err(unwritable)?;
+        self.write_line()
+    }
+
+    fn write_line(&mut self) -> Result<(), Error> {
+        self.line.push('\n');
+        self.hash.update(&self.line);
+        self.out.write_all(self.line.as_bytes()).map_err(unwritable)
+    }
+}
+
+fn hexadecimal(hash: Sha256) -> String {
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A line behind the first one.
+pub(super) enum Line {
+    Section(Section),
+    /// A JSON list with a cell for each column of the section.
+    Row(String),
+    /// The end, with the checksum of the file.
+    End(String),
+}
+
+/// Reads a file and checks it meanwhile; it is sound when its end was returned.
+pub(super) struct Reader {
+    path: PathBuf,
+    file: BufReader<File>,
+    hash: Sha256,
+    number: u64,
+    columns: usize,
+    rows: u64,
+    pub head: Head,
+}
+
+impl Reader {
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let file = File::open(path).map_err(|error| Error::Setup(format!("{} can't be read: {error}", path.display())))?;
+        let head = Head { format: String::new(), version: 0, schema: 0, leases: 0 };
+        let (hash, file) = (Sha256::new(), BufReader::with_capacity(1 << 18, file));
+        let mut reader = Self { path: path.into(), file, hash, number: 0, columns: 0, rows: 0, head };
+        let line = reader.line().unwrap_or_default().unwrap_or_default();
+        match serde_json::from_str::<Head>(&line) {
+            Ok(head) if head.format == FORMAT && head.version > VERSION => Err(Error::Setup(format!(
+                "{} was written by a newer program (format {}, this one reads {VERSION}): import it with that version",
+                path.display(),
+                head.version
+            ))),
+            Ok(head) if head.format == FORMAT => {
+                reader.head = head;
+                reader.hash.update(&line);
+                Ok(reader)
+            }
+            _ => Err(Error::Setup(format!("{} is no export: name a file that `bloom-runtime export` has written", path.display()))),
+        }
+    }
+
+    /// An error about the line that was read last.
+    pub fn wrong(&self, why: &str) -> Error {
+        Error::Setup(format!("line {} of {}: {why}; export it again", self.number, self.path.display()))
+    }
+
+    pub fn next(&mut self) -> Result<Line, Error> {
+        let Some(line) = self.line()? else { return Err(self.wrong("the file is cut off here")) };
+        if !line.ends_with('\n') {
+            return Err(self.wrong("the file is cut off here"));
+        }
+        if line.starts_with('[') {
+            let cells: Vec<IgnoredAny> = serde_json::from_str(&line).map_err(|_| self.wrong("it is no row"))?;
+            if cells.len() != self.columns || cells.is_empty() {
+                return Err(self.wrong("the row does not have the columns of its table"));
+            }
+            self.rows += 1;
+            self.hash.update(&line);
+            return Ok(Line::Row(line));
+        }
+        if let Ok(section) = serde_json::from_str::<Section>(&line) {
+            self.columns = section.columns.len();
+            self.hash.update(&line);
+            return Ok(Line::Section(section));
+        }
+        let end: End = serde_json::from_str(&line).map_err(|_| self.wrong("it is neither a row nor a table"))?;
+        if end.rows != self.rows || end.sha256 != hexadecimal(self.hash.clone()) {
+            return Err(self.wrong("the rows or the checksum differ: the file was changed"));
+        }
+        if self.line()?.is_some() {
+            return Err(self.wrong("there is more behind the end"));
+        }
+        Ok(Line::End(end.sha256))
+    }
+
+    fn line(&mut self) -> Result<Option<String>, Error> {
+        let mut line = String::new();
+        self.number += 1;
+        let read = self.file.by_ref().take(MAX_LINE).read_line(&mut line).map_err(|error| self.wrong(&error.to_string()))?;
+        Ok((read > 0).then_some(line))
+    }
+}
