@@ -21,7 +21,7 @@ const MAX_COMMITS: usize = 1024;
 /// What is to become a span, once the trace of its task is known.
 #[derive(Debug)]
 enum Part {
-    Assigned { task: TaskState, ready_at: Ms },
+    Assigned { task: Box<TaskState>, ready_at: Ms },
     Ended { lease: Box<PastLease>, attempt: i64, reason: Option<Reason>, status: Status },
 }
 
@@ -76,7 +76,7 @@ fn assigned(set: &WorkingSet) -> impl Iterator<Item = Part> {
     set.dirty.tasks.iter().filter_map(|id| {
         let task = set.loaded.tasks.get(id)?.as_ref()?;
         let is_new = task.status == Status::Leased && task.lease.as_ref()?.started_at == set.now();
-        is_new.then(|| Part::Assigned { ready_at: task.ready_at.unwrap_or_else(|| task.created_at()), task: task.clone() })
+        is_new.then(|| Part::Assigned { ready_at: task.ready_at.unwrap_or_else(|| task.created_at()), task: Box::new(task.clone()) })
     })
 }
 

@@ -98,6 +98,7 @@ fn task(row: &Fields) -> Field<(TaskSpec, TaskState)> {
         ttl_after_finished_sec: None,
         owner: None,
         suspend: false,
+        traceparent: None,
         object: None,
     };
     let state = state(row, &spec)?;
