@@ -74,20 +74,20 @@ pub fn explain(error: impl Into<Error>, settings: &Serve) -> CommandError {
     match error.into() {
         Error::Setup(text) => text,
         Error::Unavailable(text) => format!(
-            "the database {database} can't be reached: {text}\n\
+            "the database {database} can't be reached: {text}.\n\
              Check that it runs and that DATABASE_URL names the right host, port, user and database; or use an SQLite file instead: \
              --database-url sqlite:FILE"
         ),
         Error::Locked(text) => format!(
-            "the database {database} can't be read, because another transaction keeps a table locked: {text}\n\
+            "the database {database} can't be read, because another transaction keeps a table locked: {text}.\n\
              Wait until it ends, or find it in pg_locks and pg_stat_activity and end it: a migration, a maintenance job or an open session \
              of psql. Then start again."
         ),
         Error::Corrupt(text) => format!(
-            "the database {database} contains data that this program did not write: {text}\n\
+            "the database {database} contains data that this program did not write: {text}.\n\
              Check that DATABASE_URL names a database of bloom-runtime; restore it from a backup if it is damaged."
         ),
-        other => format!("the database {database} can't be used: {other}\nCheck DATABASE_URL and the rights of its user."),
+        other => format!("the database {database} can't be used: {other}.\nCheck DATABASE_URL and the rights of its user."),
     }
     .into()
 }

@@ -5,6 +5,7 @@ use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::error::Error;
+use super::open::is_there;
 
 /// Creates the directory and the file (for its owner only), and takes the lock.
 pub(super) fn prepare_file(path: &Path) -> Result<(LockFile, File), Error> {
@@ -34,6 +35,7 @@ pub(super) struct LockFile {
 impl LockFile {
     /// Creates the directory of the database too.
     pub(super) fn take(database: &Path) -> Result<Self, Error> {
+        is_there(database)?;
         if let Some(directory) = database.parent().filter(|d| !d.as_os_str().is_empty()) {
             std::fs::create_dir_all(directory).map_err(|error| {
                 let what = format!("cannot make the directory of {}: {error}", database.display());

@@ -147,10 +147,7 @@ fn explain(error: sqlx::Error, options: &PgConnectOptions) -> Error {
             "PostgreSQL at {server} refused the connection: {}; check user, password and database in DATABASE_URL",
             told(&error)
         )),
-        _ => Error::Unavailable(format!(
-            "no connection to PostgreSQL at {server} ({}); check DATABASE_URL and that the server runs",
-            told(&error)
-        )),
+        _ => Error::Unavailable(format!("no connection to PostgreSQL at {server} ({})", told(&error))),
     }
 }
 
@@ -190,6 +187,27 @@ pub(super) fn sqlite_file(options: &StoreOptions) -> Option<PathBuf> {
     sqlite_path(&options.url).map(Path::to_owned)
 }
 
+/// The SQLite file of this URL, if there is one.
+fn existing_file(url: &str) -> Result<Option<&Path>, Error> {
+    let Some(path) = sqlite_path(url) else { return Ok(None) };
+    Ok(is_there(path)?.then_some(path))
+}
+
+/// Whether the file of a database exists.
+///
+/// # Errors
+/// Something else has its name. A link is refused, because the lock and the log of the database are beside the file that it is called by:
+/// two processes that call one file by two names would damage it.
+pub(super) fn is_there(path: &Path) -> Result<bool, Error> {
+    let wrong = |what: &str| Err(Error::Setup(format!("the database {} is {what} in DATABASE_URL", path.display())));
+    match path.symlink_metadata() {
+        Err(_) => Ok(false),
+        Ok(found) if found.is_symlink() => wrong("a symbolic link: name the file that it leads to"),
+        Ok(found) if !found.is_file() => wrong("no regular file: name another file"),
+        Ok(_) => Ok(true),
+    }
+}
+
 /// A connection that only reads, without the lock of an SQLite file: also beside the server that uses it. `None`: there is no such file.
 pub(super) async fn beside(options: &StoreOptions) -> Result<Option<Pool>, Error> {
     if is_postgres(&options.url) {
@@ -198,7 +216,7 @@ pub(super) async fn beside(options: &StoreOptions) -> Result<Option<Pool>, Error
         let pool = pool_options(1).connect_lazy_with(options);
         return Ok(Some(Pool::Postgres(pool)));
     }
-    let Some(path) = sqlite_path(&options.url).filter(|path| path.is_file()) else { return Ok(None) };
+    let Some(path) = existing_file(&options.url)? else { return Ok(None) };
     refuse_other_program(path).await?;
     let options = SqliteConnectOptions::new().filename(path).busy_timeout(BUSY).pragma("query_only", "on").disable_statement_logging();
     let pool = pool_options(1).connect_lazy_with(options);
@@ -210,7 +228,7 @@ pub(super) async fn snapshot(options: &StoreOptions) -> Result<Option<Conn>, Err
     if is_postgres(&options.url) {
         return Ok(Some(postgres_snapshot(postgres_options(&options.url)?.options([("enable_seqscan", "on")])).await?));
     }
-    let Some(path) = sqlite_path(&options.url).filter(|path| path.is_file()) else { return Ok(None) };
+    let Some(path) = existing_file(&options.url)? else { return Ok(None) };
     let options = SqliteConnectOptions::new().filename(path).busy_timeout(BUSY).pragma("query_only", "on").disable_statement_logging();
     let conn = options.connect().await.map_err(|error| unusable(path, &error))?;
     Ok(Some(Conn::sqlite(conn, Arc::default())))

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{IsTerminal, stderr};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,7 +19,10 @@ pub enum LogFormat {
 }
 
 /// Libraries whose debug levels log network traffic, which may contain secrets, instead of events of tasks.
-const CHATTY: &str = "hyper=info,hyper_util=info,h2=info,reqwest=info,rustls=info,sqlx=info,tower=info";
+const CHATTY: &str = "hyper=info,hyper_util=info,h2=info,reqwest=info,sqlx=info,tower=info";
+
+/// Any client can cause its warnings, which name no address, with a handshake.
+const NOISY: &str = "rustls=error";
 
 /// The driver of PostgreSQL logs parameters of the URL that it does not know, with their values, which may be passwords.
 const SECRET: &str = "sqlx_postgres::options=off";
@@ -94,14 +97,17 @@ impl Log {
 }
 
 fn open(path: &Path) -> Result<File, String> {
+    if path.metadata().is_ok_and(|found| found.file_type().is_fifo()) {
+        // Opening it would wait for a reader, for ever perhaps.
+        return Err(format!("the log file {} is a pipe: name a regular file with --log-file or LOG_FILE", path.display()));
+    }
     let opened = File::options().append(true).create(true).mode(MODE).open(path);
     opened.map_err(|error| format!("the log file {} can't be opened: {error}; correct --log-file or LOG_FILE", path.display()))
 }
 
 fn filter(level: &str) -> Result<EnvFilter, String> {
     let fine = level.split(',').any(|part| matches!(part.trim().to_lowercase().as_str(), "debug" | "trace"));
-    let directives = if fine { format!("{CHATTY},{level}") } else { level.to_owned() };
-    let directives = format!("{directives},{SECRET}");
+    let directives = if fine { format!("{NOISY},{CHATTY},{level},{SECRET}") } else { format!("{NOISY},{level},{SECRET}") };
     EnvFilter::try_new(directives).map_err(|error| format!("log level {level:?} is not understood: {error}"))
 }
 
@@ -116,5 +122,6 @@ mod tests {
         assert!(shown("trace,sqlx=trace").contains("sqlx_postgres::options=off"));
         assert!(shown("debug").contains("hyper=info"));
         assert!(shown("debug,hyper=trace").contains("hyper=trace"));
+        assert!(shown("info").contains("rustls=error") && shown("debug,rustls=debug").contains("rustls=debug"));
     }
 }

@@ -72,6 +72,16 @@ fn mistakes_and_databases_that_are_away_are_wrong() {
     assert_eq!(code, 1);
     has(&all, "database", "wrong", "can't be reached");
     assert!(!format!("{all:?}").contains("secret"));
+    // What is no database is not taken for one that does not exist yet.
+    let place = tempfile::tempdir().unwrap();
+    let link = place.path().join("link.db");
+    std::os::unix::fs::symlink(place.path().join("bloom.db"), &link).unwrap();
+    for (path, what) in [(place.path(), "no regular file"), (&link, "a symbolic link")] {
+        let url = format!("sqlite:{}", path.display());
+        has(&found(&server, &[("DATABASE_URL", &url)]).1, "database", "wrong", what);
+        let refused = Server::on_url(&url).start_in_vain();
+        assert!(String::from_utf8_lossy(&refused.stderr).contains(what), "{refused:?}");
+    }
     // A file that does not exist yet is not made.
     let dir = janitor::new_path("doctor");
     let (_, all) = found(&server, &[("DATABASE_URL", &format!("sqlite:{}/none.db", dir.display()))]);

@@ -65,3 +65,19 @@ fn a_signal_without_a_file_ends_nothing() {
         .await;
     });
 }
+
+#[test]
+fn a_pipe_is_refused_and_holds_nothing_up() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let server = Server::on(Database::Sqlite).env("LOG_FILE", log.display()).start();
+        fs::remove_file(&log).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&log).status().unwrap().success());
+        janitor::signal(server.pid(), "HUP");
+        server.get("stats").await.ok();
+        assert!(server.stop().success());
+        let refused = Server::on(Database::Sqlite).env("LOG_FILE", log.display()).start_in_vain();
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("is a pipe: name a regular file"), "{refused:?}");
+    });
+}

@@ -68,7 +68,7 @@ fn refuse_target(database: &Path, to: &Path) -> Result<(), Error> {
 /// A connection to the database, also while a server uses it.
 async fn source(options: &StoreOptions) -> Result<SqliteConnection, Error> {
     let Some(path) = open::sqlite_file(options) else { return Err(not_sqlite()) };
-    if !path.is_file() {
+    if !open::is_there(&path)? {
         return Err(Error::Setup(format!("there is no database {}: check DATABASE_URL or DATA_DIR", path.display())));
     }
     open::refuse_other_program(&path).await?;
