@@ -5,7 +5,6 @@ use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::error::Error;
-use super::open::is_there;
 
 /// Creates the directory and the file (for its owner only), and takes the lock.
 pub(super) fn prepare_file(path: &Path) -> Result<(LockFile, File), Error> {
@@ -15,6 +14,21 @@ pub(super) fn prepare_file(path: &Path) -> Result<(LockFile, File), Error> {
     let lock = LockFile::take(path)?;
     let file = private_file(path).map_err(|e| fail("cannot open", e))?;
     Ok((lock, file))
+}
+
+/// Whether the file of a database exists.
+///
+/// # Errors
+/// Something else has its name. A link is refused, because the lock and the log of the database are beside the file that it is called by:
+/// two processes that call one file by two names would damage it.
+pub(super) fn is_there(path: &Path) -> Result<bool, Error> {
+    let wrong = |what: &str| Err(Error::Setup(format!("the database {} is {what} in DATABASE_URL", path.display())));
+    match path.symlink_metadata() {
+        Err(_) => Ok(false),
+        Ok(found) if found.is_symlink() => wrong("a symbolic link: name the file that it leads to"),
+        Ok(found) if !found.is_file() => wrong("no regular file: name another file"),
+        Ok(_) => Ok(true),
+    }
 }
 
 fn private_file(path: &Path) -> std::io::Result<File> {

@@ -14,7 +14,7 @@ use super::conn::{ACQUIRE, Conn, Pool, pool_options};
 use super::dialect::{Kind, statement};
 use super::error::{Error, told};
 use super::health::Health;
-use super::lock_file::{LockFile, prepare_file};
+use super::lock_file::{LockFile, is_there, prepare_file};
 
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
@@ -191,21 +191,6 @@ pub(super) fn sqlite_file(options: &StoreOptions) -> Option<PathBuf> {
 fn existing_file(url: &str) -> Result<Option<&Path>, Error> {
     let Some(path) = sqlite_path(url) else { return Ok(None) };
     Ok(is_there(path)?.then_some(path))
-}
-
-/// Whether the file of a database exists.
-///
-/// # Errors
-/// Something else has its name. A link is refused, because the lock and the log of the database are beside the file that it is called by:
-/// two processes that call one file by two names would damage it.
-pub(super) fn is_there(path: &Path) -> Result<bool, Error> {
-    let wrong = |what: &str| Err(Error::Setup(format!("the database {} is {what} in DATABASE_URL", path.display())));
-    match path.symlink_metadata() {
-        Err(_) => Ok(false),
-        Ok(found) if found.is_symlink() => wrong("a symbolic link: name the file that it leads to"),
-        Ok(found) if !found.is_file() => wrong("no regular file: name another file"),
-        Ok(_) => Ok(true),
-    }
 }
 
 /// A connection that only reads, without the lock of an SQLite file: also beside the server that uses it. `None`: there is no such file.

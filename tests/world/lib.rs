@@ -4,4 +4,5 @@
 pub mod history;
 pub mod memory;
 pub mod random;
+mod samples;
 pub mod world;

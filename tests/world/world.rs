@@ -4,17 +4,16 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use bloom_core::Ms;
-use bloom_core::audit::Actor;
-use bloom_core::command::{Choice, Claim, Command, Completion, Grace, Holder, Op, Operation, Rejection, Reply, RowKeys, WorkerChange};
+use bloom_core::command::{Choice, Claim, Command, Grace, Holder, Op, Operation, Rejection, Reply, RowKeys};
 use bloom_core::decide::decide;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId, created_at};
 use bloom_core::op;
-use bloom_core::task::{Format, Origin, Outcome, Parked, Session, Status, TaskSpec, TaskState};
+use bloom_core::task::{Origin, Outcome, Parked, Status, TaskSpec, TaskState};
 use bloom_core::wakeup::{Progress, Waiters, Wakeup};
-use bloom_core::worker::DispatchMode;
 use bloom_core::working_set::{Halt, Loaded, Slots, WorkingSet};
 
 use super::memory::Memory;
+pub use super::samples::{completion, registration, spec};
 
 pub const START: Ms = 1_700_000_000_000;
 pub const TTL_MS: i64 = 300_000;
@@ -65,66 +64,6 @@ pub struct Batch {
 
 pub fn world() -> World {
     World { db: Memory::default(), now: START, seed: 1, view: HashMap::new(), stale: false, crashing: false, strict: false, log: None }
-}
-
-pub fn spec(context: &str) -> TaskSpec {
-    TaskSpec {
-        id: TaskId::nil(),
-        context_id: context.into(),
-        agent_slug: "coder".into(),
-        prompt: "do it".into(),
-        context_hints: Vec::new(),
-        timeout_sec: 120,
-        budget: 0.0,
-        desired_format: Format::Text,
-        max_attempts: 3,
-        priority: 5,
-        not_before: None,
-        depends_on: Vec::new(),
-        exclusive_key: None,
-        idempotency_key: None,
-        labels: std::collections::BTreeMap::new(),
-        session: Session::Context,
-        model: None,
-        ttl_after_finished_sec: None,
-        owner: None,
-        suspend: false,
-        object: None,
-        traceparent: None,
-    }
-}
-
-pub fn completion(task: TaskId, lease: Option<LeaseId>, status: Outcome) -> Completion {
-    Completion {
-        task,
-        holder: Holder { lease, worker: None },
-        status,
-        output: (status == Outcome::Success).then(|| "done".into()),
-        error_message: (status == Outcome::Error).then(|| "it broke".into()),
-        duration_ms: 5,
-        tokens_used: None,
-        artifact_type: "LLM_RESULT".into(),
-        artifact_tags: Vec::new(),
-        reason: None,
-        retryable: false,
-        retry_at: None,
-        keep_attempt: false,
-        usage: None,
-        session_id: None,
-        model: None,
-    }
-}
-
-/// A worker with a URL and push dispatch. It can also claim or be named by lease calls.
-pub fn registration(name: &str, slots: i64) -> WorkerChange {
-    WorkerChange {
-        id: name.into(),
-        url: Some(format!("http://{name}")),
-        dispatch: Some(DispatchMode::Push),
-        max_concurrency: Some(slots),
-        actor: Actor::Api,
-        ..WorkerChange::default()
-    }
 }
 
 fn typed<O: Operation>(reply: Reply) -> O::Reply {

@@ -11,6 +11,7 @@ use super::check::{Depth, Interrupt, check};
 use super::partial::{DATABASE_FILES, Partial, beside, directory};
 use crate::Store;
 use crate::error::{Error, told};
+use crate::lock_file::is_there;
 use crate::open::{self, StoreOptions};
 
 /// How far a copy is.
@@ -68,7 +69,7 @@ fn refuse_target(database: &Path, to: &Path) -> Result<(), Error> {
 /// A connection to the database, also while a server uses it.
 async fn source(options: &StoreOptions) -> Result<SqliteConnection, Error> {
     let Some(path) = open::sqlite_file(options) else { return Err(not_sqlite()) };
-    if !open::is_there(&path)? {
+    if !is_there(&path)? {
         return Err(Error::Setup(format!("there is no database {}: check DATABASE_URL or DATA_DIR", path.display())));
     }
     open::refuse_other_program(&path).await?;

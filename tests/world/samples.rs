@@ -1,0 +1,67 @@
+//! What most tests create: a task, a worker, a completion.
+
+use bloom_core::audit::Actor;
+use bloom_core::command::{Completion, Holder, WorkerChange};
+use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::task::{Format, Outcome, Session, TaskSpec};
+use bloom_core::worker::DispatchMode;
+
+pub fn spec(context: &str) -> TaskSpec {
+    TaskSpec {
+        id: TaskId::nil(),
+        context_id: context.into(),
+        agent_slug: "coder".into(),
+        prompt: "do it".into(),
+        context_hints: Vec::new(),
+        timeout_sec: 120,
+        budget: 0.0,
+        desired_format: Format::Text,
+        max_attempts: 3,
+        priority: 5,
+        not_before: None,
+        depends_on: Vec::new(),
+        exclusive_key: None,
+        idempotency_key: None,
+        labels: std::collections::BTreeMap::new(),
+        session: Session::Context,
+        model: None,
+        ttl_after_finished_sec: None,
+        owner: None,
+        suspend: false,
+        object: None,
+        traceparent: None,
+    }
+}
+
+pub fn completion(task: TaskId, lease: Option<LeaseId>, status: Outcome) -> Completion {
+    Completion {
+        task,
+        holder: Holder { lease, worker: None },
+        status,
+        output: (status == Outcome::Success).then(|| "done".into()),
+        error_message: (status == Outcome::Error).then(|| "it broke".into()),
+        duration_ms: 5,
+        tokens_used: None,
+        artifact_type: "LLM_RESULT".into(),
+        artifact_tags: Vec::new(),
+        reason: None,
+        retryable: false,
+        retry_at: None,
+        keep_attempt: false,
+        usage: None,
+        session_id: None,
+        model: None,
+    }
+}
+
+/// A worker with a URL and push dispatch. It can also claim or be named by lease calls.
+pub fn registration(name: &str, slots: i64) -> WorkerChange {
+    WorkerChange {
+        id: name.into(),
+        url: Some(format!("http://{name}")),
+        dispatch: Some(DispatchMode::Push),
+        max_concurrency: Some(slots),
+        actor: Actor::Api,
+        ..WorkerChange::default()
+    }
+}
