@@ -46,7 +46,7 @@ pub async fn accounts_costs_and_failures(prometheus: &Prometheus) {
             task.reaches("dead").await;
         }
     };
-    ask("quota", "QUOTA").await;
+    let over_quota = ask("quota", "QUOTA").await;
     ask("refused", "REFUSED").await.reaches("failed").await;
     for _ in 0..2 {
         ask("working", "COSTS").await.reaches("completed").await;
@@ -57,6 +57,8 @@ pub async fn accounts_costs_and_failures(prometheus: &Prometheus) {
         prometheus.fires(JOB, "BloomAccountOutOfQuota"),
         prometheus.fires_while(JOB, "BloomRunsFail", fail),
     );
+    // Else it would exhaust the quota again as soon as that has reset.
+    over_quota.cancel().await.ok();
     // As its user does after a new login. The quota resets by itself: the shortest pause of an agent is a minute.
     refused.stop();
     refused.start_again();
