@@ -44,7 +44,7 @@ pub const CREATE: RoutePolicy = RoutePolicy::ADMIN.or_submit().begins_trace();
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks", operation_id = "createTask", tag = "tasks", request_body = NewTask,
     params(("Idempotency-Key" = Option<String>, Header, description = "As `idempotency_key` in the body, which takes precedence.", max_length = 255, example = "review-2026-02-25"),
-        ("traceparent" = Option<String>, Header, description = "The caller's span, as W3C Trace Context defines it, which becomes the parent in the trace of the task. If it is not valid, it is ignored.", max_length = 1024, example = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")),
+        ("traceparent" = Option<String>, Header, description = "The caller's span, as W3C Trace Context defines it, which becomes the parent in the trace of the task. If it is not valid, it is ignored.", example = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")),
     responses(
         (status = 201, description = "Created, and queued.", body = Task),
         (status = 200, description = "The task that was created first with this idempotency key.", body = Task),
