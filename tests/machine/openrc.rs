@@ -23,39 +23,6 @@ fn owner(machine: &Chroot, path: &str) -> (u32, u32) {
 }
 
 #[test]
-fn a_server_with_a_certificate_is_healthy() {
-    let machine = with_server(Installed::new());
-    // An RSA key, because this busybox does not know others; that of Alpine leaves TLS to a library.
-    let made = std::process::Command::new("openssl")
-        .args([
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            "/CN=bloom.example",
-        ])
-        .args(["-addext", "subjectAltName=DNS:bloom.example", "-keyout"])
-        .arg(machine.path("/etc/tls.key"))
-        .arg("-out")
-        .arg(machine.path("/etc/tls.pem"))
-        .output()
-        .unwrap();
-    assert!(made.status.success(), "{made:?}");
-    machine.sh("chown bloom-runtime /etc/tls.key").unwrap();
-    let settings = machine.read("/etc/bloom-runtime.toml");
-    let tls = "tls_cert_file = \"/etc/tls.pem\"\ntls_key_file = \"/etc/tls.key\"\n";
-    machine.write("/etc/bloom-runtime.toml", &format!("{settings}{tls}"));
-    machine.sh("rc-service bloom-runtime restart").unwrap();
-    machine.until(READY, |_| true);
-}
-
-#[test]
 fn the_server_is_started_watched_and_stopped() {
     let machine = with_server(Installed::new());
     let booted = machine.log();
