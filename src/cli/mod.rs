@@ -13,6 +13,7 @@ mod disks;
 mod doctor;
 mod files;
 mod gauges;
+mod healthcheck;
 mod hints;
 mod moving;
 mod serve;
@@ -113,8 +114,8 @@ enum Command {
     /// Look at everything that a server needs, and say what to do about what is not fine
     ///
     /// Run it on the machine of the server, as its user, with its flags and its environment, whether the server runs or not. It looks at the
-    /// settings, the database with its schema, disk, clock and open transactions, the scheduled backups, the running server, its keys, the control plane and the
-    /// workers, and changes nothing. Exits with 1 if the server can't do its work.
+    /// settings, the database with its schema, disk, clock and open transactions, the scheduled backups, the running server, its keys, the
+    /// control plane and the workers, and changes nothing. Exits with 1 if the server can't do its work.
     Doctor {
         #[command(flatten)]
         server: ServerArgs,
@@ -122,6 +123,11 @@ enum Command {
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
+    /// Ask the server on this machine whether it can serve requests: for services and containers
+    ///
+    /// Run it with the flags and the environment of the server. Exits with 1 if the server does not answer within 10 s or is not ready. It
+    /// does not check the certificate of the server, and sends no key.
+    Healthcheck(ServerArgs),
     /// Print completions for a shell
     ///
     /// They complete commands, flags and values, and the ids, workers, contexts and labels that the server has. bash, in ~/.bashrc:
@@ -215,6 +221,7 @@ pub fn run() -> ExitCode {
         Command::Crds { dir } => crds(dir.as_deref()),
         Command::Config { action: ConfigCommand::Check { server, output } } => config_check::run(&server.flags, output),
         Command::Doctor { server, output } => block_on(async move { doctor::run(&server.flags, output).await }),
+        Command::Healthcheck(args) => settings(&args).and_then(|settings| block_on(healthcheck::run(settings))),
         Command::Completions { shell } => completions(shell),
         Command::Man { dir } => man(&dir),
         Command::Bench(args) => block_on(async move { Ok(bench::run(&args).await?) }),

@@ -7,8 +7,8 @@ use kube::Error;
 use kube::core::Status;
 use tokio::time::timeout;
 
-/// Limit of one call. Watches have none.
-const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Limit of one call, as long as a busy API server may need. Watches have none.
+const CALL_LIMIT: Duration = Duration::from_secs(30);
 
 /// Counts writes by kind of object and verb.
 #[derive(Clone)]
@@ -26,7 +26,21 @@ impl Writes {
     /// # Errors
     /// Those of the call; it may have been executed all the same if it took too long.
     pub async fn make<T>(&self, kind: &'static str, verb: &'static str, call: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
-        let outcome = within_limit(call).await;
+        self.make_within(CALL_LIMIT, kind, verb, call).await
+    }
+
+    /// As `make`, with a time limit of the caller's.
+    ///
+    /// # Errors
+    /// As `make`.
+    pub async fn make_within<T>(
+        &self,
+        limit: Duration,
+        kind: &'static str,
+        verb: &'static str,
+        call: impl Future<Output = kube::Result<T>>,
+    ) -> kube::Result<T> {
+        let outcome = within(limit, call).await;
         self.metrics.kubernetes_write(kind, verb, outcome.is_ok());
         outcome
     }
@@ -37,8 +51,16 @@ impl Writes {
 /// # Errors
 /// Those of the call, and 504 if it took too long.
 pub async fn within_limit<T>(call: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
-    timeout(CALL_TIMEOUT, call).await.unwrap_or_else(|_| {
-        let message = format!("no answer within {} s", CALL_TIMEOUT.as_secs());
+    within(CALL_LIMIT, call).await
+}
+
+/// As `within_limit`, with a time limit of the caller's.
+///
+/// # Errors
+/// Those of the call, and 504 if it took too long.
+pub async fn within<T>(limit: Duration, call: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
+    timeout(limit, call).await.unwrap_or_else(|_| {
+        let message = format!("no answer within {} s", limit.as_secs());
         Err(Error::Api(Box::new(Status::failure(&message, "Timeout").with_code(504))))
     })
 }

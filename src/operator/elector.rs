@@ -11,7 +11,7 @@ use kube::Client;
 use kube::api::{Api, ObjectMeta, PostParams};
 use tokio::time::{Instant, sleep};
 
-use crate::api::{Writes, is_status, within_limit};
+use crate::api::{Writes, is_status, within};
 use crate::health::Health;
 
 const NAME: &str = "bloom-runtime";
@@ -20,6 +20,8 @@ const RENEW_EVERY: Duration = Duration::from_secs(5);
 /// A holder that could not renew for this long stops, before others may take over.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Limit of one call: a holder must be able to try twice before it gives up.
+const CALL_LIMIT: Duration = Duration::from_secs(5);
 
 pub struct Elector {
     leases: Api<Lease>,
@@ -63,10 +65,11 @@ impl Elector {
     }
 
     async fn try_acquire(&self, seen: &mut Option<Seen>) -> kube::Result<Option<Lease>> {
-        let Some(lease) = within_limit(self.leases.get_opt(NAME)).await? else {
+        let Some(lease) = within(CALL_LIMIT, self.leases.get_opt(NAME)).await? else {
             let metadata = ObjectMeta { name: Some(NAME.into()), ..ObjectMeta::default() };
             let lease = Lease { metadata, spec: Some(self.spec(None)) };
-            return self.writes.make("Lease", "create", self.leases.create(&PostParams::default(), &lease)).await.map(Some);
+            let (params, leases) = (PostParams::default(), &self.leases);
+            return self.writes.make_within(CALL_LIMIT, "Lease", "create", leases.create(&params, &lease)).await.map(Some);
         };
         let spec = lease.spec.clone().unwrap_or_default();
         let holder = spec.holder_identity.clone().unwrap_or_default();
@@ -126,7 +129,7 @@ impl Elector {
 
     /// Refused with 409 if somebody else has written the Lease since it was read.
     async fn replace(&self, lease: &Lease) -> kube::Result<Lease> {
-        self.writes.make("Lease", "update", self.leases.replace(NAME, &PostParams::default(), lease)).await
+        self.writes.make_within(CALL_LIMIT, "Lease", "update", self.leases.replace(NAME, &PostParams::default(), lease)).await
     }
 
     fn spec(&self, before: Option<&LeaseSpec>) -> LeaseSpec {

@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use super::backup::partial::remove_unfinished;
 use super::error::Error;
 
 /// Creates the directory and the file (for its owner only), and takes the lock.
@@ -12,6 +13,8 @@ pub(super) fn prepare_file(path: &Path) -> Result<(LockFile, File), Error> {
         Error::Setup(format!("{what} {}: {error}; check DATABASE_URL or DATA_DIR and its permissions", path.display()))
     };
     let lock = LockFile::take(path)?;
+    // It has the prompts of a whole backup, and nobody would look for it.
+    remove_unfinished(path);
     let file = private_file(path).map_err(|e| fail("cannot open", e))?;
     Ok((lock, file))
 }

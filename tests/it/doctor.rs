@@ -4,13 +4,14 @@ use serde_json::{Value, json};
 
 use crate::keys::{ADMIN, create, keyed};
 use crate::on_both;
+use crate::support::certificates::Authority;
+use crate::support::stub::{Reply, Stub};
 use crate::support::*;
 
 /// What `doctor` finds with the settings of the server and these: the exit code, and subject, state and text of each finding.
 fn found(server: &Server, more: &[(&str, &str)]) -> (i32, Vec<[String; 3]>) {
-    let port = reqwest::Url::parse(server.base()).unwrap().port().unwrap().to_string();
     let mut command = server.plan().command(&["doctor", "--output", "json"]);
-    let output = command.env("PORT", port).envs(more.iter().copied()).output().unwrap();
+    let output = command.env("PORT", port_of(server)).envs(more.iter().copied()).output().unwrap();
     let all: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
     let field = |one: &Value, name: &str| one[name].as_str().unwrap().to_owned();
     let all = all.as_array().unwrap().iter().map(|one| ["subject", "state", "text"].map(|name| field(one, name)));
@@ -87,4 +88,41 @@ fn mistakes_and_databases_that_are_away_are_wrong() {
     let (_, all) = found(&server, &[("DATABASE_URL", &format!("sqlite:{}/none.db", dir.display()))]);
     has(&all, "database", "fine", "does not exist yet");
     assert!(!dir.exists());
+}
+
+/// What `healthcheck` says with the settings of the server and this port: the exit code, and both streams.
+fn health_of(server: &Server, port: &str) -> (i32, String) {
+    let output = server.plan().command(&["healthcheck"]).env("PORT", port).output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code().unwrap(), String::from_utf8(said).unwrap())
+}
+
+fn port_of(server: &Server) -> String {
+    reqwest::Url::parse(server.base()).unwrap().port().unwrap().to_string()
+}
+
+#[test]
+fn the_health_of_a_server_is_an_exit_status() {
+    run(async {
+        // Its certificate is for another name than that of the loopback address.
+        let place = janitor::new_path("tls");
+        Authority::new().issue("bloom.example").install(&place);
+        let file = |name: &str| place.join(name).display().to_string();
+        let with_tls = Server::on(Database::Sqlite).env("TLS_CERT_FILE", file("tls.crt")).env("TLS_KEY_FILE", file("tls.key")).start();
+        for server in [keyed(Database::Sqlite), with_tls] {
+            let (code, said) = health_of(&server, &port_of(&server));
+            assert!(code == 0 && said.contains("is ready"), "{code} {said}");
+        }
+        let server = keyed(Database::Sqlite);
+        let (code, said) = health_of(&server, &janitor::free_port().to_string());
+        assert!(
+            code == 1 && said.contains("does not answer: can't connect: Connection refused") && said.contains("bloom-runtime doctor"),
+            "{code} {said}"
+        );
+        assert_eq!(health_of(&server, "0").0, 1);
+        let stub = Stub::start().await;
+        stub.always("/readyz", Reply::new(503, "the database can't be written to"));
+        let (code, said) = health_of(&server, stub.url.rsplit(':').next().unwrap());
+        assert!(code == 1 && said.contains("is not ready (status 503): the database can't be written to"), "{code} {said}");
+    });
 }

@@ -327,4 +327,4 @@ impl Tenant {
 }
 
 /// The time limit of waiting with kubectl.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(180);

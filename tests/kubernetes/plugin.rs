@@ -224,7 +224,7 @@ fn what_was_created_is_told_when_waiting_fails() {
         let submit = ["bloom", "submit", "--follow", "--name", "mine", &flags[0], &flags[1], "hi"];
         let told = std::thread::scope(|scope| {
             let submitted = scope.spawn(|| home.kubectl(&submit, "").unwrap_err());
-            team.kubectl(&["wait", "--for=create", "lt/mine", "--timeout=60s"], "").unwrap();
+            team.kubectl(&["wait", "--for=create", "lt/mine", "--timeout=300s"], "").unwrap();
             team.is_taken_by("mine", &home.name, &json!({ "phase": "Queued", "taskId": Uuid::now_v7() }));
             submitted.join().unwrap()
         });

@@ -14,7 +14,7 @@ use crate::support::janitor::{self, AtTheEnd};
 const NAMESPACES: [(&str, &str); 5] = [("mount", "mnt"), ("net", "net"), ("uts", "uts"), ("ipc", "ipc"), ("pid", "pid_for_children")];
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// How long a command, or a condition, may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 pub struct Chroot {
     root: PathBuf,

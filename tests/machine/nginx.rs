@@ -4,6 +4,7 @@ use std::fs;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use bloom_config::SETTINGS;
 use reqwest::Method;
@@ -118,10 +119,12 @@ fn behind_nginx() -> Server {
         .start()
 }
 
-/// A request from an address of this machine other than 127.0.0.1, with an entry of X-Forwarded-For that it has made up.
+/// A request from an address of this machine, with an entry of X-Forwarded-For that it has made up.
 async fn stats_from(client: &str, api: &Api) -> u16 {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let made_up = format!("192.0.2.{}", NEXT.fetch_add(1, Ordering::Relaxed));
     let http = reqwest::Client::builder().no_proxy().local_address(Some(client.parse().unwrap())).build().unwrap();
-    let request = http.get(format!("{}/api/runtime/stats", api.base())).header("x-forwarded-for", "192.0.2.77");
+    let request = http.get(format!("{}/api/runtime/stats", api.base())).header("x-forwarded-for", made_up);
     request.send().await.unwrap().status().as_u16()
 }
 
@@ -144,6 +147,11 @@ fn the_api_works_through_it_and_clients_are_told_apart() {
         }
         assert_eq!((statuses[29], statuses[30]), (200, 429), "{statuses:?}");
         assert_eq!(stats_from("127.0.0.3", &api).await, 200, "another client has a limit of its own");
+        // It has the address of the proxy, which the server trusts, and has made 21 calls.
+        for _ in 0..10 {
+            statuses.push(stats_from("127.0.0.1", &api).await);
+        }
+        assert_eq!(statuses.last(), Some(&429), "a client beside the proxy can't choose its address: {statuses:?}");
         server.kill9();
         assert_eq!(api.request(Method::GET, "stats").send().await.unwrap().status(), 502);
     });

@@ -5,6 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use crate::alpine::{AGENT, Installed, KEY, SERVER};
 use crate::chroot::Chroot;
+use crate::support::certificates::Authority;
 
 const READY: &str = "rc-service bloom-runtime healthcheck";
 const SERVER_PID: &str = "cat /run/openrc/options/bloom-runtime/child_pid";
@@ -20,6 +21,21 @@ fn with_server(installed: Installed) -> Chroot {
 fn owner(machine: &Chroot, path: &str) -> (u32, u32) {
     let metadata = std::fs::metadata(machine.path(path)).unwrap();
     (metadata.uid(), metadata.permissions().mode() & 0o777)
+}
+
+#[test]
+fn a_server_with_a_certificate_is_healthy() {
+    let machine = with_server(Installed::new());
+    Authority::new().issue("bloom.example").install(&machine.path("/etc/tls"));
+    machine.sh("chown bloom-runtime /etc/tls/tls.key").unwrap();
+    let settings = machine.read("/etc/bloom-runtime.toml");
+    let tls = "tls_cert_file = \"/etc/tls/tls.crt\"\ntls_key_file = \"/etc/tls/tls.key\"\n";
+    machine.write("/etc/bloom-runtime.toml", &format!("{settings}{tls}"));
+    machine.sh("rc-service bloom-runtime restart").unwrap();
+    machine.until(READY, |_| true);
+    machine.sh("rc-service bloom-runtime stop").unwrap();
+    let refused = machine.sh(READY).unwrap_err();
+    assert!(refused.contains("does not answer: can't connect: Connection refused"), "{refused}");
 }
 
 #[test]

@@ -20,7 +20,7 @@ use crate::support::server::BINARY;
 /// The node's address, which the pods reach too.
 const ADDRESS: &str = "192.0.2.10";
 /// How long the node's parts may take to become ready.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// The time limit of one command, and of what it waits for.
 const LIMIT: &str = "240";
 

@@ -106,7 +106,7 @@ fn both_images_run_as_restricted_pods() {
     kubectl(&["apply", "--filename=-"], NAMESPACE);
     kubectl(&["apply", "--filename=-"], &server());
     kubectl(&["apply", "--filename=-"], &agent(&api.url));
-    kubectl(&["wait", "--namespace=plain", "--for=condition=Ready", "pod/server", "pod/agent", "--timeout=120s"], "");
+    kubectl(&["wait", "--namespace=plain", "--for=condition=Ready", "pod/server", "pod/agent", "--timeout=300s"], "");
 
     let submit = |words: &[&str]| {
         let command = [&["exec", "--namespace=plain", "server", "--", "/bloom-runtime", "task", "submit", "--wait"], words].concat();

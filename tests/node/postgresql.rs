@@ -53,7 +53,7 @@ fn a_release_on_postgresql() {
     let release = Release::prepare();
     release.cluster.import(&Image::postgres());
     release.apply(&postgresql());
-    release.kubectl(&["wait", "--for=condition=Ready", "pod/postgres", "--timeout=120s"]);
+    release.kubectl(&["wait", "--for=condition=Ready", "pod/postgres", "--timeout=300s"]);
 
     release.deploy("install", &chart(), &["--set=replicas=2", "--set=postgresql.existingSecret=postgres"]);
     release.helm(&["test", NAME]);
@@ -63,8 +63,8 @@ fn a_release_on_postgresql() {
 
     another_replica_leads_when_the_leader_is_killed(&release);
 
-    release.kubectl(&["delete", "workerpools,llmtasks", "--all", "--timeout=120s"]);
-    release.helm(&["uninstall", NAME, "--wait", "--timeout=120s"]);
+    release.kubectl(&["delete", "workerpools,llmtasks", "--all", "--timeout=300s"]);
+    release.helm(&["uninstall", NAME, "--wait", "--timeout=300s"]);
     assert_eq!(release.names("secrets"), ["claude", "postgres"]);
     assert_eq!(release.names("persistentvolumeclaims,deployments,poddisruptionbudgets"), [""; 0]);
 }
@@ -85,5 +85,5 @@ fn another_replica_leads_when_the_leader_is_killed(release: &Release) {
     assert_eq!(release.result("long"), "it went on");
     release.submit("after", "SAY: hello after the leader");
     assert_eq!(release.result("after"), "hello after the leader");
-    release.kubectl(&["rollout", "status", "deployment/bloom-runtime", "--timeout=120s"]);
+    release.kubectl(&["rollout", "status", "deployment/bloom-runtime", "--timeout=300s"]);
 }

@@ -23,7 +23,7 @@ const IMAGES: [&str; 5] = [
     "--set=operator.agentImage.tag=test",
 ];
 /// How long something may take that kubectl can't wait for.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 pub struct Release {
     pub cluster: Cluster,
@@ -64,7 +64,7 @@ stringData: {{ ANTHROPIC_API_KEY: none, ANTHROPIC_BASE_URL: "{}", CLAUDE_CODE_DI
     /// `helm install` or `helm upgrade` with the images of the tests. It returns when all pods are ready.
     pub fn deploy(&self, action: &str, chart: &Path, settings: &[&str]) {
         let chart = chart.display().to_string();
-        self.helm(&[&[action, NAME, &chart, "--wait", "--timeout=180s"], &IMAGES[..], settings].concat());
+        self.helm(&[&[action, NAME, &chart, "--wait", "--timeout=300s"], &IMAGES[..], settings].concat());
     }
 
     pub fn kubectl(&self, arguments: &[&str]) -> String {
@@ -113,7 +113,7 @@ stringData: {{ ANTHROPIC_API_KEY: none, ANTHROPIC_BASE_URL: "{}", CLAUDE_CODE_DI
     /// Waits until a task is completed, and returns the beginning of its result.
     pub fn result(&self, name: &str) -> String {
         let task = format!("llmtask/{name}");
-        self.kubectl(&["wait", "--for=condition=Complete", &task, "--timeout=120s"]);
+        self.kubectl(&["wait", "--for=condition=Complete", &task, "--timeout=300s"]);
         self.kubectl(&["get", &task, "--output=jsonpath={.status.resultPreview}"])
     }
 
@@ -123,7 +123,7 @@ stringData: {{ ANTHROPIC_API_KEY: none, ANTHROPIC_BASE_URL: "{}", CLAUDE_CODE_DI
             "{{apiVersion: bloom-runtime.dev/v1alpha1, kind: WorkerPool, metadata: {{name: {name}, namespace: {NAMESPACE}}}, \
              spec: {{replicas: {replicas}, envFrom: [{{secretRef: {{name: claude}}}}]}}}}"
         ));
-        self.kubectl(&["wait", "--for=condition=Ready", &format!("workerpool/{name}"), "--timeout=120s"]);
+        self.kubectl(&["wait", "--for=condition=Ready", &format!("workerpool/{name}"), "--timeout=300s"]);
     }
 
     /// The names of the objects of a kind, but for those that a namespace has by itself.

@@ -40,19 +40,19 @@ fn the_plugin_finds_the_server(release: &Release) {
 
 fn scaling_down_waits_for_a_busy_worker(release: &Release) {
     release.submit("long", "MODE-WAIT SAY: it was not killed");
-    release.kubectl(&["wait", "--for=jsonpath={.status.phase}=Running", "llmtask/long", "--timeout=60s"]);
+    release.kubectl(&["wait", "--for=jsonpath={.status.phase}=Running", "llmtask/long", "--timeout=300s"]);
     release.until("the run has begun", || (!release.api.seen_with("it was not killed").is_empty()).then_some(()));
 
     release.kubectl(&["scale", "workerpool/agents", "--replicas=0"]);
-    release.kubectl(&["wait", "--for=jsonpath={.status.desiredReplicas}=0", "workerpool/agents", "--timeout=60s"]);
+    release.kubectl(&["wait", "--for=jsonpath={.status.desiredReplicas}=0", "workerpool/agents", "--timeout=300s"]);
     // It is drained: its worker takes no more tasks. Its pod stays until the run has ended.
-    release.kubectl(&["wait", "--for=jsonpath={.spec.unschedulable}=true", "workers.bloom-runtime.dev", "--all", "--timeout=60s"]);
+    release.kubectl(&["wait", "--for=jsonpath={.spec.unschedulable}=true", "workers.bloom-runtime.dev", "--all", "--timeout=300s"]);
     let ending = release.kubectl(&["get", "pod/agents-0", "--output=jsonpath={.status.phase} {.metadata.deletionTimestamp}"]);
     assert_eq!(ending, "Running ");
 
     release.api.go_on();
     assert_eq!(release.result("long"), "it was not killed");
-    release.kubectl(&["wait", "--for=delete", "pod/agents-0", "--timeout=120s"]);
+    release.kubectl(&["wait", "--for=delete", "pod/agents-0", "--timeout=300s"]);
 }
 
 fn an_upgrade_changes_custom_resources_and_keeps_the_rest(release: &Release) {
@@ -75,10 +75,10 @@ fn an_upgrade_changes_custom_resources_and_keeps_the_rest(release: &Release) {
 }
 
 fn uninstalling_leaves_what_it_promises(release: &Release) {
-    release.kubectl(&["delete", "workerpools,llmtasks", "--all", "--timeout=120s"]);
-    release.kubectl(&["wait", "--for=delete", "workers.bloom-runtime.dev", "--all", "--timeout=60s"]);
-    release.helm(&["uninstall", NAME, "--wait", "--timeout=120s"]);
-    release.kubectl(&["wait", "--for=delete", "pods", "--all", "--timeout=120s"]);
+    release.kubectl(&["delete", "workerpools,llmtasks", "--all", "--timeout=300s"]);
+    release.kubectl(&["wait", "--for=delete", "workers.bloom-runtime.dev", "--all", "--timeout=300s"]);
+    release.helm(&["uninstall", NAME, "--wait", "--timeout=300s"]);
+    release.kubectl(&["wait", "--for=delete", "pods", "--all", "--timeout=300s"]);
     assert_eq!(release.names("persistentvolumeclaims"), ["bloom-runtime-data"]);
     assert_eq!(release.names("secrets"), ["claude"]);
     for kind in ["all", "configmaps", "serviceaccounts", "roles", "rolebindings", "leases", "workers.bloom-runtime.dev"] {

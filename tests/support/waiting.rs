@@ -10,7 +10,7 @@ static RUNTIME: LazyLock<tokio::runtime::Runtime> =
     LazyLock::new(|| tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime"));
 
 /// The time limit of a test.
-const TEST_LIMIT: Duration = Duration::from_secs(180);
+const TEST_LIMIT: Duration = Duration::from_secs(600);
 
 /// Runs the body of a test, and fails the test after the time limit.
 pub fn run<F: Future>(body: F) -> F::Output {
@@ -32,7 +32,7 @@ where
 }
 
 /// How long a condition may take to become true. It is generous because the machine may be busy; a test that passes does not wait so long.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Calls `ask` until it returns a value, and fails the test if there is none in time.
 pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {

@@ -8,7 +8,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::check::{Depth, Interrupt, check};
-use super::partial::{DATABASE_FILES, Partial, beside, directory};
+use super::partial::{DATABASE_FILES, Partial, beside, directory, unfinished};
 use crate::Store;
 use crate::error::{Error, told};
 use crate::lock_file::is_there;
@@ -40,7 +40,7 @@ impl Store {
         if is_there() {
             return Err(exists());
         }
-        let partial = Partial::create(beside(to, ".partial"), replaces)?;
+        let partial = Partial::create(unfinished(to), replaces)?;
         let bytes = copy(source, &partial, tell).await?;
         if is_there() {
             return Err(exists());

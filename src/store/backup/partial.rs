@@ -23,6 +23,19 @@ pub(super) fn directory(path: &Path) -> &Path {
     path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// The name that the file has until it is complete.
+pub(crate) fn unfinished(path: &Path) -> PathBuf {
+    beside(path, ".partial")
+}
+
+/// Removes what an interrupted restore of this database has left. Only for the holder of the lock of the database.
+pub(crate) fn remove_unfinished(database: &Path) {
+    let partial = unfinished(database);
+    for path in [beside(&partial, "-journal"), partial] {
+        let _ = fs::remove_file(path);
+    }
+}
+
 /// An empty file for its owner only, in the directory of the file that it will become. It is removed unless it gets its name.
 pub(crate) struct Partial {
     path: PathBuf,

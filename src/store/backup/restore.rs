@@ -8,7 +8,7 @@ use sqlx::ConnectOptions as _;
 
 use super::check::{Depth, check, reading};
 use super::copy::{Copied, copy, not_sqlite};
-use super::partial::{DATABASE_FILES, Partial, beside, directory};
+use super::partial::{DATABASE_FILES, Partial, beside, directory, unfinished};
 use crate::Store;
 use crate::error::{Error, told};
 use crate::lock_file::LockFile;
@@ -52,7 +52,7 @@ impl Store {
             return Err(Error::Setup(format!("{} is the database itself: name a backup", from.display())));
         }
         check(from, Depth::Indexes).await?;
-        let partial = Partial::create(beside(&database, ".partial"), true)?;
+        let partial = Partial::create(unfinished(&database), true)?;
         let owner = (model.uid(), model.gid());
         partial.give_to(owner).and_then(|()| lock.give_to(owner)).map_err(|error| {
             Error::Setup(format!("{} can't belong to the user {}: {error}; run this as that user", database.display(), owner.0))
@@ -74,7 +74,7 @@ fn exists(database: &Path) -> bool {
     DATABASE_FILES.iter().any(|ending| beside(database, ending).symlink_metadata().is_ok())
 }
 
-/// Moves the files of a database away, and returns the new name of the database.
+/// Moves the files of a database away, and returns the new name of the database, or of what was left of one.
 fn set_aside(database: &Path) -> Result<PathBuf, Error> {
     let now = beside(database, &jiff::Timestamp::now().strftime(".replaced-%Y%m%dT%H%M%SZ").to_string());
     let (mut name, mut others) = (now.clone(), 0);
@@ -83,12 +83,14 @@ fn set_aside(database: &Path) -> Result<PathBuf, Error> {
         others += 1;
         name = beside(&now, &format!("-{others}"));
     }
+    let mut kept = name.clone();
     for ending in DATABASE_FILES {
         let (from, to) = (beside(database, ending), beside(&name, ending));
         if from.symlink_metadata().is_ok() {
             fs::rename(&from, &to)
                 .map_err(|error| Error::Setup(format!("{} can't be moved to {}: {error}", from.display(), to.display())))?;
+            kept = to;
         }
     }
-    Ok(name)
+    Ok(kept)
 }

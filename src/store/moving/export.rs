@@ -5,7 +5,7 @@ use std::path::Path;
 use super::file::Writer;
 use super::{Moved, tables};
 use crate::args::Args;
-use crate::backup::partial::{Partial, beside};
+use crate::backup::partial::{Partial, unfinished};
 use crate::conn::Conn;
 use crate::counts::{self, Parts};
 use crate::dialect::statement;
@@ -52,7 +52,7 @@ pub(super) fn place(to: &Path, replaces: bool) -> Result<Partial, Error> {
     if !replaces && to.symlink_metadata().is_ok() {
         return Err(Error::Setup(format!("{} exists: choose another name, or give --force to replace it", to.display())));
     }
-    Partial::create(beside(to, ".partial"), replaces)
+    Partial::create(unfinished(to), replaces)
 }
 
 fn still_free(to: &Path, replaces: bool) -> std::io::Result<()> {

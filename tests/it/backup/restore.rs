@@ -47,6 +47,26 @@ fn a_database_is_replaced_only_by_force_and_never_lost() {
     });
 }
 
+#[test]
+fn what_an_interrupted_restore_left_is_removed_and_a_lone_log_is_kept() {
+    run(async {
+        let (server, task, file) = backed_up().await;
+        let (plan, data) = (server.plan().clone(), server.data_dir());
+        server.stop();
+        fs::remove_file(data.join("bloom.db")).unwrap();
+        for name in ["bloom.db-wal", "bloom.db.partial", "bloom.db.partial-journal"] {
+            fs::write(data.join(name), "left").unwrap();
+        }
+        let told = does(&plan, &["restore", "--force", text(&file)]).ok();
+        let kept = names(&data).into_iter().find(|name| name.contains(".replaced-")).unwrap();
+        assert!(kept.ends_with("-wal") && told.contains(&format!("{kept}: remove it")), "{kept}: {told}");
+        fs::write(data.join("bloom.db.partial"), "left").unwrap();
+        server.start_again();
+        server.get(&format!("llm-tasks/{task}")).await.ok();
+        assert!(!names(&data).iter().any(|name| name.contains("partial")), "{:?}", names(&data));
+    });
+}
+
 /// Also by restores that follow each other within a second.
 #[test]
 fn each_replaced_database_gets_a_name_of_its_own() {

@@ -22,7 +22,7 @@ async fn prepared() -> &'static Tenant {
             for crd in
                 ["httproutes.gateway.networking.k8s.io", "servicemonitors.monitoring.coreos.com", "prometheusrules.monitoring.coreos.com"]
             {
-                tenant.kubectl(&["wait", "--for=condition=Established", "crd", crd, "--timeout=60s"], "").unwrap();
+                tenant.kubectl(&["wait", "--for=condition=Established", "crd", crd, "--timeout=300s"], "").unwrap();
             }
             for name in ["team-a", "team-b"] {
                 tenant.kubectl(&["create", "namespace", name], "").unwrap();
