@@ -43,14 +43,14 @@ const INTERRUPTED_EXPORT: &str = "interrupted; no file was written";
 pub async fn export(ExportArgs { file, force, from, skip_invalid, .. }: ExportArgs, settings: Serve) -> Result<(), CommandError> {
     let mut progress = Progress::of(" rows");
     let tell = |Moved { rows, of }: Moved| progress.set(rows, of);
+    let options = database::options(&settings);
     let Some(url) = from else {
-        let options = database::options(&settings);
         let rows = Store::export(&options, &file, force, tell);
         let rows = signals::until(rows, INTERRUPTED_EXPORT).await?;
         drop(progress);
         return term::print(&format!("{} exported to {}, {} rows\n", settings.shown_database_url(), file.display(), with_commas(rows)));
     };
-    let done = signals::until(Store::export_earlier(&url, &file, force, skip_invalid, tell), INTERRUPTED_EXPORT).await?;
+    let done = signals::until(Store::export_earlier(&options, &url, &file, force, skip_invalid, tell), INTERRUPTED_EXPORT).await?;
     drop(progress);
     if done.left_out > 0 {
         term::info(&done.told());

@@ -48,7 +48,7 @@ words! {
     /// Why a run, or a task, did not succeed.
     Reason {
         AgentError = "agent_error", Timeout = "timeout", Stalled = "stalled", Cancelled = "cancelled", RateLimited = "rate_limited",
-        Overloaded = "overloaded", Auth = "auth", BudgetExceeded = "budget_exceeded", BadOutput = "bad_output",
+        Overloaded = "overloaded", Auth = "auth", Billing = "billing", ModelUnavailable = "model_unavailable", BudgetExceeded = "budget_exceeded", BadOutput = "bad_output",
         WorkerLost = "worker_lost", SpawnFailed = "spawn_failed", DependencyFailed = "dependency_failed",
     }
 }

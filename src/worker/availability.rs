@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::de::IgnoredAny;
 use tokio_util::sync::CancellationToken;
 
-use super::account::Availability;
+use super::pause::Cause;
 use super::report::{self, Backoff};
 use super::verdict::Verdict;
 use super::{Agent, machine};
@@ -16,7 +16,6 @@ use bloom_api::error::WRONG_SCOPE;
 use bloom_api::requests::{Claim, NewCapabilities, NewWorker};
 use bloom_api::values::{Int, List};
 use bloom_client::{self as client, now_ms};
-use bloom_core::Ms;
 use bloom_core::api_key::is_key_name;
 use bloom_core::worker::{DispatchMode, WorkerStatus};
 
@@ -95,7 +94,7 @@ impl Agent {
         self.disk_paused_until.load(Ordering::Relaxed) > now_ms()
     }
 
-    /// A closed account closes the slugs of its profiles. If no slug is left, or the agent serves all slugs, it closes the worker.
+    /// A pause of an account or of a profile closes its slugs. If no slug is left, or the agent serves all slugs, it closes the worker.
     pub(super) fn offer(&self) -> Offer {
         let agents = self.settings.profiles.slugs();
         if self.draining.load(Ordering::Relaxed) || self.is_disk_paused() {
@@ -105,10 +104,11 @@ impl Agent {
         if let Some(open) = open.filter(|open| !open.is_empty()) {
             return Offer { status: WorkerStatus::Online, agents: Some(open) };
         }
-        let status = match self.accounts.availability(&self.settings.profiles, now_ms()) {
-            Availability::Open => WorkerStatus::Online,
-            Availability::Paused { .. } => WorkerStatus::Syncing,
-            Availability::Refused { .. } => WorkerStatus::Error,
+        let causes: Vec<Cause> = self.pauses().into_values().map(|pause| pause.cause).collect();
+        let status = match causes.iter().all(|cause| *cause == Cause::Quota) {
+            _ if causes.is_empty() => WorkerStatus::Online,
+            true => WorkerStatus::Syncing,
+            false => WorkerStatus::Error,
         };
         Offer { status, agents }
     }
@@ -139,32 +139,15 @@ impl Agent {
                 }
             }
             let now = now_ms();
-            let reopens = match self.accounts.availability(&self.settings.profiles, now) {
-                Availability::Paused { until, .. } => until - now,
-                _ => Ms::MAX,
-            };
-            wait = wait.min(Duration::from_millis(u64::try_from(reopens).unwrap_or(0)));
+            let next = [self.accounts.next(now), self.paused_profiles.next(now)].into_iter().flatten().min();
+            let reopens = next.and_then(|next| u64::try_from(next - now).ok()).map_or(REPORT_EVERY, Duration::from_millis);
+            wait = wait.min(reopens);
             tokio::select! {
                 () = stopped.cancelled() => return,
                 () = state_changed => {}
                 () = tokio::time::sleep(wait) => {}
             }
         }
-    }
-
-    pub(super) fn pause(&self, account: &str, until: Ms) {
-        tracing::warn!(account, until, "the account is out of quota; no new tasks for it until then");
-        self.accounts.pause(account, until, now_ms());
-        self.state_changed.notify_waiters();
-    }
-
-    pub(super) fn refuse(&self, account: &str) {
-        tracing::error!(
-            account,
-            "the credentials of the account were refused; no new tasks for it. Log in with the CLI again, then restart the agent"
-        );
-        self.accounts.refuse(account);
-        self.state_changed.notify_waiters();
     }
 
     /// Registers as offline, so that the server gives no more tasks, and releases a task that it gave just before.

@@ -4,7 +4,7 @@
 //! agent.lock          locked while the agent runs, so that no other agent uses the directory
 //! agent.json          its name and its server
 //! key.json            the worker's key that a join token was exchanged for
-//! accounts.json       accounts that are paused
+//! accounts.json       accounts that are out of quota
 //! uninstalled         exists if the agent was uninstalled and must not start
 //! renewed             when the leases were renewed last
 //! contexts/NAME/      working directory of the runs of a context, kept after them

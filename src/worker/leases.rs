@@ -195,10 +195,6 @@ impl Agent {
         self.changed.notify_waiters();
     }
 
-    pub(super) fn is_closed_for(&self, agent_slug: &str) -> bool {
-        self.settings.profiles.of(agent_slug).is_some_and(|profile| self.accounts.is_closed(&profile.account, now_ms()))
-    }
-
     /// Executes a run and delivers its verdict until the server has acknowledged it.
     pub(super) async fn see_through(self: Arc<Self>, dir: RunDir, record: Record, stop: watch::Receiver<Option<Stop>>) {
         let traced = TracedRun::of(&self, &record);

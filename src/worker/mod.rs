@@ -3,7 +3,7 @@
 //! It stores its state in its directory ([`home`]). The process of a run writes to files there, so it goes on without the agent; the next
 //! agent watches it again, or reports how it ended. Nothing is removed before the server has acknowledged it.
 
-mod account;
+mod accounts;
 mod availability;
 mod command;
 mod connections;
@@ -15,6 +15,8 @@ mod json_line;
 mod leases;
 mod machine;
 mod option_check;
+mod pause;
+mod probe;
 mod process;
 pub mod profile;
 mod prompt;
@@ -44,12 +46,12 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use account::Accounts;
 use bloom_client::{Client, Tls};
 use bloom_telemetry::Traces;
 use home::Home;
 pub use home::hostname;
 pub use invocation::ECHO;
+use pause::Pauses;
 use profile::Profiles;
 use verdict::Stop;
 
@@ -110,7 +112,8 @@ pub(crate) struct Agent {
     client: Client,
     home: Home,
     name: String,
-    accounts: Accounts,
+    accounts: Pauses,
+    paused_profiles: Pauses,
     runs: Mutex<BTreeMap<Uuid, HeldLease>>,
     /// Notified when something changes that decides whether the agent takes new tasks.
     state_changed: Notify,
@@ -176,13 +179,14 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
         };
         client = Client::new(&settings.server, key.as_ref(), &settings.tls).map_err(|error| error.to_string())?;
     }
-    let accounts = Accounts::load(home.accounts_path());
+    let accounts = Pauses::load(Some(home.accounts_path()));
     let agent = Arc::new(Agent {
         settings,
         client,
         home,
         name,
         accounts,
+        paused_profiles: Pauses::load(None),
         runs: Mutex::default(),
         state_changed: Notify::new(),
         renew_now: Notify::new(),
@@ -210,6 +214,7 @@ impl Agent {
         }
         let offer = tokio::spawn(self.clone().keep_offer(stopped.clone()));
         let claims = tokio::spawn(self.clone().claim_always(stopped.clone()));
+        let probes = tokio::spawn(self.clone().probe_accounts(stopped.clone()));
         let push_server = listener.map(|listener| tokio::spawn(push_server::serve(self.clone(), listener, stopped.clone())));
         let ended = tokio::select! {
             () = shutdown.cancelled() => Ended::Stopped,
@@ -231,7 +236,9 @@ impl Agent {
         }
         stopped.cancel();
         // With a time limit, because neither a server nor a caller of the push server may block the stop.
-        for mut task in [Some(offer), Some(claims), Some(heartbeats), Some(watcher), Some(tls_files), push_server].into_iter().flatten() {
+        for mut task in
+            [Some(offer), Some(claims), Some(probes), Some(heartbeats), Some(watcher), Some(tls_files), push_server].into_iter().flatten()
+        {
             if tokio::time::timeout(STOP_LIMIT, &mut task).await.is_err() {
                 task.abort();
             }

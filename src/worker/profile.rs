@@ -202,12 +202,16 @@ impl Profiles {
         self.by_slug.get(agent_slug).or_else(|| self.by_slug.get(DEFAULT))
     }
 
+    /// The name of the profile of a slug.
+    pub fn name_of<'a>(&self, agent_slug: &'a str) -> &'a str {
+        if self.by_slug.contains_key(agent_slug) { agent_slug } else { DEFAULT }
+    }
+
     /// The profile of a slug, for people: a slug that no profile names may be a spelling mistake.
     pub fn told(&self, agent_slug: &str) -> String {
-        if self.by_slug.contains_key(agent_slug) {
-            agent_slug.to_owned()
-        } else {
-            format!("{DEFAULT}, because no profile is named {agent_slug}")
+        match self.name_of(agent_slug) {
+            name if name == agent_slug => name.to_owned(),
+            name => format!("{name}, because no profile is named {agent_slug}"),
         }
     }
 

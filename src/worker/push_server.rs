@@ -181,7 +181,10 @@ async fn execute_task(State(agent): State<Arc<Agent>>, body: Result<Json<Pushed>
         return refuse(StatusCode::UNPROCESSABLE_ENTITY, &format!("This agent has no profile for {}", task.agent_slug));
     }
     if agent.is_closed_for(&task.agent_slug) {
-        return refuse(StatusCode::SERVICE_UNAVAILABLE, "The account of this agent is out of quota, or its credentials were refused");
+        return refuse(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "The account or the profile of this task is paused: its quota, its credentials, or runs that do not start",
+        );
     }
     let lease_id = lease.id;
     if !agent.accept(lease, task) {

@@ -94,7 +94,7 @@ impl Run<'_> {
                     }
                     match self.start(&mut record, &profile, &conversation, was_open).await {
                         Ok(watched) => watched,
-                        Err(verdict) => return *verdict,
+                        Err(verdict) => return self.agent.learn(&profile, &task, *verdict).await,
                     }
                 }
             };
@@ -116,8 +116,7 @@ impl Run<'_> {
                 self.keep_session(&record, &program, &seen, open);
             }
             let verdict = decide(&task, lease, &reading, &end, now_ms());
-            self.keep_account(&profile, &verdict);
-            return verdict;
+            return self.agent.learn(&profile, &task, verdict).await;
         }
     }
 
@@ -134,16 +133,6 @@ impl Run<'_> {
         let kept = SessionRecord { context_id: record.task.context_id.clone(), program: program.to_owned(), session_id, open_task };
         if let Err(error) = self.agent.home.keep_session(&kept) {
             tracing::warn!(task = %record.task.id, context = record.task.context_id, %error, "the session could not be stored; the next task of the context starts a new one");
-        }
-    }
-
-    /// Closes the account for new runs if its quota or its credentials made this run fail.
-    fn keep_account(&self, profile: &Profile, verdict: &Verdict) {
-        let Verdict::Complete(completion) = verdict else { return };
-        match (completion.reason, completion.retry_at) {
-            (Some(Reason::RateLimited), Some(until)) => self.agent.pause(&profile.account, until.0),
-            (Some(Reason::Auth), _) => self.agent.refuse(&profile.account),
-            _ => {}
         }
     }
 

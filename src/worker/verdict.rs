@@ -14,6 +14,8 @@ use bloom_core::task::{Format, Outcome, Reason};
 const UNKNOWN_RESET_MS: Ms = 5 * 60 * 1000;
 const SHORTEST_PAUSE_MS: Ms = 60 * 1000;
 const MAX_MESSAGE: usize = 2_000;
+/// When a task may run again that an account did not let run here: another worker may have another account.
+const ELSEWHERE_MS: Ms = 5 * 1000;
 /// Marks an answer of which only the beginning is stored.
 const OUTPUT_CUT: &str = "output_cut";
 
@@ -60,9 +62,13 @@ struct RunFailure {
 
 impl RunFailure {
     fn new(reason: Reason, message: impl Into<String>) -> Self {
-        let is_outside = matches!(reason, Reason::RateLimited | Reason::Overloaded | Reason::WorkerLost | Reason::SpawnFailed);
+        let is_outside = matches!(
+            reason,
+            Reason::RateLimited | Reason::Overloaded | Reason::Auth | Reason::Billing | Reason::WorkerLost | Reason::SpawnFailed
+        );
         // Another attempt would not help, because the cause needs intervention.
-        let needs_intervention = matches!(reason, Reason::Auth | Reason::BudgetExceeded | Reason::BadOutput | Reason::Cancelled);
+        let needs_intervention =
+            matches!(reason, Reason::ModelUnavailable | Reason::BudgetExceeded | Reason::BadOutput | Reason::Cancelled);
         Self { reason, message: message.into(), is_outside, retryable: !needs_intervention, retry_at: None }
     }
 }
@@ -131,8 +137,8 @@ fn outcome(task: &Task, reading: &Reading, end: &End, now: Ms) -> Result<(String
     if let Some(stop) = end.stop {
         return Err(stopped(task, stop));
     }
-    if reading.result.is_some() || reading.api_error.is_some() {
-        return Err(Some(refused(reading, now)));
+    if let Some(refused) = refused(reading, now) {
+        return Err(Some(refused));
     }
     match end.exit.as_deref() {
         Some("0") if reading.is_plain() => {
@@ -146,7 +152,9 @@ fn outcome(task: &Task, reading: &Reading, end: &End, now: Ms) -> Result<(String
         Some(exit) => {
             let said = [reading.odd.trim(), end.stderr.trim()].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
             let message = format!("ended with status {exit} and without a result{}{said}", if said.is_empty() { "" } else { ": " });
-            Err(Some(RunFailure::new(Reason::AgentError, message)))
+            // A wrong option, or a broken installation: the next task would end like this one.
+            let has_begun = reading.is_plain() || reading.session_id.is_some() || reading.api_error.is_some();
+            Err(Some(RunFailure::new(if has_begun { Reason::AgentError } else { Reason::SpawnFailed }, message)))
         }
     }
 }
@@ -164,26 +172,38 @@ fn stopped(task: &Task, stop: Stop) -> Option<RunFailure> {
     })
 }
 
-/// Classifies the error of the CLI or of the API behind it.
-fn refused(reading: &Reading, now: Ms) -> RunFailure {
+/// The error of the CLI, or of the API behind it, and its text. `None`: there was none.
+pub fn error_of(reading: &Reading) -> Option<(Reason, &str)> {
     let (ending, api_error) = (reading.result.as_ref(), reading.api_error.as_deref());
+    if ending.is_some_and(|ending| !ending.is_error && ending.subtype == "success") || (ending.is_none() && api_error.is_none()) {
+        return None;
+    }
     let subtype = ending.map(|ending| ending.subtype.as_str());
     let text = ending.map(|ending| ending.text.as_str()).filter(|text| !text.is_empty()).or(api_error).or(subtype).unwrap_or_default();
-    if let Some(Ending { usage, .. }) = ending.filter(|ending| ending.subtype == "error_max_budget_usd") {
-        return RunFailure::new(Reason::BudgetExceeded, format!("the run used {:.4} USD, more than its budget; {text}", usage.cost_usd));
-    }
     let reason = match (ending.and_then(|ending| ending.api_status), api_error) {
-        (Some(401 | 403), _) | (_, Some("authentication_failed" | "oauth_org_not_allowed" | "billing_error")) => Reason::Auth,
+        (Some(402), _) | (_, Some("billing_error")) => Reason::Billing,
+        (_, Some("model_not_found")) => Reason::ModelUnavailable,
+        (Some(401 | 403), _) | (_, Some("authentication_failed" | "oauth_org_not_allowed")) => Reason::Auth,
         (Some(429), _) | (_, Some("rate_limit")) => Reason::RateLimited,
         (Some(500..=599), _) | (_, Some("overloaded" | "server_error")) => Reason::Overloaded,
         _ => Reason::AgentError,
     };
-    let mut failure = RunFailure::new(reason, text);
-    if reason == Reason::RateLimited {
-        // Clocks differ: with a reset time in the past, the task would be tried again at once.
-        failure.retry_at = Some(reading.resets_at.map_or(now + UNKNOWN_RESET_MS, |at| at.max(now + SHORTEST_PAUSE_MS)));
+    Some((reason, text))
+}
+
+fn refused(reading: &Reading, now: Ms) -> Option<RunFailure> {
+    let (reason, text) = error_of(reading)?;
+    if let Some(Ending { usage, .. }) = reading.result.as_ref().filter(|ending| ending.subtype == "error_max_budget_usd") {
+        let message = format!("the run used {:.4} USD, more than its budget; {text}", usage.cost_usd);
+        return Some(RunFailure::new(Reason::BudgetExceeded, message));
     }
-    failure
+    let retry_at = match reason {
+        // Clocks differ: with a reset time in the past, the task would be tried again at once.
+        Reason::RateLimited => Some(reading.resets_at.map_or(now + UNKNOWN_RESET_MS, |at| at.max(now + SHORTEST_PAUSE_MS))),
+        Reason::Auth | Reason::Billing => Some(now + ELSEWHERE_MS),
+        _ => None,
+    };
+    Some(RunFailure { retry_at, ..RunFailure::new(reason, text) })
 }
 
 /// The answer in the format that the task asks for, and whether it is only the beginning of what the run said.
@@ -258,7 +278,10 @@ mod tests {
         assert_eq!(late.status, Outcome::Success, "the run had succeeded before it was stopped");
         let lie = verdict("text", &[result(json!({"is_error": true, "result": "API Error: 529", "api_error_status": 529}))], exit("0"));
         assert_eq!((lie.status, lie.reason, lie.keep_attempt), (Outcome::Error, Some(Reason::Overloaded), true));
-        assert_eq!(verdict("text", &[], exit("0")).reason, Some(Reason::AgentError), "a stream without a result");
+        let begun = json!({"type": "system", "subtype": "init", "session_id": "s"});
+        assert_eq!(verdict("text", &[begun], exit("0")).reason, Some(Reason::AgentError), "a stream without a result");
+        let unbegun = verdict("text", &[], exit("1"));
+        assert_eq!((unbegun.reason, unbegun.keep_attempt), (Some(Reason::SpawnFailed), true));
         assert_eq!(verdict("text", &[], End::default()).reason, Some(Reason::WorkerLost));
     }
 
@@ -269,7 +292,8 @@ mod tests {
         let stop = |stop| End { stop: Some(stop), ..End::default() };
         // Reason, retryable, attempt kept.
         for (lines, end, reason, retryable, kept) in [
-            (error(json!({"is_error": true, "api_error_status": 401})), exit("1"), Reason::Auth, false, false),
+            (error(json!({"is_error": true, "api_error_status": 401})), exit("1"), Reason::Auth, true, true),
+            (error(json!({"is_error": true, "api_error_status": 402})), exit("1"), Reason::Billing, true, true),
             (error(json!({"is_error": true, "api_error_status": 429})), exit("1"), Reason::RateLimited, true, true),
             (vec![limited], exit("1"), Reason::RateLimited, true, true),
             (error(json!({"is_error": true, "api_error_status": 503})), exit("1"), Reason::Overloaded, true, true),
@@ -283,7 +307,7 @@ mod tests {
         ] {
             let told = verdict("json", &lines, end);
             assert_eq!((told.reason, told.retryable, told.keep_attempt), (Some(reason), retryable, kept), "{lines:?}");
-            assert_eq!(told.retry_at.is_some(), reason == Reason::RateLimited);
+            assert_eq!(told.retry_at.is_some(), matches!(reason, Reason::RateLimited | Reason::Auth | Reason::Billing));
         }
     }
 

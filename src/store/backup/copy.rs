@@ -1,6 +1,5 @@
 //! Copies a database while others use it.
 
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,7 +7,8 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::check::{Depth, Interrupt, check};
-use super::partial::{DATABASE_FILES, Partial, beside, directory, unfinished};
+use super::partial::Partial;
+use super::target::Target;
 use crate::Store;
 use crate::error::{Error, told};
 use crate::lock_file::is_there;
@@ -34,36 +34,12 @@ impl Store {
     /// be written.
     pub async fn back_up_beside(options: &StoreOptions, to: &Path, replaces: bool, tell: impl FnMut(Copied)) -> Result<u64, Error> {
         let source = source(options).await?;
-        refuse_target(&open::sqlite_file(options).ok_or_else(not_sqlite)?, to)?;
-        let exists = || Error::Setup(format!("{} exists: choose another name, or give --force to replace it", to.display()));
-        let is_there = || !replaces && to.symlink_metadata().is_ok();
-        if is_there() {
-            return Err(exists());
-        }
-        let partial = Partial::create(unfinished(to), replaces)?;
+        let target = Target::new(to, replaces, options)?;
+        let partial = target.create()?;
         let bytes = copy(source, &partial, tell).await?;
-        if is_there() {
-            return Err(exists());
-        }
-        partial.place(to)?;
+        target.place(partial)?;
         Ok(bytes)
     }
-}
-
-/// A backup in the place of the database beside its log would destroy both, and one in the place of the lock would let a second server in.
-fn refuse_target(database: &Path, to: &Path) -> Result<(), Error> {
-    let refused = |why: &str| Err(Error::Setup(format!("{} {why}: choose another name", to.display())));
-    if to.symlink_metadata().is_ok_and(|found| !found.is_file()) {
-        return refused("is not a regular file");
-    }
-    // Without links in the path. A directory that does not exist is told when the file is created.
-    let (Ok(place), Some(name)) = (fs::canonicalize(directory(to)), to.file_name()) else { return Ok(()) };
-    let Ok(database) = fs::canonicalize(database) else { return Ok(()) };
-    let target = place.join(name);
-    if DATABASE_FILES.iter().chain([&".lock"]).any(|ending| beside(&database, ending) == target) {
-        return refused("belongs to the database");
-    }
-    Ok(())
 }
 
 /// A connection to the database, also while a server uses it.

@@ -9,6 +9,7 @@ mod copy;
 mod directory;
 pub(crate) mod partial;
 mod restore;
+pub(crate) mod target;
 
 pub use copy::Copied;
 pub use directory::BackupDirectory;

@@ -5,7 +5,8 @@ use std::path::Path;
 use super::file::Writer;
 use super::{Moved, tables};
 use crate::args::Args;
-use crate::backup::partial::{Partial, unfinished};
+use crate::backup::partial::Partial;
+use crate::backup::target::Target;
 use crate::conn::Conn;
 use crate::counts::{self, Parts};
 use crate::dialect::statement;
@@ -25,9 +26,10 @@ impl Store {
     /// its owner only, and gets its name when it is complete. Returns the number of rows.
     ///
     /// # Errors
-    /// [`Error::Setup`] with what to do: there is no database, the file exists (unless it `replaces` it) or can't be written.
+    /// [`Error::Setup`] with what to do: there is no database, the file exists (unless it `replaces` it), belongs to the database, or can't be written.
     pub async fn export(options: &StoreOptions, to: &Path, replaces: bool, tell: impl FnMut(Moved)) -> Result<u64, Error> {
-        let file = place(to, replaces)?;
+        let target = Target::new(to, replaces, options)?;
+        let file = target.create()?;
         let none = || Error::Setup("there is no database yet: check DATABASE_URL or DATA_DIR".into());
         let pool = open::beside(options).await?.ok_or_else(none)?;
         let schema = Schema::read(&pool).await;
@@ -41,22 +43,10 @@ impl Store {
         let written = write(&mut conn, &file, tell).await;
         conn.close().await;
         let rows = written?;
-        file.sync().and_then(|()| still_free(to, replaces)).map_err(|error| Error::Setup(format!("{}: {error}", to.display())))?;
-        file.place(to)?;
+        file.sync().map_err(|error| Error::Setup(format!("{}: {error}", to.display())))?;
+        target.place(file)?;
         Ok(rows)
     }
-}
-
-/// The unfinished file for this name.
-pub(super) fn place(to: &Path, replaces: bool) -> Result<Partial, Error> {
-    if !replaces && to.symlink_metadata().is_ok() {
-        return Err(Error::Setup(format!("{} exists: choose another name, or give --force to replace it", to.display())));
-    }
-    Partial::create(unfinished(to), replaces)
-}
-
-fn still_free(to: &Path, replaces: bool) -> std::io::Result<()> {
-    if !replaces && to.symlink_metadata().is_ok() { Err(std::io::ErrorKind::AlreadyExists.into()) } else { Ok(()) }
 }
 
 async fn write(conn: &mut Conn, file: &Partial, mut tell: impl FnMut(Moved)) -> Result<u64, Error> {

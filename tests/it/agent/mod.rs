@@ -1,5 +1,6 @@
 //! The worker agent as a process: what it runs, how runs end, and what remains when a process dies.
 
+mod accounts;
 mod claude;
 mod crash;
 mod dev;

@@ -101,7 +101,7 @@ fn a_backup_is_one_file_for_its_owner_that_is_never_overwritten_by_chance() {
 }
 
 #[test]
-fn a_backup_never_replaces_the_database_or_what_is_no_file() {
+fn the_database_and_what_is_no_file_is_never_replaced() {
     run(async {
         let server = Server::on(Database::Sqlite).start();
         let (data, directory) = (server.data_dir(), place());
@@ -109,15 +109,20 @@ fn a_backup_never_replaces_the_database_or_what_is_no_file() {
         // A path that names the same directory in another way.
         let link = directory.join("data");
         std::os::unix::fs::symlink(&data, &link).unwrap();
+        let refused = |target: &Path, why: &str| {
+            for how in [&["backup"][..], &["export"], &["export", "--from=postgres://nowhere/x"]] {
+                does(server.plan(), &[how, &["--force", text(target)]].concat()).refuses(&[why, "another name"]);
+            }
+        };
         for name in ["bloom.db", "bloom.db-wal", "bloom.db-shm", "bloom.db-journal", "bloom.db.lock"] {
             for target in [data.join(name), link.join(name)] {
-                does(server.plan(), &["backup", "--force", text(&target)]).refuses(&["belongs to the database", "another name"]);
+                refused(&target, "belongs to the database");
             }
         }
         let pipe = directory.join("pipe");
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         for target in [&pipe, &link] {
-            does(server.plan(), &["backup", "--force", text(target)]).refuses(&["is not a regular file", "another name"]);
+            refused(target, "is not a regular file");
         }
         assert_eq!(names(&directory), ["data", "pipe"]);
         server.get("/readyz").await.expect(200);

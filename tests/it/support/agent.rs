@@ -117,6 +117,10 @@ impl Agent {
         self.plan.dir.join("work")
     }
 
+    pub fn dir(&self) -> &PathBuf {
+        self.plan.dir()
+    }
+
     pub fn kill9(&self) {
         let mut child = self.process.lock().expect("the process").take().expect("a running agent");
         child.kill().expect("it can be killed");

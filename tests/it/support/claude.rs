@@ -21,6 +21,8 @@ pub fn cli() -> PathBuf {
     PathBuf::from(path)
 }
 
+type Refusal = (u16, &'static str, &'static str);
+
 #[derive(Clone)]
 pub struct Anthropic {
     pub url: String,
@@ -29,6 +31,8 @@ pub struct Anthropic {
     allowed: watch::Sender<usize>,
     /// Once set, the modes that refuse requests no longer do so.
     healed: watch::Sender<bool>,
+    /// All requests are refused with this status, kind of error and message.
+    refusing: watch::Sender<Option<Refusal>>,
 }
 
 impl Anthropic {
@@ -38,7 +42,13 @@ impl Anthropic {
 
     pub fn on(listener: tokio::net::TcpListener) -> Anthropic {
         let url = format!("http://{}", listener.local_addr().expect("an address"));
-        let stub = Anthropic { url, seen: Arc::default(), allowed: watch::Sender::new(0), healed: watch::Sender::new(false) };
+        let stub = Anthropic {
+            url,
+            seen: Arc::default(),
+            allowed: watch::Sender::new(0),
+            healed: watch::Sender::new(false),
+            refusing: watch::Sender::new(None),
+        };
         let app = Router::new().fallback(answer).with_state(stub.clone());
         beside(async move { axum::serve(listener, app).await });
         stub
@@ -61,6 +71,12 @@ impl Anthropic {
 
     pub fn heal(&self) {
         self.healed.send_replace(true);
+        self.refusing.send_replace(None);
+    }
+
+    /// Refuses all requests until it is healed.
+    pub fn refuse_all(&self, status: u16, kind: &'static str, message: &'static str) {
+        self.refusing.send_replace(Some((status, kind, message)));
     }
 }
 
@@ -103,18 +119,26 @@ async fn answer(State(stub): State<Anthropic>, method: Method, uri: Uri, _header
     let prompt = asked(&request);
     let has_tool_result =
         request["messages"].as_array().and_then(|messages| messages.last()).is_some_and(|last| last.to_string().contains("tool_result"));
+    let model = request["model"].as_str().unwrap_or_default().to_owned();
     stub.seen.lock().expect("what was seen").push(request);
     let has = |word: &str| prompt.contains(word);
+    if let Some((status, kind, message)) = *stub.refusing.borrow() {
+        return refuse(status, kind, message, None);
+    }
     let healed = *stub.healed.borrow();
     if has("MODE-429") && !healed {
         let reset = now_ms() / 1000 + 3600;
-        return refuse(429, "rate_limit_error", Some(reset));
+        return refuse(429, "rate_limit_error", "the quota is used up", Some(reset));
     }
     if has("MODE-529") && !healed {
-        return refuse(529, "overloaded_error", None);
+        return refuse(529, "overloaded_error", "too much to do", None);
     }
-    if has("MODE-401") {
-        return refuse(401, "authentication_error", None);
+    // A key that has no right to use one model.
+    if model.contains("forbidden") {
+        return refuse(403, "permission_error", "Your API key does not have permission to use the specified resource.", None);
+    }
+    if model.contains("unknown") {
+        return refuse(404, "not_found_error", "model: there is none of this name", None);
     }
     let (sender, receiver) = mpsc::channel::<Result<Bytes, std::io::Error>>(16);
     beside(speak(stub, prompt, has_tool_result, sender));
@@ -124,7 +148,7 @@ async fn answer(State(stub): State<Anthropic>, method: Method, uri: Uri, _header
         .expect("an answer")
 }
 
-fn refuse(status: u16, kind: &str, reset: Option<i64>) -> Response<Body> {
+fn refuse(status: u16, kind: &str, message: &str, reset: Option<i64>) -> Response<Body> {
     let mut response =
         Response::builder().status(StatusCode::from_u16(status).expect("a status")).header("content-type", "application/json");
     if let Some(reset) = reset {
@@ -134,7 +158,7 @@ fn refuse(status: u16, kind: &str, reset: Option<i64>) -> Response<Body> {
             .header("anthropic-ratelimit-unified-representative-claim", "five_hour")
             .header("retry-after", "3600");
     }
-    let body = json!({"type": "error", "error": {"type": kind, "message": format!("the stub says {status}")}});
+    let body = json!({"type": "error", "error": {"type": kind, "message": message}});
     response.body(Body::from(body.to_string())).expect("an answer")
 }
 

@@ -12,11 +12,11 @@ mod tasks;
 use std::path::Path;
 
 use super::Moved;
-use super::export::place;
 use crate::args::Args;
+use crate::backup::target::Target;
 use crate::dialect::statement;
 use crate::error::Error;
-use crate::open;
+use crate::open::{self, StoreOptions};
 use crate::{Store, all, one};
 use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue};
 use sink::Sink;
@@ -41,18 +41,21 @@ statement!(MISSING, "SELECT name FROM unnest($1::text[]) AS name WHERE to_regcla
 statement!(IS_OWN, "SELECT to_regclass('task_state') IS NOT NULL");
 
 impl Store {
-    /// Reads the database at this URL in one transaction and writes an export for [`import`](Self::import). Nothing is changed there.
+    /// Reads the database at this URL in one transaction and writes an export for [`import`](Self::import). Nothing is changed there. The file
+    /// must not be one of the database of `options`.
     ///
     /// # Errors
     /// [`Error::Setup`] with what to do: it is no such database, the file can't be written, or rows can't be taken (unless `skips_invalid`).
     pub async fn export_earlier(
+        options: &StoreOptions,
         url: &str,
         to: &Path,
         replaces: bool,
         skips_invalid: bool,
         mut tell: impl FnMut(Moved),
     ) -> Result<FromEarlier, Error> {
-        let file = place(to, replaces)?;
+        let target = Target::new(to, replaces, options)?;
+        let file = target.create()?;
         let mut conn = open::foreign_snapshot(url).await?;
         conn.execute(&SNAPSHOT, Args::new()).await?;
         if one(&conn.fetch(&IS_OWN, Args::new()).await?, |row| row.take())? {
@@ -87,7 +90,7 @@ impl Store {
             )));
         }
         file.sync().map_err(|error| Error::Setup(format!("{}: {error}", to.display())))?;
-        file.place(to)?;
+        target.place(file)?;
         Ok(done)
     }
 }

@@ -1,0 +1,58 @@
+//! A file that a person names for what is written of the database.
+
+use std::fs;
+use std::path::Path;
+
+use super::partial::{DATABASE_FILES, Partial, beside, directory, unfinished};
+use crate::error::Error;
+use crate::open::{self, StoreOptions};
+
+pub(crate) struct Target<'a> {
+    path: &'a Path,
+    replaces: bool,
+}
+
+impl<'a> Target<'a> {
+    /// # Errors
+    /// [`Error::Setup`]: the file exists (unless it is `replaced`), is no regular file, or belongs to the database.
+    pub fn new(path: &'a Path, replaced: bool, options: &StoreOptions) -> Result<Self, Error> {
+        let target = Self { path, replaces: replaced };
+        target.refuse_files_of_database(options)?;
+        target.refuse_existing()?;
+        Ok(target)
+    }
+
+    pub fn create(&self) -> Result<Partial, Error> {
+        Partial::create(unfinished(self.path), self.replaces)
+    }
+
+    /// Gives the complete file its name.
+    pub fn place(&self, file: Partial) -> Result<(), Error> {
+        self.refuse_existing()?;
+        file.place(self.path)
+    }
+
+    fn refuse_existing(&self) -> Result<(), Error> {
+        if self.replaces || self.path.symlink_metadata().is_err() {
+            return Ok(());
+        }
+        Err(Error::Setup(format!("{} exists: choose another name, or give --force to replace it", self.path.display())))
+    }
+
+    /// A file in the place of the database beside its log would destroy both, and one in the place of the lock would let a second server
+    /// in.
+    fn refuse_files_of_database(&self, options: &StoreOptions) -> Result<(), Error> {
+        let refused = |why: &str| Err(Error::Setup(format!("{} {why}: choose another name", self.path.display())));
+        if self.path.symlink_metadata().is_ok_and(|found| !found.is_file()) {
+            return refused("is not a regular file");
+        }
+        // Without links in the path. A directory that does not exist is told when the file is created.
+        let (Ok(place), Some(name)) = (fs::canonicalize(directory(self.path)), self.path.file_name()) else { return Ok(()) };
+        let Some(Ok(database)) = open::sqlite_file(options).map(fs::canonicalize) else { return Ok(()) };
+        let target = place.join(name);
+        if DATABASE_FILES.iter().chain([&".lock"]).any(|ending| beside(&database, ending) == target) {
+            return refused("belongs to the database");
+        }
+        Ok(())
+    }
+}
