@@ -1,10 +1,14 @@
 //! Commands that the push server runs: updates and clones.
 
+use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use rustix::process::Signal;
+
+use super::process::send_to_group;
 use super::{run, stream};
 
 /// Runs the command. Returns the start of what it printed.
@@ -12,10 +16,41 @@ use super::{run, stream};
 /// # Errors
 /// It could not be started, failed, or took longer than `limit`; the text says which, and what the command printed.
 pub(super) async fn output(mut command: Command, limit: Duration) -> Result<String, String> {
-    run::scrub(&mut command);
-    command.stdin(std::process::Stdio::null()).kill_on_drop(true);
-    let ended = timeout(limit, command.output()).await.map_err(|_| format!("it took longer than {} s", limit.as_secs()))?;
+    run::scrub(command.as_std_mut());
+    // A group of its own, so that the time limit ends what the command has started, too.
+    command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let child = command.spawn().map_err(|error| error.to_string())?;
+    let group = child.id().and_then(|id| i32::try_from(id).ok());
+    let ended = child.wait_with_output();
+    tokio::pin!(ended);
+    let Ok(ended) = timeout(limit, &mut ended).await else {
+        // The group has its id for as long as the child, which `ended` still holds, was not waited for.
+        group.into_iter().for_each(|group| send_to_group(group, Signal::KILL));
+        return Err(format!("it took longer than {} s", limit.as_secs()));
+    };
     let ended = ended.map_err(|error| error.to_string())?;
     let text = |bytes: &[u8]| stream::cut(String::from_utf8_lossy(bytes).trim(), 2_000).to_owned();
     if ended.status.success() { Ok(text(&ended.stdout)) } else { Err(format!("{} ({})", text(&ended.stderr), ended.status)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_time_limit_ends_all_that_the_command_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(format!("sh -c 'echo $$ >{0}; exec sleep 250' & while [ ! -s {0} ]; do :; done; wait", file.display()));
+        let why = output(shell, Duration::from_secs(2)).await.unwrap_err();
+        assert_eq!(why, "it took longer than 2 s");
+        let pid: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+        let ended = async {
+            while crate::process::Leader::of(pid).is_some() {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(30), ended).await.unwrap();
+    }
 }

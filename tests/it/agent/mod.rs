@@ -1,6 +1,8 @@
 //! The worker agent as a process: what it runs, how runs end, and what remains when a process dies.
 
 mod claude;
+mod contained;
+mod contained_without_agent;
 mod crash;
 mod dev;
 mod ending;
