@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use procfs::process::{Process, Stat, all_processes};
-use rustix::process::{Pid, Signal, getpgrp, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, WaitOptions, getpgrp, kill_process, kill_process_group, test_kill_process_group, waitpid};
 use serde::{Deserialize, Serialize};
 
 /// The environment variable with the lease id, set in every process of a run.
@@ -43,6 +43,14 @@ impl Leader {
     /// Whether the process is the leader, or in the leader's process group.
     fn has(&self, stat: &Stat) -> bool {
         if stat.pid == self.pid { stat.starttime == self.start } else { stat.pgrp == self.pid && stat.starttime >= self.start }
+    }
+
+    /// Whether the group has processes. This also sees those that a look at all processes misses, because they change places meanwhile.
+    fn has_group(&self) -> bool {
+        let Some(group) = Pid::from_raw(self.pid) else { return false };
+        // A child of this process stays in its group until it was waited for.
+        let _ = waitpid(Some(group), WaitOptions::NOHANG);
+        !self.is_replaced() && test_kill_process_group(group).is_ok()
     }
 
     /// Whether another process got the pid after the leader had ended.
@@ -108,12 +116,11 @@ fn descendants(all: &[Stat], roots: BTreeSet<i32>) -> Vec<&Stat> {
     }
 }
 
-/// Sends the signal to all processes below `ancestor` that are not in `asked` yet. Returns whether there are any at all.
-pub fn signal_below(ancestor: i32, signal: Signal, asked: &mut BTreeSet<i32>) -> bool {
+/// Sends the signal to all processes below `ancestor` that are not in `asked` yet.
+pub fn signal_below(ancestor: i32, signal: Signal, asked: &mut BTreeSet<i32>) {
     let all = living();
     let below: Vec<&Stat> = descendants(&all, BTreeSet::from([ancestor])).into_iter().filter(|stat| stat.pid != ancestor).collect();
     below.iter().for_each(|stat| ask(stat, signal, asked));
-    !below.is_empty()
 }
 
 /// Sends the signal to the process and to its group, unless they have got it, or the group is that of this process. With the group, a process
@@ -143,7 +150,7 @@ pub async fn end(marks: &Marks, grace: Duration) -> Vec<i32> {
     // If a leader has ended, another process may have its pid. Then its group is another one.
     let leaders: Vec<&Leader> = marks.leaders.iter().filter(|leader| !leader.is_replaced()).collect();
     let is_of_run = |stat: &Stat| leaders.iter().any(|leader| leader.has(stat)) || has(stat.pid, LEASE_VARIABLE, marks.lease.as_bytes());
-    end_all(is_of_run, grace).await
+    end_all(is_of_run, &leaders, grace).await
 }
 
 /// Ends the processes that earlier agents of this directory left behind, except for those of the leases in `keep`.
@@ -155,14 +162,14 @@ pub async fn sweep(home: &Path, keep: &[String]) {
                 && value(LEASE_VARIABLE).is_some_and(|lease| !keep.iter().any(|kept| kept.as_bytes() == lease.as_bytes()))
         })
     };
-    let left = end_all(is_orphan, Duration::from_secs(2)).await;
+    let left = end_all(is_orphan, &[], Duration::from_secs(2)).await;
     if !left.is_empty() {
         tracing::error!(processes = ?left, "these processes of earlier runs could not be ended");
     }
 }
 
-/// Ends the processes that are meant, and all that descend from them. Returns those that are still alive.
-async fn end_all(is_meant: impl Fn(&Stat) -> bool, grace: Duration) -> Vec<i32> {
+/// Ends the groups and the processes that are meant, and all that descend from them. Returns those that are still alive.
+async fn end_all(is_meant: impl Fn(&Stat) -> bool, groups: &[&Leader], grace: Duration) -> Vec<i32> {
     let own = i32::try_from(std::process::id()).unwrap_or_default();
     let began = Instant::now();
     // All that were found, by their start times: when a parent has ended, nothing else may tell that a process is of the run.
@@ -173,8 +180,9 @@ async fn end_all(is_meant: impl Fn(&Stat) -> bool, grace: Duration) -> Vec<i32> 
         let is_root = |stat: &&Stat| seen.get(&stat.pid) == Some(&stat.starttime) || is_meant(stat);
         let left = descendants(&all, all.iter().filter(is_root).map(|stat| stat.pid).collect());
         let waited = began.elapsed();
-        if left.is_empty() || waited > grace + KILL_LIMIT {
-            return left.iter().map(|stat| stat.pid).collect();
+        let groups: Vec<i32> = groups.iter().filter(|group| group.has_group()).map(|group| group.pid).collect();
+        if (left.is_empty() && groups.is_empty()) || waited > grace + KILL_LIMIT {
+            return left.iter().map(|stat| stat.pid).chain(groups).collect();
         }
         let is_over = waited >= grace;
         let signal = if is_over { Signal::KILL } else { Signal::TERM };
@@ -182,6 +190,7 @@ async fn end_all(is_meant: impl Fn(&Stat) -> bool, grace: Duration) -> Vec<i32> 
             // All get it again, because others have come since.
             asked.clear();
         }
+        groups.into_iter().filter(|group| asked.insert(-group)).for_each(|group| send_to_group(group, signal));
         for stat in left {
             seen.insert(stat.pid, stat.starttime);
             ask(stat, signal, &mut asked);

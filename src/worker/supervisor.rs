@@ -77,6 +77,7 @@ struct Supervisor<'a> {
     last_output: u64,
     printed: u64,
     listed: (u64, Listed),
+    has_processes: bool,
     ending: Option<Ending>,
     end: RunEnd,
 }
@@ -123,6 +124,7 @@ impl<'a> Supervisor<'a> {
             last_output: began,
             printed: 0,
             listed: (0, Listed::default()),
+            has_processes: true,
             ending: None,
             end: RunEnd::default(),
         })
@@ -222,11 +224,20 @@ impl<'a> Supervisor<'a> {
 
     /// Waits for processes that have ended: the program, and those that lost their parents.
     fn reap(&mut self) {
-        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
-            if pid == self.main {
-                self.end.exit = Some(shown(status));
-                self.main_end = None;
-                self.begin_end(millis(TERM_GRACE));
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if pid == self.main => {
+                    self.end.exit = Some(shown(status));
+                    self.main_end = None;
+                    self.begin_end(millis(TERM_GRACE));
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => return,
+                // No child, and so no process of the run.
+                Err(_) => {
+                    self.has_processes = false;
+                    return;
+                }
             }
         }
     }
@@ -271,6 +282,9 @@ impl<'a> Supervisor<'a> {
     /// Signals the processes of a run that is being ended. Returns true if none is left, or if they can't be ended.
     fn is_over(&mut self) -> bool {
         let Some(ending) = &mut self.ending else { return false };
+        if !self.has_processes {
+            return true;
+        }
         let now = now();
         if now < ending.next_look {
             return false;
@@ -285,8 +299,8 @@ impl<'a> Supervisor<'a> {
                 cgroup::kill(leaf);
             }
         }
-        let any = signal_below(own, if is_killed { Signal::KILL } else { Signal::TERM }, &mut ending.asked);
-        (!any && self.end.exit.is_some()) || now >= ending.gives_up_at
+        signal_below(own, if is_killed { Signal::KILL } else { Signal::TERM }, &mut ending.asked);
+        now >= ending.gives_up_at
     }
 
     /// Stores which process groups the run has, for an agent that must end them after this process was killed. A cgroup needs no list.

@@ -84,7 +84,7 @@ fn silence_counts() {
 fn the_lease_counts() {
     with(
         "",
-        |plan| plan.env("LEASE_TTL_SECONDS", 4),
+        |plan| plan.env("LEASE_TTL_SECONDS", 20),
         async |server, agent| {
             let (task, tally) = left_alone(server, agent, "trap '' TERM; sleep 250", 60).await;
             agent.has_no_processes().await;
@@ -130,7 +130,8 @@ fn an_agent_and_a_supervisor_that_are_killed_leave_nothing_and_nothing_runs_twic
 }
 
 /// Starts the program as the first process of a namespace of its own.
-const AS_THE_FIRST: &str = r#"[ "$(id -u)" = 0 ] || own=--map-root-user; exec unshare $own --fork --pid --kill-child --mount-proc "$0" "$@""#;
+const AS_THE_FIRST: &str =
+    r#"[ "$(id -u)" = 0 ] || own=--map-root-user; exec unshare $own --fork --pid --kill-child --mount-proc "$0" "$@""#;
 
 /// The state and the parent of each process.
 fn zombies_below(ancestor: u32) -> Vec<u32> {
