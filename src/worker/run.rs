@@ -295,11 +295,13 @@ impl Run<'_> {
         }
         reading.take_pieces(&mut found);
         self.keep_events(&mut found, start, tail.offset + 1);
-        // If the supervisor was killed, processes of the run may still be alive.
-        remains::end(self.dir, watched.running.leader, &lease, TERM_GRACE).await;
         let duration_ms = now_ms().saturating_sub(watched.running.started_at);
         let stderr = self.dir.stderr_tail(start, STDERR_TAIL);
         let left = self.dir.left_end(start);
+        if !left.is_clean {
+            // The supervisor was killed, or could not end them all.
+            remains::end(self.dir, watched.running.leader, &lease, TERM_GRACE).await;
+        }
         if stop.is_none() {
             stop = left.stop;
             self.record_stop(stop);

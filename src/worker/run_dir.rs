@@ -60,6 +60,8 @@ pub struct RunEnd {
     pub unstored: Option<String>,
     /// The kernel ended a process of the run because there was not enough memory.
     pub out_of_memory: bool,
+    /// No process of the run was left.
+    pub is_clean: bool,
 }
 
 #[derive(Debug)]

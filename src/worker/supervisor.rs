@@ -149,6 +149,7 @@ impl<'a> Supervisor<'a> {
                 self.end.unstored.get_or_insert(error.to_string());
             }
         }
+        self.end.is_clean = !self.has_processes;
         self.end.out_of_memory = self.plan.cgroup.as_deref().is_some_and(cgroup::ran_out_of_memory);
         self.end
     }
