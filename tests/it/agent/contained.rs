@@ -48,7 +48,7 @@ impl Escaped {
             "env -i setsid sh {script} & \
              (cd /; env -i setsid sh -c 'sh {script} </dev/null >/dev/null 2>&1 &' &) \n\
              perl -e '$SIG{{TERM}} = \"IGNORE\"; fork and exit; setpgrp; open F, \">>\", \"{file}\"; print F \"$$\\n\"; close F; \
-                      while (1) {{ fork and exit; select undef, undef, undef, 0.002 }}' & \n\
+                      for (1..20000) {{ fork and exit; select undef, undef, undef, 0.002 }}' & \n\
              perl -e '$SIG{{TERM}} = \"IGNORE\"; for (1..50) {{ fork or do {{ setpgrp; sleep 250; exit }} }}' & \n\
              while [ \"$(wc -l <{file} 2>/dev/null)\" != 3 ]; do sleep 0.05; done"
         )
