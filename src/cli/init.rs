@@ -3,7 +3,7 @@
 //! The kernel makes it the parent of every process whose own parent has ended, and it must wait for them when they end, or they stay in the
 //! table of processes. So the command itself runs as its child.
 
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, exit};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
@@ -19,7 +19,7 @@ pub async fn run() -> Result<(), CommandError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut hangup = signal(SignalKind::hangup()).map_err(failed)?;
-    let child = Command::new("/proc/self/exe").args(std::env::args_os().skip(1)).spawn().map_err(failed)?;
+    let child = Command::new("/proc/self/exe").arg0("bloom-runtime").args(std::env::args_os().skip(1)).spawn().map_err(failed)?;
     let child = Pid::from_child(&child);
     loop {
         let passed_on = tokio::select! {

@@ -16,7 +16,7 @@ use super::home::{SessionRecord, private_dir};
 use super::invocation::{Conversation, Invocation};
 use super::process::{HOME_VARIABLE, LEASE_VARIABLE, TERM_GRACE};
 use super::profile::{Profile, Runner, find_program};
-use super::run_dir::{Record, RunDir, Running};
+use super::run_dir::{Record, RunDir};
 use super::spool::{EventLog, Tail};
 use super::stream::Reading;
 use super::verdict::{End, Stop, Verdict, decide, not_started};
@@ -172,13 +172,12 @@ impl Run<'_> {
         kept.map_err(|error| failed("the run can't be stored on disk", &error))?;
         let started = self.spawn(record, profile, &invocation, &context_dir);
         let started = started.map_err(|error| failed(&format!("{} can't be started", invocation.program.display()), &error))?;
-        let pid = started.leader.pid;
-        let running = Running { leader: Some(started.leader), started_at: now_ms() };
-        record.process = Some(running);
-        // Before the program starts, so that a later agent finds it, or knows that there is none.
-        let kept = self.dir.keep(record);
-        kept.map_err(|error| failed("the run can't be stored on disk", &error))?;
-        let watched = started.begin(running).map_err(|error| failed("the run's supervisor has ended", &error))?;
+        let begun = started.begin(|running| {
+            record.process = Some(running);
+            self.dir.keep(record)
+        });
+        let watched = begun.map_err(|error| failed("the run can't begin", &error))?;
+        let pid = watched.running.leader.map(|leader| leader.pid);
         let resumed = matches!(conversation, Conversation::Resumed(_));
         let profile = self.agent.settings.profiles.told(&record.task.agent_slug);
         self.record_phase("started", json!({"pid": pid, "worker": self.agent.name, "resumed": resumed, "profile": profile}));

@@ -2,8 +2,9 @@
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, WaitOptions, waitpid};
@@ -13,6 +14,7 @@ use super::invocation::Invocation;
 use super::process::{KILL_LIMIT, Leader};
 use super::run_dir::{RunDir, Running};
 use super::verdict::Stop;
+use bloom_client::now_ms;
 
 /// How much longer than its limits a supervisor may take, before the agent ends the run without it.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -29,7 +31,8 @@ pub struct Watched {
 
 /// A supervisor that waits until the agent has stored which process it is.
 pub struct Started {
-    pub leader: Leader,
+    process: Child,
+    leader: Leader,
     control: Control,
     go: ChildStdin,
 }
@@ -45,21 +48,26 @@ pub fn start(
     let control = Control::create(&dir.control())?;
     // The running program, also after the file was replaced by an update.
     let mut command = Command::new("/proc/self/exe");
-    command.arg(SUPERVISOR).arg(serde_json::to_string(plan)?).arg(&invocation.program).args(invocation.args.iter().map(OsStr::new));
+    command.arg0("bloom-runtime").arg(SUPERVISOR).arg(serde_json::to_string(plan)?).arg(&invocation.program).args(invocation.args.iter().map(OsStr::new));
     command.current_dir(context_dir).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     prepare(&mut command);
-    let mut child = command.spawn()?;
-    let leader = i32::try_from(child.id()).ok().and_then(Leader::of);
-    match (leader, child.stdin.take()) {
-        (Some(leader), Some(go)) => Ok(Started { leader, control, go }),
-        _ => Err(io::Error::other(format!("its supervisor ended with {}", child.wait()?))),
+    let mut process = command.spawn()?;
+    let leader = i32::try_from(process.id()).ok().and_then(Leader::of);
+    match (leader, process.stdin.take()) {
+        (Some(leader), Some(go)) => Ok(Started { process, leader, control, go }),
+        _ => Err(io::Error::other(format!("its supervisor ended with {}", process.wait()?))),
     }
 }
 
 impl Started {
-    /// Lets the run begin. To be called when a later agent will find the supervisor.
-    pub fn begin(mut self, running: Running) -> io::Result<Watched> {
-        self.go.write_all(b"\n")?;
+    /// Lets the run begin, after `keep` has stored the supervisor, so that a later agent finds the run, or knows that there is none.
+    pub fn begin(mut self, keep: impl FnOnce(Running) -> io::Result<()>) -> io::Result<Watched> {
+        let running = Running { leader: Some(self.leader), started_at: now_ms() };
+        if let Err(error) = keep(running).and_then(|()| self.go.write_all(b"\n")) {
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+            return Err(error);
+        }
         Ok(Watched { running, control: Some(self.control), may_run_until: None, must_have_ended: None })
     }
 }

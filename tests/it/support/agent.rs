@@ -163,7 +163,7 @@ impl Agent {
     pub fn supervisors(&self) -> Vec<u32> {
         let is_one = |pid: &u32| {
             let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            line.split(|byte| *byte == 0).nth(1) == Some(b"supervise-run")
+            line.starts_with(b"bloom-runtime\0supervise-run\0")
         };
         self.processes().into_iter().filter(is_one).collect()
     }
