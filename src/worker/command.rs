@@ -24,7 +24,7 @@ pub(super) async fn output(mut command: Command, limit: Duration) -> Result<Stri
     let ended = child.wait_with_output();
     tokio::pin!(ended);
     let Ok(ended) = timeout(limit, &mut ended).await else {
-        // The group has its id for as long as the child, which `ended` still holds, was not waited for.
+        // Fails if no process of the group is left. Until then, its id is not used for another.
         group.into_iter().for_each(|group| send_to_group(group, Signal::KILL));
         return Err(format!("it took longer than {} s", limit.as_secs()));
     };
