@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use procfs::ProcError;
 use procfs::process::{Process, Stat, all_processes};
 use rustix::process::{Pid, Signal, WaitOptions, getpgrp, kill_process, kill_process_group, test_kill_process_group, waitpid};
 use serde::{Deserialize, Serialize};
@@ -36,8 +37,12 @@ impl Leader {
         stat_of(pid).map(|stat| Self { pid, start: stat.starttime })
     }
 
+    /// True also if that can't be known, for example because this process may open no more files: what may be alive must not be started again.
     pub fn is_alive(&self) -> bool {
-        stat_of(self.pid).is_some_and(|stat| stat.starttime == self.start)
+        match Process::new(self.pid).and_then(|process| process.stat()) {
+            Ok(stat) => is_living(&stat) && stat.starttime == self.start,
+            Err(error) => !matches!(error, ProcError::NotFound(_)),
+        }
     }
 
     /// Whether the process is the leader, or in the leader's process group.
@@ -95,9 +100,13 @@ fn stat_of(pid: i32) -> Option<Stat> {
     Process::new(pid).ok().and_then(|process| living_stat(&process))
 }
 
-/// `None` for a zombie: it has ended, and only its parent has not waited for it yet.
 fn living_stat(process: &Process) -> Option<Stat> {
-    process.stat().ok().filter(|stat| !matches!(stat.state, 'Z' | 'X'))
+    process.stat().ok().filter(is_living)
+}
+
+/// False for a zombie: it has ended, and only its parent has not waited for it yet.
+fn is_living(stat: &Stat) -> bool {
+    !matches!(stat.state, 'Z' | 'X')
 }
 
 fn living() -> Vec<Stat> {

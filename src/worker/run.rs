@@ -305,7 +305,10 @@ impl Run<'_> {
             stop = left.stop;
             self.record_stop(stop);
         }
-        stop = stop.or(left.unstored.as_ref().map(|_| Stop::Unstored));
+        if let Some(why) = &left.unstored {
+            tracing::error!(task = %record.task.id, lease, why, "what the run printed could not be stored as a whole");
+            stop = stop.or(Some(Stop::Unstored));
+        }
         self.record_phase("ended", json!({"exit": left.exit, "duration_ms": duration_ms}));
         (reading, End { stop, exit: left.exit, stderr, duration_ms, not_started: left.not_started, out_of_memory: left.out_of_memory })
     }

@@ -37,7 +37,7 @@ pub enum Stop {
 #[derive(Debug, Default)]
 pub struct End {
     pub stop: Option<Stop>,
-    /// `None` if the status is unknown, because the run's supervisor was killed.
+    /// `None` if the status is unknown, because the run's supervisor was killed or could not store it.
     pub exit: Option<String>,
     pub stderr: String,
     pub duration_ms: i64,
@@ -158,9 +158,10 @@ fn outcome(task: &Task, reading: &Reading, end: &End, now: Ms) -> Result<(String
         Some(_) if reading.is_cut() && !reading.is_plain() => {
             Err(Some(RunFailure::new(Reason::BadOutput, "the result is missing: a line of the output was longer than 64 MiB")))
         }
-        None => {
-            Err(Some(RunFailure::new(Reason::WorkerLost, "the run's supervisor ended before the run did, so how that ended is not known")))
-        }
+        None => Err(Some(RunFailure::new(
+            Reason::WorkerLost,
+            "how the run ended is not known: its supervisor was killed, or could not store it on the worker's disk",
+        ))),
         Some(exit) => {
             let said = [reading.odd.trim(), end.stderr.trim()].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
             let message = format!("ended with status {exit} and without a result{}{said}", if said.is_empty() { "" } else { ": " });

@@ -48,7 +48,12 @@ pub fn start(
     let control = Control::create(&dir.control())?;
     // The running program, also after the file was replaced by an update.
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("bloom-runtime").arg(SUPERVISOR).arg(serde_json::to_string(plan)?).arg(&invocation.program).args(invocation.args.iter().map(OsStr::new));
+    command
+        .arg0("bloom-runtime")
+        .arg(SUPERVISOR)
+        .arg(serde_json::to_string(plan)?)
+        .arg(&invocation.program)
+        .args(invocation.args.iter().map(OsStr::new));
     command.current_dir(context_dir).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     prepare(&mut command);
     let mut process = command.spawn()?;

@@ -198,7 +198,8 @@ fn the_death_of_a_supervisor_ends_its_run_and_the_task_is_tried_again() {
 }
 
 /// Starts the program in a terminal of its own, and ends it with that.
-const IN_A_TERMINAL: &str = r#"PROGRAM="$0" exec script --quiet --flush --command 'exec setpriv --pdeathsig KILL "$PROGRAM" agent' /dev/null"#;
+const IN_A_TERMINAL: &str =
+    r#"PROGRAM="$0" exec script --quiet --flush --command 'exec setpriv --pdeathsig KILL "$PROGRAM" agent' /dev/null"#;
 
 #[test]
 fn a_run_has_no_terminal() {
