@@ -101,7 +101,7 @@ impl<'a> Supervisor<'a> {
         let orders = pipe(&dir.control())?;
         let mut command = Command::new(words.next().unwrap_or_default());
         command.args(words).process_group(0).stdin(File::open(dir.prompt())?).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let files = [plan_file(&dir.stdout(plan.start))?, plan_file(&dir.stderr(plan.start))?];
+        let files = [output_file(&dir.stdout(plan.start))?, output_file(&dir.stderr(plan.start))?];
         let mut child = in_cgroup(plan.cgroup.as_deref(), || command.spawn())?;
         let main = Pid::from_child(&child);
         let outputs = [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)];
@@ -317,8 +317,8 @@ impl<'a> Supervisor<'a> {
     }
 }
 
-/// Opens a file of the run that the agent has created.
-fn plan_file(path: &Path) -> io::Result<File> {
+/// Opens a file for the output, which the agent has created.
+fn output_file(path: &Path) -> io::Result<File> {
     let file = File::options().create(true).append(true).open(path)?;
     file.set_permissions(Permissions::from_mode(0o600))?;
     Ok(file)
