@@ -21,8 +21,8 @@ use bloom_worker::{self as agent, Ended, PushServer, Settings};
 /// Run tasks on this machine
 ///
 /// Registers with the server, waits for tasks, runs each one on the Claude CLI in the directory of its context, and reports back. If the
-/// agent dies, its runs go on, and the next start of the agent watches them again. While the server can't be reached, results are kept on
-/// disk.
+/// agent dies, its runs go on until their leases expire, and the next start of the agent watches them again. While the server can't be
+/// reached, results are kept on disk.
 ///
 /// On SIGTERM or SIGINT, the agent takes no new tasks, lets runs finish for --grace-seconds, and hands back the remaining tasks. A second
 /// signal ends the agent at once; its runs go on, and the next start watches them again.

@@ -15,6 +15,7 @@ mod files;
 mod gauges;
 mod healthcheck;
 mod hints;
+mod init;
 mod moving;
 mod serve;
 mod signals;
@@ -182,9 +183,9 @@ enum Output {
 
 /// Runs the command that the process was given.
 pub fn run() -> ExitCode {
-    // Started by `--runner echo`: reads a prompt and prints a run's stream that repeats it. No command of users, so clap does not know it.
-    if std::env::args_os().nth(1).is_some_and(|word| word == bloom_worker::ECHO) {
-        return ended(bloom_worker::echo::run().map_err(|error| CommandError::from(error.to_string())));
+    // What an agent starts this program for, by words that are no commands of users, so clap does not know them.
+    if let Some(done) = std::env::args_os().nth(1).and_then(|word| bloom_worker::called_by_itself(&word)) {
+        return ended(done.map_err(|error| CommandError::from(error.to_string())));
     }
     // The script of a shell's completions starts the program with this variable.
     if std::env::var_os(COMPLETE).is_some() {
@@ -208,6 +209,7 @@ pub fn run() -> ExitCode {
     };
     ended(match line.command {
         Command::Serve(args) => settings(&args).and_then(|settings| block_on(serve::serve(settings, args.flags))),
+        Command::Dev(_) | Command::Agent(_) if std::process::id() == 1 => block_on(init::run()),
         Command::Dev(args) => block_on(dev::run(args)),
         Command::Agent(args) => agent::run(args),
         Command::Migrate { action: Migrate::Up(args) } => settings(&args).and_then(|settings| block_on(database::migrate(settings))),

@@ -50,6 +50,7 @@ words! {
         AgentError = "agent_error", Timeout = "timeout", Stalled = "stalled", Cancelled = "cancelled", RateLimited = "rate_limited",
         Overloaded = "overloaded", Auth = "auth", Billing = "billing", ModelUnavailable = "model_unavailable", BudgetExceeded = "budget_exceeded", BadOutput = "bad_output",
         WorkerLost = "worker_lost", SpawnFailed = "spawn_failed", DependencyFailed = "dependency_failed",
+        OutOfMemory = "out_of_memory",
     }
 }
 words! {

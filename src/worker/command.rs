@@ -6,6 +6,9 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use rustix::process::Signal;
+
+use super::process::send_to_group;
 use super::{run, stream};
 
 /// Runs the command. Returns the start of what it printed.
@@ -23,8 +26,39 @@ pub(super) async fn output(command: Command, limit: Duration) -> Result<String, 
 /// # Errors
 /// It could not be started, or took longer than `limit`.
 pub(super) async fn ended(mut command: Command, limit: Duration) -> Result<Output, String> {
-    run::scrub(&mut command);
-    command.stdin(Stdio::null()).kill_on_drop(true);
-    let ended = timeout(limit, command.output()).await.map_err(|_| format!("it took longer than {} s", limit.as_secs()))?;
+    run::scrub(command.as_std_mut());
+    // A group of its own, so that the time limit ends what the command has started, too.
+    command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let child = command.spawn().map_err(|error| error.to_string())?;
+    let group = child.id().and_then(|id| i32::try_from(id).ok());
+    let ended = child.wait_with_output();
+    tokio::pin!(ended);
+    let Ok(ended) = timeout(limit, &mut ended).await else {
+        // Fails if no process of the group is left. Until then, its id is not used for another.
+        group.into_iter().for_each(|group| send_to_group(group, Signal::KILL));
+        return Err(format!("it took longer than {} s", limit.as_secs()));
+    };
     ended.map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_time_limit_ends_all_that_the_command_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(format!("sh -c 'echo $$ >{0}; exec sleep 250' & while [ ! -s {0} ]; do :; done; wait", file.display()));
+        let why = output(shell, Duration::from_secs(2)).await.unwrap_err();
+        assert_eq!(why, "it took longer than 2 s");
+        let pid: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+        let ended = async {
+            while crate::process::Leader::of(pid).is_some() {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(30), ended).await.unwrap();
+    }
 }

@@ -12,12 +12,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 use uuid::Uuid;
 
+use super::process::TERM_GRACE;
 use super::report::{self, Backoff};
-use super::spool::{EventLog, Record, RunDir};
+use super::run_dir::{Record, RunDir};
+use super::spool::EventLog;
 use super::task::{self, Lease, Task};
 use super::traced_run::TracedRun;
 use super::verdict::{self, Stop, Verdict};
-use super::{Agent, HeldLease, process, run};
+use super::{Agent, HeldLease, remains, run};
 use bloom_api::answers::{Claimed, ClaimedLease, Directives, RenewedLeases};
 use bloom_api::requests::{Claim, WorkerHeartbeat};
 use bloom_api::values::{Id, Int, List};
@@ -38,7 +40,7 @@ const EVENTS_FIRST: Duration = Duration::from_secs(3);
 
 /// How long before its expiry a lease that could not be renewed counts as lost, so that its run has ended when it expires.
 fn safety(ttl: Duration) -> Duration {
-    (run::TERM_GRACE + Duration::from_secs(1)).min(ttl / 5)
+    (TERM_GRACE + Duration::from_secs(1)).min(ttl / 5)
 }
 
 impl Agent {
@@ -190,6 +192,11 @@ impl Agent {
         }
     }
 
+    /// When the run of this lease must have ended, unless the lease is renewed.
+    pub(super) fn run_must_end_by(&self, lease: Uuid) -> Option<Instant> {
+        self.lock().get(&lease).map(|held| held.valid_until.checked_sub(safety(held.ttl)).unwrap_or(held.valid_until))
+    }
+
     pub(super) fn forget(&self, lease: Uuid) {
         self.lock().remove(&lease);
         self.changed.notify_waiters();
@@ -220,7 +227,7 @@ impl Agent {
             }
             (Some(verdict), Err(_)) => verdict,
             (None, Err(error)) => {
-                process::end(record.process.and_then(|running| running.leader), task, &lease.to_string(), run::TERM_GRACE).await;
+                remains::end(&dir, record.process.and_then(|running| running.leader), &lease.to_string(), TERM_GRACE).await;
                 verdict::not_started(lease, Reason::SpawnFailed, &format!("the run's files can't be used: {error}"), true)
             }
         };

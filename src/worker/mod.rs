@@ -1,13 +1,15 @@
 //! The worker agent: takes tasks from a server, runs them, and reports how they ended, also after crashes and restarts.
 //!
-//! It stores its state in its directory ([`home`]). The process of a run writes to files there, so it goes on without the agent; the next
-//! agent watches it again, or reports how it ended. Nothing is removed before the server has acknowledged it.
+//! It stores its state in its directory ([`home`]). A supervisor of each run stores there what the run prints, so the run goes on without
+//! the agent; the next agent watches it again, or reports how it ended. Nothing is removed before the server has acknowledged it.
 
 mod accounts;
 mod availability;
+mod cgroup;
 mod command;
 mod connections;
-pub mod echo;
+mod control;
+mod echo;
 mod enrollment;
 mod home;
 mod invocation;
@@ -22,18 +24,24 @@ pub mod profile;
 mod prompt;
 mod push_response;
 mod push_server;
+mod remains;
 mod report;
 mod repositories;
 mod restart;
 mod run;
+mod run_dir;
 mod spool;
 mod stream;
+mod supervisor;
 mod task;
 mod tls_files;
 mod traced_run;
 mod verdict;
+mod watched;
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -50,7 +58,6 @@ use bloom_client::{Client, Tls};
 use bloom_telemetry::Traces;
 use home::Home;
 pub use home::hostname;
-pub use invocation::ECHO;
 use pause::Pauses;
 use profile::Profiles;
 use verdict::Stop;
@@ -111,6 +118,8 @@ pub(crate) struct Agent {
     settings: Settings,
     client: Client,
     home: Home,
+    /// Where runs get cgroups, if the agent may make some.
+    cgroups: Option<cgroup::Parent>,
     name: String,
     accounts: Pauses,
     paused_profiles: Pauses,
@@ -155,6 +164,39 @@ impl HeldLease {
     }
 }
 
+/// Does what programs of this crate ask of it when they start it by a word that is no command of users; `None` for other words.
+pub fn called_by_itself(word: &OsStr) -> Option<io::Result<()>> {
+    match word.to_str() {
+        Some(invocation::ECHO) => Some(echo::run()),
+        Some(control::SUPERVISOR) => Some(supervisor::run()),
+        _ => None,
+    }
+}
+
+/// Where runs get cgroups, if the agent may make some.
+///
+/// # Errors
+/// A profile has limits that can't be kept here.
+fn cgroups(profiles: &Profiles) -> Result<Option<cgroup::Parent>, String> {
+    let parent = cgroup::Parent::find();
+    match &parent {
+        Ok(parent) => tracing::info!(below = %parent.path().display(), "each run gets a cgroup"),
+        Err(why) => tracing::info!(why, "runs get no cgroups; their supervisors find and end their processes"),
+    }
+    let parent = parent.ok();
+    for (slug, profile) in profiles.all() {
+        let missing = cgroup::missing(parent.as_ref(), &profile.limits);
+        if !missing.is_empty() {
+            return Err(format!(
+                "profile {slug}: its limits need the cgroup controllers {}, which this agent may not use here; start it as a service with \
+                 Delegate=yes and DelegateSubgroup=agent (systemd 254 or later), or remove the limits",
+                missing.join(", ")
+            ));
+        }
+    }
+    Ok(parent)
+}
+
 /// Runs an agent until `shutdown`, and then until its runs have ended or are handed back.
 ///
 /// # Errors
@@ -180,10 +222,12 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
         client = Client::new(&settings.server, key.as_ref(), &settings.tls).map_err(|error| error.to_string())?;
     }
     let accounts = Pauses::load(Some(home.accounts_path()));
+    let cgroups = cgroups(&settings.profiles)?;
     let agent = Arc::new(Agent {
         settings,
         client,
         home,
+        cgroups,
         name,
         accounts,
         paused_profiles: Pauses::load(None),
@@ -261,7 +305,7 @@ impl Agent {
     async fn drain(&self) {
         if !self.settled_within(self.settings.grace).await {
             self.stop_where(Stop::HandBack, |_| true);
-            if !self.settled_within(run::TERM_GRACE + STOP_LIMIT * 2).await {
+            if !self.settled_within(process::TERM_GRACE + STOP_LIMIT * 2).await {
                 tracing::warn!("some results could not be delivered to the server; the next start of this agent delivers them");
             }
         }

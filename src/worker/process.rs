@@ -1,27 +1,30 @@
-//! Finds and ends all processes of a run, also those whose parents have ended.
+//! Finds and ends processes of runs.
 //!
-//! A run's first process leads a process group, and all its descendants have the id of the run's lease in their environment. By this id, a
-//! later agent also finds the processes that left the group.
+//! A run's supervisor is the ancestor of all processes of the run. When it has ended before them, they are found by the process groups that
+//! it listed, by the run's cgroup, and by the id of the run's lease in their environment.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use procfs::ProcError;
 use procfs::process::{Process, Stat, all_processes};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, WaitOptions, getpgrp, kill_process, kill_process_group, test_kill_process_group, waitpid};
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
 /// The environment variable with the lease id, set in every process of a run.
 pub const LEASE_VARIABLE: &str = "BLOOM_LEASE_ID";
 /// The environment variable with the directory of the agent that started the run, set in every process of a run.
 pub const HOME_VARIABLE: &str = "BLOOM_AGENT_HOME";
-const POLL_EVERY: Duration = Duration::from_millis(50);
+/// The time between SIGTERM and SIGKILL.
+pub const TERM_GRACE: Duration = Duration::from_secs(5);
 /// How long to wait after SIGKILL. A process ends at once, unless it is blocked in the kernel.
-const KILL_LIMIT: Duration = Duration::from_secs(5);
+pub const KILL_LIMIT: Duration = Duration::from_secs(5);
+const POLL_EVERY: Duration = Duration::from_millis(50);
 
-/// The first process of a run. Its start time distinguishes it from a later process with the same pid.
+/// A process that leads a process group. Its start time distinguishes it from a later process with the same pid.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Leader {
     pub pid: i32,
@@ -34,105 +37,184 @@ impl Leader {
         stat_of(pid).map(|stat| Self { pid, start: stat.starttime })
     }
 
+    /// True also if that can't be known, for example because this process may open no more files: what may be alive must not be started again.
     pub fn is_alive(&self) -> bool {
-        stat_of(self.pid).is_some_and(|stat| stat.starttime == self.start)
+        match Process::new(self.pid).and_then(|process| process.stat()) {
+            Ok(stat) => is_living(&stat) && stat.starttime == self.start,
+            Err(error) => !matches!(error, ProcError::NotFound(_)),
+        }
     }
+
+    /// Whether the process is the leader, or in the leader's process group.
+    fn has(&self, stat: &Stat) -> bool {
+        if stat.pid == self.pid { stat.starttime == self.start } else { stat.pgrp == self.pid && stat.starttime >= self.start }
+    }
+
+    /// Whether the group has processes. This also sees those that a look at all processes misses, because they change places meanwhile.
+    fn has_group(&self) -> bool {
+        let Some(group) = Pid::from_raw(self.pid) else { return false };
+        // A child of this process stays in its group until it was waited for.
+        let _ = waitpid(Some(group), WaitOptions::NOHANG);
+        !self.is_replaced() && test_kill_process_group(group).is_ok()
+    }
+
+    /// Whether another process got the pid after the leader had ended.
+    fn is_replaced(&self) -> bool {
+        stat_of(self.pid).is_some_and(|stat| stat.starttime != self.start)
+    }
+}
+
+/// The process groups of a run, as its supervisor saw them last.
+#[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Listed {
+    /// The boot of the machine and the namespace in which the pids are valid.
+    world: String,
+    pub groups: Vec<Leader>,
+}
+
+impl Listed {
+    /// The groups of all descendants of the process.
+    pub fn below(ancestor: i32) -> Self {
+        let all = living();
+        let mut groups = BTreeMap::new();
+        for stat in descendants(&all, BTreeSet::from([ancestor])).iter().filter(|stat| stat.pid != ancestor && stat.pgrp != ancestor) {
+            let start = groups.entry(stat.pgrp).or_insert(stat.starttime);
+            *start = stat.starttime.min(*start);
+        }
+        Self { world: world(), groups: groups.into_iter().map(|(pid, start)| Leader { pid, start }).collect() }
+    }
+
+    /// Those that can still be found by their pids.
+    pub fn current(self) -> Vec<Leader> {
+        if self.world == world() { self.groups } else { Vec::new() }
+    }
+}
+
+fn world() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    format!("{} {}", boot.trim(), namespace.display())
 }
 
 fn stat_of(pid: i32) -> Option<Stat> {
     Process::new(pid).ok().and_then(|process| living_stat(&process))
 }
 
-/// `None` for a zombie: it has ended, and only its parent has not waited for it yet.
 fn living_stat(process: &Process) -> Option<Stat> {
-    process.stat().ok().filter(|stat| !matches!(stat.state, 'Z' | 'X'))
+    process.stat().ok().filter(is_living)
 }
 
-/// Ends a run's processes with SIGTERM, and after the grace with SIGKILL. Returns false if some are still alive.
-pub async fn end(leader: Option<Leader>, task: Uuid, lease: &str, grace: Duration) -> bool {
-    // No process of a run is older than the first one.
-    let since = leader.map_or(0, |leader| leader.start);
-    // If the leader has ended, another process may have its pid. Then only processes with the lease in their environment are ended.
-    let leader = leader.filter(|leader| stat_of(leader.pid).is_none_or(|stat| stat.starttime == leader.start));
-    let is_of_run = |process: &Process, stat: &Stat| {
-        stat.starttime >= since && (leader.is_some_and(|leader| belongs(stat, leader)) || has(process, LEASE_VARIABLE, lease.as_bytes()))
-    };
-    let left = end_all(is_of_run, grace).await;
-    if !left.is_empty() {
-        tracing::error!(%task, lease, processes = ?left, "these processes of a run could not be ended");
+/// False for a zombie: it has ended, and only its parent has not waited for it yet.
+fn is_living(stat: &Stat) -> bool {
+    !matches!(stat.state, 'Z' | 'X')
+}
+
+fn living() -> Vec<Stat> {
+    all_processes().into_iter().flatten().flatten().filter_map(|process| living_stat(&process)).collect()
+}
+
+/// Those of `all` that are roots, or descend from one.
+fn descendants(all: &[Stat], roots: BTreeSet<i32>) -> Vec<&Stat> {
+    let mut found = roots;
+    loop {
+        let known = found.len();
+        found.extend(all.iter().filter(|stat| found.contains(&stat.ppid)).map(|stat| stat.pid).collect::<Vec<_>>());
+        if found.len() == known {
+            return all.iter().filter(|stat| found.contains(&stat.pid)).collect();
+        }
     }
-    left.is_empty()
+}
+
+/// Sends the signal to all processes below `ancestor` that are not in `asked` yet.
+pub fn signal_below(ancestor: i32, signal: Signal, asked: &mut BTreeSet<i32>) {
+    let all = living();
+    let below: Vec<&Stat> = descendants(&all, BTreeSet::from([ancestor])).into_iter().filter(|stat| stat.pid != ancestor).collect();
+    below.iter().for_each(|stat| ask(stat, signal, asked));
+}
+
+/// Sends the signal to the process and to its group, unless they have got it, or the group is that of this process. With the group, a process
+/// can't avoid the signal by giving its place to a child again and again.
+fn ask(stat: &Stat, signal: Signal, asked: &mut BTreeSet<i32>) {
+    if asked.insert(stat.pid)
+        && let Some(target) = Pid::from_raw(stat.pid)
+    {
+        // Fails if the process has ended meanwhile, which is fine.
+        let _ = kill_process(target, signal);
+    }
+    if stat.pgrp != getpgrp().as_raw_nonzero().get() && asked.insert(-stat.pgrp) {
+        send_to_group(stat.pgrp, signal);
+    }
+}
+
+/// What identifies the processes that are left of a run.
+#[derive(Debug, Default)]
+pub struct Marks {
+    /// The run's supervisor, and the groups of its processes.
+    pub leaders: Vec<Leader>,
+    pub lease: String,
+}
+
+/// Ends the processes of a run with SIGTERM, and after the grace with SIGKILL. Returns those that are still alive.
+pub async fn end(marks: &Marks, grace: Duration) -> Vec<i32> {
+    // If a leader has ended, another process may have its pid. Then its group is another one.
+    let leaders: Vec<&Leader> = marks.leaders.iter().filter(|leader| !leader.is_replaced()).collect();
+    let is_of_run = |stat: &Stat| leaders.iter().any(|leader| leader.has(stat)) || has(stat.pid, LEASE_VARIABLE, marks.lease.as_bytes());
+    end_all(is_of_run, &leaders, grace).await
 }
 
 /// Ends the processes that earlier agents of this directory left behind, except for those of the leases in `keep`.
-pub async fn sweep(home: &Path, keep: &[String]) -> bool {
-    let is_orphan = |process: &Process, _: &Stat| {
-        process.environ().is_ok_and(|environment| {
+pub async fn sweep(home: &Path, keep: &[String]) {
+    let is_orphan = |stat: &Stat| {
+        Process::new(stat.pid).and_then(|process| process.environ()).is_ok_and(|environment| {
             let value = |name: &str| environment.get(OsStr::new(name));
             value(HOME_VARIABLE).is_some_and(|of| of == home.as_os_str())
                 && value(LEASE_VARIABLE).is_some_and(|lease| !keep.iter().any(|kept| kept.as_bytes() == lease.as_bytes()))
         })
     };
-    let left = end_all(is_orphan, Duration::from_secs(2)).await;
+    let left = end_all(is_orphan, &[], Duration::from_secs(2)).await;
     if !left.is_empty() {
         tracing::error!(processes = ?left, "these processes of earlier runs could not be ended");
     }
-    left.is_empty()
 }
 
-/// Finds the first process of a run that was not recorded: it leads a process group and has the lease in its environment.
-pub fn find_leader(lease: &str) -> Option<Leader> {
-    let leads = |process: &Process, stat: &Stat| stat.pgrp == process.pid && has(process, LEASE_VARIABLE, lease.as_bytes());
-    living(leads).into_iter().filter_map(Leader::of).min_by_key(|leader| leader.start)
-}
-
-/// Returns those that are still alive.
-async fn end_all(is_meant: impl Fn(&Process, &Stat) -> bool, grace: Duration) -> Vec<i32> {
+/// Ends the groups and the processes that are meant, and all that descend from them. Returns those that are still alive.
+async fn end_all(is_meant: impl Fn(&Stat) -> bool, groups: &[&Leader], grace: Duration) -> Vec<i32> {
+    let own = i32::try_from(std::process::id()).unwrap_or_default();
     let began = Instant::now();
-    let mut asked: Vec<i32> = Vec::new();
+    // All that were found, by their start times: when a parent has ended, nothing else may tell that a process is of the run.
+    let mut seen: BTreeMap<i32, u64> = BTreeMap::new();
+    let mut asked = BTreeSet::new();
     loop {
-        let left = living(&is_meant);
-        if left.is_empty() {
-            return left;
-        }
+        let all: Vec<Stat> = living().into_iter().filter(|stat| stat.pid != own).collect();
+        let is_root = |stat: &&Stat| seen.get(&stat.pid) == Some(&stat.starttime) || is_meant(stat);
+        let left = descendants(&all, all.iter().filter(is_root).map(|stat| stat.pid).collect());
         let waited = began.elapsed();
-        if waited > grace + KILL_LIMIT {
-            return left;
+        let groups: Vec<i32> = groups.iter().filter(|group| group.has_group()).map(|group| group.pid).collect();
+        if (left.is_empty() && groups.is_empty()) || waited > grace + KILL_LIMIT {
+            return left.iter().map(|stat| stat.pid).chain(groups).collect();
         }
         let is_over = waited >= grace;
-        for pid in left {
-            // New processes may start while others end.
-            if is_over || !asked.contains(&pid) {
-                asked.push(pid);
-                signal(pid, if is_over { Signal::KILL } else { Signal::TERM });
-            }
+        let signal = if is_over { Signal::KILL } else { Signal::TERM };
+        if is_over {
+            // All get it again, because others have come since.
+            asked.clear();
+        }
+        groups.into_iter().filter(|group| asked.insert(-group)).for_each(|group| send_to_group(group, signal));
+        for stat in left {
+            seen.insert(stat.pid, stat.starttime);
+            ask(stat, signal, &mut asked);
         }
         tokio::time::sleep(POLL_EVERY).await;
     }
 }
 
-fn signal(pid: i32, signal: Signal) {
-    let Some(target) = Pid::from_raw(pid) else { return };
-    // Fails if the process has ended meanwhile, which is fine.
-    let _ = kill_process(target, signal);
-    let leads_group = Process::new(pid).and_then(|process| process.stat()).is_ok_and(|stat| stat.pgrp == pid);
-    if leads_group {
+pub fn send_to_group(id: i32, signal: Signal) {
+    if let Some(target) = Pid::from_raw(id) {
         let _ = kill_process_group(target, signal);
     }
 }
 
-fn living(is_meant: impl Fn(&Process, &Stat) -> bool) -> Vec<i32> {
-    let own = i32::try_from(std::process::id()).unwrap_or_default();
-    let processes = all_processes().into_iter().flatten().flatten().filter(|process| process.pid != own);
-    let meant = processes.filter(|process| living_stat(process).is_some_and(|stat| is_meant(process, &stat)));
-    meant.map(|process| process.pid).collect()
-}
-
-/// Whether it is the leader, or in the leader's process group.
-fn belongs(stat: &Stat, leader: Leader) -> bool {
-    if stat.pid == leader.pid { stat.starttime == leader.start } else { stat.pgrp == leader.pid }
-}
-
-fn has(process: &Process, name: &str, value: &[u8]) -> bool {
-    process.environ().is_ok_and(|environment| environment.get(OsStr::new(name)).is_some_and(|found| found.as_bytes() == value))
+fn has(pid: i32, name: &str, value: &[u8]) -> bool {
+    let environment = Process::new(pid).and_then(|process| process.environ());
+    environment.is_ok_and(|environment| environment.get(OsStr::new(name)).is_some_and(|found| found.as_bytes() == value))
 }

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::cgroup::Limits;
+
 /// The profile for all slugs that have none of their own.
 const DEFAULT: &str = "default";
 /// Longer than the longest silent tool call, which the CLI ends after ten minutes.
@@ -50,6 +52,8 @@ pub struct Profile {
     /// A run that prints nothing for this long is ended.
     #[serde(default = "stall_seconds")]
     pub stall_seconds: u64,
+    #[serde(default)]
+    pub limits: Limits,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
@@ -96,6 +100,7 @@ impl Profile {
             env: BTreeMap::new(),
             account: default_account(),
             stall_seconds: STALL_SECONDS,
+            limits: Limits::default(),
         }
     }
 
@@ -126,6 +131,7 @@ impl Profile {
         if self.max_budget_usd.is_some_and(|usd| !usd.is_finite() || usd <= 0.0) {
             return Err("max_budget_usd must be more than 0".into());
         }
+        self.limits.check()?;
         if let Some(config) = self.mcp_config.as_ref().filter(|config| !dir.join(config).is_file()) {
             return Err(format!("mcp_config is not a file: {}", dir.join(config).display()));
         }
@@ -252,7 +258,9 @@ fn with_advice(error: &toml::de::Error, text: &str) -> String {
     let key = line.split('=').next().unwrap_or_default().trim();
     let advice = match error.message() {
         message if message.ends_with("expected a sequence") && line.contains('=') => format!("write a list: {key} = [{value}]"),
-        message if message.ends_with("expected u64") => format!("{key} must be a whole number of seconds, such as {STALL_SECONDS}"),
+        message if key == "stall_seconds" && message.ends_with("expected u64") => {
+            format!("{key} must be a whole number of seconds, such as {STALL_SECONDS}")
+        }
         _ => return error.to_string(),
     };
     format!("{}\n{advice}", error.to_string().trim_end())
@@ -301,6 +309,11 @@ mod tests {
         wrong("[profiles.a]\nrunner = \"command\"", None, "needs command");
         wrong("[profiles.a]\nrunner = \"command\"\ncommand = [\"no-such-program\"]", None, "no-such-program is not installed");
         wrong("[profiles.a]\nrunner = \"echo\"", Some("b"), "choose one of a, claude, echo");
+        for limit in ["memory_mib = 0", "cpus = 0.0", "cpus = nan", "max_processes = 0"] {
+            let name = limit.split(' ').next().unwrap();
+            wrong(&format!("[profiles.a]\nrunner = \"echo\"\nlimits = {{ {limit} }}"), None, &format!("limits.{name} must be"));
+        }
+        wrong("[profiles.a]\nrunner = \"echo\"\nlimits = { memory = 5 }", None, "unknown field `memory`");
         wrong("", None, "no [profiles.NAME]");
         wrong("[profiles.a]\nrunner = \"command\"\ncommand = \"false\"", None, "write a list: command = [\"false\"]");
         for value in ["\"90\"", "-1", "1.5"] {

@@ -4,9 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::spool::{Record, RunDir};
+use super::process::TERM_GRACE;
+use super::run_dir::{Record, RunDir};
 use super::verdict::Verdict;
-use super::{Agent, HeldLease, process};
+use super::{Agent, HeldLease, process, remains};
 use bloom_client::now_ms;
 
 impl Agent {
@@ -23,14 +24,12 @@ impl Agent {
                 Err(error) => unusable.push((dir, error)),
             }
         }
-        // Runs that have a process are watched again; the others are started.
-        for (dir, record) in &mut found {
-            record.process = record.process.or_else(|| dir.find_process(record));
-        }
+        // Runs that have a supervisor are watched again; the others are started.
         let started = |record: &Record| record.process.is_some().then(|| record.lease.id.to_string());
         let keep: Vec<String> = found.iter().filter_map(|(_, record)| started(record)).collect();
         process::sweep(self.home.root(), &keep).await;
         for (dir, error) in unusable {
+            remains::end(&dir, None, &dir.lease(), TERM_GRACE).await;
             self.set_aside(&dir, &error);
         }
         let renewed = self.home.renewed_at().unwrap_or(0);

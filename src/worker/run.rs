@@ -2,25 +2,26 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{ExitStatus, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use uuid::Uuid;
 
+use super::control::{Plan, at, millis};
 use super::home::{SessionRecord, private_dir};
 use super::invocation::{Conversation, Invocation};
-use super::process::{self, HOME_VARIABLE, LEASE_VARIABLE, Leader};
+use super::process::{HOME_VARIABLE, LEASE_VARIABLE, TERM_GRACE};
 use super::profile::{Profile, Runner, find_program};
-use super::spool::{EventLog, Record, RunDir, Running, Tail};
+use super::run_dir::{Record, RunDir};
+use super::spool::{EventLog, Tail};
 use super::stream::Reading;
 use super::verdict::{End, Stop, Verdict, decide, not_started};
-use super::{Agent, prompt, traced_run};
+use super::watched::{self, Started, Watched};
+use super::{Agent, cgroup, prompt, remains, traced_run};
 use bloom_client::now_ms;
 use bloom_core::Ms;
 use bloom_core::task::{EventKind, Reason, Session};
@@ -29,12 +30,11 @@ use bloom_core::task::{EventKind, Reason, Session};
 const TICK: Duration = Duration::from_millis(50);
 /// The interval at which streamed text is stored as events.
 const STORE_EVERY: Duration = Duration::from_millis(200);
-/// The time between SIGTERM and SIGKILL.
-pub(super) const TERM_GRACE: Duration = Duration::from_secs(5);
 /// How long a process may go on after its result: some never end.
 const AFTER_RESULT: Duration = Duration::from_secs(10);
 const STDERR_TAIL: u64 = 2_000;
-const MAX_PRINTED: u64 = 1 << 30;
+/// How much later than its supervisor the agent ends a run that takes too long.
+const TIMEOUT_SLACK: Duration = Duration::from_secs(20);
 /// Prefixes of the environment variables that runs do not inherit, because they contain keys and settings of this program, or the trace
 /// of another.
 const OWN_SECRETS: [&str; 9] = [
@@ -56,19 +56,13 @@ pub(super) struct Run<'a> {
     pub stop: watch::Receiver<Option<Stop>>,
 }
 
-/// A process of the run: a child of this agent, or a process that an earlier agent started.
-struct Watched {
-    child: Option<Child>,
-    running: Running,
-}
-
 impl Run<'_> {
     /// Runs the task, or watches a run that an earlier agent started, and returns its verdict. No process of the run is left afterwards.
     pub async fn run_to_end(&mut self, mut record: Record) -> Verdict {
         let (task, lease) = (record.task.clone(), record.lease.id);
         let Some(profile) = self.agent.settings.profiles.of(&task.agent_slug).cloned() else {
             // An earlier agent that had the profile may have started the run.
-            process::end(record.process.and_then(|running| running.leader), task.id, &lease.to_string(), TERM_GRACE).await;
+            remains::end(self.dir, record.process.and_then(|running| running.leader), &lease.to_string(), TERM_GRACE).await;
             let why = format!("this worker has no profile for the agent {}", task.agent_slug);
             return not_started(lease, Reason::SpawnFailed, &why, true);
         };
@@ -83,7 +77,7 @@ impl Run<'_> {
         let was_open = known.is_some_and(|known| known.open_task == Some(task.id));
         loop {
             let watched = match adopted.take() {
-                Some(running) => Watched { child: None, running },
+                Some(running) => Watched::adopted(self.dir, running),
                 None => {
                     if !self.agent.is_ours(lease, task.id, &mut self.stop).await {
                         let end = End { stop: *self.stop.borrow(), ..End::default() };
@@ -165,47 +159,51 @@ impl Run<'_> {
         record.process = None;
         let kept = self.dir.keep(record);
         kept.map_err(|error| failed("the run can't be stored on disk", &error))?;
-        let child = self.spawn(record, &invocation, &context_dir);
-        let child = child.map_err(|error| failed(&format!("{} can't be started", invocation.program.display()), &error))?;
-        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
-        let leader = Leader::of(pid);
-        let running = Running { leader, started_at: now_ms() };
-        record.process = Some(running);
-        // Without the record, a later agent still finds the process by its environment, unless the process has changed that.
-        if let Err(error) = self.dir.keep(record) {
-            tracing::warn!(task = %record.task.id, %lease, %error, "the process of a run could not be stored on disk");
-        }
+        let started = self.spawn(record, profile, &invocation, &context_dir);
+        let started = started.map_err(|error| failed(&format!("{} can't be started", invocation.program.display()), &error))?;
+        let begun = started.begin(|running| {
+            record.process = Some(running);
+            self.dir.keep(record)
+        });
+        let watched = begun.map_err(|error| failed("the run can't begin", &error))?;
+        let pid = watched.running.leader.map(|leader| leader.pid);
         let resumed = matches!(conversation, Conversation::Resumed(_));
         let profile = self.agent.settings.profiles.told(&record.task.agent_slug);
         self.record_phase("started", json!({"pid": pid, "worker": self.agent.name, "resumed": resumed, "profile": profile}));
         tracing::info!(task = %record.task.id, %lease, agent = record.task.agent_slug, pid, resumed, "run started");
-        Ok(Watched { child: Some(child), running })
+        Ok(watched)
     }
 
-    fn spawn(&self, record: &Record, invocation: &Invocation, context_dir: &Path) -> io::Result<Child> {
-        let mut command = if invocation.is_plain {
-            // The exit status of a plain command decides its verdict. A shell stores it, because the agent may not be running when the
-            // command ends.
-            let mut shell = Command::new("/bin/sh");
-            shell.args(["-c", r#""$@"; status=$?; echo "$status" > "$0"; exit "$status""#]).arg(self.dir.exit(record.starts));
-            shell.arg(&invocation.program);
-            shell
-        } else {
-            Command::new(&invocation.program)
+    fn spawn(&self, record: &Record, profile: &Profile, invocation: &Invocation, context_dir: &Path) -> io::Result<Started> {
+        let lease = record.lease.id;
+        // Created here, because the agent reads them from now on.
+        File::create(self.dir.stdout(record.starts))?;
+        File::create(self.dir.stderr(record.starts))?;
+        let plan = Plan {
+            dir: self.dir.path().to_owned(),
+            start: record.starts,
+            timeout: record.task.policy.timeout_sec.0.unsigned_abs() * 1000,
+            stall: profile.stall_seconds.saturating_mul(1000),
+            lease_until: self.agent.run_must_end_by(lease).map_or(0, at),
+            lease_grace: millis(lease_grace(record)),
+            cgroup: self.agent.cgroups.as_ref().map(|parent| parent.leaf(&lease.to_string())),
         };
-        command.args(&invocation.args).current_dir(context_dir).process_group(0);
-        command.stdin(File::open(self.dir.prompt())?);
-        command.stdout(Stdio::from(File::create(self.dir.stdout(record.starts))?));
-        command.stderr(Stdio::from(File::create(self.dir.stderr(record.starts))?));
-        scrub(&mut command);
-        command.env("DISABLE_AUTOUPDATER", "1");
-        // The name that programs agree on: what a run does then belongs to its trace.
-        command.envs(traced_run::context(self.agent, record).map(|context| ("TRACEPARENT", context.to_string())));
-        command.envs(invocation.env.iter().map(|(name, value)| (name, value)));
-        command.env(LEASE_VARIABLE, record.lease.id.to_string()).env(HOME_VARIABLE, self.agent.home.root());
-        command.env("BLOOM_DESIRED_FORMAT", record.task.desired_format.to_string());
-        command.env("BLOOM_TASK_ID", record.task.id.to_string()).env("BLOOM_CONTEXT_ID", &record.task.context_id);
-        command.spawn()
+        if let Some(leaf) = &plan.cgroup {
+            self.dir.keep_cgroup(leaf)?;
+            // Of an earlier process of this run.
+            cgroup::remove(leaf);
+            cgroup::make(leaf, &profile.limits)?;
+        }
+        watched::start(self.dir, &plan, invocation, context_dir, |command| {
+            scrub(command);
+            command.env("DISABLE_AUTOUPDATER", "1");
+            // The name that programs agree on: what a run does then belongs to its trace.
+            command.envs(traced_run::context(self.agent, record).map(|context| ("TRACEPARENT", context.to_string())));
+            command.envs(invocation.env.iter().map(|(name, value)| (name, value)));
+            command.env(LEASE_VARIABLE, lease.to_string()).env(HOME_VARIABLE, self.agent.home.root());
+            command.env("BLOOM_DESIRED_FORMAT", record.task.desired_format.to_string());
+            command.env("BLOOM_TASK_ID", record.task.id.to_string()).env("BLOOM_CONTEXT_ID", &record.task.context_id);
+        })
     }
 
     /// Reads the output until no process of the run is left.
@@ -216,19 +214,19 @@ impl Run<'_> {
         let mut tail = match Tail::open(&self.dir.stdout(start)) {
             Ok(tail) => tail,
             Err(error) => {
-                process::end(watched.running.leader, record.task.id, &lease, TERM_GRACE).await;
+                remains::end(self.dir, watched.running.leader, &lease, TERM_GRACE).await;
                 return (reading, End { stderr: format!("the run's output can't be read: {error}"), ..End::default() });
             }
         };
-        let mut limits = Limits::new(record, profile, watched.running.started_at);
+        let mut limits = Limits::new(record, watched.running.started_at);
         let mut stored_at = Instant::now();
         let mut found = Vec::new();
         let mut stop = None;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let exit = loop {
+        loop {
             // Checked before the output is read, so that everything that the process wrote before its end is read.
-            let exit = watched.exit();
+            let has_ended = watched.has_ended();
             let log = &self.log;
             let grew = tail.read(|line, offset| {
                 let mut news = Vec::new();
@@ -243,8 +241,8 @@ impl Run<'_> {
                 tracing::warn!(task = %record.task.id, lease, %error, "the output of a run can't be read");
                 false
             });
-            if exit.is_some() && !grew {
-                break exit;
+            if has_ended && !grew {
+                break;
             }
             // Each stored event says how far the output was read, so pending text must be stored with it.
             if stored_at.elapsed() >= STORE_EVERY || !found.is_empty() {
@@ -255,29 +253,28 @@ impl Run<'_> {
             if grew {
                 // There may be more output than one read returns.
                 tokio::task::yield_now().await;
-                if exit.is_some() {
+                if has_ended {
                     continue;
                 }
             }
+            if let Some(until) = self.agent.run_must_end_by(record.lease.id) {
+                watched.renew(until);
+            }
             let wanted = *self.stop.borrow_and_update();
-            if let Some(reason) = wanted.or_else(|| limits.exceeded(self.dir.printed(start), reading.result.is_some())) {
-                if reading.result.is_none() {
-                    self.record_phase("stopping", json!({"why": format!("{reason:?}").to_lowercase()}));
-                    stop = Some(reason);
-                }
-                // When a lease is lost, little time is left before another worker gets the task.
-                let soon = record.lease.ttl() / 10;
-                let grace = if reason == Stop::LeaseLost { TERM_GRACE.min(soon) } else { TERM_GRACE };
-                if !process::end(watched.running.leader, record.task.id, &lease, grace).await {
-                    break None;
-                }
-                continue;
+            if let Some(reason) = wanted.or_else(|| limits.exceeded(reading.result.is_some())).filter(|_| !watched.is_ending()) {
+                stop = reading.result.is_none().then_some(reason);
+                self.record_stop(stop);
+                let grace = if reason == Stop::LeaseLost { lease_grace(record) } else { TERM_GRACE };
+                watched.end(stop, grace);
+            }
+            if watched.is_overdue() && !remains::end(self.dir, watched.running.leader, &lease, TERM_GRACE).await {
+                break;
             }
             tokio::select! {
                 _ = tick.tick() => {}
                 Ok(()) = self.stop.changed() => {}
             }
-        };
+        }
         if let Some(rest) = tail.rest() {
             reading.line(&rest, &mut found);
         }
@@ -286,14 +283,29 @@ impl Run<'_> {
         }
         reading.take_pieces(&mut found);
         self.keep_events(&mut found, start, tail.offset + 1);
-        // Descendants of the process may still be alive.
-        process::end(watched.running.leader, record.task.id, &lease, TERM_GRACE).await;
         let duration_ms = now_ms().saturating_sub(watched.running.started_at);
         let stderr = self.dir.stderr_tail(start, STDERR_TAIL);
-        self.record_phase("ended", json!({"exit": exit, "duration_ms": duration_ms}));
-        // The status of a process that is not a child of this agent is known only if the shell stored it.
-        let exit = exit.flatten().or_else(|| self.dir.left_exit(start));
-        (reading, End { stop, exit, stderr, duration_ms })
+        let left = self.dir.left_end(start);
+        if !left.is_clean {
+            // The supervisor was killed, or could not end them all.
+            remains::end(self.dir, watched.running.leader, &lease, TERM_GRACE).await;
+        }
+        if stop.is_none() {
+            stop = left.stop;
+            self.record_stop(stop);
+        }
+        if let Some(why) = &left.unstored {
+            tracing::error!(task = %record.task.id, lease, why, "what the run printed could not be stored as a whole");
+            stop = stop.or(Some(Stop::Unstored));
+        }
+        self.record_phase("ended", json!({"exit": left.exit, "duration_ms": duration_ms}));
+        (reading, End { stop, exit: left.exit, stderr, duration_ms, not_started: left.not_started, out_of_memory: left.out_of_memory })
+    }
+
+    fn record_stop(&mut self, stop: Option<Stop>) {
+        if let Some(reason) = stop {
+            self.record_phase("stopping", json!({"why": format!("{reason:?}").to_lowercase()}));
+        }
     }
 
     fn keep_events(&mut self, found: &mut Vec<super::stream::Found>, start: u32, offset: u64) {
@@ -322,61 +334,30 @@ pub(super) fn scrub(command: &mut Command) {
     }
 }
 
-impl Watched {
-    /// `Some` if the process has ended, with its status if it is a child of this agent.
-    fn exit(&mut self) -> Option<Option<String>> {
-        match &mut self.child {
-            Some(child) => match child.try_wait() {
-                Ok(status) => status.map(|status| Some(shown(status))),
-                Err(_) => Some(None),
-            },
-            None => (!self.running.leader.is_some_and(|leader| leader.is_alive())).then_some(None),
-        }
-    }
+/// The time between SIGTERM and SIGKILL when a lease is lost: little is left before another worker gets the task.
+fn lease_grace(record: &Record) -> Duration {
+    TERM_GRACE.min(record.lease.ttl() / 10)
 }
 
-fn shown(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => code.to_string(),
-        (None, Some(signal)) => format!("signal {signal}"),
-        (None, None) => "unknown".to_owned(),
-    }
-}
-
-/// The limits at which the agent stops a run.
+/// The limits at which the agent stops a run. The supervisor has more; the time limit is here, too, because a run can stop its supervisor.
 struct Limits {
     end: Instant,
-    stall: Duration,
-    last_output: Instant,
-    printed: u64,
     result_at: Option<Instant>,
 }
 
 impl Limits {
-    fn new(record: &Record, profile: &Profile, started_at: Ms) -> Self {
+    fn new(record: &Record, started_at: Ms) -> Self {
         let ran = Duration::from_millis(u64::try_from(now_ms().saturating_sub(started_at)).unwrap_or(0));
-        let now = Instant::now();
         let left = Duration::from_secs(record.task.policy.timeout_sec.0.unsigned_abs()).saturating_sub(ran);
-        Self { end: now + left, stall: Duration::from_secs(profile.stall_seconds), last_output: now, printed: 0, result_at: None }
+        Self { end: Instant::now() + left + TIMEOUT_SLACK, result_at: None }
     }
 
-    /// `printed` counts the bytes of both streams, because output on standard error is a sign of life, too.
-    fn exceeded(&mut self, printed: u64, has_result: bool) -> Option<Stop> {
+    fn exceeded(&mut self, has_result: bool) -> Option<Stop> {
         let now = Instant::now();
-        if printed != self.printed {
-            self.printed = printed;
-            self.last_output = now;
-        }
-        if printed > MAX_PRINTED {
-            return Some(Stop::Flooded);
-        }
         if has_result {
             let since = *self.result_at.get_or_insert(now);
             return (now - since >= AFTER_RESULT).then_some(Stop::Stalled);
         }
-        if now >= self.end {
-            return Some(Stop::Timeout);
-        }
-        (now - self.last_output >= self.stall).then_some(Stop::Stalled)
+        (now >= self.end).then_some(Stop::Timeout)
     }
 }

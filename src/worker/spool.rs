@@ -1,29 +1,15 @@
-//! The directory of a run: everything that a later agent needs to continue it.
-//!
-//! ```text
-//! run.json        the lease, the task, the process
-//! prompt          standard input
-//! stdout.N stderr.N   output of the N-th process of the run, in files so that it can go on without an agent
-//! exit.N          exit status of a plain command, which otherwise only its parent would get
-//! events.jsonl    the events, as they are sent
-//! verdict.json    the verdict, as it is sent
-//! ```
+//! What a run has printed, and the events that this becomes, in files of the run's directory.
 
-use std::fmt;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::home::{private_dir, read_json, write_json, write_json_durably};
-use super::process::{self, Leader};
+use super::run_dir::RunDir;
 use super::stream::{Found, MAX_TEXT, cut};
-use super::task::{Lease, Task};
-use super::verdict::Verdict;
 use bloom_api::json::{Json, is_readable};
 use bloom_api::requests::{EventBody, MAX_EVENT_BYTES};
 use bloom_api::values::Int;
@@ -36,143 +22,6 @@ const LAST_LINES: u64 = 1 << 20;
 /// The maximum of one call, in events and bytes. The server's default limit for a body is 1 MiB, and it may be set lower.
 const MAX_BATCH: usize = 400;
 const MAX_BATCH_BYTES: u64 = 256 * 1024;
-
-/// The record of a run, stored before each step that can't be undone. It may be missing after a power cut, which ended the processes of the
-/// run, too; then the server delivers the lease again.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Record {
-    pub lease: Lease,
-    /// When the agent accepted the lease.
-    pub taken_at: Ms,
-    pub task: Task,
-    /// The newest process, once it was started.
-    pub process: Option<Running>,
-    /// How many processes were started. There is a second one if the session of the first did not exist any more.
-    pub starts: u32,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub struct Running {
-    /// `None` if it ended before the agent read its start time.
-    pub leader: Option<Leader>,
-    pub started_at: Ms,
-}
-
-#[derive(Debug)]
-pub struct RunDir {
-    path: PathBuf,
-}
-
-impl fmt::Display for RunDir {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.path.display().fmt(f)
-    }
-}
-
-impl RunDir {
-    pub fn new(path: PathBuf) -> Self {
-        Self { path }
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Creates the directory and the record, so that a later process finds the run.
-    pub fn create(&self, record: &Record) -> io::Result<()> {
-        private_dir(&self.path)?;
-        self.keep(record)
-    }
-
-    pub fn keep(&self, record: &Record) -> io::Result<()> {
-        write_json(&self.path.join("run.json"), record)
-    }
-
-    /// # Errors
-    /// There is no record, or it can't be read.
-    pub fn record(&self) -> io::Result<Record> {
-        Ok(serde_json::from_slice(&fs::read(self.path.join("run.json"))?)?)
-    }
-
-    /// Finds a process that is not in the record because the agent crashed right after it started the process.
-    pub fn find_process(&self, record: &Record) -> Option<Running> {
-        let is_started = record.starts > 0 && self.stdout(record.starts).exists();
-        let kept_at = || fs::metadata(self.path.join("run.json")).ok()?.modified().ok()?.duration_since(UNIX_EPOCH).ok();
-        is_started.then(|| Running {
-            leader: process::find_leader(&record.lease.id.to_string()),
-            started_at: kept_at().and_then(|at| Ms::try_from(at.as_millis()).ok()).unwrap_or_default(),
-        })
-    }
-
-    /// The ids of the task and the lease, from a record that can't be read as a whole.
-    pub fn names(&self) -> Option<(Uuid, Uuid)> {
-        #[derive(Deserialize)]
-        struct Named {
-            id: Uuid,
-        }
-        #[derive(Deserialize)]
-        struct Names {
-            lease: Named,
-            task: Named,
-        }
-        read_json::<Names>(&self.path.join("run.json")).map(|names| (names.task.id, names.lease.id))
-    }
-
-    pub fn verdict(&self) -> Option<Verdict> {
-        read_json(&self.path.join("verdict.json"))
-    }
-
-    pub fn keep_verdict(&self, verdict: &Verdict) -> io::Result<()> {
-        write_json_durably(&self.path.join("verdict.json"), verdict)
-    }
-
-    pub fn prompt(&self) -> PathBuf {
-        self.path.join("prompt")
-    }
-
-    pub fn stdout(&self, start: u32) -> PathBuf {
-        self.path.join(format!("stdout.{start}"))
-    }
-
-    pub fn stderr(&self, start: u32) -> PathBuf {
-        self.path.join(format!("stderr.{start}"))
-    }
-
-    /// How much the process has printed, in bytes.
-    pub fn printed(&self, start: u32) -> u64 {
-        [self.stdout(start), self.stderr(start)].iter().filter_map(|path| fs::metadata(path).ok()).map(|data| data.len()).sum()
-    }
-
-    pub fn exit(&self, start: u32) -> PathBuf {
-        self.path.join(format!("exit.{start}"))
-    }
-
-    /// The stored exit status of a plain command.
-    pub fn left_exit(&self, start: u32) -> Option<String> {
-        let text = fs::read_to_string(self.exit(start)).ok()?;
-        text.ends_with('\n').then(|| text.trim().to_owned())
-    }
-
-    /// The last `max` bytes of standard error.
-    pub fn stderr_tail(&self, start: u32, max: u64) -> String {
-        let read = || -> io::Result<String> {
-            let mut file = File::open(self.stderr(start))?;
-            let length = file.metadata()?.len();
-            file.seek(SeekFrom::Start(length.saturating_sub(max)))?;
-            let mut bytes = Vec::new();
-            file.take(max).read_to_end(&mut bytes)?;
-            Ok(String::from_utf8_lossy(&bytes).into_owned())
-        };
-        read().unwrap_or_default()
-    }
-
-    pub fn remove(&self) {
-        if let Err(error) = fs::remove_dir_all(&self.path) {
-            let task = self.names().map(|(task, _)| task.to_string());
-            tracing::warn!(task, path = %self.path.display(), %error, "the files of a run could not be removed");
-        }
-    }
-}
 
 /// One line of `events.jsonl`: the event, and how far the output had been read when it was created.
 #[derive(Deserialize, Serialize)]
@@ -196,7 +45,7 @@ pub struct EventLog {
 
 impl EventLog {
     pub fn open(dir: &RunDir, task: Uuid) -> io::Result<Self> {
-        let path = dir.path.join("events.jsonl");
+        let path = dir.events();
         let mut file = File::options().create(true).read(true).append(true).open(&path)?;
         // Only the last event is needed. An incomplete line behind it was cut short by a crash and never sent, so it is removed.
         let length = file.metadata()?.len();
@@ -339,13 +188,14 @@ impl Tail {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::home::private_dir;
     use bloom_core::task::EventKind;
 
     #[test]
     fn a_record_goes_on_where_a_crash_cut_it() {
         let temp = tempfile::tempdir().unwrap();
         let dir = RunDir::new(temp.path().join("run"));
-        private_dir(&dir.path).unwrap();
+        private_dir(dir.path()).unwrap();
         let mut log = EventLog::open(&dir, Uuid::nil()).unwrap();
         log.add(vec![(EventKind::Text, json!({"text": "a"})), (EventKind::Text, json!({"text": "b"}))], 1, 10, 5).unwrap();
         let mut reader = log.reader().unwrap();
@@ -354,7 +204,7 @@ mod tests {
         reader.sent(end);
         assert!(reader.batch().unwrap().0.is_empty());
         drop(log);
-        File::options().append(true).open(dir.path.join("events.jsonl")).unwrap().write_all(b"{\"event\": {\"se").unwrap();
+        File::options().append(true).open(dir.events()).unwrap().write_all(b"{\"event\": {\"se").unwrap();
 
         let mut log = EventLog::open(&dir, Uuid::nil()).unwrap();
         assert!(log.is_stored(1, 10) && !log.is_stored(1, 11) && !log.is_stored(2, 0));

@@ -63,7 +63,7 @@ fn own<T: DeserializeOwned>(of_the_server: impl Serialize) -> serde_json::Result
 mod tests {
     use serde_json::json;
 
-    use crate::spool::Record;
+    use crate::run_dir::Record;
     use crate::verdict::Verdict;
     use bloom_api::requests::EventBody;
 

@@ -2,7 +2,7 @@
 
 use super::Agent;
 use super::profile::Runner;
-use super::spool::Record;
+use super::run_dir::Record;
 use super::verdict::Verdict;
 use bloom_client::now_ms;
 use bloom_core::Ms;

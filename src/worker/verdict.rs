@@ -27,6 +27,8 @@ pub enum Stop {
     Stalled,
     /// The run printed more than the limit.
     Flooded,
+    /// What the run printed could not be stored.
+    Unstored,
     /// The lease was lost, or may have expired.
     LeaseLost,
     /// The agent stops or is drained: the task is handed back and loses no attempt.
@@ -37,10 +39,14 @@ pub enum Stop {
 #[derive(Debug, Default)]
 pub struct End {
     pub stop: Option<Stop>,
-    /// `None` if the status is unknown, because the process was not a child of this agent.
+    /// `None` if the status is unknown, because the run's supervisor was killed or could not store it.
     pub exit: Option<String>,
     pub stderr: String,
     pub duration_ms: i64,
+    /// Why the program could not be started.
+    pub not_started: Option<String>,
+    /// The kernel ended a process of the run because there was not enough memory.
+    pub out_of_memory: bool,
 }
 
 /// What the agent reports to the server.
@@ -137,6 +143,9 @@ fn outcome(task: &Task, reading: &Reading, end: &End, now: Ms) -> Result<(String
     if let Some(stop) = end.stop {
         return Err(stopped(task, stop));
     }
+    if let Some(why) = &end.not_started {
+        return Err(Some(RunFailure::new(Reason::SpawnFailed, format!("the program can't be started: {why}"))));
+    }
     if let Some(refused) = refused(reading, now) {
         return Err(Some(refused));
     }
@@ -145,10 +154,20 @@ fn outcome(task: &Task, reading: &Reading, end: &End, now: Ms) -> Result<(String
             let (output, is_cut) = formatted(task, &reading.text, reading.is_cut())?;
             Ok((output, is_cut.then_some(OUTPUT_CUT).into_iter().collect()))
         }
+        Some(exit) if end.out_of_memory => Err(Some(RunFailure::new(
+            Reason::OutOfMemory,
+            format!(
+                "memory ran out, and the kernel ended a process of the run, which ended with status {exit}: raise limits.memory_mib of its \
+                 profile, or give the worker more memory or fewer slots"
+            ),
+        ))),
         Some(_) if reading.is_cut() && !reading.is_plain() => {
             Err(Some(RunFailure::new(Reason::BadOutput, "the result is missing: a line of the output was longer than 64 MiB")))
         }
-        None => Err(Some(RunFailure::new(Reason::WorkerLost, "the run ended while no agent watched it, without a result"))),
+        None => Err(Some(RunFailure::new(
+            Reason::WorkerLost,
+            "how the run ended is not known: its supervisor was killed, or could not store it on the worker's disk",
+        ))),
         Some(exit) => {
             let said = [reading.odd.trim(), end.stderr.trim()].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
             let message = format!("ended with status {exit} and without a result{}{said}", if said.is_empty() { "" } else { ": " });
@@ -168,6 +187,7 @@ fn stopped(task: &Task, stop: Stop) -> Option<RunFailure> {
         }
         Stop::Stalled => RunFailure::new(Reason::Stalled, "no output for too long (stall_seconds of its profile)"),
         Stop::Flooded => RunFailure::new(Reason::AgentError, "printed more than 1 GiB"),
+        Stop::Unstored => RunFailure::new(Reason::WorkerLost, "the worker could not store on its disk what the run printed"),
         Stop::LeaseLost => RunFailure::new(Reason::WorkerLost, "the lease was lost, and the run was ended"),
     })
 }
@@ -304,6 +324,10 @@ mod tests {
             (vec![], stop(Stop::Stalled), Reason::Stalled, true, false),
             (vec![], stop(Stop::Cancelled), Reason::Cancelled, false, false),
             (vec![], stop(Stop::LeaseLost), Reason::WorkerLost, true, true),
+            (vec![], stop(Stop::Unstored), Reason::WorkerLost, true, true),
+            (vec![], End { not_started: Some("no such file".into()), ..End::default() }, Reason::SpawnFailed, true, true),
+            (vec![], End { out_of_memory: true, ..exit("137") }, Reason::OutOfMemory, true, false),
+            (vec![], End { out_of_memory: true, ..stop(Stop::Timeout) }, Reason::Timeout, true, false),
         ] {
             let told = verdict("json", &lines, end);
             assert_eq!((told.reason, told.retryable, told.keep_attempt), (Some(reason), retryable, kept), "{lines:?}");

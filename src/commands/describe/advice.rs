@@ -46,6 +46,9 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
             let again = format!("bloom-runtime task retry {id}");
             match failure.as_ref().map(|failure| &failure.reason) {
                 Some(Word::Known(Reason::Timeout)) => format!("submit it again with a longer --timeout, or: {again}"),
+                Some(Word::Known(Reason::OutOfMemory)) => {
+                    format!("give its runs more memory (limits.memory_mib of the agent's profile, or the machine's), then: {again}")
+                }
                 Some(Word::Known(Reason::BudgetExceeded)) => format!("submit it again with a higher --budget, or: {again}"),
                 Some(Word::Known(Reason::RateLimited | Reason::Overloaded)) => format!("when the provider has room again: {again}"),
                 Some(Word::Known(Reason::Auth)) => format!("check the credentials of the agent on the worker, then: {again}"),

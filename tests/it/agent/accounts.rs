@@ -9,7 +9,7 @@ const CREDENTIALS: (u16, &str, &str) = (401, "authentication_error", "invalid x-
 const CREDIT: (u16, &str, &str) = (400, "invalid_request_error", "Your credit balance is too low to access the Anthropic API.");
 
 async fn status(server: &Server) -> Value {
-    server.get("workers/box").await.body["status"].clone()
+    server.get("workers/box").await.json()["status"].clone()
 }
 
 async fn has_status(server: &Server, wanted: &str) {

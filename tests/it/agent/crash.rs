@@ -4,7 +4,7 @@ use super::*;
 use crate::on_both;
 use crate::support::agent::AgentPlan;
 use crate::support::proxy::Proxy;
-use crate::support::{Server, checker};
+use crate::support::{Database, Server, checker};
 
 /// A run that records its start, waits for the latch, and answers.
 fn script(tally: &Tally, latch: &Latch) -> String {
@@ -134,4 +134,28 @@ on_both! { alone:
         ended_once(&server, &task).await;
         assert_eq!(tally.count(), 1);
     }
+}
+
+#[test]
+fn a_run_goes_on_while_its_agent_can_open_no_files() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let agent = server.agent("box").shell().start();
+        let (tally, first, second) = (Tally::new(), Latch::new(), Latch::new());
+        let prompt = format!("{}; {}; echo during; {}; echo after", tally.mark(), first.wait(), second.wait());
+        let task = server.crew().task().prompt(&prompt).create().await;
+        tally.reaches(1).await;
+        let limit_files = |soft: &str| {
+            let words = [format!("--pid={}", agent.pid()), format!("--nofile={soft}:")];
+            assert!(std::process::Command::new("prlimit").args(words).status().expect("prlimit starts").success());
+        };
+        limit_files("3");
+        first.open();
+        eventually("the agent sends what the run printed meanwhile", || async { told(&task, "text").await.first().cloned() }).await;
+        limit_files("1024");
+        second.open();
+        let done = task.reaches("completed").await;
+        assert_eq!((tally.count(), &done["infra_retries"]), (1, &json!(0)));
+        assert_eq!(result(&task).await["output"], json!("during\nafter\n"));
+    });
 }

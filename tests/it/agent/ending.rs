@@ -130,3 +130,25 @@ fn a_worker_that_was_removed_ends_its_runs_and_comes_back() {
         agent.has_no_processes().await;
     });
 }
+
+/// Starts the agent with a small file system of its own for its directory.
+const ON_A_SMALL_DISK: &str = r#"[ "$(id -u)" = 0 ] || own=--map-root-user
+    mkdir -p "$BLOOM_WORK_DIR"
+    exec unshare --mount $own sh -c 'mount -t tmpfs -o size=4m tmpfs "$BLOOM_WORK_DIR" && exec "$0" "$@"' "$0" "$@""#;
+
+#[test]
+fn a_run_that_prints_more_than_the_disk_takes() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let agent = server.agent("box").shell().through(ON_A_SMALL_DISK).start();
+        let crew = server.crew();
+        let task = crew.task().prompt("yes | head --bytes 9000000; sleep 150").create().await;
+        let failure = eventually("it fails", || async { task.now().await["failure"].as_object().cloned() }).await;
+        assert_eq!(failure["reason"], json!("worker_lost"));
+        assert_eq!(failure["message"], json!("the worker could not store on its disk what the run printed"));
+        task.cancel().await.ok();
+        let next = crew.task().prompt("echo next").create().await;
+        next.reaches("completed").await;
+        agent.has_no_processes().await;
+    });
+}

@@ -2,6 +2,8 @@
 
 mod accounts;
 mod claude;
+mod contained;
+mod contained_without_agent;
 mod crash;
 mod dev;
 mod ending;

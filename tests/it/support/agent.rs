@@ -65,6 +65,12 @@ impl AgentPlan {
         self.profile("runner = \"command\"\ncommand = [\"sh\"]")
     }
 
+    /// Starts the program by this shell script, which ends with `exec "$0" "$@"`.
+    pub fn through(mut self, script: &'static str) -> Self {
+        self.plan = self.plan.through(script);
+        self
+    }
+
     pub fn dir(&self) -> &PathBuf {
         &self.dir
     }
@@ -157,6 +163,15 @@ impl Agent {
         pids.filter(is_its).collect()
     }
 
+    /// The supervisors of its runs.
+    pub fn supervisors(&self) -> Vec<u32> {
+        let is_one = |pid: &u32| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.starts_with(b"bloom-runtime\0supervise-run\0")
+        };
+        self.processes().into_iter().filter(is_one).collect()
+    }
+
     /// Kills all processes at once, as if the machine died: they are stopped first, so that none sees another's end.
     pub fn kill_processes(&self) {
         for signal in ["STOP", "KILL"] {
@@ -168,6 +183,24 @@ impl Agent {
 
     pub async fn has_no_processes(&self) {
         eventually("no process of a run is left", || async { self.processes().is_empty().then_some(()) }).await;
+    }
+
+    /// The cgroups of the runs that it still has on disk.
+    pub fn cgroups(&self) -> Vec<PathBuf> {
+        let runs = std::fs::read_dir(self.work_dir().join("runs")).into_iter().flatten().flatten();
+        let kept = runs.filter_map(|run| std::fs::read_to_string(run.path().join("cgroup.json")).ok());
+        kept.map(|path| PathBuf::from(path.trim_matches('"'))).filter(|path| path.exists()).collect()
+    }
+
+    /// Removes the cgroups of runs whose processes were killed a moment ago.
+    fn remove_cgroups(&self) {
+        for path in self.cgroups() {
+            let _ = std::fs::write(path.join("cgroup.kill"), "1");
+            while std::fs::read_to_string(path.join("cgroup.events")).is_ok_and(|events| events.contains("populated 1")) {
+                std::thread::yield_now();
+            }
+            let _ = std::fs::remove_dir(path);
+        }
     }
 
     /// How many runs the agent still has on disk.
@@ -186,6 +219,7 @@ impl Drop for Agent {
         }
         // Runs continue without their agent, so they are ended here.
         self.kill_processes();
+        self.remove_cgroups();
         if std::thread::panicking() {
             let log = self.log.lock().map(|log| log.clone()).unwrap_or_default();
             let from = log.len().saturating_sub(4000);

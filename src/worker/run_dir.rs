@@ -1,0 +1,210 @@
+//! The directory of a run: everything that a later agent needs to continue it.
+//!
+//! ```text
+//! run.json        the lease, the task, the supervisor
+//! prompt          standard input
+//! control         named pipe to the supervisor
+//! cgroup.json     path of the run's cgroup
+//! groups.json     process groups of a run without a cgroup
+//! stdout.N stderr.N   output of the N-th process of the run, as its supervisor stores it
+//! end.N           how that process ended (exit.N: the exit status, by an earlier version)
+//! events.jsonl    the events, as they are sent
+//! verdict.json    the verdict, as it is sent
+//! ```
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::cgroup;
+use super::home::{private_dir, read_json, write_json, write_json_durably};
+use super::process::{Leader, Listed};
+use super::task::{Lease, Task};
+use super::verdict::{Stop, Verdict};
+use bloom_core::Ms;
+
+/// The record of a run, stored before each step that can't be undone. It may be missing after a power cut, which ended the processes of the
+/// run, too; then the server delivers the lease again.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Record {
+    pub lease: Lease,
+    /// When the agent accepted the lease.
+    pub taken_at: Ms,
+    pub task: Task,
+    /// The supervisor of the newest process. Stored before that is started, so a process is always found by the record.
+    pub process: Option<Running>,
+    /// How many processes were started. There is a second one if the session of the first did not exist any more.
+    pub starts: u32,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Running {
+    /// The supervisor. Earlier versions stored the process itself here, or nothing if it ended at once.
+    pub leader: Option<Leader>,
+    pub started_at: Ms,
+}
+
+/// How a process ended, as its supervisor saw it.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub struct RunEnd {
+    pub exit: Option<String>,
+    /// Why it was stopped. `None` if it ended by itself, or was stopped after its result.
+    pub stop: Option<Stop>,
+    /// Why the program could not be started.
+    pub not_started: Option<String>,
+    /// Why its output could not be stored.
+    pub unstored: Option<String>,
+    /// The kernel ended a process of the run because there was not enough memory.
+    pub out_of_memory: bool,
+    /// No process of the run was left.
+    pub is_clean: bool,
+}
+
+#[derive(Debug)]
+pub struct RunDir {
+    path: PathBuf,
+}
+
+impl fmt::Display for RunDir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.path.display().fmt(f)
+    }
+}
+
+impl RunDir {
+    pub fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The id of the run's lease, which is the directory's name.
+    pub fn lease(&self) -> String {
+        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// Creates the directory and the record, so that a later process finds the run.
+    pub fn create(&self, record: &Record) -> io::Result<()> {
+        private_dir(&self.path)?;
+        self.keep(record)
+    }
+
+    pub fn keep(&self, record: &Record) -> io::Result<()> {
+        write_json(&self.path.join("run.json"), record)
+    }
+
+    /// # Errors
+    /// There is no record, or it can't be read.
+    pub fn record(&self) -> io::Result<Record> {
+        Ok(serde_json::from_slice(&fs::read(self.path.join("run.json"))?)?)
+    }
+
+    /// The ids of the task and the lease, from a record that can't be read as a whole.
+    pub fn names(&self) -> Option<(Uuid, Uuid)> {
+        #[derive(Deserialize)]
+        struct Named {
+            id: Uuid,
+        }
+        #[derive(Deserialize)]
+        struct Names {
+            lease: Named,
+            task: Named,
+        }
+        read_json::<Names>(&self.path.join("run.json")).map(|names| (names.task.id, names.lease.id))
+    }
+
+    pub fn verdict(&self) -> Option<Verdict> {
+        read_json(&self.path.join("verdict.json"))
+    }
+
+    pub fn keep_verdict(&self, verdict: &Verdict) -> io::Result<()> {
+        write_json_durably(&self.path.join("verdict.json"), verdict)
+    }
+
+    pub fn prompt(&self) -> PathBuf {
+        self.path.join("prompt")
+    }
+
+    pub fn stdout(&self, start: u32) -> PathBuf {
+        self.path.join(format!("stdout.{start}"))
+    }
+
+    pub fn stderr(&self, start: u32) -> PathBuf {
+        self.path.join(format!("stderr.{start}"))
+    }
+
+    /// The named pipe by which the agent reaches the supervisor.
+    pub fn control(&self) -> PathBuf {
+        self.path.join("control")
+    }
+
+    pub fn events(&self) -> PathBuf {
+        self.path.join("events.jsonl")
+    }
+
+    pub fn listed(&self) -> PathBuf {
+        self.path.join("groups.json")
+    }
+
+    /// The process groups of the run, as the supervisor listed them last.
+    pub fn groups(&self) -> Vec<Leader> {
+        read_json::<Listed>(&self.listed()).map(Listed::current).unwrap_or_default()
+    }
+
+    /// Stores the path of the run's cgroup, before it is made.
+    pub fn keep_cgroup(&self, leaf: &Path) -> io::Result<()> {
+        write_json(&self.path.join("cgroup.json"), &leaf)
+    }
+
+    pub fn cgroup(&self) -> Option<PathBuf> {
+        read_json(&self.path.join("cgroup.json"))
+    }
+
+    pub fn keep_end(&self, start: u32, end: &RunEnd) -> io::Result<()> {
+        let path = self.path.join(format!("end.{start}"));
+        write_json_durably(&path, end).or_else(|_| {
+            // The disk may be full, perhaps of what the run has printed. The prompt, which is not needed any more, leaves room for the end.
+            fs::remove_file(self.prompt())?;
+            write_json_durably(&path, end)
+        })
+    }
+
+    /// How the process ended; all unknown if its supervisor did not live to see it.
+    pub fn left_end(&self, start: u32) -> RunEnd {
+        let of_earlier_version = || {
+            let text = fs::read_to_string(self.path.join(format!("exit.{start}"))).ok()?;
+            text.ends_with('\n').then(|| text.trim().to_owned())
+        };
+        let end = read_json(&self.path.join(format!("end.{start}")));
+        end.unwrap_or_else(|| RunEnd { exit: of_earlier_version(), ..RunEnd::default() })
+    }
+
+    /// The last `max` bytes of standard error.
+    pub fn stderr_tail(&self, start: u32, max: u64) -> String {
+        let read = || -> io::Result<String> {
+            let mut file = File::open(self.stderr(start))?;
+            let length = file.metadata()?.len();
+            file.seek(SeekFrom::Start(length.saturating_sub(max)))?;
+            let mut bytes = Vec::new();
+            file.take(max).read_to_end(&mut bytes)?;
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        read().unwrap_or_default()
+    }
+
+    pub fn remove(&self) {
+        if let Some(leaf) = self.cgroup() {
+            cgroup::remove(&leaf);
+        }
+        if let Err(error) = fs::remove_dir_all(&self.path) {
+            let task = self.names().map(|(task, _)| task.to_string());
+            tracing::warn!(task, path = %self.path.display(), %error, "the files of a run could not be removed");
+        }
+    }
+}

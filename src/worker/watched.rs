@@ -1,0 +1,120 @@
+//! The supervisor of a run, as the agent sees it: started by this agent or by an earlier one.
+
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, WaitOptions, waitpid};
+
+use super::control::{Control, Order, Plan, SUPERVISOR, at, millis};
+use super::invocation::Invocation;
+use super::process::{KILL_LIMIT, Leader};
+use super::run_dir::{RunDir, Running};
+use super::verdict::Stop;
+use bloom_client::now_ms;
+
+/// How much longer than its limits a supervisor may take, before the agent ends the run without it.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+pub struct Watched {
+    pub running: Running,
+    /// `None` if an earlier version of the agent started the run, without a supervisor.
+    control: Option<Control>,
+    /// Until when the run may go on, as the supervisor was told.
+    may_run_until: Option<Instant>,
+    /// When the run must have ended, once it was told to end.
+    must_have_ended: Option<Instant>,
+}
+
+/// A supervisor that waits until the agent has stored which process it is.
+pub struct Started {
+    process: Child,
+    leader: Leader,
+    control: Control,
+    go: ChildStdin,
+}
+
+/// Starts the supervisor of a run. `prepare` sets the environment.
+pub fn start(
+    dir: &RunDir,
+    plan: &Plan,
+    invocation: &Invocation,
+    context_dir: &Path,
+    prepare: impl FnOnce(&mut Command),
+) -> io::Result<Started> {
+    let control = Control::create(&dir.control())?;
+    // The running program, also after the file was replaced by an update.
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .arg0("bloom-runtime")
+        .arg(SUPERVISOR)
+        .arg(serde_json::to_string(plan)?)
+        .arg(&invocation.program)
+        .args(invocation.args.iter().map(OsStr::new));
+    command.current_dir(context_dir).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    prepare(&mut command);
+    let mut process = command.spawn()?;
+    let leader = i32::try_from(process.id()).ok().and_then(Leader::of);
+    match (leader, process.stdin.take()) {
+        (Some(leader), Some(go)) => Ok(Started { process, leader, control, go }),
+        _ => Err(io::Error::other(format!("its supervisor ended with {}", process.wait()?))),
+    }
+}
+
+impl Started {
+    /// Lets the run begin, after `keep` has stored the supervisor, so that a later agent finds the run, or knows that there is none.
+    pub fn begin(mut self, keep: impl FnOnce(Running) -> io::Result<()>) -> io::Result<Watched> {
+        let running = Running { leader: Some(self.leader), started_at: now_ms() };
+        if let Err(error) = keep(running).and_then(|()| self.go.write_all(b"\n")) {
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+            return Err(error);
+        }
+        Ok(Watched { running, control: Some(self.control), may_run_until: None, must_have_ended: None })
+    }
+}
+
+impl Watched {
+    pub fn adopted(dir: &RunDir, running: Running) -> Self {
+        Self { running, control: Control::open(&dir.control()).ok(), may_run_until: None, must_have_ended: None }
+    }
+
+    pub fn has_ended(&self) -> bool {
+        let Some(leader) = self.running.leader else { return true };
+        // It may be a child of this process, which must wait for it then, also if it was started before an `exec`.
+        if let Some(pid) = Pid::from_raw(leader.pid) {
+            let _ = waitpid(Some(pid), WaitOptions::NOHANG);
+        }
+        !leader.is_alive()
+    }
+
+    /// Tells the supervisor until when the run may go on, if that has changed.
+    pub fn renew(&mut self, until: Instant) {
+        if self.may_run_until != Some(until)
+            && let Some(control) = &mut self.control
+            && control.send(&Order::Renew { until: at(until) }).is_ok()
+        {
+            self.may_run_until = Some(until);
+        }
+    }
+
+    pub fn is_ending(&self) -> bool {
+        self.must_have_ended.is_some()
+    }
+
+    /// Tells the supervisor to end the run.
+    pub fn end(&mut self, reason: Option<Stop>, grace: Duration) {
+        let order = Order::End { reason, grace: millis(grace) };
+        let is_told = self.control.as_mut().is_some_and(|control| control.send(&order).is_ok());
+        let patience = if is_told { grace + KILL_LIMIT + PATIENCE } else { Duration::ZERO };
+        self.must_have_ended = Some(Instant::now() + patience);
+    }
+
+    /// Whether the supervisor has not ended the run in time. Then the agent must do it.
+    pub fn is_overdue(&self) -> bool {
+        self.must_have_ended.is_some_and(|limit| Instant::now() >= limit)
+    }
+}
