@@ -67,6 +67,9 @@ body! {
         install_method: Option<Text<0, { limits::INSTALL_METHOD_CHARS }>>,
         /// How it gets tasks if it does not claim them. `manual` (default): by lease and dispatch calls; `push`: also pushed by the server.
         dispatch: Option<DispatchMode>,
+        /// The agent that registers: any UUID of its own, the same for as long as it has its runs. If another agent has the name and is not
+        /// offline, the registration is refused. Default: nobody in particular, which is never refused.
+        instance: Option<Id>,
     }
 
     /// Which worker gets the lease, and for how long.
@@ -131,6 +134,9 @@ body! {
         wait_sec: Int<0, MAX_WAIT_SEC> = Int(0),
         /// The leases that the worker knows. Other active leases that a claim gave it are delivered again.
         held: Option<List<Id, 0, MAX_NAMED_LEASES>>,
+        /// The agent that claims, as it has registered: it gets nothing if another agent has the name, and only its own leases are
+        /// delivered to it again.
+        instance: Option<Id>,
     }
 
     /// Renews leases of a worker.
@@ -167,6 +173,7 @@ impl From<NewWorker> for WorkerChange {
             dispatch: worker.dispatch,
             obs_count: None,
             db_sha: None,
+            instance: worker.instance.map(|id| id.0),
             actor: Actor::Api,
         }
     }

@@ -2,7 +2,7 @@
 
 use super::Ms;
 use super::audit::Actor;
-use super::ids::{LeaseId, TaskId, WorkerId};
+use super::ids::{InstanceId, LeaseId, TaskId, WorkerId};
 use super::task::{EventKind, Outcome, Reason, Usage};
 use super::worker::{DispatchMode, WorkerStatus};
 
@@ -38,6 +38,8 @@ pub struct Claim {
     pub max: usize,
     /// Leases that the worker knows. Its other leases made by claims are delivered again. `None` if the request did not list any.
     pub held: Option<Vec<LeaseId>>,
+    /// The agent that claims; `None` if it does not tell.
+    pub instance: Option<InstanceId>,
     pub ttl_ms: i64,
 }
 
@@ -95,6 +97,8 @@ pub enum Loss {
     Unreachable(String),
     /// Its agent was removed from the machine.
     Uninstalled,
+    /// The pod in which it ran has ended.
+    PodEnded,
 }
 
 /// A registration, or an entry of the control plane's list. A field that is `None` stays unchanged.
@@ -115,6 +119,8 @@ pub struct WorkerChange {
     pub dispatch: Option<DispatchMode>,
     pub obs_count: Option<i64>,
     pub db_sha: Option<String>,
+    /// The agent that registers. If another one has the name and is not offline, the change is refused.
+    pub instance: Option<InstanceId>,
     pub actor: Actor,
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Ms;
-use super::ids::{LeaseId, TaskId, WorkerId, created_at};
+use super::ids::{InstanceId, LeaseId, TaskId, WorkerId, created_at};
 use super::namespace::KubernetesObject;
 use super::trace_context::TraceContext;
 use super::words::words;
@@ -155,6 +155,8 @@ pub struct ActiveLease {
     pub last_heartbeat: Ms,
     /// Whether the lease holds the task's context. At most one active lease per context does.
     pub holds_context: bool,
+    /// The agent that claimed it, to which alone it is delivered again; `None` if that is not known.
+    pub instance: Option<InstanceId>,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -43,6 +43,7 @@ pub const CLAIM: RoutePolicy = RoutePolicy::WORKER.waits();
     responses(
         (status = 200, description = "Leases with their tasks; possibly none.", body = Claimed),
         (status = 404, description = "Worker not found.", body = ErrorText),
+        (status = 409, description = "Another agent than `instance` works under the name.", body = ErrorText),
     )
 )]
 pub async fn claim(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
@@ -55,6 +56,7 @@ pub async fn claim(State(app): State<AppState>, caller: Caller, path: WorkerPath
         max: claim.max.0,
         wait_ms: claim.wait_sec.0 * 1000,
         held: claim.held.map(|held| held.map(|id| id.0)),
+        instance: claim.instance.map(|id| id.0),
         ttl_ms: app.settings.lease_ttl_ms,
         by: caller.requester(),
     };

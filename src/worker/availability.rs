@@ -14,7 +14,7 @@ use super::{Agent, machine};
 use bloom_api::answers::Claimed;
 use bloom_api::error::WRONG_SCOPE;
 use bloom_api::requests::{Claim, NewCapabilities, NewWorker};
-use bloom_api::values::{Int, List};
+use bloom_api::values::{Id, Int, List};
 use bloom_client::{self as client, now_ms};
 use bloom_core::Ms;
 use bloom_core::api_key::is_key_name;
@@ -68,6 +68,7 @@ impl Agent {
             agent_version: Some(env!("CARGO_PKG_VERSION").into()),
             os_info: Some(machine::os_info().into()),
             dispatch: Some(if self.is_push_only() { DispatchMode::Push } else { DispatchMode::Manual }),
+            instance: Some(Id(self.instance)),
             ..NewWorker::default()
         };
         self.client.post::<IgnoredAny>("api/runtime/workers", &registration).await.map(drop)
@@ -76,6 +77,7 @@ impl Agent {
     pub(super) async fn register_again(&self) {
         if let Err(error) = self.register(self.offer()).await {
             tracing::warn!(%error, "the worker could not be registered again");
+            self.note_if_replaced(&error);
         }
     }
 
@@ -120,6 +122,9 @@ impl Agent {
         let mut backoff = Backoff::default();
         loop {
             let state_changed = self.state_changed.notified();
+            if self.is_replaced() {
+                return;
+            }
             let offer = self.offer();
             let mut wait = REPORT_EVERY;
             if offer != reported || reported_at.elapsed() >= REPORT_EVERY {
@@ -133,6 +138,7 @@ impl Agent {
                         self.state_changed.notify_waiters();
                     }
                     Err(error) => {
+                        self.note_if_replaced(&error);
                         tracing::warn!(%error, status = offer.status.as_str(), "the status of this worker could not be reported to the server; trying again");
                         wait = backoff.wait(&error);
                     }

@@ -253,7 +253,7 @@ impl History {
                 let known = held.map(|knows| db.held_by(&id).filter(|_| knows).filter_map(|task| Some(task.lease.as_ref()?.id)).collect());
                 let mut candidates = db.workers.get(&id).map(|worker| db.ready_for(worker)).unwrap_or_default();
                 candidates.truncate(max + 1);
-                Op::Claim(bloom_core::command::Claim { worker: id, candidates, max: *max, held: known, ttl_ms: TTL_MS })
+                Op::Claim(bloom_core::command::Claim { worker: id, candidates, max: *max, held: known, instance: None, ttl_ms: TTL_MS })
             }
             Step::Heartbeat { lease, named } => {
                 let (task, lease, worker) = pick(&self.leases, *lease)?.clone();

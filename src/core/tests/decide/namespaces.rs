@@ -63,7 +63,7 @@ fn serving(worker: &str, namespaces: &[&str]) -> WorkerChange {
 fn takers(world: &World, task: TaskId) -> Vec<String> {
     let workers = world.db.workers.keys().cloned();
     let gets = |worker: &String| {
-        let claim = Claim { worker: worker.clone(), candidates: vec![task], max: 1, held: None, ttl_ms: TTL_MS };
+        let claim = Claim { worker: worker.clone(), candidates: vec![task], max: 1, held: None, instance: None, ttl_ms: TTL_MS };
         let claimed = world.clone().ok(claim);
         let is_leased = !claimed.leased.is_empty();
         assert_eq!(claimed.missed, usize::from(!is_leased));

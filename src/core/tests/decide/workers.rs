@@ -280,7 +280,7 @@ fn a_lease_call_looks_for_a_worker() {
 #[test]
 fn it_claims() {
     check(
-        |_, task| Op::Claim(Claim { worker: "w".into(), candidates: vec![task], max: 1, held: None, ttl_ms: TTL_MS }),
+        |_, task| Op::Claim(Claim { worker: "w".into(), candidates: vec![task], max: 1, held: None, instance: None, ttl_ms: TTL_MS }),
         "
         ✗ Worker not found <- unknown
         online seen 0 s ago 1/1; task_leased by reconciler <- online | without claude
