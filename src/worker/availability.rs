@@ -34,12 +34,14 @@ pub(super) struct Offer {
 }
 
 impl Agent {
+    /// A URL of an earlier start with a push server is removed.
+    ///
     /// If the server refuses the first registration, the agent ends with an error for the user, unless runs of an earlier process must
     /// still be finished. Other failures are retried forever.
     pub(super) async fn register_first(&self) -> Result<(), String> {
         let mut backoff = Backoff::default();
         loop {
-            match self.register(self.offer()).await {
+            match self.register_with_url(self.offer(), Some(self.url().unwrap_or_default())).await {
                 Ok(()) => {
                     tracing::info!(worker = self.name, server = self.client.server(), slots = self.settings.max_concurrency, "registered");
                     return Ok(());
@@ -57,11 +59,19 @@ impl Agent {
         }
     }
 
+    fn url(&self) -> Option<&str> {
+        self.settings.push_server.as_ref().map(|push_server| push_server.url.as_str())
+    }
+
+    /// Registers again. An agent that does not listen leaves the URL as it is: the control plane may have set it.
     async fn register(&self, offer: Offer) -> Result<(), client::Error> {
-        let push_server = self.settings.push_server.as_ref();
+        self.register_with_url(offer, self.url()).await
+    }
+
+    async fn register_with_url(&self, offer: Offer, url: Option<&str>) -> Result<(), client::Error> {
         let registration = NewWorker {
             name: self.name.as_str().into(),
-            url: push_server.map(|push_server| push_server.url.as_str().into()),
+            url: url.map(Into::into),
             status: Some(offer.status),
             capabilities: Some(self.capabilities(offer.agents)),
             ip_addrs: Some(machine::addresses(self.client.server()).await.into_iter().collect()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::on_both;
 use crate::support::Server;
-use crate::support::agent::AgentPlan;
+use crate::support::agent::{Agent, AgentPlan};
 use crate::support::proxy::Proxy;
 
 on_both! { alone:
@@ -59,5 +59,24 @@ fn a_run_survives_a_network_that_is_slower_than_heartbeats_are_frequent() {
         latch.open();
         task.reaches("completed").await;
         assert_eq!((tally.count(), task.now().await["attempts"].clone()), (1, json!(1)));
+    });
+}
+
+#[test]
+fn an_agent_that_listens_no_more_has_no_url() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let url = async || server.get("workers/box").await.ok()["url"].clone();
+        let plan = || server.agent("box").echo();
+        let listening = plan().env("MEMBRIDGE_AGENT_KEY", "secret").arg(&["--listen", "127.0.0.1:0"]).start();
+        let registered = async |agent: &Agent| {
+            eventually("it is registered", || async { agent.log().contains("registered").then_some(()) }).await;
+        };
+        registered(&listening).await;
+        assert!(url().await.as_str().unwrap().starts_with("http://127.0.0.1:"));
+        assert_eq!(listening.stop().code(), Some(0));
+        let agent = plan().start();
+        registered(&agent).await;
+        assert_eq!(url().await, json!(""));
     });
 }
