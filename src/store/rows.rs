@@ -24,7 +24,7 @@ row! {
 }
 
 row! {
-    pub(super) STATE: task_state as task_state_row_6 of task: TaskState {
+    pub(super) STATE: task_state as task_state_row_7 of task: TaskState {
         id, context_id, agent_slug;
         { let priority = task.priority; rank: rank(priority) }
         session, max_attempts, timeout_sec, exclusive_key, ttl_after_finished_sec, has_dependencies, revision, status, updated_at, attempts,
