@@ -39,14 +39,14 @@ body! {
         max_concurrency: Option<Int<1, MAX_CONCURRENCY>>,
         /// Names of what is special about it, for people. Default: none.
         labels: Option<List<Text<0, { limits::WORKER_LABEL_CHARS }>, 0, { limits::WORKER_LABELS }>>,
-        /// The agents (slugs) that it serves; absent = all.
+        /// The agents (slugs) that it serves; absent = all, also for a worker that served only some before.
         agents: Option<List<ShortName, 0, { limits::WORKER_AGENTS }>>,
         /// The Kubernetes namespaces whose LLMTasks it serves, and no other tasks; absent = all tasks, also those of no namespace. If `agents`
         /// are given too, at most 512 pairs of both.
         namespaces: Option<List<Namespace, 0, { limits::WORKER_NAMESPACES }>>,
     }
 
-    /// Registers a worker. Absent fields keep their value; for a new worker, they get their default.
+    /// Registers a worker. Absent fields keep their value, except `agents` of given capabilities; for a new worker, they get their default.
     #[derive(Default)]
     pub struct NewWorker {
         /// The name of the worker, which is its id.
@@ -156,7 +156,9 @@ body! {
 
 impl From<NewWorker> for WorkerChange {
     fn from(worker: NewWorker) -> Self {
-        let NewCapabilities { claude_cli, max_concurrency, labels, agents, namespaces } = worker.capabilities.unwrap_or_default();
+        // Else an agent that serves all again, after a start with some profiles only, could not say so.
+        let served = worker.capabilities.as_ref().map(|given| given.agents.clone().map(List::texts));
+        let NewCapabilities { claude_cli, max_concurrency, labels, agents: _, namespaces } = worker.capabilities.unwrap_or_default();
         Self {
             id: worker.name.0,
             url: worker.url.map(|url| url.0),
@@ -164,7 +166,7 @@ impl From<NewWorker> for WorkerChange {
             claude_cli,
             max_concurrency: max_concurrency.map(|slots| slots.0),
             labels: labels.map(List::texts),
-            agents: agents.map(List::texts),
+            agents: served,
             namespaces: namespaces.map(|names| names.map(|name| name.0)),
             ip_addrs: worker.ip_addrs.map(List::texts),
             agent_version: worker.agent_version.map(|text| text.0),

@@ -110,7 +110,8 @@ pub struct WorkerChange {
     pub claude_cli: Option<bool>,
     pub max_concurrency: Option<i64>,
     pub labels: Option<Vec<String>>,
-    pub agents: Option<Vec<String>>,
+    /// `Some(None)` for all.
+    pub agents: Option<Option<Vec<String>>>,
     pub namespaces: Option<Vec<String>>,
     pub ip_addrs: Option<Vec<String>>,
     pub agent_version: Option<String>,

@@ -101,8 +101,8 @@ on_both! {
         same["last_heartbeat"] = made["last_heartbeat"].clone();
         assert_eq!(same, made);
         let changed = server.post("workers", json!({ "name": name, "capabilities": { "max_concurrency": 3 }, "url": null })).await.ok();
-        let wanted = json!({ "claude_cli": false, "max_concurrency": 3, "labels": ["gpu"], "agents": ["writer"], "namespaces": ["team"] });
-        assert_eq!((&changed["capabilities"], &changed["url"]), (&wanted, &made["url"]));
+        let wanted = json!({ "claude_cli": false, "max_concurrency": 3, "labels": ["gpu"], "namespaces": ["team"] });
+        assert_eq!((&changed["capabilities"], &changed["url"]), (&wanted, &made["url"]), "without agents, it serves all");
     }
 
     async fn a_registration_is_checked_field_by_field(server) {

@@ -181,7 +181,7 @@ pub fn registration(number: usize) -> WorkerChange {
         namespaces,
         max_concurrency: Some(1 + (number % 3) as i64),
         status: Some(bloom_core::worker::WorkerStatus::Online),
-        agents,
+        agents: Some(agents),
         actor: Actor::Api,
         ..WorkerChange::default()
     }

@@ -227,7 +227,7 @@ fn a_reserved_task_is_for_its_worker_until_its_time_is_over() {
 #[test]
 fn a_reservation_ends_with_the_hope_for_its_worker() {
     let agents = |agents: &[&str]| {
-        let agents = Some(agents.iter().map(|agent| (*agent).to_owned()).collect());
+        let agents = Some(Some(agents.iter().map(|agent| (*agent).to_owned()).collect()));
         Op::RegisterWorker(Box::new(WorkerChange { agents, ..registration("w1", 4) }))
     };
     let namespaces = |names: &[&str]| {

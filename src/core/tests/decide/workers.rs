@@ -51,7 +51,7 @@ fn cases() -> Vec<(&'static str, World, TaskId)> {
             world.ok(WorkerChange { claude_cli: Some(false), ..registration("w", 1) });
         }),
         case("for other agents", &|world| {
-            world.ok(WorkerChange { agents: Some(vec!["writer".into()]), ..registration("w", 1) });
+            world.ok(WorkerChange { agents: Some(Some(vec!["writer".into()])), ..registration("w", 1) });
         }),
         case("for a namespace", &|world| {
             world.ok(WorkerChange { namespaces: Some(vec!["team".into()]), ..registration("w", 1) });
