@@ -143,6 +143,8 @@ body! {
     pub struct WorkerHeartbeat {
         /// Ids of the leases to renew: at most 1000.
         leases: List<Id, 0, MAX_NAMED_LEASES>,
+        /// The agent that renews, as it has registered. Of an agent that was replaced, the call is no sign of life of the worker.
+        instance: Option<Id>,
     }
 
     /// The node that becomes the leader of a project.

@@ -232,9 +232,8 @@ pub struct TaskState {
     pub ready_at: Option<Ms>,
     /// The worker that has its context's session.
     pub session_worker: Option<WorkerId>,
-    /// The session task of its context that was the newest unfinished one at its creation; the nil id if there was none; `None` if the task
-    /// has finished or was requeued. A unique index covers it: if two replicas create tasks in one context at once, without seeing each
-    /// other's, one of the writes is refused and decided again.
+    /// The newest unfinished session task of its context at its creation, or the nil id; `None` if the task has finished or was requeued. A
+    /// unique index covers it: if two replicas create tasks in one context at once, one of the writes is refused and decided again.
     pub created_after: Option<TaskId>,
     /// Whether other tasks wait for this one: dependents, successors in its context, or waiters for its exclusive key.
     pub has_dependents: bool,

@@ -71,7 +71,7 @@ impl Claims {
                 || remembered.cancels(&request.worker) != cancels
         };
         loop {
-            self.last_seen.record(&request.worker);
+            self.last_seen.record(&request.worker, request.instance);
             let leased = self.try_claim(&request, std::mem::take(&mut redeliver), std::mem::take(&mut is_new)).await;
             self.replica.lock().pass_on();
             let leased = leased?;
@@ -98,7 +98,7 @@ impl Claims {
         let mut tries = Tries::default();
         let mut locked_tries = 0;
         // The cache may lag behind a registration, so the database decides whether the name has another agent, once for each try.
-        let mut is_doubtful = self.is_of_other(request);
+        let mut is_doubtful = self.replica.is_of_other(&request.worker, request.instance);
         while tries.number < TRIES && !self.background.is_stopping() {
             tries.number += 1;
             let is_unknown = self.replica.lock().cache.fleet.worker(&request.worker).is_none();
@@ -147,12 +147,6 @@ impl Claims {
             }
         }
         Err(if self.background.is_stopping() { Error::Unavailable } else { Error::Busy })
-    }
-
-    /// Whether the cache shows another agent under the name of the worker.
-    fn is_of_other(&self, request: &ClaimRequest) -> bool {
-        let remembered = self.replica.lock();
-        remembered.cache.fleet.worker(&request.worker).is_some_and(|worker| worker.is_of_other(request.instance))
     }
 
     /// Whether a lease by claim may exist that the worker did not name. On a shared database, another replica may just have made one.

@@ -120,7 +120,7 @@ pub fn of_schema(name: &str) -> Option<Value> {
             json!({ "lease_id": LEASE, "events": [{ "seq": 0, "kind": "text", "at": AT + 4_200, "data": { "text": "Three" } }] })
         }
         "Claim" => json!({ "max": 2, "wait_sec": 30, "held": [LEASE], "instance": INSTANCE }),
-        "WorkerHeartbeat" => json!({ "leases": [LEASE] }),
+        "WorkerHeartbeat" => json!({ "leases": [LEASE], "instance": INSTANCE }),
         "NewCompletions" => json!({ "completions": [with(completion(), &json!({ "task_id": TASK }))] }),
         "NewConfig" => json!({ "membridge_server_url": "http://control-plane.internal:8000", "admin_key": "a-long-random-key" }),
         "LeaderSelection" => json!({ "primary_node_id": WORKER, "lease_seconds": 3600 }),

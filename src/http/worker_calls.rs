@@ -119,14 +119,14 @@ pub const HEARTBEAT: RoutePolicy = RoutePolicy::WORKER;
     )
 )]
 pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
-    let leases = body.read::<WorkerHeartbeat>()?.leases.map(|id| id.0);
+    let WorkerHeartbeat { leases, instance } = body.read()?;
     let worker = path.name()?;
-    let op = op::RenewLeases { worker: worker.clone(), leases };
+    let op = op::RenewLeases { worker: worker.clone(), leases: leases.map(|id| id.0) };
     let reply::RenewedLeases { renewed, lost, cancel } = app.engine.writers.submit(caller.command(op)).await?;
     if renewed.is_empty() {
         must_be_known(&app, &worker).await?;
     }
-    app.engine.last_seen.record(&worker);
+    app.engine.last_seen.record(&worker, instance.map(|id| id.0));
     let mut directives = directives(&app.engine, &worker);
     // The database has every requested cancel; the cache of this replica may not have it yet.
     directives.cancel.extend(cancel);
@@ -191,7 +191,7 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
         }
     }
     if is_holder {
-        app.engine.last_seen.record(&worker);
+        app.engine.last_seen.record(&worker, None);
     } else if results.iter().all(|result| result.status != 200) {
         must_be_known(&app, &worker).await?;
     }

@@ -119,8 +119,8 @@ impl Home {
         Ok(given.map_or(identity.name, str::to_owned))
     }
 
-    /// The instance of this agent, and whether it has registered before. A later process that uses the directory has the same one, because the lock and
-    /// the running machine show that the earlier process has ended, and it has the runs. A copy of the directory is another instance.
+    /// The instance of this agent, and whether it has registered before. A later process that uses the directory has the same one, because
+    /// the lock and the running machine show that the earlier process has ended, and it has the runs. A copy of the directory is another one.
     ///
     /// # Errors
     /// The instance can't be stored.

@@ -292,7 +292,7 @@ impl Agent {
             // A claim is a sign of life, too, so without leases an agent that claims sends no heartbeats.
             if !leases.0.is_empty() || !self.claims() {
                 let (sent, sent_at) = (Instant::now(), now_ms());
-                let sign = WorkerHeartbeat { leases };
+                let sign = WorkerHeartbeat { leases, instance: Some(Id(self.instance)) };
                 let called = self.client.send(Method::POST, &path, Some(&sign), limit);
                 tokio::select! {
                     answer = called => match answer.and_then(|answer| answer.json::<RenewedLeases>()) {

@@ -85,7 +85,7 @@ fn a_row_that_is_kept_locked_delays_no_other() {
 
         plane.pass(60_000);
         for worker in ["claimer", "holder", "locked"] {
-            plane.engine.last_seen.record(worker);
+            plane.engine.last_seen.record(worker, None);
         }
         let is_ready = |task: &TaskState| task.is_ready();
         plane.reaches(pairs["leased"][1], "a lease ends beside a locked one", |task| task.status == Status::Queued).await;

@@ -55,7 +55,7 @@ async fn a_silent_worker_turns_offline(on_postgres: bool) {
     plane.shows("w", true).await;
     plane.pass(1);
     plane.shows("w", false).await;
-    plane.engine.last_seen.record("w");
+    plane.engine.last_seen.record("w", None);
     plane.shows("w", true).await;
     plane.engine.stop().await;
 }

@@ -186,7 +186,7 @@ impl Session {
     pub async fn heartbeat_all(&mut self, held: &[Held]) -> Result<(), BenchError> {
         let path = format!("/api/runtime/workers/{}/heartbeat", self.worker);
         let leases = held.iter().filter_map(|one| one.lease).collect();
-        let answer = self.post("heartbeat", &path, &WorkerHeartbeat { leases }, 200).await?;
+        let answer = self.post("heartbeat", &path, &WorkerHeartbeat { leases, instance: None }, 200).await?;
         let renewed = decode::<RenewedLeases>(&answer)?.renewed.len();
         if renewed != held.len() {
             return Err(format!("{renewed} of {} leases were renewed by {path}", held.len()).into());

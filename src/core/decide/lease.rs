@@ -235,7 +235,7 @@ fn undelivered(set: &WorkingSet, claim: &Claim) -> Result<Vec<TaskState>, Halt> 
             && let Some(lease) = &task.lease
             && lease.origin == Origin::Claim
             && lease.worker_id == claim.worker
-            && (lease.instance.is_none() || lease.instance == claim.instance)
+            && lease.instance == claim.instance
             && !held.contains(&lease.id)
         {
             again.push(task.clone());

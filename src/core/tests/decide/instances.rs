@@ -50,3 +50,18 @@ fn a_name_has_one_agent_until_it_is_offline() {
     let op = claim(&world, None);
     assert_eq!(world.ok(op).leased, [], "a client that does not tell who it is gets neither");
 }
+
+#[test]
+fn what_an_agent_that_does_not_tell_its_instance_runs_is_not_delivered_to_one_that_does() {
+    let mut world = world();
+    world.ok(registration("w", 4));
+    world.create(spec("a"));
+    let op = claim(&world, None);
+    let leased = world.ok(op).leased;
+    assert_eq!(leased.len(), 1);
+    world.ok(by(FIRST));
+    let op = claim(&world, Some(FIRST));
+    assert_eq!(world.ok(op).leased, []);
+    let op = claim(&world, None);
+    assert_eq!(world.ok(op).leased, leased);
+}
