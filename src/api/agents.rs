@@ -151,7 +151,7 @@ pub fn change_of_health(worker: &str, answer: &Map<String, Value>) -> WorkerChan
         claude_cli: capability("claude_cli").and_then(Value::as_bool),
         max_concurrency: capability("max_concurrency").and_then(Value::as_i64).filter(|slots| (1..=MAX_CONCURRENCY).contains(slots)),
         labels: capability("labels").and_then(|given| texts(given, limits::WORKER_LABELS, limits::WORKER_LABEL_CHARS)),
-        agents: capability("agents").and_then(|given| texts(given, limits::WORKER_AGENTS, limits::NAME_CHARS)),
+        agents: capability("agents").and_then(|given| texts(given, limits::WORKER_AGENTS, limits::NAME_CHARS)).map(Some),
         ip_addrs: answer.get("ip_addrs").and_then(|given| texts(given, limits::IP_ADDRS, limits::IP_ADDR_CHARS)),
         agent_version: answer
             .get("agent_version")
@@ -187,7 +187,7 @@ mod tests {
         }));
         assert_eq!((full.status, full.agent_version.as_deref()), (Some(WorkerStatus::Online), Some("2.1")));
         assert_eq!((full.claude_cli, full.max_concurrency), (Some(false), Some(4)));
-        assert_eq!((full.labels, full.agents), (Some(vec!["gpu".into()]), Some(vec!["coder".into()])));
+        assert_eq!((full.labels, full.agents), (Some(vec!["gpu".into()]), Some(Some(vec!["coder".into()]))));
         assert_eq!((full.os_info.as_deref(), full.ip_addrs), (Some("Linux"), Some(vec!["10.0.0.1".into()])));
         assert_eq!(change(serde_json::json!({ "status": "error" })).status, Some(WorkerStatus::Error));
         assert_eq!(change(serde_json::json!({ "status": "ok", "worker_status": "error" })).status, Some(WorkerStatus::Error));

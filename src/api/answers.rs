@@ -18,7 +18,8 @@ use super::tasks::{Task, Usage};
 use super::words::{AnyAction, AnyDispatchMode, AnyEntityType, AnyEventKind, AnyLeaseStatus, AnyWorkerStatus};
 use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
-use bloom_core::task::{LeaseStatus, TaskEvent, TaskState};
+use bloom_core::event::TaskEvent;
+use bloom_core::task::{LeaseStatus, TaskState};
 use bloom_core::trace_context::TraceContext;
 
 /// The right of a worker to run a task until a time. Heartbeats renew it.
@@ -121,6 +122,14 @@ pub struct Worker<'a> {
     pub cordoned: bool,
     /// Whether it gets no new tasks, and must finish or hand back those that it has.
     pub draining: bool,
+    /// The agent that works under its name; absent if it does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub instance: Option<Uuid>,
+    /// Since when that agent has the name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub instance_since: Option<Ms>,
 }
 
 /// What a worker can do.
@@ -169,6 +178,8 @@ impl<'a> Worker<'a> {
             dispatch: worker.dispatch.into(),
             cordoned: worker.cordoned,
             draining: worker.draining,
+            instance: worker.instance.map(|agent| agent.id),
+            instance_since: worker.instance.map(|agent| agent.since),
         }
     }
 }

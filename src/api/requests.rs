@@ -6,8 +6,8 @@ use super::values::{HeaderText, HttpUrl, Id, Int, List, MAX_SAFE, Moment, Name, 
 use super::wire::body;
 use bloom_core::audit::Actor;
 use bloom_core::command::{NewEvent, WorkerChange};
+use bloom_core::event::EventKind;
 use bloom_core::limits;
-use bloom_core::task::EventKind;
 use bloom_core::worker::{DispatchMode, MAX_CONCURRENCY, WorkerStatus};
 
 pub const MAX_EVENTS: usize = 500;
@@ -39,14 +39,14 @@ body! {
         max_concurrency: Option<Int<1, MAX_CONCURRENCY>>,
         /// Names of what is special about it, for people. Default: none.
         labels: Option<List<Text<0, { limits::WORKER_LABEL_CHARS }>, 0, { limits::WORKER_LABELS }>>,
-        /// The agents (slugs) that it serves; absent = all.
+        /// The agents (slugs) that it serves; absent = all, also for a worker that served only some before.
         agents: Option<List<ShortName, 0, { limits::WORKER_AGENTS }>>,
         /// The Kubernetes namespaces whose LLMTasks it serves, and no other tasks; absent = all tasks, also those of no namespace. If `agents`
         /// are given too, at most 512 pairs of both.
         namespaces: Option<List<Namespace, 0, { limits::WORKER_NAMESPACES }>>,
     }
 
-    /// Registers a worker. Absent fields keep their value; for a new worker, they get their default.
+    /// Registers a worker. Absent fields keep their value, except `agents` of given capabilities; for a new worker, they get their default.
     #[derive(Default)]
     pub struct NewWorker {
         /// The name of the worker, which is its id.
@@ -67,6 +67,9 @@ body! {
         install_method: Option<Text<0, { limits::INSTALL_METHOD_CHARS }>>,
         /// How it gets tasks if it does not claim them. `manual` (default): by lease and dispatch calls; `push`: also pushed by the server.
         dispatch: Option<DispatchMode>,
+        /// The agent that registers: any UUID of its own, the same for as long as it has its runs. If another agent has the name and is not
+        /// offline, the registration is refused. Default: nobody in particular, which is never refused.
+        instance: Option<Id>,
     }
 
     /// Which worker gets the lease, and for how long.
@@ -131,12 +134,17 @@ body! {
         wait_sec: Int<0, MAX_WAIT_SEC> = Int(0),
         /// The leases that the worker knows. Other active leases that a claim gave it are delivered again.
         held: Option<List<Id, 0, MAX_NAMED_LEASES>>,
+        /// The agent that claims, as it has registered: it gets nothing if another agent has the name, and only its own leases are
+        /// delivered to it again.
+        instance: Option<Id>,
     }
 
     /// Renews leases of a worker.
     pub struct WorkerHeartbeat {
         /// Ids of the leases to renew: at most 1000.
         leases: List<Id, 0, MAX_NAMED_LEASES>,
+        /// The agent that renews, as it has registered. Of an agent that was replaced, the call is no sign of life of the worker.
+        instance: Option<Id>,
     }
 
     /// The node that becomes the leader of a project.
@@ -150,7 +158,9 @@ body! {
 
 impl From<NewWorker> for WorkerChange {
     fn from(worker: NewWorker) -> Self {
-        let NewCapabilities { claude_cli, max_concurrency, labels, agents, namespaces } = worker.capabilities.unwrap_or_default();
+        // Else an agent that serves all again, after a start with some profiles only, could not say so.
+        let served = worker.capabilities.as_ref().map(|given| given.agents.clone().map(List::texts));
+        let NewCapabilities { claude_cli, max_concurrency, labels, agents: _, namespaces } = worker.capabilities.unwrap_or_default();
         Self {
             id: worker.name.0,
             url: worker.url.map(|url| url.0),
@@ -158,7 +168,7 @@ impl From<NewWorker> for WorkerChange {
             claude_cli,
             max_concurrency: max_concurrency.map(|slots| slots.0),
             labels: labels.map(List::texts),
-            agents: agents.map(List::texts),
+            agents: served,
             namespaces: namespaces.map(|names| names.map(|name| name.0)),
             ip_addrs: worker.ip_addrs.map(List::texts),
             agent_version: worker.agent_version.map(|text| text.0),
@@ -167,6 +177,7 @@ impl From<NewWorker> for WorkerChange {
             dispatch: worker.dispatch,
             obs_count: None,
             db_sha: None,
+            instance: worker.instance.map(|id| id.0),
             actor: Actor::Api,
         }
     }

@@ -18,7 +18,8 @@ use crate::requests::{EventBody, NewEvents, NewWorker};
 use crate::results::{Artifact, TaskResult};
 use crate::tasks::{CreatedTasks, Task};
 use crate::values::{Id, Int, List};
-use bloom_core::task::{EventKind, Outcome, Session};
+use bloom_core::event::EventKind;
+use bloom_core::task::{Outcome, Session};
 
 const ID: &str = "0190a0a0-0000-7000-8000-000000000000";
 /// An enum value that the reader does not know.

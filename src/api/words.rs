@@ -16,7 +16,8 @@ use super::problem_texts::{expected_words, unknown_word};
 use super::wire::{Problems, Wire, kind, problem};
 use bloom_core::api_key::Scope;
 use bloom_core::audit::{Action, EntityType};
-use bloom_core::task::{EventKind, Format, LeaseStatus, Outcome, Reason, Session, Status, WaitingReason};
+use bloom_core::event::EventKind;
+use bloom_core::task::{Format, LeaseStatus, Outcome, Reason, Session, Status, WaitingReason};
 use bloom_core::worker::{DispatchMode, WorkerStatus};
 
 /// An enum value in an answer: a known one, or its text as received.

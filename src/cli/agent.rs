@@ -49,9 +49,6 @@ pub struct AgentArgs {
     /// PEM file with the private key of --tls-cert-file
     #[arg(long, env = "BLOOM_TLS_KEY_FILE", value_name = "FILE")]
     tls_key_file: Option<PathBuf>,
-    /// The worker's name, which no other agent may have [default: the stored name; at the first start, made from the host name]
-    #[arg(long, env = "BLOOM_AGENT_NAME", value_parser = name)]
-    name: Option<String>,
     /// Labels that are shown with the worker
     #[arg(long = "label", env = "BLOOM_LABELS", value_name = "TEXT", value_delimiter = ',')]
     labels: Vec<String>,
@@ -92,6 +89,10 @@ pub struct AgentArgs {
 /// The settings of an agent that `dev` has, too.
 #[derive(Args, Debug)]
 pub struct WorkArgs {
+    /// The worker's name, which no other agent may have [default: the stored name; at the first start, made from the host name; of
+    /// `bloom-runtime dev`: dev]
+    #[arg(long, env = "BLOOM_AGENT_NAME", value_parser = name)]
+    name: Option<String>,
     /// Maximum number of tasks at a time
     #[arg(long, env = "BLOOM_MAX_CONCURRENCY", default_value_t = 1, value_name = "NUMBER", value_parser = within(1..=32_u32))]
     max_concurrency: u32,
@@ -121,7 +122,7 @@ impl WorkArgs {
             key,
             join_token: None,
             tls: Tls::default(),
-            name: None,
+            name: self.name.clone().filter(|name| !name.is_empty()),
             max_concurrency: self.max_concurrency,
             labels: Vec::new(),
             namespaces: None,
@@ -234,7 +235,6 @@ async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
     let mut settings = args.work.settings(server, server_key, config::default_data_dir().join("agent"))?;
     settings.tls = tls;
     settings.join_token = key(None, args.join_token_file)?;
-    settings.name = args.name.filter(|name| !name.is_empty());
     let namespaces: Vec<String> = args.namespaces.into_iter().filter(|namespace| !namespace.is_empty()).collect();
     settings.namespaces = (!namespaces.is_empty()).then_some(namespaces);
     settings.labels = args.labels.into_iter().filter(|label| !label.is_empty()).collect();

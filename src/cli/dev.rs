@@ -39,7 +39,7 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
     let keyed = settings.api_key.is_some();
     let key = settings.worker_key.clone().or_else(|| settings.api_key.clone());
     let mut agent_settings = args.work.settings(String::new(), key, settings.data_dir.join("dev-agent"))?;
-    agent_settings.name = Some("dev".to_owned());
+    agent_settings.name.get_or_insert_with(|| "dev".to_owned());
     let traces = Traces::start(settings.traces.as_ref())?;
     agent_settings.traces = traces.clone();
     let runs = if echoes { ECHOES.to_owned() } else { runners(&agent_settings.profiles) };

@@ -154,8 +154,13 @@ pub const RATE_LIMIT_PER_MINUTE: Setting =
     plain(LIMITS, "rate_limit_per_minute", "N", "100", "API requests per minute from one client address; 0 = no limit");
 pub const TEST_CONNECTION_PER_MINUTE: Setting =
     plain(LIMITS, "test_connection_per_minute", "N", "20", "Connection tests per minute from one client address; 0 = no limit");
-pub const WORKER_RATE_LIMIT_PER_MINUTE: Setting =
-    plain(LIMITS, "worker_rate_limit_per_minute", "N", "6000", "Requests of workers per minute from one client address; 0 = no limit");
+pub const WORKER_RATE_LIMIT_PER_MINUTE: Setting = plain(
+    LIMITS,
+    "worker_rate_limit_per_minute",
+    "N",
+    "6000",
+    "Requests of workers per minute from one client address, and as many for events of runs; 0 = no limit",
+);
 pub const MAX_BODY_BYTES: Setting =
     plain(LIMITS, "max_body_bytes", "BYTES", "1048576", "Maximum size of a request body, not counting a task's output");
 pub const MAX_OUTPUT_BYTES: Setting = plain(LIMITS, "max_output_bytes", "BYTES", "16777216", "Maximum size of a task's output");

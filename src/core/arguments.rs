@@ -2,8 +2,9 @@
 
 use super::Ms;
 use super::audit::Actor;
-use super::ids::{LeaseId, TaskId, WorkerId};
-use super::task::{EventKind, Outcome, Reason, Usage};
+use super::event::EventKind;
+use super::ids::{InstanceId, LeaseId, TaskId, WorkerId};
+use super::task::{Outcome, Reason, Usage};
 use super::worker::{DispatchMode, WorkerStatus};
 
 /// A period after an outage in which no lease ends, even if it has expired: nobody could renew leases during the outage.
@@ -38,6 +39,8 @@ pub struct Claim {
     pub max: usize,
     /// Leases that the worker knows. Its other leases made by claims are delivered again. `None` if the request did not list any.
     pub held: Option<Vec<LeaseId>>,
+    /// The agent that claims; `None` if it does not tell.
+    pub instance: Option<InstanceId>,
     pub ttl_ms: i64,
 }
 
@@ -95,6 +98,8 @@ pub enum Loss {
     Unreachable(String),
     /// Its agent was removed from the machine.
     Uninstalled,
+    /// The pod in which it ran has ended.
+    PodEnded,
 }
 
 /// A registration, or an entry of the control plane's list. A field that is `None` stays unchanged.
@@ -106,7 +111,8 @@ pub struct WorkerChange {
     pub claude_cli: Option<bool>,
     pub max_concurrency: Option<i64>,
     pub labels: Option<Vec<String>>,
-    pub agents: Option<Vec<String>>,
+    /// `Some(None)` for all.
+    pub agents: Option<Option<Vec<String>>>,
     pub namespaces: Option<Vec<String>>,
     pub ip_addrs: Option<Vec<String>>,
     pub agent_version: Option<String>,
@@ -115,6 +121,8 @@ pub struct WorkerChange {
     pub dispatch: Option<DispatchMode>,
     pub obs_count: Option<i64>,
     pub db_sha: Option<String>,
+    /// The agent that registers. If another one has the name and is not offline, the change is refused.
+    pub instance: Option<InstanceId>,
     pub actor: Actor,
 }
 

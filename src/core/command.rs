@@ -4,7 +4,7 @@ pub use super::arguments::{Choice, Claim, Completion, CordonChange, Grace, Holde
 pub use super::audit::Requester;
 pub use super::op::Op;
 pub use super::operation::Operation;
-pub use super::rejection::Rejection;
+pub use super::rejection::{OTHER_AGENT, Rejection};
 pub use super::reply::Reply;
 pub use super::row_keys::{AFTER_ALL, RowKeys};
 

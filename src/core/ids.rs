@@ -8,6 +8,8 @@ pub type TaskId = Uuid;
 pub type LeaseId = Uuid;
 /// A worker's id is its name.
 pub type WorkerId = String;
+/// An agent, from its first start on: kept while its directory stays where it is and its machine runs.
+pub type InstanceId = Uuid;
 
 /// Makes ids for one batch, in ascending order, from the batch's time and from random bits that the caller gives.
 ///

@@ -12,6 +12,7 @@ pub mod backoff;
 pub mod cache;
 pub mod command;
 pub mod decide;
+pub mod event;
 pub mod ids;
 pub mod limits;
 pub mod mask;

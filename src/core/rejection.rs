@@ -2,12 +2,16 @@
 
 use std::fmt;
 
+use super::Ms;
 use super::agent_queue::{Closed, MAX_QUEUES};
 use super::api_key::{MAX_KEYS, MAX_POOL_KEYS, MAX_POOL_KEYS_OF_NAMESPACE};
 use super::ids::{TaskId, WorkerId};
 use super::limits::{TASK_LABELS, WORKER_AGENTS};
 use super::namespace::RESERVED;
 use super::task::{Parked, Status};
+
+/// How the refusal of an agent begins whose name another one has. Agents recognize it.
+pub const OTHER_AGENT: &str = "Another agent runs as worker";
 
 /// Why a command was rejected. It then changed nothing. The texts are part of the API.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,6 +55,11 @@ pub enum Rejection {
     TooManyPoolKeysOf(String),
     /// A worker of this name exists, or has a key.
     WorkerTaken(WorkerId),
+    /// Another agent works under the name; it was last seen so long ago.
+    OtherAgent {
+        worker: WorkerId,
+        seen_ago: Ms,
+    },
     /// The join token was used, was revoked or has expired since the request was admitted.
     JoinTokenGone,
     /// The join token is for another worker.
@@ -116,6 +125,12 @@ impl fmt::Display for Rejection {
             Self::WorkerTaken(worker) => {
                 write!(f, "A worker '{worker}' or a key of it exists: create a join token for this worker (--worker {worker})")
             }
+            Self::OtherAgent { worker, seen_ago } => write!(
+                f,
+                "{OTHER_AGENT} '{worker}', seen {} s ago: give one of the two another name (--name). If that agent is gone for good, its \
+                 name is free once the server shows the worker as offline, or at once after: bloom-runtime worker remove {worker}",
+                seen_ago / 1000
+            ),
             Self::JoinTokenGone => f.write_str("The join token was used, was revoked or has expired: create another one"),
             Self::JoinTokenFor(worker) => write!(f, "This join token enrolls only the worker '{worker}'"),
             Self::NotLeader => f.write_str("Leadership is over"),

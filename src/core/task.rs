@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Ms;
-use super::ids::{LeaseId, TaskId, WorkerId, created_at};
+use super::ids::{InstanceId, LeaseId, TaskId, WorkerId, created_at};
 use super::namespace::KubernetesObject;
 use super::trace_context::TraceContext;
 use super::words::words;
@@ -48,9 +48,9 @@ words! {
     /// Why a run, or a task, did not succeed.
     Reason {
         AgentError = "agent_error", Timeout = "timeout", Stalled = "stalled", Cancelled = "cancelled", RateLimited = "rate_limited",
-        Overloaded = "overloaded", Auth = "auth", Billing = "billing", ModelUnavailable = "model_unavailable", BudgetExceeded = "budget_exceeded", BadOutput = "bad_output",
-        WorkerLost = "worker_lost", SpawnFailed = "spawn_failed", DependencyFailed = "dependency_failed",
-        OutOfMemory = "out_of_memory",
+        Overloaded = "overloaded", Auth = "auth", Billing = "billing", ModelUnavailable = "model_unavailable",
+        BudgetExceeded = "budget_exceeded", BadOutput = "bad_output", WorkerLost = "worker_lost", SpawnFailed = "spawn_failed",
+        DependencyFailed = "dependency_failed", OutOfMemory = "out_of_memory",
     }
 }
 words! {
@@ -156,6 +156,8 @@ pub struct ActiveLease {
     pub last_heartbeat: Ms,
     /// Whether the lease holds the task's context. At most one active lease per context does.
     pub holds_context: bool,
+    /// The agent that claimed it, to which alone it is delivered again; `None` if that is not known.
+    pub instance: Option<InstanceId>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -231,9 +233,8 @@ pub struct TaskState {
     pub ready_at: Option<Ms>,
     /// The worker that has its context's session.
     pub session_worker: Option<WorkerId>,
-    /// The session task of its context that was the newest unfinished one at its creation; the nil id if there was none; `None` if the task
-    /// has finished or was requeued. A unique index covers it: if two replicas create tasks in one context at once, without seeing each
-    /// other's, one of the writes is refused and decided again.
+    /// The newest unfinished session task of its context at its creation, or the nil id; `None` if the task has finished or was requeued. A
+    /// unique index covers it: if two replicas create tasks in one context at once, one of the writes is refused and decided again.
     pub created_after: Option<TaskId>,
     /// Whether other tasks wait for this one: dependents, successors in its context, or waiters for its exclusive key.
     pub has_dependents: bool,
@@ -374,27 +375,4 @@ pub struct RunResult {
     pub completed_at: Ms,
     pub artifact_type: String,
     pub artifact_tags: Vec<String>,
-}
-
-words! {
-    /// What an event of a run is about.
-    EventKind {
-        Lifecycle = "lifecycle", Text = "text", ToolUse = "tool_use", ToolResult = "tool_result",
-        Usage = "usage", RateLimit = "rate_limit", Log = "log",
-    }
-}
-
-/// One event of a run.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TaskEvent {
-    pub task_id: TaskId,
-    /// Its position in the task's events, counted from 1 across leases.
-    pub number: i64,
-    pub lease_id: LeaseId,
-    /// Its position in the lease's events, numbered by the sender.
-    pub seq: i64,
-    pub kind: EventKind,
-    pub at: Ms,
-    /// JSON text, as it was received.
-    pub data: String,
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Ms;
-use super::ids::WorkerId;
+use super::ids::{InstanceId, WorkerId};
 use super::words::words;
 
 words! {
@@ -61,6 +61,14 @@ impl Capabilities {
     }
 }
 
+/// The agent that works under a worker's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instance {
+    pub id: InstanceId,
+    /// When it took the name.
+    pub since: Ms,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Worker {
     pub id: WorkerId,
@@ -89,6 +97,8 @@ pub struct Worker {
     /// Its capacity was lowered while it may hold more tasks. The database guards each slot but not the number of used slots, so placement
     /// reads the slots from the database until they fit again.
     pub recount_slots: bool,
+    /// `None` if no agent that tells its instance has registered.
+    pub instance: Option<Instance>,
     pub last_seen: Ms,
 }
 
@@ -113,12 +123,23 @@ impl Worker {
             cordoned: false,
             draining: false,
             recount_slots: false,
+            instance: None,
             last_seen: now,
         }
     }
 
     pub fn shown_status(&self) -> WorkerStatus {
         if self.lost { WorkerStatus::Offline } else { self.status }
+    }
+
+    /// Whether another agent works under the name. A caller that does not tell its instance is nobody in particular.
+    pub fn is_of_other(&self, instance: Option<InstanceId>) -> bool {
+        self.instance.zip(instance).is_some_and(|(known, named)| known.id != named)
+    }
+
+    /// Whether an agent may take the name: nobody else has it, or the agent that has it is offline.
+    pub fn may_become(&self, instance: InstanceId) -> bool {
+        self.shown_status() == WorkerStatus::Offline || !self.is_of_other(Some(instance))
     }
 
     pub fn is_online(&self) -> bool {

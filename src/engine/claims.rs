@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bloom_core::command::{Claim, Command, Rejection, Requester};
-use bloom_core::ids::{LeaseId, TaskId, WorkerId};
+use bloom_core::ids::{InstanceId, LeaseId, TaskId, WorkerId};
 use bloom_core::reply::Claimed;
 use bloom_core::task::{Origin, TaskState};
 use bloom_database::Database;
@@ -30,6 +30,8 @@ pub struct ClaimRequest {
     pub wait_ms: i64,
     /// Leases that the worker knows. Other leases that it got by a claim are delivered again.
     pub held: Option<Vec<LeaseId>>,
+    /// The agent that claims; `None` if it does not tell.
+    pub instance: Option<InstanceId>,
     pub ttl_ms: i64,
     pub by: Requester,
 }
@@ -69,7 +71,7 @@ impl Claims {
                 || remembered.cancels(&request.worker) != cancels
         };
         loop {
-            self.last_seen.record(&request.worker);
+            self.last_seen.record(&request.worker, request.instance);
             let leased = self.try_claim(&request, std::mem::take(&mut redeliver), std::mem::take(&mut is_new)).await;
             self.replica.lock().pass_on();
             let leased = leased?;
@@ -95,12 +97,14 @@ impl Claims {
         let mut redeliver = redeliver && self.may_have_undelivered(request);
         let mut tries = Tries::default();
         let mut locked_tries = 0;
+        // The cache may lag behind a registration, so the database decides whether the name has another agent, once for each try.
+        let mut is_doubtful = self.replica.is_of_other(&request.worker, request.instance);
         while tries.number < TRIES && !self.background.is_stopping() {
             tries.number += 1;
             let is_unknown = self.replica.lock().cache.fleet.worker(&request.worker).is_none();
             let given_back = self.candidates.given_back();
             let Offer { tasks: candidates, max, is_contended } = self.candidates.offer(&request.worker, request.max, &tries).await?;
-            if candidates.is_empty() && !redeliver && !is_unknown {
+            if candidates.is_empty() && !redeliver && !is_unknown && !std::mem::take(&mut is_doubtful) {
                 if is_contended {
                     // Other claims take what they want with their next commit, and give back the rest.
                     given_back.await;
@@ -156,7 +160,7 @@ impl Claims {
     async fn take(&self, request: &ClaimRequest, candidates: Vec<TaskId>, max: usize, redeliver: bool) -> Result<Claimed, Error> {
         let taken = Taken { candidates: &self.candidates, tasks: candidates.clone() };
         let held = request.held.clone().filter(|_| redeliver);
-        let claim = Claim { worker: request.worker.clone(), candidates, max, held, ttl_ms: request.ttl_ms };
+        let claim = Claim { worker: request.worker.clone(), candidates, max, held, instance: request.instance, ttl_ms: request.ttl_ms };
         let command = Command { op: claim, by: request.by.clone(), epoch: None };
         let reply = self.writers.submit(command).await;
         match &reply {
@@ -166,7 +170,7 @@ impl Claims {
                 self.candidates.refuse(&claimed.closed);
             }
             // The cache may still show a worker that was removed; the feed brings the removal.
-            Err(Error::Rejected(Rejection::WorkerNotFound)) => self.feed.want(),
+            Err(Error::Rejected(Rejection::WorkerNotFound | Rejection::OtherAgent { .. })) => self.feed.want(),
             Err(_) => {}
         }
         drop(taken);

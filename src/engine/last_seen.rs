@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bloom_core::Ms;
-use bloom_core::ids::WorkerId;
+use bloom_core::ids::{InstanceId, WorkerId};
 use bloom_core::op;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -38,8 +38,12 @@ impl LastSeen {
         Self { every, pending: Mutex::default(), urgent: Notify::new(), clock, replica, writers }
     }
 
-    /// Records a sign of life of the worker.
-    pub fn record(&self, worker: &str) {
+    /// Records a sign of life of the worker, unless it comes from an agent that was replaced: its runs may go on for long, and the name must
+    /// become free when the agent that has it is gone.
+    pub fn record(&self, worker: &str, instance: Option<InstanceId>) {
+        if self.replica.is_of_other(worker, instance) {
+            return;
+        }
         let now = self.clock.now();
         let is_lost = self.replica.see(worker, now);
         let mut pending = self.pending.lock();

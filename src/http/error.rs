@@ -149,7 +149,8 @@ impl From<Rejection> for Error {
             | Rejection::TooManyKeys
             | Rejection::TooManyPoolKeys
             | Rejection::TooManyPoolKeysOf(_)
-            | Rejection::WorkerTaken(_) => 409,
+            | Rejection::WorkerTaken(_)
+            | Rejection::OtherAgent { .. } => 409,
             Rejection::JoinTokenGone => 401,
             Rejection::JoinTokenFor(_) => 403,
             Rejection::ReservedName(field) => return Self::field(field, rejection.to_string()),

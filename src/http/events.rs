@@ -27,10 +27,10 @@ use bloom_api::lists::EventParams;
 use bloom_api::requests::NewEvents;
 use bloom_api::wire::Wire;
 use bloom_core::command::NewEvent;
+use bloom_core::event::TaskEvent;
 use bloom_core::ids::TaskId;
 use bloom_core::op;
 use bloom_core::reply;
-use bloom_core::task::TaskEvent;
 use bloom_store::{PAGE_BYTES, Store};
 
 /// Limit of the events in one piece of a stream.
@@ -38,7 +38,7 @@ const PIECE: i64 = 50;
 /// Limit of their bytes, unless a single event is larger: for each client that does not read, one piece is kept in memory.
 const PIECE_BYTES: i64 = 1 << 20;
 
-pub const SEND: RoutePolicy = RoutePolicy::WORKER;
+pub const SEND: RoutePolicy = RoutePolicy::WORKER.rate(Rate::Events);
 
 /// Records events of a run.
 ///
@@ -65,7 +65,7 @@ pub async fn send(State(app): State<AppState>, caller: Caller, path: TaskPath, b
     ok(&Recorded { newest })
 }
 
-pub const LIST: RoutePolicy = RoutePolicy::READ.rate(Rate::Worker).or_submit();
+pub const LIST: RoutePolicy = RoutePolicy::READ.rate(Rate::Events).or_submit();
 
 /// Lists the events of a task, oldest first.
 ///

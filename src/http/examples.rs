@@ -9,6 +9,7 @@ const LEASE: &str = "019c936e-3800-7000-8000-000000000003";
 const RESULT: &str = "019c936e-3800-7000-8000-000000000004";
 const ARTIFACT: &str = "019c936e-3800-7000-8000-000000000005";
 const ENTRY: &str = "019c936e-3800-7000-8000-000000000006";
+const INSTANCE: &str = "019c936e-3800-7000-8000-000000000007";
 const WORKER: &str = "worker-01";
 const PROMPT: &str = "Summarize the open questions in README.md in three sentences.";
 const OUTPUT: &str = "Three questions are open: the name of the default branch, the licence of the logo, and who reviews releases.";
@@ -118,15 +119,15 @@ pub fn of_schema(name: &str) -> Option<Value> {
         "NewEvents" => {
             json!({ "lease_id": LEASE, "events": [{ "seq": 0, "kind": "text", "at": AT + 4_200, "data": { "text": "Three" } }] })
         }
-        "Claim" => json!({ "max": 2, "wait_sec": 30, "held": [LEASE] }),
-        "WorkerHeartbeat" => json!({ "leases": [LEASE] }),
+        "Claim" => json!({ "max": 2, "wait_sec": 30, "held": [LEASE], "instance": INSTANCE }),
+        "WorkerHeartbeat" => json!({ "leases": [LEASE], "instance": INSTANCE }),
         "NewCompletions" => json!({ "completions": [with(completion(), &json!({ "task_id": TASK }))] }),
         "NewConfig" => json!({ "membridge_server_url": "http://control-plane.internal:8000", "admin_key": "a-long-random-key" }),
         "LeaderSelection" => json!({ "primary_node_id": WORKER, "lease_seconds": 3600 }),
         "NewWorker" => json!({
             "name": WORKER, "agent_version": "0.1.0",
             "capabilities": { "max_concurrency": 4, "labels": ["eu"], "agents": ["writer"], "namespaces": ["team-a"] },
-            "os_info": "Debian GNU/Linux 13",
+            "os_info": "Debian GNU/Linux 13", "instance": INSTANCE,
         }),
         "Task" => task(),
         "CreatedTasks" => {
@@ -245,6 +246,7 @@ fn worker() -> Value {
         "last_heartbeat": AT + 2_000,
         "ip_addrs": [], "obs_count": 0, "db_sha": "", "registered_at": AT - 3_600_000, "active_leases": 1, "agent_version": "0.1.0",
         "os_info": "Debian GNU/Linux 13", "install_method": "manual", "dispatch": "manual", "cordoned": false, "draining": false,
+        "instance": INSTANCE, "instance_since": AT - 3_600_000,
     })
 }
 

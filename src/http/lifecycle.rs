@@ -94,7 +94,7 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: TaskPa
     let room = if with_task { room_for(&app, &caller, task, 0).await? } else { app.room(&caller, 0)? };
     let task = app.engine.writers.submit(caller.command(op::Heartbeat { task, holder })).await?;
     let lease = active(&task)?;
-    app.engine.last_seen.record(&lease.worker_id);
+    app.engine.last_seen.record(&lease.worker_id, None);
     let expires_at = lease.expires_at;
     let spec = if with_task { Some(spec(&app.engine, &task).await?) } else { None };
     let lease = match &spec {
@@ -169,7 +169,7 @@ async fn completed(app: &AppState, caller: &Caller, task: &TaskState, result: St
     let (now, before);
     let result = match result {
         StoredResult::Now(result) => {
-            app.engine.last_seen.record(&result.worker_id);
+            app.engine.last_seen.record(&result.worker_id, None);
             now = result;
             &*now
         }

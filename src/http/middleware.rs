@@ -239,8 +239,12 @@ impl<'a> Pass<'a> {
         let identity = identity(settings, request, peer, policy, key);
         let address = peer.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |peer| peer.address.ip());
         // Requests with a wrong key count in the general limit on every route, so that no route allows more guesses than another.
-        let as_worker = key_scope == Some(Scope::Worker) || (identity.is_ok() && policy.rate == Rate::Worker);
-        let limiter = if as_worker { &app.limits.worker } else { &app.limits.general };
+        let as_worker = key_scope == Some(Scope::Worker) || (identity.is_ok() && matches!(policy.rate, Rate::Worker | Rate::Events));
+        let limiter = match policy.rate {
+            _ if !as_worker => &app.limits.general,
+            Rate::Events => &app.limits.events,
+            _ => &app.limits.worker,
+        };
         let is_limited = match &identity {
             Ok(_) => policy.rate != Rate::Unlimited,
             // A page of another site must not use up the limit of the user whose browser sends the request.

@@ -154,6 +154,7 @@ struct Limits {
     general: Option<Limiter>,
     test_connection: Option<Limiter>,
     worker: Option<Limiter>,
+    events: Option<Limiter>,
     held_of_requests: Budget,
     held_of_answers: Budget,
     /// Answers of calls that may change something have a budget of their own, so that who only reads can't take their room.
@@ -187,6 +188,7 @@ impl AppState {
             general: Limiter::new(settings.rate_limit_per_minute),
             test_connection: Limiter::new(settings.test_connection_per_minute),
             worker: Limiter::new(settings.worker_rate_limit_per_minute),
+            events: Limiter::new(settings.worker_rate_limit_per_minute),
             held_of_requests: Budget::new(settings.held_bytes),
             held_of_answers: Budget::new(settings.held_bytes),
             held_of_changes: Budget::new(settings.held_bytes),

@@ -38,6 +38,8 @@ pub enum Rate {
     General,
     /// The limit of the worker protocol: many workers may share one address.
     Worker,
+    /// A limit as high as that of the worker protocol, so that what runs say never keeps a lease from being renewed.
+    Events,
     /// The general limit, and also a limit of its own.
     TestConnection,
 }

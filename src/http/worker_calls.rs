@@ -43,6 +43,7 @@ pub const CLAIM: RoutePolicy = RoutePolicy::WORKER.waits();
     responses(
         (status = 200, description = "Leases with their tasks; possibly none.", body = Claimed),
         (status = 404, description = "Worker not found.", body = ErrorText),
+        (status = 409, description = "Another agent than `instance` works under the name.", body = ErrorText),
     )
 )]
 pub async fn claim(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
@@ -55,6 +56,7 @@ pub async fn claim(State(app): State<AppState>, caller: Caller, path: WorkerPath
         max: claim.max.0,
         wait_ms: claim.wait_sec.0 * 1000,
         held: claim.held.map(|held| held.map(|id| id.0)),
+        instance: claim.instance.map(|id| id.0),
         ttl_ms: app.settings.lease_ttl_ms,
         by: caller.requester(),
     };
@@ -117,14 +119,14 @@ pub const HEARTBEAT: RoutePolicy = RoutePolicy::WORKER;
     )
 )]
 pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
-    let leases = body.read::<WorkerHeartbeat>()?.leases.map(|id| id.0);
+    let WorkerHeartbeat { leases, instance } = body.read()?;
     let worker = path.name()?;
-    let op = op::RenewLeases { worker: worker.clone(), leases };
+    let op = op::RenewLeases { worker: worker.clone(), leases: leases.map(|id| id.0) };
     let reply::RenewedLeases { renewed, lost, cancel } = app.engine.writers.submit(caller.command(op)).await?;
     if renewed.is_empty() {
         must_be_known(&app, &worker).await?;
     }
-    app.engine.last_seen.record(&worker);
+    app.engine.last_seen.record(&worker, instance.map(|id| id.0));
     let mut directives = directives(&app.engine, &worker);
     // The database has every requested cancel; the cache of this replica may not have it yet.
     directives.cancel.extend(cancel);
@@ -189,7 +191,7 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
         }
     }
     if is_holder {
-        app.engine.last_seen.record(&worker);
+        app.engine.last_seen.record(&worker, None);
     } else if results.iter().all(|result| result.status != 200) {
         must_be_known(&app, &worker).await?;
     }

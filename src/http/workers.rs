@@ -95,12 +95,14 @@ pub const REGISTER: RoutePolicy = RoutePolicy::WORKER.rate(Rate::General);
 
 /// Registers a worker, or updates a known one.
 ///
-/// Fields that are absent keep their value. A registration is a sign of life.
+/// Fields that are absent keep their value, except `agents` of given capabilities: without it, the worker serves all. A registration is a
+/// sign of life. An agent that names its `instance` has the worker's name for itself until it is offline.
 #[utoipa::path(
     post, path = "/api/runtime/workers", operation_id = "registerWorker", tag = "workers", request_body = NewWorker,
     responses(
         (status = 201, description = "Registered.", body = Worker),
         (status = 200, description = "The worker was known and is updated.", body = Worker),
+        (status = 409, description = "Another agent than `instance` has the name and is not offline.", body = ErrorText),
     )
 )]
 pub async fn register(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
@@ -121,8 +123,8 @@ pub async fn register(State(app): State<AppState>, caller: Caller, body: Content
     {
         return Err(Error::field("name", wrong));
     }
-    for (field, names) in [("agents", &change.agents), ("namespaces", &change.namespaces)] {
-        if names.iter().flatten().map(String::len).sum::<usize>() > limits::WORKER_AGENTS_BYTES {
+    for (field, names) in [("agents", change.agents.as_ref().and_then(Option::as_ref)), ("namespaces", change.namespaces.as_ref())] {
+        if names.into_iter().flatten().map(String::len).sum::<usize>() > limits::WORKER_AGENTS_BYTES {
             let wrong = format!("{field}: Strings must have at most {} bytes together", limits::WORKER_AGENTS_BYTES);
             return Err(Error::field("capabilities", wrong));
         }

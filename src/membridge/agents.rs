@@ -113,7 +113,7 @@ fn entry(raw: &str) -> Result<WorkerChange, String> {
         claude_cli: capabilities.claude_cli,
         max_concurrency: capabilities.max_concurrency,
         labels: capabilities.labels,
-        agents: capabilities.agents,
+        agents: capabilities.agents.map(Some),
         namespaces: None,
         ip_addrs: listed.ip_addrs,
         agent_version: listed.agent_version,
@@ -122,6 +122,7 @@ fn entry(raw: &str) -> Result<WorkerChange, String> {
         dispatch: None,
         obs_count: listed.obs_count,
         db_sha: listed.db_sha,
+        instance: None,
         actor: Actor::Reconciler,
     })
 }

@@ -13,7 +13,8 @@ use uuid::Uuid;
 use super::error::Error;
 use bloom_core::api_key;
 use bloom_core::audit::{Action, EntityType};
-use bloom_core::task::{EventKind, Format, LeaseStatus, Origin, Outcome, Parked, Reason, Session, Status};
+use bloom_core::event::EventKind;
+use bloom_core::task::{Format, LeaseStatus, Origin, Outcome, Parked, Reason, Session, Status};
 use bloom_core::trace_context::TraceContext;
 use bloom_core::worker::{Capabilities, DispatchMode, WorkerStatus};
 

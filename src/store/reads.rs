@@ -14,8 +14,9 @@ use super::{Store, all, first, records, rows};
 use bloom_core::Ms;
 use bloom_core::agent_queue::AgentQueue;
 use bloom_core::api_key::ApiKey;
+use bloom_core::event::TaskEvent;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
-use bloom_core::task::{LeaseStatus, RunResult, TaskEvent, TaskSpec, TaskState, Usage};
+use bloom_core::task::{LeaseStatus, RunResult, TaskSpec, TaskState, Usage};
 use bloom_core::worker::{Worker, WorkerStatus};
 use uuid::Uuid;
 

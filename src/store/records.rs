@@ -7,9 +7,10 @@ use super::table::{part, row};
 use bloom_core::agent_queue::AgentQueue;
 use bloom_core::api_key::ApiKey;
 use bloom_core::audit::AuditEntry;
-use bloom_core::task::{PastLease, RunResult, TaskEvent, Usage};
+use bloom_core::event::TaskEvent;
+use bloom_core::task::{PastLease, RunResult, Usage};
 use bloom_core::wakeup::{Subject, Wakeup};
-use bloom_core::worker::{Capabilities, Worker};
+use bloom_core::worker::{Capabilities, Instance, Worker};
 
 row! {
     pub(super) LEASE: leases as leases_row of lease: PastLease {
@@ -34,7 +35,7 @@ row! {
 row! { pub(super) EVENT: task_events as task_events_row of event: TaskEvent { task_id, number, lease_id, seq, kind, at, data } }
 
 row! {
-    pub(super) WORKER: workers as workers_row_3 of worker: Worker {
+    pub(super) WORKER: workers as workers_row_4 of worker: Worker {
         id, url, status, lost;
         {
             let served = &worker.capabilities;
@@ -43,9 +44,17 @@ row! {
         }
         ip_addrs, obs_count, db_sha, registered_at, agent_version, os_info, install_method, dispatch, cordoned, draining, revision, updated_at,
         recount_slots;
+        {
+            let instance = worker.instance;
+            instance: instance.map(|agent| agent.id),
+            instance_since: instance.map(|agent| agent.since),
+        }
     }
     then { last_seen }
-    read { capabilities: Capabilities { namespaces, ..capabilities } }
+    read {
+        capabilities: Capabilities { namespaces, ..capabilities },
+        instance: part(|| Some(Instance { id: instance?, since: instance_since? })),
+    }
 }
 
 row! { pub(super) QUEUE: queues as queues_row of queue: AgentQueue { agent_slug, paused_at, max_concurrency, revision } }

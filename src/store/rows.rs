@@ -24,7 +24,7 @@ row! {
 }
 
 row! {
-    pub(super) STATE: task_state as task_state_row_6 of task: TaskState {
+    pub(super) STATE: task_state as task_state_row_7 of task: TaskState {
         id, context_id, agent_slug;
         { let priority = task.priority; rank: rank(priority) }
         session, max_attempts, timeout_sec, exclusive_key, ttl_after_finished_sec, has_dependencies, revision, status, updated_at, attempts,
@@ -44,6 +44,7 @@ row! {
             hard_end_at: lease.and_then(|l| l.hard_end_at),
             last_heartbeat: lease.map(|l| l.last_heartbeat),
             holds_context: lease.and_then(|l| l.holds_context.then_some(true)),
+            lease_instance: lease.and_then(|l| l.instance),
         }
         {
             let last = task.last_lease.as_ref();
@@ -85,6 +86,7 @@ row! {
                     hard_end_at,
                     last_heartbeat: last_heartbeat?,
                     holds_context: holds_context.unwrap_or(false),
+                    instance: lease_instance,
                 }))
                 .ok_or_else(|| Error::Corrupt("a task has a slot of a worker, but only a part of a lease".into()))?,
             ),

@@ -14,7 +14,7 @@ use super::{Agent, machine};
 use bloom_api::answers::Claimed;
 use bloom_api::error::WRONG_SCOPE;
 use bloom_api::requests::{Claim, NewCapabilities, NewWorker};
-use bloom_api::values::{Int, List};
+use bloom_api::values::{Id, Int, List};
 use bloom_client::{self as client, now_ms};
 use bloom_core::api_key::is_key_name;
 use bloom_core::worker::{DispatchMode, WorkerStatus};
@@ -33,12 +33,14 @@ pub(super) struct Offer {
 }
 
 impl Agent {
+    /// A URL of an earlier start with a push server is removed.
+    ///
     /// If the server refuses the first registration, the agent ends with an error for the user, unless runs of an earlier process must
     /// still be finished. Other failures are retried forever.
     pub(super) async fn register_first(&self) -> Result<(), String> {
         let mut backoff = Backoff::default();
         loop {
-            match self.register(self.offer()).await {
+            match self.register_with_url(self.offer(), Some(self.url().unwrap_or_default())).await {
                 Ok(()) => {
                     tracing::info!(worker = self.name, server = self.client.server(), slots = self.settings.max_concurrency, "registered");
                     return Ok(());
@@ -56,17 +58,26 @@ impl Agent {
         }
     }
 
+    fn url(&self) -> Option<&str> {
+        self.settings.push_server.as_ref().map(|push_server| push_server.url.as_str())
+    }
+
+    /// Registers again. An agent that does not listen leaves the URL as it is: the control plane may have set it.
     async fn register(&self, offer: Offer) -> Result<(), client::Error> {
-        let push_server = self.settings.push_server.as_ref();
+        self.register_with_url(offer, self.url()).await
+    }
+
+    async fn register_with_url(&self, offer: Offer, url: Option<&str>) -> Result<(), client::Error> {
         let registration = NewWorker {
             name: self.name.as_str().into(),
-            url: push_server.map(|push_server| push_server.url.as_str().into()),
+            url: url.map(Into::into),
             status: Some(offer.status),
             capabilities: Some(self.capabilities(offer.agents)),
             ip_addrs: Some(machine::addresses(self.client.server()).await.into_iter().collect()),
             agent_version: Some(env!("CARGO_PKG_VERSION").into()),
             os_info: Some(machine::os_info().into()),
             dispatch: Some(if self.is_push_only() { DispatchMode::Push } else { DispatchMode::Manual }),
+            instance: Some(Id(self.instance)),
             ..NewWorker::default()
         };
         self.client.post::<IgnoredAny>("api/runtime/workers", &registration).await.map(drop)
@@ -75,6 +86,7 @@ impl Agent {
     pub(super) async fn register_again(&self) {
         if let Err(error) = self.register(self.offer()).await {
             tracing::warn!(%error, "the worker could not be registered again");
+            self.note_if_replaced(&error);
         }
     }
 
@@ -120,6 +132,9 @@ impl Agent {
         let mut backoff = Backoff::default();
         loop {
             let state_changed = self.state_changed.notified();
+            if self.is_replaced() {
+                return;
+            }
             let offer = self.offer();
             let mut wait = REPORT_EVERY;
             if offer != reported || reported_at.elapsed() >= REPORT_EVERY {
@@ -133,6 +148,7 @@ impl Agent {
                         self.state_changed.notify_waiters();
                     }
                     Err(error) => {
+                        self.note_if_replaced(&error);
                         tracing::warn!(%error, status = offer.status.as_str(), "the status of this worker could not be reported to the server; trying again");
                         wait = backoff.wait(&error);
                     }

@@ -3,6 +3,7 @@
 //! ```text
 //! agent.lock          locked while the agent runs, so that no other agent uses the directory
 //! agent.json          its name and its server
+//! instance.json       what tells it apart from a copy of its directory
 //! key.json            the worker's key that a join token was exchanged for
 //! accounts.json       accounts that are out of quota
 //! uninstalled         exists if the agent was uninstalled and must not start
@@ -17,7 +18,7 @@
 use std::fs::{self, File, Permissions, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -35,7 +36,7 @@ const MAX_SET_ASIDE: usize = 20;
 #[derive(Debug)]
 pub struct Home {
     root: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 #[derive(Deserialize, PartialEq, Serialize)]
@@ -43,6 +44,17 @@ struct Identity {
     name: String,
     /// The server that the runs belong to.
     server: String,
+}
+
+/// What the server tells the agents of one name apart by.
+#[derive(Deserialize, PartialEq, Serialize)]
+struct KnownInstance {
+    id: Uuid,
+    /// The machine's boot, and the file that locks the directory. A copy of the directory differs in one of them, and so does the machine
+    /// after a restart, when no process of a run is left.
+    place: String,
+    /// The server has taken its registration, so the runs in the directory are its own.
+    is_registered: bool,
 }
 
 /// The session of a context, as far as the agent knows it.
@@ -71,7 +83,7 @@ impl Home {
         let lock = File::options().create(true).truncate(false).write(true).mode(0o600).open(root.join("agent.lock")).map_err(failed)?;
         lock.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { root, _lock: lock }),
+            Ok(()) => Ok(Self { root, lock }),
             Err(TryLockError::WouldBlock) => {
                 Err(format!("another agent uses {}: stop it, or choose another directory with --work-dir", root.display()))
             }
@@ -105,6 +117,35 @@ impl Home {
             kept.map_err(|error| format!("the agent's name can't be stored in {}: {error}", path.display()))?;
         }
         Ok(given.map_or(identity.name, str::to_owned))
+    }
+
+    /// The instance of this agent, and whether it has registered before. A later process that uses the directory has the same one, because
+    /// the lock and the running machine show that the earlier process has ended, and it has the runs. A copy of the directory is another one.
+    ///
+    /// # Errors
+    /// The instance can't be stored.
+    pub fn instance(&self) -> Result<(Uuid, bool), String> {
+        let path = self.root.join("instance.json");
+        let failed = |error: io::Error| format!("the agent's instance can't be stored in {}: {error}", path.display());
+        let lock = self.lock.metadata().map_err(failed)?;
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let place = format!("{} {}:{}", boot.trim(), lock.dev(), lock.ino());
+        if let Some(known) = read_json::<KnownInstance>(&path).filter(|known| known.place == place) {
+            return Ok((known.id, known.is_registered));
+        }
+        let id = Uuid::now_v7();
+        write_json_durably(&path, &KnownInstance { id, place, is_registered: false }).map_err(failed)?;
+        Ok((id, false))
+    }
+
+    /// Stores that the server has taken the registration of the instance.
+    pub fn registered(&self) {
+        let path = self.root.join("instance.json");
+        let Some(known) = read_json::<KnownInstance>(&path) else { return };
+        // Without the note, the next start waits for its registration before it continues its runs.
+        if let Err(error) = write_json(&path, &KnownInstance { is_registered: true, ..known }) {
+            tracing::warn!(%error, "the registration could not be noted in the work directory");
+        }
     }
 
     pub fn key_path(&self) -> PathBuf {
@@ -254,6 +295,24 @@ mod tests {
         assert_eq!(home.name(None, "http://b").unwrap(), name);
         private_dir(&home.run_dir(Uuid::nil())).unwrap();
         assert!(home.name(None, "http://a").unwrap_err().contains("http://b has not received"));
+    }
+
+    #[test]
+    fn a_copy_of_a_directory_is_another_instance() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, copied) = (dir.path().join("agent"), dir.path().join("copy"));
+        let home = Home::open(&root).unwrap();
+        let (instance, is_registered) = home.instance().unwrap();
+        assert!(!is_registered);
+        assert_eq!(home.instance().unwrap(), (instance, false));
+        home.registered();
+        drop(home);
+        assert_eq!(Home::open(&root).unwrap().instance().unwrap(), (instance, true));
+        let copy = Home::open(&copied).unwrap();
+        fs::copy(root.join("instance.json"), copied.join("instance.json")).unwrap();
+        let (other, is_registered) = copy.instance().unwrap();
+        assert!(!is_registered && other != instance);
+        assert_eq!(copy.instance().unwrap(), (other, false));
     }
 
     #[test]

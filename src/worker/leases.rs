@@ -32,6 +32,8 @@ use bloom_core::worker::WorkerStatus;
 const CLAIM_WAIT_SEC: i64 = 30;
 /// The interval of heartbeats, or a third of the shortest TTL if that is shorter.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
+/// The time limit of a heartbeat, however short the TTL is.
+const SHORTEST_LIMIT: Duration = Duration::from_secs(2);
 const CHECK_EVERY: Duration = Duration::from_millis(100);
 /// How long the agent takes no new tasks after a disk failure.
 const DISK_PAUSE_MS: Ms = 60_000;
@@ -78,6 +80,7 @@ impl Agent {
                     (came_empty && sent.elapsed() < Duration::from_millis(100)).then_some(Duration::from_millis(200))
                 }
                 Err(error) => {
+                    self.note_if_replaced(&error);
                     tracing::warn!(%error, "no tasks could be claimed; trying again");
                     self.register_if_removed(&error).await;
                     Some(backoff.wait(&error))
@@ -95,12 +98,12 @@ impl Agent {
     /// The body of a claim, with the leases that the agent has already.
     pub(super) fn claim(&self, wait_sec: i64) -> Claim {
         let max = Int(self.settings.max_concurrency.into());
-        Claim { max, wait_sec: Int(wait_sec), held: Some(self.lock().keys().copied().collect()) }
+        Claim { max, wait_sec: Int(wait_sec), held: Some(self.lock().keys().copied().collect()), instance: Some(Id(self.instance)) }
     }
 
     /// Whether the agent claims tasks now.
     fn claims(&self) -> bool {
-        !self.is_push_only() && self.drained_since().is_none() && self.offer().status == WorkerStatus::Online
+        !self.is_push_only() && !self.is_replaced() && self.drained_since().is_none() && self.offer().status == WorkerStatus::Online
     }
 
     /// Handles 404: this worker was removed at the server, and its leases ended with it. Stops all runs and registers again.
@@ -282,16 +285,18 @@ impl Agent {
     pub(super) async fn send_heartbeats(self: Arc<Self>, stopped: CancellationToken) {
         let path = format!("api/runtime/workers/{}/heartbeat", client::part(&self.name));
         loop {
-            let (leases, every): (List<Id, 0, _>, _) = {
+            let (leases, third): (List<Id, 0, _>, _) = {
                 let runs = self.lock();
-                let shortest = runs.values().map(|held| held.ttl / 3).min().unwrap_or(HEARTBEAT_EVERY);
-                (runs.keys().copied().collect(), shortest.clamp(Duration::from_millis(200), HEARTBEAT_EVERY))
+                (runs.keys().copied().collect(), runs.values().map(|held| held.ttl / 3).min().unwrap_or(CALL_LIMIT))
             };
+            let every = third.clamp(Duration::from_millis(200), HEARTBEAT_EVERY);
+            // A slow network must not lose leases that a longer wait keeps: there is time for another call before the TTL is over.
+            let limit = third.clamp(SHORTEST_LIMIT, CALL_LIMIT);
             // A claim is a sign of life, too, so without leases an agent that claims sends no heartbeats.
             if !leases.0.is_empty() || !self.claims() {
                 let (sent, sent_at) = (Instant::now(), now_ms());
-                let sign = WorkerHeartbeat { leases };
-                let called = self.client.send(Method::POST, &path, Some(&sign), every.max(Duration::from_secs(2)));
+                let sign = WorkerHeartbeat { leases, instance: Some(Id(self.instance)) };
+                let called = self.client.send(Method::POST, &path, Some(&sign), limit);
                 tokio::select! {
                     answer = called => match answer.and_then(|answer| answer.json::<RenewedLeases>()) {
                         Ok(renewed) => {

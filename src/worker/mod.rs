@@ -12,6 +12,7 @@ mod control;
 mod echo;
 mod enrollment;
 mod home;
+mod instance;
 mod invocation;
 mod json_line;
 mod leases;
@@ -121,6 +122,10 @@ pub(crate) struct Agent {
     /// Where runs get cgroups, if the agent may make some.
     cgroups: Option<cgroup::Parent>,
     name: String,
+    /// What tells it apart from other agents of its name.
+    instance: Uuid,
+    /// Why it must take no more tasks: another agent has its name.
+    replaced: watch::Sender<Option<String>>,
     accounts: Pauses,
     paused_profiles: Pauses,
     runs: Mutex<BTreeMap<Uuid, HeldLease>>,
@@ -223,12 +228,15 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
     }
     let accounts = Pauses::load(Some(home.accounts_path()));
     let cgroups = cgroups(&settings.profiles)?;
+    let (instance, is_known) = home.instance()?;
     let agent = Arc::new(Agent {
         settings,
         client,
         home,
         cgroups,
         name,
+        instance,
+        replaced: watch::Sender::new(None),
         accounts,
         paused_profiles: Pauses::load(None),
         runs: Mutex::default(),
@@ -241,25 +249,37 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
         restart: CancellationToken::new(),
         leave: CancellationToken::new(),
     });
-    agent.clone().work(listener, shutdown).await
+    agent.clone().work(listener, shutdown, is_known).await
 }
 
 impl Agent {
-    async fn work(self: Arc<Self>, listener: Option<TcpListener>, shutdown: CancellationToken) -> Result<Ended, String> {
-        self.continue_runs().await;
+    async fn work(self: Arc<Self>, listener: Option<TcpListener>, shutdown: CancellationToken, is_known: bool) -> Result<Ended, String> {
         let stopped = CancellationToken::new();
+        let _stop = stopped.clone().drop_guard();
+        let tls_files = tokio::spawn(tls_files::follow(self.settings.tls.clone(), self.client.clone(), stopped.clone()));
+        if !is_known {
+            // The runs in the directory may be those of an agent that still works, if the directory is a copy. The server knows.
+            tokio::select! {
+                registered = self.register_first() => registered?,
+                () = shutdown.cancelled() => return Ok(Ended::Stopped),
+            }
+            self.home.registered();
+        }
+        self.continue_runs().await;
         // Started before the registration: leases of an earlier process may expire while the server can't be reached.
         let heartbeats = tokio::spawn(self.clone().send_heartbeats(stopped.clone()));
         let watcher = tokio::spawn(self.clone().watch_leases(stopped.clone()));
-        let tls_files = tokio::spawn(tls_files::follow(self.settings.tls.clone(), self.client.clone(), stopped.clone()));
-        tokio::select! {
-            registered = self.register_first() => registered?,
-            () = shutdown.cancelled() => {}
+        if is_known {
+            tokio::select! {
+                registered = self.register_first() => registered?,
+                () = shutdown.cancelled() => {}
+            }
         }
         let offer = tokio::spawn(self.clone().keep_offer(stopped.clone()));
         let claims = tokio::spawn(self.clone().claim_always(stopped.clone()));
         let probes = tokio::spawn(self.clone().probe_accounts(stopped.clone()));
         let push_server = listener.map(|listener| tokio::spawn(push_server::serve(self.clone(), listener, stopped.clone())));
+        let mut failure = None;
         let ended = tokio::select! {
             () = shutdown.cancelled() => Ended::Stopped,
             () = self.leave.cancelled() => {
@@ -267,6 +287,11 @@ impl Agent {
                 Ended::Stopped
             }
             () = self.restart.cancelled() => Ended::Restart,
+            why = self.until_replaced() => {
+                self.let_runs_end(&why, &shutdown).await;
+                failure = Some(why);
+                Ended::Stopped
+            }
         };
         if ended == Ended::Stopped {
             tracing::info!(
@@ -286,6 +311,9 @@ impl Agent {
             if tokio::time::timeout(STOP_LIMIT, &mut task).await.is_err() {
                 task.abort();
             }
+        }
+        if let Some(why) = failure {
+            return Err(why);
         }
         if ended == Ended::Stopped {
             let _ = tokio::time::timeout(STOP_LIMIT, self.go_offline()).await;
@@ -311,17 +339,18 @@ impl Agent {
         }
     }
 
-    /// Whether all runs end and their verdicts are acknowledged within `limit`.
-    async fn settled_within(&self, limit: Duration) -> bool {
-        let settled = async {
-            loop {
-                let changed = self.changed.notified();
-                if self.lock().is_empty() {
-                    return;
-                }
-                changed.await;
+    /// Waits until all runs have ended and their verdicts are acknowledged.
+    async fn settled(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if self.lock().is_empty() {
+                return;
             }
-        };
-        tokio::time::timeout(limit, settled).await.is_ok()
+            changed.await;
+        }
+    }
+
+    async fn settled_within(&self, limit: Duration) -> bool {
+        tokio::time::timeout(limit, self.settled()).await.is_ok()
     }
 }

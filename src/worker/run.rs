@@ -24,7 +24,8 @@ use super::watched::{self, Started, Watched};
 use super::{Agent, cgroup, prompt, remains, traced_run};
 use bloom_client::now_ms;
 use bloom_core::Ms;
-use bloom_core::task::{EventKind, Reason, Session};
+use bloom_core::event::EventKind;
+use bloom_core::task::{Reason, Session};
 
 /// The interval at which a run's output is read.
 const TICK: Duration = Duration::from_millis(50);

@@ -86,7 +86,7 @@ impl EventLog {
         written
     }
 
-    pub fn record(&mut self, kind: bloom_core::task::EventKind, data: Value, now: Ms) {
+    pub fn record(&mut self, kind: bloom_core::event::EventKind, data: Value, now: Ms) {
         let (start, offset) = self.stored_to;
         if let Err(error) = self.add(vec![(kind, data)], start, offset, now) {
             tracing::warn!(task = %self.task, %error, "an event could not be stored");
@@ -189,7 +189,7 @@ impl Tail {
 mod tests {
     use super::*;
     use crate::home::private_dir;
-    use bloom_core::task::EventKind;
+    use bloom_core::event::EventKind;
 
     #[test]
     fn a_record_goes_on_where_a_crash_cut_it() {

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::json_line;
 use bloom_core::Ms;
-use bloom_core::task::{EventKind, Usage};
+use bloom_core::event::EventKind;
+use bloom_core::task::Usage;
 
 /// The maximum text of an event; the result contains the whole text.
 pub const MAX_TEXT: usize = 32 * 1024;

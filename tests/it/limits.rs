@@ -58,10 +58,28 @@ on_both! { alone:
         shows(&server.post(&path, json!({ "max": 1 })).await.expect(200), 5, 4);
         shows(&server.post(&worker.path("/heartbeat"), json!({ "leases": [] })).await.expect(200), 5, 3);
         shows(&server.post(&worker.path("/complete"), json!({ "completions": [] })).await, 5, 2);
-        shows(&server.post(&task.path("/events"), json!({})).await.expect(404), 5, 1);
-        shows(&server.post(&task.path("/release"), json!({})).await.expect(404), 5, 0);
+        shows(&server.post(&task.path("/release"), json!({})).await.expect(404), 5, 1);
+        // Events have another, so that they never keep a lease from being renewed.
+        for left in (0..5).rev() {
+            shows(&server.post(&task.path("/events"), json!({})).await.expect(404), 5, left);
+        }
+        server.post(&task.path("/events"), json!({})).await.fails(429, TOO_MANY);
+        server.get(&task.path("/events")).await.fails(429, TOO_MANY);
+        shows(&server.post(&worker.path("/heartbeat"), json!({ "leases": [] })).await.expect(200), 5, 0);
         server.post(&path, json!({ "max": 1 })).await.fails(429, TOO_MANY);
         shows(&server.get("stats").await.expect(200), 4, 2);
+    }
+
+    async fn events_of_a_worker_s_key_have_a_bucket_of_their_own(database) {
+        let server = Server::on(database).env("RUNTIME_API_KEY", "admin").env("RUNTIME_WORKER_KEY", "worker")
+            .env("WORKER_RATE_LIMIT_PER_MINUTE", 2).env("RATE_LIMIT_PER_MINUTE", 3).start();
+        let (machine, events) = (server.with_key("worker"), server.task(NO_ID).path("/events"));
+        for left in [1, 0] {
+            shows(&machine.post(&events, json!({})).await.expect(404), 2, left);
+        }
+        machine.post(&events, json!({})).await.fails(429, TOO_MANY);
+        shows(&machine.post("workers", json!({ "name": "w" })).await.expect(201), 2, 1);
+        shows(&server.with_key("wrong").post(&events, json!({})).await, 3, 2);
     }
 
     async fn the_worker_key_counts_as_a_worker(database) {

@@ -30,6 +30,7 @@ mod events;
 mod faults;
 mod ids;
 mod install;
+mod instances;
 mod key_limits;
 mod key_namespaces;
 mod keys;

@@ -182,7 +182,7 @@ fn a_listing_gives_all_its_good_entries() {
         assert_eq!(agents.iter().map(|agent| agent.id.as_str()).collect::<Vec<_>>(), ["one", "two", "three"]);
         let one = &agents[0];
         assert_eq!((one.max_concurrency, one.claude_cli, one.obs_count, &one.actor), (Some(4), Some(true), Some(7), &Actor::Reconciler));
-        assert_eq!((one.labels.as_deref(), one.agents.as_deref()), (Some(&["gpu".to_owned()][..]), Some(&["coder".to_owned()][..])));
+        assert_eq!((&one.labels, &one.agents), (&Some(vec!["gpu".into()]), &Some(Some(vec!["coder".into()]))));
         assert_eq!((one.status, agents[1].status, agents[2].status), (Some(WorkerStatus::Online), Some(WorkerStatus::Unknown), None));
         for (code, body) in [(200, "<html>"), (200, r#"{"agents": 5}"#), (401, "no"), (500, "oops")] {
             stub.always("/agents", Reply::new(code, body));

@@ -75,7 +75,7 @@ on_both! {
         server.poke(&worker.path("/uncordon")).await.ok();
         stub.has_got(1).await;
         first.succeed("done").await;
-        server.post("workers", json!({ "name": worker.name, "capabilities": { "claude_cli": false } })).await.ok();
+        server.post("workers", json!({ "name": worker.name, "capabilities": { "claude_cli": false, "agents": [crew.slug] } })).await.ok();
         let second = crew.task().create().await;
         the_push_loop_has_run(server).await;
         assert_eq!(second.status().await, "queued", "a worker without Claude is not pushed to");

@@ -62,7 +62,15 @@ fn a_row_that_is_kept_locked_delays_no_other() {
         sqlx::query("SELECT 1 FROM task_state WHERE id = ANY($1) FOR UPDATE").bind(&locked).execute(&mut outsider).await.unwrap();
         sqlx::raw_sql("SELECT 1 FROM workers WHERE id = 'locked' FOR UPDATE").execute(&mut outsider).await.unwrap();
 
-        let claim = ClaimRequest { worker: "claimer".into(), max: 1, wait_ms: 0, held: None, ttl_ms: 60_000, by: Requester::default() };
+        let claim = ClaimRequest {
+            worker: "claimer".into(),
+            max: 1,
+            wait_ms: 0,
+            held: None,
+            instance: None,
+            ttl_ms: 60_000,
+            by: Requester::default(),
+        };
         let leased = plane.engine.claims.claim(claim.clone()).await.unwrap();
         assert_eq!(leased[0].id, pairs["ready"][1], "the first task that is not locked");
         let renew = Op::RenewLeases(op::RenewLeases { worker: "locked".into(), leases: renewed.to_vec() });
@@ -77,7 +85,7 @@ fn a_row_that_is_kept_locked_delays_no_other() {
 
         plane.pass(60_000);
         for worker in ["claimer", "holder", "locked"] {
-            plane.engine.last_seen.record(worker);
+            plane.engine.last_seen.record(worker, None);
         }
         let is_ready = |task: &TaskState| task.is_ready();
         plane.reaches(pairs["leased"][1], "a lease ends beside a locked one", |task| task.status == Status::Queued).await;
@@ -170,7 +178,8 @@ fn a_claim_among_many_locked_tasks_comes_to_an_end() {
         let locked = plane.create_many(2_000, |spec| spec.priority = 9).await;
         let free = plane.create(|spec| spec.priority = 0).await;
         let outsider = lock(&plane, &locked).await;
-        let claim = ClaimRequest { worker: "w".into(), max: 1, wait_ms: 0, held: None, ttl_ms: 60_000, by: Requester::default() };
+        let claim =
+            ClaimRequest { worker: "w".into(), max: 1, wait_ms: 0, held: None, instance: None, ttl_ms: 60_000, by: Requester::default() };
         // Each claim searches further, because tasks that were found locked are hidden for a while.
         let leased =
             eventually("the free task is claimed", || async { plane.engine.claims.claim(claim.clone()).await.unwrap().pop() }).await;

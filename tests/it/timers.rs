@@ -55,7 +55,7 @@ async fn a_silent_worker_turns_offline(on_postgres: bool) {
     plane.shows("w", true).await;
     plane.pass(1);
     plane.shows("w", false).await;
-    plane.engine.last_seen.record("w");
+    plane.engine.last_seen.record("w", None);
     plane.shows("w", true).await;
     plane.engine.stop().await;
 }
@@ -77,7 +77,7 @@ async fn a_claimed_run_ends_at_its_limit_whatever_it_says(on_postgres: bool) {
     let plane = Plane::start(on_postgres).await;
     plane.register("w").await;
     let id = plane.create(|_| {}).await;
-    let claim = Claim { worker: "w".into(), candidates: vec![id], max: 1, held: None, ttl_ms: 300_000 };
+    let claim = Claim { worker: "w".into(), candidates: vec![id], max: 1, held: None, instance: None, ttl_ms: 300_000 };
     let Reply::Claimed(reply::Claimed { leased, .. }) = plane.engine.writers.submit(Op::Claim(claim)).await.unwrap() else { panic!() };
     // 120 s for the run, and 60 s of slack.
     assert_eq!(leased[0].lease.as_ref().unwrap().expires_at, START + 180_000);

@@ -100,9 +100,18 @@ on_both! {
         assert!(same["last_heartbeat"].as_i64() >= made["last_heartbeat"].as_i64());
         same["last_heartbeat"] = made["last_heartbeat"].clone();
         assert_eq!(same, made);
-        let changed = server.post("workers", json!({ "name": name, "capabilities": { "max_concurrency": 3 }, "url": null })).await.ok();
+        let changed = server.post("workers", json!({ "name": name, "capabilities": { "max_concurrency": 3, "agents": ["writer"] }, "url": null })).await.ok();
         let wanted = json!({ "claude_cli": false, "max_concurrency": 3, "labels": ["gpu"], "agents": ["writer"], "namespaces": ["team"] });
         assert_eq!((&changed["capabilities"], &changed["url"]), (&wanted, &made["url"]));
+    }
+
+    async fn capabilities_without_agents_are_for_all_agents(server) {
+        let name = unique("worker");
+        let register = |capabilities| json!({ "name": name, "status": "offline", "capabilities": capabilities });
+        let some = server.post("workers", register(json!({ "agents": ["writer"], "labels": ["gpu"] }))).await.created();
+        assert_eq!(some["capabilities"]["agents"], json!(["writer"]));
+        let all = server.post("workers", register(json!({}))).await.ok();
+        assert_eq!(all["capabilities"], json!({ "claude_cli": true, "max_concurrency": 1, "labels": ["gpu"] }));
     }
 
     async fn a_registration_is_checked_field_by_field(server) {

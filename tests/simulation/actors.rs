@@ -181,7 +181,7 @@ pub fn registration(number: usize) -> WorkerChange {
         namespaces,
         max_concurrency: Some(1 + (number % 3) as i64),
         status: Some(bloom_core::worker::WorkerStatus::Online),
-        agents,
+        agents: Some(agents),
         actor: Actor::Api,
         ..WorkerChange::default()
     }
@@ -203,6 +203,7 @@ pub async fn worker(cluster: Cluster, number: usize) {
             max: cluster.below(3) as i64 + 1,
             wait_ms,
             held: cluster.chance(80).then_some(known),
+            instance: None,
             ttl_ms: *[1_500, 3_000, 6_000].get(cluster.below(3) as usize).expect("three"),
             by: Requester::default(),
         };

@@ -3,10 +3,11 @@
 use bloom_core::agent_queue::ALL_QUEUES;
 use bloom_core::api_key::Scope;
 use bloom_core::command::{Choice, Completion, CordonChange, Grace, Holder, Loss, NewEvent, Op, PushEnd, QueueChange, WorkerChange};
-use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::event::EventKind;
+use bloom_core::ids::{InstanceId, LeaseId, TaskId};
 use bloom_core::namespace::{KubernetesObject, qualified};
 use bloom_core::op;
-use bloom_core::task::{EventKind, Origin, Outcome, Session, TaskSpec, Usage};
+use bloom_core::task::{Origin, Outcome, Session, TaskSpec, Usage};
 
 use super::memory::Memory;
 use super::world::{TTL_MS, World, completion, registration, spec};
@@ -39,6 +40,8 @@ pub enum Step {
         worker: usize,
         max: usize,
         held: Option<bool>,
+        /// The number of the agent.
+        instance: Option<u128>,
     },
     Heartbeat {
         lease: usize,
@@ -98,6 +101,8 @@ pub enum Step {
         slots: i64,
         /// How many of the namespaces the worker is limited to.
         namespaces: Option<usize>,
+        /// The number of the agent.
+        instance: Option<u128>,
     },
     Remove {
         worker: usize,
@@ -248,12 +253,13 @@ impl History {
                 };
                 Op::EndPush(op::EndPush { task, lease, end })
             }
-            Step::Claim { worker: at, max, held } => {
+            Step::Claim { worker: at, max, held, instance } => {
                 let id = worker(*at);
                 let known = held.map(|knows| db.held_by(&id).filter(|_| knows).filter_map(|task| Some(task.lease.as_ref()?.id)).collect());
                 let mut candidates = db.workers.get(&id).map(|worker| db.ready_for(worker)).unwrap_or_default();
                 candidates.truncate(max + 1);
-                Op::Claim(bloom_core::command::Claim { worker: id, candidates, max: *max, held: known, ttl_ms: TTL_MS })
+                let instance = instance.map(InstanceId::from_u128);
+                Op::Claim(bloom_core::command::Claim { worker: id, candidates, max: *max, held: known, instance, ttl_ms: TTL_MS })
             }
             Step::Heartbeat { lease, named } => {
                 let (task, lease, worker) = pick(&self.leases, *lease)?.clone();
@@ -299,9 +305,10 @@ impl History {
                 let (task, lease, _) = pick(&self.leases, *lease)?.clone();
                 Op::ExpireLease(op::ExpireLease { task, lease, grace: Grace { resumed_at: now, grace_ms: 10_000, ..Grace::default() } })
             }
-            Step::Register { worker: at, slots, namespaces } => {
+            Step::Register { worker: at, slots, namespaces, instance } => {
                 let namespaces = namespaces.map(|number| NAMESPACES.iter().take(number).map(|&name| name.to_owned()).collect());
-                Op::RegisterWorker(Box::new(WorkerChange { namespaces, ..registration(&worker(*at), *slots) }))
+                let instance = instance.map(InstanceId::from_u128);
+                Op::RegisterWorker(Box::new(WorkerChange { namespaces, instance, ..registration(&worker(*at), *slots) }))
             }
             Step::Remove { worker: at } => Op::RemoveWorker(op::RemoveWorker { worker: worker(*at) }),
             Step::Cordon { worker: at, change } => {

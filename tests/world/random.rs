@@ -43,7 +43,8 @@ fn command() -> impl Strategy<Value = Step> {
         3 => (any(), option::of(0..3usize), prop::bool::weighted(0.3)).prop_map(|(task, worker, dispatch)| Step::Lease { task, worker, dispatch }),
         3 => any().prop_map(|worker| Step::Push { worker }),
         2 => (any(), 0..3usize).prop_map(|(lease, end)| Step::EndPush { lease, end }),
-        8 => (any(), 1..4usize, option::of(prop::bool::ANY)).prop_map(|(worker, max, held)| Step::Claim { worker, max, held }),
+        8 => (any(), 1..4usize, option::of(prop::bool::ANY), option::weighted(0.3, 1..3u128))
+            .prop_map(|(worker, max, held, instance)| Step::Claim { worker, max, held, instance }),
         2 => (any(), named()).prop_map(|(lease, named)| Step::Heartbeat { lease, named }),
         1 => any().prop_map(|worker| Step::Renew { worker }),
         8 => (any(), named(), end()).prop_map(|(lease, named, end)| Step::Complete { lease, named, end }),
@@ -73,8 +74,8 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         30 => command(),
         6 => vec(command(), 2..5).prop_map(Step::Batch),
-        2 => (any(), 1..4i64, option::weighted(0.3, 0..3usize))
-            .prop_map(|(worker, slots, namespaces)| Step::Register { worker, slots, namespaces }),
+        2 => (any(), 1..4i64, option::weighted(0.3, 0..3usize), option::weighted(0.5, 1..3u128))
+            .prop_map(|(worker, slots, namespaces, instance)| Step::Register { worker, slots, namespaces, instance }),
         1 => any().prop_map(|worker| Step::Remove { worker }),
         1 => (any(), any()).prop_map(|(worker, change)| Step::Cordon { worker, change }),
         3 => prop_oneof![Just(1), Just(1_000), Just(61_000), Just(400_000)].prop_map(|ms| Step::Pass { ms }),

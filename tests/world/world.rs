@@ -230,7 +230,7 @@ impl World {
     pub fn claim_op(&self, worker: &str, max: usize, held: Option<Vec<LeaseId>>) -> Claim {
         let candidates = self.db.workers.get(worker).map(|worker| self.db.ready_for(worker)).unwrap_or_default();
         let candidates = candidates.into_iter().take(max).collect();
-        Claim { worker: worker.into(), candidates, max, held, ttl_ms: TTL_MS }
+        Claim { worker: worker.into(), candidates, max, held, instance: None, ttl_ms: TTL_MS }
     }
 
     pub fn claim(&mut self, worker: &str, max: usize) -> Vec<TaskState> {

@@ -177,7 +177,8 @@ impl Session {
 
     pub async fn claim(&mut self, max: usize, wait_sec: i64) -> Result<Vec<Held>, BenchError> {
         let path = format!("/api/runtime/workers/{}/claim", self.worker);
-        let answer = self.post("claim", &path, &Claim { max: Int(max as i64), wait_sec: Int(wait_sec), held: None }, 200).await?;
+        let answer =
+            self.post("claim", &path, &Claim { max: Int(max as i64), wait_sec: Int(wait_sec), held: None, instance: None }, 200).await?;
         let leases = decode::<Claimed>(&answer)?.leases;
         Ok(leases.into_iter().map(|claimed| Held { task: claimed.task.id, lease: Some(claimed.lease.id) }).collect())
     }
@@ -185,7 +186,7 @@ impl Session {
     pub async fn heartbeat_all(&mut self, held: &[Held]) -> Result<(), BenchError> {
         let path = format!("/api/runtime/workers/{}/heartbeat", self.worker);
         let leases = held.iter().filter_map(|one| one.lease).collect();
-        let answer = self.post("heartbeat", &path, &WorkerHeartbeat { leases }, 200).await?;
+        let answer = self.post("heartbeat", &path, &WorkerHeartbeat { leases, instance: None }, 200).await?;
         let renewed = decode::<RenewedLeases>(&answer)?.renewed.len();
         if renewed != held.len() {
             return Err(format!("{renewed} of {} leases were renewed by {path}", held.len()).into());

@@ -61,6 +61,8 @@ fn of(worker: &Worker) -> Vec<(&'static str, String)> {
         Some([]) => "none: it gets no tasks".to_owned(),
         Some(namespaces) => format!("only {}", namespaces.join(", ")),
     };
+    let instance = worker.instance.zip(worker.instance_since);
+    let instance = instance.map_or_else(String::new, |(id, since)| format!("{id}, since {}", time_text(since)));
     let seen = format!("{} ({} ago)", time_text(worker.last_heartbeat), columns::age(worker.last_heartbeat, now));
     vec![
         ("Worker", worker.id.to_string()),
@@ -72,6 +74,7 @@ fn of(worker: &Worker) -> Vec<(&'static str, String)> {
         ("Labels", capabilities.labels.join(", ")),
         ("Claude CLI", if capabilities.claude_cli { "yes" } else { "no" }.to_owned()),
         ("Last seen", seen),
+        ("Instance", instance),
         ("Gets tasks", way(worker)),
         ("URL", worker.url.to_string()),
         ("Version", worker.agent_version.to_string()),

@@ -15,7 +15,7 @@ use crate::CommandError;
 use bloom_api::answers::Event;
 use bloom_api::words::Word;
 use bloom_client::Error;
-use bloom_core::task::EventKind;
+use bloom_core::event::EventKind;
 
 /// Events per page; each may have 256 KiB.
 const PAGE: usize = 500;

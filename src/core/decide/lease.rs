@@ -3,7 +3,7 @@
 use super::super::Ms;
 use super::super::arguments::{Choice, Claim};
 use super::super::audit::{Action, Actor, Concerns, EntityType};
-use super::super::ids::{TaskId, WorkerId};
+use super::super::ids::{InstanceId, TaskId, WorkerId};
 use super::super::operation::Operation;
 use super::super::placement::{self, Candidate, STICKY_FOR_MS};
 use super::super::rejection::Rejection;
@@ -13,7 +13,7 @@ use super::super::task::{ActiveLease, Origin, Parked, Session, Status, TaskState
 use super::super::worker::{MAX_CONCURRENCY, Worker};
 use super::super::working_set::{ContextView, Halt, Slots, WorkingSet, need, unless_locked};
 use super::readiness::{context_blocker, key_blocker, park};
-use super::workers::see;
+use super::workers::{other_agent, see};
 
 /// A lease by claim or push ends at the latest this long after the time limit of its run.
 const HARD_END_SLACK_MS: i64 = 60_000;
@@ -69,7 +69,7 @@ impl Operation for Lease {
 /// Makes the lease, once all checks have passed.
 pub(super) fn leased(set: &mut WorkingSet, task: TaskId, worker: &str, origin: Origin, ttl_ms: i64) -> Result<Leased, Halt> {
     let worker = set.worker(worker)?.clone();
-    place(set, task, &worker, origin, ttl_ms);
+    place(set, task, &worker, Terms { origin, ttl_ms, instance: None });
     let state = set.task(task)?.clone();
     let active_leases = i64::from(set.slots(&worker.id).used.count_ones());
     Ok(Leased { task: state, worker, active_leases })
@@ -177,6 +177,9 @@ impl Operation for Claim {
     fn decide(&self, set: &mut WorkingSet) -> Result<Claimed, Halt> {
         let claim = self;
         let worker = set.worker(&claim.worker)?.clone();
+        if worker.is_of_other(claim.instance) {
+            return Err(other_agent(&worker, set.now()).into());
+        }
         let again = undelivered(set, claim)?;
         let Blocked { blocked, locked } = blocked(set, claim)?;
 
@@ -212,7 +215,7 @@ impl Operation for Claim {
                 park(set, *id, parked, blocker);
                 missed += 1;
             } else if takes && free_slots(&worker, set.slots(&worker.id)) > 0 {
-                place(set, *id, &worker, Origin::Claim, claim.ttl_ms);
+                place(set, *id, &worker, Terms { origin: Origin::Claim, ttl_ms: claim.ttl_ms, instance: claim.instance });
                 leased.push(set.task(*id)?.clone());
                 granted += 1;
             }
@@ -221,7 +224,8 @@ impl Operation for Claim {
     }
 }
 
-/// Leases made by claims of this worker that it does not know: their delivery was lost.
+/// Leases made by claims of this agent that it does not know: their delivery was lost. What another agent of the same name has claimed, it
+/// may be running.
 fn undelivered(set: &WorkingSet, claim: &Claim) -> Result<Vec<TaskState>, Halt> {
     let Some(held) = &claim.held else { return Ok(Vec::new()) };
     let ids = set.loaded.worker_tasks.get(&claim.worker).ok_or_else(|| need(|keys| keys.worker_tasks.insert(claim.worker.clone())))?;
@@ -231,6 +235,7 @@ fn undelivered(set: &WorkingSet, claim: &Claim) -> Result<Vec<TaskState>, Halt> 
             && let Some(lease) = &task.lease
             && lease.origin == Origin::Claim
             && lease.worker_id == claim.worker
+            && lease.instance == claim.instance
             && !held.contains(&lease.id)
         {
             again.push(task.clone());
@@ -285,7 +290,15 @@ pub(super) fn hard_end(now: Ms, timeout_sec: i64) -> Ms {
     now + timeout_sec * 1000 + HARD_END_SLACK_MS
 }
 
-fn place(set: &mut WorkingSet, id: TaskId, worker: &Worker, origin: Origin, ttl_ms: i64) {
+/// How a lease is made.
+struct Terms {
+    origin: Origin,
+    ttl_ms: i64,
+    /// The agent that claims it.
+    instance: Option<InstanceId>,
+}
+
+fn place(set: &mut WorkingSet, id: TaskId, worker: &Worker, Terms { origin, ttl_ms, instance }: Terms) {
     let Ok(task) = set.task(id) else { return };
     let mut task = task.clone();
     let now = set.now();
@@ -308,6 +321,7 @@ fn place(set: &mut WorkingSet, id: TaskId, worker: &Worker, origin: Origin, ttl_
         hard_end_at,
         last_heartbeat: now,
         holds_context,
+        instance,
     };
     if holds_context {
         set.context_holders.insert(task.context_id.clone(), Some(id));

@@ -1,12 +1,13 @@
 //! Heartbeats and events of runs.
 
 use super::super::arguments::{Holder, NewEvent};
+use super::super::event::TaskEvent;
 use super::super::ids::{LeaseId, TaskId, WorkerId};
 use super::super::operation::Operation;
 use super::super::rejection::Rejection;
 use super::super::reply::{Recorded, RenewedLeases};
 use super::super::row_keys::RowKeys;
-use super::super::task::{Status, TaskEvent, TaskState};
+use super::super::task::{Status, TaskState};
 use super::super::working_set::{Halt, WorkingSet, need, unless_locked};
 
 /// Renews the lease of one task.

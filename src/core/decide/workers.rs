@@ -11,7 +11,7 @@ use super::super::reply::{ChangedWorker, Due};
 use super::super::row_keys::RowKeys;
 use super::super::task::{Failure, LeaseStatus, Reason, TaskState};
 use super::super::wakeup::Subject;
-use super::super::worker::{Worker, WorkerStatus};
+use super::super::worker::{Instance, Worker, WorkerStatus};
 use super::super::working_set::{Halt, WorkingSet, need, unless_locked};
 use super::lease_end::{Next, Retry, Wait, end_lease, plan, retry};
 
@@ -34,10 +34,16 @@ impl Operation for WorkerChange {
         let known = set.find_worker(&change.id)?.cloned();
         let created = known.is_none();
         let before = known.unwrap_or_else(|| Worker::new(change.id.clone(), now));
+        if change.instance.is_some_and(|instance| !before.may_become(instance)) {
+            return Err(other_agent(&before, now).into());
+        }
         let mut worker = with_change(before.clone(), change);
         let pairs = worker.capabilities.pairs();
         if pairs > WORKER_AGENTS {
             return Err(Rejection::TooManyPairs(pairs).into());
+        }
+        if let Some(id) = change.instance.filter(|id| before.instance.is_none_or(|known| known.id != *id)) {
+            worker.instance = Some(Instance { id, since: now });
         }
         worker.last_seen = now;
         worker.lost = false;
@@ -48,7 +54,8 @@ impl Operation for WorkerChange {
             set.audit(Action::WorkerRegistered, EntityType::Worker, &worker.id, &change.actor, "");
             worker = set.put_worker(worker);
         } else if (Worker { last_seen: before.last_seen, lost: before.lost, ..worker.clone() }) != before {
-            set.audit(Action::WorkerUpdated, EntityType::Worker, &worker.id, &change.actor, "");
+            let detail = if before.is_of_other(change.instance) { "another agent took over the name" } else { "" };
+            set.audit(Action::WorkerUpdated, EntityType::Worker, &worker.id, &change.actor, detail);
             if before.lost {
                 audit_return(set, &worker);
             }
@@ -62,6 +69,11 @@ impl Operation for WorkerChange {
         }
         Ok(reply(set, worker, created))
     }
+}
+
+/// The refusal of an agent whose name another one has.
+pub(super) fn other_agent(worker: &Worker, now: Ms) -> Rejection {
+    Rejection::OtherAgent { worker: worker.id.clone(), seen_ago: (now - worker.last_seen).max(0) }
 }
 
 fn reply(set: &WorkingSet, worker: Worker, created: bool) -> ChangedWorker {
@@ -87,9 +99,7 @@ fn with_change(mut worker: Worker, change: &WorkerChange) -> Worker {
     keep(&mut worker.dispatch, &change.dispatch);
     keep(&mut worker.obs_count, &change.obs_count);
     keep(&mut worker.db_sha, &change.db_sha);
-    if change.agents.is_some() {
-        worker.capabilities.agents.clone_from(&change.agents);
-    }
+    keep(&mut worker.capabilities.agents, &change.agents);
     if change.namespaces.is_some() {
         worker.capabilities.namespaces.clone_from(&change.namespaces);
     }
@@ -197,6 +207,7 @@ impl Operation for MarkOffline {
             Loss::Silent { for_ms, .. } => (Actor::Reconciler, format!("not seen for more than {} s", for_ms / 1000)),
             Loss::Unreachable(error) => (Actor::Admin, format!("its agent does not answer: {error}")),
             Loss::Uninstalled => (Actor::Admin, "its agent was uninstalled".into()),
+            Loss::PodEnded => (Actor::Reconciler, "its pod has ended".into()),
         };
         if !worker.lost && worker.status != WorkerStatus::Offline {
             set.audit(Action::WorkerOffline, EntityType::Worker, id, &actor, detail);

@@ -137,7 +137,7 @@ fn a_removal_is_a_fact_with_a_revision() {
 fn why_nobody_takes_a_task() {
     let mut world = world();
     assert_eq!(cache_of(&world).fleet.shortage("coder", None), Some(Shortage::NoWorker));
-    world.ok(WorkerChange { id: "writer".into(), agents: Some(vec!["writer".into()]), actor: Actor::Api, ..WorkerChange::default() });
+    world.ok(WorkerChange { id: "writer".into(), agents: Some(Some(vec!["writer".into()])), actor: Actor::Api, ..WorkerChange::default() });
     assert_eq!(cache_of(&world).fleet.shortage("coder", None), Some(Shortage::NoWorker));
     assert_eq!(cache_of(&world).fleet.shortage("writer", None), None);
 

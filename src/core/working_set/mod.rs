@@ -16,10 +16,11 @@ use uuid::Uuid;
 use super::Ms;
 use super::agent_queue::AgentQueue;
 use super::audit::{Action, Actor, AuditEntry, Concerns, EntityType, Requester};
+use super::event::TaskEvent;
 use super::ids::{IdSource, LeaseId, TaskId, WorkerId};
 use super::rejection::Rejection;
 use super::row_keys::RowKeys;
-use super::task::{PastLease, RunResult, Status, TaskEvent, TaskSpec, TaskState};
+use super::task::{PastLease, RunResult, Status, TaskSpec, TaskState};
 use super::wakeup::{Progress, Subject, Wakeup};
 use super::worker::Worker;
 

@@ -13,7 +13,7 @@ use bloom_core::Ms;
 use bloom_core::agent_queue::AgentQueue;
 use bloom_core::cache::CacheRead;
 use bloom_core::command::Choice;
-use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::ids::{InstanceId, LeaseId, TaskId};
 use bloom_core::task::{Parked, Status, TaskState};
 use bloom_core::worker::Worker;
 use bloom_core::working_set::{Counts, WorkingSet};
@@ -237,6 +237,11 @@ impl Replica {
         let remembered = self.lock();
         let fleet = &remembered.cache.fleet;
         (fleet.worker(id).is_some(), fleet.workers().count())
+    }
+
+    /// Whether another agent than `instance` works under the name.
+    pub fn is_of_other(&self, worker: &str, instance: Option<InstanceId>) -> bool {
+        self.lock().cache.fleet.worker(worker).is_some_and(|worker| worker.is_of_other(instance))
     }
 
     pub fn active_leases(&self, worker: &str) -> i64 {

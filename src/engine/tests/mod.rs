@@ -39,7 +39,7 @@ fn create(prompt: &str) -> Command<op::Create> {
 }
 
 fn claim(worker: &str, wait_ms: i64) -> ClaimRequest {
-    ClaimRequest { worker: worker.into(), max: 1, wait_ms, held: None, ttl_ms: 60_000, by: Requester::default() }
+    ClaimRequest { worker: worker.into(), max: 1, wait_ms, held: None, instance: None, ttl_ms: 60_000, by: Requester::default() }
 }
 
 /// Makes a claim that finds nothing, so that the replica's window reaches the end of the queue.

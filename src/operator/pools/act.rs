@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use bloom_core::command::{CordonChange, Rejection};
+use bloom_core::command::{CordonChange, Loss, Rejection};
 use bloom_core::op;
 use bloom_core::reply::ChangedWorker;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
@@ -104,6 +104,11 @@ impl Pools {
             && let Err(problem) = self.ensure_key(setup, ordinal).await?
         {
             return Ok(Err(problem));
+        }
+        // There is no pod of this number, so the agent of the last one is gone, and the next may have its name at once.
+        let ended = op::MarkOffline { worker: worker_name(identity, ordinal), cause: Loss::PodEnded };
+        if let Err(rejection) = self.submit(identity, ended).await? {
+            return Err(Error::Engine(bloom_engine::Error::Rejected(rejection)));
         }
         // The pod before it may have been cordoned.
         self.cordon(identity, ordinal, CordonChange::Uncordon).await?;

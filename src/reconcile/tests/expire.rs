@@ -97,7 +97,7 @@ async fn after_an_error_it_looks_again_soon() {
 /// A task that the worker has claimed, so that its lease has a hard end.
 async fn claimed(replica: &Replica, worker: &str) -> TaskId {
     let task = replica.create(|_| {}).await;
-    let claim = op::Claim { worker: worker.into(), candidates: vec![task], max: 1, held: None, ttl_ms: 15_000 };
+    let claim = op::Claim { worker: worker.into(), candidates: vec![task], max: 1, held: None, instance: None, ttl_ms: 15_000 };
     assert_eq!(replica.engine.writers.submit(claim).await.unwrap().leased.len(), 1);
     task
 }

@@ -1,3 +1,6 @@
+use bloom_core::command::WorkerChange;
+use bloom_core::ids::InstanceId;
+
 use super::*;
 
 #[tokio::test(start_paused = true)]
@@ -6,13 +9,27 @@ async fn a_silent_worker_is_lost_until_it_is_seen() {
     replica.register("w").await;
     let silent = replica.until(|replica| replica.worker("w").lost).await;
     assert!((60_000..60_050).contains(&silent), "{silent}");
-    replica.engine.last_seen.record("w");
+    replica.engine.last_seen.record("w", None);
     let away = replica.until(|replica| !replica.worker("w").lost).await;
     assert!(away < 50, "a sign of life of a lost worker is written at once: {away}");
     pass(30_000).await;
-    replica.engine.last_seen.record("w");
+    replica.engine.last_seen.record("w", None);
     let silent = replica.until(|replica| replica.worker("w").lost).await;
     assert!((60_000..62_000).contains(&silent), "{silent}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_was_replaced_does_not_keep_the_name_from_others() {
+    let replica = replica().await;
+    let (gone, replaced) = (InstanceId::from_u128(1), InstanceId::from_u128(2));
+    let agent = WorkerChange { instance: Some(gone), ..registration("w", 1) };
+    replica.engine.writers.submit(agent).await.unwrap();
+    replica.until(|replica| replica.worker("w").lost).await;
+    replica.engine.last_seen.record("w", Some(replaced));
+    pass(5_000).await;
+    assert!(replica.worker("w").lost);
+    replica.engine.last_seen.record("w", Some(gone));
+    replica.until(|replica| !replica.worker("w").lost).await;
 }
 
 #[tokio::test(start_paused = true)]

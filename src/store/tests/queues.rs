@@ -10,7 +10,7 @@ fn change(agent_slug: &str, change: QueueChange) -> Op {
 
 /// What a claim of the worker for the task needs.
 fn claim_keys(worker: &str, task: TaskId) -> RowKeys {
-    Op::Claim(Claim { worker: worker.into(), candidates: vec![task], max: 1, held: None, ttl_ms: 1_000 }).keys()
+    Op::Claim(Claim { worker: worker.into(), candidates: vec![task], max: 1, held: None, instance: None, ttl_ms: 1_000 }).keys()
 }
 
 fn of(agent: &str) -> TaskSpec {

@@ -53,7 +53,7 @@ async fn what_a_program_without_suspension_writes_is_read_as_suspended(database)
         assert_eq!(bench.state(ids[0]).await.parked, Some(Parked::Suspended), "{left}");
         assert!(bench.ready().await.is_empty(), "{left}");
         assert!(bench.port().waiters(&wakeup, 9).await.unwrap().tasks.is_empty(), "{left}");
-        let claim = Claim { worker: "w".into(), candidates: ids.clone(), max: 1, held: None, ttl_ms: 1_000 };
+        let claim = Claim { worker: "w".into(), candidates: ids.clone(), max: 1, held: None, instance: None, ttl_ms: 1_000 };
         let claimed = commit(&mut writer, vec![Op::Claim(claim)]).await.remove(0);
         assert!(matches!(claimed, Reply::Claimed(claimed) if claimed.leased.is_empty()), "{left}");
         // When it is due, it is stored again as this program does.

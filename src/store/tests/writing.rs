@@ -188,7 +188,7 @@ async fn claims_by_two_lanes_never_collide_for_long(database) {
         let mine: Vec<TaskId> = ids.iter().copied().skip(first).step_by(writers).collect();
         commits.push(crate::support::beside(async move {
             for task in mine {
-                let claim = Op::Claim(Claim { worker: "w".into(), candidates: vec![task], max: 1, held: None, ttl_ms: 1000 });
+                let claim = Op::Claim(Claim { worker: "w".into(), candidates: vec![task], max: 1, held: None, instance: None, ttl_ms: 1000 });
                 while let Err(error) = try_commit(&mut writer, std::slice::from_ref(&claim)).await {
                     assert!(error.is_conflict(), "{error}");
                     writer.rollback().await.unwrap();

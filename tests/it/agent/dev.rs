@@ -21,3 +21,20 @@ fn a_person_submits_and_sees_the_answer() {
         assert!(server.stop().success());
     });
 }
+
+#[test]
+fn a_second_dev_on_one_database_needs_another_name() {
+    run(async {
+        let first = Server::on(Database::Postgres).words(&["dev"]).env("BLOOM_RUNNER", "echo").start();
+        eventually("its agent has the name", || async { (first.get("workers/dev").await.status == 200).then_some(()) }).await;
+        let second = || Server::on_url(&first.database_url()).words(&["dev"]).env("BLOOM_RUNNER", "echo");
+        let refused = second().start();
+        eventually("it says what to do", || async { refused.log().contains("Another agent runs as worker 'dev'").then_some(()) }).await;
+        assert!(refused.log().contains("(--name)"), "{}", refused.log());
+        assert_eq!(refused.wait_for_end().code(), Some(1));
+        let named = second().env("BLOOM_AGENT_NAME", "other").start();
+        let is_online = || async { (first.get("workers/other").await.status == 200).then_some(()) };
+        eventually("the second one works under its own name", is_online).await;
+        assert!(named.stop().success() && first.stop().success());
+    });
+}

@@ -9,6 +9,7 @@ mod dev;
 mod ending;
 mod enrollment;
 mod fleet;
+mod instances;
 mod push_limits;
 mod push_server;
 mod repositories;

@@ -73,13 +73,15 @@ fn a_claim_that_is_offered_the_task() {
 }
 
 fn claim(case: &Case, held: Option<Vec<uuid::Uuid>>) -> Op {
-    Op::Claim(Claim { worker: "w2".into(), candidates: vec![case.task], max: 1, held, ttl_ms: TTL_MS })
+    Op::Claim(Claim { worker: "w2".into(), candidates: vec![case.task], max: 1, held, instance: None, ttl_ms: TTL_MS })
 }
 
 #[test]
 fn a_claim_of_a_worker_that_has_lost_what_it_holds() {
     check(
-        |_| Op::Claim(Claim { worker: "w1".into(), candidates: Vec::new(), max: 1, held: Some(Vec::new()), ttl_ms: TTL_MS }),
+        |_| {
+            Op::Claim(Claim { worker: "w1".into(), candidates: Vec::new(), max: 1, held: Some(Vec::new()), instance: None, ttl_ms: TTL_MS })
+        },
         "
         0 leased, 0 missed; unchanged <- queued | waits for a dependency | waits for its time | waits in its context
             | waits for its key | leased by a call | leased by a push | running by a call | running by a push | on its last attempt
@@ -94,7 +96,14 @@ fn a_claim_of_a_worker_that_has_lost_what_it_holds() {
 fn a_claim_of_a_worker_that_knows_what_it_holds() {
     check(
         |case| {
-            Op::Claim(Claim { worker: "w1".into(), candidates: Vec::new(), max: 1, held: Some(vec![case.lease_or_none()]), ttl_ms: TTL_MS })
+            Op::Claim(Claim {
+                worker: "w1".into(),
+                candidates: Vec::new(),
+                max: 1,
+                held: Some(vec![case.lease_or_none()]),
+                instance: None,
+                ttl_ms: TTL_MS,
+            })
         },
         "
         0 leased, 0 missed; unchanged <- queued | waits for a dependency | waits for its time | waits in its context

@@ -7,6 +7,7 @@ mod api_keys;
 mod cases;
 mod completions;
 mod editing;
+mod instances;
 mod lease_calls;
 mod namespaces;
 mod pushes;

@@ -63,7 +63,7 @@ fn serving(worker: &str, namespaces: &[&str]) -> WorkerChange {
 fn takers(world: &World, task: TaskId) -> Vec<String> {
     let workers = world.db.workers.keys().cloned();
     let gets = |worker: &String| {
-        let claim = Claim { worker: worker.clone(), candidates: vec![task], max: 1, held: None, ttl_ms: TTL_MS };
+        let claim = Claim { worker: worker.clone(), candidates: vec![task], max: 1, held: None, instance: None, ttl_ms: TTL_MS };
         let claimed = world.clone().ok(claim);
         let is_leased = !claimed.leased.is_empty();
         assert_eq!(claimed.missed, usize::from(!is_leased));
@@ -117,7 +117,7 @@ fn a_worker_serves_so_many_pairs_of_a_namespace_and_an_agent() {
     let register = |agents: Option<Vec<String>>, namespaces| {
         let mut world = world();
         world
-            .run(WorkerChange { agents, namespaces, ..registration("w", 4) })
+            .run(WorkerChange { agents: Some(agents), namespaces, ..registration("w", 4) })
             .map(|_| ())
             .inspect_err(|_| assert!(world.db.workers.is_empty()))
     };
@@ -127,6 +127,6 @@ fn a_worker_serves_so_many_pairs_of_a_namespace_and_an_agent() {
     assert_eq!(register(names(512), names(0)), Ok(()));
     assert_eq!(register(names(27), names(19)), Err(Rejection::TooManyPairs(513)));
     let mut world = world();
-    world.ok(WorkerChange { agents: names(512), ..registration("w", 4) });
+    world.ok(WorkerChange { agents: Some(names(512)), ..registration("w", 4) });
     assert_eq!(world.run(serving("w", &["a", "b"])).unwrap_err(), Rejection::TooManyPairs(1024));
 }

@@ -165,7 +165,7 @@ fn only_workers_that_are_pushed_to_are() {
     assert_eq!(push(without_url("w")), Err(Rejection::NoWorker));
     assert_eq!(push(WorkerChange { dispatch: Some(DispatchMode::Manual), ..registration("w", 1) }), Err(Rejection::NoWorker));
     assert_eq!(push(WorkerChange { claude_cli: Some(false), ..registration("w", 1) }), Err(Rejection::NoWorker));
-    assert_eq!(push(WorkerChange { agents: Some(vec!["writer".into()]), ..registration("w", 1) }), Err(Rejection::NoWorker));
+    assert_eq!(push(WorkerChange { agents: Some(Some(vec!["writer".into()])), ..registration("w", 1) }), Err(Rejection::NoWorker));
 }
 
 #[test]

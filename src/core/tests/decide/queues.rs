@@ -21,7 +21,7 @@ fn push(task: TaskId) -> op::Push {
 }
 
 fn claim(candidates: &[TaskId]) -> Claim {
-    Claim { worker: "w".into(), candidates: candidates.to_vec(), max: 9, held: None, ttl_ms: TTL_MS }
+    Claim { worker: "w".into(), candidates: candidates.to_vec(), max: 9, held: None, instance: None, ttl_ms: TTL_MS }
 }
 
 fn of(agent: &str) -> TaskSpec {

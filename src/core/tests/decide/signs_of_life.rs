@@ -3,8 +3,8 @@
 use super::cases::Case;
 use super::table::check;
 use bloom_core::command::{Holder, NewEvent, Op};
+use bloom_core::event::EventKind;
 use bloom_core::op;
-use bloom_core::task::EventKind;
 
 fn heartbeat(case: &mut Case, holder: Holder) -> Op {
     case.world.now += 1_000;

@@ -118,8 +118,14 @@ fn whoever_is_to_have_the_key_and_does_not_take_it_passes_it_on() {
             let earlier = *world.db.tasks.keys().next().unwrap();
             world.ok(op::Requeue { task: earlier });
             assert!(leased(world, "w1").contains(&earlier));
-            let again =
-                Op::Claim(bloom_core::command::Claim { worker: "w1".into(), candidates: vec![head], max: 1, held: None, ttl_ms: TTL_MS });
+            let again = Op::Claim(bloom_core::command::Claim {
+                worker: "w1".into(),
+                candidates: vec![head],
+                max: 1,
+                held: None,
+                instance: None,
+                ttl_ms: TTL_MS,
+            });
             world.ok(again);
             assert_eq!(parked(world, head), Some(Parked::Session));
         },
@@ -189,8 +195,14 @@ fn a_reserved_task_is_for_its_worker_until_its_time_is_over() {
     let state = world.task(task);
     assert_eq!((state.session_worker.as_deref(), state.wake_at), (Some("w1"), Some(START + SESSION_WAIT_MS)));
     assert!(state.is_open_to("w1") && !state.is_open_to("w2") && !state.is_ready());
-    let claim =
-        |worker: &str| bloom_core::command::Claim { worker: worker.into(), candidates: vec![task], max: 1, held: None, ttl_ms: TTL_MS };
+    let claim = |worker: &str| bloom_core::command::Claim {
+        worker: worker.into(),
+        candidates: vec![task],
+        max: 1,
+        held: None,
+        instance: None,
+        ttl_ms: TTL_MS,
+    };
     let claimed = world.ok(claim("w2"));
     assert!(claimed.leased.is_empty() && claimed.missed == 1);
 
@@ -215,7 +227,7 @@ fn a_reserved_task_is_for_its_worker_until_its_time_is_over() {
 #[test]
 fn a_reservation_ends_with_the_hope_for_its_worker() {
     let agents = |agents: &[&str]| {
-        let agents = Some(agents.iter().map(|agent| (*agent).to_owned()).collect());
+        let agents = Some(Some(agents.iter().map(|agent| (*agent).to_owned()).collect()));
         Op::RegisterWorker(Box::new(WorkerChange { agents, ..registration("w1", 4) }))
     };
     let namespaces = |names: &[&str]| {

@@ -51,7 +51,7 @@ fn cases() -> Vec<(&'static str, World, TaskId)> {
             world.ok(WorkerChange { claude_cli: Some(false), ..registration("w", 1) });
         }),
         case("for other agents", &|world| {
-            world.ok(WorkerChange { agents: Some(vec!["writer".into()]), ..registration("w", 1) });
+            world.ok(WorkerChange { agents: Some(Some(vec!["writer".into()])), ..registration("w", 1) });
         }),
         case("for a namespace", &|world| {
             world.ok(WorkerChange { namespaces: Some(vec!["team".into()]), ..registration("w", 1) });
@@ -280,7 +280,7 @@ fn a_lease_call_looks_for_a_worker() {
 #[test]
 fn it_claims() {
     check(
-        |_, task| Op::Claim(Claim { worker: "w".into(), candidates: vec![task], max: 1, held: None, ttl_ms: TTL_MS }),
+        |_, task| Op::Claim(Claim { worker: "w".into(), candidates: vec![task], max: 1, held: None, instance: None, ttl_ms: TTL_MS }),
         "
         ✗ Worker not found <- unknown
         online seen 0 s ago 1/1; task_leased by reconciler <- online | without claude

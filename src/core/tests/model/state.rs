@@ -99,7 +99,7 @@ impl State {
     pub(super) fn begin(&mut self, setting: &Setting, replica: usize, ask: &Ask) {
         let claim = |worker: &str, held| {
             let candidates = self.db.ready_for(&self.db.workers[worker]).into_iter().take(1).collect();
-            Op::Claim(Claim { worker: worker.to_owned(), candidates, max: 1, held, ttl_ms: TTL_MS })
+            Op::Claim(Claim { worker: worker.to_owned(), candidates, max: 1, held, instance: None, ttl_ms: TTL_MS })
         };
         let op = match ask {
             Ask::CreateSecond => {

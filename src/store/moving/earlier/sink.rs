@@ -16,7 +16,7 @@ use crate::table::WriteRow;
 use bloom_core::ids::IdSource;
 
 /// The last migration that the rows written here need.
-const SCHEMA: i64 = 13;
+const SCHEMA: i64 = 14;
 
 pub(super) struct Sink<'f> {
     out: Writer<'f>,
