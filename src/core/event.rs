@@ -1,0 +1,28 @@
+//! Events of runs: what agents tell of them while they go on.
+
+use super::Ms;
+use super::ids::{LeaseId, TaskId};
+use super::words::words;
+
+words! {
+    /// What an event of a run is about.
+    EventKind {
+        Lifecycle = "lifecycle", Text = "text", ToolUse = "tool_use", ToolResult = "tool_result",
+        Usage = "usage", RateLimit = "rate_limit", Log = "log",
+    }
+}
+
+/// One event of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TaskEvent {
+    pub task_id: TaskId,
+    /// Its position in the task's events, counted from 1 across leases.
+    pub number: i64,
+    pub lease_id: LeaseId,
+    /// Its position in the lease's events, numbered by the sender.
+    pub seq: i64,
+    pub kind: EventKind,
+    pub at: Ms,
+    /// JSON text, as it was received.
+    pub data: String,
+}
