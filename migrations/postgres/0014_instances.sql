@@ -1,10 +1,12 @@
 -- Agents under one name are told apart: which of them has the name, since when, and which of them claimed a lease; NULL: it did not tell.
+-- `pauses` is a JSON list: why a worker takes no tasks, or none of some agents.
 ALTER TABLE workers ADD COLUMN instance UUID;
 ALTER TABLE workers ADD COLUMN instance_since BIGINT;
+ALTER TABLE workers ADD COLUMN pauses TEXT NOT NULL DEFAULT '[]';
 ALTER TABLE task_state ADD COLUMN lease_instance UUID;
 CREATE VIEW workers_row_4 AS SELECT
     id, url, status, lost, capabilities, namespaces, ip_addrs, obs_count, db_sha, registered_at, agent_version, os_info, install_method,
-    dispatch, cordoned, draining, revision, updated_at, recount_slots, instance, instance_since
+    dispatch, cordoned, draining, revision, updated_at, recount_slots, instance, instance_since, pauses
     FROM workers;
 CREATE VIEW task_state_row_7 AS SELECT
     id, context_id, agent_slug, rank, session, max_attempts, timeout_sec, exclusive_key, ttl_after_finished_sec, has_dependencies,

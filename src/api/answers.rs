@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::error::AnyCode;
 use super::json::readable;
+use super::pauses::Pause;
 use super::results::{Artifact, TaskResult};
 use super::tasks::{Task, Usage};
 use super::words::{AnyAction, AnyDispatchMode, AnyEntityType, AnyEventKind, AnyLeaseStatus, AnyWorkerStatus};
@@ -130,6 +131,9 @@ pub struct Worker<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub instance_since: Option<Ms>,
+    /// Why it takes no tasks, or none of some agents, although it is there; absent if nothing is paused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pauses: Vec<Pause<'a>>,
 }
 
 /// What a worker can do.
@@ -180,6 +184,7 @@ impl<'a> Worker<'a> {
             draining: worker.draining,
             instance: worker.instance.map(|agent| agent.id),
             instance_since: worker.instance.map(|agent| agent.since),
+            pauses: worker.pauses.iter().map(Pause::new).collect(),
         }
     }
 }

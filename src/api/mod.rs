@@ -16,6 +16,7 @@ pub mod keys;
 pub mod kubernetes;
 pub mod lists;
 pub mod namespaces;
+pub mod pauses;
 pub mod problem_texts;
 pub mod queues;
 pub mod reports;

@@ -2,12 +2,14 @@
 
 use super::json::Json;
 use super::namespaces::Namespace;
+use super::pauses::NewPause;
 use super::values::{HeaderText, HttpUrl, Id, Int, List, MAX_SAFE, Moment, Name, ShortName, Text, WorkerName};
 use super::wire::body;
 use bloom_core::audit::Actor;
 use bloom_core::command::{NewEvent, WorkerChange};
 use bloom_core::event::EventKind;
 use bloom_core::limits;
+use bloom_core::pause::Pause;
 use bloom_core::worker::{DispatchMode, MAX_CONCURRENCY, WorkerStatus};
 
 pub const MAX_EVENTS: usize = 500;
@@ -46,7 +48,7 @@ body! {
         namespaces: Option<List<Namespace, 0, { limits::WORKER_NAMESPACES }>>,
     }
 
-    /// Registers a worker. Absent fields keep their value, except `agents` of given capabilities; for a new worker, they get their default.
+    /// Registers a worker. Absent fields keep their value, except `agents` of given capabilities and `pauses`; for a new worker, they get their default.
     #[derive(Default)]
     pub struct NewWorker {
         /// The name of the worker, which is its id.
@@ -70,6 +72,8 @@ body! {
         /// The agent that registers: any UUID of its own, the same for as long as it has its runs. If another agent has the name and is not
         /// offline, the registration is refused. Default: nobody in particular, which is never refused.
         instance: Option<Id>,
+        /// Why it takes no tasks, or none of some agents. Absent = nothing is paused.
+        pauses: List<NewPause, 0, { limits::WORKER_PAUSES }> = List::default(),
     }
 
     /// Which worker gets the lease, and for how long.
@@ -177,6 +181,7 @@ impl From<NewWorker> for WorkerChange {
             dispatch: worker.dispatch,
             obs_count: None,
             db_sha: None,
+            pauses: Some(worker.pauses.map(Pause::from)),
             instance: worker.instance.map(|id| id.0),
             actor: Actor::Api,
         }

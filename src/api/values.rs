@@ -225,6 +225,12 @@ impl From<Uuid> for Id {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct List<T, const MIN: usize = 0, const MAX: usize = { usize::MAX }>(pub Vec<T>);
 
+impl<T, const MIN: usize, const MAX: usize> Default for List<T, MIN, MAX> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
 impl<T: Wire, const MIN: usize, const MAX: usize> Wire for List<T, MIN, MAX> {
     fn read(raw: &RawValue) -> Result<Self, Problems> {
         if kind(raw) != "array" {

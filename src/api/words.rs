@@ -17,6 +17,7 @@ use super::wire::{Problems, Wire, kind, problem};
 use bloom_core::api_key::Scope;
 use bloom_core::audit::{Action, EntityType};
 use bloom_core::event::EventKind;
+use bloom_core::pause::{PauseCause, PauseKind};
 use bloom_core::task::{Format, LeaseStatus, Outcome, Reason, Session, Status, WaitingReason};
 use bloom_core::worker::{DispatchMode, WorkerStatus};
 
@@ -74,6 +75,8 @@ pub type AnyEventKind = Word<EventKind>;
 pub type AnyFormat = Word<Format>;
 pub type AnyLeaseStatus = Word<LeaseStatus>;
 pub type AnyOutcome = Word<Outcome>;
+pub type AnyPauseCause = Word<PauseCause>;
+pub type AnyPauseKind = Word<PauseKind>;
 pub type AnyReason = Word<Reason>;
 pub type AnyScope = Word<Scope>;
 pub type AnySession = Word<Session>;
@@ -112,7 +115,22 @@ macro_rules! words_on_the_wire {
     )+};
 }
 
-words_on_the_wire!(Action, DispatchMode, EntityType, EventKind, Format, LeaseStatus, Outcome, Reason, Scope, Session, Status, WorkerStatus,);
+words_on_the_wire!(
+    Action,
+    DispatchMode,
+    EntityType,
+    EventKind,
+    Format,
+    LeaseStatus,
+    Outcome,
+    PauseCause,
+    PauseKind,
+    Reason,
+    Scope,
+    Session,
+    Status,
+    WorkerStatus,
+);
 
 /// Limits how much of an invalid value an error text repeats.
 fn shorten(word: &str) -> String {

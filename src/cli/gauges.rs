@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bloom_core::pause::PauseCause;
 use bloom_core::task::Status;
 use bloom_core::worker::WorkerStatus;
 use bloom_engine::Engine;
@@ -29,14 +30,19 @@ fn set(scraped: &Scraped, engine: &Engine, store: &Store, membridge: &Membridge)
     scraped.active_leases(stats.leases_active);
     scraped.restricted_queues(&engine.replica.queues());
     let mut workers: BTreeMap<WorkerStatus, i64> = BTreeMap::new();
+    let mut pauses: BTreeMap<PauseCause, i64> = BTreeMap::new();
     let mut free_slots = 0;
     for (worker, free) in engine.replica.workers_with_free_slots() {
         *workers.entry(worker.shown_status()).or_default() += 1;
         if worker.is_online() && !worker.cordoned {
             free_slots += free;
         }
+        if worker.shown_status() != WorkerStatus::Offline {
+            worker.pauses.iter().for_each(|pause| *pauses.entry(pause.cause).or_default() += 1);
+        }
     }
     scraped.workers(workers, free_slots);
+    scraped.worker_pauses(&pauses);
     if membridge.is_configured() {
         let state = membridge.state();
         scraped.membridge(state.connected, state.consecutive_failures, state.last_success);

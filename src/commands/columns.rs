@@ -236,6 +236,13 @@ pub fn status_of_worker(worker: &Worker, _: Ms) -> String {
     } else if worker.cordoned {
         status.push_str(",cordoned");
     }
+    let mut causes: Vec<String> = worker.pauses.iter().map(|pause| pause.cause.to_string()).collect();
+    causes.sort();
+    causes.dedup();
+    for cause in causes {
+        status.push(',');
+        status.push_str(&cause);
+    }
     status
 }
 

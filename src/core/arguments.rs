@@ -4,6 +4,7 @@ use super::Ms;
 use super::audit::Actor;
 use super::event::EventKind;
 use super::ids::{InstanceId, LeaseId, TaskId, WorkerId};
+use super::pause::Pause;
 use super::task::{Outcome, Reason, Usage};
 use super::worker::{DispatchMode, WorkerStatus};
 
@@ -121,6 +122,7 @@ pub struct WorkerChange {
     pub dispatch: Option<DispatchMode>,
     pub obs_count: Option<i64>,
     pub db_sha: Option<String>,
+    pub pauses: Option<Vec<Pause>>,
     /// The agent that registers. If another one has the name and is not offline, the change is refused.
     pub instance: Option<InstanceId>,
     pub actor: Actor,

@@ -14,6 +14,9 @@ pub const WORKER_AGENTS: usize = 512;
 pub const WORKER_AGENTS_BYTES: usize = 16 << 10;
 /// Namespaces that a worker serves, or that a key is limited to.
 pub const WORKER_NAMESPACES: usize = 512;
+/// Pauses that a worker tells of.
+pub const WORKER_PAUSES: usize = 8;
+pub const PAUSE_MESSAGE_CHARS: usize = 600;
 /// Workers that may be registered over the API, and that the control plane's list may have.
 pub const WORKERS: usize = 10_000;
 pub const IP_ADDRS: usize = 32;

@@ -19,6 +19,7 @@ pub mod mask;
 pub mod namespace;
 pub mod op;
 mod operation;
+pub mod pause;
 pub mod placement;
 mod preconditions;
 mod rejection;

@@ -33,7 +33,7 @@ words! {
     WaitingReason {
         NoWorker = "no_worker", NoCapacity = "no_capacity", NotBefore = "not_before", DependsOn = "depends_on",
         ExclusiveKey = "exclusive_key", SessionWorker = "session_worker", SessionOrder = "session_order", Cordoned = "cordoned",
-        Paused = "paused", Limit = "limit", Suspended = "suspended",
+        Paused = "paused", Limit = "limit", Suspended = "suspended", WorkerPaused = "worker_paused",
     }
 }
 words! {

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Ms;
 use super::ids::{InstanceId, WorkerId};
+use super::pause::Pause;
 use super::words::words;
 
 words! {
@@ -99,6 +100,8 @@ pub struct Worker {
     pub recount_slots: bool,
     /// `None` if no agent that tells its instance has registered.
     pub instance: Option<Instance>,
+    /// Why it takes no tasks, or none of some agents, as its agent says.
+    pub pauses: Vec<Pause>,
     pub last_seen: Ms,
 }
 
@@ -124,6 +127,7 @@ impl Worker {
             draining: false,
             recount_slots: false,
             instance: None,
+            pauses: Vec::new(),
             last_seen: now,
         }
     }
@@ -144,6 +148,12 @@ impl Worker {
 
     pub fn is_online(&self) -> bool {
         self.shown_status() == WorkerStatus::Online
+    }
+
+    /// The pause because of which the worker takes no tasks of this agent and namespace.
+    pub fn pause_of(&self, agent_slug: &str, namespace: Option<&str>) -> Option<&Pause> {
+        let is_there = !self.lost && self.status != WorkerStatus::Offline && self.capabilities.serves_namespace(namespace);
+        self.pauses.iter().find(|pause| is_there && pause.concerns(agent_slug))
     }
 
     /// Whether the worker gets tasks when it claims. A worker that is lost does, because claiming brings it back.

@@ -47,6 +47,9 @@ impl WaitingState {
             .map_or_else(|| format!("agent '{agent_slug}'"), |namespace| format!("agent '{agent_slug}' in namespace '{namespace}'"));
         let (reason, message) = match shortage {
             Shortage::NoWorker => (WaitingReason::NoWorker, format!("no online worker serves {of}")),
+            Shortage::Paused { worker, message } => {
+                (WaitingReason::WorkerPaused, format!("every online worker that serves {of} is paused; worker '{worker}': {message}"))
+            }
             Shortage::Cordoned => (WaitingReason::Cordoned, format!("every online worker that serves {of} is cordoned")),
             Shortage::NoCapacity => (WaitingReason::NoCapacity, format!("every worker that serves {of} is full")),
         };

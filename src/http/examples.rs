@@ -127,7 +127,7 @@ pub fn of_schema(name: &str) -> Option<Value> {
         "NewWorker" => json!({
             "name": WORKER, "agent_version": "0.1.0",
             "capabilities": { "max_concurrency": 4, "labels": ["eu"], "agents": ["writer"], "namespaces": ["team-a"] },
-            "os_info": "Debian GNU/Linux 13", "instance": INSTANCE,
+            "os_info": "Debian GNU/Linux 13", "instance": INSTANCE, "pauses": [pause()],
         }),
         "Task" => task(),
         "CreatedTasks" => {
@@ -246,7 +246,14 @@ fn worker() -> Value {
         "last_heartbeat": AT + 2_000,
         "ip_addrs": [], "obs_count": 0, "db_sha": "", "registered_at": AT - 3_600_000, "active_leases": 1, "agent_version": "0.1.0",
         "os_info": "Debian GNU/Linux 13", "install_method": "manual", "dispatch": "manual", "cordoned": false, "draining": false,
-        "instance": INSTANCE, "instance_since": AT - 3_600_000,
+        "instance": INSTANCE, "instance_since": AT - 3_600_000, "pauses": [pause()],
+    })
+}
+
+fn pause() -> Value {
+    json!({
+        "kind": "account", "name": "second", "cause": "credentials", "since": AT, "until": AT + 60_000, "agents": ["reviewer"],
+        "message": "the account second was refused (API Error: 401): sign in with claude as the user of the agent",
     })
 }
 

@@ -129,6 +129,10 @@ pub async fn register(State(app): State<AppState>, caller: Caller, body: Content
             return Err(Error::field("capabilities", wrong));
         }
     }
+    let of_pauses = change.pauses.iter().flatten().filter_map(|pause| pause.agents.as_ref());
+    if of_pauses.flatten().map(String::len).sum::<usize>() > limits::WORKER_AGENTS_BYTES {
+        return Err(Error::field("pauses", format!("agents: Strings must have at most {} bytes together", limits::WORKER_AGENTS_BYTES)));
+    }
     // Every server keeps all workers in memory. Others may register some at this moment, which makes no difference.
     let (is_known, count) = app.engine.replica.knows_worker(&change.id);
     if !is_known && count >= limits::WORKERS {

@@ -122,6 +122,7 @@ fn entry(raw: &str) -> Result<WorkerChange, String> {
         dispatch: None,
         obs_count: listed.obs_count,
         db_sha: listed.db_sha,
+        pauses: None,
         instance: None,
         actor: Actor::Reconciler,
     })

@@ -174,7 +174,11 @@ fn status(Pair { object, worker }: &Pair<'_>) -> WorkerStatus {
         observed_generation: object.metadata.generation,
         last_transition_time: kept.unwrap_or_else(|| time(worker.updated_at)),
         reason: word.clone(),
-        message: if worker.shown_status() == Word::Offline { "It was not seen for too long, or has left".into() } else { String::new() },
+        message: match (worker.shown_status(), worker.pauses.first()) {
+            (Word::Offline, _) => "It was not seen for too long, or has left".into(),
+            (_, Some(pause)) => pause.message.clone(),
+            _ => String::new(),
+        },
     };
     WorkerStatus {
         observed_generation: object.metadata.generation,

@@ -14,6 +14,7 @@ use super::error::Error;
 use bloom_core::api_key;
 use bloom_core::audit::{Action, EntityType};
 use bloom_core::event::EventKind;
+use bloom_core::pause::Pause;
 use bloom_core::task::{Format, LeaseStatus, Origin, Outcome, Parked, Reason, Session, Status};
 use bloom_core::trace_context::TraceContext;
 use bloom_core::worker::{Capabilities, DispatchMode, WorkerStatus};
@@ -158,13 +159,13 @@ macro_rules! stored_as_json {
     ($($rust:ty),+) => {
         stored_as_text!($(
             $rust,
-            // Lists and maps of texts always have a JSON form.
+            // All of these have a JSON form.
             self => Cow::Owned(serde_json::to_string(self).unwrap_or_default()),
             stored => serde_json::from_str(&stored).map_err(|error| Error::Corrupt(error.to_string()));
         )+);
     };
 }
-stored_as_json!(Vec<String>, Vec<Uuid>, BTreeMap<String, String>, Capabilities);
+stored_as_json!(Vec<String>, Vec<Uuid>, BTreeMap<String, String>, Capabilities, Vec<Pause>);
 
 impl<'a> Write<'a> for &'a str {
     const TYPE: Type = Type::Text;

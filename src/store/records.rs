@@ -49,6 +49,7 @@ row! {
             instance: instance.map(|agent| agent.id),
             instance_since: instance.map(|agent| agent.since),
         }
+        pauses;
     }
     then { last_seen }
     read {

@@ -7,6 +7,7 @@ use prometheus::{Error, GaugeVec, IntGauge, IntGaugeVec};
 use super::families::{Families, MAX_AGENTS, MAX_LABEL_BYTES, OTHER};
 use bloom_core::Ms;
 use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue};
+use bloom_core::pause::PauseCause;
 use bloom_core::task::Status;
 use bloom_core::worker::WorkerStatus;
 
@@ -33,6 +34,7 @@ pub struct Scraped {
     queue_limit: IntGaugeVec,
     active_leases: IntGauge,
     workers: IntGaugeVec,
+    worker_pauses: IntGaugeVec,
     free_slots: IntGauge,
     /// Without labels, and without a series on servers that have no control plane. The same holds for the next two.
     membridge_up: IntGaugeVec,
@@ -56,6 +58,7 @@ impl Scraped {
             queue_limit: f.gauges("bloom_queue_limit", "The most active leases of each queue that is limited.", &["agent"])?,
             active_leases: f.gauge("bloom_active_leases", "Active leases.")?,
             workers: f.gauges("bloom_workers", "Workers by status.", &["status"])?,
+            worker_pauses: f.gauges("bloom_worker_pauses", "Accounts, profiles and workers that are paused, by cause.", &["cause"])?,
             free_slots: f.gauge("bloom_worker_free_slots", "Free slots on workers that are online and take tasks.")?,
             membridge_up: f.gauges("bloom_membridge_up", "1 if the control plane answered its last call, else 0.", &[])?,
             membridge_failures: f.gauges("bloom_membridge_consecutive_failures", "Failed calls to the control plane in a row.", &[])?,
@@ -94,6 +97,13 @@ impl Scraped {
             self.workers.with_label_values(&[status.as_str()]).set(counts.get(status).copied().unwrap_or(0));
         }
         self.free_slots.set(free_slots);
+    }
+
+    /// Causes that are not listed are set to 0.
+    pub fn worker_pauses(&self, by_cause: &BTreeMap<PauseCause, i64>) {
+        for cause in PauseCause::ALL {
+            self.worker_pauses.with_label_values(&[cause.as_str()]).set(by_cause.get(cause).copied().unwrap_or(0));
+        }
     }
 
     /// Sets the gauges of the whole queue: the agents with the most tasks get series of their own, all others share `_other`.

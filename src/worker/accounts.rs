@@ -1,4 +1,4 @@
-//! Pauses of accounts and profiles: what runs teach about them, how they end, and what people are told.
+//! Pauses: what runs teach about accounts and profiles, how their pauses end, and what the server and people are told.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,47 +7,88 @@ use std::time::{Duration, SystemTime};
 use tokio_util::sync::CancellationToken;
 
 use super::Agent;
-use super::pause::{Cause, Pause};
-use super::probe::{login_changed_at, probe};
+use super::pause::{Pause, Paused};
+use super::probe::{cause_of, login_changed_at, probe};
 use super::profile::{Profile, Runner};
 use super::task::Task;
 use super::verdict::Verdict;
 use bloom_api::complete::Completion;
+use bloom_api::pauses::NewPause;
+use bloom_api::values::{Int, List};
 use bloom_client::now_ms;
-use bloom_core::Ms;
+use bloom_core::pause::{PauseCause, PauseKind};
 use bloom_core::task::{Outcome, Reason};
+use bloom_core::{Ms, limits};
 
 /// The interval at which the agent looks for probes that are due and for new logins.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How long no task is taken after one could not be stored.
+const DISK_PAUSE_MS: Ms = 60_000;
 /// How long the verdict of a run waits until the server knows that the account is closed, so that this worker does not get the task again.
 const TELL_LIMIT: Duration = Duration::from_secs(5);
 
 impl Agent {
     pub(super) fn is_closed_for(&self, agent_slug: &str) -> bool {
-        let now = now_ms();
-        let of_account = |profile: &Profile| self.accounts.is_paused(&profile.account, now);
-        let profiles = &self.settings.profiles;
-        profiles.of(agent_slug).is_some_and(of_account) || self.paused_profiles.is_paused(profiles.name_of(agent_slug), now)
+        let (now, profiles) = (now_ms(), &self.settings.profiles);
+        let is_paused = |kind, name: &str| self.pauses.is_paused(&(kind, name.to_owned()), now);
+        profiles.of(agent_slug).is_some_and(|profile| is_paused(PauseKind::Account, &profile.account))
+            || is_paused(PauseKind::Profile, profiles.name_of(agent_slug))
+            || self.is_disk_paused()
     }
 
-    /// The pauses that are on, by what they are of, for people.
-    pub(super) fn pauses(&self) -> BTreeMap<String, Pause> {
-        let now = now_ms();
+    /// The pauses that are on, without those of accounts that no profile uses.
+    pub(super) fn pauses_now(&self) -> Vec<(Paused, Pause)> {
         let is_used = |account: &String| self.settings.profiles.all().any(|(_, profile)| profile.account == *account);
-        let accounts = self.accounts.on(now).into_iter().filter(|(account, _)| is_used(account));
-        let accounts = accounts.map(|(account, pause)| (format!("the account {account}"), pause));
-        accounts.chain(self.paused_profiles.on(now).into_iter().map(|(name, pause)| (format!("the profile {name}"), pause))).collect()
+        let pauses = self.pauses.on(now_ms()).into_iter();
+        pauses.filter(|((kind, name), _)| *kind != PauseKind::Account || is_used(name)).collect()
+    }
+
+    /// The same for the server.
+    pub(super) fn told_pauses(&self) -> List<NewPause, 0, { limits::WORKER_PAUSES }> {
+        let profiles = &self.settings.profiles;
+        let served = profiles.slugs();
+        let closes = |(kind, name): &Paused, slug: &str| match kind {
+            PauseKind::Account => profiles.of(slug).is_some_and(|profile| profile.account == *name),
+            PauseKind::Profile => profiles.name_of(slug) == name,
+            PauseKind::Worker => true,
+        };
+        let pauses = self.pauses_now().into_iter().take(limits::WORKER_PAUSES).map(|(paused, pause)| NewPause {
+            kind: paused.0,
+            name: paused.1.as_str().into(),
+            cause: pause.cause,
+            since: Int(pause.since),
+            until: Int(pause.until),
+            message: cut_chars(told(&paused, &pause)).into(),
+            agents: served.as_ref().map(|slugs| slugs.iter().filter(|slug| closes(&paused, slug)).cloned().collect()),
+        });
+        List(pauses.collect())
+    }
+
+    /// Takes no tasks for a while, because the agent could not store one.
+    pub(super) fn pause_for_disk(&self, message: &str) {
+        let now = now_ms();
+        self.pauses.until(&self.itself(), PauseCause::Disk, now + DISK_PAUSE_MS, message, now);
+        self.state_changed.notify_waiters();
+    }
+
+    pub(super) fn is_disk_paused(&self) -> bool {
+        self.pauses.is_paused(&self.itself(), now_ms())
+    }
+
+    fn itself(&self) -> Paused {
+        (PauseKind::Worker, self.name.clone())
     }
 
     /// Learns from the end of a run whether its account and its profile work. Returns the verdict, which may have become another one.
     pub(super) async fn learn(&self, profile: &Profile, task: &Task, verdict: Verdict) -> Verdict {
         let Verdict::Complete(mut completion) = verdict else { return verdict };
-        let name = self.settings.profiles.name_of(&task.agent_slug);
+        let account = (PauseKind::Account, profile.account.clone());
+        let of_profile = (PauseKind::Profile, self.settings.profiles.name_of(&task.agent_slug).to_owned());
         let message = completion.error_message.as_deref().unwrap_or_default().to_owned();
         let now = now_ms();
         match (completion.status, completion.reason) {
             (Outcome::Success, _) => {
-                if self.accounts.lift(&profile.account) | self.paused_profiles.lift(name) {
+                if self.pauses.lift(&account) | self.pauses.lift(&of_profile) {
                     self.state_changed.notify_waiters();
                 }
                 return Verdict::Complete(completion);
@@ -55,14 +96,14 @@ impl Agent {
             (_, Some(Reason::RateLimited)) => {
                 let until = completion.retry_at.map_or(now, |until| until.0);
                 tracing::warn!(account = profile.account, until, "the account is out of quota; no new tasks for it until then");
-                self.accounts.quota(&profile.account, until, &message, now);
+                self.pauses.until(&account, PauseCause::Quota, until, &message, now);
             }
             (_, Some(Reason::SpawnFailed)) => {
-                let pause = self.paused_profiles.failed(name, Cause::Start, false, &message, now);
-                tracing::error!("{}", told(&format!("the profile {name}"), &pause));
+                let pause = self.pauses.failed(&of_profile, PauseCause::Start, false, &message, now);
+                tracing::error!("{}", told(&of_profile, &pause));
             }
             (_, Some(reason)) => {
-                let Some(cause) = Cause::of(reason) else { return Verdict::Complete(completion) };
+                let Some(cause) = cause_of(reason) else { return Verdict::Complete(completion) };
                 // The submitter of a task chooses its model, and must not close the account by that.
                 if task.model.is_some() && self.works(profile).await {
                     blame_model(&mut completion);
@@ -82,10 +123,10 @@ impl Agent {
         profile.runner == Runner::Claude && probe(profile, &self.settings.profiles.dir, self.home.root()).await.is_ok()
     }
 
-    fn refused(&self, profile: &Profile, cause: Cause, message: &str) {
-        let account = &profile.account;
-        let pause = self.accounts.failed(account, cause, profile.runner == Runner::Claude, message, now_ms());
-        tracing::error!("{}", told(&format!("the account {account}"), &pause));
+    fn refused(&self, profile: &Profile, cause: PauseCause, message: &str) {
+        let account = (PauseKind::Account, profile.account.clone());
+        let pause = self.pauses.failed(&account, cause, profile.runner == Runner::Claude, message, now_ms());
+        tracing::error!("{}", told(&account, &pause));
     }
 
     /// Probes refused accounts: after pauses that get longer, and at once after a login.
@@ -99,10 +140,10 @@ impl Agent {
             for (account, profile) in self.claude_profiles() {
                 let login = login_changed_at(profile);
                 if logins.insert(account.to_owned(), login).is_some_and(|before| before != login) {
-                    self.accounts.hurry(account, now_ms());
+                    self.pauses.hurry(&(PauseKind::Account, account.to_owned()), now_ms());
                 }
             }
-            for account in self.accounts.due(now_ms()) {
+            for (_, account) in self.pauses.due(now_ms()) {
                 let Some(profile) = self.claude_profiles().remove(account.as_str()) else { continue };
                 tokio::select! {
                     () = stopped.cancelled() => return,
@@ -113,15 +154,16 @@ impl Agent {
     }
 
     async fn probe_account(&self, account: &str, profile: &Profile) {
+        let paused = (PauseKind::Account, account.to_owned());
         match probe(profile, &self.settings.profiles.dir, self.home.root()).await {
             Ok(()) => {
-                if self.accounts.lift(account) {
+                if self.pauses.lift(&paused) {
                     tracing::info!(account, "the account works again");
                     self.state_changed.notify_waiters();
                 }
             }
             Err((cause, message)) => {
-                let known = self.accounts.on(now_ms()).get(account).map(|pause| pause.cause);
+                let known = self.pauses.on(now_ms()).get(&paused).map(|pause| pause.cause);
                 if let Some(cause) = cause.or(known) {
                     self.refused(profile, cause, &message);
                 }
@@ -143,20 +185,32 @@ fn blame_model(completion: &mut Completion) {
 }
 
 /// For people: what is paused, why, until when, and what to do.
-pub(super) fn told(what: &str, pause: &Pause) -> String {
-    let at =
-        |ms: Ms| jiff::Timestamp::from_millisecond(ms).map_or_else(|_| ms.to_string(), |at| at.strftime("%Y-%m-%d %H:%M UTC").to_string());
-    let (until, message) = (at(pause.until), pause.message.trim());
+fn told((kind, name): &Paused, pause: &Pause) -> String {
+    let until = jiff::Timestamp::from_millisecond(pause.until);
+    let until = until.map_or_else(|_| pause.until.to_string(), |until| until.strftime("%Y-%m-%d %H:%M:%S UTC").to_string());
+    let message = pause.message.trim();
     let message = if message.is_empty() { String::new() } else { format!(" ({message})") };
+    let what = format!("the {kind} {name}");
     match pause.cause {
-        Cause::Quota => format!("{what} is out of quota until {until}{message}; nothing needs to be done"),
-        Cause::Credentials => format!(
+        PauseCause::Quota => format!("{what} is out of quota until {until}{message}; nothing needs to be done"),
+        PauseCause::Credentials => format!(
             "{what} was refused{message}: sign in with claude as the user of the agent, then nothing else is needed; with a key of the API, \
              correct it and restart the agent. Tried again at {until}"
         ),
-        Cause::Billing => format!("{what} has no credit{message}: top it up, then nothing else is needed. Tried again at {until}"),
-        Cause::Start => {
+        PauseCause::Billing => format!("{what} has no credit{message}: top it up, then nothing else is needed. Tried again at {until}"),
+        PauseCause::Start => {
             format!("runs of {what} end before they begin{message}: correct the profile, and restart the agent. Tried again at {until}")
         }
+        PauseCause::Disk => {
+            format!("{what} can't write to its directory{message}: check that its disk has room and works. Tried again at {until}")
+        }
     }
+}
+
+/// The server refuses longer messages.
+fn cut_chars(mut message: String) -> String {
+    if let Some((at, _)) = message.char_indices().nth(limits::PAUSE_MESSAGE_CHARS) {
+        message.truncate(at);
+    }
+    message.replace('\0', "\u{fffd}")
 }

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use serde::de::IgnoredAny;
 use tokio_util::sync::CancellationToken;
 
-use super::pause::Cause;
 use super::report::{self, Backoff};
 use super::verdict::Verdict;
 use super::{Agent, machine};
@@ -78,6 +77,7 @@ impl Agent {
             os_info: Some(machine::os_info().into()),
             dispatch: Some(if self.is_push_only() { DispatchMode::Push } else { DispatchMode::Manual }),
             instance: Some(Id(self.instance)),
+            pauses: self.told_pauses(),
             ..NewWorker::default()
         };
         self.client.post::<IgnoredAny>("api/runtime/workers", &registration).await.map(drop)
@@ -101,24 +101,19 @@ impl Agent {
         }
     }
 
-    /// Whether the agent's directory could not be written a moment ago.
-    pub(super) fn is_disk_paused(&self) -> bool {
-        self.disk_paused_until.load(Ordering::Relaxed) > now_ms()
-    }
-
     /// A pause of an account or of a profile closes its slugs. If no slug is left, or the agent serves all slugs, it closes the worker.
     pub(super) fn offer(&self) -> Offer {
         let agents = self.settings.profiles.slugs();
-        if self.draining.load(Ordering::Relaxed) || self.is_disk_paused() {
+        if self.draining.load(Ordering::Relaxed) {
             return Offer { status: WorkerStatus::Syncing, agents };
         }
         let open = agents.as_ref().map(|slugs| slugs.iter().filter(|slug| !self.is_closed_for(slug)).cloned().collect::<Vec<_>>());
         if let Some(open) = open.filter(|open| !open.is_empty()) {
             return Offer { status: WorkerStatus::Online, agents: Some(open) };
         }
-        let causes: Vec<Cause> = self.pauses().into_values().map(|pause| pause.cause).collect();
-        let status = match causes.iter().all(|cause| *cause == Cause::Quota) {
-            _ if causes.is_empty() => WorkerStatus::Online,
+        let pauses = self.pauses_now();
+        let status = match pauses.iter().all(|(_, pause)| pause.cause.is_passing()) {
+            _ if pauses.is_empty() => WorkerStatus::Online,
             true => WorkerStatus::Syncing,
             false => WorkerStatus::Error,
         };
@@ -155,8 +150,7 @@ impl Agent {
                 }
             }
             let now = now_ms();
-            let next = [self.accounts.next(now), self.paused_profiles.next(now)].into_iter().flatten().min();
-            let reopens = next.and_then(|next| u64::try_from(next - now).ok()).map_or(REPORT_EVERY, Duration::from_millis);
+            let reopens = self.pauses.next(now).and_then(|next| u64::try_from(next - now).ok()).map_or(REPORT_EVERY, Duration::from_millis);
             wait = wait.min(reopens);
             tokio::select! {
                 () = stopped.cancelled() => return,

@@ -35,8 +35,6 @@ const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
 /// The time limit of a heartbeat, however short the TTL is.
 const SHORTEST_LIMIT: Duration = Duration::from_secs(2);
 const CHECK_EVERY: Duration = Duration::from_millis(100);
-/// How long the agent takes no new tasks after a disk failure.
-const DISK_PAUSE_MS: Ms = 60_000;
 /// How long the completion of a run waits for its last events to be sent.
 const EVENTS_FIRST: Duration = Duration::from_secs(3);
 
@@ -161,8 +159,7 @@ impl Agent {
         let record = Record { lease, taken_at: now_ms(), task, process: None, starts: 0 };
         if let Err(error) = dir.create(&record) {
             tracing::error!(task = %record.task.id, lease = %record.lease.id, %error, "a task could not be stored on disk; it is handed back, and no others are taken for a while");
-            self.disk_paused_until.store(now_ms() + DISK_PAUSE_MS, Ordering::Relaxed);
-            self.state_changed.notify_waiters();
+            self.pause_for_disk(&error.to_string());
             self.forget(lease.id);
             self.report(record.task.id, lease.id, Verdict::Release { reason: format!("the worker's disk: {error}") });
             return false;

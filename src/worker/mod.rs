@@ -45,7 +45,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -126,8 +126,7 @@ pub(crate) struct Agent {
     instance: Uuid,
     /// Why it must take no more tasks: another agent has its name.
     replaced: watch::Sender<Option<String>>,
-    accounts: Pauses,
-    paused_profiles: Pauses,
+    pauses: Pauses,
     runs: Mutex<BTreeMap<Uuid, HeldLease>>,
     /// Notified when something changes that decides whether the agent takes new tasks.
     state_changed: Notify,
@@ -135,8 +134,6 @@ pub(crate) struct Agent {
     renew_now: Notify,
     /// Notified when a lease was renewed, has ended or was removed from `runs`.
     changed: Notify,
-    /// After a disk failure, the agent takes no new tasks until this time.
-    disk_paused_until: AtomicI64,
     /// The agent is stopping.
     draining: AtomicBool,
     /// Since when the server asks the agent to drain.
@@ -226,7 +223,7 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
         };
         client = Client::new(&settings.server, key.as_ref(), &settings.tls).map_err(|error| error.to_string())?;
     }
-    let accounts = Pauses::load(Some(home.accounts_path()));
+    let pauses = Pauses::load(home.accounts_path());
     let cgroups = cgroups(&settings.profiles)?;
     let (instance, is_known) = home.instance()?;
     let agent = Arc::new(Agent {
@@ -237,13 +234,11 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
         name,
         instance,
         replaced: watch::Sender::new(None),
-        accounts,
-        paused_profiles: Pauses::load(None),
+        pauses,
         runs: Mutex::default(),
         state_changed: Notify::new(),
         renew_now: Notify::new(),
         changed: Notify::new(),
-        disk_paused_until: AtomicI64::new(0),
         draining: AtomicBool::new(false),
         drained_since: Mutex::default(),
         restart: CancellationToken::new(),

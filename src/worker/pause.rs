@@ -1,4 +1,4 @@
-//! Accounts and profiles that take no tasks for a while, and why.
+//! What takes no tasks for a while, and why: accounts, profiles, or the whole agent.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::home::{read_json, write_json_durably};
 use super::stream::cut;
 use bloom_core::Ms;
+use bloom_core::pause::{PauseCause, PauseKind};
 
 /// The maximum pause for a quota: the longest quotas are weekly.
 const MAX_QUOTA_MS: Ms = 8 * 24 * 3600 * 1000;
@@ -18,23 +19,9 @@ const LONGEST_MS: Ms = 30 * 60 * 1000;
 /// Texts of failures are shown with the worker.
 const MAX_MESSAGE: usize = 300;
 
-/// Why an account or a profile is paused.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Cause {
-    /// The account is out of quota until a known time.
-    Quota,
-    /// The API refused the credentials of the account.
-    Credentials,
-    /// The account has to be paid for.
-    Billing,
-    /// Runs of the profile end before their session begins.
-    Start,
-}
-
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Pause {
-    pub cause: Cause,
+    pub cause: PauseCause,
     pub since: Ms,
     /// When the pause ends, or when a probe is made.
     pub until: Ms,
@@ -52,42 +39,48 @@ impl Pause {
     }
 }
 
-/// The pauses of all accounts, or of all profiles, by name.
+/// What is paused: its kind and its name.
+pub type Paused = (PauseKind, String);
+
 #[derive(Debug)]
 pub struct Pauses {
-    /// Where pauses for a quota are stored. The others are not: a restarted agent tries again.
-    path: Option<PathBuf>,
-    all: Mutex<BTreeMap<String, Pause>>,
+    /// Where pauses for a quota are stored, by account. The others are not: a restarted agent tries again.
+    path: PathBuf,
+    all: Mutex<BTreeMap<Paused, Pause>>,
 }
 
 impl Pauses {
-    pub fn load(path: Option<PathBuf>) -> Self {
-        let all = path.as_ref().and_then(|path| read_json(path)).unwrap_or_default();
+    pub fn load(path: PathBuf) -> Self {
+        let stored: BTreeMap<String, Pause> = read_json(&path).unwrap_or_default();
+        let all = stored.into_iter().map(|(account, pause)| ((PauseKind::Account, account), pause)).collect();
         Self { path, all: Mutex::new(all) }
     }
 
-    /// Pauses an account until its quota is renewed. A shorter pause does not shorten a longer one.
-    pub fn quota(&self, name: &str, until: Ms, message: &str, now: Ms) {
+    /// Pauses until this time. A shorter pause does not shorten a longer one.
+    pub fn until(&self, paused: &Paused, cause: PauseCause, until: Ms, message: &str, now: Ms) {
         let until = until.clamp(now, now + MAX_QUOTA_MS);
         let mut all = self.all.lock();
-        let known = all.get(name).filter(|known| known.is_on(now));
+        let known = all.get(paused).filter(|known| known.is_on(now));
         if known.is_some_and(|known| known.is_probed || known.until >= until) {
             return;
         }
         let since = known.map_or(now, |known| known.since);
         let message = cut(message, MAX_MESSAGE).to_owned();
-        all.insert(name.to_owned(), Pause { cause: Cause::Quota, since, until, is_probed: false, before: 0, message });
-        let Some(path) = &self.path else { return };
-        let kept: BTreeMap<_, _> = all.iter().filter(|(_, pause)| pause.cause == Cause::Quota && pause.is_on(now)).collect();
-        if let Err(error) = write_json_durably(path, &kept) {
+        all.insert(paused.clone(), Pause { cause, since, until, is_probed: false, before: 0, message });
+        if cause != PauseCause::Quota {
+            return;
+        }
+        let kept = all.iter().filter(|(_, pause)| pause.cause == cause && pause.is_on(now));
+        let kept: BTreeMap<&str, &Pause> = kept.map(|((_, account), pause)| (account.as_str(), pause)).collect();
+        if let Err(error) = write_json_durably(&self.path, &kept) {
             tracing::warn!(%error, "the pause of an account could not be stored; the agent will not know it after a restart");
         }
     }
 
     /// Pauses after a failure: each time longer, until a success lifts the pause. With `is_probed`, only that ends it.
-    pub fn failed(&self, name: &str, cause: Cause, is_probed: bool, message: &str, now: Ms) -> Pause {
+    pub fn failed(&self, paused: &Paused, cause: PauseCause, is_probed: bool, message: &str, now: Ms) -> Pause {
         let mut all = self.all.lock();
-        let known = all.get(name).filter(|known| known.cause == cause);
+        let known = all.get(paused).filter(|known| known.cause == cause);
         // A run that began before the pause, and fails in it, is no further try.
         let (before, until) = match known {
             Some(known) if known.until > now => (known.before, known.until),
@@ -96,34 +89,34 @@ impl Pauses {
         };
         let since = known.map_or(now, |known| known.since);
         let pause = Pause { cause, since, until, is_probed, before, message: cut(message, MAX_MESSAGE).to_owned() };
-        all.insert(name.to_owned(), pause.clone());
+        all.insert(paused.clone(), pause.clone());
         pause
     }
 
     /// Ends the pause, if there is one, and says so.
-    pub fn lift(&self, name: &str) -> bool {
-        self.all.lock().remove(name).is_some()
+    pub fn lift(&self, paused: &Paused) -> bool {
+        self.all.lock().remove(paused).is_some()
     }
 
     /// Has a probe made at once.
-    pub fn hurry(&self, name: &str, now: Ms) {
-        if let Some(pause) = self.all.lock().get_mut(name).filter(|pause| pause.is_probed) {
+    pub fn hurry(&self, paused: &Paused, now: Ms) {
+        if let Some(pause) = self.all.lock().get_mut(paused).filter(|pause| pause.is_probed) {
             pause.until = pause.until.min(now);
         }
     }
 
-    pub fn is_paused(&self, name: &str, now: Ms) -> bool {
-        self.all.lock().get(name).is_some_and(|pause| pause.is_on(now))
+    pub fn is_paused(&self, paused: &Paused, now: Ms) -> bool {
+        self.all.lock().get(paused).is_some_and(|pause| pause.is_on(now))
     }
 
-    /// The pauses that are on, by name.
-    pub fn on(&self, now: Ms) -> BTreeMap<String, Pause> {
-        self.all.lock().iter().filter(|(_, pause)| pause.is_on(now)).map(|(name, pause)| (name.clone(), pause.clone())).collect()
+    /// The pauses that are on.
+    pub fn on(&self, now: Ms) -> BTreeMap<Paused, Pause> {
+        self.all.lock().iter().filter(|(_, pause)| pause.is_on(now)).map(|(paused, pause)| (paused.clone(), pause.clone())).collect()
     }
 
     /// Those for which a probe is due.
-    pub fn due(&self, now: Ms) -> Vec<String> {
-        self.all.lock().iter().filter(|(_, pause)| pause.is_probed && pause.until <= now).map(|(name, _)| name.clone()).collect()
+    pub fn due(&self, now: Ms) -> Vec<Paused> {
+        self.all.lock().iter().filter(|(_, pause)| pause.is_probed && pause.until <= now).map(|(paused, _)| paused.clone()).collect()
     }
 
     /// The next time at which a pause ends or a probe is due.
@@ -140,47 +133,56 @@ fn length(before: u32) -> Ms {
 mod tests {
     use super::*;
 
+    fn account(name: &str) -> Paused {
+        (PauseKind::Account, name.to_owned())
+    }
+
+    fn load() -> Pauses {
+        Pauses::load("/nonexistent/accounts.json".into())
+    }
+
     #[test]
     fn a_quota_outlives_the_process_and_ends_by_itself() {
         let dir = tempfile::tempdir().unwrap();
-        let accounts = || Pauses::load(Some(dir.path().join("accounts.json")));
-        accounts().quota("default", 5_000, "weekly limit", 1_000);
+        let accounts = || Pauses::load(dir.path().join("accounts.json"));
+        let default = account("default");
+        accounts().until(&default, PauseCause::Quota, 5_000, "weekly limit", 1_000);
         let later = accounts();
-        let until = |now| later.on(now).get("default").map(|pause| pause.until);
+        let until = |now| later.on(now).get(&default).map(|pause| pause.until);
         assert_eq!((until(4_999), until(5_000)), (Some(5_000), None));
-        later.quota("default", 3_000, "", 2_000);
-        assert!(later.is_paused("default", 4_000), "a shorter pause does not shorten it");
-        later.failed("default", Cause::Credentials, true, "401", 9_000);
-        assert!(!accounts().is_paused("default", 9_000), "a restarted agent tries the account again");
+        later.until(&default, PauseCause::Quota, 3_000, "", 2_000);
+        assert!(later.is_paused(&default, 4_000), "a shorter pause does not shorten it");
+        later.failed(&default, PauseCause::Credentials, true, "401", 9_000);
+        assert!(!accounts().is_paused(&default, 9_000), "a restarted agent tries the account again");
     }
 
     #[test]
     fn pauses_after_failures_get_longer_and_a_success_ends_them() {
-        let profiles = Pauses::load(None);
-        let fail = |now| profiles.failed("coder", Cause::Start, false, "no such option", now).until - now;
+        let (profiles, coder) = (load(), (PauseKind::Profile, "coder".to_owned()));
+        let fail = |now| profiles.failed(&coder, PauseCause::Start, false, "no such option", now).until - now;
         assert_eq!(fail(0), 15_000);
         assert_eq!(fail(5_000), 10_000, "a run that had begun before is no further try");
-        assert!(!profiles.is_paused("coder", 15_000));
+        assert!(!profiles.is_paused(&coder, 15_000));
         assert_eq!([fail(15_000), fail(45_000), fail(10_000_000)], [30_000, 60_000, 120_000]);
-        assert_eq!(profiles.on(10_000_000)["coder"].since, 0);
+        assert_eq!(profiles.on(10_000_000)[&coder].since, 0);
         for minutes in 1..100 {
             assert!(fail(10_000_000 + minutes * 60 * 60_000) <= LONGEST_MS);
         }
-        assert!(profiles.lift("coder") && !profiles.lift("coder"));
+        assert!(profiles.lift(&coder) && !profiles.lift(&coder));
         assert_eq!(fail(0), 15_000);
     }
 
     #[test]
     fn what_needs_a_probe_stays_paused_until_it_succeeds() {
-        let accounts = Pauses::load(None);
-        accounts.failed("a", Cause::Billing, true, "no credit", 0);
-        assert_eq!((accounts.due(14_999), accounts.due(15_000)), (vec![], vec!["a".to_owned()]));
-        assert!(accounts.is_paused("a", 1_000_000));
-        accounts.failed("a", Cause::Billing, true, "no credit", 15_000);
+        let (accounts, a) = (load(), account("a"));
+        accounts.failed(&a, PauseCause::Billing, true, "no credit", 0);
+        assert_eq!((accounts.due(14_999), accounts.due(15_000)), (vec![], vec![a.clone()]));
+        assert!(accounts.is_paused(&a, 1_000_000));
+        accounts.failed(&a, PauseCause::Billing, true, "no credit", 15_000);
         assert_eq!((accounts.due(44_999).len(), accounts.next(15_000)), (0, Some(45_000)));
-        accounts.hurry("a", 20_000);
+        accounts.hurry(&a, 20_000);
         assert_eq!(accounts.due(20_000).len(), 1);
-        accounts.quota("a", 90_000, "", 20_000);
-        assert_eq!(accounts.on(20_000)["a"].cause, Cause::Billing);
+        accounts.until(&a, PauseCause::Quota, 90_000, "", 20_000);
+        assert_eq!(accounts.on(20_000)[&a].cause, PauseCause::Billing);
     }
 }

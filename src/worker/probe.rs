@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime};
 use tokio::process::Command;
 
 use super::command;
-use super::pause::Cause;
 use super::profile::{Profile, find_program};
 use super::stream::Reading;
 use super::verdict::error_of;
+use bloom_core::pause::PauseCause;
 use bloom_core::task::Reason;
 
 const LIMIT: Duration = Duration::from_secs(90);
@@ -28,7 +28,7 @@ const ARGS: [&str; 9] = [
 
 /// # Errors
 /// The API refuses the account of this profile, or does not answer: `None`.
-pub async fn probe(profile: &Profile, profiles_dir: &Path, dir: &Path) -> Result<(), (Option<Cause>, String)> {
+pub async fn probe(profile: &Profile, profiles_dir: &Path, dir: &Path) -> Result<(), (Option<PauseCause>, String)> {
     // A task says more than a probe about everything but the account.
     let Some(program) = find_program(&profile.program(), profiles_dir) else { return Ok(()) };
     let mut call = Command::new(program);
@@ -38,20 +38,18 @@ pub async fn probe(profile: &Profile, profiles_dir: &Path, dir: &Path) -> Result
     let mut reading = Reading::new(false);
     String::from_utf8_lossy(&ended.stdout).lines().for_each(|line| reading.line(line, &mut Vec::new()));
     let Some((reason, text)) = error_of(&reading) else { return Ok(()) };
-    match Cause::of(reason) {
+    match cause_of(reason) {
         Some(cause) => Err((Some(cause), text.to_owned())),
         None => Ok(()),
     }
 }
 
-impl Cause {
-    /// Of a failure that is the account's.
-    pub fn of(reason: Reason) -> Option<Self> {
-        match reason {
-            Reason::Auth => Some(Self::Credentials),
-            Reason::Billing => Some(Self::Billing),
-            _ => None,
-        }
+/// What a failure says about the account.
+pub fn cause_of(reason: Reason) -> Option<PauseCause> {
+    match reason {
+        Reason::Auth => Some(PauseCause::Credentials),
+        Reason::Billing => Some(PauseCause::Billing),
+        _ => None,
     }
 }
 

@@ -16,6 +16,7 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
                 format!("wait for a free slot, add workers, or let it go first: bloom-runtime task edit {id} --priority 9")
             }
             Word::Known(WaitingReason::Cordoned) => "put a worker back into service: bloom-runtime worker uncordon NAME".into(),
+            Word::Known(WaitingReason::WorkerPaused) => "do what the message says, or start an agent with another account".into(),
             Word::Known(WaitingReason::Suspended) => format!("to let it run: bloom-runtime task resume {id}"),
             Word::Known(WaitingReason::NotBefore) => format!("to run it at once: bloom-runtime task edit {id} --not-before now"),
             Word::Known(WaitingReason::DependsOn) => "see its dependencies below; it is cancelled if one of them does not complete".into(),
@@ -52,6 +53,8 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
                 Some(Word::Known(Reason::BudgetExceeded)) => format!("submit it again with a higher --budget, or: {again}"),
                 Some(Word::Known(Reason::RateLimited | Reason::Overloaded)) => format!("when the provider has room again: {again}"),
                 Some(Word::Known(Reason::Auth)) => format!("check the credentials of the agent on the worker, then: {again}"),
+                Some(Word::Known(Reason::Billing)) => format!("top up the account of the agent, then: {again}"),
+                Some(Word::Known(Reason::ModelUnavailable)) => "submit it again with another --model, or without one".into(),
                 Some(Word::Known(Reason::SpawnFailed)) => format!("check the agent's profile and its program on the worker, then: {again}"),
                 Some(Word::Known(Reason::WorkerLost)) => format!("check the worker and its connection, then: {again}"),
                 Some(Word::Known(Reason::DependencyFailed)) => format!("see its dependencies below; retry them first, then: {again}"),

@@ -51,7 +51,9 @@ fn way(worker: &Worker) -> String {
 fn of(worker: &Worker) -> Vec<(&'static str, String)> {
     let now = when::now();
     let capabilities = &worker.capabilities;
-    let advice = match (worker.draining || worker.cordoned, worker.status == WorkerStatus::Online) {
+    let paused =
+        worker.pauses.iter().map(|pause| format!("{} (since {})", pause.message, time_text(pause.since))).collect::<Vec<_>>().join("; ");
+    let advice = match (worker.draining || worker.cordoned, worker.status == WorkerStatus::Online || !paused.is_empty()) {
         (true, _) => format!("it gets no new tasks; put it back into service: bloom-runtime worker uncordon {}", worker.id),
         (false, false) => "it gets no tasks: see the log of its agent, and whether the agent reaches this server".into(),
         (false, true) => String::new(),
@@ -67,6 +69,7 @@ fn of(worker: &Worker) -> Vec<(&'static str, String)> {
     vec![
         ("Worker", worker.id.to_string()),
         ("Status", columns::status_of_worker(worker, now)),
+        ("Paused", paused),
         ("What to do", advice),
         ("Slots", format!("{} of {} in use", worker.active_leases, capabilities.max_concurrency)),
         ("Agents", capabilities.agents.as_ref().map_or_else(|| "all".to_owned(), |agents| agents.join(", "))),

@@ -53,10 +53,15 @@ pub struct Fleet {
     removed: BTreeSet<(u64, WorkerId)>,
 }
 
-/// Why no worker takes a ready task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why no worker takes a ready task. Of several workers, the last of these reasons counts, because it is the nearest to an end.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shortage {
     NoWorker,
+    /// Only paused workers serve it. This is one of them, and what its agent says about the pause.
+    Paused {
+        worker: WorkerId,
+        message: String,
+    },
     Cordoned,
     NoCapacity,
 }
@@ -213,16 +218,15 @@ impl Fleet {
     pub fn shortage(&self, agent_slug: &str, namespace: Option<&str>) -> Option<Shortage> {
         let mut shortage = Shortage::NoWorker;
         let serving = |worker: &Worker| worker.is_online() && worker.capabilities.serves(agent_slug, namespace);
-        for (worker, entry) in self.known().filter(|(worker, _)| serving(worker)) {
-            if worker.cordoned || worker.draining {
-                if shortage == Shortage::NoWorker {
-                    shortage = Shortage::Cordoned;
-                }
-            } else if entry.free(worker) > 0 {
-                return None;
-            } else {
-                shortage = Shortage::NoCapacity;
-            }
+        for (worker, entry) in self.known() {
+            let here = match worker.pause_of(agent_slug, namespace) {
+                Some(pause) => Shortage::Paused { worker: worker.id.clone(), message: pause.message.clone() },
+                None if !serving(worker) => continue,
+                None if worker.cordoned || worker.draining => Shortage::Cordoned,
+                None if entry.free(worker) > 0 => return None,
+                None => Shortage::NoCapacity,
+            };
+            shortage = shortage.max(here);
         }
         Some(shortage)
     }

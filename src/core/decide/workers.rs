@@ -99,6 +99,7 @@ fn with_change(mut worker: Worker, change: &WorkerChange) -> Worker {
     keep(&mut worker.dispatch, &change.dispatch);
     keep(&mut worker.obs_count, &change.obs_count);
     keep(&mut worker.db_sha, &change.db_sha);
+    keep(&mut worker.pauses, &change.pauses);
     keep(&mut worker.capabilities.agents, &change.agents);
     if change.namespaces.is_some() {
         worker.capabilities.namespaces.clone_from(&change.namespaces);

@@ -1,0 +1,54 @@
+//! Pauses: why a worker takes no tasks, or none of some agents, although it is there.
+
+use serde::{Deserialize, Serialize};
+
+use super::Ms;
+use super::words::words;
+
+words! {
+    /// What of a worker is paused.
+    PauseKind { Account = "account", Profile = "profile", Worker = "worker" }
+}
+words! {
+    /// Why it is paused.
+    PauseCause {
+        /// The account is out of quota until a known time.
+        Quota = "quota",
+        /// The provider refused the credentials of the account.
+        Credentials = "credentials",
+        /// The account has no credit.
+        Billing = "billing",
+        /// Runs of the profile end before they begin.
+        Start = "start",
+        /// The worker can't write to its disk.
+        Disk = "disk",
+    }
+}
+
+impl PauseCause {
+    /// Whether it ends by itself, without a person who does something.
+    pub fn is_passing(self) -> bool {
+        matches!(self, Self::Quota | Self::Disk)
+    }
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Pause {
+    pub kind: PauseKind,
+    /// The name of the account, the profile or the worker.
+    pub name: String,
+    pub cause: PauseCause,
+    pub since: Ms,
+    /// When it ends, or when the worker tries again.
+    pub until: Ms,
+    /// For people: what is paused, why, and what to do.
+    pub message: String,
+    /// The agent slugs whose tasks are not taken; `None` = all.
+    pub agents: Option<Vec<String>>,
+}
+
+impl Pause {
+    pub fn concerns(&self, agent_slug: &str) -> bool {
+        self.agents.as_ref().is_none_or(|slugs| slugs.iter().any(|slug| slug == agent_slug))
+    }
+}
