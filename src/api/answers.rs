@@ -13,10 +13,10 @@ use uuid::Uuid;
 
 use super::error::AnyCode;
 use super::json::readable;
-use super::pauses::Pause;
 use super::results::{Artifact, TaskResult};
 use super::tasks::{Task, Usage};
-use super::words::{AnyAction, AnyDispatchMode, AnyEntityType, AnyEventKind, AnyLeaseStatus, AnyWorkerStatus};
+use super::words::{AnyAction, AnyEntityType, AnyEventKind, AnyLeaseStatus};
+use super::workers::Worker;
 use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
 use bloom_core::event::TaskEvent;
@@ -81,111 +81,6 @@ impl<'a> Lease<'a> {
             usage: None,
             traceparent: None,
         })
-    }
-}
-
-/// A machine that runs tasks.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct Worker<'a> {
-    /// The name of the worker.
-    pub id: Cow<'a, str>,
-    /// The same as `id`.
-    pub node_id: Cow<'a, str>,
-    /// The URL at which its agent listens for pushed tasks; empty = it does not.
-    pub url: Cow<'a, str>,
-    /// Whether it is there, and takes tasks.
-    pub status: AnyWorkerStatus,
-    /// What it can do.
-    pub capabilities: Capabilities<'a>,
-    /// When it was last seen.
-    pub last_heartbeat: Ms,
-    /// Its addresses.
-    pub ip_addrs: Cow<'a, [String]>,
-    /// Number of observations, as the control plane lists it.
-    pub obs_count: i64,
-    /// Digest of the memory database, as the control plane lists it.
-    pub db_sha: Cow<'a, str>,
-    /// When it was registered.
-    pub registered_at: Ms,
-    /// Number of tasks that it holds now.
-    pub active_leases: i64,
-    /// The version of its agent.
-    pub agent_version: Cow<'a, str>,
-    /// Its operating system.
-    pub os_info: Cow<'a, str>,
-    /// How its agent was installed.
-    pub install_method: Cow<'a, str>,
-    /// How it gets tasks if it does not claim them.
-    pub dispatch: AnyDispatchMode,
-    /// Whether it gets no new tasks.
-    #[serde(default)]
-    #[schema(required)]
-    pub cordoned: bool,
-    /// Whether it gets no new tasks, and must finish or hand back those that it has.
-    pub draining: bool,
-    /// The agent that works under its name; absent if it does not tell.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub instance: Option<Uuid>,
-    /// Since when that agent has the name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub instance_since: Option<Ms>,
-    /// Why it takes no tasks, or none of some agents, although it is there; absent if nothing is paused.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub pauses: Vec<Pause<'a>>,
-}
-
-/// What a worker can do.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct Capabilities<'a> {
-    /// Whether it can run the Claude CLI.
-    pub claude_cli: bool,
-    /// Number of slots: how many tasks it can run at a time.
-    pub max_concurrency: i64,
-    /// Names of what is special about it.
-    pub labels: Cow<'a, [String]>,
-    /// The agents (slugs) that it serves; absent = all.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub agents: Option<Cow<'a, [String]>>,
-    /// The Kubernetes namespaces whose LLMTasks it serves, and no other tasks; absent = all tasks, also those of no namespace.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub namespaces: Option<Cow<'a, [String]>>,
-}
-
-impl<'a> Worker<'a> {
-    pub fn new(worker: &'a bloom_core::worker::Worker, active_leases: i64) -> Self {
-        let capabilities = &worker.capabilities;
-        Self {
-            id: (&worker.id).into(),
-            node_id: (&worker.id).into(),
-            url: (&worker.url).into(),
-            status: worker.shown_status().into(),
-            capabilities: Capabilities {
-                claude_cli: capabilities.claude_cli,
-                max_concurrency: capabilities.max_concurrency,
-                labels: (&capabilities.labels).into(),
-                agents: capabilities.agents.as_deref().map(Cow::from),
-                namespaces: capabilities.namespaces.as_deref().map(Cow::from),
-            },
-            last_heartbeat: worker.last_seen,
-            ip_addrs: (&worker.ip_addrs).into(),
-            obs_count: worker.obs_count,
-            db_sha: (&worker.db_sha).into(),
-            registered_at: worker.registered_at,
-            active_leases,
-            agent_version: (&worker.agent_version).into(),
-            os_info: (&worker.os_info).into(),
-            install_method: (&worker.install_method).into(),
-            dispatch: worker.dispatch.into(),
-            cordoned: worker.cordoned,
-            draining: worker.draining,
-            instance: worker.instance.map(|agent| agent.id),
-            instance_since: worker.instance.map(|agent| agent.since),
-            pauses: worker.pauses.iter().map(Pause::new).collect(),
-        }
     }
 }
 

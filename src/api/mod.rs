@@ -16,7 +16,6 @@ pub mod keys;
 pub mod kubernetes;
 pub mod lists;
 pub mod namespaces;
-pub mod pauses;
 pub mod problem_texts;
 pub mod queues;
 pub mod reports;
@@ -26,6 +25,7 @@ pub mod tasks;
 pub mod values;
 pub mod wire;
 pub mod words;
+pub mod workers;
 
 #[cfg(test)]
 mod tests;

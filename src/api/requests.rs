@@ -2,9 +2,9 @@
 
 use super::json::Json;
 use super::namespaces::Namespace;
-use super::pauses::NewPause;
 use super::values::{HeaderText, HttpUrl, Id, Int, List, MAX_SAFE, Moment, Name, ShortName, Text, WorkerName};
 use super::wire::body;
+use super::workers::NewPause;
 use bloom_core::audit::Actor;
 use bloom_core::command::{NewEvent, WorkerChange};
 use bloom_core::event::EventKind;

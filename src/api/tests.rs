@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::agents::{AgentHealth, Dispatched, NotDispatched, OrderDone, PushedTask};
 use crate::answers::{
     Audit, BulkResult, Claimed, Completed, CompletionResult, Completions, Event, Gone, Lease, Leased, Recorded, Removed, Renewed,
-    RenewedLeases, Worker, WorkerWithLeases,
+    RenewedLeases, WorkerWithLeases,
 };
 use crate::complete::{Completion, NewCompletions, WorkerCompletion};
 use crate::error::ErrorText;
@@ -18,6 +18,7 @@ use crate::requests::{EventBody, NewEvents, NewWorker};
 use crate::results::{Artifact, TaskResult};
 use crate::tasks::{CreatedTasks, Task};
 use crate::values::{Id, Int, List};
+use crate::workers::Worker;
 use bloom_core::event::EventKind;
 use bloom_core::task::{Outcome, Session};
 

@@ -6,12 +6,13 @@ use super::ids::short;
 use super::table::{Column, Kind};
 use super::term;
 use super::when::{span_text, time_text};
-use bloom_api::answers::{Audit, Lease, Worker};
+use bloom_api::answers::{Audit, Lease};
 use bloom_api::keys::Key;
 use bloom_api::queues::Queue;
 use bloom_api::reports::{Stats, UsageRow};
 use bloom_api::tasks::{Failure, Task};
 use bloom_api::words::Word;
+use bloom_api::workers::Worker;
 use bloom_core::Ms;
 use bloom_core::task::{LeaseStatus, Status};
 

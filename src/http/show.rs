@@ -7,9 +7,10 @@ use axum::extract::{FromRequestParts, RawQuery};
 use axum::http::request::Parts;
 
 use super::error::Error;
-use bloom_api::answers::{Directives, Lease, Worker};
+use bloom_api::answers::{Directives, Lease};
 use bloom_api::lists::Params;
 use bloom_api::tasks::{Task, Usage, Waiting};
+use bloom_api::workers::Worker;
 use bloom_core::task::{TaskSpec, TaskState};
 use bloom_core::worker;
 use bloom_engine::Engine;

@@ -300,7 +300,19 @@ impl Run<'_> {
             stop = stop.or(Some(Stop::Unstored));
         }
         self.record_phase("ended", json!({"exit": left.exit, "duration_ms": duration_ms}));
-        (reading, End { stop, exit: left.exit, stderr, duration_ms, not_started: left.not_started, out_of_memory: left.out_of_memory })
+        let tells_session = profile.runner == Runner::Claude;
+        (
+            reading,
+            End {
+                tells_session,
+                stop,
+                exit: left.exit,
+                stderr,
+                duration_ms,
+                not_started: left.not_started,
+                out_of_memory: left.out_of_memory,
+            },
+        )
     }
 
     fn record_stop(&mut self, stop: Option<Stop>) {

@@ -38,6 +38,8 @@ pub enum Stop {
 /// What is known about the end of a run besides its stream.
 #[derive(Debug, Default)]
 pub struct End {
+    /// The program is one that tells its session before it does anything.
+    pub tells_session: bool,
     pub stop: Option<Stop>,
     /// `None` if the status is unknown, because the run's supervisor was killed or could not store it.
     pub exit: Option<String>,
@@ -172,7 +174,7 @@ fn outcome(task: &Task, reading: &Reading, end: &End, now: Ms) -> Result<(String
             let said = [reading.odd.trim(), end.stderr.trim()].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
             let message = format!("ended with status {exit} and without a result{}{said}", if said.is_empty() { "" } else { ": " });
             // A wrong option, or a broken installation: the next task would end like this one.
-            let has_begun = reading.is_plain() || reading.session_id.is_some() || reading.api_error.is_some();
+            let has_begun = !end.tells_session || reading.session_id.is_some() || reading.api_error.is_some();
             Err(Some(RunFailure::new(if has_begun { Reason::AgentError } else { Reason::SpawnFailed }, message)))
         }
     }
@@ -300,8 +302,9 @@ mod tests {
         assert_eq!((lie.status, lie.reason, lie.keep_attempt), (Outcome::Error, Some(Reason::Overloaded), true));
         let begun = json!({"type": "system", "subtype": "init", "session_id": "s"});
         assert_eq!(verdict("text", &[begun], exit("0")).reason, Some(Reason::AgentError), "a stream without a result");
-        let unbegun = verdict("text", &[], exit("1"));
+        let unbegun = verdict("text", &[], End { tells_session: true, ..exit("1") });
         assert_eq!((unbegun.reason, unbegun.keep_attempt), (Some(Reason::SpawnFailed), true));
+        assert_eq!(verdict("text", &[], exit("1")).reason, Some(Reason::AgentError), "a program that may have worked");
         assert_eq!(verdict("text", &[], End::default()).reason, Some(Reason::WorkerLost));
     }
 

@@ -8,8 +8,9 @@ use hyper::body::Bytes;
 use super::calls::{AGENTS, decode, encode};
 use super::client::Client;
 use super::{Bench, BenchError};
-use bloom_api::answers::{BulkResult, Worker};
+use bloom_api::answers::BulkResult;
 use bloom_api::bulk::{Bulk, Filter, Named};
+use bloom_api::workers::Worker;
 use bloom_core::task::Status;
 use bloom_core::worker::WorkerStatus;
 

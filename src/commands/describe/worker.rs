@@ -8,8 +8,9 @@ use super::super::when::time_text;
 use super::super::{columns, ids, term, when};
 use super::{ENTRIES, LEASES, OF_WORKER, attempts, document, facts, list, section};
 use crate::CommandError;
-use bloom_api::answers::{Audit, Lease, Worker, WorkerWithLeases};
+use bloom_api::answers::{Audit, Lease, WorkerWithLeases};
 use bloom_api::tasks::Task;
+use bloom_api::workers::Worker;
 use bloom_client::part;
 use bloom_core::worker::{DispatchMode, WorkerStatus};
 

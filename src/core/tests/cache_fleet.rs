@@ -6,6 +6,7 @@ use bloom_core::command::{CordonChange, Loss, WorkerChange};
 use bloom_core::ids::TaskId;
 use bloom_core::namespace::KubernetesObject;
 use bloom_core::op;
+use bloom_core::pause::{Pause, PauseCause, PauseKind};
 use bloom_core::task::{TaskSpec, TaskState};
 use bloom_core::worker::{Worker, WorkerStatus};
 use bloom_test_world::world::{World, registration, spec, world};
@@ -133,6 +134,10 @@ fn a_removal_is_a_fact_with_a_revision() {
     assert_eq!(cache.fleet.free("a"), 3, "the worker was registered again");
 }
 
+fn shortage_of(world: &World, agent: &str) -> Option<Shortage> {
+    cache_of(world).fleet.shortage(agent, None)
+}
+
 #[test]
 fn why_nobody_takes_a_task() {
     let mut world = world();
@@ -148,6 +153,25 @@ fn why_nobody_takes_a_task() {
         (shortage(Some("team")), shortage(Some("other")), shortage(None)),
         (None, Some(Shortage::NoWorker), Some(Shortage::NoWorker))
     );
+
+    let pause = Pause {
+        kind: PauseKind::Account,
+        name: "default".into(),
+        cause: PauseCause::Credentials,
+        since: 1,
+        until: 2,
+        message: "sign in".into(),
+        agents: Some(vec!["coder".into()]),
+    };
+    let paused =
+        WorkerChange { id: "paused".into(), agents: Some(Some(vec!["other".into()])), actor: Actor::Api, ..WorkerChange::default() };
+    world.ok(WorkerChange { pauses: Some(vec![pause.clone()]), ..paused.clone() });
+    let told = Shortage::Paused { worker: "paused".into(), message: "sign in".into() };
+    assert_eq!((shortage_of(&world, "coder"), shortage_of(&world, "other")), (Some(told), None));
+    world.ok(WorkerChange { pauses: Some(vec![Pause { agents: None, ..pause }]), ..paused.clone() });
+    assert!(matches!(shortage_of(&world, "other"), Some(Shortage::Paused { .. })), "all agents are paused");
+    world.ok(WorkerChange { pauses: Some(Vec::new()), ..paused });
+    assert_eq!(shortage_of(&world, "coder"), Some(Shortage::NoWorker));
 
     let mut world = world.worker("a", 1).worker("b", 1);
     assert_eq!(cache_of(&world).fleet.shortage("coder", None), None);

@@ -12,6 +12,11 @@ async fn status(server: &Server) -> Value {
     server.get("workers/box").await.json()["status"].clone()
 }
 
+/// What the server shows of the worker's only pause.
+async fn pause(server: &Server) -> Value {
+    server.get("workers/box").await.ok()["pauses"][0].clone()
+}
+
 async fn has_status(server: &Server, wanted: &str) {
     eventually(&format!("the worker is {wanted}"), || async { (status(server).await == json!(wanted)).then_some(()) }).await;
 }
@@ -38,12 +43,27 @@ fn tasks_wait_until_somebody_has_signed_in() {
             let now = task.now().await;
             assert_eq!((&now["status"], &now["attempts"]), (&json!("queued"), &json!(0)), "{now}");
         }
+        let told = pause(&server).await;
+        assert_eq!([&told["kind"], &told["name"], &told["cause"]], [&json!("account"), &json!("default"), &json!("credentials")], "{told}");
+        assert!(told["message"].as_str().unwrap().contains("): sign in with claude"), "{told}");
+        assert!(told["since"].as_i64() < told["until"].as_i64(), "{told}");
+        eventually("a waiting task says it", || async {
+            let waiting = tasks[0].now().await["waiting"].clone();
+            let message = waiting["message"].as_str().unwrap_or_default().to_owned();
+            (waiting["reason"] == json!("worker_paused") && message.contains("worker 'box': the account default was refused")).then_some(())
+        })
+        .await;
+        assert!(server.get("/metrics").await.expect(200).text.contains("bloom_worker_pauses{cause=\"credentials\"} 1"));
+        let shown = server.plan().command(&["worker", "list", "--server", server.base()]).output().unwrap();
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        assert!(shown.contains("error,credentials"), "{shown}");
         api.heal();
         sign_in(&agent);
         for task in &tasks {
             task.reaches("completed").await;
         }
         assert_eq!(status(&server).await, json!("online"));
+        assert_eq!(pause(&server).await, Value::Null);
         assert!(agent.log().contains("sign in with claude"), "{}", agent.log());
     });
 }
@@ -56,7 +76,7 @@ fn an_account_that_has_credit_again_goes_on_by_itself() {
         let agent = server.agent("box").claude(&api, "").start();
         let task = server.crew().task().prompt("SAY: hello").attempts(1).create().await;
         has_status(&server, "error").await;
-        assert_eq!(task.now().await["failure"]["reason"], json!("billing"));
+        eventually("the run is reported", || async { (task.now().await["failure"]["reason"] == json!("billing")).then_some(()) }).await;
         api.heal();
         task.reaches("completed").await;
         assert!(agent.log().contains("top it up"), "{}", agent.log());

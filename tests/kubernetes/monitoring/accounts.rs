@@ -10,13 +10,14 @@ use crate::support::{Database, Server, Task, janitor, json};
 /// Answers as the Claude CLI does, with what the prompt asks for.
 const CLI: &str = r#"#!/bin/sh
 usage='"usage":{"input_tokens":10,"output_tokens":5},"num_turns":1'
-case "$(cat)" in
+case "$* $(cat)" in
 *COSTS*) echo '{"type":"result","subtype":"success","is_error":false,"result":"done","total_cost_usd":60,'"$usage}" ;;
 *FAILS*) echo '{"type":"result","subtype":"error_during_execution","is_error":true,"total_cost_usd":0,'"$usage}" ;;
 *QUOTA*)
     echo '{"type":"rate_limit_event","rate_limit_info":{"status":"rejected","resetsAt":'"$(date +%s)"'}}'
     echo '{"type":"result","subtype":"success","is_error":true,"api_error_status":429,"result":"out of quota",'"$usage}" ;;
-*REFUSED*) echo '{"type":"result","subtype":"success","is_error":true,"api_error_status":401,"result":"log in",'"$usage}" ;;
+# The agent probes a refused account with an answer of one word.
+*REFUSED* | *Answer*) echo '{"type":"result","subtype":"success","is_error":true,"api_error_status":401,"result":"log in",'"$usage}" ;;
 esac
 "#;
 
@@ -47,7 +48,7 @@ pub async fn accounts_costs_and_failures(prometheus: &Prometheus) {
         }
     };
     let over_quota = ask("quota", "QUOTA").await;
-    ask("refused", "REFUSED").await.reaches("failed").await;
+    let of_refused = ask("refused", "REFUSED").await;
     for _ in 0..2 {
         ask("working", "COSTS").await.reaches("completed").await;
     }
@@ -59,7 +60,8 @@ pub async fn accounts_costs_and_failures(prometheus: &Prometheus) {
     );
     // Else it would exhaust the quota again as soon as that has reset.
     over_quota.cancel().await.ok();
-    // As its user does after a new login. The quota resets by itself: the shortest pause of an agent is a minute.
+    of_refused.cancel().await.ok();
+    // As its user does after a correction of its key. The quota resets by itself: the shortest pause of an agent is a minute.
     refused.stop();
     refused.start_again();
     for alert in ["BloomCostHigh", "BloomAccountRefused", "BloomRunsFail", "BloomAccountOutOfQuota"] {
