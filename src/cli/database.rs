@@ -73,6 +73,10 @@ pub fn explain(error: impl Into<Error>, settings: &Serve) -> CommandError {
     let database = settings.shown_database_url();
     match error.into() {
         Error::Setup(text) => text,
+        Error::Unavailable(text) | Error::Other(text) if settings.postgres_url_without_password().is_none() => format!(
+            "the database {database} can't be used: {text}.\n\
+             Check that its disk has room and works, and that the user of this program may read and write the file and its directory."
+        ),
         Error::Unavailable(text) => format!(
             "the database {database} can't be reached: {text}.\n\
              Check that it runs and that DATABASE_URL names the right host, port, user and database; or use an SQLite file instead: \

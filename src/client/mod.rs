@@ -135,8 +135,9 @@ impl Client {
         base.set_fragment(None);
         base.set_path(&format!("{}/", base.path().trim_end_matches('/').to_owned()));
         let key = key.map(|key| {
-            let mut value = HeaderValue::from_str(key.expose_secret())
-                .map_err(|_| Error::Usage("the key contains characters that are not allowed in a header".into()))?;
+            let mut value = HeaderValue::from_str(key.expose_secret()).map_err(|_| {
+                Error::Usage("the key must be one line of visible ASCII characters: correct BLOOM_KEY, or the file of --key-file".into())
+            })?;
             value.set_sensitive(true);
             Ok(value)
         });

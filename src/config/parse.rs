@@ -40,9 +40,18 @@ where
 }
 
 pub fn http_url(text: &str) -> Result<Url, String> {
+    url_like(text, "http://127.0.0.1:8000")
+}
+
+/// The URL of a collector of traces.
+pub fn otlp_url(text: &str) -> Result<Url, String> {
+    url_like(text, "http://127.0.0.1:4318")
+}
+
+fn url_like(text: &str, example: &str) -> Result<Url, String> {
     match Url::parse(text) {
         Ok(url) if matches!(url.scheme(), "http" | "https") && url.host().is_some() => Ok(url),
-        _ => Err("must be an http or https URL, such as http://127.0.0.1:8000".to_owned()),
+        _ => Err(format!("must be an http or https URL, such as {example}")),
     }
 }
 

@@ -26,9 +26,9 @@ pub fn resolve(flags: &Flags, environment: &Environment) -> Report {
     let Resolver { rows, mut mistakes, .. } = resolver;
     let mut warnings = Vec::new();
     if let Some(serve) = &serve {
-        check_keys(serve, &mut mistakes);
-        check_access(serve, &mut mistakes);
-        check_backups(serve, &mut mistakes);
+        check_keys(serve, &rows, &mut mistakes);
+        check_access(serve, &rows, &mut mistakes);
+        check_backups(serve, &rows, &mut mistakes);
         warnings = serve.warnings();
     }
     Report { rows, mistakes, warnings, serve }
@@ -148,8 +148,8 @@ impl Resolver<'_> {
 
     /// The settings of traces, if there is a collector and they are not turned off.
     fn traces(&mut self, default_name: &str) -> Option<Option<TraceSettings>> {
-        let base = self.optional(&s::OTEL_EXPORTER_OTLP_ENDPOINT, parse::http_url);
-        let whole = self.optional(&s::OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, parse::http_url);
+        let base = self.optional(&s::OTEL_EXPORTER_OTLP_ENDPOINT, parse::otlp_url);
+        let whole = self.optional(&s::OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, parse::otlp_url);
         let protocol = self.required(&s::OTEL_EXPORTER_OTLP_PROTOCOL, parse::otlp_protocol);
         let headers = self.optional(&s::OTEL_EXPORTER_OTLP_HEADERS, traces::headers).unwrap_or_default();
         let timeout = self.required(&s::OTEL_EXPORTER_OTLP_TIMEOUT, parse::whole(1_u64, 60_000));
@@ -192,9 +192,7 @@ impl Resolver<'_> {
                 (&s::TLS_CLIENT_CA_FILE, problem.to_owned())
             }
         };
-        let row = self.rows.iter().find(|row| row.setting == setting.key);
-        let (value, origin) = row.map_or((None, ""), |row| (row.value.as_deref(), &*row.origin));
-        self.mistakes.push(Mistake::new(setting.key, value, origin, problem));
+        self.mistakes.push(mistake(&self.rows, setting, problem));
         None
     }
 
@@ -263,35 +261,42 @@ fn data_dir(variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
     base.unwrap_or_else(|| PathBuf::from("/var/lib")).join("bloom-runtime")
 }
 
+/// A mistake in a value that can be used by itself, but not with other settings.
+fn mistake(rows: &[Row], setting: &Setting, problem: String) -> Mistake {
+    let row = rows.iter().find(|row| row.setting == setting.key);
+    let (value, origin) = row.map_or((None, ""), |row| (row.value.as_deref().filter(|_| !setting.secret), &*row.origin));
+    Mistake::new(setting.key, value, origin, problem)
+}
+
 /// Every scope needs a key of its own: with the same key for two scopes, a client with the weaker scope would have the stronger one, too.
-fn check_keys(serve: &Serve, mistakes: &mut Vec<Mistake>) {
+fn check_keys(serve: &Serve, rows: &[Row], mistakes: &mut Vec<Mistake>) {
     let [scopes @ .., _] = serve.keys();
     for (n, (setting, key)) in scopes.iter().enumerate() {
         let Some(key) = key else { continue };
         let same = |other: &SecretString| other.expose_secret() == key.expose_secret();
         if let Some((other, _)) = scopes[..n].iter().find(|(_, other)| other.as_ref().is_some_and(same)) {
             let problem = format!("is the same as {}: use a different key for each scope", other.key);
-            mistakes.push(Mistake::new(setting.key, None, "keys", problem));
+            mistakes.push(mistake(rows, setting, problem));
         }
     }
 }
 
 /// Anybody who reaches a server without keys can run programs on its workers, so a forgotten key must not start such a server.
-fn check_access(serve: &Serve, mistakes: &mut Vec<Mistake>) {
+fn check_access(serve: &Serve, rows: &[Row], mistakes: &mut Vec<Mistake>) {
     if !serve.has_key() && !serve.is_loopback() && !serve.allow_no_key {
         let problem = "no key is set, so everybody who can reach this address could do everything: set RUNTIME_API_KEY, or listen on \
                        127.0.0.1; ALLOW_NO_KEY=true allows it all the same";
-        mistakes.push(Mistake::new(s::HOST.key, Some(&serve.host), "keys", problem.to_owned()));
+        mistakes.push(mistake(rows, &s::HOST, problem.to_owned()));
     }
 }
 
 /// A server that seems to make backups but can't must not start.
-fn check_backups(serve: &Serve, mistakes: &mut Vec<Mistake>) {
-    if let (Some(dir), Some(url)) = (&serve.backup_dir, serve.postgres_url_without_password()) {
+fn check_backups(serve: &Serve, rows: &[Row], mistakes: &mut Vec<Mistake>) {
+    if let (Some(_), Some(url)) = (&serve.backup_dir, serve.postgres_url_without_password()) {
         let problem = format!(
             "the server makes backups of SQLite only: leave it unset, and back up the PostgreSQL database {url} with pg_dump or your \
              provider's backups"
         );
-        mistakes.push(Mistake::new(s::BACKUP_DIR.key, Some(&dir.display().to_string()), "database", problem));
+        mistakes.push(mistake(rows, &s::BACKUP_DIR, problem));
     }
 }

@@ -7,6 +7,7 @@ use super::clock::wall_clock;
 use super::conn::Pool;
 use super::dialect::{Kind, statement};
 use super::error::Error;
+use super::lock_file::may_be_made;
 use super::migrate::{MigrationStatus, Schema};
 use super::open::{self, StoreOptions};
 use super::{Store, all, one};
@@ -71,7 +72,10 @@ impl Store {
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn checkup(options: &StoreOptions) -> Result<Option<Checkup>, Error> {
-        let Some(pool) = open::beside(options).await? else { return Ok(None) };
+        let Some(pool) = open::beside(options).await? else {
+            open::sqlite_file(options).map_or(Ok(()), |path| may_be_made(&path))?;
+            return Ok(None);
+        };
         let found = read(&pool, open::sqlite_file(options)).await;
         pool.close().await;
         found.map(Some)

@@ -4,6 +4,8 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Access, access, statvfs};
+
 use super::backup::partial::remove_unfinished;
 use super::error::Error;
 
@@ -27,10 +29,35 @@ pub(super) fn prepare_file(path: &Path) -> Result<(LockFile, File), Error> {
 pub(super) fn is_there(path: &Path) -> Result<bool, Error> {
     let wrong = |what: &str| Err(Error::Setup(format!("the database {} is {what} in DATABASE_URL", path.display())));
     match path.symlink_metadata() {
-        Err(_) => Ok(false),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(Error::Setup(format!(
+            "the database {} can't be looked at: {error}; check DATABASE_URL or DATA_DIR, and run this as the user of the server",
+            path.display()
+        ))),
         Ok(found) if found.is_symlink() => wrong("a symbolic link: name the file that it leads to"),
         Ok(found) if !found.is_file() => wrong("no regular file: name another file"),
         Ok(_) => Ok(true),
+    }
+}
+
+/// # Errors
+/// This user can't make the file: it says what is in the way.
+pub(super) fn may_be_made(path: &Path) -> Result<(), Error> {
+    let wrong = |place: &Path, what: &str| {
+        let (path, place) = (path.display(), place.display());
+        Err(Error::Setup(format!("the database {path} can't be made: {place} {what}; check DATABASE_URL or DATA_DIR")))
+    };
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let Some(place) = absolute.ancestors().skip(1).find(|place| place.exists()) else { return Ok(()) };
+    if !place.is_dir() {
+        return wrong(place, "is no directory");
+    }
+    if access(place, Access::WRITE_OK | Access::EXEC_OK).is_err() {
+        return wrong(place, "can't be written by this user");
+    }
+    match statvfs(place) {
+        Ok(disk) if disk.f_bavail == 0 => wrong(place, "is on a disk that is full"),
+        _ => Ok(()),
     }
 }
 

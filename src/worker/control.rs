@@ -3,10 +3,8 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::verdict::Stop;
@@ -22,7 +20,7 @@ pub struct Plan {
     pub start: u32,
     pub timeout: u64,
     pub stall: u64,
-    /// When the run must be ended unless the lease is renewed, on the clock of [`now`].
+    /// When the run must be ended unless the lease is renewed, on the [`boot_clock`](super::boot_clock).
     pub lease_until: u64,
     /// The time between SIGTERM and SIGKILL if the lease is not renewed.
     pub lease_grace: u64,
@@ -70,19 +68,4 @@ impl Control {
 /// Opens a named pipe for both directions, so that neither side waits for the other, and what is written stays until it is read.
 pub fn pipe(path: &Path) -> io::Result<File> {
     Ok(open(path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?.into())
-}
-
-/// Milliseconds since the machine's boot, also those in which it slept. All processes have the same clock.
-pub fn now() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    u64::try_from(now.tv_sec).unwrap_or_default() * 1000 + u64::try_from(now.tv_nsec).unwrap_or_default() / 1_000_000
-}
-
-/// The time on the clock of [`now`].
-pub fn at(time: Instant) -> u64 {
-    now() + millis(time.saturating_duration_since(Instant::now()))
-}
-
-pub fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

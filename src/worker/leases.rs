@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 use uuid::Uuid;
 
+use super::boot_clock::{millis, now};
 use super::process::TERM_GRACE;
 use super::report::{self, Backoff};
 use super::run_dir::{Record, RunDir};
@@ -130,7 +131,7 @@ impl Agent {
     pub(super) fn report(self: &Arc<Self>, task: Uuid, lease: Uuid, verdict: Verdict) {
         // The lease stays in `runs` until the server has the verdict, so that no claim returns it again.
         let ttl = HEARTBEAT_EVERY * 3;
-        let held = HeldLease { is_over: true, ..HeldLease::new(task, ttl, Instant::now() + ttl, None) };
+        let held = HeldLease { is_over: true, ..HeldLease::new(task, ttl, now().saturating_add(millis(ttl)), None) };
         match self.lock().entry(lease) {
             Entry::Vacant(entry) => entry.insert(held),
             Entry::Occupied(_) => return,
@@ -148,7 +149,7 @@ impl Agent {
         let unwanted = self.draining.load(Ordering::Relaxed) || self.is_closed_for(&task.agent_slug);
         let ttl = lease.ttl();
         // The age of the lease is unknown, so it is renewed before its process starts.
-        let held = HeldLease::new(task.id, ttl, Instant::now() + ttl, unwanted.then_some(Stop::HandBack));
+        let held = HeldLease::new(task.id, ttl, now().saturating_add(millis(ttl)), unwanted.then_some(Stop::HandBack));
         let stop = held.stop.subscribe();
         if let Entry::Vacant(entry) = self.lock().entry(lease.id) {
             entry.insert(held);
@@ -192,9 +193,9 @@ impl Agent {
         }
     }
 
-    /// When the run of this lease must have ended, unless the lease is renewed.
-    pub(super) fn run_must_end_by(&self, lease: Uuid) -> Option<Instant> {
-        self.lock().get(&lease).map(|held| held.valid_until.checked_sub(safety(held.ttl)).unwrap_or(held.valid_until))
+    /// When the run of this lease must have ended, unless the lease is renewed, on the [`boot_clock`](super::boot_clock).
+    pub(super) fn run_must_end_by(&self, lease: Uuid) -> Option<u64> {
+        self.lock().get(&lease).map(|held| held.valid_until.saturating_sub(millis(safety(held.ttl))))
     }
 
     pub(super) fn forget(&self, lease: Uuid) {
@@ -267,7 +268,7 @@ impl Agent {
     /// Stops the runs whose leases are about to expire, and hands back those whose drain grace is over, even while calls hang.
     pub(super) async fn watch_leases(self: Arc<Self>, stopped: CancellationToken) {
         loop {
-            self.stop_where(Stop::LeaseLost, |held| held.valid_until <= Instant::now() + safety(held.ttl));
+            self.stop_where(Stop::LeaseLost, |held| held.valid_until <= now().saturating_add(millis(safety(held.ttl))));
             if self.drained_since().is_some_and(|since| since.elapsed() >= self.settings.grace) {
                 self.stop_where(Stop::HandBack, |_| true);
             }
@@ -291,7 +292,7 @@ impl Agent {
             let limit = third.clamp(SHORTEST_LIMIT, CALL_LIMIT);
             // A claim is a sign of life, too, so without leases an agent that claims sends no heartbeats.
             if !leases.0.is_empty() || !self.claims() {
-                let (sent, sent_at) = (Instant::now(), now_ms());
+                let (sent, sent_at) = (now(), now_ms());
                 let sign = WorkerHeartbeat { leases, instance: Some(Id(self.instance)) };
                 let called = self.client.send(Method::POST, &path, Some(&sign), limit);
                 tokio::select! {
@@ -321,12 +322,12 @@ impl Agent {
         self.drained_since.lock()
     }
 
-    pub(super) fn renew(&self, renewed: &RenewedLeases, sent: Instant, sent_at: Ms) {
+    pub(super) fn renew(&self, renewed: &RenewedLeases, sent: u64, sent_at: Ms) {
         self.home.renewed(sent_at);
         let mut runs = self.lock();
         for lease in &renewed.renewed {
             if let Some(held) = runs.get_mut(lease) {
-                held.valid_until = sent + held.ttl;
+                held.valid_until = sent.saturating_add(millis(held.ttl));
                 held.is_renewed = true;
             }
         }

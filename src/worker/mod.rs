@@ -5,6 +5,7 @@
 
 mod accounts;
 mod availability;
+mod boot_clock;
 mod cgroup;
 mod command;
 mod connections;
@@ -146,8 +147,9 @@ pub(crate) struct Agent {
 struct HeldLease {
     task: Uuid,
     ttl: Duration,
-    /// No other worker can have the task before this time: the TTL counts from when the last renewal was sent, on the agent's clock.
-    valid_until: Instant,
+    /// No other worker can have the task before this time: the TTL counts from when the last renewal was sent. On the
+    /// [`boot_clock`].
+    valid_until: u64,
     stop: watch::Sender<Option<Stop>>,
     /// The server has renewed it for this process.
     is_renewed: bool,
@@ -156,7 +158,7 @@ struct HeldLease {
 }
 
 impl HeldLease {
-    fn new(task: Uuid, ttl: Duration, valid_until: Instant, stop: Option<Stop>) -> Self {
+    fn new(task: Uuid, ttl: Duration, valid_until: u64, stop: Option<Stop>) -> Self {
         Self { task, ttl, valid_until, stop: watch::Sender::new(stop), is_renewed: false, is_over: false }
     }
 

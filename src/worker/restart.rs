@@ -2,8 +2,9 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use super::boot_clock::{millis, now};
 use super::process::TERM_GRACE;
 use super::run_dir::{Record, RunDir};
 use super::verdict::Verdict;
@@ -37,7 +38,7 @@ impl Agent {
             let age = Duration::from_millis(u64::try_from(now_ms().saturating_sub(renewed.max(record.taken_at))).unwrap_or(u64::MAX));
             let left = record.lease.ttl().saturating_sub(age);
             tracing::info!(lease = %record.lease.id, task = %record.task.id, "continuing an earlier run");
-            self.continue_run(dir, record, Instant::now() + left);
+            self.continue_run(dir, record, now().saturating_add(millis(left)));
         }
     }
 
@@ -64,7 +65,7 @@ impl Agent {
     }
 
     /// Watches the process of the run again, or starts it.
-    fn continue_run(self: &Arc<Self>, dir: RunDir, record: Record, valid_until: Instant) {
+    fn continue_run(self: &Arc<Self>, dir: RunDir, record: Record, valid_until: u64) {
         let held = HeldLease::new(record.task.id, record.lease.ttl(), valid_until, None);
         let stop = held.stop.subscribe();
         self.lock().insert(record.lease.id, held);

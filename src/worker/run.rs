@@ -11,7 +11,8 @@ use serde_json::json;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use super::control::{Plan, at, millis};
+use super::boot_clock::millis;
+use super::control::Plan;
 use super::home::{SessionRecord, private_dir};
 use super::invocation::{Conversation, Invocation};
 use super::process::{HOME_VARIABLE, LEASE_VARIABLE, TERM_GRACE};
@@ -185,7 +186,7 @@ impl Run<'_> {
             start: record.starts,
             timeout: record.task.policy.timeout_sec.0.unsigned_abs() * 1000,
             stall: profile.stall_seconds.saturating_mul(1000),
-            lease_until: self.agent.run_must_end_by(lease).map_or(0, at),
+            lease_until: self.agent.run_must_end_by(lease).unwrap_or(0),
             lease_grace: millis(lease_grace(record)),
             cgroup: self.agent.cgroups.as_ref().map(|parent| parent.leaf(&lease.to_string())),
         };

@@ -20,8 +20,9 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, pidfd_open, set_child_subreaper, setsid, wait};
 use rustix::time::Timespec;
 
+use super::boot_clock::{millis, now};
 use super::cgroup;
-use super::control::{Order, Plan, millis, now, pipe};
+use super::control::{Order, Plan, pipe};
 use super::home::write_json;
 use super::process::{KILL_LIMIT, Listed, TERM_GRACE, signal_below};
 use super::run_dir::{RunDir, RunEnd};

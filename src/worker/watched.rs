@@ -5,11 +5,12 @@ use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-use super::control::{Control, Order, Plan, SUPERVISOR, at, millis};
+use super::boot_clock::{millis, now};
+use super::control::{Control, Order, Plan, SUPERVISOR};
 use super::invocation::Invocation;
 use super::process::{KILL_LIMIT, Leader};
 use super::run_dir::{RunDir, Running};
@@ -24,9 +25,9 @@ pub struct Watched {
     /// `None` if an earlier version of the agent started the run, without a supervisor.
     control: Option<Control>,
     /// Until when the run may go on, as the supervisor was told.
-    may_run_until: Option<Instant>,
+    may_run_until: Option<u64>,
     /// When the run must have ended, once it was told to end.
-    must_have_ended: Option<Instant>,
+    must_have_ended: Option<u64>,
 }
 
 /// A supervisor that waits until the agent has stored which process it is.
@@ -92,10 +93,10 @@ impl Watched {
     }
 
     /// Tells the supervisor until when the run may go on, if that has changed.
-    pub fn renew(&mut self, until: Instant) {
+    pub fn renew(&mut self, until: u64) {
         if self.may_run_until != Some(until)
             && let Some(control) = &mut self.control
-            && control.send(&Order::Renew { until: at(until) }).is_ok()
+            && control.send(&Order::Renew { until }).is_ok()
         {
             self.may_run_until = Some(until);
         }
@@ -110,11 +111,11 @@ impl Watched {
         let order = Order::End { reason, grace: millis(grace) };
         let is_told = self.control.as_mut().is_some_and(|control| control.send(&order).is_ok());
         let patience = if is_told { grace + KILL_LIMIT + PATIENCE } else { Duration::ZERO };
-        self.must_have_ended = Some(Instant::now() + patience);
+        self.must_have_ended = Some(now().saturating_add(millis(patience)));
     }
 
     /// Whether the supervisor has not ended the run in time. Then the agent must do it.
     pub fn is_overdue(&self) -> bool {
-        self.must_have_ended.is_some_and(|limit| Instant::now() >= limit)
+        self.must_have_ended.is_some_and(|limit| now() >= limit)
     }
 }

@@ -38,21 +38,24 @@ on_both! { alone:
         }
         has(&all, "workers", "warning", "bloom-runtime agent");
 
-        for (name, status, version) in [("good", "online", env!("CARGO_PKG_VERSION")), ("old", "online", "0.0.1"), ("sick", "error", "")] {
+        for (name, status, version) in [("good", "online", env!("CARGO_PKG_VERSION")), ("old", "online", "0.0.1"), ("sick", "error", ""), ("paused", "syncing", "")] {
             admin.post("workers", json!({ "name": name, "status": status, "agent_version": version })).await.created();
         }
+        let pause = json!({ "kind": "account", "name": "a", "cause": "billing", "since": 1, "until": 2, "message": "top it up" });
+        admin.post("workers", json!({ "name": "paused", "pauses": [pause] })).await.ok();
         create(&admin, "ending", "read", json!({ "expires_in_sec": 3_600 })).await;
         let (code, all) = found(&server, &[]);
         assert_eq!(code, 0, "{all:?}");
-        has(&all, "workers", "fine", "2 of 3 are online");
+        has(&all, "workers", "fine", "3 of 4 are online");
         has(&all, "workers", "warning", "old has version 0.0.1");
         has(&all, "workers", "warning", "sick reports an error");
+        has(&all, "workers", "warning", "paused is paused: top it up");
         has(&all, "keys", "warning", "the key ending ends");
 
         // A key that the server does not know, and a port at which nobody listens.
         let (code, all) = found(&server, &[("RUNTIME_API_KEY", "another key of this server")]);
         assert_eq!(code, 0, "{all:?}");
-        has(&all, "workers", "warning", "can't be looked at");
+        has(&all, "workers", "warning", "can't be looked at: doctor needs RUNTIME_API_KEY");
         let nobody = janitor::free_port().to_string();
         let mut command = server.plan().command(&["doctor"]);
         let output = command.env("PORT", &nobody).output().unwrap();
@@ -125,4 +128,21 @@ fn the_health_of_a_server_is_an_exit_status() {
         let (code, said) = health_of(&server, stub.url.rsplit(':').next().unwrap());
         assert!(code == 1 && said.contains("is not ready (status 503): the database can't be written to"), "{code} {said}");
     });
+}
+
+#[test]
+fn a_database_that_can_not_be_made_is_told() {
+    let server = Server::on(Database::Sqlite).start();
+    let file = janitor::new_path("file");
+    std::fs::write(&file, "").unwrap();
+    let below = file.join("deep/data").display().to_string();
+    for (dir, words) in
+        [(file.display().to_string(), "Not a directory"), (below, "Not a directory"), ("/proc/nobody".into(), "can't be made")]
+    {
+        let (code, all) = found(&server, &[("DATA_DIR", &dir)]);
+        assert_eq!(code, 1, "{all:?}");
+        has(&all, "database", "wrong", words);
+    }
+    let fresh = janitor::new_path("fresh").join("data").display().to_string();
+    has(&found(&server, &[("DATA_DIR", &fresh)]).1, "database", "fine", "does not exist yet");
 }

@@ -74,6 +74,7 @@ fn the_packages_contain_the_program_and_all_that_its_services_need() {
         ("etc/logrotate.d/bloom-agent", 0o644),
         ("etc/logrotate.d/bloom-runtime", 0o644),
         ("usr/libexec/bloom-runtime/openrc.sh", 0o644),
+        ("usr/sbin/bloom-runtime-as-service", 0o755),
     ];
     assert_eq!(files(&services), modes.iter().map(|(path, _)| (*path).to_owned()).collect());
     for (path, mode) in modes {
@@ -97,7 +98,14 @@ fn the_packages_contain_the_program_and_all_that_its_services_need() {
 
 #[test]
 fn every_shell_can_read_the_scripts_of_the_packages() {
-    for name in ["APKBUILD", "bloom-runtime-openrc.pre-install", "bloom-runtime.initd", "bloom-agent.initd", "openrc.sh"] {
+    for name in [
+        "APKBUILD",
+        "bloom-runtime-openrc.pre-install",
+        "bloom-runtime.initd",
+        "bloom-agent.initd",
+        "bloom-runtime-as-service",
+        "openrc.sh",
+    ] {
         for shell in [&["sh"][..], &["busybox", "sh"]] {
             let mut command = Command::new(shell[0]);
             let done = command.args(&shell[1..]).arg("-n").arg(repository().join("manifests/alpine").join(name)).output().unwrap();

@@ -57,6 +57,11 @@ fn its_commands_install_start_upgrade_and_remove() {
     machine.until(&format!("{key}; bloom-runtime worker list"), |workers| workers.contains("online"));
     assert!(follow(&format!("{key}; bloom-runtime task submit --wait hello")).contains("hello"));
 
+    let told = follow("bloom-runtime-as-service doctor");
+    assert!(told.contains("sqlite:/var/lib/bloom-runtime/bloom.db has") && told.contains("1 of 1 are online"), "{told}");
+    follow("bloom-runtime-as-service backup '/var/lib/bloom-runtime/by hand.db'");
+    assert!(follow("ls -l '/var/lib/bloom-runtime/by hand.db'").contains("bloom-runtime"), "it is its user's");
+
     let [upgrade] = &blocks("Upgrade")[..] else { panic!("one block") };
     follow(upgrade);
     machine.until(healthcheck, |_| true);

@@ -45,8 +45,8 @@ impl Target {
         let address = format!("{host}:{port}");
         let key = match key {
             Some(key) => {
-                let mut value = HeaderValue::from_str(key)
-                    .map_err(|_| BenchError::usage("--key contains characters that are not allowed in a header"))?;
+                let mut value =
+                    HeaderValue::from_str(key).map_err(|_| BenchError::usage("--key must be one line of visible ASCII characters"))?;
                 value.set_sensitive(true);
                 Some(value)
             }

@@ -60,7 +60,11 @@ pub async fn look(settings: &Serve) -> Vec<Finding> {
 }
 
 fn not_seen(subject: &'static str, error: &Error) -> Finding {
-    Finding::new(subject, State::Warning, format!("they can't be looked at: {error}"))
+    let why = match error.status() {
+        Some(401 | 403) => "doctor needs RUNTIME_API_KEY, as the server has it: run it with the environment of the server".to_owned(),
+        _ => error.to_string(),
+    };
+    Finding::new(subject, State::Warning, format!("they can't be looked at: {why}"))
 }
 
 async fn ready(client: &Client, url: &str) -> Finding {
@@ -98,7 +102,8 @@ fn of_workers(workers: &Value) -> Vec<Finding> {
     let troubled = all.iter().filter_map(|worker| {
         let id = text(worker, "id");
         match worker["status"].as_str() {
-            Some("error") => Some(format!("{id} reports an error: see its log; if its account was refused, sign in with claude there")),
+            _ if paused(worker).is_some() => Some(format!("{id} is paused: {}", paused(worker).unwrap_or_default())),
+            Some("error") => Some(format!("{id} reports an error: see its log")),
             Some("offline") => Some(format!("{id} is offline: start its agent, or remove it with bloom-runtime worker remove {id}")),
             _ if text(worker, "agent_version") != env!("CARGO_PKG_VERSION") && !text(worker, "agent_version").is_empty() => {
                 Some(format!("{id} has version {}, this program {}: update it", text(worker, "agent_version"), env!("CARGO_PKG_VERSION")))
@@ -108,6 +113,11 @@ fn of_workers(workers: &Value) -> Vec<Finding> {
     });
     findings.extend(limited(troubled.map(warning).collect(), "workers"));
     findings
+}
+
+/// What a worker says about its first pause.
+fn paused(worker: &Value) -> Option<String> {
+    Some(worker["pauses"][0]["message"].as_str()?.to_owned())
 }
 
 fn of_keys(keys: &Value, now_ms: i64) -> Vec<Finding> {

@@ -30,7 +30,10 @@ impl Store {
     pub async fn export(options: &StoreOptions, to: &Path, replaces: bool, tell: impl FnMut(Moved)) -> Result<u64, Error> {
         let target = Target::new(to, replaces, options)?;
         let file = target.create()?;
-        let none = || Error::Setup("there is no database yet: check DATABASE_URL or DATA_DIR".into());
+        let none = || {
+            let path = open::sqlite_file(options).unwrap_or_default();
+            Error::Setup(format!("there is no database {}: check DATABASE_URL or DATA_DIR", path.display()))
+        };
         let pool = open::beside(options).await?.ok_or_else(none)?;
         let schema = Schema::read(&pool).await;
         pool.close().await;
