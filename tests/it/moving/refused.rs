@@ -88,13 +88,13 @@ fn an_export_needs_a_database_and_a_free_name() {
     run(async {
         let plan = Server::on(Database::Sqlite);
         let file = place().join("x");
-        does(&plan, &["export", text(&file)]).refuses(&["there is no database yet"]);
+        does(&plan, &["export", text(&file)]).refuses(&["there is no database"]);
         let server = plan.start();
         fs::write(&file, "something else").unwrap();
         does(server.plan(), &["export", text(&file)]).refuses(&["exists", "--force"]);
         assert_eq!(fs::read(&file).unwrap(), b"something else");
         does(server.plan(), &["export", "--force", text(&file)]).ok();
         assert!(fs::read_to_string(&file).unwrap().starts_with("{\"format\":\"bloom-runtime export\""));
-        does(&Server::on(Database::Postgres), &["export", text(&place().join("x"))]).refuses(&["there is no database yet"]);
+        does(&Server::on(Database::Postgres), &["export", text(&place().join("x"))]).refuses(&["there is no database"]);
     });
 }
