@@ -22,44 +22,66 @@ use bloom_core::{Ms, limits};
 
 /// The interval at which the agent looks for probes that are due and for new logins.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// When a task may run again that did not run because of a pause.
+const ELSEWHERE_MS: Ms = 5 * 1000;
 /// How long no task is taken after one could not be stored.
 const DISK_PAUSE_MS: Ms = 60_000;
 /// How long the verdict of a run waits until the server knows that the account is closed, so that this worker does not get the task again.
 const TELL_LIMIT: Duration = Duration::from_secs(5);
 
+/// What is paused together with a profile.
+fn of(name: &str, profile: &Profile) -> [Paused; 2] {
+    [(PauseKind::Account, profile.account.clone()), (PauseKind::Profile, name.to_owned())]
+}
+
 impl Agent {
-    pub(super) fn is_closed_for(&self, agent_slug: &str) -> bool {
-        let (now, profiles) = (now_ms(), &self.settings.profiles);
-        let is_paused = |kind, name: &str| self.pauses.is_paused(&(kind, name.to_owned()), now);
-        profiles.of(agent_slug).is_some_and(|profile| is_paused(PauseKind::Account, &profile.account))
-            || is_paused(PauseKind::Profile, profiles.name_of(agent_slug))
-            || self.is_disk_paused()
+    /// The profile that runs tasks of the slug now: the first that is not paused, or the first of all.
+    pub(super) fn profile_now(&self, agent_slug: &str) -> Option<(String, Profile)> {
+        let mut chain = self.settings.profiles.chain(agent_slug).peekable();
+        let first = chain.peek().copied();
+        let open = chain.find(|(name, profile)| !self.is_paused(name, profile));
+        open.or(first).map(|(name, profile)| (name.to_owned(), profile.clone()))
     }
 
-    /// The pauses that are on, without those of accounts that no profile uses.
-    pub(super) fn pauses_now(&self) -> Vec<(Paused, Pause)> {
-        let is_used = |account: &String| self.settings.profiles.all().any(|(_, profile)| profile.account == *account);
-        let pauses = self.pauses.on(now_ms()).into_iter();
-        pauses.filter(|((kind, name), _)| *kind != PauseKind::Account || is_used(name)).collect()
+    fn is_paused(&self, name: &str, profile: &Profile) -> bool {
+        let now = now_ms();
+        of(name, profile).iter().any(|paused| self.pauses.is_paused(paused, now))
+    }
+
+    pub(super) fn is_closed_for(&self, agent_slug: &str) -> bool {
+        self.is_disk_paused() || self.settings.profiles.chain(agent_slug).all(|(name, profile)| self.is_paused(name, profile))
+    }
+
+    /// The pauses that are on, without those of accounts that no profile uses, each with the slugs that it closes: those whose fallbacks
+    /// are paused, too. `None` closes the worker.
+    pub(super) fn pauses_now(&self) -> Vec<(Paused, Pause, Option<Vec<String>>)> {
+        let profiles = &self.settings.profiles;
+        let (served, closed): (_, Vec<&str>) =
+            (profiles.slugs(), profiles.all().map(|(slug, _)| slug).filter(|slug| self.is_closed_for(slug)).collect());
+        let concerns = |paused: &Paused, slug: &str| {
+            paused.0 == PauseKind::Worker || profiles.chain(slug).any(|(name, profile)| of(name, profile).contains(paused))
+        };
+        let of_each = self.pauses.on(now_ms()).into_iter().filter(|(paused, _)| profiles.all().any(|(slug, _)| concerns(paused, slug)));
+        of_each
+            .map(|(paused, pause)| {
+                let slugs: Vec<String> = closed.iter().filter(|slug| concerns(&paused, slug)).map(|slug| (*slug).to_owned()).collect();
+                // A worker that serves all slugs can't offer some of them only.
+                let closes_all = served.is_none() && !slugs.is_empty();
+                (paused, pause, (!closes_all).then_some(slugs))
+            })
+            .collect()
     }
 
     /// The same for the server.
     pub(super) fn told_pauses(&self) -> List<NewPause, 0, { limits::WORKER_PAUSES }> {
-        let profiles = &self.settings.profiles;
-        let served = profiles.slugs();
-        let closes = |(kind, name): &Paused, slug: &str| match kind {
-            PauseKind::Account => profiles.of(slug).is_some_and(|profile| profile.account == *name),
-            PauseKind::Profile => profiles.name_of(slug) == name,
-            PauseKind::Worker => true,
-        };
-        let pauses = self.pauses_now().into_iter().take(limits::WORKER_PAUSES).map(|(paused, pause)| NewPause {
+        let pauses = self.pauses_now().into_iter().take(limits::WORKER_PAUSES).map(|(paused, pause, closes)| NewPause {
             kind: paused.0,
             name: paused.1.as_str().into(),
             cause: pause.cause,
             since: Int(pause.since),
             until: Int(pause.until),
             message: cut_chars(told(&paused, &pause)).into(),
-            agents: served.as_ref().map(|slugs| slugs.iter().filter(|slug| closes(&paused, slug)).cloned().collect()),
+            agents: closes.map(List::from_iter),
         });
         List(pauses.collect())
     }
@@ -80,10 +102,9 @@ impl Agent {
     }
 
     /// Learns from the end of a run whether its account and its profile work. Returns the verdict, which may have become another one.
-    pub(super) async fn learn(&self, profile: &Profile, task: &Task, verdict: Verdict) -> Verdict {
+    pub(super) async fn learn(&self, (name, profile): (&str, &Profile), task: &Task, verdict: Verdict) -> Verdict {
         let Verdict::Complete(mut completion) = verdict else { return verdict };
-        let account = (PauseKind::Account, profile.account.clone());
-        let of_profile = (PauseKind::Profile, self.settings.profiles.name_of(&task.agent_slug).to_owned());
+        let [account, of_profile] = of(name, profile);
         let message = completion.error_message.as_deref().unwrap_or_default().to_owned();
         let now = now_ms();
         match (completion.status, completion.reason) {
@@ -113,6 +134,8 @@ impl Agent {
             }
             (_, None) => return Verdict::Complete(completion),
         }
+        // What is paused here may run at once: by the fallback of the profile, or on another worker.
+        completion.retry_at = Some(Int::nearest(now.saturating_add(ELSEWHERE_MS)));
         self.state_changed.notify_waiters();
         let _ = tokio::time::timeout(TELL_LIMIT, self.register_again()).await;
         Verdict::Complete(completion)

@@ -16,6 +16,7 @@ use bloom_api::requests::{Claim, NewCapabilities, NewWorker};
 use bloom_api::values::{Id, Int, List};
 use bloom_client::{self as client, now_ms};
 use bloom_core::api_key::is_key_name;
+use bloom_core::pause::PauseCause;
 use bloom_core::worker::{DispatchMode, WorkerStatus};
 
 /// The interval at which the status is reported again, because something else may have changed it, such as a stopping agent of the same
@@ -111,9 +112,11 @@ impl Agent {
         if let Some(open) = open.filter(|open| !open.is_empty()) {
             return Offer { status: WorkerStatus::Online, agents: Some(open) };
         }
-        let pauses = self.pauses_now();
-        let status = match pauses.iter().all(|(_, pause)| pause.cause.is_passing()) {
-            _ if pauses.is_empty() => WorkerStatus::Online,
+        let closes = |slugs: &Option<Vec<String>>| slugs.as_ref().is_none_or(|slugs| !slugs.is_empty());
+        let causes: Vec<PauseCause> =
+            self.pauses_now().into_iter().filter(|(.., slugs)| closes(slugs)).map(|(_, pause, _)| pause.cause).collect();
+        let status = match causes.iter().all(|cause| cause.is_passing()) {
+            _ if causes.is_empty() => WorkerStatus::Online,
             true => WorkerStatus::Syncing,
             false => WorkerStatus::Error,
         };

@@ -11,6 +11,8 @@ use super::cgroup::Limits;
 const DEFAULT: &str = "default";
 /// Longer than the longest silent tool call, which the CLI ends after ten minutes.
 const STALL_SECONDS: u64 = 900;
+/// Profiles that run the tasks of another one while it is paused, one after the other.
+const MAX_FALLBACKS: usize = 8;
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// How tasks of an agent slug are run: a table of the profiles file.
@@ -49,6 +51,8 @@ pub struct Profile {
     /// Profiles with the same account are paused together when its quota is used up.
     #[serde(default = "default_account")]
     pub account: String,
+    /// The profile that runs the tasks while this one, or its account, is paused.
+    pub fallback: Option<String>,
     /// A run that prints nothing for this long is ended.
     #[serde(default = "stall_seconds")]
     pub stall_seconds: u64,
@@ -99,6 +103,7 @@ impl Profile {
             args: Vec::new(),
             env: BTreeMap::new(),
             account: default_account(),
+            fallback: None,
             stall_seconds: STALL_SECONDS,
             limits: Limits::default(),
         }
@@ -201,23 +206,50 @@ impl Profiles {
         for (slug, profile) in &by_slug {
             profile.check(&dir).map_err(|why| format!("profile {slug}: {why}"))?;
         }
-        Ok(Self { by_slug, dir })
+        let profiles = Self { by_slug, dir };
+        profiles.check_fallbacks()?;
+        Ok(profiles)
+    }
+
+    fn check_fallbacks(&self) -> Result<(), String> {
+        for name in self.by_slug.keys() {
+            let last = self.chain(name).last().and_then(|(_, last)| last.fallback.as_ref());
+            match last {
+                Some(unknown) if !self.by_slug.contains_key(unknown) => {
+                    let known = self.by_slug.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+                    return Err(format!("profile {name}: fallback names the profile {unknown}, which is not there; choose one of {known}"));
+                }
+                Some(_) => {
+                    return Err(format!("profile {name}: its fallbacks lead in a circle, or are more than {MAX_FALLBACKS}: leave one out"));
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The profile of a slug, and those that run its tasks while it is paused, each with its name and the next choice last.
+    pub fn chain(&self, agent_slug: &str) -> impl Iterator<Item = (&str, &Profile)> {
+        let named = |name: &str| self.by_slug.get_key_value(name).map(|(name, profile)| (name.as_str(), profile));
+        let first = named(agent_slug).or_else(|| named(DEFAULT));
+        std::iter::successors(first, move |(_, profile)| named(profile.fallback.as_ref()?)).take(1 + MAX_FALLBACKS)
+    }
+
+    /// The profile of this name.
+    pub fn named(&self, name: &str) -> Option<&Profile> {
+        self.by_slug.get(name)
     }
 
     pub fn of(&self, agent_slug: &str) -> Option<&Profile> {
-        self.by_slug.get(agent_slug).or_else(|| self.by_slug.get(DEFAULT))
+        self.chain(agent_slug).next().map(|(_, profile)| profile)
     }
 
-    /// The name of the profile of a slug.
-    pub fn name_of<'a>(&self, agent_slug: &'a str) -> &'a str {
-        if self.by_slug.contains_key(agent_slug) { agent_slug } else { DEFAULT }
-    }
-
-    /// The profile of a slug, for people: a slug that no profile names may be a spelling mistake.
-    pub fn told(&self, agent_slug: &str) -> String {
-        match self.name_of(agent_slug) {
-            name if name == agent_slug => name.to_owned(),
-            name => format!("{name}, because no profile is named {agent_slug}"),
+    /// The profile that runs a task of a slug, for people: a slug that no profile names may be a spelling mistake.
+    pub fn told(&self, agent_slug: &str, name: &str) -> String {
+        match self.chain(agent_slug).next() {
+            _ if name == agent_slug => name.to_owned(),
+            Some((first, _)) if first == name => format!("{name}, because no profile is named {agent_slug}"),
+            _ => format!("{name}, because that of {agent_slug} is paused"),
         }
     }
 
@@ -275,6 +307,31 @@ mod tests {
         let path = dir.path().join("profiles.toml");
         std::fs::write(&path, text).unwrap();
         Profiles::load(Some(&path), runner)
+    }
+
+    #[test]
+    fn fallbacks_follow_one_another_and_have_an_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("profiles.toml");
+        let load = |text: &str| {
+            let profile = "runner = \"command\"\ncommand = [\"cat\"]";
+            let all: String = text
+                .lines()
+                .map(|line| {
+                    let (name, fallback) = line.split_once(' ').unwrap();
+                    format!("[profiles.{name}]\n{profile}\nfallback = \"{fallback}\"\n")
+                })
+                .collect();
+            std::fs::write(&path, format!("{all}[profiles.last]\n{profile}\n")).unwrap();
+            Profiles::load(Some(&path), None)
+        };
+        let profiles = load("default a\na b\nb last").unwrap();
+        let chain = |slug| profiles.chain(slug).map(|(name, _)| name).collect::<Vec<_>>();
+        assert_eq!((chain("any"), chain("b")), (vec!["default", "a", "b", "last"], vec!["b", "last"]));
+        assert!(load("a nobody").unwrap_err().contains("profile a: fallback names the profile nobody, which is not there"));
+        for circle in ["a a", "a b\nb a"] {
+            assert!(load(circle).unwrap_err().contains("profile a: its fallbacks lead in a circle"));
+        }
     }
 
     #[test]

@@ -62,7 +62,11 @@ impl Run<'_> {
     /// Runs the task, or watches a run that an earlier agent started, and returns its verdict. No process of the run is left afterwards.
     pub async fn run_to_end(&mut self, mut record: Record) -> Verdict {
         let (task, lease) = (record.task.clone(), record.lease.id);
-        let Some(profile) = self.agent.settings.profiles.of(&task.agent_slug).cloned() else {
+        let profiles = &self.agent.settings.profiles;
+        // A process goes on with the profile that it was started with.
+        let kept = record.profile.clone().filter(|_| record.process.is_some());
+        let kept = kept.and_then(|name| Some((name.clone(), profiles.named(&name)?.clone())));
+        let Some((name, profile)) = kept.or_else(|| self.agent.profile_now(&task.agent_slug)) else {
             // An earlier agent that had the profile may have started the run.
             remains::end(self.dir, record.process.and_then(|running| running.leader), &lease.to_string(), TERM_GRACE).await;
             let why = format!("this worker has no profile for the agent {}", task.agent_slug);
@@ -88,9 +92,10 @@ impl Run<'_> {
                     if resumable {
                         self.keep_session(&record, &program, &conversation, Some(task.id));
                     }
+                    record.profile = Some(name.clone());
                     match self.start(&mut record, &profile, &conversation, was_open).await {
                         Ok(watched) => watched,
-                        Err(verdict) => return self.agent.learn(&profile, &task, *verdict).await,
+                        Err(verdict) => return self.agent.learn((&name, &profile), &task, *verdict).await,
                     }
                 }
             };
@@ -112,7 +117,7 @@ impl Run<'_> {
                 self.keep_session(&record, &program, &seen, open);
             }
             let verdict = decide(&task, lease, &reading, &end, now_ms());
-            return self.agent.learn(&profile, &task, verdict).await;
+            return self.agent.learn((&name, &profile), &task, verdict).await;
         }
     }
 
@@ -170,7 +175,7 @@ impl Run<'_> {
         let watched = begun.map_err(|error| failed("the run can't begin", &error))?;
         let pid = watched.running.leader.map(|leader| leader.pid);
         let resumed = matches!(conversation, Conversation::Resumed(_));
-        let profile = self.agent.settings.profiles.told(&record.task.agent_slug);
+        let profile = self.agent.settings.profiles.told(&record.task.agent_slug, record.profile.as_deref().unwrap_or_default());
         self.record_phase("started", json!({"pid": pid, "worker": self.agent.name, "resumed": resumed, "profile": profile}));
         tracing::info!(task = %record.task.id, %lease, agent = record.task.agent_slug, pid, resumed, "run started");
         Ok(watched)

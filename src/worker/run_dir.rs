@@ -35,6 +35,9 @@ pub struct Record {
     /// When the agent accepted the lease.
     pub taken_at: Ms,
     pub task: Task,
+    /// The profile of the newest process. Records of earlier versions have none.
+    #[serde(default)]
+    pub profile: Option<String>,
     /// The supervisor of the newest process. Stored before that is started, so a process is always found by the record.
     pub process: Option<Running>,
     /// How many processes were started. There is a second one if the session of the first did not exist any more.

@@ -14,8 +14,6 @@ use bloom_core::task::{Format, Outcome, Reason};
 const UNKNOWN_RESET_MS: Ms = 5 * 60 * 1000;
 const SHORTEST_PAUSE_MS: Ms = 60 * 1000;
 const MAX_MESSAGE: usize = 2_000;
-/// When a task may run again that an account did not let run here: another worker may have another account.
-const ELSEWHERE_MS: Ms = 5 * 1000;
 /// Marks an answer of which only the beginning is stored.
 const OUTPUT_CUT: &str = "output_cut";
 
@@ -222,7 +220,6 @@ fn refused(reading: &Reading, now: Ms) -> Option<RunFailure> {
     let retry_at = match reason {
         // Clocks differ: with a reset time in the past, the task would be tried again at once.
         Reason::RateLimited => Some(reading.resets_at.map_or(now + UNKNOWN_RESET_MS, |at| at.max(now + SHORTEST_PAUSE_MS))),
-        Reason::Auth | Reason::Billing => Some(now + ELSEWHERE_MS),
         _ => None,
     };
     Some(RunFailure { retry_at, ..RunFailure::new(reason, text) })
@@ -334,7 +331,7 @@ mod tests {
         ] {
             let told = verdict("json", &lines, end);
             assert_eq!((told.reason, told.retryable, told.keep_attempt), (Some(reason), retryable, kept), "{lines:?}");
-            assert_eq!(told.retry_at.is_some(), matches!(reason, Reason::RateLimited | Reason::Auth | Reason::Billing));
+            assert_eq!(told.retry_at.is_some(), reason == Reason::RateLimited);
         }
     }
 

@@ -46,7 +46,7 @@ fn a_task_runs_on_a_pod() {
         assert!(task_is(&done, "Complete"));
         assert_eq!(done.status.unwrap().worker_name, Some(site.worker(&pool, 0)));
         let id = team.task_id(&task).await;
-        let about: Vec<String> = agent.log().lines().filter(|line| line.contains("run ")).map(str::to_owned).collect();
+        let about: Vec<String> = agent.log().lines().filter(|line| line.contains(" INFO run ")).map(str::to_owned).collect();
         assert!(!about.is_empty() && about.iter().all(|line| line.contains(&id)), "{about:?}");
         assert!(team.kubectl(&["get", "bwp", &pool, "-o", "wide"], "").unwrap().contains(IMAGE));
     });

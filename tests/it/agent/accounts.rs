@@ -122,3 +122,23 @@ fn a_profile_whose_runs_do_not_start_costs_no_attempts() {
         assert_eq!(status(&server).await, json!("online"));
     });
 }
+
+#[test]
+fn a_fallback_runs_the_tasks_of_a_paused_account() {
+    run(async {
+        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        let other = "fallback = \"other\"\n[profiles.other]\nrunner = \"command\"\ncommand = [\"sh\"]\naccount = \"b\"";
+        let _agent = server.agent("box").claude(&api, other).start();
+        let task = server.crew().task().prompt("echo by the fallback # MODE-429").attempts(1).create().await;
+        let done = task.reaches("completed").await;
+        assert_eq!((&done["attempts"], &done["infra_retries"]), (&json!(1), &json!(1)), "{done}");
+        assert_eq!(result(&task).await["output"], json!("by the fallback\n"));
+        let worker = server.get("workers/box").await.ok();
+        let told = (&worker["status"], &worker["pauses"][0]["cause"], &worker["pauses"][0]["agents"]);
+        assert_eq!(told, (&json!("online"), &json!("quota"), &json!([])), "nothing is closed: {worker}");
+        let runs = api.seen_with("MODE-429").len();
+        let task = server.crew().task().prompt("echo at once # MODE-429").create().await;
+        assert_eq!(task.reaches("completed").await["infra_retries"], json!(0));
+        assert_eq!(api.seen_with("MODE-429").len(), runs, "the paused account is not tried");
+    });
+}

@@ -121,10 +121,15 @@ fn a_quota_that_is_used_up_pauses_the_account() {
         })
         .await;
         assert_eq!((&waiting["status"], &waiting["attempts"], &waiting["infra_retries"]), (&json!("queued"), &json!(0), &json!(1)));
-        let (reset, hour) = (waiting["not_before"].as_i64().unwrap(), 3_600_000);
-        assert!((now_ms() + hour - 120_000..=now_ms() + hour + 1_000).contains(&reset), "it waits until the quota resets: {waiting}");
-        eventually("the worker is paused", || async { (server.get("workers/box").await.ok()["status"] == json!("syncing")).then_some(()) })
-            .await;
+        let worker = server.get("workers/box").await.ok();
+        let (reset, hour) = (worker["pauses"][0]["until"].as_i64().unwrap(), 3_600_000);
+        assert!((now_ms() + hour - 120_000..=now_ms() + hour + 1_000).contains(&reset), "it is paused until the quota resets: {worker}");
+        assert_eq!((&worker["status"], &worker["pauses"][0]["cause"]), (&json!("syncing"), &json!("quota")));
+        eventually("the task waits for another worker", || async {
+            let waiting = task.now().await["waiting"].clone();
+            (waiting["reason"] == json!("worker_paused") && waiting.to_string().contains("is out of quota until")).then_some(())
+        })
+        .await;
         let other = server.crew().task().prompt("SAY: hello").create().await;
         agent.kill9();
         agent.start_again();
