@@ -40,8 +40,11 @@ fn tasks_wait_until_somebody_has_signed_in() {
         }
         has_status(&server, "error").await;
         for task in &tasks {
-            let now = task.now().await;
-            assert_eq!((&now["status"], &now["attempts"]), (&json!("queued"), &json!(0)), "{now}");
+            let waits = || async {
+                let now = task.now().await;
+                ((&now["status"], &now["attempts"]) == (&json!("queued"), &json!(0))).then_some(())
+            };
+            eventually("the task waits and keeps its attempts", waits).await;
         }
         let told = pause(&server).await;
         assert_eq!([&told["kind"], &told["name"], &told["cause"]], [&json!("account"), &json!("default"), &json!("credentials")], "{told}");
