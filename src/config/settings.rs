@@ -164,8 +164,13 @@ pub const WORKER_RATE_LIMIT_PER_MINUTE: Setting = plain(
 pub const MAX_BODY_BYTES: Setting =
     plain(LIMITS, "max_body_bytes", "BYTES", "1048576", "Maximum size of a request body, not counting a task's output");
 pub const MAX_OUTPUT_BYTES: Setting = plain(LIMITS, "max_output_bytes", "BYTES", "16777216", "Maximum size of a task's output");
-pub const REQUEST_TIMEOUT_SECONDS: Setting =
-    plain(LIMITS, "request_timeout_seconds", "SECONDS", "30", "Maximum duration of a request; long polls and streams are exempt");
+pub const REQUEST_TIMEOUT_SECONDS: Setting = plain(
+    LIMITS,
+    "request_timeout_seconds",
+    "SECONDS",
+    "30",
+    "Maximum duration of a request, and one second more for each 64 KiB of its body; long polls and streams are exempt",
+);
 
 pub const LEASE_TTL_SECONDS: Setting =
     plain(WORK, "lease_ttl_seconds", "SECONDS", "300", "How long a lease lasts without a heartbeat, unless the caller sets ttl_seconds");

@@ -22,6 +22,15 @@ const DRAIN_BYTES: usize = 32 * 1024 * 1024;
 /// How long a server that stops waits for bodies that are under way. Who sends slowly must not delay the stop.
 const AT_STOP: Duration = Duration::from_secs(1);
 
+/// The slowest line, in bytes per second, on which the largest answers of runs arrive.
+const SLOWEST: u64 = 64 << 10;
+
+/// How much longer a request may take because its body is large: an answer of a run that does not arrive in time is sent again and again.
+pub fn time_of(request: &Request, limit: Limit) -> Duration {
+    let announced = request.body().size_hint().exact().unwrap_or(0).min(limit.bytes as u64);
+    Duration::from_secs(announced / SLOWEST)
+}
+
 /// Reads the whole body of a request into memory.
 ///
 /// # Errors

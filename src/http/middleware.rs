@@ -162,10 +162,11 @@ pub async fn middleware(State(MiddlewareState { app, policies }): State<Middlewa
 }
 
 async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, caller: Caller) -> Response {
-    let deadline = tokio::time::Instant::now() + app.settings.request_timeout;
+    let mut deadline = tokio::time::Instant::now() + app.settings.request_timeout;
     let mut request = request;
     let mut held = Share::default();
     if let Some(limit) = pass.body_limit {
+        deadline += body::time_of(&request, limit);
         (request, held) = match body::gather(request, limit, deadline, &app.limits.held_of_requests, pass.client, &app.shutdown).await {
             Ok(gathered) => gathered,
             Err(failure) => return failure.into_response(),

@@ -21,8 +21,10 @@ use bloom_core::task::{Outcome, Reason};
 
 /// The interval at which new events are read.
 const POLL_EVERY: Duration = Duration::from_millis(100);
-/// The time limit of a completion, whose output may have 16 MiB.
+/// The time limit of a completion, without the time for its output.
 const COMPLETE_LIMIT: Duration = Duration::from_secs(120);
+/// Bytes of output that take a second on the slowest line: the server takes 64 KiB of a body, in which they may be escaped.
+const SLOWEST: usize = 16 << 10;
 /// How many times the last events of a run are sent before they are given up.
 const EVENTS_PATIENCE: u32 = 5;
 
@@ -136,7 +138,14 @@ fn completions(task: Uuid, lease: Uuid, completion: Completion) -> NewCompletion
 }
 
 async fn complete(client: &Client, path: &str, body: &NewCompletions) -> Result<(), Error> {
-    let answer: Completions = client.send(Method::POST, path, Some(body), COMPLETE_LIMIT).await?.json()?;
+    let outputs = body
+        .completions
+        .0
+        .iter()
+        .filter_map(|one| one.completion.as_ref().ok())
+        .filter_map(|(.., completion)| completion.output.as_deref());
+    let limit = COMPLETE_LIMIT + Duration::from_secs((outputs.map(str::len).sum::<usize>() / SLOWEST) as u64);
+    let answer: Completions = client.send(Method::POST, path, Some(body), limit).await?.json()?;
     match answer.results.into_iter().next() {
         Some(CompletionResult { status: 200, .. }) => Ok(()),
         Some(CompletionResult { status, error, .. }) => {

@@ -168,6 +168,32 @@ on_both! { alone:
         assert_eq!(server.get(&task.path("/wait?timeout_sec=2")).await.ok()["status"], "queued");
     }
 
+    async fn a_large_body_has_the_time_of_a_slow_line(database) {
+        let server = Server::on(database).env("REQUEST_TIMEOUT_SECONDS", 1).start();
+        let address = server.base().trim_start_matches("http://").to_owned();
+        let post = |length: usize| format!("POST /api/runtime/llm-tasks HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
+        let answer = tokio::task::spawn_blocking(move || {
+            let begin = |head: &str| {
+                let mut stream = std::net::TcpStream::connect(&address).unwrap();
+                stream.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+                std::io::Write::write_all(&mut stream, head.as_bytes()).unwrap();
+                stream
+            };
+            let status = |stream: &mut std::net::TcpStream| {
+                let mut answer = vec![0; 12];
+                std::io::Read::read_exact(stream, &mut answer).unwrap();
+                String::from_utf8(answer).unwrap()
+            };
+            let body = json!({ "context_id": "c", "agent_slug": "nobody", "prompt": "x".repeat(8 << 20) }).to_string();
+            let mut slow = begin(&post(body.len()));
+            // Its answer shows that the time of a small one is over.
+            let small = status(&mut begin(&post(100)));
+            std::io::Write::write_all(&mut slow, body.as_bytes()).unwrap();
+            (small, status(&mut slow))
+        }).await.unwrap();
+        assert_eq!((&answer.0[8..], &answer.1[8..]), (" 408", " 201"));
+    }
+
     async fn a_body_that_does_not_come_does_not_delay_a_stop(database) {
         let server = Server::on(database).env("REQUEST_TIMEOUT_SECONDS", 600).start();
         let mut stream = std::net::TcpStream::connect(server.base().trim_start_matches("http://")).unwrap();
