@@ -18,6 +18,8 @@ words! {
         Credentials = "credentials",
         /// The account has no credit.
         Billing = "billing",
+        /// The account may not use the model of the profile.
+        Model = "model",
         /// Runs of the profile end before they begin.
         Start = "start",
         /// The worker can't write to its disk.

@@ -8,11 +8,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::Agent;
 use super::pause::{Pause, Paused};
-use super::probe::{cause_of, login_changed_at, probe};
-use super::profile::{Profile, Runner};
+use super::probe::{self, ProbeFailure, cause_of, login_changed_at};
+use super::profile::{Profile, Runner, find_program};
 use super::task::Task;
 use super::verdict::Verdict;
-use bloom_api::complete::Completion;
 use bloom_api::values::{Int, List};
 use bloom_api::workers::NewPause;
 use bloom_client::now_ms;
@@ -101,12 +100,12 @@ impl Agent {
         (PauseKind::Worker, self.name.clone())
     }
 
-    /// Learns from the end of a run whether its account and its profile work. Returns the verdict, which may have become another one.
-    pub(super) async fn learn(&self, (name, profile): (&str, &Profile), task: &Task, verdict: Verdict) -> Verdict {
+    /// Learns from the end of a run whether its account and its profile work. Returns the verdict, which may have become another one. With
+    /// `has_run`, a process was started.
+    pub(super) async fn learn(&self, (name, profile): (&str, &Profile), task: &Task, has_run: bool, verdict: Verdict) -> Verdict {
         let Verdict::Complete(mut completion) = verdict else { return verdict };
         let [account, of_profile] = of(name, profile);
         let message = completion.error_message.as_deref().unwrap_or_default().to_owned();
-        let now = now_ms();
         match (completion.status, completion.reason) {
             (Outcome::Success, _) => {
                 if self.pauses.lift(&account) | self.pauses.lift(&of_profile) {
@@ -115,96 +114,156 @@ impl Agent {
                 return Verdict::Complete(completion);
             }
             (_, Some(Reason::RateLimited)) => {
-                let until = completion.retry_at.map_or(now, |until| until.0);
+                let (now, until) = (now_ms(), completion.retry_at.map_or(0, |until| until.0));
                 tracing::warn!(account = profile.account, until, "the account is out of quota; no new tasks for it until then");
                 self.pauses.until(&account, PauseCause::Quota, until, &message, now);
             }
-            (_, Some(Reason::SpawnFailed)) => {
-                let pause = self.pauses.failed(&of_profile, PauseCause::Start, false, &message, now);
-                tracing::error!("{}", told(&of_profile, &pause));
-            }
-            (_, Some(reason)) => {
-                let Some(cause) = cause_of(reason) else { return Verdict::Complete(completion) };
-                // The submitter of a task chooses its model, and must not close the account by that.
-                if task.model.is_some() && self.works(profile).await {
-                    blame_model(&mut completion);
+            (_, Some(reason @ (Reason::Auth | Reason::Billing | Reason::SpawnFailed))) => {
+                if !self.is_paused(name, profile)
+                    && let Err(blame) = self.blame(name, profile, task, (reason, message)).await
+                {
+                    match blame {
+                        Blame::Model => (completion.reason, completion.retryable) = (Some(Reason::ModelUnavailable), false),
+                        Blame::Task if has_run => completion.reason = Some(Reason::AgentError),
+                        Blame::Task | Blame::Unknown => return Verdict::Complete(completion),
+                    }
+                    (completion.keep_attempt, completion.retry_at) = (false, None);
                     return Verdict::Complete(completion);
                 }
-                self.refused(profile, cause, &message);
             }
-            (_, None) => return Verdict::Complete(completion),
+            _ => return Verdict::Complete(completion),
         }
         // What is paused here may run at once: by the fallback of the profile, or on another worker.
-        completion.retry_at = Some(Int::nearest(now.saturating_add(ELSEWHERE_MS)));
+        completion.retry_at = Some(Int::nearest(now_ms().saturating_add(ELSEWHERE_MS)));
         self.state_changed.notify_waiters();
         let _ = tokio::time::timeout(TELL_LIMIT, self.register_again()).await;
         Verdict::Complete(completion)
     }
 
-    /// Whether the account of this profile answers a probe.
-    async fn works(&self, profile: &Profile) -> bool {
-        profile.runner == Runner::Claude && probe(profile, &self.settings.profiles.dir, self.home.root()).await.is_ok()
+    /// Finds out by probes what made a run fail, and pauses the profile or its account. What a task brings (its model, its prompt, the files
+    /// of its context) must not pause anything for others.
+    ///
+    /// # Errors
+    /// Neither is to blame.
+    async fn blame(&self, name: &str, profile: &Profile, task: &Task, (reason, message): (Reason, String)) -> Result<(), Blame> {
+        let [account, of_profile] = of(name, profile);
+        let Some(cause) = cause_of(reason) else {
+            return match self.probe(profile).await {
+                Err((Some(PauseCause::Start), why)) => {
+                    self.pause(&of_profile, profile, PauseCause::Start, if why.is_empty() { &message } else { &why });
+                    Ok(())
+                }
+                Err((Some(cause), why)) => {
+                    self.pause(&account, profile, cause, &why);
+                    Ok(())
+                }
+                Err((None, _)) => Err(Blame::Unknown),
+                Ok(()) => Err(Blame::Task),
+            };
+        };
+        if task.model.is_some() && profile.runner == Runner::Claude && self.probe(profile).await.is_ok() {
+            return Err(Blame::Model);
+        }
+        match self.probe_account(&profile.account).await {
+            Ok(()) => self.pause(&of_profile, profile, PauseCause::Model, &message),
+            Err(_) => self.pause(&account, profile, cause, &message),
+        }
+        Ok(())
     }
 
-    fn refused(&self, profile: &Profile, cause: PauseCause, message: &str) {
-        let account = (PauseKind::Account, profile.account.clone());
-        let pause = self.pauses.failed(&account, cause, profile.runner == Runner::Claude, message, now_ms());
-        tracing::error!("{}", told(&account, &pause));
+    fn pause(&self, paused: &Paused, profile: &Profile, cause: PauseCause, message: &str) {
+        let pause = self.pauses.failed(paused, cause, profile.runner == Runner::Claude, message, now_ms());
+        tracing::error!("{}", told(paused, &pause));
     }
 
-    /// Probes refused accounts: after pauses that get longer, and at once after a login.
-    pub(super) async fn probe_accounts(self: Arc<Self>, stopped: CancellationToken) {
-        let mut logins: BTreeMap<String, Option<SystemTime>> = BTreeMap::new();
+    /// Whether the profile works. Only the Claude CLI can be probed; of other programs, only whether they are there.
+    async fn probe(&self, profile: &Profile) -> Result<(), ProbeFailure> {
+        let dir = &self.settings.profiles.dir;
+        match profile.runner {
+            Runner::Claude => probe::of_profile(profile, dir, self.home.root()).await,
+            _ if find_program(&profile.program(), dir).is_none() => Err((Some(PauseCause::Start), String::new())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the account works with any profile, or with the model that the CLI chooses.
+    async fn probe_account(&self, account: &str) -> Result<(), ProbeFailure> {
+        let mut failure = (None, String::new());
+        for (_, profile) in self.claude_profiles().filter(|(_, profile)| profile.account == account) {
+            match probe::of_account(profile, &self.settings.profiles.dir, self.home.root()).await {
+                Ok(()) => return Ok(()),
+                Err(_) => match self.probe(profile).await {
+                    Ok(()) => return Ok(()),
+                    Err(why) => failure = why,
+                },
+            }
+        }
+        Err(failure)
+    }
+
+    /// Probes what is paused until it works: after pauses that get longer, and at once after a login.
+    pub(super) async fn probe_paused(self: Arc<Self>, stopped: CancellationToken) {
+        let mut logins: BTreeMap<&str, Option<SystemTime>> = self.logins().collect();
         loop {
             tokio::select! {
                 () = stopped.cancelled() => return,
                 () = tokio::time::sleep(LOOK_EVERY) => {}
             }
-            for (account, profile) in self.claude_profiles() {
+            for (name, profile) in self.claude_profiles() {
                 let login = login_changed_at(profile);
-                if logins.insert(account.to_owned(), login).is_some_and(|before| before != login) {
-                    self.pauses.hurry(&(PauseKind::Account, account.to_owned()), now_ms());
+                let is_new = logins.get(name) != Some(&login);
+                if is_new && of(name, profile).iter().all(|paused| self.pauses.hurry(paused, now_ms())) {
+                    logins.insert(name, login);
                 }
             }
-            for (_, account) in self.pauses.due(now_ms()) {
-                let Some(profile) = self.claude_profiles().remove(account.as_str()) else { continue };
+            for paused in self.pauses.due(now_ms()) {
                 tokio::select! {
                     () = stopped.cancelled() => return,
-                    () = self.probe_account(&account, profile) => {}
+                    () = self.probe_again(&paused) => {}
                 }
+                // A probe may write the credentials anew.
+                logins = self.logins().collect();
             }
         }
     }
 
-    async fn probe_account(&self, account: &str, profile: &Profile) {
-        let paused = (PauseKind::Account, account.to_owned());
-        match probe(profile, &self.settings.profiles.dir, self.home.root()).await {
+    fn logins(&self) -> impl Iterator<Item = (&str, Option<SystemTime>)> {
+        self.claude_profiles().map(|(name, profile)| (name, login_changed_at(profile)))
+    }
+
+    async fn probe_again(&self, paused: &Paused) {
+        let (kind, name) = paused;
+        let of_kind =
+            |(profile, settings): &(&str, &Profile)| if *kind == PauseKind::Account { settings.account == *name } else { profile == name };
+        let Some((_, profile)) = self.claude_profiles().find(of_kind) else { return };
+        let probed = if *kind == PauseKind::Account { self.probe_account(name).await } else { self.probe(profile).await };
+        match probed {
             Ok(()) => {
-                if self.pauses.lift(&paused) {
-                    tracing::info!(account, "the account works again");
+                if self.pauses.lift(paused) {
+                    tracing::info!("the {kind} {name} works again");
                     self.state_changed.notify_waiters();
                 }
             }
-            Err((cause, message)) => {
-                let known = self.pauses.on(now_ms()).get(&paused).map(|pause| pause.cause);
-                if let Some(cause) = cause.or(known) {
-                    self.refused(profile, cause, &message);
-                }
+            Err((_, why)) => {
+                let Some(known) = self.pauses.on(now_ms()).remove(paused) else { return };
+                self.pause(paused, profile, known.cause, if why.is_empty() { &known.message } else { &why });
             }
         }
     }
 
-    /// By account: a profile that runs the Claude CLI, by which the account can be probed.
-    fn claude_profiles(&self) -> BTreeMap<&str, &Profile> {
-        let claude = self.settings.profiles.all().filter(|(_, profile)| profile.runner == Runner::Claude);
-        claude.map(|(_, profile)| (profile.account.as_str(), profile)).collect()
+    fn claude_profiles(&self) -> impl Iterator<Item = (&str, &Profile)> {
+        self.settings.profiles.all().filter(|(_, profile)| profile.runner == Runner::Claude)
     }
 }
 
-/// The task fails, because no other attempt would have another model.
-fn blame_model(completion: &mut Completion) {
-    completion.reason = Some(Reason::ModelUnavailable);
-    (completion.retryable, completion.keep_attempt, completion.retry_at) = (false, false, None);
+/// Why a run failed, if neither its profile nor its account is the cause.
+enum Blame {
+    /// The model that the task names.
+    Model,
+    /// Something else of the task or its context.
+    Task,
+    /// The probe did not end.
+    Unknown,
 }
 
 /// For people: what is paused, why, until when, and what to do.
@@ -221,6 +280,11 @@ fn told((kind, name): &Paused, pause: &Pause) -> String {
              correct it and restart the agent. Tried again at {until}"
         ),
         PauseCause::Billing => format!("{what} has no credit{message}: top it up, then nothing else is needed. Tried again at {until}"),
+        PauseCause::Model => {
+            format!(
+                "the model of {what} was refused{message}: choose another one in the profile, and restart the agent. Tried again at {until}"
+            )
+        }
         PauseCause::Start => {
             format!("runs of {what} end before they begin{message}: correct the profile, and restart the agent. Tried again at {until}")
         }

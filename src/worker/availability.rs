@@ -78,7 +78,7 @@ impl Agent {
             os_info: Some(machine::os_info().into()),
             dispatch: Some(if self.is_push_only() { DispatchMode::Push } else { DispatchMode::Manual }),
             instance: Some(Id(self.instance)),
-            pauses: self.told_pauses(),
+            pauses: if offer.status == WorkerStatus::Offline { List::default() } else { self.told_pauses() },
             ..NewWorker::default()
         };
         self.client.post::<IgnoredAny>("api/runtime/workers", &registration).await.map(drop)

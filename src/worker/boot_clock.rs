@@ -4,6 +4,10 @@
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use bloom_client::now_ms;
+use bloom_core::Ms;
 
 /// Milliseconds since the machine's boot. All processes of the machine have the same clock.
 pub fn now() -> u64 {
@@ -13,4 +17,47 @@ pub fn now() -> u64 {
 
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The boot that [`now`] counts from.
+pub fn boot() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+/// A time that a later process can compare with its own.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Stamp {
+    boot: String,
+    pub at: u64,
+    /// For a process after the next boot, in which no run of this boot goes on.
+    wall_clock: Ms,
+}
+
+impl Stamp {
+    pub fn now() -> Self {
+        Self { boot: boot(), at: now(), wall_clock: now_ms() }
+    }
+
+    /// A time that was stored by an earlier version of the agent.
+    pub fn of_wall_clock(wall_clock: Ms) -> Self {
+        Self { boot: String::new(), at: 0, wall_clock }
+    }
+
+    /// The wall clock may have been set meanwhile, so it counts only where there is nothing else.
+    pub fn age(&self) -> Duration {
+        let by_wall_clock = || u64::try_from(now_ms().saturating_sub(self.wall_clock)).unwrap_or(u64::MAX);
+        Duration::from_millis(if self.boot == boot() { now().saturating_sub(self.at) } else { by_wall_clock() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wall_clock_counts_after_a_boot_only() {
+        let stamp = Stamp::now();
+        assert!(Stamp { wall_clock: 0, ..stamp.clone() }.age() < Duration::from_secs(60));
+        assert!(Stamp { boot: "another".into(), wall_clock: 0, ..stamp }.age() > Duration::from_secs(1_000_000));
+    }
 }

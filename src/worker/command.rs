@@ -30,15 +30,22 @@ pub(super) async fn ended(mut command: Command, limit: Duration) -> Result<Outpu
     // A group of its own, so that the time limit ends what the command has started, too.
     command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let child = command.spawn().map_err(|error| error.to_string())?;
-    let group = child.id().and_then(|id| i32::try_from(id).ok());
-    let ended = child.wait_with_output();
-    tokio::pin!(ended);
-    let Ok(ended) = timeout(limit, &mut ended).await else {
-        // Fails if no process of the group is left. Until then, its id is not used for another.
-        group.into_iter().for_each(|group| send_to_group(group, Signal::KILL));
-        return Err(format!("it took longer than {} s", limit.as_secs()));
-    };
+    let mut group = Group(child.id().and_then(|id| i32::try_from(id).ok()));
+    let ended = timeout(limit, child.wait_with_output()).await.map_err(|_| format!("it took longer than {} s", limit.as_secs()))?;
+    // It was waited for, so its id may be used for another.
+    group.0 = None;
     ended.map_err(|error| error.to_string())
+}
+
+/// Ends the process group when it is dropped: at the time limit, and when the agent stops.
+struct Group(Option<i32>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            send_to_group(group, Signal::KILL);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -22,6 +22,8 @@ pub struct Plan {
     pub stall: u64,
     /// When the run must be ended unless the lease is renewed, on the [`boot_clock`](super::boot_clock).
     pub lease_until: u64,
+    /// How far a renewal reaches at most: whatever a run writes into the pipe.
+    pub lease_ttl: u64,
     /// The time between SIGTERM and SIGKILL if the lease is not renewed.
     pub lease_grace: u64,
     pub cgroup: Option<PathBuf>,

@@ -26,8 +26,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+use super::boot_clock::{Stamp, boot};
 use bloom_client::now_ms;
-use bloom_core::Ms;
 
 /// The maximum number of kept runs whose files could not be used.
 const MAX_SET_ASIDE: usize = 20;
@@ -128,8 +128,7 @@ impl Home {
         let path = self.root.join("instance.json");
         let failed = |error: io::Error| format!("the agent's instance can't be stored in {}: {error}", path.display());
         let lock = self.lock.metadata().map_err(failed)?;
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let place = format!("{} {}:{}", boot.trim(), lock.dev(), lock.ino());
+        let place = format!("{} {}:{}", boot(), lock.dev(), lock.ino());
         if let Some(known) = read_json::<KnownInstance>(&path).filter(|known| known.place == place) {
             return Ok((known.id, known.is_registered));
         }
@@ -191,15 +190,18 @@ impl Home {
     }
 
     /// Stores when the leases were renewed last, so that a later process knows which of them may have expired.
-    pub fn renewed(&self, at: Ms) {
+    pub fn renewed(&self, at: &Stamp) {
         // Not flushed to the disk: with an older time, a later process only assumes an earlier expiry.
-        if let Err(error) = fs::write(self.root.join("renewed"), at.to_string()) {
+        let stored = serde_json::to_vec(at).map_err(io::Error::other).and_then(|stamp| fs::write(self.root.join("renewed"), stamp));
+        if let Err(error) = stored {
             tracing::warn!(%error, "the time of the last heartbeat could not be stored");
         }
     }
 
-    pub fn renewed_at(&self) -> Option<Ms> {
-        fs::read_to_string(self.root.join("renewed")).ok()?.trim().parse().ok()
+    pub fn renewed_at(&self) -> Option<Stamp> {
+        let stored = fs::read_to_string(self.root.join("renewed")).ok()?;
+        let of_earlier_version = || Some(Stamp::of_wall_clock(stored.trim().parse().ok()?));
+        serde_json::from_str(&stored).ok().or_else(of_earlier_version)
     }
 
     pub fn run_dir(&self, lease: Uuid) -> PathBuf {

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 use uuid::Uuid;
 
-use super::boot_clock::{millis, now};
+use super::boot_clock::{Stamp, millis, now};
 use super::process::TERM_GRACE;
 use super::report::{self, Backoff};
 use super::run_dir::{Record, RunDir};
@@ -25,7 +25,6 @@ use bloom_api::answers::{Claimed, ClaimedLease, Directives, RenewedLeases};
 use bloom_api::requests::{Claim, WorkerHeartbeat};
 use bloom_api::values::{Id, Int, List};
 use bloom_client::{self as client, CALL_LIMIT, now_ms};
-use bloom_core::Ms;
 use bloom_core::task::Reason;
 use bloom_core::worker::WorkerStatus;
 
@@ -157,7 +156,7 @@ impl Agent {
             return true;
         }
         let dir = RunDir::new(self.home.run_dir(lease.id));
-        let record = Record { lease, taken_at: now_ms(), task, profile: None, process: None, starts: 0 };
+        let record = Record { lease, taken_at: now_ms(), taken: Some(Stamp::now()), task, profile: None, process: None, starts: 0 };
         if let Err(error) = dir.create(&record) {
             tracing::error!(task = %record.task.id, lease = %record.lease.id, %error, "a task could not be stored on disk; it is handed back, and no others are taken for a while");
             self.pause_for_disk(&error.to_string());
@@ -292,13 +291,13 @@ impl Agent {
             let limit = third.clamp(SHORTEST_LIMIT, CALL_LIMIT);
             // A claim is a sign of life, too, so without leases an agent that claims sends no heartbeats.
             if !leases.0.is_empty() || !self.claims() {
-                let (sent, sent_at) = (now(), now_ms());
+                let sent = Stamp::now();
                 let sign = WorkerHeartbeat { leases, instance: Some(Id(self.instance)) };
                 let called = self.client.send(Method::POST, &path, Some(&sign), limit);
                 tokio::select! {
                     answer = called => match answer.and_then(|answer| answer.json::<RenewedLeases>()) {
                         Ok(renewed) => {
-                            self.renew(&renewed, sent, sent_at);
+                            self.renew(&renewed, &sent);
                             self.follow(&renewed.directives);
                         }
                         // The leases are not lost because a call failed: they are valid until they expire.
@@ -322,12 +321,12 @@ impl Agent {
         self.drained_since.lock()
     }
 
-    pub(super) fn renew(&self, renewed: &RenewedLeases, sent: u64, sent_at: Ms) {
-        self.home.renewed(sent_at);
+    pub(super) fn renew(&self, renewed: &RenewedLeases, sent: &Stamp) {
+        self.home.renewed(sent);
         let mut runs = self.lock();
         for lease in &renewed.renewed {
             if let Some(held) = runs.get_mut(lease) {
-                held.valid_until = sent.saturating_add(millis(held.ttl));
+                held.valid_until = sent.at.saturating_add(millis(held.ttl));
                 held.is_renewed = true;
             }
         }

@@ -225,7 +225,7 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
         };
         client = Client::new(&settings.server, key.as_ref(), &settings.tls).map_err(|error| error.to_string())?;
     }
-    let pauses = Pauses::load(home.accounts_path());
+    let pauses = Pauses::load(home.accounts_path(), bloom_client::now_ms());
     let cgroups = cgroups(&settings.profiles)?;
     let (instance, is_known) = home.instance()?;
     let agent = Arc::new(Agent {
@@ -274,7 +274,7 @@ impl Agent {
         }
         let offer = tokio::spawn(self.clone().keep_offer(stopped.clone()));
         let claims = tokio::spawn(self.clone().claim_always(stopped.clone()));
-        let probes = tokio::spawn(self.clone().probe_accounts(stopped.clone()));
+        let probes = tokio::spawn(self.clone().probe_paused(stopped.clone()));
         let push_server = listener.map(|listener| tokio::spawn(push_server::serve(self.clone(), listener, stopped.clone())));
         let mut failure = None;
         let ended = tokio::select! {

@@ -15,6 +15,8 @@ use bloom_core::pause::{PauseCause, PauseKind};
 const MAX_QUOTA_MS: Ms = 8 * 24 * 3600 * 1000;
 /// The first pause after a failure. Each further one is twice as long.
 const FIRST_MS: Ms = 15_000;
+/// Programs write the file of credentials without a login, too.
+const HURRY_EVERY_MS: Ms = 60_000;
 const LONGEST_MS: Ms = 30 * 60 * 1000;
 /// Texts of failures are shown with the worker.
 const MAX_MESSAGE: usize = 300;
@@ -29,6 +31,9 @@ pub struct Pause {
     is_probed: bool,
     /// How many pauses there were before this one without a success in between.
     before: u32,
+    /// When a login had a probe made at once.
+    #[serde(default)]
+    hurried_at: Option<Ms>,
     /// What the last failure said.
     pub message: String,
 }
@@ -50,9 +55,14 @@ pub struct Pauses {
 }
 
 impl Pauses {
-    pub fn load(path: PathBuf) -> Self {
+    pub fn load(path: PathBuf, now: Ms) -> Self {
         let stored: BTreeMap<String, Pause> = read_json(&path).unwrap_or_default();
-        let all = stored.into_iter().map(|(account, pause)| ((PauseKind::Account, account), pause)).collect();
+        // The clock may have been wrong when they were stored.
+        let is_possible = |pause: &Pause| {
+            pause.cause == PauseCause::Quota && (now - MAX_QUOTA_MS..=now).contains(&pause.since) && pause.until <= now + MAX_QUOTA_MS
+        };
+        let stored = stored.into_iter().filter(|(_, pause)| is_possible(pause));
+        let all = stored.map(|(account, pause)| ((PauseKind::Account, account), pause)).collect();
         Self { path, all: Mutex::new(all) }
     }
 
@@ -66,7 +76,7 @@ impl Pauses {
         }
         let since = known.map_or(now, |known| known.since);
         let message = cut(message, MAX_MESSAGE).to_owned();
-        all.insert(paused.clone(), Pause { cause, since, until, is_probed: false, before: 0, message });
+        all.insert(paused.clone(), Pause { cause, since, until, is_probed: false, before: 0, hurried_at: None, message });
         if cause != PauseCause::Quota {
             return;
         }
@@ -88,7 +98,8 @@ impl Pauses {
             None => (0, now + length(0)),
         };
         let since = known.map_or(now, |known| known.since);
-        let pause = Pause { cause, since, until, is_probed, before, message: cut(message, MAX_MESSAGE).to_owned() };
+        let hurried_at = known.and_then(|known| known.hurried_at);
+        let pause = Pause { cause, since, until, is_probed, before, hurried_at, message: cut(message, MAX_MESSAGE).to_owned() };
         all.insert(paused.clone(), pause.clone());
         pause
     }
@@ -98,10 +109,16 @@ impl Pauses {
         self.all.lock().remove(paused).is_some()
     }
 
-    /// Has a probe made at once.
-    pub fn hurry(&self, paused: &Paused, now: Ms) {
-        if let Some(pause) = self.all.lock().get_mut(paused).filter(|pause| pause.is_probed) {
-            pause.until = pause.until.min(now);
+    /// Has a probe made at once, which does not make the next pause longer; at most once a minute. Returns false if it is too early.
+    pub fn hurry(&self, paused: &Paused, now: Ms) -> bool {
+        match self.all.lock().get_mut(paused).filter(|pause| pause.is_probed && pause.until > now) {
+            Some(pause) if pause.hurried_at.is_some_and(|at| now - at < HURRY_EVERY_MS) => false,
+            Some(pause) => {
+                (pause.until, pause.hurried_at) = (now, Some(now));
+                pause.before = pause.before.saturating_sub(1);
+                true
+            }
+            None => true,
         }
     }
 
@@ -138,13 +155,13 @@ mod tests {
     }
 
     fn load() -> Pauses {
-        Pauses::load("/nonexistent/accounts.json".into())
+        Pauses::load("/nonexistent/accounts.json".into(), 0)
     }
 
     #[test]
     fn a_quota_outlives_the_process_and_ends_by_itself() {
         let dir = tempfile::tempdir().unwrap();
-        let accounts = || Pauses::load(dir.path().join("accounts.json"));
+        let accounts = || Pauses::load(dir.path().join("accounts.json"), 9_000);
         let default = account("default");
         accounts().until(&default, PauseCause::Quota, 5_000, "weekly limit", 1_000);
         let later = accounts();
@@ -152,6 +169,9 @@ mod tests {
         assert_eq!((until(4_999), until(5_000)), (Some(5_000), None));
         later.until(&default, PauseCause::Quota, 3_000, "", 2_000);
         assert!(later.is_paused(&default, 4_000), "a shorter pause does not shorten it");
+        // The clock was wrong when this was stored.
+        accounts().until(&account("far"), PauseCause::Quota, 20_000 + MAX_QUOTA_MS, "", 20_000);
+        assert!(!accounts().is_paused(&account("far"), 9_000));
         later.failed(&default, PauseCause::Credentials, true, "401", 9_000);
         assert!(!accounts().is_paused(&default, 9_000), "a restarted agent tries the account again");
     }
@@ -180,8 +200,10 @@ mod tests {
         assert!(accounts.is_paused(&a, 1_000_000));
         accounts.failed(&a, PauseCause::Billing, true, "no credit", 15_000);
         assert_eq!((accounts.due(44_999).len(), accounts.next(15_000)), (0, Some(45_000)));
-        accounts.hurry(&a, 20_000);
+        assert!(accounts.hurry(&a, 20_000));
         assert_eq!(accounts.due(20_000).len(), 1);
+        assert_eq!(accounts.failed(&a, PauseCause::Billing, true, "no credit", 20_000).until, 50_000, "a login makes no pause longer");
+        assert!(!accounts.hurry(&a, 30_000) && accounts.due(30_000).is_empty(), "not twice within a minute");
         accounts.until(&a, PauseCause::Quota, 90_000, "", 20_000);
         assert_eq!(accounts.on(20_000)[&a].cause, PauseCause::Billing);
     }

@@ -1,11 +1,13 @@
-//! Tries whether an account works again, without a task: a run of the Claude CLI that says one word.
+//! Tries whether a profile, or an account, works, without a task: a run of the Claude CLI that says one word.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use tokio::process::Command;
 
 use super::command;
+use super::invocation::claude_options;
 use super::profile::{Profile, find_program};
 use super::stream::Reading;
 use super::verdict::error_of;
@@ -14,34 +16,40 @@ use bloom_core::task::Reason;
 
 const LIMIT: Duration = Duration::from_secs(90);
 /// The prompt, and options that make the run as small as it can be.
-const ARGS: [&str; 9] = [
-    "-p",
-    "Answer with the word ok.",
-    "--output-format=stream-json",
-    "--verbose",
-    "--max-turns=1",
-    "--tools=",
-    "--strict-mcp-config",
-    "--no-session-persistence",
-    "--system-prompt=Answer with one word.",
-];
+const ARGS: [&str; 6] =
+    ["-p", "Answer with the word ok.", "--output-format=stream-json", "--verbose", "--max-turns=1", "--no-session-persistence"];
+/// Those of a run without the options of the profile.
+const BARE: [&str; 3] = ["--tools=", "--strict-mcp-config", "--system-prompt=Answer with one word."];
 
-/// # Errors
-/// The API refuses the account of this profile, or does not answer: `None`.
-pub async fn probe(profile: &Profile, profiles_dir: &Path, dir: &Path) -> Result<(), (Option<PauseCause>, String)> {
-    // A task says more than a probe about everything but the account.
-    let Some(program) = find_program(&profile.program(), profiles_dir) else { return Ok(()) };
-    let mut call = Command::new(program);
-    call.args(ARGS).args(profile.model.iter().map(|model| format!("--model={model}"))).args(&profile.args).current_dir(dir);
-    call.envs(&profile.env).env("DISABLE_AUTOUPDATER", "1");
+/// Why a probe did not succeed, if it says something about the profile or its account, and what it printed.
+pub type ProbeFailure = (Option<PauseCause>, String);
+
+/// Whether runs of the profile begin and reach their model.
+pub async fn of_profile(profile: &Profile, profiles_dir: &Path, dir: &Path) -> Result<(), ProbeFailure> {
+    run(profile, claude_options(profile, profiles_dir, None, profile.max_budget_usd), profiles_dir, dir).await
+}
+
+/// Whether the account of the profile works with the model that the CLI chooses.
+pub async fn of_account(profile: &Profile, profiles_dir: &Path, dir: &Path) -> Result<(), ProbeFailure> {
+    run(profile, BARE.map(OsString::from).to_vec(), profiles_dir, dir).await
+}
+
+async fn run(profile: &Profile, options: Vec<OsString>, profiles_dir: &Path, dir: &Path) -> Result<(), ProbeFailure> {
+    let program = profile.program();
+    let missing = || (Some(PauseCause::Start), format!("{} does not exist or is not executable", program.display()));
+    let mut call = Command::new(find_program(&program, profiles_dir).ok_or_else(missing)?);
+    // Behind the prompt, because a profile may end all options by `--`.
+    call.args(ARGS).args(options).current_dir(dir).envs(&profile.env).env("DISABLE_AUTOUPDATER", "1");
     let ended = command::ended(call, LIMIT).await.map_err(|why| (None, why))?;
     let mut reading = Reading::new(false);
     String::from_utf8_lossy(&ended.stdout).lines().for_each(|line| reading.line(line, &mut Vec::new()));
-    let Some((reason, text)) = error_of(&reading) else { return Ok(()) };
-    match cause_of(reason) {
-        Some(cause) => Err((Some(cause), text.to_owned())),
-        None => Ok(()),
+    if let Some((reason, text)) = error_of(&reading) {
+        return cause_of(reason).map_or(Ok(()), |cause| Err((Some(cause), text.to_owned())));
     }
+    if reading.session_id.is_none() && !ended.status.success() {
+        return Err((Some(PauseCause::Start), String::from_utf8_lossy(&ended.stderr).trim().to_owned()));
+    }
+    Ok(())
 }
 
 /// What a failure says about the account.

@@ -14,6 +14,8 @@ use procfs::process::{Process, Stat, all_processes};
 use rustix::process::{Pid, Signal, WaitOptions, getpgrp, kill_process, kill_process_group, test_kill_process_group, waitpid};
 use serde::{Deserialize, Serialize};
 
+use super::boot_clock::boot;
+
 /// The environment variable with the lease id, set in every process of a run.
 pub const LEASE_VARIABLE: &str = "BLOOM_LEASE_ID";
 /// The environment variable with the directory of the agent that started the run, set in every process of a run.
@@ -91,9 +93,8 @@ impl Listed {
 }
 
 fn world() -> String {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    format!("{} {}", boot.trim(), namespace.display())
+    format!("{} {}", boot(), namespace.display())
 }
 
 fn stat_of(pid: i32) -> Option<Stat> {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::cgroup::Limits;
+use bloom_core::limits::NAME_CHARS;
 
 /// The profile for all slugs that have none of their own.
 const DEFAULT: &str = "default";
@@ -129,6 +130,9 @@ impl Profile {
         }
         if self.runner != Runner::Command && !self.command.is_empty() {
             return Err("command needs runner = \"command\"".into());
+        }
+        if self.account.is_empty() || self.account.chars().count() > NAME_CHARS {
+            return Err(format!("account must have 1 to {NAME_CHARS} characters"));
         }
         if self.stall_seconds == 0 {
             return Err("stall_seconds must be 1 or more".into());
@@ -328,6 +332,8 @@ mod tests {
         let profiles = load("default a\na b\nb last").unwrap();
         let chain = |slug| profiles.chain(slug).map(|(name, _)| name).collect::<Vec<_>>();
         assert_eq!((chain("any"), chain("b")), (vec!["default", "a", "b", "last"], vec!["b", "last"]));
+        std::fs::write(&path, format!("[profiles.a]\naccount = \"{}\"", "a".repeat(129))).unwrap();
+        assert_eq!(Profiles::load(Some(&path), None).unwrap_err(), "profile a: account must have 1 to 128 characters");
         assert!(load("a nobody").unwrap_err().contains("profile a: fallback names the profile nobody, which is not there"));
         for circle in ["a a", "a b\nb a"] {
             assert!(load(circle).unwrap_err().contains("profile a: its fallbacks lead in a circle"));

@@ -2,14 +2,12 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::boot_clock::{millis, now};
+use super::boot_clock::{Stamp, millis, now};
 use super::process::TERM_GRACE;
 use super::run_dir::{Record, RunDir};
 use super::verdict::Verdict;
 use super::{Agent, HeldLease, process, remains};
-use bloom_client::now_ms;
 
 impl Agent {
     /// Continues the runs of an earlier process.
@@ -33,10 +31,10 @@ impl Agent {
             remains::end(&dir, None, &dir.lease(), TERM_GRACE).await;
             self.set_aside(&dir, &error);
         }
-        let renewed = self.home.renewed_at().unwrap_or(0);
+        let renewed = self.home.renewed_at().map(|at| at.age());
         for (dir, record) in found {
-            let age = Duration::from_millis(u64::try_from(now_ms().saturating_sub(renewed.max(record.taken_at))).unwrap_or(u64::MAX));
-            let left = record.lease.ttl().saturating_sub(age);
+            let taken = record.taken.clone().unwrap_or_else(|| Stamp::of_wall_clock(record.taken_at)).age();
+            let left = record.lease.ttl().saturating_sub(renewed.map_or(taken, |renewed| renewed.min(taken)));
             tracing::info!(lease = %record.lease.id, task = %record.task.id, "continuing an earlier run");
             self.continue_run(dir, record, now().saturating_add(millis(left)));
         }

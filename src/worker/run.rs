@@ -95,7 +95,7 @@ impl Run<'_> {
                     record.profile = Some(name.clone());
                     match self.start(&mut record, &profile, &conversation, was_open).await {
                         Ok(watched) => watched,
-                        Err(verdict) => return self.agent.learn((&name, &profile), &task, *verdict).await,
+                        Err(verdict) => return self.agent.learn((&name, &profile), &task, false, *verdict).await,
                     }
                 }
             };
@@ -117,7 +117,7 @@ impl Run<'_> {
                 self.keep_session(&record, &program, &seen, open);
             }
             let verdict = decide(&task, lease, &reading, &end, now_ms());
-            return self.agent.learn((&name, &profile), &task, verdict).await;
+            return self.agent.learn((&name, &profile), &task, true, verdict).await;
         }
     }
 
@@ -192,6 +192,7 @@ impl Run<'_> {
             timeout: record.task.policy.timeout_sec.0.unsigned_abs() * 1000,
             stall: profile.stall_seconds.saturating_mul(1000),
             lease_until: self.agent.run_must_end_by(lease).unwrap_or(0),
+            lease_ttl: millis(record.lease.ttl()),
             lease_grace: millis(lease_grace(record)),
             cgroup: self.agent.cgroups.as_ref().map(|parent| parent.leaf(&lease.to_string())),
         };

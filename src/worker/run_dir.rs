@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::boot_clock::Stamp;
 use super::cgroup;
 use super::home::{private_dir, read_json, write_json, write_json_durably};
 use super::process::{Leader, Listed};
@@ -34,6 +35,9 @@ pub struct Record {
     pub lease: Lease,
     /// When the agent accepted the lease.
     pub taken_at: Ms,
+    /// The same. Records of earlier versions do not have it.
+    #[serde(default)]
+    pub taken: Option<Stamp>,
     pub task: Task,
     /// The profile of the newest process. Records of earlier versions have none.
     #[serde(default)]

@@ -216,7 +216,7 @@ impl<'a> Supervisor<'a> {
         while let Some(length) = self.begun.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.begun.drain(..=length).collect();
             match serde_json::from_slice(&line) {
-                Ok(Order::Renew { until }) => self.lease_until = until,
+                Ok(Order::Renew { until }) => self.lease_until = until.min(now().saturating_add(self.plan.lease_ttl)),
                 Ok(Order::End { reason, grace }) => self.stop(reason, grace),
                 // A later version of the agent has an order that this one does not know. The limits of the run hold all the same.
                 Err(_) => {}

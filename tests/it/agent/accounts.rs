@@ -145,3 +145,53 @@ fn a_fallback_runs_the_tasks_of_a_paused_account() {
         assert_eq!(api.seen_with("MODE-429").len(), runs, "the paused account is not tried");
     });
 }
+
+#[test]
+fn what_a_task_brings_pauses_nothing() {
+    run(async {
+        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        let agent = server
+            .agent("box")
+            .claude(&api, "permission_mode = \"bypassPermissions\"\nargs = [\"--dangerously-skip-permissions\"]")
+            .start();
+        // The CLI ends with status 0, and without a session.
+        let blank = server.crew().task().prompt(" ").attempts(1).create().await;
+        assert_eq!(failure(&blank, "dead", "agent_error").await["attempts"], json!(1));
+        // A hook that an earlier run of the context has left.
+        let settings = agent.dir().join("work/contexts/evil/.claude/settings.json");
+        std::fs::create_dir_all(settings.parent().unwrap()).unwrap();
+        let hook = json!({ "hooks": { "SessionStart": [{ "hooks": [{ "type": "command", "command": "kill -9 $PPID" }] }] } });
+        std::fs::write(&settings, hook.to_string()).unwrap();
+        let killed = server.crew().task().context("evil").prompt("SAY: hello").attempts(1).create().await;
+        failure(&killed, "dead", "agent_error").await;
+        // A file where the directory of the context should be.
+        std::fs::write(agent.dir().join("work/contexts/file"), "").unwrap();
+        let file = server.crew().task().context("file").prompt("SAY: hello").create().await;
+        eventually("it has failed once", || async { (file.now().await["failure"]["reason"] == json!("spawn_failed")).then_some(()) }).await;
+        assert_eq!((status(&server).await, pause(&server).await), (json!("online"), Value::Null));
+        server.crew().task().prompt("SAY: hello").create().await.reaches("completed").await;
+    });
+}
+
+#[test]
+fn the_model_of_a_profile_pauses_the_profile_and_not_its_account() {
+    run(async {
+        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        let agent = server.agent("box").claude(&api, "");
+        // All profiles of the agent have the same environment.
+        let text = std::fs::read_to_string(agent.dir().join("profiles.toml")).unwrap();
+        let own = |name: &str, model: &str| {
+            text.replace("profiles.default", &format!("profiles.{name}")).replacen('\n', &format!("\n{model}\n"), 1)
+        };
+        let agent = agent.profiles(&format!("{}\n{}", own("good", ""), own("zbad", "model = \"claude-forbidden-1\""))).start();
+        let task = |slug: &str| server.crew().task().with("agent_slug", json!(slug)).prompt("SAY: hello");
+        let bad = task("zbad").create().await;
+        eventually("the profile is paused", || async {
+            let told = pause(&server).await;
+            ([&told["kind"], &told["name"], &told["cause"]] == [&json!("profile"), &json!("zbad"), &json!("model")]).then_some(())
+        })
+        .await;
+        task("good").create().await.reaches("completed").await;
+        assert_eq!((bad.status().await.as_str(), status(&server).await), ("queued", json!("online")), "{}", agent.log());
+    });
+}
