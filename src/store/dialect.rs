@@ -68,6 +68,14 @@ impl Kind {
         }
     }
 
+    /// Keeps writers of servers from registering and committing until the end of the transaction.
+    pub(super) fn lock_writers(self) -> &'static str {
+        match self {
+            Self::Sqlite => "SELECT 1",
+            Self::Postgres => "LOCK TABLE lanes, batches IN ACCESS EXCLUSIVE MODE",
+        }
+    }
+
     /// Removes all rows of a table.
     pub(super) fn empty(self, table: &str) -> String {
         match self {

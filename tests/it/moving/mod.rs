@@ -3,6 +3,7 @@
 mod earlier;
 mod interrupted;
 mod refused;
+mod served;
 mod views;
 
 use std::fs;
