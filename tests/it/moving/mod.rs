@@ -2,8 +2,8 @@
 
 mod earlier;
 mod interrupted;
+mod meanwhile;
 mod refused;
-mod served;
 mod views;
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! PostgreSQL: servers that start, or that were paused, while an import runs.
+//! PostgreSQL: servers that start, or that were paused, and a file that is replaced, while an import runs.
 
 use std::process::{Child, Command, Output, Stdio};
 
@@ -118,5 +118,24 @@ fn a_server_that_was_paused_during_an_import_stores_nothing_even_before_its_next
         let status = server.wait_for_end();
         assert!(!status.success() && server.log().contains(STOPS), "{status}: {}", server.log());
         assert_same(&file, &exported(server.plan()));
+    });
+}
+
+#[test]
+fn what_was_checked_is_what_is_imported() {
+    run(async {
+        let (server, file) = server_and_file().await;
+        server.stop();
+        let (other, kept) = (exported(server.plan()), place().join("kept"));
+        fs::copy(&file, &kept).unwrap();
+        let plan = Server::on(Database::Postgres);
+        does(&plan, &["migrate", "up"]).ok();
+        let holder = hold(&plan.database_url(), &["LOCK TABLE results IN ACCESS EXCLUSIVE MODE"]).await;
+        let import = spawn(plan.command(&["import", text(&file)]));
+        is_awaited(&plan.database_url(), "results").await;
+        fs::rename(&other, &file).unwrap();
+        holder.close().await.unwrap();
+        told(import).ok();
+        assert_same(&kept, &exported(&plan));
     });
 }
