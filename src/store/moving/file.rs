@@ -88,7 +88,8 @@ impl<'f> Writer<'f> {
         }
         self.line.push(']');
         if self.line.len() >= MAX_LINE {
-            let text = format!("a row of table {} takes more than {} MiB in the file, so it could not be imported", self.table, MAX_LINE >> 20);
+            let text =
+                format!("a row of table {} takes more than {} MiB in the file, so it could not be imported", self.table, MAX_LINE >> 20);
             return Err(Error::Setup(text));
         }
         self.rows += 1;

@@ -73,7 +73,18 @@ impl Store {
                 0
             }
         };
-        let mut load = Load { conn, tables, activity, checked, done, table: String::new(), columns: Vec::new(), insert: String::new(), batch: Vec::new(), bytes: 0 };
+        let mut load = Load {
+            conn,
+            tables,
+            activity,
+            checked,
+            done,
+            table: String::new(),
+            columns: Vec::new(),
+            insert: String::new(),
+            batch: Vec::new(),
+            bytes: 0,
+        };
         load.all(reader, tell).await?;
         let mut missing = self.count_errors().await?;
         missing.leases = missing.leases.max(checked.head.leases);
