@@ -137,19 +137,23 @@ impl Kind {
         }
     }
 
-    /// A source of JSON values, named `value`: those of the JSON list in `$param`.
+    /// A source of rows, named `value`: those of the JSON list in `$param`, each a JSON list of cells. PostgreSQL would parse a row again for
+    /// each cell that is taken from it, so it makes an array of it first, which OFFSET keeps apart from the cells.
     pub(super) fn json_rows(self, param: usize) -> String {
         match self {
             Self::Sqlite => format!("json_each(${param})"),
-            Self::Postgres => format!("json_array_elements(${param}::json)"),
+            Self::Postgres => format!(
+                "(SELECT ARRAY(SELECT json_array_elements_text(cells)) AS value FROM json_array_elements(${param}::json) AS rows (cells) OFFSET 0) \
+                 AS rows"
+            ),
         }
     }
 
-    /// The cell at this place of the JSON list `value`.
+    /// The cell at this place of the row `value`.
     pub(super) fn json_cell(self, at: usize, ty: Type) -> String {
         match self {
             Self::Sqlite => cell(&format!("value->>{at}"), ty),
-            Self::Postgres => format!("(value->>{at})::{}", pg_type(ty)),
+            Self::Postgres => format!("value[{}]::{}", at + 1, pg_type(ty)),
         }
     }
 

@@ -153,6 +153,14 @@ pub(super) async fn refuse_data(conn: &mut Conn, tables: &[Table]) -> Result<(),
 
 /// Empties the tables and notes that the import has begun; changes nothing, if there was activity since `before`.
 pub(super) async fn begin(conn: &mut Conn, tables: &[Table], sum: &str, before: Activity) -> Result<(), Error> {
+    match try_begin(conn, tables, sum, before).await {
+        // A transaction of a server and this one have waited for each other.
+        Err(Error::Conflict(_)) => Err(served()),
+        begun => begun,
+    }
+}
+
+async fn try_begin(conn: &mut Conn, tables: &[Table], sum: &str, before: Activity) -> Result<(), Error> {
     conn.begin().await?;
     conn.execute(&LOCK_WRITERS, Args::new()).await?;
     if conn.kind() == Kind::Postgres && Activity::of(&conn.fetch(&ACTIVITY, Args::new()).await?)? != before {
