@@ -72,7 +72,7 @@ where
 pub fn explain(error: impl Into<Error>, settings: &Serve) -> CommandError {
     let database = settings.shown_database_url();
     match error.into() {
-        Error::Setup(text) => text,
+        Error::Setup(text) | Error::Unusable(text) => text,
         Error::Unavailable(text) | Error::Other(text) if settings.postgres_url_without_password().is_none() => format!(
             "the database {database} can't be used: {text}.\n\
              Check that its disk has room and works, and that the user of this program may read and write the file and its directory."

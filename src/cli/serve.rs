@@ -16,7 +16,7 @@ use bloom_http::{self as http, AppState, Keys};
 use bloom_membridge::{self as membridge, Membridge};
 use bloom_operator as operator;
 use bloom_reconcile as reconcile;
-use bloom_store::Store;
+use bloom_store::{Fault, Store};
 use bloom_telemetry::{Log, Metrics, Traces};
 use bloom_tls::{Certificate, Tls};
 use bloom_worker as agent;
@@ -76,7 +76,7 @@ pub async fn run(
         tracing::info!(migration = name, "a migration was applied");
     }
     database::unlocked(&settings, || store.read_tables()).await?;
-    database::unlocked(&settings, || store.refuse_unfinished_import()).await?;
+    database::unlocked(&settings, || store.begin_service()).await?;
     let options = engine::EngineOptions {
         session_wait_ms: settings.session_wait_ms,
         worker_offline_after_ms: settings.worker_offline_after_ms,
@@ -119,11 +119,25 @@ pub async fn run(
         tracing::info!(names = names.join(", "), %not_after, "https, with this certificate");
     }
     tracing::info!(%address, database = settings.shown_database_url(), connections, "serving");
+    engine.background.spawn(stop_after_import(engine.clone(), store.clone(), shutdown.clone()));
     http::server::serve(listener, state, shutdown).await;
     engine.stop().await;
     store.close().await;
+    if let Some(fault @ Fault::Imported) = store.lasting_fault() {
+        return Err(fault.text().to_owned().into());
+    }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Stops a server whose memory is not what is stored any more.
+async fn stop_after_import(engine: Engine, store: Store, shutdown: CancellationToken) {
+    tokio::select! {
+        () = engine.background.stopped() => {}
+        fault = store.lasting_fault_occurs() => if fault == Fault::Imported {
+            shutdown.cancel();
+        }
+    }
 }
 
 async fn listen(settings: &Serve) -> Result<(TcpListener, SocketAddr), CommandError> {

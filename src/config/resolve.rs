@@ -13,7 +13,7 @@ use super::report::{Mistake, Report, Row};
 use super::serve::Serve;
 use super::settings::{self as s, Setting};
 use super::sources::{Environment, Found, Origin, Sources};
-use bloom_core::mask::masked_url;
+use bloom_core::mask::masked_query;
 use bloom_telemetry::LogSettings;
 use bloom_telemetry::traces::{self, TraceSettings};
 use bloom_tls::{Fault, Files, Part};
@@ -233,7 +233,7 @@ impl Resolver<'_> {
         let shown = match setting.key {
             key if key == s::DATABASE_URL.key => postgres::masked(&text),
             _ if setting.secret => "****".to_owned(),
-            _ if setting.value_name == "URL" => masked_url(&text),
+            _ if setting.value_name == "URL" => masked_query(&text),
             _ => text.clone(),
         };
         match parse(&text) {

@@ -15,6 +15,15 @@ pub fn masked_url(text: &str) -> String {
     }
 }
 
+/// As [`masked_url`], also without the query, which may contain a token.
+pub fn masked_query(text: &str) -> String {
+    let shown = masked_url(text);
+    match shown.split_once('?') {
+        Some((place, _)) => format!("{place}?****"),
+        None => shown,
+    }
+}
+
 /// The place behind the last `%40`, `%2540`, `%252540` and so on.
 fn after_encoded_at(text: &str) -> Option<usize> {
     let is_at = |start: &usize| {
@@ -32,7 +41,7 @@ fn after_encoded_at(text: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::masked_url;
+    use super::{masked_query, masked_url};
 
     #[test]
     fn user_and_password_are_left_out() {
@@ -53,6 +62,19 @@ mod tests {
             ("", ""),
         ] {
             assert_eq!(masked_url(text), shown);
+            assert_eq!(masked_query(text), shown);
+        }
+    }
+
+    #[test]
+    fn a_query_is_left_out() {
+        for (text, shown) in [
+            ("http://h:4318/v1?token=secret", "http://h:4318/v1?****"),
+            ("http://me:se?cret@h/v1?token=secret", "http://****@h/v1?****"),
+            ("http://h/v1?token=secret@x", "http://****@x"),
+            ("http://h?a=1?b=secret#c", "http://h?****"),
+        ] {
+            assert_eq!(masked_query(text), shown);
         }
     }
 }

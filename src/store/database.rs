@@ -159,13 +159,14 @@ impl Database for Store {
             return Ok(Service { now: time.load(Ordering::SeqCst), resumed_at: 0 });
         }
         let stepped = self.follow_wall_clock();
-        let begins = {
+        let (begins, last_import) = {
             let served = self.inner.served.lock();
             // On SQLite, there was no service before this process started.
-            self.kind() == Kind::Sqlite && !served.has_begun
+            (self.kind() == Kind::Sqlite && !served.has_begun, served.last_import())
         };
-        let args = Args::new().int(self.known_time()).int(i64::from(stepped || begins));
-        let (now, resumed_at) = one(&self.write_aside(&MARK_SERVED, args).await?, |row| Ok((row.take()?, row.take()?)))?;
+        let args = Args::new().int(self.known_time()).int(i64::from(stepped || begins)).int(last_import);
+        let marked = first(&self.write_aside(&MARK_SERVED, args).await?, |row| Ok((row.take()?, row.take()?)))?;
+        let (now, resumed_at) = marked.ok_or_else(|| self.inner.health.imported())?;
         let marks_writers = {
             let mut served = self.inner.served.lock();
             served.has_begun = true;

@@ -68,6 +68,14 @@ impl Kind {
         }
     }
 
+    /// Keeps writers of servers from registering and committing until the end of the transaction.
+    pub(super) fn lock_writers(self) -> &'static str {
+        match self {
+            Self::Sqlite => "SELECT 1",
+            Self::Postgres => "LOCK TABLE lanes, batches IN ACCESS EXCLUSIVE MODE",
+        }
+    }
+
     /// Removes all rows of a table.
     pub(super) fn empty(self, table: &str) -> String {
         match self {
@@ -129,19 +137,23 @@ impl Kind {
         }
     }
 
-    /// A source of JSON values, named `value`: those of the JSON list in `$param`.
+    /// A source of rows, named `value`: those of the JSON list in `$param`, each a JSON list of cells. PostgreSQL would parse a row again for
+    /// each cell that is taken from it, so it makes an array of it first, which OFFSET keeps apart from the cells.
     pub(super) fn json_rows(self, param: usize) -> String {
         match self {
             Self::Sqlite => format!("json_each(${param})"),
-            Self::Postgres => format!("json_array_elements(${param}::json)"),
+            Self::Postgres => format!(
+                "(SELECT ARRAY(SELECT json_array_elements_text(cells)) AS value FROM json_array_elements(${param}::json) AS rows (cells) OFFSET 0) \
+                 AS rows"
+            ),
         }
     }
 
-    /// The cell at this place of the JSON list `value`.
+    /// The cell at this place of the row `value`.
     pub(super) fn json_cell(self, at: usize, ty: Type) -> String {
         match self {
             Self::Sqlite => cell(&format!("value->>{at}"), ty),
-            Self::Postgres => format!("(value->>{at})::{}", pg_type(ty)),
+            Self::Postgres => format!("value[{}]::{}", at + 1, pg_type(ty)),
         }
     }
 

@@ -43,6 +43,8 @@ pub enum Fault {
     Moved,
     /// The file is damaged. Lasts until the next start.
     Damaged,
+    /// PostgreSQL: an import has begun since this server started. Lasts until the next start.
+    Imported,
     /// Lasts until the disk works and has free space.
     Failing,
 }
@@ -58,6 +60,10 @@ impl Fault {
             Self::Damaged => {
                 "The database file is damaged: stop the server, restore a backup with `bloom-runtime restore --force`, and start the server \
                  again"
+            }
+            Self::Imported => {
+                "An import into this database has begun since this server started, so the server no longer knows what is stored, and stops: start it \
+                 again when the import has finished"
             }
             Self::Failing => {
                 "The database can't be written to because its disk is full or fails: make room on it, or check the system's log; the \
@@ -106,7 +112,7 @@ impl From<Error> for bloom_database::Error {
             Error::CommitUnknown(text) => Self::CommitUnknown(text),
             Error::Unavailable(text) => Self::Unavailable(text),
             Error::Disk(_) => Self::Unavailable(error.to_string()),
-            Error::Damaged(_) | Error::Unusable(Fault::Damaged | Fault::Moved) => Self::Unusable(error.to_string()),
+            Error::Damaged(_) | Error::Unusable(Fault::Damaged | Fault::Moved | Fault::Imported) => Self::Unusable(error.to_string()),
             Error::Unusable(Fault::Failing) => Self::Unavailable(error.to_string()),
             Error::Corrupt(text) => Self::Corrupt(text),
             Error::Setup(text) => Self::Setup(text),

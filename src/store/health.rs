@@ -7,8 +7,9 @@ use std::fs::{File, Metadata};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::SetOnce;
 
 use super::error::{Error, Fault};
 
@@ -33,7 +34,7 @@ struct Files {
 #[derive(Default)]
 pub(super) struct Health {
     files: Option<Files>,
-    lasting: OnceLock<Fault>,
+    lasting: SetOnce<Fault>,
     is_failing: AtomicBool,
 }
 
@@ -53,6 +54,16 @@ impl Health {
     /// The fault that lasts until the next start, if any.
     pub fn lasting(&self) -> Option<Fault> {
         self.lasting.get().copied()
+    }
+
+    /// Waits for a fault that lasts until the next start.
+    pub async fn lasts(&self) -> Fault {
+        *self.lasting.wait().await
+    }
+
+    /// Must be called when it is noticed that an import has begun since the start.
+    pub fn imported(&self) -> Error {
+        self.lost(Fault::Imported, "the database has an import that began after this server started")
     }
 
     /// # Errors

@@ -23,12 +23,13 @@ statement!(STILL_LEADS, |d| "SELECT epoch FROM leader WHERE id = 1 AND epoch = $
 
 /// More time than this between two marks of any replicas, forward or back, is a gap in service. Each replica writes one twice a second.
 const GAP_MS: i64 = 1_500;
+// Not if an import has begun since the start: what this process remembers is not what is stored, and its mark would end the import.
 statement!(
     pub(super) MARK_SERVED,
     |d| "WITH c AS MATERIALIZED (SELECT {} AS now) \
     UPDATE served SET at = c.now, resumed_at = \
         CASE WHEN $2 = 1 OR served.at < c.now - {GAP_MS} OR served.at > c.now + {GAP_MS} THEN c.now ELSE served.resumed_at END \
-    FROM c WHERE served.id = 1 RETURNING at, resumed_at",
+    FROM c WHERE served.id = 1 AND NOT EXISTS (SELECT 1 FROM imports WHERE number > $3) RETURNING at, resumed_at",
     d.clock(1)
 );
 statement!(pub(super) MARK_WRITERS, |d| "UPDATE lanes SET seen_at = {} WHERE replica = $1", d.clock(2));
@@ -42,6 +43,15 @@ pub(super) struct Served {
     pub writers_marked_at: Option<Ms>,
     /// When this process wrote its last mark.
     pub marked: Option<std::time::Instant>,
+    /// The number of the last import before this process began to serve. `None` if it does not serve.
+    pub last_import: Option<i64>,
+}
+
+impl Served {
+    /// Imports with higher numbers began while this process served.
+    pub fn last_import(&self) -> i64 {
+        self.last_import.unwrap_or(i64::MAX)
+    }
 }
 
 /// Must be the last statement before COMMIT. A new leader waits for this lock, so no command of the old leadership commits after its end.

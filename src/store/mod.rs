@@ -184,6 +184,11 @@ impl Store {
         self.inner.health.directory().map(Path::to_owned)
     }
 
+    /// Waits for a [`lasting_fault`](Self::lasting_fault).
+    pub async fn lasting_fault_occurs(&self) -> Fault {
+        self.inner.health.lasts().await
+    }
+
     pub fn pool_figures(&self) -> PoolFigures {
         let (size, idle) = match self.pool() {
             Pool::Sqlite(pool, _) => (pool.size(), pool.num_idle()),

@@ -18,7 +18,7 @@ use super::open::{IDLE, STATEMENT};
 use super::page_sizes::PageSizes;
 use super::save::Before;
 use super::script::Script;
-use super::{Store, WriteTurn, feed, leader, load, one, save, time_of};
+use super::{Store, WriteTurn, feed, first, leader, load, one, save, time_of};
 
 pub(super) struct Writer {
     pub id: i64,
@@ -38,7 +38,13 @@ const TRANSACTION: Duration = Duration::from_secs(14);
 /// PostgreSQL ends the transaction if the COMMIT is sent late, or takes long.
 const _: () = assert!((TRANSACTION.as_secs() + IDLE.as_secs() + STATEMENT.as_secs()) * 1_000 <= COMMIT_WITHIN_MS.unsigned_abs());
 
-statement!(REGISTER, |d| "INSERT INTO lanes (replica, started_at, seen_at) VALUES ($1, {0}, {0}) RETURNING lane", d.clock(2));
+// An import that begins removes all writers, and waits for those that register meanwhile. So no batch is decided on the rows before it.
+statement!(
+    REGISTER,
+    |d| "INSERT INTO lanes (replica, started_at, seen_at) SELECT $1, {0}, {0} WHERE NOT EXISTS (SELECT 1 FROM imports WHERE number > $3) \
+    RETURNING lane",
+    d.clock(2)
+);
 statement!(IS_REGISTERED, "SELECT lane FROM lanes WHERE lane = $1");
 statement!(WAIT_SHORTLY, "SET LOCAL lock_timeout = '50ms'");
 statement!(COMMIT, "COMMIT");
@@ -107,8 +113,9 @@ impl bloom_database::Writer for Writer {
 }
 
 async fn register(store: &Store, conn: &mut Conn) -> Result<i64, Error> {
-    let args = Args::new().text(store.inner.replica.as_str()).int(store.known_time());
-    one(&conn.fetch(&REGISTER, args).await?, |row| row.take())
+    let last_import = store.inner.served.lock().last_import();
+    let args = Args::new().text(store.inner.replica.as_str()).int(store.known_time()).int(last_import);
+    first(&conn.fetch(&REGISTER, args).await?, |row| row.take())?.ok_or_else(|| store.inner.health.imported())
 }
 
 impl Writer {

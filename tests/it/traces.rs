@@ -131,7 +131,7 @@ on_both! { alone:
     async fn a_collector_that_is_down_stops_nothing(database) {
         // A port that nobody listens on.
         let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let url = format!("http://{nowhere}");
+        let url = format!("http://me:secret1@{nowhere}/collect?token=secret2");
         let server = Server::on(database).env("OTEL_EXPORTER_OTLP_ENDPOINT", &url).env("OTEL_BSP_SCHEDULE_DELAY", 20).start();
         let agent = server.agent("untraced").env("OTEL_EXPORTER_OTLP_ENDPOINT", &url).env("OTEL_BSP_SCHEDULE_DELAY", 20).echo().start();
         for _ in 0..5 {
@@ -141,6 +141,7 @@ on_both! { alone:
             let told = || async { Some(log(&server, &agent)).filter(|log| log.contains("OTEL_EXPORTER_OTLP_ENDPOINT")) };
             let told = eventually("the log tells of the collector", told).await;
             assert_eq!(told.matches("traces could not be sent").count(), 1, "{told}");
+            assert!(told.contains(&format!("****@{nowhere}/collect")) && !told.contains("secret"), "{told}");
         }
         assert!(agent.stop().success() && server.stop().success());
     }

@@ -10,8 +10,9 @@
 //! A line of a table begins its rows, one per line; a table may be begun again. Ids are 32 hexadecimal digits. The last line counts the rows
 //! and has the checksum of all lines before it, so that a file that was cut off or changed is noticed.
 
-use std::fs::File;
-use std::io::{BufRead as _, BufReader, BufWriter, Read as _, Write as _};
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead as _, BufReader, BufWriter, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::de::IgnoredAny;
@@ -24,7 +25,10 @@ use crate::error::Error;
 const FORMAT: &str = "bloom-runtime export";
 const VERSION: u32 = 1;
 /// No row is longer: its longest text has 16 MiB, of which each byte takes at most six.
-const MAX_LINE: u64 = 128 << 20;
+pub(super) const MAX_LINE: usize = 128 << 20;
+/// A signal is noticed only between two polls, so a reader lets others run after so many lines or bytes.
+const LINES: u64 = 500;
+const BYTES: usize = 4 << 20;
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Head {
@@ -55,13 +59,14 @@ fn unwritable(error: impl std::fmt::Display) -> Error {
 pub(super) struct Writer<'f> {
     out: BufWriter<&'f File>,
     hash: Sha256,
+    table: String,
     rows: u64,
     line: String,
 }
 
 impl<'f> Writer<'f> {
     pub fn new(file: &'f File, schema: i64, leases: i64) -> Result<Self, Error> {
-        let mut writer = Self { out: BufWriter::new(file), hash: Sha256::new(), rows: 0, line: String::new() };
+        let mut writer = Self { out: BufWriter::new(file), hash: Sha256::new(), table: String::new(), rows: 0, line: String::new() };
         writer.json(&Head { format: FORMAT.into(), version: VERSION, schema, leases })?;
         Ok(writer)
     }
@@ -71,6 +76,7 @@ impl<'f> Writer<'f> {
     }
 
     pub fn section(&mut self, table: &str, columns: Vec<String>) -> Result<(), Error> {
+        self.table = table.into();
         self.json(&Section { table: table.into(), columns })
     }
 
@@ -81,6 +87,11 @@ impl<'f> Writer<'f> {
             cell.write_json(&mut self.line).map_err(unwritable)?;
         }
         self.line.push(']');
+        if self.line.len() >= MAX_LINE {
+            let text =
+                format!("a row of table {} takes more than {} MiB in the file, so it could not be imported", self.table, MAX_LINE >> 20);
+            return Err(Error::Setup(text));
+        }
         self.rows += 1;
         self.write_line()
     }
@@ -117,23 +128,45 @@ pub(super) enum Line {
     End(String),
 }
 
-/// Reads a file and checks it meanwhile; it is sound when its end was returned.
+/// Reads a file and checks it meanwhile; it is sound when its end was returned. The file stays open, so what is read after
+/// [`again`](Self::again) is the same file, also if another one has its name by then.
 pub(super) struct Reader {
-    path: PathBuf,
+    pub path: PathBuf,
     file: BufReader<File>,
     hash: Sha256,
     number: u64,
     columns: usize,
     rows: u64,
+    bytes: usize,
     pub head: Head,
 }
 
 impl Reader {
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let file = File::open(path).map_err(|error| Error::Setup(format!("{} can't be read: {error}", path.display())))?;
+        let unreadable = |error| Error::Setup(format!("{} can't be read: {error}", path.display()));
+        // The opening of a pipe would wait for its other end.
+        let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(unreadable)?;
+        if !file.metadata().map_err(unreadable)?.is_file() {
+            return Err(Error::Setup(format!(
+                "{} is no regular file, so it can't be read twice: write what it has to a file, and import that",
+                path.display()
+            )));
+        }
+        Self::read(path, file)
+    }
+
+    /// Reads the file once more, from its beginning.
+    pub fn again(self) -> Result<Self, Error> {
+        let mut file = self.file.into_inner();
+        file.rewind().map_err(|error| Error::Setup(format!("{} can't be read: {error}", self.path.display())))?;
+        Self::read(&self.path, file)
+    }
+
+    fn read(path: &Path, file: File) -> Result<Self, Error> {
         let head = Head { format: String::new(), version: 0, schema: 0, leases: 0 };
         let (hash, file) = (Sha256::new(), BufReader::with_capacity(1 << 18, file));
-        let mut reader = Self { path: path.into(), file, hash, number: 0, columns: 0, rows: 0, head };
+        let mut reader = Self { path: path.into(), file, hash, number: 0, columns: 0, rows: 0, bytes: 0, head };
         let line = reader.line().unwrap_or_default().unwrap_or_default();
         match serde_json::from_str::<Head>(&line) {
             Ok(head) if head.format == FORMAT && head.version > VERSION => Err(Error::Setup(format!(
@@ -155,7 +188,11 @@ impl Reader {
         Error::Setup(format!("line {} of {}: {why}; export it again", self.number, self.path.display()))
     }
 
-    pub fn next(&mut self) -> Result<Line, Error> {
+    pub async fn next(&mut self) -> Result<Line, Error> {
+        if self.bytes > BYTES || self.number.is_multiple_of(LINES) {
+            self.bytes = 0;
+            tokio::task::yield_now().await;
+        }
         let Some(line) = self.line()? else { return Err(self.wrong("the file is cut off here")) };
         if !line.ends_with('\n') {
             return Err(self.wrong("the file is cut off here"));
@@ -187,7 +224,8 @@ impl Reader {
     fn line(&mut self) -> Result<Option<String>, Error> {
         let mut line = String::new();
         self.number += 1;
-        let read = self.file.by_ref().take(MAX_LINE).read_line(&mut line).map_err(|error| self.wrong(&error.to_string()))?;
+        let read = self.file.by_ref().take(MAX_LINE as u64).read_line(&mut line).map_err(|error| self.wrong(&error.to_string()))?;
+        self.bytes += read;
         Ok((read > 0).then_some(line))
     }
 }

@@ -4,14 +4,16 @@
 //! that belong to one database alone. So a migration that adds a table or a column changes nothing here. `earlier` writes the same file
 //! from the database of the earlier runtime, so that both come in by one way, `import`.
 
+mod begin;
 mod earlier;
 mod export;
 mod file;
 mod import;
 mod tables;
 
+pub use begin::Target;
 pub use earlier::FromEarlier;
-pub use import::{Imported, Target};
+pub use import::Imported;
 
 /// How far a move is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

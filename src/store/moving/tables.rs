@@ -13,7 +13,7 @@ use crate::error::Error;
 /// from the tasks.
 const LEFT_OUT: [&str; 8] = ["_sqlx_migrations", "schema_compatibility", "leader", "served", "lanes", "batches", "counts", "imports"];
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Column {
     pub name: String,
     pub ty: Type,
@@ -114,15 +114,47 @@ impl Table {
         Ok(())
     }
 
-    /// Inserts rows of these columns; parameter 1 is a JSON list of lists of cells. `Err`: the table has no such column.
-    pub fn insert<'n>(&self, kind: Kind, names: &'n [String]) -> Result<String, &'n str> {
-        let mut cells = Vec::new();
-        for (at, name) in names.iter().enumerate() {
-            let column = self.columns.iter().find(|column| column.name == *name).ok_or(name.as_str())?;
-            cells.push(kind.json_cell(at, column.ty));
+    /// The columns of these names, or what is wrong with the names.
+    pub fn columns(&self, names: &[String]) -> Result<Vec<&Column>, String> {
+        let mut columns: Vec<&Column> = Vec::new();
+        for name in names {
+            let column = self.columns.iter().find(|column| column.name == *name);
+            let column = column.ok_or_else(|| format!("table {} has no column {name}", self.name))?;
+            if columns.contains(&column) {
+                return Err(format!("column {name} of table {} is there twice", self.name));
+            }
+            columns.push(column);
         }
-        Ok(format!("INSERT INTO {} ({}) SELECT {} FROM {}", self.name, names.join(", "), cells.join(", "), kind.json_rows(1)))
+        Ok(columns)
     }
+
+    /// Inserts rows of these columns; parameter 1 is a JSON list of lists of cells.
+    pub fn insert(&self, kind: Kind, columns: &[&Column]) -> String {
+        let names: Vec<_> = columns.iter().map(|column| column.name.as_str()).collect();
+        let cells: Vec<_> = columns.iter().enumerate().map(|(at, column)| kind.json_cell(at, column.ty)).collect();
+        format!("INSERT INTO {} ({}) SELECT {} FROM {}", self.name, names.join(", "), cells.join(", "), kind.json_rows(1))
+    }
+}
+
+/// Checks that each cell of a row, a JSON list, has the type of its column or is null. SQLite would store a value of any type.
+pub(super) fn check(columns: &[Column], row: &str) -> Result<(), String> {
+    let cells: Vec<serde_json::Value> = serde_json::from_str(row).map_err(|_| "a number is too large".to_owned())?;
+    for (column, cell) in columns.iter().zip(&cells) {
+        let (fits, wanted) = match column.ty {
+            Type::Uuid => {
+                let is_id = |text: &str| text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+                (cell.as_str().is_some_and(is_id), "an id of 32 hexadecimal digits")
+            }
+            Type::Int => (cell.is_i64(), "a whole number of 64 bits"),
+            Type::Real => (cell.is_number(), "a number"),
+            Type::Bool => (cell.is_boolean(), "true or false"),
+            Type::Text => (cell.as_str().is_some_and(|text| !text.contains('\0')), "a text without NUL characters"),
+        };
+        if !fits && !cell.is_null() {
+            return Err(format!("{} is not {wanted}", column.name));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use bloom_core::mask::masked_url;
+use bloom_core::mask::masked_query;
 use bloom_outbound::{self as outbound, Reply};
 use opentelemetry::KeyValue;
 use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
@@ -74,7 +74,7 @@ impl Exporter {
         if complained.is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY) {
             *complained = Some(Instant::now());
             tracing::warn!(
-                collector = masked_url(self.url.as_str()),
+                collector = masked_query(self.url.as_str()),
                 spans,
                 problem,
                 "traces could not be sent and are lost; tasks go on. Check that a collector takes OTLP over HTTP at this address, or correct \

@@ -222,6 +222,72 @@ fn rows_that_cannot_be_taken_are_listed_and_left_out_on_request() {
 }
 
 #[test]
+fn rows_that_an_import_would_refuse_are_listed() {
+    run(async {
+        let (url, file) = (earlier_database().await, place().join("x"));
+        let copies = ["workers", "leases", "llm_results", "runtime_artifacts", "audit_logs"].map(|table| {
+            format!("ALTER TABLE {table} DROP CONSTRAINT {table}_pkey; INSERT INTO {table} SELECT * FROM {table} ORDER BY id LIMIT 1;")
+        });
+        let other = |table: &str, change: &str, like: &str| {
+            format!(
+                "ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {table}_pkey; \
+                INSERT INTO {table} SELECT (jsonb_populate_record(t, jsonb_build_object({change}))).* FROM {table} t WHERE id = '{like}';"
+            )
+        };
+        let result = "22222222-0000-4000-8000-000000000004";
+        let spoil = [
+            copies.concat(),
+            other("llm_tasks", "'id', '{' || id || '}'", QUEUED),
+            // Its own id gets a time in front, and is that of the result after that.
+            other("llm_results", "'id', '33333333-0000-4000-8000-000000000004', 'artifact_id', gen_random_uuid()", result),
+            "INSERT INTO runtime_artifacts SELECT artifact_id, task_id, NULL, 'x', 1, true, NULL, NULL, NULL, NULL FROM llm_results \
+             WHERE id = '33333333-0000-4000-8000-000000000004';"
+                .into(),
+            other("llm_results", "'id', '33333333-0000-4000-8000-000000000009', 'artifact_id', artifact_id", result),
+            "ALTER TABLE runtime_settings DROP CONSTRAINT runtime_settings_pkey; \
+             INSERT INTO runtime_settings VALUES ('membridge_server_url', 'http://127.0.0.1:9'), ('admin_key', 'another'); \
+             UPDATE llm_tasks SET policy = '{\"budget\": 1e999}' WHERE prompt = 'prompt 6'"
+                .into(),
+        ];
+        direct::execute(&url, &spoil.concat()).await;
+        let plan = Server::on(Database::Sqlite);
+        let copy = "id is that of another row, too";
+        let reasons = [
+            format!("workers worker-01: {copy}"),
+            format!("llm_tasks {{{QUEUED}}}: {copy}"),
+            format!("llm_tasks {DEAD}: policy has a number that is out of range"),
+            format!("leases 11111111-0000-4000-8000-000000000001: {copy}"),
+            "leases 11111111-0000-4000-8000-000000000005: task_id is the id of a task that can't be taken".into(),
+            format!("llm_results 22222222-0000-4000-8000-000000000003: {copy}"),
+            format!("llm_results 33333333-0000-4000-8000-000000000004: {copy}"),
+            "llm_results 33333333-0000-4000-8000-000000000009: artifact_id is the id of another result's artifact, too".into(),
+            format!("runtime_artifacts ffffffff-0000-4000-8000-000000000003: {copy}"),
+            format!("audit_logs ffffffff-0000-4000-8000-0000000000aa: {copy}"),
+            "runtime_settings membridge_server_url: key is that of another row, too".into(),
+            "11 rows can't be taken".into(),
+        ];
+        let refused: Vec<&str> = reasons.iter().map(String::as_str).collect();
+        does(&plan, &["export", "--from", &url, text(&file)]).refuses(&refused);
+        does(&plan, &["export", "--skip-invalid", "--from", &url, text(&file)]).ok();
+        assert!(fs::read_to_string(&file).unwrap().contains("\n[\"membridge_admin_key\",\"0123456789abcdef\"]\n"));
+        for database in KINDS {
+            let server = imported(database, &file).start();
+            assert_eq!(server.get("stats").await.ok()["tasks"]["total"], 5);
+        }
+    });
+}
+
+#[test]
+fn a_text_that_does_not_fit_into_the_file_is_named() {
+    run(async {
+        let (url, file) = (earlier_database().await, place().join("x"));
+        direct::execute(&url, "UPDATE llm_tasks SET prompt = repeat(chr(1), 23000000) WHERE prompt = 'prompt 1'").await;
+        let why = format!("llm_tasks {QUEUED}: prompt is too long");
+        does(&Server::on(Database::Sqlite), &["export", "--from", &url, text(&file)]).refuses(&[&why, "1 row can't be taken"]);
+    });
+}
+
+#[test]
 fn only_a_database_with_all_tables_is_taken() {
     run(async {
         let (plan, file) = (Server::on(Database::Sqlite), place().join("x"));

@@ -2,6 +2,7 @@
 
 mod earlier;
 mod interrupted;
+mod meanwhile;
 mod refused;
 mod views;
 

@@ -39,8 +39,70 @@ fn a_file_that_is_not_as_it_was_written_is_refused() {
             does(&plan, &["import", text(&file)]).refuses(words);
         }
         does(&plan, &["import", "/nowhere/x"]).refuses(&["/nowhere/x can't be read"]);
+        let pipe = place().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let _both_ends = fs::File::options().read(true).write(true).open(&pipe).unwrap();
+        for no_file in [text(&pipe), "/dev/zero", "/"] {
+            does(&plan, &["import", no_file]).refuses(&["is no regular file", "write what it has to a file"]);
+        }
         let told = does(&plan, &["migrate", "status"]).ok();
         assert!(told.contains("pending  0001_init"), "nothing was created: {told}");
+    });
+}
+
+/// The file with this cell of the table's first row replaced, and with the checksum that belongs to it.
+fn with_cell(sound: &str, table: &str, column: &str, cell: &str) -> String {
+    let mut lines: Vec<String> = sound.lines().map(|line| format!("{line}\n")).collect();
+    let section = lines.iter().position(|line| line.contains(&format!("{{\"table\":\"{table}\""))).unwrap();
+    let columns: Value = serde_json::from_str(&lines[section]).unwrap();
+    let at = columns["columns"].as_array().unwrap().iter().position(|name| name == column).unwrap();
+    let cells: Vec<Box<serde_json::value::RawValue>> = serde_json::from_str(&lines[section + 1]).unwrap();
+    let mut cells: Vec<&str> = cells.iter().map(|cell| cell.get()).collect();
+    cells[at] = cell;
+    lines[section + 1] = format!("[{}]\n", cells.join(","));
+    signed(lines)
+}
+
+/// The lines with the checksum that belongs to them in the last one.
+fn signed(mut lines: Vec<String>) -> String {
+    let mut end: Value = serde_json::from_str(&lines.pop().unwrap()).unwrap();
+    let content = place().join("content");
+    fs::write(&content, lines.concat()).unwrap();
+    let sum = std::process::Command::new("sha256sum").arg(&content).output().unwrap().stdout;
+    end["sha256"] = json!(String::from_utf8(sum).unwrap()[..64]);
+    format!("{}{end}\n", lines.concat())
+}
+
+#[test]
+fn values_of_wrong_types_are_refused_on_both_databases() {
+    run(async {
+        let (_server, sound) = file_of_a_task().await;
+        let whole = "is not a whole number of 64 bits";
+        for (column, cell, why) in [
+            ("priority", "\"abc\"", whole),
+            ("priority", "1.5", whole),
+            ("priority", "1e30", whole),
+            ("priority", "[1]", whole),
+            ("budget", "\"1\"", "is not a number"),
+            ("budget", "1e999", "a number is too large"),
+            ("id", "\"abcd\"", "is not an id of 32 hexadecimal digits"),
+            ("id", "\"0123456789abcdef0123456789abcdeg\"", "is not an id of 32 hexadecimal digits"),
+            ("prompt", "\"a\\u0000b\"", "is not a text without NUL characters"),
+            ("prompt", "7", "is not a text without NUL characters"),
+            ("suspend", "0", "is not true or false"),
+        ] {
+            let file = place().join("x");
+            fs::write(&file, with_cell(&sound, "tasks", column, cell)).unwrap();
+            let column = if why.starts_with("a number") { "tasks" } else { column };
+            for database in KINDS {
+                does(&Server::on(database), &["import", text(&file)]).refuses(&["line ", "table tasks: ", column, why]);
+            }
+        }
+        let (file, twice) = (place().join("x"), sound.replacen("\"key\",\"value\"]", "\"key\",\"key\"]", 1));
+        fs::write(&file, signed(twice.lines().map(|line| format!("{line}\n")).collect())).unwrap();
+        for database in KINDS {
+            does(&Server::on(database), &["import", text(&file)]).refuses(&["column key of table settings is there twice"]);
+        }
     });
 }
 

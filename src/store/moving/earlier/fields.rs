@@ -1,10 +1,13 @@
 //! The fields of a row of the earlier runtime, which PostgreSQL returns as JSON.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use uuid::{Builder, Uuid};
 
+use super::super::file::MAX_LINE;
 use crate::error::Error;
 use bloom_core::Ms;
 use bloom_core::ids::has_time;
@@ -13,15 +16,37 @@ use bloom_core::limits::MAX_SAFE;
 pub(super) struct Fields {
     table: &'static str,
     fields: Map<String, Value>,
+    /// Columns whose values can't be read, and why.
+    unreadable: Vec<(String, &'static str)>,
 }
+
+/// Longer columns do not fit into a line of the file.
+const MAX_COLUMN: usize = MAX_LINE - (1 << 20);
 
 /// A value, or why the row can't be taken: its table, its id and the column.
 pub(super) type Field<T> = Result<T, String>;
 
 impl Fields {
     pub fn read(table: &'static str, text: &str) -> Result<Self, Error> {
-        let fields = serde_json::from_str(text).map_err(|error| Error::Corrupt(format!("{table}: {error}")))?;
-        Ok(Self { table, fields })
+        let mut unreadable = Vec::new();
+        if text.len() < MAX_COLUMN
+            && let Ok(fields) = serde_json::from_str(text)
+        {
+            return Ok(Self { table, fields, unreadable });
+        }
+        let columns: BTreeMap<String, &RawValue> =
+            serde_json::from_str(text).map_err(|error| Error::Corrupt(format!("{table}: {error}")))?;
+        let mut fields = Map::new();
+        for (column, value) in columns {
+            if value.get().len() > MAX_COLUMN {
+                unreadable.push((column, "is too long: it takes more than 127 MiB as JSON"));
+            } else if let Ok(value) = serde_json::from_str(value.get()) {
+                fields.insert(column, value);
+            } else {
+                unreadable.push((column, "has a number that is out of range, or is nested too deeply"));
+            }
+        }
+        Ok(Self { table, fields, unreadable })
     }
 
     pub fn wrong<T>(&self, column: &str, why: &str) -> Field<T> {
@@ -33,8 +58,12 @@ impl Fields {
         Err(format!("{} {id}: {column} {why}", self.table))
     }
 
-    fn get(&self, column: &str) -> Option<&Value> {
-        self.fields.get(column).filter(|value| !value.is_null())
+    /// The value of a column, unless it is null.
+    pub fn value(&self, column: &str) -> Field<Option<&Value>> {
+        match self.unreadable.iter().find(|(name, _)| name == column) {
+            Some((_, why)) => self.wrong(column, why),
+            None => Ok(self.fields.get(column).filter(|value| !value.is_null())),
+        }
     }
 
     fn needed<T>(&self, column: &str, value: Option<T>) -> Field<T> {
@@ -42,11 +71,11 @@ impl Fields {
     }
 
     pub fn is_true(&self, column: &str) -> bool {
-        self.get(column) == Some(&Value::Bool(true))
+        self.value(column) == Ok(Some(&Value::Bool(true)))
     }
 
     pub fn optional_text(&self, column: &str) -> Field<Option<String>> {
-        match self.get(column) {
+        match self.value(column)? {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.clone())),
             Some(_) => self.wrong(column, "is not a text"),
@@ -64,7 +93,7 @@ impl Fields {
     }
 
     pub fn optional_int(&self, column: &str, range: RangeInclusive<i64>) -> Field<Option<i64>> {
-        self.get(column).map(|value| self.whole(column, value, range)).transpose()
+        self.value(column)?.map(|value| self.whole(column, value, range)).transpose()
     }
 
     pub fn int(&self, column: &str, range: RangeInclusive<i64>) -> Field<i64> {
@@ -111,7 +140,7 @@ impl Fields {
 
     /// A JSON value, also if the column is a text.
     pub fn json(&self, column: &str) -> Field<Value> {
-        match self.get(column) {
+        match self.value(column)? {
             Some(Value::String(text)) => serde_json::from_str(text).or_else(|_| self.wrong(column, "is not JSON")),
             other => Ok(other.cloned().unwrap_or_default()),
         }
@@ -127,14 +156,10 @@ impl Fields {
     /// The fields of a JSON object in a column; none if it is null.
     pub fn object(&self, column: &str) -> Field<Self> {
         match self.json(column)? {
-            Value::Null => Ok(Self { table: self.table, fields: Map::new() }),
-            Value::Object(fields) => Ok(Self { table: self.table, fields }),
+            Value::Null => Ok(Self { table: self.table, fields: Map::new(), unreadable: Vec::new() }),
+            Value::Object(fields) => Ok(Self { table: self.table, fields, unreadable: Vec::new() }),
             _ => self.wrong(column, "is not an object"),
         }
-    }
-
-    pub fn number(&self, column: &str) -> Option<&Value> {
-        self.get(column)
     }
 }
 

@@ -4,8 +4,10 @@
 //! Ids of tasks stay as they are. All other lists are in the order of their ids here, and the newest result is found by it, so other ids
 //! that do not contain a time get one, and keep their other bits: the same row gets the same id each time.
 
+mod copies;
 mod fields;
 mod records;
+mod settings;
 mod sink;
 mod tasks;
 
@@ -80,7 +82,7 @@ impl Store {
         records::leases(&mut conn, &mut sink).await?;
         records::results(&mut conn, &mut sink).await?;
         records::audit(&mut conn, &mut sink).await?;
-        records::settings(&mut conn, &mut sink).await?;
+        settings::write(&mut conn, &mut sink).await?;
         conn.close().await;
         let done = sink.end()?;
         if done.left_out > 0 && !skips_invalid {
@@ -103,6 +105,7 @@ impl FromEarlier {
         }
         let more = self.left_out - self.reasons.len() as u64;
         let more = if more > 0 { format!("\n  and {more} more") } else { String::new() };
-        format!("{} rows can't be taken:\n  {}{more}", self.left_out, self.reasons.join("\n  "))
+        let rows = if self.left_out == 1 { "row" } else { "rows" };
+        format!("{} {rows} can't be taken:\n  {}{more}", self.left_out, self.reasons.join("\n  "))
     }
 }

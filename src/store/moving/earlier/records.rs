@@ -1,47 +1,66 @@
-//! Workers, leases, results with their artifacts, audit entries and settings.
+//! Workers, leases, results with their artifacts, and audit entries.
 
 use serde_json::Value;
 use uuid::Uuid;
 
+use super::copies::{self, first};
 use super::fields::{Field, Fields, timed};
 use super::sink::Sink;
 use crate::conn::Conn;
 use crate::error::Error;
-use crate::save::{Seen, Setting};
+use crate::save::Seen;
 use bloom_core::audit::{Action, AuditEntry, EntityType};
 use bloom_core::limits::MAX_SAFE;
 use bloom_core::task::{LeaseStatus, Outcome, PastLease, RunResult};
 use bloom_core::worker::{Capabilities, MAX_CONCURRENCY, Worker, WorkerStatus};
 
-const WORKERS: &str = "SELECT to_jsonb(w)::text FROM workers w ORDER BY w.id::text";
-/// A lease with the agent of its task, and whether its worker has reported a result.
-const LEASES: &str = "SELECT (to_jsonb(l) || jsonb_build_object('agent_slug', t.agent_slug, 'has_result', r.id IS NOT NULL))::text \
-    FROM leases l LEFT JOIN llm_tasks t ON t.id::text = l.task_id::text \
-    LEFT JOIN (SELECT DISTINCT task_id::text AS id, worker_id::text AS worker FROM llm_results) r \
-        ON r.id = l.task_id::text AND r.worker = l.worker_id::text \
-    ORDER BY l.id::text";
-/// A result with its artifact, and the last lease before it that its worker had of the task.
-const RESULTS: &str = "SELECT DISTINCT ON (r.id::text) \
-        (to_jsonb(r) || jsonb_build_object('artifact', to_jsonb(a), 'lease', to_jsonb(l), 'has_task', t.id IS NOT NULL))::text \
-    FROM llm_results r LEFT JOIN runtime_artifacts a ON a.id::text = r.artifact_id::text LEFT JOIN llm_tasks t ON t.id::text = r.task_id::text \
-    LEFT JOIN leases l ON l.task_id::text = r.task_id::text AND l.worker_id::text = r.worker_id::text AND l.started_at <= r.completed_at \
-    ORDER BY r.id::text, l.started_at DESC NULLS LAST";
-const ARTIFACTS_ALONE: &str = "SELECT to_jsonb(a)::text FROM runtime_artifacts a \
-    WHERE NOT EXISTS (SELECT 1 FROM llm_results r WHERE r.artifact_id::text = a.id::text) ORDER BY a.id::text";
-const AUDIT: &str = "SELECT to_jsonb(a)::text FROM audit_logs a ORDER BY a.id::text";
-const SETTINGS: &str = "SELECT to_jsonb(s)::text FROM runtime_settings s ORDER BY s.key";
+fn workers_sql() -> String {
+    format!("SELECT to_jsonb(w)::text FROM {} w ORDER BY w.id::text", first("workers"))
+}
 
-/// The settings that this program stores, and the names that they may have in the earlier runtime.
-const SETTING_NAMES: [(&str, &[&str]); 2] = [
-    (bloom_core::decide::MEMBRIDGE_SERVER_URL, &["membridge_server_url"]),
-    (bloom_core::decide::MEMBRIDGE_ADMIN_KEY, &["membridge_admin_key", "admin_key"]),
-];
-/// What the earlier runtime only remembers of its last call.
-const FORGOTTEN_SETTINGS: [&str; 4] = ["connected", "connection_status", "last_test", "last_test_at"];
+/// A lease with the agent of its task, and whether its worker has reported a result.
+fn leases_sql() -> String {
+    format!(
+        "SELECT (to_jsonb(l) || jsonb_build_object('agent_slug', t.agent_slug, 'has_result', r.id IS NOT NULL))::text \
+        FROM {} l LEFT JOIN {} t ON t.id::text = l.task_id::text \
+        LEFT JOIN (SELECT DISTINCT task_id::text AS id, worker_id::text AS worker FROM llm_results) r \
+            ON r.id = l.task_id::text AND r.worker = l.worker_id::text \
+        ORDER BY l.id::text",
+        first("leases"),
+        first("llm_tasks")
+    )
+}
+
+/// A result with its artifact, and the last lease before it that its worker had of the task.
+fn results_sql() -> String {
+    format!(
+        "SELECT DISTINCT ON (r.id::text) \
+            (to_jsonb(r) || jsonb_build_object('artifact', to_jsonb(a), 'lease', to_jsonb(l), 'has_task', t.id IS NOT NULL))::text \
+        FROM {} r LEFT JOIN {} a ON a.id::text = r.artifact_id::text LEFT JOIN {} t ON t.id::text = r.task_id::text \
+        LEFT JOIN {} l ON l.task_id::text = r.task_id::text AND l.worker_id::text = r.worker_id::text AND l.started_at <= r.completed_at \
+        ORDER BY r.id::text, l.started_at DESC NULLS LAST",
+        copies::results(),
+        first("runtime_artifacts"),
+        first("llm_tasks"),
+        first("leases")
+    )
+}
+
+fn artifacts_alone_sql() -> String {
+    format!(
+        "SELECT to_jsonb(a)::text FROM {} a WHERE NOT EXISTS (SELECT 1 FROM llm_results r WHERE r.artifact_id::text = a.id::text) ORDER BY a.id::text",
+        first("runtime_artifacts")
+    )
+}
+
+fn audit_sql() -> String {
+    format!("SELECT to_jsonb(a)::text FROM {} a ORDER BY a.id::text", first("audit_logs"))
+}
 
 pub(super) async fn workers(conn: &mut Conn, sink: &mut Sink<'_>) -> Result<(), Error> {
     let mut seen = Vec::new();
-    sink.take(conn, "workers", WORKERS, |sink, row| match worker(row) {
+    sink.refuse_copies(conn, "workers").await?;
+    sink.take(conn, "workers", &workers_sql(), |sink, row| match worker(row) {
         Err(why) => Ok(Err(why)),
         Ok(worker) => {
             seen.push((worker.id.clone(), worker.last_seen));
@@ -69,7 +88,7 @@ fn worker(row: &Fields) -> Field<Worker> {
         url: text("url", "")?,
         status: row.word("status", WorkerStatus::parse)?,
         capabilities: Capabilities {
-            claude_cli: able.number("claude_cli").is_none() || able.is_true("claude_cli"),
+            claude_cli: able.value("claude_cli")?.is_none() || able.is_true("claude_cli"),
             max_concurrency: max_concurrency.unwrap_or(1),
             labels,
             ..Capabilities::default()
@@ -86,7 +105,8 @@ fn worker(row: &Fields) -> Field<Worker> {
 }
 
 pub(super) async fn leases(conn: &mut Conn, sink: &mut Sink<'_>) -> Result<(), Error> {
-    sink.take(conn, "leases", LEASES, |sink, row| match of_task(sink, row).and_then(|()| lease(row)) {
+    sink.refuse_copies(conn, "leases").await?;
+    sink.take(conn, "leases", &leases_sql(), |sink, row| match of_task(sink, row).and_then(|()| lease(row)) {
         Err(why) => Ok(Err(why)),
         Ok(lease) => sink.add(&lease).map(Ok),
     })
@@ -124,12 +144,14 @@ fn lease(row: &Fields) -> Field<PastLease> {
 }
 
 pub(super) async fn results(conn: &mut Conn, sink: &mut Sink<'_>) -> Result<(), Error> {
-    sink.take(conn, "llm_results", RESULTS, |sink, row| match of_task(sink, row).and_then(|()| result(row)) {
+    sink.refuse_copies(conn, "llm_results").await?;
+    sink.take(conn, "llm_results", &results_sql(), |sink, row| match of_task(sink, row).and_then(|()| result(row)) {
         Err(why) => Ok(Err(why)),
         Ok(result) => sink.add(&result).map(Ok),
     })
     .await?;
-    sink.take(conn, "runtime_artifacts", ARTIFACTS_ALONE, |_, row| Ok(row.wrong("id", "is not the artifact of a result"))).await
+    sink.refuse_copies(conn, "runtime_artifacts").await?;
+    sink.take(conn, "runtime_artifacts", &artifacts_alone_sql(), |_, row| Ok(row.wrong("id", "is not the artifact of a result"))).await
 }
 
 /// A result and its artifact are one row here.
@@ -140,6 +162,9 @@ fn result(row: &Fields) -> Field<RunResult> {
     let completed_at = row.time("completed_at")?;
     let (artifact, metrics, lease) = (row.object("artifact")?, row.object("metrics")?, row.object("lease")?);
     let Some(artifact_id) = artifact.optional_uuid("id")? else { return row.wrong("artifact_id", "is not the id of an artifact") };
+    if row.int("bloom_artifact_copy", 1..=i64::MAX)? > 1 {
+        return row.wrong("artifact_id", "is the id of another result's artifact, too");
+    }
     let content = artifact.optional_text("content")?;
     let status = row.word("status", Outcome::parse)?;
     let output = row.optional_text("output")?.or(content.clone());
@@ -178,7 +203,8 @@ fn result(row: &Fields) -> Field<RunResult> {
 }
 
 pub(super) async fn audit(conn: &mut Conn, sink: &mut Sink<'_>) -> Result<(), Error> {
-    sink.take(conn, "audit_logs", AUDIT, |sink, row| match entry(row) {
+    sink.refuse_copies(conn, "audit_logs").await?;
+    sink.take(conn, "audit_logs", &audit_sql(), |sink, row| match entry(row) {
         Err(why) => Ok(Err(why)),
         Ok(entry) => sink.add(&entry).map(Ok),
     })
@@ -194,7 +220,7 @@ fn entry(row: &Fields) -> Field<AuditEntry> {
         action: row.word("action", Action::parse)?,
         entity_type,
         actor: row.text("actor")?,
-        detail: match row.number("detail") {
+        detail: match row.value("detail")? {
             Some(Value::String(text)) => text.clone(),
             other => other.map(ToString::to_string).unwrap_or_default(),
         },
@@ -203,26 +229,4 @@ fn entry(row: &Fields) -> Field<AuditEntry> {
         worker_id: (entity_type == EntityType::Worker).then(|| entity_id.clone()),
         entity_id,
     })
-}
-
-pub(super) async fn settings(conn: &mut Conn, sink: &mut Sink<'_>) -> Result<(), Error> {
-    sink.take(conn, "runtime_settings", SETTINGS, |sink, row| {
-        let name = match row.text("key") {
-            Ok(name) => name,
-            Err(why) => return Ok(Err(why)),
-        };
-        if FORGOTTEN_SETTINGS.contains(&name.as_str()) {
-            return Ok(Ok(()));
-        }
-        let Some((key, _)) = SETTING_NAMES.iter().find(|(_, names)| names.contains(&name.as_str())) else {
-            return Ok(row.wrong("key", "is no setting of this program"));
-        };
-        match row.text("value") {
-            Err(why) => Ok(Err(why)),
-            // It is not set.
-            Ok(value) if value.is_empty() => Ok(Ok(())),
-            Ok(value) => sink.add(Setting { key, value: &value }).map(Ok),
-        }
-    })
-    .await
 }

@@ -7,7 +7,7 @@ use super::super::Moved;
 use super::super::export::TELL_EVERY;
 use super::super::file::Writer;
 use super::fields::Fields;
-use super::{FromEarlier, REASONS};
+use super::{FromEarlier, REASONS, copies};
 use crate::cells::Row;
 use crate::clock::wall_clock;
 use crate::conn::Conn;
@@ -17,6 +17,9 @@ use bloom_core::ids::IdSource;
 
 /// The last migration that the rows written here need.
 const SCHEMA: i64 = 14;
+
+/// Why the second row of an id, or of a key, can't be taken.
+pub(super) const COPY: &str = "is that of another row, too";
 
 pub(super) struct Sink<'f> {
     out: Writer<'f>,
@@ -70,6 +73,11 @@ impl<'f> Sink<'f> {
             Ok(())
         })
         .await
+    }
+
+    /// Notes the rows that [`copies::first`] leaves out.
+    pub async fn refuse_copies(&mut self, conn: &mut Conn, table: &'static str) -> Result<(), Error> {
+        self.take(conn, table, &copies::others(table), |_, row| Ok(row.wrong("id", COPY))).await
     }
 
     /// As [`take`](Self::take), of rows that were read before.

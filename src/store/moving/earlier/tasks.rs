@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::copies::first;
 use super::fields::{Field, Fields, timed};
 use super::sink::Sink;
 use crate::conn::Conn;
@@ -15,20 +16,28 @@ use bloom_core::limits::MAX_SAFE;
 use bloom_core::task::{Failure, Format, LastLease, LeaseStatus, Reason, Session, Status, TaskSpec, TaskState};
 
 /// A task with its last lease, the number of its leases, and the error of its newest result.
-const TASKS: &str = "SELECT (to_jsonb(t) || jsonb_build_object('lease', to_jsonb(l), 'lease_count', c.n, 'error', r.error_message))::text \
-    FROM llm_tasks t LEFT JOIN leases l ON l.id::text = t.lease_id::text \
-    LEFT JOIN (SELECT task_id::text AS id, count(*) AS n FROM leases GROUP BY task_id::text) c ON c.id = t.id::text \
-    LEFT JOIN (SELECT DISTINCT ON (task_id::text) task_id::text AS id, error_message FROM llm_results \
-        ORDER BY task_id::text, completed_at DESC) r ON r.id = t.id::text \
-    ORDER BY t.id::text";
+fn tasks_sql() -> String {
+    format!(
+        "SELECT (to_jsonb(t) || jsonb_build_object('lease', to_jsonb(l), 'lease_count', c.n, 'error', r.error_message))::text \
+        FROM {} t LEFT JOIN {leases} l ON l.id::text = t.lease_id::text \
+        LEFT JOIN (SELECT task_id::text AS id, count(*) AS n FROM {leases} f GROUP BY task_id::text) c ON c.id = t.id::text \
+        LEFT JOIN (SELECT DISTINCT ON (task_id::text) task_id::text AS id, error_message FROM llm_results \
+            ORDER BY task_id::text, completed_at DESC) r ON r.id = t.id::text \
+        ORDER BY t.id::text",
+        first("llm_tasks"),
+        leases = first("leases")
+    )
+}
 
 /// What the API allows.
 const TIMEOUT_SEC: std::ops::RangeInclusive<i64> = 1..=3600;
 const MAX_ATTEMPTS: std::ops::RangeInclusive<i64> = 1..=10;
 
 pub(super) async fn write(conn: &mut Conn, sink: &mut Sink<'_>) -> Result<(), Error> {
+    let tasks = tasks_sql();
+    sink.refuse_copies(conn, "llm_tasks").await?;
     // All rows of one table come together, so the tasks are read twice.
-    sink.take(conn, "llm_tasks", TASKS, |sink, row| match task(row) {
+    sink.take(conn, "llm_tasks", &tasks, |sink, row| match task(row) {
         Err(why) => {
             sink.refused_tasks.extend(row.text("id"));
             Ok(Err(why))
@@ -37,7 +46,7 @@ pub(super) async fn write(conn: &mut Conn, sink: &mut Sink<'_>) -> Result<(), Er
     })
     .await?;
     let mut queued_again = Vec::new();
-    sink.take_silently(conn, "llm_tasks", TASKS, |sink, row| {
+    sink.take_silently(conn, "llm_tasks", &tasks, |sink, row| {
         let Ok((spec, state)) = task(row) else { return Ok(()) };
         if status(row).is_ok_and(Status::is_active) {
             queued_again.push((spec.id, row.optional_text("worker_id").ok().flatten()));
@@ -73,7 +82,7 @@ fn task(row: &Fields) -> Field<(TaskSpec, TaskState)> {
     let Ok(timeout_sec) = policy.optional_int("timeout_sec", TIMEOUT_SEC) else {
         return row.wrong("policy", "has a timeout_sec that is not a whole number from 1 to 3600");
     };
-    let budget = policy.number("budget").map_or(Some(0.0), serde_json::Value::as_f64);
+    let budget = policy.value("budget")?.map_or(Some(0.0), serde_json::Value::as_f64);
     let Some(budget) = budget.filter(|budget| *budget >= 0.0) else {
         return row.wrong("policy", "has a budget that is not a number from 0");
     };
