@@ -132,7 +132,7 @@ body! {
         until: Moment,
         /// For people: what is paused, why, and what to do.
         message: Text<0, { limits::PAUSE_MESSAGE_CHARS }>,
-        /// The agents (slugs) whose tasks are not taken; absent = all.
+        /// The agents (slugs) whose tasks are not taken; absent = all that the worker serves.
         agents: Option<List<ShortName, 0, { limits::WORKER_AGENTS }>>,
     }
 }
@@ -166,7 +166,7 @@ pub struct Pause<'a> {
     pub until: Ms,
     /// For people: what is paused, why, and what to do.
     pub message: Cow<'a, str>,
-    /// The agents (slugs) whose tasks are not taken; absent = all.
+    /// The agents (slugs) whose tasks are not taken; absent = all that the worker serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub agents: Option<Cow<'a, [String]>>,

@@ -45,12 +45,6 @@ pub struct Pause {
     pub until: Ms,
     /// For people: what is paused, why, and what to do.
     pub message: String,
-    /// The agent slugs whose tasks are not taken; `None` = all.
+    /// The agent slugs whose tasks are not taken; `None` = all that the worker serves.
     pub agents: Option<Vec<String>>,
-}
-
-impl Pause {
-    pub fn concerns(&self, agent_slug: &str) -> bool {
-        self.agents.as_ref().is_none_or(|slugs| slugs.iter().any(|slug| slug == agent_slug))
-    }
 }

@@ -153,7 +153,11 @@ impl Worker {
     /// The pause because of which the worker takes no tasks of this agent and namespace.
     pub fn pause_of(&self, agent_slug: &str, namespace: Option<&str>) -> Option<&Pause> {
         let is_there = !self.lost && self.status != WorkerStatus::Offline && self.capabilities.serves_namespace(namespace);
-        self.pauses.iter().find(|pause| is_there && pause.concerns(agent_slug))
+        let concerns = |pause: &&Pause| match &pause.agents {
+            Some(slugs) => slugs.iter().any(|slug| slug == agent_slug),
+            None => self.capabilities.serves_agent(agent_slug),
+        };
+        self.pauses.iter().filter(|_| is_there).find(concerns)
     }
 
     /// Whether the worker gets tasks when it claims. A worker that is lost does, because claiming brings it back.

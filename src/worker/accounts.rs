@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::Agent;
@@ -11,7 +12,7 @@ use super::pause::{Pause, Paused};
 use super::probe::{self, ProbeFailure, cause_of, login_changed_at};
 use super::profile::{Profile, Runner, find_program};
 use super::task::Task;
-use super::verdict::Verdict;
+use super::verdict::{Stop, Verdict};
 use bloom_api::values::{Int, List};
 use bloom_api::workers::NewPause;
 use bloom_client::now_ms;
@@ -65,7 +66,7 @@ impl Agent {
             .map(|(paused, pause)| {
                 let slugs: Vec<String> = closed.iter().filter(|slug| concerns(&paused, slug)).map(|slug| (*slug).to_owned()).collect();
                 // A worker that serves all slugs can't offer some of them only.
-                let closes_all = served.is_none() && !slugs.is_empty();
+                let closes_all = served.as_ref().map_or(!slugs.is_empty(), |served| served.len() == slugs.len());
                 (paused, pause, (!closes_all).then_some(slugs))
             })
             .collect()
@@ -73,7 +74,13 @@ impl Agent {
 
     /// The same for the server.
     pub(super) fn told_pauses(&self) -> List<NewPause, 0, { limits::WORKER_PAUSES }> {
-        let pauses = self.pauses_now().into_iter().take(limits::WORKER_PAUSES).map(|(paused, pause, closes)| NewPause {
+        // The server refuses more.
+        let mut bytes = 0;
+        let fits = |(_, _, closes): &(Paused, Pause, Option<Vec<String>>)| {
+            bytes += closes.iter().flatten().map(String::len).sum::<usize>();
+            bytes <= limits::WORKER_AGENTS_BYTES
+        };
+        let pauses = self.pauses_now().into_iter().take_while(fits).take(limits::WORKER_PAUSES).map(|(paused, pause, closes)| NewPause {
             kind: paused.0,
             name: paused.1.as_str().into(),
             cause: pause.cause,
@@ -102,13 +109,20 @@ impl Agent {
 
     /// Learns from the end of a run whether its account and its profile work. Returns the verdict, which may have become another one. With
     /// `has_run`, a process was started.
-    pub(super) async fn learn(&self, (name, profile): (&str, &Profile), task: &Task, has_run: bool, verdict: Verdict) -> Verdict {
+    pub(super) async fn learn(
+        &self,
+        (name, profile): (&str, &Profile),
+        task: &Task,
+        has_run: bool,
+        verdict: Verdict,
+        stop: &mut watch::Receiver<Option<Stop>>,
+    ) -> Verdict {
         let Verdict::Complete(mut completion) = verdict else { return verdict };
         let [account, of_profile] = of(name, profile);
         let message = completion.error_message.as_deref().unwrap_or_default().to_owned();
         match (completion.status, completion.reason) {
             (Outcome::Success, _) => {
-                if self.pauses.lift(&account) | self.pauses.lift(&of_profile) {
+                if self.pauses.lift(&account, now_ms()) | self.pauses.lift(&of_profile, now_ms()) {
                     self.state_changed.notify_waiters();
                 }
                 return Verdict::Complete(completion);
@@ -119,9 +133,11 @@ impl Agent {
                 self.pauses.until(&account, PauseCause::Quota, until, &message, now);
             }
             (_, Some(reason @ (Reason::Auth | Reason::Billing | Reason::SpawnFailed))) => {
-                if !self.is_paused(name, profile)
-                    && let Err(blame) = self.blame(name, profile, task, (reason, message)).await
-                {
+                let blame = tokio::select! {
+                    blame = self.blame(name, profile, task, (reason, message)) => blame,
+                    _ = stop.wait_for(Option::is_some) => Err(Blame::Unknown),
+                };
+                if let Err(blame) = blame {
                     match blame {
                         Blame::Model => (completion.reason, completion.retryable) = (Some(Reason::ModelUnavailable), false),
                         Blame::Task if has_run => completion.reason = Some(Reason::AgentError),
@@ -146,6 +162,11 @@ impl Agent {
     /// # Errors
     /// Neither is to blame.
     async fn blame(&self, name: &str, profile: &Profile, task: &Task, (reason, message): (Reason, String)) -> Result<(), Blame> {
+        // One after the other: the next run that was refused alike needs no probe.
+        let _turn = self.probing.lock().await;
+        if self.is_paused(name, profile) {
+            return Ok(());
+        }
         let [account, of_profile] = of(name, profile);
         let Some(cause) = cause_of(reason) else {
             return match self.probe(profile).await {
@@ -239,7 +260,7 @@ impl Agent {
         let probed = if *kind == PauseKind::Account { self.probe_account(name).await } else { self.probe(profile).await };
         match probed {
             Ok(()) => {
-                if self.pauses.lift(paused) {
+                if self.pauses.lift(paused, now_ms()) {
                     tracing::info!("the {kind} {name} works again");
                     self.state_changed.notify_waiters();
                 }

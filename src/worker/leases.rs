@@ -206,7 +206,17 @@ impl Agent {
     pub(super) async fn see_through(self: Arc<Self>, dir: RunDir, record: Record, stop: watch::Receiver<Option<Stop>>) {
         let traced = TracedRun::of(&self, &record);
         let log = self.settings.traces.log_span(traced.context);
-        self.run_and_report(dir, record, stop, traced).instrument(log).await;
+        let (task, lease, copy) = (record.task.id, record.lease.id, RunDir::new(dir.path().to_owned()));
+        let run = tokio::spawn(self.clone().run_and_report(dir, record, stop, traced).instrument(log));
+        let Err(error) = run.await else { return };
+        // Else the lease would be renewed for ever, without a run. A thread that can't be started is a panic, too.
+        tracing::error!(%task, %lease, %error, "the agent failed; the run is ended, and its task is handed back");
+        remains::end(&copy, None, &lease.to_string(), TERM_GRACE).await;
+        self.ended(lease);
+        let verdict = copy.verdict().unwrap_or_else(|| Verdict::Release { reason: "the agent failed".into() });
+        report::deliver(&self, &self.client, task, lease, verdict).await;
+        self.forget(lease);
+        copy.remove();
     }
 
     async fn run_and_report(self: Arc<Self>, dir: RunDir, record: Record, stop: watch::Receiver<Option<Stop>>, traced: TracedRun) {

@@ -128,6 +128,8 @@ pub(crate) struct Agent {
     /// Why it must take no more tasks: another agent has its name.
     replaced: watch::Sender<Option<String>>,
     pauses: Pauses,
+    /// Held while it is probed what made a run fail.
+    probing: tokio::sync::Mutex<()>,
     runs: Mutex<BTreeMap<Uuid, HeldLease>>,
     /// Notified when something changes that decides whether the agent takes new tasks.
     state_changed: Notify,
@@ -237,6 +239,7 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
         instance,
         replaced: watch::Sender::new(None),
         pauses,
+        probing: tokio::sync::Mutex::default(),
         runs: Mutex::default(),
         state_changed: Notify::new(),
         renew_now: Notify::new(),

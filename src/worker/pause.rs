@@ -77,13 +77,14 @@ impl Pauses {
         let since = known.map_or(now, |known| known.since);
         let message = cut(message, MAX_MESSAGE).to_owned();
         all.insert(paused.clone(), Pause { cause, since, until, is_probed: false, before: 0, hurried_at: None, message });
-        if cause != PauseCause::Quota {
-            return;
-        }
-        let kept = all.iter().filter(|(_, pause)| pause.cause == cause && pause.is_on(now));
+        self.store(&all, now);
+    }
+
+    fn store(&self, all: &BTreeMap<Paused, Pause>, now: Ms) {
+        let kept = all.iter().filter(|(_, pause)| pause.cause == PauseCause::Quota && pause.is_on(now));
         let kept: BTreeMap<&str, &Pause> = kept.map(|((_, account), pause)| (account.as_str(), pause)).collect();
         if let Err(error) = write_json_durably(&self.path, &kept) {
-            tracing::warn!(%error, "the pause of an account could not be stored; the agent will not know it after a restart");
+            tracing::warn!(%error, "the pauses of accounts could not be stored; after a restart, the agent will not know them as they are");
         }
     }
 
@@ -105,8 +106,13 @@ impl Pauses {
     }
 
     /// Ends the pause, if there is one, and says so.
-    pub fn lift(&self, paused: &Paused) -> bool {
-        self.all.lock().remove(paused).is_some()
+    pub fn lift(&self, paused: &Paused, now: Ms) -> bool {
+        let mut all = self.all.lock();
+        let lifted = all.remove(paused);
+        if lifted.as_ref().is_some_and(|pause| pause.cause == PauseCause::Quota) {
+            self.store(&all, now);
+        }
+        lifted.is_some()
     }
 
     /// Has a probe made at once, which does not make the next pause longer; at most once a minute. Returns false if it is too early.
@@ -169,6 +175,8 @@ mod tests {
         assert_eq!((until(4_999), until(5_000)), (Some(5_000), None));
         later.until(&default, PauseCause::Quota, 3_000, "", 2_000);
         assert!(later.is_paused(&default, 4_000), "a shorter pause does not shorten it");
+        accounts().lift(&default, 4_000);
+        assert!(!accounts().is_paused(&default, 4_000), "the end of a pause outlives the process, too");
         // The clock was wrong when this was stored.
         accounts().until(&account("far"), PauseCause::Quota, 20_000 + MAX_QUOTA_MS, "", 20_000);
         assert!(!accounts().is_paused(&account("far"), 9_000));
@@ -188,7 +196,7 @@ mod tests {
         for minutes in 1..100 {
             assert!(fail(10_000_000 + minutes * 60 * 60_000) <= LONGEST_MS);
         }
-        assert!(profiles.lift(&coder) && !profiles.lift(&coder));
+        assert!(profiles.lift(&coder, 0) && !profiles.lift(&coder, 0));
         assert_eq!(fail(0), 15_000);
     }
 

@@ -43,13 +43,16 @@ async fn run(profile: &Profile, options: Vec<OsString>, profiles_dir: &Path, dir
     let ended = command::ended(call, LIMIT).await.map_err(|why| (None, why))?;
     let mut reading = Reading::new(false);
     String::from_utf8_lossy(&ended.stdout).lines().for_each(|line| reading.line(line, &mut Vec::new()));
-    if let Some((reason, text)) = error_of(&reading) {
-        return cause_of(reason).map_or(Ok(()), |cause| Err((Some(cause), text.to_owned())));
+    match error_of(&reading) {
+        // It reached the model, which did not say the word.
+        Some((Reason::AgentError, _)) if reading.result.is_some() => Ok(()),
+        Some((reason, text)) => Err((cause_of(reason), text.to_owned())),
+        None if reading.result.is_some() => Ok(()),
+        None => {
+            let cause = (reading.session_id.is_none() && !ended.status.success()).then_some(PauseCause::Start);
+            Err((cause, String::from_utf8_lossy(&ended.stderr).trim().to_owned()))
+        }
     }
-    if reading.session_id.is_none() && !ended.status.success() {
-        return Err((Some(PauseCause::Start), String::from_utf8_lossy(&ended.stderr).trim().to_owned()));
-    }
-    Ok(())
 }
 
 /// What a failure says about the account.

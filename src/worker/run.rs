@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use uuid::Uuid;
 
 use super::boot_clock::millis;
@@ -95,7 +95,7 @@ impl Run<'_> {
                     record.profile = Some(name.clone());
                     match self.start(&mut record, &profile, &conversation, was_open).await {
                         Ok(watched) => watched,
-                        Err(verdict) => return self.agent.learn((&name, &profile), &task, false, *verdict).await,
+                        Err(verdict) => return self.agent.learn((&name, &profile), &task, false, *verdict, &mut self.stop).await,
                     }
                 }
             };
@@ -117,7 +117,7 @@ impl Run<'_> {
                 self.keep_session(&record, &program, &seen, open);
             }
             let verdict = decide(&task, lease, &reading, &end, now_ms());
-            return self.agent.learn((&name, &profile), &task, true, verdict).await;
+            return self.agent.learn((&name, &profile), &task, true, verdict, &mut self.stop).await;
         }
     }
 
@@ -154,8 +154,11 @@ impl Run<'_> {
         let resumes = was_open && matches!(conversation, Conversation::Resumed(_));
         // Reading files blocks, and must not delay other runs.
         let (task, dir) = (record.task.clone(), context_dir.clone());
-        let composed = tokio::task::spawn_blocking(move || prompt::compose(&task, &dir, resumes)).await;
-        let text = composed.map_err(|error| failed("the prompt can't be composed", &error))?;
+        // Not by the runtime, which panics if no thread can be started.
+        let (composed, text) = oneshot::channel();
+        let started = std::thread::Builder::new().spawn(move || drop(composed.send(prompt::compose(&task, &dir, resumes))));
+        started.map_err(|error| failed("the prompt can't be composed", &error))?;
+        let text = text.await.map_err(|error| failed("the prompt can't be composed", &error))?;
         let text = text.map_err(|why| Box::new(not_started(lease, Reason::AgentError, &why, false)))?;
         let profiles_dir = &self.agent.settings.profiles.dir;
         let program = find_program(&profile.program(), profiles_dir)

@@ -169,6 +169,7 @@ fn why_nobody_takes_a_task() {
     let told = Shortage::Paused { worker: "paused".into(), message: "sign in".into() };
     assert_eq!((shortage_of(&world, "coder"), shortage_of(&world, "other")), (Some(told), None));
     world.ok(WorkerChange { pauses: Some(vec![Pause { agents: None, ..pause }]), ..paused.clone() });
+    assert_eq!(shortage_of(&world, "coder"), Some(Shortage::NoWorker), "it does not serve this agent");
     assert!(matches!(shortage_of(&world, "other"), Some(Shortage::Paused { .. })), "all agents are paused");
     world.ok(WorkerChange { pauses: Some(Vec::new()), ..paused });
     assert_eq!(shortage_of(&world, "coder"), Some(Shortage::NoWorker));

@@ -14,7 +14,7 @@ async fn status(server: &Server) -> Value {
 
 /// What the server shows of the worker's only pause.
 async fn pause(server: &Server) -> Value {
-    server.get("workers/box").await.ok()["pauses"][0].clone()
+    server.get("workers/box").await.json()["pauses"][0].clone()
 }
 
 async fn has_status(server: &Server, wanted: &str) {
@@ -150,10 +150,7 @@ fn a_fallback_runs_the_tasks_of_a_paused_account() {
 fn what_a_task_brings_pauses_nothing() {
     run(async {
         let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
-        let agent = server
-            .agent("box")
-            .claude(&api, "permission_mode = \"bypassPermissions\"\nargs = [\"--dangerously-skip-permissions\"]")
-            .start();
+        let agent = server.agent("box").claude(&api, "").start();
         // The CLI ends with status 0, and without a session.
         let blank = server.crew().task().prompt(" ").attempts(1).create().await;
         assert_eq!(failure(&blank, "dead", "agent_error").await["attempts"], json!(1));
