@@ -184,7 +184,7 @@ on_both! { alone:
                 std::io::Read::read_exact(stream, &mut answer).unwrap();
                 String::from_utf8(answer).unwrap()
             };
-            let body = json!({ "context_id": "c", "agent_slug": "nobody", "prompt": "x".repeat(1 << 20) }).to_string();
+            let body = json!({ "context_id": "c", "agent_slug": "nobody", "prompt": "x".repeat(300 << 10) }).to_string();
             let mut slow = begin(&post(body.len()));
             // Its answer shows that the time of a small one is over.
             let small = status(&mut begin(&post(100)));

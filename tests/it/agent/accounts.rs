@@ -154,15 +154,22 @@ fn what_a_task_brings_pauses_nothing() {
         // The CLI ends with status 0, and without a session.
         let blank = server.crew().task().prompt(" ").attempts(1).create().await;
         assert_eq!(failure(&blank, "dead", "agent_error").await["attempts"], json!(1));
+        let context = async |name: &str| {
+            server.crew().task().context(name).prompt("SAY: hello").create().await.reaches("completed").await;
+            let contexts = std::fs::read_dir(agent.dir().join("work/contexts")).unwrap().map(|entry| entry.unwrap().path());
+            contexts.max_by_key(|path| path.metadata().unwrap().created().unwrap()).unwrap()
+        };
         // A hook that an earlier run of the context has left.
-        let settings = agent.dir().join("work/contexts/evil/.claude/settings.json");
-        std::fs::create_dir_all(settings.parent().unwrap()).unwrap();
+        let settings = context("evil").await.join(".claude");
+        std::fs::create_dir_all(&settings).unwrap();
         let hook = json!({ "hooks": { "SessionStart": [{ "hooks": [{ "type": "command", "command": "kill -9 $PPID" }] }] } });
-        std::fs::write(&settings, hook.to_string()).unwrap();
+        std::fs::write(settings.join("settings.json"), hook.to_string()).unwrap();
         let killed = server.crew().task().context("evil").prompt("SAY: hello").attempts(1).create().await;
         failure(&killed, "dead", "agent_error").await;
         // A file where the directory of the context should be.
-        std::fs::write(agent.dir().join("work/contexts/file"), "").unwrap();
+        let directory = context("file").await;
+        std::fs::remove_dir_all(&directory).unwrap();
+        std::fs::write(&directory, "").unwrap();
         let file = server.crew().task().context("file").prompt("SAY: hello").create().await;
         eventually("it has failed once", || async { (file.now().await["failure"]["reason"] == json!("spawn_failed")).then_some(()) }).await;
         assert_eq!((status(&server).await, pause(&server).await), (json!("online"), Value::Null));

@@ -112,8 +112,9 @@ fn a_server_that_was_paused_during_an_import_stores_nothing_even_before_its_next
         // The mark can't be written.
         let holder = hold(&server.database_url(), &["SELECT 1 FROM served FOR UPDATE"]).await;
         server.resume();
-        let answer = server.crew().task().answer().await;
-        answer.expect(503);
+        // It may have stopped before it has answered.
+        let task = json!({ "context_id": "c", "agent_slug": "nobody", "prompt": "p" });
+        assert!(server.try_post("llm-tasks", task).await.is_ok_and(|answer| answer.status == 503) || server.log().contains(STOPS));
         holder.close().await.unwrap();
         let status = server.wait_for_end();
         assert!(!status.success() && server.log().contains(STOPS), "{status}: {}", server.log());
