@@ -9,7 +9,7 @@ use axum::http::header::EXPECT;
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use serde_json::value::RawValue;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::body_memory::{Budget, Share};
@@ -18,6 +18,10 @@ use bloom_api::wire::Wire;
 
 /// Bytes beyond the limit that are read and dropped, so that a client that is still sending receives the answer.
 const DRAIN_BYTES: usize = 32 * 1024 * 1024;
+
+/// What is skipped of the body of a refused request, and for how long.
+const SKIPPED_BYTES: usize = 256 * 1024;
+const SKIP_LIMIT: Duration = Duration::from_secs(1);
 
 /// How long a server that stops waits for bodies that are under way. Who sends slowly must not delay the stop.
 const AT_STOP: Duration = Duration::from_secs(1);
@@ -29,6 +33,27 @@ const SLOWEST: u64 = 64 << 10;
 pub fn time_of(request: &Request, limit: Limit) -> Duration {
     let announced = request.body().size_hint().exact().unwrap_or(0).min(limit.bytes as u64);
     Duration::from_secs(announced / SLOWEST)
+}
+
+/// Reads the body of a refused request and drops it. A connection that is closed with bytes that were not read is reset, by which its client
+/// may lose the answer. Returns false if the body did not come to its end, or if the client waits for a word to send it.
+pub async fn skip(request: Request) -> bool {
+    let is_awaited = request.headers().contains_key(EXPECT);
+    let mut body = request.into_body();
+    if body.is_end_stream() || is_awaited {
+        return body.is_end_stream();
+    }
+    let to_the_end = async {
+        let mut length = 0;
+        while let Some(frame) = body.frame().await {
+            length += frame.ok()?.data_ref().map_or(0, Bytes::len);
+            if length > SKIPPED_BYTES {
+                return None;
+            }
+        }
+        Some(())
+    };
+    matches!(timeout(SKIP_LIMIT, to_the_end).await, Ok(Some(())))
 }
 
 /// Reads the whole body of a request into memory.

@@ -130,7 +130,7 @@ pub async fn middleware(State(MiddlewareState { app, policies }): State<Middlewa
         }
         Err(failure) => {
             let mut response = failure.into_response();
-            if !request.body().is_end_stream() {
+            if !body::skip(request).await {
                 // The body is not read, so the connection can't be reused. This header tells the client.
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }

@@ -49,6 +49,12 @@ on_both! {
         refuses_all_changes(server, "sec-fetch-site", "same-site").await;
     }
 
+    async fn a_refused_request_with_a_body_does_not_cost_the_connection(server) {
+        let refused = "POST /api/runtime/llm-tasks HTTP/1.1\r\nHost: localhost\r\nOrigin: https://evil.example\r\nContent-Length: 2\r\n\r\n{}";
+        let answers = raw(server, &format!("{refused}GET /healthz HTTP/1.1\r\nHost: localhost\r\n"));
+        assert!(answers.starts_with("HTTP/1.1 403 ") && answers.contains("HTTP/1.1 200 "), "{answers}");
+    }
+
     async fn own_pages_and_programs_go_on(server) {
         server.with_header("origin", server.base()).crew().task().create().await;
         server.with_header("sec-fetch-site", "same-origin").crew().task().create().await;
