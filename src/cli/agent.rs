@@ -219,9 +219,10 @@ pub fn run(args: AgentArgs) -> Result<(), CommandError> {
 
 async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
     let log = Log::start(&LogSettings { format: args.log_format, level: args.log_level, file: given(args.log_file) })?;
-    signals::on_hangup(move || match log.reopen() {
-        Ok(()) => tracing::info!("reloaded: the log file was opened anew"),
-        Err(error) => tracing::error!("{error}"),
+    signals::on_hangup(move || {
+        if let Err(error) = log.reopen() {
+            tracing::error!("{error}");
+        }
     })?;
     let shutdown = signals::listen()?;
     let of_traces = config::traces_of_agent(&config::Environment::of_process()).map_err(|mistakes| {

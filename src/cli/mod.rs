@@ -120,6 +120,9 @@ enum Command {
     Doctor {
         #[command(flatten)]
         server: ServerArgs,
+        /// PEM file with the authority of the server's certificate, if this machine does not trust it
+        #[arg(long, env = "BLOOM_CA_FILE", value_name = "FILE")]
+        ca_file: Option<PathBuf>,
         /// Output format
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
@@ -222,7 +225,7 @@ pub fn run() -> ExitCode {
         Command::Openapi => openapi(),
         Command::Crds { dir } => crds(dir.as_deref()),
         Command::Config { action: ConfigCommand::Check { server, output } } => config_check::run(&server.flags, output),
-        Command::Doctor { server, output } => block_on(async move { doctor::run(&server.flags, output).await }),
+        Command::Doctor { server, ca_file, output } => block_on(async move { doctor::run(&server.flags, ca_file, output).await }),
         Command::Healthcheck(args) => settings(&args).and_then(|settings| block_on(healthcheck::run(settings))),
         Command::Completions { shell } => completions(shell),
         Command::Man { dir } => man(&dir),

@@ -43,9 +43,9 @@ fn reload(log: &Log, flags: &Flags) {
         Err(mistakes) => Err(mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
     };
     match changed {
-        Ok(level) => tracing::info!(level, "reloaded: the log file was opened anew, the log level was read again"),
+        Ok(level) => tracing::info!(level, "reloaded: the log level was read again"),
         Err(wrong) => {
-            tracing::error!(%wrong, "reloaded: the log file was opened anew; the log level stays, until these settings are corrected")
+            tracing::error!(%wrong, "the log level stays as it is until these settings are corrected")
         }
     }
 }
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(told[0], format!("http://{}:5000", agent::hostname()));
         assert!(told.iter().all(|url| !url.contains("127.0.0.1") && !url.contains("0.0.0.0")), "{told:?}");
         let names = ["localhost", "*.example", "127.0.0.1", "::1", "bloom.example", "2001:db8::1"].map(str::to_owned).to_vec();
-        let certificate = Certificate { names, not_before: Default::default(), not_after: Default::default() };
+        let certificate = Certificate { names, not_before: Default::default(), not_after: Default::default(), is_authority: false };
         let told = reachable("0.0.0.0:5000".parse().unwrap(), Some(&certificate));
         assert_eq!(told, ["https://bloom.example:5000", "https://[2001:db8::1]:5000"]);
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use reqwest::StatusCode;
-use reqwest::header::{HeaderMap, RETRY_AFTER};
+use reqwest::header::{HeaderMap, LOCATION, RETRY_AFTER};
 use serde_json::Value;
 
 use super::Error;
@@ -19,7 +19,8 @@ pub fn refusal(status: u16, headers: &HeaderMap, body: &[u8], has_key: bool) -> 
     let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
     let refused = |message, fields| Error::Refused { status, message, retry_after: seconds.map(Duration::from_secs), fields };
     let Some(Told { message, fields }) = told(body) else {
-        let foreign = foreign(status, body);
+        let location = headers.get(LOCATION).and_then(|url| url.to_str().ok()).filter(|_| (300..400).contains(&status));
+        let foreign = location.map_or_else(|| foreign(status, body), |url| moved(status, url));
         // These statuses count even if a proxy sent them. Others, such as 404, count only if they come from the API.
         let is_anybodys = matches!(status, 401 | 403 | 408 | 413 | 429 | 500..);
         return if is_anybodys { refused(foreign, Vec::new()) } else { Error::Garbled(foreign) };
@@ -64,6 +65,12 @@ fn foreign(status: u16, body: &[u8]) -> String {
         _ => NOT_THE_API,
     };
     format!("the answer {answer} is not from this API{words}: {advice}")
+}
+
+/// The text of an answer that leads elsewhere. Calls do not follow it, because they would take the key along.
+fn moved(status: u16, url: &str) -> String {
+    let url: String = url.chars().take(MAX_FOREIGN_CHARS).collect();
+    format!("the address leads to another one ({status}): {url}. Give that of the server there, such as https:// instead of http://")
 }
 
 /// What an error answer of the API says.
@@ -144,6 +151,8 @@ mod tests {
             "the answer 403 Forbidden is not from this API: something before the server, such as a proxy, refuses the call"
         );
         assert!(told(401, page).contains("such as a proxy") && !told(401, page).contains("BLOOM_KEY"));
+        let elsewhere = HeaderMap::from_iter([(LOCATION, HeaderValue::from_static("https://bloom.example/api"))]);
+        assert!(refusal(308, &elsewhere, b"<html>", true).to_string().contains("another one (308): https://bloom.example/api. Give"));
         assert!(told(502, "no healthy upstream").contains("502 Bad Gateway is not from this API (no healthy upstream): check"));
         let answer = Answer { status: 200, body: b"<!doctype html>".to_vec(), next: None };
         assert!(answer.json::<Value>().unwrap_err().to_string().contains("it is not JSON: check the address"));

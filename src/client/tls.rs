@@ -126,6 +126,9 @@ pub(super) fn advice(cause: &str) -> Option<&'static str> {
         "the server's certificate has expired: renew it, or check this machine's clock"
     } else if has(&["not valid yet"]) {
         "the server's certificate is not valid yet: check this machine's clock"
+    } else if has(&["CaUsedAsEndEntity"]) {
+        "the server's certificate is that of an authority (CA:TRUE), which can't be the certificate of a server: make one with CA:FALSE \
+         (openssl req -x509 … -addext basicConstraints=critical,CA:FALSE)"
     } else {
         "the server's certificate does not come from an authority that this machine trusts: if it is the right server, name the file of its \
          authority with --ca-file or BLOOM_CA_FILE"
@@ -151,6 +154,7 @@ mod tests {
         for (cause, expected) in [
             ("invalid peer certificate: UnknownIssuer", "--ca-file"),
             ("invalid peer certificate: certificate not valid for name \"a\"; certificate is only valid for b", "names"),
+            ("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))", "CA:FALSE"),
             ("invalid peer certificate: certificate expired: verification time 2 (UNIX)", "renew"),
             ("received fatal alert: UnknownCA", "TLS_CLIENT_CA_FILE"),
             ("received fatal alert: CertificateExpired", "TLS_CLIENT_CA_FILE"),

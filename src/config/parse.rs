@@ -1,10 +1,11 @@
 //! Parses values from text. An error says what would be valid, and is the end of a message such as `port = "x" (flag --port): …`.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use ipnet::IpNet;
+use rustix::fs::{Access, access};
 use secrecy::SecretString;
 use url::{Host, Url};
 
@@ -125,14 +126,29 @@ pub fn pod_name(text: &str) -> Result<String, String> {
     text.split('.').try_for_each(|label| namespace(label).map(|_| ())).map_err(|_| right()).map(|()| text.to_owned())
 }
 
-/// A file in a directory that exists.
+/// A file that this process can write, or make in its directory.
 pub fn log_file(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
-    match path.parent() {
-        _ if path.is_dir() => Err("must be a file, but it is a directory".to_owned()),
+    let dir = match path.parent() {
         // The parent of a name alone is empty.
-        Some(dir) if dir.as_os_str().is_empty() || dir.is_dir() => Ok(path),
-        _ => Err("must be a file in a directory that exists".to_owned()),
+        Some(dir) if dir.as_os_str().is_empty() => Path::new("."),
+        Some(dir) => dir,
+        None => &path,
+    };
+    if path.is_dir() {
+        return Err("must be a file, but it is a directory".to_owned());
+    }
+    if !dir.is_dir() {
+        return Err("must be a file in a directory that exists".to_owned());
+    }
+    let written = if path.exists() { &path } else { dir };
+    match access(written, Access::WRITE_OK) {
+        Ok(()) => Ok(path),
+        Err(error) => Err(format!(
+            "must be a file that this user can write, but {} can't be written: {error}. For a service of systemd, name the directory in \
+             ReadWritePaths",
+            written.display()
+        )),
     }
 }
 

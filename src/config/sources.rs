@@ -176,7 +176,12 @@ fn read_table(path: &Path) -> Result<toml::Table, String> {
 }
 
 fn read_limited(path: &Path, limit: u64) -> Result<String, String> {
-    let file = std::fs::File::open(path).map_err(|error| format!("can't be opened: {error}"))?;
+    let opened = |error: std::io::Error| format!("can't be opened: {error}");
+    // A named pipe that nobody writes would be waited for without an end. Files are read again at each reload, which a pipe can't be.
+    if !std::fs::metadata(path).map_err(opened)?.is_file() {
+        return Err("must be a regular file".to_owned());
+    }
+    let file = std::fs::File::open(path).map_err(opened)?;
     let mut text = String::new();
     let read = file.take(limit + 1).read_to_string(&mut text).map_err(|error| format!("can't be read: {error}"))?;
     if read as u64 > limit {

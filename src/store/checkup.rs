@@ -7,6 +7,7 @@ use super::clock::wall_clock;
 use super::conn::Pool;
 use super::dialect::{Kind, statement};
 use super::error::Error;
+use super::file_access::unwritable;
 use super::lock_file::may_be_made;
 use super::migrate::{MigrationStatus, Schema};
 use super::open::{self, StoreOptions};
@@ -72,11 +73,15 @@ impl Store {
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn checkup(options: &StoreOptions) -> Result<Option<Checkup>, Error> {
+        let file = open::sqlite_file(options);
+        if let Some(why) = file.as_ref().filter(|file| file.exists()).and_then(|file| unwritable(file)) {
+            return Err(Error::Setup(format!("the server can't use its database, or this is not its user: {why}")));
+        }
         let Some(pool) = open::beside(options).await? else {
-            open::sqlite_file(options).map_or(Ok(()), |path| may_be_made(&path))?;
+            file.map_or(Ok(()), |path| may_be_made(&path))?;
             return Ok(None);
         };
-        let found = read(&pool, open::sqlite_file(options)).await;
+        let found = read(&pool, file).await;
         pool.close().await;
         found.map(Some)
     }
@@ -97,6 +102,8 @@ async fn read(pool: &Pool, file: Option<PathBuf>) -> Result<Checkup, Error> {
         most_dead: None,
     };
     let Some(file) = file else {
+        let durable = open::is_durable(pool.fetch(&open::DURABILITY, Args::new()).await?);
+        found.excluded = found.excluded.or(durable.err().map(|error| error.to_string()));
         let before = wall_clock();
         let (bytes, now): (i64, i64) = one(&pool.fetch(&POSTGRES_SIZE, Args::new()).await?, |row| Ok((row.take()?, row.take()?)))?;
         found.bytes = bytes;

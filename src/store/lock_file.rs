@@ -2,19 +2,28 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{Access, access, statvfs};
 
 use super::backup::partial::remove_unfinished;
 use super::error::Error;
+use super::file_access::{advice, beside};
 
 /// Creates the directory and the file (for its owner only), and takes the lock.
 pub(super) fn prepare_file(path: &Path) -> Result<(LockFile, File), Error> {
-    let fail = |what: &str, error: std::io::Error| {
-        Error::Setup(format!("{what} {}: {error}; check DATABASE_URL or DATA_DIR and its permissions", path.display()))
-    };
+    let fail = |what: &str, error: std::io::Error| Error::Setup(format!("{what} {}: {error}; {}", path.display(), advice(&error)));
     let lock = LockFile::take(path)?;
+    let log = beside(path, "-wal");
+    if !path.exists() && log.metadata().is_ok_and(|log| log.len() > 0) {
+        // SQLite would drop it, with the changes that were acknowledged last.
+        return Err(Error::Setup(format!(
+            "the database {} is not there, but the changes are that were not yet written into it ({}): put the database back, or move that \
+             file away to begin with a new database",
+            path.display(),
+            log.display()
+        )));
+    }
     // It has the prompts of a whole backup, and nobody would look for it.
     remove_unfinished(path);
     let file = private_file(path).map_err(|e| fail("cannot open", e))?;
@@ -83,14 +92,12 @@ impl LockFile {
         if let Some(directory) = database.parent().filter(|d| !d.as_os_str().is_empty()) {
             std::fs::create_dir_all(directory).map_err(|error| {
                 let what = format!("cannot make the directory of {}: {error}", database.display());
-                Error::Setup(format!("{what}; check DATABASE_URL or DATA_DIR and its permissions"))
+                Error::Setup(format!("{what}; check DATABASE_URL or DATA_DIR: {}", advice(&error)))
             })?;
         }
-        let mut path = database.as_os_str().to_owned();
-        path.push(".lock");
-        let path = PathBuf::from(path);
+        let path = beside(database, ".lock");
         let fail =
-            |error: std::io::Error| Error::Setup(format!("cannot use the lock file {}: {error}; check its permissions", path.display()));
+            |error: std::io::Error| Error::Setup(format!("cannot use the lock file {}: {error}; {}", path.display(), advice(&error)));
         let mut file = private_file(&path).map_err(fail)?;
         match file.try_lock() {
             Ok(()) => {}

@@ -19,6 +19,7 @@ mod declarations;
 mod dialect;
 mod error;
 mod feed;
+mod file_access;
 mod health;
 mod ids;
 mod leader;

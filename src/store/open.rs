@@ -10,9 +10,11 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, Sq
 use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::args::Args;
+use super::cells::Row;
 use super::conn::{ACQUIRE, Conn, Pool, pool_options};
 use super::dialect::{Kind, statement};
 use super::error::{Error, told};
+use super::file_access::{full_disk, unwritable};
 use super::health::Health;
 use super::lock_file::{LockFile, is_there, prepare_file};
 
@@ -152,12 +154,17 @@ fn explain(error: sqlx::Error, options: &PgConnectOptions) -> Error {
 }
 
 statement!(
-    DURABILITY,
+    pub(super) DURABILITY,
     "SELECT current_setting('fsync'), current_setting('synchronous_commit'), current_setting('server_version_num')::bigint"
 );
 
 async fn check_postgres(conn: &mut Conn) -> Result<(), Error> {
-    for row in conn.fetch(&DURABILITY, Args::new()).await? {
+    is_durable(conn.fetch(&DURABILITY, Args::new()).await?)
+}
+
+/// Whether PostgreSQL keeps what it acknowledged: what [`DURABILITY`] has found.
+pub(super) fn is_durable(found: Vec<Row>) -> Result<(), Error> {
+    for row in found {
         let mut row = row.cells();
         let (fsync, synchronous_commit, version): (String, String, i64) = (row.take()?, row.take()?, row.take()?);
         if version < 140_000 {
@@ -239,6 +246,9 @@ async fn open_sqlite(path: &Path, max_connections: u32) -> Result<Opened, Error>
         return Err(Error::Setup("DATABASE_URL needs a file, for example sqlite:/var/lib/bloom-runtime/bloom.db".into()));
     }
     let (lock, file) = prepare_file(path)?;
+    if let Some(why) = unwritable(path) {
+        return Err(Error::Setup(format!("the database {} can't be used: {why}", path.display())));
+    }
     let options = SqliteConnectOptions::new()
         .filename(path)
         .journal_mode(SqliteJournalMode::Wal)
@@ -274,7 +284,8 @@ async fn open_sqlite(path: &Path, max_connections: u32) -> Result<Opened, Error>
 }
 
 fn unusable(path: &Path, error: &sqlx::Error) -> Error {
-    Error::Setup(format!("{} can't be used as a database: {}; check DATABASE_URL", path.display(), told(error)))
+    let advice = full_disk(path).unwrap_or("check DATABASE_URL");
+    Error::Setup(format!("{} can't be used as a database: {}; {advice}", path.display(), told(error)))
 }
 
 pub(super) async fn refuse_other_program(path: &Path) -> Result<(), Error> {

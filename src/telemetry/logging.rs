@@ -82,10 +82,12 @@ impl Log {
     /// # Errors
     /// The file can't be opened. The log then goes on in the file that is open.
     pub fn reopen(&self) -> Result<(), String> {
-        if let Some((path, file)) = &self.file {
-            let opened = Arc::new(open(path)?);
-            *file.write() = opened;
-        }
+        let Some((path, file)) = &self.file else {
+            tracing::info!("reloaded: there is no log file to open anew");
+            return Ok(());
+        };
+        *file.write() = Arc::new(open(path)?);
+        tracing::info!("reloaded: the log file was opened anew");
         Ok(())
     }
 

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use jiff::Timestamp;
 use rustls::pki_types::CertificateDer;
 use x509_cert::der::Decode;
-use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
+use x509_cert::ext::pkix::{BasicConstraints, SubjectAltName};
 use x509_cert::time::Time;
 
 /// The names of a server's certificate, and when it is valid.
@@ -16,6 +16,8 @@ pub struct Certificate {
     pub names: Vec<String>,
     pub not_before: Timestamp,
     pub not_after: Timestamp,
+    /// It is that of an authority (CA:TRUE).
+    pub is_authority: bool,
 }
 
 impl Certificate {
@@ -26,8 +28,10 @@ impl Certificate {
         let content = parsed.tbs_certificate();
         let names = content.get_extension::<SubjectAltName>().map_err(|error| error.to_string())?;
         let names = names.into_iter().flat_map(|(_, SubjectAltName(names))| names).filter_map(|name| shown(&name)).collect();
+        let constraints = content.get_extension::<BasicConstraints>().map_err(|error| error.to_string())?;
+        let is_authority = constraints.is_some_and(|(_, constraints)| constraints.ca);
         let validity = content.validity();
-        Ok(Self { names, not_before: timestamp(&validity.not_before)?, not_after: timestamp(&validity.not_after)? })
+        Ok(Self { names, not_before: timestamp(&validity.not_before)?, not_after: timestamp(&validity.not_after)?, is_authority })
     }
 
     /// Why clients refuse it at this time, and what to do.
@@ -39,6 +43,12 @@ impl Certificate {
                 "the certificate is not valid before {}, so clients refuse it: check this machine's clock, or use another certificate",
                 self.not_before
             ))
+        } else if self.is_authority {
+            Some(
+                "the certificate is that of an authority (CA:TRUE), which agents and the command line refuse as that of a server: make one \
+                 with CA:FALSE, such as by openssl req -x509 with -addext basicConstraints=critical,CA:FALSE"
+                    .to_owned(),
+            )
         } else {
             None
         }
@@ -69,11 +79,14 @@ mod tests {
     #[test]
     fn only_a_valid_certificate_causes_no_warning() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
-        let certificate = Certificate { names: Vec::new(), not_before: at("2026-01-01T00:00:00Z"), not_after: at("2026-04-01T00:00:00Z") };
+        let (not_before, not_after) = (at("2026-01-01T00:00:00Z"), at("2026-04-01T00:00:00Z"));
+        let certificate = Certificate { names: Vec::new(), not_before, not_after, is_authority: false };
         assert_eq!(certificate.warning(at("2026-02-01T00:00:00Z")), None);
         let early = certificate.warning(at("2025-12-31T23:59:59Z")).unwrap();
         assert!(early.contains("not valid before 2026-01-01T00:00:00Z"), "{early}");
         let late = certificate.warning(at("2026-04-01T00:00:01Z")).unwrap();
         assert!(late.contains("expired at 2026-04-01T00:00:00Z") && late.contains("renew"), "{late}");
+        let authority = Certificate { is_authority: true, ..certificate }.warning(at("2026-02-01T00:00:00Z")).unwrap();
+        assert!(authority.contains("CA:FALSE"), "{authority}");
     }
 }

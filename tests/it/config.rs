@@ -180,6 +180,17 @@ fn all_mistakes_are_told_at_once() {
 }
 
 #[test]
+fn what_is_no_regular_file_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for name in ["RUNTIME_API_KEY_FILE", "BLOOM_CONFIG"] {
+        let (code, report) = check(&[(name, &pipe.display().to_string())], None, &[]);
+        assert!(code != 0 && report.contains("must be a regular file"), "{report}");
+    }
+}
+
+#[test]
 fn an_unknown_key_in_the_file_is_a_mistake() {
     let (code, report) = check(&[], Some("prot = 5000\n"), &[]);
     assert_ne!(code, 0);

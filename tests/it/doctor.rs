@@ -1,5 +1,9 @@
 //! `doctor`: what it finds, and what it says to do.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
 use serde_json::{Value, json};
 
 use crate::keys::{ADMIN, create, keyed};
@@ -86,11 +90,44 @@ fn mistakes_and_databases_that_are_away_are_wrong() {
         let refused = Server::on_url(&url).start_in_vain();
         assert!(String::from_utf8_lossy(&refused.stderr).contains(what), "{refused:?}");
     }
+    // SQLite would leave files beside a database that it may only read, and they would keep the server from starting later.
+    let database = place.path().join("bloom.db");
+    assert!(Server::on_url(&format!("sqlite:{}", database.display())).start().stop().success());
+    std::fs::set_permissions(&database, Permissions::from_mode(0o444)).unwrap();
+    let doctor = |name: &str, value: String| {
+        let output = without_override(&server.plan().command(&["doctor"])).env(name, value).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let said = doctor("DATABASE_URL", format!("sqlite:{}", database.display()));
+    assert!(said.contains(&format!("this user can't write {}: Permission denied", database.display())), "{said}");
+    assert!(!place.path().join("bloom.db-shm").exists());
+    let said = doctor("LOG_FILE", database.display().to_string());
+    assert!(said.contains("must be a file that this user can write"), "{said}");
+    // A log without its database has changes that a new database would drop.
+    std::fs::rename(&database, place.path().join("away.db")).unwrap();
+    std::fs::write(place.path().join("bloom.db-wal"), "changes").unwrap();
+    let refused = Server::on_url(&format!("sqlite:{}", database.display())).start_in_vain();
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("put the database back"), "{refused:?}");
+    assert!(!database.exists());
     // A file that does not exist yet is not made.
     let dir = janitor::new_path("doctor");
     let (_, all) = found(&server, &[("DATABASE_URL", &format!("sqlite:{}/none.db", dir.display()))]);
     has(&all, "database", "fine", "does not exist yet");
     assert!(!dir.exists());
+}
+
+/// The same command for a user whom permissions concern: root may write each file.
+fn without_override(command: &Command) -> Command {
+    if !rustix::process::geteuid().is_root() {
+        let mut same = Command::new(command.get_program());
+        same.args(command.get_args()).envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        return same;
+    }
+    let mut limited = Command::new("setpriv");
+    limited.args(["--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search"]);
+    limited.arg(command.get_program()).args(command.get_args());
+    limited.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    limited
 }
 
 /// What `healthcheck` says with the settings of the server and this port: the exit code, and both streams.

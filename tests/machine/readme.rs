@@ -59,7 +59,8 @@ fn its_commands_install_start_upgrade_and_remove() {
 
     let told = follow("bloom-runtime-as-service doctor");
     assert!(told.contains("sqlite:/var/lib/bloom-runtime/bloom.db has") && told.contains("1 of 1 are online"), "{told}");
-    follow("bloom-runtime-as-service backup '/var/lib/bloom-runtime/by hand.db'");
+    follow("bloom-runtime-as-service backup --force '/var/lib/bloom-runtime/by hand.db'");
+    assert!(follow("bloom-runtime-as-service doctor -o json").starts_with('['), "options are those of the command");
     assert!(follow("ls -l '/var/lib/bloom-runtime/by hand.db'").contains("bloom-runtime"), "it is its user's");
 
     let [upgrade] = &blocks("Upgrade")[..] else { panic!("one block") };

@@ -4,6 +4,8 @@ mod backups;
 mod database;
 mod server;
 
+use std::path::PathBuf;
+
 use serde_json::json;
 
 use super::Output;
@@ -42,13 +44,14 @@ impl Finding {
     }
 }
 
-pub async fn run(flags: &Flags, output: Output) -> Result<(), CommandError> {
+/// `authority`: whom to trust besides the authorities of the operating system.
+pub async fn run(flags: &Flags, authority: Option<PathBuf>, output: Output) -> Result<(), CommandError> {
     let report = config::load(flags);
     let mut findings = of_settings(&report);
     if let Ok(settings) = report.into_serve() {
         findings.extend(database::look(&settings).await);
         findings.extend(backups::look(&settings));
-        findings.extend(server::look(&settings).await);
+        findings.extend(server::look(&settings, authority.as_deref()).await);
     }
     match output {
         Output::Json => {

@@ -1,6 +1,6 @@
 //! The running server on this machine, and what only it knows: its keys, the control plane and the workers.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use bloom_client::{Client, Error, Tls};
 use bloom_config::Serve;
@@ -14,7 +14,7 @@ const SOON_MS: i64 = 7 * 24 * 3_600_000;
 /// Findings of one kind that are listed; the rest is counted.
 const MOST: usize = 10;
 
-pub async fn look(settings: &Serve) -> Vec<Finding> {
+pub async fn look(settings: &Serve, authority: Option<&Path>) -> Vec<Finding> {
     // A certificate is rarely for a loopback address.
     let url = match (&settings.tls, &settings.public_url) {
         (Some(_), Some(public)) => public.as_str().trim_end_matches('/').to_owned(),
@@ -28,13 +28,17 @@ pub async fn look(settings: &Serve) -> Vec<Finding> {
         )];
     }
     let key = settings.api_key.as_ref().or(settings.read_key.as_ref());
-    let ca = std::env::var_os("BLOOM_CA_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let client = match Tls::trusting(ca.as_deref()).and_then(|tls| Client::new(&url, key, &tls)) {
+    let authority = authority.filter(|path| !path.as_os_str().is_empty());
+    let client = match Tls::trusting(authority).and_then(|tls| Client::new(&url, key, &tls)) {
         Ok(client) => client,
         Err(error) => return vec![Finding::new("server", State::Wrong, error.to_string())],
     };
     let health: Value = match client.get("api/runtime/health").await {
         Ok(health) => health,
+        Err(Error::Garbled(why)) => {
+            let text = format!("another program answers at {url}, so the server can't start there: end it, or set another PORT ({why})");
+            return vec![Finding::new("server", State::Wrong, text)];
+        }
         Err(error) if error.was_there() || settings.tls.is_some() => {
             return vec![Finding::new("server", State::Wrong, format!("{url}: {error}"))];
         }

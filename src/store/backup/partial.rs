@@ -1,19 +1,12 @@
 //! A file that gets its name only when it is complete.
 
-use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
-
-/// A path with an ending behind its name.
-pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
-    let mut path = path.as_os_str().to_owned();
-    path.push(OsStr::new(ending));
-    path.into()
-}
+use crate::file_access::{advice, beside};
 
 /// What stands behind the name of a database in the names of its files. The log is first: if these files are moved away and that is
 /// interrupted, the old file never stands beside a log that a new database would take for its own.
@@ -58,9 +51,7 @@ impl Partial {
                 "{} exists: another command is writing it, or one was interrupted; if none runs, remove it",
                 path.display()
             ))),
-            Err(error) => {
-                Err(Error::Setup(format!("{} can't be created: {error}; check the directory and its permissions", path.display())))
-            }
+            Err(error) => Err(Error::Setup(format!("{} can't be created: {error}; {}", path.display(), advice(&error)))),
         }
     }
 

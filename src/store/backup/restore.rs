@@ -8,9 +8,10 @@ use sqlx::ConnectOptions as _;
 
 use super::check::{Depth, check, reading};
 use super::copy::{Copied, copy, not_sqlite};
-use super::partial::{DATABASE_FILES, Partial, beside, directory, unfinished};
+use super::partial::{DATABASE_FILES, Partial, directory, unfinished};
 use crate::Store;
 use crate::error::{Error, told};
+use crate::file_access::beside;
 use crate::lock_file::LockFile;
 use crate::open::{self, StoreOptions};
 

@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use super::partial::{DATABASE_FILES, Partial, beside, directory, unfinished};
+use super::partial::{DATABASE_FILES, Partial, directory, unfinished};
 use crate::error::Error;
+use crate::file_access::beside;
 use crate::open::{self, StoreOptions};
 
 pub(crate) struct Target<'a> {
