@@ -51,6 +51,7 @@ words! {
         Overloaded = "overloaded", Auth = "auth", Billing = "billing", ModelUnavailable = "model_unavailable",
         BudgetExceeded = "budget_exceeded", BadOutput = "bad_output", WorkerLost = "worker_lost", SpawnFailed = "spawn_failed",
         DependencyFailed = "dependency_failed", OutOfMemory = "out_of_memory",
+        WorkerDisk = "worker_disk",
     }
 }
 words! {

@@ -99,6 +99,24 @@ impl Agent {
         self.state_changed.notify_waiters();
     }
 
+    /// Takes no tasks while the disk is full, and takes some again when there is room.
+    pub(super) fn check_disk(&self) {
+        match self.home.reserve().fill() {
+            Err(error) => {
+                if !self.is_disk_paused() {
+                    tracing::error!(%error, "the disk of the agent is full or can't be written; no tasks are taken until it has room");
+                }
+                self.pause_for_disk(&error.to_string());
+            }
+            Ok(()) => {
+                if self.pauses.lift(&self.itself(), now_ms()) {
+                    tracing::info!("the disk of the agent has room again");
+                    self.state_changed.notify_waiters();
+                }
+            }
+        }
+    }
+
     pub(super) fn is_disk_paused(&self) -> bool {
         self.pauses.is_paused(&self.itself(), now_ms())
     }
@@ -230,6 +248,7 @@ impl Agent {
                 () = stopped.cancelled() => return,
                 () = tokio::time::sleep(LOOK_EVERY) => {}
             }
+            self.check_disk();
             for (name, profile) in self.claude_profiles() {
                 let login = login_changed_at(profile);
                 let is_new = logins.get(name) != Some(&login);

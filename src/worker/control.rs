@@ -27,6 +27,8 @@ pub struct Plan {
     /// The time between SIGTERM and SIGKILL if the lease is not renewed.
     pub lease_grace: u64,
     pub cgroup: Option<PathBuf>,
+    /// The file whose room is for the end of the run when the disk is full.
+    pub reserve: PathBuf,
 }
 
 /// One line in the pipe.

@@ -8,6 +8,7 @@
 //! accounts.json       accounts that are out of quota
 //! uninstalled         exists if the agent was uninstalled and must not start
 //! renewed             when the leases were renewed last
+//! reserve             room for the ends of runs when the disk is full
 //! contexts/NAME/      working directory of the runs of a context, kept after them
 //! sessions/NAME.json  the CLI's session of that context
 //! runs/LEASE/         one run, until its end is acknowledged
@@ -27,6 +28,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::boot_clock::{Stamp, boot};
+use super::reserve::Reserve;
 use bloom_client::now_ms;
 
 /// The maximum number of kept runs whose files could not be used.
@@ -183,6 +185,10 @@ impl Home {
 
     fn session_path(&self, context_id: &str) -> PathBuf {
         self.root.join("sessions").join(file_name(context_id)).with_added_extension("json")
+    }
+
+    pub fn reserve(&self) -> Reserve {
+        Reserve::in_dir(&self.root)
     }
 
     pub fn accounts_path(&self) -> PathBuf {

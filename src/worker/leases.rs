@@ -1,5 +1,6 @@
 //! The leases of this agent: claims, heartbeats, and the run of each lease.
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -41,6 +42,15 @@ const EVENTS_FIRST: Duration = Duration::from_secs(3);
 /// How long before its expiry a lease that could not be renewed counts as lost, so that its run has ended when it expires.
 fn safety(ttl: Duration) -> Duration {
     (TERM_GRACE + Duration::from_secs(1)).min(ttl / 5)
+}
+
+/// Whether the run of this lease may begin. Of those that wait for one another, the one with the oldest lease is next.
+fn is_next(runs: &BTreeMap<Uuid, HeldLease>, lease: Uuid) -> bool {
+    let Some(own) = runs.get(&lease).filter(|own| own.is_renewed) else { return false };
+    runs.iter().filter(|(id, other)| **id != lease && !other.is_over).all(|(id, other)| {
+        let is_before = other.has_begun || *id < lease;
+        other.task != own.task && (own.context.is_none() || other.context != own.context || !is_before)
+    })
 }
 
 impl Agent {
@@ -130,7 +140,7 @@ impl Agent {
     pub(super) fn report(self: &Arc<Self>, task: Uuid, lease: Uuid, verdict: Verdict) {
         // The lease stays in `runs` until the server has the verdict, so that no claim returns it again.
         let ttl = HEARTBEAT_EVERY * 3;
-        let held = HeldLease { is_over: true, ..HeldLease::new(task, ttl, now().saturating_add(millis(ttl)), None) };
+        let held = HeldLease::over(task, ttl, now().saturating_add(millis(ttl)));
         match self.lock().entry(lease) {
             Entry::Vacant(entry) => entry.insert(held),
             Entry::Occupied(_) => return,
@@ -148,7 +158,7 @@ impl Agent {
         let unwanted = self.draining.load(Ordering::Relaxed) || self.is_closed_for(&task.agent_slug);
         let ttl = lease.ttl();
         // The age of the lease is unknown, so it is renewed before its process starts.
-        let held = HeldLease::new(task.id, ttl, now().saturating_add(millis(ttl)), unwanted.then_some(Stop::HandBack));
+        let held = HeldLease::new(&task, ttl, now().saturating_add(millis(ttl)), unwanted.then_some(Stop::HandBack));
         let stop = held.stop.subscribe();
         if let Entry::Vacant(entry) = self.lock().entry(lease.id) {
             entry.insert(held);
@@ -169,19 +179,20 @@ impl Agent {
         true
     }
 
-    /// Waits until the server has renewed the lease and no other run of the task is left here. Returns false if the run was stopped
-    /// meanwhile.
-    pub(super) async fn is_ours(&self, lease: Uuid, task: Uuid, stop: &mut watch::Receiver<Option<Stop>>) -> bool {
+    /// Waits until the server has renewed the lease, and no other run of the task or of its context is left here: a dispatch call pushes a
+    /// task also while another one of its context runs. Returns false if the run was stopped meanwhile.
+    pub(super) async fn is_ours(&self, lease: Uuid, stop: &mut watch::Receiver<Option<Stop>>) -> bool {
         loop {
             let changed = self.changed.notified();
             if stop.borrow_and_update().is_some() {
                 return false;
             }
             {
-                let runs = self.lock();
-                let is_renewed = runs.get(&lease).is_some_and(|held| held.is_renewed);
-                let is_alone = runs.iter().all(|(id, held)| *id == lease || held.task != task || held.is_over);
-                if is_renewed && is_alone {
+                let mut runs = self.lock();
+                if is_next(&runs, lease)
+                    && let Some(held) = runs.get_mut(&lease)
+                {
+                    held.has_begun = true;
                     return true;
                 }
             }
@@ -223,7 +234,7 @@ impl Agent {
         let (task, lease) = (record.task.id, record.lease.id);
         let over = CancellationToken::new();
         let mut sender = None;
-        let log = EventLog::open(&dir, task).and_then(|log| log.reader().map(|reader| (log, reader)));
+        let log = EventLog::open(&dir, task, self.home.reserve()).and_then(|log| log.reader().map(|reader| (log, reader)));
         let kept = dir.verdict();
         let is_kept = kept.is_some();
         let verdict = match (kept, log) {
@@ -241,7 +252,7 @@ impl Agent {
                 verdict::not_started(lease, Reason::SpawnFailed, &format!("the run's files can't be used: {error}"), true)
             }
         };
-        if !is_kept && let Err(error) = dir.keep_verdict(&verdict) {
+        if !is_kept && let Err(error) = self.home.reserve().helps(|| dir.keep_verdict(&verdict)) {
             tracing::error!(%task, %error, "the end of a run could not be stored on disk; it is only sent");
         }
         over.cancel();

@@ -29,6 +29,7 @@ mod push_server;
 mod remains;
 mod report;
 mod repositories;
+mod reserve;
 mod restart;
 mod run;
 mod run_dir;
@@ -57,11 +58,13 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use bloom_client::{Client, Tls};
+use bloom_core::task::Session;
 use bloom_telemetry::Traces;
 use home::Home;
 pub use home::hostname;
 use pause::Pauses;
 use profile::Profiles;
+use task::Task;
 use verdict::Stop;
 
 /// The time limit of the last calls at a stop, because the server may be unreachable.
@@ -148,6 +151,8 @@ pub(crate) struct Agent {
 /// A lease that this agent has.
 struct HeldLease {
     task: Uuid,
+    /// Where its run works and converses, if tasks of one context follow one another.
+    context: Option<String>,
     ttl: Duration,
     /// No other worker can have the task before this time: the TTL counts from when the last renewal was sent. On the
     /// [`boot_clock`].
@@ -155,13 +160,22 @@ struct HeldLease {
     stop: watch::Sender<Option<Stop>>,
     /// The server has renewed it for this process.
     is_renewed: bool,
+    /// Its process may be started, or was.
+    has_begun: bool,
     /// The run has ended, and only its verdict is still to be delivered.
     is_over: bool,
 }
 
 impl HeldLease {
-    fn new(task: Uuid, ttl: Duration, valid_until: u64, stop: Option<Stop>) -> Self {
-        Self { task, ttl, valid_until, stop: watch::Sender::new(stop), is_renewed: false, is_over: false }
+    fn new(task: &Task, ttl: Duration, valid_until: u64, stop: Option<Stop>) -> Self {
+        let context = (task.session == Session::Context).then(|| task.context_id.clone());
+        Self { context, stop: watch::Sender::new(stop), is_over: false, ..Self::over(task.id, ttl, valid_until) }
+    }
+
+    /// Only a verdict is delivered for it.
+    fn over(task: Uuid, ttl: Duration, valid_until: u64) -> Self {
+        let stop = watch::Sender::new(None);
+        Self { task, context: None, ttl, valid_until, stop, is_renewed: false, has_begun: false, is_over: true }
     }
 
     /// Stops the run. If it is stopped more than once, the first reason counts.
@@ -265,6 +279,7 @@ impl Agent {
             }
             self.home.registered();
         }
+        self.check_disk();
         self.continue_runs().await;
         // Started before the registration: leases of an earlier process may expire while the server can't be reached.
         let heartbeats = tokio::spawn(self.clone().send_heartbeats(stopped.clone()));

@@ -85,7 +85,7 @@ impl Run<'_> {
             let watched = match adopted.take() {
                 Some(running) => Watched::adopted(self.dir, running),
                 None => {
-                    if !self.agent.is_ours(lease, task.id, &mut self.stop).await {
+                    if !self.agent.is_ours(lease, &mut self.stop).await {
                         let end = End { stop: *self.stop.borrow(), ..End::default() };
                         return decide(&task, lease, &Reading::default(), &end, now_ms());
                     }
@@ -198,6 +198,7 @@ impl Run<'_> {
             lease_ttl: millis(record.lease.ttl()),
             lease_grace: millis(lease_grace(record)),
             cgroup: self.agent.cgroups.as_ref().map(|parent| parent.leaf(&lease.to_string())),
+            reserve: self.agent.home.reserve().path().to_owned(),
         };
         if let Some(leaf) = &plan.cgroup {
             self.dir.keep_cgroup(leaf)?;
@@ -307,6 +308,7 @@ impl Run<'_> {
         }
         if let Some(why) = &left.unstored {
             tracing::error!(task = %record.task.id, lease, why, "what the run printed could not be stored as a whole");
+            self.agent.pause_for_disk(why);
             stop = stop.or(Some(Stop::Unstored));
         }
         self.record_phase("ended", json!({"exit": left.exit, "duration_ms": duration_ms}));

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::reserve::Reserve;
 use super::run_dir::RunDir;
 use super::stream::{Found, MAX_TEXT, cut};
 use bloom_api::json::{Json, is_readable};
@@ -41,10 +42,11 @@ pub struct EventLog {
     last_seq: i64,
     /// How far the output was turned into events: the number of the process, and the offset in its output.
     stored_to: (u32, u64),
+    reserve: Reserve,
 }
 
 impl EventLog {
-    pub fn open(dir: &RunDir, task: Uuid) -> io::Result<Self> {
+    pub fn open(dir: &RunDir, task: Uuid, reserve: Reserve) -> io::Result<Self> {
         let path = dir.events();
         let mut file = File::options().create(true).read(true).append(true).open(&path)?;
         // Only the last event is needed. An incomplete line behind it was cut short by a crash and never sent, so it is removed.
@@ -58,7 +60,7 @@ impl EventLog {
         let mut lines = bytes[..whole].split(|byte| *byte == b'\n').rev();
         let last: Option<Line> = lines.find_map(|line| serde_json::from_slice(line).ok());
         let (last_seq, stored_to) = last.map_or((0, (0, 0)), |line| (line.event.seq.0, (line.start, line.offset)));
-        Ok(Self { task, file, path, last_seq, stored_to })
+        Ok(Self { task, file, path, last_seq, stored_to, reserve })
     }
 
     pub fn is_stored(&self, start: u32, offset: u64) -> bool {
@@ -77,13 +79,16 @@ impl EventLog {
             lines.push(b'\n');
         }
         self.stored_to = self.stored_to.max((start, offset));
-        let length = self.file.metadata()?.len();
-        let written = self.file.write_all(&lines);
-        if written.is_err() {
-            // A partial line would make the next one unreadable.
-            self.file.set_len(length)?;
-        }
-        written
+        let mut file = &self.file;
+        let length = file.metadata()?.len();
+        self.reserve.helps(|| {
+            let written = file.write_all(&lines);
+            if written.is_err() {
+                // A partial line would make the next one unreadable.
+                file.set_len(length)?;
+            }
+            written
+        })
     }
 
     pub fn record(&mut self, kind: bloom_core::event::EventKind, data: Value, now: Ms) {
@@ -196,7 +201,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let dir = RunDir::new(temp.path().join("run"));
         private_dir(dir.path()).unwrap();
-        let mut log = EventLog::open(&dir, Uuid::nil()).unwrap();
+        let mut log = EventLog::open(&dir, Uuid::nil(), Reserve::in_dir(temp.path())).unwrap();
         log.add(vec![(EventKind::Text, json!({"text": "a"})), (EventKind::Text, json!({"text": "b"}))], 1, 10, 5).unwrap();
         let mut reader = log.reader().unwrap();
         let (events, end) = reader.batch().unwrap();
@@ -206,7 +211,7 @@ mod tests {
         drop(log);
         File::options().append(true).open(dir.events()).unwrap().write_all(b"{\"event\": {\"se").unwrap();
 
-        let mut log = EventLog::open(&dir, Uuid::nil()).unwrap();
+        let mut log = EventLog::open(&dir, Uuid::nil(), Reserve::in_dir(temp.path())).unwrap();
         assert!(log.is_stored(1, 10) && !log.is_stored(1, 11) && !log.is_stored(2, 0));
         let deep = (0..100).fold(json!(1), |inner, _| json!([inner]));
         log.add(vec![(EventKind::ToolUse, json!({"input": deep}))], 1, 12, 6).unwrap();

@@ -70,7 +70,13 @@ impl RunFailure {
     fn new(reason: Reason, message: impl Into<String>) -> Self {
         let is_outside = matches!(
             reason,
-            Reason::RateLimited | Reason::Overloaded | Reason::Auth | Reason::Billing | Reason::WorkerLost | Reason::SpawnFailed
+            Reason::RateLimited
+                | Reason::Overloaded
+                | Reason::Auth
+                | Reason::Billing
+                | Reason::WorkerLost
+                | Reason::WorkerDisk
+                | Reason::SpawnFailed
         );
         // Another attempt would not help, because the cause needs intervention.
         let needs_intervention =
@@ -187,7 +193,7 @@ fn stopped(task: &Task, stop: Stop) -> Option<RunFailure> {
         }
         Stop::Stalled => RunFailure::new(Reason::Stalled, "no output for too long (stall_seconds of its profile)"),
         Stop::Flooded => RunFailure::new(Reason::AgentError, "printed more than 1 GiB"),
-        Stop::Unstored => RunFailure::new(Reason::WorkerLost, "the worker could not store on its disk what the run printed"),
+        Stop::Unstored => RunFailure::new(Reason::WorkerDisk, "the worker could not store on its disk what the run printed"),
         Stop::LeaseLost => RunFailure::new(Reason::WorkerLost, "the lease was lost, and the run was ended"),
     })
 }
@@ -324,7 +330,7 @@ mod tests {
             (vec![], stop(Stop::Stalled), Reason::Stalled, true, false),
             (vec![], stop(Stop::Cancelled), Reason::Cancelled, false, false),
             (vec![], stop(Stop::LeaseLost), Reason::WorkerLost, true, true),
-            (vec![], stop(Stop::Unstored), Reason::WorkerLost, true, true),
+            (vec![], stop(Stop::Unstored), Reason::WorkerDisk, true, true),
             (vec![], End { not_started: Some("no such file".into()), ..End::default() }, Reason::SpawnFailed, true, true),
             (vec![], End { out_of_memory: true, ..exit("137") }, Reason::OutOfMemory, true, false),
             (vec![], End { out_of_memory: true, ..stop(Stop::Timeout) }, Reason::Timeout, true, false),
