@@ -37,6 +37,8 @@ body! {
         output_tokens: Tokens = Int(0),
         /// US dollars.
         cost_usd: Usd = Usd(0.0),
+        /// Whether the US dollars are estimated, because the run ended without a total.
+        cost_estimated: bool = false,
     }
 
     /// How a run ended.
@@ -59,7 +61,7 @@ body! {
         worker_id: Option<WorkerName>,
         /// Why the run failed.
         reason: Option<Reason>,
-        /// Whether the task goes back to the queue after an error, as long as attempts remain.
+        /// Whether the task goes back to the queue after an error, as long as attempts remain and its budget is not spent.
         retryable: bool = false,
         /// Do not retry before this time, in milliseconds since the epoch.
         retry_at: Option<Moment>,
@@ -151,18 +153,24 @@ impl Wire for WorkerCompletion {
 /// Clamps the numbers to the limits of the API, so that a completion is not refused because of them.
 impl From<task::Usage> for NewUsage {
     fn from(usage: task::Usage) -> Self {
-        let task::Usage { input_tokens, output_tokens, cost_usd } = usage;
+        let task::Usage { input_tokens, output_tokens, cost_usd, cost_estimated } = usage;
         Self {
             input_tokens: Int::nearest(input_tokens),
             output_tokens: Int::nearest(output_tokens),
             cost_usd: Usd(cost_usd.clamp(0.0, MAX_USD)),
+            cost_estimated,
         }
     }
 }
 
 impl From<&NewUsage> for task::Usage {
     fn from(usage: &NewUsage) -> Self {
-        Self { input_tokens: usage.input_tokens.0, output_tokens: usage.output_tokens.0, cost_usd: usage.cost_usd.0 }
+        Self {
+            input_tokens: usage.input_tokens.0,
+            output_tokens: usage.output_tokens.0,
+            cost_usd: usage.cost_usd.0,
+            cost_estimated: usage.cost_estimated,
+        }
     }
 }
 

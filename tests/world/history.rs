@@ -383,7 +383,7 @@ fn ended(task: TaskId, end: End, now: i64) -> Completion {
         retryable: matches!(end, End::Again | End::AgainLater | End::NoAttempt),
         keep_attempt: matches!(end, End::NoAttempt),
         retry_at: matches!(end, End::AgainLater).then_some(now + 30_000),
-        usage: Some(Usage { input_tokens: 7, output_tokens: 2, cost_usd: 0.5 }),
+        usage: Some(Usage { input_tokens: 7, output_tokens: 2, cost_usd: 0.5, cost_estimated: false }),
         session_id: Some("session".into()),
         ..completion(task, None, status)
     }
