@@ -174,7 +174,8 @@ mod tests {
     #[test]
     fn a_profile_sets_prices_and_adds_models() {
         let prices: Prices =
-            toml::from_str("claude-opus-5 = { input = 1, output = 2, cache_read = 3 }\n\"own/model\" = { input = 10, output = 0.5 }").unwrap();
+            toml::from_str("claude-opus-5 = { input = 1, output = 2, cache_read = 3 }\n\"own/model\" = { input = 10, output = 0.5 }")
+                .unwrap();
         let usd = |model, tokens| (prices.cost(model, &tokens).unwrap() * 1e9).round() as i64;
         let read = Tokens { cache_read: 1_000, ..Tokens::default() };
         assert_eq!((usd("claude-opus-5", read), usd("own/model", read)), (3_000_000, 1_000_000));

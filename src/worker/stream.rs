@@ -360,9 +360,12 @@ mod tests {
             ended.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             read(&[json!({"type": "system", "subtype": "init", "model": "claude-haiku-4-5"}), ended]).1.pop().unwrap().1
         };
-        assert_eq!(ended(json!({"total_cost_usd": 0.5, "modelUsage": {"m": {"inputTokens": 3, "outputTokens": 2}}})), json!({
-            "input_tokens": 3, "output_tokens": 2, "cost_usd": 0.5, "turns": null, "duration_ms": null,
-        }));
+        assert_eq!(
+            ended(json!({"total_cost_usd": 0.5, "modelUsage": {"m": {"inputTokens": 3, "outputTokens": 2}}})),
+            json!({
+                "input_tokens": 3, "output_tokens": 2, "cost_usd": 0.5, "turns": null, "duration_ms": null,
+            })
+        );
         assert_eq!(ended(json!({}))["cost_estimated"], json!(true));
     }
 

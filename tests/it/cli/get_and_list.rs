@@ -181,7 +181,8 @@ fn leases_audit_and_figures_are_shown() {
         assert!(stats["leases"]["active"].as_i64().unwrap() >= 1, "{stats}");
         let rows = table(&user.does(&["stats"]).ok());
         assert!(rows.iter().any(|row| row[..2] == ["tasks", "total"]), "{rows:?}");
-        let end = json!({ "model": crew.slug, "usage": { "input_tokens": 7, "output_tokens": 8, "cost_usd": 0.25, "cost_estimated": true } });
+        let end =
+            json!({ "model": crew.slug, "usage": { "input_tokens": 7, "output_tokens": 8, "cost_usd": 0.25, "cost_estimated": true } });
         lease.complete("success", end).await.ok();
         let out = user.does(&["usage", "--by", "agent", "--from", "1h"]).ok();
         let rows = table(&out);
