@@ -347,7 +347,8 @@ mod tests {
         let init = json!({"type": "system", "subtype": "init", "model": "claude-sonnet-5"});
         let own = [init, message("1", 1, Value::Null), message("1", 7, Value::Null), started];
         let (reading, _) = read(&own);
-        assert_eq!(reading.usage(), Some(Usage { input_tokens: 30, output_tokens: 8, cost_usd: 122e-6, cost_estimated: true }));
+        let Usage { input_tokens, output_tokens, cost_usd, cost_estimated } = reading.usage().unwrap();
+        assert_eq!((input_tokens, output_tokens, (cost_usd * 1e9).round(), cost_estimated), (30, 8, 122_000.0, true));
         let (reading, _) = read(&[&own[..], &[message("2", 2, json!("t")), result]].concat());
         let all = reading.usage().unwrap();
         assert_eq!((all.input_tokens, all.output_tokens), (60, 30), "a sub-agent's messages are its own, and its result is its last one");
