@@ -61,6 +61,11 @@ pub struct Lease<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, value_type = Option<String>)]
     pub traceparent: Option<TraceContext>,
+    /// US dollars that the run may cost: what earlier attempts have left of the task's budget. Only in answers for the worker that is to
+    /// run the task, and only if the task has a budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub budget_left: Option<f64>,
 }
 
 impl<'a> Lease<'a> {
@@ -80,6 +85,7 @@ impl<'a> Lease<'a> {
             model: None,
             usage: None,
             traceparent: None,
+            budget_left: None,
         })
     }
 }

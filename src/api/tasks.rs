@@ -29,7 +29,7 @@ body! {
     pub struct NewPolicy {
         /// Seconds after the start of the process at which the agent ends the run.
         timeout_sec: Int<1, MAX_TIMEOUT_SEC> = Int(DEFAULT_TIMEOUT_SEC),
-        /// US dollars that a run may cost; 0 = the task sets no limit.
+        /// US dollars that all attempts together may cost; 0 = the task sets no limit. A requeued task begins with its whole budget.
         budget: Usd = Usd(0.0),
     }
 
@@ -220,7 +220,7 @@ pub fn in_its_context() -> AnySession {
 pub struct Policy {
     /// Seconds after the start of the process at which the agent ends the run.
     pub timeout_sec: i64,
-    /// US dollars; 0 = no limit.
+    /// US dollars that all attempts together may cost; 0 = no limit.
     #[serde(default)]
     #[schema(required)]
     pub budget: f64,
@@ -252,6 +252,11 @@ pub struct Usage {
     pub output_tokens: i64,
     /// US dollars.
     pub cost_usd: f64,
+    /// Only if true: a part of the US dollars is estimated from the tokens and the prices of the models, because a run ended without a
+    /// total.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    pub cost_estimated: bool,
 }
 
 /// What a queued task waits for.
@@ -271,7 +276,8 @@ impl<'a> From<&'a task::Failure> for Failure<'a> {
 
 impl From<task::Usage> for Usage {
     fn from(usage: task::Usage) -> Self {
-        Self { input_tokens: usage.input_tokens, output_tokens: usage.output_tokens, cost_usd: usage.cost_usd }
+        let task::Usage { input_tokens, output_tokens, cost_usd, cost_estimated } = usage;
+        Self { input_tokens, output_tokens, cost_usd, cost_estimated }
     }
 }
 

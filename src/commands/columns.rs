@@ -10,7 +10,7 @@ use bloom_api::answers::{Audit, Lease};
 use bloom_api::keys::Key;
 use bloom_api::queues::Queue;
 use bloom_api::reports::{Stats, UsageRow};
-use bloom_api::tasks::{Failure, Task};
+use bloom_api::tasks::{Failure, Task, Usage};
 use bloom_api::words::Word;
 use bloom_api::workers::Worker;
 use bloom_core::Ms;
@@ -36,7 +36,7 @@ pub static TASKS: Kind<Task> = Kind {
         Column::wide("PRIORITY", |task: &Task, _| task.priority.to_string()).by(|task| task.priority),
         Column::wide("CONTEXT", |task, _| task.context_id.to_string()),
         Column::wide("MODEL", |task, _| given(&task.model)),
-        Column::wide("COST", |task: &Task, _| task.usage.map(|usage| dollars(usage.cost_usd)).unwrap_or_default())
+        Column::wide("COST", |task: &Task, _| task.usage.as_ref().map(cost).unwrap_or_default())
             .by(|task| task.usage.map_or(-1, |usage| millionths(usage.cost_usd))),
         Column::wide("LABELS", |task, _| labels(task)),
         Column::new("PROMPT", |task: &Task, _| term::short(&task.prompt, MAX_TEXT)).cut(LEAST_TEXT, PROMPT),
@@ -139,7 +139,7 @@ pub static USAGE: Kind<UsageRow> = Kind {
         Column::new("RUNS", |row: &UsageRow, _| row.runs.to_string()).spare(1).by(|row| row.runs),
         Column::new("INPUT_TOKENS", |row: &UsageRow, _| row.input_tokens.to_string()).spare(2).by(|row| row.input_tokens),
         Column::new("OUTPUT_TOKENS", |row: &UsageRow, _| row.output_tokens.to_string()).spare(3).by(|row| row.output_tokens),
-        Column::new("COST", |row: &UsageRow, _| dollars(row.cost_usd)).by(|row| millionths(row.cost_usd)),
+        Column::new("COST", |row: &UsageRow, _| spent(row.cost_usd, row.cost_estimated)).by(|row| millionths(row.cost_usd)),
     ],
     name: |row| row.key.to_string(),
 };
@@ -270,6 +270,15 @@ pub fn age(at: Ms, now: Ms) -> String {
 
 fn millionths(usd: f64) -> i64 {
     (usd * 1e6) as i64
+}
+
+/// What runs have cost, with a mark if a part of it is estimated.
+pub fn cost(usage: &Usage) -> String {
+    spent(usage.cost_usd, usage.cost_estimated)
+}
+
+fn spent(usd: f64, is_estimated: bool) -> String {
+    format!("{}{}", if is_estimated { "~" } else { "" }, dollars(usd))
 }
 
 pub fn dollars(usd: f64) -> String {

@@ -70,6 +70,7 @@ pub struct Completion {
     pub usage: Option<Usage>,
     pub session_id: Option<String>,
     pub model: Option<String>,
+    pub last_event_seq: Option<i64>,
 }
 
 #[derive(Clone, Debug)]

@@ -114,7 +114,7 @@ pub struct TaskSpec {
     pub prompt: String,
     pub context_hints: Vec<String>,
     pub timeout_sec: i64,
-    /// US dollars for the run; 0 = no limit.
+    /// US dollars that all attempts together may cost; 0 = no limit.
     pub budget: f64,
     pub desired_format: Format,
     pub max_attempts: i64,
@@ -181,6 +181,9 @@ pub struct Usage {
     pub input_tokens: i64,
     pub output_tokens: i64,
     pub cost_usd: f64,
+    /// Whether a part of the cost was estimated from tokens and prices.
+    #[serde(default)]
+    pub cost_estimated: bool,
 }
 
 impl Usage {
@@ -188,6 +191,7 @@ impl Usage {
         self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
         self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
         self.cost_usd += other.cost_usd;
+        self.cost_estimated |= other.cost_estimated;
     }
 }
 
@@ -212,6 +216,7 @@ pub struct TaskState {
     pub session: Session,
     pub max_attempts: i64,
     pub timeout_sec: i64,
+    pub budget: f64,
     pub exclusive_key: Option<String>,
     pub ttl_after_finished_sec: Option<i64>,
     pub has_dependencies: bool,
@@ -244,6 +249,8 @@ pub struct TaskState {
     pub session_id: Option<String>,
     pub failure: Option<Failure>,
     pub usage: Option<Usage>,
+    /// What its attempts had cost when a client requeued it: the budget begins anew there.
+    pub cost_before_requeue: f64,
     pub finished_at: Option<Ms>,
     /// When the task is to be removed, by its `ttl_after_finished_sec`.
     pub remove_at: Option<Ms>,
@@ -251,6 +258,8 @@ pub struct TaskState {
     pub event_count: i64,
     /// The highest `seq` that its newest lease has sent; −1 before the first event.
     pub event_seq: i64,
+    /// The `seq` of the last event of its newest run, as the run's completion told; its events may arrive later.
+    pub last_event_seq: Option<i64>,
     /// Its labels, once they were edited; until then those of the spec.
     pub labels: Option<BTreeMap<String, String>>,
     /// A client has suspended the task: while it is queued, no worker gets it.
@@ -273,6 +282,7 @@ impl TaskState {
             session: spec.session,
             max_attempts: spec.max_attempts,
             timeout_sec: spec.timeout_sec,
+            budget: spec.budget,
             exclusive_key: spec.exclusive_key.clone(),
             ttl_after_finished_sec: spec.ttl_after_finished_sec,
             has_dependencies: !spec.depends_on.is_empty(),
@@ -295,10 +305,12 @@ impl TaskState {
             session_id: None,
             failure: None,
             usage: None,
+            cost_before_requeue: 0.0,
             finished_at: None,
             remove_at: None,
             event_count: 0,
             event_seq: -1,
+            last_event_seq: None,
             labels: None,
             suspend: spec.suspend,
             made_at: None,
@@ -311,6 +323,19 @@ impl TaskState {
 
     pub fn labels<'a>(&'a self, spec: &'a TaskSpec) -> &'a BTreeMap<String, String> {
         self.labels.as_ref().unwrap_or(&spec.labels)
+    }
+
+    /// What is left of its budget, in US dollars; `None`: it has none.
+    pub fn budget_left(&self) -> Option<f64> {
+        self.budget_after(self.usage.unwrap_or_default()).map(|(left, _)| left)
+    }
+
+    /// What is left of its budget if its attempts have used this, and what they have spent of it, in US dollars; `None`: it has no budget.
+    pub fn budget_after(&self, usage: Usage) -> Option<(f64, f64)> {
+        let spent = (usage.cost_usd - self.cost_before_requeue).max(0.0);
+        // In whole millionths, because sums of fractions are not exact.
+        let left = ((self.budget - spent) * 1e6).round().max(0.0) / 1e6;
+        (self.budget > 0.0).then_some((left, spent))
     }
 
     pub fn is_ready(&self) -> bool {

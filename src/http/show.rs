@@ -43,7 +43,7 @@ pub fn directives(engine: &Engine, worker: &str) -> Directives {
 pub fn lease_to_run<'a>(engine: &Engine, spec: &TaskSpec, state: &'a TaskState) -> Option<Lease<'a>> {
     let lease = Lease::active(state)?;
     let traceparent = spec.traceparent.map(|task| engine.traces.attempt_of(task, lease.id));
-    Some(Lease { traceparent, ..lease })
+    Some(Lease { traceparent, budget_left: state.budget_left(), ..lease })
 }
 
 /// The spec of a task that existed a moment ago.
@@ -68,6 +68,7 @@ pub fn show_lease(row: &LeaseRow) -> Lease<'_> {
         model: row.model.as_deref().map(Cow::from),
         usage: row.usage().map(Usage::from),
         traceparent: None,
+        budget_left: None,
     }
 }
 

@@ -176,8 +176,12 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
     }
     let mut is_holder = false;
     for (position, outcome) in positions.into_iter().zip(app.engine.writers.submit_all(commands).await) {
+        let outcome = outcome.and_then(|reply::Completed { result, .. }| match result {
+            StoredResult::UsageOnly(refusal) => Err(refusal.into()),
+            result => Ok(matches!(result, StoredResult::Now(_))),
+        });
         match outcome {
-            Ok(reply::Completed { result, .. }) => is_holder |= matches!(result, StoredResult::Now(_)),
+            Ok(is_now) => is_holder |= is_now,
             Err(error) => {
                 let failure = Error::from(error);
                 // The outcome of this completion is unknown, so the whole call fails. A repeated call returns what was stored.

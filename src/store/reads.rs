@@ -214,7 +214,12 @@ impl Store {
 
 impl LeaseRow {
     pub fn usage(&self) -> Option<Usage> {
-        Some(Usage { input_tokens: self.input_tokens?, output_tokens: self.output_tokens?, cost_usd: self.cost_usd? })
+        Some(Usage {
+            input_tokens: self.input_tokens?,
+            output_tokens: self.output_tokens?,
+            cost_usd: self.cost_usd?,
+            cost_estimated: self.cost_estimated,
+        })
     }
 
     pub(super) fn of_active(task: &TaskState) -> Option<Self> {
@@ -234,6 +239,7 @@ impl LeaseRow {
             input_tokens: None,
             output_tokens: None,
             cost_usd: None,
+            cost_estimated: false,
         })
     }
 }

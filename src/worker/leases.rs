@@ -243,7 +243,10 @@ impl Agent {
                 sender = Some(tokio::spawn(async move { report::send_events(&agent, task, lease, reader, is_over).await }));
                 match kept {
                     Some(verdict) => verdict,
-                    None => run::Run { agent: &self, dir: &dir, log: &mut log, stop }.run_to_end(record).await,
+                    None => {
+                        let verdict = run::Run { agent: &self, dir: &dir, log: &mut log, stop }.run_to_end(record).await;
+                        verdict.after_event(log.last_seq())
+                    }
                 }
             }
             (Some(verdict), Err(_)) => verdict,

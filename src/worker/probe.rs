@@ -41,7 +41,7 @@ async fn run(profile: &Profile, options: Vec<OsString>, profiles_dir: &Path, dir
     // Behind the prompt, because a profile may end all options by `--`.
     call.args(ARGS).args(options).current_dir(dir).envs(&profile.env).env("DISABLE_AUTOUPDATER", "1");
     let ended = command::ended(call, LIMIT).await.map_err(|why| (None, why))?;
-    let mut reading = Reading::new(false);
+    let mut reading = Reading::default();
     String::from_utf8_lossy(&ended.stdout).lines().for_each(|line| reading.line(line, &mut Vec::new()));
     match error_of(&reading) {
         // It reached the model, which did not say the word.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::cgroup::Limits;
+use super::prices::Prices;
 use bloom_core::limits::NAME_CHARS;
 
 /// The profile for all slugs that have none of their own.
@@ -42,8 +43,11 @@ pub struct Profile {
     /// A file; a relative path starts at the directory of the profiles file.
     pub mcp_config: Option<PathBuf>,
     pub append_system_prompt: Option<String>,
-    /// US dollars per run, or the task's own budget if that is lower.
+    /// US dollars per run, or what is left of the task's own budget if that is lower.
     pub max_budget_usd: Option<f64>,
+    /// Prices of models, for runs that end without a total.
+    #[serde(default)]
+    pub prices: Prices,
     /// Additional arguments for the Claude CLI.
     #[serde(default)]
     pub args: Vec<String>,
@@ -101,6 +105,7 @@ impl Profile {
             mcp_config: None,
             append_system_prompt: None,
             max_budget_usd: None,
+            prices: Prices::default(),
             args: Vec::new(),
             env: BTreeMap::new(),
             account: default_account(),
@@ -140,6 +145,7 @@ impl Profile {
         if self.max_budget_usd.is_some_and(|usd| !usd.is_finite() || usd <= 0.0) {
             return Err("max_budget_usd must be more than 0".into());
         }
+        self.prices.check()?;
         self.limits.check()?;
         if let Some(config) = self.mcp_config.as_ref().filter(|config| !dir.join(config).is_file()) {
             return Err(format!("mcp_config is not a file: {}", dir.join(config).display()));
@@ -377,6 +383,7 @@ mod tests {
             wrong(&format!("[profiles.a]\nrunner = \"echo\"\nlimits = {{ {limit} }}"), None, &format!("limits.{name} must be"));
         }
         wrong("[profiles.a]\nrunner = \"echo\"\nlimits = { memory = 5 }", None, "unknown field `memory`");
+        wrong("[profiles.a]\nprices = { m = { input = -1, output = 1 } }", None, "profile a: prices.\"m\".input must be 0 or more");
         wrong("", None, "no [profiles.NAME]");
         wrong("[profiles.a]\nrunner = \"command\"\ncommand = \"false\"", None, "write a list: command = [\"false\"]");
         for value in ["\"90\"", "-1", "1.5"] {

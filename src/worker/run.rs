@@ -23,6 +23,7 @@ use super::stream::Reading;
 use super::verdict::{End, Stop, Verdict, decide, not_started};
 use super::watched::{self, Started, Watched};
 use super::{Agent, cgroup, prompt, remains, traced_run};
+use bloom_api::values::Usd;
 use bloom_client::now_ms;
 use bloom_core::Ms;
 use bloom_core::event::EventKind;
@@ -146,6 +147,14 @@ impl Run<'_> {
         was_open: bool,
     ) -> Result<Watched, Box<Verdict>> {
         let lease = record.lease.id;
+        // The budget of the task, as far as earlier attempts have left it.
+        if let Some(left) = record.lease.budget_left {
+            if left <= 0.0 {
+                let why = "earlier attempts have left nothing of the task's budget";
+                return Err(Box::new(not_started(lease, Reason::BudgetExceeded, why, false)));
+            }
+            record.task.policy.budget = Usd(left);
+        }
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             Box::new(not_started(lease, Reason::SpawnFailed, &format!("{what}: {error}"), true))
         };
@@ -220,7 +229,7 @@ impl Run<'_> {
 
     /// Reads the output until no process of the run is left.
     async fn watch(&mut self, record: &Record, profile: &Profile, mut watched: Watched) -> (Reading, End) {
-        let mut reading = Reading::new(profile.is_plain());
+        let mut reading = Reading::new(profile.is_plain(), profile.prices.clone());
         let lease = record.lease.id.to_string();
         let start = record.starts;
         let mut tail = match Tail::open(&self.dir.stdout(start)) {

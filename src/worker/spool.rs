@@ -91,6 +91,11 @@ impl EventLog {
         })
     }
 
+    /// The `seq` of the last event; 0 if there is none.
+    pub fn last_seq(&self) -> i64 {
+        self.last_seq
+    }
+
     pub fn record(&mut self, kind: bloom_core::event::EventKind, data: Value, now: Ms) {
         let (start, offset) = self.stored_to;
         if let Err(error) = self.add(vec![(kind, data)], start, offset, now) {

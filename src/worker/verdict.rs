@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::stream::{Ending, MAX_OUTPUT, Reading, cut};
+use super::stream::{MAX_OUTPUT, Reading, cut};
 use super::task::Task;
 use bloom_api::complete::Completion;
 use bloom_api::values::{Id, Int};
@@ -54,6 +54,17 @@ pub struct End {
 pub enum Verdict {
     Complete(Box<Completion>),
     Release { reason: String },
+}
+
+impl Verdict {
+    /// With the `seq` of the run's last event, for which those who follow the task wait.
+    #[must_use]
+    pub fn after_event(mut self, last: i64) -> Self {
+        if let Self::Complete(completion) = &mut self {
+            completion.last_event_seq = (last > 0).then(|| Int::nearest(last));
+        }
+        self
+    }
 }
 
 /// A failure, and what it means for the task.
@@ -219,8 +230,9 @@ pub fn error_of(reading: &Reading) -> Option<(Reason, &str)> {
 
 fn refused(reading: &Reading, now: Ms) -> Option<RunFailure> {
     let (reason, text) = error_of(reading)?;
-    if let Some(Ending { usage, .. }) = reading.result.as_ref().filter(|ending| ending.subtype == "error_max_budget_usd") {
-        let message = format!("the run used {:.4} USD, more than its budget; {text}", usage.cost_usd);
+    if reading.result.as_ref().is_some_and(|ending| ending.subtype == "error_max_budget_usd") {
+        let cost_usd = reading.usage().map_or(0.0, |usage| usage.cost_usd);
+        let message = format!("the run used {cost_usd:.4} USD, more than its budget; {text}");
         return Some(RunFailure::new(Reason::BudgetExceeded, message));
     }
     let retry_at = match reason {
@@ -267,6 +279,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::prices::Prices;
 
     fn task(format: &str) -> Task {
         serde_json::from_value(json!({
@@ -276,7 +289,7 @@ mod tests {
     }
 
     fn verdict(format: &str, lines: &[serde_json::Value], end: End) -> Completion {
-        let mut reading = Reading::new(false);
+        let mut reading = Reading::default();
         lines.iter().for_each(|line| reading.line(&line.to_string(), &mut Vec::new()));
         match decide(&task(format), Uuid::nil(), &reading, &end, 1_000) {
             Verdict::Complete(completion) => *completion,
@@ -358,7 +371,7 @@ mod tests {
         assert_eq!(cut.artifact_tags.texts(), vec!["output_cut".to_owned()]);
         assert_eq!(verdict("json", &[long], exit("0")).reason, Some(Reason::BadOutput));
 
-        let mut reading = Reading::new(true);
+        let mut reading = Reading::new(true, Prices::default());
         reading.line("the beginning", &mut Vec::new());
         reading.cut();
         let Verdict::Complete(plain) = decide(&task("text"), Uuid::nil(), &reading, &exit("0"), 1_000) else { panic!("handed back") };

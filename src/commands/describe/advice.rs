@@ -51,7 +51,9 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
                     format!("give its runs more memory (limits.memory_mib of the agent's profile, or the machine's), then: {again}")
                 }
                 Some(Word::Known(Reason::WorkerDisk)) => format!("make room on the worker's disk, then: {again}"),
-                Some(Word::Known(Reason::BudgetExceeded)) => format!("submit it again with a higher --budget, or: {again}"),
+                Some(Word::Known(Reason::BudgetExceeded)) => {
+                    format!("submit it again with a higher --budget, or with the same again: {again}")
+                }
                 Some(Word::Known(Reason::RateLimited | Reason::Overloaded)) => format!("when the provider has room again: {again}"),
                 Some(Word::Known(Reason::Auth)) => format!("check the credentials of the agent on the worker, then: {again}"),
                 Some(Word::Known(Reason::Billing)) => format!("top up the account of the agent, then: {again}"),

@@ -197,5 +197,6 @@ fn result_ref(row: &TaskRow, result: &ResultPreview, public_url: Option<&str>) -
 }
 
 fn usage(usage: task::Usage) -> Usage {
-    Usage { input_tokens: usage.input_tokens, output_tokens: usage.output_tokens, cost_usd: usage.cost_usd }
+    let task::Usage { input_tokens, output_tokens, cost_usd, cost_estimated } = usage;
+    Usage { input_tokens, output_tokens, cost_usd, cost_estimated: cost_estimated.then_some(true) }
 }

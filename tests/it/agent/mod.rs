@@ -4,6 +4,7 @@ mod accounts;
 mod claude;
 mod contained;
 mod contained_without_agent;
+mod costs;
 mod crash;
 mod dev;
 mod ending;

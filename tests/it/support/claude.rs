@@ -180,8 +180,15 @@ async fn speak(stub: Anthropic, prompt: String, has_tool_result: bool, to: Sende
         "stop_reason": null, "stop_sequence": null, "usage": {"input_tokens": 10, "output_tokens": 1},
     });
     say(&to, "message_start", json!({"message": message})).await;
-    let uses_tool = has("MODE-TOOL") && !has_tool_result;
-    if uses_tool {
+    let uses_agent = has("MODE-AGENT") && !has_tool_result;
+    let uses_tool = (has("MODE-TOOL") || uses_agent) && !has_tool_result;
+    if uses_agent {
+        let block = json!({"type": "tool_use", "id": "toolu_1", "name": "Agent", "input": {}});
+        say(&to, "content_block_start", json!({"index": 0, "content_block": block})).await;
+        let input = json!({"description": "a part", "prompt": "SAY: done", "subagent_type": "general-purpose", "run_in_background": false});
+        let delta = json!({"type": "input_json_delta", "partial_json": input.to_string()});
+        say(&to, "content_block_delta", json!({"index": 0, "delta": delta})).await;
+    } else if uses_tool {
         let command = prompt.split_once("RUN:").map_or("true", |(_, command)| command.lines().next().unwrap_or("true")).trim();
         let block = json!({"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": {}});
         say(&to, "content_block_start", json!({"index": 0, "content_block": block})).await;
