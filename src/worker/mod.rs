@@ -35,6 +35,7 @@ mod restart;
 mod run;
 mod run_dir;
 mod spool;
+mod stderr;
 mod stream;
 mod supervisor;
 mod task;

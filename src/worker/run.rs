@@ -18,8 +18,9 @@ use super::invocation::{Conversation, Invocation};
 use super::process::{HOME_VARIABLE, LEASE_VARIABLE, TERM_GRACE};
 use super::profile::{Profile, Runner, find_program};
 use super::run_dir::{Record, RunDir};
-use super::spool::{EventLog, Tail};
-use super::stream::Reading;
+use super::spool::{EventLog, Position, Tail};
+use super::stderr::Stderr;
+use super::stream::{Found, Reading};
 use super::verdict::{End, Stop, Verdict, decide, not_started};
 use super::watched::{self, Started, Watched};
 use super::{Agent, cgroup, prompt, remains, traced_run};
@@ -239,6 +240,7 @@ impl Run<'_> {
                 return (reading, End { stderr: format!("the run's output can't be read: {error}"), ..End::default() });
             }
         };
+        let mut errors = Stderr::open(&self.dir.stderr(start));
         let mut limits = Limits::new(record, watched.running.started_at);
         let mut stored_at = Instant::now();
         let mut found = Vec::new();
@@ -262,6 +264,7 @@ impl Run<'_> {
                 tracing::warn!(task = %record.task.id, lease, %error, "the output of a run can't be read");
                 false
             });
+            let grew = errors.read(&mut found, |offset| log.is_stderr_stored(start, offset)) || grew;
             if has_ended && !grew {
                 break;
             }
@@ -270,7 +273,7 @@ impl Run<'_> {
                 reading.take_pieces(&mut found);
                 stored_at = Instant::now();
             }
-            self.keep_events(&mut found, start, tail.offset);
+            self.keep_events(&mut found, Position { start, offset: tail.offset, stderr: errors.offset() });
             if grew {
                 // There may be more output than one read returns.
                 tokio::task::yield_now().await;
@@ -303,7 +306,8 @@ impl Run<'_> {
             reading.cut();
         }
         reading.take_pieces(&mut found);
-        self.keep_events(&mut found, start, tail.offset + 1);
+        errors.rest(&mut found);
+        self.keep_events(&mut found, Position { start, offset: tail.offset + 1, stderr: errors.offset() + 1 });
         let duration_ms = now_ms().saturating_sub(watched.running.started_at);
         let stderr = self.dir.stderr_tail(start, STDERR_TAIL);
         let left = self.dir.left_end(start);
@@ -342,9 +346,9 @@ impl Run<'_> {
         }
     }
 
-    fn keep_events(&mut self, found: &mut Vec<super::stream::Found>, start: u32, offset: u64) {
+    fn keep_events(&mut self, found: &mut Vec<Found>, position: Position) {
         if !found.is_empty()
-            && let Err(error) = self.log.add(std::mem::take(found), start, offset, now_ms())
+            && let Err(error) = self.log.add(std::mem::take(found), position, now_ms())
         {
             tracing::warn!(task = %self.log.task, %error, "events could not be stored and are lost");
         }

@@ -19,6 +19,9 @@ pub const MAX_OUTPUT: usize = 16 << 20;
 /// How many bytes are kept of lines that could not be parsed, for the error message.
 const MAX_ODD: usize = 2_000;
 
+/// Denied uses of tools that become events.
+const MAX_DENIALS: usize = 100;
+
 /// What has been read so far.
 #[derive(Debug, Default)]
 pub struct Reading {
@@ -240,6 +243,11 @@ impl Reading {
         if let Some(model) = self.model.is_none().then(|| message["modelUsage"].as_object()?.keys().next().cloned()).flatten() {
             self.model = Some(bare_model(&model));
         }
+        let denials = message["permission_denials"].as_array().into_iter().flatten().take(MAX_DENIALS);
+        found.extend(denials.map(|denial| {
+            let data = json!({"id": denial["tool_use_id"], "name": denial["tool_name"], "input": cut_value(&denial["tool_input"])});
+            (EventKind::PermissionDenied, data)
+        }));
         let errors = message["errors"].as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join("; ");
         self.result = Some(Ending {
             subtype: message["subtype"].as_str().unwrap_or_default().to_owned(),
@@ -285,7 +293,8 @@ pub fn cut(text: &str, max: usize) -> &str {
     &text[..text.floor_char_boundary(max)]
 }
 
-fn chunks(text: &str) -> impl Iterator<Item = String> + '_ {
+/// The text in parts that fit into an event.
+pub fn chunks(text: &str) -> impl Iterator<Item = String> + '_ {
     let mut rest = text;
     std::iter::from_fn(move || {
         let piece = cut(rest, MAX_TEXT);
