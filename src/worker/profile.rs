@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::cgroup::Limits;
+use super::claude_settings::{SettingSource, user_settings};
+use super::sandbox::{Sandbox, word_or_table};
 use bloom_core::limits::NAME_CHARS;
 
 /// The profile for all slugs that have none of their own.
@@ -39,6 +41,9 @@ pub struct Profile {
     pub allowed_tools: Vec<String>,
     #[serde(default)]
     pub disallowed_tools: Vec<String>,
+    /// Project and local settings are in the context's directory, where a run may have left them.
+    #[serde(default = "user_settings")]
+    pub setting_sources: Vec<SettingSource>,
     /// A file; a relative path starts at the directory of the profiles file.
     pub mcp_config: Option<PathBuf>,
     pub append_system_prompt: Option<String>,
@@ -59,6 +64,8 @@ pub struct Profile {
     pub stall_seconds: u64,
     #[serde(default)]
     pub limits: Limits,
+    #[serde(default, deserialize_with = "word_or_table")]
+    pub sandbox: Option<Sandbox>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
@@ -98,6 +105,7 @@ impl Profile {
             permission_mode: None,
             allowed_tools: Vec::new(),
             disallowed_tools: Vec::new(),
+            setting_sources: user_settings(),
             mcp_config: None,
             append_system_prompt: None,
             max_budget_usd: None,
@@ -107,6 +115,7 @@ impl Profile {
             fallback: None,
             stall_seconds: STALL_SECONDS,
             limits: Limits::default(),
+            sandbox: None,
         }
     }
 
@@ -141,6 +150,10 @@ impl Profile {
             return Err("max_budget_usd must be more than 0".into());
         }
         self.limits.check()?;
+        if self.runner == Runner::Claude && self.sandbox.as_ref().is_some_and(|sandbox| !sandbox.network) {
+            return Err("sandbox.network = false: without the network, the Claude CLI reaches no model".into());
+        }
+        self.sandbox.as_ref().map_or(Ok(()), |sandbox| sandbox.check(dir))?;
         if let Some(config) = self.mcp_config.as_ref().filter(|config| !dir.join(config).is_file()) {
             return Err(format!("mcp_config is not a file: {}", dir.join(config).display()));
         }

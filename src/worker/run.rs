@@ -18,6 +18,7 @@ use super::invocation::{Conversation, Invocation};
 use super::process::{HOME_VARIABLE, LEASE_VARIABLE, TERM_GRACE};
 use super::profile::{Profile, Runner, find_program};
 use super::run_dir::{Record, RunDir};
+use super::sandboxed::sandboxed;
 use super::spool::{EventLog, Tail};
 use super::stream::Reading;
 use super::verdict::{End, Stop, Verdict, decide, not_started};
@@ -164,7 +165,13 @@ impl Run<'_> {
         let program = find_program(&profile.program(), profiles_dir)
             .ok_or_else(|| failed(&profile.program().display().to_string(), &"the program does not exist or is not executable"))?;
         fs::write(self.dir.prompt(), text).map_err(|error| failed("the prompt can't be written", &error))?;
-        let invocation = Invocation::new(profile, program, profiles_dir, &record.task, conversation, &context_dir, &self.dir.prompt());
+        let prompt = self.dir.prompt();
+        let plain = Invocation::new(profile, program, profiles_dir, &record.task, conversation, &context_dir, &prompt);
+        let invocation = match &profile.sandbox {
+            None => Ok(plain),
+            Some(sandbox) => sandboxed(plain, sandbox, profile, profiles_dir, &self.agent.home, &record.task.context_id, prompt),
+        };
+        let invocation = invocation.map_err(|error| failed("the sandbox can't be prepared", &error))?;
         record.starts = record.starts.saturating_add(1);
         record.process = None;
         let kept = self.dir.keep(record);
@@ -198,6 +205,7 @@ impl Run<'_> {
             lease_ttl: millis(record.lease.ttl()),
             lease_grace: millis(lease_grace(record)),
             cgroup: self.agent.cgroups.as_ref().map(|parent| parent.leaf(&lease.to_string())),
+            makes_sandbox: profile.sandbox.is_some(),
         };
         if let Some(leaf) = &plan.cgroup {
             self.dir.keep_cgroup(leaf)?;
