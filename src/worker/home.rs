@@ -11,6 +11,7 @@
 //! reserve             room for the ends of runs when the disk is full
 //! contexts/NAME/      working directory of the runs of a context, kept after them
 //! sessions/NAME.json  the CLI's session of that context
+//! sessions/NAME.sandbox/  what the CLI keeps of sessions in a sandbox
 //! runs/LEASE/         one run, until its end is acknowledged
 //! set-aside/TIME-LEASE/  a run whose files could not be used; the newest ones are kept
 //! projects/           repositories that servers asked this agent to clone
@@ -169,8 +170,17 @@ impl Home {
         self.root.join("uninstalled")
     }
 
+    pub fn contexts_dir(&self) -> PathBuf {
+        self.root.join("contexts")
+    }
+
     pub fn context_dir(&self, context_id: &str) -> PathBuf {
-        self.root.join("contexts").join(file_name(context_id))
+        self.contexts_dir().join(file_name(context_id))
+    }
+
+    /// Where the CLI keeps the sessions of a context whose runs are in a sandbox.
+    pub fn sandboxed_sessions(&self, context_id: &str) -> PathBuf {
+        self.session_path(context_id).with_extension("sandbox")
     }
 
     pub fn session(&self, context_id: &str) -> Option<SessionRecord> {

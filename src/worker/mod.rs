@@ -7,6 +7,7 @@ mod accounts;
 mod availability;
 mod boot_clock;
 mod cgroup;
+mod claude_settings;
 mod command;
 mod connections;
 mod control;
@@ -24,6 +25,7 @@ mod prices;
 mod probe;
 mod process;
 pub mod profile;
+mod program;
 mod prompt;
 mod push_response;
 mod push_server;
@@ -34,6 +36,10 @@ mod reserve;
 mod restart;
 mod run;
 mod run_dir;
+mod run_limits;
+mod sandbox;
+mod sandbox_check;
+mod sandboxed;
 mod spool;
 mod stderr;
 mod stream;
@@ -90,6 +96,8 @@ pub struct Settings {
     /// The Kubernetes namespaces whose tasks it serves; `None` for all tasks.
     pub namespaces: Option<Vec<String>>,
     pub work_dir: PathBuf,
+    /// Files with keys of the agent, which runs in a sandbox must not see.
+    pub key_files: Vec<PathBuf>,
     pub profiles: Profiles,
     /// How long runs may go on after a stop or a drain.
     pub grace: Duration,
@@ -232,6 +240,8 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
     }
     option_check::check(&settings.profiles).await?;
     let home = Home::open(&settings.work_dir)?;
+    let hidden: Vec<PathBuf> = settings.key_files.iter().cloned().chain([home.root().to_owned()]).collect();
+    sandbox_check::check(&settings.profiles, &hidden, &home.contexts_dir()).await?;
     if let Some(mark) = home.uninstalled() {
         tracing::warn!(mark = %mark.display(), "this agent was uninstalled; remove the marker file to run it again");
         return Ok(Ended::Stopped);

@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::cgroup::Limits;
+use super::claude_settings::{SettingSource, user_settings};
 use super::prices::Prices;
+use super::program::find_program;
+use super::sandbox::{Sandbox, word_or_table};
 use bloom_core::limits::NAME_CHARS;
 
 /// The profile for all slugs that have none of their own.
@@ -40,6 +43,9 @@ pub struct Profile {
     pub allowed_tools: Vec<String>,
     #[serde(default)]
     pub disallowed_tools: Vec<String>,
+    /// Project and local settings are in the context's directory, where a run may have left them.
+    #[serde(default = "user_settings")]
+    pub setting_sources: Vec<SettingSource>,
     /// A file; a relative path starts at the directory of the profiles file.
     pub mcp_config: Option<PathBuf>,
     pub append_system_prompt: Option<String>,
@@ -63,6 +69,8 @@ pub struct Profile {
     pub stall_seconds: u64,
     #[serde(default)]
     pub limits: Limits,
+    #[serde(default, deserialize_with = "word_or_table")]
+    pub sandbox: Option<Sandbox>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
@@ -102,6 +110,7 @@ impl Profile {
             permission_mode: None,
             allowed_tools: Vec::new(),
             disallowed_tools: Vec::new(),
+            setting_sources: user_settings(),
             mcp_config: None,
             append_system_prompt: None,
             max_budget_usd: None,
@@ -112,6 +121,7 @@ impl Profile {
             fallback: None,
             stall_seconds: STALL_SECONDS,
             limits: Limits::default(),
+            sandbox: None,
         }
     }
 
@@ -147,6 +157,10 @@ impl Profile {
         }
         self.prices.check()?;
         self.limits.check()?;
+        if self.runner == Runner::Claude && self.sandbox.as_ref().is_some_and(|sandbox| !sandbox.network) {
+            return Err("sandbox.network = false: without the network, the Claude CLI reaches no model".into());
+        }
+        self.sandbox.as_ref().map_or(Ok(()), |sandbox| sandbox.check(dir))?;
         if let Some(config) = self.mcp_config.as_ref().filter(|config| !dir.join(config).is_file()) {
             return Err(format!("mcp_config is not a file: {}", dir.join(config).display()));
         }
@@ -162,17 +176,6 @@ impl Profile {
             }
         })
     }
-}
-
-/// The path of the program: relative to `dir`, or for a bare name the first match in PATH. It must be an executable file.
-pub fn find_program(program: &Path, dir: &Path) -> Option<PathBuf> {
-    use std::os::unix::fs::PermissionsExt;
-    let is_program = |path: &PathBuf| path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0);
-    if program.components().count() > 1 {
-        return Some(dir.join(program)).filter(is_program);
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).map(|dir| dir.join(program)).find(is_program)
 }
 
 /// All profiles of an agent.

@@ -16,8 +16,11 @@ use super::control::Plan;
 use super::home::{SessionRecord, private_dir};
 use super::invocation::{Conversation, Invocation};
 use super::process::{HOME_VARIABLE, LEASE_VARIABLE, TERM_GRACE};
-use super::profile::{Profile, Runner, find_program};
+use super::profile::{Profile, Runner};
+use super::program::find_program;
 use super::run_dir::{Record, RunDir};
+use super::run_limits::Limits;
+use super::sandboxed::sandboxed;
 use super::spool::{EventLog, Position, Tail};
 use super::stderr::Stderr;
 use super::stream::{Found, Reading};
@@ -34,11 +37,7 @@ use bloom_core::task::{Reason, Session};
 const TICK: Duration = Duration::from_millis(50);
 /// The interval at which streamed text is stored as events.
 const STORE_EVERY: Duration = Duration::from_millis(200);
-/// How long a process may go on after its result: some never end.
-const AFTER_RESULT: Duration = Duration::from_secs(10);
 const STDERR_TAIL: u64 = 2_000;
-/// How much later than its supervisor the agent ends a run that takes too long.
-const TIMEOUT_SLACK: Duration = Duration::from_secs(20);
 /// Prefixes of the environment variables that runs do not inherit, because they contain keys and settings of this program, or the trace
 /// of another.
 const OWN_SECRETS: [&str; 9] = [
@@ -174,7 +173,13 @@ impl Run<'_> {
         let program = find_program(&profile.program(), profiles_dir)
             .ok_or_else(|| failed(&profile.program().display().to_string(), &"the program does not exist or is not executable"))?;
         fs::write(self.dir.prompt(), text).map_err(|error| failed("the prompt can't be written", &error))?;
-        let invocation = Invocation::new(profile, program, profiles_dir, &record.task, conversation, &context_dir, &self.dir.prompt());
+        let prompt = self.dir.prompt();
+        let plain = Invocation::new(profile, program, profiles_dir, &record.task, conversation, &context_dir, &prompt);
+        let invocation = match &profile.sandbox {
+            None => Ok(plain),
+            Some(sandbox) => sandboxed(plain, sandbox, profile, profiles_dir, &self.agent.home, &record.task.context_id, prompt),
+        };
+        let invocation = invocation.map_err(|error| failed("the sandbox can't be prepared", &error))?;
         record.starts = record.starts.saturating_add(1);
         record.process = None;
         let kept = self.dir.keep(record);
@@ -209,6 +214,7 @@ impl Run<'_> {
             lease_grace: millis(lease_grace(record)),
             cgroup: self.agent.cgroups.as_ref().map(|parent| parent.leaf(&lease.to_string())),
             reserve: self.agent.home.reserve().path().to_owned(),
+            makes_sandbox: profile.sandbox.is_some(),
         };
         if let Some(leaf) = &plan.cgroup {
             self.dir.keep_cgroup(leaf)?;
@@ -375,27 +381,4 @@ pub(super) fn scrub(command: &mut Command) {
 /// The time between SIGTERM and SIGKILL when a lease is lost: little is left before another worker gets the task.
 fn lease_grace(record: &Record) -> Duration {
     TERM_GRACE.min(record.lease.ttl() / 10)
-}
-
-/// The limits at which the agent stops a run. The supervisor has more; the time limit is here, too, because a run can stop its supervisor.
-struct Limits {
-    end: Instant,
-    result_at: Option<Instant>,
-}
-
-impl Limits {
-    fn new(record: &Record, started_at: Ms) -> Self {
-        let ran = Duration::from_millis(u64::try_from(now_ms().saturating_sub(started_at)).unwrap_or(0));
-        let left = Duration::from_secs(record.task.policy.timeout_sec.0.unsigned_abs()).saturating_sub(ran);
-        Self { end: Instant::now() + left + TIMEOUT_SLACK, result_at: None }
-    }
-
-    fn exceeded(&mut self, has_result: bool) -> Option<Stop> {
-        let now = Instant::now();
-        if has_result {
-            let since = *self.result_at.get_or_insert(now);
-            return (now - since >= AFTER_RESULT).then_some(Stop::Stalled);
-        }
-        (now >= self.end).then_some(Stop::Timeout)
-    }
 }

@@ -97,6 +97,7 @@ struct Ending {
     kill_at: u64,
     gives_up_at: u64,
     next_look: u64,
+    /// The processes, and with a minus the groups, that have got the signal.
     asked: BTreeSet<i32>,
 }
 
@@ -283,7 +284,10 @@ impl<'a> Supervisor<'a> {
     fn begin_end(&mut self, grace: u64) {
         let now = now();
         let kill_at = now.saturating_add(grace);
-        let ending = self.ending.get_or_insert_with(|| Ending { kill_at, gives_up_at: 0, next_look: now, asked: BTreeSet::new() });
+        // With the program that made the sandbox, the kernel would kill all in it at once. It ends when they have ended.
+        let main = self.main.as_raw_nonzero().get();
+        let spared = if self.plan.makes_sandbox { BTreeSet::from([main, -main]) } else { BTreeSet::new() };
+        let ending = self.ending.get_or_insert(Ending { kill_at, gives_up_at: 0, next_look: now, asked: spared });
         ending.kill_at = ending.kill_at.min(kill_at);
         ending.gives_up_at = ending.kill_at.saturating_add(millis(KILL_LIMIT));
     }

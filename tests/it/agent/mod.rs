@@ -2,6 +2,7 @@
 
 mod accounts;
 mod claude;
+mod claude_settings;
 mod contained;
 mod contained_without_agent;
 mod costs;
@@ -15,6 +16,7 @@ mod push_limits;
 mod push_server;
 mod repositories;
 mod running;
+mod sandbox;
 mod set_aside;
 mod stopping;
 
