@@ -80,7 +80,10 @@ impl Agent {
             bytes += closes.iter().flatten().map(String::len).sum::<usize>();
             bytes <= limits::WORKER_AGENTS_BYTES
         };
-        let pauses = self.pauses_now().into_iter().take_while(fits).take(limits::WORKER_PAUSES).map(|(paused, pause, closes)| NewPause {
+        let mut pauses = self.pauses_now();
+        // Those that other workers learn from this one come first.
+        pauses.sort_by_key(|(_, pause, _)| pause.told_by.is_some());
+        let pauses = pauses.into_iter().take_while(fits).take(limits::WORKER_PAUSES).map(|(paused, pause, closes)| NewPause {
             kind: paused.0,
             name: paused.1.as_str().into(),
             cause: pause.cause,
@@ -88,6 +91,7 @@ impl Agent {
             until: Int(pause.until),
             message: cut_chars(told(&paused, &pause)).into(),
             agents: closes.map(List::from_iter),
+            told_by: pause.told_by.map(Into::into),
         });
         List(pauses.collect())
     }
@@ -292,7 +296,11 @@ fn told((kind, name): &Paused, pause: &Pause) -> String {
     let until = jiff::Timestamp::from_millisecond(pause.until);
     let until = until.map_or_else(|_| pause.until.to_string(), |until| until.strftime("%Y-%m-%d %H:%M:%S UTC").to_string());
     let message = pause.message.trim();
-    let message = if message.is_empty() { String::new() } else { format!(" ({message})") };
+    let message = match &pause.told_by {
+        Some(worker) => format!(" (as worker {worker} found out)"),
+        None if message.is_empty() => String::new(),
+        None => format!(" ({message})"),
+    };
     let what = format!("the {kind} {name}");
     match pause.cause {
         PauseCause::Quota => format!("{what} is out of quota until {until}{message}; nothing needs to be done"),

@@ -21,8 +21,8 @@ use super::task::{self, Lease, Task};
 use super::traced_run::TracedRun;
 use super::verdict::{self, Stop, Verdict};
 use super::{Agent, HeldLease, remains, run};
-use bloom_api::answers::{Claimed, ClaimedLease, Directives, RenewedLeases};
-use bloom_api::requests::{Claim, WorkerHeartbeat};
+use bloom_api::answers::{Claimed, ClaimedLease, Directives, PausedAccount, RenewedLeases};
+use bloom_api::requests::{Accounts, Claim, WorkerHeartbeat};
 use bloom_api::values::{Id, Int, List};
 use bloom_client::{self as client, CALL_LIMIT, now_ms};
 use bloom_core::task::Reason;
@@ -70,6 +70,8 @@ impl Agent {
                 Ok(claimed) => {
                     backoff = Backoff::default();
                     let came_empty = claimed.leases.is_empty();
+                    // Before the tasks, because those whose account is paused are handed back.
+                    self.heed(&claimed.directives.paused_accounts);
                     for given in claimed.leases {
                         self.take(given);
                     }
@@ -96,7 +98,12 @@ impl Agent {
     /// The body of a claim, with the leases that the agent has already.
     pub(super) fn claim(&self, wait_sec: i64) -> Claim {
         let max = Int(self.settings.max_concurrency.into());
-        Claim { max, wait_sec: Int(wait_sec), held: Some(self.lock().keys().copied().collect()), instance: Some(Id(self.instance)) }
+        let held = Some(self.lock().keys().copied().collect());
+        Claim { max, wait_sec: Int(wait_sec), held, instance: Some(Id(self.instance)), accounts: self.shared_accounts() }
+    }
+
+    fn shared_accounts(&self) -> Accounts {
+        self.settings.profiles.shared_accounts().into_iter().collect()
     }
 
     /// Whether the agent claims tasks now.
@@ -302,12 +309,13 @@ impl Agent {
             // A claim is a sign of life, too, so without leases an agent that claims sends no heartbeats.
             if !leases.0.is_empty() || !self.claims() {
                 let sent = Stamp::now();
-                let sign = WorkerHeartbeat { leases, instance: Some(Id(self.instance)) };
+                let sign = WorkerHeartbeat { leases, instance: Some(Id(self.instance)), accounts: self.shared_accounts() };
                 let called = self.client.send(Method::POST, &path, Some(&sign), limit);
                 tokio::select! {
                     answer = called => match answer.and_then(|answer| answer.json::<RenewedLeases>()) {
                         Ok(renewed) => {
                             self.renew(&renewed, &sent);
+                            self.heed(&renewed.directives.paused_accounts);
                             self.follow(&renewed.directives);
                         }
                         // The leases are not lost because a call failed: they are valid until they expire.
@@ -346,6 +354,13 @@ impl Agent {
                 tracing::warn!(%lease, task = %held.task, "the lease is lost; its run is ended");
                 held.end(Stop::LeaseLost);
             }
+        }
+    }
+
+    /// Takes no tasks for the accounts that other workers found out of quota.
+    fn heed(&self, paused: &[PausedAccount]) {
+        if self.pauses.tell(paused, now_ms()) {
+            self.state_changed.notify_waiters();
         }
     }
 

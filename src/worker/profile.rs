@@ -1,12 +1,12 @@
 //! Agent profiles: which program runs the tasks of an agent slug, and how.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
 use super::cgroup::Limits;
-use bloom_core::limits::NAME_CHARS;
+use bloom_core::limits::{NAME_CHARS, WORKER_ACCOUNTS};
 
 /// The profile for all slugs that have none of their own.
 const DEFAULT: &str = "default";
@@ -49,7 +49,8 @@ pub struct Profile {
     pub args: Vec<String>,
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// Profiles with the same account are paused together when its quota is used up.
+    /// Profiles with the same account are paused together when its quota is used up: those of one agent, and if it is not `default`, those of
+    /// all agents.
     #[serde(default = "default_account")]
     pub account: String,
     /// The profile that runs the tasks while this one, or its account, is paused.
@@ -212,6 +213,7 @@ impl Profiles {
         }
         let profiles = Self { by_slug, dir };
         profiles.check_fallbacks()?;
+        profiles.check_accounts()?;
         Ok(profiles)
     }
 
@@ -230,6 +232,18 @@ impl Profiles {
             }
         }
         Ok(())
+    }
+
+    fn check_accounts(&self) -> Result<(), String> {
+        let number = self.shared_accounts().len();
+        let wrong = || format!("the profiles name {number} accounts, and an agent may name at most {WORKER_ACCOUNTS}: run another agent");
+        if number > WORKER_ACCOUNTS { Err(wrong()) } else { Ok(()) }
+    }
+
+    /// The accounts that have names of their own, and so are the same for all agents that name them. `default` is whatever account a machine
+    /// is signed in to.
+    pub fn shared_accounts(&self) -> BTreeSet<&str> {
+        self.by_slug.values().map(|profile| profile.account.as_str()).filter(|account| *account != DEFAULT).collect()
     }
 
     /// The profile of a slug, and those that run its tasks while it is paused, each with its name and the next choice last.

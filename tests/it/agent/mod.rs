@@ -8,6 +8,7 @@ mod crash;
 mod dev;
 mod ending;
 mod enrollment;
+mod fallback_sessions;
 mod fleet;
 mod instances;
 mod push_limits;
@@ -15,6 +16,7 @@ mod push_server;
 mod repositories;
 mod running;
 mod set_aside;
+mod shared_accounts;
 mod stopping;
 
 use std::path::PathBuf;
