@@ -13,6 +13,7 @@ use super::probe::{self, ProbeFailure, cause_of, login_changed_at};
 use super::profile::{Profile, Runner, find_program};
 use super::task::Task;
 use super::verdict::{Stop, Verdict};
+use bloom_api::answers::PausedAccount;
 use bloom_api::values::{Int, List};
 use bloom_api::workers::NewPause;
 use bloom_client::now_ms;
@@ -26,7 +27,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const ELSEWHERE_MS: Ms = 5 * 1000;
 /// How long no task is taken after one could not be stored.
 const DISK_PAUSE_MS: Ms = 60_000;
-/// How long the verdict of a run waits until the server knows that the account is closed, so that this worker does not get the task again.
+/// How long a task that is handed back waits until the server knows that its account is closed.
 const TELL_LIMIT: Duration = Duration::from_secs(5);
 
 /// What is paused together with a profile.
@@ -156,8 +157,22 @@ impl Agent {
         // What is paused here may run at once: by the fallback of the profile, or on another worker.
         completion.retry_at = Some(Int::nearest(now_ms().saturating_add(ELSEWHERE_MS)));
         self.state_changed.notify_waiters();
-        let _ = tokio::time::timeout(TELL_LIMIT, self.register_again()).await;
+        self.tell_pauses().await;
         Verdict::Complete(completion)
+    }
+
+    /// Takes no tasks for the accounts that other workers found out of quota. Returns whether that changes anything.
+    pub(super) fn heed(&self, paused: &[PausedAccount]) -> bool {
+        let is_news = self.pauses.tell(paused, now_ms());
+        if is_news {
+            self.state_changed.notify_waiters();
+        }
+        is_news
+    }
+
+    /// Tells the server what is closed, before a task is handed back: else this worker could get it again.
+    pub(super) async fn tell_pauses(&self) {
+        let _ = tokio::time::timeout(TELL_LIMIT, self.register_again()).await;
     }
 
     /// Finds out by probes what made a run fail, and pauses the profile or its account. What a task brings (its model, its prompt, the files

@@ -21,7 +21,7 @@ use super::task::{self, Lease, Task};
 use super::traced_run::TracedRun;
 use super::verdict::{self, Stop, Verdict};
 use super::{Agent, HeldLease, remains, run};
-use bloom_api::answers::{Claimed, ClaimedLease, Directives, PausedAccount, RenewedLeases};
+use bloom_api::answers::{Claimed, ClaimedLease, Directives, RenewedLeases};
 use bloom_api::requests::{Accounts, Claim, WorkerHeartbeat};
 use bloom_api::values::{Id, Int, List};
 use bloom_client::{self as client, CALL_LIMIT, now_ms};
@@ -71,7 +71,9 @@ impl Agent {
                     backoff = Backoff::default();
                     let came_empty = claimed.leases.is_empty();
                     // Before the tasks, because those whose account is paused are handed back.
-                    self.heed(&claimed.directives.paused_accounts);
+                    if self.heed(&claimed.directives.paused_accounts) {
+                        self.tell_pauses().await;
+                    }
                     for given in claimed.leases {
                         self.take(given);
                     }
@@ -354,13 +356,6 @@ impl Agent {
                 tracing::warn!(%lease, task = %held.task, "the lease is lost; its run is ended");
                 held.end(Stop::LeaseLost);
             }
-        }
-    }
-
-    /// Takes no tasks for the accounts that other workers found out of quota.
-    fn heed(&self, paused: &[PausedAccount]) {
-        if self.pauses.tell(paused, now_ms()) {
-            self.state_changed.notify_waiters();
         }
     }
 

@@ -106,7 +106,8 @@ impl Pauses {
         };
         let since = known.map_or(now, |known| known.since);
         let hurried_at = known.and_then(|known| known.hurried_at);
-        let pause = Pause { cause, since, until, is_probed, before, hurried_at, message: cut(message, MAX_MESSAGE).to_owned(), told_by: None };
+        let pause =
+            Pause { cause, since, until, is_probed, before, hurried_at, message: cut(message, MAX_MESSAGE).to_owned(), told_by: None };
         all.insert(paused.clone(), pause.clone());
         pause
     }
@@ -172,7 +173,8 @@ impl Pauses {
 
     /// The next time at which a pause ends or a probe is due.
     pub fn next(&self, now: Ms) -> Option<Ms> {
-        let next = |pauses: &Mutex<BTreeMap<Paused, Pause>>| pauses.lock().values().map(|pause| pause.until).filter(|until| *until > now).min();
+        let next =
+            |pauses: &Mutex<BTreeMap<Paused, Pause>>| pauses.lock().values().map(|pause| pause.until).filter(|until| *until > now).min();
         [next(&self.all), next(&self.told)].into_iter().flatten().min()
     }
 }

@@ -392,6 +392,10 @@ mod tests {
         }
         wrong("[profiles.a]\nrunner = \"echo\"\nlimits = { memory = 5 }", None, "unknown field `memory`");
         wrong("", None, "no [profiles.NAME]");
+        let accounts =
+            |count: usize| (0..count).map(|n| format!("[profiles.p{n}]\nrunner = \"echo\"\naccount = \"a{n}\"\n")).collect::<String>();
+        wrong(&accounts(65), None, "the profiles name 65 accounts, and an agent may name at most 64");
+        assert_eq!(load(&format!("{}[profiles.b]\nrunner = \"echo\"", accounts(64)), None).unwrap().shared_accounts().len(), 64);
         wrong("[profiles.a]\nrunner = \"command\"\ncommand = \"false\"", None, "write a list: command = [\"false\"]");
         for value in ["\"90\"", "-1", "1.5"] {
             wrong(&format!("[profiles.a]\nstall_seconds = {value}"), None, "stall_seconds must be a whole number of seconds");

@@ -177,8 +177,8 @@ impl Session {
 
     pub async fn claim(&mut self, max: usize, wait_sec: i64) -> Result<Vec<Held>, BenchError> {
         let path = format!("/api/runtime/workers/{}/claim", self.worker);
-        let answer =
-            self.post("claim", &path, &Claim { max: Int(max as i64), wait_sec: Int(wait_sec), held: None, instance: None, accounts: Accounts::default() }, 200).await?;
+        let claim = Claim { max: Int(max as i64), wait_sec: Int(wait_sec), held: None, instance: None, accounts: Accounts::default() };
+        let answer = self.post("claim", &path, &claim, 200).await?;
         let leases = decode::<Claimed>(&answer)?.leases;
         Ok(leases.into_iter().map(|claimed| Held { task: claimed.task.id, lease: Some(claimed.lease.id) }).collect())
     }

@@ -113,6 +113,7 @@ mod tests {
             (event.reason.as_str(), event.note.as_deref()),
             ("NoRoom", Some("Waits for a worker since 5 minutes: every worker is full"))
         );
+        assert!(of_waiting(Some(&waiting(WaitingReason::WorkerPaused)), &state, 301_000).is_some());
         assert!(of_waiting(Some(&waiting(WaitingReason::Paused)), &state, 400_000).is_none(), "somebody wants it so");
         assert!(of_waiting(None, &state, 400_000).is_none());
     }
