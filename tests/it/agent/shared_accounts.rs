@@ -7,13 +7,13 @@ use crate::support::{Database, Server};
 
 /// The pause of a worker, if it has one.
 async fn pause(server: &Server, worker: &str) -> Option<Value> {
-    server.get(&format!("workers/{worker}")).await.ok()["pauses"].get(0).cloned()
+    server.get(&format!("workers/{worker}")).await.json()["pauses"].get(0).cloned()
 }
 
 /// Waits until the worker was told of a pause, and takes no tasks.
 async fn is_told(server: &Server, worker: &str) -> Value {
     eventually("the other worker learns of the pause", || async {
-        let shown = server.get(&format!("workers/{worker}")).await.ok();
+        let shown = server.get(&format!("workers/{worker}")).await.json();
         let told = shown["pauses"].get(0).filter(|pause| pause["told_by"].is_string())?;
         (shown["status"] == json!("syncing")).then(|| told.clone())
     })
@@ -52,7 +52,8 @@ on_both! { alone:
         assert_eq!(server.get(&format!("llm-tasks?agent_slug={}", task.now().await["agent_slug"].as_str().unwrap())).await.ok()[0]["waiting"], waiting);
         for (words, text) in [
             (&["task", "list"][..], "worker_paused ("),
-            (&["task", "get", &task.id], "is out of quota until 20"),
+            (&["task", "get", &task.id], "worker_paused ("),
+            (&["task", "get", &task.id, "-o", "yaml"], "is out of quota until 20"),
             (&["task", "describe", &task.id], "is out of quota until 20"),
         ] {
             let shown = said(&server, words);
