@@ -20,6 +20,7 @@ use super::workers::Worker;
 use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
 use bloom_core::event::TaskEvent;
+use bloom_core::pause;
 use bloom_core::task::{LeaseStatus, TaskState};
 use bloom_core::trace_context::TraceContext;
 
@@ -156,6 +157,27 @@ pub struct Directives {
     pub cancel: Vec<Uuid>,
     /// The worker must take no new tasks, and finish or hand back those that it has.
     pub drain: bool,
+    /// Those of the request's `accounts` that the worker must not use, because other workers found that they are out of quota; absent if there
+    /// are none. An account that is no longer named may be used again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paused_accounts: Vec<PausedAccount>,
+}
+
+/// An account that is out of quota.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct PausedAccount {
+    /// The name of the account.
+    pub account: String,
+    /// When its quota is reset, in milliseconds since the epoch.
+    pub until: Ms,
+    /// The worker that found it out.
+    pub worker: String,
+}
+
+impl From<pause::PausedAccount> for PausedAccount {
+    fn from(paused: pause::PausedAccount) -> Self {
+        Self { account: paused.account, until: paused.until, worker: paused.worker }
+    }
 }
 
 /// What a claim got.

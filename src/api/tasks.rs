@@ -266,6 +266,10 @@ pub struct Waiting {
     pub reason: AnyWaitingReason,
     /// What it waits for, for people.
     pub message: String,
+    /// When the obstacle ends by itself; absent if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub until: Option<Ms>,
 }
 
 impl<'a> From<&'a task::Failure> for Failure<'a> {

@@ -15,7 +15,8 @@ use bloom_commands::{DEFAULT_SERVER, read_key};
 use bloom_config::{self as config, LogFormat, LogSettings};
 use bloom_core::mask::masked_url;
 use bloom_telemetry::{Log, Traces};
-use bloom_worker::profile::{Profiles, find_program};
+use bloom_worker::profiles::Profiles;
+use bloom_worker::program::find_program;
 use bloom_worker::{self as agent, Ended, PushServer, Settings};
 
 /// Run tasks on this machine

@@ -32,7 +32,7 @@ pub static TASKS: Kind<Task> = Kind {
         Column::new("WORKER", |task: &Task, _| given(&task.worker_id)).spare(3),
         Column::new("ATTEMPTS", |task: &Task, _| format!("{}/{}", task.attempts, task.max_attempts)).spare(5).by(|task| task.attempts),
         Column::new("AGE", |task: &Task, now| age(task.created_at, now)).spare(1).by(|task| -task.created_at),
-        Column::new("REASON", |task: &Task, _| reason(task)).spare(2),
+        Column::new("REASON", reason).spare(2),
         Column::wide("PRIORITY", |task: &Task, _| task.priority.to_string()).by(|task| task.priority),
         Column::wide("CONTEXT", |task, _| task.context_id.to_string()),
         Column::wide("MODEL", |task, _| given(&task.model)),
@@ -247,10 +247,11 @@ pub fn status_of_worker(worker: &Worker, _: Ms) -> String {
     status
 }
 
-/// Why the task waits, or why it did not succeed.
-fn reason(task: &Task) -> String {
-    let waiting = task.waiting.as_ref().map(|waiting| waiting.reason.to_string());
-    waiting.unwrap_or_else(|| given(&task.failure.as_ref().map(|failure| &failure.reason)))
+/// Why the task waits, and for how long if that is known, or why it did not succeed.
+fn reason(task: &Task, now: Ms) -> String {
+    let Some(waiting) = &task.waiting else { return given(&task.failure.as_ref().map(|failure| &failure.reason)) };
+    let left = waiting.until.filter(|until| *until > now).map(|until| format!(" ({} left)", age(now, until)));
+    format!("{}{}", waiting.reason, left.unwrap_or_default())
 }
 
 /// The reason and the message of a failure, or the message alone if it begins with the reason, as "cancelled on request" does.

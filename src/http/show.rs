@@ -7,7 +7,7 @@ use axum::extract::{FromRequestParts, RawQuery};
 use axum::http::request::Parts;
 
 use super::error::Error;
-use bloom_api::answers::{Directives, Lease};
+use bloom_api::answers::{Directives, Lease, PausedAccount};
 use bloom_api::lists::Params;
 use bloom_api::tasks::{Task, Usage, Waiting};
 use bloom_api::workers::Worker;
@@ -17,7 +17,8 @@ use bloom_engine::Engine;
 use bloom_store::LeaseRow;
 
 pub fn show_task<'a>(engine: &Engine, spec: &'a TaskSpec, state: &'a TaskState) -> Task<'a> {
-    let waiting = engine.replica.waiting(state).map(|waiting| Waiting { reason: waiting.reason.into(), message: waiting.message });
+    let waiting = engine.replica.waiting(state);
+    let waiting = waiting.map(|waiting| Waiting { reason: waiting.reason.into(), message: waiting.message, until: waiting.until });
     Task::new(spec, state, waiting)
 }
 
@@ -34,9 +35,10 @@ pub fn show_worker<'a>(engine: &Engine, worker: &'a worker::Worker) -> Worker<'a
     Worker::new(worker, engine.replica.active_leases(&worker.id))
 }
 
-pub fn directives(engine: &Engine, worker: &str) -> Directives {
-    let directives = engine.replica.directives(worker);
-    Directives { cancel: directives.cancel, drain: directives.drain }
+pub fn directives(engine: &Engine, worker: &str, accounts: &[String]) -> Directives {
+    let directives = engine.replica.directives(worker, accounts, engine.clock.now());
+    let paused_accounts = directives.paused_accounts.into_iter().map(PausedAccount::from).collect();
+    Directives { cancel: directives.cancel, drain: directives.drain, paused_accounts }
 }
 
 /// The active lease of this task, for the worker that is to run it.

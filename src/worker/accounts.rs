@@ -14,6 +14,7 @@ use super::profile::{Profile, Runner};
 use super::program::find_program;
 use super::task::Task;
 use super::verdict::{Stop, Verdict};
+use bloom_api::answers::PausedAccount;
 use bloom_api::values::{Int, List};
 use bloom_api::workers::NewPause;
 use bloom_client::now_ms;
@@ -27,7 +28,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const ELSEWHERE_MS: Ms = 5 * 1000;
 /// How long no task is taken after one could not be stored.
 const DISK_PAUSE_MS: Ms = 60_000;
-/// How long the verdict of a run waits until the server knows that the account is closed, so that this worker does not get the task again.
+/// How long a task that is handed back waits until the server knows that its account is closed.
 const TELL_LIMIT: Duration = Duration::from_secs(5);
 
 /// What is paused together with a profile.
@@ -81,7 +82,10 @@ impl Agent {
             bytes += closes.iter().flatten().map(String::len).sum::<usize>();
             bytes <= limits::WORKER_AGENTS_BYTES
         };
-        let pauses = self.pauses_now().into_iter().take_while(fits).take(limits::WORKER_PAUSES).map(|(paused, pause, closes)| NewPause {
+        let mut pauses = self.pauses_now();
+        // Those that other workers learn from this one come first.
+        pauses.sort_by_key(|(_, pause, _)| pause.told_by.is_some());
+        let pauses = pauses.into_iter().take_while(fits).take(limits::WORKER_PAUSES).map(|(paused, pause, closes)| NewPause {
             kind: paused.0,
             name: paused.1.as_str().into(),
             cause: pause.cause,
@@ -89,6 +93,7 @@ impl Agent {
             until: Int(pause.until),
             message: cut_chars(told(&paused, &pause)).into(),
             agents: closes.map(List::from_iter),
+            told_by: pause.told_by.map(Into::into),
         });
         List(pauses.collect())
     }
@@ -171,8 +176,22 @@ impl Agent {
         // What is paused here may run at once: by the fallback of the profile, or on another worker.
         completion.retry_at = Some(Int::nearest(now_ms().saturating_add(ELSEWHERE_MS)));
         self.state_changed.notify_waiters();
-        let _ = tokio::time::timeout(TELL_LIMIT, self.register_again()).await;
+        self.tell_pauses().await;
         Verdict::Complete(completion)
+    }
+
+    /// Takes no tasks for the accounts that other workers found out of quota. Returns whether that changes anything.
+    pub(super) fn heed(&self, paused: &[PausedAccount]) -> bool {
+        let is_news = self.pauses.tell(paused, now_ms());
+        if is_news {
+            self.state_changed.notify_waiters();
+        }
+        is_news
+    }
+
+    /// Tells the server what is closed, before a task is handed back: else this worker could get it again.
+    pub(super) async fn tell_pauses(&self) {
+        let _ = tokio::time::timeout(TELL_LIMIT, self.register_again()).await;
     }
 
     /// Finds out by probes what made a run fail, and pauses the profile or its account. What a task brings (its model, its prompt, the files
@@ -312,7 +331,11 @@ fn told((kind, name): &Paused, pause: &Pause) -> String {
     let until = jiff::Timestamp::from_millisecond(pause.until);
     let until = until.map_or_else(|_| pause.until.to_string(), |until| until.strftime("%Y-%m-%d %H:%M:%S UTC").to_string());
     let message = pause.message.trim();
-    let message = if message.is_empty() { String::new() } else { format!(" ({message})") };
+    let message = match &pause.told_by {
+        Some(worker) => format!(" (as worker {worker} found out)"),
+        None if message.is_empty() => String::new(),
+        None => format!(" ({message})"),
+    };
     let what = format!("the {kind} {name}");
     match pause.cause {
         PauseCause::Quota => format!("{what} is out of quota until {until}{message}; nothing needs to be done"),

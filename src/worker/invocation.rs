@@ -118,7 +118,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::profile::Profiles;
+    use crate::profiles::Profiles;
 
     fn made(profile: &str, task: serde_json::Value) -> Invocation {
         let dir = tempfile::tempdir().unwrap();

@@ -23,7 +23,7 @@ use super::traced_run::TracedRun;
 use super::verdict::{self, Stop, Verdict};
 use super::{Agent, HeldLease, remains, run};
 use bloom_api::answers::{Claimed, ClaimedLease, Directives, RenewedLeases};
-use bloom_api::requests::{Claim, WorkerHeartbeat};
+use bloom_api::requests::{Accounts, Claim, WorkerHeartbeat};
 use bloom_api::values::{Id, Int, List};
 use bloom_client::{self as client, CALL_LIMIT, now_ms};
 use bloom_core::task::Reason;
@@ -80,6 +80,10 @@ impl Agent {
                 Ok(claimed) => {
                     backoff = Backoff::default();
                     let came_empty = claimed.leases.is_empty();
+                    // Before the tasks, because those whose account is paused are handed back.
+                    if self.heed(&claimed.directives.paused_accounts) {
+                        self.tell_pauses().await;
+                    }
                     for given in claimed.leases {
                         self.take(given);
                     }
@@ -106,7 +110,12 @@ impl Agent {
     /// The body of a claim, with the leases that the agent has already.
     pub(super) fn claim(&self, wait_sec: i64) -> Claim {
         let max = Int(self.settings.max_concurrency.into());
-        Claim { max, wait_sec: Int(wait_sec), held: Some(self.lock().keys().copied().collect()), instance: Some(Id(self.instance)) }
+        let held = Some(self.lock().keys().copied().collect());
+        Claim { max, wait_sec: Int(wait_sec), held, instance: Some(Id(self.instance)), accounts: self.shared_accounts() }
+    }
+
+    fn shared_accounts(&self) -> Accounts {
+        self.settings.profiles.shared_accounts().into_iter().collect()
     }
 
     /// Whether the agent claims tasks now.
@@ -316,12 +325,13 @@ impl Agent {
             // A claim is a sign of life, too, so without leases an agent that claims sends no heartbeats.
             if !leases.0.is_empty() || !self.claims() {
                 let sent = Stamp::now();
-                let sign = WorkerHeartbeat { leases, instance: Some(Id(self.instance)) };
+                let sign = WorkerHeartbeat { leases, instance: Some(Id(self.instance)), accounts: self.shared_accounts() };
                 let called = self.client.send(Method::POST, &path, Some(&sign), limit);
                 tokio::select! {
                     answer = called => match answer.and_then(|answer| answer.json::<RenewedLeases>()) {
                         Ok(renewed) => {
                             self.renew(&renewed, &sent);
+                            self.heed(&renewed.directives.paused_accounts);
                             self.follow(&renewed.directives);
                         }
                         // The leases are not lost because a call failed: they are valid until they expire.

@@ -25,7 +25,8 @@ mod prices;
 mod probe;
 mod process;
 pub mod profile;
-mod program;
+pub mod profiles;
+pub mod program;
 mod prompt;
 mod push_response;
 mod push_server;
@@ -72,7 +73,7 @@ use bloom_telemetry::Traces;
 use home::Home;
 pub use home::hostname;
 use pause::Pauses;
-use profile::Profiles;
+use profiles::Profiles;
 use task::Task;
 use verdict::Stop;
 

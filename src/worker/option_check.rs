@@ -7,7 +7,8 @@ use tokio::process::Command;
 
 use super::command;
 use super::invocation::claude_options;
-use super::profile::{Profiles, Runner};
+use super::profile::Runner;
+use super::profiles::Profiles;
 use super::program::find_program;
 
 const LIMIT: Duration = Duration::from_secs(60);

@@ -75,7 +75,11 @@ impl Run<'_> {
         };
         let resumable = profile.runner == Runner::Claude && task.session == Session::Context;
         let program = profile.program().display().to_string();
-        let known = self.agent.home.session(&task.context_id).filter(|known| resumable && known.program == program);
+        let kept = self.agent.home.session(&task.context_id).filter(|_| resumable);
+        let (known, mut lost) = match kept {
+            Some(kept) if kept.program != program => (None, Some(kept)),
+            kept => (kept, None),
+        };
         let mut adopted = record.process;
         let mut conversation = match &known {
             Some(known) => Conversation::Resumed(known.session_id.clone()),
@@ -89,6 +93,10 @@ impl Run<'_> {
                     if !self.agent.is_ours(lease, &mut self.stop).await {
                         let end = End { stop: *self.stop.borrow(), ..End::default() };
                         return decide(&task, lease, &Reading::default(), &end, now_ms());
+                    }
+                    if let Some(lost) = lost.take() {
+                        let why = format!("the session belongs to {}; the run starts a new one", lost.program);
+                        self.record_phase("session_lost", json!({"session_id": lost.session_id, "text": why}));
                     }
                     if resumable {
                         self.keep_session(&record, &program, &conversation, Some(task.id));

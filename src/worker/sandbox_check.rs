@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::process::Command;
 
 use super::command;
-use super::profile::Profiles;
+use super::profiles::Profiles;
 use super::program::find_program;
 use super::sandbox::Needs;
 

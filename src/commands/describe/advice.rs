@@ -16,6 +16,9 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
                 format!("wait for a free slot, add workers, or let it go first: bloom-runtime task edit {id} --priority 9")
             }
             Word::Known(WaitingReason::Cordoned) => "put a worker back into service: bloom-runtime worker uncordon NAME".into(),
+            Word::Known(WaitingReason::WorkerPaused) if waiting.until.is_some() => {
+                "wait, start an agent with another account, or give the profile a fallback".into()
+            }
             Word::Known(WaitingReason::WorkerPaused) => "do what the message says, or start an agent with another account".into(),
             Word::Known(WaitingReason::Suspended) => format!("to let it run: bloom-runtime task resume {id}"),
             Word::Known(WaitingReason::NotBefore) => format!("to run it at once: bloom-runtime task edit {id} --not-before now"),

@@ -10,6 +10,7 @@ mod crash;
 mod dev;
 mod ending;
 mod enrollment;
+mod fallback_sessions;
 mod fleet;
 mod instances;
 mod push_limits;
@@ -18,6 +19,7 @@ mod repositories;
 mod running;
 mod sandbox;
 mod set_aside;
+mod shared_accounts;
 mod stopping;
 
 use std::path::PathBuf;
