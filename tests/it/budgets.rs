@@ -15,7 +15,7 @@ fn again(usage: Value) -> Value {
 on_both! {
     async fn each_attempt_gets_what_the_earlier_ones_left(server) {
         let crew = server.crew();
-        let worker = crew.worker().register().await;
+        let worker = crew.worker().slots(2).register().await;
         let policy = json!({ "timeout_sec": 60, "budget": 0.5 });
         let task = crew.task().with("policy", policy).create().await;
         let mut ends = vec![];
