@@ -12,7 +12,8 @@ use super::wire::{Members, Problems, Wire, body};
 use bloom_core::command::{self, Holder};
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::limits;
-use bloom_core::task::{self, Outcome, Reason};
+use bloom_core::task::{Outcome, Reason};
+use bloom_core::usage;
 
 pub const MAX_COMPLETIONS: usize = 500;
 const ARTIFACT_TYPE: &str = "LLM_RESULT";
@@ -153,9 +154,9 @@ impl Wire for WorkerCompletion {
 }
 
 /// Clamps the numbers to the limits of the API, so that a completion is not refused because of them.
-impl From<task::Usage> for NewUsage {
-    fn from(usage: task::Usage) -> Self {
-        let task::Usage { input_tokens, output_tokens, cost_usd, cost_estimated } = usage;
+impl From<usage::Usage> for NewUsage {
+    fn from(usage: usage::Usage) -> Self {
+        let usage::Usage { input_tokens, output_tokens, cost_usd, cost_estimated } = usage;
         Self {
             input_tokens: Int::nearest(input_tokens),
             output_tokens: Int::nearest(output_tokens),
@@ -165,7 +166,7 @@ impl From<task::Usage> for NewUsage {
     }
 }
 
-impl From<&NewUsage> for task::Usage {
+impl From<&NewUsage> for usage::Usage {
     fn from(usage: &NewUsage) -> Self {
         Self {
             input_tokens: usage.input_tokens.0,
@@ -214,7 +215,7 @@ impl Completion {
             retryable: self.retryable,
             retry_at: self.retry_at.map(|at| at.0),
             keep_attempt: self.keep_attempt,
-            usage: self.usage.as_ref().map(task::Usage::from),
+            usage: self.usage.as_ref().map(usage::Usage::from),
             session_id: self.session_id.map(|id| id.0),
             model: self.model.map(|model| model.0),
             last_event_seq: self.last_event_seq.map(|seq| seq.0),

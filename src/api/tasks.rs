@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::usage::Usage;
 use super::values::{Id, Int, Labels, List, MAX_SAFE, Moment, Name, NonEmpty, ShortName, Text, Usd};
 use super::wire::body;
 use super::words::{AnyFormat, AnyReason, AnySession, AnyStatus, AnyWaitingReason};
@@ -243,21 +244,6 @@ pub struct Failure<'a> {
     pub at: Ms,
 }
 
-/// Tokens and US dollars that runs used.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
-pub struct Usage {
-    /// Number of tokens that the model read.
-    pub input_tokens: i64,
-    /// Number of tokens that the model wrote.
-    pub output_tokens: i64,
-    /// US dollars.
-    pub cost_usd: f64,
-    /// Only if true: a part of the US dollars is estimated, because a run ended without a total.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    #[schema(required = false)]
-    pub cost_estimated: bool,
-}
-
 /// What a queued task waits for.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, ToSchema)]
 pub struct Waiting {
@@ -274,13 +260,6 @@ pub struct Waiting {
 impl<'a> From<&'a task::Failure> for Failure<'a> {
     fn from(failure: &'a task::Failure) -> Self {
         Self { reason: failure.reason.into(), message: (&failure.message).into(), at: failure.at }
-    }
-}
-
-impl From<task::Usage> for Usage {
-    fn from(usage: task::Usage) -> Self {
-        let task::Usage { input_tokens, output_tokens, cost_usd, cost_estimated } = usage;
-        Self { input_tokens, output_tokens, cost_usd, cost_estimated }
     }
 }
 

@@ -5,7 +5,8 @@ use super::audit::Actor;
 use super::event::EventKind;
 use super::ids::{InstanceId, LeaseId, TaskId, WorkerId};
 use super::pause::Pause;
-use super::task::{Outcome, Reason, Usage};
+use super::task::{Outcome, Reason};
+use super::usage::Usage;
 use super::worker::{DispatchMode, WorkerStatus};
 
 /// A period after an outage in which no lease ends, even if it has expired: nobody could renew leases during the outage.

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
 use super::Ms;
 use super::ids::{InstanceId, LeaseId, TaskId, WorkerId, created_at};
 use super::namespace::KubernetesObject;
 use super::trace_context::TraceContext;
+use super::usage::Usage;
 use super::words::words;
 
 words! {
@@ -173,25 +172,6 @@ impl Failure {
     #[must_use]
     pub fn of_cancelled(self, at: Ms) -> Self {
         Self { reason: Reason::Cancelled, message: format!("cancelled on request; {}", self.message), at }
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Usage {
-    pub input_tokens: i64,
-    pub output_tokens: i64,
-    pub cost_usd: f64,
-    /// Whether a part of the cost was estimated from tokens and prices.
-    #[serde(default)]
-    pub cost_estimated: bool,
-}
-
-impl Usage {
-    pub fn add(&mut self, other: Usage) {
-        self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
-        self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
-        self.cost_usd += other.cost_usd;
-        self.cost_estimated |= other.cost_estimated;
     }
 }
 

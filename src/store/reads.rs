@@ -16,7 +16,8 @@ use bloom_core::agent_queue::AgentQueue;
 use bloom_core::api_key::ApiKey;
 use bloom_core::event::TaskEvent;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
-use bloom_core::task::{LeaseStatus, RunResult, TaskSpec, TaskState, Usage};
+use bloom_core::task::{LeaseStatus, RunResult, TaskSpec, TaskState};
+use bloom_core::usage::Usage;
 use bloom_core::worker::{Worker, WorkerStatus};
 use uuid::Uuid;
 

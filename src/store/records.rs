@@ -8,7 +8,8 @@ use bloom_core::agent_queue::AgentQueue;
 use bloom_core::api_key::ApiKey;
 use bloom_core::audit::AuditEntry;
 use bloom_core::event::TaskEvent;
-use bloom_core::task::{PastLease, RunResult, Usage};
+use bloom_core::task::{PastLease, RunResult};
+use bloom_core::usage::Usage;
 use bloom_core::wakeup::{Subject, Wakeup};
 use bloom_core::worker::{Capabilities, Instance, Worker};
 

@@ -4,7 +4,8 @@ use super::error::Error;
 use super::table::{part, row};
 use bloom_core::cache::{priority, rank};
 use bloom_core::namespace::KubernetesObject;
-use bloom_core::task::{ActiveLease, Failure, LastLease, Parked, Status, TaskSpec, TaskState, Usage};
+use bloom_core::task::{ActiveLease, Failure, LastLease, Parked, Status, TaskSpec, TaskState};
+use bloom_core::usage::Usage;
 
 row! {
     pub(super) SPEC: tasks as tasks_row_5 of spec: TaskSpec {

@@ -11,7 +11,8 @@ use prometheus::{
 use super::families::{Bounded, Families, MAX_AGENTS};
 use super::scrape::Scraped;
 use bloom_core::Ms;
-use bloom_core::task::{Outcome, Reason, Usage};
+use bloom_core::task::{Outcome, Reason};
+use bloom_core::usage::Usage;
 
 /// From half a millisecond to a minute: for requests, commits and reconcile runs.
 const FAST_SECONDS: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];

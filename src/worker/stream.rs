@@ -10,7 +10,7 @@ use super::prices::Prices;
 use super::token_count::{TokenCount, Total};
 use bloom_core::Ms;
 use bloom_core::event::EventKind;
-use bloom_core::task::Usage;
+use bloom_core::usage::Usage;
 
 /// The maximum text of an event; the result contains the whole text.
 pub const MAX_TEXT: usize = 32 * 1024;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::prices::{Prices, Tokens};
-use bloom_core::task::Usage;
+use bloom_core::usage::Usage;
 
 /// The tokens of the messages seen so far, by the ids of these.
 #[derive(Debug, Default)]

@@ -2,7 +2,8 @@
 
 use bloom_core::command::{Completion, Op};
 use bloom_core::ids::TaskId;
-use bloom_core::task::{Outcome, Usage};
+use bloom_core::task::Outcome;
+use bloom_core::usage::Usage;
 use bloom_test_world::world::completion;
 
 /// Executes SQL, for changes that the program itself never makes.

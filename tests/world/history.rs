@@ -7,7 +7,8 @@ use bloom_core::event::EventKind;
 use bloom_core::ids::{InstanceId, LeaseId, TaskId};
 use bloom_core::namespace::{KubernetesObject, qualified};
 use bloom_core::op;
-use bloom_core::task::{Origin, Outcome, Session, TaskSpec, Usage};
+use bloom_core::task::{Origin, Outcome, Session, TaskSpec};
+use bloom_core::usage::Usage;
 
 use super::memory::Memory;
 use super::world::{TTL_MS, World, completion, registration, spec};

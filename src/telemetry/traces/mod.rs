@@ -15,8 +15,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bloom_core::Ms;
 use bloom_core::ids::LeaseId;
-use bloom_core::task::Usage;
 use bloom_core::trace_context::TraceContext;
+use bloom_core::usage::Usage;
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceId, TraceState};
 use opentelemetry::{Context, InstrumentationScope, KeyValue, Value};
 use opentelemetry_sdk::trace::{

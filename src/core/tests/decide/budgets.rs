@@ -4,7 +4,8 @@ use bloom_core::command::{Completion, Holder};
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::op;
 use bloom_core::reply::StoredResult;
-use bloom_core::task::{Outcome, Reason, Status, TaskSpec, Usage};
+use bloom_core::task::{Outcome, Reason, Status, TaskSpec};
+use bloom_core::usage::Usage;
 use bloom_test_world::world::{World, completion, spec, world};
 
 fn used(cost_usd: f64) -> Usage {
