@@ -213,8 +213,12 @@ impl Profiles {
         }
         let profiles = Self { by_slug, dir };
         profiles.check_fallbacks()?;
-        profiles.check_accounts()?;
-        Ok(profiles)
+        match profiles.shared_accounts().len() {
+            0..=WORKER_ACCOUNTS => Ok(profiles),
+            number => {
+                Err(format!("the profiles name {number} accounts, and an agent may name at most {WORKER_ACCOUNTS}: run another agent"))
+            }
+        }
     }
 
     fn check_fallbacks(&self) -> Result<(), String> {
@@ -232,12 +236,6 @@ impl Profiles {
             }
         }
         Ok(())
-    }
-
-    fn check_accounts(&self) -> Result<(), String> {
-        let number = self.shared_accounts().len();
-        let wrong = || format!("the profiles name {number} accounts, and an agent may name at most {WORKER_ACCOUNTS}: run another agent");
-        if number > WORKER_ACCOUNTS { Err(wrong()) } else { Ok(()) }
     }
 
     /// The accounts that have names of their own, and so are the same for all agents that name them. `default` is whatever account a machine
