@@ -49,8 +49,7 @@ pub struct Profile {
     pub args: Vec<String>,
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// Profiles with the same account are paused together when its quota is used up: those of one agent, and if it is not `default`, those of
-    /// all agents.
+    /// Profiles with the same account are paused together: those of one agent, and if it is not `default`, those of all agents.
     #[serde(default = "default_account")]
     pub account: String,
     /// The profile that runs the tasks while this one, or its account, is paused.
@@ -238,8 +237,7 @@ impl Profiles {
         Ok(())
     }
 
-    /// The accounts that have names of their own, and so are the same for all agents that name them. `default` is whatever account a machine
-    /// is signed in to.
+    /// The accounts that are the same for all agents that name them. `default` is whatever account a machine is signed in to.
     pub fn shared_accounts(&self) -> BTreeSet<&str> {
         self.by_slug.values().map(|profile| profile.account.as_str()).filter(|account| *account != DEFAULT).collect()
     }
