@@ -14,12 +14,14 @@ use uuid::Uuid;
 use super::error::AnyCode;
 use super::json::readable;
 use super::results::{Artifact, TaskResult};
-use super::tasks::{Task, Usage};
+use super::tasks::Task;
+use super::usage::Usage;
 use super::words::{AnyAction, AnyEntityType, AnyEventKind, AnyLeaseStatus};
 use super::workers::Worker;
 use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
 use bloom_core::event::TaskEvent;
+use bloom_core::pause;
 use bloom_core::task::{LeaseStatus, TaskState};
 use bloom_core::trace_context::TraceContext;
 
@@ -61,6 +63,11 @@ pub struct Lease<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, value_type = Option<String>)]
     pub traceparent: Option<TraceContext>,
+    /// US dollars that the run may cost: what earlier attempts have left of the task's budget. Only in answers for the worker that is to
+    /// run the task, and only if the task has a budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub budget_left: Option<f64>,
 }
 
 impl<'a> Lease<'a> {
@@ -80,6 +87,7 @@ impl<'a> Lease<'a> {
             model: None,
             usage: None,
             traceparent: None,
+            budget_left: None,
         })
     }
 }
@@ -150,6 +158,27 @@ pub struct Directives {
     pub cancel: Vec<Uuid>,
     /// The worker must take no new tasks, and finish or hand back those that it has.
     pub drain: bool,
+    /// Those of the request's `accounts` that the worker must not use, because other workers found that they are out of quota; absent if there
+    /// are none. An account that is no longer named may be used again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paused_accounts: Vec<PausedAccount>,
+}
+
+/// An account that is out of quota.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct PausedAccount {
+    /// The name of the account.
+    pub account: String,
+    /// When its quota is reset, in milliseconds since the epoch.
+    pub until: Ms,
+    /// The worker that found it out.
+    pub worker: String,
+}
+
+impl From<pause::PausedAccount> for PausedAccount {
+    fn from(paused: pause::PausedAccount) -> Self {
+        Self { account: paused.account, until: paused.until, worker: paused.worker }
+    }
 }
 
 /// What a claim got.

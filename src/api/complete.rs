@@ -7,12 +7,13 @@ use serde_json::value::RawValue;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{Ref, Schema};
 
-use super::values::{Id, Int, List, MAX_USD, Moment, Name, ShortName, Text, Usd, WorkerName};
+use super::values::{Id, Int, List, MAX_SAFE, MAX_USD, Moment, Name, ShortName, Text, Usd, WorkerName};
 use super::wire::{Members, Problems, Wire, body};
 use bloom_core::command::{self, Holder};
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::limits;
-use bloom_core::task::{self, Outcome, Reason};
+use bloom_core::task::{Outcome, Reason};
+use bloom_core::usage;
 
 pub const MAX_COMPLETIONS: usize = 500;
 const ARTIFACT_TYPE: &str = "LLM_RESULT";
@@ -37,6 +38,8 @@ body! {
         output_tokens: Tokens = Int(0),
         /// US dollars.
         cost_usd: Usd = Usd(0.0),
+        /// Whether the US dollars are estimated, because the run ended without a total.
+        cost_estimated: bool = false,
     }
 
     /// How a run ended.
@@ -59,7 +62,7 @@ body! {
         worker_id: Option<WorkerName>,
         /// Why the run failed.
         reason: Option<Reason>,
-        /// Whether the task goes back to the queue after an error, as long as attempts remain.
+        /// Whether the task goes back to the queue after an error, as long as attempts remain and its budget is not spent.
         retryable: bool = false,
         /// Do not retry before this time, in milliseconds since the epoch.
         retry_at: Option<Moment>,
@@ -71,6 +74,8 @@ body! {
         session_id: Option<Name>,
         /// The model that the run used.
         model: Option<ShortName>,
+        /// The `seq` of the run's last event. Streams of the task's events wait for it for half a minute. Default: no event is to come.
+        last_event_seq: Option<Int<0, MAX_SAFE>>,
     }
 
     /// Completions of many runs.
@@ -149,20 +154,26 @@ impl Wire for WorkerCompletion {
 }
 
 /// Clamps the numbers to the limits of the API, so that a completion is not refused because of them.
-impl From<task::Usage> for NewUsage {
-    fn from(usage: task::Usage) -> Self {
-        let task::Usage { input_tokens, output_tokens, cost_usd } = usage;
+impl From<usage::Usage> for NewUsage {
+    fn from(usage: usage::Usage) -> Self {
+        let usage::Usage { input_tokens, output_tokens, cost_usd, cost_estimated } = usage;
         Self {
             input_tokens: Int::nearest(input_tokens),
             output_tokens: Int::nearest(output_tokens),
             cost_usd: Usd(cost_usd.clamp(0.0, MAX_USD)),
+            cost_estimated,
         }
     }
 }
 
-impl From<&NewUsage> for task::Usage {
+impl From<&NewUsage> for usage::Usage {
     fn from(usage: &NewUsage) -> Self {
-        Self { input_tokens: usage.input_tokens.0, output_tokens: usage.output_tokens.0, cost_usd: usage.cost_usd.0 }
+        Self {
+            input_tokens: usage.input_tokens.0,
+            output_tokens: usage.output_tokens.0,
+            cost_usd: usage.cost_usd.0,
+            cost_estimated: usage.cost_estimated,
+        }
     }
 }
 
@@ -185,6 +196,7 @@ impl Completion {
             usage: None,
             session_id: None,
             model: None,
+            last_event_seq: None,
         }
     }
 
@@ -203,9 +215,10 @@ impl Completion {
             retryable: self.retryable,
             retry_at: self.retry_at.map(|at| at.0),
             keep_attempt: self.keep_attempt,
-            usage: self.usage.as_ref().map(task::Usage::from),
+            usage: self.usage.as_ref().map(usage::Usage::from),
             session_id: self.session_id.map(|id| id.0),
             model: self.model.map(|model| model.0),
+            last_event_seq: self.last_event_seq.map(|seq| seq.0),
         }
     }
 

@@ -22,6 +22,7 @@ pub mod reports;
 pub mod requests;
 pub mod results;
 pub mod tasks;
+pub mod usage;
 pub mod values;
 pub mod wire;
 pub mod words;

@@ -65,6 +65,10 @@ pub struct UsageRow<'a> {
     pub output_tokens: i64,
     /// US dollars.
     pub cost_usd: f64,
+    /// Only if true: the US dollars of some of the runs are estimated.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    pub cost_estimated: bool,
 }
 
 /// The settings of the control plane.

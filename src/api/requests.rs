@@ -23,6 +23,9 @@ const MAX_REASON: usize = 1000;
 /// How long a lease lasts without a heartbeat.
 pub type LeaseSeconds = Int<1, 86_400>;
 
+/// Accounts that several workers use.
+pub type Accounts = List<ShortName, 0, { limits::WORKER_ACCOUNTS }>;
+
 body! {
     /// The address of the control plane, and the key for it.
     pub struct NewConfig {
@@ -141,6 +144,8 @@ body! {
         /// The agent that claims, as it has registered: it gets nothing if another agent has the name, and only its own leases are
         /// delivered to it again.
         instance: Option<Id>,
+        /// The accounts of the worker that other workers use, too: the answer says which of them are out of quota.
+        accounts: Accounts = Accounts::default(),
     }
 
     /// Renews leases of a worker.
@@ -149,6 +154,8 @@ body! {
         leases: List<Id, 0, MAX_NAMED_LEASES>,
         /// The agent that renews, as it has registered. Of an agent that was replaced, the call is no sign of life of the worker.
         instance: Option<Id>,
+        /// The accounts of the worker that other workers use, too: the answer says which of them are out of quota.
+        accounts: Accounts = Accounts::default(),
     }
 
     /// The node that becomes the leader of a project.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::usage::Usage;
 use super::values::{Id, Int, Labels, List, MAX_SAFE, Moment, Name, NonEmpty, ShortName, Text, Usd};
 use super::wire::body;
 use super::words::{AnyFormat, AnyReason, AnySession, AnyStatus, AnyWaitingReason};
@@ -29,7 +30,7 @@ body! {
     pub struct NewPolicy {
         /// Seconds after the start of the process at which the agent ends the run.
         timeout_sec: Int<1, MAX_TIMEOUT_SEC> = Int(DEFAULT_TIMEOUT_SEC),
-        /// US dollars that a run may cost; 0 = the task sets no limit.
+        /// US dollars that all attempts together may cost; 0 = the task sets no limit. A requeued task begins with its whole budget.
         budget: Usd = Usd(0.0),
     }
 
@@ -220,7 +221,7 @@ pub fn in_its_context() -> AnySession {
 pub struct Policy {
     /// Seconds after the start of the process at which the agent ends the run.
     pub timeout_sec: i64,
-    /// US dollars; 0 = no limit.
+    /// US dollars that all attempts together may cost; 0 = no limit.
     #[serde(default)]
     #[schema(required)]
     pub budget: f64,
@@ -243,17 +244,6 @@ pub struct Failure<'a> {
     pub at: Ms,
 }
 
-/// Tokens and US dollars that runs used.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
-pub struct Usage {
-    /// Number of tokens that the model read.
-    pub input_tokens: i64,
-    /// Number of tokens that the model wrote.
-    pub output_tokens: i64,
-    /// US dollars.
-    pub cost_usd: f64,
-}
-
 /// What a queued task waits for.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, ToSchema)]
 pub struct Waiting {
@@ -261,17 +251,15 @@ pub struct Waiting {
     pub reason: AnyWaitingReason,
     /// What it waits for, for people.
     pub message: String,
+    /// When the obstacle ends by itself; absent if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub until: Option<Ms>,
 }
 
 impl<'a> From<&'a task::Failure> for Failure<'a> {
     fn from(failure: &'a task::Failure) -> Self {
         Self { reason: failure.reason.into(), message: (&failure.message).into(), at: failure.at }
-    }
-}
-
-impl From<task::Usage> for Usage {
-    fn from(usage: task::Usage) -> Self {
-        Self { input_tokens: usage.input_tokens, output_tokens: usage.output_tokens, cost_usd: usage.cost_usd }
     }
 }
 

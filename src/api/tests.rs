@@ -68,7 +68,8 @@ fn task() -> Value {
 fn lease() -> Value {
     json!({
         "id": ID, "task_id": ID, "worker_id": "w", "started_at": 1, "expires_at": 9, "ttl_seconds": 8, "status": NEW, "last_heartbeat": 2,
-        "context_id": "c", "ended_at": 8, "model": "m", "usage": {"input_tokens": 1, "output_tokens": 2, "cost_usd": 0.25},
+        "context_id": "c", "ended_at": 8, "model": "m", "usage": {"input_tokens": 1, "output_tokens": 2, "cost_usd": 0.25, "cost_estimated": true},
+        "budget_left": 0.5,
     })
 }
 
@@ -145,7 +146,9 @@ fn the_whole_server() {
     let some = |names: &[&str]| Value::Object(names.iter().map(|name| ((*name).to_owned(), figures[name].clone())).collect());
     let (tasks, leases, workers) = (some(&["total", "by_status"]), some(&["total", "active"]), some(&["total", "online"]));
     is_read::<Stats>(json!({"tasks": tasks, "leases": leases, "workers": workers}));
-    is_read::<UsageRow>(json!({"key": "2026-02-25", "runs": 1, "input_tokens": 2, "output_tokens": 3, "cost_usd": 0.5}));
+    is_read::<UsageRow>(
+        json!({"key": "2026-02-25", "runs": 1, "input_tokens": 2, "output_tokens": 3, "cost_usd": 0.5, "cost_estimated": true}),
+    );
     is_read::<Config>(json!({"membridge_server_url": "", "admin_key_masked": "", "connected": true, "last_test": 1}));
     is_read::<ConnectionTest>(json!({"connected": true, "health": {"any": "thing"}}));
     let membridge = json!({"consecutiveFailures": 0, "lastSuccess": 1, "lastError": null, "connected": true});

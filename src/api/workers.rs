@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::values::{List, Moment, ShortName, Text};
+use super::values::{List, Moment, ShortName, Text, WorkerName};
 use super::wire::body;
 use super::words::{AnyDispatchMode, AnyPauseCause, AnyPauseKind, AnyWorkerStatus};
 use bloom_core::pause::{self, PauseCause, PauseKind};
@@ -134,6 +134,8 @@ body! {
         message: Text<0, { limits::PAUSE_MESSAGE_CHARS }>,
         /// The agents (slugs) whose tasks are not taken; absent = all that the worker serves.
         agents: Option<List<ShortName, 0, { limits::WORKER_AGENTS }>>,
+        /// The worker that found it out, if it was another one: the pause is then not told to others again.
+        told_by: Option<WorkerName>,
     }
 }
 
@@ -147,6 +149,7 @@ impl From<NewPause> for pause::Pause {
             until: pause.until.0,
             message: pause.message.0,
             agents: pause.agents.map(List::texts),
+            told_by: pause.told_by.map(|worker| worker.0),
         }
     }
 }
@@ -170,6 +173,10 @@ pub struct Pause<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub agents: Option<Cow<'a, [String]>>,
+    /// The worker that found it out, if it was another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub told_by: Option<Cow<'a, str>>,
 }
 
 impl<'a> Pause<'a> {
@@ -182,6 +189,7 @@ impl<'a> Pause<'a> {
             until: pause.until,
             message: (&pause.message).into(),
             agents: pause.agents.as_deref().map(Cow::from),
+            told_by: pause.told_by.as_deref().map(Cow::from),
         }
     }
 }

@@ -15,7 +15,8 @@ use bloom_commands::{DEFAULT_SERVER, read_key};
 use bloom_config::{self as config, LogFormat, LogSettings};
 use bloom_core::mask::masked_url;
 use bloom_telemetry::{Log, Traces};
-use bloom_worker::profile::{Profiles, find_program};
+use bloom_worker::profiles::Profiles;
+use bloom_worker::program::find_program;
 use bloom_worker::{self as agent, Ended, PushServer, Settings};
 
 /// Run tasks on this machine
@@ -127,6 +128,7 @@ impl WorkArgs {
             labels: Vec::new(),
             namespaces: None,
             work_dir: given(self.work_dir.clone()).unwrap_or(default_dir),
+            key_files: Vec::new(),
             profiles,
             grace: std::time::Duration::from_secs(self.grace_seconds),
             push_server: None,
@@ -229,12 +231,15 @@ async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
         let lines: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
         CommandError::usage(lines.join("\n"))
     })?;
+    let key_files = [&args.key_file, &args.join_token_file, &args.tls_key_file, &args.agent_key_file];
+    let key_files: Vec<_> = key_files.into_iter().cloned().filter_map(given).collect();
     let (server_key, agent_key) = (key(args.key, args.key_file)?, key(args.agent_key, args.agent_key_file)?);
     let server = if args.server.is_empty() { DEFAULT_SERVER.to_owned() } else { args.server };
     let tls = tls(args.ca_file, args.tls_cert_file, args.tls_key_file)?;
     Client::new(&server, server_key.as_ref(), &tls).map_err(|error| CommandError::usage(error.to_string()))?;
     let mut settings = args.work.settings(server, server_key, config::default_data_dir().join("agent"))?;
     settings.tls = tls;
+    settings.key_files = key_files;
     settings.join_token = key(None, args.join_token_file)?;
     let namespaces: Vec<String> = args.namespaces.into_iter().filter(|namespace| !namespace.is_empty()).collect();
     settings.namespaces = (!namespaces.is_empty()).then_some(namespaces);

@@ -8,7 +8,9 @@ use super::{ServerArgs, announce, complain, serve, settings, signals};
 use bloom_commands::CommandError;
 use bloom_config::{self as config, Serve};
 use bloom_telemetry::{Log, Traces};
-use bloom_worker::profile::{Profile, Profiles, Runner, find_program};
+use bloom_worker::profile::{Profile, Runner};
+use bloom_worker::profiles::Profiles;
+use bloom_worker::program::find_program;
 use bloom_worker::{self as agent};
 
 /// Start a server and an agent in one process, to try things out

@@ -11,6 +11,7 @@ use bloom_api::keys::Key;
 use bloom_api::queues::Queue;
 use bloom_api::reports::{Stats, UsageRow};
 use bloom_api::tasks::{Failure, Task};
+use bloom_api::usage::Usage;
 use bloom_api::words::Word;
 use bloom_api::workers::Worker;
 use bloom_core::Ms;
@@ -32,11 +33,11 @@ pub static TASKS: Kind<Task> = Kind {
         Column::new("WORKER", |task: &Task, _| given(&task.worker_id)).spare(3),
         Column::new("ATTEMPTS", |task: &Task, _| format!("{}/{}", task.attempts, task.max_attempts)).spare(5).by(|task| task.attempts),
         Column::new("AGE", |task: &Task, now| age(task.created_at, now)).spare(1).by(|task| -task.created_at),
-        Column::new("REASON", |task: &Task, _| reason(task)).spare(2),
+        Column::new("REASON", reason).spare(2),
         Column::wide("PRIORITY", |task: &Task, _| task.priority.to_string()).by(|task| task.priority),
         Column::wide("CONTEXT", |task, _| task.context_id.to_string()),
         Column::wide("MODEL", |task, _| given(&task.model)),
-        Column::wide("COST", |task: &Task, _| task.usage.map(|usage| dollars(usage.cost_usd)).unwrap_or_default())
+        Column::wide("COST", |task: &Task, _| task.usage.as_ref().map(cost).unwrap_or_default())
             .by(|task| task.usage.map_or(-1, |usage| millionths(usage.cost_usd))),
         Column::wide("LABELS", |task, _| labels(task)),
         Column::new("PROMPT", |task: &Task, _| term::short(&task.prompt, MAX_TEXT)).cut(LEAST_TEXT, PROMPT),
@@ -139,7 +140,7 @@ pub static USAGE: Kind<UsageRow> = Kind {
         Column::new("RUNS", |row: &UsageRow, _| row.runs.to_string()).spare(1).by(|row| row.runs),
         Column::new("INPUT_TOKENS", |row: &UsageRow, _| row.input_tokens.to_string()).spare(2).by(|row| row.input_tokens),
         Column::new("OUTPUT_TOKENS", |row: &UsageRow, _| row.output_tokens.to_string()).spare(3).by(|row| row.output_tokens),
-        Column::new("COST", |row: &UsageRow, _| dollars(row.cost_usd)).by(|row| millionths(row.cost_usd)),
+        Column::new("COST", |row: &UsageRow, _| spent(row.cost_usd, row.cost_estimated)).by(|row| millionths(row.cost_usd)),
     ],
     name: |row| row.key.to_string(),
 };
@@ -247,10 +248,11 @@ pub fn status_of_worker(worker: &Worker, _: Ms) -> String {
     status
 }
 
-/// Why the task waits, or why it did not succeed.
-fn reason(task: &Task) -> String {
-    let waiting = task.waiting.as_ref().map(|waiting| waiting.reason.to_string());
-    waiting.unwrap_or_else(|| given(&task.failure.as_ref().map(|failure| &failure.reason)))
+/// Why the task waits, and for how long if that is known, or why it did not succeed.
+fn reason(task: &Task, now: Ms) -> String {
+    let Some(waiting) = &task.waiting else { return given(&task.failure.as_ref().map(|failure| &failure.reason)) };
+    let left = waiting.until.filter(|until| *until > now).map(|until| format!(" ({} left)", age(now, until)));
+    format!("{}{}", waiting.reason, left.unwrap_or_default())
 }
 
 /// The reason and the message of a failure, or the message alone if it begins with the reason, as "cancelled on request" does.
@@ -270,6 +272,15 @@ pub fn age(at: Ms, now: Ms) -> String {
 
 fn millionths(usd: f64) -> i64 {
     (usd * 1e6) as i64
+}
+
+/// What runs have cost, with a mark if a part of it is estimated.
+pub fn cost(usage: &Usage) -> String {
+    spent(usage.cost_usd, usage.cost_estimated)
+}
+
+fn spent(usd: f64, is_estimated: bool) -> String {
+    format!("{}{}", if is_estimated { "~" } else { "" }, dollars(usd))
 }
 
 pub fn dollars(usd: f64) -> String {

@@ -5,7 +5,8 @@ use super::audit::Actor;
 use super::event::EventKind;
 use super::ids::{InstanceId, LeaseId, TaskId, WorkerId};
 use super::pause::Pause;
-use super::task::{Outcome, Reason, Usage};
+use super::task::{Outcome, Reason};
+use super::usage::Usage;
 use super::worker::{DispatchMode, WorkerStatus};
 
 /// A period after an outage in which no lease ends, even if it has expired: nobody could renew leases during the outage.
@@ -70,6 +71,7 @@ pub struct Completion {
     pub usage: Option<Usage>,
     pub session_id: Option<String>,
     pub model: Option<String>,
+    pub last_event_seq: Option<i64>,
 }
 
 #[derive(Clone, Debug)]

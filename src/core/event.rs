@@ -8,7 +8,8 @@ words! {
     /// What an event of a run is about.
     EventKind {
         Lifecycle = "lifecycle", Text = "text", ToolUse = "tool_use", ToolResult = "tool_result",
-        Usage = "usage", RateLimit = "rate_limit", Log = "log",
+        Usage = "usage", RateLimit = "rate_limit", Log = "log", Stderr = "stderr",
+        PermissionDenied = "permission_denied",
     }
 }
 

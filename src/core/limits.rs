@@ -16,6 +16,8 @@ pub const WORKER_AGENTS_BYTES: usize = 16 << 10;
 pub const WORKER_NAMESPACES: usize = 512;
 /// Pauses that a worker tells of.
 pub const WORKER_PAUSES: usize = 8;
+/// Accounts of a worker that other workers use, too.
+pub const WORKER_ACCOUNTS: usize = 64;
 pub const PAUSE_MESSAGE_CHARS: usize = 600;
 /// Workers that may be registered over the API, and that the control plane's list may have.
 pub const WORKERS: usize = 10_000;

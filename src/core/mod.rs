@@ -27,6 +27,7 @@ pub mod reply;
 mod row_keys;
 pub mod task;
 pub mod trace_context;
+pub mod usage;
 pub mod wakeup;
 mod words;
 pub mod worker;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Ms;
+use super::ids::WorkerId;
 use super::words::words;
 
 words! {
@@ -47,4 +48,15 @@ pub struct Pause {
     pub message: String,
     /// The agent slugs whose tasks are not taken; `None` = all that the worker serves.
     pub agents: Option<Vec<String>>,
+    /// The worker that found it out, if it was another one. Others are told of such a pause by that worker alone, so that it ends with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told_by: Option<WorkerId>,
+}
+
+/// An account that is out of quota, as a worker found out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PausedAccount {
+    pub account: String,
+    pub until: Ms,
+    pub worker: WorkerId,
 }

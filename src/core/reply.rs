@@ -6,6 +6,7 @@ use super::Ms;
 use super::agent_queue::AgentQueue;
 use super::api_key::ApiKey;
 use super::ids::{LeaseId, TaskId};
+use super::rejection::Rejection;
 use super::task::{RunResult, TaskSpec, TaskState};
 use super::worker::Worker;
 
@@ -109,6 +110,8 @@ pub enum StoredResult {
     Now(Arc<RunResult>),
     /// The completion is a repeat: the result is the one that this lease's first completion stored.
     Before(LeaseId),
+    /// The lease had expired, and another one has the task, or it has ended: the completion is refused, but its usage was added.
+    UsageOnly(Rejection),
 }
 
 #[derive(Clone, Debug)]

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
 use super::Ms;
 use super::ids::{InstanceId, LeaseId, TaskId, WorkerId, created_at};
 use super::namespace::KubernetesObject;
 use super::trace_context::TraceContext;
+use super::usage::Usage;
 use super::words::words;
 
 words! {
@@ -51,6 +50,7 @@ words! {
         Overloaded = "overloaded", Auth = "auth", Billing = "billing", ModelUnavailable = "model_unavailable",
         BudgetExceeded = "budget_exceeded", BadOutput = "bad_output", WorkerLost = "worker_lost", SpawnFailed = "spawn_failed",
         DependencyFailed = "dependency_failed", OutOfMemory = "out_of_memory",
+        WorkerDisk = "worker_disk",
     }
 }
 words! {
@@ -113,7 +113,7 @@ pub struct TaskSpec {
     pub prompt: String,
     pub context_hints: Vec<String>,
     pub timeout_sec: i64,
-    /// US dollars for the run; 0 = no limit.
+    /// US dollars that all attempts together may cost; 0 = no limit.
     pub budget: f64,
     pub desired_format: Format,
     pub max_attempts: i64,
@@ -175,21 +175,6 @@ impl Failure {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Usage {
-    pub input_tokens: i64,
-    pub output_tokens: i64,
-    pub cost_usd: f64,
-}
-
-impl Usage {
-    pub fn add(&mut self, other: Usage) {
-        self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
-        self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
-        self.cost_usd += other.cost_usd;
-    }
-}
-
 /// How the last lease of a task ended. It decides whether a late completion is accepted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LastLease {
@@ -211,6 +196,7 @@ pub struct TaskState {
     pub session: Session,
     pub max_attempts: i64,
     pub timeout_sec: i64,
+    pub budget: f64,
     pub exclusive_key: Option<String>,
     pub ttl_after_finished_sec: Option<i64>,
     pub has_dependencies: bool,
@@ -243,6 +229,8 @@ pub struct TaskState {
     pub session_id: Option<String>,
     pub failure: Option<Failure>,
     pub usage: Option<Usage>,
+    /// What its attempts had cost when a client requeued it: the budget begins anew there.
+    pub cost_before_requeue: f64,
     pub finished_at: Option<Ms>,
     /// When the task is to be removed, by its `ttl_after_finished_sec`.
     pub remove_at: Option<Ms>,
@@ -250,6 +238,8 @@ pub struct TaskState {
     pub event_count: i64,
     /// The highest `seq` that its newest lease has sent; −1 before the first event.
     pub event_seq: i64,
+    /// The `seq` of the last event of its newest run, as the run's completion told; its events may arrive later.
+    pub last_event_seq: Option<i64>,
     /// Its labels, once they were edited; until then those of the spec.
     pub labels: Option<BTreeMap<String, String>>,
     /// A client has suspended the task: while it is queued, no worker gets it.
@@ -272,6 +262,7 @@ impl TaskState {
             session: spec.session,
             max_attempts: spec.max_attempts,
             timeout_sec: spec.timeout_sec,
+            budget: spec.budget,
             exclusive_key: spec.exclusive_key.clone(),
             ttl_after_finished_sec: spec.ttl_after_finished_sec,
             has_dependencies: !spec.depends_on.is_empty(),
@@ -294,10 +285,12 @@ impl TaskState {
             session_id: None,
             failure: None,
             usage: None,
+            cost_before_requeue: 0.0,
             finished_at: None,
             remove_at: None,
             event_count: 0,
             event_seq: -1,
+            last_event_seq: None,
             labels: None,
             suspend: spec.suspend,
             made_at: None,
@@ -310,6 +303,19 @@ impl TaskState {
 
     pub fn labels<'a>(&'a self, spec: &'a TaskSpec) -> &'a BTreeMap<String, String> {
         self.labels.as_ref().unwrap_or(&spec.labels)
+    }
+
+    /// What is left of its budget, in US dollars; `None`: it has none.
+    pub fn budget_left(&self) -> Option<f64> {
+        self.budget_after(self.usage.unwrap_or_default()).map(|(left, _)| left)
+    }
+
+    /// What is left of its budget if its attempts have used this, and what they have spent of it, in US dollars; `None`: it has no budget.
+    pub fn budget_after(&self, usage: Usage) -> Option<(f64, f64)> {
+        let spent = (usage.cost_usd - self.cost_before_requeue).max(0.0);
+        // In whole millionths, because sums of fractions are not exact.
+        let left = ((self.budget - spent) * 1e6).round().max(0.0) / 1e6;
+        (self.budget > 0.0).then_some((left, spent))
     }
 
     pub fn is_ready(&self) -> bool {

@@ -1,10 +1,12 @@
 //! Workers: machines that run tasks.
 
+use std::cmp::Reverse;
+
 use serde::{Deserialize, Serialize};
 
 use super::Ms;
 use super::ids::{InstanceId, WorkerId};
-use super::pause::Pause;
+use super::pause::{Pause, PauseKind};
 use super::words::words;
 
 words! {
@@ -150,14 +152,16 @@ impl Worker {
         self.shown_status() == WorkerStatus::Online
     }
 
-    /// The pause because of which the worker takes no tasks of this agent and namespace.
+    /// The pause because of which the worker takes no tasks of this agent and namespace. If there are several, all accounts are paused that
+    /// could run them, so the first that ends by itself counts; but a pause of the whole worker must end in any case.
     pub fn pause_of(&self, agent_slug: &str, namespace: Option<&str>) -> Option<&Pause> {
         let is_there = !self.lost && self.status != WorkerStatus::Offline && self.capabilities.serves_namespace(namespace);
         let concerns = |pause: &&Pause| match &pause.agents {
             Some(slugs) => slugs.iter().any(|slug| slug == agent_slug),
             None => self.capabilities.serves_agent(agent_slug),
         };
-        self.pauses.iter().filter(|_| is_there).find(concerns)
+        let order = |pause: &&Pause| (pause.kind == PauseKind::Worker, pause.cause.is_passing(), Reverse(pause.until));
+        self.pauses.iter().filter(|_| is_there).filter(concerns).max_by_key(order)
     }
 
     /// Whether the worker gets tasks when it claims. A worker that is lost does, because claiming brings it back.

@@ -25,7 +25,7 @@ pub(super) fn measure(metrics: &Metrics, set: &WorkingSet) {
             _ => {}
         }
     }
-    for record in set.dirty.past_leases.iter().filter(|record| record.completed) {
+    for record in &set.dirty.past_leases {
         if let Some(usage) = record.usage {
             metrics.used(&record.agent_slug, record.model.as_deref(), &usage);
         }

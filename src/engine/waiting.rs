@@ -1,5 +1,6 @@
 //! Why a queued task does not run yet.
 
+use bloom_core::Ms;
 use bloom_core::agent_queue::Closed;
 use bloom_core::cache::Shortage;
 use bloom_core::task::{Parked, TaskState, WaitingReason};
@@ -8,6 +9,8 @@ use bloom_core::task::{Parked, TaskState, WaitingReason};
 pub struct WaitingState {
     pub reason: WaitingReason,
     pub message: String,
+    /// When it ends by itself, if that is known.
+    pub until: Option<Ms>,
 }
 
 impl WaitingState {
@@ -29,7 +32,7 @@ impl WaitingState {
             }
             Parked::ExclusiveKey => (WaitingReason::ExclusiveKey, "another task holds its exclusive key".into()),
         };
-        Self { reason, message }
+        Self { reason, message, until: task.not_before.filter(|_| parked == Parked::NotBefore) }
     }
 
     /// Why no worker may have the task.
@@ -38,21 +41,25 @@ impl WaitingState {
             Closed::AllPaused | Closed::Paused(_) => WaitingReason::Paused,
             Closed::Full { .. } => WaitingReason::Limit,
         };
-        Self { reason, message: closed.to_string() }
+        Self { reason, message: closed.to_string(), until: None }
     }
 
     /// Why no worker takes a ready task.
     pub(super) fn short(agent_slug: &str, namespace: Option<&str>, shortage: Shortage) -> Self {
         let of = namespace
             .map_or_else(|| format!("agent '{agent_slug}'"), |namespace| format!("agent '{agent_slug}' in namespace '{namespace}'"));
+        let until = match &shortage {
+            Shortage::Paused { is_passing: true, until, .. } => Some(until.0),
+            _ => None,
+        };
         let (reason, message) = match shortage {
             Shortage::NoWorker => (WaitingReason::NoWorker, format!("no online worker serves {of}")),
-            Shortage::Paused { worker, message } => {
+            Shortage::Paused { worker, message, .. } => {
                 (WaitingReason::WorkerPaused, format!("every online worker that serves {of} is paused; worker '{worker}': {message}"))
             }
             Shortage::Cordoned => (WaitingReason::Cordoned, format!("every online worker that serves {of} is cordoned")),
             Shortage::NoCapacity => (WaitingReason::NoCapacity, format!("every worker that serves {of} is full")),
         };
-        Self { reason, message }
+        Self { reason, message, until }
     }
 }

@@ -4,7 +4,7 @@
 #
 # The program is the bloom-runtime in PATH, or the one that BLOOM_RUNTIME_BIN names. The key for the server is read from the file that
 # BLOOM_KEY_FILE names; without it, the key of an earlier run is used, or the script asks for it. A worker key (RUNTIME_WORKER_KEY at the
-# server) is enough.
+# server) is enough. The service manager reads the keys as root and gives them to the agent; its user, and so its runs, can't read the files.
 #
 # With a join token (`bloom-runtime key create NAME --scope join`) in the file that BLOOM_JOIN_TOKEN_FILE names, the script exchanges the
 # token for a key that speaks for this worker only. Without a name above, the worker then has the name of the host.
@@ -132,8 +132,13 @@ fi
 
 # Every value stands between double quotes, as systemd and the OpenRC service read it.
 setting() { printf '%s="%s"\n' "$1" "$(printf '%s' "$2" | sed 's/["\\$`]/\\&/g')"; }
+setting_of_file() { [ ! -s "$2" ] || setting "$1" "$(cat "$2")"; }
+for name in agent membridge-agent; do
+	case $(cat "$root$etc/$name.key" 2>/dev/null || true) in *"
+"*) die "$etc/$name.key has more than one line: a key is one line" ;; esac
+done
 {
-	echo '# Written by agent-install.sh, which overwrites it.'
+	echo '# Written by agent-install.sh, which overwrites it. Only root may read it, because it has keys.'
 	setting BLOOM_SERVER "$SERVER_URL"
 	[ -z "$NODE_ID" ] || setting BLOOM_AGENT_NAME "$NODE_ID"
 	for name in $settings; do
@@ -142,8 +147,8 @@ setting() { printf '%s="%s"\n' "$1" "$(printf '%s' "$2" | sed 's/["\\$`]/\\&/g')
 	done
 	setting HOME "$home"
 	setting PATH "$home/.local/bin:$PATH"
-	[ ! -s "$root$etc/agent.key" ] || setting BLOOM_KEY_FILE "$etc/agent.key"
-	[ ! -f "$root$etc/membridge-agent.key" ] || setting MEMBRIDGE_AGENT_KEY_FILE "$etc/membridge-agent.key"
+	setting_of_file BLOOM_KEY "$root$etc/agent.key"
+	setting_of_file MEMBRIDGE_AGENT_KEY "$root$etc/membridge-agent.key"
 } >"$root/etc/bloom-agent.env"
 chmod 755 "$root$etc"
 
@@ -170,9 +175,9 @@ if [ -n "$root" ]; then
 	say "the files are below $root; nothing was started"
 	exit 0
 fi
-# Only these: the directory may have keys of the server, which runs must not read.
+# Earlier versions of this script gave them to the agent's user.
 for name in agent membridge-agent; do
-	[ ! -f "$etc/$name.key" ] || chown "$user" "$etc/$name.key"
+	[ ! -f "$etc/$name.key" ] || chown root "$etc/$name.key"
 done
 # An agent that was uninstalled through the server leaves this file, and does not start while it exists.
 rm -f "$work/uninstalled"

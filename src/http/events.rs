@@ -31,12 +31,16 @@ use bloom_core::event::TaskEvent;
 use bloom_core::ids::TaskId;
 use bloom_core::op;
 use bloom_core::reply;
-use bloom_store::{PAGE_BYTES, Store};
+use bloom_core::task::TaskState;
+use bloom_store::{PAGE_BYTES, Store, wall_clock};
 
 /// Limit of the events in one piece of a stream.
 const PIECE: i64 = 50;
 /// Limit of their bytes, unless a single event is larger: for each client that does not read, one piece is kept in memory.
 const PIECE_BYTES: i64 = 1 << 20;
+
+/// How long after the end of a task its last events are waited for. The worker may have died, or its disk may have been full.
+const LATE_EVENTS_MS: i64 = 30_000;
 
 pub const SEND: RoutePolicy = RoutePolicy::WORKER.rate(Rate::Events);
 
@@ -111,6 +115,12 @@ fn show(event: &TaskEvent) -> Result<Event<'_>, Error> {
     Event::new(event).map_err(|error| Error::Internal(format!("event {} of task {}: {error}", event.number, event.task_id)))
 }
 
+/// Whether no event of the task is to come: it is finished, and the last event of its run has arrived, or was waited for long enough.
+fn is_told(state: &TaskState) -> bool {
+    let is_late = || state.finished_at.is_none_or(|at| wall_clock() - at > LATE_EVENTS_MS);
+    state.status.is_final() && (state.last_event_seq.is_none_or(|last| state.event_seq >= last) || is_late())
+}
+
 struct Following {
     store: Store,
     task: TaskId,
@@ -154,7 +164,7 @@ impl Following {
             out.extend_from_slice(b"\n\n");
             self.seen = event.number;
         }
-        if state.as_ref().is_none_or(|state| state.status.is_final() && self.seen >= state.event_count) {
+        if state.as_ref().is_none_or(|state| is_told(state) && self.seen >= state.event_count) {
             self.is_over = true;
             let status = state.map_or("removed", |state| state.status.as_str());
             out.extend_from_slice(format!("event: end\ndata: {{\"status\":\"{status}\"}}\n\n").as_bytes());

@@ -119,8 +119,8 @@ pub fn of_schema(name: &str) -> Option<Value> {
         "NewEvents" => {
             json!({ "lease_id": LEASE, "events": [{ "seq": 0, "kind": "text", "at": AT + 4_200, "data": { "text": "Three" } }] })
         }
-        "Claim" => json!({ "max": 2, "wait_sec": 30, "held": [LEASE], "instance": INSTANCE }),
-        "WorkerHeartbeat" => json!({ "leases": [LEASE], "instance": INSTANCE }),
+        "Claim" => json!({ "max": 2, "wait_sec": 30, "held": [LEASE], "instance": INSTANCE, "accounts": ["team"] }),
+        "WorkerHeartbeat" => json!({ "leases": [LEASE], "instance": INSTANCE, "accounts": ["team"] }),
         "NewCompletions" => json!({ "completions": [with(completion(), &json!({ "task_id": TASK }))] }),
         "NewConfig" => json!({ "membridge_server_url": "http://control-plane.internal:8000", "admin_key": "a-long-random-key" }),
         "LeaderSelection" => json!({ "primary_node_id": WORKER, "lease_seconds": 3600 }),
@@ -144,8 +144,8 @@ pub fn of_schema(name: &str) -> Option<Value> {
         "Leased" => json!({ "lease": lease(), "worker": worker() }),
         "Renewed" => json!({ "lease": lease(), "expires_at": AT + 302_000 }),
         "Completed" => json!({ "task": completed_task(), "artifact": artifact(), "result": result() }),
-        "Claimed" => json!({ "leases": [{ "lease": lease(), "task": leased_task() }], "directives": { "cancel": [], "drain": false } }),
-        "RenewedLeases" => json!({ "renewed": [LEASE], "lost": [], "directives": { "cancel": [], "drain": false } }),
+        "Claimed" => json!({ "leases": [{ "lease": lease(), "task": leased_task() }], "directives": directives() }),
+        "RenewedLeases" => json!({ "renewed": [LEASE], "lost": [], "directives": directives() }),
         "Completions" => json!({ "results": [
             { "task_id": TASK, "status": 200 },
             { "task_id": EARLIER_TASK, "status": 404, "error": "Task not found", "code": "not_found" },
@@ -248,6 +248,11 @@ fn worker() -> Value {
         "os_info": "Debian GNU/Linux 13", "install_method": "manual", "dispatch": "manual", "cordoned": false, "draining": false,
         "instance": INSTANCE, "instance_since": AT - 3_600_000, "pauses": [pause()],
     })
+}
+
+fn directives() -> Value {
+    let paused = json!([{ "account": "team", "until": AT + 3_600_000, "worker": "worker-02" }]);
+    json!({ "cancel": [], "drain": false, "paused_accounts": paused })
 }
 
 fn pause() -> Value {

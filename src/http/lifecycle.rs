@@ -118,7 +118,8 @@ pub const COMPLETE: RoutePolicy = RoutePolicy::WORKER.rate(Rate::General).takes_
 /// Completes a task.
 ///
 /// Stores the result and the artifact, and ends the lease. After a success the task is `completed`; after an error it is `failed`, or with
-/// `retryable` in the queue again while attempts remain.
+/// `retryable` in the queue again while attempts remain and `policy.budget` is not spent. If the lease has expired and the task has another
+/// one, or has ended, the call is refused, but the `usage` of its run is added once to that of the task.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/complete", operation_id = "completeTask", tag = "leases",
     params(("id" = String, Path)), request_body = Completion,
@@ -174,6 +175,7 @@ async fn completed(app: &AppState, caller: &Caller, task: &TaskState, result: St
             now = result;
             &*now
         }
+        StoredResult::UsageOnly(refusal) => return Err(refusal.into()),
         StoredResult::Before(lease) => {
             before = app.store.result_of_lease(lease).await?;
             // This call has changed nothing, so it may be refused now.

@@ -154,6 +154,7 @@ pub async fn usage(State(app): State<AppState>, Query(params): Query) -> Handler
         input_tokens: row.sums.input_tokens,
         output_tokens: row.sums.output_tokens,
         cost_usd: row.sums.cost_usd,
+        cost_estimated: row.sums.cost_estimated,
     });
     ok(&shown.collect::<Vec<_>>())
 }

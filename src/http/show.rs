@@ -7,9 +7,10 @@ use axum::extract::{FromRequestParts, RawQuery};
 use axum::http::request::Parts;
 
 use super::error::Error;
-use bloom_api::answers::{Directives, Lease};
+use bloom_api::answers::{Directives, Lease, PausedAccount};
 use bloom_api::lists::Params;
-use bloom_api::tasks::{Task, Usage, Waiting};
+use bloom_api::tasks::{Task, Waiting};
+use bloom_api::usage::Usage;
 use bloom_api::workers::Worker;
 use bloom_core::task::{TaskSpec, TaskState};
 use bloom_core::worker;
@@ -17,7 +18,8 @@ use bloom_engine::Engine;
 use bloom_store::LeaseRow;
 
 pub fn show_task<'a>(engine: &Engine, spec: &'a TaskSpec, state: &'a TaskState) -> Task<'a> {
-    let waiting = engine.replica.waiting(state).map(|waiting| Waiting { reason: waiting.reason.into(), message: waiting.message });
+    let waiting = engine.replica.waiting(state);
+    let waiting = waiting.map(|waiting| Waiting { reason: waiting.reason.into(), message: waiting.message, until: waiting.until });
     Task::new(spec, state, waiting)
 }
 
@@ -34,16 +36,17 @@ pub fn show_worker<'a>(engine: &Engine, worker: &'a worker::Worker) -> Worker<'a
     Worker::new(worker, engine.replica.active_leases(&worker.id))
 }
 
-pub fn directives(engine: &Engine, worker: &str) -> Directives {
-    let directives = engine.replica.directives(worker);
-    Directives { cancel: directives.cancel, drain: directives.drain }
+pub fn directives(engine: &Engine, worker: &str, accounts: &[String]) -> Directives {
+    let directives = engine.replica.directives(worker, accounts, engine.clock.now());
+    let paused_accounts = directives.paused_accounts.into_iter().map(PausedAccount::from).collect();
+    Directives { cancel: directives.cancel, drain: directives.drain, paused_accounts }
 }
 
 /// The active lease of this task, for the worker that is to run it.
 pub fn lease_to_run<'a>(engine: &Engine, spec: &TaskSpec, state: &'a TaskState) -> Option<Lease<'a>> {
     let lease = Lease::active(state)?;
     let traceparent = spec.traceparent.map(|task| engine.traces.attempt_of(task, lease.id));
-    Some(Lease { traceparent, ..lease })
+    Some(Lease { traceparent, budget_left: state.budget_left(), ..lease })
 }
 
 /// The spec of a task that existed a moment ago.
@@ -68,6 +71,7 @@ pub fn show_lease(row: &LeaseRow) -> Lease<'_> {
         model: row.model.as_deref().map(Cow::from),
         usage: row.usage().map(Usage::from),
         traceparent: None,
+        budget_left: None,
     }
 }
 

@@ -23,6 +23,7 @@ use bloom_api::error::ErrorText;
 use bloom_api::requests::{Claim, WorkerHeartbeat};
 use bloom_api::wire::Wire;
 use bloom_core::command::Holder;
+use bloom_core::ids::WorkerId;
 use bloom_core::op;
 use bloom_core::reply::{self, StoredResult};
 use bloom_core::task::{TaskSpec, TaskState};
@@ -51,6 +52,7 @@ pub async fn claim(State(app): State<AppState>, caller: Caller, path: WorkerPath
     let worker = path.name()?;
     let _permit = if claim.wait_sec.0 > 0 { Some(app.stream_limits.claims.take(&caller)?) } else { None };
     let is_repeatable = claim.held.is_some();
+    let accounts = claim.accounts.texts();
     let request = ClaimRequest {
         worker: worker.clone(),
         max: claim.max.0,
@@ -66,13 +68,22 @@ pub async fn claim(State(app): State<AppState>, caller: Caller, path: WorkerPath
         // A lease that is made at this moment is not lost: it is missing in `held` of the next claim, which delivers it again.
         () = app.shutdown.cancelled() => Vec::new(),
     };
-    deliver(&app, &caller, &worker, leased, is_repeatable).await
+    let claimer = Claimer { worker, accounts, is_repeatable };
+    deliver(&app, &caller, &claimer, leased).await
+}
+
+/// Who claims.
+struct Claimer {
+    worker: WorkerId,
+    accounts: Vec<String>,
+    /// It said which leases it holds.
+    is_repeatable: bool,
 }
 
 /// Answers with the leases, which are made by now, so the answer is not refused. If large answers have taken all room, it waits until clients
 /// have read theirs, or are disconnected because they do not; meanwhile it holds no tasks. If nothing is free even then, because they read
 /// slowly, the next claim delivers the leases again; one that does not say which leases the worker holds could not, so it is answered anyway.
-async fn deliver(app: &AppState, caller: &Caller, worker: &str, leased: Vec<TaskState>, is_repeatable: bool) -> HandlerResult {
+async fn deliver(app: &AppState, caller: &Caller, claimer: &Claimer, leased: Vec<TaskState>) -> HandlerResult {
     let until = Instant::now() + app.settings.write_timeout + DELIVERY_SLACK;
     let mut specs = specs_of(app, &leased).await?;
     let bytes = bytes_of(specs.iter().map(|spec| &**spec));
@@ -81,11 +92,11 @@ async fn deliver(app: &AppState, caller: &Caller, worker: &str, leased: Vec<Task
             if specs.len() < leased.len() {
                 specs = specs_of(app, &leased).await?;
             }
-            return room.json(StatusCode::OK, &claimed(app, worker, &leased, &specs));
+            return room.json(StatusCode::OK, &claimed(app, claimer, &leased, &specs));
         }
         if Instant::now() >= until {
-            let delivered = if is_repeatable { Vec::new() } else { leased };
-            return ok(&claimed(app, worker, &delivered, &specs_of(app, &delivered).await?));
+            let delivered = if claimer.is_repeatable { Vec::new() } else { leased };
+            return ok(&claimed(app, claimer, &delivered, &specs_of(app, &delivered).await?));
         }
         specs.clear();
         sleep(ROOM_EVERY).await;
@@ -97,12 +108,12 @@ async fn specs_of(app: &AppState, leased: &[TaskState]) -> Result<Vec<Arc<TaskSp
     Ok(if ids.is_empty() { Vec::new() } else { app.engine.specs.by_id(&ids).await? })
 }
 
-fn claimed<'a>(app: &AppState, worker: &str, leased: &'a [TaskState], specs: &'a [Arc<TaskSpec>]) -> Claimed<'a> {
+fn claimed<'a>(app: &AppState, claimer: &Claimer, leased: &'a [TaskState], specs: &'a [Arc<TaskSpec>]) -> Claimed<'a> {
     let leases = leased.iter().filter_map(|state| {
         let spec = specs.iter().find(|spec| spec.id == state.id)?;
         Some(ClaimedLease { lease: lease_to_run(&app.engine, spec, state)?, task: show_task(&app.engine, spec, state) })
     });
-    Claimed { leases: leases.collect(), directives: directives(&app.engine, worker) }
+    Claimed { leases: leases.collect(), directives: directives(&app.engine, &claimer.worker, &claimer.accounts) }
 }
 
 pub const HEARTBEAT: RoutePolicy = RoutePolicy::WORKER;
@@ -119,7 +130,7 @@ pub const HEARTBEAT: RoutePolicy = RoutePolicy::WORKER;
     )
 )]
 pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
-    let WorkerHeartbeat { leases, instance } = body.read()?;
+    let WorkerHeartbeat { leases, instance, accounts } = body.read()?;
     let worker = path.name()?;
     let op = op::RenewLeases { worker: worker.clone(), leases: leases.map(|id| id.0) };
     let reply::RenewedLeases { renewed, lost, cancel } = app.engine.writers.submit(caller.command(op)).await?;
@@ -127,7 +138,7 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: Worker
         must_be_known(&app, &worker).await?;
     }
     app.engine.last_seen.record(&worker, instance.map(|id| id.0));
-    let mut directives = directives(&app.engine, &worker);
+    let mut directives = directives(&app.engine, &worker, &accounts.texts());
     // The database has every requested cancel; the cache of this replica may not have it yet.
     directives.cancel.extend(cancel);
     directives.cancel.sort_unstable();
@@ -176,8 +187,12 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
     }
     let mut is_holder = false;
     for (position, outcome) in positions.into_iter().zip(app.engine.writers.submit_all(commands).await) {
+        let outcome = outcome.and_then(|reply::Completed { result, .. }| match result {
+            StoredResult::UsageOnly(refusal) => Err(refusal.into()),
+            result => Ok(matches!(result, StoredResult::Now(_))),
+        });
         match outcome {
-            Ok(reply::Completed { result, .. }) => is_holder |= matches!(result, StoredResult::Now(_)),
+            Ok(is_now) => is_holder |= is_now,
             Err(error) => {
                 let failure = Error::from(error);
                 // The outcome of this completion is unknown, so the whole call fails. A repeated call returns what was stored.

@@ -108,6 +108,14 @@ impl Kind {
         }
     }
 
+    /// Whether a column of truth values is true in any row.
+    pub(super) fn any_true(self, column: &str) -> String {
+        match self {
+            Self::Sqlite => format!("max({column})"),
+            Self::Postgres => format!("bool_or({column})"),
+        }
+    }
+
     /// The sum of two integers, with the same limit.
     pub(super) fn plus(self, one: &str, other: &str) -> String {
         match self {

@@ -41,6 +41,7 @@ pub struct LeaseRow {
     pub input_tokens: Option<i64>,
     pub output_tokens: Option<i64>,
     pub cost_usd: Option<f64>,
+    pub cost_estimated: bool,
 }
 
 /// All conditions that are set must hold.
@@ -72,13 +73,14 @@ pub struct TaskFilter {
 
 row! { PAST of LeaseRow {
     id, task_id, worker_id, started_at, expires_at, ttl_ms, status, last_heartbeat, context_id, ended_at, model, input_tokens, output_tokens,
-    cost_usd,
+    cost_usd, cost_estimated,
 } }
 /// The active lease of a task, with only the columns that a lease shows, in the order of [`PAST`]; the row of a task has four times as
 /// many.
 const ACTIVE: &str = "lease_id AS id, id AS task_id, worker_id, started_at, expires_at, ttl_ms, 'active' AS status, last_heartbeat, \
     context_id, CAST(NULL AS BIGINT) AS ended_at, CAST(NULL AS TEXT) AS model, CAST(NULL AS BIGINT) AS input_tokens, \
-    CAST(NULL AS BIGINT) AS output_tokens, CAST(NULL AS DOUBLE PRECISION) AS cost_usd";
+    CAST(NULL AS BIGINT) AS output_tokens, CAST(NULL AS DOUBLE PRECISION) AS cost_usd, \
+    false AS cost_estimated";
 statement!(PAST_LEASES_BY_ID, |d| "SELECT {PAST} FROM leases WHERE id {}", d.any(Type::Uuid, 1));
 statement!(
     TASKS,

@@ -16,7 +16,8 @@ use bloom_core::agent_queue::AgentQueue;
 use bloom_core::api_key::ApiKey;
 use bloom_core::event::TaskEvent;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
-use bloom_core::task::{LeaseStatus, RunResult, TaskSpec, TaskState, Usage};
+use bloom_core::task::{LeaseStatus, RunResult, TaskSpec, TaskState};
+use bloom_core::usage::Usage;
 use bloom_core::worker::{Worker, WorkerStatus};
 use uuid::Uuid;
 
@@ -214,7 +215,12 @@ impl Store {
 
 impl LeaseRow {
     pub fn usage(&self) -> Option<Usage> {
-        Some(Usage { input_tokens: self.input_tokens?, output_tokens: self.output_tokens?, cost_usd: self.cost_usd? })
+        Some(Usage {
+            input_tokens: self.input_tokens?,
+            output_tokens: self.output_tokens?,
+            cost_usd: self.cost_usd?,
+            cost_estimated: self.cost_estimated,
+        })
     }
 
     pub(super) fn of_active(task: &TaskState) -> Option<Self> {
@@ -234,6 +240,7 @@ impl LeaseRow {
             input_tokens: None,
             output_tokens: None,
             cost_usd: None,
+            cost_estimated: false,
         })
     }
 }

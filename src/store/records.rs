@@ -8,21 +8,23 @@ use bloom_core::agent_queue::AgentQueue;
 use bloom_core::api_key::ApiKey;
 use bloom_core::audit::AuditEntry;
 use bloom_core::event::TaskEvent;
-use bloom_core::task::{PastLease, RunResult, Usage};
+use bloom_core::task::{PastLease, RunResult};
+use bloom_core::usage::Usage;
 use bloom_core::wakeup::{Subject, Wakeup};
 use bloom_core::worker::{Capabilities, Instance, Worker};
 
 row! {
-    pub(super) LEASE: leases as leases_row of lease: PastLease {
+    pub(super) LEASE: leases as leases_row_2 of lease: PastLease {
         id, task_id, context_id, agent_slug, worker_id, started_at, ttl_ms, expires_at, last_heartbeat, status, ended_at, completed, model;
         {
             let usage = lease.usage;
             input_tokens: usage.map(|u| u.input_tokens),
             output_tokens: usage.map(|u| u.output_tokens),
             cost_usd: usage.map(|u| u.cost_usd),
+            cost_estimated: usage.is_some_and(|u| u.cost_estimated),
         }
     }
-    read { usage: part(|| Some(Usage { input_tokens: input_tokens?, output_tokens: output_tokens?, cost_usd: cost_usd? })) }
+    read { usage: part(|| Some(Usage { input_tokens: input_tokens?, output_tokens: output_tokens?, cost_usd: cost_usd?, cost_estimated })) }
 }
 
 row! {

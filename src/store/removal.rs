@@ -6,13 +6,14 @@ use super::usage::IS_RUN;
 
 statement!(
     KEEP_USAGE,
-    |d| "INSERT INTO usage_daily (day, agent_slug, model, context_id, runs, input_tokens, output_tokens, cost_usd) \
-    SELECT ended_at / 86400000, agent_slug, coalesce(model, ''), context_id, count(*), {}, {}, sum(coalesce(cost_usd, 0.0)) \
+    |d| "INSERT INTO usage_daily (day, agent_slug, model, context_id, runs, input_tokens, output_tokens, cost_usd, cost_estimated) \
+    SELECT ended_at / 86400000, agent_slug, coalesce(model, ''), context_id, count(*), {}, {}, sum(coalesce(cost_usd, 0.0)), {} \
     FROM leases WHERE task_id {} AND {IS_RUN} GROUP BY ended_at / 86400000, agent_slug, coalesce(model, ''), context_id \
     ON CONFLICT (day, agent_slug, model, context_id) DO UPDATE SET runs = {}, input_tokens = {}, output_tokens = {}, \
-        cost_usd = usage_daily.cost_usd + excluded.cost_usd",
+        cost_usd = usage_daily.cost_usd + excluded.cost_usd, cost_estimated = usage_daily.cost_estimated OR excluded.cost_estimated",
     d.sum("coalesce(input_tokens, 0)"),
     d.sum("coalesce(output_tokens, 0)"),
+    d.any_true("cost_estimated"),
     d.any(Type::Uuid, 1),
     d.plus("usage_daily.runs", "excluded.runs"),
     d.plus("usage_daily.input_tokens", "excluded.input_tokens"),

@@ -4,7 +4,8 @@ use super::error::Error;
 use super::table::{part, row};
 use bloom_core::cache::{priority, rank};
 use bloom_core::namespace::KubernetesObject;
-use bloom_core::task::{ActiveLease, Failure, LastLease, Parked, Status, TaskSpec, TaskState, Usage};
+use bloom_core::task::{ActiveLease, Failure, LastLease, Parked, Status, TaskSpec, TaskState};
+use bloom_core::usage::Usage;
 
 row! {
     pub(super) SPEC: tasks as tasks_row_5 of spec: TaskSpec {
@@ -24,7 +25,7 @@ row! {
 }
 
 row! {
-    pub(super) STATE: task_state as task_state_row_7 of task: TaskState {
+    pub(super) STATE: task_state as task_state_row_9 of task: TaskState {
         id, context_id, agent_slug;
         { let priority = task.priority; rank: rank(priority) }
         session, max_attempts, timeout_sec, exclusive_key, ttl_after_finished_sec, has_dependencies, revision, status, updated_at, attempts,
@@ -65,7 +66,8 @@ row! {
             output_tokens: usage.map(|u| u.output_tokens),
             cost_usd: usage.map(|u| u.cost_usd),
         }
-        finished_at, remove_at, event_count, event_seq, labels, suspend, namespace, made_at;
+        finished_at, remove_at, event_count, event_seq, last_event_seq, labels, suspend, namespace, made_at, budget, cost_before_requeue;
+        { let used = task.usage; cost_estimated: used.is_some_and(|u| u.cost_estimated) }
     }
     read {
         priority: priority(rank),
@@ -93,7 +95,7 @@ row! {
         },
         last_lease: part(|| Some(LastLease { id: last_lease_id?, worker_id: last_lease_worker?, status: last_lease_status? })),
         failure: part(|| Some(Failure { reason: failure_reason?, message: failure_message?, at: failure_at? })),
-        usage: part(|| Some(Usage { input_tokens: input_tokens?, output_tokens: output_tokens?, cost_usd: cost_usd? })),
+        usage: part(|| Some(Usage { input_tokens: input_tokens?, output_tokens: output_tokens?, cost_usd: cost_usd?, cost_estimated })),
     }
 }
 
@@ -111,6 +113,7 @@ pub(super) const STATE_FIXED: &[&str] = STATE.only(&[
     "session",
     "max_attempts",
     "timeout_sec",
+    "budget",
     "exclusive_key",
     "ttl_after_finished_sec",
     "has_dependencies",

@@ -35,21 +35,25 @@ pub struct UsageSums {
     pub input_tokens: i64,
     pub output_tokens: i64,
     pub cost_usd: f64,
+    /// Whether the cost of any of the runs was estimated.
+    pub cost_estimated: bool,
 }
 
-row! { SUMS of UsageSums { runs, input_tokens, output_tokens, cost_usd } }
+row! { SUMS of UsageSums { runs, input_tokens, output_tokens, cost_usd, cost_estimated } }
 
 /// A lease counts as a run if a completion was stored for it.
 pub(super) const IS_RUN: &str = "(completed OR input_tokens IS NOT NULL)";
 
 fn text(kind: Kind, daily: &str, live: &str, order: &str) -> String {
     let [runs, input_tokens, output_tokens] = ["runs", "input_tokens", "output_tokens"].map(|column| kind.sum(column));
+    let cost_estimated = kind.any_true("cost_estimated");
     format!(
         "SELECT key, {SUMS} FROM (SELECT key, {runs} AS runs, {input_tokens} AS input_tokens, {output_tokens} AS output_tokens, \
-            CAST(sum(cost_usd) AS DOUBLE PRECISION) AS cost_usd FROM (\
-            SELECT {daily} AS key, runs, input_tokens, output_tokens, cost_usd FROM usage_daily WHERE day >= $1 AND day <= $2 \
-            UNION ALL SELECT {live}, 1, coalesce(input_tokens, 0), coalesce(output_tokens, 0), coalesce(cost_usd, 0.0) FROM leases \
-                WHERE ended_at >= $3 AND ended_at < $4 AND {IS_RUN}) AS u \
+            CAST(sum(cost_usd) AS DOUBLE PRECISION) AS cost_usd, {cost_estimated} AS cost_estimated FROM (\
+            SELECT {daily} AS key, runs, input_tokens, output_tokens, cost_usd, cost_estimated FROM usage_daily \
+                WHERE day >= $1 AND day <= $2 \
+            UNION ALL SELECT {live}, 1, coalesce(input_tokens, 0), coalesce(output_tokens, 0), coalesce(cost_usd, 0.0), cost_estimated \
+                FROM leases WHERE ended_at >= $3 AND ended_at < $4 AND {IS_RUN}) AS u \
         GROUP BY key) AS s ORDER BY {order} LIMIT {ROWS}"
     )
 }

@@ -11,7 +11,8 @@ use prometheus::{
 use super::families::{Bounded, Families, MAX_AGENTS};
 use super::scrape::Scraped;
 use bloom_core::Ms;
-use bloom_core::task::{Outcome, Reason, Usage};
+use bloom_core::task::{Outcome, Reason};
+use bloom_core::usage::Usage;
 
 /// From half a millisecond to a minute: for requests, commits and reconcile runs.
 const FAST_SECONDS: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
@@ -167,7 +168,11 @@ impl Metrics {
             backup_bytes: f.gauge("bloom_backup_last_bytes", "Size of the last scheduled backup of this process.")?,
             backup_failures: f.counter("bloom_backup_failures_total", "Scheduled backups that failed.")?,
             tokens: f.counters("bloom_tokens_total", "Tokens used by runs, as reported by the agents.", &["agent", "model", "kind"])?,
-            cost: f.sums("bloom_cost_usd_total", "US dollars spent by runs, as reported by the agents.", &["agent", "model"])?,
+            cost: f.sums(
+                "bloom_cost_usd_total",
+                "US dollars spent by runs, as reported or estimated by the agents.",
+                &["agent", "model"],
+            )?,
             cost_agents: Bounded::new(MAX_AGENTS),
             cost_models: Bounded::new(MAX_MODELS),
             scraped: Scraped::new(&f)?,
@@ -355,7 +360,7 @@ mod tests {
         metrics.newest_backup(Some(1_772_020_800_500));
         metrics.backed_up(1.5, 4096);
         metrics.backup_failed();
-        metrics.used("coder", None, &Usage { input_tokens: 3, output_tokens: 4, cost_usd: 0.5 });
+        metrics.used("coder", None, &Usage { input_tokens: 3, output_tokens: 4, cost_usd: 0.5, cost_estimated: false });
         metrics.before_render(|scraped| {
             scraped.tasks([(Status::Queued, 7)]);
             scraped.workers([(WorkerStatus::Online, 2)], 5);

@@ -10,9 +10,11 @@ use tokio_util::sync::CancellationToken;
 use super::Agent;
 use super::pause::{Pause, Paused};
 use super::probe::{self, ProbeFailure, cause_of, login_changed_at};
-use super::profile::{Profile, Runner, find_program};
+use super::profile::{Profile, Runner};
+use super::program::find_program;
 use super::task::Task;
 use super::verdict::{Stop, Verdict};
+use bloom_api::answers::PausedAccount;
 use bloom_api::values::{Int, List};
 use bloom_api::workers::NewPause;
 use bloom_client::now_ms;
@@ -26,7 +28,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const ELSEWHERE_MS: Ms = 5 * 1000;
 /// How long no task is taken after one could not be stored.
 const DISK_PAUSE_MS: Ms = 60_000;
-/// How long the verdict of a run waits until the server knows that the account is closed, so that this worker does not get the task again.
+/// How long a task that is handed back waits until the server knows that its account is closed.
 const TELL_LIMIT: Duration = Duration::from_secs(5);
 
 /// What is paused together with a profile.
@@ -80,7 +82,10 @@ impl Agent {
             bytes += closes.iter().flatten().map(String::len).sum::<usize>();
             bytes <= limits::WORKER_AGENTS_BYTES
         };
-        let pauses = self.pauses_now().into_iter().take_while(fits).take(limits::WORKER_PAUSES).map(|(paused, pause, closes)| NewPause {
+        let mut pauses = self.pauses_now();
+        // Those that other workers learn from this one come first.
+        pauses.sort_by_key(|(_, pause, _)| pause.told_by.is_some());
+        let pauses = pauses.into_iter().take_while(fits).take(limits::WORKER_PAUSES).map(|(paused, pause, closes)| NewPause {
             kind: paused.0,
             name: paused.1.as_str().into(),
             cause: pause.cause,
@@ -88,6 +93,7 @@ impl Agent {
             until: Int(pause.until),
             message: cut_chars(told(&paused, &pause)).into(),
             agents: closes.map(List::from_iter),
+            told_by: pause.told_by.map(Into::into),
         });
         List(pauses.collect())
     }
@@ -97,6 +103,24 @@ impl Agent {
         let now = now_ms();
         self.pauses.until(&self.itself(), PauseCause::Disk, now + DISK_PAUSE_MS, message, now);
         self.state_changed.notify_waiters();
+    }
+
+    /// Takes no tasks while the disk is full, and takes some again when there is room.
+    pub(super) fn check_disk(&self) {
+        match self.home.reserve().fill() {
+            Err(error) => {
+                if !self.is_disk_paused() {
+                    tracing::error!(%error, "the disk of the agent is full or can't be written; no tasks are taken until it has room");
+                }
+                self.pause_for_disk(&error.to_string());
+            }
+            Ok(()) => {
+                if self.pauses.lift(&self.itself(), now_ms()) {
+                    tracing::info!("the disk of the agent has room again");
+                    self.state_changed.notify_waiters();
+                }
+            }
+        }
     }
 
     pub(super) fn is_disk_paused(&self) -> bool {
@@ -152,8 +176,22 @@ impl Agent {
         // What is paused here may run at once: by the fallback of the profile, or on another worker.
         completion.retry_at = Some(Int::nearest(now_ms().saturating_add(ELSEWHERE_MS)));
         self.state_changed.notify_waiters();
-        let _ = tokio::time::timeout(TELL_LIMIT, self.register_again()).await;
+        self.tell_pauses().await;
         Verdict::Complete(completion)
+    }
+
+    /// Takes no tasks for the accounts that other workers found out of quota. Returns whether that changes anything.
+    pub(super) fn heed(&self, paused: &[PausedAccount]) -> bool {
+        let is_news = self.pauses.tell(paused, now_ms());
+        if is_news {
+            self.state_changed.notify_waiters();
+        }
+        is_news
+    }
+
+    /// Tells the server what is closed, before a task is handed back: else this worker could get it again.
+    pub(super) async fn tell_pauses(&self) {
+        let _ = tokio::time::timeout(TELL_LIMIT, self.register_again()).await;
     }
 
     /// Finds out by probes what made a run fail, and pauses the profile or its account. What a task brings (its model, its prompt, the files
@@ -230,6 +268,7 @@ impl Agent {
                 () = stopped.cancelled() => return,
                 () = tokio::time::sleep(LOOK_EVERY) => {}
             }
+            self.check_disk();
             for (name, profile) in self.claude_profiles() {
                 let login = login_changed_at(profile);
                 let is_new = logins.get(name) != Some(&login);
@@ -292,7 +331,11 @@ fn told((kind, name): &Paused, pause: &Pause) -> String {
     let until = jiff::Timestamp::from_millisecond(pause.until);
     let until = until.map_or_else(|_| pause.until.to_string(), |until| until.strftime("%Y-%m-%d %H:%M:%S UTC").to_string());
     let message = pause.message.trim();
-    let message = if message.is_empty() { String::new() } else { format!(" ({message})") };
+    let message = match &pause.told_by {
+        Some(worker) => format!(" (as worker {worker} found out)"),
+        None if message.is_empty() => String::new(),
+        None => format!(" ({message})"),
+    };
     let what = format!("the {kind} {name}");
     match pause.cause {
         PauseCause::Quota => format!("{what} is out of quota until {until}{message}; nothing needs to be done"),

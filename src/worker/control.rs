@@ -27,6 +27,10 @@ pub struct Plan {
     /// The time between SIGTERM and SIGKILL if the lease is not renewed.
     pub lease_grace: u64,
     pub cgroup: Option<PathBuf>,
+    /// The file whose room is for the end of the run when the disk is full.
+    pub reserve: PathBuf,
+    /// The program makes the sandbox of the run, and all in it end with the program.
+    pub makes_sandbox: bool,
 }
 
 /// One line in the pipe.

@@ -8,8 +8,10 @@
 //! accounts.json       accounts that are out of quota
 //! uninstalled         exists if the agent was uninstalled and must not start
 //! renewed             when the leases were renewed last
+//! reserve             room for the ends of runs when the disk is full
 //! contexts/NAME/      working directory of the runs of a context, kept after them
 //! sessions/NAME.json  the CLI's session of that context
+//! sessions/NAME.sandbox/  what the CLI keeps of sessions in a sandbox
 //! runs/LEASE/         one run, until its end is acknowledged
 //! set-aside/TIME-LEASE/  a run whose files could not be used; the newest ones are kept
 //! projects/           repositories that servers asked this agent to clone
@@ -27,6 +29,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::boot_clock::{Stamp, boot};
+use super::reserve::Reserve;
 use bloom_client::now_ms;
 
 /// The maximum number of kept runs whose files could not be used.
@@ -167,8 +170,17 @@ impl Home {
         self.root.join("uninstalled")
     }
 
+    pub fn contexts_dir(&self) -> PathBuf {
+        self.root.join("contexts")
+    }
+
     pub fn context_dir(&self, context_id: &str) -> PathBuf {
-        self.root.join("contexts").join(file_name(context_id))
+        self.contexts_dir().join(file_name(context_id))
+    }
+
+    /// Where the CLI keeps the sessions of a context whose runs are in a sandbox.
+    pub fn sandboxed_sessions(&self, context_id: &str) -> PathBuf {
+        self.session_path(context_id).with_extension("sandbox")
     }
 
     pub fn session(&self, context_id: &str) -> Option<SessionRecord> {
@@ -183,6 +195,10 @@ impl Home {
 
     fn session_path(&self, context_id: &str) -> PathBuf {
         self.root.join("sessions").join(file_name(context_id)).with_added_extension("json")
+    }
+
+    pub fn reserve(&self) -> Reserve {
+        Reserve::in_dir(&self.root)
     }
 
     pub fn accounts_path(&self) -> PathBuf {

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use super::claude_settings::SettingSource;
 use super::profile::{Profile, Runner};
 use super::task::Task;
 
@@ -63,6 +64,7 @@ fn claude(profile: &Profile, profiles_dir: &Path, task: &Task, conversation: &Co
 /// The options of the Claude CLI that the profile says, for a task with this model and budget.
 pub fn claude_options(profile: &Profile, profiles_dir: &Path, model: Option<&str>, budget: Option<f64>) -> Vec<OsString> {
     let list = |tools: &[String]| (!tools.is_empty()).then(|| tools.join(","));
+    let sources = profile.setting_sources.iter().map(|source| source.word()).collect::<Vec<_>>().join(",");
     let options = [
         ("--model", model.or(profile.model.as_deref()).map(OsString::from)),
         ("--fallback-model", profile.fallback_model.as_ref().map(Into::into)),
@@ -70,11 +72,14 @@ pub fn claude_options(profile: &Profile, profiles_dir: &Path, model: Option<&str
         ("--permission-mode", profile.permission_mode.as_ref().map(Into::into)),
         ("--allowed-tools", list(&profile.allowed_tools).map(Into::into)),
         ("--disallowed-tools", list(&profile.disallowed_tools).map(Into::into)),
+        ("--setting-sources", Some(sources.into())),
         ("--mcp-config", profile.mcp_config.as_ref().map(|path| profiles_dir.join(path).into())),
         ("--append-system-prompt", profile.append_system_prompt.as_ref().map(Into::into)),
     ];
     let options = options.into_iter().filter_map(|(name, value)| Some(option(name, value?)));
-    let strict = profile.mcp_config.is_some().then(|| "--strict-mcp-config".into());
+    // The servers of the context's directory are settings of the project.
+    let is_strict = profile.mcp_config.is_some() || !profile.setting_sources.contains(&SettingSource::Project);
+    let strict = is_strict.then(|| "--strict-mcp-config".into());
     options.chain(strict).chain(profile.args.iter().map(Into::into)).collect()
 }
 
@@ -113,7 +118,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::profile::Profiles;
+    use crate::profiles::Profiles;
 
     fn made(profile: &str, task: serde_json::Value) -> Invocation {
         let dir = tempfile::tempdir().unwrap();
@@ -150,6 +155,7 @@ mod tests {
                 "--max-budget-usd=0.5",
                 "--permission-mode=acceptEdits",
                 "--allowed-tools=Read,Bash(git *)",
+                "--setting-sources=user",
                 "--mcp-config=/p/mcp.json",
                 "--strict-mcp-config",
                 "--effort",

@@ -1,5 +1,6 @@
 //! The leases of this agent: claims, heartbeats, and the run of each lease.
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,7 +23,7 @@ use super::traced_run::TracedRun;
 use super::verdict::{self, Stop, Verdict};
 use super::{Agent, HeldLease, remains, run};
 use bloom_api::answers::{Claimed, ClaimedLease, Directives, RenewedLeases};
-use bloom_api::requests::{Claim, WorkerHeartbeat};
+use bloom_api::requests::{Accounts, Claim, WorkerHeartbeat};
 use bloom_api::values::{Id, Int, List};
 use bloom_client::{self as client, CALL_LIMIT, now_ms};
 use bloom_core::task::Reason;
@@ -41,6 +42,15 @@ const EVENTS_FIRST: Duration = Duration::from_secs(3);
 /// How long before its expiry a lease that could not be renewed counts as lost, so that its run has ended when it expires.
 fn safety(ttl: Duration) -> Duration {
     (TERM_GRACE + Duration::from_secs(1)).min(ttl / 5)
+}
+
+/// Whether the run of this lease may begin. Of those that wait for one another, the one with the oldest lease is next.
+fn is_next(runs: &BTreeMap<Uuid, HeldLease>, lease: Uuid) -> bool {
+    let Some(own) = runs.get(&lease).filter(|own| own.is_renewed) else { return false };
+    runs.iter().filter(|(id, other)| **id != lease && !other.is_over).all(|(id, other)| {
+        let is_before = other.has_begun || *id < lease;
+        other.task != own.task && (own.context.is_none() || other.context != own.context || !is_before)
+    })
 }
 
 impl Agent {
@@ -70,6 +80,10 @@ impl Agent {
                 Ok(claimed) => {
                     backoff = Backoff::default();
                     let came_empty = claimed.leases.is_empty();
+                    // Before the tasks, because those whose account is paused are handed back.
+                    if self.heed(&claimed.directives.paused_accounts) {
+                        self.tell_pauses().await;
+                    }
                     for given in claimed.leases {
                         self.take(given);
                     }
@@ -96,7 +110,12 @@ impl Agent {
     /// The body of a claim, with the leases that the agent has already.
     pub(super) fn claim(&self, wait_sec: i64) -> Claim {
         let max = Int(self.settings.max_concurrency.into());
-        Claim { max, wait_sec: Int(wait_sec), held: Some(self.lock().keys().copied().collect()), instance: Some(Id(self.instance)) }
+        let held = Some(self.lock().keys().copied().collect());
+        Claim { max, wait_sec: Int(wait_sec), held, instance: Some(Id(self.instance)), accounts: self.shared_accounts() }
+    }
+
+    fn shared_accounts(&self) -> Accounts {
+        self.settings.profiles.shared_accounts().into_iter().collect()
     }
 
     /// Whether the agent claims tasks now.
@@ -130,7 +149,7 @@ impl Agent {
     pub(super) fn report(self: &Arc<Self>, task: Uuid, lease: Uuid, verdict: Verdict) {
         // The lease stays in `runs` until the server has the verdict, so that no claim returns it again.
         let ttl = HEARTBEAT_EVERY * 3;
-        let held = HeldLease { is_over: true, ..HeldLease::new(task, ttl, now().saturating_add(millis(ttl)), None) };
+        let held = HeldLease::over(task, ttl, now().saturating_add(millis(ttl)));
         match self.lock().entry(lease) {
             Entry::Vacant(entry) => entry.insert(held),
             Entry::Occupied(_) => return,
@@ -148,7 +167,7 @@ impl Agent {
         let unwanted = self.draining.load(Ordering::Relaxed) || self.is_closed_for(&task.agent_slug);
         let ttl = lease.ttl();
         // The age of the lease is unknown, so it is renewed before its process starts.
-        let held = HeldLease::new(task.id, ttl, now().saturating_add(millis(ttl)), unwanted.then_some(Stop::HandBack));
+        let held = HeldLease::new(&task, ttl, now().saturating_add(millis(ttl)), unwanted.then_some(Stop::HandBack));
         let stop = held.stop.subscribe();
         if let Entry::Vacant(entry) = self.lock().entry(lease.id) {
             entry.insert(held);
@@ -169,19 +188,20 @@ impl Agent {
         true
     }
 
-    /// Waits until the server has renewed the lease and no other run of the task is left here. Returns false if the run was stopped
-    /// meanwhile.
-    pub(super) async fn is_ours(&self, lease: Uuid, task: Uuid, stop: &mut watch::Receiver<Option<Stop>>) -> bool {
+    /// Waits until the server has renewed the lease, and no other run of the task or of its context is left here: a dispatch call pushes a
+    /// task also while another one of its context runs. Returns false if the run was stopped meanwhile.
+    pub(super) async fn is_ours(&self, lease: Uuid, stop: &mut watch::Receiver<Option<Stop>>) -> bool {
         loop {
             let changed = self.changed.notified();
             if stop.borrow_and_update().is_some() {
                 return false;
             }
             {
-                let runs = self.lock();
-                let is_renewed = runs.get(&lease).is_some_and(|held| held.is_renewed);
-                let is_alone = runs.iter().all(|(id, held)| *id == lease || held.task != task || held.is_over);
-                if is_renewed && is_alone {
+                let mut runs = self.lock();
+                if is_next(&runs, lease)
+                    && let Some(held) = runs.get_mut(&lease)
+                {
+                    held.has_begun = true;
                     return true;
                 }
             }
@@ -223,7 +243,7 @@ impl Agent {
         let (task, lease) = (record.task.id, record.lease.id);
         let over = CancellationToken::new();
         let mut sender = None;
-        let log = EventLog::open(&dir, task).and_then(|log| log.reader().map(|reader| (log, reader)));
+        let log = EventLog::open(&dir, task, self.home.reserve()).and_then(|log| log.reader().map(|reader| (log, reader)));
         let kept = dir.verdict();
         let is_kept = kept.is_some();
         let verdict = match (kept, log) {
@@ -232,7 +252,10 @@ impl Agent {
                 sender = Some(tokio::spawn(async move { report::send_events(&agent, task, lease, reader, is_over).await }));
                 match kept {
                     Some(verdict) => verdict,
-                    None => run::Run { agent: &self, dir: &dir, log: &mut log, stop }.run_to_end(record).await,
+                    None => {
+                        let verdict = run::Run { agent: &self, dir: &dir, log: &mut log, stop }.run_to_end(record).await;
+                        verdict.after_event(log.last_seq())
+                    }
                 }
             }
             (Some(verdict), Err(_)) => verdict,
@@ -241,7 +264,7 @@ impl Agent {
                 verdict::not_started(lease, Reason::SpawnFailed, &format!("the run's files can't be used: {error}"), true)
             }
         };
-        if !is_kept && let Err(error) = dir.keep_verdict(&verdict) {
+        if !is_kept && let Err(error) = self.home.reserve().helps(|| dir.keep_verdict(&verdict)) {
             tracing::error!(%task, %error, "the end of a run could not be stored on disk; it is only sent");
         }
         over.cancel();
@@ -302,12 +325,13 @@ impl Agent {
             // A claim is a sign of life, too, so without leases an agent that claims sends no heartbeats.
             if !leases.0.is_empty() || !self.claims() {
                 let sent = Stamp::now();
-                let sign = WorkerHeartbeat { leases, instance: Some(Id(self.instance)) };
+                let sign = WorkerHeartbeat { leases, instance: Some(Id(self.instance)), accounts: self.shared_accounts() };
                 let called = self.client.send(Method::POST, &path, Some(&sign), limit);
                 tokio::select! {
                     answer = called => match answer.and_then(|answer| answer.json::<RenewedLeases>()) {
                         Ok(renewed) => {
                             self.renew(&renewed, &sent);
+                            self.heed(&renewed.directives.paused_accounts);
                             self.follow(&renewed.directives);
                         }
                         // The leases are not lost because a call failed: they are valid until they expire.

@@ -7,6 +7,7 @@ mod accounts;
 mod availability;
 mod boot_clock;
 mod cgroup;
+mod claude_settings;
 mod command;
 mod connections;
 mod control;
@@ -20,23 +21,33 @@ mod leases;
 mod machine;
 mod option_check;
 mod pause;
+mod prices;
 mod probe;
 mod process;
 pub mod profile;
+pub mod profiles;
+pub mod program;
 mod prompt;
 mod push_response;
 mod push_server;
 mod remains;
 mod report;
 mod repositories;
+mod reserve;
 mod restart;
 mod run;
 mod run_dir;
+mod run_limits;
+mod sandbox;
+mod sandbox_check;
+mod sandboxed;
 mod spool;
+mod stderr;
 mod stream;
 mod supervisor;
 mod task;
 mod tls_files;
+mod token_count;
 mod traced_run;
 mod verdict;
 mod watched;
@@ -57,11 +68,13 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use bloom_client::{Client, Tls};
+use bloom_core::task::Session;
 use bloom_telemetry::Traces;
 use home::Home;
 pub use home::hostname;
 use pause::Pauses;
-use profile::Profiles;
+use profiles::Profiles;
+use task::Task;
 use verdict::Stop;
 
 /// The time limit of the last calls at a stop, because the server may be unreachable.
@@ -84,6 +97,8 @@ pub struct Settings {
     /// The Kubernetes namespaces whose tasks it serves; `None` for all tasks.
     pub namespaces: Option<Vec<String>>,
     pub work_dir: PathBuf,
+    /// Files with keys of the agent, which runs in a sandbox must not see.
+    pub key_files: Vec<PathBuf>,
     pub profiles: Profiles,
     /// How long runs may go on after a stop or a drain.
     pub grace: Duration,
@@ -148,6 +163,8 @@ pub(crate) struct Agent {
 /// A lease that this agent has.
 struct HeldLease {
     task: Uuid,
+    /// Where its run works and converses, if tasks of one context follow one another.
+    context: Option<String>,
     ttl: Duration,
     /// No other worker can have the task before this time: the TTL counts from when the last renewal was sent. On the
     /// [`boot_clock`].
@@ -155,13 +172,22 @@ struct HeldLease {
     stop: watch::Sender<Option<Stop>>,
     /// The server has renewed it for this process.
     is_renewed: bool,
+    /// Its process may be started, or was.
+    has_begun: bool,
     /// The run has ended, and only its verdict is still to be delivered.
     is_over: bool,
 }
 
 impl HeldLease {
-    fn new(task: Uuid, ttl: Duration, valid_until: u64, stop: Option<Stop>) -> Self {
-        Self { task, ttl, valid_until, stop: watch::Sender::new(stop), is_renewed: false, is_over: false }
+    fn new(task: &Task, ttl: Duration, valid_until: u64, stop: Option<Stop>) -> Self {
+        let context = (task.session == Session::Context).then(|| task.context_id.clone());
+        Self { context, stop: watch::Sender::new(stop), is_over: false, ..Self::over(task.id, ttl, valid_until) }
+    }
+
+    /// Only a verdict is delivered for it.
+    fn over(task: Uuid, ttl: Duration, valid_until: u64) -> Self {
+        let stop = watch::Sender::new(None);
+        Self { task, context: None, ttl, valid_until, stop, is_renewed: false, has_begun: false, is_over: true }
     }
 
     /// Stops the run. If it is stopped more than once, the first reason counts.
@@ -215,6 +241,8 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
     }
     option_check::check(&settings.profiles).await?;
     let home = Home::open(&settings.work_dir)?;
+    let hidden: Vec<PathBuf> = settings.key_files.iter().cloned().chain([home.root().to_owned()]).collect();
+    sandbox_check::check(&settings.profiles, &hidden, &home.contexts_dir()).await?;
     if let Some(mark) = home.uninstalled() {
         tracing::warn!(mark = %mark.display(), "this agent was uninstalled; remove the marker file to run it again");
         return Ok(Ended::Stopped);
@@ -265,6 +293,7 @@ impl Agent {
             }
             self.home.registered();
         }
+        self.check_disk();
         self.continue_runs().await;
         // Started before the registration: leases of an earlier process may expire while the server can't be reached.
         let heartbeats = tokio::spawn(self.clone().send_heartbeats(stopped.clone()));

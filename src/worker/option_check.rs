@@ -7,7 +7,9 @@ use tokio::process::Command;
 
 use super::command;
 use super::invocation::claude_options;
-use super::profile::{Profiles, Runner, find_program};
+use super::profile::Runner;
+use super::profiles::Profiles;
+use super::program::find_program;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -28,7 +30,7 @@ pub async fn check(profiles: &Profiles) -> Result<(), String> {
         if let Err(why) = command::output(call, LIMIT).await {
             // Some errors are printed below the program's own code.
             let line = why.lines().find(|line| line.starts_with("error: ")).unwrap_or(&why);
-            return Err(format!("profile {slug}: the Claude CLI does not accept its options: {line}"));
+            return Err(format!("profile {slug}: the Claude CLI does not accept its options: {line}; correct them, or update the CLI"));
         }
     }
     Ok(())

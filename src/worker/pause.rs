@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::home::{read_json, write_json_durably};
 use super::stream::cut;
+use bloom_api::answers::PausedAccount;
 use bloom_core::Ms;
 use bloom_core::pause::{PauseCause, PauseKind};
 
@@ -36,6 +37,9 @@ pub struct Pause {
     hurried_at: Option<Ms>,
     /// What the last failure said.
     pub message: String,
+    /// The worker that found it out, if the server told of it.
+    #[serde(default)]
+    pub told_by: Option<String>,
 }
 
 impl Pause {
@@ -52,6 +56,8 @@ pub struct Pauses {
     /// Where pauses for a quota are stored, by account. The others are not: a restarted agent tries again.
     path: PathBuf,
     all: Mutex<BTreeMap<Paused, Pause>>,
+    /// What other workers found, as the server told last. They end when the server no longer tells of them, so they are not stored.
+    told: Mutex<BTreeMap<Paused, Pause>>,
 }
 
 impl Pauses {
@@ -59,11 +65,11 @@ impl Pauses {
         let stored: BTreeMap<String, Pause> = read_json(&path).unwrap_or_default();
         // The clock may have been wrong when they were stored.
         let is_possible = |pause: &Pause| {
-            pause.cause == PauseCause::Quota && (now - MAX_QUOTA_MS..=now).contains(&pause.since) && pause.until <= now + MAX_QUOTA_MS
+            pause.cause == PauseCause::Quota && (now - MAX_QUOTA_MS..=now).contains(&pause.since) && is_possible_end(pause.until, now)
         };
         let stored = stored.into_iter().filter(|(_, pause)| is_possible(pause));
         let all = stored.map(|(account, pause)| ((PauseKind::Account, account), pause)).collect();
-        Self { path, all: Mutex::new(all) }
+        Self { path, all: Mutex::new(all), told: Mutex::default() }
     }
 
     /// Pauses until this time. A shorter pause does not shorten a longer one.
@@ -76,7 +82,7 @@ impl Pauses {
         }
         let since = known.map_or(now, |known| known.since);
         let message = cut(message, MAX_MESSAGE).to_owned();
-        all.insert(paused.clone(), Pause { cause, since, until, is_probed: false, before: 0, hurried_at: None, message });
+        all.insert(paused.clone(), Pause { cause, since, until, is_probed: false, before: 0, hurried_at: None, message, told_by: None });
         self.store(&all, now);
     }
 
@@ -100,9 +106,28 @@ impl Pauses {
         };
         let since = known.map_or(now, |known| known.since);
         let hurried_at = known.and_then(|known| known.hurried_at);
-        let pause = Pause { cause, since, until, is_probed, before, hurried_at, message: cut(message, MAX_MESSAGE).to_owned() };
+        let pause =
+            Pause { cause, since, until, is_probed, before, hurried_at, message: cut(message, MAX_MESSAGE).to_owned(), told_by: None };
         all.insert(paused.clone(), pause.clone());
         pause
+    }
+
+    /// Takes in which accounts the server says are out of quota, instead of what it said before. Returns whether that is another answer.
+    pub fn tell(&self, accounts: &[PausedAccount], now: Ms) -> bool {
+        let mut told = self.told.lock();
+        // The clock of another worker may be wrong.
+        let on = accounts.iter().filter(|account| account.until > now && is_possible_end(account.until, now));
+        let new: BTreeMap<Paused, Pause> = on
+            .map(|PausedAccount { account, until, worker }| {
+                let paused = (PauseKind::Account, account.clone());
+                let since = told.get(&paused).map_or(now, |known| known.since);
+                let (cause, message, told_by) = (PauseCause::Quota, String::new(), Some(worker.clone()));
+                (paused, Pause { cause, since, until: *until, is_probed: false, before: 0, hurried_at: None, message, told_by })
+            })
+            .collect();
+        let is_other = *told != new;
+        *told = new;
+        is_other
     }
 
     /// Ends the pause, if there is one, and says so.
@@ -129,12 +154,16 @@ impl Pauses {
     }
 
     pub fn is_paused(&self, paused: &Paused, now: Ms) -> bool {
-        self.all.lock().get(paused).is_some_and(|pause| pause.is_on(now))
+        let is_on = |pauses: &Mutex<BTreeMap<Paused, Pause>>| pauses.lock().get(paused).is_some_and(|pause| pause.is_on(now));
+        is_on(&self.all) || is_on(&self.told)
     }
 
-    /// The pauses that are on.
+    /// The pauses that are on. What the agent found out itself comes before what it was told.
     pub fn on(&self, now: Ms) -> BTreeMap<Paused, Pause> {
-        self.all.lock().iter().filter(|(_, pause)| pause.is_on(now)).map(|(paused, pause)| (paused.clone(), pause.clone())).collect()
+        let mut on = self.told.lock().clone();
+        on.extend(self.all.lock().iter().filter(|(_, pause)| pause.is_on(now)).map(|(paused, pause)| (paused.clone(), pause.clone())));
+        on.retain(|_, pause| pause.is_on(now));
+        on
     }
 
     /// Those for which a probe is due.
@@ -144,8 +173,14 @@ impl Pauses {
 
     /// The next time at which a pause ends or a probe is due.
     pub fn next(&self, now: Ms) -> Option<Ms> {
-        self.all.lock().values().map(|pause| pause.until).filter(|until| *until > now).min()
+        let next =
+            |pauses: &Mutex<BTreeMap<Paused, Pause>>| pauses.lock().values().map(|pause| pause.until).filter(|until| *until > now).min();
+        [next(&self.all), next(&self.told)].into_iter().flatten().min()
     }
+}
+
+fn is_possible_end(until: Ms, now: Ms) -> bool {
+    until <= now + MAX_QUOTA_MS
 }
 
 fn length(before: u32) -> Ms {
@@ -182,6 +217,24 @@ mod tests {
         assert!(!accounts().is_paused(&account("far"), 9_000));
         later.failed(&default, PauseCause::Credentials, true, "401", 9_000);
         assert!(!accounts().is_paused(&default, 9_000), "a restarted agent tries the account again");
+    }
+
+    #[test]
+    fn what_the_server_tells_holds_until_it_tells_otherwise() {
+        let dir = tempfile::tempdir().unwrap();
+        let accounts = || Pauses::load(dir.path().join("accounts.json"), 0);
+        let (known, team) = (accounts(), account("team"));
+        let of = |until| [PausedAccount { account: "team".into(), until, worker: "a".into() }];
+        assert!(known.tell(&of(5_000), 1_000) && !known.tell(&of(5_000), 2_000));
+        let on = known.on(2_000);
+        assert_eq!((on[&team].since, on[&team].told_by.as_deref(), known.next(2_000)), (1_000, Some("a"), Some(5_000)));
+        assert!(known.is_paused(&team, 4_999) && !known.is_paused(&team, 5_000));
+        known.until(&team, PauseCause::Quota, 4_000, "", 2_000);
+        assert_eq!(known.on(2_000)[&team].told_by, None, "its own comes first");
+        assert!(known.lift(&team, 2_000) && known.is_paused(&team, 2_000), "a success does not end what others found");
+        assert!(!accounts().is_paused(&team, 2_000), "it is not stored");
+        assert!(known.tell(&[], 2_000) && !known.is_paused(&team, 2_000));
+        assert!(!known.tell(&of(3_000 + MAX_QUOTA_MS), 2_000), "the clock of the other one is wrong");
     }
 
     #[test]

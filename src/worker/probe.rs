@@ -1,14 +1,16 @@
 //! Tries whether a profile, or an account, works, without a task: a run of the Claude CLI that says one word.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use tokio::process::Command;
 
+use super::claude_settings::config_dir;
 use super::command;
 use super::invocation::claude_options;
-use super::profile::{Profile, find_program};
+use super::profile::Profile;
+use super::program::find_program;
 use super::stream::Reading;
 use super::verdict::error_of;
 use bloom_core::pause::PauseCause;
@@ -19,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(90);
 const ARGS: [&str; 6] =
     ["-p", "Answer with the word ok.", "--output-format=stream-json", "--verbose", "--max-turns=1", "--no-session-persistence"];
 /// Those of a run without the options of the profile.
-const BARE: [&str; 3] = ["--tools=", "--strict-mcp-config", "--system-prompt=Answer with one word."];
+const BARE: [&str; 4] = ["--tools=", "--setting-sources=user", "--strict-mcp-config", "--system-prompt=Answer with one word."];
 
 /// Why a probe did not succeed, if it says something about the profile or its account, and what it printed.
 pub type ProbeFailure = (Option<PauseCause>, String);
@@ -41,7 +43,7 @@ async fn run(profile: &Profile, options: Vec<OsString>, profiles_dir: &Path, dir
     // Behind the prompt, because a profile may end all options by `--`.
     call.args(ARGS).args(options).current_dir(dir).envs(&profile.env).env("DISABLE_AUTOUPDATER", "1");
     let ended = command::ended(call, LIMIT).await.map_err(|why| (None, why))?;
-    let mut reading = Reading::new(false);
+    let mut reading = Reading::default();
     String::from_utf8_lossy(&ended.stdout).lines().for_each(|line| reading.line(line, &mut Vec::new()));
     match error_of(&reading) {
         // It reached the model, which did not say the word.
@@ -66,7 +68,5 @@ pub fn cause_of(reason: Reason) -> Option<PauseCause> {
 
 /// When the file was changed in which the CLI keeps the credentials of this profile. A login writes it.
 pub fn login_changed_at(profile: &Profile) -> Option<SystemTime> {
-    let variable = |name: &str| profile.env.get(name).map(PathBuf::from).or_else(|| std::env::var_os(name).map(PathBuf::from));
-    let dir = variable("CLAUDE_CONFIG_DIR").or_else(|| Some(variable("HOME")?.join(".claude")))?;
-    dir.join(".credentials.json").metadata().and_then(|file| file.modified()).ok()
+    config_dir(&profile.env)?.join(".credentials.json").metadata().and_then(|file| file.modified()).ok()
 }

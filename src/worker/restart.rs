@@ -64,7 +64,8 @@ impl Agent {
 
     /// Watches the process of the run again, or starts it.
     fn continue_run(self: &Arc<Self>, dir: RunDir, record: Record, valid_until: u64) {
-        let held = HeldLease::new(record.task.id, record.lease.ttl(), valid_until, None);
+        let has_begun = record.process.is_some();
+        let held = HeldLease { has_begun, ..HeldLease::new(&record.task, record.lease.ttl(), valid_until, None) };
         let stop = held.stop.subscribe();
         self.lock().insert(record.lease.id, held);
         tokio::spawn(self.clone().see_through(dir, record, stop));

@@ -16,13 +16,18 @@ use super::control::Plan;
 use super::home::{SessionRecord, private_dir};
 use super::invocation::{Conversation, Invocation};
 use super::process::{HOME_VARIABLE, LEASE_VARIABLE, TERM_GRACE};
-use super::profile::{Profile, Runner, find_program};
+use super::profile::{Profile, Runner};
+use super::program::find_program;
 use super::run_dir::{Record, RunDir};
-use super::spool::{EventLog, Tail};
-use super::stream::Reading;
+use super::run_limits::Limits;
+use super::sandboxed::sandboxed;
+use super::spool::{EventLog, Position, Tail};
+use super::stderr::Stderr;
+use super::stream::{Found, Reading};
 use super::verdict::{End, Stop, Verdict, decide, not_started};
 use super::watched::{self, Started, Watched};
 use super::{Agent, cgroup, prompt, remains, traced_run};
+use bloom_api::values::Usd;
 use bloom_client::now_ms;
 use bloom_core::Ms;
 use bloom_core::event::EventKind;
@@ -32,11 +37,7 @@ use bloom_core::task::{Reason, Session};
 const TICK: Duration = Duration::from_millis(50);
 /// The interval at which streamed text is stored as events.
 const STORE_EVERY: Duration = Duration::from_millis(200);
-/// How long a process may go on after its result: some never end.
-const AFTER_RESULT: Duration = Duration::from_secs(10);
 const STDERR_TAIL: u64 = 2_000;
-/// How much later than its supervisor the agent ends a run that takes too long.
-const TIMEOUT_SLACK: Duration = Duration::from_secs(20);
 /// Prefixes of the environment variables that runs do not inherit, because they contain keys and settings of this program, or the trace
 /// of another.
 const OWN_SECRETS: [&str; 9] = [
@@ -74,7 +75,11 @@ impl Run<'_> {
         };
         let resumable = profile.runner == Runner::Claude && task.session == Session::Context;
         let program = profile.program().display().to_string();
-        let known = self.agent.home.session(&task.context_id).filter(|known| resumable && known.program == program);
+        let kept = self.agent.home.session(&task.context_id).filter(|_| resumable);
+        let (known, mut lost) = match kept {
+            Some(kept) if kept.program != program => (None, Some(kept)),
+            kept => (kept, None),
+        };
         let mut adopted = record.process;
         let mut conversation = match &known {
             Some(known) => Conversation::Resumed(known.session_id.clone()),
@@ -85,9 +90,13 @@ impl Run<'_> {
             let watched = match adopted.take() {
                 Some(running) => Watched::adopted(self.dir, running),
                 None => {
-                    if !self.agent.is_ours(lease, task.id, &mut self.stop).await {
+                    if !self.agent.is_ours(lease, &mut self.stop).await {
                         let end = End { stop: *self.stop.borrow(), ..End::default() };
                         return decide(&task, lease, &Reading::default(), &end, now_ms());
+                    }
+                    if let Some(lost) = lost.take() {
+                        let why = format!("the session belongs to {}; the run starts a new one", lost.program);
+                        self.record_phase("session_lost", json!({"session_id": lost.session_id, "text": why}));
                     }
                     if resumable {
                         self.keep_session(&record, &program, &conversation, Some(task.id));
@@ -146,6 +155,14 @@ impl Run<'_> {
         was_open: bool,
     ) -> Result<Watched, Box<Verdict>> {
         let lease = record.lease.id;
+        // The budget of the task, as far as earlier attempts have left it.
+        if let Some(left) = record.lease.budget_left {
+            if left <= 0.0 {
+                let why = "earlier attempts have left nothing of the task's budget";
+                return Err(Box::new(not_started(lease, Reason::BudgetExceeded, why, false)));
+            }
+            record.task.policy.budget = Usd(left);
+        }
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             Box::new(not_started(lease, Reason::SpawnFailed, &format!("{what}: {error}"), true))
         };
@@ -164,7 +181,13 @@ impl Run<'_> {
         let program = find_program(&profile.program(), profiles_dir)
             .ok_or_else(|| failed(&profile.program().display().to_string(), &"the program does not exist or is not executable"))?;
         fs::write(self.dir.prompt(), text).map_err(|error| failed("the prompt can't be written", &error))?;
-        let invocation = Invocation::new(profile, program, profiles_dir, &record.task, conversation, &context_dir, &self.dir.prompt());
+        let prompt = self.dir.prompt();
+        let plain = Invocation::new(profile, program, profiles_dir, &record.task, conversation, &context_dir, &prompt);
+        let invocation = match &profile.sandbox {
+            None => Ok(plain),
+            Some(sandbox) => sandboxed(plain, sandbox, profile, profiles_dir, &self.agent.home, &record.task.context_id, prompt),
+        };
+        let invocation = invocation.map_err(|error| failed("the sandbox can't be prepared", &error))?;
         record.starts = record.starts.saturating_add(1);
         record.process = None;
         let kept = self.dir.keep(record);
@@ -198,6 +221,8 @@ impl Run<'_> {
             lease_ttl: millis(record.lease.ttl()),
             lease_grace: millis(lease_grace(record)),
             cgroup: self.agent.cgroups.as_ref().map(|parent| parent.leaf(&lease.to_string())),
+            reserve: self.agent.home.reserve().path().to_owned(),
+            makes_sandbox: profile.sandbox.is_some(),
         };
         if let Some(leaf) = &plan.cgroup {
             self.dir.keep_cgroup(leaf)?;
@@ -219,7 +244,7 @@ impl Run<'_> {
 
     /// Reads the output until no process of the run is left.
     async fn watch(&mut self, record: &Record, profile: &Profile, mut watched: Watched) -> (Reading, End) {
-        let mut reading = Reading::new(profile.is_plain());
+        let mut reading = Reading::new(profile.is_plain(), profile.prices.clone());
         let lease = record.lease.id.to_string();
         let start = record.starts;
         let mut tail = match Tail::open(&self.dir.stdout(start)) {
@@ -229,6 +254,7 @@ impl Run<'_> {
                 return (reading, End { stderr: format!("the run's output can't be read: {error}"), ..End::default() });
             }
         };
+        let mut errors = Stderr::open(&self.dir.stderr(start));
         let mut limits = Limits::new(record, watched.running.started_at);
         let mut stored_at = Instant::now();
         let mut found = Vec::new();
@@ -252,6 +278,7 @@ impl Run<'_> {
                 tracing::warn!(task = %record.task.id, lease, %error, "the output of a run can't be read");
                 false
             });
+            let grew = errors.read(&mut found, |offset| log.is_stderr_stored(start, offset)) || grew;
             if has_ended && !grew {
                 break;
             }
@@ -260,7 +287,7 @@ impl Run<'_> {
                 reading.take_pieces(&mut found);
                 stored_at = Instant::now();
             }
-            self.keep_events(&mut found, start, tail.offset);
+            self.keep_events(&mut found, Position { start, offset: tail.offset, stderr: errors.offset() });
             if grew {
                 // There may be more output than one read returns.
                 tokio::task::yield_now().await;
@@ -293,7 +320,8 @@ impl Run<'_> {
             reading.cut();
         }
         reading.take_pieces(&mut found);
-        self.keep_events(&mut found, start, tail.offset + 1);
+        errors.rest(&mut found);
+        self.keep_events(&mut found, Position { start, offset: tail.offset + 1, stderr: errors.offset() + 1 });
         let duration_ms = now_ms().saturating_sub(watched.running.started_at);
         let stderr = self.dir.stderr_tail(start, STDERR_TAIL);
         let left = self.dir.left_end(start);
@@ -307,6 +335,7 @@ impl Run<'_> {
         }
         if let Some(why) = &left.unstored {
             tracing::error!(task = %record.task.id, lease, why, "what the run printed could not be stored as a whole");
+            self.agent.pause_for_disk(why);
             stop = stop.or(Some(Stop::Unstored));
         }
         self.record_phase("ended", json!({"exit": left.exit, "duration_ms": duration_ms}));
@@ -331,9 +360,9 @@ impl Run<'_> {
         }
     }
 
-    fn keep_events(&mut self, found: &mut Vec<super::stream::Found>, start: u32, offset: u64) {
+    fn keep_events(&mut self, found: &mut Vec<Found>, position: Position) {
         if !found.is_empty()
-            && let Err(error) = self.log.add(std::mem::take(found), start, offset, now_ms())
+            && let Err(error) = self.log.add(std::mem::take(found), position, now_ms())
         {
             tracing::warn!(task = %self.log.task, %error, "events could not be stored and are lost");
         }
@@ -360,27 +389,4 @@ pub(super) fn scrub(command: &mut Command) {
 /// The time between SIGTERM and SIGKILL when a lease is lost: little is left before another worker gets the task.
 fn lease_grace(record: &Record) -> Duration {
     TERM_GRACE.min(record.lease.ttl() / 10)
-}
-
-/// The limits at which the agent stops a run. The supervisor has more; the time limit is here, too, because a run can stop its supervisor.
-struct Limits {
-    end: Instant,
-    result_at: Option<Instant>,
-}
-
-impl Limits {
-    fn new(record: &Record, started_at: Ms) -> Self {
-        let ran = Duration::from_millis(u64::try_from(now_ms().saturating_sub(started_at)).unwrap_or(0));
-        let left = Duration::from_secs(record.task.policy.timeout_sec.0.unsigned_abs()).saturating_sub(ran);
-        Self { end: Instant::now() + left + TIMEOUT_SLACK, result_at: None }
-    }
-
-    fn exceeded(&mut self, has_result: bool) -> Option<Stop> {
-        let now = Instant::now();
-        if has_result {
-            let since = *self.result_at.get_or_insert(now);
-            return (now - since >= AFTER_RESULT).then_some(Stop::Stalled);
-        }
-        (now >= self.end).then_some(Stop::Timeout)
-    }
 }

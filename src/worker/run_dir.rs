@@ -174,12 +174,7 @@ impl RunDir {
     }
 
     pub fn keep_end(&self, start: u32, end: &RunEnd) -> io::Result<()> {
-        let path = self.path.join(format!("end.{start}"));
-        write_json_durably(&path, end).or_else(|_| {
-            // The disk may be full, perhaps of what the run has printed. The prompt, which is not needed any more, leaves room for the end.
-            fs::remove_file(self.prompt())?;
-            write_json_durably(&path, end)
-        })
+        write_json_durably(&self.path.join(format!("end.{start}")), end)
     }
 
     /// How the process ended; all unknown if its supervisor did not live to see it.

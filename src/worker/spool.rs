@@ -1,5 +1,6 @@
 //! What a run has printed, and the events that this becomes, in files of the run's directory.
 
+use std::cmp::Ordering;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::reserve::Reserve;
 use super::run_dir::RunDir;
 use super::stream::{Found, MAX_TEXT, cut};
 use bloom_api::json::{Json, is_readable};
@@ -23,12 +25,34 @@ const LAST_LINES: u64 = 1 << 20;
 const MAX_BATCH: usize = 400;
 const MAX_BATCH_BYTES: u64 = 256 * 1024;
 
+/// How far what a process printed was turned into events.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Position {
+    /// The number of the process.
+    pub start: u32,
+    /// The offset in its output.
+    pub offset: u64,
+    /// The offset in its standard error. Earlier versions did not store it.
+    #[serde(default)]
+    pub stderr: u64,
+}
+
+impl Position {
+    fn reaches(self, other: Self) -> Self {
+        match self.start.cmp(&other.start) {
+            Ordering::Less => other,
+            Ordering::Greater => self,
+            Ordering::Equal => Self { offset: self.offset.max(other.offset), stderr: self.stderr.max(other.stderr), ..self },
+        }
+    }
+}
+
 /// One line of `events.jsonl`: the event, and how far the output had been read when it was created.
 #[derive(Deserialize, Serialize)]
 struct Line {
     event: EventBody,
-    start: u32,
-    offset: u64,
+    #[serde(flatten)]
+    position: Position,
 }
 
 /// The events of a run. They are stored before they are sent, so that a restarted agent sends the same events in the same order.
@@ -39,12 +63,12 @@ pub struct EventLog {
     file: File,
     path: PathBuf,
     last_seq: i64,
-    /// How far the output was turned into events: the number of the process, and the offset in its output.
-    stored_to: (u32, u64),
+    stored_to: Position,
+    reserve: Reserve,
 }
 
 impl EventLog {
-    pub fn open(dir: &RunDir, task: Uuid) -> io::Result<Self> {
+    pub fn open(dir: &RunDir, task: Uuid, reserve: Reserve) -> io::Result<Self> {
         let path = dir.events();
         let mut file = File::options().create(true).read(true).append(true).open(&path)?;
         // Only the last event is needed. An incomplete line behind it was cut short by a crash and never sent, so it is removed.
@@ -57,15 +81,19 @@ impl EventLog {
         file.set_len(from + whole as u64)?;
         let mut lines = bytes[..whole].split(|byte| *byte == b'\n').rev();
         let last: Option<Line> = lines.find_map(|line| serde_json::from_slice(line).ok());
-        let (last_seq, stored_to) = last.map_or((0, (0, 0)), |line| (line.event.seq.0, (line.start, line.offset)));
-        Ok(Self { task, file, path, last_seq, stored_to })
+        let (last_seq, stored_to) = last.map_or((0, Position::default()), |line| (line.event.seq.0, line.position));
+        Ok(Self { task, file, path, last_seq, stored_to, reserve })
     }
 
     pub fn is_stored(&self, start: u32, offset: u64) -> bool {
-        (start, offset) <= self.stored_to
+        (start, offset) <= (self.stored_to.start, self.stored_to.offset)
     }
 
-    pub fn add(&mut self, found: Vec<Found>, start: u32, offset: u64, now: Ms) -> io::Result<()> {
+    pub fn is_stderr_stored(&self, start: u32, offset: u64) -> bool {
+        (start, offset) <= (self.stored_to.start, self.stored_to.stderr)
+    }
+
+    pub fn add(&mut self, found: Vec<Found>, position: Position, now: Ms) -> io::Result<()> {
         let mut lines = Vec::new();
         for (kind, data) in found {
             if self.last_seq >= MAX_EVENTS {
@@ -73,22 +101,29 @@ impl EventLog {
             }
             self.last_seq += 1;
             let event = EventBody { seq: Int(self.last_seq), kind, at: Int::nearest(now), data: fit(data) };
-            serde_json::to_writer(&mut lines, &Line { event, start, offset })?;
+            serde_json::to_writer(&mut lines, &Line { event, position })?;
             lines.push(b'\n');
         }
-        self.stored_to = self.stored_to.max((start, offset));
-        let length = self.file.metadata()?.len();
-        let written = self.file.write_all(&lines);
-        if written.is_err() {
-            // A partial line would make the next one unreadable.
-            self.file.set_len(length)?;
-        }
-        written
+        self.stored_to = self.stored_to.reaches(position);
+        let mut file = &self.file;
+        let length = file.metadata()?.len();
+        self.reserve.helps(|| {
+            let written = file.write_all(&lines);
+            if written.is_err() {
+                // A partial line would make the next one unreadable.
+                file.set_len(length)?;
+            }
+            written
+        })
+    }
+
+    /// The `seq` of the last event; 0 if there is none.
+    pub fn last_seq(&self) -> i64 {
+        self.last_seq
     }
 
     pub fn record(&mut self, kind: bloom_core::event::EventKind, data: Value, now: Ms) {
-        let (start, offset) = self.stored_to;
-        if let Err(error) = self.add(vec![(kind, data)], start, offset, now) {
+        if let Err(error) = self.add(vec![(kind, data)], self.stored_to, now) {
             tracing::warn!(task = %self.task, %error, "an event could not be stored");
         }
     }
@@ -196,8 +231,13 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let dir = RunDir::new(temp.path().join("run"));
         private_dir(dir.path()).unwrap();
-        let mut log = EventLog::open(&dir, Uuid::nil()).unwrap();
-        log.add(vec![(EventKind::Text, json!({"text": "a"})), (EventKind::Text, json!({"text": "b"}))], 1, 10, 5).unwrap();
+        let mut log = EventLog::open(&dir, Uuid::nil(), Reserve::in_dir(temp.path())).unwrap();
+        log.add(
+            vec![(EventKind::Text, json!({"text": "a"})), (EventKind::Text, json!({"text": "b"}))],
+            Position { start: 1, offset: 10, stderr: 0 },
+            5,
+        )
+        .unwrap();
         let mut reader = log.reader().unwrap();
         let (events, end) = reader.batch().unwrap();
         assert_eq!(events.iter().map(|event| event.seq.0).collect::<Vec<_>>(), [1, 2]);
@@ -206,10 +246,10 @@ mod tests {
         drop(log);
         File::options().append(true).open(dir.events()).unwrap().write_all(b"{\"event\": {\"se").unwrap();
 
-        let mut log = EventLog::open(&dir, Uuid::nil()).unwrap();
+        let mut log = EventLog::open(&dir, Uuid::nil(), Reserve::in_dir(temp.path())).unwrap();
         assert!(log.is_stored(1, 10) && !log.is_stored(1, 11) && !log.is_stored(2, 0));
         let deep = (0..100).fold(json!(1), |inner, _| json!([inner]));
-        log.add(vec![(EventKind::ToolUse, json!({"input": deep}))], 1, 12, 6).unwrap();
+        log.add(vec![(EventKind::ToolUse, json!({"input": deep}))], Position { start: 1, offset: 12, stderr: 0 }, 6).unwrap();
         let (events, _) = reader.batch().unwrap();
         assert_eq!(events.iter().map(|event| event.seq.0).collect::<Vec<_>>(), [3]);
         assert!(events[0].data.0.starts_with("{\"text\":") && is_readable(&events[0].data.0), "an event that is too deep becomes text");

@@ -3,14 +3,14 @@
 //! The stream decides how a run ended, because the exit status is unreliable: runs may exit with 0 after an error, and with others after a
 //! success.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Value, json};
 
 use super::json_line;
+use super::prices::Prices;
+use super::token_count::{TokenCount, Total};
 use bloom_core::Ms;
 use bloom_core::event::EventKind;
-use bloom_core::task::Usage;
+use bloom_core::usage::Usage;
 
 /// The maximum text of an event; the result contains the whole text.
 pub const MAX_TEXT: usize = 32 * 1024;
@@ -18,6 +18,9 @@ pub const MAX_TEXT: usize = 32 * 1024;
 pub const MAX_OUTPUT: usize = 16 << 20;
 /// How many bytes are kept of lines that could not be parsed, for the error message.
 const MAX_ODD: usize = 2_000;
+
+/// Denied uses of tools that become events.
+const MAX_DENIALS: usize = 100;
 
 /// What has been read so far.
 #[derive(Debug, Default)]
@@ -35,8 +38,9 @@ pub struct Reading {
     /// What a plain command printed.
     pub text: String,
     is_cut: bool,
-    messages: BTreeMap<String, Usage>,
-    open_message: Option<String>,
+    tokens: TokenCount,
+    /// Those of the profile.
+    prices: Prices,
     /// Streamed text that is not in an event yet.
     pieces: String,
     had_pieces: bool,
@@ -50,15 +54,15 @@ pub struct Ending {
     pub text: String,
     /// The HTTP status of the API's refusal.
     pub api_status: Option<u64>,
-    pub usage: Usage,
+    pub total: Total,
     pub denied: usize,
 }
 
 pub type Found = (EventKind, Value);
 
 impl Reading {
-    pub fn new(plain: bool) -> Self {
-        Self { plain, ..Self::default() }
+    pub fn new(plain: bool, prices: Prices) -> Self {
+        Self { plain, prices, ..Self::default() }
     }
 
     /// Parses a line, given without its line break.
@@ -98,18 +102,9 @@ impl Reading {
         self.pieces.clear();
     }
 
-    /// Tokens and cost: the total of the result, or without a result the sum of the messages.
+    /// Tokens and cost: the total of the result, or without a result the sum of the messages and what these cost by their prices.
     pub fn usage(&self) -> Option<Usage> {
-        if let Some(ending) = &self.result {
-            return Some(ending.usage);
-        }
-        let sum = |usage: &BTreeMap<String, Usage>| {
-            usage.values().fold(Usage::default(), |mut sum, one| {
-                sum.add(*one);
-                sum
-            })
-        };
-        (!self.messages.is_empty()).then(|| sum(&self.messages))
+        self.tokens.usage(self.result.as_ref().map(|ending| &ending.total), &self.prices)
     }
 
     fn keep(&mut self, text: &str) {
@@ -177,15 +172,8 @@ impl Reading {
         }
         let event = &message["event"];
         match event["type"].as_str() {
-            Some("message_start") => {
-                self.open_message = event["message"]["id"].as_str().map(str::to_owned);
-            }
-            // Only the end of a message contains its total usage.
-            Some("message_delta") => {
-                if let Some(usage) = self.open_message.as_ref().and_then(|id| self.messages.get_mut(id)) {
-                    usage.output_tokens = usage.output_tokens.max(tokens(&event["usage"]).output_tokens);
-                }
-            }
+            Some("message_start") => self.tokens.begins(&event["message"], self.model.as_deref()),
+            Some("message_delta") => self.tokens.ends(&event["usage"]),
             _ => {}
         }
         if let Some(text) = event["delta"]["text"].as_str() {
@@ -204,9 +192,7 @@ impl Reading {
         if let Some(model) = inner["model"].as_str().filter(|model| !model.starts_with('<')) {
             self.model.get_or_insert_with(|| bare_model(model));
         }
-        if let (Some(id), usage @ Value::Object(_)) = (inner["id"].as_str(), &inner["usage"]) {
-            self.messages.insert(id.to_owned(), tokens(usage));
-        }
+        self.tokens.message(inner, self.model.as_deref());
         self.take_pieces(found);
         let is_own = message["parent_tool_use_id"].is_null();
         for block in inner["content"].as_array().into_iter().flatten() {
@@ -230,6 +216,7 @@ impl Reading {
 
     fn user(&mut self, message: &Value, found: &mut Vec<Found>) {
         self.had_pieces = false;
+        self.tokens.tool_result(message, self.model.as_deref());
         for block in message["message"]["content"].as_array().into_iter().flatten() {
             if block["type"] == "tool_result" {
                 let is_error = block["is_error"].as_bool().unwrap_or(false);
@@ -253,40 +240,32 @@ impl Reading {
 
     fn ending(&mut self, message: &Value, found: &mut Vec<Found>) {
         self.take_pieces(found);
-        let usage =
-            Usage { cost_usd: message["total_cost_usd"].as_f64().filter(|usd| *usd >= 0.0).unwrap_or(0.0), ..tokens(&message["usage"]) };
         if let Some(model) = self.model.is_none().then(|| message["modelUsage"].as_object()?.keys().next().cloned()).flatten() {
             self.model = Some(bare_model(&model));
         }
-        found.push((
-            EventKind::Usage,
-            json!({
-                "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens, "cost_usd": usage.cost_usd,
-                "turns": message["num_turns"], "duration_ms": message["duration_ms"],
-            }),
-        ));
+        let denials = message["permission_denials"].as_array().into_iter().flatten().take(MAX_DENIALS);
+        found.extend(denials.map(|denial| {
+            let data = json!({"id": denial["tool_use_id"], "name": denial["tool_name"], "input": cut_value(&denial["tool_input"])});
+            (EventKind::PermissionDenied, data)
+        }));
         let errors = message["errors"].as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join("; ");
         self.result = Some(Ending {
             subtype: message["subtype"].as_str().unwrap_or_default().to_owned(),
             is_error: message["is_error"].as_bool().unwrap_or(false),
             text: message["result"].as_str().map_or(errors, str::to_owned),
             api_status: message["api_error_status"].as_u64(),
-            usage,
+            total: Total::of(message, self.model.as_deref()),
             denied: message["permission_denials"].as_array().map_or(0, Vec::len),
         });
-    }
-}
-
-/// Tokens read from or written to the prompt cache count as input.
-fn tokens(usage: &Value) -> Usage {
-    let count = |name: &str| usage[name].as_u64().and_then(|count| i64::try_from(count).ok()).unwrap_or(0);
-    Usage {
-        input_tokens: ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"]
-            .map(count)
-            .into_iter()
-            .fold(0, i64::saturating_add),
-        output_tokens: count("output_tokens"),
-        cost_usd: 0.0,
+        let usage = self.usage().unwrap_or_default();
+        let mut data = json!({
+            "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens, "cost_usd": usage.cost_usd,
+            "turns": message["num_turns"], "duration_ms": message["duration_ms"],
+        });
+        if usage.cost_estimated {
+            data["cost_estimated"] = json!(true);
+        }
+        found.push((EventKind::Usage, data));
     }
 }
 
@@ -314,7 +293,8 @@ pub fn cut(text: &str, max: usize) -> &str {
     &text[..text.floor_char_boundary(max)]
 }
 
-fn chunks(text: &str) -> impl Iterator<Item = String> + '_ {
+/// The text in parts that fit into an event.
+pub fn chunks(text: &str) -> impl Iterator<Item = String> + '_ {
     let mut rest = text;
     std::iter::from_fn(move || {
         let piece = cut(rest, MAX_TEXT);
@@ -335,7 +315,7 @@ mod tests {
     use super::*;
 
     fn read(lines: &[Value]) -> (Reading, Vec<Found>) {
-        let (mut reading, mut found) = (Reading::new(false), Vec::new());
+        let (mut reading, mut found) = (Reading::new(false, Prices::default()), Vec::new());
         lines.iter().for_each(|line| reading.line(&line.to_string(), &mut found));
         (reading, found)
     }
@@ -368,15 +348,40 @@ mod tests {
     }
 
     #[test]
-    fn usage_of_a_run_without_a_result_is_that_of_its_messages() {
-        let message = |id: &str, tokens: u64| json!({"type": "assistant", "message": {"id": id, "usage": {"input_tokens": 10, "cache_read_input_tokens": 5, "output_tokens": tokens}}});
-        let (reading, _) = read(&[message("1", 1), message("1", 7), message("2", 2)]);
-        assert_eq!(reading.usage(), Some(Usage { input_tokens: 30, output_tokens: 9, cost_usd: 0.0 }));
+    fn usage_of_a_run_without_a_result_is_that_of_its_messages_and_sub_agents() {
+        let usage = |output: u64| json!({"input_tokens": 10, "cache_read_input_tokens": 5, "output_tokens": output});
+        let message = |id: &str, output: u64, parent: Value| json!({"type": "assistant", "parent_tool_use_id": parent, "message": {"id": id, "usage": usage(output)}});
+        let started = json!({"type": "stream_event", "parent_tool_use_id": null, "event": {"type": "message_start", "message": {"id": "3", "usage": usage(1)}}});
+        let result = json!({"type": "user", "tool_use_result": {"usage": usage(20)}, "message": {"content": [{"type": "tool_result", "tool_use_id": "t"}]}});
+        let init = json!({"type": "system", "subtype": "init", "model": "claude-sonnet-5"});
+        let own = [init, message("1", 1, Value::Null), message("1", 7, Value::Null), started];
+        let (reading, _) = read(&own);
+        let Usage { input_tokens, output_tokens, cost_usd, cost_estimated } = reading.usage().unwrap();
+        assert_eq!((input_tokens, output_tokens, (cost_usd * 1e9).round(), cost_estimated), (30, 8, 122_000.0, true));
+        let (reading, _) = read(&[&own[..], &[message("2", 2, json!("t")), result]].concat());
+        let all = reading.usage().unwrap();
+        assert_eq!((all.input_tokens, all.output_tokens), (60, 30), "a sub-agent's messages are its own, and its result is its last one");
+    }
+
+    #[test]
+    fn the_event_of_usage_tells_what_the_run_used() {
+        let ended = |more: Value| {
+            let mut ended = json!({"type": "result", "subtype": "success", "result": "", "usage": {"input_tokens": 1, "output_tokens": 1}});
+            ended.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            read(&[json!({"type": "system", "subtype": "init", "model": "claude-haiku-4-5"}), ended]).1.pop().unwrap().1
+        };
+        assert_eq!(
+            ended(json!({"total_cost_usd": 0.5, "modelUsage": {"m": {"inputTokens": 3, "outputTokens": 2}}})),
+            json!({
+                "input_tokens": 3, "output_tokens": 2, "cost_usd": 0.5, "turns": null, "duration_ms": null,
+            })
+        );
+        assert_eq!(ended(json!({}))["cost_estimated"], json!(true));
     }
 
     #[test]
     fn garbage_is_kept_to_be_shown() {
-        let (mut reading, mut found) = (Reading::new(false), Vec::new());
+        let (mut reading, mut found) = (Reading::new(false, Prices::default()), Vec::new());
         for line in ["", "Segmentation fault", "[1]", "{\"type\":\"new\"}"] {
             reading.line(line, &mut found);
         }

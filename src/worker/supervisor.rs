@@ -25,6 +25,7 @@ use super::cgroup;
 use super::control::{Order, Plan, pipe};
 use super::home::write_json;
 use super::process::{KILL_LIMIT, Listed, TERM_GRACE, signal_below};
+use super::reserve::Reserve;
 use super::run_dir::{RunDir, RunEnd};
 use super::verdict::Stop;
 
@@ -53,19 +54,21 @@ pub fn run() -> io::Result<()> {
         return Ok(());
     }
     let dir = RunDir::new(plan.dir.clone());
-    let end = match Supervisor::start(&plan, &dir, words) {
+    let reserve = Reserve::at(plan.reserve.clone());
+    let end = match Supervisor::start(&plan, &dir, &reserve, words) {
         Ok(supervisor) => supervisor.run_to_end(),
         Err(error) => RunEnd { not_started: Some(error.to_string()), ..RunEnd::default() },
     };
     if let Some(leaf) = &plan.cgroup {
         cgroup::remove(leaf);
     }
-    dir.keep_end(plan.start, &end)
+    reserve.helps(|| dir.keep_end(plan.start, &end))
 }
 
 struct Supervisor<'a> {
     plan: &'a Plan,
     dir: &'a RunDir,
+    reserve: &'a Reserve,
     main: Pid,
     /// Readable when the program has ended; `None` after that.
     main_end: Option<OwnedFd>,
@@ -94,11 +97,12 @@ struct Ending {
     kill_at: u64,
     gives_up_at: u64,
     next_look: u64,
+    /// The processes, and with a minus the groups, that have got the signal.
     asked: BTreeSet<i32>,
 }
 
 impl<'a> Supervisor<'a> {
-    fn start(plan: &'a Plan, dir: &'a RunDir, mut words: impl Iterator<Item = OsString>) -> io::Result<Self> {
+    fn start(plan: &'a Plan, dir: &'a RunDir, reserve: &'a Reserve, mut words: impl Iterator<Item = OsString>) -> io::Result<Self> {
         let orders = pipe(&dir.control())?;
         let mut command = Command::new(words.next().unwrap_or_default());
         command.args(words).process_group(0).stdin(File::open(dir.prompt())?).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -115,6 +119,7 @@ impl<'a> Supervisor<'a> {
         Ok(Self {
             plan,
             dir,
+            reserve,
             main,
             main_end: pidfd_open(main, PidfdFlags::empty()).ok(),
             streams,
@@ -183,11 +188,14 @@ impl<'a> Supervisor<'a> {
                     Ok(length) => {
                         self.last_output = now();
                         self.printed += length as u64;
-                        if self.printed <= MAX_PRINTED
-                            && self.end.unstored.is_none()
-                            && let Err(error) = stream.to.write_all(&piece[..length])
-                        {
-                            self.end.unstored = Some(error.to_string());
+                        if self.printed <= MAX_PRINTED && self.end.unstored.is_none() {
+                            let mut rest = &piece[..length];
+                            // When the disk is full, this piece is stored in the room of the reserve, and the run is ended.
+                            let _ = self.reserve.helps(|| {
+                                write_out(&mut stream.to, &mut rest).inspect_err(|error| {
+                                    self.end.unstored.get_or_insert(error.to_string());
+                                })
+                            });
                         }
                         continue;
                     }
@@ -276,7 +284,10 @@ impl<'a> Supervisor<'a> {
     fn begin_end(&mut self, grace: u64) {
         let now = now();
         let kill_at = now.saturating_add(grace);
-        let ending = self.ending.get_or_insert_with(|| Ending { kill_at, gives_up_at: 0, next_look: now, asked: BTreeSet::new() });
+        // With the program that made the sandbox, the kernel would kill all in it at once. It ends when they have ended.
+        let main = self.main.as_raw_nonzero().get();
+        let spared = if self.plan.makes_sandbox { BTreeSet::from([main, -main]) } else { BTreeSet::new() };
+        let ending = self.ending.get_or_insert(Ending { kill_at, gives_up_at: 0, next_look: now, asked: spared });
         ending.kill_at = ending.kill_at.min(kill_at);
         ending.gives_up_at = ending.kill_at.saturating_add(millis(KILL_LIMIT));
     }
@@ -316,6 +327,19 @@ impl<'a> Supervisor<'a> {
         }
         self.listed = (now() + TICK, listed);
     }
+}
+
+/// Writes the bytes, and removes from `rest` what is written.
+fn write_out(to: &mut File, rest: &mut &[u8]) -> io::Result<()> {
+    while !rest.is_empty() {
+        match to.write(rest) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(length) => *rest = &rest[length..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Opens a file for the output, which the agent has created.

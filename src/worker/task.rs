@@ -36,6 +36,9 @@ pub struct Lease {
     /// The parent of the run's span; servers without traces send none.
     #[serde(default)]
     pub traceparent: Option<TraceContext>,
+    /// US dollars that the run may cost. Servers that do not count what earlier attempts have cost send none.
+    #[serde(default)]
+    pub budget_left: Option<f64>,
 }
 
 impl Lease {

@@ -6,8 +6,9 @@ use super::run_dir::Record;
 use super::verdict::Verdict;
 use bloom_client::now_ms;
 use bloom_core::Ms;
-use bloom_core::task::{Reason, Usage};
+use bloom_core::task::Reason;
 use bloom_core::trace_context::TraceContext;
+use bloom_core::usage::Usage;
 use bloom_telemetry::traces::Span;
 use uuid::Uuid;
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::stream::{Ending, MAX_OUTPUT, Reading, cut};
+use super::stream::{MAX_OUTPUT, Reading, cut};
 use super::task::Task;
 use bloom_api::complete::Completion;
 use bloom_api::values::{Id, Int};
@@ -56,6 +56,17 @@ pub enum Verdict {
     Release { reason: String },
 }
 
+impl Verdict {
+    /// With the `seq` of the run's last event, for which those who follow the task wait.
+    #[must_use]
+    pub fn after_event(mut self, last: i64) -> Self {
+        if let Self::Complete(completion) = &mut self {
+            completion.last_event_seq = (last > 0).then(|| Int::nearest(last));
+        }
+        self
+    }
+}
+
 /// A failure, and what it means for the task.
 struct RunFailure {
     reason: Reason,
@@ -70,7 +81,13 @@ impl RunFailure {
     fn new(reason: Reason, message: impl Into<String>) -> Self {
         let is_outside = matches!(
             reason,
-            Reason::RateLimited | Reason::Overloaded | Reason::Auth | Reason::Billing | Reason::WorkerLost | Reason::SpawnFailed
+            Reason::RateLimited
+                | Reason::Overloaded
+                | Reason::Auth
+                | Reason::Billing
+                | Reason::WorkerLost
+                | Reason::WorkerDisk
+                | Reason::SpawnFailed
         );
         // Another attempt would not help, because the cause needs intervention.
         let needs_intervention =
@@ -187,7 +204,7 @@ fn stopped(task: &Task, stop: Stop) -> Option<RunFailure> {
         }
         Stop::Stalled => RunFailure::new(Reason::Stalled, "no output for too long (stall_seconds of its profile)"),
         Stop::Flooded => RunFailure::new(Reason::AgentError, "printed more than 1 GiB"),
-        Stop::Unstored => RunFailure::new(Reason::WorkerLost, "the worker could not store on its disk what the run printed"),
+        Stop::Unstored => RunFailure::new(Reason::WorkerDisk, "the worker could not store on its disk what the run printed"),
         Stop::LeaseLost => RunFailure::new(Reason::WorkerLost, "the lease was lost, and the run was ended"),
     })
 }
@@ -213,8 +230,9 @@ pub fn error_of(reading: &Reading) -> Option<(Reason, &str)> {
 
 fn refused(reading: &Reading, now: Ms) -> Option<RunFailure> {
     let (reason, text) = error_of(reading)?;
-    if let Some(Ending { usage, .. }) = reading.result.as_ref().filter(|ending| ending.subtype == "error_max_budget_usd") {
-        let message = format!("the run used {:.4} USD, more than its budget; {text}", usage.cost_usd);
+    if reading.result.as_ref().is_some_and(|ending| ending.subtype == "error_max_budget_usd") {
+        let cost_usd = reading.usage().map_or(0.0, |usage| usage.cost_usd);
+        let message = format!("the run used {cost_usd:.4} USD, more than its budget; {text}");
         return Some(RunFailure::new(Reason::BudgetExceeded, message));
     }
     let retry_at = match reason {
@@ -261,6 +279,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::prices::Prices;
 
     fn task(format: &str) -> Task {
         serde_json::from_value(json!({
@@ -270,7 +289,7 @@ mod tests {
     }
 
     fn verdict(format: &str, lines: &[serde_json::Value], end: End) -> Completion {
-        let mut reading = Reading::new(false);
+        let mut reading = Reading::default();
         lines.iter().for_each(|line| reading.line(&line.to_string(), &mut Vec::new()));
         match decide(&task(format), Uuid::nil(), &reading, &end, 1_000) {
             Verdict::Complete(completion) => *completion,
@@ -324,7 +343,7 @@ mod tests {
             (vec![], stop(Stop::Stalled), Reason::Stalled, true, false),
             (vec![], stop(Stop::Cancelled), Reason::Cancelled, false, false),
             (vec![], stop(Stop::LeaseLost), Reason::WorkerLost, true, true),
-            (vec![], stop(Stop::Unstored), Reason::WorkerLost, true, true),
+            (vec![], stop(Stop::Unstored), Reason::WorkerDisk, true, true),
             (vec![], End { not_started: Some("no such file".into()), ..End::default() }, Reason::SpawnFailed, true, true),
             (vec![], End { out_of_memory: true, ..exit("137") }, Reason::OutOfMemory, true, false),
             (vec![], End { out_of_memory: true, ..stop(Stop::Timeout) }, Reason::Timeout, true, false),
@@ -352,7 +371,7 @@ mod tests {
         assert_eq!(cut.artifact_tags.texts(), vec!["output_cut".to_owned()]);
         assert_eq!(verdict("json", &[long], exit("0")).reason, Some(Reason::BadOutput));
 
-        let mut reading = Reading::new(true);
+        let mut reading = Reading::new(true, Prices::default());
         reading.line("the beginning", &mut Vec::new());
         reading.cut();
         let Verdict::Complete(plain) = decide(&task("text"), Uuid::nil(), &reading, &exit("0"), 1_000) else { panic!("handed back") };

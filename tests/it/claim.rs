@@ -17,7 +17,8 @@ on_both! {
         let worker = server.crew().worker().register().await;
         for (key, bad) in [
             ("max", json!(0)), ("max", json!(33)), ("max", json!(1.5)), ("max", json!(null)), ("wait_sec", json!(-1)), ("wait_sec", json!(61)),
-            ("held", json!("all")), ("held", json!(["not-an-id"])),
+            ("held", json!("all")), ("held", json!(["not-an-id"])), ("accounts", json!("team")), ("accounts", json!([""])),
+            ("accounts", json!(vec!["team"; 65])),
         ] {
             let mut body = json!({ "max": 1 });
             body[key] = bad.clone();
@@ -36,6 +37,38 @@ on_both! {
         let worker = server.crew().worker().register().await;
         let answer = server.post(&worker.path("/claim"), json!({ "max": 1, "held": null, "wait_sec": null })).await.ok();
         assert_eq!(answer, json!({ "leases": [], "directives": { "cancel": [], "drain": false } }));
+    }
+
+    async fn a_worker_is_told_which_accounts_others_found_out_of_quota(server) {
+        let crew = server.crew();
+        let (finder, other) = (crew.worker().register().await, crew.worker().register().await);
+        let (team, own) = (unique("team"), unique("own"));
+        let until = now_ms() + 3_600_000;
+        let tell = async |worker: &str, pauses: Value| server.post("workers", json!({ "name": worker, "pauses": pauses })).await.ok();
+        let pause = |name: &str, cause: &str, until: i64, told_by: Option<&str>| {
+            let (since, message) = (until - 3_700_000, "out of quota");
+            json!({ "kind": "account", "name": name, "cause": cause, "since": since, "until": until, "message": message, "told_by": told_by })
+        };
+        let told = async |worker: &str| {
+            let body = json!({ "leases": [], "max": 1, "accounts": [team, own] });
+            let heartbeat = server.post(&format!("workers/{worker}/heartbeat"), body.clone()).await.ok();
+            let claim = server.post(&format!("workers/{worker}/claim"), body).await.ok();
+            assert_eq!(heartbeat["directives"], claim["directives"]);
+            claim["directives"].get("paused_accounts").cloned()
+        };
+        let shown = tell(&finder.name, json!([pause(&team, "quota", until, None), pause(&own, "billing", until, None)])).await;
+        assert_eq!((&shown["pauses"][0]["until"], shown["pauses"][0].get("told_by")), (&json!(until), None));
+        let paused = json!([{ "account": team, "until": until, "worker": finder.name }]);
+        assert_eq!((told(&other.name).await, told(&finder.name).await), (Some(paused), None));
+        let shown = tell(&other.name, json!([pause(&team, "quota", until, Some(&finder.name))])).await;
+        assert_eq!(shown["pauses"][0]["told_by"], json!(finder.name));
+        tell(&finder.name, json!([])).await;
+        let third = crew.worker().register().await;
+        for worker in [&finder, &other, &third] {
+            assert_eq!(told(&worker.name).await, None, "who was told tells nobody");
+        }
+        tell(&finder.name, json!([pause(&team, "quota", now_ms() - 1, None)])).await;
+        assert_eq!(told(&other.name).await, None, "it is over");
     }
 
     async fn a_claim_delivers_leases_with_their_tasks(server) {

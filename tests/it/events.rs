@@ -109,6 +109,19 @@ on_both! {
         assert_eq!(again.next().await.unwrap().json()["data"]["n"], 3);
     }
 
+    async fn a_stream_waits_for_the_last_events_of_a_run(server) {
+        let (task, lease) = server.crew().leased_task().await;
+        send(&lease, json!([event(1, "text")])).await.ok();
+        lease.complete("success", json!({ "last_event_seq": 3 })).await.ok();
+        let mut stream = sse::open(server, &task.path("/events"), None).await;
+        assert_eq!(stream.next().await.unwrap().json()["data"]["n"], 1);
+        send(&lease, json!([event(2, "text")])).await.ok();
+        assert_eq!(stream.next().await.unwrap().json()["data"]["n"], 2);
+        send(&lease, json!([event(3, "text")])).await.ok();
+        assert_eq!(stream.next().await.unwrap().json()["data"]["n"], 3, "the task has finished, and its events have not");
+        assert_eq!(stream.next().await.unwrap().name, "end");
+    }
+
     async fn a_stream_comes_in_pieces_of_a_megabyte(server) {
         let (task, lease) = server.crew().leased_task().await;
         let data = "x".repeat(200_000);

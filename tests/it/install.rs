@@ -33,7 +33,7 @@ fn clean(program: impl AsRef<OsStr>) -> Command {
 fn install(script: &str, dir: &Path, init: &str) -> Output {
     let program = dir.join("program");
     // The installed program prints its arguments and variables.
-    let told = r#"printf '%s|%s|%s|%s|%s|' "$@" "$BLOOM_SERVER" "$BLOOM_AGENT_NAME" "$(cat "$BLOOM_KEY_FILE")" "$BLOOM_LABELS""#;
+    let told = r#"printf '%s|%s|%s|%s|%s|' "$@" "$BLOOM_SERVER" "$BLOOM_AGENT_NAME" "$BLOOM_KEY" "$BLOOM_LABELS""#;
     write(&program, &format!("#!/bin/sh\n{told}\n"), 0o755);
     write(&dir.join("key"), "se'cret\n", 0o600);
     write(&dir.join("install.sh"), script, 0o644);
@@ -109,7 +109,7 @@ on_both! {
                 assert_eq!(std::fs::metadata(root.join(secret)).unwrap().permissions().mode() & 0o777, 0o600, "{secret}");
             }
             let settings = std::fs::read_to_string(root.join("etc/bloom-agent.env")).unwrap();
-            assert!(!settings.contains("cret"), "the key is in its own file only: {settings}");
+            assert!(settings.contains("\nBLOOM_KEY=\"se'cret\"\n") && !settings.contains("KEY_FILE"), "the agent reads no file: {settings}");
             let rotated = std::fs::read_to_string(root.join("etc/logrotate.d/bloom-agent"));
             assert_eq!(rotated.is_ok_and(|text| text.contains("create 0640 ann ann")), init == "openrc");
         }
@@ -157,7 +157,7 @@ on_both! {
         command.env("BLOOM_USER", "ann").env("BLOOM_INIT", "systemd").env("BLOOM_RUNTIME_BIN", programs.join("bloom-runtime"));
         let done = command.env("BLOOM_KEY_FILE", dir.path().join("key")).env("GIVEN", &given).output().unwrap();
         assert!(done.status.success(), "{done:?}");
-        assert_eq!(std::fs::read_to_string(&given).unwrap(), "ann /etc/bloom-runtime/agent.key\n");
+        assert_eq!(std::fs::read_to_string(&given).unwrap(), "root /etc/bloom-runtime/agent.key\n");
     }
 
     async fn every_shell_can_read_it(server) {
@@ -215,7 +215,7 @@ on_both! { alone:
         own.post("workers", json!({ "name": "worker-01" })).await.created();
         own.post("workers", json!({ "name": "worker-02" })).await.error(403);
         let settings = std::fs::read_to_string(dir.path().join("root/etc/bloom-agent.env")).unwrap();
-        let expected = ["BLOOM_AGENT_NAME=\"worker-01\"\n", "BLOOM_KEY_FILE=\"/etc/bloom-runtime/agent.key\"\n"];
+        let expected = ["BLOOM_AGENT_NAME=\"worker-01\"\n".to_owned(), format!("BLOOM_KEY=\"{key}\"\n")];
         assert!(expected.iter().all(|line| settings.contains(line)), "{settings}");
         let again = install("");
         assert!(!again.status.success() && String::from_utf8_lossy(&again.stderr).contains("can be used once"), "{again:?}");
@@ -225,7 +225,7 @@ on_both! { alone:
             for text in [&done.stdout, &done.stderr, &again.stderr] {
                 assert!(!String::from_utf8_lossy(text).contains(secret.as_str()));
             }
-            assert!(!settings.contains(secret.as_str()) && !server.log().contains(secret.as_str()));
+            assert!(!server.log().contains(secret.as_str()));
         }
     }
 }

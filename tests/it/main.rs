@@ -12,6 +12,7 @@ mod architecture;
 mod audit;
 mod auth;
 mod backup;
+mod budgets;
 mod bulk;
 mod cancel;
 mod claim;

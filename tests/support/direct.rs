@@ -2,7 +2,8 @@
 
 use bloom_core::command::{Completion, Op};
 use bloom_core::ids::TaskId;
-use bloom_core::task::{Outcome, Usage};
+use bloom_core::task::Outcome;
+use bloom_core::usage::Usage;
 use bloom_test_world::world::completion;
 
 /// Executes SQL, for changes that the program itself never makes.
@@ -22,7 +23,7 @@ pub fn success(task: TaskId, output: &str) -> Op {
         output: Some(output.into()),
         duration_ms: 12,
         artifact_tags: vec!["t".into()],
-        usage: Some(Usage { input_tokens: 10, output_tokens: 5, cost_usd: 0.25 }),
+        usage: Some(Usage { input_tokens: 10, output_tokens: 5, cost_usd: 0.25, cost_estimated: true }),
         session_id: Some("sess".into()),
         model: Some("m".into()),
         ..completion(task, None, Outcome::Success)

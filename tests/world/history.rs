@@ -7,7 +7,8 @@ use bloom_core::event::EventKind;
 use bloom_core::ids::{InstanceId, LeaseId, TaskId};
 use bloom_core::namespace::{KubernetesObject, qualified};
 use bloom_core::op;
-use bloom_core::task::{Origin, Outcome, Session, TaskSpec, Usage};
+use bloom_core::task::{Origin, Outcome, Session, TaskSpec};
+use bloom_core::usage::Usage;
 
 use super::memory::Memory;
 use super::world::{TTL_MS, World, completion, registration, spec};
@@ -361,6 +362,8 @@ impl History {
             depends_on: wanted.depends_on.and_then(|at| pick(&self.tasks, at).copied()).into_iter().collect(),
             priority: wanted.priority,
             max_attempts: wanted.max_attempts,
+            // Of half a dollar for each run that ends.
+            budget: f64::from(u8::try_from(wanted.priority % 3).unwrap_or_default()),
             not_before: wanted.later.then_some(now + 45_000),
             suspend: wanted.suspend,
             labels: wanted.key.map(|key| (LABEL.to_owned(), (key == 0).to_string())).into_iter().collect(),
@@ -383,7 +386,7 @@ fn ended(task: TaskId, end: End, now: i64) -> Completion {
         retryable: matches!(end, End::Again | End::AgainLater | End::NoAttempt),
         keep_attempt: matches!(end, End::NoAttempt),
         retry_at: matches!(end, End::AgainLater).then_some(now + 30_000),
-        usage: Some(Usage { input_tokens: 7, output_tokens: 2, cost_usd: 0.5 }),
+        usage: Some(Usage { input_tokens: 7, output_tokens: 2, cost_usd: 0.5, cost_estimated: false }),
         session_id: Some("session".into()),
         ..completion(task, None, status)
     }

@@ -50,6 +50,7 @@ pub fn completion(task: TaskId, lease: Option<LeaseId>, status: Outcome) -> Comp
         keep_attempt: false,
         usage: None,
         session_id: None,
+        last_event_seq: None,
         model: None,
     }
 }

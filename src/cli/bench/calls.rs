@@ -13,7 +13,7 @@ use super::latency::Latency;
 use super::{Bench, BenchError};
 use bloom_api::answers::{Claimed, CompletionResult, Completions, Leased, RenewedLeases};
 use bloom_api::complete::{Completion, NewCompletions, WorkerCompletion};
-use bloom_api::requests::{Claim, Heartbeat, NewCapabilities, NewLease, NewWorker, WorkerHeartbeat};
+use bloom_api::requests::{Accounts, Claim, Heartbeat, NewCapabilities, NewLease, NewWorker, WorkerHeartbeat};
 use bloom_api::tasks::{NewTask, NewTasks, Task};
 use bloom_api::values::{Id, Int};
 use bloom_core::task::Outcome;
@@ -177,8 +177,8 @@ impl Session {
 
     pub async fn claim(&mut self, max: usize, wait_sec: i64) -> Result<Vec<Held>, BenchError> {
         let path = format!("/api/runtime/workers/{}/claim", self.worker);
-        let answer =
-            self.post("claim", &path, &Claim { max: Int(max as i64), wait_sec: Int(wait_sec), held: None, instance: None }, 200).await?;
+        let claim = Claim { max: Int(max as i64), wait_sec: Int(wait_sec), held: None, instance: None, accounts: Accounts::default() };
+        let answer = self.post("claim", &path, &claim, 200).await?;
         let leases = decode::<Claimed>(&answer)?.leases;
         Ok(leases.into_iter().map(|claimed| Held { task: claimed.task.id, lease: Some(claimed.lease.id) }).collect())
     }
@@ -186,7 +186,7 @@ impl Session {
     pub async fn heartbeat_all(&mut self, held: &[Held]) -> Result<(), BenchError> {
         let path = format!("/api/runtime/workers/{}/heartbeat", self.worker);
         let leases = held.iter().filter_map(|one| one.lease).collect();
-        let answer = self.post("heartbeat", &path, &WorkerHeartbeat { leases, instance: None }, 200).await?;
+        let answer = self.post("heartbeat", &path, &WorkerHeartbeat { leases, instance: None, accounts: Accounts::default() }, 200).await?;
         let renewed = decode::<RenewedLeases>(&answer)?.renewed.len();
         if renewed != held.len() {
             return Err(format!("{renewed} of {} leases were renewed by {path}", held.len()).into());

@@ -16,6 +16,9 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
                 format!("wait for a free slot, add workers, or let it go first: bloom-runtime task edit {id} --priority 9")
             }
             Word::Known(WaitingReason::Cordoned) => "put a worker back into service: bloom-runtime worker uncordon NAME".into(),
+            Word::Known(WaitingReason::WorkerPaused) if waiting.until.is_some() => {
+                "wait, start an agent with another account, or give the profile a fallback".into()
+            }
             Word::Known(WaitingReason::WorkerPaused) => "do what the message says, or start an agent with another account".into(),
             Word::Known(WaitingReason::Suspended) => format!("to let it run: bloom-runtime task resume {id}"),
             Word::Known(WaitingReason::NotBefore) => format!("to run it at once: bloom-runtime task edit {id} --not-before now"),
@@ -50,7 +53,10 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
                 Some(Word::Known(Reason::OutOfMemory)) => {
                     format!("give its runs more memory (limits.memory_mib of the agent's profile, or the machine's), then: {again}")
                 }
-                Some(Word::Known(Reason::BudgetExceeded)) => format!("submit it again with a higher --budget, or: {again}"),
+                Some(Word::Known(Reason::WorkerDisk)) => format!("make room on the worker's disk, then: {again}"),
+                Some(Word::Known(Reason::BudgetExceeded)) => {
+                    format!("submit it again with a higher --budget, or with the same again: {again}")
+                }
                 Some(Word::Known(Reason::RateLimited | Reason::Overloaded)) => format!("when the provider has room again: {again}"),
                 Some(Word::Known(Reason::Auth)) => format!("check the credentials of the agent on the worker, then: {again}"),
                 Some(Word::Known(Reason::Billing)) => format!("top up the account of the agent, then: {again}"),

@@ -116,7 +116,7 @@ fn tokens(attempt: &Attempt, _: Ms) -> String {
 }
 
 fn cost(attempt: &Attempt, _: Ms) -> String {
-    attempt.lease.usage.map(|usage| columns::dollars(usage.cost_usd)).unwrap_or_default()
+    attempt.lease.usage.as_ref().map(columns::cost).unwrap_or_default()
 }
 
 fn state(attempt: &Attempt, now: Ms) -> String {

@@ -98,13 +98,18 @@ fn of(task: &Task, id: &str, all_paused: Option<bool>, profile: Option<&str>) ->
         .failure
         .as_ref()
         .map(|failure| format!("{} ({} ago)", term::short(&columns::failure(failure), REASON), columns::age(failure.at, now)));
-    let usage = task.usage.map(|usage| {
-        format!("{} input and {} output tokens, {}", usage.input_tokens, usage.output_tokens, columns::dollars(usage.cost_usd))
-    });
+    let usage = task
+        .usage
+        .as_ref()
+        .map(|usage| format!("{} input and {} output tokens, {}", usage.input_tokens, usage.output_tokens, columns::cost(usage)));
     let labels = task.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(", ");
     let given_back = if task.infra_retries > 0 { format!(", {} given back", task.infra_retries) } else { String::new() };
     let will_wait = task.suspend && !matches!(task.status, Word::Known(Status::Queued | Status::Completed));
-    let budget = if task.policy.budget > 0.0 { format!(", at most {}", columns::dollars(task.policy.budget)) } else { String::new() };
+    let budget = if task.policy.budget > 0.0 {
+        format!(", at most {} for all attempts", columns::dollars(task.policy.budget))
+    } else {
+        String::new()
+    };
     vec![
         ("Task", id.to_owned()),
         ("Status", columns::status_of_task(task, now)),

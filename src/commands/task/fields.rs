@@ -37,7 +37,7 @@ pub struct Fields {
     /// The model to use [default: the one of the agent's profile]
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// US dollars that a run may cost [default: 0, no limit by the task]
+    /// US dollars that all attempts together may cost [default: 0, no limit by the task]
     #[arg(long, value_name = "USD", value_parser = dollars)]
     budget: Option<f64>,
     /// How long a run may take: 90, 5m, at most 1h [default: 2m]

@@ -13,8 +13,10 @@ use super::wait::{WaitOptions, interruptible, must_be_completed};
 use super::{EventArgs, answer};
 use crate::CommandError;
 use bloom_api::answers::Event;
+use bloom_api::tasks::Task;
 use bloom_api::words::Word;
 use bloom_client::Error;
+use bloom_core::Ms;
 use bloom_core::event::EventKind;
 
 /// Events per page; each may have 256 KiB.
@@ -31,10 +33,10 @@ pub fn kinds() -> PossibleValuesParser {
 /// # Errors
 /// The task did not complete, or its events can't be read.
 pub async fn to_the_end(server: &Server, id: &str, waiting: WaitOptions, shown: Shown) -> Result<(), CommandError> {
-    let mut transcript = Transcript::new(shown.form_or(Form::Table), false, &[]);
+    let mut transcript = Transcript::new(shown.form_or(Form::Table), false);
     let mut waiting = waiting.without_line();
     // The task's state is watched beside the stream, because the stream has no events while the task waits for its run.
-    let streamed = stream(server, id, Retry::new(false, true), |event| transcript.take(event));
+    let streamed = stream(server, &path(id, "/events"), id, Retry::new(false, true), |event| transcript.take(event));
     let (task, ()) = tokio::try_join!(waiting.until_finished(server, id), streamed)?;
     transcript.end_line()?;
     must_be_completed(&read(&task)?)?;
@@ -45,17 +47,21 @@ pub async fn to_the_end(server: &Server, id: &str, waiting: WaitOptions, shown: 
 ///
 /// # Errors
 /// The task does not exist, or its events can't be read.
-pub async fn logs(id: &str, EventArgs { follow, kind }: &EventArgs, server: &Server, form: Form) -> Result<(), CommandError> {
-    let mut transcript = Transcript::new(form, true, kind);
-    if *follow {
+pub async fn logs(id: &str, args: &EventArgs, server: &Server, form: Form) -> Result<(), CommandError> {
+    let mut transcript = Transcript { kinds: &args.kind, has_times: args.timestamps, ..Transcript::new(form, true) };
+    let newest = args.tail.map(|count| ("last", count.to_string()));
+    if args.follow {
         // A task that waits has no events: why it waits is told beside them.
         let mut waiting = WaitOptions::new(None, false).with_reasons_only();
-        let streamed = stream(server, id, Retry::new(true, false), |event| transcript.take(event));
-        interruptible(id, async { tokio::try_join!(waiting.until_finished(server, id), streamed) }).await?;
-        return transcript.end_line();
+        let events = with_query(&path(id, "/events"), newest.as_slice());
+        let streamed = stream(server, &events, id, Retry::new(true, false), |event| transcript.take(event));
+        let (task, ()) = interruptible(id, async { tokio::try_join!(waiting.until_finished(server, id), streamed) }).await?;
+        return transcript.end(&task);
     }
     let mut all = Vec::new();
-    let mut next = Some(with_query(&path(id, "/events"), &[("limit", PAGE.to_string())]));
+    let limit = ("limit", PAGE.to_string());
+    let query: Vec<_> = std::iter::once(limit).chain(newest).collect();
+    let mut next = Some(with_query(&path(id, "/events"), &query));
     while let Some(page) = next.take() {
         let (events, after) = server.page(&page).await.map_err(|error| failed(error).about(id))?;
         next = after.filter(|_| !events.is_empty());
@@ -69,20 +75,24 @@ pub async fn logs(id: &str, EventArgs { follow, kind }: &EventArgs, server: &Ser
             }
         }
     }
-    if form.is_data() { show::as_it_came(form, &all) } else { transcript.end_line() }
+    if form.is_data() {
+        return show::as_it_came(form, &all);
+    }
+    let task = server.client.get::<Value>(&path(id, "")).await.map_err(|error| failed(error).about(id))?;
+    transcript.end(&task)
 }
 
 /// Calls `take` for each event, from the first one until the task is finished. If the stream breaks, it is resumed after the last event.
 async fn stream(
     server: &Server,
+    path: &str,
     id: &str,
     mut retry: Retry,
     mut take: impl FnMut(&Value) -> Result<(), CommandError>,
 ) -> Result<(), CommandError> {
-    let path = path(id, "/events");
     let mut last: Option<String> = None;
     loop {
-        let error = match server.client.events(&path, last.as_deref()).await {
+        let error = match server.client.events(path, last.as_deref()).await {
             Ok(mut events) => loop {
                 retry.is_over();
                 match events.next().await {
@@ -108,7 +118,10 @@ struct Transcript<'a> {
     form: Form,
     /// `task logs` prints all events to standard output. Otherwise only text goes there, and the rest to standard error.
     is_log: bool,
+    /// The kinds of events to print; empty: all.
     kinds: &'a [String],
+    /// Each line begins with the time of its event.
+    has_times: bool,
     /// The lease of the last event. Another one means that another run has begun.
     lease: Option<Uuid>,
     is_in_line: bool,
@@ -118,8 +131,8 @@ struct Transcript<'a> {
 }
 
 impl<'a> Transcript<'a> {
-    fn new(form: Form, is_log: bool, kinds: &'a [String]) -> Self {
-        Self { form, is_log, kinds, lease: None, is_in_line: false, is_cut: false, has_text: false }
+    fn new(form: Form, is_log: bool) -> Self {
+        Self { form, is_log, kinds: &[], has_times: false, lease: None, is_in_line: false, is_cut: false, has_text: false }
     }
 
     fn wants(&self, event: &Event) -> bool {
@@ -135,7 +148,7 @@ impl<'a> Transcript<'a> {
             return show::one_of_many(self.form, answer);
         }
         if self.lease.is_some_and(|lease| lease != event.lease_id) {
-            self.aside("[again] another run of this task")?;
+            self.aside(event.at, "[again] another run of this task")?;
             self.is_cut = true;
         }
         self.lease = Some(event.lease_id);
@@ -147,25 +160,55 @@ impl<'a> Transcript<'a> {
                     self.end_line()?;
                 }
                 self.has_text = true;
-                self.is_in_line = !text.ends_with('\n');
-                term::print_foreign(text)
+                self.text(event.at, text)
             }
             None => {
                 self.is_cut |= matches!(kind, Word::Known(EventKind::ToolUse | EventKind::ToolResult));
                 // With --follow, the user wants to see what is going on, but not the results of tools.
                 if self.is_log || !matches!(kind, Word::Known(EventKind::ToolResult | EventKind::Usage)) {
-                    self.aside(&format!("[{kind}] {}", summary(data)))?;
+                    self.aside(event.at, &format!("[{kind}] {}", summary(data)))?;
                 }
                 Ok(())
             }
         }
     }
 
-    /// Prints a line of its own, for events that are not text of the run.
-    fn aside(&mut self, line: &str) -> Result<(), CommandError> {
+    /// Prints text of the run, which may end within a line.
+    fn text(&mut self, at: Ms, text: &str) -> Result<(), CommandError> {
+        for part in text.split_inclusive('\n') {
+            if !self.is_in_line {
+                term::print(&self.time(at))?;
+            }
+            self.is_in_line = !part.ends_with('\n');
+            term::print_foreign(part)?;
+        }
+        Ok(())
+    }
+
+    /// What a line begins with.
+    fn time(&self, at: Ms) -> String {
+        match jiff::Timestamp::from_millisecond(at) {
+            Ok(at) if self.has_times => format!("{at:.3} "),
+            _ => String::new(),
+        }
+    }
+
+    /// Prints why the task, or its last run, failed.
+    fn end(&mut self, task: &Value) -> Result<(), CommandError> {
+        let task: Task = read(task)?;
+        match &task.failure {
+            Some(failure) if self.kinds.is_empty() && !self.form.is_data() => {
+                self.aside(failure.at, &format!("[failure] {}: {}", failure.reason, failure.message))
+            }
+            _ => self.end_line(),
+        }
+    }
+
+    /// Prints a line of its own, for what is not text of the run.
+    fn aside(&mut self, at: Ms, line: &str) -> Result<(), CommandError> {
         if self.is_log {
             self.end_line()?;
-            return term::print_foreign(&format!("{}\n", term::line(line)));
+            return term::print_foreign(&format!("{}{}\n", self.time(at), term::line(line)));
         }
         // If both outputs are on the terminal, the line must not start in the middle of the text.
         let gap = if self.is_in_line && term::is_out_terminal() && term::is_err_terminal() { "\n" } else { "" };

@@ -161,6 +161,12 @@ pub struct EventArgs {
     /// Show only events of these kinds
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = follow::kinds())]
     kind: Vec<String>,
+    /// Only the newest events, at most this many
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    tail: Option<u64>,
+    /// Begin each line with the time of its event, in UTC
+    #[arg(long)]
+    timestamps: bool,
 }
 
 pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {

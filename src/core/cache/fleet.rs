@@ -1,10 +1,13 @@
 //! The workers and the leases that they hold.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
+use super::paused_accounts::PausedAccounts;
 use crate::Ms;
 use crate::ids::{LeaseId, TaskId, WorkerId};
+use crate::pause::PausedAccount;
 use crate::placement::{self, Candidate};
 use crate::task::{ActiveLease, Origin, TaskSpec, TaskState};
 use crate::worker::{MAX_CONCURRENCY, Worker};
@@ -49,6 +52,7 @@ pub struct Fleet {
     entries: BTreeMap<WorkerId, Entry>,
     /// The workers to which the leader pushes.
     pushed_to: BTreeSet<WorkerId>,
+    paused_accounts: PausedAccounts,
     /// Removed workers, kept while an older copy of their row may still arrive.
     removed: BTreeSet<(u64, WorkerId)>,
 }
@@ -57,8 +61,11 @@ pub struct Fleet {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shortage {
     NoWorker,
-    /// Only paused workers serve it. This is one of them, and what its agent says about the pause.
+    /// Only paused workers serve it. This is the one whose pause ends first, and what its agent says about it. A pause that ends by itself comes
+    /// before one that a person has to end, because that is when the task can run if nobody does anything.
     Paused {
+        is_passing: bool,
+        until: Reverse<Ms>,
         worker: WorkerId,
         message: String,
     },
@@ -80,6 +87,10 @@ impl Fleet {
         } else {
             self.pushed_to.remove(&worker.id);
         }
+        if let Some(before) = &entry.worker {
+            self.paused_accounts.remove(before);
+        }
+        self.paused_accounts.add(&worker);
         entry.worker = Some(Worker { last_seen: worker.last_seen.max(last_seen), ..worker });
     }
 
@@ -89,7 +100,9 @@ impl Fleet {
             return;
         }
         entry.revision = revision;
-        entry.worker = None;
+        if let Some(before) = entry.worker.take() {
+            self.paused_accounts.remove(&before);
+        }
         entry.at = at;
         self.pushed_to.remove(id);
         self.removed.insert((at, id.to_owned()));
@@ -141,6 +154,12 @@ impl Fleet {
 
     pub fn worker(&self, id: &str) -> Option<&Worker> {
         self.entries.get(id)?.worker.as_ref()
+    }
+
+    /// Those of these accounts that are out of quota, as other workers found out.
+    pub fn paused_accounts(&self, worker: &str, accounts: &[String], now: Ms) -> Vec<PausedAccount> {
+        let Some(worker) = self.worker(worker) else { return Vec::new() };
+        accounts.iter().filter_map(|account| self.paused_accounts.found_by_others(worker, account, now)).collect()
     }
 
     pub fn workers(&self) -> impl Iterator<Item = &Worker> {
@@ -220,7 +239,12 @@ impl Fleet {
         let serving = |worker: &Worker| worker.is_online() && worker.capabilities.serves(agent_slug, namespace);
         for (worker, entry) in self.known() {
             let here = match worker.pause_of(agent_slug, namespace) {
-                Some(pause) => Shortage::Paused { worker: worker.id.clone(), message: pause.message.clone() },
+                Some(pause) => Shortage::Paused {
+                    is_passing: pause.cause.is_passing(),
+                    until: Reverse(pause.until),
+                    worker: worker.id.clone(),
+                    message: pause.message.clone(),
+                },
                 None if !serving(worker) => continue,
                 None if worker.cordoned || worker.draining => Shortage::Cordoned,
                 None if entry.free(worker) > 0 => return None,

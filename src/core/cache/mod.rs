@@ -10,6 +10,7 @@
 //! The cache is only a hint: [`decide`](super::decide) and the database check everything again.
 
 mod fleet;
+mod paused_accounts;
 mod queue;
 mod window;
 

@@ -46,6 +46,10 @@ impl Operation for Completion {
                     let (task, past) = (task.clone(), past.clone());
                     return late(set, task, past, completion);
                 }
+                if past.status == LeaseStatus::Expired && completion.usage.is_some() {
+                    let (refusal, task, past) = (task.not_completable(not_held), task.clone(), past.clone());
+                    return Ok(Completed { task: count_usage(set, task, past, completion), result: StoredResult::UsageOnly(refusal) });
+                }
             }
         }
         Err(task.not_completable(not_held).into())
@@ -82,6 +86,20 @@ fn late(set: &mut WorkingSet, mut task: TaskState, past: PastLease, completion: 
     Ok(conclude(set, task, lease, &worker, completion, end))
 }
 
+/// The run has ended too late to change the task, but it has cost what it cost.
+fn count_usage(set: &mut WorkingSet, mut task: TaskState, past: PastLease, completion: &Completion) -> TaskState {
+    if let (None, Some(usage)) = (past.usage, completion.usage) {
+        let past = PastLease { model: completion.model.clone(), usage: Some(usage), ..past };
+        set.loaded.past_leases.insert(past.id, Some(past.clone()));
+        set.dirty.past_leases.retain(|record| record.id != past.id);
+        set.dirty.past_leases.push(past);
+        task.usage.get_or_insert_default().add(usage);
+        task.updated_at = set.stamp();
+        task.revision = set.put_task(task.clone());
+    }
+    task
+}
+
 /// What becomes of the task.
 enum End {
     Success,
@@ -99,6 +117,9 @@ impl End {
         if !completion.retryable && !task.cancel_requested {
             return Ok(Self::Failed(failure));
         }
+        let over_budget = over_budget(task, completion, &failure).filter(|_| !task.cancel_requested);
+        let is_over_budget = over_budget.is_some();
+        let failure = over_budget.unwrap_or(failure);
         let cause = Retry {
             give_back: keep_attempt,
             wait: completion.retry_at.map_or(Wait::Backoff, Wait::Until),
@@ -107,9 +128,25 @@ impl End {
             failure,
             actor: Actor::Worker(worker.clone()),
         };
-        let next = plan(set, task, &cause)?;
+        let next = if is_over_budget { Next::Dead } else { plan(set, task, &cause)? };
         Ok(Self::Retried(cause, next))
     }
+}
+
+/// The failure of a task of whose budget the attempt has left nothing: another one could not do anything.
+fn over_budget(task: &TaskState, completion: &Completion, last: &Failure) -> Option<Failure> {
+    let mut usage = task.usage.unwrap_or_default();
+    usage.add(completion.usage?);
+    let (left, spent) = task.budget_after(usage)?;
+    if left > 0.0 {
+        return None;
+    }
+    let about = if usage.cost_estimated { "about " } else { "" };
+    let message = format!(
+        "its attempts have cost {about}{spent:.4} USD, which leaves nothing of its budget of {:.4} USD; the last one: {}: {}",
+        task.budget, last.reason, last.message
+    );
+    Some(Failure { reason: Reason::BudgetExceeded, message, at: last.at })
 }
 
 fn conclude(set: &mut WorkingSet, mut task: TaskState, lease: LeaseId, worker: &WorkerId, completion: &Completion, end: End) -> Completed {
@@ -136,6 +173,7 @@ fn conclude(set: &mut WorkingSet, mut task: TaskState, lease: LeaseId, worker: &
     if let Some(usage) = completion.usage {
         task.usage.get_or_insert_default().add(usage);
     }
+    task.last_event_seq = completion.last_event_seq;
     if completion.session_id.is_some() {
         task.session_id.clone_from(&completion.session_id);
     }

@@ -344,6 +344,7 @@ fn place(set: &mut WorkingSet, id: TaskId, worker: &Worker, Terms { origin, ttl_
     task.attempts += 1;
     task.lease_count += 1;
     task.event_seq = -1;
+    task.last_event_seq = None;
     task.lease = Some(lease);
     set.leases_granted += 1;
     set.put_task(task);

@@ -6,9 +6,8 @@ use super::super::backoff::delay_ms;
 use super::super::ids::{LeaseId, TaskId, WorkerId};
 use super::super::operation::Operation;
 use super::super::row_keys::RowKeys;
-use super::super::task::{
-    ActiveLease, Failure, LastLease, LeaseStatus, MAX_INFRA_RETRIES, Parked, PastLease, Reason, Status, TaskState, Usage,
-};
+use super::super::task::{ActiveLease, Failure, LastLease, LeaseStatus, MAX_INFRA_RETRIES, Parked, PastLease, Reason, Status, TaskState};
+use super::super::usage::Usage;
 use super::super::working_set::{Halt, Slots, WorkingSet};
 use super::finish::{finish, wake_successors};
 use super::readiness::{Park, Readiness, apply, blocked, reserve};

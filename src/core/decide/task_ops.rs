@@ -85,6 +85,8 @@ impl Operation for Requeue {
             wake_at: None,
             session_worker: None,
             failure: None,
+            // Who requeues it wants it to run, which it can't without a budget.
+            cost_before_requeue: task.usage.map_or(0.0, |usage| usage.cost_usd),
             finished_at: None,
             remove_at: None,
             // A late completion of an old lease must not complete the requeued task.

@@ -87,6 +87,11 @@ impl Run {
                 assert_eq!(self.acknowledged.insert(result.lease_id, (completion.task, result.id)), None, "a lease was completed twice");
             }
             StoredResult::Before(lease) => assert!(self.acknowledged.contains_key(lease), "the lease was not completed before"),
+            StoredResult::UsageOnly(_) => {
+                let lease = completion.holder.lease.expect("a lease");
+                assert!(!self.acknowledged.contains_key(&lease), "the lease was completed before");
+                assert_eq!(self.world.db.past_leases[&lease].usage, completion.usage);
+            }
         }
     }
 
@@ -142,7 +147,8 @@ impl Run {
         match op {
             Op::Complete(completion) if completion.holder.lease.is_some() => {
                 let answer = again(&mut self.world);
-                assert!(matches!(answer, Ok(Reply::Completed(reply::Completed { result: StoredResult::Before(_), .. }))), "{answer:?}");
+                let Ok(Reply::Completed(reply::Completed { result, .. })) = answer else { panic!("{answer:?}") };
+                assert!(matches!(result, StoredResult::Before(_) | StoredResult::UsageOnly(_)), "{result:?}");
             }
             Op::Cancel(_) | Op::Edit(_) => assert!(again(&mut self.world).is_ok()),
             Op::Create(op::Create { tasks }) if tasks.iter().all(|task| task.idempotency_key.is_some()) => {

@@ -14,6 +14,7 @@ use bloom_core::agent_queue::AgentQueue;
 use bloom_core::cache::CacheRead;
 use bloom_core::command::Choice;
 use bloom_core::ids::{InstanceId, LeaseId, TaskId};
+use bloom_core::pause::PausedAccount;
 use bloom_core::task::{Parked, Status, TaskState};
 use bloom_core::worker::Worker;
 use bloom_core::working_set::{Counts, WorkingSet};
@@ -49,6 +50,8 @@ pub struct Stats {
 pub struct Directives {
     pub cancel: Vec<TaskId>,
     pub drain: bool,
+    /// Accounts that it must not use, because other workers found that they are out of quota.
+    pub paused_accounts: Vec<PausedAccount>,
 }
 
 pub struct Replica {
@@ -248,11 +251,13 @@ impl Replica {
         i64::from(self.lock().cache.fleet.used(worker).count_ones())
     }
 
-    pub fn directives(&self, worker: &str) -> Directives {
+    /// `accounts` are those of the worker that other workers use, too.
+    pub fn directives(&self, worker: &str, accounts: &[String], now: Ms) -> Directives {
         let remembered = self.lock();
         Directives {
             cancel: remembered.cancels(worker),
             drain: remembered.cache.fleet.worker(worker).is_some_and(|worker| worker.draining),
+            paused_accounts: remembered.cache.fleet.paused_accounts(worker, accounts, now),
         }
     }
 

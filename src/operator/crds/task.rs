@@ -174,6 +174,9 @@ pub struct Usage {
     pub output_tokens: i64,
     /// US dollars.
     pub cost_usd: f64,
+    /// Only if true: a part of the US dollars is estimated, because a run ended without a total.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_estimated: Option<bool>,
 }
 
 /// A result that is stored by the server.

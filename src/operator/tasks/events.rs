@@ -44,8 +44,10 @@ pub fn of_change(before: &LLMTaskStatus, after: &LLMTaskStatus, state: &TaskStat
 
 /// That no worker has had room for a while; told again as long as that lasts.
 pub fn of_waiting(waiting: Option<&WaitingState>, state: &TaskState, now: Ms) -> Option<Event> {
-    let waiting = waiting
-        .filter(|waiting| matches!(waiting.reason, WaitingReason::NoWorker | WaitingReason::NoCapacity | WaitingReason::Cordoned))?;
+    let has_no_room = |reason| {
+        matches!(reason, WaitingReason::NoWorker | WaitingReason::NoCapacity | WaitingReason::Cordoned | WaitingReason::WorkerPaused)
+    };
+    let waiting = waiting.filter(|waiting| has_no_room(waiting.reason))?;
     let since = state.ready_at?;
     (now - since >= NO_ROOM_AFTER_MS).then(|| {
         event(EventType::Warning, "NoRoom", &format!("Waits for a worker since {} minutes: {}", (now - since) / 60_000, waiting.message))
@@ -103,7 +105,7 @@ mod tests {
     #[test]
     fn a_long_wait_is_told() {
         let state = TaskState { ready_at: Some(1_000), ..TaskState::new(&spec("c")) };
-        let waiting = |reason| WaitingState { reason, message: "every worker is full".into() };
+        let waiting = |reason| WaitingState { reason, message: "every worker is full".into(), until: None };
         let no_room = waiting(WaitingReason::NoCapacity);
         assert!(of_waiting(Some(&no_room), &state, 300_999).is_none());
         let event = of_waiting(Some(&no_room), &state, 301_000).unwrap();
@@ -111,6 +113,7 @@ mod tests {
             (event.reason.as_str(), event.note.as_deref()),
             ("NoRoom", Some("Waits for a worker since 5 minutes: every worker is full"))
         );
+        assert!(of_waiting(Some(&waiting(WaitingReason::WorkerPaused)), &state, 301_000).is_some());
         assert!(of_waiting(Some(&waiting(WaitingReason::Paused)), &state, 400_000).is_none(), "somebody wants it so");
         assert!(of_waiting(None, &state, 400_000).is_none());
     }

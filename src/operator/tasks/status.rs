@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bloom_core::Ms;
 use bloom_core::task::{self, Reason, Status};
+use bloom_core::usage;
 use bloom_engine::WaitingState;
 use bloom_store::{LeaseRow, ResultPreview, TaskRow};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -196,6 +197,7 @@ fn result_ref(row: &TaskRow, result: &ResultPreview, public_url: Option<&str>) -
     ResultRef { uri, bytes: result.bytes }
 }
 
-fn usage(usage: task::Usage) -> Usage {
-    Usage { input_tokens: usage.input_tokens, output_tokens: usage.output_tokens, cost_usd: usage.cost_usd }
+fn usage(usage: usage::Usage) -> Usage {
+    let usage::Usage { input_tokens, output_tokens, cost_usd, cost_estimated } = usage;
+    Usage { input_tokens, output_tokens, cost_usd, cost_estimated: cost_estimated.then_some(true) }
 }

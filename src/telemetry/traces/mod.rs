@@ -15,8 +15,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bloom_core::Ms;
 use bloom_core::ids::LeaseId;
-use bloom_core::task::Usage;
 use bloom_core::trace_context::TraceContext;
+use bloom_core::usage::Usage;
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceId, TraceState};
 use opentelemetry::{Context, InstrumentationScope, KeyValue, Value};
 use opentelemetry_sdk::trace::{
@@ -169,9 +169,9 @@ impl Span {
     #[must_use]
     pub fn with_usage(self, model: Option<&str>, usage: Option<Usage>) -> Self {
         let span = self.with_some("gen_ai.response.model", model.map(str::to_owned));
-        let Some(Usage { input_tokens, output_tokens, cost_usd }) = usage else { return span };
+        let Some(Usage { input_tokens, output_tokens, cost_usd, cost_estimated }) = usage else { return span };
         let span = span.with("gen_ai.usage.input_tokens", input_tokens).with("gen_ai.usage.output_tokens", output_tokens);
-        span.with("bloom.cost_usd", cost_usd)
+        span.with("bloom.cost_usd", cost_usd).with_some("bloom.cost_estimated", cost_estimated.then_some(true))
     }
 
     /// What it stands for has failed, for this reason: one of few words.

@@ -150,7 +150,7 @@ fn a_fallback_runs_the_tasks_of_a_paused_account() {
 fn what_a_task_brings_pauses_nothing() {
     run(async {
         let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
-        let agent = server.agent("box").claude(&api, "").start();
+        let agent = server.agent("box").claude(&api, "setting_sources = [\"user\", \"project\"]").start();
         // The CLI ends with status 0, and without a session.
         let blank = server.crew().task().prompt(" ").attempts(1).create().await;
         assert_eq!(failure(&blank, "dead", "agent_error").await["attempts"], json!(1));

@@ -53,7 +53,7 @@ on_both! { alone:
     }
 }
 
-fn with(profile: &'static str, body: impl AsyncFnOnce(&Server, &Anthropic, &agent::Agent)) {
+pub(super) fn with(profile: &str, body: impl AsyncFnOnce(&Server, &Anthropic, &agent::Agent)) {
     run(async {
         let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
         let agent = server.agent("box").claude(&api, profile).start();

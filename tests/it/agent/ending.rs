@@ -144,10 +144,40 @@ fn a_run_that_prints_more_than_the_disk_takes() {
         let crew = server.crew();
         let task = crew.task().prompt("yes | head --bytes 9000000; sleep 150").create().await;
         let failure = eventually("it fails", || async { task.now().await["failure"].as_object().cloned() }).await;
-        assert_eq!(failure["reason"], json!("worker_lost"));
+        assert_eq!(failure["reason"], json!("worker_disk"));
         assert_eq!(failure["message"], json!("the worker could not store on its disk what the run printed"));
         task.cancel().await.ok();
         let next = crew.task().prompt("echo next").create().await;
+        next.reaches("completed").await;
+        agent.has_no_processes().await;
+    });
+}
+
+#[test]
+fn a_run_that_fills_the_disk_is_ended_and_the_worker_waits_for_room() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let agent = server.agent("box").shell().through(ON_A_SMALL_DISK).start();
+        let crew = server.crew();
+        let task = crew.task().prompt("head --bytes 9000000 /dev/zero >filler; echo said before the end; sleep 150").create().await;
+        let failure = eventually("it fails", || async { task.now().await["failure"].as_object().cloned() }).await;
+        assert_eq!(failure["reason"], json!("worker_disk"));
+        let events = eventually("all is told", || async {
+            let events = task.api.get(&task.path("/events")).await.ok();
+            events.as_array().unwrap().iter().any(|event| event["data"]["phase"] == "ended").then_some(events)
+        })
+        .await;
+        assert!(events.as_array().unwrap().iter().any(|event| event["data"]["text"] == "said before the end\n"), "{events:?}");
+
+        // Nothing is taken, and people are told why, until there is room.
+        let waiting = || async { Some(task.now().await["waiting"].clone()).filter(|waiting| waiting["reason"] == "worker_paused") };
+        let waiting = eventually("the task waits for the worker", waiting).await;
+        assert!(waiting["message"].as_str().unwrap().contains("can't write to its directory (No space left on device"), "{waiting}");
+        task.cancel().await.ok();
+        let next = crew.task().prompt("echo next").create().await;
+        let filler = format!("/proc/{}/root{}/contexts/{}/filler", agent.pid(), agent.work_dir().display(), "*");
+        let removed = std::process::Command::new("sh").args(["-c", &format!("rm {filler}")]).status().unwrap();
+        assert!(removed.success());
         next.reaches("completed").await;
         agent.has_no_processes().await;
     });

@@ -2,19 +2,24 @@
 
 mod accounts;
 mod claude;
+mod claude_settings;
 mod contained;
 mod contained_without_agent;
+mod costs;
 mod crash;
 mod dev;
 mod ending;
 mod enrollment;
+mod fallback_sessions;
 mod fleet;
 mod instances;
 mod push_limits;
 mod push_server;
 mod repositories;
 mod running;
+mod sandbox;
 mod set_aside;
+mod shared_accounts;
 mod stopping;
 
 use std::path::PathBuf;

@@ -62,6 +62,34 @@ fn a_pushed_task_runs_once() {
 }
 
 #[test]
+fn a_pushed_task_waits_for_the_running_one_of_its_context() {
+    with_agent(
+        |agent| agent.slots(3),
+        async |server, push_server, _| {
+            let push_server = push_server.with_header(KEY.0, KEY.1);
+            let push = async |task: &Task<'_>| {
+                task.lease(json!({"worker_id": "box"})).await.created();
+                push_server.post("/execute-task", pushed(task).await).await.ok();
+            };
+            let (tally, latch, crew) = (Tally::new(), Latch::new(), server.crew());
+            let first = crew.task().prompt(&format!("{}; {}", tally.mark(), latch.wait())).create().await;
+            push(&first).await;
+            tally.reaches(1).await;
+            let context = first.now().await["context_id"].as_str().unwrap().to_owned();
+            let next = crew.task().context(&context).prompt(&tally.mark()).create().await;
+            push(&next).await;
+            let other = crew.task().prompt("echo other").create().await;
+            push(&other).await;
+            other.reaches("completed").await;
+            assert_eq!(tally.count(), 1, "two runs would work in one directory");
+            latch.open();
+            next.reaches("completed").await;
+            assert_eq!(tally.count(), 2);
+        },
+    );
+}
+
+#[test]
 fn bad_pushes_are_refused() {
     with(&[], async |_, push_server, _| {
         let push_server = push_server.with_header(KEY.0, KEY.1);

@@ -24,7 +24,7 @@ fn a_task_is_described_with_its_attempts() {
         task.heartbeat(json!({})).await.ok();
         let events = json!([{ "seq": 1, "kind": "text", "at": now_ms(), "data": "looking around" }]);
         crew.api.post(&task.path("/events"), json!({ "lease_id": lease.id, "events": events })).await.ok();
-        let usage = json!({ "input_tokens": 30, "output_tokens": 4, "cost_usd": 0.5 });
+        let usage = json!({ "input_tokens": 30, "output_tokens": 4, "cost_usd": 0.5, "cost_estimated": true });
         task.complete(json!({
             "status": "error", "reason": "timeout", "error_message": "it took too long", "metrics": { "duration_ms": 1 }, "usage": usage,
             "model": "opus",
@@ -38,7 +38,7 @@ fn a_task_is_described_with_its_attempts() {
             "--timeout",
             "2 of 3",
             "30+4",
-            "$0.5000",
+            "4 output tokens, ~$0.5000",
             "expired",
             "lease_expired",
             "the run failed: timeout",

@@ -33,6 +33,8 @@ pub struct Anthropic {
     healed: watch::Sender<bool>,
     /// All requests are refused with this status, kind of error and message.
     refusing: watch::Sender<Option<Refusal>>,
+    /// Of these tokens, the quota is used up.
+    used_up: Arc<Mutex<Vec<&'static str>>>,
 }
 
 impl Anthropic {
@@ -48,6 +50,7 @@ impl Anthropic {
             allowed: watch::Sender::new(0),
             healed: watch::Sender::new(false),
             refusing: watch::Sender::new(None),
+            used_up: Arc::default(),
         };
         let app = Router::new().fallback(answer).with_state(stub.clone());
         beside(async move { axum::serve(listener, app).await });
@@ -69,7 +72,13 @@ impl Anthropic {
         self.allowed.send_replace(usize::MAX);
     }
 
+    /// From now on, the quota of the account with this token is used up.
+    pub fn use_up(&self, token: &'static str) {
+        self.used_up.lock().expect("the tokens").push(token);
+    }
+
     pub fn heal(&self) {
+        self.used_up.lock().expect("the tokens").clear();
         self.healed.send_replace(true);
         self.refusing.send_replace(None);
     }
@@ -83,16 +92,22 @@ impl Anthropic {
 impl AgentPlan {
     /// Runs the real CLI against the stub, without any settings of this machine.
     pub fn claude(self, api: &Anthropic, more: &str) -> Self {
+        let profile = self.claude_profile("default", api, "sk-ant-oat01-dummy", more);
+        self.profiles(&profile)
+    }
+
+    /// A profile for the real CLI, with the account of this token. It ends with the table of environment variables.
+    pub fn claude_profile(&self, name: &str, api: &Anthropic, token: &str, more: &str) -> String {
         let home = self.dir().join("home");
         std::fs::create_dir_all(&home).expect("a directory");
-        let profile = format!(
-            "program = {:?}\n{more}\n[profiles.default.env]\nHOME = {:?}\nANTHROPIC_BASE_URL = {:?}\nCLAUDE_CODE_OAUTH_TOKEN = \"sk-ant-oat01-dummy\"\n\
-             CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC = \"1\"\nDISABLE_TELEMETRY = \"1\"\nCLAUDE_CODE_MAX_RETRIES = \"0\"\n",
+        format!(
+            "[profiles.{name}]\nprogram = {:?}\n{more}\n[profiles.{name}.env]\nHOME = {:?}\nANTHROPIC_BASE_URL = {:?}\n\
+             CLAUDE_CODE_OAUTH_TOKEN = {token:?}\nCLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC = \"1\"\nDISABLE_TELEMETRY = \"1\"\n\
+             CLAUDE_CODE_MAX_RETRIES = \"0\"\n",
             cli().display().to_string(),
             home.display().to_string(),
             api.url
-        );
-        self.profile(&profile)
+        )
     }
 }
 
@@ -111,7 +126,7 @@ fn asked(request: &Value) -> String {
     asked
 }
 
-async fn answer(State(stub): State<Anthropic>, method: Method, uri: Uri, _headers: HeaderMap, body: Bytes) -> Response<Body> {
+async fn answer(State(stub): State<Anthropic>, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> Response<Body> {
     if method != Method::POST || !uri.path().starts_with("/v1/messages") {
         return Response::new(Body::empty());
     }
@@ -126,7 +141,9 @@ async fn answer(State(stub): State<Anthropic>, method: Method, uri: Uri, _header
         return refuse(status, kind, message, None);
     }
     let healed = *stub.healed.borrow();
-    if has("MODE-429") && !healed {
+    let token = headers.get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let is_used_up = stub.used_up.lock().expect("the tokens").iter().any(|used_up| token.ends_with(used_up));
+    if is_used_up || has("MODE-429") && !healed {
         let reset = now_ms() / 1000 + 3600;
         return refuse(429, "rate_limit_error", "the quota is used up", Some(reset));
     }
@@ -180,8 +197,15 @@ async fn speak(stub: Anthropic, prompt: String, has_tool_result: bool, to: Sende
         "stop_reason": null, "stop_sequence": null, "usage": {"input_tokens": 10, "output_tokens": 1},
     });
     say(&to, "message_start", json!({"message": message})).await;
-    let uses_tool = has("MODE-TOOL") && !has_tool_result;
-    if uses_tool {
+    let uses_agent = has("MODE-AGENT") && !has_tool_result;
+    let uses_tool = (has("MODE-TOOL") || uses_agent) && !has_tool_result;
+    if uses_agent {
+        let block = json!({"type": "tool_use", "id": "toolu_1", "name": "Agent", "input": {}});
+        say(&to, "content_block_start", json!({"index": 0, "content_block": block})).await;
+        let input = json!({"description": "a part", "prompt": "SAY: done", "subagent_type": "general-purpose", "run_in_background": false});
+        let delta = json!({"type": "input_json_delta", "partial_json": input.to_string()});
+        say(&to, "content_block_delta", json!({"index": 0, "delta": delta})).await;
+    } else if uses_tool {
         let command = prompt.split_once("RUN:").map_or("true", |(_, command)| command.lines().next().unwrap_or("true")).trim();
         let block = json!({"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": {}});
         say(&to, "content_block_start", json!({"index": 0, "content_block": block})).await;

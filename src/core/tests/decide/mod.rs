@@ -4,6 +4,7 @@
 //! every rejection is checked to leave the working set and the database unchanged.
 
 mod api_keys;
+mod budgets;
 mod cases;
 mod completions;
 mod editing;

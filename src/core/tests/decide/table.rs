@@ -67,6 +67,7 @@ fn name_leases(world: &World, text: &str) -> String {
 fn said(reply: &Reply) -> Option<String> {
     match reply {
         Reply::Completed(reply::Completed { result: StoredResult::Before(_), .. }) => Some("told before".into()),
+        Reply::Completed(reply::Completed { result: StoredResult::UsageOnly(_), .. }) => Some("refused, but its usage counts".into()),
         Reply::Recorded(reply::Recorded { newest }) => Some(format!("newest {newest}")),
         Reply::RenewedLeases(reply::RenewedLeases { renewed, lost, .. }) => Some(format!("{} renewed, {} lost", renewed.len(), lost.len())),
         Reply::Due(Due::Later(_)) => Some("not due".into()),

@@ -230,6 +230,7 @@ impl State {
         let told = match result {
             StoredResult::Now(result) => result.lease_id,
             StoredResult::Before(lease) => *lease,
+            StoredResult::UsageOnly(_) => return,
         };
         assert_eq!(Some(told), done.holder.lease);
         self.leases.iter_mut().filter(|given| given.id == told).for_each(|given| given.acknowledged = true);

@@ -1,0 +1,53 @@
+//! The accounts that are out of quota, by the workers that found it out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::Ms;
+use crate::ids::WorkerId;
+use crate::pause::{Pause, PauseCause, PauseKind, PausedAccount};
+use crate::worker::Worker;
+
+/// An account of the workers that serve these namespaces. Workers of others may have another account of that name, and must not be able to
+/// pause this one.
+type Account = (Option<Vec<String>>, String);
+
+#[derive(Debug, Default)]
+pub(super) struct PausedAccounts(BTreeMap<Account, BTreeSet<(Ms, WorkerId)>>);
+
+impl PausedAccounts {
+    pub fn add(&mut self, worker: &Worker) {
+        for (account, until) in found_by(worker) {
+            self.0.entry(account).or_default().insert((until, worker.id.clone()));
+        }
+    }
+
+    pub fn remove(&mut self, worker: &Worker) {
+        for (account, until) in found_by(worker) {
+            let Some(pauses) = self.0.get_mut(&account) else { continue };
+            pauses.remove(&(until, worker.id.clone()));
+            if pauses.is_empty() {
+                self.0.remove(&account);
+            }
+        }
+    }
+
+    /// The longest pause of this account that other workers than this one have found, if it is on.
+    pub fn found_by_others(&self, worker: &Worker, account: &str, now: Ms) -> Option<PausedAccount> {
+        let pauses = self.0.get(&account_of(worker, account))?.iter().rev();
+        let (until, finder) = pauses.take_while(|(until, _)| *until > now).find(|(_, finder)| *finder != worker.id)?;
+        Some(PausedAccount { account: account.to_owned(), until: *until, worker: finder.clone() })
+    }
+}
+
+fn account_of(worker: &Worker, account: &str) -> Account {
+    let mut namespaces = worker.capabilities.namespaces.clone();
+    namespaces.iter_mut().for_each(|namespaces| namespaces.sort_unstable());
+    (namespaces, account.to_owned())
+}
+
+/// What the worker itself found out of quota. Other causes are not shared: their ends are not known, and each worker has credentials of its
+/// own for the account and probes them. What others told it is not shared again, so that no pause outlives its origin.
+fn found_by(worker: &Worker) -> impl Iterator<Item = (Account, Ms)> {
+    let is_shared = |pause: &&Pause| pause.kind == PauseKind::Account && pause.cause == PauseCause::Quota && pause.told_by.is_none();
+    worker.pauses.iter().filter(is_shared).map(|pause| (account_of(worker, &pause.name), pause.until))
+}

@@ -1,0 +1,74 @@
+//! What the cache knows of paused workers: the pause that a task waits for, and the accounts that workers must not use.
+
+use bloom_core::Ms;
+use bloom_core::audit::Actor;
+use bloom_core::cache::{Cache, Shortage};
+use bloom_core::command::WorkerChange;
+use bloom_core::op;
+use bloom_core::pause::{Pause, PauseCause, PauseKind};
+use bloom_test_world::world::{World, world};
+
+/// Registers a worker, and lets the cache hear of it.
+fn register(world: &mut World, cache: &mut Cache, worker: &str, pauses: Vec<Pause>) {
+    register_in(world, cache, worker, None, pauses);
+}
+
+fn register_in(world: &mut World, cache: &mut Cache, worker: &str, namespaces: Option<&[&str]>, pauses: Vec<Pause>) {
+    let namespaces = namespaces.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
+    world.ok(WorkerChange { id: worker.into(), pauses: Some(pauses), namespaces, actor: Actor::Api, ..WorkerChange::default() });
+    let read = cache.begin_read();
+    cache.put_worker(world.db.workers[worker].clone(), &read);
+    cache.end_read(&read);
+}
+
+fn quota(account: &str, until: Ms) -> Pause {
+    let (kind, cause, message) = (PauseKind::Account, PauseCause::Quota, format!("until {until}"));
+    Pause { kind, name: account.into(), cause, since: 1, until, message, agents: None, told_by: None }
+}
+
+#[test]
+fn of_several_pauses_the_first_that_ends_by_itself_counts() {
+    let (mut world, mut cache) = (world(), Cache::default());
+    let told = |cache: &Cache| match cache.fleet.shortage("coder", None) {
+        Some(Shortage::Paused { worker, message, .. }) => format!("{worker}: {message}"),
+        other => format!("{other:?}"),
+    };
+    let refused = Pause { cause: PauseCause::Credentials, message: "sign in".into(), ..quota("b", 10) };
+    register(&mut world, &mut cache, "z", vec![refused.clone()]);
+    assert_eq!(told(&cache), "z: sign in");
+    register(&mut world, &mut cache, "a", vec![quota("a", 500), refused, quota("c", 300)]);
+    register(&mut world, &mut cache, "m", vec![quota("a", 400)]);
+    assert_eq!(told(&cache), "a: until 300");
+    let disk = Pause { kind: PauseKind::Worker, cause: PauseCause::Disk, ..quota("a", 900) };
+    register(&mut world, &mut cache, "a", vec![quota("c", 300), disk]);
+    assert_eq!(told(&cache), "m: until 400", "the whole worker is paused for longer");
+}
+
+#[test]
+fn workers_learn_what_others_found_out_of_quota() {
+    let (mut world, mut cache) = (world(), Cache::default());
+    let told = |cache: &Cache, worker: &str, now| {
+        let paused = cache.fleet.paused_accounts(worker, &["team".into(), "own".into()], now);
+        paused.into_iter().map(|paused| (paused.account, paused.until, paused.worker)).collect::<Vec<_>>()
+    };
+    let of = |account: &str, until: Ms, worker: &str| vec![(account.to_owned(), until, worker.to_owned())];
+    let refused = Pause { cause: PauseCause::Credentials, ..quota("own", 500) };
+    register(&mut world, &mut cache, "a", vec![quota("team", 500), quota("another", 500), refused]);
+    register(&mut world, &mut cache, "b", vec![]);
+    assert_eq!((told(&cache, "b", 499), told(&cache, "b", 500)), (of("team", 500, "a"), vec![]));
+    assert_eq!(told(&cache, "a", 1), [], "its own pause");
+    register(&mut world, &mut cache, "b", vec![Pause { told_by: Some("a".into()), ..quota("team", 500) }]);
+    assert_eq!(told(&cache, "a", 1), [], "it does not come back from those who were told");
+    register(&mut world, &mut cache, "c", vec![quota("team", 700)]);
+    let both = (told(&cache, "a", 1), told(&cache, "c", 1));
+    assert_eq!(both, (of("team", 700, "c"), of("team", 500, "a")), "the longest pause of another one");
+    register_in(&mut world, &mut cache, "x", Some(&["one", "two"]), vec![quota("own", 800)]);
+    register_in(&mut world, &mut cache, "y", Some(&["two", "one"]), vec![]);
+    register_in(&mut world, &mut cache, "z", Some(&["one"]), vec![]);
+    let (same, other) = (told(&cache, "y", 1), (told(&cache, "z", 1), told(&cache, "a", 1)));
+    assert_eq!((same, other), (of("own", 800, "x"), (vec![], of("team", 700, "c"))), "only workers of the same namespaces");
+    register(&mut world, &mut cache, "a", vec![]);
+    world.ok(op::RemoveWorker { worker: "c".into() });
+    cache.remove_worker("c", world.db.tombstones["c"]);
+    assert_eq!(told(&cache, "b", 1), [], "a pause ends with its origin");
+}

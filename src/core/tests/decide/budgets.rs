@@ -1,0 +1,121 @@
+//! Budgets hold over all attempts of a task, and what a run has used is counted even if its completion comes too late.
+
+use bloom_core::command::{Completion, Holder};
+use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::op;
+use bloom_core::reply::StoredResult;
+use bloom_core::task::{Outcome, Reason, Status, TaskSpec};
+use bloom_core::usage::Usage;
+use bloom_test_world::world::{World, completion, spec, world};
+
+fn used(cost_usd: f64) -> Usage {
+    Usage { input_tokens: 1, output_tokens: 1, cost_usd, cost_estimated: false }
+}
+
+/// A run that ended by a time-out.
+fn timed_out(task: TaskId, lease: LeaseId, usage: Usage) -> Completion {
+    Completion {
+        retryable: true,
+        reason: Some(Reason::Timeout),
+        error_message: Some("too slow".into()),
+        usage: Some(usage),
+        retry_at: Some(0),
+        ..completion(task, Some(lease), Outcome::Error)
+    }
+}
+
+fn with_budget(budget: f64) -> (World, TaskId) {
+    let mut world = world().worker("w1", 4);
+    world.strict = true;
+    let task = world.create(TaskSpec { budget, max_attempts: 5, ..spec("c") });
+    (world, task)
+}
+
+fn attempt(world: &mut World, task: TaskId, more: impl FnOnce(Completion) -> Completion) {
+    let lease = world.lease(task, "w1");
+    let ended = timed_out(task, lease, used(0.1));
+    world.ok(more(ended));
+}
+
+#[test]
+fn attempts_share_the_budget_until_nothing_is_left() {
+    let (mut world, task) = with_budget(0.3);
+    let left = |world: &World| world.task(task).budget_left();
+    assert_eq!(left(&world), Some(0.3));
+    attempt(&mut world, task, |ended| ended);
+    assert_eq!((world.task(task).status, left(&world)), (Status::Queued, Some(0.2)));
+    // An attempt that is given back has cost as much.
+    attempt(&mut world, task, |ended| Completion { keep_attempt: true, ..ended });
+    assert_eq!((world.task(task).status, left(&world)), (Status::Queued, Some(0.1)));
+    attempt(&mut world, task, |ended| ended);
+    let dead = world.task(task);
+    assert_eq!((dead.status, dead.attempts, left(&world)), (Status::Dead, 2, Some(0.0)));
+    let failure = dead.failure.clone().unwrap();
+    let told = "its attempts have cost 0.3000 USD, which leaves nothing of its budget of 0.3000 USD; the last one: timeout: too slow";
+    assert_eq!((failure.reason, failure.message.as_str()), (Reason::BudgetExceeded, told));
+}
+
+#[test]
+fn a_requeued_task_has_its_whole_budget_again() {
+    let (mut world, task) = with_budget(0.15);
+    attempt(&mut world, task, |ended| ended);
+    attempt(&mut world, task, |ended| Completion { usage: Some(Usage { cost_estimated: true, ..used(0.2) }), ..ended });
+    let dead = world.task(task);
+    assert!(dead.failure.as_ref().unwrap().message.starts_with("its attempts have cost about 0.3000 USD"), "{dead:?}");
+    world.ok(op::Requeue { task });
+    let again = world.task(task);
+    assert_eq!((again.status, again.budget_left()), (Status::Queued, Some(0.15)));
+    assert!((again.usage.unwrap().cost_usd - 0.3).abs() < 1e-9, "the usage goes on");
+    attempt(&mut world, task, |ended| ended);
+    assert_eq!((world.task(task).status, world.task(task).budget_left()), (Status::Queued, Some(0.05)));
+}
+
+#[test]
+fn a_budget_ends_only_what_would_be_tried_again() {
+    let dear = |ended: Completion| Completion { usage: Some(used(7.0)), ..ended };
+    let (mut world, task) = with_budget(0.0);
+    attempt(&mut world, task, dear);
+    assert_eq!((world.task(task).status, world.task(task).budget_left()), (Status::Queued, None), "it has no budget");
+
+    let (mut world, task) = with_budget(0.1);
+    attempt(&mut world, task, |ended| Completion { status: Outcome::Success, ..dear(ended) });
+    assert_eq!(world.task(task).status, Status::Completed);
+
+    let (mut world, task) = with_budget(0.1);
+    attempt(&mut world, task, |ended| Completion { retryable: false, ..dear(ended) });
+    assert_eq!((world.task(task).status, world.task(task).failure.as_ref().unwrap().reason), (Status::Failed, Reason::Timeout));
+
+    let (mut world, task) = with_budget(0.1);
+    let lease = world.lease(task, "w1");
+    world.ok(op::Cancel { task });
+    world.ok(timed_out(task, lease, used(7.0)));
+    assert_eq!(world.task(task).status, Status::Cancelled);
+
+    let (mut world, task) = with_budget(0.1);
+    attempt(&mut world, task, |ended| Completion { usage: None, ..ended });
+    assert_eq!(world.task(task).status, Status::Queued, "nothing is known of its cost");
+}
+
+#[test]
+fn what_a_lost_run_has_used_is_counted_once() {
+    let (mut world, task) = with_budget(1.0);
+    let lost = world.lease(task, "w1");
+    world.expire(task);
+    let second = world.lease(task, "w1");
+    let late = Completion { model: Some("m".into()), ..timed_out(task, lost, used(0.4)) };
+    for _ in 0..2 {
+        let answer = world.ok(late.clone());
+        assert!(matches!(answer.result, StoredResult::UsageOnly(_)), "{answer:?}");
+        let state = world.task(task);
+        assert_eq!((state.status, state.usage, state.budget_left()), (Status::Leased, Some(used(0.4)), Some(0.6)));
+        let past = &world.db.past_leases[&lost];
+        assert_eq!((past.usage, past.model.as_deref(), past.completed), (Some(used(0.4)), Some("m"), false));
+    }
+    assert_eq!(world.lease_of(task), second, "the other run goes on");
+    let before = world.db.clone();
+    assert!(world.run(Completion { usage: None, ..late.clone() }).is_err(), "a completion without usage is refused");
+    assert!(world.run(Completion { holder: Holder { lease: Some(lost), worker: Some("w2".into()) }, ..late }).is_err());
+    assert_eq!(world.db, before);
+    world.ok(timed_out(task, second, used(0.6)));
+    assert_eq!(world.task(task).failure.as_ref().unwrap().reason, Reason::BudgetExceeded);
+}

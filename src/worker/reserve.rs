@@ -1,0 +1,62 @@
+//! Room on the agent's disk that is kept back, so that what runs said and how they ended can be stored when the disk is full.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, fallocate};
+
+/// Enough for the last events of many runs.
+const BYTES: u64 = 1 << 20;
+const NAME: &str = "reserve";
+
+/// A file that is removed when its room is needed.
+#[derive(Clone, Debug)]
+pub struct Reserve(PathBuf);
+
+impl Reserve {
+    /// In the directory of an agent.
+    pub fn in_dir(dir: &Path) -> Self {
+        Self(dir.join(NAME))
+    }
+
+    pub fn at(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Makes the file, if its room was used.
+    ///
+    /// # Errors
+    /// The disk is full, or can't be written.
+    pub fn fill(&self) -> io::Result<()> {
+        let mut file = File::options().write(true).create(true).truncate(false).mode(0o600).open(&self.0)?;
+        let filled = if file.metadata()?.len() >= BYTES { Ok(()) } else { allocate(&mut file) };
+        if filled.is_err() {
+            let _ = fs::remove_file(&self.0);
+        }
+        filled
+    }
+
+    /// Writes by `write`, and if the disk is full once more with the room of the reserve.
+    pub fn helps<T>(&self, mut write: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        match write() {
+            Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) && fs::remove_file(&self.0).is_ok() => {
+                write()
+            }
+            written => written,
+        }
+    }
+}
+
+fn allocate(file: &mut File) -> io::Result<()> {
+    match fallocate(&*file, FallocateFlags::empty(), 0, BYTES) {
+        // Not all file systems can.
+        Err(rustix::io::Errno::OPNOTSUPP) => file.write_all(&vec![0; BYTES as usize]),
+        done => Ok(done?),
+    }
+}

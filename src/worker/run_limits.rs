@@ -1,0 +1,37 @@
+//! The limits at which the agent, beside its supervisor, stops a run.
+
+use std::time::{Duration, Instant};
+
+use super::run_dir::Record;
+use super::verdict::Stop;
+use bloom_client::now_ms;
+use bloom_core::Ms;
+
+/// How long a process may go on after its result: some never end.
+const AFTER_RESULT: Duration = Duration::from_secs(10);
+/// How much later than its supervisor the agent ends a run that takes too long.
+const TIMEOUT_SLACK: Duration = Duration::from_secs(20);
+
+/// The limits at which the agent stops a run. The supervisor has more; the time limit is here, too, because a run can stop its supervisor.
+pub struct Limits {
+    end: Instant,
+    result_at: Option<Instant>,
+}
+
+impl Limits {
+    pub fn new(record: &Record, started_at: Ms) -> Self {
+        let ran = Duration::from_millis(u64::try_from(now_ms().saturating_sub(started_at)).unwrap_or(0));
+        let left = Duration::from_secs(record.task.policy.timeout_sec.0.unsigned_abs()).saturating_sub(ran);
+        Self { end: Instant::now() + left + TIMEOUT_SLACK, result_at: None }
+    }
+
+    /// The reason to stop the run now.
+    pub fn exceeded(&mut self, has_result: bool) -> Option<Stop> {
+        let now = Instant::now();
+        if has_result {
+            let since = *self.result_at.get_or_insert(now);
+            return (now - since >= AFTER_RESULT).then_some(Stop::Stalled);
+        }
+        (now >= self.end).then_some(Stop::Timeout)
+    }
+}

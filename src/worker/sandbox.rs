@@ -1,0 +1,255 @@
+//! The sandbox of a run: what bubblewrap shows to its processes.
+//!
+//! Only what is named here is visible: programs and libraries of the system, what the profile adds, the context's directory, and the
+//! configuration of the Claude CLI. Nothing has to be hidden, so nothing is forgotten: the agent's directory and keys, other contexts,
+//! the sockets of services and other processes do not exist in there.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::de::value::{MapAccessDeserializer, StrDeserializer};
+use serde::de::{Deserializer, IntoDeserializer, MapAccess, Visitor};
+use serde::{Deserialize, de};
+
+/// The directories of programs and libraries, and the files with which they find users, hosts, certificates and other libraries. The rest of
+/// /etc has keys of all kinds.
+const SYSTEM: [&str; 34] = [
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/opt",
+    "/nix/store",
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/crypto-policies",
+    "/etc/fonts",
+    "/etc/gitconfig",
+    "/etc/group",
+    "/etc/host.conf",
+    "/etc/hosts",
+    "/etc/inputrc",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/nsswitch.conf",
+    "/etc/os-release",
+    "/etc/passwd",
+    "/etc/pki/ca-trust",
+    "/etc/pki/tls/certs",
+    "/etc/protocols",
+    "/etc/resolv.conf",
+    "/etc/services",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+];
+/// The home of a run. It is empty at the start of each run but for the configuration of the Claude CLI.
+const HOME: &str = "/tmp/home";
+/// What the Claude CLI reads of its configuration and the user has written. It is read-only, so that no run leaves anything there for others.
+const CLAUDE_SETUP: [&str; 9] =
+    ["CLAUDE.md", "agents", "commands", "hooks", "output-styles", "plugins", "rules", "settings.json", "skills"];
+/// The CLI writes renewed credentials into this file.
+const CLAUDE_CREDENTIALS: &str = ".credentials.json";
+
+/// The sandbox that a profile asks for: the word `bubblewrap`, or a table.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Sandbox {
+    #[serde(rename = "type")]
+    kind: Kind,
+    /// Without it, runs reach no network, not even the services of this machine.
+    #[serde(default = "yes")]
+    pub network: bool,
+    /// Further files and directories that runs may read.
+    #[serde(default)]
+    readable: Vec<PathBuf>,
+    /// Further files and directories that runs may change.
+    #[serde(default)]
+    writable: Vec<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    Bubblewrap,
+}
+
+fn yes() -> bool {
+    true
+}
+
+pub fn word_or_table<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Sandbox>, D::Error> {
+    struct WordOrTable;
+
+    impl<'de> Visitor<'de> for WordOrTable {
+        type Value = Sandbox;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("\"bubblewrap\", or a table with type = \"bubblewrap\"")
+        }
+
+        fn visit_str<E: de::Error>(self, word: &str) -> Result<Sandbox, E> {
+            let word: StrDeserializer<'_, E> = word.into_deserializer();
+            let kind = Kind::deserialize(word)?;
+            Ok(Sandbox { kind, network: true, readable: Vec::new(), writable: Vec::new() })
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<Sandbox, A::Error> {
+            Sandbox::deserialize(MapAccessDeserializer::new(table))
+        }
+    }
+
+    from.deserialize_any(WordOrTable).map(Some)
+}
+
+/// What a run needs in its sandbox, beside the system and what the profile adds.
+#[derive(Debug)]
+pub struct Needs<'a> {
+    /// The resolved path of its program.
+    pub program: &'a Path,
+    pub context_dir: &'a Path,
+    /// Files that it only reads.
+    pub files: Vec<PathBuf>,
+    pub claude: Option<ClaudeDirs>,
+}
+
+/// The directories that the Claude CLI uses.
+#[derive(Debug)]
+pub struct ClaudeDirs {
+    /// The configuration of the agent's user.
+    pub config: PathBuf,
+    /// The sessions of the context.
+    pub sessions: PathBuf,
+}
+
+impl Sandbox {
+    /// The name of the program that makes the sandbox.
+    pub fn program(&self) -> &'static Path {
+        match self.kind {
+            Kind::Bubblewrap => Path::new("bwrap"),
+        }
+    }
+
+    /// The arguments for that program, which end with the path of the run's program.
+    pub fn args(&self, profiles_dir: &Path, needs: &Needs<'_>) -> Vec<OsString> {
+        let mut args = Args(Vec::new());
+        // Processes of the sandbox can't see or signal others. All end with the first one, and that one ends with the run's supervisor.
+        args.add(["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent", "--new-session"]);
+        args.add(["--cap-drop", "ALL"]);
+        if !self.network {
+            args.add(["--unshare-net"]);
+        }
+        for path in SYSTEM {
+            args.add(["--ro-bind-try", path, path]);
+        }
+        args.add(["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--dir", HOME]);
+        args.add(["--setenv", "HOME", HOME, "--unsetenv", "CLAUDE_CONFIG_DIR", "--unsetenv", "TMPDIR"]);
+        for path in &self.readable {
+            args.bind("--ro-bind", &profiles_dir.join(path));
+        }
+        let (program, shown) = program_in_sandbox(needs.program);
+        for path in shown.iter().chain(&needs.files) {
+            args.bind("--ro-bind", path);
+        }
+        if let Some(claude) = &needs.claude {
+            let to = Path::new(HOME).join(".claude");
+            for name in CLAUDE_SETUP {
+                args.mount("--ro-bind-try", &claude.config.join(name), &to.join(name));
+            }
+            args.mount("--bind-try", &claude.config.join(CLAUDE_CREDENTIALS), &to.join(CLAUDE_CREDENTIALS));
+            args.mount("--bind", &claude.sessions, &to.join("projects"));
+        }
+        for path in &self.writable {
+            args.bind("--bind", &profiles_dir.join(path));
+        }
+        args.bind("--bind", needs.context_dir);
+        args.add([OsStr::new("--chdir"), needs.context_dir.as_os_str()]);
+        // Only what was mounted above can be written: not the directories in which it was mounted.
+        args.add(["--remount-ro", "/", "--"]);
+        args.add([program]);
+        args.0
+    }
+
+    /// # Errors
+    /// A path that the profile adds does not exist.
+    pub fn check(&self, profiles_dir: &Path) -> Result<(), String> {
+        for (key, paths) in [("readable", &self.readable), ("writable", &self.writable)] {
+            if let Some(missing) = paths.iter().map(|path| profiles_dir.join(path)).find(|path| !path.exists()) {
+                return Err(format!("sandbox.{key} names {}, which does not exist", missing.display()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The first of these paths that runs could see, with what shows it to them.
+    pub fn exposes<'p>(&self, profiles_dir: &Path, program: &Path, hidden: &'p [PathBuf]) -> Option<(&'p Path, PathBuf)> {
+        let added = self.readable.iter().chain(&self.writable).map(|path| profiles_dir.join(path));
+        let shown = SYSTEM.iter().map(PathBuf::from).chain(added).chain(program_in_sandbox(program).1);
+        let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        shown.into_iter().find_map(|shown| {
+            let within = real(&shown);
+            let exposed = hidden.iter().find(|path| real(path).starts_with(&within))?;
+            Some((exposed.as_path(), shown))
+        })
+    }
+}
+
+/// The path by which a program is started in the sandbox, and what must be shown for that.
+fn program_in_sandbox(program: &Path) -> (PathBuf, Option<PathBuf>) {
+    let is_system = |path: &Path| SYSTEM.iter().any(|dir| path.starts_with(dir));
+    let real = fs::canonicalize(program).unwrap_or_else(|_| program.to_owned());
+    if is_system(&real) {
+        // By its own name where that exists: some programs do what their name says.
+        return (if is_system(program) { program.to_owned() } else { real }, None);
+    }
+    // A program of a Node package needs the packages beside its own.
+    let packages = real.ancestors().filter(|dir| dir.ends_with("node_modules")).last().map(Path::to_owned);
+    let shown = packages.unwrap_or_else(|| real.clone());
+    (real, Some(shown))
+}
+
+struct Args(Vec<OsString>);
+
+impl Args {
+    fn add<T: Into<OsString>>(&mut self, words: impl IntoIterator<Item = T>) {
+        self.0.extend(words.into_iter().map(Into::into));
+    }
+
+    fn mount(&mut self, how: &str, from: &Path, to: &Path) {
+        self.add([OsStr::new(how), from.as_os_str(), to.as_os_str()]);
+    }
+
+    /// Mounts a path at its own place.
+    fn bind(&mut self, how: &str, path: &Path) {
+        self.mount(how, path, path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_shown_with_the_packages_that_it_needs() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(dir.path()).unwrap();
+        let script = root.join("lib/node_modules/@a/b/node_modules/c/cli.js");
+        fs::create_dir_all(script.parent().unwrap()).unwrap();
+        fs::write(&script, "").unwrap();
+        let link = root.join("cli");
+        std::os::unix::fs::symlink(&script, &link).unwrap();
+        assert_eq!(program_in_sandbox(&link), (script, Some(root.join("lib/node_modules"))));
+        let alone = root.join("alone");
+        fs::write(&alone, "").unwrap();
+        assert_eq!(program_in_sandbox(&alone), (alone.clone(), Some(alone)));
+        assert_eq!(program_in_sandbox(Path::new("/bin/sh")), ("/bin/sh".into(), None));
+    }
+}

@@ -1,0 +1,50 @@
+//! Tries the sandboxes of the profiles at the start of the agent: where one can't be made, every run would fail.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::process::Command;
+
+use super::command;
+use super::profiles::Profiles;
+use super::program::find_program;
+use super::sandbox::Needs;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// `hidden` are the files and directories of the agent that runs must not see, and `dir` a directory that is shown for the trial.
+///
+/// # Errors
+/// A sandbox can't be made, or would show what is the agent's. The text says what to do.
+pub async fn check(profiles: &Profiles, hidden: &[PathBuf], dir: &Path) -> Result<(), String> {
+    for (slug, profile) in profiles.all() {
+        let Some(sandbox) = &profile.sandbox else { continue };
+        let failed = |why: &str| format!("profile {slug}: {why}");
+        let program = find_program(&profile.program(), &profiles.dir).unwrap_or_default();
+        if let Some((path, shown)) = sandbox.exposes(&profiles.dir, &program, hidden) {
+            return Err(failed(&format!(
+                "its runs could read {}, which is the agent's, because its sandbox shows {}: move one of them to another directory",
+                path.display(),
+                shown.display()
+            )));
+        }
+        let wrapper = find_program(sandbox.program(), &profiles.dir).ok_or_else(|| {
+            failed(&format!(
+                "its sandbox needs the program {}, which is not installed: install the package bubblewrap, or remove sandbox",
+                sandbox.program().display()
+            ))
+        })?;
+        let tried = find_program(Path::new("true"), &profiles.dir).unwrap_or_else(|| PathBuf::from("/bin/true"));
+        let mut call = Command::new(wrapper);
+        let needs = Needs { program: &tried, context_dir: dir, files: Vec::new(), claude: None };
+        call.args(sandbox.args(&profiles.dir, &needs));
+        command::output(call, LIMIT).await.map_err(|why| {
+            failed(&format!(
+                "its sandbox can't be made here: {why}; allow this user to make user namespaces (sysctl user.max_user_namespaces and \
+                 kernel.unprivileged_userns_clone, or kernel.apparmor_restrict_unprivileged_userns on Ubuntu; a container needs a security \
+                 profile that allows them), or remove sandbox"
+            ))
+        })?;
+    }
+    Ok(())
+}

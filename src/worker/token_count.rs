@@ -1,0 +1,226 @@
+//! Counts what a run uses, message by message and with its sub-agents, until the CLI reports a total.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::prices::{Prices, Tokens};
+use bloom_core::usage::Usage;
+
+/// The tokens of the messages seen so far, by the ids of these.
+#[derive(Debug, Default)]
+pub struct TokenCount {
+    messages: BTreeMap<String, Counted>,
+    /// The message that the model writes now.
+    open: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Counted {
+    model: String,
+    tokens: Tokens,
+}
+
+/// What the CLI's `result` says about the whole run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Total {
+    /// The model's own loop: without sub-agents, and 0 after some errors.
+    main_loop: Counted,
+    /// All that the run used, by models.
+    by_model: Vec<Counted>,
+    cost_usd: Option<f64>,
+}
+
+impl Total {
+    /// `model` is the one of the run.
+    pub fn of(result: &Value, model: Option<&str>) -> Self {
+        let dollars = |value: &Value| value.as_f64().filter(|usd| *usd >= 0.0);
+        let main_loop = Counted { model: model.unwrap_or_default().to_owned(), tokens: tokens(&result["usage"]) };
+        let models = result["modelUsage"].as_object();
+        let by_model = models.into_iter().flatten().map(|(model, used)| Counted { model: model.clone(), tokens: tokens_of_model(used) });
+        let of_models = models.and_then(|models| models.values().map(|used| dollars(&used["costUSD"])).sum::<Option<f64>>());
+        let cost_usd = dollars(&result["total_cost_usd"]).into_iter().chain(of_models.filter(|usd| *usd > 0.0)).reduce(f64::max);
+        Self { main_loop, by_model: by_model.collect(), cost_usd }
+    }
+}
+
+impl TokenCount {
+    /// A message begins, of which parts follow.
+    pub fn begins(&mut self, message: &Value, model: Option<&str>) {
+        self.message(message, model);
+        self.open = message["id"].as_str().map(str::to_owned);
+    }
+
+    /// The end of the open message: only that has the count of all that the model wrote.
+    pub fn ends(&mut self, usage: &Value) {
+        if let Some(counted) = self.open.as_ref().and_then(|id| self.messages.get_mut(id)) {
+            counted.tokens = larger_of(counted.tokens, tokens(usage));
+        }
+    }
+
+    /// A message, or a part of one; `model` is the one of the run.
+    pub fn message(&mut self, message: &Value, model: Option<&str>) {
+        let model = message["model"].as_str().or(model);
+        if let (Some(id), usage @ Value::Object(_)) = (message["id"].as_str(), &message["usage"]) {
+            self.count(id, model, tokens(usage));
+        }
+    }
+
+    /// What a tool returned. The CLI prints no last message of a sub-agent; the result of its tool has that message's usage.
+    pub fn tool_result(&mut self, message: &Value, model: Option<&str>) {
+        let result = &message["tool_use_result"];
+        if let (Some(id), usage @ Value::Object(_)) = (message["message"]["content"][0]["tool_use_id"].as_str(), &result["usage"]) {
+            self.count(id, result["resolvedModel"].as_str().or(model), tokens(usage));
+        }
+    }
+
+    fn count(&mut self, id: &str, model: Option<&str>, tokens: Tokens) {
+        let new = || Counted { model: model.unwrap_or_default().to_owned(), tokens };
+        let counted = self.messages.entry(id.to_owned()).or_insert_with(new);
+        counted.tokens = larger_of(counted.tokens, tokens);
+    }
+
+    /// What the run has used. Without a total, its cost is estimated; a model without a known price adds nothing.
+    pub fn usage(&self, total: Option<&Total>, prices: &Prices) -> Option<Usage> {
+        let sum = |counted: &mut dyn Iterator<Item = &Counted>| {
+            counted.fold(Usage::default(), |mut sum, one| {
+                sum.add(priced(one, prices));
+                sum
+            })
+        };
+        let seen = (!self.messages.is_empty()).then(|| sum(&mut self.messages.values()));
+        let Some(total) = total else { return seen };
+        let parts = [seen.unwrap_or_default(), sum(&mut std::iter::once(&total.main_loop)), sum(&mut total.by_model.iter())];
+        let usage = parts.into_iter().fold(Usage::default(), |largest, part| Usage {
+            input_tokens: largest.input_tokens.max(part.input_tokens),
+            output_tokens: largest.output_tokens.max(part.output_tokens),
+            cost_usd: largest.cost_usd.max(part.cost_usd),
+            cost_estimated: largest.cost_estimated || part.cost_estimated,
+        });
+        Some(match total.cost_usd {
+            Some(cost_usd) => Usage { cost_usd, cost_estimated: false, ..usage },
+            None => usage,
+        })
+    }
+}
+
+fn priced(counted: &Counted, prices: &Prices) -> Usage {
+    let cost_usd = prices.cost(&counted.model, &counted.tokens).unwrap_or(0.0);
+    let Tokens { output, .. } = counted.tokens;
+    Usage { input_tokens: counted.tokens.all_input(), output_tokens: output, cost_usd, cost_estimated: cost_usd > 0.0 }
+}
+
+fn larger_of(one: Tokens, other: Tokens) -> Tokens {
+    Tokens {
+        input: one.input.max(other.input),
+        cache_write_5m: one.cache_write_5m.max(other.cache_write_5m),
+        cache_write_1h: one.cache_write_1h.max(other.cache_write_1h),
+        cache_read: one.cache_read.max(other.cache_read),
+        output: one.output.max(other.output),
+    }
+}
+
+fn count(usage: &Value, name: &str) -> i64 {
+    usage[name].as_u64().and_then(|count| i64::try_from(count).ok()).unwrap_or(0)
+}
+
+/// Of the API's `usage`.
+fn tokens(usage: &Value) -> Tokens {
+    let written = count(usage, "cache_creation_input_tokens");
+    let cache_write_1h = count(&usage["cache_creation"], "ephemeral_1h_input_tokens").min(written);
+    Tokens {
+        input: count(usage, "input_tokens"),
+        cache_write_5m: written - cache_write_1h,
+        cache_write_1h,
+        cache_read: count(usage, "cache_read_input_tokens"),
+        output: count(usage, "output_tokens"),
+    }
+}
+
+/// Of the CLI's `modelUsage`, which does not say how long the cache keeps what was written.
+fn tokens_of_model(used: &Value) -> Tokens {
+    Tokens {
+        input: count(used, "inputTokens"),
+        cache_write_5m: count(used, "cacheCreationInputTokens"),
+        cache_write_1h: 0,
+        cache_read: count(used, "cacheReadInputTokens"),
+        output: count(used, "outputTokens"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const MODEL: &str = "claude-sonnet-4-5";
+
+    fn message(id: &str, input: u64, output: u64) -> Value {
+        let cache = json!({"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 20});
+        json!({"id": id, "model": MODEL, "usage": {
+            "input_tokens": input, "cache_creation_input_tokens": 30, "cache_creation": cache, "cache_read_input_tokens": 500, "output_tokens": output,
+        }})
+    }
+
+    fn millionths(usage: Option<Usage>) -> i64 {
+        (usage.unwrap().cost_usd * 1e6).round() as i64
+    }
+
+    /// A run with a sub-agent, with the numbers that the CLI 2.1.197 prints.
+    fn seen() -> TokenCount {
+        let mut seen = TokenCount::default();
+        seen.begins(&message("1", 10, 1), None);
+        seen.message(&message("1", 10, 1), None);
+        seen.ends(&json!({"output_tokens": 9}));
+        seen.message(&message("2", 1000, 1), None);
+        let content = json!([{"type": "tool_result", "tool_use_id": "toolu_1"}]);
+        let result = json!({"resolvedModel": MODEL, "usage": message("", 1000, 900)["usage"]});
+        seen.tool_result(&json!({"message": {"content": content}, "tool_use_result": result}), None);
+        seen.begins(&message("4", 10, 1), None);
+        seen.ends(&json!({"output_tokens": 9}));
+        seen
+    }
+
+    #[test]
+    fn without_a_total_the_messages_count_and_the_cost_is_an_estimate() {
+        let usage = seen().usage(None, &Prices::default());
+        // 2020 of input, 80 and 40 written for an hour and five minutes, 2000 read, 919 of output.
+        assert_eq!(millionths(usage), 6_060 + 480 + 150 + 600 + 13_785);
+        let Usage { input_tokens, output_tokens, cost_estimated, .. } = usage.unwrap();
+        assert_eq!((input_tokens, output_tokens, cost_estimated), (4_140, 919, true));
+        assert_eq!(TokenCount::default().usage(None, &Prices::default()), None);
+    }
+
+    #[test]
+    fn a_message_that_has_only_begun_counts() {
+        let mut begun = TokenCount::default();
+        begun.begins(&message("1", 1000, 0), None);
+        assert_eq!(millionths(begun.usage(None, &Prices::default())), 3_000 + 120 + 38 + 150);
+    }
+
+    #[test]
+    fn the_total_has_the_sub_agents_and_the_true_cost() {
+        let used = json!({"inputTokens": 2020, "outputTokens": 1818, "cacheReadInputTokens": 2000, "cacheCreationInputTokens": 120, "costUSD": 0.03456});
+        let mut result = json!({"total_cost_usd": 0.03456, "usage": message("", 20, 18)["usage"], "modelUsage": {MODEL: used}});
+        let expected = Usage { input_tokens: 4_140, output_tokens: 1_818, cost_usd: 0.03456, cost_estimated: false };
+        let usage = |result: &Value| seen().usage(Some(&Total::of(result, Some(MODEL))), &Prices::default());
+        assert_eq!(usage(&result), Some(expected));
+        result.as_object_mut().unwrap().remove("total_cost_usd");
+        assert_eq!(usage(&result), Some(expected), "the models' costs are the total");
+        result["modelUsage"][MODEL].as_object_mut().unwrap().remove("costUSD");
+        let estimate = usage(&result);
+        // The writes count for five minutes here.
+        assert_eq!((millionths(estimate), estimate.unwrap().cost_estimated), (6_060 + 450 + 600 + 27_270, true));
+    }
+
+    #[test]
+    fn a_model_without_a_price_costs_nothing_and_is_no_estimate() {
+        let mut unknown = TokenCount::default();
+        unknown.message(&json!({"id": "1", "usage": {"input_tokens": 10, "output_tokens": 2}}), Some("claude-stub"));
+        let expected = Usage { input_tokens: 10, output_tokens: 2, cost_usd: 0.0, cost_estimated: false };
+        assert_eq!(unknown.usage(None, &Prices::default()), Some(expected));
+        let none = Total::of(&json!({"total_cost_usd": 0.0, "usage": {}}), None);
+        assert_eq!(TokenCount::default().usage(Some(&none), &Prices::default()), Some(Usage::default()));
+    }
+}

@@ -1,0 +1,81 @@
+//! What the real Claude CLI reads of settings that runs may have left behind, and what it finds in a sandbox.
+
+use super::claude::with;
+use super::*;
+use crate::support::Server;
+use crate::support::claude::Anthropic;
+
+/// Runs a shell command as a tool of the CLI, and returns what it printed.
+async fn tool(server: &Server, context: &str, command: &str) -> String {
+    let task = server.crew().task().context(context).prompt(&format!("MODE-TOOL RUN: {command}\nSAY: done")).create().await;
+    task.reaches("completed").await;
+    told(&task, "tool_result").await.into_iter().map(|data| data.to_string()).collect()
+}
+
+fn context_dir(agent: &agent::Agent, context: &str) -> PathBuf {
+    let contexts = std::fs::read_dir(agent.work_dir().join("contexts")).expect("contexts").flatten().map(|entry| entry.path());
+    let is_its = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&format!("{context}-")));
+    contexts.into_iter().find(is_its).expect("its directory")
+}
+
+const HOOK: &str = r#"{"enableAllProjectMcpServers": true,
+    "hooks": {"UserPromptSubmit": [{"hooks": [{"type": "command", "command": "touch hooked"}]}]}}"#;
+const SERVER: &str = r#"{"mcpServers": {"left": {"command": "sh", "args": ["-c", "touch served"]}}}"#;
+
+/// Lets a first run leave settings in the directory of its context. Returns which of them the next run heeds, `all` if it should heed them.
+async fn heeded(server: &Server, api: &Anthropic, agent: &agent::Agent, all: bool) -> Vec<&'static str> {
+    let script = agent.dir().join("leave.sh");
+    let left = format!(
+        "mkdir -p .claude\ncat >.claude/settings.json <<'END'\n{HOOK}\nEND\ncat >.mcp.json <<'END'\n{SERVER}\nEND\necho from-the-first >CLAUDE.md\n"
+    );
+    std::fs::write(&script, left).expect("a script");
+    tool(server, "talk", &format!("sh {}", script.display())).await;
+    let dir = context_dir(agent, "talk");
+    assert!(dir.join(".claude/settings.json").exists() && !dir.join("hooked").exists());
+    server.crew().task().context("talk").with("session", json!("none")).prompt("SAY: second").create().await.reaches("completed").await;
+    let request = api.seen_with("SAY: second").pop().expect("a request").to_string();
+    if all {
+        eventually("the CLI has started the server", || async { dir.join("served").exists().then_some(()) }).await;
+    }
+    let found =
+        [("hook", dir.join("hooked").exists()), ("memory", request.contains("from-the-first")), ("server", dir.join("served").exists())];
+    found.into_iter().filter(|(_, is_there)| *is_there).map(|(name, _)| name).collect()
+}
+
+#[test]
+fn settings_that_a_run_left_behind_are_not_heeded() {
+    with("allowed_tools = [\"Bash\"]", async |server, api, agent| {
+        assert_eq!(heeded(server, api, agent, false).await, Vec::<&str>::new());
+    });
+}
+
+#[test]
+fn settings_of_the_project_are_heeded_where_the_profile_says_so() {
+    with("allowed_tools = [\"Bash\"]\nsetting_sources = [\"user\", \"project\"]", async |server, api, agent| {
+        assert_eq!(heeded(server, api, agent, true).await, ["hook", "memory", "server"]);
+    });
+}
+
+#[test]
+fn in_a_sandbox_a_conversation_goes_on_and_leaves_nothing_for_others() {
+    with("sandbox = \"bubblewrap\"\nallowed_tools = [\"Bash\"]", async |server, api, agent| {
+        let home = agent.dir().join("home/.claude");
+        std::fs::create_dir_all(&home).expect("a directory");
+        let hook = HOOK.replace("hooked", "hooked-by-the-user");
+        std::fs::write(home.join("settings.json"), &hook).expect("settings");
+        let leave = "echo x >$HOME/.claude/settings.json; echo x >$HOME/.claude/CLAUDE.md; grep -rl Kestrel $HOME/.claude/projects";
+        assert!(tool(server, "talk", &format!("{leave}; echo Kestrel >bird")).await.contains(".jsonl"), "its own session");
+        assert!(context_dir(agent, "talk").join("hooked-by-the-user").exists(), "the user's settings count");
+        let settings = std::fs::read_to_string(home.join("settings.json")).expect("settings");
+        assert_eq!((settings, home.join("CLAUDE.md").exists(), home.join("projects").exists()), (hook, false, false));
+
+        let again = server.crew().task().context("talk").prompt("SAY: again").create().await;
+        again.reaches("completed").await;
+        let request = api.seen_with("SAY: again").pop().expect("a request");
+        assert!(request["messages"].to_string().contains("Kestrel"), "the conversation goes on: {}", request["messages"]);
+        assert!(!told(&again, "lifecycle").await.iter().any(|data| data["phase"] == json!("session_lost")));
+
+        let seen = tool(server, "other", "grep -rl 'Kes[t]rel' $HOME .. || echo nothing").await;
+        assert!(seen.contains("nothing") && !seen.contains("bird"), "the sessions and files of other contexts can't be seen: {seen}");
+    });
+}

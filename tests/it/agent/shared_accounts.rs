@@ -1,0 +1,107 @@
+//! Accounts that several workers use: what one of them finds out, the others learn. With the real Claude CLI.
+
+use super::*;
+use crate::on_both;
+use crate::support::claude::Anthropic;
+use crate::support::{Database, Server};
+
+/// The pause of a worker, if it has one.
+async fn pause(server: &Server, worker: &str) -> Option<Value> {
+    server.get(&format!("workers/{worker}")).await.json()["pauses"].get(0).cloned()
+}
+
+/// Waits until the worker was told of a pause, and takes no tasks.
+async fn is_told(server: &Server, worker: &str) -> Value {
+    eventually("the other worker learns of the pause", || async {
+        let shown = server.get(&format!("workers/{worker}")).await.json();
+        let told = shown["pauses"].get(0).filter(|pause| pause["told_by"].is_string())?;
+        (shown["status"] == json!("syncing")).then(|| told.clone())
+    })
+    .await
+}
+
+fn said(server: &Server, words: &[&str]) -> String {
+    let words = [words, &["--server", server.base()]].concat();
+    let output = server.plan().command(&words).output().expect("the program starts");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+on_both! { alone:
+    async fn one_worker_finds_out_for_all(database) {
+        let (server, api) = (Server::on(database).start(), Anthropic::start().await);
+        let agents = ["a", "b"].map(|name| server.agent(name).claude(&api, "account = \"team\"").start());
+        let task = server.crew().task().prompt("MODE-429 SAY: hello").create().await;
+        let first = eventually("one worker finds out", || async { task.now().await["failure"]["message"].as_str()?; Some(()) });
+        first.await;
+        let runs = api.seen_with("MODE-429").len();
+        let (origin, other) = if pause(&server, "a").await.is_some_and(|pause| pause["told_by"].is_null()) { (0, 1) } else { (1, 0) };
+        let names = ["a", "b"];
+        let told = is_told(&server, names[other]).await;
+        let own = pause(&server, names[origin]).await.expect("its pause");
+        assert_eq!([&told["kind"], &told["name"], &told["cause"], &told["until"]], [&own["kind"], &own["name"], &own["cause"], &own["until"]]);
+        assert_eq!((&told["told_by"], &told["cause"]), (&json!(names[origin]), &json!("quota")));
+        assert!(told["message"].as_str().unwrap().contains(&format!("(as worker {} found out)", names[origin])), "{told}");
+
+        let waiting = eventually("the task waits for the end of the pause", || async {
+            let waiting = task.now().await["waiting"].clone();
+            (waiting["reason"] == json!("worker_paused")).then_some(waiting)
+        })
+        .await;
+        assert_eq!(waiting["until"], own["until"], "{waiting}");
+        assert!(waiting["message"].as_str().unwrap().contains("is out of quota until 20"), "{waiting}");
+        assert_eq!(server.get(&format!("llm-tasks?agent_slug={}", task.now().await["agent_slug"].as_str().unwrap())).await.ok()[0]["waiting"], waiting);
+        for (words, text) in [
+            (&["task", "list"][..], "worker_paused ("),
+            (&["task", "get", &task.id], "worker_paused ("),
+            (&["task", "get", &task.id, "-o", "yaml"], "is out of quota until 20"),
+            (&["task", "describe", &task.id], "is out of quota until 20"),
+        ] {
+            let shown = said(&server, words);
+            assert!(shown.contains(text), "{words:?}: {shown}");
+        }
+
+        agents[other].kill9();
+        agents[other].start_again();
+        eventually("it registers again", || async { agents[other].log().matches("registered").nth(1).map(drop) }).await;
+        is_told(&server, names[other]).await;
+        task.reaches("queued").await;
+        assert_eq!(api.seen_with("MODE-429").len(), runs, "it hands the task back: no other run meets the quota");
+
+        api.heal();
+        agents[origin].stop();
+        let done = task.reaches("completed").await;
+        assert_eq!(done["worker_id"], json!(names[other]), "the pause ends with its origin");
+        assert_eq!(pause(&server, names[other]).await, None);
+    }
+}
+
+#[test]
+fn the_account_default_is_that_of_each_machine() {
+    run(async {
+        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        let _agents = ["a", "b"].map(|name| server.agent(name).claude(&api, "").start());
+        let _task = server.crew().task().prompt("MODE-429 SAY: hello").create().await;
+        for worker in ["a", "b"] {
+            let own = eventually("it finds out by itself", || pause(&server, worker)).await;
+            assert_eq!((&own["name"], &own["told_by"]), (&json!("default"), &Value::Null), "{own}");
+        }
+    });
+}
+
+#[test]
+fn a_task_runs_by_the_fallback_at_once_if_another_worker_has_found_out() {
+    run(async {
+        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        let until = now_ms() + 3_600_000;
+        let pause = json!({
+            "kind": "account", "name": "team", "cause": "quota", "since": until - 3_700_000, "until": until, "message": "", "agents": [],
+        });
+        server.post("workers", json!({ "name": "other", "status": "syncing", "pauses": [pause] })).await.created();
+        let more = "account = \"team\"\nfallback = \"other\"\n[profiles.other]\nrunner = \"command\"\ncommand = [\"sh\"]\naccount = \"b\"";
+        let _agent = server.agent("box").claude(&api, more).start();
+        let task = server.crew().task().prompt("echo by the fallback # MODE-429").attempts(1).create().await;
+        assert_eq!(task.reaches("completed").await["infra_retries"], json!(0));
+        assert_eq!(result(&task).await["output"], json!("by the fallback\n"));
+        assert!(api.seen().is_empty());
+    });
+}
