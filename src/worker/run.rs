@@ -29,7 +29,6 @@ use super::watched::{self, Started, Watched};
 use super::{Agent, cgroup, prompt, remains, traced_run};
 use bloom_api::values::Usd;
 use bloom_client::now_ms;
-use bloom_core::Ms;
 use bloom_core::event::EventKind;
 use bloom_core::task::{Reason, Session};
 

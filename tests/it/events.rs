@@ -119,7 +119,7 @@ on_both! {
         assert_eq!(stream.next().await.unwrap().json()["data"]["n"], 2);
         send(&lease, json!([event(3, "text")])).await.ok();
         assert_eq!(stream.next().await.unwrap().json()["data"]["n"], 3, "the task has finished, and its events have not");
-        assert_eq!(stream.next().await.unwrap().name, "end");
+        assert_eq!(stream.next().await.unwrap().kind, "end");
     }
 
     async fn a_stream_comes_in_pieces_of_a_megabyte(server) {

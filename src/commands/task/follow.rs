@@ -36,7 +36,8 @@ pub async fn to_the_end(server: &Server, id: &str, waiting: WaitOptions, shown: 
     let mut transcript = Transcript::new(shown.form_or(Form::Table), false);
     let mut waiting = waiting.without_line();
     // The task's state is watched beside the stream, because the stream has no events while the task waits for its run.
-    let streamed = stream(server, &path(id, "/events"), id, Retry::new(false, true), |event| transcript.take(event));
+    let events = path(id, "/events");
+    let streamed = stream(server, &events, id, Retry::new(false, true), |event| transcript.take(event));
     let (task, ()) = tokio::try_join!(waiting.until_finished(server, id), streamed)?;
     transcript.end_line()?;
     must_be_completed(&read(&task)?)?;

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use bloom_core::Ms;
-use bloom_core::task::{self, Reason, Status};
+use bloom_core::task::{Reason, Status};
 use bloom_core::usage;
 use bloom_engine::WaitingState;
 use bloom_store::{LeaseRow, ResultPreview, TaskRow};
