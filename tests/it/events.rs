@@ -20,11 +20,11 @@ on_both! {
     async fn events_are_kept_in_order(server) {
         let (task, lease) = server.crew().leased_task().await;
         assert_eq!(server.get(&task.path("/events")).await.ok(), json!([]));
-        for (i, kind) in ["lifecycle", "text", "tool_use", "tool_result", "usage", "rate_limit", "log"].into_iter().enumerate() {
+        for (i, kind) in ["lifecycle", "text", "tool_use", "tool_result", "usage", "rate_limit", "log", "stderr", "permission_denied"].into_iter().enumerate() {
             send(&lease, json!([event(i64::try_from(i).unwrap() + 1, kind)])).await.ok();
         }
         let events = server.get(&task.path("/events")).await.ok();
-        assert_eq!(numbers(&events), [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(numbers(&events), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
         let first = &events[0];
         assert_eq!((&first["seq"], &first["kind"], &first["at"]), (&json!(1), &json!("lifecycle"), &json!(1_700_000_000_001_i64)));
         assert_eq!(first["lease_id"], json!(lease.id));

@@ -154,16 +154,19 @@ impl<'a> Transcript<'a> {
         }
         self.lease = Some(event.lease_id);
         let (kind, data) = (event.kind, &event.data.get().parse::<Value>().unwrap_or_default());
-        match text_of(data).filter(|_| kind == EventKind::Text) {
-            Some("") => Ok(()),
-            Some(text) => {
+        match (kind, text_of(data)) {
+            (Word::Known(EventKind::Stderr), Some(text)) => {
+                text.lines().try_for_each(|line| self.aside(event.at, &format!("[{kind}] {}", term::short(line, LINE))))
+            }
+            (Word::Known(EventKind::Text), Some("")) => Ok(()),
+            (Word::Known(EventKind::Text), Some(text)) => {
                 if std::mem::take(&mut self.is_cut) {
                     self.end_line()?;
                 }
                 self.has_text = true;
                 self.text(event.at, text)
             }
-            None => {
+            (kind, _) => {
                 self.is_cut |= matches!(kind, Word::Known(EventKind::ToolUse | EventKind::ToolResult));
                 // With --follow, the user wants to see what is going on, but not the results of tools.
                 if self.is_log || !matches!(kind, Word::Known(EventKind::ToolResult | EventKind::Usage)) {

@@ -15,6 +15,7 @@ on_both! { alone:
         let phases: Vec<Value> = told(&task, "lifecycle").await.iter().map(|data| data["phase"].clone()).collect();
         assert_eq!(phases, [json!("started"), json!("ended")]);
         assert_eq!(told(&task, "text").await, [json!({"text": "hello\n"})]);
+        assert_eq!(told(&task, "stderr").await, [json!({"text": "oops\n"})]);
         let worker = server.get("workers/box").await.ok();
         assert_eq!((&worker["status"], &worker["capabilities"]["max_concurrency"], &worker["capabilities"]["claude_cli"]), (&json!("online"), &json!(3), &json!(false)));
         assert_eq!(worker["agent_version"], json!(env!("CARGO_PKG_VERSION")));

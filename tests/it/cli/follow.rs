@@ -108,6 +108,34 @@ fn logs_tell_everything_in_order() {
 }
 
 #[test]
+fn logs_have_times_and_an_end() {
+    run(async {
+        let crew = sqlite().crew();
+        let worker = crew.worker().register().await;
+        let task = crew.task().create().await;
+        let run = Run::claimed_by(&worker).await;
+        run.tells("text", json!("first\n")).await;
+        run.tells("text", json!("a\nb")).await;
+        run.tells("stderr", json!({ "text": "one\ntwo\n" })).await;
+        run.tells("permission_denied", json!({ "name": "Bash", "input": { "command": "ls" } })).await;
+        let failure = json!({ "status": "error", "error_message": "it broke", "metrics": { "duration_ms": 5 } });
+        task.complete(failure).await.ok();
+        let user = User::at(crew.api);
+        let newest = user.does(&["task", "logs", "--tail", "3", &task.id]).ok();
+        let end = "[permission_denied] Bash {\"command\":\"ls\"}\n[failure] agent_error: it broke\n";
+        assert_eq!(newest, format!("a\nb\n[stderr] one\n[stderr] two\n{end}"));
+        let followed = user.does(&["task", "logs", "-f", "--tail", "1", &task.id]).ok();
+        assert_eq!(followed, end);
+
+        let timed = user.does(&["task", "logs", "--timestamps", &task.id]).ok();
+        let lines: Vec<_> = timed.lines().map(|line| line.split_once(' ').unwrap()).collect();
+        assert!(lines.iter().all(|(time, _)| time.ends_with('Z') && time.len() == "2026-01-01T00:00:00.000Z".len()), "{timed}");
+        let texts: Vec<_> = lines.iter().map(|(_, text)| format!("{text}\n")).collect();
+        assert_eq!(texts.concat(), format!("first\n{newest}"));
+    });
+}
+
+#[test]
 fn a_followed_task_that_waits_says_why() {
     run(async {
         let crew = sqlite().crew();
