@@ -154,7 +154,7 @@ impl<'a> Transcript<'a> {
         }
         self.lease = Some(event.lease_id);
         let (kind, data) = (event.kind, &event.data.get().parse::<Value>().unwrap_or_default());
-        match (kind, text_of(data)) {
+        match (&kind, text_of(data)) {
             (Word::Known(EventKind::Stderr), Some(text)) => {
                 text.lines().try_for_each(|line| self.aside(event.at, &format!("[{kind}] {}", term::short(line, LINE))))
             }
@@ -166,7 +166,7 @@ impl<'a> Transcript<'a> {
                 self.has_text = true;
                 self.text(event.at, text)
             }
-            (kind, _) => {
+            _ => {
                 self.is_cut |= matches!(kind, Word::Known(EventKind::ToolUse | EventKind::ToolResult));
                 // With --follow, the user wants to see what is going on, but not the results of tools.
                 if self.is_log || !matches!(kind, Word::Known(EventKind::ToolResult | EventKind::Usage)) {
