@@ -35,6 +35,8 @@ const TICK: u64 = 1_000;
 const ENDING_TICK: u64 = 20;
 const MAX_PRINTED: u64 = 1 << 30;
 const PIECE: usize = 64 << 10;
+/// What is stored of the output after the disk was full: a part of the reserve, whose rest is for the events and the end of the run.
+const LAST_WORDS: usize = 128 << 10;
 /// The maximum number of pieces that are copied before the limits are checked again.
 const PIECES: usize = 64;
 /// Longer orders do not exist.
@@ -80,6 +82,8 @@ struct Supervisor<'a> {
     lease_until: u64,
     last_output: u64,
     printed: u64,
+    /// How many bytes are still stored when the disk is full.
+    last_words: usize,
     listed: (u64, Listed),
     has_processes: bool,
     ending: Option<Ending>,
@@ -129,6 +133,7 @@ impl<'a> Supervisor<'a> {
             lease_until: plan.lease_until,
             last_output: began,
             printed: 0,
+            last_words: LAST_WORDS,
             listed: (0, Listed::default()),
             has_processes: true,
             ending: None,
@@ -188,9 +193,12 @@ impl<'a> Supervisor<'a> {
                     Ok(length) => {
                         self.last_output = now();
                         self.printed += length as u64;
-                        if self.printed <= MAX_PRINTED && self.end.unstored.is_none() {
+                        if self.end.unstored.is_some() {
+                            self.last_words = self.last_words.saturating_sub(length);
+                        }
+                        if self.printed <= MAX_PRINTED && self.last_words > 0 {
                             let mut rest = &piece[..length];
-                            // When the disk is full, this piece is stored in the room of the reserve, and the run is ended.
+                            // When the disk is full, the run is ended, and what it still says is stored in the room of the reserve.
                             let _ = self.reserve.helps(|| {
                                 write_out(&mut stream.to, &mut rest).inspect_err(|error| {
                                     self.end.unstored.get_or_insert(error.to_string());
