@@ -168,11 +168,7 @@ impl Metrics {
             backup_bytes: f.gauge("bloom_backup_last_bytes", "Size of the last scheduled backup of this process.")?,
             backup_failures: f.counter("bloom_backup_failures_total", "Scheduled backups that failed.")?,
             tokens: f.counters("bloom_tokens_total", "Tokens used by runs, as reported by the agents.", &["agent", "model", "kind"])?,
-            cost: f.sums(
-                "bloom_cost_usd_total",
-                "US dollars spent by runs, as reported or estimated by the agents.",
-                &["agent", "model"],
-            )?,
+            cost: f.sums("bloom_cost_usd_total", "US dollars spent by runs, as the agents report or estimate.", &["agent", "model"])?,
             cost_agents: Bounded::new(MAX_AGENTS),
             cost_models: Bounded::new(MAX_MODELS),
             scraped: Scraped::new(&f)?,

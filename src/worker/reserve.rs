@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
 
 /// Enough for the last events of many runs.
 const BYTES: u64 = 1 << 20;
@@ -32,14 +32,19 @@ impl Reserve {
     /// Makes the file, if its room was used.
     ///
     /// # Errors
-    /// The disk is full, or can't be written.
+    /// The disk has no more room than this, or can't be written.
     pub fn fill(&self) -> io::Result<()> {
         let mut file = File::options().write(true).create(true).truncate(false).mode(0o600).open(&self.0)?;
         let filled = if file.metadata()?.len() >= BYTES { Ok(()) } else { allocate(&mut file) };
         if filled.is_err() {
             let _ = fs::remove_file(&self.0);
         }
-        filled
+        filled?;
+        let disk = fstatvfs(&file)?;
+        if disk.f_bavail.saturating_mul(disk.f_frsize) < BYTES {
+            return Err(io::Error::new(ErrorKind::StorageFull, "less than 1 MiB is free"));
+        }
+        Ok(())
     }
 
     /// Writes by `write`, and if the disk is full once more with the room of the reserve.

@@ -69,7 +69,7 @@ fn a_pushed_task_waits_for_the_running_one_of_its_context() {
             let push_server = push_server.with_header(KEY.0, KEY.1);
             let push = async |task: &Task<'_>| {
                 task.lease(json!({"worker_id": "box"})).await.created();
-                push_server.post("/execute-task", pushed(task).await).await.ok();
+                assert_eq!(push_server.post("/execute-task", pushed(task).await).await.status, 202);
             };
             let (tally, latch, crew) = (Tally::new(), Latch::new(), server.crew());
             let first = crew.task().prompt(&format!("{}; {}", tally.mark(), latch.wait())).create().await;
