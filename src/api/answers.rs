@@ -156,6 +156,9 @@ pub struct Completed<'a> {
 pub struct Directives {
     /// Tasks whose runs the worker must end.
     pub cancel: Vec<Uuid>,
+    /// Tasks whose runs have an answer: the worker takes it by asking again; absent if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub answered: Vec<Uuid>,
     /// The worker must take no new tasks, and finish or hand back those that it has.
     pub drain: bool,
     /// Those of the request's `accounts` that the worker must not use, because other workers found that they are out of quota; absent if there
@@ -210,26 +213,26 @@ pub struct RenewedLeases {
     pub directives: Directives,
 }
 
-/// The outcome of many completions.
+/// The outcome of a call about many runs.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct Completions {
-    /// One result per completion, in the same order.
-    pub results: Vec<CompletionResult>,
+pub struct RunResults {
+    /// One result per run of the request, in the same order.
+    pub results: Vec<RunResult>,
 }
 
-/// The outcome of one of many completions.
+/// The outcome for one of many runs.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct CompletionResult {
+pub struct RunResult {
     /// The `task_id` of the request.
     pub task_id: Option<String>,
-    /// The status that a single completion would answer: 200, 400, 404 or 409.
+    /// The status that a call about this run alone would answer: 200, 400, 404 or 409.
     #[schema(minimum = 200, maximum = 599)]
     pub status: u16,
-    /// What went wrong; absent if the completion was stored.
+    /// What went wrong; absent if what was sent is stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub error: Option<String>,
-    /// The kind of error; absent if the completion was stored.
+    /// The kind of error; absent if what was sent is stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub code: Option<AnyCode>,

@@ -17,6 +17,7 @@ pub mod kubernetes;
 pub mod lists;
 pub mod namespaces;
 pub mod problem_texts;
+pub mod questions;
 pub mod queues;
 pub mod reports;
 pub mod requests;

@@ -133,6 +133,22 @@ body! {
         events: List<EventBody, 0, MAX_EVENTS>,
     }
 
+    /// Events of a run of a worker.
+    pub struct RunEvents {
+        /// The task that runs.
+        task_id: Id,
+        /// The lease under which it runs.
+        lease_id: Id,
+        /// The events, in their order: at most 500.
+        events: List<EventBody, 0, MAX_EVENTS>,
+    }
+
+    /// Events of many runs of a worker.
+    pub struct WorkerEvents {
+        /// At most 1000 runs.
+        runs: List<RunEvents, 0, MAX_NAMED_LEASES>,
+    }
+
     /// Asks for tasks.
     pub struct Claim {
         /// How many tasks to claim at most. It never gets more than it has free slots.

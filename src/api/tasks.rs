@@ -178,7 +178,7 @@ pub struct Task<'a> {
     pub failure: Option<Failure<'a>>,
     /// The sum of all attempts, including failed ones.
     pub usage: Option<Usage>,
-    /// What a queued task waits for.
+    /// What a queued task waits for, or why a running one does not go on: `needs_human`.
     pub waiting: Option<Waiting>,
     /// The submit key that created the task; absent if another key did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -244,7 +244,7 @@ pub struct Failure<'a> {
     pub at: Ms,
 }
 
-/// What a queued task waits for.
+/// What a queued task waits for, or why a running one does not go on.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, ToSchema)]
 pub struct Waiting {
     /// The kind of obstacle.

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::agents::{AgentHealth, Dispatched, NotDispatched, OrderDone, PushedTask};
 use crate::answers::{
-    Audit, BulkResult, Claimed, Completed, CompletionResult, Completions, Event, Gone, Lease, Leased, Recorded, Removed, Renewed,
-    RenewedLeases, WorkerWithLeases,
+    Audit, BulkResult, Claimed, Completed, Event, Gone, Lease, Leased, Recorded, Removed, Renewed, RenewedLeases, RunResult, RunResults,
+    WorkerWithLeases,
 };
 use crate::complete::{Completion, NewCompletions, WorkerCompletion};
 use crate::error::ErrorText;
@@ -129,8 +129,8 @@ fn leases_and_workers() {
     is_read::<Removed>(json!({"removed": true, "id": "w"}));
     is_read::<Claimed>(json!({"leases": [{"lease": lease(), "task": task()}], "directives": directives}));
     is_read::<RenewedLeases>(json!({"renewed": [ID], "lost": [ID], "directives": directives}));
-    is_read::<CompletionResult>(json!({"task_id": null, "status": 299}));
-    is_read::<Completions>(json!({"results": [{"task_id": ID, "status": 409, "error": "why", "code": NEW}]}));
+    is_read::<RunResult>(json!({"task_id": null, "status": 299}));
+    is_read::<RunResults>(json!({"results": [{"task_id": ID, "status": 409, "error": "why", "code": NEW}]}));
     is_read::<Dispatched>(json!({"dispatched": true, "task_id": ID, "worker_id": "w", "lease_id": ID, "execution": {"any": "thing"}}));
     is_read::<NotDispatched>(json!({"dispatched": false, "task_id": ID, "worker_id": "w", "error": "why", "code": NEW}));
 }

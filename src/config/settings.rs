@@ -125,8 +125,12 @@ pub const BACKUP_KEEP: Setting = plain(DATA, "backup_keep", "N", "7", "Scheduled
 
 pub const RUNTIME_API_KEY: Setting =
     secret(KEYS, "runtime_api_key", "KEY", "Key that allows everything; without any key, authentication is off");
-pub const RUNTIME_WORKER_KEY: Setting =
-    secret(KEYS, "runtime_worker_key", "KEY", "Key for workers; it allows register, claim, heartbeat, events, complete and release");
+pub const RUNTIME_WORKER_KEY: Setting = secret(
+    KEYS,
+    "runtime_worker_key",
+    "KEY",
+    "Key for workers; it allows register, claim, heartbeat, events, questions, complete and release",
+);
 pub const RUNTIME_READ_KEY: Setting = secret(KEYS, "runtime_read_key", "KEY", "Key that allows reading only");
 pub const ALLOW_NO_KEY: Setting = plain(
     KEYS,

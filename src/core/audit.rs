@@ -26,6 +26,7 @@ words! {
         TaskReleased = "task_released", TaskRetried = "task_retried", TaskRequeued = "task_requeued",
         TaskCancelled = "task_cancelled", TaskEdited = "task_edited", TaskDeleted = "task_deleted",
         TaskSuspended = "task_suspended", TaskResumed = "task_resumed",
+        TaskAsked = "task_asked", TaskAnswered = "task_answered",
         TaskDead = "task_dead", LeaseExpired = "lease_expired",
         LeadershipPromote = "leadership_promote",
         AgentUpdated = "agent_updated", AgentRestarted = "agent_restarted", AgentUninstalled = "agent_uninstalled",

@@ -9,7 +9,7 @@ words! {
     EventKind {
         Lifecycle = "lifecycle", Text = "text", ToolUse = "tool_use", ToolResult = "tool_result",
         Usage = "usage", RateLimit = "rate_limit", Log = "log", Stderr = "stderr",
-        PermissionDenied = "permission_denied",
+        PermissionDenied = "permission_denied", Question = "question", Answer = "answer",
     }
 }
 

@@ -10,6 +10,8 @@ pub type LeaseId = Uuid;
 pub type WorkerId = String;
 /// An agent, from its first start on: kept while its directory stays where it is and its machine runs.
 pub type InstanceId = Uuid;
+/// A question of a run, by the id that its agent chose.
+pub type QuestionId = Uuid;
 
 /// Makes ids for one batch, in ascending order, from the batch's time and from random bits that the caller gives.
 ///

@@ -19,6 +19,8 @@ pub const WORKER_PAUSES: usize = 8;
 /// Accounts of a worker that other workers use, too.
 pub const WORKER_ACCOUNTS: usize = 64;
 pub const PAUSE_MESSAGE_CHARS: usize = 600;
+/// How long a pause can be that ends by itself: the longest quota is one of 7 days.
+pub const PAUSE_MS: i64 = 8 * 24 * 60 * 60 * 1000;
 /// Workers that may be registered over the API, and that the control plane's list may have.
 pub const WORKERS: usize = 10_000;
 pub const IP_ADDRS: usize = 32;
@@ -45,6 +47,14 @@ pub const MAX_SAFE: i64 = 9_007_199_254_740_991;
 /// Levels of arrays and objects in JSON that is kept as it comes. Readers give up on what is nested deeper: many after 128 levels, some
 /// after 100, and an answer adds a few.
 pub const JSON_DEPTH: usize = 64;
+
+/// How long a run may wait for people, in ms, all its questions together: a day.
+pub const ASKED_MS: i64 = 24 * 60 * 60 * 1000;
+/// Bytes of what a tool is to do, as a person is asked.
+pub const QUESTION_INPUT_BYTES: usize = 16 << 10;
+/// Questions in words that are asked at once.
+pub const QUESTION_TEXTS: usize = 8;
+pub const QUESTION_TEXT_CHARS: usize = 2_000;
 
 /// Labels of a task.
 pub const TASK_LABELS: usize = 32;

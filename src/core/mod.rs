@@ -22,6 +22,7 @@ mod operation;
 pub mod pause;
 pub mod placement;
 mod preconditions;
+pub mod question;
 mod rejection;
 pub mod reply;
 mod row_keys;

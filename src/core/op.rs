@@ -9,6 +9,7 @@ pub use super::decide::expire::{ClockStepped, ExpireLease};
 pub use super::decide::lease::Lease;
 pub use super::decide::lease_end::Release;
 pub use super::decide::push::{EndPush, Push};
+pub use super::decide::questions::{AnswerQuestion, AskPerson, NewQuestion};
 pub use super::decide::queues::ChangeQueue;
 pub use super::decide::reevaluate::Reevaluate;
 pub use super::decide::running::{AppendEvents, Heartbeat, RenewLeases};
@@ -75,6 +76,8 @@ operations! {
     Complete(Completion) = "complete",
     Release = "release",
     AppendEvents = "append_events",
+    AskPerson = "ask_person",
+    AnswerQuestion = "answer_question",
     Cancel = "cancel",
     Requeue = "requeue",
     Edit = "edit",

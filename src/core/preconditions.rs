@@ -4,7 +4,7 @@
 //! errors below come before errors of content.
 
 use super::arguments::Holder;
-use super::ids::LeaseId;
+use super::ids::{LeaseId, WorkerId};
 use super::rejection::Rejection;
 use super::task::{ActiveLease, Parked, Status, TaskState};
 
@@ -40,10 +40,8 @@ impl TaskState {
             return Err(Rejection::TaskOrLeaseNotFound);
         }
         let lease = self.active_lease(holder.lease)?;
-        match holder.worker.as_ref().filter(|named| **named != lease.worker_id) {
-            Some(named) => Err(Rejection::NotTheActiveLease(holder.lease.map_or_else(|| named.clone(), |id| id.to_string()))),
-            None => Ok(lease),
-        }
+        holder.must_be(&lease.worker_id)?;
+        Ok(lease)
     }
 
     /// Whether this lease was the task's last one and no lease is active now.
@@ -52,8 +50,11 @@ impl TaskState {
     }
 
     /// A run may send events while it holds the lease, and also after that until the next lease begins.
-    pub fn check_events(&self, named: Option<LeaseId>) -> Result<(), Rejection> {
-        if named.is_some_and(|lease| self.ended_last(lease)) { Ok(()) } else { self.active_lease(named).map(drop) }
+    pub fn check_events(&self, sender: &Holder) -> Result<(), Rejection> {
+        match self.last_lease.as_ref().filter(|last| self.lease.is_none() && sender.lease == Some(last.id)) {
+            Some(last) => sender.must_be(&last.worker_id),
+            None => sender.must_be(&self.active_lease(sender.lease)?.worker_id),
+        }
     }
 
     /// Why a completion is refused whose lease is not the active one.
@@ -61,6 +62,16 @@ impl TaskState {
         match not_held {
             Rejection::NotTheActiveLease(_) => not_held,
             _ => Rejection::WrongStatus { status: self.status, expected: "'leased' or 'running'" },
+        }
+    }
+}
+
+impl Holder {
+    /// Refuses another worker than the one that has, or had, the lease.
+    fn must_be(&self, worker: &WorkerId) -> Result<(), Rejection> {
+        match self.worker.as_ref().filter(|named| *named != worker) {
+            Some(named) => Err(Rejection::NotTheActiveLease(self.lease.map_or_else(|| named.clone(), |id| id.to_string()))),
+            None => Ok(()),
         }
     }
 }

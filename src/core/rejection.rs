@@ -31,6 +31,17 @@ pub enum Rejection {
     CannotDelete(Status),
     CannotSuspend(Status),
     CannotResume(Status),
+    /// The question can't be answered, or there is none.
+    CannotAnswer {
+        status: Status,
+        why: &'static str,
+    },
+    /// A run that asks in words needs as many answers as it asks questions, one that asks for a permission needs none, and neither does a denial.
+    WrongAnswers {
+        asked: usize,
+        given: usize,
+        allow: bool,
+    },
     /// The task would have more labels than it may have.
     TooManyLabels(usize),
     NotReady(Parked),
@@ -83,6 +94,14 @@ impl fmt::Display for Rejection {
             Self::CannotDelete(status) => write!(f, "Cannot delete task with status '{status}': cancel it first"),
             Self::CannotSuspend(status) => write!(f, "Cannot suspend task with status '{status}'"),
             Self::CannotResume(status) => write!(f, "Cannot resume task with status '{status}'"),
+            Self::CannotAnswer { status, why } => write!(f, "Cannot answer task with status '{status}': {why}"),
+            Self::WrongAnswers { given, allow: false, .. } => write!(f, "{given} given, but a denial has none: say why in message"),
+            Self::WrongAnswers { asked: 0, given, .. } => {
+                write!(f, "{given} given, but the run asks whether it may use a tool: only allow or deny it")
+            }
+            Self::WrongAnswers { asked, given, .. } => {
+                write!(f, "{given} given, but the run asks {asked} questions in words: give one answer for each, or deny them")
+            }
             Self::TooManyLabels(count) => write!(f, "The task would have {count} labels; at most {TASK_LABELS} are allowed"),
             Self::NotReady(parked) => write!(f, "Task is not ready: {parked}"),
             Self::QueueClosed(closed) => write!(f, "Task is not ready: {closed}"),

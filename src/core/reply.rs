@@ -6,6 +6,7 @@ use super::Ms;
 use super::agent_queue::AgentQueue;
 use super::api_key::ApiKey;
 use super::ids::{LeaseId, TaskId};
+use super::question::Answer;
 use super::rejection::Rejection;
 use super::task::{RunResult, TaskSpec, TaskState};
 use super::worker::Worker;
@@ -48,6 +49,7 @@ replies! {
     RenewedLeases(RenewedLeases),
     Completed(Completed),
     Recorded(Recorded),
+    Asked(Asked),
     Worker(ChangedWorker),
     Queue(AgentQueue),
     Due(Due),
@@ -97,6 +99,8 @@ pub struct RenewedLeases {
     pub lost: Vec<LeaseId>,
     /// Tasks of the renewed leases whose cancellation was requested.
     pub cancel: Vec<TaskId>,
+    /// Tasks of the renewed leases with an answer that their agent has not taken yet.
+    pub answered: Vec<TaskId>,
 }
 
 #[derive(Clone, Debug)]
@@ -118,6 +122,12 @@ pub enum StoredResult {
 pub struct Recorded {
     /// The number of the task's newest event.
     pub newest: i64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// What a person has answered.
+    pub answer: Option<Answer>,
 }
 
 #[derive(Clone, Debug)]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::Ms;
 use super::ids::{InstanceId, LeaseId, TaskId, WorkerId, created_at};
 use super::namespace::KubernetesObject;
+use super::question::Question;
 use super::trace_context::TraceContext;
 use super::usage::Usage;
 use super::words::words;
@@ -28,11 +29,12 @@ impl Status {
 }
 
 words! {
-    /// Why a queued task is not running yet.
+    /// Why a queued task is not running yet, or a running one does not go on: `needs_human`.
     WaitingReason {
         NoWorker = "no_worker", NoCapacity = "no_capacity", NotBefore = "not_before", DependsOn = "depends_on",
         ExclusiveKey = "exclusive_key", SessionWorker = "session_worker", SessionOrder = "session_order", Cordoned = "cordoned",
         Paused = "paused", Limit = "limit", Suspended = "suspended", WorkerPaused = "worker_paused",
+        NeedsHuman = "needs_human",
     }
 }
 words! {
@@ -246,6 +248,8 @@ pub struct TaskState {
     pub suspend: bool,
     /// When it was created, if its id does not contain that: a task that was imported with an id of another program.
     pub made_at: Option<Ms>,
+    /// What its run asks a person.
+    pub question: Option<Question>,
 }
 
 /// The maximum number of attempts that are given back for one task; after that, the task is dead.
@@ -294,6 +298,7 @@ impl TaskState {
             labels: None,
             suspend: spec.suspend,
             made_at: None,
+            question: None,
         }
     }
 
@@ -313,8 +318,8 @@ impl TaskState {
     /// What is left of its budget if its attempts have used this, and what they have spent of it, in US dollars; `None`: it has no budget.
     pub fn budget_after(&self, usage: Usage) -> Option<(f64, f64)> {
         let spent = (usage.cost_usd - self.cost_before_requeue).max(0.0);
-        // In whole millionths, because sums of fractions are not exact.
-        let left = ((self.budget - spent) * 1e6).round().max(0.0) / 1e6;
+        // In whole millionths, because sums of fractions are not exact. The smallest budget is one of them.
+        let left = ((self.budget.max(1e-6) - spent) * 1e6).round().max(0.0) / 1e6;
         (self.budget > 0.0).then_some((left, spent))
     }
 
@@ -337,6 +342,16 @@ impl TaskState {
             Some(last) if self.status.is_final() => Some((last.id, &last.worker_id)),
             _ => None,
         }
+    }
+
+    /// What its run asks and nobody has answered yet.
+    pub fn asks(&self) -> Option<&Question> {
+        self.question.as_ref().filter(|question| question.answer.is_none())
+    }
+
+    /// Whether there is an answer that the agent has not taken yet.
+    pub fn is_answered(&self) -> bool {
+        self.question.as_ref().is_some_and(|question| question.answer.is_some())
     }
 }
 

@@ -36,8 +36,8 @@ pub struct ClaimRequest {
     pub by: Requester,
 }
 
-/// The longest wait of a claim while a cancellation is pending, because the answer reports it to the worker.
-const WAIT_WITH_CANCELS: Duration = Duration::from_secs(1);
+/// The longest wait of a claim while a cancellation or an answer is pending, because the answer reports it to the worker.
+const WAIT_WITH_ORDERS: Duration = Duration::from_secs(1);
 /// The most tries of one claim that find only tasks that another program keeps locked.
 const LOCKED_TRIES: u32 = 3;
 /// The most tries of one claim, if other claims always take its candidates first.
@@ -57,18 +57,18 @@ impl Claims {
     /// Leases tasks to the worker: at once if there are any, otherwise as soon as there are. The result is empty when the wait is over.
     pub async fn claim(&self, request: ClaimRequest) -> Result<Vec<TaskState>, Error> {
         let open = OpenClaim::register(&self.replica, &request.worker);
-        let cancels = self.replica.lock().cancels(&request.worker);
+        let orders = |remembered: &Remembered| (remembered.cancels(&request.worker), remembered.answered(&request.worker));
+        let known = orders(&self.replica.lock());
         let mut wait = Duration::from_millis(request.wait_ms.max(0).unsigned_abs());
-        if !cancels.is_empty() {
-            wait = wait.min(WAIT_WITH_CANCELS);
+        if known != (Vec::new(), Vec::new()) {
+            wait = wait.min(WAIT_WITH_ORDERS);
         }
         let deadline = Instant::now() + wait;
         let mut redeliver = request.held.is_some();
         let mut is_new = true;
         self.candidates.refresh_if_unfit(&request.worker).await?;
         let is_ready = |remembered: &Remembered| {
-            remembered.cache.fleet.worker(&request.worker).is_some_and(|worker| worker.draining)
-                || remembered.cancels(&request.worker) != cancels
+            remembered.cache.fleet.worker(&request.worker).is_some_and(|worker| worker.draining) || orders(remembered) != known
         };
         loop {
             self.last_seen.record(&request.worker, request.instance);

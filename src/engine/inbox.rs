@@ -58,6 +58,7 @@ fn weigh(op: &Op) -> (usize, usize) {
         Op::Claim(claim) => (2 + claim.candidates.len() * 2, 512),
         Op::RenewLeases(op::RenewLeases { leases, .. }) => (leases.len(), 256),
         Op::Reevaluate(op::Reevaluate { tasks, .. }) => (2 + tasks.len() * 2, 256),
+        Op::AskPerson(op::AskPerson { question, .. }) => (2, 256 + question.as_ref().map_or(0, |question| question.input.len())),
         // A task may have 10,000 events.
         Op::Delete(_) => (BATCH_ROWS / 2, 256),
         Op::RecordLastSeen(op::RecordLastSeen { last_seen }) => (last_seen.len(), 256),
@@ -67,6 +68,7 @@ fn weigh(op: &Op) -> (usize, usize) {
         | Op::Heartbeat(_)
         | Op::Release(_)
         | Op::Cancel(_)
+        | Op::AnswerQuestion(_)
         | Op::Requeue(_)
         | Op::Edit(_)
         | Op::Suspend(_)
@@ -103,6 +105,8 @@ fn urgency(op: &Op) -> usize {
         | Op::Release(_)
         | Op::AppendEvents(_)
         | Op::Cancel(_)
+        | Op::AskPerson(_)
+        | Op::AnswerQuestion(_)
         | Op::ExpireLease(_)
         | Op::ClockStepped(_)
         | Op::RegisterWorker(_)

@@ -1,8 +1,9 @@
-//! Why a queued task does not run yet.
+//! Why a queued task does not run yet, or a running one does not go on.
 
 use bloom_core::Ms;
 use bloom_core::agent_queue::Closed;
 use bloom_core::cache::Shortage;
+use bloom_core::question::Question;
 use bloom_core::task::{Parked, TaskState, WaitingReason};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +34,15 @@ impl WaitingState {
             Parked::ExclusiveKey => (WaitingReason::ExclusiveKey, "another task holds its exclusive key".into()),
         };
         Self { reason, message, until: task.not_before.filter(|_| parked == Parked::NotBefore) }
+    }
+
+    /// What its run asks a person.
+    pub(super) fn asked(question: &Question) -> Self {
+        let message = match question.texts.first() {
+            None => format!("a person must decide whether it may use {}", question.tool),
+            Some(text) => format!("it asks: {text}"),
+        };
+        Self { reason: WaitingReason::NeedsHuman, message, until: Some(question.until) }
     }
 
     /// Why no worker may have the task.

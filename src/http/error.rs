@@ -141,6 +141,7 @@ impl From<Rejection> for Error {
             | Rejection::CannotDelete(_)
             | Rejection::CannotSuspend(_)
             | Rejection::CannotResume(_)
+            | Rejection::CannotAnswer { .. }
             | Rejection::NotReady(_)
             | Rejection::QueueClosed(_)
             | Rejection::TooManyQueues
@@ -157,6 +158,7 @@ impl From<Rejection> for Error {
             Rejection::UnknownDependencies(_) => return Self::field("depends_on", rejection.to_string()),
             Rejection::TooManyPairs(_) => return Self::field("capabilities", format!("namespaces: {rejection}")),
             Rejection::TooManyLabels(_) => return Self::field("labels", rejection.to_string()),
+            Rejection::WrongAnswers { .. } => return Self::field("answers", rejection.to_string()),
             Rejection::NoUrl(_) => 400,
             Rejection::NoWorker => 503,
             // Only commands of reconcilers depend on a leadership.

@@ -21,6 +21,7 @@ pub enum Ask {
     Complete,
     Release,
     Events,
+    Question,
 }
 
 impl AppState {
@@ -52,8 +53,8 @@ impl Ask {
         match self {
             Self::Lease => task.check_leasable(),
             Self::Heartbeat => task.held_by(&Holder { lease: named, worker: None }).map(drop),
-            Self::Release => task.active_lease(named).map(drop),
-            Self::Events => task.check_events(named),
+            Self::Release | Self::Question => task.active_lease(named).map(drop),
+            Self::Events => task.check_events(&Holder { lease: named, worker: None }),
             Self::Complete if named.is_some_and(|lease| task.ended_last(lease)) => Ok(()),
             Self::Complete => task.active_lease(named).map(drop).map_err(|not_held| task.not_completable(not_held)),
         }

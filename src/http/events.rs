@@ -64,7 +64,7 @@ pub async fn send(State(app): State<AppState>, caller: Caller, path: TaskPath, b
         Err(wrong) => return Err(app.most_important_error(&path, Ask::Events, raw, wrong.into()).await),
     };
     ownership::lease(&app, &caller, path.known(), sent.lease_id.0).await?;
-    let op = op::AppendEvents { task: path.id()?, lease: sent.lease_id.0, events: sent.events.map(NewEvent::from) };
+    let op = op::AppendEvents { task: path.id()?, lease: sent.lease_id.0, worker: None, events: sent.events.map(NewEvent::from) };
     let reply::Recorded { newest } = app.engine.writers.submit(caller.command(op)).await?;
     ok(&Recorded { newest })
 }

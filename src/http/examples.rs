@@ -10,6 +10,7 @@ const RESULT: &str = "019c936e-3800-7000-8000-000000000004";
 const ARTIFACT: &str = "019c936e-3800-7000-8000-000000000005";
 const ENTRY: &str = "019c936e-3800-7000-8000-000000000006";
 const INSTANCE: &str = "019c936e-3800-7000-8000-000000000007";
+const QUESTION: &str = "019c936e-3800-7000-8000-000000000008";
 const WORKER: &str = "worker-01";
 const PROMPT: &str = "Summarize the open questions in README.md in three sentences.";
 const OUTPUT: &str = "Three questions are open: the name of the default branch, the licence of the logo, and who reviews releases.";
@@ -34,6 +35,7 @@ pub fn of_answer(operation: &str) -> Option<Value> {
             let waiting = json!({ "reason": "suspended", "message": "suspended until it is resumed" });
             changed(json!({ "suspend": true, "updated_at": AT + 1_000, "waiting": waiting }))
         }
+        "answerQuestion" => Some(with(leased_task(), &json!({ "status": "running", "updated_at": AT + 90_000 }))),
         "resumeTask" => changed(json!({ "updated_at": AT + 2_000 })),
         "cancelTask" => changed(json!({ "status": "cancelled", "waiting": null, "updated_at": AT + 60_000 })),
         "listTasks" | "listRuns" => Some(json!([task(), with(completed_task(), &json!({ "id": EARLIER_TASK }))])),
@@ -79,7 +81,7 @@ pub fn of_error(operation: &str, path: &str, status: &str) -> Option<&'static st
         ("leaseTask" | "dispatchTask", "409") => "Task status is 'leased', expected 'queued'",
         ("leaseTask" | "dispatchTask", "503") => "No available worker with free capacity",
         ("completeTask", "409") => "Task status is 'queued', expected 'leased' or 'running'",
-        ("heartbeatTask" | "releaseTask" | "sendEvents", "409") => {
+        ("heartbeatTask" | "releaseTask" | "sendEvents" | "askQuestion", "409") => {
             "Lease '019c936e-3800-7000-8000-000000000003' is not the task's active lease"
         }
         ("heartbeatTask", "404") => "Lease not found or already expired",
@@ -87,6 +89,8 @@ pub fn of_error(operation: &str, path: &str, status: &str) -> Option<&'static st
         ("suspendTask", "409") => "Cannot suspend task with status 'completed'",
         ("resumeTask", "409") => "Cannot resume task with status 'completed'",
         ("editTask", "409") => "Cannot edit task with status 'running': only a queued task can be edited",
+        ("answerQuestion", "409") => "Cannot answer task with status 'running': its question is answered already",
+        ("getQuestion", "404") => "The task's run asks nothing now",
         ("deleteTask", "409") => "Cannot delete task with status 'running': cancel it first",
         ("createKey", "409") => "A key 'ci' exists: revoke it first, or choose another name",
         ("requeueTask", "409") => "Cannot requeue task with status 'queued'",
@@ -107,6 +111,15 @@ pub fn of_schema(name: &str) -> Option<Value> {
         "NewTask" => new_task(),
         "NewTasks" => json!({ "tasks": [new_task(), with(new_task(), &json!({ "prompt": "Translate README.md into French." }))] }),
         "EditTask" => json!({ "priority": 9, "not_before": null, "labels": { "batch": "8" } }),
+        "Ask" => {
+            json!({ "lease_id": LEASE, "id": QUESTION, "question": { "tool": "Bash", "input": { "command": "git push" }, "limit_sec": 3600 } })
+        }
+        "NewAnswer" => json!({ "question_id": QUESTION, "allow": true }),
+        "Question" => json!({
+            "id": QUESTION, "task_id": TASK, "tool": "Bash", "input": { "command": "git push" }, "questions": [], "asked_at": AT + 5_000,
+            "until": AT + 3_605_000, "answer": null,
+        }),
+        "Asked" => json!({ "answer": { "allow": false, "message": "not on a Friday", "answers": [] } }),
         "NewQueueLimit" => json!({ "max_concurrency": 2 }),
         "NewKey" => json!({ "name": "ci", "scope": "submit", "expires_in_sec": 2_592_000 }),
         "NewEnrollment" => json!({ "worker": WORKER }),
@@ -118,6 +131,10 @@ pub fn of_schema(name: &str) -> Option<Value> {
         "Release" => json!({ "lease_id": LEASE, "reason": "the machine is shutting down" }),
         "NewEvents" => {
             json!({ "lease_id": LEASE, "events": [{ "seq": 0, "kind": "text", "at": AT + 4_200, "data": { "text": "Three" } }] })
+        }
+        "WorkerEvents" => {
+            let events = json!([{ "seq": 1, "kind": "text", "at": AT + 4_300, "data": { "text": " files" } }]);
+            json!({ "runs": [{ "task_id": TASK, "lease_id": LEASE, "events": events }] })
         }
         "Claim" => json!({ "max": 2, "wait_sec": 30, "held": [LEASE], "instance": INSTANCE, "accounts": ["team"] }),
         "WorkerHeartbeat" => json!({ "leases": [LEASE], "instance": INSTANCE, "accounts": ["team"] }),
@@ -146,7 +163,7 @@ pub fn of_schema(name: &str) -> Option<Value> {
         "Completed" => json!({ "task": completed_task(), "artifact": artifact(), "result": result() }),
         "Claimed" => json!({ "leases": [{ "lease": lease(), "task": leased_task() }], "directives": directives() }),
         "RenewedLeases" => json!({ "renewed": [LEASE], "lost": [], "directives": directives() }),
-        "Completions" => json!({ "results": [
+        "RunResults" => json!({ "results": [
             { "task_id": TASK, "status": 200 },
             { "task_id": EARLIER_TASK, "status": 404, "error": "Task not found", "code": "not_found" },
         ] }),
@@ -252,7 +269,7 @@ fn worker() -> Value {
 
 fn directives() -> Value {
     let paused = json!([{ "account": "team", "until": AT + 3_600_000, "worker": "worker-02" }]);
-    json!({ "cancel": [], "drain": false, "paused_accounts": paused })
+    json!({ "cancel": [], "answered": [], "drain": false, "paused_accounts": paused })
 }
 
 fn pause() -> Value {

@@ -339,7 +339,7 @@ pub async fn delete(State(app): State<AppState>, caller: Caller, path: TaskPath)
     ok(&Removed { removed: true, id: task.to_string().into() })
 }
 
-async fn show_reply(app: &AppState, caller: &Caller, task: TaskId, op: impl Operation<Reply = TaskState> + Into<Op>) -> HandlerResult {
+pub async fn show_reply(app: &AppState, caller: &Caller, task: TaskId, op: impl Operation<Reply = TaskState> + Into<Op>) -> HandlerResult {
     let room = room_for(app, caller, task, 0).await?;
     let state = app.engine.writers.submit(caller.command(op)).await?;
     let spec = spec(&app.engine, &state).await?;

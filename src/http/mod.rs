@@ -30,6 +30,7 @@ mod ownership;
 mod path;
 mod policy;
 mod probes;
+mod questions;
 mod queues;
 mod rate;
 mod records;

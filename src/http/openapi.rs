@@ -15,8 +15,8 @@ use utoipa_axum::routes;
 
 use super::policy::{Rate, RoutePolicies, RoutePolicy};
 use super::{
-    AppState, agents, bulk, config, dispatch, events, install, keys, lifecycle, membridge, openapi_common, probes, queues, records, tasks,
-    wait, watch, worker_calls, workers,
+    AppState, agents, bulk, config, dispatch, events, install, keys, lifecycle, membridge, openapi_common, probes, questions, queues,
+    records, tasks, wait, watch, worker_calls, workers,
 };
 use bloom_api::error::ErrorText;
 
@@ -76,6 +76,9 @@ pub fn routes() -> Routes {
         .add(routes!(lifecycle::delete), lifecycle::DELETE)
         .add(routes!(events::send), events::SEND)
         .add(routes!(events::list), events::LIST)
+        .add(routes!(questions::ask), questions::ASK)
+        .add(routes!(questions::get), questions::GET)
+        .add(routes!(questions::answer), questions::ANSWER)
         .add(routes!(watch::watch), watch::WATCH)
         .add(routes!(workers::register), workers::REGISTER)
         .add(routes!(workers::list), workers::LIST)
@@ -97,6 +100,7 @@ pub fn routes() -> Routes {
         .add(routes!(install::script), install::SCRIPT)
         .add(routes!(worker_calls::claim), worker_calls::CLAIM)
         .add(routes!(worker_calls::heartbeat), worker_calls::HEARTBEAT)
+        .add(routes!(worker_calls::events), worker_calls::EVENTS)
         .add(routes!(worker_calls::complete), worker_calls::COMPLETE)
         .add(routes!(records::leases), records::LEASES)
         .add(routes!(records::artifacts), records::ARTIFACTS)

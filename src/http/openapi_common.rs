@@ -10,6 +10,7 @@ use bloom_api::error::Code;
 const TAGS: &[(&str, &str)] = &[
     ("tasks", "Create tasks, see how far they are, read their results, edit, cancel and delete them, and queue them again."),
     ("events", "Follow what runs do, and every change of tasks, leases and workers."),
+    ("questions", "What runs ask people: whether they may use a tool, or questions in words."),
     ("queues", "The tasks for one agent are its queue: pause and resume queues, and limit how many of their tasks run at a time."),
     ("workers", "The machines that run tasks: register, list, cordon, drain and remove them."),
     ("worker protocol", "What a program that runs tasks calls: claim, heartbeat, complete. A worker key is enough."),

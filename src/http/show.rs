@@ -39,7 +39,7 @@ pub fn show_worker<'a>(engine: &Engine, worker: &'a worker::Worker) -> Worker<'a
 pub fn directives(engine: &Engine, worker: &str, accounts: &[String]) -> Directives {
     let directives = engine.replica.directives(worker, accounts, engine.clock.now());
     let paused_accounts = directives.paused_accounts.into_iter().map(PausedAccount::from).collect();
-    Directives { cancel: directives.cancel, drain: directives.drain, paused_accounts }
+    Directives { cancel: directives.cancel, answered: directives.answered, drain: directives.drain, paused_accounts }
 }
 
 /// The active lease of this task, for the worker that is to run it.

@@ -1,4 +1,4 @@
-//! Calls of a worker about all its leases: claim, heartbeat, complete.
+//! Calls of a worker about all its leases: claim, heartbeat, events, complete.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use super::error::Error;
 use super::lifecycle::output_too_long;
 use super::middleware::Caller;
 use super::path::WorkerPath;
-use super::policy::RoutePolicy;
+use super::policy::{Rate, RoutePolicy};
 use super::show::{bytes_of, directives, lease_to_run, show_task};
-use bloom_api::answers::{Claimed, ClaimedLease, CompletionResult, Completions, RenewedLeases};
+use bloom_api::answers::{Claimed, ClaimedLease, RenewedLeases, RunResult, RunResults};
 use bloom_api::complete::{Completion, NewCompletions, WorkerCompletion};
 use bloom_api::error::ErrorText;
-use bloom_api::requests::{Claim, WorkerHeartbeat};
+use bloom_api::requests::{Claim, RunEvents, WorkerEvents, WorkerHeartbeat};
 use bloom_api::wire::Wire;
-use bloom_core::command::Holder;
+use bloom_core::command::{Holder, NewEvent};
 use bloom_core::ids::WorkerId;
 use bloom_core::op;
 use bloom_core::reply::{self, StoredResult};
@@ -133,16 +133,18 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: Worker
     let WorkerHeartbeat { leases, instance, accounts } = body.read()?;
     let worker = path.name()?;
     let op = op::RenewLeases { worker: worker.clone(), leases: leases.map(|id| id.0) };
-    let reply::RenewedLeases { renewed, lost, cancel } = app.engine.writers.submit(caller.command(op)).await?;
+    let reply::RenewedLeases { renewed, lost, cancel, answered } = app.engine.writers.submit(caller.command(op)).await?;
     if renewed.is_empty() {
         must_be_known(&app, &worker).await?;
     }
     app.engine.last_seen.record(&worker, instance.map(|id| id.0));
     let mut directives = directives(&app.engine, &worker, &accounts.texts());
-    // The database has every requested cancel; the cache of this replica may not have it yet.
-    directives.cancel.extend(cancel);
-    directives.cancel.sort_unstable();
-    directives.cancel.dedup();
+    // The database has every requested cancel and every answer; the cache of this replica may not have it yet.
+    for (known, found) in [(&mut directives.cancel, cancel), (&mut directives.answered, answered)] {
+        known.extend(found);
+        known.sort_unstable();
+        known.dedup();
+    }
     ok(&RenewedLeases { renewed, lost, directives })
 }
 
@@ -160,7 +162,7 @@ pub const COMPLETE: RoutePolicy = RoutePolicy::WORKER.takes_outputs();
     post, path = "/api/runtime/workers/{id}/complete", operation_id = "completeTasks", tag = "worker protocol",
     params(("id" = String, Path)), request_body = NewCompletions,
     responses(
-        (status = 200, description = "The outcome of each completion.", body = Completions),
+        (status = 200, description = "The outcome of each completion.", body = RunResults),
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]
@@ -183,7 +185,7 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
             }
             Err(failure) => (400, Some(failure.line()), Some(failure.code().into())),
         };
-        results.push(CompletionResult { task_id, status, error, code });
+        results.push(RunResult { task_id, status, error, code });
     }
     let mut is_holder = false;
     for (position, outcome) in positions.into_iter().zip(app.engine.writers.submit_all(commands).await) {
@@ -193,24 +195,66 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
         });
         match outcome {
             Ok(is_now) => is_holder |= is_now,
-            Err(error) => {
-                let failure = Error::from(error);
-                // The outcome of this completion is unknown, so the whole call fails. A repeated call returns what was stored.
-                if failure.status() >= 500 {
-                    return Err(failure);
-                }
-                results[position].status = failure.status();
-                results[position].error = Some(failure.line());
-                results[position].code = Some(failure.code().into());
-            }
+            Err(error) => refuse(&mut results[position], error.into())?,
         }
     }
     if is_holder {
         app.engine.last_seen.record(&worker, None);
-    } else if results.iter().all(|result| result.status != 200) {
-        must_be_known(&app, &worker).await?;
     }
-    ok(&Completions { results })
+    answer(&app, &worker, results).await
+}
+
+/// Notes why what was sent about a run is refused.
+///
+/// # Errors
+/// The outcome is unknown, so the whole call fails. A call that is repeated stores nothing twice.
+fn refuse(result: &mut RunResult, failure: Error) -> Result<(), Error> {
+    if failure.status() >= 500 {
+        return Err(failure);
+    }
+    result.status = failure.status();
+    result.error = Some(failure.line());
+    result.code = Some(failure.code().into());
+    Ok(())
+}
+
+async fn answer(app: &AppState, worker: &str, results: Vec<RunResult>) -> HandlerResult {
+    if results.iter().all(|result| result.status != 200) {
+        must_be_known(app, worker).await?;
+    }
+    ok(&RunResults { results })
+}
+
+pub const EVENTS: RoutePolicy = RoutePolicy::WORKER.rate(Rate::Events);
+
+/// Records events of many runs of a worker.
+///
+/// For each run as `POST llm-tasks/{id}/events` does, all in one commit: `results` has one entry per run, in the same order.
+#[utoipa::path(
+    post, path = "/api/runtime/workers/{id}/events", operation_id = "sendWorkerEvents", tag = "worker protocol",
+    params(("id" = String, Path)), request_body = WorkerEvents,
+    responses(
+        (status = 200, description = "The outcome for each run.", body = RunResults),
+        (status = 404, description = "Worker not found.", body = ErrorText),
+    )
+)]
+pub async fn events(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
+    let WorkerEvents { runs } = body.read()?;
+    let worker = path.name()?;
+    let mut results: Vec<_> =
+        runs.0.iter().map(|run| RunResult { task_id: Some(run.task_id.0.to_string()), status: 200, error: None, code: None }).collect();
+    let commands = runs.0.into_iter().map(|run| {
+        let RunEvents { task_id, lease_id, events } = run;
+        let op = op::AppendEvents { task: task_id.0, lease: lease_id.0, worker: Some(worker.clone()), events: events.map(NewEvent::from) };
+        caller.command(op)
+    });
+    let outcomes = app.engine.writers.submit_all(commands.collect()).await;
+    for (result, outcome) in results.iter_mut().zip(outcomes) {
+        if let Err(error) = outcome {
+            refuse(result, error.into())?;
+        }
+    }
+    answer(&app, &worker, results).await
 }
 
 fn checked(app: &AppState, completion: Completion) -> Result<Completion, Error> {

@@ -15,6 +15,7 @@ use bloom_core::api_key;
 use bloom_core::audit::{Action, EntityType};
 use bloom_core::event::EventKind;
 use bloom_core::pause::Pause;
+use bloom_core::question::Question;
 use bloom_core::task::{Format, LeaseStatus, Origin, Outcome, Parked, Reason, Session, Status};
 use bloom_core::trace_context::TraceContext;
 use bloom_core::worker::{Capabilities, DispatchMode, WorkerStatus};
@@ -165,7 +166,7 @@ macro_rules! stored_as_json {
         )+);
     };
 }
-stored_as_json!(Vec<String>, Vec<Uuid>, BTreeMap<String, String>, Capabilities, Vec<Pause>);
+stored_as_json!(Vec<String>, Vec<Uuid>, BTreeMap<String, String>, Capabilities, Vec<Pause>, Question);
 
 impl<'a> Write<'a> for &'a str {
     const TYPE: Type = Type::Text;

@@ -4,6 +4,7 @@ use super::error::Error;
 use super::table::{part, row};
 use bloom_core::cache::{priority, rank};
 use bloom_core::namespace::KubernetesObject;
+use bloom_core::question::Question;
 use bloom_core::task::{ActiveLease, Failure, LastLease, Parked, Status, TaskSpec, TaskState};
 use bloom_core::usage::Usage;
 
@@ -25,7 +26,7 @@ row! {
 }
 
 row! {
-    pub(super) STATE: task_state as task_state_row_9 of task: TaskState {
+    pub(super) STATE: task_state as task_state_row_10 of task: TaskState {
         id, context_id, agent_slug;
         { let priority = task.priority; rank: rank(priority) }
         session, max_attempts, timeout_sec, exclusive_key, ttl_after_finished_sec, has_dependencies, revision, status, updated_at, attempts,
@@ -68,6 +69,7 @@ row! {
         }
         finished_at, remove_at, event_count, event_seq, last_event_seq, labels, suspend, namespace, made_at, budget, cost_before_requeue;
         { let used = task.usage; cost_estimated: used.is_some_and(|u| u.cost_estimated) }
+        { let asked = task.question.as_ref(); question: asked }
     }
     read {
         priority: priority(rank),
@@ -95,6 +97,8 @@ row! {
         },
         last_lease: part(|| Some(LastLease { id: last_lease_id?, worker_id: last_lease_worker?, status: last_lease_status? })),
         failure: part(|| Some(Failure { reason: failure_reason?, message: failure_message?, at: failure_at? })),
+        // A program without questions (before migration 18) ends a lease and leaves the question.
+        question: question.filter(|question: &Question| slot.is_some() && lease_id == Some(question.lease)),
         usage: part(|| Some(Usage { input_tokens: input_tokens?, output_tokens: output_tokens?, cost_usd: cost_usd?, cost_estimated })),
     }
 }

@@ -33,6 +33,7 @@ pub struct Scraped {
     queue_paused: IntGaugeVec,
     queue_limit: IntGaugeVec,
     active_leases: IntGauge,
+    asking: IntGauge,
     workers: IntGaugeVec,
     worker_pauses: IntGaugeVec,
     free_slots: IntGauge,
@@ -57,6 +58,7 @@ impl Scraped {
             queue_paused: f.gauges("bloom_queue_paused", "1 for each queue that is paused.", &["agent"])?,
             queue_limit: f.gauges("bloom_queue_limit", "The most active leases of each queue that is limited.", &["agent"])?,
             active_leases: f.gauge("bloom_active_leases", "Active leases.")?,
+            asking: f.gauge("bloom_tasks_needing_human", "Tasks whose runs wait for a person.")?,
             workers: f.gauges("bloom_workers", "Workers by status.", &["status"])?,
             worker_pauses: f.gauges("bloom_worker_pauses", "Accounts, profiles and workers that are paused, by cause.", &["cause"])?,
             free_slots: f.gauge("bloom_worker_free_slots", "Free slots on workers that are online and take tasks.")?,
@@ -88,6 +90,11 @@ impl Scraped {
 
     pub fn active_leases(&self, leases: i64) {
         self.active_leases.set(leases);
+    }
+
+    /// The tasks whose runs wait for a person.
+    pub fn asking(&self, tasks: usize) {
+        self.asking.set(i64::try_from(tasks).unwrap_or(i64::MAX));
     }
 
     /// Statuses that are not listed are set to 0. `free_slots` is the number of free slots of workers that may get tasks now.

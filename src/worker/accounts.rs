@@ -12,6 +12,7 @@ use super::pause::{Pause, Paused};
 use super::probe::{self, ProbeFailure, cause_of, login_changed_at};
 use super::profile::{Profile, Runner};
 use super::program::find_program;
+use super::sandbox_check;
 use super::task::Task;
 use super::verdict::{Stop, Verdict};
 use bloom_api::answers::PausedAccount;
@@ -156,7 +157,7 @@ impl Agent {
                 tracing::warn!(account = profile.account, until, "the account is out of quota; no new tasks for it until then");
                 self.pauses.until(&account, PauseCause::Quota, until, &message, now);
             }
-            (_, Some(reason @ (Reason::Auth | Reason::Billing | Reason::SpawnFailed))) => {
+            (_, Some(reason)) if is_of_setup(reason, profile, &message) => {
                 let blame = tokio::select! {
                     blame = self.blame(name, profile, task, (reason, message)) => blame,
                     _ = stop.wait_for(Option::is_some) => Err(Blame::Unknown),
@@ -169,6 +170,9 @@ impl Agent {
                     }
                     (completion.keep_attempt, completion.retry_at) = (false, None);
                     return Verdict::Complete(completion);
+                }
+                if reason == Reason::AgentError {
+                    (completion.reason, completion.retryable, completion.keep_attempt) = (Some(Reason::SpawnFailed), true, true);
                 }
             }
             _ => return Verdict::Complete(completion),
@@ -238,6 +242,10 @@ impl Agent {
     /// Whether the profile works. Only the Claude CLI can be probed; of other programs, only whether they are there.
     async fn probe(&self, profile: &Profile) -> Result<(), ProbeFailure> {
         let dir = &self.settings.profiles.dir;
+        if let Some(sandbox) = &profile.sandbox {
+            let tried = sandbox_check::try_it(sandbox, dir, &self.home.contexts_dir()).await;
+            tried.map_err(|why| (Some(PauseCause::Start), why))?;
+        }
         match profile.runner {
             Runner::Claude => probe::of_profile(profile, dir, self.home.root()).await,
             _ if find_program(&profile.program(), dir).is_none() => Err((Some(PauseCause::Start), String::new())),
@@ -313,6 +321,15 @@ impl Agent {
 
     fn claude_profiles(&self) -> impl Iterator<Item = (&str, &Profile)> {
         self.settings.profiles.all().filter(|(_, profile)| profile.runner == Runner::Claude)
+    }
+}
+
+/// Whether the profile or its account may be the cause of a failure. A run can print what bubblewrap does when it can't make the sandbox.
+fn is_of_setup(reason: Reason, profile: &Profile, message: &str) -> bool {
+    match reason {
+        Reason::Auth | Reason::Billing | Reason::SpawnFailed => true,
+        Reason::AgentError => profile.sandbox.is_some() && message.contains("bwrap: "),
+        _ => false,
     }
 }
 

@@ -9,7 +9,8 @@ use tokio::time::timeout;
 use rustix::process::Signal;
 
 use super::process::send_to_group;
-use super::{run, stream};
+use super::scrub::scrub;
+use super::stream;
 
 /// Runs the command. Returns the start of what it printed.
 ///
@@ -26,7 +27,7 @@ pub(super) async fn output(command: Command, limit: Duration) -> Result<String, 
 /// # Errors
 /// It could not be started, or took longer than `limit`.
 pub(super) async fn ended(mut command: Command, limit: Duration) -> Result<Output, String> {
-    run::scrub(command.as_std_mut());
+    scrub(command.as_std_mut());
     // A group of its own, so that the time limit ends what the command has started, too.
     command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let child = command.spawn().map_err(|error| error.to_string())?;

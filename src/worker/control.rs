@@ -38,6 +38,8 @@ pub struct Plan {
 pub enum Order {
     /// The lease is renewed: the run may go on until this time.
     Renew { until: u64 },
+    /// The run waits for a person, until this time at most: meanwhile its time limits stand still. 0: it does not wait any more.
+    Wait { until: u64 },
     /// The run must end. `grace` is the time between SIGTERM and SIGKILL.
     End { reason: Option<Stop>, grace: u64 },
 }

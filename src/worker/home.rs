@@ -178,7 +178,7 @@ impl Home {
         self.contexts_dir().join(file_name(context_id))
     }
 
-    /// Where the CLI keeps the sessions of a context whose runs are in a sandbox.
+    /// Where the CLI keeps the sessions of a context whose runs are in a sandbox. It exists once there was such a run.
     pub fn sandboxed_sessions(&self, context_id: &str) -> PathBuf {
         self.session_path(context_id).with_extension("sandbox")
     }

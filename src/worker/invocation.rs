@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::claude_settings::SettingSource;
 use super::profile::{Profile, Runner};
+use super::question::PermissionTool;
 use super::task::Task;
 
 /// The first argument that makes this program the echo runner.
@@ -28,6 +29,15 @@ pub enum Conversation {
     Resumed(String),
 }
 
+/// The files and directories of a run.
+#[derive(Debug)]
+pub struct RunFiles<'a> {
+    pub context_dir: &'a Path,
+    pub prompt: &'a Path,
+    /// Where its CLI asks a person; `None`: it can't.
+    pub permission_tool: Option<&'a PermissionTool>,
+}
+
 impl Invocation {
     /// `program` is the resolved path of the profile's program.
     pub fn new(
@@ -36,26 +46,32 @@ impl Invocation {
         profiles_dir: &Path,
         task: &Task,
         conversation: &Conversation,
-        context_dir: &Path,
-        prompt: &Path,
+        files: &RunFiles<'_>,
     ) -> Self {
         let args = match profile.runner {
-            Runner::Claude => claude(profile, profiles_dir, task, conversation),
+            Runner::Claude => claude(profile, profiles_dir, task, conversation, files.permission_tool),
             Runner::Echo => vec![ECHO.into()],
-            Runner::Command => profile.command.iter().skip(1).map(|word| fill(word, profile, task, context_dir, prompt).into()).collect(),
+            Runner::Command => profile.command.iter().skip(1).map(|word| fill(word, profile, task, files).into()).collect(),
         };
         let env = profile.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         Self { program, args, env, is_plain: profile.is_plain() }
     }
 }
 
-fn claude(profile: &Profile, profiles_dir: &Path, task: &Task, conversation: &Conversation) -> Vec<OsString> {
+fn claude(
+    profile: &Profile,
+    profiles_dir: &Path,
+    task: &Task,
+    conversation: &Conversation,
+    permission_tool: Option<&PermissionTool>,
+) -> Vec<OsString> {
     let mut args: Vec<OsString> =
         ["-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages"].map(Into::into).into();
     args.push(match conversation {
         Conversation::New(id) => option("--session-id", id),
         Conversation::Resumed(id) => option("--resume", id),
     });
+    args.extend(permission_tool.into_iter().flat_map(PermissionTool::options).map(OsString::from));
     let cap = [Some(task.policy.budget.0).filter(|usd| *usd > 0.0), profile.max_budget_usd].into_iter().flatten().reduce(f64::min);
     args.extend(claude_options(profile, profiles_dir, task.model.as_deref(), cap));
     args
@@ -83,6 +99,21 @@ pub fn claude_options(profile: &Profile, profiles_dir: &Path, model: Option<&str
     options.chain(strict).chain(profile.args.iter().map(Into::into)).collect()
 }
 
+/// Settings of git for runs of the Claude CLI, which calls git at its start: a repository in the context's directory must not execute commands that
+/// an earlier run has left there, unless the profile heeds the settings of projects.
+pub fn git_settings(profile: &Profile) -> &'static [(&'static str, &'static str)] {
+    if profile.runner != Runner::Claude || profile.setting_sources.contains(&SettingSource::Project) {
+        return &[];
+    }
+    &[
+        ("GIT_CONFIG_COUNT", "2"),
+        ("GIT_CONFIG_KEY_0", "core.fsmonitor"),
+        ("GIT_CONFIG_VALUE_0", "false"),
+        ("GIT_CONFIG_KEY_1", "core.hooksPath"),
+        ("GIT_CONFIG_VALUE_1", "/dev/null"),
+    ]
+}
+
 /// As one argument, because a value that begins with a dash would otherwise be an option.
 fn option(name: &str, value: impl Into<OsString>) -> OsString {
     let mut word = OsString::from(name);
@@ -92,7 +123,7 @@ fn option(name: &str, value: impl Into<OsString>) -> OsString {
 }
 
 /// Replaces the placeholders in braces, but not those in the inserted values.
-fn fill(word: &str, profile: &Profile, task: &Task, context_dir: &Path, prompt: &Path) -> String {
+fn fill(word: &str, profile: &Profile, task: &Task, files: &RunFiles<'_>) -> String {
     let mut filled = String::new();
     let mut rest = word;
     while let Some(start) = rest.find('{') {
@@ -101,8 +132,8 @@ fn fill(word: &str, profile: &Profile, task: &Task, context_dir: &Path, prompt: 
         let end = rest.find('}').map_or(rest.len(), |end| end + 1);
         match &rest[..end] {
             "{model}" => filled.push_str(task.model.as_deref().or(profile.model.as_deref()).unwrap_or_default()),
-            "{context_dir}" => filled.push_str(&context_dir.display().to_string()),
-            "{prompt_file}" => filled.push_str(&prompt.display().to_string()),
+            "{context_dir}" => filled.push_str(&files.context_dir.display().to_string()),
+            "{prompt_file}" => filled.push_str(&files.prompt.display().to_string()),
             "{task_id}" => filled.push_str(&task.id.to_string()),
             "{agent_slug}" => filled.push_str(&task.agent_slug),
             "{context_id}" => filled.push_str(&task.context_id),
@@ -133,7 +164,8 @@ mod tests {
         let task = serde_json::from_value(whole).unwrap();
         let conversation = Conversation::Resumed("s".into());
         let profile = profiles.of("a").unwrap();
-        Invocation::new(profile, profile.program(), Path::new("/p"), &task, &conversation, Path::new("/ctx"), Path::new("/run/prompt"))
+        let files = RunFiles { context_dir: Path::new("/ctx"), prompt: Path::new("/run/prompt"), permission_tool: None };
+        Invocation::new(profile, profile.program(), Path::new("/p"), &task, &conversation, &files)
     }
 
     #[test]

@@ -241,15 +241,13 @@ impl Agent {
 
     async fn run_and_report(self: Arc<Self>, dir: RunDir, record: Record, stop: watch::Receiver<Option<Stop>>, traced: TracedRun) {
         let (task, lease) = (record.task.id, record.lease.id);
-        let over = CancellationToken::new();
-        let mut sender = None;
+        let mut sending = None;
         let log = EventLog::open(&dir, task, self.home.reserve()).and_then(|log| log.reader().map(|reader| (log, reader)));
         let kept = dir.verdict();
         let is_kept = kept.is_some();
         let verdict = match (kept, log) {
             (kept, Ok((mut log, reader))) => {
-                let (agent, is_over) = (self.clone(), over.clone());
-                sender = Some(tokio::spawn(async move { report::send_events(&agent, task, lease, reader, is_over).await }));
+                sending = Some(self.events.add(task, lease, reader));
                 match kept {
                     Some(verdict) => verdict,
                     None => {
@@ -267,7 +265,9 @@ impl Agent {
         if !is_kept && let Err(error) = self.home.reserve().helps(|| dir.keep_verdict(&verdict)) {
             tracing::error!(%task, %error, "the end of a run could not be stored on disk; it is only sent");
         }
-        over.cancel();
+        if let Some(sending) = &sending {
+            self.events.end(sending);
+        }
         self.ended(lease);
         if !is_kept {
             traced.end(&self, &verdict);
@@ -277,15 +277,13 @@ impl Agent {
             tracing::info!(%task, %lease, status = %completion.status, reason, duration_ms = completion.metrics.duration_ms.0, "run ended");
         }
         // The last events are sent before the verdict if that takes only a moment. The server accepts them afterwards, too.
-        if let Some(sending) = &mut sender
-            && tokio::time::timeout(EVENTS_FIRST, sending).await.is_ok()
-        {
-            sender = None;
+        if let Some(sending) = &sending {
+            let _ = tokio::time::timeout(EVENTS_FIRST, sending.sent()).await;
         }
         report::deliver(&self, &self.client.within(traced.context), task, lease, verdict).await;
         self.forget(lease);
-        if let Some(sending) = sender {
-            let _ = sending.await;
+        if let Some(sending) = sending {
+            sending.sent().await;
         }
         dir.remove();
     }
@@ -375,6 +373,9 @@ impl Agent {
 
     pub(super) fn follow(&self, directives: &Directives) {
         self.stop_where(Stop::Cancelled, |held| directives.cancel.contains(&held.task));
+        for held in self.lock().values().filter(|held| directives.answered.contains(&held.task)) {
+            held.answered.notify_one();
+        }
         let mut since = self.drained_since();
         let was_drained = since.is_some();
         *since = if directives.drain { since.or_else(|| Some(Instant::now())) } else { None };

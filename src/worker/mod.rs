@@ -4,15 +4,18 @@
 //! the agent; the next agent watches it again, or reports how it ended. Nothing is removed before the server has acknowledged it.
 
 mod accounts;
+mod asking;
 mod availability;
 mod boot_clock;
 mod cgroup;
+mod cgroup_check;
 mod claude_settings;
 mod command;
 mod connections;
 mod control;
 mod echo;
 mod enrollment;
+mod events;
 mod home;
 mod instance;
 mod invocation;
@@ -21,6 +24,7 @@ mod leases;
 mod machine;
 mod option_check;
 mod pause;
+mod permission_server;
 mod prices;
 mod probe;
 mod process;
@@ -30,6 +34,7 @@ pub mod program;
 mod prompt;
 mod push_response;
 mod push_server;
+mod question;
 mod remains;
 mod report;
 mod repositories;
@@ -41,6 +46,7 @@ mod run_limits;
 mod sandbox;
 mod sandbox_check;
 mod sandboxed;
+mod scrub;
 mod spool;
 mod stderr;
 mod stream;
@@ -50,6 +56,7 @@ mod tls_files;
 mod token_count;
 mod traced_run;
 mod verdict;
+mod waits;
 mod watched;
 
 use std::collections::BTreeMap;
@@ -150,6 +157,8 @@ pub(crate) struct Agent {
     state_changed: Notify,
     /// Notified when a lease must be renewed at once.
     renew_now: Notify,
+    /// The runs whose events are to be sent.
+    events: events::Runs,
     /// Notified when a lease was renewed, has ended or was removed from `runs`.
     changed: Notify,
     /// The agent is stopping.
@@ -170,6 +179,8 @@ struct HeldLease {
     /// [`boot_clock`].
     valid_until: u64,
     stop: watch::Sender<Option<Stop>>,
+    /// Notified when a person has answered what its run asks.
+    answered: Arc<Notify>,
     /// The server has renewed it for this process.
     is_renewed: bool,
     /// Its process may be started, or was.
@@ -187,7 +198,7 @@ impl HeldLease {
     /// Only a verdict is delivered for it.
     fn over(task: Uuid, ttl: Duration, valid_until: u64) -> Self {
         let stop = watch::Sender::new(None);
-        Self { task, context: None, ttl, valid_until, stop, is_renewed: false, has_begun: false, is_over: true }
+        Self { task, context: None, ttl, valid_until, stop, answered: Arc::default(), is_renewed: false, has_begun: false, is_over: true }
     }
 
     /// Stops the run. If it is stopped more than once, the first reason counts.
@@ -201,32 +212,9 @@ pub fn called_by_itself(word: &OsStr) -> Option<io::Result<()>> {
     match word.to_str() {
         Some(invocation::ECHO) => Some(echo::run()),
         Some(control::SUPERVISOR) => Some(supervisor::run()),
+        Some(question::ASK_HUMAN) => Some(permission_server::run()),
         _ => None,
     }
-}
-
-/// Where runs get cgroups, if the agent may make some.
-///
-/// # Errors
-/// A profile has limits that can't be kept here.
-fn cgroups(profiles: &Profiles) -> Result<Option<cgroup::Parent>, String> {
-    let parent = cgroup::Parent::find();
-    match &parent {
-        Ok(parent) => tracing::info!(below = %parent.path().display(), "each run gets a cgroup"),
-        Err(why) => tracing::info!(why, "runs get no cgroups; their supervisors find and end their processes"),
-    }
-    let parent = parent.ok();
-    for (slug, profile) in profiles.all() {
-        let missing = cgroup::missing(parent.as_ref(), &profile.limits);
-        if !missing.is_empty() {
-            return Err(format!(
-                "profile {slug}: its limits need the cgroup controllers {}, which this agent may not use here; start it as a service with \
-                 Delegate=yes and DelegateSubgroup=agent (systemd 254 or later), or remove the limits",
-                missing.join(", ")
-            ));
-        }
-    }
-    Ok(parent)
 }
 
 /// Runs an agent until `shutdown`, and then until its runs have ended or are handed back.
@@ -235,6 +223,8 @@ fn cgroups(profiles: &Profiles) -> Result<Option<cgroup::Parent>, String> {
 /// The agent can't work with these settings; the text says what to do.
 pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: CancellationToken) -> Result<Ended, String> {
     let mut client = Client::new(&settings.server, settings.key.as_ref(), &settings.tls).map_err(|error| error.to_string())?;
+    // Files that whoever started it has left open are not for the programs that it runs.
+    close_fds::set_fds_cloexec(3, &[]);
     // Otherwise the programs that it runs, as the same user, could read the keys in this process's memory.
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
         tracing::warn!(%error, "runs may be able to read this agent's environment");
@@ -256,7 +246,7 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
         client = Client::new(&settings.server, key.as_ref(), &settings.tls).map_err(|error| error.to_string())?;
     }
     let pauses = Pauses::load(home.accounts_path(), bloom_client::now_ms());
-    let cgroups = cgroups(&settings.profiles)?;
+    let cgroups = cgroup_check::check(&settings.profiles)?;
     let (instance, is_known) = home.instance()?;
     let agent = Arc::new(Agent {
         settings,
@@ -271,6 +261,7 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
         runs: Mutex::default(),
         state_changed: Notify::new(),
         renew_now: Notify::new(),
+        events: events::Runs::default(),
         changed: Notify::new(),
         draining: AtomicBool::new(false),
         drained_since: Mutex::default(),
@@ -294,6 +285,8 @@ impl Agent {
             self.home.registered();
         }
         self.check_disk();
+        // It ends with the process: a run that it drops counts as sent, and the run's directory would be removed.
+        tokio::spawn(self.clone().send_events());
         self.continue_runs().await;
         // Started before the registration: leases of an earlier process may expire while the server can't be reached.
         let heartbeats = tokio::spawn(self.clone().send_heartbeats(stopped.clone()));

@@ -10,10 +10,9 @@ use super::home::{read_json, write_json_durably};
 use super::stream::cut;
 use bloom_api::answers::PausedAccount;
 use bloom_core::Ms;
+use bloom_core::limits::PAUSE_MS;
 use bloom_core::pause::{PauseCause, PauseKind};
 
-/// The maximum pause for a quota: the longest quotas are weekly.
-const MAX_QUOTA_MS: Ms = 8 * 24 * 3600 * 1000;
 /// The first pause after a failure. Each further one is twice as long.
 const FIRST_MS: Ms = 15_000;
 /// Programs write the file of credentials without a login, too.
@@ -65,7 +64,7 @@ impl Pauses {
         let stored: BTreeMap<String, Pause> = read_json(&path).unwrap_or_default();
         // The clock may have been wrong when they were stored.
         let is_possible = |pause: &Pause| {
-            pause.cause == PauseCause::Quota && (now - MAX_QUOTA_MS..=now).contains(&pause.since) && is_possible_end(pause.until, now)
+            pause.cause == PauseCause::Quota && (now - PAUSE_MS..=now).contains(&pause.since) && is_possible_end(pause.until, now)
         };
         let stored = stored.into_iter().filter(|(_, pause)| is_possible(pause));
         let all = stored.map(|(account, pause)| ((PauseKind::Account, account), pause)).collect();
@@ -74,7 +73,7 @@ impl Pauses {
 
     /// Pauses until this time. A shorter pause does not shorten a longer one.
     pub fn until(&self, paused: &Paused, cause: PauseCause, until: Ms, message: &str, now: Ms) {
-        let until = until.clamp(now, now + MAX_QUOTA_MS);
+        let until = until.clamp(now, now + PAUSE_MS);
         let mut all = self.all.lock();
         let known = all.get(paused).filter(|known| known.is_on(now));
         if known.is_some_and(|known| known.is_probed || known.until >= until) {
@@ -180,7 +179,7 @@ impl Pauses {
 }
 
 fn is_possible_end(until: Ms, now: Ms) -> bool {
-    until <= now + MAX_QUOTA_MS
+    until <= now + PAUSE_MS
 }
 
 fn length(before: u32) -> Ms {
@@ -213,7 +212,7 @@ mod tests {
         accounts().lift(&default, 4_000);
         assert!(!accounts().is_paused(&default, 4_000), "the end of a pause outlives the process, too");
         // The clock was wrong when this was stored.
-        accounts().until(&account("far"), PauseCause::Quota, 20_000 + MAX_QUOTA_MS, "", 20_000);
+        accounts().until(&account("far"), PauseCause::Quota, 20_000 + PAUSE_MS, "", 20_000);
         assert!(!accounts().is_paused(&account("far"), 9_000));
         later.failed(&default, PauseCause::Credentials, true, "401", 9_000);
         assert!(!accounts().is_paused(&default, 9_000), "a restarted agent tries the account again");
@@ -234,7 +233,7 @@ mod tests {
         assert!(known.lift(&team, 2_000) && known.is_paused(&team, 2_000), "a success does not end what others found");
         assert!(!accounts().is_paused(&team, 2_000), "it is not stored");
         assert!(known.tell(&[], 2_000) && !known.is_paused(&team, 2_000));
-        assert!(!known.tell(&of(3_000 + MAX_QUOTA_MS), 2_000), "the clock of the other one is wrong");
+        assert!(!known.tell(&of(3_000 + PAUSE_MS), 2_000), "the clock of the other one is wrong");
     }
 
     #[test]

@@ -10,12 +10,17 @@ use super::claude_settings::{SettingSource, user_settings};
 use super::prices::Prices;
 use super::program::find_program;
 use super::sandbox::{Sandbox, word_or_table};
-use bloom_core::limits::NAME_CHARS;
+use bloom_core::limits::{ASKED_MS, NAME_CHARS};
 
 /// The profile for all slugs that have none of their own.
 pub const DEFAULT: &str = "default";
 /// Longer than the longest silent tool call, which the CLI ends after ten minutes.
 pub const STALL_SECONDS: u64 = 900;
+
+/// A day.
+const MAX_ASK_SECONDS: u64 = ASKED_MS.unsigned_abs() / 1000;
+/// Modes in which the Claude CLI allows or denies all by itself.
+const ASKING_NOBODY: [&str; 2] = ["bypassPermissions", "dontAsk"];
 
 /// How tasks of an agent slug are run: a table of the profiles file.
 #[derive(Clone, Debug, Deserialize)]
@@ -65,6 +70,12 @@ pub struct Profile {
     /// A run that prints nothing for this long is ended.
     #[serde(default = "stall_seconds")]
     pub stall_seconds: u64,
+    /// What the CLI may not do without being allowed, and what it asks in words, waits for a person.
+    #[serde(default)]
+    pub ask_human: bool,
+    /// How long it waits for each answer; then it is denied.
+    #[serde(default = "ask_human_seconds")]
+    pub ask_human_seconds: u64,
     #[serde(default)]
     pub limits: Limits,
     #[serde(default, deserialize_with = "word_or_table")]
@@ -90,6 +101,10 @@ pub enum Output {
 
 fn default_account() -> String {
     DEFAULT.to_owned()
+}
+
+fn ask_human_seconds() -> u64 {
+    3600
 }
 
 fn stall_seconds() -> u64 {
@@ -118,6 +133,8 @@ impl Profile {
             account: default_account(),
             fallback: None,
             stall_seconds: STALL_SECONDS,
+            ask_human: false,
+            ask_human_seconds: ask_human_seconds(),
             limits: Limits::default(),
             sandbox: None,
         }
@@ -149,6 +166,17 @@ impl Profile {
         }
         if self.stall_seconds == 0 {
             return Err("stall_seconds must be 1 or more".into());
+        }
+        if !(1..=MAX_ASK_SECONDS).contains(&self.ask_human_seconds) {
+            return Err(format!("ask_human_seconds must be 1 to {MAX_ASK_SECONDS}"));
+        }
+        if self.ask_human && self.runner != Runner::Claude {
+            return Err("ask_human needs runner = \"claude\": other programs do not ask".into());
+        }
+        if self.ask_human
+            && let Some(mode) = self.permission_mode.as_deref().filter(|mode| ASKING_NOBODY.contains(mode))
+        {
+            return Err(format!("ask_human: with permission_mode = \"{mode}\" the Claude CLI asks nobody; leave one of the two out"));
         }
         if self.max_budget_usd.is_some_and(|usd| !usd.is_finite() || usd <= 0.0) {
             return Err("max_budget_usd must be more than 0".into());

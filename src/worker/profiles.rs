@@ -72,6 +72,11 @@ impl Profiles {
                 }
                 None => {}
             }
+            // What runs in a sandbox leave in a context's directory is not for runs without one.
+            let other = |(_, profile): &(&str, &Profile)| profile.sandbox.is_some() != self.by_slug[name].sandbox.is_some();
+            if let Some((fallback, _)) = self.chain(name).find(other) {
+                return Err(format!("profile {name}: it and its fallback {fallback} must both have a sandbox, or none"));
+            }
         }
         Ok(())
     }

@@ -1,9 +1,13 @@
 //! Composes the input of a run: the task's prompt, and the files and references of its context hints.
 
 use std::fs;
+use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
-use glob::{MatchOptions, Pattern};
+use cap_std::ambient_authority;
+use cap_std::fs::{Dir, OpenOptions, OpenOptionsExt};
+use globset::GlobBuilder;
+use rustix::fs::OFlags;
 
 use super::task::Task;
 use bloom_core::task::Format;
@@ -11,8 +15,8 @@ use bloom_core::task::Format;
 const MAX_FILES: usize = 100;
 /// The maximum number of files and directories that a glob may visit.
 const MAX_ENTRIES: usize = 100_000;
-const MAX_FILE_BYTES: u64 = 256 * 1024;
-const MAX_ALL_BYTES: u64 = 1 << 20;
+const MAX_FILE_BYTES: usize = 256 * 1024;
+const MAX_ALL_BYTES: usize = 1 << 20;
 
 /// The text for the runner's standard input.
 ///
@@ -48,15 +52,17 @@ pub fn compose(task: &Task, dir: &Path, resumed_after_crash: bool) -> Result<Str
         text.push_str("\n\nReferences:\n");
         references.iter().for_each(|reference| text.push_str(&format!("{reference}\n")));
     }
+    let context =
+        Dir::open_ambient_dir(&dir, ambient_authority()).map_err(|error| format!("the context's directory can't be used: {error}"))?;
     let mut total = 0;
     for path in files {
-        let name = path.strip_prefix(&dir).unwrap_or(&path).display().to_string();
-        let size = fs::metadata(&path).map_err(|error| format!("the context hint {name} can't be read: {error}"))?.len();
-        total += size;
-        if size > MAX_FILE_BYTES || total > MAX_ALL_BYTES {
+        let path = path.strip_prefix(&dir).unwrap_or(&path);
+        let name = path.display();
+        let bytes = read(&context, path).map_err(|error| format!("the context hint {name} can't be read: {error}"))?;
+        total += bytes.len();
+        if bytes.len() > MAX_FILE_BYTES || total > MAX_ALL_BYTES {
             return Err(format!("the context hints name too much text: at most 256 KiB per file, 1 MiB in total ({name})"));
         }
-        let bytes = fs::read(&path).map_err(|error| format!("the context hint {name} can't be read: {error}"))?;
         let content = String::from_utf8(bytes).map_err(|_| format!("the context hint {name} is not a text file"))?;
         let content = escaped(content.trim_end_matches('\n'), &dir);
         text.push_str(&format!("\n\n<file path=\"{name}\">\n{content}\n</file>"));
@@ -66,6 +72,18 @@ pub fn compose(task: &Task, dir: &Path, resumed_after_crash: bool) -> Result<Str
     }
     text.push('\n');
     Ok(text)
+}
+
+/// The bytes of a file, up to one more than it may have. Another run of the context may have put a symbolic link or a named pipe in its place
+/// since it was found: a link is followed only if it stays in the directory.
+fn read(context: &Dir, path: &Path) -> io::Result<Vec<u8>> {
+    let file = context.open_with(path, OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()))?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// The files that a hint names; empty if it matches none.
@@ -79,8 +97,10 @@ fn matches(hint: &str, dir: &Path) -> Result<Vec<PathBuf>, String> {
         let path = fs::canonicalize(dir.join(&*inside)).ok();
         return Ok(path.filter(|path| path.is_file()).into_iter().collect());
     }
-    let Ok(pattern) = Pattern::new(&inside) else { return Ok(Vec::new()) };
-    let options = MatchOptions { require_literal_separator: true, require_literal_leading_dot: true, ..MatchOptions::new() };
+    // Its time is linear in the length of the path, whatever the pattern.
+    let Ok(pattern) = GlobBuilder::new(&inside).literal_separator(true).build() else { return Ok(Vec::new()) };
+    let pattern = pattern.compile_matcher();
+    let names_hidden = inside.split('/').any(|part| part.starts_with('.'));
     let mut found = Vec::new();
     let mut looked_at = 0;
     let mut open = vec![dir.to_owned()];
@@ -92,9 +112,12 @@ fn matches(hint: &str, dir: &Path) -> Result<Vec<PathBuf>, String> {
             }
             // Symbolic links are not followed, because they may lead out of the directory or in circles.
             let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
+            if entry.file_name().as_encoded_bytes().starts_with(b".") && !names_hidden {
+                continue;
+            }
             if kind.is_dir() {
                 open.push(path);
-            } else if kind.is_file() && path.strip_prefix(dir).is_ok_and(|inside| pattern.matches_path_with(inside, options)) {
+            } else if kind.is_file() && path.strip_prefix(dir).is_ok_and(|inside| pattern.is_match(inside)) {
                 found.push(path);
             }
         }
@@ -204,6 +227,34 @@ mod tests {
             "see @link, please",
         ] {
             assert!(composed(&inside, &[hint]).unwrap_err().contains("leads out"), "{hint}");
+        }
+    }
+
+    #[test]
+    fn a_glob_with_many_stars_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let deep = dir.path().join("a".repeat(250));
+        fs::create_dir_all(deep.join(".hidden")).unwrap();
+        fs::write(deep.join("x"), "found").unwrap();
+        fs::write(deep.join(".hidden/x"), "not found").unwrap();
+        let stars = "*a".repeat(40);
+        assert!(composed(dir.path(), &[&format!("{stars}*b/x")]).unwrap().contains("References"));
+        let found = composed(dir.path(), &[&format!("{stars}*/x"), "**/x"]).unwrap();
+        assert_eq!(found.matches("found").count(), 1, "{found}");
+    }
+
+    #[test]
+    fn what_was_exchanged_since_it_was_found_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let inside = dir.path().join("ctx");
+        fs::create_dir_all(inside.join("sub")).unwrap();
+        fs::write(dir.path().join("secret"), "no").unwrap();
+        std::os::unix::fs::symlink(dir.path().join("secret"), inside.join("link")).unwrap();
+        std::os::unix::fs::symlink("..", inside.join("sub/up")).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(inside.join("pipe")).status().unwrap().success());
+        let context = Dir::open_ambient_dir(&inside, ambient_authority()).unwrap();
+        for name in ["link", "sub/up/../../secret", "pipe", "sub"] {
+            assert!(read(&context, Path::new(name)).is_err(), "{name}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Reports to the server: events while a run goes on, and its verdict until that is acknowledged.
+//! Reports the verdict of a run to the server until that is acknowledged.
 
 use std::time::{Duration, Instant};
 
@@ -6,28 +6,21 @@ use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures_util::future::BoxFuture;
 use reqwest::Method;
 use serde::de::IgnoredAny;
-use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::Agent;
-use super::spool::EventReader;
 use super::verdict::Verdict;
-use bloom_api::answers::{CompletionResult, Completions};
+use bloom_api::answers::{RunResult, RunResults};
 use bloom_api::complete::{Completion, NewCompletions, WorkerCompletion};
-use bloom_api::requests::{NewEvents, Release};
+use bloom_api::requests::Release;
 use bloom_api::values::{Id, List};
 use bloom_client::{CALL_LIMIT, Client, Error, part};
 use bloom_core::task::{Outcome, Reason};
 
-/// The interval at which new events are read.
-const POLL_EVERY: Duration = Duration::from_millis(100);
 /// The time limit of a completion, without the time for its output.
 const COMPLETE_LIMIT: Duration = Duration::from_secs(120);
 /// Bytes of output that take a second on the slowest line: the server takes 64 KiB of a body, in which they may be escaped.
 const SLOWEST: usize = 16 << 10;
-/// How many times the last events of a run are sent before they are given up.
-const EVENTS_PATIENCE: u32 = 5;
-
 const SHORTEST_WAIT: Duration = Duration::from_millis(100);
 /// The maximum without jitter, which adds up to as much again.
 const LONGEST_WAIT: Duration = Duration::from_millis(7_500);
@@ -56,55 +49,8 @@ impl Backoff {
 }
 
 /// Whether a later attempt may succeed. A key may be corrected on either side, and an answer that is not the API's may come from a proxy.
-fn may_pass(error: &Error) -> bool {
+pub fn may_pass(error: &Error) -> bool {
     error.is_passing() || matches!(error.status(), Some(401 | 403)) || matches!(error, Error::Garbled(_))
-}
-
-/// Sends a run's events in order until `over` is cancelled and the rest is sent. Ends early if the server does not accept them any more.
-pub async fn send_events(agent: &Agent, task: Uuid, lease_id: Uuid, mut events: EventReader, over: CancellationToken) {
-    let path = format!("api/runtime/llm-tasks/{task}/events");
-    let mut backoff = Backoff::default();
-    let mut failures_at_end = 0;
-    loop {
-        // Checked before the read, so that all events stored before the end are read.
-        let is_over = over.is_cancelled();
-        let (batch, end) = match events.batch() {
-            Ok(batch) => batch,
-            Err(error) => return tracing::warn!(%task, %error, "a run's events can't be read"),
-        };
-        if batch.is_empty() {
-            if is_over {
-                return;
-            }
-            tokio::select! {
-                () = tokio::time::sleep(POLL_EVERY) => {}
-                () = over.cancelled() => {}
-            }
-            continue;
-        }
-        let body = NewEvents { lease_id: Id(lease_id), events: List(batch) };
-        match agent.client.send(Method::POST, &path, Some(&body), CALL_LIMIT).await {
-            Ok(_) => {
-                events.sent(end);
-                backoff = Backoff::default();
-            }
-            Err(error) if may_pass(&error) => {
-                if is_over {
-                    failures_at_end += 1;
-                    if failures_at_end >= EVENTS_PATIENCE {
-                        return tracing::warn!(%task, %error, "the server did not accept the last events of a run");
-                    }
-                }
-                tokio::time::sleep(backoff.wait(&error)).await;
-            }
-            // The lease is over, and the next heartbeat will stop the run.
-            Err(error) if matches!(error.status(), Some(404 | 409)) => return,
-            Err(error) => {
-                tracing::warn!(%task, %error, "the server refused events; they are skipped");
-                events.sent(end);
-            }
-        }
-    }
 }
 
 /// Sends a run's verdict until the server accepts or refuses it, by a client of this agent.
@@ -145,10 +91,10 @@ async fn complete(client: &Client, path: &str, body: &NewCompletions) -> Result<
         .filter_map(|one| one.completion.as_ref().ok())
         .filter_map(|(.., completion)| completion.output.as_deref());
     let limit = COMPLETE_LIMIT + Duration::from_secs((outputs.map(str::len).sum::<usize>() / SLOWEST) as u64);
-    let answer: Completions = client.send(Method::POST, path, Some(body), limit).await?.json()?;
+    let answer: RunResults = client.send(Method::POST, path, Some(body), limit).await?.json()?;
     match answer.results.into_iter().next() {
-        Some(CompletionResult { status: 200, .. }) => Ok(()),
-        Some(CompletionResult { status, error, .. }) => {
+        Some(RunResult { status: 200, .. }) => Ok(()),
+        Some(RunResult { status, error, .. }) => {
             Err(Error::Refused { status, message: error.unwrap_or_default(), retry_after: None, fields: Vec::new() })
         }
         None => Err(Error::Garbled("the server's answer does not mention the completion".into())),

@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,16 +10,19 @@ use serde_json::json;
 use tokio::sync::{oneshot, watch};
 use uuid::Uuid;
 
+use super::asking::Asking;
 use super::boot_clock::millis;
 use super::control::Plan;
 use super::home::{SessionRecord, private_dir};
-use super::invocation::{Conversation, Invocation};
+use super::invocation::{Conversation, Invocation, RunFiles, git_settings};
 use super::process::{HOME_VARIABLE, LEASE_VARIABLE, TERM_GRACE};
 use super::profile::{Profile, Runner};
 use super::program::find_program;
+use super::question::PermissionTool;
 use super::run_dir::{Record, RunDir};
 use super::run_limits::Limits;
 use super::sandboxed::sandboxed;
+use super::scrub::scrub;
 use super::spool::{EventLog, Position, Tail};
 use super::stderr::Stderr;
 use super::stream::{Found, Reading};
@@ -37,19 +39,6 @@ const TICK: Duration = Duration::from_millis(50);
 /// The interval at which streamed text is stored as events.
 const STORE_EVERY: Duration = Duration::from_millis(200);
 const STDERR_TAIL: u64 = 2_000;
-/// Prefixes of the environment variables that runs do not inherit, because they contain keys and settings of this program, or the trace
-/// of another.
-const OWN_SECRETS: [&str; 9] = [
-    "BLOOM_",
-    "RUNTIME_",
-    "MEMBRIDGE_",
-    "DATABASE_URL",
-    "TLS_KEY_FILE",
-    "CLAUDECODE",
-    "OTEL_EXPORTER_OTLP_HEADERS",
-    "TRACEPARENT",
-    "TRACESTATE",
-];
 
 pub(super) struct Run<'a> {
     pub agent: &'a Arc<Agent>,
@@ -167,6 +156,14 @@ impl Run<'_> {
         };
         let context_dir = self.agent.home.context_dir(&record.task.context_id);
         private_dir(&context_dir).map_err(|error| failed("the context's directory can't be created", &error))?;
+        let of_sandbox = self.agent.home.sandboxed_sessions(&record.task.context_id);
+        if profile.sandbox.is_some() {
+            private_dir(&of_sandbox).map_err(|error| failed("the sandbox can't be prepared", &error))?;
+        } else if of_sandbox.exists() {
+            // What they left could be executed outside of the sandbox: settings of git, for example.
+            let why = "earlier runs of this context were in a sandbox, and this agent's profile has none: use another context, or give the profile a sandbox";
+            return Err(Box::new(not_started(lease, Reason::AgentError, why, false)));
+        }
         let resumes = was_open && matches!(conversation, Conversation::Resumed(_));
         // Reading files blocks, and must not delay other runs.
         let (task, dir) = (record.task.clone(), context_dir.clone());
@@ -181,11 +178,11 @@ impl Run<'_> {
             .ok_or_else(|| failed(&profile.program().display().to_string(), &"the program does not exist or is not executable"))?;
         fs::write(self.dir.prompt(), text).map_err(|error| failed("the prompt can't be written", &error))?;
         let prompt = self.dir.prompt();
-        let plain = Invocation::new(profile, program, profiles_dir, &record.task, conversation, &context_dir, &prompt);
-        let invocation = match &profile.sandbox {
-            None => Ok(plain),
-            Some(sandbox) => sandboxed(plain, sandbox, profile, profiles_dir, &self.agent.home, &record.task.context_id, prompt),
-        };
+        let tool = profile.ask_human.then(|| PermissionTool::prepare(self.dir.questions())).transpose();
+        let tool = tool.map_err(|error| failed("a person can't be asked", &error))?;
+        let files = RunFiles { context_dir: &context_dir, prompt: &prompt, permission_tool: tool.as_ref() };
+        let plain = Invocation::new(profile, program, profiles_dir, &record.task, conversation, &files);
+        let invocation = sandboxed(plain, profile, profiles_dir, &self.agent.home, &record.task.context_id, &files);
         let invocation = invocation.map_err(|error| failed("the sandbox can't be prepared", &error))?;
         record.starts = record.starts.saturating_add(1);
         record.process = None;
@@ -232,6 +229,7 @@ impl Run<'_> {
         watched::start(self.dir, &plan, invocation, context_dir, |command| {
             scrub(command);
             command.env("DISABLE_AUTOUPDATER", "1");
+            command.envs(git_settings(profile).iter().copied());
             // The name that programs agree on: what a run does then belongs to its trace.
             command.envs(traced_run::context(self.agent, record).map(|context| ("TRACEPARENT", context.to_string())));
             command.envs(invocation.env.iter().map(|(name, value)| (name, value)));
@@ -254,7 +252,9 @@ impl Run<'_> {
             }
         };
         let mut errors = Stderr::open(&self.dir.stderr(start));
-        let mut limits = Limits::new(record, watched.running.started_at);
+        let asking = Asking::start(self.agent, self.dir.questions(), record, profile);
+        let mut limits =
+            Limits::new(record, watched.running.started_at, asking.as_ref().map_or(Duration::ZERO, |asking| asking.asked_before));
         let mut stored_at = Instant::now();
         let mut found = Vec::new();
         let mut stop = None;
@@ -278,6 +278,9 @@ impl Run<'_> {
                 false
             });
             let grew = errors.read(&mut found, |offset| log.is_stderr_stored(start, offset)) || grew;
+            if let Some(asking) = &asking {
+                asking.tell(&mut found, &mut watched, &mut limits);
+            }
             if has_ended && !grew {
                 break;
             }
@@ -374,15 +377,6 @@ fn session_is_gone(reading: &Reading, end: &End) -> bool {
     end.stop.is_none()
         && reading.usage().is_none_or(|usage| usage.output_tokens == 0)
         && [result, &reading.odd, &end.stderr].iter().any(|text| text.contains("No conversation found"))
-}
-
-/// Removes this program's own keys and settings from the environment of a command.
-pub(super) fn scrub(command: &mut Command) {
-    for (name, _) in std::env::vars_os() {
-        if name.to_str().is_none_or(|name| OWN_SECRETS.iter().any(|start| name.starts_with(start))) {
-            command.env_remove(name);
-        }
-    }
 }
 
 /// The time between SIGTERM and SIGKILL when a lease is lost: little is left before another worker gets the task.

@@ -10,6 +10,7 @@
 //! end.N           how that process ended (exit.N: the exit status, by an earlier version)
 //! events.jsonl    the events, as they are sent
 //! verdict.json    the verdict, as it is sent
+//! question/ answer/ questions.json   what the run asks a person, see [`question`](super::question)
 //! ```
 
 use std::fmt;
@@ -24,6 +25,7 @@ use super::boot_clock::Stamp;
 use super::cgroup;
 use super::home::{private_dir, read_json, write_json, write_json_durably};
 use super::process::{Leader, Listed};
+use super::question::QuestionDir;
 use super::task::{Lease, Task};
 use super::verdict::{Stop, Verdict};
 use bloom_core::Ms;
@@ -153,6 +155,10 @@ impl RunDir {
 
     pub fn events(&self) -> PathBuf {
         self.path.join("events.jsonl")
+    }
+
+    pub fn questions(&self) -> QuestionDir {
+        QuestionDir::of_run(&self.path)
     }
 
     pub fn listed(&self) -> PathBuf {

@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use super::boot_clock::now;
 use super::run_dir::Record;
 use super::verdict::Stop;
+use super::waits::Waits;
 use bloom_client::now_ms;
 use bloom_core::Ms;
 
@@ -15,18 +17,21 @@ const TIMEOUT_SLACK: Duration = Duration::from_secs(20);
 /// The limits at which the agent stops a run. The supervisor has more; the time limit is here, too, because a run can stop its supervisor.
 pub struct Limits {
     end: Instant,
+    pub waits: Waits,
     result_at: Option<Instant>,
 }
 
 impl Limits {
-    pub fn new(record: &Record, started_at: Ms) -> Self {
+    /// `asked`: how long people were asked before.
+    pub fn new(record: &Record, started_at: Ms, asked: Duration) -> Self {
         let ran = Duration::from_millis(u64::try_from(now_ms().saturating_sub(started_at)).unwrap_or(0));
-        let left = Duration::from_secs(record.task.policy.timeout_sec.0.unsigned_abs()).saturating_sub(ran);
-        Self { end: Instant::now() + left + TIMEOUT_SLACK, result_at: None }
+        let left = Duration::from_secs(record.task.policy.timeout_sec.0.unsigned_abs()).saturating_add(asked).saturating_sub(ran);
+        Self { end: Instant::now() + left + TIMEOUT_SLACK, waits: Waits::new(now()), result_at: None }
     }
 
     /// The reason to stop the run now.
     pub fn exceeded(&mut self, has_result: bool) -> Option<Stop> {
+        self.end += Duration::from_millis(self.waits.passed(now()));
         let now = Instant::now();
         if has_result {
             let since = *self.result_at.get_or_insert(now);

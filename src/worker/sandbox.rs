@@ -51,6 +51,8 @@ const SYSTEM: [&str; 34] = [
     "/etc/ssl/certs",
     "/etc/ssl/openssl.cnf",
 ];
+/// Settings and switches of the kernel, which root may change even without capabilities.
+const KERNEL: [&str; 7] = ["/proc/acpi", "/proc/fs", "/proc/mtrr", "/proc/pressure", "/proc/scsi", "/proc/sys", "/proc/sysrq-trigger"];
 /// The home of a run. It is empty at the start of each run but for the configuration of the Claude CLI.
 const HOME: &str = "/tmp/home";
 /// What the Claude CLI reads of its configuration and the user has written. It is read-only, so that no run leaves anything there for others.
@@ -116,8 +118,10 @@ pub struct Needs<'a> {
     /// The resolved path of its program.
     pub program: &'a Path,
     pub context_dir: &'a Path,
-    /// Files that it only reads.
-    pub files: Vec<PathBuf>,
+    /// Files and directories that it only reads.
+    pub readable: Vec<PathBuf>,
+    /// Directories of the agent in which it writes.
+    pub writable: Vec<PathBuf>,
     pub claude: Option<ClaudeDirs>,
 }
 
@@ -151,12 +155,15 @@ impl Sandbox {
             args.add(["--ro-bind-try", path, path]);
         }
         args.add(["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--dir", HOME]);
+        for path in KERNEL {
+            args.add(["--ro-bind-try", path, path]);
+        }
         args.add(["--setenv", "HOME", HOME, "--unsetenv", "CLAUDE_CONFIG_DIR", "--unsetenv", "TMPDIR"]);
         for path in &self.readable {
             args.bind("--ro-bind", &profiles_dir.join(path));
         }
         let (program, shown) = program_in_sandbox(needs.program);
-        for path in shown.iter().chain(&needs.files) {
+        for path in shown.iter().chain(&needs.readable) {
             args.bind("--ro-bind", path);
         }
         if let Some(claude) = &needs.claude {
@@ -169,6 +176,9 @@ impl Sandbox {
         }
         for path in &self.writable {
             args.bind("--bind", &profiles_dir.join(path));
+        }
+        for path in &needs.writable {
+            args.bind("--bind", path);
         }
         args.bind("--bind", needs.context_dir);
         args.add([OsStr::new("--chdir"), needs.context_dir.as_os_str()]);
@@ -196,7 +206,9 @@ impl Sandbox {
         let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         shown.into_iter().find_map(|shown| {
             let within = real(&shown);
-            let exposed = hidden.iter().find(|path| real(path).starts_with(&within))?;
+            let exposed =
+                hidden.iter().map(|path| (path, real(path))).find(|(_, path)| path.starts_with(&within) || within.starts_with(path));
+            let (exposed, _) = exposed?;
             Some((exposed.as_path(), shown))
         })
     }

@@ -8,7 +8,7 @@ use tokio::process::Command;
 use super::command;
 use super::profiles::Profiles;
 use super::program::find_program;
-use super::sandbox::Needs;
+use super::sandbox::{Needs, Sandbox};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -19,32 +19,39 @@ const LIMIT: Duration = Duration::from_secs(30);
 pub async fn check(profiles: &Profiles, hidden: &[PathBuf], dir: &Path) -> Result<(), String> {
     for (slug, profile) in profiles.all() {
         let Some(sandbox) = &profile.sandbox else { continue };
-        let failed = |why: &str| format!("profile {slug}: {why}");
+        let failed = |why: String| format!("profile {slug}: {why}");
         let program = find_program(&profile.program(), &profiles.dir).unwrap_or_default();
         if let Some((path, shown)) = sandbox.exposes(&profiles.dir, &program, hidden) {
-            return Err(failed(&format!(
+            return Err(failed(format!(
                 "its runs could read {}, which is the agent's, because its sandbox shows {}: move one of them to another directory",
                 path.display(),
                 shown.display()
             )));
         }
-        let wrapper = find_program(sandbox.program(), &profiles.dir).ok_or_else(|| {
-            failed(&format!(
-                "its sandbox needs the program {}, which is not installed: install the package bubblewrap, or remove sandbox",
-                sandbox.program().display()
-            ))
-        })?;
-        let tried = find_program(Path::new("true"), &profiles.dir).unwrap_or_else(|| PathBuf::from("/bin/true"));
-        let mut call = Command::new(wrapper);
-        let needs = Needs { program: &tried, context_dir: dir, files: Vec::new(), claude: None };
-        call.args(sandbox.args(&profiles.dir, &needs));
-        command::output(call, LIMIT).await.map_err(|why| {
-            failed(&format!(
-                "its sandbox can't be made here: {why}; allow this user to make user namespaces (sysctl user.max_user_namespaces and \
-                 kernel.unprivileged_userns_clone, or kernel.apparmor_restrict_unprivileged_userns on Ubuntu; a container needs a security \
-                 profile that allows them), or remove sandbox"
-            ))
-        })?;
+        try_it(sandbox, &profiles.dir, dir).await.map_err(failed)?;
     }
     Ok(())
+}
+
+/// # Errors
+/// The sandbox can't be made. The text says what to do.
+pub async fn try_it(sandbox: &Sandbox, profiles_dir: &Path, dir: &Path) -> Result<(), String> {
+    sandbox.check(profiles_dir)?;
+    let wrapper = find_program(sandbox.program(), profiles_dir).ok_or_else(|| {
+        format!(
+            "its sandbox needs the program {}, which is not installed: install the package bubblewrap, or remove sandbox",
+            sandbox.program().display()
+        )
+    })?;
+    let tried = find_program(Path::new("true"), profiles_dir).unwrap_or_else(|| PathBuf::from("/bin/true"));
+    let mut call = Command::new(wrapper);
+    let needs = Needs { program: &tried, context_dir: dir, readable: Vec::new(), writable: Vec::new(), claude: None };
+    call.args(sandbox.args(profiles_dir, &needs));
+    command::output(call, LIMIT).await.map(drop).map_err(|why| {
+        format!(
+            "its sandbox can't be made here: {why}; allow this user to make user namespaces (sysctl user.max_user_namespaces and \
+             kernel.unprivileged_userns_clone, or kernel.apparmor_restrict_unprivileged_userns on Ubuntu; a container needs a security \
+             profile that allows them), or remove sandbox"
+        )
+    })
 }

@@ -21,9 +21,9 @@ use bloom_core::Ms;
 const MAX_EVENTS: i64 = 100_000;
 /// How much of the end is read to find the last event: more than the longest event, whose parts are cut at 32 KiB.
 const LAST_LINES: u64 = 1 << 20;
-/// The maximum of one call, in events and bytes. The server's default limit for a body is 1 MiB, and it may be set lower.
+/// The maximum of one run in one call, in events and bytes. The server's default limit for a body is 1 MiB, and it may be set lower.
 const MAX_BATCH: usize = 400;
-const MAX_BATCH_BYTES: u64 = 256 * 1024;
+pub const MAX_BATCH_BYTES: u64 = 256 * 1024;
 
 /// How far what a process printed was turned into events.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -144,7 +144,8 @@ fn fit(data: Value) -> Json<MAX_EVENT_BYTES> {
 #[derive(Debug)]
 pub struct EventReader {
     file: File,
-    position: u64,
+    /// The position behind those that were sent.
+    pub position: u64,
 }
 
 impl EventReader {

@@ -28,6 +28,7 @@ use super::process::{KILL_LIMIT, Listed, TERM_GRACE, signal_below};
 use super::reserve::Reserve;
 use super::run_dir::{RunDir, RunEnd};
 use super::verdict::Stop;
+use super::waits::Waits;
 
 /// The interval at which orphans are reaped and the run's processes are listed.
 const TICK: u64 = 1_000;
@@ -80,6 +81,7 @@ struct Supervisor<'a> {
     begun: Vec<u8>,
     stops_at: u64,
     lease_until: u64,
+    waits: Waits,
     last_output: u64,
     printed: u64,
     /// How many bytes are still stored when the disk is full.
@@ -131,6 +133,7 @@ impl<'a> Supervisor<'a> {
             begun: Vec::new(),
             stops_at: began.saturating_add(plan.timeout),
             lease_until: plan.lease_until,
+            waits: Waits::new(began),
             last_output: began,
             printed: 0,
             last_words: LAST_WORDS,
@@ -167,10 +170,11 @@ impl<'a> Supervisor<'a> {
 
     /// Waits until there is something to do.
     fn wait(&self) {
-        let limits = [self.stops_at, self.lease_until, self.last_output.saturating_add(self.plan.stall), now() + TICK];
+        let own = [self.stops_at, self.last_output.saturating_add(self.plan.stall)];
+        let limits = [self.lease_until, now() + TICK].into_iter().chain(own.into_iter().filter(|_| !self.waits.is_waiting()));
         let until = match &self.ending {
             Some(ending) => ending.next_look,
-            None => limits.into_iter().min().unwrap_or_default(),
+            None => limits.min().unwrap_or_default(),
         };
         let left = until.saturating_sub(now()).min(TICK);
         let limit = Timespec { tv_sec: (left / 1000).cast_signed(), tv_nsec: (left % 1000).cast_signed() * 1_000_000 };
@@ -233,6 +237,7 @@ impl<'a> Supervisor<'a> {
             let line: Vec<u8> = self.begun.drain(..=length).collect();
             match serde_json::from_slice(&line) {
                 Ok(Order::Renew { until }) => self.lease_until = until.min(now().saturating_add(self.plan.lease_ttl)),
+                Ok(Order::Wait { until }) => self.waits.set_until(until),
                 Ok(Order::End { reason, grace }) => self.stop(reason, grace),
                 // A later version of the agent has an order that this one does not know. The limits of the run hold all the same.
                 Err(_) => {}
@@ -262,6 +267,9 @@ impl<'a> Supervisor<'a> {
 
     fn check_limits(&mut self) {
         let now = now();
+        let waited = self.waits.passed(now);
+        self.stops_at = self.stops_at.saturating_add(waited);
+        self.last_output = self.last_output.saturating_add(waited);
         if now >= self.lease_until {
             // Also while the run ends for another reason: another worker gets the task soon.
             self.stop(Some(Stop::LeaseLost), self.plan.lease_grace);
@@ -286,7 +294,8 @@ impl<'a> Supervisor<'a> {
         if self.ending.is_none() {
             self.end.stop = reason;
         }
-        self.begin_end(grace);
+        // The Claude CLI takes a signal for a denial of what it asks, and could still come to a success.
+        self.begin_end(if self.waits.is_waiting() { 0 } else { grace });
     }
 
     fn begin_end(&mut self, grace: u64) {

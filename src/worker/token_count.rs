@@ -7,10 +7,20 @@ use serde_json::Value;
 use super::prices::{Prices, Tokens};
 use bloom_core::usage::Usage;
 
-/// The tokens of the messages seen so far, by the ids of these.
+/// How many messages are counted apart, so that each counts once although its parts are printed one by one. A run prints what it likes.
+const MAX_MESSAGES: usize = 10_000;
+/// How many models are counted apart, of messages before these.
+const MAX_MODELS: usize = 100;
+/// Bytes of a message's id, or of a model's name.
+const MAX_NAME: usize = 128;
+
+/// The tokens of the messages seen so far.
 #[derive(Debug, Default)]
 pub struct TokenCount {
+    /// By their ids.
     messages: BTreeMap<String, Counted>,
+    /// Those before, by models.
+    earlier: Vec<Counted>,
     /// The message that the model writes now.
     open: Option<String>,
 }
@@ -35,9 +45,13 @@ impl Total {
     /// `model` is the one of the run.
     pub fn of(result: &Value, model: Option<&str>) -> Self {
         let dollars = |value: &Value| value.as_f64().filter(|usd| *usd >= 0.0);
-        let main_loop = Counted { model: model.unwrap_or_default().to_owned(), tokens: tokens(&result["usage"]) };
+        let main_loop = Counted { model: short(model.unwrap_or_default()), tokens: tokens(&result["usage"]) };
         let models = result["modelUsage"].as_object();
-        let by_model = models.into_iter().flatten().map(|(model, used)| Counted { model: model.clone(), tokens: tokens_of_model(used) });
+        let by_model = models
+            .into_iter()
+            .flatten()
+            .take(MAX_MODELS)
+            .map(|(model, used)| Counted { model: short(model), tokens: tokens_of_model(used) });
         let of_models = models.and_then(|models| models.values().map(|used| dollars(&used["costUSD"])).sum::<Option<f64>>());
         let cost_usd = dollars(&result["total_cost_usd"]).into_iter().chain(of_models.filter(|usd| *usd > 0.0)).reduce(f64::max);
         Self { main_loop, by_model: by_model.collect(), cost_usd }
@@ -48,7 +62,7 @@ impl TokenCount {
     /// A message begins, of which parts follow.
     pub fn begins(&mut self, message: &Value, model: Option<&str>) {
         self.message(message, model);
-        self.open = message["id"].as_str().map(str::to_owned);
+        self.open = message["id"].as_str().map(short);
     }
 
     /// The end of the open message: only that has the count of all that the model wrote.
@@ -75,9 +89,26 @@ impl TokenCount {
     }
 
     fn count(&mut self, id: &str, model: Option<&str>, tokens: Tokens) {
-        let new = || Counted { model: model.unwrap_or_default().to_owned(), tokens };
-        let counted = self.messages.entry(id.to_owned()).or_insert_with(new);
+        let id = short(id);
+        if self.messages.len() >= MAX_MESSAGES && !self.messages.contains_key(&id) {
+            self.add_up();
+        }
+        let counted = self.messages.entry(id).or_insert_with(|| Counted { model: short(model.unwrap_or_default()), tokens });
         counted.tokens = larger_of(counted.tokens, tokens);
+    }
+
+    /// Adds all messages to those before, except for the open one.
+    fn add_up(&mut self) {
+        let open = self.open.take().and_then(|id| self.messages.remove_entry(&id));
+        for counted in std::mem::take(&mut self.messages).into_values() {
+            match self.earlier.iter().position(|of_model| of_model.model == counted.model) {
+                Some(at) => self.earlier[at].tokens = sum_of(self.earlier[at].tokens, counted.tokens),
+                None if self.earlier.len() < MAX_MODELS => self.earlier.push(counted),
+                None => {}
+            }
+        }
+        self.open = open.as_ref().map(|(id, _)| id.clone());
+        self.messages.extend(open);
     }
 
     /// What the run has used. Without a total, its cost is estimated; a model without a known price adds nothing.
@@ -88,7 +119,7 @@ impl TokenCount {
                 sum
             })
         };
-        let seen = (!self.messages.is_empty()).then(|| sum(&mut self.messages.values()));
+        let seen = (!self.messages.is_empty()).then(|| sum(&mut self.messages.values().chain(&self.earlier)));
         let Some(total) = total else { return seen };
         let parts = [seen.unwrap_or_default(), sum(&mut std::iter::once(&total.main_loop)), sum(&mut total.by_model.iter())];
         let usage = parts.into_iter().fold(Usage::default(), |largest, part| Usage {
@@ -108,6 +139,20 @@ fn priced(counted: &Counted, prices: &Prices) -> Usage {
     let cost_usd = prices.cost(&counted.model, &counted.tokens).unwrap_or(0.0);
     let Tokens { output, .. } = counted.tokens;
     Usage { input_tokens: counted.tokens.all_input(), output_tokens: output, cost_usd, cost_estimated: cost_usd > 0.0 }
+}
+
+fn short(name: &str) -> String {
+    name[..name.floor_char_boundary(MAX_NAME)].to_owned()
+}
+
+fn sum_of(one: Tokens, other: Tokens) -> Tokens {
+    Tokens {
+        input: one.input.saturating_add(other.input),
+        cache_write_5m: one.cache_write_5m.saturating_add(other.cache_write_5m),
+        cache_write_1h: one.cache_write_1h.saturating_add(other.cache_write_1h),
+        cache_read: one.cache_read.saturating_add(other.cache_read),
+        output: one.output.saturating_add(other.output),
+    }
 }
 
 fn larger_of(one: Tokens, other: Tokens) -> Tokens {
@@ -197,6 +242,29 @@ mod tests {
         let mut begun = TokenCount::default();
         begun.begins(&message("1", 1000, 0), None);
         assert_eq!(millionths(begun.usage(None, &Prices::default())), 3_000 + 120 + 38 + 150);
+    }
+
+    #[test]
+    fn a_run_that_prints_messages_without_end_takes_no_memory_without_end() {
+        let mut count = TokenCount::default();
+        count.begins(&json!({"id": "open", "model": MODEL, "usage": {"input_tokens": 1}}), None);
+        for n in 0..3 * MAX_MESSAGES {
+            let (id, model) = (format!("{n}{}", "x".repeat(1_000)), format!("{}{}", "m".repeat(10), n % 200));
+            count.message(&json!({"id": id, "model": model, "usage": {"input_tokens": 1}}), None);
+        }
+        assert!(count.messages.len() <= MAX_MESSAGES && count.messages.keys().all(|id| id.len() <= MAX_NAME));
+        assert!(count.earlier.len() <= MAX_MODELS);
+        count.ends(&json!({"output_tokens": 7}));
+        assert_eq!(count.usage(None, &Prices::default()).unwrap().output_tokens, 7);
+    }
+
+    #[test]
+    fn messages_that_are_added_up_count_as_before() {
+        let mut count = seen();
+        let usage = count.usage(None, &Prices::default());
+        count.add_up();
+        count.ends(&json!({"output_tokens": 9}));
+        assert_eq!(millionths(count.usage(None, &Prices::default())), millionths(usage));
     }
 
     #[test]

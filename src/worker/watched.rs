@@ -26,6 +26,8 @@ pub struct Watched {
     control: Option<Control>,
     /// Until when the run may go on, as the supervisor was told.
     may_run_until: Option<u64>,
+    /// Until when it waits for a person, as the supervisor was told; `None`: by this agent, nothing yet.
+    waits_until: Option<u64>,
     /// When the run must have ended, once it was told to end.
     must_have_ended: Option<u64>,
 }
@@ -74,13 +76,13 @@ impl Started {
             let _ = self.process.wait();
             return Err(error);
         }
-        Ok(Watched { running, control: Some(self.control), may_run_until: None, must_have_ended: None })
+        Ok(Watched { running, control: Some(self.control), may_run_until: None, waits_until: None, must_have_ended: None })
     }
 }
 
 impl Watched {
     pub fn adopted(dir: &RunDir, running: Running) -> Self {
-        Self { running, control: Control::open(&dir.control()).ok(), may_run_until: None, must_have_ended: None }
+        Self { running, control: Control::open(&dir.control()).ok(), may_run_until: None, waits_until: None, must_have_ended: None }
     }
 
     pub fn has_ended(&self) -> bool {
@@ -99,6 +101,16 @@ impl Watched {
             && control.send(&Order::Renew { until }).is_ok()
         {
             self.may_run_until = Some(until);
+        }
+    }
+
+    /// Tells the supervisor until when the run waits for a person, if that has changed.
+    pub fn wait_until(&mut self, until: u64) {
+        if self.waits_until != Some(until)
+            && let Some(control) = &mut self.control
+            && control.send(&Order::Wait { until }).is_ok()
+        {
+            self.waits_until = Some(until);
         }
     }
 

@@ -20,11 +20,12 @@ on_both! {
     async fn events_are_kept_in_order(server) {
         let (task, lease) = server.crew().leased_task().await;
         assert_eq!(server.get(&task.path("/events")).await.ok(), json!([]));
-        for (i, kind) in ["lifecycle", "text", "tool_use", "tool_result", "usage", "rate_limit", "log", "stderr", "permission_denied"].into_iter().enumerate() {
+        let kinds = ["lifecycle", "text", "tool_use", "tool_result", "usage", "rate_limit", "log", "stderr", "permission_denied", "question", "answer"];
+        for (i, kind) in kinds.into_iter().enumerate() {
             send(&lease, json!([event(i64::try_from(i).unwrap() + 1, kind)])).await.ok();
         }
         let events = server.get(&task.path("/events")).await.ok();
-        assert_eq!(numbers(&events), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(numbers(&events), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
         let first = &events[0];
         assert_eq!((&first["seq"], &first["kind"], &first["at"]), (&json!(1), &json!("lifecycle"), &json!(1_700_000_000_001_i64)));
         assert_eq!(first["lease_id"], json!(lease.id));
@@ -79,6 +80,47 @@ on_both! {
         assert_eq!(server.get(&task.path("/events")).await.ok(), json!([]));
         let most = (1..=500).map(|seq| event(seq, "log")).collect::<Vec<_>>();
         send(&lease, json!(most)).await.ok();
+    }
+
+    async fn a_worker_sends_events_of_many_runs_at_once(server) {
+        let crew = server.crew();
+        let (worker, other) = (crew.worker().slots(3).register().await, crew.worker().register().await);
+        let (first, second, foreign) = (crew.task().create().await, crew.task().create().await, crew.task().create().await);
+        let (lease, ended, theirs) = (first.lease_to(&worker).await, second.lease_to(&worker).await, foreign.lease_to(&other).await);
+        let run = |task: &Task<'_>, lease: &Lease<'_>, events: Value| json!({ "task_id": task.id, "lease_id": lease.id, "events": events });
+        server.post(&second.path("/release"), json!({ "lease_id": ended.id, "reason": "x" })).await.ok();
+        let runs = json!([
+            run(&first, &lease, json!([event(1, "text"), event(2, "text")])),
+            run(&foreign, &theirs, json!([event(1, "text")])),
+            run(&second, &ended, json!([event(1, "text")])),
+            { "task_id": NO_ID, "lease_id": NO_ID, "events": [] },
+        ]);
+        for _ in 0..2 {
+            let results = server.post(&worker.path("/events"), json!({ "runs": runs })).await.ok()["results"].clone();
+            let outcomes: Vec<_> = results.as_array().unwrap().iter().map(|result| (result["task_id"].as_str().unwrap(), result["status"].as_i64().unwrap())).collect();
+            assert_eq!(outcomes, [(first.id.as_str(), 200), (foreign.id.as_str(), 409), (second.id.as_str(), 200), (NO_ID, 404)]);
+            assert_eq!(results[1]["error"], json!(format!("Lease '{}' is not the task's active lease", theirs.id)));
+        }
+        for (task, told) in [(&first, vec![1, 2]), (&second, vec![1]), (&foreign, vec![])] {
+            assert_eq!(numbers(&server.get(&task.path("/events")).await.ok()), told);
+        }
+        // The lease has ended, and the other worker never had it.
+        let results = server.post(&other.path("/events"), json!({ "runs": [run(&second, &ended, json!([event(2, "text")]))] })).await.ok()["results"].clone();
+        assert_eq!(results[0]["status"], 409);
+    }
+
+    async fn events_of_many_runs_are_checked(server) {
+        let (task, lease) = server.crew().leased_task().await;
+        let worker = server.crew().worker().register().await;
+        let run = |events: Value| json!({ "task_id": task.id, "lease_id": lease.id, "events": events });
+        let post = async |runs: Value| server.post(&worker.path("/events"), json!({ "runs": runs })).await;
+        post(json!("none")).await.refuses(&["runs"]);
+        post(json!([run(json!([event(1, "log")])), run(json!([event(1, "other")]))])).await.refuses(&["runs"]);
+        post(json!([run(json!(vec![event(1, "log"); 501]))])).await.refuses(&["runs"]);
+        post(json!(vec![run(json!([])); 1001])).await.refuses(&["runs"]);
+        post(json!([{ "task_id": "x", "lease_id": lease.id, "events": [] }])).await.refuses(&["runs"]);
+        assert_eq!(server.get(&task.path("/events")).await.ok(), json!([]));
+        server.post("workers/unknown/events", json!({ "runs": [] })).await.error(404);
     }
 
     async fn only_the_newest_are_kept(server) {

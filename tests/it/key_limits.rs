@@ -255,9 +255,14 @@ on_both! { alone:
         is_foreign(one.post(&own.path("/release"), json!({ "lease_id": leases[0], "reason": "x" })).await);
         let events = json!({ "lease_id": leases[0], "events": [{ "seq": 1, "kind": "log", "at": 1, "data": 1 }] });
         is_foreign(one.post(&own.path("/events"), events.clone()).await);
+        let mut of_run = events.clone();
+        of_run["task_id"] = json!(task(0));
+        is_foreign(one.post("workers/w2/events", json!({ "runs": [of_run] })).await);
         // Named among its own, they count as lost, and each completion is refused on its own.
         assert_eq!(one.post("workers/w1/heartbeat", json!({ "leases": leases })).await.ok()["lost"], json!(leases));
         let answer = one.post("workers/w1/complete", json!({ "completions": [done(0)] })).await.ok();
+        assert_eq!(answer["results"][0]["status"], 409);
+        let answer = one.post("workers/w1/events", json!({ "runs": [of_run] })).await.ok();
         assert_eq!(answer["results"][0]["status"], 409);
         assert_eq!(admin.get("workers/w2").await.ok()["leases"], before, "nothing has changed");
 

@@ -29,27 +29,31 @@ pub async fn with_new_key(admin: &Api, server: &Api, name: &str, scope: &str, mo
     server.with_key(&create(admin, name, scope, more).await)
 }
 
-const WORKER: [&str; 8] = [
+const WORKER: [&str; 10] = [
     "POST llm-tasks/{id}/complete",
     "POST llm-tasks/{id}/events",
     "POST llm-tasks/{id}/heartbeat",
+    "POST llm-tasks/{id}/question",
     "POST llm-tasks/{id}/release",
     "POST workers",
     "POST workers/{id}/claim",
     "POST workers/{id}/complete",
+    "POST workers/{id}/events",
     "POST workers/{id}/heartbeat",
 ];
-const SUBMIT: [&str; 17] = [
+const SUBMIT: [&str; 19] = [
     "DELETE llm-tasks/{id}",
     "GET artifacts",
     "GET llm-tasks",
     "GET llm-tasks/{id}",
     "GET llm-tasks/{id}/events",
+    "GET llm-tasks/{id}/question",
     "GET llm-tasks/{id}/result",
     "GET llm-tasks/{id}/wait",
     "GET watch",
     "PATCH llm-tasks/{id}",
     "POST llm-tasks",
+    "POST llm-tasks/{id}/answer",
     "POST llm-tasks/{id}/cancel",
     "POST llm-tasks/{id}/requeue",
     "POST llm-tasks/{id}/resume",

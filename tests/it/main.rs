@@ -52,6 +52,7 @@ mod openapi;
 mod picking;
 mod probes;
 mod push;
+mod questions;
 mod queues;
 mod readiness;
 mod readme;

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::cluster::{PATIENCE, shared};
 use crate::objects::{Player, condition, is_true, lease_name, object, task_id, writes};
-use crate::support::{Database, eventually, now_ms, run, unique};
+use crate::support::{Database, NO_ID, eventually, now_ms, run, unique};
 use bloom_operator::crds::{LLMTask, TaskLease};
 
 /// Runs each test with a server on SQLite and with one on PostgreSQL.
@@ -161,6 +161,26 @@ on_both! {
         server.poke(&format!("llm-tasks/{}/requeue", task_id(&failed).unwrap())).await.ok();
         let queued = team.is_in_phase(&name, "Queued").await;
         assert!(!is_true(&queued, "Failed") && is_true(&queued, "Queued"));
+    }
+
+    async fn a_run_that_asks_a_person_is_shown(database) {
+        let team = shared().await.namespace().await;
+        let server = team.server(database).start();
+        let slug = unique("agent");
+        let player = Player::join(&server, &slug, 1).await;
+        let name = team.create(&slug, json!({})).await;
+        let claimed = player.claim().await;
+        let task = format!("llm-tasks/{}", claimed["task"]["id"].as_str().unwrap());
+        let asked = json!({ "lease_id": claimed["lease"]["id"], "id": NO_ID, "question": { "tool": "Bash", "limit_sec": 600 } });
+        server.post(&format!("{task}/question"), asked).await.ok();
+        let reason = |object: &LLMTask| object.status.as_ref().and_then(|status| status.reason.clone());
+        let asks = team.shows(&name, "that it asks", |object| reason(object).as_deref() == Some("NeedsHuman")).await;
+        let status = asks.status.as_ref().unwrap();
+        let told = (status.phase.as_deref(), status.message.as_deref());
+        assert_eq!(told, (Some("Running"), Some("a person must decide whether it may use Bash")));
+        server.post(&format!("{task}/answer"), json!({ "allow": true })).await.ok();
+        let goes_on = team.shows(&name, "that it goes on", |object| reason(object).is_none()).await;
+        assert!(is_true(&goes_on, "Leased"));
     }
 
     async fn a_suspended_task_waits(database) {

@@ -2,15 +2,17 @@
 
 use bloom_core::agent_queue::ALL_QUEUES;
 use bloom_core::api_key::Scope;
-use bloom_core::command::{Choice, Completion, CordonChange, Grace, Holder, Loss, NewEvent, Op, PushEnd, QueueChange, WorkerChange};
+use bloom_core::command::{Choice, Completion, CordonChange, Grace, Holder, Loss, NewEvent, Op, PushEnd, WorkerChange};
 use bloom_core::event::EventKind;
-use bloom_core::ids::{InstanceId, LeaseId, TaskId};
+use bloom_core::ids::{InstanceId, LeaseId, QuestionId, TaskId};
 use bloom_core::namespace::{KubernetesObject, qualified};
 use bloom_core::op;
+use bloom_core::question::Answer;
 use bloom_core::task::{Origin, Outcome, Session, TaskSpec};
 use bloom_core::usage::Usage;
 
 use super::memory::Memory;
+use super::step::{End, Named, NewTask, Step};
 use super::world::{TTL_MS, World, completion, registration, spec};
 
 const WORKERS: [&str; 3] = ["w0", "w1", "w2"];
@@ -19,162 +21,6 @@ pub const LABEL: &str = "label";
 /// The Kubernetes namespaces of tasks that are created for objects.
 pub const NAMESPACES: [&str; 2] = ["team", "other"];
 const NOT_SEEN_MS: i64 = 60_000;
-
-/// Numbers select among the objects that exist when the step runs.
-#[derive(Clone, Debug)]
-pub enum Step {
-    Create(Vec<NewTask>),
-    Lease {
-        task: usize,
-        worker: Option<usize>,
-        dispatch: bool,
-    },
-    /// The leader pushes a ready task to the worker.
-    Push {
-        worker: usize,
-    },
-    EndPush {
-        lease: usize,
-        end: usize,
-    },
-    Claim {
-        worker: usize,
-        max: usize,
-        held: Option<bool>,
-        /// The number of the agent.
-        instance: Option<u128>,
-    },
-    Heartbeat {
-        lease: usize,
-        named: Named,
-    },
-    Renew {
-        worker: usize,
-    },
-    Complete {
-        lease: usize,
-        named: Named,
-        end: End,
-    },
-    /// An earlier completion is sent again.
-    Repeat {
-        sent: usize,
-    },
-    Release {
-        lease: usize,
-    },
-    Events {
-        lease: usize,
-        seq: i64,
-    },
-    Cancel {
-        task: usize,
-    },
-    Requeue {
-        task: usize,
-    },
-    Edit {
-        task: usize,
-        priority: Option<i64>,
-        /// Milliseconds from now; `Some(None)` clears `not_before`.
-        later: Option<Option<i64>>,
-        /// `Some(None)` removes the label.
-        label: Option<Option<bool>>,
-    },
-    Suspend {
-        task: usize,
-        suspend: bool,
-    },
-    Delete {
-        task: usize,
-    },
-    Expire {
-        lease: usize,
-    },
-    /// The leader processes the wake-ups that dead replicas left in the database.
-    ProcessWakeups,
-    /// As [`Expire`](Self::Expire), right after an outage.
-    Grace {
-        lease: usize,
-    },
-    Register {
-        worker: usize,
-        slots: i64,
-        /// How many of the namespaces the worker is limited to.
-        namespaces: Option<usize>,
-        /// The number of the agent.
-        instance: Option<u128>,
-    },
-    Remove {
-        worker: usize,
-    },
-    Cordon {
-        worker: usize,
-        change: usize,
-    },
-    /// Pauses, resumes or limits the queue of all tasks of the history, or all queues.
-    Queue {
-        all: bool,
-        change: QueueChange,
-    },
-    Seen {
-        worker: usize,
-    },
-    Silent {
-        worker: usize,
-    },
-    /// Keys have one of a few names; every third one is a join token, and every fourth one has expired when time has passed.
-    CreateKey {
-        name: usize,
-    },
-    RevokeKey {
-        name: usize,
-    },
-    Enroll {
-        token: usize,
-        worker: usize,
-    },
-    /// Time passes, and the reconcilers do what is due.
-    Pass {
-        ms: i64,
-    },
-    /// The process dies after the next commit, so its wake-ups stay in the database.
-    Crash,
-    /// The replica stops (or starts) learning of other replicas' commits.
-    Stale(bool),
-    Batch(Vec<Step>),
-}
-
-#[derive(Clone, Debug)]
-pub struct NewTask {
-    pub context: usize,
-    pub session: bool,
-    pub key: Option<usize>,
-    pub idempotency: Option<usize>,
-    /// The Kubernetes object that it is created for.
-    pub object: Option<usize>,
-    pub depends_on: Option<usize>,
-    pub priority: i64,
-    pub max_attempts: i64,
-    pub later: bool,
-    pub suspend: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub enum Named {
-    Nobody,
-    Lease,
-    Worker,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub enum End {
-    Success,
-    Error,
-    Again,
-    AgainLater,
-    NoAttempt,
-}
 
 /// What clients and workers know: the tasks that were created, all leases ever made, and the completions that were sent.
 #[derive(Clone, Debug, Default)]
@@ -285,7 +131,16 @@ impl History {
             Step::Events { lease, seq } => {
                 let (task, lease, _) = pick(&self.leases, *lease)?.clone();
                 let event = |seq| NewEvent { seq, kind: EventKind::Text, at: now, data: "{}".into() };
-                Op::AppendEvents(op::AppendEvents { task, lease, events: vec![event(*seq), event(seq + 1)] })
+                Op::AppendEvents(op::AppendEvents { task, lease, worker: None, events: vec![event(*seq), event(seq + 1)] })
+            }
+            Step::Ask { lease, id, is_over } => {
+                let (task, lease, _) = pick(&self.leases, *lease)?.clone();
+                let new = op::NewQuestion { tool: "Bash".into(), input: "{}".into(), texts: Vec::new(), limit_ms: 90_000 };
+                Op::AskPerson(op::AskPerson { task, lease, id: QuestionId::from_u128(*id), question: (!is_over).then_some(new) })
+            }
+            Step::Answer { task: at, allow } => {
+                let answer = Answer { allow: *allow, message: None, texts: Vec::new() };
+                Op::AnswerQuestion(op::AnswerQuestion { task: task(*at)?, question: None, answer })
             }
             Step::Cancel { task: at } => Op::Cancel(op::Cancel { task: task(*at)? }),
             Step::Requeue { task: at } => Op::Requeue(op::Requeue { task: task(*at)? }),

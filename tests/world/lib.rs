@@ -5,4 +5,5 @@ pub mod history;
 pub mod memory;
 pub mod random;
 mod samples;
+pub mod step;
 pub mod world;

@@ -5,7 +5,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use super::history::{End, Named, NewTask, Step};
+use super::step::{End, Named, NewTask, Step};
 
 fn new_task() -> impl Strategy<Value = NewTask> {
     let waits = (option::weighted(0.25, 0..2usize), option::weighted(0.2, 0..3usize), option::weighted(0.25, 0..9usize));
@@ -51,6 +51,8 @@ fn command() -> impl Strategy<Value = Step> {
         2 => any().prop_map(|sent| Step::Repeat { sent }),
         2 => any().prop_map(|lease| Step::Release { lease }),
         1 => (any(), 1..4i64).prop_map(|(lease, seq)| Step::Events { lease, seq }),
+        2 => (any(), 1..3u128, prop::bool::weighted(0.3)).prop_map(|(lease, id, is_over)| Step::Ask { lease, id, is_over }),
+        1 => (any(), prop::bool::ANY).prop_map(|(task, allow)| Step::Answer { task, allow }),
         2 => any().prop_map(|task| Step::Cancel { task }),
         4 => any().prop_map(|task| Step::Requeue { task }),
         3 => (any(), option::of(4..6i64), option::of(option::of(prop_oneof![Just(-5_000), Just(20_000)])), option::of(option::of(prop::bool::ANY)))

@@ -312,6 +312,7 @@ impl World {
             expect(task.created_after.is_none() || !task.status.is_final(), "a finished task has no predecessor");
             expect(task.status.is_final() == task.finished_at.is_some(), "exactly the finished tasks have a time of their end");
             expect(task.status != Status::Queued || !task.cancel_requested, "a task with cancel_requested is not queued");
+            expect(task.question.is_none() || task.lease.is_some(), "only runs ask");
             expect(task.attempts <= task.lease_count, "every attempt has a lease");
             let (mut ended, mut finished) = (0, 0);
             for past in self.db.past_leases.values().filter(|past| past.task_id == task.id) {

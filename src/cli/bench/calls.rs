@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::client::{Client, Response};
 use super::latency::Latency;
 use super::{Bench, BenchError};
-use bloom_api::answers::{Claimed, CompletionResult, Completions, Leased, RenewedLeases};
+use bloom_api::answers::{Claimed, Leased, RenewedLeases, RunResult, RunResults};
 use bloom_api::complete::{Completion, NewCompletions, WorkerCompletion};
 use bloom_api::requests::{Accounts, Claim, Heartbeat, NewCapabilities, NewLease, NewWorker, WorkerHeartbeat};
 use bloom_api::tasks::{NewTask, NewTasks, Task};
@@ -199,12 +199,12 @@ impl Session {
         let completions = held.iter().filter_map(|one| Some(WorkerCompletion::new(one.task, one.lease?, completion(one))));
         let completions = NewCompletions { completions: completions.collect() };
         let answer = self.post("complete", &path, &completions, 200).await?;
-        let results = decode::<Completions>(&answer)?.results;
+        let results = decode::<RunResults>(&answer)?.results;
         if results.len() != held.len() {
             return Err(format!("{} of {} completions were answered by {path}", results.len(), held.len()).into());
         }
         match results.into_iter().find(|result| result.status != 200) {
-            Some(CompletionResult { status, error, .. }) => {
+            Some(RunResult { status, error, .. }) => {
                 Err(format!("a completion sent to {path} was answered {status}: {}", error.unwrap_or_default()).into())
             }
             None => Ok(()),

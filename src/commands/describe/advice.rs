@@ -41,6 +41,8 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
                     None => format!("{own}; or {all}"),
                 }
             }
+            // It is not queued.
+            Word::Known(WaitingReason::NeedsHuman) => String::new(),
             Word::Known(WaitingReason::Limit) => {
                 format!("wait for a lease to end, or raise the limit: bloom-runtime queue limit --agent {} N", task.agent_slug)
             }

@@ -8,12 +8,14 @@ use super::super::connect::{Server, failed, read, with_query};
 use super::super::ids::path;
 use super::super::show::{Form, Kind, Shown, read_all};
 use super::super::table::Column;
+use super::super::task::question::{advice as how_to_answer, told};
 use super::super::when::time_text;
 use super::super::{ids, started, term, when};
 use super::advice::advice;
 use super::{ENTRIES, EVENTS, LEASES, OF_TASK, attempts, closed, document, facts, permitted, section};
 use crate::CommandError;
 use bloom_api::answers::{Audit, Event, Lease};
+use bloom_api::questions::Question;
 use bloom_api::tasks::Task;
 use bloom_api::words::Word;
 use bloom_core::Ms;
@@ -45,6 +47,7 @@ pub async fn task(named: &str, server: &Server, shown: Shown) -> Result<(), Comm
         let found = existing.iter().find(|task| task["id"].as_str().is_some_and(|id| id == on.to_string()));
         found.cloned().unwrap_or_else(|| json!({ "id": on, "status": "removed" }))
     };
+    let asked = if waits_for(&task, WaitingReason::NeedsHuman) { question(server, &id).await? } else { None };
     let dependencies: Vec<Value> = task.depends_on.iter().map(dependency).collect();
     match shown.form_or(Form::Table) {
         Form::Name => term::print(&format!("{id}\n")),
@@ -52,6 +55,7 @@ pub async fn task(named: &str, server: &Server, shown: Shown) -> Result<(), Comm
             form,
             vec![
                 ("task", answer),
+                ("question", asked.unwrap_or(Value::Null)),
                 ("leases", leases.map_or(Value::Null, Value::Array)),
                 ("dependencies", Value::Array(dependencies)),
                 ("events", Value::Array(events)),
@@ -60,7 +64,8 @@ pub async fn task(named: &str, server: &Server, shown: Shown) -> Result<(), Comm
         ),
         form => {
             let all_paused = all_paused(server, &task).await?;
-            facts(&of(&task, &id, all_paused, profile.as_deref()))?;
+            let asked = asked.as_ref().map(read::<Question>).transpose()?;
+            facts(&of(&task, &id, (all_paused, asked.as_ref()), profile.as_deref()))?;
             let trail: Option<Vec<Audit>> = trail.map(|rows| read_all(&rows)).transpose()?;
             match leases {
                 Some(leases) => {
@@ -83,7 +88,7 @@ pub async fn task(named: &str, server: &Server, shown: Shown) -> Result<(), Comm
 
 /// Whether all queues are paused, if the task waits for its queue and the key may list queues.
 async fn all_paused(server: &Server, task: &Task<'_>) -> Result<Option<bool>, CommandError> {
-    if !task.waiting.as_ref().is_some_and(|waiting| waiting.reason == WaitingReason::Paused) {
+    if !waits_for(task, WaitingReason::Paused) {
         return Ok(None);
     }
     // All queues together are the first row.
@@ -91,7 +96,20 @@ async fn all_paused(server: &Server, task: &Task<'_>) -> Result<Option<bool>, Co
     Ok(first.as_deref().and_then(<[Value]>::first).and_then(|queue| queue["paused"].as_bool()))
 }
 
-fn of(task: &Task, id: &str, all_paused: Option<bool>, profile: Option<&str>) -> Vec<(&'static str, String)> {
+fn waits_for(task: &Task, reason: WaitingReason) -> bool {
+    task.waiting.as_ref().is_some_and(|waiting| waiting.reason == reason)
+}
+
+/// What the run asks; `None` if it was answered meanwhile.
+async fn question(server: &Server, id: &str) -> Result<Option<Value>, CommandError> {
+    match server.client.get(&path(id, "/question")).await {
+        Ok(question) => Ok(Some(question)),
+        Err(error) if error.status() == Some(404) => Ok(None),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn of(task: &Task, id: &str, (all_paused, asked): (Option<bool>, Option<&Question>), profile: Option<&str>) -> Vec<(&'static str, String)> {
     let now = when::now();
     let waiting = task.waiting.as_ref().map(|waiting| format!("{}: {}", waiting.reason, waiting.message));
     let failure = task
@@ -110,12 +128,16 @@ fn of(task: &Task, id: &str, all_paused: Option<bool>, profile: Option<&str>) ->
     } else {
         String::new()
     };
+    let short = ids::short(&task.id);
+    let what_to_do = asked.map_or_else(|| advice(task, &short, all_paused), |asked| how_to_answer(asked, &short));
     vec![
         ("Task", id.to_owned()),
         ("Status", columns::status_of_task(task, now)),
         ("Waits for", waiting.unwrap_or_default()),
+        ("Asks", asked.map(told).unwrap_or_default()),
+        ("Question", asked.map(|asked| asked.id.to_string()).unwrap_or_default()),
         ("Failure", failure.unwrap_or_default()),
-        ("What to do", advice(task, &ids::short(&task.id), all_paused)),
+        ("What to do", what_to_do),
         ("Agent", task.agent_slug.to_string()),
         ("Context", format!("{} (session: {})", task.context_id, task.session)),
         ("Worker", columns::given(&task.worker_id)),

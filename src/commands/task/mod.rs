@@ -1,4 +1,4 @@
-//! `task`: submit, show, wait for, edit, suspend, resume, cancel, requeue and delete tasks.
+//! `task`: submit, show, wait for, answer, edit, suspend, resume, cancel, requeue and delete tasks.
 
 mod batches;
 mod bulk;
@@ -10,6 +10,7 @@ pub mod follow;
 mod from_file;
 mod list;
 pub mod prompt;
+pub mod question;
 mod standard_input;
 mod submit;
 mod suspend;
@@ -34,6 +35,7 @@ use clap_complete::ArgValueCompleter;
 use delete::DeleteArgs;
 use edit::EditArgs;
 use filters::Filters;
+use question::{AnswerArgs, Asked, DenyArgs};
 use serde_json::Value;
 use submit::Submit;
 use suspend::SuspendArgs;
@@ -103,6 +105,20 @@ pub enum TaskCommand {
         bloom-runtime task edit 7c0d9e21 --not-before +2h --label batch=8 --remove-label draft\n  \
         bloom-runtime task edit 7c0d9e21 --not-before now")]
     Edit(EditArgs),
+    /// Allow what the run of a task asks a person to allow
+    ///
+    /// Runs ask if the profile of their agent says ask_human. task list shows needs_human, and task describe what is asked.
+    #[command(
+        after_help = "Examples:\n  bloom-runtime task approve 7c0d9e21\n  bloom-runtime task deny 7c0d9e21 --message \"not on a Friday\""
+    )]
+    Approve(Asked),
+    /// Deny what the run of a task asks a person; the run goes on without it
+    Deny(DenyArgs),
+    /// Answer what the run of a task asks a person in words
+    #[command(
+        after_help = "Examples:\n  bloom-runtime task answer 7c0d9e21 \"the second one\"\n  bloom-runtime task answer 7c0d9e21 yes \"next week\""
+    )]
+    Answer(AnswerArgs),
     /// Suspend tasks: while they are queued, no worker gets them until they are resumed
     ///
     /// Later tasks of their contexts wait behind them. A run that has begun goes on; if its task is queued again, it is suspended then.
@@ -190,6 +206,9 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
         TaskCommand::Result { id } => answer(server, &ids::task(server, &id).await?, shown).await,
         TaskCommand::Cancel(args) => bulk::run(bulk::BulkAction::Cancel, args, server, shown).await,
         TaskCommand::Edit(args) => edit::run(args, server, shown).await,
+        TaskCommand::Approve(args) => question::approve(args, server, shown).await,
+        TaskCommand::Deny(args) => question::deny(args, server, shown).await,
+        TaskCommand::Answer(args) => question::in_words(args, server, shown).await,
         TaskCommand::Suspend(args) => suspend::run(true, args, server, shown).await,
         TaskCommand::Resume(args) => suspend::run(false, args, server, shown).await,
         TaskCommand::Delete(args) => delete::run(args, server).await,

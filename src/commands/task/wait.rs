@@ -160,7 +160,7 @@ pub fn must_be_over(task: &Task) -> Result<(), CommandError> {
 /// What the task does now, or what it waits for.
 fn state(task: &Task) -> String {
     match (&task.status, &task.waiting) {
-        (Word::Known(Status::Queued), Some(waiting)) => format!("waits: {}: {}", waiting.reason, waiting.message),
+        (_, Some(waiting)) => format!("waits: {}: {}", waiting.reason, waiting.message),
         (Word::Known(Status::Leased | Status::Running), _) => {
             let worker = task.worker_id.as_deref().unwrap_or_default();
             format!("runs on {worker}, attempt {} of {}", task.attempts, task.max_attempts)

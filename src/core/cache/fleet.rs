@@ -10,7 +10,7 @@ use crate::ids::{LeaseId, TaskId, WorkerId};
 use crate::pause::PausedAccount;
 use crate::placement::{self, Candidate};
 use crate::task::{ActiveLease, Origin, TaskSpec, TaskState};
-use crate::worker::{MAX_CONCURRENCY, Worker};
+use crate::worker::{MAX_CONCURRENCY, Worker, WorkerStatus};
 
 #[derive(Clone, Debug)]
 pub struct HeldLease {
@@ -21,6 +21,10 @@ pub struct HeldLease {
     pub origin: Origin,
     pub context_id: String,
     pub cancel_requested: bool,
+    /// Its run waits for a person.
+    pub asks: bool,
+    /// A person has answered, and the agent has not taken the answer yet.
+    pub is_answered: bool,
 }
 
 impl HeldLease {
@@ -33,6 +37,8 @@ impl HeldLease {
             origin: lease.origin,
             context_id: task.context_id.clone(),
             cancel_requested: task.cancel_requested,
+            asks: task.asks().is_some(),
+            is_answered: task.is_answered(),
         }
     }
 }
@@ -159,7 +165,8 @@ impl Fleet {
     /// Those of these accounts that are out of quota, as other workers found out.
     pub fn paused_accounts(&self, worker: &str, accounts: &[String], now: Ms) -> Vec<PausedAccount> {
         let Some(worker) = self.worker(worker) else { return Vec::new() };
-        accounts.iter().filter_map(|account| self.paused_accounts.found_by_others(worker, account, now)).collect()
+        let is_there = |finder: &WorkerId| self.worker(finder).is_some_and(|finder| finder.shown_status() != WorkerStatus::Offline);
+        accounts.iter().filter_map(|account| self.paused_accounts.found_by_others(worker, account, now, is_there)).collect()
     }
 
     pub fn workers(&self) -> impl Iterator<Item = &Worker> {
@@ -187,6 +194,10 @@ impl Fleet {
 
     pub fn held(&self, worker: &str) -> impl Iterator<Item = &HeldLease> {
         self.entries.get(worker).into_iter().flat_map(|entry| entry.held.values())
+    }
+
+    pub fn all_held(&self) -> impl Iterator<Item = &HeldLease> {
+        self.entries.values().flat_map(|entry| entry.held.values())
     }
 
     /// The used slots, one bit each.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Ms;
 use crate::ids::WorkerId;
+use crate::limits::PAUSE_MS;
 use crate::pause::{Pause, PauseCause, PauseKind, PausedAccount};
 use crate::worker::Worker;
 
@@ -31,10 +32,13 @@ impl PausedAccounts {
         }
     }
 
-    /// The longest pause of this account that other workers than this one have found, if it is on.
-    pub fn found_by_others(&self, worker: &Worker, account: &str, now: Ms) -> Option<PausedAccount> {
+    /// The longest pause of this account that other workers than this one have found, if it is on and its finder `counts`. One that is longer than
+    /// a pause can be comes from a wrong clock, and must not hide the others.
+    pub fn found_by_others(&self, worker: &Worker, account: &str, now: Ms, counts: impl Fn(&WorkerId) -> bool) -> Option<PausedAccount> {
         let pauses = self.0.get(&account_of(worker, account))?.iter().rev();
-        let (until, finder) = pauses.take_while(|(until, _)| *until > now).find(|(_, finder)| *finder != worker.id)?;
+        let (until, finder) = pauses
+            .take_while(|(until, _)| *until > now)
+            .find(|(until, finder)| *until <= now + PAUSE_MS && *finder != worker.id && counts(finder))?;
         Some(PausedAccount { account: account.to_owned(), until: *until, worker: finder.clone() })
     }
 }

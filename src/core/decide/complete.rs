@@ -46,7 +46,7 @@ impl Operation for Completion {
                     let (task, past) = (task.clone(), past.clone());
                     return late(set, task, past, completion);
                 }
-                if past.status == LeaseStatus::Expired && completion.usage.is_some() {
+                if completion.usage.is_some() {
                     let (refusal, task, past) = (task.not_completable(not_held), task.clone(), past.clone());
                     return Ok(Completed { task: count_usage(set, task, past, completion), result: StoredResult::UsageOnly(refusal) });
                 }

@@ -7,7 +7,7 @@ use super::super::ids::{LeaseId, TaskId};
 use super::super::operation::Operation;
 use super::super::reply::Due;
 use super::super::row_keys::RowKeys;
-use super::super::task::{ActiveLease, Failure, LeaseStatus, Reason, Status};
+use super::super::task::{ActiveLease, Failure, LeaseStatus, Reason, Status, TaskState};
 use super::super::working_set::{Halt, WorkingSet};
 use super::lease::hard_end;
 use super::lease_end::{Retry, Wait, end_lease, plan, retry};
@@ -81,17 +81,22 @@ fn clamp(set: &mut WorkingSet, id: TaskId) -> Due {
     let now = set.now();
     let Ok(Some(task)) = set.find_task(id) else { return Due::Done };
     let mut task = task.clone();
-    let timeout_sec = task.timeout_sec;
+    let longest_ms = longest_ms(&task);
     let Some(lease) = &mut task.lease else { return Due::Done };
-    last_from(lease, now, timeout_sec);
+    last_from(lease, now, longest_ms);
     let due_at = lease.expires_at;
     set.put_task(task);
     Due::Later(due_at)
 }
 
+/// How long a run of the task may last, with the question that it asks now.
+fn longest_ms(task: &TaskState) -> i64 {
+    hard_end(0, task.timeout_sec) + task.question.as_ref().map_or(0, |question| question.put_off_ms)
+}
+
 /// The lease lasts one TTL from `at`, and its run no longer than one that starts at `at`.
-fn last_from(lease: &mut ActiveLease, at: Ms, timeout_sec: i64) {
-    lease.hard_end_at = lease.hard_end_at.map(|end| end.min(hard_end(at, timeout_sec)));
+fn last_from(lease: &mut ActiveLease, at: Ms, longest_ms: i64) {
+    lease.hard_end_at = lease.hard_end_at.map(|end| end.min(at + longest_ms));
     lease.expires_at = lease.hard_end_at.map_or(at + lease.ttl_ms, |end| end.min(at + lease.ttl_ms));
     lease.check_at = lease.check_at.min(lease.expires_at);
 }
@@ -116,14 +121,18 @@ impl Operation for ClockStepped {
         let Self { task: id, step_ms, at } = *self;
         let Some(task) = set.find_task(id)? else { return Ok(()) };
         let mut task = task.clone();
-        let timeout_sec = task.timeout_sec;
+        let longest_ms = longest_ms(&task);
         let Some(lease) = &mut task.lease else { return Ok(()) };
         // Older and newer leases differ by a whole step here.
         let seems_to_last = lease.expires_at.max(lease.check_at);
         let is_older = if step_ms > 0 { lease.started_at < at - step_ms / 2 } else { seems_to_last > at + lease.ttl_ms };
         if is_older {
             lease.hard_end_at = lease.hard_end_at.map(|end| end + step_ms.max(0));
-            last_from(lease, at, timeout_sec);
+            last_from(lease, at, longest_ms);
+            if let Some(question) = &mut task.question {
+                question.asked_at += step_ms;
+                question.until += step_ms;
+            }
             set.put_task(task);
         }
         Ok(())

@@ -46,6 +46,7 @@ impl Operation for Release {
 /// Takes the lease off the task and keeps its record. The caller decides what becomes of the task.
 pub(super) fn end_lease(set: &mut WorkingSet, task: &mut TaskState, status: LeaseStatus) -> Option<ActiveLease> {
     let lease = task.lease.take()?;
+    task.question = None;
     set.dirty.past_leases.push(record(task, &lease, status, set.now()));
     task.last_lease = Some(LastLease { id: lease.id, worker_id: lease.worker_id.clone(), status });
     if let Some(slots) = set.loaded.slots.get_mut(&lease.worker_id) {

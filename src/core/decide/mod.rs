@@ -13,6 +13,7 @@ mod finish;
 pub(super) mod lease;
 pub(super) mod lease_end;
 pub(super) mod push;
+pub(super) mod questions;
 pub(super) mod queues;
 mod readiness;
 pub(super) mod reevaluate;

@@ -87,14 +87,15 @@ impl Operation for RenewLeases {
             }
         }
         let mut renewed = Vec::with_capacity(holds.len());
-        let mut cancel = Vec::new();
+        let (mut cancel, mut answered) = (Vec::new(), Vec::new());
         for (lease, task) in holds {
             let task = set.task(task)?.clone();
             cancel.extend(task.cancel_requested.then_some(task.id));
+            answered.extend(task.is_answered().then_some(task.id));
             renew_lease(set, task);
             renewed.push(lease);
         }
-        Ok(RenewedLeases { renewed, lost, cancel })
+        Ok(RenewedLeases { renewed, lost, cancel, answered })
     }
 }
 
@@ -103,6 +104,8 @@ impl Operation for RenewLeases {
 pub struct AppendEvents {
     pub task: TaskId,
     pub lease: LeaseId,
+    /// Refuses them if the lease is another worker's.
+    pub worker: Option<WorkerId>,
     pub events: Vec<NewEvent>,
 }
 
@@ -114,9 +117,9 @@ impl Operation for AppendEvents {
     }
 
     fn decide(&self, set: &mut WorkingSet) -> Result<Recorded, Halt> {
-        let Self { task: id, lease, ref events } = *self;
+        let Self { task: id, lease, ref worker, ref events } = *self;
         let task = set.task(id)?;
-        task.check_events(Some(lease))?;
+        task.check_events(&Holder { lease: Some(lease), worker: worker.clone() })?;
         let mut task = task.clone();
         let known = task.event_count;
         for event in events {

@@ -3,7 +3,8 @@
 use bloom_core::Ms;
 use bloom_core::audit::Actor;
 use bloom_core::cache::{Cache, Shortage};
-use bloom_core::command::WorkerChange;
+use bloom_core::command::{Loss, WorkerChange};
+use bloom_core::limits::PAUSE_MS;
 use bloom_core::op;
 use bloom_core::pause::{Pause, PauseCause, PauseKind};
 use bloom_test_world::world::{World, world};
@@ -16,6 +17,10 @@ fn register(world: &mut World, cache: &mut Cache, worker: &str, pauses: Vec<Paus
 fn register_in(world: &mut World, cache: &mut Cache, worker: &str, namespaces: Option<&[&str]>, pauses: Vec<Pause>) {
     let namespaces = namespaces.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
     world.ok(WorkerChange { id: worker.into(), pauses: Some(pauses), namespaces, actor: Actor::Api, ..WorkerChange::default() });
+    put(world, cache, worker);
+}
+
+fn put(world: &World, cache: &mut Cache, worker: &str) {
     let read = cache.begin_read();
     cache.put_worker(world.db.workers[worker].clone(), &read);
     cache.end_read(&read);
@@ -67,6 +72,13 @@ fn workers_learn_what_others_found_out_of_quota() {
     register_in(&mut world, &mut cache, "z", Some(&["one"]), vec![]);
     let (same, other) = (told(&cache, "y", 1), (told(&cache, "z", 1), told(&cache, "a", 1)));
     assert_eq!((same, other), (of("own", 800, "x"), (vec![], of("team", 700, "c"))), "only workers of the same namespaces");
+    register(&mut world, &mut cache, "w", vec![quota("team", 701 + PAUSE_MS)]);
+    assert_eq!(told(&cache, "a", 1), of("team", 700, "c"), "no quota lasts so long: its clock is wrong");
+    register(&mut world, &mut cache, "d", vec![quota("team", 900)]);
+    assert_eq!(told(&cache, "a", 1), of("team", 900, "d"));
+    world.ok(op::MarkOffline { worker: "d".into(), cause: Loss::Uninstalled });
+    put(&world, &mut cache, "d");
+    assert_eq!(told(&cache, "a", 1), of("team", 700, "c"), "the worker that found it is gone");
     register(&mut world, &mut cache, "a", vec![]);
     world.ok(op::RemoveWorker { worker: "c".into() });
     cache.remove_worker("c", world.db.tombstones["c"]);

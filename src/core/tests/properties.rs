@@ -12,8 +12,9 @@ use bloom_core::op;
 use bloom_core::reply;
 use bloom_core::reply::StoredResult;
 use bloom_core::task::{Outcome, Status};
-use bloom_test_world::history::{History, Step};
+use bloom_test_world::history::History;
 use bloom_test_world::random::steps;
+use bloom_test_world::step::Step;
 use bloom_test_world::world::{World, completion, registration, world};
 
 proptest! {

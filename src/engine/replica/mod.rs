@@ -49,6 +49,8 @@ pub struct Stats {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Directives {
     pub cancel: Vec<TaskId>,
+    /// Tasks with an answer for their runs.
+    pub answered: Vec<TaskId>,
     pub drain: bool,
     /// Accounts that it must not use, because other workers found that they are out of quota.
     pub paused_accounts: Vec<PausedAccount>,
@@ -256,13 +258,22 @@ impl Replica {
         let remembered = self.lock();
         Directives {
             cancel: remembered.cancels(worker),
+            answered: remembered.answered(worker),
             drain: remembered.cache.fleet.worker(worker).is_some_and(|worker| worker.draining),
             paused_accounts: remembered.cache.fleet.paused_accounts(worker, accounts, now),
         }
     }
 
-    /// Why the task does not run yet. `None` if it is not queued, or if workers are free and it only waits for its turn.
+    /// The number of tasks whose runs wait for a person.
+    pub fn asking(&self) -> usize {
+        self.lock().cache.fleet.all_held().filter(|held| held.asks).count()
+    }
+
+    /// Why the task does not run yet, or its run does not go on. `None` if workers are free and it only waits for its turn.
     pub fn waiting(&self, task: &TaskState) -> Option<WaitingState> {
+        if let Some(question) = task.asks() {
+            return Some(WaitingState::asked(question));
+        }
         if task.status != Status::Queued {
             return None;
         }

@@ -173,7 +173,7 @@ impl Remembered {
                 _ if is_ready => *ready.entry((&task.agent_slug, task.namespace.as_deref())).or_default() += 1,
                 _ => {}
             }
-            if let Some(lease) = task.lease.as_ref().filter(|_| task.cancel_requested) {
+            if let Some(lease) = task.lease.as_ref().filter(|_| task.cancel_requested || task.is_answered()) {
                 self.wake(&lease.worker_id);
             }
         }
@@ -337,6 +337,10 @@ impl Remembered {
 
     pub fn cancels(&self, worker: &str) -> Vec<TaskId> {
         self.cache.fleet.held(worker).filter(|held| held.cancel_requested).map(|held| held.task).collect()
+    }
+
+    pub fn answered(&self, worker: &str) -> Vec<TaskId> {
+        self.cache.fleet.held(worker).filter(|held| held.is_answered).map(|held| held.task).collect()
     }
 
     pub fn stats(&self) -> Stats {

@@ -21,9 +21,10 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::all_workers;
 use crate::support::Database;
-use bloom_test_world::history::{History, LABEL, NAMESPACES, Step};
+use bloom_test_world::history::{History, LABEL, NAMESPACES};
 use bloom_test_world::memory::Memory;
 use bloom_test_world::random::steps;
+use bloom_test_world::step::Step;
 use bloom_test_world::world::{Asked, Batch, PAGE, SESSION_WAIT_MS, START, World, hint_slots, world};
 
 crate::on_both! {

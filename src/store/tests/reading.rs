@@ -171,7 +171,7 @@ async fn events_are_numbered_and_bounded(database) {
     let lease_id = held(&commit(&mut writer, vec![lease(id, "w")]).await[0]);
     for page in 0..21 {
         let events = (1..=500).map(|i| NewEvent { seq: page * 500 + i, kind: EventKind::Text, at: START, data: format!("{{\"n\":{i}}}") }).collect();
-        commit(&mut writer, vec![Op::AppendEvents(op::AppendEvents { task: id, lease: lease_id, events })]).await;
+        commit(&mut writer, vec![Op::AppendEvents(op::AppendEvents { task: id, lease: lease_id, worker: None, events })]).await;
     }
     assert_eq!(bench.state(id).await.event_count, 10_500);
     let events = bench.store.events(id, 0, 3, i64::MAX).await.unwrap();

@@ -56,6 +56,31 @@ fn settings_of_the_project_are_heeded_where_the_profile_says_so() {
     });
 }
 
+/// Lets a first run leave a repository whose settings name a command, and that has a hook. Returns which of them the next run executes, which
+/// commits something.
+async fn executed(server: &Server, agent: &agent::Agent) -> Vec<&'static str> {
+    let script = agent.dir().join("leave.sh");
+    let left = "git init -q .\nprintf '#!/bin/sh\\ntouch hooked' >.git/hooks/pre-commit\nchmod +x .git/hooks/pre-commit\n\
+                echo 1 >file\ngit add file\ngit config core.fsmonitor 'touch monitored; false'\n";
+    std::fs::write(&script, left).expect("a script");
+    tool(server, "talk", &format!("sh {}", script.display())).await;
+    let dir = context_dir(agent, "talk");
+    assert!(dir.join(".git/hooks/pre-commit").exists());
+    tool(server, "talk", "git -c user.name=t -c user.email=t@localhost commit -q -m x").await;
+    let marks = [("hook", "hooked"), ("monitor", "monitored")];
+    marks.into_iter().filter(|(_, mark)| dir.join(mark).exists()).map(|(name, _)| name).collect()
+}
+
+#[test]
+fn commands_in_a_repository_that_a_run_left_behind_are_not_executed() {
+    with("allowed_tools = [\"Bash\"]", async |server, _, agent| {
+        assert_eq!(executed(server, agent).await, Vec::<&str>::new());
+    });
+    with("allowed_tools = [\"Bash\"]\nsetting_sources = [\"user\", \"project\"]", async |server, _, agent| {
+        assert_eq!(executed(server, agent).await, ["hook", "monitor"]);
+    });
+}
+
 #[test]
 fn in_a_sandbox_a_conversation_goes_on_and_leaves_nothing_for_others() {
     with("sandbox = \"bubblewrap\"\nallowed_tools = [\"Bash\"]", async |server, api, agent| {

@@ -12,14 +12,14 @@ fn script(tally: &Tally, latch: &Latch) -> String {
 }
 
 /// A run that has started and waits at its latch.
-struct Begun<'a> {
-    agent: agent::Agent,
-    task: Task<'a>,
-    tally: Tally,
-    latch: Latch,
+pub struct Begun<'a> {
+    pub agent: agent::Agent,
+    pub task: Task<'a>,
+    pub tally: Tally,
+    pub latch: Latch,
 }
 
-async fn begun(server: &Server, plan: AgentPlan) -> Begun<'_> {
+pub async fn begun(server: &Server, plan: AgentPlan) -> Begun<'_> {
     let (tally, latch) = (Tally::new(), Latch::new());
     let agent = plan.shell().start();
     let task = server.crew().task().prompt(&script(&tally, &latch)).create().await;
@@ -27,7 +27,7 @@ async fn begun(server: &Server, plan: AgentPlan) -> Begun<'_> {
     Begun { agent, task, tally, latch }
 }
 
-async fn ended_once(server: &Server, task: &Task<'_>) {
+pub async fn ended_once(server: &Server, task: &Task<'_>) {
     let done = task.reaches("completed").await;
     assert_eq!(result(task).await["output"], json!("begun\nanswer\n"), "{done}");
     assert_eq!(answers(task).await, 1);

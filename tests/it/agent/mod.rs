@@ -1,6 +1,7 @@
 //! The worker agent as a process: what it runs, how runs end, and what remains when a process dies.
 
 mod accounts;
+mod asleep;
 mod claude;
 mod claude_settings;
 mod contained;
@@ -10,11 +11,13 @@ mod crash;
 mod dev;
 mod ending;
 mod enrollment;
+mod events;
 mod fallback_sessions;
 mod fleet;
 mod instances;
 mod push_limits;
 mod push_server;
+mod questions;
 mod repositories;
 mod running;
 mod sandbox;
@@ -22,7 +25,7 @@ mod set_aside;
 mod shared_accounts;
 mod stopping;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::support::*;
 

@@ -8,8 +8,8 @@ use crate::support::{Database, Server};
 const SHELL: &str = "runner = \"command\"\ncommand = [\"/bin/sh\"]\n";
 /// Starts the agent as a user without any rights, who owns the agent's directory. It makes sandboxes by namespaces of users.
 const AS_A_USER: &str = r#"
-    chown -R nobody . && exec setpriv --pdeathsig KILL --reuid nobody --regid nogroup --clear-groups --bounding-set=-all --no-new-privs "$0" "$@""#;
-const AS_ROOT: &str = r#"exec "$0" "$@""#;
+    chown -R nobody . && exec setpriv --pdeathsig KILL --reuid nobody --regid nogroup --clear-groups --bounding-set=-all --no-new-privs "$0" "$@" 7<."#;
+const AS_ROOT: &str = r#"exec "$0" "$@" 7<."#;
 
 fn three_profiles(plan: AgentPlan) -> AgentPlan {
     plan.profiles(&format!(
@@ -56,6 +56,8 @@ fn a_run_reaches_nothing_of_the_agent() {
                 ("services", "ls /run".to_owned()),
                 ("process", format!("cat /proc/{}/cmdline", agent.pid())),
                 ("signal", format!("kill -0 {}", agent.pid())),
+                // A directory that was open when the agent was started.
+                ("inherited", "ls /proc/self/fd/7/".to_owned()),
                 ("network", format!("bash -c 'echo >/dev/tcp/{}'", server.base().trim_start_matches("http://").replace(':', "/"))),
             ];
             let attempts: String = attempts
@@ -73,12 +75,59 @@ fn a_run_reaches_nothing_of_the_agent() {
             let writes = "for dir in /usr /etc /opt / /proc/sys/kernel; do touch $dir/left 2>/dev/null && echo $dir; done; \
                           echo one >here; echo two >$HOME/there; echo three >/tmp/there; cat $HOME/there /tmp/there; grep CapEff /proc/self/status";
             assert_eq!(printed(&server, "closed", "mine", writes).await, "two\nthree\nCapEff:\t0000000000000000\n");
+            let settings = "for file in /proc/sys/kernel/core_pattern /proc/sys/vm/drop_caches; do ( : >>$file ) 2>/dev/null && echo $file; done; true";
+            assert_eq!(printed(&server, "closed", "mine", settings).await, "", "of the machine");
             let later = printed(&server, "offline", "mine", "cat here; cat $HOME/there /tmp/there 2>/dev/null; true").await;
             assert_eq!(later, "one\n", "only the context's directory stays");
             agent.has_no_processes().await;
             let _ = std::fs::remove_file(outside);
         });
     }
+}
+
+#[test]
+fn what_a_run_in_a_sandbox_left_is_not_for_others() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let _agent = three_profiles(server.agent("box")).start();
+        printed(&server, "closed", "mine", "echo left >here").await;
+        let task = server.crew().task().with("agent_slug", json!("open")).context("mine").prompt("cat here").create().await;
+        let failure = task.reaches("failed").await["failure"].clone();
+        assert!(failure["message"].as_str().unwrap().contains("in a sandbox"), "{failure}");
+        assert_eq!(printed(&server, "offline", "mine", "cat here").await, "left\n");
+        assert_eq!(printed(&server, "open", "another", "echo fine").await, "fine\n");
+    });
+}
+
+#[test]
+fn a_sandbox_that_cannot_be_made_any_more_pauses_its_profile() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let shown = janitor::new_path("shown");
+        std::fs::create_dir_all(&shown).expect("a directory");
+        let sandbox = format!("sandbox = {{ type = \"bubblewrap\", readable = [\"{}\"] }}", shown.display());
+        let agent = server.agent("box").profile(&format!("{SHELL}{sandbox}")).start();
+        printed(&server, "default", "mine", "echo fine").await;
+        let said =
+            server.crew().task().with("agent_slug", json!("default")).attempts(1).prompt("echo 'bwrap: no' >&2; exit 1").create().await;
+        assert_eq!(said.reaches("dead").await["failure"]["reason"], json!("agent_error"), "a run that says so pauses nothing");
+        std::fs::remove_dir_all(&shown).expect("the directory goes away");
+        let task = server.crew().task().with("agent_slug", json!("default")).attempts(1).prompt("echo back").create().await;
+        let pause = eventually("the profile is paused", || async {
+            let worker = server.get("workers/box").await.ok();
+            worker["pauses"].as_array()?.first().cloned()
+        })
+        .await;
+        assert_eq!((&pause["kind"], &pause["cause"]), (&json!("profile"), &json!("start")), "{pause}");
+        assert!(pause["message"].as_str().unwrap().contains("does not exist"), "{pause}");
+        eventually("the task is handed back", || async {
+            let task = task.now().await;
+            (task["status"] == json!("queued") && task["failure"]["reason"] == json!("spawn_failed")).then_some(())
+        })
+        .await;
+        assert_eq!(task.now().await["attempts"], json!(0));
+        drop(agent);
+    });
 }
 
 /// Processes with this word among their arguments, on the whole machine.

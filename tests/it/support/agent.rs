@@ -174,10 +174,14 @@ impl Agent {
 
     /// Kills all processes at once, as if the machine died: they are stopped first, so that none sees another's end.
     pub fn kill_processes(&self) {
-        for signal in ["STOP", "KILL"] {
-            for pid in self.processes() {
-                let _ = Command::new("sh").args(["-c", &format!("kill -{signal} {pid}")]).stderr(Stdio::null()).status();
-            }
+        self.signal_processes("STOP");
+        self.signal_processes("KILL");
+    }
+
+    /// Sends the signal to the processes of its runs, which come and go meanwhile.
+    pub fn signal_processes(&self, name: &str) {
+        for pid in self.processes() {
+            let _ = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).stderr(Stdio::null()).status();
         }
     }
 

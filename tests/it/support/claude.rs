@@ -198,13 +198,25 @@ async fn speak(stub: Anthropic, prompt: String, has_tool_result: bool, to: Sende
     });
     say(&to, "message_start", json!({"message": message})).await;
     let uses_agent = has("MODE-AGENT") && !has_tool_result;
-    let uses_tool = (has("MODE-TOOL") || uses_agent) && !has_tool_result;
+    let asks = has("MODE-ASK");
+    let uses_tool = (has("MODE-TOOL") || uses_agent || asks) && !has_tool_result;
     if uses_agent {
         let block = json!({"type": "tool_use", "id": "toolu_1", "name": "Agent", "input": {}});
         say(&to, "content_block_start", json!({"index": 0, "content_block": block})).await;
         let input = json!({"description": "a part", "prompt": "SAY: done", "subagent_type": "general-purpose", "run_in_background": false});
         let delta = json!({"type": "input_json_delta", "partial_json": input.to_string()});
         say(&to, "content_block_delta", json!({"index": 0, "delta": delta})).await;
+    } else if asks && !has_tool_result {
+        let block = json!({"type": "tool_use", "id": "toolu_1", "name": "AskUserQuestion", "input": {}});
+        say(&to, "content_block_start", json!({"index": 0, "content_block": block})).await;
+        let option = |label: &str| json!({"label": label, "description": "as it is"});
+        let question =
+            |text: &str, options: [Value; 2]| json!({"question": text, "header": "Choose", "options": options, "multiSelect": false});
+        let input = json!({"questions": [
+            question("Which colour?", [option("red"), option("green")]), question("Which size?", [option("small"), option("big")]),
+        ]});
+        say(&to, "content_block_delta", json!({"index": 0, "delta": {"type": "input_json_delta", "partial_json": input.to_string()}}))
+            .await;
     } else if uses_tool {
         let command = prompt.split_once("RUN:").map_or("true", |(_, command)| command.lines().next().unwrap_or("true")).trim();
         let block = json!({"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": {}});

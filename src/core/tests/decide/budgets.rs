@@ -42,6 +42,8 @@ fn attempts_share_the_budget_until_nothing_is_left() {
     let (mut world, task) = with_budget(0.3);
     let left = |world: &World| world.task(task).budget_left();
     assert_eq!(left(&world), Some(0.3));
+    let (tiny, cent) = with_budget(1e-9);
+    assert_eq!(tiny.task(cent).budget_left(), Some(1e-6));
     attempt(&mut world, task, |ended| ended);
     assert_eq!((world.task(task).status, left(&world)), (Status::Queued, Some(0.2)));
     // An attempt that is given back has cost as much.
@@ -118,4 +120,26 @@ fn what_a_lost_run_has_used_is_counted_once() {
     assert_eq!(world.db, before);
     world.ok(timed_out(task, second, used(0.6)));
     assert_eq!(world.task(task).failure.as_ref().unwrap().reason, Reason::BudgetExceeded);
+}
+
+#[test]
+fn what_a_run_has_used_is_counted_however_its_lease_ended() {
+    let ends: [fn(&mut World, TaskId, LeaseId); 2] = [
+        |world, task, lease| {
+            world.ok(op::Release { task, lease, reason: "why".into() });
+        },
+        |world, _, _| {
+            world.ok(op::RemoveWorker { worker: "w1".into() });
+        },
+    ];
+    for end in ends {
+        let (mut world, task) = with_budget(1.0);
+        let lease = world.lease(task, "w1");
+        end(&mut world, task, lease);
+        for _ in 0..2 {
+            let answer = world.ok(timed_out(task, lease, used(0.4)));
+            assert!(matches!(answer.result, StoredResult::UsageOnly(_)), "{answer:?}");
+            assert_eq!(world.task(task).budget_left(), Some(0.6));
+        }
+    }
 }

@@ -12,6 +12,7 @@ mod instances;
 mod lease_calls;
 mod namespaces;
 mod pushes;
+mod questions;
 mod queues;
 mod readiness;
 mod signs_of_life;

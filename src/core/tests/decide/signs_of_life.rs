@@ -114,7 +114,14 @@ fn a_renewal_by_another_worker() {
 #[test]
 fn events_of_the_lease() {
     check(
-        |case| Op::AppendEvents(op::AppendEvents { task: case.task, lease: case.lease_or_none(), events: events(&[1, 2, 2, 1, 5]) }),
+        |case| {
+            Op::AppendEvents(op::AppendEvents {
+                task: case.task,
+                lease: case.lease_or_none(),
+                worker: None,
+                events: events(&[1, 2, 2, 1, 5]),
+            })
+        },
         "
         ✗ Lease not found or already expired <- queued | waits for a dependency | waits for its time | waits in its context
             | waits for its key | cancelled | requeued after death
@@ -137,7 +144,7 @@ fn events_of_the_lease() {
 #[test]
 fn events_of_another_lease() {
     check(
-        |case| Op::AppendEvents(op::AppendEvents { task: case.task, lease: Case::no_lease(), events: events(&[1]) }),
+        |case| Op::AppendEvents(op::AppendEvents { task: case.task, lease: Case::no_lease(), worker: None, events: events(&[1]) }),
         "
         ✗ Lease not found or already expired <- queued | waits for a dependency | waits for its time | waits in its context
             | waits for its key | queued after an expiry | dead by an expiry | waits after a failure | dead after a failure

@@ -221,7 +221,10 @@ fn unknown_tasks() {
     assert_eq!(said(Op::Cancel(op::Cancel { task: unknown })), "Task not found");
     assert_eq!(said(Op::Requeue(op::Requeue { task: unknown })), "Task not found");
     assert_eq!(said(Op::Release(op::Release { task: unknown, lease: unknown, reason: String::new() })), "Task not found");
-    assert_eq!(said(Op::AppendEvents(op::AppendEvents { task: unknown, lease: unknown, events: Vec::new() })), "Task not found");
+    assert_eq!(
+        said(Op::AppendEvents(op::AppendEvents { task: unknown, lease: unknown, worker: None, events: Vec::new() })),
+        "Task not found"
+    );
     assert_eq!(said(Op::Heartbeat(op::Heartbeat { task: unknown, holder: holder() })), "Task or lease not found");
     assert_eq!(said(Op::ExpireLease(op::ExpireLease { task: unknown, lease: unknown, grace: Grace::default() })), "done");
     assert_eq!(said(Op::Reevaluate(op::Reevaluate { tasks: vec![unknown], progress: None })), "done");

@@ -1,0 +1,105 @@
+//! `task approve`, `task deny` and `task answer`: a person answers what the run of a task asks.
+
+use clap::Args;
+use clap_complete::ArgValueCompleter;
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::super::connect::{Server, read};
+use super::super::ids::path;
+use super::super::show::{self, Shown};
+use super::super::{columns, ids, shell_completion, term};
+use crate::CommandError;
+use bloom_api::questions::{NewAnswer, Question};
+use bloom_api::values::{Id, List};
+
+/// Characters of what a tool is to do.
+const INPUT: usize = 500;
+
+/// Which question is answered.
+#[derive(Args, Debug)]
+pub struct Asked {
+    /// The task's id
+    #[arg(value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
+    id: String,
+    /// Only if the run still asks this question: the id that task describe and task logs show
+    #[arg(long, value_name = "ID")]
+    question: Option<Uuid>,
+}
+
+#[derive(Args, Debug)]
+pub struct DenyArgs {
+    #[command(flatten)]
+    asked: Asked,
+    /// Why not: the run is told
+    #[arg(short, long, value_name = "TEXT")]
+    message: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct AnswerArgs {
+    #[command(flatten)]
+    asked: Asked,
+    /// The answer; if the run asks several questions at once, one answer for each, in their order
+    #[arg(required = true, value_name = "TEXT")]
+    answers: Vec<String>,
+}
+
+/// # Errors
+/// The run asks nothing, or something else than a permission, or the call failed.
+pub async fn approve(args: Asked, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    answer(args, server, shown, "allowed", (true, None, Vec::new())).await
+}
+
+/// # Errors
+/// The run asks nothing, or the call failed.
+pub async fn deny(args: DenyArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    answer(args.asked, server, shown, "denied", (false, args.message, Vec::new())).await
+}
+
+/// # Errors
+/// The run asks nothing in words, or the call failed.
+pub async fn in_words(args: AnswerArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    answer(args.asked, server, shown, "answered", (true, None, args.answers)).await
+}
+
+type Given = (bool, Option<String>, Vec<String>);
+
+async fn answer(args: Asked, server: &Server, shown: Shown, verb: &str, (allow, message, answers): Given) -> Result<(), CommandError> {
+    let id = ids::task(server, &args.id).await?;
+    let failed = |failure: CommandError| failure.about(&args.id);
+    // The question that is told here is the one that is answered.
+    let question: Question = read(&server.get(&path(&id, "/question")).await.map_err(failed)?)?;
+    let body = NewAnswer {
+        question_id: Some(Id(args.question.unwrap_or(question.id))),
+        allow,
+        message: message.map(Into::into),
+        answers: answers.into_iter().collect::<List<_, 0, _>>(),
+    };
+    let task: Value = server.post(&path(&id, "/answer"), &body).await.map_err(failed)?;
+    match shown.form() {
+        Some(form) => show::one(form, &columns::TASKS, &task),
+        None => {
+            term::info(&format!("task {id}: {verb}: {}", told(&question)));
+            Ok(())
+        }
+    }
+}
+
+/// What is asked, in one line.
+pub fn told(question: &Question) -> String {
+    if question.questions.is_empty() {
+        format!("{} {}", term::line(&question.tool), term::short(question.input.get(), INPUT))
+    } else {
+        term::line(&question.questions.join("; "))
+    }
+}
+
+/// How to answer it.
+pub fn advice(question: &Question, id: &str) -> String {
+    match question.questions.len() {
+        0 => format!("bloom-runtime task approve {id}, or bloom-runtime task deny {id} --message WHY"),
+        1 => format!("bloom-runtime task answer {id} TEXT, or bloom-runtime task deny {id}"),
+        texts => format!("bloom-runtime task answer {id} TEXT… (one for each of the {texts} questions), or bloom-runtime task deny {id}"),
+    }
+}

@@ -1,0 +1,156 @@
+//! Questions of runs to a person, and the answers.
+
+use super::super::audit::{Action, Actor, EntityType};
+use super::super::ids::{LeaseId, QuestionId, TaskId};
+use super::super::limits::ASKED_MS;
+use super::super::operation::Operation;
+use super::super::question::{Answer, Question};
+use super::super::rejection::Rejection;
+use super::super::reply::Asked;
+use super::super::row_keys::RowKeys;
+use super::super::task::TaskState;
+use super::super::working_set::{Halt, WorkingSet};
+use super::lease::hard_end;
+
+/// How much longer than its question a lease may last: the agent denies what nobody has answered, and then the run goes on.
+const AFTER_QUESTION_MS: i64 = 60_000;
+
+/// What a run asks.
+#[derive(Clone, Debug)]
+pub struct NewQuestion {
+    pub tool: String,
+    pub input: String,
+    pub texts: Vec<String>,
+    /// For how long answers are taken.
+    pub limit_ms: i64,
+}
+
+/// Tells what the run of this lease asks a person, or that the question is over. The reply has what the person has answered so far; repeating
+/// the question changes nothing.
+#[derive(Clone, Debug)]
+pub struct AskPerson {
+    pub task: TaskId,
+    pub lease: LeaseId,
+    pub id: QuestionId,
+    /// `None`: the run no longer asks the question of this id.
+    pub question: Option<NewQuestion>,
+}
+
+impl Operation for AskPerson {
+    type Reply = Asked;
+
+    fn add_keys(&self, keys: &mut RowKeys) {
+        keys.tasks.insert(self.task);
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<Asked, Halt> {
+        let task = set.task(self.task)?;
+        let worker = task.active_lease(Some(self.lease))?.worker_id.clone();
+        let known = task.question.as_ref().filter(|known| known.id == self.id);
+        let answer = known.and_then(|known| known.answer.clone());
+        if self.question.is_some() == known.is_some() {
+            return Ok(Asked { answer });
+        }
+        let mut task = task.clone();
+        end_question(&mut task, set.now());
+        if let Some(new) = &self.question {
+            begin_question(set, &mut task, self, new);
+            let what = match new.texts.len() {
+                0 => format!("whether it may use {}", new.tool),
+                1 => "a question in words".into(),
+                count => format!("{count} questions in words"),
+            };
+            set.audit(Action::TaskAsked, EntityType::Task, task.id, &Actor::Worker(worker), what);
+        }
+        task.updated_at = set.stamp();
+        set.put_task(task);
+        Ok(Asked { answer })
+    }
+}
+
+/// The time during which a person is asked does not count for the run, so its lease may last longer by that much.
+fn begin_question(set: &WorkingSet, task: &mut TaskState, asked: &AskPerson, new: &NewQuestion) {
+    let now = set.now();
+    let mut put_off_ms = 0;
+    if let Some(lease) = &mut task.lease
+        && let Some(end) = lease.hard_end_at
+    {
+        let latest = hard_end(lease.started_at, task.timeout_sec) + ASKED_MS + AFTER_QUESTION_MS;
+        let later = (end + new.limit_ms + AFTER_QUESTION_MS).min(latest).max(end);
+        put_off_ms = later - end;
+        lease.hard_end_at = Some(later);
+    }
+    task.question = Some(Question {
+        id: asked.id,
+        lease: asked.lease,
+        tool: new.tool.clone(),
+        input: new.input.clone(),
+        texts: new.texts.clone(),
+        asked_at: now,
+        until: now + new.limit_ms,
+        put_off_ms,
+        answer: None,
+    });
+}
+
+/// The lease may last longer by the time that the question took, and no more.
+fn end_question(task: &mut TaskState, now: i64) {
+    let Some(over) = task.question.take() else { return };
+    let Some(lease) = &mut task.lease else { return };
+    let unused = (over.asked_at + over.put_off_ms - now).clamp(0, over.put_off_ms);
+    lease.hard_end_at = lease.hard_end_at.map(|end| end - unused);
+    lease.expires_at = lease.hard_end_at.map_or(lease.expires_at, |end| end.min(lease.expires_at));
+    lease.check_at = lease.check_at.min(lease.expires_at);
+}
+
+/// Answers what the run of a task asks. Its agent takes the answer with its next [`AskPerson`].
+#[derive(Clone, Debug)]
+pub struct AnswerQuestion {
+    pub task: TaskId,
+    /// Answers only the question of this id; `None`: whatever is asked now.
+    pub question: Option<QuestionId>,
+    pub answer: Answer,
+}
+
+impl Operation for AnswerQuestion {
+    type Reply = TaskState;
+
+    fn add_keys(&self, keys: &mut RowKeys) {
+        keys.tasks.insert(self.task);
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<TaskState, Halt> {
+        let Self { task: id, question: named, ref answer } = *self;
+        let task = set.task(id)?;
+        let refused = |why: &'static str| Halt::from(Rejection::CannotAnswer { status: task.status, why });
+        let question = task.question.as_ref().ok_or_else(|| refused("its run asks nothing now"))?;
+        if named.is_some_and(|named| named != question.id) {
+            return Err(refused("its run asks something else now"));
+        }
+        if question.answer.is_some() {
+            return Err(refused("its question is answered already"));
+        }
+        if set.now() > question.until {
+            return Err(refused("the time limit of its question is over"));
+        }
+        let (asked, given) = (question.texts.len(), answer.texts.len());
+        if given != if answer.allow { asked } else { 0 } {
+            return Err(Rejection::WrongAnswers { asked, given, allow: answer.allow }.into());
+        }
+        let verb = match (answer.allow, asked) {
+            (false, _) => "denied",
+            (true, 0) => "allowed",
+            (true, _) => "answered",
+        };
+        let detail = match &answer.message {
+            Some(message) => format!("{verb} {}: {message}", question.tool),
+            None => format!("{verb} {}", question.tool),
+        };
+        let answered = Question { answer: Some(answer.clone()), ..question.clone() };
+        let mut task = TaskState { question: Some(answered), ..task.clone() };
+        task.updated_at = set.stamp();
+        set.audit(Action::TaskAnswered, EntityType::Task, id, &Actor::Api, detail);
+        task.revision = set.put_task(task.clone());
+        Ok(task)
+    }
+}
