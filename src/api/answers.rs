@@ -225,7 +225,7 @@ pub struct RunResults {
 pub struct RunResult {
     /// The `task_id` of the request.
     pub task_id: Option<String>,
-    /// The status that a call about this run alone would answer: 200, 400, 404 or 409.
+    /// The status that a call about this run alone would answer: 200, 400, 404 or 409; for events also 500 or more.
     #[schema(minimum = 200, maximum = 599)]
     pub status: u16,
     /// What went wrong; absent if what was sent is stored.

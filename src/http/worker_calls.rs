@@ -195,7 +195,14 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
         });
         match outcome {
             Ok(is_now) => is_holder |= is_now,
-            Err(error) => refuse(&mut results[position], error.into())?,
+            Err(error) => {
+                let failure = Error::from(error);
+                // The outcome is unknown, so the whole call fails. A call that is repeated stores nothing twice.
+                if failure.status() >= 500 {
+                    return Err(failure);
+                }
+                refuse(&mut results[position], &failure);
+            }
         }
     }
     if is_holder {
@@ -204,18 +211,11 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
     answer(&app, &worker, results).await
 }
 
-/// Notes why what was sent about a run is refused.
-///
-/// # Errors
-/// The outcome is unknown, so the whole call fails. A call that is repeated stores nothing twice.
-fn refuse(result: &mut RunResult, failure: Error) -> Result<(), Error> {
-    if failure.status() >= 500 {
-        return Err(failure);
-    }
+/// Notes why what was sent about a run is not stored.
+fn refuse(result: &mut RunResult, failure: &Error) {
     result.status = failure.status();
     result.error = Some(failure.line());
     result.code = Some(failure.code().into());
-    Ok(())
 }
 
 async fn answer(app: &AppState, worker: &str, results: Vec<RunResult>) -> HandlerResult {
@@ -229,7 +229,8 @@ pub const EVENTS: RoutePolicy = RoutePolicy::WORKER.rate(Rate::Events);
 
 /// Records events of many runs of a worker.
 ///
-/// For each run as `POST llm-tasks/{id}/events` does, all in one commit: `results` has one entry per run, in the same order.
+/// For each run as `POST llm-tasks/{id}/events` does, all in one commit if they fit into one: `results` has one entry per run, in the same
+/// order. The events of a run whose status is 500 or more may be sent again; those that are stored are not stored twice.
 #[utoipa::path(
     post, path = "/api/runtime/workers/{id}/events", operation_id = "sendWorkerEvents", tag = "worker protocol",
     params(("id" = String, Path)), request_body = WorkerEvents,
@@ -249,10 +250,17 @@ pub async fn events(State(app): State<AppState>, caller: Caller, path: WorkerPat
         caller.command(op)
     });
     let outcomes = app.engine.writers.submit_all(commands.collect()).await;
+    let mut last_failure = None;
     for (result, outcome) in results.iter_mut().zip(outcomes) {
         if let Err(error) = outcome {
-            refuse(result, error.into())?;
+            let failure = Error::from(error);
+            refuse(result, &failure);
+            last_failure = Some(failure);
         }
+    }
+    // Events of one run that can't be stored now must not hold up those of the others. If none can be, the database has failed.
+    if let Some(failure) = last_failure.filter(|_| results.iter().all(|result| result.status >= 500)) {
+        return Err(failure);
     }
     answer(&app, &worker, results).await
 }

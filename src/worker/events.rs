@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use reqwest::Method;
@@ -41,6 +41,9 @@ struct Run {
     /// No event will be added.
     is_over: CancellationToken,
     failures_at_end: u32,
+    /// Of the calls in which the server could not store events of this run, while it could store those of others.
+    backoff: Backoff,
+    not_before: Option<Instant>,
     _sent: DropGuard,
 }
 
@@ -55,7 +58,8 @@ impl Runs {
     pub fn add(&self, task: Uuid, lease: Uuid, events: EventReader) -> Sending {
         let sending = Sending { is_over: CancellationToken::new(), sent: CancellationToken::new() };
         let (is_over, _sent) = (sending.is_over.clone(), sending.sent.clone().drop_guard());
-        self.added.lock().push(Run { task, lease, events, is_over, failures_at_end: 0, _sent });
+        let backoff = Backoff::default();
+        self.added.lock().push(Run { task, lease, events, is_over, failures_at_end: 0, backoff, not_before: None, _sent });
         self.changed.notify_one();
         sending
     }
@@ -153,6 +157,10 @@ fn next_call(runs: &mut VecDeque<Run>) -> Call {
             break;
         }
         let Some(mut run) = runs.pop_front() else { break };
+        if run.not_before.is_some_and(|time| Instant::now() < time) {
+            runs.push_back(run);
+            continue;
+        }
         // Checked before the read, so that all events stored before the end are read.
         let is_over = run.is_over.is_cancelled();
         match run.events.batch() {
@@ -173,9 +181,15 @@ impl Run {
     /// The run, unless the server takes no more of its events.
     fn after(mut self, end: u64, result: &RunResult) -> Option<Self> {
         match result.status {
-            200 => self.failures_at_end = 0,
+            200 => (self.failures_at_end, self.backoff, self.not_before) = (0, Backoff::default(), None),
             // The lease is over, and the next heartbeat will stop the run.
             404 | 409 => return None,
+            429 | 500.. => {
+                let message = result.error.clone().unwrap_or_default();
+                let error = Error::Refused { status: result.status, message, retry_after: None, fields: Vec::new() };
+                self.not_before = Some(Instant::now() + self.backoff.wait(&error));
+                return self.after_failure(&error);
+            }
             _ => tracing::warn!(task = %self.task, error = result.error, "the server refused events; they are skipped"),
         }
         self.events.sent(end);
