@@ -24,6 +24,8 @@ pub const NEXT: &str = "next";
 /// What all pages show.
 #[derive(Clone, Debug)]
 pub struct Layout {
+    /// The page's place in the menu.
+    pub here: String,
     pub scope: Scope,
     /// The name of the key, or of its scope.
     pub who: String,
@@ -102,6 +104,7 @@ impl Visit {
             }
         };
         let layout = Layout {
+            here: place(parts.uri.path()),
             scope: identity.scope,
             who: identity.key.as_ref().map_or_else(|| identity.scope.to_string(), |key| key.name.clone()),
             is_open: api.is_open(),
@@ -139,6 +142,14 @@ impl<S: Send + Sync> FromRequestParts<S> for Visit {
             }
             None => Err(Refused::new(401, "You are signed out, so nothing was done: sign in, and send the form again").into_response()),
         }
+    }
+}
+
+/// The entry of the menu that a path belongs to.
+fn place(path: &str) -> String {
+    match path {
+        "/tasks/new" => path.to_owned(),
+        _ => format!("/{}", path.split('/').nth(1).unwrap_or_default()),
     }
 }
 
