@@ -79,7 +79,6 @@ use body_memory::{Budget, Room};
 use error::Error;
 use hub::Hub;
 use key_ring::KeyRing;
-use middleware::Caller;
 use policy::BodyLimit;
 use rate::Limiter;
 use stream::StreamLimits;

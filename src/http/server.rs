@@ -26,6 +26,7 @@ use tower::ServiceExt;
 use super::clients::{Peer, Security, Shares, network, trusts};
 use super::error::Error;
 use super::handshake::{Begun, Stream, begin};
+use super::pages::Pages;
 use super::{AppState, router};
 use bloom_telemetry::Metrics;
 use bloom_tls::Tls;

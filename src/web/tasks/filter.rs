@@ -69,17 +69,16 @@ impl Filter {
     }
 
     /// The query of the list of the API.
-    pub fn query(&self, now: Ms) -> form_urlencoded::Serializer<'static, String> {
+    pub fn query(&self, now: Ms) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
         if !self.id.is_empty() {
-            query.append_pair("id", &self.id.replace('-', ""));
-            return query;
+            return query.append_pair("id", &self.id.replace('-', "")).finish();
         }
         query.extend_pairs(self.given().into_iter().filter(|(name, _)| *name != "since"));
         if let Some(at) = self.created_after(now) {
             query.append_pair("created_after", &at.to_string());
         }
-        query
+        query.finish()
     }
 
     /// The filter of a bulk call.
@@ -108,7 +107,7 @@ mod tests {
     #[test]
     fn a_filter_is_sent_as_it_was_given() {
         let filter = Filter::of(&Fields::parse(b"status=dead&label=a%3D1&label=b%3D2&since=1h&agent_slug="));
-        assert_eq!(filter.query(3_600_005).finish(), "status=dead&label=a%3D1&label=b%3D2&created_after=5");
+        assert_eq!(filter.query(3_600_005), "status=dead&label=a%3D1&label=b%3D2&created_after=5");
         assert_eq!(filter.body(3_600_005), json!({ "status": "dead", "label": ["a=1", "b=2"], "created_after": 5 }));
         assert!(filter.is_for_bulk() && !Filter::default().is_for_bulk());
     }

@@ -75,12 +75,8 @@ struct Tasks<'a> {
 
 pub async fn list(visit: Visit) -> Result<Response, Refused> {
     let filter = Filter::of(visit.query());
-    let mut query = filter.query(visit.layout.now);
-    query.append_pair("limit", &ROWS.to_string());
-    if let Some(cursor) = visit.query().get("cursor") {
-        query.append_pair("cursor", cursor);
-    }
-    let (rows, next, wrong) = match visit.list(&format!("llm-tasks?{}", query.finish()), Row::of).await {
+    let paging = format!("limit={ROWS}&{}&{}", visit.query().query_of(&["cursor"]), filter.query(visit.layout.now));
+    let (rows, next, wrong) = match visit.list(&format!("llm-tasks?{paging}"), Row::of).await {
         Ok(listed) => (listed.rows, listed.next, None),
         // A wrong filter is told beside the filters, which can be corrected there.
         Err(refused) if refused.status == 400 => (Vec::new(), None, Some(refused.text.into_owned())),
