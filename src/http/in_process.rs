@@ -63,7 +63,7 @@ impl Api {
     /// Whose key this is.
     pub async fn identify(&self, key: &str) -> Option<Identity> {
         let mut headers = HeaderMap::new();
-        headers.insert("x-runtime-api-key", HeaderValue::try_from(key).ok()?);
+        headers.insert("x-runtime-api-key", HeaderValue::from_bytes(key.as_bytes()).ok()?);
         self.app.ring.identify_again(&headers, &self.app.store, &self.app.engine.clock).await
     }
 

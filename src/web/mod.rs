@@ -8,6 +8,7 @@ mod answer;
 mod assets;
 mod call;
 mod cookies;
+mod live;
 mod menu;
 mod overview;
 mod records;
@@ -31,6 +32,7 @@ pub fn pages() -> Pages {
         .form("/sign-out", post(sign_in::out))
         .file("/assets/{file}", get(assets::file))
         .look("/", get(overview::show))
+        .stream("/live", get(live::stream))
         .look("/tasks", get(tasks::list::list))
         .form("/tasks/new", get(tasks::new::form).post(tasks::new::send))
         .form("/tasks/bulk", post(tasks::bulk::change))

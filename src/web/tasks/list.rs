@@ -9,7 +9,6 @@ use crate::refused::Refused;
 use crate::times::beginning;
 use crate::visit::{Layout, Visit};
 use bloom_api::tasks::Task;
-use bloom_api::words::Word;
 use bloom_core::Ms;
 use bloom_core::task::Status;
 
@@ -33,7 +32,6 @@ pub struct Row {
     /// Why it waits, or why it failed.
     pub note: String,
     pub needs_person: bool,
-    pub is_final: bool,
 }
 
 impl Row {
@@ -52,7 +50,6 @@ impl Row {
             updated_at: task.updated_at,
             note: if task.status == Status::Completed { String::new() } else { beginning(note, PROMPT_CHARS) },
             needs_person: task.waiting.as_ref().is_some_and(|waiting| waiting.reason == bloom_core::task::WaitingReason::NeedsHuman),
-            is_final: matches!(&task.status, Word::Known(status) if status.is_final()),
             status: task.status.to_string(),
         }
     }
