@@ -124,9 +124,10 @@ pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refu
         title: crate::times::beginning(&task.prompt, 80),
         is_prompt_cut: prompt.len() != task.prompt.len(),
         prompt,
-        advice: advice::of(&task),
+        // The question itself says it, with its buttons.
+        advice: advice::of(&task).filter(|_| question.is_none()),
         question: question.map(asked),
-        answer: result.as_ref().map(answer),
+        answer: result.as_ref().map(|result| answer(result, task.failure.as_ref().map(|failure| &*failure.message).unwrap_or_default())),
         attempts: attempts.map(|listed| listed.rows),
         earlier: events.first().is_some_and(|first| first.number > 1),
         events,
@@ -181,7 +182,8 @@ fn pretty(value: &Value) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default()
 }
 
-fn answer(result: &TaskResult<'_>) -> Answer {
+/// `told`: what the page says of the failure above, which is not repeated.
+fn answer(result: &TaskResult<'_>, told: &str) -> Answer {
     let text = result.output.as_deref().unwrap_or_default();
     // Only what is shown whole can be laid out as JSON.
     let laid_out = if text.len() <= TEXT_CHARS { serde_json::from_str::<Value>(text).ok().filter(|value| value.is_object() || value.is_array()) } else { None };
@@ -189,7 +191,7 @@ fn answer(result: &TaskResult<'_>) -> Answer {
     Answer {
         is_cut: text.chars().nth(TEXT_CHARS).is_some(),
         text: shown,
-        error: result.error_message.as_deref().map(|error| shortened(error, 2_000)).unwrap_or_default(),
+        error: result.error_message.as_deref().filter(|error| !told.contains(error)).map(|error| shortened(error, 2_000)).unwrap_or_default(),
         took: duration(result.metrics.duration_ms),
     }
 }

@@ -58,7 +58,7 @@ on_both! {
         let crew = server.crew();
         let browser = Browser::of(server);
         let worker = crew.worker().register().await;
-        let page = format!("/workers/{}", worker.id);
+        let page = format!("/workers/{}", worker.name);
         browser.send_form(&page, &format!("{page}/cordon"), &[]).await.leads_to(&format!("{page}?done=cordon"));
         assert_eq!(worker.now().await["cordoned"], json!(true));
         browser.send_form(&page, &format!("{page}/drain"), &[]).await.leads_to(&format!("{page}?done=drain"));

@@ -52,12 +52,12 @@ on_both! {
         let worker = crew.worker().register().await;
         let task = crew.task().prompt("answer me").create().await;
         task.lease_to(&worker).await;
-        let worker_page = browser.ok(&format!("/workers/{}", worker.id)).await;
+        let worker_page = browser.ok(&format!("/workers/{}", worker.name)).await;
         worker_page.has("answer me");
         worker_page.has("its lease ends");
-        browser.ok(&format!("/leases?status=active&worker_id={}", worker.id)).await.has(&task.id);
+        browser.ok(&format!("/leases?status=active&worker_id={}", worker.name)).await.has(&task.id);
         task.succeed("forty-two").await;
-        browser.ok(&format!("/leases?status=active&worker_id={}", worker.id)).await.has_not(&task.id);
+        browser.ok(&format!("/leases?status=active&worker_id={}", worker.name)).await.has_not(&task.id);
         browser.ok(&format!("/artifacts?task_id={}", task.id)).await.has("forty-two");
         browser.ok(&format!("/audit?task_id={}&action=task_completed", task.id)).await.has(&task.id);
         browser.ok(&format!("/audit?task_id={}&action=task_dead", task.id)).await.has("no entries that match");
@@ -65,7 +65,7 @@ on_both! {
         let page = browser.ok(&format!("/tasks/{}", task.id)).await;
         page.has("forty-two");
         page.has("task completed");
-        page.has(&format!("href=\"/workers/{}\"", worker.id));
+        page.has(&format!("href=\"/workers/{}\"", worker.name));
     }
 
     async fn a_failure_is_told_with_what_to_do(server) {
