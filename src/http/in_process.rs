@@ -24,6 +24,7 @@ use super::policy::RoutePolicies;
 use super::refusal::Refusal;
 use super::session;
 use bloom_core::Ms;
+use bloom_core::ids::TaskId;
 use bloom_core::task::Status;
 
 /// Queues whose heads are read for one page; each costs a query.
@@ -116,6 +117,11 @@ impl Api {
             oldest = oldest.into_iter().chain(ready_at).min();
         }
         Ok(oldest.map(|at| (self.now() - at).max(0)))
+    }
+
+    /// The tasks whose runs wait for a person, the oldest first; also those that a caller may not see.
+    pub fn asking(&self) -> Vec<TaskId> {
+        self.app.engine.replica.asking()
     }
 
     pub fn now(&self) -> Ms {

@@ -11,7 +11,7 @@ use super::policy::{Rate, RoutePolicy};
 /// Looking at pages never counts against the API: who keeps a page open sends many requests. Without a session there is nothing to see.
 const LOOK: RoutePolicy = RoutePolicy::OPEN.rate(Rate::Worker);
 /// Signing in is limited as requests with keys are, and so are the other forms.
-const SEND: RoutePolicy = RoutePolicy::OPEN.rate(Rate::General).begins_trace();
+const SEND: RoutePolicy = RoutePolicy::OPEN.rate(Rate::General);
 
 pub struct Pages {
     routes: Vec<(&'static str, MethodRouter<AppState>, Vec<(Method, RoutePolicy)>)>,
@@ -32,6 +32,11 @@ impl Pages {
     /// A page that takes a form, at the address where it is shown.
     pub fn form(self, path: &'static str, handlers: MethodRouter<AppState>) -> Self {
         self.add(path, handlers, vec![(Method::GET, LOOK), (Method::POST, SEND)])
+    }
+
+    /// A page whose form creates tasks.
+    pub fn creation(self, path: &'static str, handlers: MethodRouter<AppState>) -> Self {
+        self.add(path, handlers, vec![(Method::GET, LOOK), (Method::POST, SEND.begins_trace())])
     }
 
     /// A stream, which does not end by itself.

@@ -7,6 +7,7 @@ mod advice;
 mod answer;
 mod assets;
 mod call;
+mod chart;
 mod cookies;
 mod live;
 mod menu;
@@ -34,7 +35,7 @@ pub fn pages() -> Pages {
         .look("/", get(overview::show))
         .stream("/live", get(live::stream))
         .look("/tasks", get(tasks::list::list))
-        .form("/tasks/new", get(tasks::new::form).post(tasks::new::send))
+        .creation("/tasks/new", get(tasks::new::form).post(tasks::new::send))
         .form("/tasks/bulk", post(tasks::bulk::change))
         .look("/tasks/{id}", get(tasks::show::show))
         .look("/tasks/{id}/events", get(tasks::show::events))

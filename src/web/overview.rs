@@ -3,11 +3,13 @@
 use askama::Template;
 use axum::response::Response;
 
+use crate::chart::Chart;
 use crate::refused::Refused;
 use crate::tasks::list::Row;
 use crate::times::duration;
 use crate::visit::{Layout, Visit};
-use bloom_api::reports::{Health, Stats};
+use bloom_api::lists::MAX_IDS;
+use bloom_api::reports::{Health, Stats, UsageRow};
 use bloom_api::tasks::Task;
 use bloom_api::words::Word;
 use bloom_api::workers::Worker;
@@ -17,8 +19,11 @@ use bloom_core::worker::WorkerStatus;
 const HOUR_MS: Ms = 3_600_000;
 /// Rows of each list on this page.
 const ROWS: usize = 8;
-/// Failed tasks that are read to count those of the last hour.
-const COUNTED: usize = 100;
+/// Failed tasks that are read to count those of the last hour, of each kind.
+const COUNTED: usize = 40;
+/// Days of the charts.
+const DAYS: Ms = 14;
+const DAY_MS: Ms = 24 * HOUR_MS;
 const WORKERS: usize = 1_000;
 
 /// A worker that a person must look after.
@@ -39,6 +44,9 @@ struct Fleet {
 struct Whole {
     stats: Stats,
     fleet: Fleet,
+    /// Per day; `None` before the first run.
+    runs: Option<Chart>,
+    costs: Option<Chart>,
     oldest: String,
     storage: String,
     membridge: &'static str,
@@ -71,9 +79,9 @@ pub async fn show(visit: Visit) -> Result<Response, Refused> {
         let listed = visit.list(&format!("llm-tasks?status={status}&limit={limit}"), |task: Task| Row::of(task)).await;
         listed.map(|listed| listed.rows)
     };
-    let (mut running, mut waiting) = (tasks("running", COUNTED).await?, tasks("queued", ROWS).await?);
-    let asking = running.extract_if(.., |row| row.needs_person).collect();
-    running.truncate(ROWS);
+    let asking = asking(&visit).await?;
+    let (mut running, mut waiting) = (tasks("running", ROWS).await?, tasks("queued", ROWS).await?);
+    running.retain(|row| !row.needs_person);
     waiting.retain(|row| !row.note.is_empty());
     let mut failed = tasks("failed", COUNTED).await?;
     failed.append(&mut tasks("dead", COUNTED).await?);
@@ -89,11 +97,25 @@ pub async fn show(visit: Visit) -> Result<Response, Refused> {
     visit.ok(&Overview { v: &visit.layout, whole, asking, failed, failed_count, running, waiting, is_new, address: &visit.address })
 }
 
+/// The tasks whose runs wait for a person, those of them that the visitor may see.
+async fn asking(visit: &Visit) -> Result<Vec<Row>, Refused> {
+    let ids: Vec<String> = visit.api.asking().iter().take(MAX_IDS).map(ToString::to_string).collect();
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let listed = visit.list(&format!("llm-tasks?ids={}&limit={ROWS}", ids.join(",")), |task: Task| Row::of(task)).await?;
+    Ok(listed.rows.into_iter().filter(|row| row.needs_person).collect())
+}
+
 async fn whole(visit: &Visit) -> Result<Whole, Refused> {
     let stats: Stats = visit.get("stats").await?;
     let health: Health = visit.get("health").await?;
     let workers = visit.list(&format!("workers?limit={WORKERS}"), seen).await?.rows;
     let oldest = visit.api.oldest_ready_ms().await.map_err(|_| Refused::new(503, "The database does not answer"))?;
+    let now = visit.layout.now;
+    let from = (now / DAY_MS - DAYS + 1) * DAY_MS;
+    let usage = visit.list(&format!("usage?by=day&from={}", from.max(0)), |row: UsageRow| (row.key.to_string(), row.runs as f64, row.cost_usd)).await?.rows;
+    let per_day = |value: fn(&(String, f64, f64)) -> f64| Chart::per_day(now, DAYS, |day| usage.iter().find(|row| row.0 == day).map(value));
     let membridge = match &health.membridge {
         state if state.connected => "connected",
         state if state.last_success.is_none() && state.last_error.is_none() => "not used",
@@ -101,6 +123,8 @@ async fn whole(visit: &Visit) -> Result<Whole, Refused> {
     };
     Ok(Whole {
         stats,
+        runs: per_day(|row| row.1).filter(|_| !usage.is_empty()),
+        costs: per_day(|row| row.2).filter(|_| !usage.is_empty()),
         oldest: oldest.map_or_else(|| "–".to_owned(), duration),
         storage: health.storage.to_string(),
         membridge,

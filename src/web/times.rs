@@ -53,7 +53,8 @@ pub fn duration(ms: Ms) -> String {
 }
 
 /// US dollars. Most runs cost cents.
-pub fn dollars(usd: f64) -> String {
+pub fn dollars(usd: impl std::borrow::Borrow<f64>) -> String {
+    let usd = *usd.borrow();
     if usd >= 100.0 { format!("${usd:.0}") } else if usd >= 1.0 { format!("${usd:.2}") } else { format!("${usd:.4}") }
 }
 
