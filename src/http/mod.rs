@@ -53,9 +53,9 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::{Extension, Router};
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
+use axum::{Extension, Router};
 use ipnet::IpNet;
 use tokio_util::sync::CancellationToken;
 use url::{Host, Url};

@@ -45,9 +45,14 @@ fn waits(reason: WaitingReason) -> (&'static str, &'static str) {
         WaitingReason::WorkerPaused => ("Its workers are paused", "Do what the message says, or start an agent with another account."),
         WaitingReason::Suspended => ("It is suspended", "Resume it to let it run."),
         WaitingReason::NotBefore => ("It is not time yet", "It runs by itself at its time."),
-        WaitingReason::DependsOn => ("It waits for other tasks", "It runs when they have completed, and is cancelled if one of them does not."),
+        WaitingReason::DependsOn => {
+            ("It waits for other tasks", "It runs when they have completed, and is cancelled if one of them does not.")
+        }
         WaitingReason::ExclusiveKey => ("Another task has its exclusive key", "It runs when that task has ended."),
-        WaitingReason::SessionWorker => ("The worker that has its conversation is busy or away", "It runs there when a slot is free, and elsewhere if that takes too long."),
+        WaitingReason::SessionWorker => (
+            "The worker that has its conversation is busy or away",
+            "It runs there when a slot is free, and elsewhere if that takes too long.",
+        ),
         WaitingReason::SessionOrder => ("An earlier task of its context has not finished", "It runs when that task has ended."),
         WaitingReason::Paused => ("Its queue is paused", "Resume the queue: bloom-runtime queue resume."),
         WaitingReason::Limit => ("Its queue is at its limit", "It runs when another task of the queue has ended."),
@@ -61,13 +66,22 @@ fn failed(reason: Reason) -> (&'static str, &'static str) {
         Reason::Stalled => ("The run said nothing for too long", "Look at its last events, then requeue it."),
         Reason::Cancelled => ("It was cancelled", "Requeue it to run it after all."),
         Reason::RateLimited | Reason::Overloaded => ("The provider had no room", "Requeue it when the provider has room again."),
-        Reason::Auth => ("The provider refused the worker's Claude account", "Sign in again on the worker, or correct the profile's credentials. Then requeue it."),
+        Reason::Auth => (
+            "The provider refused the worker's Claude account",
+            "Sign in again on the worker, or correct the profile's credentials. Then requeue it.",
+        ),
         Reason::Billing => ("The worker's Claude account has no credit", "Top up the account, then requeue it."),
         Reason::ModelUnavailable => ("The model is not available", "Submit it again with another model, or without one."),
-        Reason::BudgetExceeded => ("It has cost its whole budget", "Submit it again with a higher budget, or requeue it with the same budget again."),
-        Reason::BadOutput => ("The answer is not what was asked for", "It should have been JSON. Make the prompt clearer, then submit it again."),
+        Reason::BudgetExceeded => {
+            ("It has cost its whole budget", "Submit it again with a higher budget, or requeue it with the same budget again.")
+        }
+        Reason::BadOutput => {
+            ("The answer is not what was asked for", "It should have been JSON. Make the prompt clearer, then submit it again.")
+        }
         Reason::WorkerLost => ("The worker was lost during the run", "Check the worker and its connection, then requeue it."),
-        Reason::SpawnFailed => ("The run could not be started", "Check the agent's profile and its program on the worker, then requeue it."),
+        Reason::SpawnFailed => {
+            ("The run could not be started", "Check the agent's profile and its program on the worker, then requeue it.")
+        }
         Reason::DependencyFailed => ("A task that it depends on did not complete", "Requeue that task first, then this one."),
         Reason::OutOfMemory => ("The run needed more memory than it may use", "Give the runs of its profile more memory, then requeue it."),
         Reason::WorkerDisk => ("The worker's disk is full", "Make room on the worker's disk, then requeue it."),

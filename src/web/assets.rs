@@ -20,8 +20,7 @@ fn asset(name: &str, ending: &str, content_type: &'static str, content: &'static
     Asset { path: format!("/assets/{name}.{}.{ending}", digest.get(..16).unwrap_or(&digest)), content_type, content }
 }
 
-pub static STYLE: LazyLock<Asset> =
-    LazyLock::new(|| asset("style", "css", "text/css; charset=utf-8", include_str!("assets/style.css")));
+pub static STYLE: LazyLock<Asset> = LazyLock::new(|| asset("style", "css", "text/css; charset=utf-8", include_str!("assets/style.css")));
 pub static SCRIPT: LazyLock<Asset> =
     LazyLock::new(|| asset("page", "js", "text/javascript; charset=utf-8", include_str!("assets/page.js")));
 pub static ICON: LazyLock<Asset> = LazyLock::new(|| asset("icon", "svg", "image/svg+xml", include_str!("assets/icon.svg")));

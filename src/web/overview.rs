@@ -114,7 +114,10 @@ async fn whole(visit: &Visit) -> Result<Whole, Refused> {
     let oldest = visit.api.oldest_ready_ms().await.map_err(|_| Refused::new(503, "The database does not answer"))?;
     let now = visit.layout.now;
     let from = (now / DAY_MS - DAYS + 1) * DAY_MS;
-    let usage = visit.list(&format!("usage?by=day&from={}", from.max(0)), |row: UsageRow| (row.key.to_string(), row.runs as f64, row.cost_usd)).await?.rows;
+    let usage = visit
+        .list(&format!("usage?by=day&from={}", from.max(0)), |row: UsageRow| (row.key.to_string(), row.runs as f64, row.cost_usd))
+        .await?
+        .rows;
     let per_day = |value: fn(&(String, f64, f64)) -> f64| Chart::per_day(now, DAYS, |day| usage.iter().find(|row| row.0 == day).map(value));
     let membridge = match &health.membridge {
         state if state.connected => "connected",
@@ -155,7 +158,9 @@ fn seen(worker: Worker<'_>) -> Seen {
     let word = match worker.status {
         _ if !troubles.is_empty() => None,
         Word::Known(WorkerStatus::Error) => Some("it is in error: look at the agent's log on its machine"),
-        Word::Known(WorkerStatus::Offline) if worker.active_leases > 0 => Some("it is offline and still holds tasks: bring it back, or remove it"),
+        Word::Known(WorkerStatus::Offline) if worker.active_leases > 0 => {
+            Some("it is offline and still holds tasks: bring it back, or remove it")
+        }
         _ => None,
     };
     troubles.extend(word.map(|text| Trouble { worker: name, text: text.to_owned() }));

@@ -108,7 +108,8 @@ impl IntoResponse for Refused {
 
 /// Shows errors of the server itself as pages to browsers: a wrong address, too many requests, a wrong host.
 pub async fn errors_as_pages(request: Request, next: Next) -> Response {
-    let of_program = |path: &str| OF_PROGRAMS.iter().any(|own| path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
+    let of_program =
+        |path: &str| OF_PROGRAMS.iter().any(|own| path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
     let is_wanted = is_for_person(request.headers()) && !of_program(request.uri().path());
     let response = next.run(request).await;
     let is_json = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));

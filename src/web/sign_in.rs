@@ -53,12 +53,16 @@ async fn session(visit: &Visit, fields: &Fields) -> Result<String, (StatusCode, 
     let wrong = "This is not a key of this server, or it was revoked or has expired. Ask the person who runs the server for a key.";
     let identity = visit.api.identify(key).await.ok_or((StatusCode::UNAUTHORIZED, wrong))?;
     match identity.scope {
-        Scope::Worker => Err((StatusCode::FORBIDDEN, "This is the key of a worker, which shows nothing here: sign in with an admin, submit or read key.")),
-        Scope::Join => Err((StatusCode::FORBIDDEN, "This is a join token, which only enrolls one worker: sign in with an admin, submit or read key.")),
-        Scope::Admin | Scope::Submit | Scope::Read => visit
-            .api
-            .begin_session(&identity)
-            .ok_or((StatusCode::INTERNAL_SERVER_ERROR, "The session could not be made. Try again.")),
+        Scope::Worker => Err((
+            StatusCode::FORBIDDEN,
+            "This is the key of a worker, which shows nothing here: sign in with an admin, submit or read key.",
+        )),
+        Scope::Join => {
+            Err((StatusCode::FORBIDDEN, "This is a join token, which only enrolls one worker: sign in with an admin, submit or read key."))
+        }
+        Scope::Admin | Scope::Submit | Scope::Read => {
+            visit.api.begin_session(&identity).ok_or((StatusCode::INTERNAL_SERVER_ERROR, "The session could not be made. Try again."))
+        }
     }
 }
 

@@ -55,7 +55,13 @@ pub fn duration(ms: Ms) -> String {
 /// US dollars. Most runs cost cents.
 pub fn dollars(usd: impl std::borrow::Borrow<f64>) -> String {
     let usd = *usd.borrow();
-    if usd >= 100.0 { format!("${usd:.0}") } else if usd >= 1.0 { format!("${usd:.2}") } else { format!("${usd:.4}") }
+    if usd >= 100.0 {
+        format!("${usd:.0}")
+    } else if usd >= 1.0 {
+        format!("${usd:.2}")
+    } else {
+        format!("${usd:.4}")
+    }
 }
 
 /// The beginning of a text, in one line.

@@ -91,7 +91,11 @@ struct WorkerPage<'a> {
 pub async fn show(Path(name): Path<String>, visit: Visit) -> Result<Response, Refused> {
     let found: WorkerWithLeases = visit.get(&format!("workers/{}", path_part(&name))).await?;
     let ids: Vec<_> = found.leases.iter().map(|lease| lease.task_id.to_string()).collect();
-    let tasks = if ids.is_empty() { Vec::new() } else { visit.list(&format!("llm-tasks?ids={}", ids.join(",")), |task: Task| Row::of(task)).await?.rows };
+    let tasks = if ids.is_empty() {
+        Vec::new()
+    } else {
+        visit.list(&format!("llm-tasks?ids={}", ids.join(",")), |task: Task| Row::of(task)).await?.rows
+    };
     let held = |lease: &Lease| Held {
         task_id: lease.task_id,
         prompt: tasks.iter().find(|row| row.id == lease.task_id).map(|row| row.prompt.clone()).unwrap_or_default(),
@@ -102,7 +106,15 @@ pub async fn show(Path(name): Path<String>, visit: Visit) -> Result<Response, Re
     let recent = visit.list(&format!("llm-tasks?worker_id={}&limit=15", path_part(&name)), |task: Task| Row::of(task)).await?.rows;
     let addresses = shortened(&found.worker.ip_addrs.join(", "), 300);
     let url = found.worker.url.to_string();
-    visit.ok(&WorkerPage { v: &visit.layout, worker: shown(found.worker), addresses, url, held, recent, done: visit.query().get("done").and_then(done) })
+    visit.ok(&WorkerPage {
+        v: &visit.layout,
+        worker: shown(found.worker),
+        addresses,
+        url,
+        held,
+        recent,
+        done: visit.query().get("done").and_then(done),
+    })
 }
 
 fn done(word: &str) -> Option<&'static str> {

@@ -35,7 +35,14 @@ pub async fn change(Posted { visit, fields }: Posted) -> Result<Response, Refuse
     if !fields.get("confirmed").is_some_and(|word| word == "yes") {
         let found = call(&visit, action, &fields, &filter, true).await?;
         let ids = if is_all(&fields) { Vec::new() } else { ids };
-        return visit.ok(&Confirm { v: &visit.layout, action, count: number(&found, "matched"), more: found["more"] == true, filter: &filter, ids });
+        return visit.ok(&Confirm {
+            v: &visit.layout,
+            action,
+            count: number(&found, "matched"),
+            more: found["more"] == true,
+            filter: &filter,
+            ids,
+        });
     }
     let mut changed = 0;
     for _ in 0..MOST_CALLS {
@@ -61,7 +68,9 @@ async fn call(visit: &Visit, action: &str, fields: &Fields, filter: &Filter, dry
     let body = match (is_all(fields), ids.is_empty()) {
         (true, _) if filter.is_for_bulk() => json!({ "filter": filter.body(visit.layout.now), "dry_run": dry_run }),
         (true, _) => return Err(Refused::new(400, "Choose a filter first: without one, this would change every task")),
-        (false, true) => return Err(Refused::new(400, "No task is selected: go back and select some, or choose all that match the filter")),
+        (false, true) => {
+            return Err(Refused::new(400, "No task is selected: go back and select some, or choose all that match the filter"));
+        }
         (false, false) => json!({ "ids": ids, "dry_run": dry_run }),
     };
     visit.act(Method::POST, &format!("llm-tasks:{action}"), &body).await

@@ -154,7 +154,8 @@ fn body(fields: &Fields) -> Result<Value, (&'static str, String)> {
     }
     let mut labels = Map::new();
     for line in fields.text("labels").lines().map(str::trim).filter(|line| !line.is_empty()) {
-        let (name, value) = line.split_once('=').ok_or_else(|| ("labels", format!("Expected name=value in each line, received '{line}'")))?;
+        let (name, value) =
+            line.split_once('=').ok_or_else(|| ("labels", format!("Expected name=value in each line, received '{line}'")))?;
         labels.insert(name.trim().into(), json!(value.trim()));
     }
     body.insert("labels".into(), Value::Object(labels));

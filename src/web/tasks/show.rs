@@ -186,12 +186,21 @@ fn pretty(value: &Value) -> String {
 fn answer(result: &TaskResult<'_>, told: &str) -> Answer {
     let text = result.output.as_deref().unwrap_or_default();
     // Only what is shown whole can be laid out as JSON.
-    let laid_out = if text.len() <= TEXT_CHARS { serde_json::from_str::<Value>(text).ok().filter(|value| value.is_object() || value.is_array()) } else { None };
+    let laid_out = if text.len() <= TEXT_CHARS {
+        serde_json::from_str::<Value>(text).ok().filter(|value| value.is_object() || value.is_array())
+    } else {
+        None
+    };
     let shown = laid_out.map_or_else(|| shortened(text, TEXT_CHARS), |value| pretty(&value));
     Answer {
         is_cut: text.chars().nth(TEXT_CHARS).is_some(),
         text: shown,
-        error: result.error_message.as_deref().filter(|error| !told.contains(error)).map(|error| shortened(error, 2_000)).unwrap_or_default(),
+        error: result
+            .error_message
+            .as_deref()
+            .filter(|error| !told.contains(error))
+            .map(|error| shortened(error, 2_000))
+            .unwrap_or_default(),
         took: duration(result.metrics.duration_ms),
     }
 }
