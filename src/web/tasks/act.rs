@@ -7,7 +7,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::show::id_of;
+use super::id_of;
 use crate::answer::see_other;
 use crate::refused::Refused;
 use crate::times::beginning;

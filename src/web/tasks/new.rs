@@ -7,7 +7,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 
-use super::show::id_of;
+use super::id_of;
 use crate::answer::see_other;
 use crate::refused::Refused;
 use crate::visit::{Fields, Layout, Posted, Visit};

@@ -7,6 +7,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::events::Shown;
+use super::id_of;
 use crate::advice::{self, Advice};
 use crate::answer::plain;
 use crate::refused::Refused;
@@ -100,11 +101,6 @@ impl May {
             delete: is(&[Status::Completed, Status::Failed, Status::Dead, Status::Cancelled]),
         }
     }
-}
-
-/// The id in the path, checked so that it names nothing else in a path of the API.
-pub fn id_of(text: &str) -> Result<Uuid, Refused> {
-    Uuid::parse_str(text).map_err(|_| Refused::new(404, "Task not found"))
 }
 
 pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
