@@ -39,6 +39,11 @@ impl Pages {
         self.add(path, handlers, vec![(Method::GET, LOOK), (Method::POST, SEND.begins_trace())])
     }
 
+    /// A button that tests the connection to the control plane.
+    pub fn test(self, path: &'static str, handlers: MethodRouter<AppState>) -> Self {
+        self.add(path, handlers, vec![(Method::POST, SEND.rate(Rate::TestConnection))])
+    }
+
     /// A stream, which does not end by itself.
     pub fn stream(self, path: &'static str, handlers: MethodRouter<AppState>) -> Self {
         self.add(path, handlers, vec![(Method::GET, LOOK.waits())])

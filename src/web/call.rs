@@ -12,6 +12,7 @@ use super::refused::Refused;
 use super::rows::Rows;
 use super::visit::Visit;
 
+/// Where paths that do not begin with `/` are.
 const BASE: &str = "/api/runtime/";
 
 /// A page of a list.
@@ -77,7 +78,8 @@ impl Visit {
     }
 
     pub async fn send(&self, method: Method, path: &str, body: String) -> Response {
-        self.api.call(&self.caller, method, &format!("{BASE}{path}"), body).await
+        let target = if path.starts_with('/') { path.to_owned() } else { format!("{BASE}{path}") };
+        self.api.call(&self.caller, method, &target, body).await
     }
 
     async fn read<T: DeserializeOwned>(&self, response: Response) -> Result<T, Refused> {

@@ -12,6 +12,7 @@ pub fn of(layout: &Layout) -> Vec<(&'static str, &'static str)> {
         ("/leases", "Leases", layout.sees_all()),
         ("/artifacts", "Artifacts", layout.sees_all()),
         ("/audit", "Audit", layout.sees_all()),
+        ("/membridge", "Membridge", layout.sees_all()),
     ];
     all.into_iter().filter(|(.., is_seen)| *is_seen).map(|(path, name, _)| (path, name)).collect()
 }

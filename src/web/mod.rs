@@ -10,6 +10,7 @@ mod call;
 mod chart;
 mod cookies;
 mod live;
+mod membridge;
 mod menu;
 mod overview;
 mod records;
@@ -50,4 +51,7 @@ pub fn pages() -> Pages {
         .look("/leases", get(records::leases))
         .look("/artifacts", get(records::artifacts))
         .look("/audit", get(records::audit))
+        .form("/membridge", get(membridge::show).post(membridge::set))
+        .test("/membridge/test", post(membridge::test))
+        .form("/membridge/projects/{id}", get(membridge::project).post(membridge::promote))
 }

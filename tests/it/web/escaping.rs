@@ -85,7 +85,7 @@ on_both! {
     async fn pages_have_no_scripts_or_styles_in_them(server) {
         let browser = Browser::of(server);
         let task = server.crew().task().create().await;
-        for page in ["/", "/tasks", "/tasks/new", "/workers", "/leases", "/artifacts", "/audit", &format!("/tasks/{}", task.id), "/nothing"] {
+        for page in ["/", "/tasks", "/tasks/new", "/workers", "/leases", "/artifacts", "/audit", "/membridge", &format!("/tasks/{}", task.id), "/nothing"] {
             let shown = browser.get(page).await;
             let text = &shown.text;
             assert_eq!(text.matches("<script").count(), text.matches("<script src=\"/assets/").count(), "{page}: {text}");

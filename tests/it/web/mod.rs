@@ -4,4 +4,5 @@ mod browser;
 mod escaping;
 mod forms;
 mod lists;
+mod membridge;
 mod sign_in;

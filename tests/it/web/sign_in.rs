@@ -8,7 +8,7 @@ use crate::support::*;
 const READER: &str = "reader-key-0123456789";
 const WORKER: &str = "worker-key-0123456789";
 const SESSION: &str = "bloom_session";
-const PAGES: [&str; 8] = ["/", "/tasks", "/tasks/new", "/workers", "/leases", "/artifacts", "/audit", "/live"];
+const PAGES: [&str; 9] = ["/", "/tasks", "/tasks/new", "/workers", "/leases", "/artifacts", "/audit", "/membridge", "/live"];
 
 fn guarded(database: Database) -> Server {
     Server::on(database).env("RUNTIME_API_KEY", ADMIN).env("RUNTIME_READ_KEY", READER).env("RUNTIME_WORKER_KEY", WORKER).start()
@@ -58,7 +58,7 @@ on_both! { alone:
         let id = task["id"].as_str().unwrap();
         let reader = Browser::signed_in(&server, READER).await;
         let task_page = format!("/tasks/{id}");
-        for page in ["/", "/tasks", &task_page, "/workers", "/workers/w1", "/leases", "/artifacts", "/audit"] {
+        for page in ["/", "/tasks", &task_page, "/workers", "/workers/w1", "/leases", "/artifacts", "/audit", "/membridge"] {
             let shown = reader.ok(page).await;
             shown.has("read only");
             let buttons = shown.text.matches("method=\"post\"").count();
