@@ -137,7 +137,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Visit {
             Some(identity) => Self::of(parts, identity, cookie).map_err(IntoResponse::into_response),
             None if parts.method == Method::GET => {
                 let asked = parts.uri.path_and_query().map_or("/", |asked| asked.as_str());
-                let target = form_urlencoded::Serializer::new("/sign-in?".to_owned()).append_pair(NEXT, asked).finish();
+                let target = format!("/sign-in?{}", form_urlencoded::Serializer::new(String::new()).append_pair(NEXT, asked).finish());
                 Err(see_other(if asked == "/" { "/sign-in" } else { &target }))
             }
             None => Err(Refused::new(401, "You are signed out, so nothing was done: sign in, and send the form again").into_response()),

@@ -13,7 +13,7 @@ use bloom_core::Ms;
 use bloom_core::task::Status;
 
 /// Rows of a page: with the longest texts, it stays below 60 KB.
-const ROWS: usize = 40;
+const ROWS: usize = 30;
 const PROMPT_CHARS: usize = 100;
 const NAME_CHARS: usize = 32;
 

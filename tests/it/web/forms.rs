@@ -44,9 +44,9 @@ on_both! {
         press("resume").await.leads_to(&format!("{page}?done=resume"));
         press("cancel").await.leads_to(&format!("{page}?done=cancel"));
         assert_eq!(task.status().await, "cancelled");
-        press("cancel").await.expect(409).has("Cannot cancel task with status");
-        press("requeue").await.leads_to(&format!("{page}?done=requeue"));
+                press("requeue").await.leads_to(&format!("{page}?done=requeue"));
         assert_eq!(task.status().await, "queued");
+        press("requeue").await.expect(409).has("Cannot requeue task with status &#39;queued&#39;");
         press("explode").await.expect(404);
         press("cancel").await;
         browser.ok(&format!("{page}/confirm-delete")).await.has("be undone");
