@@ -14,9 +14,15 @@ const LOOK: RoutePolicy = RoutePolicy::OPEN.rate(Rate::Worker);
 const SEND: RoutePolicy = RoutePolicy::OPEN.rate(Rate::General);
 
 pub struct Pages {
-    routes: Vec<(&'static str, MethodRouter<AppState>, Vec<(Method, RoutePolicy)>)>,
+    routes: Vec<Page>,
     /// What happens to all requests and answers, those of the API too.
     pub finish: fn(Router) -> Router,
+}
+
+struct Page {
+    path: &'static str,
+    handlers: MethodRouter<AppState>,
+    policies: Vec<(Method, RoutePolicy)>,
 }
 
 impl Pages {
@@ -55,11 +61,11 @@ impl Pages {
     }
 
     fn add(mut self, path: &'static str, handlers: MethodRouter<AppState>, policies: Vec<(Method, RoutePolicy)>) -> Self {
-        self.routes.push((path, handlers, policies));
+        self.routes.push(Page { path, handlers, policies });
         self
     }
 
     pub(super) fn add_to(self, routes: Routes) -> Routes {
-        self.routes.into_iter().fold(routes, |routes, (path, handlers, policies)| routes.add_undescribed(path, handlers, &policies))
+        self.routes.into_iter().fold(routes, |routes, page| routes.add_undescribed(page.path, page.handlers, &page.policies))
     }
 }

@@ -62,7 +62,7 @@ impl Refused {
             409 => "This is not possible now",
             413 => "This is too large",
             502 | 503 => "This does not work now",
-            400..=499 => "This is not possible",
+            status if status < 500 => "This is not possible",
             _ => "The server has failed",
         }
     }

@@ -32,7 +32,7 @@ pub async fn change(Posted { visit, fields }: Posted) -> Result<Response, Refuse
     };
     let filter = Filter::of(&fields);
     let ids: Vec<&str> = fields.all("ids").collect();
-    if !fields.get("confirmed").is_some_and(|word| word == "yes") {
+    if fields.get("confirmed") != Some("yes") {
         let found = call(&visit, action, &fields, &filter, true).await?;
         let ids = if is_all(&fields) { Vec::new() } else { ids };
         return visit.ok(&Confirm {
