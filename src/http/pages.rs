@@ -8,7 +8,7 @@ use super::AppState;
 use super::openapi::Routes;
 use super::policy::{Rate, RoutePolicy};
 
-/// Looking at pages never counts against the API: who keeps a page open sends many requests. Without a session there is nothing to see.
+/// Who keeps a page open sends many requests, which must not use up the limit of calls. Without a session there is nothing to see.
 const LOOK: RoutePolicy = RoutePolicy::OPEN.rate(Rate::Worker);
 /// Signing in is limited as requests with keys are, and so are the other forms.
 const SEND: RoutePolicy = RoutePolicy::OPEN.rate(Rate::General);

@@ -81,7 +81,7 @@ pub async fn list(visit: Visit) -> Result<Response, Refused> {
     };
     let own = visit.query().query_of(&NAMES);
     let joint = if own.is_empty() { "" } else { "&" };
-    let done = visit.query().get("done").and_then(|text| text.parse::<u32>().ok()).map(|count| format!("{count} tasks were changed."));
+    let done = visit.query().get("done").and_then(|text| text.parse::<u32>().ok()).map(changed);
     let statuses = Status::ALL.iter().map(|status| status.as_str()).collect();
     visit.ok(&Tasks {
         v: &visit.layout,
@@ -94,4 +94,8 @@ pub async fn list(visit: Visit) -> Result<Response, Refused> {
         wrong,
         done: done.as_deref(),
     })
+}
+
+fn changed(count: u32) -> String {
+    if count == 1 { "1 task was changed.".into() } else { format!("{count} tasks were changed.") }
 }
