@@ -28,7 +28,7 @@ fn set(scraped: &Scraped, engine: &Engine, store: &Store, membridge: &Membridge)
     let stats = engine.replica.stats();
     scraped.tasks(stats.tasks_by_status);
     scraped.active_leases(stats.leases_active);
-    scraped.asking(engine.replica.asking());
+    scraped.asking(engine.replica.asking().len());
     scraped.restricted_queues(&engine.replica.queues());
     let mut workers: BTreeMap<WorkerStatus, i64> = BTreeMap::new();
     let mut pauses: BTreeMap<PauseCause, i64> = BTreeMap::new();

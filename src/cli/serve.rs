@@ -120,7 +120,7 @@ pub async fn run(
     }
     tracing::info!(%address, database = settings.shown_database_url(), connections, "serving");
     engine.background.spawn(stop_after_import(engine.clone(), store.clone(), shutdown.clone()));
-    http::server::serve(listener, state, shutdown).await;
+    http::server::serve(listener, state, bloom_web::pages(), shutdown).await;
     engine.stop().await;
     store.close().await;
     if let Some(fault @ Fault::Imported) = store.lasting_fault() {

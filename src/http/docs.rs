@@ -24,7 +24,6 @@ const POLICY: HeaderValue =
 pub fn add_to(routes: Routes) -> Routes {
     routes
         .add_page("/openapi.json", get(openapi))
-        .add_page("/", get(explorer))
         .add_page("/docs", get(explorer))
         .add_page("/docs/", get(explorer))
         .add_page("/docs/{*file}", get(file))

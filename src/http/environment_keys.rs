@@ -33,6 +33,11 @@ impl Keys {
         self.known.iter().any(|(_, scope)| *scope == Scope::Admin)
     }
 
+    /// The digest of the key with this scope.
+    pub fn digest_of(&self, scope: Scope) -> Option<[u8; 32]> {
+        self.known.iter().find(|(_, known)| *known == scope).map(|(digest, _)| *digest)
+    }
+
     /// The scope of the request's key; admin if no keys are configured. `None` if the key is missing or wrong.
     pub fn scope(&self, headers: &HeaderMap) -> Option<Scope> {
         if self.is_empty() {

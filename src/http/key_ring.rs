@@ -85,6 +85,29 @@ impl KeyRing {
         Some(Identity { scope: key.scope, key: Some(key) })
     }
 
+    /// Who is called so in a session: a scope of the environment, or `key:` and the name of a key that is valid now.
+    pub fn named_identity(&self, who: &str, now: Ms) -> Option<Identity> {
+        let Some(name) = who.strip_prefix("key:") else {
+            let scope = Scope::parse(who).filter(|scope| self.environment.digest_of(*scope).is_some())?;
+            return Some(Identity { scope, key: None });
+        };
+        if !self.takes_named_keys() {
+            return None;
+        }
+        let key = self.named.borrow().by_digest.values().find(|key| key.name == name && !key.has_expired(now)).cloned()?;
+        Some(Identity { scope: key.scope, key: Some(key) })
+    }
+
+    /// What the sessions of this key are signed with. `None` without a key.
+    pub fn secret_of(&self, identity: &Identity) -> Option<[u8; 32]> {
+        let own = match &identity.key {
+            Some(key) => key.digest.clone(),
+            None => hex::encode(self.environment.digest_of(identity.scope)?),
+        };
+        let admin = self.environment.digest_of(Scope::Admin).map(hex::encode).unwrap_or_default();
+        Some(digest(format!("session of bloom-runtime {admin} {own}").as_bytes()))
+    }
+
     /// Whether the key is still valid; true for a key of the environment.
     pub fn holds(&self, key: Option<&ApiKey>, now: Ms) -> bool {
         key.is_none_or(|key| !key.has_expired(now) && self.named.borrow().by_digest.contains_key(&key.digest))

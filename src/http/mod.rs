@@ -17,6 +17,7 @@ mod examples;
 mod handshake;
 mod host;
 mod hub;
+mod in_process;
 mod install;
 mod key_ring;
 mod keys;
@@ -27,6 +28,7 @@ mod middleware;
 mod openapi;
 mod openapi_common;
 mod ownership;
+mod pages;
 mod path;
 mod policy;
 mod probes;
@@ -36,6 +38,7 @@ mod rate;
 mod records;
 mod refusal;
 pub mod server;
+mod session;
 mod show;
 mod stream;
 mod tasks;
@@ -50,15 +53,20 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
+use axum::{Extension, Router};
 use ipnet::IpNet;
 use tokio_util::sync::CancellationToken;
 use url::{Host, Url};
 
 pub use environment_keys::Keys;
+pub use in_process::Api;
+pub use key_ring::Identity;
+pub use middleware::Caller;
 pub use openapi::openapi;
+pub use pages::Pages;
+pub use session::SESSION_MS;
 
 use bloom_dispatch::Agents;
 use bloom_engine::Engine;
@@ -71,7 +79,6 @@ use body_memory::{Budget, Room};
 use error::Error;
 use hub::Hub;
 use key_ring::KeyRing;
-use middleware::Caller;
 use policy::BodyLimit;
 use rate::Limiter;
 use stream::StreamLimits;
@@ -220,14 +227,20 @@ impl AppState {
     }
 }
 
-pub fn router(state: AppState) -> Router {
-    let (router, _, policies) = docs::add_to(openapi::routes()).into_parts();
+/// All routes, those of the API and the pages for browsers.
+pub fn router(state: AppState, pages: Pages) -> Router {
+    let (routes, _, policies) = openapi::routes().into_parts();
+    let api = Api::new(state.clone(), routes, Arc::new(policies));
+    let finish = pages.finish;
+    let (router, _, policies) = pages.add_to(docs::add_to(openapi::routes())).into_parts();
     let middleware_state = middleware::MiddlewareState { app: state.clone(), policies: Arc::new(policies) };
-    router
+    let router = router
         .fallback(|| async { Error::fixed(404, "Not found") })
         .method_not_allowed_fallback(|| async { Error::fixed(405, "Method not allowed") })
         // The middleware limits bodies, by route.
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(middleware_state, middleware::middleware))
-        .with_state(state)
+        .layer(Extension(api))
+        .with_state(state);
+    finish(router)
 }

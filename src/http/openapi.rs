@@ -39,10 +39,17 @@ impl Routes {
         Self { described: self.described.routes(route), ..self }
     }
 
-    /// Adds a page for browsers, which the description does not contain.
-    pub fn add_page(mut self, path: &str, get: MethodRouter<AppState>) -> Self {
-        self.policies.add(Method::GET, path, RoutePolicy::OPEN);
-        Self { described: self.described.route(path, get), ..self }
+    /// Adds a file for browsers, which the description does not contain.
+    pub fn add_page(self, path: &str, get: MethodRouter<AppState>) -> Self {
+        self.add_undescribed(path, get, &[(Method::GET, RoutePolicy::OPEN)])
+    }
+
+    /// Adds a route that the description does not contain, with a policy for each of its methods.
+    pub fn add_undescribed(mut self, path: &str, handlers: MethodRouter<AppState>, policies: &[(Method, RoutePolicy)]) -> Self {
+        for (method, policy) in policies {
+            self.policies.add(method.clone(), path, *policy);
+        }
+        Self { described: self.described.route(path, handlers), ..self }
     }
 
     pub fn into_parts(self) -> (Router<AppState>, OpenApi, RoutePolicies) {

@@ -36,7 +36,7 @@ pub enum Access {
 pub enum Rate {
     Unlimited,
     General,
-    /// The limit of the worker protocol: many workers may share one address.
+    /// The limit of the worker protocol: many workers may share one address. Pages that only show something count there too.
     Worker,
     /// A limit as high as that of the worker protocol, so that what runs say never keeps a lease from being renewed.
     Events,
@@ -175,6 +175,7 @@ mod tests {
             "workers",
             "workers/{id}/claim",
             "workers/{id}/complete",
+            "workers/{id}/events",
             "workers/{id}/heartbeat",
         ];
         assert_eq!(opened, expected.map(|path| format!("POST /api/runtime/{path}")));

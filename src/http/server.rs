@@ -26,6 +26,7 @@ use tower::ServiceExt;
 use super::clients::{Peer, Security, Shares, network, trusts};
 use super::error::Error;
 use super::handshake::{Begun, Stream, begin};
+use super::pages::Pages;
 use super::{AppState, router};
 use bloom_telemetry::Metrics;
 use bloom_tls::Tls;
@@ -70,7 +71,7 @@ pub fn shares(connections: usize) -> (usize, usize) {
 }
 
 /// Serves until `shutdown`, then stops listening and lets the requests in progress finish. The token in `state` ends the long polls.
-pub async fn serve(listener: TcpListener, state: AppState, shutdown: CancellationToken) {
+pub async fn serve(listener: TcpListener, state: AppState, pages: Pages, shutdown: CancellationToken) {
     let finish_within = state.settings.request_timeout + STOP_SLACK;
     let (head_timeout, write_timeout) = (state.settings.head_timeout, state.settings.write_timeout);
     let (most, spare) = shares(state.settings.max_connections);
@@ -79,7 +80,7 @@ pub async fn serve(listener: TcpListener, state: AppState, shutdown: Cancellatio
     let clients = Shares::by_address(most);
     let mut refusals = Refusals { metrics: state.metrics.clone(), unlogged: 0, logged_at: None };
     let tls = state.settings.tls.clone();
-    let router = router(state);
+    let router = router(state, pages);
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(head_timeout).max_buf_size(UNSENT);
     let regular = Serving { http, head_timeout, write_timeout, tls, router, shutdown: shutdown.clone() };

@@ -81,7 +81,7 @@ async fn open_with(write_timeout: Duration) -> TestServer {
     let stop = CancellationToken::new();
     let agents = Agents::new(engine.clone(), dispatch::DispatchOptions::default());
     let state = AppState::new(engine, store, agents, Membridge::new(None, None), metrics, settings, stop.clone());
-    let serving = beside(http::server::serve(listener, state, stop.clone()));
+    let serving = beside(http::server::serve(listener, state, bloom_web::pages(), stop.clone()));
     TestServer { address, stop, serving, _directory: directory }
 }
 

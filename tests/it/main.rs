@@ -69,4 +69,5 @@ mod tls;
 mod traces;
 mod usage;
 mod watch;
+mod web;
 mod workers;

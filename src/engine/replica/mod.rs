@@ -264,9 +264,11 @@ impl Replica {
         }
     }
 
-    /// The number of tasks whose runs wait for a person.
-    pub fn asking(&self) -> usize {
-        self.lock().cache.fleet.all_held().filter(|held| held.asks).count()
+    /// The tasks whose runs wait for a person, the oldest first.
+    pub fn asking(&self) -> Vec<TaskId> {
+        let mut tasks: Vec<TaskId> = self.lock().cache.fleet.all_held().filter(|held| held.asks).map(|held| held.task).collect();
+        tasks.sort_unstable();
+        tasks
     }
 
     /// Why the task does not run yet, or its run does not go on. `None` if workers are free and it only waits for its turn.

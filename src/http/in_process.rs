@@ -1,0 +1,150 @@
+//! Calls of the API from inside this process. The pages for browsers read and act only through them, so that scopes, limits of keys, checks
+//! and error texts are the same as over the network.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, Method};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use tower::ServiceExt as _;
+use url::Url;
+
+use super::AppState;
+use super::clients::Peer;
+use super::error::Error;
+use super::host;
+use super::key_ring::Identity;
+use super::middleware::Caller;
+use super::policy::RoutePolicies;
+use super::refusal::Refusal;
+use super::session;
+use bloom_core::Ms;
+use bloom_core::ids::TaskId;
+use bloom_core::task::Status;
+
+/// Queues whose heads are read for one page; each costs a query.
+const MOST_QUEUES: usize = 32;
+
+/// The API, for callers in this process.
+#[derive(Clone)]
+pub struct Api {
+    app: AppState,
+    routes: Router,
+}
+
+impl Api {
+    pub(super) fn new(app: AppState, routes: Router<AppState>, policies: Arc<RoutePolicies>) -> Self {
+        let routes = routes.layer(from_fn_with_state((app.clone(), policies), admit)).with_state(app.clone());
+        Self { app, routes }
+    }
+
+    /// Sends a request as this caller. The rate limits do not count it: the request that causes it was counted.
+    pub async fn call(&self, caller: &Caller, method: Method, target: &str, body: String) -> Response {
+        let mut request = Request::new(Body::from(body));
+        *request.method_mut() = method;
+        match target.parse() {
+            Ok(uri) => *request.uri_mut() = uri,
+            Err(_) => return Error::fixed(404, "Not found").into_response(),
+        }
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        request.extensions_mut().insert(caller.clone());
+        self.routes.clone().oneshot(request).await.unwrap_or_else(|never| match never {})
+    }
+
+    /// Whether the server has no keys, so that everybody may do everything.
+    pub fn is_open(&self) -> bool {
+        self.app.settings.keys.is_empty()
+    }
+
+    /// Whose key this is.
+    pub async fn identify(&self, key: &str) -> Option<Identity> {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-runtime-api-key", HeaderValue::from_bytes(key.as_bytes()).ok()?);
+        self.app.ring.identify_again(&headers, &self.app.store, &self.app.engine.clock).await
+    }
+
+    /// A session of who has just shown this key.
+    pub fn begin_session(&self, identity: &Identity) -> Option<String> {
+        session::begin(&self.app.ring, identity, self.now())
+    }
+
+    /// Whose session this is. `None` if it has ended, or its key was changed, revoked or has expired.
+    pub async fn session(&self, cookie: &str) -> Option<Identity> {
+        // A copy of the keys that is old, and can't be read again, opens nothing.
+        self.app.ring.refresh(&self.app.store).await.ok()?;
+        session::read(&self.app.ring, cookie, self.now())
+    }
+
+    /// Returns when the key of this caller is no longer valid, or the server stops.
+    pub async fn ended(&self, caller: &Caller) {
+        tokio::select! {
+            _ = self.app.ring.lapse(caller.key.as_deref(), &self.app.engine.clock) => {}
+            () = self.app.shutdown.cancelled() => {}
+        }
+    }
+
+    /// The address at which other machines reach this server, as far as this request tells.
+    pub fn address(&self, parts: &Parts) -> Option<String> {
+        let public = self.app.settings.public_url.as_ref().map(|public| public.as_str().trim_end_matches('/').to_owned());
+        public.or_else(|| self.called(parts).map(|url| url.origin().ascii_serialization()))
+    }
+
+    /// Whether the browser called the server over TLS.
+    pub fn is_secure(&self, parts: &Parts) -> bool {
+        self.called(parts).is_some_and(|url| url.scheme() == "https")
+    }
+
+    fn called(&self, parts: &Parts) -> Option<Url> {
+        let peer = parts.extensions.get::<Peer>().copied();
+        host::called(&parts.uri, &parts.headers, peer, &self.app.settings.trusted_proxies).ok().flatten()
+    }
+
+    /// How long the first task of the queue has been ready, in milliseconds; `None` if no task is.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn oldest_ready_ms(&self) -> Result<Option<Ms>, bloom_store::Error> {
+        let counts = self.app.engine.replica.counts();
+        let queued = counts.iter().filter(|((_, _, status), tasks)| *status == Status::Queued && **tasks > 0);
+        let mut oldest: Option<Ms> = None;
+        for ((agent, priority, _), _) in queued.take(MOST_QUEUES) {
+            let ready_at = self.app.store.oldest_ready_at(agent, *priority).await?;
+            oldest = oldest.into_iter().chain(ready_at).min();
+        }
+        Ok(oldest.map(|at| (self.now() - at).max(0)))
+    }
+
+    /// The tasks whose runs wait for a person, the oldest first; also those that a caller may not see.
+    pub fn asking(&self) -> Vec<TaskId> {
+        self.app.engine.replica.asking()
+    }
+
+    pub fn now(&self) -> Ms {
+        self.app.engine.clock.now()
+    }
+}
+
+/// What the middleware checks of a caller who is known already.
+async fn admit(State((app, policies)): State<(AppState, Arc<RoutePolicies>)>, request: Request, next: Next) -> Response {
+    let template = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let policy = policies.of(request.method(), template.as_deref(), request.uri().path());
+    let Some(caller) = request.extensions().get::<Caller>() else {
+        return Error::Internal("a call inside the process names no caller".into()).into_response();
+    };
+    if !policy.allows(caller.scope) {
+        let refusal = Refusal::Forbidden(caller.scope, policy);
+        app.metrics.http_refused(refusal.reason());
+        return refusal.error().into_response();
+    }
+    if policy.writes()
+        && let Some(fault) = app.store.lasting_fault()
+    {
+        return Error::Later(fault.text()).into_response();
+    }
+    next.run(request).await
+}

@@ -1,0 +1,55 @@
+//! HTTP responses.
+
+use askama::Template;
+use axum::body::Body;
+use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION, REFERRER_POLICY};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::Response;
+
+/// Nothing is loaded from elsewhere, no script or style stands in a page, no other site shows a page in a frame.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; \
+     base-uri 'none'; frame-ancestors 'none'";
+
+/// What every page is sent with. With another referrer policy, browsers would leave out the `Origin` of forms, which the server checks.
+const HEADERS: [(HeaderName, &str); 4] = [
+    (CONTENT_TYPE, "text/html; charset=utf-8"),
+    (CONTENT_SECURITY_POLICY, POLICY),
+    (CACHE_CONTROL, "no-store"),
+    (REFERRER_POLICY, "same-origin"),
+];
+
+/// # Errors
+/// The template fails, which is a bug.
+pub fn page(status: StatusCode, template: &impl Template) -> Result<Response, askama::Error> {
+    let text = template.render()?;
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = status;
+    for (name, value) in HEADERS {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    Ok(response)
+}
+
+/// After a form, the browser loads this page; so loading it again does not send the form again.
+pub fn see_other(target: &str) -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::SEE_OTHER;
+    if let Ok(target) = HeaderValue::try_from(target) {
+        response.headers_mut().insert(LOCATION, target);
+    }
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// Text as it is, which no browser takes for a page.
+pub fn plain(text: String, download: Option<&str>) -> Response {
+    let mut response = Response::new(Body::from(text));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; sandbox"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if let Some(Ok(value)) = download.map(|name| HeaderValue::try_from(format!("attachment; filename=\"{name}\""))) {
+        headers.insert(axum::http::header::CONTENT_DISPOSITION, value);
+    }
+    response
+}

@@ -1,0 +1,88 @@
+// What scripts add to the pages: they work without.
+"use strict";
+(() => {
+  const REFRESH_MS = 3000;
+
+  // Times stay true while the page is open.
+  const relative = (at) => {
+    const ms = Date.now() - at, past = ms >= 0, s = Math.floor(Math.abs(ms) / 1000);
+    if (s < 2) return "now";
+    const minutes = Math.floor(s / 60), hours = Math.floor(s / 3600), days = Math.floor(s / 86400);
+    const text = days >= 2 ? `${days} days` : hours ? `${hours} h ${minutes % 60} min` : minutes ? `${minutes} min ${s % 60} s` : `${s} s`;
+    return past ? `${text} ago` : `in ${text}`;
+  };
+  const tellTimes = () => document.querySelectorAll("time[data-at]").forEach((time) => {
+    const text = relative(Number(time.dataset.at));
+    if (time.textContent !== text) time.textContent = text;
+  });
+  setInterval(tellTimes, 5000);
+
+  document.querySelectorAll("[data-copy]").forEach((button) => {
+    if (!navigator.clipboard) return;
+    button.hidden = false;
+    button.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+      button.textContent = "Copied";
+    });
+  });
+
+  // Live: the server says that something has changed, and the page loads its live parts again.
+  const live = document.getElementById("live");
+  let isOn = true, isDue = false, isBusy = false, last = Date.now();
+  const isInUse = (part) => part.contains(document.activeElement) && document.activeElement !== part || part.querySelector("input:checked");
+  const refresh = async () => {
+    if (!isOn || !isDue || isBusy || document.hidden || Date.now() - last < REFRESH_MS) return;
+    [isDue, isBusy, last] = [false, true, Date.now()];
+    try {
+      const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+      if (answer.redirected) return location.assign(answer.url);
+      if (!answer.ok) return;
+      const loaded = new DOMParser().parseFromString(await answer.text(), "text/html");
+      document.querySelectorAll("[data-live][id]").forEach((part) => {
+        const fresh = loaded.getElementById(part.id);
+        if (fresh && !isInUse(part) && fresh.innerHTML !== part.innerHTML) part.replaceChildren(...fresh.childNodes);
+      });
+      tellTimes();
+    } catch { isDue = true; } finally { isBusy = false; }
+  };
+  const setLive = (on) => {
+    isOn = on;
+    live.setAttribute("aria-pressed", String(on));
+    live.textContent = on ? "Live" : "Paused";
+  };
+  if (live && document.querySelector("[data-live]")) {
+    live.hidden = false;
+    live.addEventListener("click", () => setLive(!isOn));
+    // A browser keeps few connections to a server: pages in the background give theirs back.
+    let source = null;
+    const follow = () => {
+      if (document.hidden) { source?.close(); source = null; return; }
+      if (source) return;
+      source = new EventSource("/live");
+      source.addEventListener("change", () => { isDue = true; refresh(); });
+      isDue = true;
+    };
+    document.addEventListener("visibilitychange", follow);
+    window.addEventListener("pagehide", () => source?.close());
+    follow();
+    isDue = false;
+    setInterval(refresh, 1000);
+  }
+
+  // Keys.
+  const help = document.getElementById("help");
+  const places = { o: "/", t: "/tasks", w: "/workers", n: "/tasks/new", l: "/leases", a: "/audit" };
+  let isGoing = false;
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog")) return;
+    const going = isGoing;
+    isGoing = false;
+    if (going && places[event.key]) location.assign(places[event.key]);
+    else if (event.key === "g") isGoing = true;
+    else if (event.key === "/") document.querySelector("[role=search] input, [role=search] select")?.focus();
+    else if (event.key === "p" && live) setLive(!isOn);
+    else if (event.key === "?" && help) help.showModal();
+    else return;
+    event.preventDefault();
+  });
+})();

@@ -1,0 +1,106 @@
+//! The cookies of the pages: the session, and for those who have none, a random text for their forms.
+
+use axum::http::header::COOKIE;
+use axum::http::{HeaderMap, HeaderValue};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+/// A browser sends such a cookie only to the host that has set it, and accepts it only over TLS.
+const ONLY_THIS_HOST: &str = "__Host-";
+const SESSION: &str = "bloom_session";
+const VISITOR: &str = "bloom_visitor";
+/// The length of the random text of a visitor, in hex digits.
+const VISITOR_LENGTH: usize = 32;
+/// A longer cookie was not set by this server.
+const MAX_LENGTH: usize = 1_024;
+
+/// The cookies of a request.
+#[derive(Clone, Debug)]
+pub struct Cookies {
+    pub session: Option<String>,
+    pub visitor: Option<String>,
+    /// Whether the browser calls the server over TLS.
+    is_secure: bool,
+}
+
+impl Cookies {
+    pub fn of(headers: &HeaderMap, is_secure: bool) -> Self {
+        let prefix = if is_secure { ONLY_THIS_HOST } else { "" };
+        let find = |name: &str| {
+            let pairs = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok()).flat_map(|text| text.split(';'));
+            let mut named = pairs.filter_map(|pair| pair.trim().split_once('=')).filter(|(found, _)| *found == format!("{prefix}{name}"));
+            let (_, value) = named.next()?;
+            // With two cookies of one name, another page of this site has set one of them.
+            (named.next().is_none() && value.len() <= MAX_LENGTH).then(|| value.to_owned())
+        };
+        let is_visitor = |text: &String| text.len() == VISITOR_LENGTH && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        Self { session: find(SESSION), visitor: find(VISITOR).filter(is_visitor), is_secure }
+    }
+
+    pub fn set_session(&self, value: &str, seconds: i64) -> Option<HeaderValue> {
+        self.set(SESSION, value, Some(seconds))
+    }
+
+    pub fn end_session(&self) -> Option<HeaderValue> {
+        self.set(SESSION, "", Some(0))
+    }
+
+    pub fn set_visitor(&self, value: &str) -> Option<HeaderValue> {
+        self.set(VISITOR, value, None)
+    }
+
+    fn set(&self, name: &str, value: &str, seconds: Option<i64>) -> Option<HeaderValue> {
+        let (prefix, secure) = if self.is_secure { (ONLY_THIS_HOST, "; Secure") } else { ("", "") };
+        let age = seconds.map(|seconds| format!("; Max-Age={seconds}")).unwrap_or_default();
+        HeaderValue::try_from(format!("{prefix}{name}={value}; Path=/; HttpOnly; SameSite=Strict{secure}{age}")).ok()
+    }
+}
+
+/// A new random text for a visitor.
+pub fn new_visitor() -> Option<String> {
+    let mut random = [0_u8; VISITOR_LENGTH / 2];
+    getrandom::fill(&mut random).ok()?;
+    Some(hex::encode(random))
+}
+
+/// The token that the forms of this visitor contain. Pages of other sites can't know it, because they can't read the cookie.
+pub fn form_token(cookie: &str) -> String {
+    hex::encode(Sha256::digest(format!("form of bloom-runtime {cookie}")))
+}
+
+pub fn is_form_token(cookie: &str, token: &str) -> bool {
+    form_token(cookie).as_bytes().ct_eq(token.as_bytes()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(text: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(COOKIE, HeaderValue::from_static(text))])
+    }
+
+    #[test]
+    fn cookies_are_read_by_their_exact_name() {
+        let session = |text, is_secure| Cookies::of(&headers(text), is_secure).session;
+        assert_eq!(session("a=1; bloom_session=x.y", false).as_deref(), Some("x.y"));
+        assert_eq!(session("bloom_session=x", true), None);
+        assert_eq!(session("__Host-bloom_session=x", true).as_deref(), Some("x"));
+        assert_eq!(session("bloom_session=x; bloom_session=y", false), None, "set twice");
+        assert_eq!(Cookies::of(&headers("bloom_visitor=<script>"), false).visitor, None);
+    }
+
+    #[test]
+    fn cookies_are_out_of_reach_of_scripts_and_other_sites() {
+        let set = |is_secure| Cookies::of(&HeaderMap::new(), is_secure).set_session("v", 60).unwrap();
+        assert_eq!(set(false), "bloom_session=v; Path=/; HttpOnly; SameSite=Strict; Max-Age=60");
+        assert_eq!(set(true), "__Host-bloom_session=v; Path=/; HttpOnly; SameSite=Strict; Secure; Max-Age=60");
+    }
+
+    #[test]
+    fn a_token_is_for_one_cookie() {
+        assert!(is_form_token("a", &form_token("a")));
+        assert!(!is_form_token("b", &form_token("a")));
+        assert!(!is_form_token("a", ""));
+    }
+}

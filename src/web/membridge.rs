@@ -1,0 +1,155 @@
+//! The control plane: the connection, projects, their nodes, and who leads them. Its answers are shown as they came.
+
+use std::collections::BTreeMap;
+
+use askama::Template;
+use axum::extract::Path;
+use axum::http::{Method, StatusCode};
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use crate::answer::see_other;
+use crate::call::path_part;
+use crate::refused::Refused;
+use crate::times::shortened;
+use crate::visit::{Layout, Posted, Visit};
+use bloom_api::reports::{Config, ConnectionTest, Health};
+use bloom_core::Ms;
+
+const BASE: &str = "/api/membridge/projects";
+/// Projects on the page.
+const MOST: usize = 200;
+/// Characters of an answer of the control plane.
+const CHARS: usize = 6_000;
+
+struct Project {
+    id: String,
+    name: String,
+}
+
+#[derive(Template)]
+#[template(path = "membridge.html")]
+struct Membridge<'a> {
+    v: &'a Layout,
+    config: Config,
+    last_success: Option<Ms>,
+    last_error: String,
+    failures: u32,
+    projects: Vec<Project>,
+    typed_url: String,
+    wrong: BTreeMap<String, String>,
+    /// How the test of the connection ended.
+    tested: Option<ConnectionTest>,
+    done: Option<&'static str>,
+}
+
+impl Membridge<'_> {
+    fn wrong(&self, field: &str) -> Option<&String> {
+        self.wrong.get(field)
+    }
+}
+
+async fn page(visit: &Visit) -> Result<Membridge<'_>, Refused> {
+    let config: Config = visit.get("config").await?;
+    let health: Health = visit.get("health").await?;
+    // A control plane that does not answer would keep this page waiting.
+    let projects = if config.connected { visit.get::<Value>(BASE).await.ok() } else { None };
+    Ok(Membridge {
+        v: &visit.layout,
+        // An address with a password is masked, and must not be stored so.
+        typed_url: Some(&config.membridge_server_url).filter(|url| !url.contains("****")).cloned().unwrap_or_default(),
+        config,
+        last_success: health.membridge.last_success,
+        last_error: shortened(health.membridge.last_error.as_deref().unwrap_or_default(), CHARS),
+        failures: health.membridge.consecutive_failures,
+        projects: projects.as_ref().map(named).unwrap_or_default(),
+        wrong: BTreeMap::new(),
+        tested: None,
+        done: None,
+    })
+}
+
+/// The projects in an answer, which is a list or has one; each is an id, or an object with one.
+fn named(answer: &Value) -> Vec<Project> {
+    let list = answer.as_array().or_else(|| answer["projects"].as_array());
+    let one = |project: &Value| {
+        let text = |name: &str| project[name].as_str().map(str::to_owned);
+        let id = project.as_str().map(str::to_owned).or_else(|| ["canonical_id", "id", "cid"].iter().find_map(|name| text(name)))?;
+        Some(Project { name: text("name").unwrap_or_else(|| id.clone()), id })
+    };
+    list.into_iter().flatten().filter_map(one).take(MOST).collect()
+}
+
+pub async fn show(visit: Visit) -> Result<Response, Refused> {
+    let done = visit.query().get("done").map(|_| "The connection was stored, and counts from now on, on every replica.");
+    visit.ok(&Membridge { done, ..page(&visit).await? })
+}
+
+pub async fn set(Posted { visit, fields }: Posted) -> Result<Response, Refused> {
+    let body = json!({ "membridge_server_url": fields.text("membridge_server_url"), "admin_key": fields.text("admin_key") });
+    match visit.act(Method::POST, "config", &body).await {
+        Ok(_) => Ok(see_other("/membridge?done=1")),
+        Err(refused) if refused.status == 400 && !refused.fields.is_empty() => {
+            let typed_url = fields.text("membridge_server_url");
+            visit.show(StatusCode::BAD_REQUEST, &Membridge { typed_url, wrong: refused.fields, ..page(&visit).await? })
+        }
+        Err(refused) => Err(refused),
+    }
+}
+
+pub async fn test(Posted { visit, .. }: Posted) -> Result<Response, Refused> {
+    if !visit.layout.is_admin() {
+        return Err(Refused::new(403, "Testing the connection needs an admin key here"));
+    }
+    let tested = visit.act(Method::POST, "test-connection", &json!({})).await?;
+    let tested = serde_json::from_value(tested).map_err(|_| Refused::internal("The answer of the test could not be read"))?;
+    visit.ok(&Membridge { tested: Some(tested), ..page(&visit).await? })
+}
+
+#[derive(Template)]
+#[template(path = "project.html")]
+struct ProjectPage<'a> {
+    v: &'a Layout,
+    id: &'a str,
+    leadership: String,
+    nodes: String,
+    /// The names of its nodes, as far as they can be told.
+    names: Vec<String>,
+    done: Option<&'static str>,
+}
+
+pub async fn project(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
+    let path = format!("{BASE}/{}", path_part(&id));
+    let nodes: Value = visit.get(&format!("{path}/nodes")).await?;
+    let leadership: Value = visit.get(&format!("{path}/leadership")).await?;
+    let list = nodes.as_array().or_else(|| nodes["nodes"].as_array());
+    let names = list.into_iter().flatten().filter_map(|node| node.as_str().or_else(|| node["node_id"].as_str()).map(str::to_owned));
+    let pretty = |value: &Value| shortened(&serde_json::to_string_pretty(value).unwrap_or_default(), CHARS);
+    visit.ok(&ProjectPage {
+        v: &visit.layout,
+        id: &id,
+        leadership: pretty(&leadership),
+        nodes: pretty(&nodes),
+        names: names.take(MOST).collect(),
+        done: visit.query().get("done").map(|_| "The control plane has taken the new leader."),
+    })
+}
+
+pub async fn promote(Path(id): Path<String>, Posted { visit, fields }: Posted) -> Result<Response, Refused> {
+    let path = path_part(&id);
+    visit.act(Method::POST, &format!("{BASE}/{path}/leadership/select"), &json!({ "primary_node_id": fields.text("node") })).await?;
+    Ok(see_other(&format!("/membridge/projects/{path}?done=1")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn projects_are_found_in_each_form() {
+        let ids = |answer: Value| named(&answer).into_iter().map(|project| format!("{} {}", project.id, project.name)).collect::<Vec<_>>();
+        assert_eq!(ids(json!(["a"])), ["a a"]);
+        assert_eq!(ids(json!({ "projects": [{ "canonical_id": "c", "name": "n" }, 5] })), ["c n"]);
+        assert!(ids(json!("x")).is_empty());
+    }
+}

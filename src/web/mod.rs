@@ -1,0 +1,57 @@
+//! The pages of the server for browsers: what runs, what waits and why, and the buttons to act.
+//!
+//! Pages are made on the server, and each action is a form, so that everything works without scripts. They read and act through calls of the
+//! API inside the process ([`call`]), as the visitor whose key was shown ([`visit`]).
+
+mod advice;
+mod answer;
+mod assets;
+mod call;
+mod chart;
+mod cookies;
+mod live;
+mod membridge;
+mod menu;
+mod overview;
+mod records;
+mod refused;
+mod rows;
+mod sign_in;
+mod tasks;
+mod times;
+mod visit;
+mod workers;
+
+use axum::middleware::from_fn;
+use axum::routing::{get, post};
+
+use bloom_http::Pages;
+
+/// All pages.
+pub fn pages() -> Pages {
+    Pages::new(|router| router.layer(from_fn(refused::errors_as_pages)))
+        .form("/sign-in", get(sign_in::form).post(sign_in::send))
+        .form("/sign-out", post(sign_in::out))
+        .file("/assets/{file}", get(assets::file))
+        .look("/", get(overview::show))
+        .stream("/live", get(live::stream))
+        .look("/tasks", get(tasks::list::list))
+        .creation("/tasks/new", get(tasks::new::form).post(tasks::new::send))
+        .form("/tasks/bulk", post(tasks::bulk::change))
+        .look("/tasks/{id}", get(tasks::show::show))
+        .look("/tasks/{id}/events", get(tasks::show::events))
+        .look("/tasks/{id}/prompt", get(tasks::show::prompt))
+        .look("/tasks/{id}/output", get(tasks::show::output))
+        .look("/tasks/{id}/confirm-delete", get(tasks::act::confirm_delete))
+        .form("/tasks/{id}/{action}", post(tasks::act::act))
+        .look("/workers", get(workers::list))
+        .look("/workers/{name}", get(workers::show))
+        .look("/workers/{name}/confirm-remove", get(workers::confirm_remove))
+        .form("/workers/{name}/{action}", post(workers::act))
+        .look("/leases", get(records::leases))
+        .look("/artifacts", get(records::artifacts))
+        .look("/audit", get(records::audit))
+        .form("/membridge", get(membridge::show).post(membridge::set))
+        .test("/membridge/test", post(membridge::test))
+        .form("/membridge/projects/{id}", get(membridge::project).post(membridge::promote))
+}

@@ -1,0 +1,169 @@
+//! The first page: what needs a person, and how things are.
+
+use askama::Template;
+use axum::response::Response;
+
+use crate::chart::Chart;
+use crate::refused::Refused;
+use crate::tasks::list::Row;
+use crate::times::duration;
+use crate::visit::{Layout, Visit};
+use bloom_api::lists::MAX_IDS;
+use bloom_api::reports::{Health, Stats, UsageRow};
+use bloom_api::tasks::Task;
+use bloom_api::words::Word;
+use bloom_api::workers::Worker;
+use bloom_core::Ms;
+use bloom_core::worker::WorkerStatus;
+
+const HOUR_MS: Ms = 3_600_000;
+/// Rows of each list on this page.
+const ROWS: usize = 8;
+/// Failed tasks that are read to count those of the last hour, of each kind.
+const COUNTED: usize = 40;
+/// Days of the charts.
+const DAYS: Ms = 14;
+const DAY_MS: Ms = 24 * HOUR_MS;
+const WORKERS: usize = 1_000;
+
+/// A worker that a person must look after.
+struct Trouble {
+    worker: String,
+    text: String,
+}
+
+struct Fleet {
+    total: usize,
+    online: usize,
+    free_slots: i64,
+    slots: i64,
+    troubles: Vec<Trouble>,
+}
+
+/// What only a key that sees all is shown.
+struct Whole {
+    stats: Stats,
+    fleet: Fleet,
+    /// Per day; `None` before the first run.
+    runs: Option<Chart>,
+    costs: Option<Chart>,
+    oldest: String,
+    storage: String,
+    membridge: &'static str,
+    uptime: String,
+}
+
+#[derive(Template)]
+#[template(path = "overview.html")]
+struct Overview<'a> {
+    v: &'a Layout,
+    whole: Option<Whole>,
+    asking: Vec<Row>,
+    failed: Vec<Row>,
+    failed_count: String,
+    running: Vec<Row>,
+    waiting: Vec<Row>,
+    is_new: bool,
+    address: &'a str,
+}
+
+impl Overview<'_> {
+    fn count(&self, status: &str) -> i64 {
+        self.whole.as_ref().and_then(|whole| whole.stats.tasks.by_status.get(status)).copied().unwrap_or_default()
+    }
+}
+
+pub async fn show(visit: Visit) -> Result<Response, Refused> {
+    let now = visit.layout.now;
+    let tasks = async |status: &str, limit: usize| {
+        let listed = visit.list(&format!("llm-tasks?status={status}&limit={limit}"), |task: Task| Row::of(task)).await;
+        listed.map(|listed| listed.rows)
+    };
+    let asking = asking(&visit).await?;
+    let (mut running, mut waiting) = (tasks("running", ROWS).await?, tasks("queued", ROWS).await?);
+    running.retain(|row| !row.needs_person);
+    waiting.retain(|row| !row.note.is_empty());
+    let mut failed = tasks("failed", COUNTED).await?;
+    failed.append(&mut tasks("dead", COUNTED).await?);
+    let was_full = failed.len() >= COUNTED;
+    failed.retain(|row| now - row.updated_at < HOUR_MS);
+    failed.sort_by_key(|row| std::cmp::Reverse(row.updated_at));
+    // Lists are in the order of creation: if all that was read failed within the hour, there may be more.
+    let more = if was_full && failed.len() >= COUNTED { "+" } else { "" };
+    let failed_count = format!("{}{more}", failed.len());
+    failed.truncate(ROWS);
+    let whole = if visit.layout.sees_all() { Some(whole(&visit).await?) } else { None };
+    let is_new = whole.as_ref().is_some_and(|whole| whole.stats.tasks.total == 0 || whole.fleet.total == 0);
+    visit.ok(&Overview { v: &visit.layout, whole, asking, failed, failed_count, running, waiting, is_new, address: &visit.address })
+}
+
+/// The tasks whose runs wait for a person, those of them that the visitor may see.
+async fn asking(visit: &Visit) -> Result<Vec<Row>, Refused> {
+    let ids: Vec<String> = visit.api.asking().iter().take(MAX_IDS).map(ToString::to_string).collect();
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let listed = visit.list(&format!("llm-tasks?ids={}&limit={ROWS}", ids.join(",")), |task: Task| Row::of(task)).await?;
+    Ok(listed.rows.into_iter().filter(|row| row.needs_person).collect())
+}
+
+async fn whole(visit: &Visit) -> Result<Whole, Refused> {
+    let stats: Stats = visit.get("stats").await?;
+    let health: Health = visit.get("health").await?;
+    let workers = visit.list(&format!("workers?limit={WORKERS}"), seen).await?.rows;
+    let oldest = visit.api.oldest_ready_ms().await.map_err(|_| Refused::new(503, "The database does not answer"))?;
+    let now = visit.layout.now;
+    let from = (now / DAY_MS - DAYS + 1) * DAY_MS;
+    let usage = visit
+        .list(&format!("usage?by=day&from={}", from.max(0)), |row: UsageRow| (row.key.to_string(), row.runs as f64, row.cost_usd))
+        .await?
+        .rows;
+    let per_day = |value: fn(&(String, f64, f64)) -> f64| Chart::per_day(now, DAYS, |day| usage.iter().find(|row| row.0 == day).map(value));
+    let membridge = match &health.membridge {
+        state if state.connected => "connected",
+        state if state.last_success.is_none() && state.last_error.is_none() => "not used",
+        _ => "not reached",
+    };
+    Ok(Whole {
+        stats,
+        runs: per_day(|row| row.1).filter(|_| !usage.is_empty()),
+        costs: per_day(|row| row.2).filter(|_| !usage.is_empty()),
+        oldest: oldest.map_or_else(|| "–".to_owned(), duration),
+        storage: health.storage.to_string(),
+        membridge,
+        uptime: duration((health.uptime * 1_000.0) as Ms),
+        fleet: Fleet {
+            total: workers.len(),
+            online: workers.iter().filter(|worker| worker.is_online).count(),
+            free_slots: workers.iter().map(|worker| worker.free_slots).sum(),
+            slots: workers.iter().filter(|worker| worker.is_online).map(|worker| worker.slots).sum(),
+            troubles: workers.into_iter().flat_map(|worker| worker.troubles).take(ROWS).collect(),
+        },
+    })
+}
+
+struct Seen {
+    is_online: bool,
+    slots: i64,
+    free_slots: i64,
+    troubles: Vec<Trouble>,
+}
+
+fn seen(worker: Worker<'_>) -> Seen {
+    let is_online = worker.status == WorkerStatus::Online;
+    let slots = worker.capabilities.max_concurrency;
+    let name = worker.id.to_string();
+    let mut troubles: Vec<Trouble> =
+        worker.pauses.iter().map(|pause| Trouble { worker: name.clone(), text: pause.message.to_string() }).collect();
+    let word = match worker.status {
+        _ if !troubles.is_empty() => None,
+        Word::Known(WorkerStatus::Error) => Some("it is in error: look at the agent's log on its machine"),
+        Word::Known(WorkerStatus::Offline) if worker.active_leases > 0 => {
+            Some("it is offline and still holds tasks: bring it back, or remove it")
+        }
+        _ => None,
+    };
+    troubles.extend(word.map(|text| Trouble { worker: name, text: text.to_owned() }));
+    let free_slots = if is_online && !worker.cordoned { (slots - worker.active_leases).max(0) } else { 0 };
+    Seen { is_online, slots, free_slots, troubles }
+}

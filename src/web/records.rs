@@ -1,0 +1,170 @@
+//! Leases, artifacts, and the audit trail.
+
+use askama::Template;
+use axum::response::Response;
+use uuid::Uuid;
+
+use crate::refused::Refused;
+use crate::times::{duration, shortened};
+use crate::visit::{Layout, Visit};
+use bloom_api::answers::{Audit, Lease};
+use bloom_api::results::Artifact;
+use bloom_core::Ms;
+use bloom_core::audit::Action;
+use bloom_core::task::LeaseStatus;
+
+const ROWS: usize = 60;
+const CHARS: usize = 160;
+
+/// The addresses of the next page and the first one.
+struct Pages {
+    next: Option<String>,
+    first: Option<String>,
+}
+
+impl Pages {
+    fn of(visit: &Visit, path: &str, filters: &[&str], next: Option<String>) -> Self {
+        let own = visit.query().query_of(filters);
+        let joint = if own.is_empty() { "" } else { "&" };
+        Self {
+            next: next.map(|cursor| format!("{path}?{own}{joint}cursor={cursor}")),
+            first: visit.query().get("cursor").map(|_| format!("{path}?{own}")),
+        }
+    }
+}
+
+/// The query of the API's list for the filters in the address.
+fn query(visit: &Visit, filters: &[&str]) -> String {
+    let names: Vec<&str> = filters.iter().copied().chain(["cursor"]).collect();
+    format!("limit={ROWS}&{}", visit.query().query_of(&names))
+}
+
+struct LeaseRow {
+    task_id: Uuid,
+    worker_id: String,
+    status: String,
+    started_at: Ms,
+    expires_at: Ms,
+    took: String,
+    is_active: bool,
+}
+
+#[derive(Template)]
+#[template(path = "leases.html")]
+struct Leases<'a> {
+    v: &'a Layout,
+    status: String,
+    worker_id: String,
+    statuses: Vec<&'static str>,
+    rows: Vec<LeaseRow>,
+    pages: Pages,
+}
+
+pub async fn leases(visit: Visit) -> Result<Response, Refused> {
+    const FILTERS: [&str; 2] = ["status", "worker_id"];
+    let now = visit.layout.now;
+    let row = |lease: Lease| LeaseRow {
+        task_id: lease.task_id,
+        worker_id: lease.worker_id.to_string(),
+        is_active: lease.status == LeaseStatus::Active,
+        status: lease.status.to_string(),
+        started_at: lease.started_at,
+        expires_at: lease.expires_at,
+        took: duration(lease.ended_at.unwrap_or(now) - lease.started_at),
+    };
+    let listed = visit.list(&format!("leases?{}", query(&visit, &FILTERS)), row).await?;
+    visit.ok(&Leases {
+        v: &visit.layout,
+        status: visit.query().text("status"),
+        worker_id: visit.query().text("worker_id"),
+        statuses: LeaseStatus::ALL.iter().map(|status| status.as_str()).collect(),
+        rows: listed.rows,
+        pages: Pages::of(&visit, "/leases", &FILTERS, listed.next),
+    })
+}
+
+struct ArtifactRow {
+    task_id: Uuid,
+    kind: String,
+    tags: String,
+    created_at: Ms,
+    content: String,
+}
+
+#[derive(Template)]
+#[template(path = "artifacts.html")]
+struct Artifacts<'a> {
+    v: &'a Layout,
+    task_id: String,
+    rows: Vec<ArtifactRow>,
+    pages: Pages,
+}
+
+pub async fn artifacts(visit: Visit) -> Result<Response, Refused> {
+    const FILTERS: [&str; 1] = ["task_id"];
+    let row = |artifact: Artifact| ArtifactRow {
+        task_id: artifact.task_id,
+        kind: shortened(&artifact.r#type, CHARS),
+        tags: shortened(&artifact.tags.join(", "), CHARS),
+        created_at: artifact.created_at,
+        content: crate::times::beginning(artifact.content.as_deref().unwrap_or_default(), CHARS),
+    };
+    let listed = visit.list(&format!("artifacts?{}", query(&visit, &FILTERS)), row).await?;
+    visit.ok(&Artifacts {
+        v: &visit.layout,
+        task_id: visit.query().text("task_id"),
+        rows: listed.rows,
+        pages: Pages::of(&visit, "/artifacts", &FILTERS, listed.next),
+    })
+}
+
+struct AuditRow {
+    at: Ms,
+    action: String,
+    actor: String,
+    detail: String,
+    task_id: Option<Uuid>,
+    worker_id: Option<String>,
+}
+
+#[derive(Template)]
+#[template(path = "audit.html")]
+struct AuditPage<'a> {
+    v: &'a Layout,
+    action: String,
+    actor: String,
+    worker_id: String,
+    task_id: String,
+    actions: Vec<&'static str>,
+    rows: Vec<AuditRow>,
+    pages: Pages,
+    wrong: Option<String>,
+}
+
+pub async fn audit(visit: Visit) -> Result<Response, Refused> {
+    const FILTERS: [&str; 4] = ["action", "actor", "worker_id", "task_id"];
+    let row = |entry: Audit| AuditRow {
+        at: entry.timestamp,
+        action: entry.action.to_string(),
+        actor: shortened(&entry.actor, CHARS),
+        detail: shortened(&entry.detail, CHARS),
+        task_id: entry.task_id,
+        worker_id: entry.worker_id.map(|worker| worker.into_owned()),
+    };
+    let (rows, next, wrong) = match visit.list(&format!("audit?{}", query(&visit, &FILTERS)), row).await {
+        Ok(listed) => (listed.rows, listed.next, None),
+        Err(refused) if refused.status == 400 => (Vec::new(), None, Some(refused.text.into_owned())),
+        Err(refused) => return Err(refused),
+    };
+    visit.ok(&AuditPage {
+        v: &visit.layout,
+        action: visit.query().text("action"),
+        actor: visit.query().text("actor"),
+        worker_id: visit.query().text("worker_id"),
+        task_id: visit.query().text("task_id"),
+        actions: Action::ALL.iter().map(|action| action.as_str()).collect(),
+        rows,
+        pages: Pages::of(&visit, "/audit", &FILTERS, next),
+        wrong,
+    })
+}

@@ -1,0 +1,88 @@
+//! The buttons of a task.
+
+use askama::Template;
+use axum::extract::Path;
+use axum::http::Method;
+use axum::response::Response;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::id_of;
+use crate::answer::see_other;
+use crate::refused::Refused;
+use crate::times::beginning;
+use crate::visit::{Fields, Layout, Posted, Visit};
+use bloom_api::tasks::Task;
+
+/// What was done, for the page that is shown afterwards.
+pub fn done(word: &str) -> Option<&'static str> {
+    Some(match word {
+        "cancel" => "It is cancelled, or will be as soon as its worker has ended the run.",
+        "requeue" => "It is back in the queue.",
+        "suspend" => "It is suspended: no worker gets it until it is resumed.",
+        "resume" => "It is resumed.",
+        "answer" => "Your answer was stored, and the run goes on.",
+        "created" => "The task was created.",
+        _ => return None,
+    })
+}
+
+pub async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fields }: Posted) -> Result<Response, Refused> {
+    let id = id_of(&id)?;
+    let body = match action.as_str() {
+        "cancel" | "requeue" | "suspend" | "resume" => json!({}),
+        "answer" => answer(&fields)?,
+        "delete" => return delete(&visit, id).await,
+        _ => return Err(Refused::new(404, "There is no such button")),
+    };
+    visit.act(Method::POST, &format!("llm-tasks/{id}/{action}"), &body).await?;
+    Ok(see_other(&format!("/tasks/{id}?done={action}")))
+}
+
+async fn delete(visit: &Visit, id: Uuid) -> Result<Response, Refused> {
+    visit.act(Method::DELETE, &format!("llm-tasks/{id}"), &json!({})).await?;
+    Ok(see_other("/tasks?done=1"))
+}
+
+/// The answer to a question of a run. What the person has seen is what is answered, even if the run asks something else by now.
+fn answer(fields: &Fields) -> Result<Value, Refused> {
+    let allow = match fields.get("decision") {
+        Some("allow") => true,
+        Some("deny") => false,
+        _ => return Err(Refused::new(400, "The form does not say whether to allow or to deny: choose one of its buttons")),
+    };
+    let mut body = json!({ "allow": allow });
+    if let Some(question) = fields.get("question_id") {
+        body["question_id"] = json!(question);
+    }
+    if allow {
+        body["answers"] = json!(fields.all("answers").collect::<Vec<_>>());
+    } else if let Some(message) = fields.get("message") {
+        body["message"] = json!(message);
+    }
+    Ok(body)
+}
+
+#[derive(Template)]
+#[template(path = "confirm.html")]
+pub struct Confirm<'a> {
+    pub v: &'a Layout,
+    pub title: &'a str,
+    pub text: &'a str,
+    pub target: String,
+    pub button: &'a str,
+    pub back: String,
+}
+
+pub async fn confirm_delete(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
+    let id = id_of(&id)?;
+    let task: Task = visit.get(&format!("llm-tasks/{id}")).await?;
+    visit.ok(&Confirm {
+        v: &visit.layout,
+        title: "Delete this task?",
+        text: &format!("“{}” is removed with its events, results and artifacts. This can't be undone.", beginning(&task.prompt, 120)),
+        target: format!("/tasks/{id}/delete"),
+        button: "Delete it",
+        back: format!("/tasks/{id}"),
+    })
+}

@@ -1,0 +1,114 @@
+//! The filters of the list of tasks, which are in its address.
+
+use serde_json::{Map, Value, json};
+use url::form_urlencoded;
+
+use crate::visit::Fields;
+use bloom_core::Ms;
+
+/// The filters, by their names in addresses. `since` is how long ago a task may have been created.
+pub const NAMES: [&str; 7] = ["status", "agent_slug", "context_id", "worker_id", "label", "since", "id"];
+/// The choices of `since`.
+pub const TIMES: [(&str, &str, Ms); 4] = [
+    ("1h", "the last hour", 3_600_000),
+    ("24h", "the last day", 86_400_000),
+    ("7d", "the last week", 7 * 86_400_000),
+    ("30d", "the last 30 days", 30 * 86_400_000),
+];
+
+/// What is filtered by, for the form.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    pub status: String,
+    pub agent_slug: String,
+    pub context_id: String,
+    pub worker_id: String,
+    pub labels: Vec<String>,
+    pub since: String,
+    pub id: String,
+}
+
+impl Filter {
+    pub fn of(fields: &Fields) -> Self {
+        Self {
+            status: fields.text("status"),
+            agent_slug: fields.text("agent_slug"),
+            context_id: fields.text("context_id"),
+            worker_id: fields.text("worker_id"),
+            labels: fields.all("label").map(str::to_owned).collect(),
+            since: fields.text("since"),
+            id: fields.text("id"),
+        }
+    }
+
+    /// Whether a bulk call takes it: one must say which tasks it means, and it knows no parts of ids.
+    pub fn is_for_bulk(&self) -> bool {
+        self.id.is_empty() && !self.given().is_empty()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.id.is_empty() && self.given().is_empty()
+    }
+
+    /// The filters that are given, by their names in addresses.
+    pub fn given(&self) -> Vec<(&'static str, &str)> {
+        let one = [
+            ("status", &self.status),
+            ("agent_slug", &self.agent_slug),
+            ("context_id", &self.context_id),
+            ("worker_id", &self.worker_id),
+            ("since", &self.since),
+        ];
+        let labels = self.labels.iter().map(|label| ("label", label));
+        let all = one.into_iter().chain(labels);
+        all.filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name, value.as_str())).collect()
+    }
+
+    fn created_after(&self, now: Ms) -> Option<Ms> {
+        TIMES.iter().find(|(word, ..)| *word == self.since).map(|(.., span)| (now - span).max(0))
+    }
+
+    /// The query of the list of the API.
+    pub fn query(&self, now: Ms) -> String {
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        if !self.id.is_empty() {
+            return query.append_pair("id", &self.id.replace('-', "")).finish();
+        }
+        query.extend_pairs(self.given().into_iter().filter(|(name, _)| *name != "since"));
+        if let Some(at) = self.created_after(now) {
+            query.append_pair("created_after", &at.to_string());
+        }
+        query.finish()
+    }
+
+    /// The filter of a bulk call.
+    pub fn body(&self, now: Ms) -> Value {
+        let mut body = Map::new();
+        for (name, value) in self.given() {
+            match name {
+                "label" | "since" => {}
+                _ => drop(body.insert(name.to_owned(), json!(value))),
+            }
+        }
+        if !self.labels.is_empty() {
+            body.insert("label".into(), json!(self.labels));
+        }
+        if let Some(at) = self.created_after(now) {
+            body.insert("created_after".into(), json!(at));
+        }
+        Value::Object(body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_is_sent_as_it_was_given() {
+        let filter = Filter::of(&Fields::parse(b"status=dead&label=a%3D1&label=b%3D2&since=1h&agent_slug="));
+        assert_eq!(filter.query(3_600_005), "status=dead&label=a%3D1&label=b%3D2&created_after=5");
+        assert_eq!(filter.body(3_600_005), json!({ "status": "dead", "label": ["a=1", "b=2"], "created_after": 5 }));
+        assert!(filter.is_for_bulk() && !Filter::default().is_for_bulk());
+    }
+}

@@ -1,0 +1,101 @@
+//! The list of tasks.
+
+use askama::Template;
+use axum::response::Response;
+use uuid::Uuid;
+
+use super::filter::{Filter, NAMES, TIMES};
+use crate::refused::Refused;
+use crate::times::beginning;
+use crate::visit::{Layout, Visit};
+use bloom_api::tasks::Task;
+use bloom_core::Ms;
+use bloom_core::task::Status;
+
+/// Rows of a page: with the longest texts, it stays below 60 KB.
+const ROWS: usize = 30;
+const PROMPT_CHARS: usize = 100;
+const NAME_CHARS: usize = 32;
+
+/// A task in a list.
+pub struct Row {
+    pub id: Uuid,
+    pub status: String,
+    pub prompt: String,
+    pub agent_slug: String,
+    pub context_id: String,
+    pub worker_id: String,
+    pub attempts: i64,
+    pub max_attempts: i64,
+    pub created_at: Ms,
+    pub updated_at: Ms,
+    /// Why it waits, or why it failed.
+    pub note: String,
+    pub needs_person: bool,
+}
+
+impl Row {
+    pub fn of(task: Task<'_>) -> Self {
+        let waiting = task.waiting.as_ref().map(|waiting| waiting.message.as_str());
+        let note = waiting.or_else(|| task.failure.as_ref().map(|failure| &*failure.message)).unwrap_or_default();
+        Self {
+            id: task.id,
+            prompt: beginning(&task.prompt, PROMPT_CHARS),
+            agent_slug: beginning(&task.agent_slug, NAME_CHARS),
+            context_id: beginning(&task.context_id, NAME_CHARS),
+            worker_id: task.worker_id.as_deref().map(|worker| beginning(worker, NAME_CHARS)).unwrap_or_default(),
+            attempts: task.attempts,
+            max_attempts: task.max_attempts,
+            created_at: task.created_at,
+            updated_at: task.updated_at,
+            note: if task.status == Status::Completed { String::new() } else { beginning(note, PROMPT_CHARS) },
+            needs_person: task.waiting.as_ref().is_some_and(|waiting| waiting.reason == bloom_core::task::WaitingReason::NeedsHuman),
+            status: task.status.to_string(),
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "tasks.html")]
+struct Tasks<'a> {
+    v: &'a Layout,
+    filter: &'a Filter,
+    statuses: Vec<&'static str>,
+    times: [(&'static str, &'static str, Ms); 4],
+    rows: Vec<Row>,
+    /// The addresses of the next page, and of the first one if this is another.
+    next: Option<String>,
+    first: Option<String>,
+    wrong: Option<String>,
+    done: Option<&'a str>,
+}
+
+pub async fn list(visit: Visit) -> Result<Response, Refused> {
+    let filter = Filter::of(visit.query());
+    let paging = format!("limit={ROWS}&{}&{}", visit.query().query_of(&["cursor"]), filter.query(visit.layout.now));
+    let (rows, next, wrong) = match visit.list(&format!("llm-tasks?{paging}"), Row::of).await {
+        Ok(listed) => (listed.rows, listed.next, None),
+        // A wrong filter is told beside the filters, which can be corrected there.
+        Err(refused) if refused.status == 400 => (Vec::new(), None, Some(refused.text.into_owned())),
+        Err(refused) => return Err(refused),
+    };
+    let own = visit.query().query_of(&NAMES);
+    let joint = if own.is_empty() { "" } else { "&" };
+    let done = visit.query().get("done").and_then(|text| text.parse::<u32>().ok()).map(changed);
+    let statuses = Status::ALL.iter().map(|status| status.as_str()).collect();
+    visit.ok(&Tasks {
+        v: &visit.layout,
+        filter: &filter,
+        statuses,
+        times: TIMES,
+        rows,
+        next: next.map(|cursor| format!("/tasks?{own}{joint}cursor={cursor}")),
+        first: visit.query().get("cursor").map(|_| format!("/tasks?{own}")),
+        wrong,
+        done: done.as_deref(),
+    })
+}
+
+fn changed(count: u32) -> String {
+    if count == 1 { "1 task was changed.".into() } else { format!("{count} tasks were changed.") }
+}

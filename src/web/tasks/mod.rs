@@ -1,0 +1,18 @@
+//! The pages of tasks.
+
+pub mod act;
+pub mod bulk;
+mod events;
+mod filter;
+pub mod list;
+pub mod new;
+pub mod show;
+
+use uuid::Uuid;
+
+use crate::refused::Refused;
+
+/// The id in the path, checked so that it names nothing else in a path of the API.
+fn id_of(text: &str) -> Result<Uuid, Refused> {
+    Uuid::parse_str(text).map_err(|_| Refused::new(404, "Task not found"))
+}

@@ -1,0 +1,184 @@
+//! The form for a new task.
+
+use std::collections::BTreeMap;
+
+use askama::Template;
+use axum::http::{Method, StatusCode};
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+
+use super::id_of;
+use crate::answer::see_other;
+use crate::refused::Refused;
+use crate::visit::{Fields, Layout, Posted, Visit};
+use bloom_api::tasks::Task;
+
+/// What stands in the fields: as it was typed, so that nothing is lost when a field is wrong.
+#[derive(Default)]
+struct Typed {
+    prompt: String,
+    agent_slug: String,
+    context_id: String,
+    timeout_sec: String,
+    budget: String,
+    max_attempts: String,
+    priority: String,
+    model: String,
+    labels: String,
+    desired_format: String,
+    session: String,
+    exclusive_key: String,
+    depends_on: String,
+    suspend: bool,
+}
+
+#[derive(Template)]
+#[template(path = "new_task.html")]
+struct NewTaskPage<'a> {
+    v: &'a Layout,
+    typed: Typed,
+    wrong: BTreeMap<String, String>,
+    error: Option<String>,
+}
+
+impl NewTaskPage<'_> {
+    fn wrong(&self, field: &str) -> Option<&String> {
+        self.wrong.get(field)
+    }
+}
+
+pub async fn form(visit: Visit) -> Result<Response, Refused> {
+    if !visit.layout.may_act() {
+        return Err(Refused::new(403, "Your key only reads, so it creates no tasks"));
+    }
+    let typed = match visit.query().get("like") {
+        Some(id) => like(&visit.get(&format!("llm-tasks/{}", id_of(id)?)).await?),
+        None => Typed {
+            agent_slug: "default".into(),
+            timeout_sec: "120".into(),
+            budget: "0".into(),
+            max_attempts: "3".into(),
+            priority: "5".into(),
+            ..Typed::default()
+        },
+    };
+    visit.ok(&NewTaskPage { v: &visit.layout, typed, wrong: BTreeMap::new(), error: None })
+}
+
+/// The same task again.
+fn like(task: &Task<'_>) -> Typed {
+    Typed {
+        prompt: task.prompt.to_string(),
+        agent_slug: task.agent_slug.to_string(),
+        context_id: task.context_id.to_string(),
+        timeout_sec: task.policy.timeout_sec.to_string(),
+        budget: task.policy.budget.to_string(),
+        max_attempts: task.max_attempts.to_string(),
+        priority: task.priority.to_string(),
+        model: task.model.as_deref().unwrap_or_default().to_owned(),
+        labels: task.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join("\n"),
+        desired_format: task.desired_format.to_string(),
+        session: task.session.to_string(),
+        exclusive_key: task.exclusive_key.as_deref().unwrap_or_default().to_owned(),
+        ..Typed::default()
+    }
+}
+
+pub async fn send(Posted { visit, fields }: Posted) -> Result<Response, Refused> {
+    let refused = match body(&fields) {
+        Ok(body) => match visit.act(Method::POST, "llm-tasks", &body).await {
+            Ok(task) => return Ok(see_other(&format!("/tasks/{}?done=created", task["id"].as_str().unwrap_or_default()))),
+            Err(refused) => refused,
+        },
+        Err((field, text)) => Refused { fields: BTreeMap::from([(field.to_owned(), text)]), ..Refused::new(400, "") },
+    };
+    if refused.status == 403 || refused.status >= 500 {
+        return Err(refused);
+    }
+    let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::BAD_REQUEST);
+    let mut wrong = BTreeMap::new();
+    for (field, text) in refused.fields {
+        // The policy is one field of the API and two of the form; its texts name which.
+        let of_form = match field.as_str() {
+            "policy" if text.contains("budget") => "budget".to_owned(),
+            "policy" => "timeout_sec".to_owned(),
+            _ => field,
+        };
+        wrong.insert(of_form, text);
+    }
+    let error = wrong.is_empty().then(|| refused.text.into_owned());
+    visit.show(status, &NewTaskPage { v: &visit.layout, typed: typed(&fields), wrong, error })
+}
+
+fn typed(fields: &Fields) -> Typed {
+    let text = |name| fields.text(name);
+    Typed {
+        prompt: text("prompt"),
+        agent_slug: text("agent_slug"),
+        context_id: text("context_id"),
+        timeout_sec: text("timeout_sec"),
+        budget: text("budget"),
+        max_attempts: text("max_attempts"),
+        priority: text("priority"),
+        model: text("model"),
+        labels: text("labels"),
+        desired_format: text("desired_format"),
+        session: text("session"),
+        exclusive_key: text("exclusive_key"),
+        depends_on: text("depends_on"),
+        suspend: fields.get("suspend").is_some(),
+    }
+}
+
+/// The body of the API's call. Numbers are read here; whether they are within their limits, the API says.
+fn body(fields: &Fields) -> Result<Value, (&'static str, String)> {
+    let mut body = Map::new();
+    for name in ["prompt", "agent_slug", "context_id", "model", "desired_format", "session", "exclusive_key"] {
+        if let Some(text) = fields.get(name) {
+            // Browsers send the ends of lines as CR LF.
+            body.insert(name.into(), json!(text.replace("\r\n", "\n")));
+        }
+    }
+    let number = |name: &'static str| match fields.get(name).map(|text| (text, text.trim().parse::<f64>())) {
+        None => Ok(None),
+        Some((_, Ok(number))) if number.is_finite() => Ok(Some(number)),
+        Some((text, _)) => Err((name, format!("Expected number, received '{}'", crate::times::beginning(text, 40)))),
+    };
+    let mut policy = Map::new();
+    for name in ["timeout_sec", "budget"] {
+        policy.extend(number(name)?.map(|number| (name.to_owned(), json!(number))));
+    }
+    body.insert("policy".into(), Value::Object(policy));
+    for name in ["max_attempts", "priority"] {
+        body.extend(number(name)?.map(|number| (name.to_owned(), json!(number))));
+    }
+    let mut labels = Map::new();
+    for line in fields.text("labels").lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let (name, value) =
+            line.split_once('=').ok_or_else(|| ("labels", format!("Expected name=value in each line, received '{line}'")))?;
+        labels.insert(name.trim().into(), json!(value.trim()));
+    }
+    body.insert("labels".into(), Value::Object(labels));
+    let depends_on = fields.text("depends_on");
+    body.insert("depends_on".into(), json!(depends_on.split([' ', ',', '\n', '\r']).filter(|id| !id.is_empty()).collect::<Vec<_>>()));
+    if fields.get("suspend").is_some() {
+        body.insert("suspend".into(), json!(true));
+    }
+    Ok(Value::Object(body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_form_becomes_a_body() {
+        let form = b"prompt=a%0D%0Ab&timeout_sec=60&labels=team%3Ddocs%0D%0A%0D%0Ax%3D1&priority=&depends_on=a,+b&suspend=on";
+        let expected = json!({
+            "prompt": "a\nb", "policy": { "timeout_sec": 60.0 }, "labels": { "team": "docs", "x": "1" }, "depends_on": ["a", "b"], "suspend": true
+        });
+        assert_eq!(body(&Fields::parse(form)), Ok(expected));
+        assert_eq!(body(&Fields::parse(b"priority=high")), Err(("priority", "Expected number, received 'high'".into())));
+        assert_eq!(body(&Fields::parse(b"labels=x")).unwrap_err().0, "labels");
+    }
+}

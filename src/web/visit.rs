@@ -1,0 +1,225 @@
+//! A request of a browser: whose it is, and what its pages share.
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::header::SET_COOKIE;
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use url::form_urlencoded;
+
+use super::answer::{page, see_other};
+use super::cookies::{Cookies, form_token, is_form_token, new_visitor};
+use super::refused::Refused;
+use super::times::Time;
+use bloom_core::Ms;
+use bloom_core::api_key::Scope;
+use bloom_http::{Api, Caller, Identity};
+
+/// The field of each form that shows that a page of this server has made it.
+pub const FORM_TOKEN: &str = "form_token";
+/// Where to go on after signing in.
+pub const NEXT: &str = "next";
+
+/// What all pages show.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// The page's place in the menu.
+    pub here: String,
+    pub scope: Scope,
+    /// The name of the key, or of its scope.
+    pub who: String,
+    /// The server has no keys, so nobody signs in.
+    pub is_open: bool,
+    pub token: String,
+    pub now: Ms,
+}
+
+impl Layout {
+    /// Whether the visitor may change tasks: an admin all, a submit key its own.
+    pub fn may_act(&self) -> bool {
+        matches!(self.scope, Scope::Admin | Scope::Submit)
+    }
+
+    pub fn is_admin(&self) -> bool {
+        self.scope == Scope::Admin
+    }
+
+    /// Whether the visitor may see workers and records, which are not a single key's own.
+    pub fn sees_all(&self) -> bool {
+        matches!(self.scope, Scope::Admin | Scope::Read)
+    }
+
+    pub fn time(&self, at: &Ms) -> Time {
+        Time::new(*at, self.now)
+    }
+}
+
+/// A visitor who may see pages.
+pub struct Visit {
+    pub api: Api,
+    pub caller: Caller,
+    pub layout: Layout,
+    pub cookies: Cookies,
+    /// The address of this server, for commands on other machines.
+    pub address: String,
+    query: Fields,
+    set_cookie: Option<HeaderValue>,
+}
+
+impl Visit {
+    pub fn query(&self) -> &Fields {
+        &self.query
+    }
+
+    /// A page, with the cookie that its forms need.
+    pub fn show(&self, status: StatusCode, template: &impl askama::Template) -> Result<Response, Refused> {
+        let mut response = page(status, template)?;
+        if let Some(cookie) = &self.set_cookie {
+            response.headers_mut().append(SET_COOKIE, cookie.clone());
+        }
+        Ok(response)
+    }
+
+    pub fn ok(&self, template: &impl askama::Template) -> Result<Response, Refused> {
+        self.show(StatusCode::OK, template)
+    }
+
+    /// Who is not signed in, on the pages that are for them.
+    pub fn stranger(parts: &mut Parts) -> Result<Self, Refused> {
+        Self::of(parts, Identity { scope: Scope::Join, key: None }, None)
+    }
+
+    fn of(parts: &Parts, identity: Identity, session: Option<String>) -> Result<Self, Refused> {
+        let (Some(api), Some(caller)) = (parts.extensions.get::<Api>().cloned(), parts.extensions.get::<Caller>().cloned()) else {
+            return Err(Refused::internal("a page is outside the server"));
+        };
+        let cookies = Cookies::of(&parts.headers, api.is_secure(parts));
+        let (cookie, set_cookie) = match session.or_else(|| cookies.visitor.clone()) {
+            Some(known) => (known, None),
+            None => {
+                let new = new_visitor().ok_or_else(|| Refused::internal("no random bytes"))?;
+                let set = cookies.set_visitor(&new);
+                (new, set)
+            }
+        };
+        let layout = Layout {
+            here: place(parts.uri.path()),
+            scope: identity.scope,
+            who: identity.key.as_ref().map_or_else(|| identity.scope.to_string(), |key| key.name.clone()),
+            is_open: api.is_open(),
+            token: form_token(&cookie),
+            now: api.now(),
+        };
+        let address = api.address(parts).unwrap_or_default();
+        let query = Fields::parse(parts.uri.query().unwrap_or_default().as_bytes());
+        let caller = Caller { scope: identity.scope, key: identity.key, ..caller };
+        Ok(Self { api, caller, layout, cookies, address, query, set_cookie })
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Visit {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
+        let Some(api) = parts.extensions.get::<Api>().cloned() else {
+            return Err(Refused::internal("a page is outside the server").into_response());
+        };
+        if api.is_open() {
+            return Self::of(parts, Identity::ADMIN, None).map_err(IntoResponse::into_response);
+        }
+        let cookie = Cookies::of(&parts.headers, api.is_secure(parts)).session;
+        let identity = match &cookie {
+            Some(cookie) => api.session(cookie).await,
+            None => None,
+        };
+        match identity {
+            Some(identity) => Self::of(parts, identity, cookie).map_err(IntoResponse::into_response),
+            None if parts.method == Method::GET => {
+                let asked = parts.uri.path_and_query().map_or("/", |asked| asked.as_str());
+                let target = format!("/sign-in?{}", form_urlencoded::Serializer::new(String::new()).append_pair(NEXT, asked).finish());
+                Err(see_other(if asked == "/" { "/sign-in" } else { &target }))
+            }
+            None => Err(Refused::new(401, "You are signed out, so nothing was done: sign in, and send the form again").into_response()),
+        }
+    }
+}
+
+/// The entry of the menu that a path belongs to.
+fn place(path: &str) -> String {
+    match path {
+        "/tasks/new" => path.to_owned(),
+        _ => format!("/{}", path.split('/').nth(1).unwrap_or_default()),
+    }
+}
+
+/// A form that a page of this server has made for this visitor.
+pub struct Posted {
+    pub visit: Visit,
+    pub fields: Fields,
+}
+
+impl<S: Send + Sync> FromRequest<S> for Posted {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
+        let (mut parts, body) = request.into_parts();
+        let visit = Visit::from_request_parts(&mut parts, state).await?;
+        let session = if visit.layout.is_open { visit.cookies.visitor.clone() } else { visit.cookies.session.clone() };
+        let fields = read_form(Request::from_parts(parts, body), session.as_deref()).await.map_err(IntoResponse::into_response)?;
+        Ok(Self { visit, fields })
+    }
+}
+
+/// The form of a visitor who is not signed in.
+pub async fn read_form_of_stranger(request: Request) -> Result<(Visit, Fields), Refused> {
+    let (mut parts, body) = request.into_parts();
+    let visit = Visit::stranger(&mut parts)?;
+    let visitor = visit.cookies.visitor.clone();
+    let fields = read_form(Request::from_parts(parts, body), visitor.as_deref()).await?;
+    Ok((visit, fields))
+}
+
+async fn read_form(request: Request, cookie: Option<&str>) -> Result<Fields, Refused> {
+    let body = Bytes::from_request(request, &()).await.map_err(|_| Refused::new(400, "The form could not be read: send it again"))?;
+    let fields = Fields::parse(&body);
+    let token = fields.get(FORM_TOKEN).unwrap_or_default();
+    if !cookie.is_some_and(|cookie| is_form_token(cookie, token)) {
+        return Err(Refused::new(
+            403,
+            "This form was not made for your session, so nothing was done: go back, load the page again, and send the form again. \
+             The page needs cookies of this server",
+        ));
+    }
+    Ok(fields)
+}
+
+/// The fields of a form or of a query, in the order in which they were sent.
+#[derive(Clone, Debug, Default)]
+pub struct Fields(Vec<(String, String)>);
+
+impl Fields {
+    pub fn parse(text: &[u8]) -> Self {
+        Self(form_urlencoded::parse(text).map(|(name, value)| (name.into_owned(), value.into_owned())).collect())
+    }
+
+    /// The first value that is not empty.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.all(name).next()
+    }
+
+    pub fn text(&self, name: &str) -> String {
+        self.get(name).unwrap_or_default().to_owned()
+    }
+
+    pub fn all<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
+        let name = name.to_owned();
+        self.0.iter().filter(move |(key, value)| *key == name && !value.is_empty()).map(|(_, value)| value.as_str())
+    }
+
+    /// A query of these fields, as far as they are given.
+    pub fn query_of(&self, names: &[&str]) -> String {
+        let given = self.0.iter().filter(|(name, value)| names.contains(&name.as_str()) && !value.is_empty());
+        form_urlencoded::Serializer::new(String::new()).extend_pairs(given).finish()
+    }
+}

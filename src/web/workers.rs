@@ -1,0 +1,156 @@
+//! Workers: the list, a worker's page and its buttons.
+
+use askama::Template;
+use axum::extract::Path;
+use axum::http::Method;
+use axum::response::Response;
+use serde_json::json;
+
+use crate::answer::see_other;
+use crate::call::path_part;
+use crate::refused::Refused;
+use crate::tasks::act::Confirm;
+use crate::tasks::list::Row;
+use crate::times::shortened;
+use crate::visit::{Layout, Posted, Visit};
+use bloom_api::answers::{Lease, WorkerWithLeases};
+use bloom_api::tasks::Task;
+use bloom_api::workers::Worker;
+use bloom_core::Ms;
+use uuid::Uuid;
+
+const ROWS: usize = 60;
+
+struct Shown {
+    name: String,
+    status: String,
+    slots: i64,
+    used: i64,
+    version: String,
+    os: String,
+    agents: String,
+    last_seen: Ms,
+    registered_at: Ms,
+    cordoned: bool,
+    draining: bool,
+    pauses: Vec<String>,
+}
+
+fn shown(worker: Worker<'_>) -> Shown {
+    let agents = worker.capabilities.agents.as_deref();
+    Shown {
+        name: worker.id.to_string(),
+        status: worker.status.to_string(),
+        slots: worker.capabilities.max_concurrency,
+        used: worker.active_leases,
+        version: worker.agent_version.to_string(),
+        os: worker.os_info.to_string(),
+        agents: agents.map_or_else(|| "all".to_owned(), |agents| shortened(&agents.join(", "), 100)),
+        last_seen: worker.last_heartbeat,
+        registered_at: worker.registered_at,
+        cordoned: worker.cordoned,
+        draining: worker.draining,
+        pauses: worker.pauses.iter().map(|pause| shortened(&pause.message, 300)).collect(),
+    }
+}
+
+#[derive(Template)]
+#[template(path = "workers.html")]
+struct Workers<'a> {
+    v: &'a Layout,
+    rows: Vec<Shown>,
+    next: Option<String>,
+    address: &'a str,
+}
+
+pub async fn list(visit: Visit) -> Result<Response, Refused> {
+    let listed = visit.list(&format!("workers?limit={ROWS}&{}", visit.query().query_of(&["cursor"])), shown).await?;
+    let next = listed.next.map(|cursor| format!("/workers?cursor={}", path_part(&cursor)));
+    visit.ok(&Workers { v: &visit.layout, rows: listed.rows, next, address: &visit.address })
+}
+
+struct Held {
+    task_id: Uuid,
+    prompt: String,
+    since: Ms,
+    expires_at: Ms,
+}
+
+#[derive(Template)]
+#[template(path = "worker.html")]
+struct WorkerPage<'a> {
+    v: &'a Layout,
+    worker: Shown,
+    addresses: String,
+    url: String,
+    held: Vec<Held>,
+    recent: Vec<Row>,
+    done: Option<&'static str>,
+}
+
+pub async fn show(Path(name): Path<String>, visit: Visit) -> Result<Response, Refused> {
+    let found: WorkerWithLeases = visit.get(&format!("workers/{}", path_part(&name))).await?;
+    let ids: Vec<_> = found.leases.iter().map(|lease| lease.task_id.to_string()).collect();
+    let tasks = if ids.is_empty() {
+        Vec::new()
+    } else {
+        visit.list(&format!("llm-tasks?ids={}", ids.join(",")), |task: Task| Row::of(task)).await?.rows
+    };
+    let held = |lease: &Lease| Held {
+        task_id: lease.task_id,
+        prompt: tasks.iter().find(|row| row.id == lease.task_id).map(|row| row.prompt.clone()).unwrap_or_default(),
+        since: lease.started_at,
+        expires_at: lease.expires_at,
+    };
+    let held = found.leases.iter().map(held).collect();
+    let recent = visit.list(&format!("llm-tasks?worker_id={}&limit=15", path_part(&name)), |task: Task| Row::of(task)).await?.rows;
+    let addresses = shortened(&found.worker.ip_addrs.join(", "), 300);
+    let url = found.worker.url.to_string();
+    visit.ok(&WorkerPage {
+        v: &visit.layout,
+        worker: shown(found.worker),
+        addresses,
+        url,
+        held,
+        recent,
+        done: visit.query().get("done").and_then(done),
+    })
+}
+
+fn done(word: &str) -> Option<&'static str> {
+    Some(match word {
+        "cordon" => "It is cordoned: it gets no new tasks.",
+        "uncordon" => "It takes tasks again.",
+        "drain" => "It is draining: it gets no new tasks, and finishes or hands back those that it has.",
+        _ => return None,
+    })
+}
+
+pub async fn act(Path((name, action)): Path<(String, String)>, Posted { visit, .. }: Posted) -> Result<Response, Refused> {
+    let path = format!("workers/{}", path_part(&name));
+    match action.as_str() {
+        "cordon" | "uncordon" | "drain" => {
+            visit.act(Method::POST, &format!("{path}/{action}"), &json!({})).await?;
+            Ok(see_other(&format!("/{path}?done={action}")))
+        }
+        "remove" => {
+            visit.act(Method::DELETE, &path, &json!({})).await?;
+            Ok(see_other("/workers"))
+        }
+        _ => Err(Refused::new(404, "There is no such button")),
+    }
+}
+
+pub async fn confirm_remove(Path(name): Path<String>, visit: Visit) -> Result<Response, Refused> {
+    let path = format!("workers/{}", path_part(&name));
+    let found: WorkerWithLeases = visit.get(&path).await?;
+    let count = found.leases.len();
+    visit.ok(&Confirm {
+        v: &visit.layout,
+        title: &format!("Remove the worker {name}?"),
+        text: &format!("It holds {count} tasks now, which go back to the queue. If its agent still runs, it registers itself again."),
+        target: format!("/{path}/remove"),
+        button: "Remove it",
+        back: format!("/{path}"),
+    })
+}

@@ -1,0 +1,153 @@
+// The pages in a real Chromium, as a person uses them: axe-core finds nothing on any of them, in light, dark and at phone width; the browser
+// reports no error (what the policy of contents forbids, for example); keys and live updates work, and without scripts, forms do.
+//
+//   node pages.mjs BASE KEY [IMAGES]     IMAGES: a directory for screenshots
+import assert from "node:assert/strict";
+import { createRequire } from "node:module";
+
+const require = createRequire(`${process.env.BROWSER_NODE}/node_modules/`);
+const puppeteer = require("puppeteer-core");
+const axe = require("axe-core");
+const [base, key, images] = process.argv.slice(2);
+
+const call = async (method, path, body) => {
+  const answer = await fetch(`${base}/api/runtime/${path}`, {
+    method, headers: { "content-type": "application/json", "x-runtime-api-key": key }, body: body && JSON.stringify(body),
+  });
+  assert(answer.ok, `${method} ${path}: ${answer.status} ${await answer.clone().text()}`);
+  return answer.json();
+};
+
+// What the pages show.
+const event = (seq, kind, data) => ({ seq, kind, at: Date.now(), data });
+const newTask = (prompt, more = {}) => call("POST", "llm-tasks", { context_id: "repo-1", agent_slug: "writer", prompt, session: "none", ...more });
+const run = async (task) => {
+  const { lease } = await call("POST", `llm-tasks/${task.id}/lease`, { worker_id: "build-01", ttl_seconds: 3600 });
+  await call("POST", `llm-tasks/${task.id}/heartbeat`, { lease_id: lease.id });
+  await call("POST", `llm-tasks/${task.id}/events`, { lease_id: lease.id, events: [
+    event(1, "lifecycle", { phase: "started", model: "claude-sonnet", profile: "default" }),
+    event(2, "text", { text: "I will look at the changes first." }),
+    event(3, "tool_use", { name: "Bash", input: { command: "git diff --stat v2.3..HEAD" } }),
+    event(4, "tool_result", { content: " src/web/mod.rs | 45 +++++\n 1 file changed" }),
+    event(5, "stderr", { text: "warning: a hook took 3 s" }),
+  ] });
+  return lease.id;
+};
+const end = (task, lease_id, how) =>
+  call("POST", `llm-tasks/${task.id}/complete`, { lease_id, metrics: { duration_ms: 48211, tokens_used: 43004 }, ...how });
+
+const seed = async () => {
+  await call("POST", "workers", { name: "build-01", agent_version: "0.1.0", os_info: "Debian 12", capabilities: { max_concurrency: 4 } });
+  const until = Date.now() + 900_000;
+  const message = "its Claude account 'team-a' was refused: sign in again with claude login on the machine";
+  const pauses = [{ kind: "account", name: "team-a", cause: "credentials", since: Date.now(), until, message }];
+  await call("POST", "workers", { name: "build-02", os_info: "Alpine 3.20", capabilities: { max_concurrency: 2, agents: ["reviewer"] }, pauses });
+  const usage = { input_tokens: 41200, output_tokens: 1804, cost_usd: 0.1834 };
+  const done = await newTask("Review the pull request 1842 and say what could break in production", { labels: { team: "docs" } });
+  const output = JSON.stringify({ verdict: "changes needed", risks: ["The list is read twice for each page"] });
+  await end(done, await run(done), { status: "success", output, usage });
+  const failed = await newTask("Write release notes for 2.4 from the commits since v2.3");
+  await end(failed, await run(failed), { status: "error", error_message: "401 OAuth token has expired", reason: "auth", usage });
+  const asking = await newTask("Find the flaky tests in tests/it and propose a fix for each of them");
+  const question = { tool: "Bash", input: { command: 'psql -c "DROP TABLE sessions_old"' }, limit_sec: 3600 };
+  await call("POST", `llm-tasks/${asking.id}/question`, { lease_id: await run(asking), id: crypto.randomUUID(), question });
+  await run(await newTask("Translate docs/faq.md; keep the headings"));
+  for (const prompt of ["Check that each link in docs/ leads somewhere", "Summarize the incident of last night in five sentences"]) {
+    await newTask(prompt, { agent_slug: "reviewer" });
+  }
+  await newTask("Clean up the old branches", { suspend: true });
+  return { done: done.id, failed: failed.id, asking: asking.id };
+};
+
+const tasks = await seed();
+const pages = {
+  overview: "/", tasks: "/tasks", "tasks-filtered": "/tasks?status=dead", task: `/tasks/${tasks.done}`, "task-failed": `/tasks/${tasks.failed}`,
+  "task-asking": `/tasks/${tasks.asking}`, events: `/tasks/${tasks.done}/events`, "new-task": "/tasks/new",
+  delete: `/tasks/${tasks.done}/confirm-delete`, workers: "/workers", worker: "/workers/build-01", leases: "/leases",
+  artifacts: "/artifacts", audit: "/audit", membridge: "/membridge", error: "/nothing",
+};
+const looks = { light: ["light", 1280, 900], dark: ["dark", 1280, 900], phone: ["light", 390, 844] };
+
+const browser = await puppeteer.launch({ executablePath: process.env.CHROMIUM, headless: true, args: ["--no-sandbox", "--disable-gpu"] });
+const complaints = [];
+const open = async (scripts = true) => {
+  const context = await browser.createBrowserContext();
+  const page = await context.newPage();
+  await page.setJavaScriptEnabled(scripts);
+  page.on("console", (line) => {
+    // The page of an error has its status.
+    if (["error", "warn"].includes(line.type()) && !line.text().includes("404")) complaints.push(`${page.url()}: ${line.text()}`);
+  });
+  page.on("pageerror", (error) => complaints.push(`${page.url()}: ${error}`));
+  page.on("request", (request) => { if (!request.url().startsWith(base)) complaints.push(`loads ${request.url()}`); });
+  return page;
+};
+const signIn = async (page) => {
+  await page.goto(`${base}/sign-in`);
+  await page.type("#key", key);
+  await Promise.all([page.waitForNavigation(), page.keyboard.press("Enter")]);
+  assert.equal(new URL(page.url()).pathname, "/");
+};
+
+try {
+  const page = await open();
+  const look = async (name, path, [scheme, width, height], kind) => {
+    await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }, { name: "prefers-reduced-motion", value: "reduce" }]);
+    await page.setViewport({ width, height });
+    await page.goto(base + path);
+    await page.evaluate(axe.source);
+    const { violations } = await page.evaluate(() => axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"] }));
+    const found = violations.map(({ id, help, nodes }) => `${id}: ${help}: ${nodes.map(({ html }) => html).slice(0, 3).join(" ")}`);
+    complaints.push(...found.map((text) => `${name} in ${kind}: ${text}`));
+    const sideways = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+    if (sideways > 0) complaints.push(`${name} in ${kind} is ${sideways} px wider than the window`);
+    if (images) await page.screenshot({ path: `${images}/${name}-${kind}.png` });
+  };
+  for (const [kind, how] of Object.entries(looks)) await look("sign-in", "/sign-in", how, kind);
+  await signIn(page);
+  for (const [name, path] of Object.entries(pages)) for (const [kind, how] of Object.entries(looks)) await look(name, path, how, kind);
+
+  // Keys.
+  await page.setViewport({ width: 1280, height: 900 });
+  await page.goto(base);
+  await page.keyboard.press("g");
+  await Promise.all([page.waitForNavigation(), page.keyboard.press("t")]);
+  assert.equal(page.url(), `${base}/tasks`);
+  await page.keyboard.press("/");
+  assert.equal(await page.evaluate(() => Boolean(document.activeElement.closest("[role=search]"))), true);
+  await page.evaluate(() => document.activeElement.blur());
+  await page.keyboard.press("?");
+  assert.equal(await page.evaluate(() => document.getElementById("help").open), true);
+  await page.keyboard.press("Escape");
+
+  // A change on the server appears by itself.
+  await newTask("Appears without loading the page again");
+  await page.waitForFunction(() => document.body.textContent.includes("Appears without loading the page again"), { timeout: 30_000 });
+
+  // A question is answered with the mouse.
+  await page.goto(`${base}/tasks/${tasks.asking}`);
+  await Promise.all([page.waitForNavigation(), page.click("button[value=allow]")]);
+  assert.match(await page.$eval(".done", (told) => told.textContent), /Your answer was stored/);
+
+  // Without scripts: sign in, submit, cancel in bulk, sign out.
+  const plain = await open(false);
+  await signIn(plain);
+  await plain.goto(`${base}/tasks/new`);
+  await plain.type("#prompt", "Sent without scripts");
+  await plain.type("#context_id", "plain");
+  await Promise.all([plain.waitForNavigation(), plain.click("form.fields button.main")]);
+  assert.match(plain.url(), /\/tasks\/[0-9a-f-]{36}\?done=created$/);
+  await plain.goto(`${base}/tasks?context_id=plain`);
+  await plain.click("input[name=ids]");
+  await Promise.all([plain.waitForNavigation(), plain.click("button[value=cancel]")]);
+  assert.match(await plain.$eval("h1", (title) => title.textContent), /Cancel 1 task\?/);
+  await Promise.all([plain.waitForNavigation(), plain.click("main button.main")]);
+  assert.match(await plain.$eval("main", (main) => main.textContent), /cancelled/);
+  await Promise.all([plain.waitForNavigation(), plain.click(".who form button")]);
+  assert.equal(new URL(plain.url()).pathname, "/sign-in");
+
+  assert.deepEqual(complaints, []);
+  console.log(`${Object.keys(pages).length + 1} pages in ${Object.keys(looks).length} looks: nothing to complain about`);
+} finally {
+  await browser.close();
+}

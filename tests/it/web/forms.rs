@@ -1,0 +1,155 @@
+//! Forms: what they do, and that nobody else can send them.
+
+use super::browser::Browser;
+use crate::keys::{ADMIN, keyed};
+use crate::on_both;
+use crate::support::*;
+
+const ID: &str = "0190a0a0-0000-7000-8000-00000000000b";
+
+on_both! {
+    async fn a_task_is_created_with_errors_at_the_field(server) {
+        let browser = Browser::of(server);
+        let context = unique("web");
+        let fields = [("prompt", "first line\r\nsecond"), ("agent_slug", "writer"), ("context_id", context.as_str()), ("labels", "team=docs")];
+        let wrong = browser.send_form("/tasks/new", "/tasks/new", &[&fields[..], &[("max_attempts", "11"), ("priority", "high")]].concat()).await.expect(400);
+        wrong.has("id=\"priority-wrong\"");
+        wrong.has("first line");
+        let wrong = browser.send_form("/tasks/new", "/tasks/new", &[&fields[..], &[("max_attempts", "11"), ("budget", "-1")]].concat()).await.expect(400);
+        wrong.has("id=\"max_attempts-wrong\">Number must be less than or equal to 10");
+        wrong.has("id=\"budget-wrong\"");
+        wrong.has("aria-describedby=\"max_attempts-wrong\"");
+        assert_eq!(server.get(&format!("llm-tasks?context_id={context}")).await.ok(), json!([]));
+        let created = browser.send_form("/tasks/new", "/tasks/new", &[&fields[..], &[("timeout_sec", "60"), ("suspend", "on")]].concat()).await;
+        assert_eq!(created.status, 303, "{}", created.text);
+        let page = browser.ok(created.header("location")).await;
+        page.has("The task was created.");
+        page.has("It is suspended");
+        let task = &server.get(&format!("llm-tasks?context_id={context}")).await.ok()[0];
+        assert_eq!(task["prompt"], json!("first line\nsecond"));
+        assert_eq!((&task["policy"]["timeout_sec"], &task["suspend"], &task["labels"]), (&json!(60), &json!(true), &json!({ "team": "docs" })));
+        let again = browser.ok(&format!("/tasks/new?like={}", task["id"].as_str().unwrap())).await;
+        again.has("first line\nsecond");
+        again.has("team=docs");
+    }
+
+    async fn the_buttons_of_a_task(server) {
+        let crew = server.crew();
+        let browser = Browser::of(server);
+        let task = crew.task().create().await;
+        let page = format!("/tasks/{}", task.id);
+        let press = async |action: &str| browser.send_form(&page, &format!("{page}/{action}"), &[]).await;
+        press("suspend").await.leads_to(&format!("{page}?done=suspend"));
+        browser.ok(&page).await.has("Resume");
+        press("resume").await.leads_to(&format!("{page}?done=resume"));
+        press("cancel").await.leads_to(&format!("{page}?done=cancel"));
+        assert_eq!(task.status().await, "cancelled");
+                press("requeue").await.leads_to(&format!("{page}?done=requeue"));
+        assert_eq!(task.status().await, "queued");
+        press("requeue").await.expect(409).has("Cannot requeue task with status &#39;queued&#39;");
+        press("explode").await.expect(404);
+        press("cancel").await;
+        browser.ok(&format!("{page}/confirm-delete")).await.has("be undone");
+        press("delete").await.leads_to("/tasks?done=1");
+        browser.get(&page).await.expect(404).has("There is no such page");
+    }
+
+    async fn the_buttons_of_a_worker(server) {
+        let crew = server.crew();
+        let browser = Browser::of(server);
+        let worker = crew.worker().register().await;
+        let page = format!("/workers/{}", worker.name);
+        browser.send_form(&page, &format!("{page}/cordon"), &[]).await.leads_to(&format!("{page}?done=cordon"));
+        assert_eq!(worker.now().await["cordoned"], json!(true));
+        browser.send_form(&page, &format!("{page}/drain"), &[]).await.leads_to(&format!("{page}?done=drain"));
+        assert_eq!(worker.now().await["draining"], json!(true));
+        browser.send_form(&page, &format!("{page}/uncordon"), &[]).await.leads_to(&format!("{page}?done=uncordon"));
+        assert_eq!(worker.now().await["cordoned"], json!(false));
+        browser.ok(&format!("{page}/confirm-remove")).await.has("It holds 0 tasks");
+        browser.send_form(&page, &format!("{page}/remove"), &[]).await.leads_to("/workers");
+        browser.get(&page).await.expect(404);
+    }
+
+    async fn a_question_is_answered(server) {
+        let (task, lease) = server.crew().leased_task().await;
+        let browser = Browser::of(server);
+        let page = format!("/tasks/{}", task.id);
+        let ask = async |question: Value| {
+            let body = json!({ "lease_id": lease.id, "id": ID, "question": question });
+            server.post(&task.path("/question"), body).await.ok()
+        };
+        ask(json!({ "tool": "Bash", "input": { "command": "rm -r <tmp>" }, "limit_sec": 600 })).await;
+        let asked = browser.ok(&page).await;
+        asked.has("The run asks you");
+        asked.has("rm -r &#60;tmp&#62;");
+        let answer = [("question_id", ID), ("decision", "deny"), ("message", "not this one")];
+        browser.send_form(&page, &format!("{page}/answer"), &answer).await.leads_to(&format!("{page}?done=answer"));
+        assert_eq!(ask(json!({ "tool": "Bash", "limit_sec": 600 })).await, json!({ "answer": { "allow": false, "message": "not this one", "answers": [] } }));
+        browser.send_form(&page, &format!("{page}/answer"), &answer).await.expect(409).has("is answered already");
+    }
+
+    async fn many_tasks_are_changed_after_a_confirmation(server) {
+        let crew = server.crew();
+        let browser = Browser::of(server);
+        let context = unique("bulk");
+        let mut tasks = Vec::new();
+        for _ in 0..3 {
+            tasks.push(crew.task().context(&context).create().await);
+        }
+        let list = format!("/tasks?context_id={context}");
+        let all = [("which", "all"), ("context_id", context.as_str()), ("action", "cancel")];
+        let confirm = browser.send_form(&list, "/tasks/bulk", &all).await.expect(200);
+        confirm.has("Cancel 3 tasks?");
+        confirm.has("name=\"confirmed\"");
+        assert_eq!(tasks[0].status().await, "queued", "nothing is done before the confirmation");
+        let one = [("ids", tasks[0].id.as_str()), ("action", "cancel")];
+        browser.send_form(&list, "/tasks/bulk", &one).await.expect(200).has("Cancel 1 task?");
+        let confirmed = [&one[..], &[("confirmed", "yes"), ("context_id", context.as_str())]].concat();
+        browser.send_form(&list, "/tasks/bulk", &confirmed).await.leads_to(&format!("{list}&done=1").replace("/tasks?", "/tasks?"));
+        assert_eq!(tasks[1].status().await, "queued");
+        browser.send_form(&list, "/tasks/bulk", &[&all[..], &[("confirmed", "yes")]].concat()).await.leads_to(&format!("{list}&done=2"));
+        assert_eq!(tasks[2].status().await, "cancelled");
+        browser.send_form(&list, "/tasks/bulk", &[("action", "cancel"), ("which", "all")]).await.expect(400).has("without one, this would change every task");
+        browser.send_form(&list, "/tasks/bulk", &[("action", "cancel")]).await.expect(400).has("No task is selected");
+        browser.send_form(&list, "/tasks/bulk", &[("action", "explode")]).await.expect(400);
+    }
+
+    async fn a_form_needs_the_token_of_its_browser_and_site(server) {
+        let task = server.crew().task().create().await;
+        let (browser, other) = (Browser::of(server), Browser::of(server));
+        let target = format!("/tasks/{}/cancel", task.id);
+        let (token, of_other) = (browser.ok("/tasks/new").await.form_token(), other.ok("/tasks/new").await.form_token());
+        assert_ne!(token, of_other);
+        for wrong in ["", "x", &of_other] {
+            browser.post(&target, &[("form_token", wrong)], &[]).await.expect(403).has("not made for your session");
+        }
+        Browser::of(server).post(&target, &[("form_token", &token)], &[]).await.expect(403);
+        for (name, value) in [("origin", "https://evil.example"), ("origin", "null"), ("sec-fetch-site", "cross-site")] {
+            browser.post(&target, &[("form_token", &token)], &[(name, value)]).await.expect(403).has("another site");
+        }
+        browser.send(reqwest::Method::GET, "/tasks", None, &[("host", "evil.example")]).await.expect(403).has("ALLOWED_HOSTS");
+        assert_eq!(task.status().await, "queued");
+        let answer = browser.post(&target, &[("form_token", &token)], &[("origin", server.base()), ("sec-fetch-site", "same-origin")]).await;
+        assert_eq!(answer.status, 303, "{}", answer.text);
+        assert_eq!(task.status().await, "cancelled");
+    }
+}
+
+on_both! { alone:
+    async fn a_form_needs_the_session_that_it_was_made_for(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        let task = admin.post("llm-tasks", json!({ "context_id": "c", "agent_slug": "a", "prompt": "p" })).await.created();
+        let target = format!("/tasks/{}/cancel", task["id"].as_str().unwrap());
+        let (one, other) = (Browser::signed_in(&server, ADMIN).await, Browser::signed_in(&server, ADMIN).await);
+        let token = other.ok("/tasks/new").await.form_token();
+        one.post(&target, &[("form_token", &token)], &[]).await.expect(403);
+        one.post(&target, &[], &[]).await.expect(403);
+        Browser::of(&server).post(&target, &[("form_token", &token)], &[]).await.expect(401).has("signed out");
+        let stranger = Browser::of(&server);
+        stranger.post("/sign-in", &[("key", ADMIN)], &[]).await.expect(403);
+        assert_eq!(stranger.cookie("bloom_session"), None, "another site signs nobody in");
+        assert_eq!(admin.get(&format!("llm-tasks/{}", task["id"].as_str().unwrap())).await.ok()["status"], json!("queued"));
+        other.post(&target, &[("form_token", &token)], &[]).await.leads_to(&target.replace("/cancel", "?done=cancel"));
+    }
+}

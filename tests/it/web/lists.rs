@@ -1,0 +1,149 @@
+//! Lists, their filters and pages, and what the pages cost.
+
+use super::browser::Browser;
+use crate::on_both;
+use crate::support::*;
+
+/// The longest page, as it is sent.
+const MAX_PAGE: usize = 60_000;
+
+on_both! {
+    async fn filters_are_in_the_address_and_pages_follow_each_other(server) {
+        let (crew, browser) = (server.crew(), Browser::of(server));
+        let context = unique("listed");
+        for number in 0..45 {
+            crew.task().context(&context).prompt(&format!("number {number} of the list")).create().await;
+        }
+        let first = browser.ok(&format!("/tasks?context_id={context}")).await;
+        first.has("number 44 of the list");
+        first.has_not("number 4 of the list");
+        assert_eq!(first.text.matches("<tr><td").count(), 30);
+        let next = first.text.split("rel=\"next\" href=\"").nth(1).expect("a next page").split('"').next().unwrap().replace("&#38;", "&").replace("&amp;", "&");
+        assert!(next.contains(&format!("context_id={context}")) && next.contains("cursor="), "{next}");
+        let second = browser.ok(&next).await;
+        second.has("number 4 of the list");
+        second.has_not("number 44 of the list");
+        second.has("Newest tasks");
+        second.has_not("rel=\"next\"");
+        browser.ok(&format!("/tasks?context_id={context}&status=dead")).await.has("No task matches the filter");
+        browser.ok(&format!("/tasks?context_id={context}&since=1h")).await.has("number 44 of the list");
+        browser.ok("/tasks?label=nonsense").await.has("role=\"alert\"");
+        browser.ok("/tasks?cursor=nonsense").await.has("Invalid cursor");
+        let task = crew.task().prompt("found by its id").create().await;
+        browser.ok(&format!("/tasks?id={}", &task.id[24..])).await.has("found by its id");
+    }
+
+    async fn what_is_not_there_is_told_on_a_page(server) {
+        let browser = Browser::of(server);
+        for path in ["/nothing", "/tasks/nonsense", &format!("/tasks/{NO_ID}"), "/workers/nobody", "/tasks/..%2F..%2Fkeys"] {
+            let page = browser.get(path).await.expect(404);
+            assert!(page.header("content-type").starts_with("text/html"), "{path}");
+            page.has("There is no such page");
+        }
+        // Programs get what they know.
+        server.get("/nothing").await.error(404);
+        let api = browser.get("/api/runtime/llm-tasks/nonsense").await;
+        assert!(api.header("content-type").starts_with("application/json"));
+        browser.post("/tasks", &[], &[]).await.expect(405);
+    }
+
+    async fn records_are_shown_with_filters(server) {
+        let (crew, browser) = (server.crew(), Browser::of(server));
+        let worker = crew.worker().register().await;
+        let task = crew.task().prompt("answer me").create().await;
+        task.lease_to(&worker).await;
+        let worker_page = browser.ok(&format!("/workers/{}", worker.name)).await;
+        worker_page.has("answer me");
+        worker_page.has("its lease ends");
+        browser.ok(&format!("/leases?status=active&worker_id={}", worker.name)).await.has(&task.id);
+        task.succeed("forty-two").await;
+        browser.ok(&format!("/leases?status=active&worker_id={}", worker.name)).await.has_not(&task.id);
+        browser.ok(&format!("/artifacts?task_id={}", task.id)).await.has("forty-two");
+        browser.ok(&format!("/audit?task_id={}&action=task_completed", task.id)).await.has(&task.id);
+        browser.ok(&format!("/audit?task_id={}&action=task_dead", task.id)).await.has("no entries that match");
+        browser.ok("/audit?action=nonsense").await.has("role=\"alert\"");
+        let page = browser.ok(&format!("/tasks/{}", task.id)).await;
+        page.has("forty-two");
+        page.has("task completed");
+        page.has(&format!("href=\"/workers/{}\"", worker.name));
+    }
+
+    async fn a_failure_is_told_with_what_to_do(server) {
+        let crew = server.crew();
+        let worker = crew.worker().register().await;
+        let task = crew.task().create().await;
+        let lease = task.lease_to(&worker).await;
+        let more = json!({ "error_message": "401 from the provider", "reason": "auth" });
+        lease.complete("error", more).await.ok();
+        let page = Browser::of(server).ok(&format!("/tasks/{}", task.id)).await;
+        page.has("refused the worker&#39;s Claude account");
+        page.has("401 from the provider");
+        page.has("Requeue");
+    }
+
+    async fn pages_are_small_also_with_the_longest_texts(server) {
+        let browser = Browser::of(server);
+        let context = unique("long");
+        let long = "<\"ї ".repeat(50_000);
+        let name = "<".repeat(120);
+        let tasks: Vec<Value> = (0..45)
+            .map(|number| json!({ "context_id": context, "agent_slug": name, "prompt": format!("{number} {long}"), "session": "none" }))
+            .collect();
+        let created = server.post("llm-tasks:batch", json!({ "tasks": &tasks[..2] })).await.created();
+        for task in &tasks[2..] {
+            server.post("llm-tasks", task.clone()).await.created();
+        }
+        let id = created["tasks"][0]["id"].as_str().unwrap();
+        for page in [format!("/tasks?context_id={context}"), format!("/tasks/{id}"), "/".into(), "/workers".into(), "/leases".into(), "/artifacts".into(), "/audit".into()] {
+            let shown = browser.ok(&page).await;
+            assert!(shown.text.len() <= MAX_PAGE, "{page} has {} bytes", shown.text.len());
+        }
+    }
+
+    async fn assets_have_their_digest_in_the_name_and_stay(server) {
+        let browser = Browser::of(server);
+        let page = browser.ok("/").await;
+        for part in page.text.split("\"/assets/").skip(1) {
+            let path = format!("/assets/{}", part.split('"').next().unwrap());
+            let asset = browser.ok(&path).await;
+            assert_eq!(asset.header("cache-control"), "public, max-age=31536000, immutable", "{path}");
+            assert!(asset.header("etag").is_empty() && asset.text.len() < 20_000, "{path}");
+        }
+        let other = browser.get("/assets/style.0000.css").await.expect(404);
+        assert_eq!(other.header("cache-control"), "no-store");
+    }
+
+    async fn an_open_page_hears_of_changes(server) {
+        let browser = Browser::of(server);
+        browser.ok("/").await;
+        let mut stream = server.request(reqwest::Method::GET, "/live").send().await.unwrap();
+        assert_eq!(stream.headers()["content-type"], "text/event-stream");
+        server.crew().task().create().await;
+        let told = async {
+            loop {
+                let piece = stream.chunk().await.unwrap().expect("the stream goes on");
+                if piece.starts_with(b"event: change\n") {
+                    return piece;
+                }
+            }
+        };
+        // The stream names no task: pages load what they may see.
+        assert_eq!(&told.await[..], b"event: change\ndata: 1\n\n");
+    }
+}
+
+on_both! { alone:
+    async fn an_empty_installation_shows_what_to_do(database) {
+        let server = Server::on(database).start();
+        let browser = Browser::of(&server);
+        let first = browser.ok("/").await;
+        first.has("First steps");
+        first.has(&format!("bloom-runtime agent --server {}", server.base()));
+        first.has("href=\"/tasks/new\"");
+        browser.ok("/tasks").await.has("There are no tasks yet.");
+        browser.ok("/workers").await.has("There is no worker yet");
+        server.post("workers", json!({ "name": "w1" })).await.created();
+        server.crew().task().create().await;
+        browser.ok("/").await.has_not("First steps");
+    }
+}

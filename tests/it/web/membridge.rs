@@ -1,0 +1,41 @@
+//! The page of the control plane.
+
+use super::browser::Browser;
+use crate::on_both;
+use crate::support::stub::{Reply, Stub};
+use crate::support::*;
+
+on_both! { alone:
+    async fn the_connection_is_set_and_tested(database) {
+        let stub = Stub::start().await;
+        let server = Server::on(database).start();
+        let browser = Browser::of(&server);
+        browser.ok("/membridge").await.has("They are shown when");
+        let send = async |url: &str, key: &str| {
+            browser.send_form("/membridge", "/membridge", &[("membridge_server_url", url), ("admin_key", key)]).await
+        };
+        let wrong = send("no <url>", "").await.expect(400);
+        wrong.has("id=\"url-wrong\"");
+        wrong.has("id=\"key-wrong\"");
+        wrong.has("value=\"no &#60;url&#62;\"");
+        send(&stub.url, "another-key-9999").await.leads_to("/membridge?done=1");
+        let set = browser.ok("/membridge?done=1").await;
+        set.has("anot****9999");
+        set.has_not("another-key-9999");
+        stub.always("/health", Reply::new(200, r#"{"status":"ok"}"#));
+        stub.always("/projects", Reply::new(200, r#"[{"canonical_id":"p1","name":"<i>one"}]"#));
+        let tested = browser.send_form("/membridge", "/membridge/test", &[]).await.expect(200);
+        tested.has("The control plane has answered.");
+        tested.has("href=\"/membridge/projects/p1\">&#60;i&#62;one</a>");
+        stub.always("/projects/p1/nodes", Reply::new(200, r#"[{"node_id":"n1"},{"node_id":"n2"}]"#));
+        stub.always("/projects/p1/leadership", Reply::new(200, r#"{"primary_node_id":"n1"}"#));
+        stub.always("/projects/p1/leadership/select", Reply::new(200, r#"{"ok":true}"#));
+        let page = "/membridge/projects/p1";
+        browser.ok(page).await.has("<option>n2</option>");
+        browser.send_form(page, page, &[("node", "n2")]).await.leads_to("/membridge/projects/p1?done=1");
+        let sent = &stub.seen("/projects/p1/leadership/select")[0];
+        assert!(sent.body.contains("\"n2\""), "{}", sent.body);
+        stub.always("/health", Reply::new(401, "{}"));
+        browser.send_form("/membridge", "/membridge/test", &[]).await.expect(200).has("HTTP 401");
+    }
+}

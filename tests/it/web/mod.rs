@@ -1,0 +1,8 @@
+//! The pages for browsers: over HTTP, as a browser without scripts uses them.
+
+mod browser;
+mod escaping;
+mod forms;
+mod lists;
+mod membridge;
+mod sign_in;
