@@ -7,6 +7,7 @@ use super::agent_queue::AgentQueue;
 use super::api_key::ApiKey;
 use super::ids::{LeaseId, TaskId};
 use super::question::Answer;
+use super::project::Project;
 use super::rejection::Rejection;
 use super::task::{RunResult, TaskSpec, TaskState};
 use super::worker::Worker;
@@ -55,6 +56,7 @@ replies! {
     Due(Due),
     Reevaluated(Reevaluated),
     Key(ApiKey),
+    Project(Project),
     Done(()),
 }
 

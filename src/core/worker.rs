@@ -1,6 +1,7 @@
 //! Workers: machines that run tasks.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -33,11 +34,14 @@ pub struct Capabilities {
     /// an older replica rewrites the others without what it does not know.
     #[serde(skip)]
     pub namespaces: Option<Vec<String>>,
+    /// What else its agent says of itself: JSON texts by their names. They are kept and shown as they came.
+    #[serde(skip)]
+    pub other: BTreeMap<String, String>,
 }
 
 impl Default for Capabilities {
     fn default() -> Self {
-        Self { claude_cli: true, max_concurrency: 1, labels: Vec::new(), agents: None, namespaces: None }
+        Self { claude_cli: true, max_concurrency: 1, labels: Vec::new(), agents: None, namespaces: None, other: BTreeMap::new() }
     }
 }
 
