@@ -1,5 +1,6 @@
 //! Request bodies, besides those of tasks and completions.
 
+use super::capabilities::GivenCapabilities;
 use super::json::Json;
 use super::namespaces::Namespace;
 use super::values::{HeaderText, HttpUrl, Id, Int, List, MAX_SAFE, Moment, Name, ShortName, Text, WorkerName};
@@ -35,7 +36,7 @@ body! {
         admin_key: HeaderText,
     }
 
-    /// What a worker can do.
+    /// What a worker can do. Fields of other names are kept, and shown as they came: at most 32, and 4 KiB together.
     #[derive(Default)]
     pub struct NewCapabilities {
         /// Whether it can run the Claude CLI. Workers that claim need not have it. Default true.
@@ -61,7 +62,7 @@ body! {
         /// Default `online`.
         status: Option<WorkerStatus>,
         /// What it can do.
-        capabilities: Option<NewCapabilities>,
+        capabilities: Option<GivenCapabilities>,
         /// Its addresses, for people. Default: none.
         ip_addrs: Option<List<Text<0, { limits::IP_ADDR_CHARS }>, 0, { limits::IP_ADDRS }>>,
         /// The version of its agent. Default `unknown`.
@@ -186,8 +187,9 @@ body! {
 impl From<NewWorker> for WorkerChange {
     fn from(worker: NewWorker) -> Self {
         // Else an agent that serves all again, after a start with some profiles only, could not say so.
-        let served = worker.capabilities.as_ref().map(|given| given.agents.clone().map(List::texts));
-        let NewCapabilities { claude_cli, max_concurrency, labels, agents: _, namespaces } = worker.capabilities.unwrap_or_default();
+        let served = worker.capabilities.as_ref().map(|given| given.known.agents.clone().map(List::texts));
+        let other_capabilities = worker.capabilities.as_ref().map(|given| given.other.clone());
+        let NewCapabilities { claude_cli, max_concurrency, labels, agents: _, namespaces } = worker.capabilities.unwrap_or_default().known;
         Self {
             id: worker.name.0,
             url: worker.url.map(|url| url.0),
@@ -197,6 +199,7 @@ impl From<NewWorker> for WorkerChange {
             labels: labels.map(List::texts),
             agents: served,
             namespaces: namespaces.map(|names| names.map(|name| name.0)),
+            other_capabilities,
             ip_addrs: worker.ip_addrs.map(List::texts),
             agent_version: worker.agent_version.map(|text| text.0),
             os_info: worker.os_info.map(|text| text.0),

@@ -30,6 +30,7 @@ mod ownership;
 mod path;
 mod policy;
 mod probes;
+mod projects;
 mod questions;
 mod queues;
 mod rate;

@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 
 use super::policy::{Rate, RoutePolicies, RoutePolicy};
 use super::{
-    AppState, agents, bulk, config, dispatch, events, install, keys, lifecycle, membridge, openapi_common, probes, questions, queues,
+    AppState, agents, bulk, config, dispatch, events, install, keys, lifecycle, membridge, openapi_common, probes, projects, questions, queues,
     records, tasks, wait, watch, worker_calls, workers,
 };
 use bloom_api::error::ErrorText;
@@ -114,6 +114,14 @@ pub fn routes() -> Routes {
         .add(routes!(keys::list), keys::LIST)
         .add(routes!(keys::revoke), keys::REVOKE)
         .add(routes!(keys::enroll), keys::ENROLL)
+        .add(routes!(projects::create), projects::CREATE)
+        .add(routes!(projects::list), projects::LIST)
+        .add(routes!(projects::get), projects::GET)
+        .add(routes!(projects::delete), projects::DELETE)
+        .add(routes!(projects::clone), projects::CLONE)
+        .add(routes!(projects::propagate), projects::PROPAGATE)
+        .add(routes!(projects::sync_memory), projects::SYNC_MEMORY)
+        .add(routes!(projects::node_status), projects::NODE_STATUS)
         .add(routes!(membridge::health), membridge::HEALTH)
         .add(routes!(membridge::projects), membridge::PROJECTS)
         .add(routes!(membridge::leadership), membridge::LEADERSHIP)

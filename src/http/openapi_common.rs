@@ -19,6 +19,7 @@ const TAGS: &[(&str, &str)] = &[
     ("records", "Artifacts, audit trail, statistics and usage."),
     ("keys", "Named keys: create, list and revoke them, and exchange join tokens for the keys of workers."),
     ("config", "The settings of the control plane."),
+    ("projects", "Repositories that workers clone, and the memory of projects."),
     ("membridge", "Calls that are passed on to the membridge control plane."),
     ("probes", "Health, readiness and metrics, for machines."),
 ];

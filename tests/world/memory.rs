@@ -12,10 +12,11 @@ use bloom_core::cache::rank;
 use bloom_core::command::RowKeys;
 use bloom_core::event::TaskEvent;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
+use bloom_core::project::{Project, ProjectId, ProjectNode};
 use bloom_core::task::{Parked, PastLease, RunResult, Session, Status, TaskSpec, TaskState};
 use bloom_core::wakeup::{Subject, Waiters, Wakeup, WakeupId};
 use bloom_core::worker::Worker;
-use bloom_core::working_set::{ContextView, Counts, Loaded, LoadedKeys, Slots, WorkingSet};
+use bloom_core::working_set::{ContextView, Counts, Loaded, LoadedKeys, LoadedProjects, Slots, WorkingSet};
 
 /// The name of the unique index that refused a write.
 pub type Conflict = &'static str;

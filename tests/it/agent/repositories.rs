@@ -31,7 +31,7 @@ fn a_clone_does_not_follow_the_link_of_an_earlier_one() {
     std::fs::write(&config, text).expect("the settings of git");
 
     with_agent(
-        |agent| agent.env("GIT_CONFIG_GLOBAL", config.display()),
+        |agent| agent.env("GIT_CONFIG_GLOBAL", config.display()).env("BLOOM_GIT_PROTOCOLS", "https,ssh,file"),
         async |_, push_server, agent| {
             let push_server = push_server.with_header(KEY.0, KEY.1);
             let clone = async |target: &str| {
