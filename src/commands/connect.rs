@@ -240,7 +240,13 @@ impl Server {
     /// # Errors
     /// The call failed; it may have taken effect.
     pub async fn patch(&self, path: &str, body: &impl Serialize) -> Result<Value, CommandError> {
-        let call = || async { self.client.send(Method::PATCH, path, Some(body), CALL_LIMIT).await?.json() };
+        self.change(Method::PATCH, path, body, CALL_LIMIT).await
+    }
+
+    /// # Errors
+    /// The call failed; it may have taken effect.
+    pub async fn change(&self, method: Method, path: &str, body: &impl Serialize, limit: Duration) -> Result<Value, CommandError> {
+        let call = || async { self.client.send(method.clone(), path, Some(body), limit).await?.json() };
         self.call(Again::Busy, call).await.map_err(change_failed)
     }
 
