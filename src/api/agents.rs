@@ -153,7 +153,7 @@ pub fn change_of_health(worker: &str, answer: &Map<String, Value>) -> WorkerChan
         max_concurrency: capability("max_concurrency").and_then(Value::as_i64).filter(|slots| (1..=MAX_CONCURRENCY).contains(slots)),
         labels: capability("labels").and_then(|given| texts(given, limits::WORKER_LABELS, limits::WORKER_LABEL_CHARS)),
         agents: capability("agents").and_then(|given| texts(given, limits::WORKER_AGENTS, limits::NAME_CHARS)).map(Some),
-        other_capabilities: capabilities.and_then(other),
+        other_capabilities: capabilities.and_then(other).filter(|other| !other.is_empty()),
         ip_addrs: answer.get("ip_addrs").and_then(|given| texts(given, limits::IP_ADDRS, limits::IP_ADDR_CHARS)),
         agent_version: answer
             .get("agent_version")

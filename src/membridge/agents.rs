@@ -121,7 +121,8 @@ fn entry(raw: &str) -> Result<WorkerChange, String> {
         labels: capabilities.labels,
         agents: capabilities.agents.map(Some),
         namespaces: None,
-        other_capabilities: Some(other),
+        // What the worker itself has registered stays, unless the control plane knows something.
+        other_capabilities: (!other.is_empty()).then_some(other),
         ip_addrs: listed.ip_addrs,
         agent_version: listed.agent_version,
         os_info: listed.os_info,
