@@ -250,8 +250,7 @@ impl Server {
         self.call(Again::Busy, call).await.map_err(change_failed)
     }
 
-    /// # Errors
-    /// The call failed; it may have taken effect.
+    /// As [`change`](Self::change).
     pub async fn delete(&self, path: &str) -> Result<Value, CommandError> {
         let call = || async { self.client.send::<()>(Method::DELETE, path, None, CALL_LIMIT).await?.json() };
         self.call(Again::Busy, call).await.map_err(change_failed)

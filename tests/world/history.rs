@@ -164,7 +164,8 @@ impl History {
             Step::Register { worker: at, slots, namespaces, instance } => {
                 let namespaces = namespaces.map(|number| NAMESPACES.iter().take(number).map(|&name| name.to_owned()).collect());
                 let instance = instance.map(InstanceId::from_u128);
-                Op::RegisterWorker(Box::new(WorkerChange { namespaces, instance, ..registration(&worker(*at), *slots) }))
+                let other_capabilities = (slots % 2 == 0).then(|| [("git".to_owned(), "true".to_owned())].into());
+                Op::RegisterWorker(Box::new(WorkerChange { namespaces, instance, other_capabilities, ..registration(&worker(*at), *slots) }))
             }
             Step::Remove { worker: at } => Op::RemoveWorker(op::RemoveWorker { worker: worker(*at) }),
             Step::Cordon { worker: at, change } => {
