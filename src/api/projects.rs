@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::values::{List, ShortName, Text};
 use super::wire::{Problems, Wire, body, problem};
-use super::words::{AnyCloneStatus, AnyWorkerStatus};
+use super::words::AnyCloneStatus;
 use bloom_core::Ms;
 use bloom_core::limits;
 use bloom_core::op;
@@ -181,9 +181,11 @@ impl From<NewProject> for op::CreateProject {
 /// A repository that workers clone.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Project<'a> {
+    /// The id of the project.
     pub id: Uuid,
     /// No two projects have the same.
     pub name: Cow<'a, str>,
+    /// The repository.
     pub repo_url: Cow<'a, str>,
     /// Where agents put the clone, below their directory of projects; null: under the name.
     pub target_path: Option<Cow<'a, str>>,
@@ -193,16 +195,20 @@ pub struct Project<'a> {
     pub clone_status: AnyCloneStatus,
     /// Why it failed.
     pub error_message: Option<Cow<'a, str>>,
+    /// When it was created.
     pub created_at: Ms,
+    /// When it, or the status of its clones, changed last.
     pub updated_at: Ms,
 }
 
 /// What is known of the clone of a project on a worker.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct ProjectNode<'a> {
+    /// The project.
     pub project_id: Uuid,
     /// The worker.
     pub node_id: Cow<'a, str>,
+    /// Whether the worker has a clone.
     pub clone_status: AnyCloneStatus,
     /// Where the agent says that the clone is.
     pub clone_path: Option<Cow<'a, str>>,
@@ -227,7 +233,7 @@ pub struct NodeStatus<'a> {
     #[serde(flatten)]
     pub node: ProjectNode<'a>,
     /// The status of the worker; null: it was removed.
-    pub worker_status: Option<AnyWorkerStatus>,
+    pub worker_status: Option<Cow<'a, str>>,
 }
 
 /// A worker has cloned the project.
@@ -238,12 +244,14 @@ pub struct Cloned<'a> {
     /// The worker.
     pub node: Cow<'a, str>,
     /// The answer of its agent.
+    #[schema(value_type = Object)]
     pub result: Map<String, Value>,
 }
 
 /// How one worker's clone ended.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct NodeResult<'a> {
+    /// The worker.
     pub node_id: Cow<'a, str>,
     /// `cloned` or `failed`.
     pub status: Cow<'a, str>,
@@ -273,6 +281,7 @@ pub struct Propagated<'a> {
 pub struct MemorySynced<'a> {
     /// `ok`.
     pub status: Cow<'a, str>,
+    /// Where the memory went.
     pub direction: Direction,
     /// The worker.
     pub node: Cow<'a, str>,

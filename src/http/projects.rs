@@ -140,10 +140,10 @@ pub async fn node_status(State(app): State<AppState>, path: ProjectId) -> Handle
             error_message: None,
             updated_at: None,
         };
-        rows.insert(&worker.id, NodeStatus { node, worker_status: Some(worker.shown_status().into()) });
+        rows.insert(&worker.id, NodeStatus { node, worker_status: Some(worker.shown_status().as_str().into()) });
     }
     for node in &nodes {
-        let worker_status = workers.get(&node.node_id).map(|worker| worker.shown_status().into());
+        let worker_status = workers.get(&node.node_id).map(|worker| worker.shown_status().as_str().into());
         rows.insert(&node.node_id, NodeStatus { node: node.into(), worker_status });
     }
     ok(&rows.into_values().collect::<Vec<_>>())

@@ -218,9 +218,9 @@ impl Kind {
     }
 }
 
-/// `ON CONFLICT (key) DO UPDATE` of all other columns.
+/// `ON CONFLICT (key) DO UPDATE` of all other columns. A key of several columns has commas between them.
 pub(super) fn upsert(rows: &RowType, key: &'static str) -> String {
-    let sets: Vec<_> = rows.all_but(&[key]).iter().map(|name| format!("{name} = excluded.{name}")).collect();
+    let sets: Vec<_> = rows.all_but(&key.split(", ").collect::<Vec<_>>()).iter().map(|name| format!("{name} = excluded.{name}")).collect();
     format!("ON CONFLICT ({key}) DO UPDATE SET {}", sets.join(", "))
 }
 
