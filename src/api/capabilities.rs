@@ -9,10 +9,29 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
 
 use super::json::Json;
-use super::requests::NewCapabilities;
-use super::wire::{Members, Problems, Wire, deserialize, within};
+use super::namespaces::Namespace;
+use super::values::{Int, List, ShortName, Text};
+use super::wire::{Members, Problems, Wire, body, deserialize, problem, within};
 use bloom_core::limits;
-use bloom_core::worker::{KNOWN_CAPABILITIES, other_capabilities};
+use bloom_core::worker::{KNOWN_CAPABILITIES, MAX_CONCURRENCY, other_capabilities};
+
+body! {
+    /// What a worker can do. Fields of other names are kept, and shown as they came: at most 32, and 4 KiB together.
+    #[derive(Default)]
+    pub struct NewCapabilities {
+        /// Whether it can run the Claude CLI. Workers that claim need not have it. Default true.
+        claude_cli: Option<bool>,
+        /// Number of slots: how many tasks it can run at a time. Default 1.
+        max_concurrency: Option<Int<1, MAX_CONCURRENCY>>,
+        /// Names of what is special about it, for people. Default: none.
+        labels: Option<List<Text<0, { limits::WORKER_LABEL_CHARS }>, 0, { limits::WORKER_LABELS }>>,
+        /// The agents (slugs) that it serves; absent = all, also for a worker that served only some before.
+        agents: Option<List<ShortName, 0, { limits::WORKER_AGENTS }>>,
+        /// The Kubernetes namespaces whose LLMTasks it serves, and no other tasks; absent = all tasks, also those of no namespace. If `agents`
+        /// are given too, at most 512 pairs of both.
+        namespaces: Option<List<Namespace, 0, { limits::WORKER_NAMESPACES }>>,
+    }
+}
 
 /// The capabilities of a registration.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -30,7 +49,7 @@ impl GivenCapabilities {
             let Json(text) = Json::<{ limits::OTHER_CAPABILITIES_BYTES }>::read(raw).map_err(|found| within(name.to_owned(), found))?;
             found.insert(name.to_owned(), text);
         }
-        other_capabilities(found).or_else(super::wire::problem)
+        other_capabilities(found).or_else(problem)
     }
 }
 

@@ -1,8 +1,7 @@
 //! Request bodies, besides those of tasks and completions.
 
-use super::capabilities::GivenCapabilities;
+use super::capabilities::{GivenCapabilities, NewCapabilities};
 use super::json::Json;
-use super::namespaces::Namespace;
 use super::values::{HeaderText, HttpUrl, Id, Int, List, MAX_SAFE, Moment, Name, ShortName, Text, WorkerName};
 use super::wire::body;
 use super::workers::NewPause;
@@ -34,22 +33,6 @@ body! {
         membridge_server_url: HttpUrl,
         /// The key for the control plane. It is stored, and never shown.
         admin_key: HeaderText,
-    }
-
-    /// What a worker can do. Fields of other names are kept, and shown as they came: at most 32, and 4 KiB together.
-    #[derive(Default)]
-    pub struct NewCapabilities {
-        /// Whether it can run the Claude CLI. Workers that claim need not have it. Default true.
-        claude_cli: Option<bool>,
-        /// Number of slots: how many tasks it can run at a time. Default 1.
-        max_concurrency: Option<Int<1, MAX_CONCURRENCY>>,
-        /// Names of what is special about it, for people. Default: none.
-        labels: Option<List<Text<0, { limits::WORKER_LABEL_CHARS }>, 0, { limits::WORKER_LABELS }>>,
-        /// The agents (slugs) that it serves; absent = all, also for a worker that served only some before.
-        agents: Option<List<ShortName, 0, { limits::WORKER_AGENTS }>>,
-        /// The Kubernetes namespaces whose LLMTasks it serves, and no other tasks; absent = all tasks, also those of no namespace. If `agents`
-        /// are given too, at most 512 pairs of both.
-        namespaces: Option<List<Namespace, 0, { limits::WORKER_NAMESPACES }>>,
     }
 
     /// Registers a worker. Absent fields keep their value, except `agents` of given capabilities and `pauses`; for a new worker, they get their default.
