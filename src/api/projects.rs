@@ -92,7 +92,10 @@ impl Wire for RepoUrl {
     }
 
     fn describe() -> Schema {
-        text(r"^(https://[A-Za-z][A-Za-z0-9-]*(\.[A-Za-z][A-Za-z0-9-]*)*|git@[A-Za-z0-9][A-Za-z0-9.-]*:[A-Za-z0-9_])(/[A-Za-z0-9._~-]+)*$", limits::URL_CHARS)
+        text(
+            r"^(https://[A-Za-z][A-Za-z0-9-]*(\.[A-Za-z][A-Za-z0-9-]*)*|git@[A-Za-z0-9][A-Za-z0-9.-]*:[A-Za-z0-9_])(/[A-Za-z0-9._~-]+)*$",
+            limits::URL_CHARS,
+        )
     }
 }
 

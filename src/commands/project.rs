@@ -132,7 +132,9 @@ pub async fn run(command: ProjectCommand, server: &Server, shown: Shown) -> Resu
                     None => term::info(&format!("{}: cloned", one.node_id)),
                 }
             }
-            print(&answer, shown, |answer| answer["message"].as_str().map_or_else(|| format!("{project}: {}", told.status), str::to_owned))?;
+            print(&answer, shown, |answer| {
+                answer["message"].as_str().map_or_else(|| format!("{project}: {}", told.status), str::to_owned)
+            })?;
             if failed > 0 { Err(format!("{failed} workers could not clone {project}").into()) } else { Ok(()) }
         }
         ProjectCommand::Rm { projects } => {

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Ms;
-use super::limits;
 use super::ids::{InstanceId, WorkerId};
+use super::limits;
 use super::pause::{Pause, PauseKind};
 use super::words::words;
 

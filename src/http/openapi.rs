@@ -15,8 +15,8 @@ use utoipa_axum::routes;
 
 use super::policy::{Rate, RoutePolicies, RoutePolicy};
 use super::{
-    AppState, agents, bulk, config, dispatch, events, install, keys, lifecycle, membridge, openapi_common, probes, projects, questions, queues,
-    records, tasks, wait, watch, worker_calls, workers,
+    AppState, agents, bulk, config, dispatch, events, install, keys, lifecycle, membridge, openapi_common, probes, projects, questions,
+    queues, records, tasks, wait, watch, worker_calls, workers,
 };
 use bloom_api::error::ErrorText;
 
@@ -208,7 +208,10 @@ fn complete(method: &Method, path: &str, operation: &mut Operation, policy: Rout
         shared_answer(operation, 413);
     }
     // All fields of these bodies are optional, and so are the bodies.
-    let is_optional = path.ends_with("/lease") || path.ends_with("/dispatch") || path.starts_with("/api/runtime/projects/") || path == "/api/runtime/llm-tasks/{id}/heartbeat";
+    let is_optional = path.ends_with("/lease")
+        || path.ends_with("/dispatch")
+        || path.starts_with("/api/runtime/projects/")
+        || path == "/api/runtime/llm-tasks/{id}/heartbeat";
     if let (true, Some(RefOr::T(body))) = (is_optional, &mut operation.request_body) {
         body.required = Some(Required::False);
     }

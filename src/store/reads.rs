@@ -83,11 +83,7 @@ statement!(
 statement!(pub(super) API_KEYS, |_d| "SELECT {} FROM api_keys ORDER BY name", records::API_KEY.names(""));
 statement!(pub(super) PROJECTS, |_d| "SELECT {} FROM projects ORDER BY id DESC", records::PROJECT.names(""));
 statement!(PROJECT, |_d| "SELECT {} FROM projects WHERE id = $1", records::PROJECT.names(""));
-statement!(
-    PROJECT_NODES,
-    |_d| "SELECT {} FROM project_nodes WHERE project_id = $1 ORDER BY node_id",
-    records::PROJECT_NODE.names("")
-);
+statement!(PROJECT_NODES, |_d| "SELECT {} FROM project_nodes WHERE project_id = $1 ORDER BY node_id", records::PROJECT_NODE.names(""));
 statement!(OWNED, |d| "SELECT id FROM tasks WHERE id {} AND owner = $2", d.any(Type::Uuid, 1));
 statement!(pub(super) SETTINGS, "SELECT key, value FROM settings ORDER BY key");
 

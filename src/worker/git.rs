@@ -134,4 +134,3 @@ pub(super) fn size_of(dir: &Path, enough: u64) -> u64 {
     }
     size
 }
-

@@ -68,7 +68,9 @@ async fn clone_to(settings: GitSettings, repo_url: String, projects: PathBuf, ta
     is_free(&dir, &target)?;
     let mut git = git(&settings.protocols);
     git.args(["clone", "--quiet", "--template=", "--no-recurse-submodules", "--", &repo_url]).arg(projects.join(&part));
-    let cloned = bounded(git, CLONE_LIMIT, &projects.join(&part), settings.max_bytes).await.map_err(|why| (StatusCode::BAD_GATEWAY, format!("git clone failed: {why}")));
+    let cloned = bounded(git, CLONE_LIMIT, &projects.join(&part), settings.max_bytes)
+        .await
+        .map_err(|why| (StatusCode::BAD_GATEWAY, format!("git clone failed: {why}")));
     let moved = cloned.and_then(|_| move_to(&dir, &part, &target));
     if moved.is_err() {
         let _ = fs::remove_dir_all(projects.join(&part));

@@ -215,7 +215,15 @@ impl State {
         self.next_transaction += 1;
         self.transactions.insert(
             id,
-            Transaction { writer: OUTSIDER, is_beside: false, tasks, workers, queues: QueueLocks::default(), projects: false, active_at: Instant::now() },
+            Transaction {
+                writer: OUTSIDER,
+                is_beside: false,
+                tasks,
+                workers,
+                queues: QueueLocks::default(),
+                projects: false,
+                active_at: Instant::now(),
+            },
         );
     }
 

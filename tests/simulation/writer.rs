@@ -57,7 +57,15 @@ impl SimWriter {
                 if is_free {
                     let id = state.next_transaction;
                     state.next_transaction += 1;
-                    let transaction = Transaction { writer: self.id, is_beside: false, tasks, workers, queues, projects: keys.projects, active_at: Instant::now() };
+                    let transaction = Transaction {
+                        writer: self.id,
+                        is_beside: false,
+                        tasks,
+                        workers,
+                        queues,
+                        projects: keys.projects,
+                        active_at: Instant::now(),
+                    };
                     state.transactions.insert(id, transaction);
                     self.transaction = Some(id);
                     return Ok((taken, taken_workers));

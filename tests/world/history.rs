@@ -165,7 +165,12 @@ impl History {
                 let namespaces = namespaces.map(|number| NAMESPACES.iter().take(number).map(|&name| name.to_owned()).collect());
                 let instance = instance.map(InstanceId::from_u128);
                 let other_capabilities = (slots % 2 == 0).then(|| [("git".to_owned(), "true".to_owned())].into());
-                Op::RegisterWorker(Box::new(WorkerChange { namespaces, instance, other_capabilities, ..registration(&worker(*at), *slots) }))
+                Op::RegisterWorker(Box::new(WorkerChange {
+                    namespaces,
+                    instance,
+                    other_capabilities,
+                    ..registration(&worker(*at), *slots)
+                }))
             }
             Step::Remove { worker: at } => Op::RemoveWorker(op::RemoveWorker { worker: worker(*at) }),
             Step::Cordon { worker: at, change } => {

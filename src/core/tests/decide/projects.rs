@@ -33,7 +33,8 @@ fn clones_are_recorded_at_the_project_and_the_worker() {
     assert_eq!((part.clone_status, part.error_message.as_deref()), (CloneStatus::Partial, Some("b: gone")));
     let whole = world.ok(clones(&world, &[("b", Ok(None))], true));
     assert_eq!((whole.clone_status, whole.error_message), (CloneStatus::Synced, None));
-    let nodes: Vec<_> = world.db.project_nodes.values().map(|node| (node.node_id.as_str(), node.clone_status, node.clone_path.as_deref())).collect();
+    let nodes: Vec<_> =
+        world.db.project_nodes.values().map(|node| (node.node_id.as_str(), node.clone_status, node.clone_path.as_deref())).collect();
     assert_eq!(nodes, [("a", CloneStatus::Cloned, Some("/p")), ("b", CloneStatus::Cloned, None)]);
     world.ok(op::DeleteProject { project: made.id });
     assert!(world.db.projects.is_empty() && world.db.project_nodes.is_empty());
