@@ -71,8 +71,8 @@ impl Wire for RepoUrl {
         if text.chars().any(|c| c.is_whitespace() || c.is_control() || !c.is_ascii()) {
             return problem("Invalid url: it must be ASCII, without blanks");
         }
-        if text.starts_with("git@") {
-            let (host, path) = text["git@".len()..].split_once(':').unwrap_or_default();
+        if let Some(place) = text.strip_prefix("git@") {
+            let (host, path) = place.split_once(':').unwrap_or_default();
             let is_host = |host: &str| {
                 host.starts_with(|c: char| c.is_ascii_alphanumeric())
                     && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte))
