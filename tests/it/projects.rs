@@ -31,7 +31,7 @@ on_both! {
     async fn a_project_is_created_shown_listed_and_deleted(server) {
         let crew = server.crew();
         let name = format!("docs {}", crew.slug);
-        let made = created(&server, json!({ "name": name, "repo_url": REPO, "target_path": "a/b c", "primary_node_id": "w", "x": 1 })).await;
+        let made = created(server, json!({ "name": name, "repo_url": REPO, "target_path": "a/b c", "primary_node_id": "w", "x": 1 })).await;
         let expected = json!({
             "id": made["id"], "name": name, "repo_url": REPO, "target_path": "a/b c", "primary_node_id": "w", "clone_status": "pending",
             "error_message": null, "created_at": made["created_at"], "updated_at": made["created_at"],
@@ -40,7 +40,7 @@ on_both! {
         let mut shown = expected.clone();
         shown["nodes"] = json!([]);
         assert_eq!(server.get(&path(&made, "")).await.ok(), shown);
-        let second = created(&server, project(&format!("{name} 2"))).await;
+        let second = created(server, project(&format!("{name} 2"))).await;
         let listed = server.get("projects?limit=1").await.ok();
         assert_eq!(listed, json!([second]), "newest first");
         assert_eq!(server.get("projects?status=synced").await.ok(), json!([]));
@@ -57,8 +57,8 @@ on_both! {
             assert_eq!(server.poke(&path(&made, call)).await.status, 404, "{call}");
         }
         assert_eq!(server.delete("projects/nonsense").await.status, 404);
-        assert_eq!(told(&server, &made).await, ["project_created", "project_deleted"]);
-        created(&server, project(&name)).await;
+        assert_eq!(told(server, &made).await, ["project_created", "project_deleted"]);
+        created(server, project(&name)).await;
     }
 
     async fn what_a_project_can_not_be(server) {
@@ -88,7 +88,7 @@ on_both! {
         let stub = Stub::start().await;
         let worker = server.crew().worker_at(&stub.url).register().await;
         let body = json!({ "name": worker.name, "repo_url": REPO, "target_path": "x", "primary_node_id": worker.name });
-        let made = created(&server, body).await;
+        let made = created(server, body).await;
         stub.once("/clone", Reply::new(409, r#"{"error":"The target already exists"}"#));
         let refused = server.poke(&path(&made, "/clone")).await;
         let text = r#"Agent returned 409: {"error":"The target already exists"}"#;
@@ -106,12 +106,12 @@ on_both! {
         let of_worker = status.as_array().unwrap().iter().find(|node| node["node_id"] == worker.name.as_str()).unwrap();
         assert_eq!((&of_worker["clone_status"], &of_worker["clone_path"]), (&json!("cloned"), &json!("/w/projects/x")));
         assert_eq!((&of_worker["error_message"], &of_worker["worker_status"]), (&Value::Null, &json!("online")));
-        assert_eq!(told(&server, &made).await, ["project_created", "project_cloned", "project_cloned"]);
+        assert_eq!(told(server, &made).await, ["project_created", "project_cloned", "project_cloned"]);
     }
 
     async fn a_clone_needs_a_worker_with_a_url(server) {
         let worker = server.crew().worker().register().await;
-        let made = created(&server, project(&worker.name)).await;
+        let made = created(server, project(&worker.name)).await;
         let refused = server.poke(&path(&made, "/clone")).await;
         assert_eq!((refused.status, refused.json()["error"].as_str()), (400, Some("No target node specified")));
         for node in ["nobody", worker.name.as_str()] {
@@ -129,7 +129,7 @@ on_both! {
         let (first, second) = (Stub::start().await, Stub::start().await);
         let a = server.crew().worker_at(&first.url).register().await;
         let b = server.crew().worker_at(&second.url).register().await;
-        let made = created(&server, project(&a.name)).await;
+        let made = created(server, project(&a.name)).await;
         first.always("/clone", Reply::new(200, "{}"));
         second.once("/clone", Reply::new(507, "full"));
         let both = json!({ "node_ids": [a.name, b.name] });
@@ -146,7 +146,7 @@ on_both! {
         let told_of = server.post(&path(&made, "/propagate"), both).await.ok();
         assert_eq!(told_of, json!({ "status": "nothing_to_propagate", "message": "All nodes already have this project" }));
         assert_eq!(server.get(&path(&made, "")).await.ok()["clone_status"], "synced");
-        assert_eq!(told(&server, &made).await, ["project_created", "project_propagated", "project_propagated"]);
+        assert_eq!(told(server, &made).await, ["project_created", "project_propagated", "project_propagated"]);
     }
 
     async fn capabilities_that_are_not_known_are_kept(server) {
