@@ -100,7 +100,7 @@ pub const DELETE: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Deletes a project.
 ///
-/// What is known of its clones goes with it.
+/// What is known of its clones goes with it. The clones themselves stay at the agents.
 #[utoipa::path(
     delete, path = "/api/runtime/projects/{id}", operation_id = "deleteProject", tag = "projects", params(("id" = String, Path)),
     responses(

@@ -49,7 +49,7 @@ impl Operation for CreateProject {
     }
 }
 
-/// Removes a project and what is known of its clones. Agents remove theirs when they learn of it.
+/// Removes a project and what is known of its clones. The clones themselves stay at the agents.
 #[derive(Clone, Debug)]
 pub struct DeleteProject {
     pub project: ProjectId,
