@@ -1,6 +1,7 @@
 //! Answers about workers' agents, and what agents report about themselves.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -16,7 +17,7 @@ use bloom_core::audit::Actor;
 use bloom_core::command::WorkerChange;
 use bloom_core::limits;
 use bloom_core::task::{ActiveLease, TaskSpec, TaskState};
-use bloom_core::worker::{MAX_CONCURRENCY, WorkerStatus};
+use bloom_core::worker::{KNOWN_CAPABILITIES, MAX_CONCURRENCY, WorkerStatus, other_capabilities};
 
 /// A task as it is pushed to an agent. Agents that know leases name `lease_id` in their calls; others name only the task.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -152,6 +153,7 @@ pub fn change_of_health(worker: &str, answer: &Map<String, Value>) -> WorkerChan
         max_concurrency: capability("max_concurrency").and_then(Value::as_i64).filter(|slots| (1..=MAX_CONCURRENCY).contains(slots)),
         labels: capability("labels").and_then(|given| texts(given, limits::WORKER_LABELS, limits::WORKER_LABEL_CHARS)),
         agents: capability("agents").and_then(|given| texts(given, limits::WORKER_AGENTS, limits::NAME_CHARS)).map(Some),
+        other_capabilities: capabilities.and_then(other).filter(|other| !other.is_empty()),
         ip_addrs: answer.get("ip_addrs").and_then(|given| texts(given, limits::IP_ADDRS, limits::IP_ADDR_CHARS)),
         agent_version: answer
             .get("agent_version")
@@ -161,6 +163,11 @@ pub fn change_of_health(worker: &str, answer: &Map<String, Value>) -> WorkerChan
         actor: Actor::Admin,
         ..WorkerChange::default()
     }
+}
+
+fn other(given: &Map<String, Value>) -> Option<BTreeMap<String, String>> {
+    let named = given.iter().filter(|(name, value)| !KNOWN_CAPABILITIES.contains(&name.as_str()) && !value.is_null());
+    other_capabilities(named.map(|(name, value)| (name.clone(), value.to_string())).collect()).ok()
 }
 
 fn text(value: &Value, most: usize) -> Option<String> {

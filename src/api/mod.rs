@@ -6,6 +6,7 @@
 pub mod agents;
 pub mod answers;
 pub mod bulk;
+pub mod capabilities;
 pub mod complete;
 pub mod edit;
 pub mod error;
@@ -17,6 +18,7 @@ pub mod kubernetes;
 pub mod lists;
 pub mod namespaces;
 pub mod problem_texts;
+pub mod projects;
 pub mod questions;
 pub mod queues;
 pub mod reports;

@@ -1,7 +1,7 @@
 //! Request bodies, besides those of tasks and completions.
 
+use super::capabilities::{GivenCapabilities, NewCapabilities};
 use super::json::Json;
-use super::namespaces::Namespace;
 use super::values::{HeaderText, HttpUrl, Id, Int, List, MAX_SAFE, Moment, Name, ShortName, Text, WorkerName};
 use super::wire::body;
 use super::workers::NewPause;
@@ -35,22 +35,6 @@ body! {
         admin_key: HeaderText,
     }
 
-    /// What a worker can do.
-    #[derive(Default)]
-    pub struct NewCapabilities {
-        /// Whether it can run the Claude CLI. Workers that claim need not have it. Default true.
-        claude_cli: Option<bool>,
-        /// Number of slots: how many tasks it can run at a time. Default 1.
-        max_concurrency: Option<Int<1, MAX_CONCURRENCY>>,
-        /// Names of what is special about it, for people. Default: none.
-        labels: Option<List<Text<0, { limits::WORKER_LABEL_CHARS }>, 0, { limits::WORKER_LABELS }>>,
-        /// The agents (slugs) that it serves; absent = all, also for a worker that served only some before.
-        agents: Option<List<ShortName, 0, { limits::WORKER_AGENTS }>>,
-        /// The Kubernetes namespaces whose LLMTasks it serves, and no other tasks; absent = all tasks, also those of no namespace. If `agents`
-        /// are given too, at most 512 pairs of both.
-        namespaces: Option<List<Namespace, 0, { limits::WORKER_NAMESPACES }>>,
-    }
-
     /// Registers a worker. Absent fields keep their value, except `agents` of given capabilities and `pauses`; for a new worker, they get their default.
     #[derive(Default)]
     pub struct NewWorker {
@@ -61,7 +45,7 @@ body! {
         /// Default `online`.
         status: Option<WorkerStatus>,
         /// What it can do.
-        capabilities: Option<NewCapabilities>,
+        capabilities: Option<GivenCapabilities>,
         /// Its addresses, for people. Default: none.
         ip_addrs: Option<List<Text<0, { limits::IP_ADDR_CHARS }>, 0, { limits::IP_ADDRS }>>,
         /// The version of its agent. Default `unknown`.
@@ -186,8 +170,9 @@ body! {
 impl From<NewWorker> for WorkerChange {
     fn from(worker: NewWorker) -> Self {
         // Else an agent that serves all again, after a start with some profiles only, could not say so.
-        let served = worker.capabilities.as_ref().map(|given| given.agents.clone().map(List::texts));
-        let NewCapabilities { claude_cli, max_concurrency, labels, agents: _, namespaces } = worker.capabilities.unwrap_or_default();
+        let served = worker.capabilities.as_ref().map(|given| given.known.agents.clone().map(List::texts));
+        let other_capabilities = worker.capabilities.as_ref().map(|given| given.other.clone());
+        let NewCapabilities { claude_cli, max_concurrency, labels, agents: _, namespaces } = worker.capabilities.unwrap_or_default().known;
         Self {
             id: worker.name.0,
             url: worker.url.map(|url| url.0),
@@ -197,6 +182,7 @@ impl From<NewWorker> for WorkerChange {
             labels: labels.map(List::texts),
             agents: served,
             namespaces: namespaces.map(|names| names.map(|name| name.0)),
+            other_capabilities,
             ip_addrs: worker.ip_addrs.map(List::texts),
             agent_version: worker.agent_version.map(|text| text.0),
             os_info: worker.os_info.map(|text| text.0),

@@ -18,6 +18,7 @@ use bloom_core::api_key::Scope;
 use bloom_core::audit::{Action, EntityType};
 use bloom_core::event::EventKind;
 use bloom_core::pause::{PauseCause, PauseKind};
+use bloom_core::project::CloneStatus;
 use bloom_core::task::{Format, LeaseStatus, Outcome, Reason, Session, Status, WaitingReason};
 use bloom_core::worker::{DispatchMode, WorkerStatus};
 
@@ -69,6 +70,7 @@ impl<T: ToSchema> ToSchema for Word<T> {
 
 // Aliases, because utoipa would give a field of type `Word<…>` a schema with a new name.
 pub type AnyAction = Word<Action>;
+pub type AnyCloneStatus = Word<CloneStatus>;
 pub type AnyDispatchMode = Word<DispatchMode>;
 pub type AnyEntityType = Word<EntityType>;
 pub type AnyEventKind = Word<EventKind>;
@@ -116,6 +118,7 @@ macro_rules! words_on_the_wire {
 }
 
 words_on_the_wire!(
+    CloneStatus,
     Action,
     DispatchMode,
     EntityType,

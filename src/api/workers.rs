@@ -1,11 +1,14 @@
 //! Workers as answers show them, and their pauses, as agents tell them and answers show them.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::capabilities::shown;
 use super::values::{List, Moment, ShortName, Text, WorkerName};
 use super::wire::body;
 use super::words::{AnyDispatchMode, AnyPauseCause, AnyPauseKind, AnyWorkerStatus};
@@ -81,6 +84,10 @@ pub struct Capabilities<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub namespaces: Option<Cow<'a, [String]>>,
+    /// What else its agent says of itself.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub other: BTreeMap<Cow<'a, str>, Value>,
 }
 
 impl<'a> Worker<'a> {
@@ -97,6 +104,7 @@ impl<'a> Worker<'a> {
                 labels: (&capabilities.labels).into(),
                 agents: capabilities.agents.as_deref().map(Cow::from),
                 namespaces: capabilities.namespaces.as_deref().map(Cow::from),
+                other: shown(&capabilities.other).into_iter().map(|(name, value)| (name.into(), value)).collect(),
             },
             last_heartbeat: worker.last_seen,
             ip_addrs: (&worker.ip_addrs).into(),

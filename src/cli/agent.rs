@@ -15,6 +15,7 @@ use bloom_commands::{DEFAULT_SERVER, read_key};
 use bloom_config::{self as config, LogFormat, LogSettings};
 use bloom_core::mask::masked_url;
 use bloom_telemetry::{Log, Traces};
+use bloom_worker::git::GitSettings;
 use bloom_worker::profiles::Profiles;
 use bloom_worker::program::find_program;
 use bloom_worker::{self as agent, Ended, PushServer, Settings};
@@ -108,6 +109,12 @@ pub struct WorkArgs {
     /// TOML file with profiles: a table [profiles.SLUG] says how the tasks of an agent slug are run
     #[arg(long, env = "BLOOM_PROFILES", value_name = "FILE")]
     profiles: Option<PathBuf>,
+    /// Protocols by which repositories of projects are fetched; http, git and file are for tests
+    #[arg(long, env = "BLOOM_GIT_PROTOCOLS", value_name = "NAME", value_delimiter = ',', default_value = "https,ssh", value_parser = ["https", "ssh", "http", "git", "file"])]
+    git_protocols: Vec<String>,
+    /// Largest clone of a repository, in MiB
+    #[arg(long, env = "BLOOM_MAX_CLONE_MIB", default_value_t = 10_240, value_name = "MIB", value_parser = within(1..=1_048_576_u64))]
+    max_clone_mib: u64,
     /// Seconds that runs may go on after a stop or a drain, before their tasks are handed back
     #[arg(long, env = "BLOOM_GRACE_SECONDS", default_value_t = 300, value_name = "SECONDS", value_parser = within(0..=86_400_u64))]
     grace_seconds: u64,
@@ -130,6 +137,7 @@ impl WorkArgs {
             work_dir: given(self.work_dir.clone()).unwrap_or(default_dir),
             key_files: Vec::new(),
             profiles,
+            git: GitSettings { protocols: self.git_protocols.clone(), max_bytes: self.max_clone_mib << 20 },
             grace: std::time::Duration::from_secs(self.grace_seconds),
             push_server: None,
             traces: Traces::default(),

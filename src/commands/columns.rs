@@ -8,6 +8,7 @@ use super::term;
 use super::when::{span_text, time_text};
 use bloom_api::answers::{Audit, Lease};
 use bloom_api::keys::Key;
+use bloom_api::projects::{Project, ProjectNode};
 use bloom_api::queues::Queue;
 use bloom_api::reports::{Stats, UsageRow};
 use bloom_api::tasks::{Failure, Task};
@@ -95,6 +96,30 @@ pub static QUEUES: Kind<Queue> = Kind {
     ],
     // All queues together have none: these names are values of --agent.
     name: |queue| queue.agent_slug.as_deref().unwrap_or_default().to_owned(),
+};
+
+pub static PROJECTS: Kind<Project> = Kind {
+    columns: &[
+        Column::short("ID", |project: &Project, _| short(&project.id), |project, _| project.id.to_string()).spare(3),
+        Column::new("NAME", |project, _| project.name.to_string()),
+        Column::new("STATUS", |project, _| project.clone_status.to_string()),
+        Column::new("REPOSITORY", |project: &Project, _| project.repo_url.to_string()).spare(1),
+        Column::new("WORKER", |project: &Project, _| given(&project.primary_node_id)).spare(2),
+        Column::new("AGE", |project: &Project, now| age(project.created_at, now)).spare(4).by(|project| -project.created_at),
+        Column::wide("PATH", |project: &Project, _| given(&project.target_path)),
+        Column::wide("ERROR", |project: &Project, _| given(&project.error_message)),
+    ],
+    name: |project| project.id.to_string(),
+};
+
+pub static PROJECT_NODES: Kind<ProjectNode> = Kind {
+    columns: &[
+        Column::new("WORKER", |node, _| node.node_id.to_string()),
+        Column::new("STATUS", |node, _| node.clone_status.to_string()),
+        Column::new("PATH", |node: &ProjectNode, _| given(&node.clone_path)).spare(1),
+        Column::new("ERROR", |node: &ProjectNode, _| given(&node.error_message)).spare(2),
+    ],
+    name: |node| node.node_id.to_string(),
 };
 
 pub static LEASES: Kind<Lease> = Kind {

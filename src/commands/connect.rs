@@ -240,12 +240,17 @@ impl Server {
     /// # Errors
     /// The call failed; it may have taken effect.
     pub async fn patch(&self, path: &str, body: &impl Serialize) -> Result<Value, CommandError> {
-        let call = || async { self.client.send(Method::PATCH, path, Some(body), CALL_LIMIT).await?.json() };
-        self.call(Again::Busy, call).await.map_err(change_failed)
+        self.change(Method::PATCH, path, body, CALL_LIMIT).await
     }
 
     /// # Errors
     /// The call failed; it may have taken effect.
+    pub async fn change(&self, method: Method, path: &str, body: &impl Serialize, limit: Duration) -> Result<Value, CommandError> {
+        let call = || async { self.client.send(method.clone(), path, Some(body), limit).await?.json() };
+        self.call(Again::Busy, call).await.map_err(change_failed)
+    }
+
+    /// As [`change`](Self::change).
     pub async fn delete(&self, path: &str) -> Result<Value, CommandError> {
         let call = || async { self.client.send::<()>(Method::DELETE, path, None, CALL_LIMIT).await?.json() };
         self.call(Again::Busy, call).await.map_err(change_failed)

@@ -19,6 +19,7 @@ mod key_file;
 pub mod kubectl;
 pub mod number;
 mod progress;
+mod project;
 mod queue;
 mod records;
 mod retry;
@@ -42,6 +43,7 @@ pub use error::CommandError;
 use key::KeyCommand;
 pub use key_file::read_key;
 pub use progress::{Progress, number as with_commas};
+use project::ProjectCommand;
 use queue::QueueCommand;
 use records::{LeaseCommand, UsageArgs};
 use show::Shown;
@@ -74,6 +76,16 @@ pub enum Command {
     Queue {
         #[command(subcommand)]
         action: QueueCommand,
+        #[command(flatten)]
+        to: Connection,
+        #[command(flatten)]
+        shown: Shown,
+    },
+    /// Add, list, show, clone and delete projects: repositories that workers clone
+    #[command(after_help = project::EXAMPLES)]
+    Project {
+        #[command(subcommand)]
+        action: ProjectCommand,
         #[command(flatten)]
         to: Connection,
         #[command(flatten)]
@@ -171,6 +183,7 @@ async fn run_command(command: Command) -> Result<(), CommandError> {
         Command::Task { action, to, shown } => task::run(action, &to.server()?, shown).await,
         Command::Worker { action, to, shown } => worker::run(action, &to.server()?, shown).await,
         Command::Queue { action, to, shown } => queue::run(action, &to.server()?, shown).await,
+        Command::Project { action, to, shown } => project::run(action, &to.server()?, shown).await,
         Command::Lease { action, to, shown } => records::leases(action, &to.server()?, shown).await,
         Command::Audit { args, to, shown } => audit::run(args, &to.server()?, shown).await,
         Command::Stats { args, to, shown } => stats::run(args, &to.server()?, shown).await,

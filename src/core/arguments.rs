@@ -1,5 +1,7 @@
 //! The arguments of operations, as far as other crates build them too.
 
+use std::collections::BTreeMap;
+
 use super::Ms;
 use super::audit::Actor;
 use super::event::EventKind;
@@ -117,6 +119,8 @@ pub struct WorkerChange {
     /// `Some(None)` for all.
     pub agents: Option<Option<Vec<String>>>,
     pub namespaces: Option<Vec<String>>,
+    /// What else the worker can do.
+    pub other_capabilities: Option<BTreeMap<String, String>>,
     pub ip_addrs: Option<Vec<String>>,
     pub agent_version: Option<String>,
     pub os_info: Option<String>,

@@ -31,6 +31,8 @@ words! {
         LeadershipPromote = "leadership_promote",
         AgentUpdated = "agent_updated", AgentRestarted = "agent_restarted", AgentUninstalled = "agent_uninstalled",
         KeyCreated = "key_created", KeyRevoked = "key_revoked", WorkerEnrolled = "worker_enrolled",
+        ProjectCreated = "project_created", ProjectDeleted = "project_deleted", ProjectCloned = "project_cloned",
+        ProjectPropagated = "project_propagated", MemorySyncPush = "memory_sync_push", MemorySyncPull = "memory_sync_pull",
         QueuePaused = "queue_paused", QueueResumed = "queue_resumed", QueueLimited = "queue_limited",
     }
 }

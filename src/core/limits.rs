@@ -21,6 +21,10 @@ pub const WORKER_ACCOUNTS: usize = 64;
 pub const PAUSE_MESSAGE_CHARS: usize = 600;
 /// How long a pause can be that ends by itself: the longest quota is one of 7 days.
 pub const PAUSE_MS: i64 = 8 * 24 * 60 * 60 * 1000;
+/// What an agent says of itself beside what this program knows of: how much, the length of a name, and bytes of all together.
+pub const OTHER_CAPABILITIES: usize = 32;
+pub const OTHER_CAPABILITY_NAME_CHARS: usize = 64;
+pub const OTHER_CAPABILITIES_BYTES: usize = 4 << 10;
 /// Workers that may be registered over the API, and that the control plane's list may have.
 pub const WORKERS: usize = 10_000;
 pub const IP_ADDRS: usize = 32;

@@ -22,6 +22,7 @@ mod operation;
 pub mod pause;
 pub mod placement;
 mod preconditions;
+pub mod project;
 pub mod question;
 mod rejection;
 pub mod reply;

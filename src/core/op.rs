@@ -8,6 +8,7 @@ pub use super::decide::edit::Edit;
 pub use super::decide::expire::{ClockStepped, ExpireLease};
 pub use super::decide::lease::Lease;
 pub use super::decide::lease_end::Release;
+pub use super::decide::projects::{CreateProject, DeleteProject, NodeClone, RecordClones};
 pub use super::decide::push::{EndPush, Push};
 pub use super::decide::questions::{AnswerQuestion, AskPerson, NewQuestion};
 pub use super::decide::queues::ChangeQueue;
@@ -97,6 +98,9 @@ operations! {
     CreateKey = "create_key",
     RevokeKey = "revoke_key",
     Enroll = "enroll",
+    CreateProject = "create_project",
+    DeleteProject = "delete_project",
+    RecordClones = "record_clones",
 }
 
 impl Op {

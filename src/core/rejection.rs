@@ -8,6 +8,7 @@ use super::api_key::{MAX_KEYS, MAX_POOL_KEYS, MAX_POOL_KEYS_OF_NAMESPACE};
 use super::ids::{TaskId, WorkerId};
 use super::limits::{TASK_LABELS, WORKER_AGENTS};
 use super::namespace::RESERVED;
+use super::project::{MAX_PROJECT_NODES, MAX_PROJECTS};
 use super::task::{Parked, Status};
 
 /// How the refusal of an agent begins whose name another one has. Agents recognize it.
@@ -75,6 +76,10 @@ pub enum Rejection {
     JoinTokenGone,
     /// The join token is for another worker.
     JoinTokenFor(WorkerId),
+    ProjectNotFound,
+    ProjectExists(String),
+    TooManyProjects,
+    TooManyProjectNodes,
     /// The leadership under which the command was sent is over.
     NotLeader,
 }
@@ -152,6 +157,16 @@ impl fmt::Display for Rejection {
             ),
             Self::JoinTokenGone => f.write_str("The join token was used, was revoked or has expired: create another one"),
             Self::JoinTokenFor(worker) => write!(f, "This join token enrolls only the worker '{worker}'"),
+            Self::ProjectNotFound => f.write_str("Project not found"),
+            Self::ProjectExists(name) => write!(f, "A project '{name}' exists: delete it first, or choose another name"),
+            Self::TooManyProjects => {
+                write!(f, "There are {MAX_PROJECTS} projects, which is the limit: delete some that are no longer used")
+            }
+            Self::TooManyProjectNodes => write!(
+                f,
+                "The project was cloned to {MAX_PROJECT_NODES} workers, which is the limit: delete it and create it again to forget those \
+                 that are gone"
+            ),
             Self::NotLeader => f.write_str("Leadership is over"),
         }
     }

@@ -6,6 +6,7 @@ use super::Ms;
 use super::agent_queue::AgentQueue;
 use super::api_key::ApiKey;
 use super::ids::{LeaseId, TaskId};
+use super::project::Project;
 use super::question::Answer;
 use super::rejection::Rejection;
 use super::task::{RunResult, TaskSpec, TaskState};
@@ -55,6 +56,7 @@ replies! {
     Due(Due),
     Reevaluated(Reevaluated),
     Key(ApiKey),
+    Project(Project),
     Done(()),
 }
 

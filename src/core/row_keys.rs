@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use super::api_key::ApiKey;
 use super::ids::{LeaseId, TaskId, WorkerId};
+use super::project::ProjectId;
 
 /// The rows that a batch needs. Each field tells the store what to look up before it locks rows.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -49,6 +50,10 @@ pub struct RowKeys {
     pub places: bool,
     /// Queues to change. No lease is made meanwhile.
     pub queues: BTreeSet<String>,
+    /// Load and lock all projects, and let no other be created meanwhile.
+    pub projects: bool,
+    /// Projects of which it is loaded, too, which workers have them; besides `projects`.
+    pub project_nodes: BTreeSet<ProjectId>,
 }
 
 impl RowKeys {
@@ -81,6 +86,8 @@ impl RowKeys {
             free_names,
             places,
             queues,
+            projects,
+            project_nodes,
         } = other;
         self.tasks.extend(tasks.iter().copied());
         self.workers.extend(workers.iter().cloned());
@@ -102,6 +109,8 @@ impl RowKeys {
         self.free_names |= free_names;
         self.places |= places;
         self.queues.extend(queues.iter().cloned());
+        self.projects |= projects;
+        self.project_nodes.extend(project_nodes.iter().copied());
     }
 }
 

@@ -1,11 +1,13 @@
 //! Workers: machines that run tasks.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::Ms;
 use super::ids::{InstanceId, WorkerId};
+use super::limits;
 use super::pause::{Pause, PauseKind};
 use super::words::words;
 
@@ -33,11 +35,14 @@ pub struct Capabilities {
     /// an older replica rewrites the others without what it does not know.
     #[serde(skip)]
     pub namespaces: Option<Vec<String>>,
+    /// What else its agent says of itself: JSON texts by their names. They are kept and shown as they came.
+    #[serde(skip)]
+    pub other: BTreeMap<String, String>,
 }
 
 impl Default for Capabilities {
     fn default() -> Self {
-        Self { claude_cli: true, max_concurrency: 1, labels: Vec::new(), agents: None, namespaces: None }
+        Self { claude_cli: true, max_concurrency: 1, labels: Vec::new(), agents: None, namespaces: None, other: BTreeMap::new() }
     }
 }
 
@@ -62,6 +67,30 @@ impl Capabilities {
         let number = |names: &Option<Vec<String>>| names.as_ref().map_or(1, Vec::len);
         number(&self.namespaces).saturating_mul(number(&self.agents))
     }
+}
+
+/// The names of the capabilities that this program knows.
+pub const KNOWN_CAPABILITIES: [&str; 5] = ["claude_cli", "max_concurrency", "labels", "agents", "namespaces"];
+
+/// Capabilities that this program does not know, unless they are too many.
+///
+/// # Errors
+/// A text for whoever named them.
+pub fn other_capabilities(named: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, String> {
+    if named.len() > limits::OTHER_CAPABILITIES {
+        return Err(format!("At most {} capabilities besides those that this server knows", limits::OTHER_CAPABILITIES));
+    }
+    if let Some(name) = named.keys().find(|name| name.chars().count() > limits::OTHER_CAPABILITY_NAME_CHARS || name.contains('\0')) {
+        let shown: String = name.chars().filter(|c| *c != '\0').take(limits::OTHER_CAPABILITY_NAME_CHARS).collect();
+        return Err(format!("{shown}: a name must have at most {} characters, and no NUL", limits::OTHER_CAPABILITY_NAME_CHARS));
+    }
+    if named.iter().map(|(name, text)| name.len() + text.len()).sum::<usize>() > limits::OTHER_CAPABILITIES_BYTES {
+        return Err(format!("Capabilities that this server does not know must have at most {} bytes", limits::OTHER_CAPABILITIES_BYTES));
+    }
+    if named.values().any(|text| text.contains("\\u0000")) {
+        return Err("Text must not contain NUL characters".to_owned());
+    }
+    Ok(named)
 }
 
 /// The agent that works under a worker's name.

@@ -11,6 +11,8 @@ use bloom_outbound as outbound;
 const HEALTH_LIMIT: Duration = Duration::from_secs(5);
 /// For an update, the agent downloads the program first.
 const ORDER_LIMIT: Duration = Duration::from_secs(310);
+/// Agents end a clone after 10 minutes.
+const CLONE_LIMIT: Duration = Duration::from_secs(620);
 /// The maximum length of an agent's error text.
 const MAX_TEXT_CHARS: usize = 2_000;
 
@@ -53,6 +55,16 @@ impl Agents {
     pub async fn order(&self, worker_url: &str, order: Order) -> Result<Map<String, Value>, String> {
         let request = self.request(Method::POST, worker_url, order.path())?.json(&Map::<String, Value>::new());
         let reply = outbound::send(request, ORDER_LIMIT).await.map_err(|failure| failure.text)?;
+        if reply.is_success() { Ok(serde_json::from_slice(&reply.body).unwrap_or_default()) } else { Err(refusal(&reply)) }
+    }
+
+    /// Has the agent clone a repository. Returns its answer, or an empty object if that is not a JSON object.
+    ///
+    /// # Errors
+    /// A text for users: `Agent returned 409: …`, or the network error.
+    pub async fn clone_project(&self, worker_url: &str, wanted: &Value) -> Result<Map<String, Value>, String> {
+        let request = self.request(Method::POST, worker_url, "clone")?.json(wanted);
+        let reply = outbound::send(request, CLONE_LIMIT).await.map_err(|failure| failure.text)?;
         if reply.is_success() { Ok(serde_json::from_slice(&reply.body).unwrap_or_default()) } else { Err(refusal(&reply)) }
     }
 }

@@ -83,7 +83,10 @@ fn weigh(op: &Op) -> (usize, usize) {
         | Op::RecordAudit(_)
         | Op::CreateKey(_)
         | Op::RevokeKey(_)
-        | Op::Enroll(_) => (2, 256),
+        | Op::Enroll(_)
+        | Op::CreateProject(_)
+        | Op::DeleteProject(_) => (2, 256),
+        Op::RecordClones(op::RecordClones { nodes, .. }) => (2 + nodes.len(), 512 + nodes.len() * 256),
     }
 }
 
@@ -118,7 +121,10 @@ fn urgency(op: &Op) -> usize {
         | Op::Configure(_)
         | Op::CreateKey(_)
         | Op::RevokeKey(_)
-        | Op::Enroll(_) => 0,
+        | Op::Enroll(_)
+        | Op::CreateProject(_)
+        | Op::DeleteProject(_)
+        | Op::RecordClones(_) => 0,
     }
 }
 

@@ -132,7 +132,8 @@ impl From<Rejection> for Error {
             | Rejection::TaskOrLeaseNotFound
             | Rejection::LeaseNotFound
             | Rejection::WorkerNotFound
-            | Rejection::KeyNotFound => 404,
+            | Rejection::KeyNotFound
+            | Rejection::ProjectNotFound => 404,
             Rejection::NotTheActiveLease(_)
             | Rejection::WrongStatus { .. }
             | Rejection::CannotRequeue(_)
@@ -148,6 +149,9 @@ impl From<Rejection> for Error {
             | Rejection::IdempotencyConflict(_)
             | Rejection::KeyExists(_)
             | Rejection::TooManyKeys
+            | Rejection::ProjectExists(_)
+            | Rejection::TooManyProjects
+            | Rejection::TooManyProjectNodes
             | Rejection::TooManyPoolKeys
             | Rejection::TooManyPoolKeysOf(_)
             | Rejection::WorkerTaken(_)

@@ -11,6 +11,7 @@ const ARTIFACT: &str = "019c936e-3800-7000-8000-000000000005";
 const ENTRY: &str = "019c936e-3800-7000-8000-000000000006";
 const INSTANCE: &str = "019c936e-3800-7000-8000-000000000007";
 const QUESTION: &str = "019c936e-3800-7000-8000-000000000008";
+const PROJECT: &str = "019c936e-3800-7000-8000-000000000009";
 const WORKER: &str = "worker-01";
 const PROMPT: &str = "Summarize the open questions in README.md in three sentences.";
 const OUTPUT: &str = "Three questions are open: the name of the default branch, the licence of the logo, and who reviews releases.";
@@ -22,6 +23,8 @@ pub fn of_answer(operation: &str) -> Option<Value> {
         "getTask" | "waitForTask" => Some(completed_task()),
         "editTask" => changed(json!({ "priority": 9, "labels": { "team": "docs", "batch": "8" }, "updated_at": AT + 1_000 })),
         "deleteTask" => Some(json!({ "removed": true, "id": TASK })),
+        "deleteProject" => Some(json!({ "removed": true, "id": PROJECT })),
+        "getNodeStatus" => Some(json!([with(project_node(), &json!({ "worker_status": "online" }))])),
         "revokeKey" => Some(json!({ "removed": true, "id": "ci" })),
         "pauseQueue" => Some(with(queue(), &json!({ "paused": true, "paused_at": AT }))),
         "pauseAllQueues" => Some(with(all_queues(), &json!({ "paused": true, "paused_at": AT }))),
@@ -97,6 +100,10 @@ pub fn of_error(operation: &str, path: &str, status: &str) -> Option<&'static st
         ("getResult", "404") => "Result not found",
         (_, "404") if path.contains("/llm-tasks/") => "Task not found",
         (_, "404") if path.contains("/workers/") => "Worker not found",
+        ("createProject", "409") => "A project 'docs' exists: delete it first, or choose another name",
+        ("syncMemory", "502") => "Membridge returned 422: {\"detail\": []}",
+        (_, "404") if path.contains("/projects/") => "Project not found",
+        (_, "502") if path.contains("/projects/") => "Agent returned 409: {\"error\":\"The target already exists\"}",
         (_, "404") if path.contains("/keys/") => "Key not found",
         (_, "502") if path.ends_with("/dispatch") => "connection refused",
         (_, "502") if path.contains("/workers/") => "Agent returned 500: no update command is configured",
@@ -121,6 +128,16 @@ pub fn of_schema(name: &str) -> Option<Value> {
         }),
         "Asked" => json!({ "answer": { "allow": false, "message": "not on a Friday", "answers": [] } }),
         "NewQueueLimit" => json!({ "max_concurrency": 2 }),
+        "NewProject" => json!({ "name": "docs", "repo_url": REPOSITORY, "primary_node_id": WORKER }),
+        "NewClone" => json!({ "node_id": WORKER }),
+        "Propagation" => json!({ "node_ids": [WORKER] }),
+        "NewMemorySync" => json!({ "direction": "push", "node_id": WORKER }),
+        "Project" => project(),
+        "ProjectNode" => project_node(),
+        "ProjectWithNodes" => with(project(), &json!({ "nodes": [project_node()] })),
+        "Cloned" => json!({ "status": "cloned", "node": WORKER, "result": { "status": "cloned", "path": CLONE_PATH } }),
+        "Propagated" => json!({ "status": "synced", "results": [{ "node_id": WORKER, "status": "cloned" }] }),
+        "MemorySynced" => json!({ "status": "ok", "direction": "push", "node": WORKER, "result": { "ok": true } }),
         "NewKey" => json!({ "name": "ci", "scope": "submit", "expires_in_sec": 2_592_000 }),
         "NewEnrollment" => json!({ "worker": WORKER }),
         "Bulk" => json!({ "filter": { "status": "queued", "labels": { "team": "docs" } }, "dry_run": true }),
@@ -202,6 +219,23 @@ pub fn of_schema(name: &str) -> Option<Value> {
         }),
         "Probe" => json!({ "status": "ok" }),
         _ => return None,
+    })
+}
+
+const REPOSITORY: &str = "https://git.example.com/team/docs.git";
+const CLONE_PATH: &str = "/var/lib/bloom-runtime/agent/projects/docs";
+
+fn project() -> Value {
+    json!({
+        "id": PROJECT, "name": "docs", "repo_url": REPOSITORY, "target_path": null, "primary_node_id": WORKER, "clone_status": "cloned",
+        "error_message": null, "created_at": AT, "updated_at": AT + 20_000,
+    })
+}
+
+fn project_node() -> Value {
+    json!({
+        "project_id": PROJECT, "node_id": WORKER, "clone_status": "cloned", "clone_path": CLONE_PATH, "error_message": null,
+        "updated_at": AT + 20_000,
     })
 }
 

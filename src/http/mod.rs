@@ -32,6 +32,7 @@ mod pages;
 mod path;
 mod policy;
 mod probes;
+mod projects;
 mod questions;
 mod queues;
 mod rate;

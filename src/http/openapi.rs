@@ -15,8 +15,8 @@ use utoipa_axum::routes;
 
 use super::policy::{Rate, RoutePolicies, RoutePolicy};
 use super::{
-    AppState, agents, bulk, config, dispatch, events, install, keys, lifecycle, membridge, openapi_common, probes, questions, queues,
-    records, tasks, wait, watch, worker_calls, workers,
+    AppState, agents, bulk, config, dispatch, events, install, keys, lifecycle, membridge, openapi_common, probes, projects, questions,
+    queues, records, tasks, wait, watch, worker_calls, workers,
 };
 use bloom_api::error::ErrorText;
 
@@ -121,6 +121,14 @@ pub fn routes() -> Routes {
         .add(routes!(keys::list), keys::LIST)
         .add(routes!(keys::revoke), keys::REVOKE)
         .add(routes!(keys::enroll), keys::ENROLL)
+        .add(routes!(projects::create), projects::CREATE)
+        .add(routes!(projects::list), projects::LIST)
+        .add(routes!(projects::get), projects::GET)
+        .add(routes!(projects::delete), projects::DELETE)
+        .add(routes!(projects::clone), projects::CLONE)
+        .add(routes!(projects::propagate), projects::PROPAGATE)
+        .add(routes!(projects::sync_memory), projects::SYNC_MEMORY)
+        .add(routes!(projects::node_status), projects::NODE_STATUS)
         .add(routes!(membridge::health), membridge::HEALTH)
         .add(routes!(membridge::projects), membridge::PROJECTS)
         .add(routes!(membridge::leadership), membridge::LEADERSHIP)
@@ -207,7 +215,10 @@ fn complete(method: &Method, path: &str, operation: &mut Operation, policy: Rout
         shared_answer(operation, 413);
     }
     // All fields of these bodies are optional, and so are the bodies.
-    let is_optional = path.ends_with("/lease") || path.ends_with("/dispatch") || path == "/api/runtime/llm-tasks/{id}/heartbeat";
+    let is_optional = path.ends_with("/lease")
+        || path.ends_with("/dispatch")
+        || path.starts_with("/api/runtime/projects/")
+        || path == "/api/runtime/llm-tasks/{id}/heartbeat";
     if let (true, Some(RefOr::T(body))) = (is_optional, &mut operation.request_body) {
         body.required = Some(Required::False);
     }

@@ -19,6 +19,7 @@ const TAGS: &[(&str, &str)] = &[
     ("records", "Artifacts, audit trail, statistics and usage."),
     ("keys", "Named keys: create, list and revoke them, and exchange join tokens for the keys of workers."),
     ("config", "The settings of the control plane."),
+    ("projects", "Repositories that workers clone, and the memory of projects."),
     ("membridge", "Calls that are passed on to the membridge control plane."),
     ("probes", "Health, readiness and metrics, for machines."),
 ];
@@ -195,6 +196,7 @@ fn describe_id(path: &str, parameter: &mut Value) {
         "/api/runtime/workers/" => ("The name of the worker.", "worker-01"),
         "/api/runtime/keys/" => ("The name of the key.", "ci"),
         "/api/runtime/queues/" => ("The agent (slug) that the queue's tasks are for.", "writer"),
+        "/api/runtime/projects/" => ("The id of the project.", "019c936e-3800-7000-8000-000000000009"),
         "/api/membridge/projects/" => ("The id of the project at the control plane.", "9f86d081884c7d65"),
         _ => return,
     };

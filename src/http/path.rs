@@ -2,6 +2,7 @@
 
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
+use uuid::Uuid;
 
 use super::AppState;
 use super::error::Error;
@@ -104,6 +105,23 @@ impl<S: Send + Sync> FromRequestParts<S> for ProjectPath {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
         let id = part(parts, state).await.filter(|id| !id.chars().any(char::is_control) && !is_dots(id));
         id.map(Self).ok_or(Error::fixed(404, "Project not found"))
+    }
+}
+
+/// `{id}` of a project of this server.
+pub struct ProjectId(Option<Uuid>);
+
+impl ProjectId {
+    pub fn id(&self) -> Result<Uuid, Error> {
+        self.0.ok_or(Rejection::ProjectNotFound.into())
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for ProjectId {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
+        Ok(Self(part(parts, state).await.and_then(|text| parse_id(&text))))
     }
 }
 

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use bloom_core::audit::{Actor, is_name_of_another_actor};
 use bloom_core::command::WorkerChange;
 use bloom_core::limits;
-use bloom_core::worker::{MAX_CONCURRENCY, WorkerStatus};
+use bloom_core::worker::{KNOWN_CAPABILITIES, MAX_CONCURRENCY, WorkerStatus, other_capabilities};
 
 const MAX_AGENTS: usize = limits::WORKERS;
 
@@ -42,6 +43,8 @@ struct ListedCapabilities {
     max_concurrency: Option<i64>,
     labels: Option<Vec<String>>,
     agents: Option<Vec<String>>,
+    #[serde(flatten)]
+    other: Map<String, Value>,
 }
 
 pub fn parse(body: &[u8]) -> Result<Vec<WorkerChange>, String> {
@@ -106,6 +109,9 @@ fn entry(raw: &str) -> Result<WorkerChange, String> {
     if capabilities.max_concurrency.is_some_and(|slots| !(1..=MAX_CONCURRENCY).contains(&slots)) {
         return Err(format!("capabilities.max_concurrency of {id:?} is not 1 to {MAX_CONCURRENCY}"));
     }
+    let other = capabilities.other.iter().filter(|(name, value)| !KNOWN_CAPABILITIES.contains(&name.as_str()) && !value.is_null());
+    let other = other_capabilities(other.map(|(name, value)| (name.clone(), value.to_string())).collect())
+        .map_err(|wrong| format!("capabilities of {id:?}: {wrong}"))?;
     Ok(WorkerChange {
         id,
         url: listed.url,
@@ -115,6 +121,8 @@ fn entry(raw: &str) -> Result<WorkerChange, String> {
         labels: capabilities.labels,
         agents: capabilities.agents.map(Some),
         namespaces: None,
+        // What the worker itself has registered stays, unless the control plane knows something.
+        other_capabilities: (!other.is_empty()).then_some(other),
         ip_addrs: listed.ip_addrs,
         agent_version: listed.agent_version,
         os_info: listed.os_info,

@@ -28,6 +28,11 @@ pub enum Call<'a> {
         project: &'a str,
         body: &'a Value,
     },
+    /// Has an agent send a project's memory to the control plane (`push`), or fetch it (`pull`).
+    SyncMemory {
+        direction: &'a str,
+        body: &'a Value,
+    },
 }
 
 impl Call<'_> {
@@ -38,6 +43,7 @@ impl Call<'_> {
             Self::Projects => vec!["projects"],
             Self::Leadership { project } => vec!["projects", project, "leadership"],
             Self::Nodes { project } => vec!["projects", project, "nodes"],
+            Self::SyncMemory { direction, .. } => vec!["sync", direction],
             Self::SelectLeader { project, .. } => vec!["projects", project, "leadership", "select"],
         }
     }
@@ -99,7 +105,7 @@ impl Client {
         let http = self.http.as_ref().map_err(Clone::clone)?;
         let url = outbound::address(base, &call.path()).map_err(|error| format!("the membridge server URL can't be called: {error}"))?;
         let request = match call {
-            Call::SelectLeader { body, .. } => http.request(Method::POST, url).json(body),
+            Call::SelectLeader { body, .. } | Call::SyncMemory { body, .. } => http.request(Method::POST, url).json(body),
             _ => http.request(Method::GET, url),
         };
         outbound::with_key(request, "X-MEMBRIDGE-ADMIN", key).map_err(|error| format!("the membridge server can't be called: {error}"))

@@ -15,6 +15,7 @@ use bloom_core::api_key;
 use bloom_core::audit::{Action, EntityType};
 use bloom_core::event::EventKind;
 use bloom_core::pause::Pause;
+use bloom_core::project::CloneStatus;
 use bloom_core::question::Question;
 use bloom_core::task::{Format, LeaseStatus, Origin, Outcome, Parked, Reason, Session, Status};
 use bloom_core::trace_context::TraceContext;
@@ -154,7 +155,7 @@ macro_rules! stored_as_word {
     };
 }
 stored_as_word!(Status, Session, Format, Reason, Parked, Origin, LeaseStatus, Outcome, EventKind);
-stored_as_word!(WorkerStatus, DispatchMode, Action, EntityType, api_key::Scope);
+stored_as_word!(WorkerStatus, DispatchMode, Action, EntityType, api_key::Scope, CloneStatus);
 
 macro_rules! stored_as_json {
     ($($rust:ty),+) => {

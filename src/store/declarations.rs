@@ -17,9 +17,10 @@ fn declared() -> Vec<&'static RowType> {
     let tasks = [&rows::SPEC, &rows::STATE, save::Label::ROW, save::Dependency::ROW];
     let records =
         [&records::LEASE, &records::RESULT, &records::EVENT, &records::AUDIT, &records::WAKEUP, &records::API_KEY, save::Reached::ROW];
+    let projects = [&records::PROJECT, &records::PROJECT_NODE];
     let workers = [&records::WORKER, &records::QUEUE, save::Seen::ROW, save::Removal::ROW];
     let others = [save::Setting::ROW, counts::Count::ROW, feed::LanePosition::ROW, load::ContextTask::ROW];
-    tasks.into_iter().chain(records).chain(workers).chain(others).collect()
+    tasks.into_iter().chain(records).chain(workers).chain(projects).chain(others).collect()
 }
 
 fn type_name(kind: Kind, ty: Type) -> &'static str {

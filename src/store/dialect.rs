@@ -60,6 +60,11 @@ impl Kind {
         self.advisory_lock(0x62_6c6f_6f6d_6b65, false)
     }
 
+    /// As [`lock_queues`](Self::lock_queues): the lock of those who change projects.
+    pub(super) fn lock_projects(self) -> String {
+        self.advisory_lock(0x62_6c6f_6f6d_7072, false)
+    }
+
     /// An expression that takes the lock of an import for this connection, and tells whether it did. An SQLite file has a lock of its own.
     pub(super) fn try_lock_import(self) -> &'static str {
         match self {
@@ -213,9 +218,9 @@ impl Kind {
     }
 }
 
-/// `ON CONFLICT (key) DO UPDATE` of all other columns.
+/// `ON CONFLICT (key) DO UPDATE` of all other columns. A key of several columns has commas between them.
 pub(super) fn upsert(rows: &RowType, key: &'static str) -> String {
-    let sets: Vec<_> = rows.all_but(&[key]).iter().map(|name| format!("{name} = excluded.{name}")).collect();
+    let sets: Vec<_> = rows.all_but(&key.split(", ").collect::<Vec<_>>()).iter().map(|name| format!("{name} = excluded.{name}")).collect();
     format!("ON CONFLICT ({key}) DO UPDATE SET {}", sets.join(", "))
 }
 

@@ -16,6 +16,7 @@ use bloom_core::agent_queue::AgentQueue;
 use bloom_core::api_key::ApiKey;
 use bloom_core::event::TaskEvent;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
+use bloom_core::project::{Project, ProjectId, ProjectNode};
 use bloom_core::task::{LeaseStatus, RunResult, TaskSpec, TaskState};
 use bloom_core::usage::Usage;
 use bloom_core::worker::{Worker, WorkerStatus};
@@ -80,6 +81,9 @@ statement!(
     records::EVENT.names("")
 );
 statement!(pub(super) API_KEYS, |_d| "SELECT {} FROM api_keys ORDER BY name", records::API_KEY.names(""));
+statement!(pub(super) PROJECTS, |_d| "SELECT {} FROM projects ORDER BY id DESC", records::PROJECT.names(""));
+statement!(PROJECT, |_d| "SELECT {} FROM projects WHERE id = $1", records::PROJECT.names(""));
+statement!(PROJECT_NODES, |_d| "SELECT {} FROM project_nodes WHERE project_id = $1 ORDER BY node_id", records::PROJECT_NODE.names(""));
 statement!(OWNED, |d| "SELECT id FROM tasks WHERE id {} AND owner = $2", d.any(Type::Uuid, 1));
 statement!(pub(super) SETTINGS, "SELECT key, value FROM settings ORDER BY key");
 
@@ -196,6 +200,20 @@ impl Store {
     /// The named keys of the API, by name.
     pub async fn api_keys(&self) -> Result<Vec<ApiKey>, Error> {
         all(&self.pool().fetch(&API_KEYS, Args::new()).await?, ReadRow::read)
+    }
+
+    /// The projects, newest first.
+    pub async fn projects(&self) -> Result<Vec<Project>, Error> {
+        all(&self.pool().fetch(&PROJECTS, Args::new()).await?, ReadRow::read)
+    }
+
+    pub async fn project(&self, id: ProjectId) -> Result<Option<Project>, Error> {
+        first(&self.pool().fetch(&PROJECT, Args::new().uuid(id)).await?, ReadRow::read)
+    }
+
+    /// What is known of the clones of a project, by the names of the workers.
+    pub async fn project_nodes(&self, id: ProjectId) -> Result<Vec<ProjectNode>, Error> {
+        all(&self.pool().fetch(&PROJECT_NODES, Args::new().uuid(id)).await?, ReadRow::read)
     }
 
     /// Those of these tasks that this submit key created.

@@ -1,4 +1,4 @@
-//! The rows of leases, results, events, workers, queues, audit entries, keys and wake-ups.
+//! The rows of leases, results, events, workers, queues, audit entries, keys, projects and wake-ups.
 
 use uuid::Uuid;
 
@@ -8,6 +8,7 @@ use bloom_core::agent_queue::AgentQueue;
 use bloom_core::api_key::ApiKey;
 use bloom_core::audit::AuditEntry;
 use bloom_core::event::TaskEvent;
+use bloom_core::project::{Project, ProjectNode};
 use bloom_core::task::{PastLease, RunResult};
 use bloom_core::usage::Usage;
 use bloom_core::wakeup::{Subject, Wakeup};
@@ -37,12 +38,13 @@ row! {
 row! { pub(super) EVENT: task_events as task_events_row of event: TaskEvent { task_id, number, lease_id, seq, kind, at, data } }
 
 row! {
-    pub(super) WORKER: workers as workers_row_4 of worker: Worker {
+    pub(super) WORKER: workers as workers_row_5 of worker: Worker {
         id, url, status, lost;
         {
             let served = &worker.capabilities;
             capabilities: served,
             namespaces: served.namespaces.as_ref(),
+            other_capabilities: &served.other,
         }
         ip_addrs, obs_count, db_sha, registered_at, agent_version, os_info, install_method, dispatch, cordoned, draining, revision, updated_at,
         recount_slots;
@@ -55,7 +57,7 @@ row! {
     }
     then { last_seen }
     read {
-        capabilities: Capabilities { namespaces, ..capabilities },
+        capabilities: Capabilities { namespaces, other: other_capabilities, ..capabilities },
         instance: part(|| Some(Instance { id: instance?, since: instance_since? })),
     }
 }
@@ -71,6 +73,18 @@ row! {
 row! {
     pub(super) API_KEY: api_keys as api_keys_row_3 of key: ApiKey {
         name, digest, scope, worker, push, namespaces, created_at, expires_at, created_by
+    }
+}
+
+row! {
+    pub(super) PROJECT: projects as projects_row of project: Project {
+        id, name, repo_url, target_path, primary_node_id, clone_status, error_message, created_at, updated_at
+    }
+}
+
+row! {
+    pub(super) PROJECT_NODE: project_nodes as project_nodes_row of node: ProjectNode {
+        project_id, node_id, clone_status, clone_path, error_message, updated_at
     }
 }
 

@@ -60,6 +60,10 @@ statement!(
 );
 statement!(REMOVE_API_KEYS, |d| "DELETE FROM api_keys WHERE name {}", d.any(Type::Text, 1));
 statement!(INSERT_API_KEYS, |d| "{}", d.insert(&records::API_KEY, ""));
+statement!(REMOVE_PROJECTS, |d| "DELETE FROM projects WHERE id {}", d.any(Type::Uuid, 1));
+statement!(REMOVE_PROJECT_NODES, |d| "DELETE FROM project_nodes WHERE project_id {}", d.any(Type::Uuid, 1));
+statement!(UPSERT_PROJECTS, |d| "{}", d.insert(&records::PROJECT, &upsert(&records::PROJECT, "id")));
+statement!(UPSERT_PROJECT_NODES, |d| "{}", d.insert(&records::PROJECT_NODE, &upsert(&records::PROJECT_NODE, "project_id, node_id")));
 statement!(INSERT_AUDIT, |d| "{}", d.insert(&records::AUDIT, ""));
 
 /// The part of the loaded rows that the save depends on.
@@ -95,6 +99,7 @@ pub(super) fn save<'a>(script: &mut Script<'a>, set: &'a WorkingSet, before: &Be
     save_queues(script, set);
     save_wakeups(script, dirty);
     save_api_keys(script, set);
+    save_projects(script, set);
     write(script, &UPSERT_SETTINGS, dirty.settings.iter().map(|(key, value)| Setting { key, value }));
     write(script, &INSERT_AUDIT, &dirty.audit);
     if !dirty.removed_tasks.is_empty() {
@@ -208,6 +213,20 @@ fn save_api_keys<'a>(script: &mut Script<'a>, set: &'a WorkingSet) {
     if !added.is_empty() {
         script.ordered(&INSERT_API_KEYS, Args::new().bulk(added));
     }
+}
+
+/// A project may get the name of one that the batch removes, so the removal comes first.
+fn save_projects<'a>(script: &mut Script<'a>, set: &'a WorkingSet) {
+    let (dirty, known) = (&set.dirty.projects, set.loaded.projects.as_ref());
+    if !dirty.removed.is_empty() {
+        script.ordered(&REMOVE_PROJECTS, Args::new().uuids(&dirty.removed));
+        script.unordered(&REMOVE_PROJECT_NODES, Args::new().uuids(&dirty.removed));
+    }
+    let projects = Bulk::of(dirty.written.iter().filter_map(|id| known?.rows.get(id)));
+    if !projects.is_empty() {
+        script.ordered(&UPSERT_PROJECTS, Args::new().bulk(projects));
+    }
+    write(script, &UPSERT_PROJECT_NODES, dirty.nodes.iter().filter_map(|(project, node)| known?.nodes.get(project)?.get(node)));
 }
 
 fn save_queues<'a>(script: &mut Script<'a>, set: &'a WorkingSet) {

@@ -29,7 +29,7 @@ impl RowType {
     }
 
     /// Returns `names`. In a constant, it does not compile if one of them is not a column.
-    pub const fn only<'n>(&self, names: &'n [&'static str]) -> &'n [&'static str] {
+    pub const fn only<'n, 't>(&self, names: &'n [&'t str]) -> &'n [&'t str] {
         let mut i = 0;
         while i < names.len() {
             assert!(self.has(names[i]), "not a column of this table");
@@ -47,7 +47,7 @@ impl RowType {
         i < self.columns.len()
     }
 
-    pub fn all_but(&self, names: &[&'static str]) -> Vec<&'static str> {
+    pub fn all_but(&self, names: &[&str]) -> Vec<&'static str> {
         let names = self.only(names);
         self.columns.iter().map(|column| column.name).filter(|name| !names.contains(name)).collect()
     }

@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 use serde::de::IgnoredAny;
 use tokio_util::sync::CancellationToken;
 
+use super::git;
 use super::report::{self, Backoff};
 use super::verdict::Verdict;
 use super::{Agent, machine};
 use bloom_api::answers::Claimed;
+use bloom_api::capabilities::{GivenCapabilities, NewCapabilities};
 use bloom_api::error::WRONG_SCOPE;
-use bloom_api::requests::{Claim, NewCapabilities, NewWorker};
+use bloom_api::requests::{Claim, NewWorker};
 use bloom_api::values::{Id, Int, List};
 use bloom_client::{self as client, now_ms};
 use bloom_core::api_key::is_key_name;
@@ -91,15 +93,16 @@ impl Agent {
         }
     }
 
-    pub(super) fn capabilities(&self, agents: Option<Vec<String>>) -> NewCapabilities {
-        NewCapabilities {
+    pub(super) fn capabilities(&self, agents: Option<Vec<String>>) -> GivenCapabilities {
+        let known = NewCapabilities {
             // Servers lease and push only to workers with this capability, and a worker with a push server must get pushes.
             claude_cli: Some(self.settings.profiles.run_claude() || self.settings.push_server.is_some()),
             max_concurrency: Some(Int(self.settings.max_concurrency.into())),
             labels: Some(self.settings.labels.iter().cloned().collect()),
             agents: agents.map(List::from_iter),
             namespaces: self.settings.namespaces.clone().map(List::from_iter),
-        }
+        };
+        GivenCapabilities { known, other: [("git".to_owned(), git::is_installed().to_string())].into() }
     }
 
     /// A pause of an account or of a profile closes its slugs. If no slug is left, or the agent serves all slugs, it closes the worker.

@@ -16,6 +16,7 @@ mod control;
 mod echo;
 mod enrollment;
 mod events;
+pub mod git;
 mod home;
 mod instance;
 mod invocation;
@@ -77,6 +78,7 @@ use uuid::Uuid;
 use bloom_client::{Client, Tls};
 use bloom_core::task::Session;
 use bloom_telemetry::Traces;
+use git::GitSettings;
 use home::Home;
 pub use home::hostname;
 use pause::Pauses;
@@ -107,6 +109,8 @@ pub struct Settings {
     /// Files with keys of the agent, which runs in a sandbox must not see.
     pub key_files: Vec<PathBuf>,
     pub profiles: Profiles,
+    /// For clones of repositories.
+    pub git: GitSettings,
     /// How long runs may go on after a stop or a drain.
     pub grace: Duration,
     /// `None` if the agent accepts no pushes.

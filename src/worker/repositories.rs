@@ -13,10 +13,9 @@ use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 use serde::Deserialize;
 use serde_json::json;
-use tokio::process::Command;
 use uuid::Uuid;
 
-use super::command::output;
+use super::git::{GitSettings, bounded, git};
 use super::push_response::{PushResponse, refuse};
 use super::{Agent, home};
 
@@ -50,7 +49,7 @@ pub(super) async fn clone(State(agent): State<Arc<Agent>>, body: Result<Json<Wan
     }
     let projects = agent.home.root().join("projects");
     // Spawned, so that the clone is not cancelled when the caller disconnects.
-    let cloned = tokio::spawn(clone_to(wanted.repo_url, projects.clone(), target.clone())).await;
+    let cloned = tokio::spawn(clone_to(agent.settings.git.clone(), wanted.repo_url, projects.clone(), target.clone())).await;
     match cloned {
         Ok(Ok(())) => (StatusCode::OK, Json(json!({"status": "cloned", "path": projects.join(target)}))),
         Ok(Err((status, why))) => refuse(status, &why),
@@ -60,17 +59,18 @@ pub(super) async fn clone(State(agent): State<Arc<Agent>>, body: Result<Json<Wan
 
 /// Clones into a temporary directory below `projects`, and moves the complete clone to its place. Symbolic links of earlier clones are
 /// followed only if they stay below `projects`.
-async fn clone_to(repo_url: String, projects: PathBuf, target: String) -> Result<(), (StatusCode, String)> {
+async fn clone_to(settings: GitSettings, repo_url: String, projects: PathBuf, target: String) -> Result<(), (StatusCode, String)> {
     let unusable = |error: io::Error| (StatusCode::INSUFFICIENT_STORAGE, format!("the directory can't be used: {error}"));
     home::private_dir(&projects).map_err(unusable)?;
     let dir = Dir::open_ambient_dir(&projects, ambient_authority()).map_err(unusable)?;
     let part = format!(".clone-{}", Uuid::now_v7());
     // Checked before the long clone, and again before the move.
     is_free(&dir, &target)?;
-    let mut git = Command::new("git");
-    // git must fail instead of asking for a password.
-    git.env("GIT_TERMINAL_PROMPT", "0").args(["clone", "--quiet", "--", &repo_url]).arg(projects.join(&part));
-    let cloned = output(git, CLONE_LIMIT).await.map_err(|why| (StatusCode::BAD_GATEWAY, format!("git clone failed: {why}")));
+    let mut git = git(&settings.protocols);
+    git.args(["clone", "--quiet", "--template=", "--no-recurse-submodules", "--", &repo_url]).arg(projects.join(&part));
+    let cloned = bounded(git, CLONE_LIMIT, &projects.join(&part), settings.max_bytes)
+        .await
+        .map_err(|why| (StatusCode::BAD_GATEWAY, format!("git clone failed: {why}")));
     let moved = cloned.and_then(|_| move_to(&dir, &part, &target));
     if moved.is_err() {
         let _ = fs::remove_dir_all(projects.join(&part));

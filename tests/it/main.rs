@@ -51,6 +51,7 @@ mod open_files;
 mod openapi;
 mod picking;
 mod probes;
+mod projects;
 mod push;
 mod questions;
 mod queues;

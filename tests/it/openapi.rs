@@ -69,6 +69,14 @@ const CALLS: &[&str] = &[
     "delete /api/runtime/keys/{id}",
     "post /api/runtime/enroll",
     "get /api/membridge/health",
+    "get /api/runtime/projects",
+    "post /api/runtime/projects",
+    "get /api/runtime/projects/{id}",
+    "delete /api/runtime/projects/{id}",
+    "post /api/runtime/projects/{id}/clone",
+    "post /api/runtime/projects/{id}/propagate",
+    "post /api/runtime/projects/{id}/sync-memory",
+    "get /api/runtime/projects/{id}/node-status",
     "get /api/membridge/projects",
     "get /api/membridge/projects/{cid}/leadership",
     "get /api/membridge/projects/{cid}/nodes",
@@ -139,7 +147,7 @@ fn check_schema(place: &str, schema: &Value, wrong: &mut Vec<String>) {
 }
 
 /// Objects of other programs, which are passed on as they are.
-const FREE_FORM: &[&str] = &["ConnectionTest.health"];
+const FREE_FORM: &[&str] = &["ConnectionTest.health", "Cloned.result", "MemorySynced.result"];
 
 on_both! {
     async fn every_call_is_described(server) {

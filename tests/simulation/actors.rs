@@ -274,7 +274,8 @@ async fn run(cluster: Cluster, task: TaskState, held: Arc<Mutex<Vec<LeaseId>>>) 
     held.lock().expect("held").retain(|id| *id != lease.id);
 }
 
-/// Cancels, requeues, suspends, resumes, edits, deletes and leases tasks, cordons, changes and removes workers, and pauses and limits queues.
+/// Cancels, requeues, suspends, resumes, edits, deletes and leases tasks, cordons, changes and removes workers, pauses and limits queues, and creates, clones and
+/// deletes projects.
 pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
     while !cluster.is_quiet_phase() {
         cluster.pause(every_sec * 1_000).await;
@@ -283,7 +284,7 @@ pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
         let Some(task) = (!created.is_empty()).then(|| created[cluster.below(created.len() as u64) as usize]) else { continue };
         let agent_slug = (*["a", "b", ALL_QUEUES].get(cluster.below(3) as usize).expect("three")).to_owned();
         let limit = QueueChange::Limit(cluster.chance(70).then(|| cluster.below(3) as i64 + 1));
-        let op = match cluster.below(25) {
+        let op = match cluster.below(28) {
             0 | 1 => Op::Cancel(op::Cancel { task }),
             2..=4 => Op::Requeue(op::Requeue { task }),
             5 | 6 => Op::Lease(op::Lease {
@@ -316,6 +317,22 @@ pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
             17 | 18 if agent_slug != ALL_QUEUES => Op::ChangeQueue(op::ChangeQueue { agent_slug, change: limit }),
             19 | 20 => Op::Suspend(op::Suspend { task, suspend: true }),
             21..=23 => Op::Suspend(op::Suspend { task, suspend: false }),
+            25 => Op::CreateProject(op::CreateProject {
+                name: format!("project {}", cluster.below(3)),
+                repo_url: "https://git.example/p".into(),
+                target_path: None,
+                primary_node_id: Some(worker),
+            }),
+            26 | 27 => {
+                let known: Vec<_> = cluster.shared.lock().tables.memory.projects.keys().copied().collect();
+                let Some(project) = (!known.is_empty()).then(|| known[cluster.below(known.len() as u64) as usize]) else { continue };
+                let outcome = if cluster.chance(50) { Ok(None) } else { Err("no room".to_owned()) };
+                let nodes = vec![op::NodeClone { node_id: worker, outcome }];
+                match cluster.chance(30) {
+                    true => Op::DeleteProject(op::DeleteProject { project }),
+                    false => Op::RecordClones(op::RecordClones { project, nodes, propagated: cluster.chance(50) }),
+                }
+            }
             _ => Op::RemoveWorker(op::RemoveWorker { worker }),
         };
         cluster.call(op).await;

@@ -67,6 +67,8 @@ pub struct Transaction {
     pub tasks: BTreeSet<TaskId>,
     pub workers: BTreeSet<WorkerId>,
     pub queues: QueueLocks,
+    /// It changes projects, which no other does meanwhile.
+    pub projects: bool,
     pub active_at: Instant,
 }
 
@@ -213,7 +215,15 @@ impl State {
         self.next_transaction += 1;
         self.transactions.insert(
             id,
-            Transaction { writer: OUTSIDER, is_beside: false, tasks, workers, queues: QueueLocks::default(), active_at: Instant::now() },
+            Transaction {
+                writer: OUTSIDER,
+                is_beside: false,
+                tasks,
+                workers,
+                queues: QueueLocks::default(),
+                projects: false,
+                active_at: Instant::now(),
+            },
         );
     }
 

@@ -45,7 +45,7 @@ impl SimWriter {
                 let workers: BTreeSet<_> = keys.workers.iter().filter(is_there).chain(all).cloned().collect();
                 let others = || state.transactions.values();
                 let queues = QueueLocks::of(memory, keys, tasks);
-                let are_queues_free = !others().any(|other| other.queues.excludes(&queues));
+                let are_queues_free = !others().any(|other| other.queues.excludes(&queues) || (other.projects && keys.projects));
                 let (taken, tasks): (BTreeSet<_>, _) = tasks.iter().copied().partition(|id| others().any(|other| other.tasks.contains(id)));
                 let (taken_workers, workers): (BTreeSet<_>, _) =
                     workers.into_iter().partition(|id| others().any(|other| other.workers.contains(id)));
@@ -57,7 +57,15 @@ impl SimWriter {
                 if is_free {
                     let id = state.next_transaction;
                     state.next_transaction += 1;
-                    let transaction = Transaction { writer: self.id, is_beside: false, tasks, workers, queues, active_at: Instant::now() };
+                    let transaction = Transaction {
+                        writer: self.id,
+                        is_beside: false,
+                        tasks,
+                        workers,
+                        queues,
+                        projects: keys.projects,
+                        active_at: Instant::now(),
+                    };
                     state.transactions.insert(id, transaction);
                     self.transaction = Some(id);
                     return Ok((taken, taken_workers));

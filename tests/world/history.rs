@@ -164,7 +164,13 @@ impl History {
             Step::Register { worker: at, slots, namespaces, instance } => {
                 let namespaces = namespaces.map(|number| NAMESPACES.iter().take(number).map(|&name| name.to_owned()).collect());
                 let instance = instance.map(InstanceId::from_u128);
-                Op::RegisterWorker(Box::new(WorkerChange { namespaces, instance, ..registration(&worker(*at), *slots) }))
+                let other_capabilities = (slots % 2 == 0).then(|| [("git".to_owned(), "true".to_owned())].into());
+                Op::RegisterWorker(Box::new(WorkerChange {
+                    namespaces,
+                    instance,
+                    other_capabilities,
+                    ..registration(&worker(*at), *slots)
+                }))
             }
             Step::Remove { worker: at } => Op::RemoveWorker(op::RemoveWorker { worker: worker(*at) }),
             Step::Cordon { worker: at, change } => {
@@ -196,6 +202,23 @@ impl History {
                 let token = format!("key{token}");
                 let token_digest = db.api_keys.get(&token)?.digest.clone();
                 Op::Enroll(op::Enroll { token, token_digest, worker: worker(*at), digest: format!("enrolled {at} at {now}") })
+            }
+            Step::CreateProject { name } => Op::CreateProject(op::CreateProject {
+                name: format!("project {}", name % 4),
+                repo_url: "https://git.example/p".into(),
+                target_path: (name % 3 == 0).then(|| format!("some/path {name}")),
+                primary_node_id: (name % 2 == 0).then(|| worker(*name)),
+            }),
+            Step::DeleteProject { project } => {
+                Op::DeleteProject(op::DeleteProject { project: *db.projects.keys().nth(project % db.projects.len().max(1))? })
+            }
+            Step::RecordClones { project, workers, propagated } => {
+                let clone = |at: &usize| op::NodeClone {
+                    node_id: worker(*at),
+                    outcome: if at % 2 == 1 { Err("no room".into()) } else { Ok(Some(format!("/p{at}")).filter(|_| *at > 1)) },
+                };
+                let project = *db.projects.keys().nth(project % db.projects.len().max(1))?;
+                Op::RecordClones(op::RecordClones { project, nodes: workers.iter().map(clone).collect(), propagated: *propagated })
             }
             Step::Pass { .. } | Step::Crash | Step::ProcessWakeups | Step::Stale(_) | Step::Batch(_) => return None,
         })

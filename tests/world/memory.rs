@@ -12,10 +12,11 @@ use bloom_core::cache::rank;
 use bloom_core::command::RowKeys;
 use bloom_core::event::TaskEvent;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
+use bloom_core::project::{Project, ProjectId, ProjectNode};
 use bloom_core::task::{Parked, PastLease, RunResult, Session, Status, TaskSpec, TaskState};
 use bloom_core::wakeup::{Subject, Waiters, Wakeup, WakeupId};
 use bloom_core::worker::Worker;
-use bloom_core::working_set::{ContextView, Counts, Loaded, LoadedKeys, Slots, WorkingSet};
+use bloom_core::working_set::{ContextView, Counts, Loaded, LoadedKeys, LoadedProjects, Slots, WorkingSet};
 
 /// The name of the unique index that refused a write.
 pub type Conflict = &'static str;
@@ -35,6 +36,8 @@ pub struct Memory {
     pub queues: BTreeMap<String, AgentQueue>,
     pub settings: BTreeMap<String, String>,
     pub api_keys: BTreeMap<String, ApiKey>,
+    pub projects: BTreeMap<ProjectId, Project>,
+    pub project_nodes: BTreeMap<(ProjectId, WorkerId), ProjectNode>,
     pub audit: Vec<AuditEntry>,
     /// The sum of all changes of the counts.
     pub counts: Counts,
@@ -118,6 +121,10 @@ impl Memory {
         loaded.slots = keys.exact_slots.iter().chain(everyone).map(|id| (id.clone(), Slots { used: self.used(id), exact: true })).collect();
         loaded.past_leases = keys.past_leases.iter().map(|id| (*id, self.past_leases.get(id).cloned())).collect();
         loaded.api_keys = keys.api_keys.then(|| self.load_keys(keys));
+        loaded.projects = keys.projects.then(|| {
+            let nodes = self.project_nodes.values().filter(|node| keys.project_nodes.contains(&node.project_id)).cloned();
+            LoadedProjects::new(keys, self.projects.values().cloned(), nodes)
+        });
         self.load_queues(keys, &mut loaded);
         loaded
     }
@@ -176,6 +183,23 @@ impl Memory {
         Ok(())
     }
 
+    fn write_projects(&mut self, set: &WorkingSet) -> Result<(), Conflict> {
+        let dirty = &set.dirty.projects;
+        for id in &dirty.removed {
+            self.projects.remove(id);
+            self.project_nodes.retain(|(project, _), _| project != id);
+        }
+        let loaded = || set.loaded.projects.as_ref().expect("projects were loaded");
+        for id in &dirty.written {
+            self.projects.insert(*id, loaded().rows[id].clone());
+        }
+        for (project, node) in &dirty.nodes {
+            self.project_nodes.insert((*project, node.clone()), loaded().nodes[project][node].clone());
+        }
+        let names: BTreeSet<&str> = self.projects.values().map(|project| project.name.as_str()).collect();
+        if names.len() < self.projects.len() { Err("one project a name") } else { Ok(()) }
+    }
+
     /// As [`save`](Self::save), but after a conflict this database is half-written and must be discarded.
     pub fn write(&mut self, set: &WorkingSet) -> Result<(), Conflict> {
         let dirty = &set.dirty;
@@ -231,6 +255,7 @@ impl Memory {
                 return Err("one key a name");
             }
         }
+        self.write_projects(set)?;
         self.audit.extend(dirty.audit.iter().cloned());
         for (key, delta) in &set.counts {
             *self.counts.entry(key.clone()).or_default() += delta;

@@ -126,6 +126,19 @@ pub enum Step {
         token: usize,
         worker: usize,
     },
+    /// Projects have one of a few names.
+    CreateProject {
+        name: usize,
+    },
+    DeleteProject {
+        project: usize,
+    },
+    /// The agents of these workers were asked for a clone; those of odd numbers refused.
+    RecordClones {
+        project: usize,
+        workers: Vec<usize>,
+        propagated: bool,
+    },
     /// Time passes, and the reconcilers do what is due.
     Pass {
         ms: i64,

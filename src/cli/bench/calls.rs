@@ -12,8 +12,9 @@ use super::client::{Client, Response};
 use super::latency::Latency;
 use super::{Bench, BenchError};
 use bloom_api::answers::{Claimed, Leased, RenewedLeases, RunResult, RunResults};
+use bloom_api::capabilities::{GivenCapabilities, NewCapabilities};
 use bloom_api::complete::{Completion, NewCompletions, WorkerCompletion};
-use bloom_api::requests::{Accounts, Claim, Heartbeat, NewCapabilities, NewLease, NewWorker, WorkerHeartbeat};
+use bloom_api::requests::{Accounts, Claim, Heartbeat, NewLease, NewWorker, WorkerHeartbeat};
 use bloom_api::tasks::{NewTask, NewTasks, Task};
 use bloom_api::values::{Id, Int};
 use bloom_core::task::Outcome;
@@ -73,9 +74,10 @@ impl Session {
         let mut session = Self::connect(bench, agent, index).await?;
         session.worker = format!("{agent}-{}-{index}", bench.label);
         let agents = Some([agent].into_iter().collect());
+        let known = NewCapabilities { max_concurrency: Some(Int(MAX_CONCURRENCY)), agents, ..NewCapabilities::default() };
         let worker = NewWorker {
             name: session.worker.as_str().into(),
-            capabilities: Some(NewCapabilities { max_concurrency: Some(Int(MAX_CONCURRENCY)), agents, ..NewCapabilities::default() }),
+            capabilities: Some(GivenCapabilities { known, ..GivenCapabilities::default() }),
             ..NewWorker::default()
         };
         session.client.expect(&Method::POST, "/api/runtime/workers", encode(&worker)?, &[200, 201]).await?;

@@ -12,6 +12,7 @@ pub(super) mod expire;
 mod finish;
 pub(super) mod lease;
 pub(super) mod lease_end;
+pub(super) mod projects;
 pub(super) mod push;
 pub(super) mod questions;
 pub(super) mod queues;

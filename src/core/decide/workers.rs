@@ -101,6 +101,7 @@ fn with_change(mut worker: Worker, change: &WorkerChange) -> Worker {
     keep(&mut worker.db_sha, &change.db_sha);
     keep(&mut worker.pauses, &change.pauses);
     keep(&mut worker.capabilities.agents, &change.agents);
+    keep(&mut worker.capabilities.other, &change.other_capabilities);
     if change.namespaces.is_some() {
         worker.capabilities.namespaces.clone_from(&change.namespaces);
     }

@@ -4,12 +4,14 @@
 //! ([`Halt::Need`]) and runs again in the next batch with that row.
 
 mod api_keys;
+mod projects;
 mod queues;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 pub use api_keys::LoadedKeys;
+pub use projects::{DirtyProjects, LoadedProjects};
 
 use uuid::Uuid;
 
@@ -92,6 +94,10 @@ pub struct Loaded {
     pub api_keys: Option<LoadedKeys>,
     /// Some of the keys could not be loaded because another program keeps them locked.
     pub locked_api_keys: bool,
+    /// `None` if they were not loaded.
+    pub projects: Option<LoadedProjects>,
+    /// Some of the projects could not be loaded because another program keeps them locked.
+    pub locked_projects: bool,
     /// The queues of the queued tasks if `keys.places` asked, those to change, and [`ALL_QUEUES`](super::agent_queue::ALL_QUEUES).
     pub queues: HashMap<String, Option<AgentQueue>>,
     /// The active leases of those of these queues that are limited or to be changed.
@@ -129,6 +135,7 @@ pub struct Dirty {
     pub api_keys: BTreeSet<String>,
     /// Named keys whose rows are removed, before others are inserted.
     pub removed_api_keys: BTreeSet<String>,
+    pub projects: DirtyProjects,
     pub audit: Vec<AuditEntry>,
     pub wakeups: Vec<Wakeup>,
     /// Wake-ups that have advanced or finished.

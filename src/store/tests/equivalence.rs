@@ -119,6 +119,7 @@ pub fn assert_same(found: &Loaded, expected: &Loaded, told: &impl Fn() -> String
     assert_covers(&found.active_leases, &expected.active_leases, told);
     assert_eq!(found.queue_rows, expected.queue_rows, "{}", told());
     assert_covers(&sorted(&found.worker_tasks), &sorted(&expected.worker_tasks), told);
+    assert!(expected.projects.is_none() || found.projects == expected.projects, "{}", told());
     assert!(expected.api_keys.is_none() || found.api_keys == expected.api_keys, "{}", told());
     assert_covers(&sorted(&found.dependencies), &sorted(&expected.dependencies), told);
 }
@@ -188,6 +189,11 @@ pub async fn compare_all(store: &Store, writer: &mut Box<dyn Writer>, memory: &M
     assert!(store.count_errors().await.expect("reads").is_empty());
     assert_eq!(store.settings().await.expect("reads"), memory.settings.clone().into_iter().collect::<Vec<_>>());
     assert_eq!(store.api_keys().await.expect("reads"), memory.api_keys.values().cloned().collect::<Vec<_>>());
+    assert_eq!(store.projects().await.expect("reads"), memory.projects.values().rev().cloned().collect::<Vec<_>>());
+    for id in memory.projects.keys() {
+        let expected: Vec<_> = memory.project_nodes.values().filter(|node| node.project_id == *id).cloned().collect();
+        assert_eq!(store.project_nodes(*id).await.expect("reads"), expected);
+    }
     compare_the_queues(store, memory).await;
     let active: Vec<_> = store.active_tasks(None, 100_000).await.expect("reads");
     assert_eq!(active, memory.active().cloned().collect::<Vec<_>>());

@@ -15,6 +15,7 @@ mod key_files;
 mod keys;
 mod messages;
 mod output;
+mod projects;
 mod queues;
 mod submit;
 mod suspend;

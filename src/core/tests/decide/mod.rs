@@ -11,6 +11,7 @@ mod editing;
 mod instances;
 mod lease_calls;
 mod namespaces;
+mod projects;
 mod pushes;
 mod questions;
 mod queues;

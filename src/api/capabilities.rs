@@ -1,0 +1,97 @@
+//! What a worker can do, as its agent says: what this program knows, and what else is kept and shown as it came.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
+
+use super::json::Json;
+use super::namespaces::Namespace;
+use super::values::{Int, List, ShortName, Text};
+use super::wire::{Members, Problems, Wire, body, deserialize, problem, within};
+use bloom_core::limits;
+use bloom_core::worker::{KNOWN_CAPABILITIES, MAX_CONCURRENCY, other_capabilities};
+
+body! {
+    /// What a worker can do. Fields of other names are kept, and shown as they came: at most 32, and 4 KiB together.
+    #[derive(Default)]
+    pub struct NewCapabilities {
+        /// Whether it can run the Claude CLI. Workers that claim need not have it. Default true.
+        claude_cli: Option<bool>,
+        /// Number of slots: how many tasks it can run at a time. Default 1.
+        max_concurrency: Option<Int<1, MAX_CONCURRENCY>>,
+        /// Names of what is special about it, for people. Default: none.
+        labels: Option<List<Text<0, { limits::WORKER_LABEL_CHARS }>, 0, { limits::WORKER_LABELS }>>,
+        /// The agents (slugs) that it serves; absent = all, also for a worker that served only some before.
+        agents: Option<List<ShortName, 0, { limits::WORKER_AGENTS }>>,
+        /// The Kubernetes namespaces whose LLMTasks it serves, and no other tasks; absent = all tasks, also those of no namespace. If `agents`
+        /// are given too, at most 512 pairs of both.
+        namespaces: Option<List<Namespace, 0, { limits::WORKER_NAMESPACES }>>,
+    }
+}
+
+/// The capabilities of a registration.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GivenCapabilities {
+    pub known: NewCapabilities,
+    /// JSON texts by their names.
+    pub other: BTreeMap<String, String>,
+}
+
+impl GivenCapabilities {
+    /// The fields that this program knows no meaning of.
+    fn read_other(members: &Members<'_>) -> Result<BTreeMap<String, String>, Problems> {
+        let mut found = BTreeMap::new();
+        for (name, raw) in members.iter().filter(|(name, raw)| !KNOWN_CAPABILITIES.contains(name) && raw.get() != "null") {
+            let Json(text) = Json::<{ limits::OTHER_CAPABILITIES_BYTES }>::read(raw).map_err(|found| within(name.to_owned(), found))?;
+            found.insert(name.to_owned(), text);
+        }
+        other_capabilities(found).or_else(problem)
+    }
+}
+
+impl Wire for GivenCapabilities {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        let known = NewCapabilities::read(raw)?;
+        Ok(Self { known, other: Self::read_other(&Members::of(raw)?)? })
+    }
+
+    fn describe() -> Schema {
+        NewCapabilities::describe()
+    }
+
+    fn refer() -> RefOr<Schema> {
+        NewCapabilities::refer()
+    }
+
+    fn components(found: &mut Vec<(String, RefOr<Schema>)>) {
+        NewCapabilities::components(found);
+    }
+}
+
+impl Serialize for GivenCapabilities {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Flat<'a> {
+            #[serde(flatten)]
+            known: &'a NewCapabilities,
+            #[serde(flatten)]
+            other: BTreeMap<&'a str, Value>,
+        }
+        Flat { known: &self.known, other: shown(&self.other) }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for GivenCapabilities {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserialize(deserializer)
+    }
+}
+
+/// What is kept, as JSON again.
+pub fn shown(other: &BTreeMap<String, String>) -> BTreeMap<&str, Value> {
+    other.iter().map(|(name, text)| (name.as_str(), serde_json::from_str(text).unwrap_or_default())).collect()
+}

@@ -1,0 +1,322 @@
+//! Projects: repositories that workers clone.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+use url::Url;
+use utoipa::ToSchema;
+use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
+use uuid::Uuid;
+
+use super::values::{List, ShortName, Text};
+use super::wire::{Problems, Wire, body, problem};
+use super::words::AnyCloneStatus;
+use bloom_core::Ms;
+use bloom_core::limits;
+use bloom_core::op;
+use bloom_core::project::{MAX_PROJECT_NAME, MAX_TARGET_PATH, is_project_name, is_target_path};
+
+/// Workers that one call may name.
+const MAX_NODES: usize = 1_000;
+
+/// The name of a project.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ProjectName(pub String);
+
+impl Wire for ProjectName {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        let Text(text) = Text::<0>::read(raw)?;
+        if is_project_name(&text) {
+            return Ok(Self(text));
+        }
+        problem(format!("Expected 1 to {MAX_PROJECT_NAME} of the characters A-Z a-z 0-9 space . _ - and no dot in front"))
+    }
+
+    fn describe() -> Schema {
+        text("^[A-Za-z0-9 _-][A-Za-z0-9 ._-]*$", MAX_PROJECT_NAME)
+    }
+}
+
+/// A path below the directory of projects.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TargetPath(pub String);
+
+impl Wire for TargetPath {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        let Text(text) = Text::<0>::read(raw)?;
+        if is_target_path(&text) {
+            return Ok(Self(text));
+        }
+        problem(format!(
+            "Expected a path below the agent's directory of projects, of 1 to {MAX_TARGET_PATH} of the characters A-Z a-z 0-9 space . _ - \
+             and /, no part of it empty or with a dot in front"
+        ))
+    }
+
+    fn describe() -> Schema {
+        text("^[A-Za-z0-9 _-][A-Za-z0-9 ._-]*(/[A-Za-z0-9 _-][A-Za-z0-9 ._-]*)*$", MAX_TARGET_PATH)
+    }
+}
+
+/// The URL of a repository: https, or git over ssh. What it names is given to git, so it has no blanks, and no password: agents have
+/// credentials of their own.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RepoUrl(pub String);
+
+impl Wire for RepoUrl {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        let Text(text) = Text::<1, { limits::URL_CHARS }>::read(raw)?;
+        if text.chars().any(|c| c.is_whitespace() || c.is_control() || !c.is_ascii()) {
+            return problem("Invalid url: it must be ASCII, without blanks");
+        }
+        if let Some(place) = text.strip_prefix("git@") {
+            let (host, path) = place.split_once(':').unwrap_or_default();
+            let is_host = |host: &str| {
+                host.starts_with(|c: char| c.is_ascii_alphanumeric())
+                    && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte))
+            };
+            let is_right = is_host(host) && !path.is_empty() && !path.starts_with('-');
+            return if is_right { Ok(Self(text)) } else { problem("Invalid url: git@HOST:PATH is wanted") };
+        }
+        match Url::parse(&text) {
+            Ok(url) if url.scheme() == "https" && text.starts_with("https://") && url.has_host() => {
+                if url.password().is_some() || !url.username().is_empty() {
+                    return problem("Invalid url: it must have no user and no password: the worker's own git credentials are used");
+                }
+                Ok(Self(text))
+            }
+            _ => problem("Invalid url: it must begin with https:// or git@"),
+        }
+    }
+
+    fn describe() -> Schema {
+        text(
+            r"^(https://[A-Za-z][A-Za-z0-9-]*(\.[A-Za-z][A-Za-z0-9-]*)*|git@[A-Za-z0-9][A-Za-z0-9.-]*:[A-Za-z0-9_])(/[A-Za-z0-9._~-]+)*$",
+            limits::URL_CHARS,
+        )
+    }
+}
+
+fn text(pattern: &str, max: usize) -> Schema {
+    let object = ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern));
+    Schema::Object(object.min_length(Some(1)).max_length(Some(max)).build())
+}
+
+body! {
+    /// A project to create.
+    pub struct NewProject {
+        /// Its name, which no other project has, and the directory of its clones.
+        name: ProjectName,
+        /// The repository: a URL that begins with `https://` or `git@`, without a password. Workers use git credentials of their own.
+        repo_url: RepoUrl,
+        /// Where agents put the clone, below their directory of projects. Default: under the name.
+        target_path: Option<TargetPath>,
+        /// The worker that clones it if a call names none.
+        primary_node_id: Option<ShortName>,
+    }
+
+    /// Which worker clones the project.
+    #[derive(Default)]
+    pub struct NewClone {
+        /// Default: the project's primary worker.
+        node_id: Option<Text>,
+    }
+
+    /// Which workers clone the project.
+    #[derive(Default)]
+    pub struct Propagation {
+        /// Default: all that lack it and have a URL.
+        node_ids: Option<List<Text, 0, MAX_NODES>>,
+    }
+
+    /// Moves a project's memory between a worker and the control plane.
+    #[derive(Default)]
+    pub struct NewMemorySync {
+        /// From the worker (`push`) or to it (`pull`).
+        direction: Direction = Direction::Push,
+        /// Default: the project's primary worker.
+        node_id: Option<Text>,
+    }
+}
+
+/// Where the memory of a project goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    #[default]
+    Push,
+    Pull,
+}
+
+impl Direction {
+    pub fn as_str(self) -> &'static str {
+        if self == Self::Push { "push" } else { "pull" }
+    }
+}
+
+impl Wire for Direction {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        match raw.get() {
+            r#""push""# => Ok(Self::Push),
+            r#""pull""# => Ok(Self::Pull),
+            _ => problem("Invalid enum value. Expected 'push' | 'pull'"),
+        }
+    }
+
+    fn describe() -> Schema {
+        Schema::Object(ObjectBuilder::new().schema_type(Type::String).enum_values(Some(["push", "pull"])).build())
+    }
+}
+
+impl From<NewProject> for op::CreateProject {
+    fn from(new: NewProject) -> Self {
+        Self {
+            name: new.name.0,
+            repo_url: new.repo_url.0,
+            target_path: new.target_path.map(|path| path.0),
+            primary_node_id: new.primary_node_id.map(|node| node.0),
+        }
+    }
+}
+
+/// A repository that workers clone.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct Project<'a> {
+    /// The id of the project.
+    pub id: Uuid,
+    /// No two projects have the same.
+    pub name: Cow<'a, str>,
+    /// The repository.
+    pub repo_url: Cow<'a, str>,
+    /// Where agents put the clone, below their directory of projects; null: under the name.
+    pub target_path: Option<Cow<'a, str>>,
+    /// The worker that clones it if a call names none.
+    pub primary_node_id: Option<Cow<'a, str>>,
+    /// How the last clone that was asked for ended.
+    pub clone_status: AnyCloneStatus,
+    /// Why it failed.
+    pub error_message: Option<Cow<'a, str>>,
+    /// When it was created.
+    pub created_at: Ms,
+    /// When it, or the status of its clones, changed last.
+    pub updated_at: Ms,
+}
+
+/// What is known of the clone of a project on a worker.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct ProjectNode<'a> {
+    /// The project.
+    pub project_id: Uuid,
+    /// The worker.
+    pub node_id: Cow<'a, str>,
+    /// Whether the worker has a clone.
+    pub clone_status: AnyCloneStatus,
+    /// Where the agent says that the clone is.
+    pub clone_path: Option<Cow<'a, str>>,
+    /// Why the last clone failed.
+    pub error_message: Option<Cow<'a, str>>,
+    /// When the agent was last asked for the clone; null: never.
+    pub updated_at: Option<Ms>,
+}
+
+/// A project, and its clones.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct ProjectWithNodes<'a> {
+    #[serde(flatten)]
+    pub project: Project<'a>,
+    /// The workers that were asked for a clone.
+    pub nodes: Vec<ProjectNode<'a>>,
+}
+
+/// The clone of a project on a worker, and the worker's status.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct NodeStatus<'a> {
+    #[serde(flatten)]
+    pub node: ProjectNode<'a>,
+    /// The status of the worker; null: it was removed.
+    pub worker_status: Option<Cow<'a, str>>,
+}
+
+/// A worker has cloned the project.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct Cloned<'a> {
+    /// `cloned`.
+    pub status: Cow<'a, str>,
+    /// The worker.
+    pub node: Cow<'a, str>,
+    /// The answer of its agent.
+    #[schema(value_type = Object)]
+    pub result: Map<String, Value>,
+}
+
+/// How one worker's clone ended.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct NodeResult<'a> {
+    /// The worker.
+    pub node_id: Cow<'a, str>,
+    /// `cloned` or `failed`.
+    pub status: Cow<'a, str>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub error: Option<Cow<'a, str>>,
+}
+
+/// How the clones of many workers ended.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct Propagated<'a> {
+    /// `synced`, `partial` or `nothing_to_propagate`.
+    pub status: Cow<'a, str>,
+    /// The workers that were asked; absent if there were none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub results: Option<Vec<NodeResult<'a>>>,
+    /// Why none was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub message: Option<Cow<'a, str>>,
+}
+
+/// The control plane has moved the memory.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct MemorySynced<'a> {
+    /// `ok`.
+    pub status: Cow<'a, str>,
+    /// Where the memory went.
+    pub direction: Direction,
+    /// The worker.
+    pub node: Cow<'a, str>,
+    /// The answer of the control plane.
+    pub result: Value,
+}
+
+impl<'a> From<&'a bloom_core::project::Project> for Project<'a> {
+    fn from(project: &'a bloom_core::project::Project) -> Self {
+        Self {
+            id: project.id,
+            name: (&project.name).into(),
+            repo_url: (&project.repo_url).into(),
+            target_path: project.target_path.as_deref().map(Cow::from),
+            primary_node_id: project.primary_node_id.as_deref().map(Cow::from),
+            clone_status: project.clone_status.into(),
+            error_message: project.error_message.as_deref().map(Cow::from),
+            created_at: project.created_at,
+            updated_at: project.updated_at,
+        }
+    }
+}
+
+impl<'a> From<&'a bloom_core::project::ProjectNode> for ProjectNode<'a> {
+    fn from(node: &'a bloom_core::project::ProjectNode) -> Self {
+        Self {
+            project_id: node.project_id,
+            node_id: (&node.node_id).into(),
+            clone_status: node.clone_status.into(),
+            clone_path: node.clone_path.as_deref().map(Cow::from),
+            error_message: node.error_message.as_deref().map(Cow::from),
+            updated_at: Some(node.updated_at),
+        }
+    }
+}

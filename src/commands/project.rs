@@ -1,0 +1,172 @@
+//! `project`: repositories that workers clone.
+
+use std::time::Duration;
+
+use clap::Subcommand;
+use clap::builder::NonEmptyStringValueParser;
+use reqwest::Method;
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::connect::{Server, read};
+use super::records::{self, Limit};
+use super::show::{self, Form, Shown};
+use super::{columns, term};
+use crate::CommandError;
+use bloom_api::projects::{NewClone, NewProject, Project, ProjectName, Propagated, Propagation, RepoUrl, TargetPath};
+use bloom_api::values::{ShortName, Text};
+use bloom_client::part;
+use bloom_core::project::MAX_PROJECTS;
+
+/// How many projects are searched for a name: a server has no more.
+const MAX_SEARCHED: usize = MAX_PROJECTS;
+/// An agent gives a clone 10 minutes.
+const CLONE_LIMIT: Duration = Duration::from_secs(660);
+/// Workers clone several at a time.
+const PROPAGATE_LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
+
+pub const EXAMPLES: &str = "\
+Examples:
+  bloom-runtime project add docs https://git.example.com/team/docs.git --worker worker-1
+  bloom-runtime project clone docs
+  bloom-runtime project propagate docs
+  bloom-runtime project rm docs";
+
+#[derive(Debug, Subcommand)]
+pub enum ProjectCommand {
+    /// List projects, newest first
+    List {
+        #[command(flatten)]
+        limit: Limit,
+    },
+    /// Add a project; nothing is cloned yet
+    #[command(alias = "create")]
+    Add {
+        /// Its name, which no other project has: letters, digits, spaces and . _ -
+        name: String,
+        /// The repository: https://… without a password, or git@HOST:PATH; workers use git credentials of their own
+        #[arg(value_name = "URL")]
+        repo_url: String,
+        /// Where workers put the clone, below their directory of projects [default: under the name]
+        #[arg(long, value_name = "PATH")]
+        path: Option<String>,
+        /// The worker that clones it if `project clone` names none
+        #[arg(long, value_name = "NAME")]
+        worker: Option<String>,
+    },
+    /// Show a project, and which workers have cloned it
+    Show {
+        /// Its name or id
+        #[arg(value_name = "PROJECT", value_parser = NonEmptyStringValueParser::new())]
+        project: String,
+    },
+    /// Have a worker that listens for pushes clone a project
+    Clone {
+        /// Its name or id
+        #[arg(value_name = "PROJECT", value_parser = NonEmptyStringValueParser::new())]
+        project: String,
+        /// The worker [default: the project's own]
+        #[arg(long, value_name = "NAME")]
+        worker: Option<String>,
+    },
+    /// Have all workers that lack a project clone it, as far as they listen for pushes
+    Propagate {
+        /// Its name or id
+        #[arg(value_name = "PROJECT", value_parser = NonEmptyStringValueParser::new())]
+        project: String,
+        /// Only this worker; may be repeated
+        #[arg(long = "worker", value_name = "NAME")]
+        workers: Vec<String>,
+    },
+    /// Delete projects
+    #[command(aliases = ["delete", "remove"])]
+    Rm {
+        /// Names or ids
+        #[arg(required = true, value_name = "PROJECT", value_parser = NonEmptyStringValueParser::new())]
+        projects: Vec<String>,
+    },
+}
+
+pub async fn run(command: ProjectCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    match command {
+        ProjectCommand::List { limit } => records::pages(server, "api/runtime/projects", &[], limit, shown, &columns::PROJECTS).await,
+        ProjectCommand::Add { name, repo_url, path, worker } => {
+            let new = NewProject {
+                name: ProjectName(name.clone()),
+                repo_url: RepoUrl(repo_url),
+                target_path: path.map(TargetPath),
+                primary_node_id: worker.map(ShortName::from),
+            };
+            let added = server.post("api/runtime/projects", &new).await.map_err(|failure| failure.about(&name))?;
+            show::one(shown.form_or(Form::Table), &columns::PROJECTS, &added)
+        }
+        ProjectCommand::Show { project } => {
+            let found = server.get(&path(server, &project, "").await?).await.map_err(|failure| failure.about(&project))?;
+            if let Some(form @ (Form::Json | Form::Yaml)) = shown.form() {
+                return show::as_it_came(form, &found);
+            }
+            show::one(shown.form_or(Form::Table), &columns::PROJECTS, &found)?;
+            let nodes = found["nodes"].as_array().map(Vec::as_slice).unwrap_or_default();
+            if nodes.is_empty() {
+                term::info("No worker was asked for a clone yet: bloom-runtime project clone");
+                return Ok(());
+            }
+            show::list(shown.form_or(Form::Table), &columns::PROJECT_NODES, nodes)
+        }
+        ProjectCommand::Clone { project, worker } => {
+            let body = NewClone { node_id: worker.map(Text) };
+            let answer = server.change(Method::POST, &path(server, &project, "/clone").await?, &body, CLONE_LIMIT).await;
+            print(&answer.map_err(|failure| failure.about(&project))?, shown, |answer| {
+                format!("{project} is cloned on worker {}.", answer["node"].as_str().unwrap_or_default())
+            })
+        }
+        ProjectCommand::Propagate { project, workers } => {
+            let body = Propagation { node_ids: (!workers.is_empty()).then(|| workers.into_iter().collect()) };
+            let answer = server.change(Method::POST, &path(server, &project, "/propagate").await?, &body, PROPAGATE_LIMIT).await;
+            let answer = answer.map_err(|failure| failure.about(&project))?;
+            let told: Propagated<'_> = read(&answer)?;
+            let failed = told.results.iter().flatten().filter(|one| one.error.is_some()).count();
+            for one in told.results.iter().flatten() {
+                match &one.error {
+                    Some(error) => term::info(&format!("{}: {error}", one.node_id)),
+                    None => term::info(&format!("{}: cloned", one.node_id)),
+                }
+            }
+            print(&answer, shown, |answer| {
+                answer["message"].as_str().map_or_else(|| format!("{project}: {}", told.status), str::to_owned)
+            })?;
+            if failed > 0 { Err(format!("{failed} workers could not clone {project}").into()) } else { Ok(()) }
+        }
+        ProjectCommand::Rm { projects } => {
+            for project in &projects {
+                server.delete(&path(server, project, "").await?).await.map_err(|failure| failure.about(project))?;
+                term::info(&format!("{project} is deleted."));
+            }
+            Ok(())
+        }
+    }
+}
+
+fn print(answer: &Value, shown: Shown, line: impl FnOnce(&Value) -> String) -> Result<(), CommandError> {
+    if let Some(form @ (Form::Json | Form::Yaml)) = shown.form() {
+        return show::as_it_came(form, answer);
+    }
+    term::info(&line(answer));
+    Ok(())
+}
+
+/// The path of a call about the project of this name or id.
+async fn path(server: &Server, project: &str, call: &str) -> Result<String, CommandError> {
+    let id = match project.parse::<Uuid>() {
+        Ok(id) => id.to_string(),
+        Err(_) => id_of(server, project).await?,
+    };
+    Ok(format!("api/runtime/projects/{}{call}", part(&id)))
+}
+
+async fn id_of(server: &Server, name: &str) -> Result<String, CommandError> {
+    let (rows, _) = server.list("api/runtime/projects", &[], MAX_SEARCHED).await.map_err(super::connect::failed)?;
+    let projects: Vec<Project<'_>> = show::read_all(&rows)?;
+    let found = projects.iter().find(|project| project.name == name).map(|project| project.id.to_string());
+    found.ok_or_else(|| format!("there is no project '{name}': bloom-runtime project list shows those that exist").into())
+}

@@ -1,0 +1,141 @@
+//! Projects: creation, deletion, and what agents answered when they were asked for clones.
+
+use super::super::audit::{Action, Actor, EntityType};
+use super::super::ids::WorkerId;
+use super::super::operation::Operation;
+use super::super::project::{CloneStatus, MAX_CLONE_ERROR, MAX_PROJECT_NODES, MAX_PROJECTS, Project, ProjectId, ProjectNode};
+use super::super::rejection::Rejection;
+use super::super::row_keys::RowKeys;
+use super::super::working_set::{Halt, WorkingSet};
+
+/// Adds a project. Its name must be one ([`is_project_name`](super::super::project::is_project_name)), and so must its path.
+#[derive(Clone, Debug)]
+pub struct CreateProject {
+    pub name: String,
+    pub repo_url: String,
+    pub target_path: Option<String>,
+    pub primary_node_id: Option<WorkerId>,
+}
+
+impl Operation for CreateProject {
+    type Reply = Project;
+
+    fn add_keys(&self, keys: &mut RowKeys) {
+        keys.projects = true;
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<Project, Halt> {
+        if set.projects()?.any(|known| known.name == self.name) {
+            return Err(Rejection::ProjectExists(self.name.clone()).into());
+        }
+        if set.projects()?.count() >= MAX_PROJECTS {
+            return Err(Rejection::TooManyProjects.into());
+        }
+        let created_at = set.stamp();
+        let project = Project {
+            id: set.ids.next_id(),
+            name: self.name.clone(),
+            repo_url: self.repo_url.clone(),
+            target_path: self.target_path.clone(),
+            primary_node_id: self.primary_node_id.clone(),
+            clone_status: CloneStatus::Pending,
+            error_message: None,
+            created_at,
+            updated_at: created_at,
+        };
+        set.audit(Action::ProjectCreated, EntityType::Project, project.id, &Actor::Admin, &project.name);
+        set.put_project(project.clone());
+        Ok(project)
+    }
+}
+
+/// Removes a project and what is known of its clones. The clones themselves stay at the agents.
+#[derive(Clone, Debug)]
+pub struct DeleteProject {
+    pub project: ProjectId,
+}
+
+impl Operation for DeleteProject {
+    type Reply = ();
+
+    fn add_keys(&self, keys: &mut RowKeys) {
+        keys.projects = true;
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<(), Halt> {
+        let name = set.find_project(self.project)?.ok_or(Rejection::ProjectNotFound)?.name.clone();
+        set.audit(Action::ProjectDeleted, EntityType::Project, self.project, &Actor::Admin, name);
+        set.remove_project(self.project);
+        Ok(())
+    }
+}
+
+/// What the agent of one worker answered when it was asked for a clone.
+#[derive(Clone, Debug)]
+pub struct NodeClone {
+    pub node_id: WorkerId,
+    /// Where the clone is, if the agent tells; or why there is none.
+    pub outcome: Result<Option<String>, String>,
+}
+
+/// Records what agents answered.
+#[derive(Clone, Debug)]
+pub struct RecordClones {
+    pub project: ProjectId,
+    pub nodes: Vec<NodeClone>,
+    /// All workers that lack the project were asked, not only a chosen one.
+    pub propagated: bool,
+}
+
+impl Operation for RecordClones {
+    type Reply = Project;
+
+    fn add_keys(&self, keys: &mut RowKeys) {
+        keys.projects = true;
+        keys.project_nodes.insert(self.project);
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<Project, Halt> {
+        let known = set.find_project(self.project)?.ok_or(Rejection::ProjectNotFound)?.clone();
+        let nodes = set.nodes_of(self.project)?;
+        let new = self.nodes.iter().filter(|node| !nodes.contains_key(&node.node_id)).count();
+        if nodes.len() + new > MAX_PROJECT_NODES {
+            return Err(Rejection::TooManyProjectNodes.into());
+        }
+        let updated_at = set.stamp();
+        let failures = || self.nodes.iter().filter_map(|node| Some((&node.node_id, node.outcome.as_ref().err()?)));
+        let (action, status) = match (self.propagated, failures().next()) {
+            (true, None) => (Action::ProjectPropagated, CloneStatus::Synced),
+            (true, Some(_)) => (Action::ProjectPropagated, CloneStatus::Partial),
+            (false, None) => (Action::ProjectCloned, CloneStatus::Cloned),
+            (false, Some(_)) => (Action::ProjectCloned, CloneStatus::Failed),
+        };
+        let error_message = failures().next().map(|(node, why)| match self.propagated {
+            true => shortened(&format!("{node}: {why}")),
+            false => shortened(why),
+        });
+        for NodeClone { node_id, outcome } in &self.nodes {
+            let (project_id, node_id) = (self.project, node_id.clone());
+            let (clone_status, clone_path, error_message) = match outcome {
+                Ok(path) => (CloneStatus::Cloned, path.clone(), None),
+                Err(why) => (CloneStatus::Failed, None, Some(shortened(why))),
+            };
+            set.put_project_node(ProjectNode { project_id, node_id, clone_status, clone_path, error_message, updated_at });
+        }
+        let failed = failures().count();
+        let nodes = self.nodes.iter().map(|node| node.node_id.as_str()).take(SHOWN_NODES).collect::<Vec<_>>().join(", ");
+        let more = if self.nodes.len() > SHOWN_NODES { ", …" } else { "" };
+        let failed = if failed == 0 { String::new() } else { format!("; {failed} failed") };
+        set.audit(action, EntityType::Project, self.project, &Actor::Admin, format!("{} to {nodes}{more}{failed}", known.name));
+        let project = Project { clone_status: status, error_message, updated_at, ..known };
+        set.put_project(project.clone());
+        Ok(project)
+    }
+}
+
+/// Workers that an entry of the audit trail names.
+const SHOWN_NODES: usize = 10;
+
+fn shortened(text: &str) -> String {
+    text.chars().take(MAX_CLONE_ERROR).collect()
+}

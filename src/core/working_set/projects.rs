@@ -1,0 +1,78 @@
+//! The projects of a working set.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::ids::WorkerId;
+use super::super::project::{Project, ProjectId, ProjectNode};
+use super::super::row_keys::RowKeys;
+use super::{Halt, WorkingSet, need};
+
+/// All projects, and what is known of the clones of those that were asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LoadedProjects {
+    pub rows: BTreeMap<ProjectId, Project>,
+    pub nodes: BTreeMap<ProjectId, BTreeMap<WorkerId, ProjectNode>>,
+}
+
+impl LoadedProjects {
+    pub fn new(asked: &RowKeys, rows: impl IntoIterator<Item = Project>, nodes: impl IntoIterator<Item = ProjectNode>) -> Self {
+        let mut of_projects: BTreeMap<_, BTreeMap<_, _>> = asked.project_nodes.iter().map(|id| (*id, BTreeMap::new())).collect();
+        for node in nodes {
+            of_projects.entry(node.project_id).or_default().insert(node.node_id.clone(), node);
+        }
+        Self { rows: rows.into_iter().map(|project| (project.id, project)).collect(), nodes: of_projects }
+    }
+}
+
+/// The rows of projects that a batch changed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DirtyProjects {
+    /// Projects to insert or rewrite.
+    pub written: BTreeSet<ProjectId>,
+    /// Projects to remove with all their nodes, after which none is written again: an id is given once.
+    pub removed: BTreeSet<ProjectId>,
+    /// Nodes to insert or rewrite.
+    pub nodes: BTreeSet<(ProjectId, WorkerId)>,
+}
+
+impl WorkingSet {
+    fn loaded_projects(&self) -> Result<&LoadedProjects, Halt> {
+        match &self.loaded.projects {
+            Some(projects) => Ok(projects),
+            None if self.loaded.locked_projects => Err(Halt::Locked),
+            None => Err(need(|keys| keys.projects = true)),
+        }
+    }
+
+    pub fn projects(&self) -> Result<impl Iterator<Item = &Project>, Halt> {
+        Ok(self.loaded_projects()?.rows.values())
+    }
+
+    pub fn find_project(&self, id: ProjectId) -> Result<Option<&Project>, Halt> {
+        Ok(self.loaded_projects()?.rows.get(&id))
+    }
+
+    pub fn nodes_of(&self, id: ProjectId) -> Result<&BTreeMap<WorkerId, ProjectNode>, Halt> {
+        self.loaded_projects()?.nodes.get(&id).ok_or_else(|| need(|keys| keys.project_nodes.insert(id)))
+    }
+
+    pub fn put_project(&mut self, project: Project) {
+        self.dirty.projects.written.insert(project.id);
+        self.loaded.projects.get_or_insert_default().rows.insert(project.id, project);
+    }
+
+    pub fn put_project_node(&mut self, node: ProjectNode) {
+        self.dirty.projects.nodes.insert((node.project_id, node.node_id.clone()));
+        let nodes = &mut self.loaded.projects.get_or_insert_default().nodes;
+        nodes.entry(node.project_id).or_default().insert(node.node_id.clone(), node);
+    }
+
+    pub fn remove_project(&mut self, id: ProjectId) {
+        let projects = self.loaded.projects.get_or_insert_default();
+        projects.rows.remove(&id);
+        projects.nodes.insert(id, BTreeMap::new());
+        self.dirty.projects.written.remove(&id);
+        self.dirty.projects.nodes.retain(|(project, _)| *project != id);
+        self.dirty.projects.removed.insert(id);
+    }
+}

@@ -1,0 +1,320 @@
+//! Projects: create, list, show, delete; clones on workers, and the memory of a project.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use futures_util::{StreamExt as _, stream};
+use serde_json::{Value, json};
+
+use super::AppState;
+use super::answer::{HandlerResult, json as json_answer, ok, page};
+use super::body::Content;
+use super::error::Error;
+use super::middleware::Caller;
+use super::path::ProjectId;
+use super::policy::RoutePolicy;
+use super::show::Query;
+use bloom_api::answers::Removed;
+use bloom_api::error::ErrorText;
+use bloom_api::lists::{PageParams, StatusParam};
+use bloom_api::projects::{
+    Cloned, MemorySynced, NewClone, NewMemorySync, NewProject, NodeResult, NodeStatus, Project, ProjectNode, ProjectWithNodes, Propagated,
+    Propagation,
+};
+use bloom_core::audit::{Action, Actor, EntityType};
+use bloom_core::command::Rejection;
+use bloom_core::op::{self, NodeClone};
+use bloom_core::project::{self, CloneStatus};
+use bloom_core::worker::Worker;
+use bloom_membridge::{Call, Upstream};
+
+/// Agents that one call asks for clones at the same time.
+const CLONES_AT_ONCE: usize = 16;
+/// The maximum length of the control plane's error text.
+const MAX_TEXT_CHARS: usize = 2_000;
+
+pub const CREATE: RoutePolicy = RoutePolicy::ADMIN;
+
+/// Creates a project.
+///
+/// Nothing is cloned yet.
+#[utoipa::path(
+    post, path = "/api/runtime/projects", operation_id = "createProject", tag = "projects", request_body = NewProject,
+    responses(
+        (status = 201, description = "The project.", body = Project),
+        (status = 409, description = "A project with this name exists, or there are 1000 projects.", body = ErrorText),
+    )
+)]
+pub async fn create(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
+    let op = op::CreateProject::from(body.read::<NewProject>()?);
+    let project = app.engine.writers.submit(caller.command(op)).await?;
+    json_answer(StatusCode::CREATED, &Project::from(&project))
+}
+
+pub const LIST: RoutePolicy = RoutePolicy::READ;
+
+/// Lists projects, newest first.
+///
+/// The header `Link` leads to the next page.
+#[utoipa::path(
+    get, path = "/api/runtime/projects", operation_id = "listProjects", tag = "projects", params(StatusParam<CloneStatus>, PageParams),
+    responses((status = 200, description = "A page of projects.", body = Vec<Project>))
+)]
+pub async fn list(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
+    let (limit, after) = (params.limit() as usize, params.cursor()?);
+    let status = params.get("status").map(CloneStatus::parse);
+    let projects = app.store.projects().await?;
+    let wanted = |project: &&project::Project| {
+        status.is_none_or(|status| status == Some(project.clone_status)) && after.is_none_or(|after| project.id < after)
+    };
+    let rows: Vec<Project<'_>> = projects.iter().filter(wanted).take(limit + 1).map(Project::from).collect();
+    let (shown, more) = rows.split_at(rows.len().min(limit));
+    let last = shown.last().filter(|_| !more.is_empty());
+    page(&shown, last.map(|last| params.next_link("/api/runtime/projects", &last.id.to_string())))
+}
+
+pub const GET: RoutePolicy = RoutePolicy::READ;
+
+/// Shows a project and its clones.
+///
+/// `nodes` are the workers that were asked for a clone.
+#[utoipa::path(
+    get, path = "/api/runtime/projects/{id}", operation_id = "getProject", tag = "projects", params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "The project.", body = ProjectWithNodes),
+        (status = 404, description = "Project not found.", body = ErrorText),
+    )
+)]
+pub async fn get(State(app): State<AppState>, path: ProjectId) -> HandlerResult {
+    let project = found(&app, path).await?;
+    let nodes = app.store.project_nodes(project.id).await?;
+    ok(&ProjectWithNodes { project: (&project).into(), nodes: nodes.iter().map(ProjectNode::from).collect() })
+}
+
+async fn found(app: &AppState, path: ProjectId) -> Result<project::Project, Error> {
+    Ok(app.store.project(path.id()?).await?.ok_or(Rejection::ProjectNotFound)?)
+}
+
+pub const DELETE: RoutePolicy = RoutePolicy::ADMIN;
+
+/// Deletes a project.
+///
+/// What is known of its clones goes with it. The clones themselves stay at the agents.
+#[utoipa::path(
+    delete, path = "/api/runtime/projects/{id}", operation_id = "deleteProject", tag = "projects", params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "Deleted.", body = Removed),
+        (status = 404, description = "Project not found.", body = ErrorText),
+    )
+)]
+pub async fn delete(State(app): State<AppState>, caller: Caller, path: ProjectId) -> HandlerResult {
+    let project = path.id()?;
+    app.engine.writers.submit(caller.command(op::DeleteProject { project })).await?;
+    ok(&Removed { removed: true, id: project.to_string().into() })
+}
+
+pub const NODE_STATUS: RoutePolicy = RoutePolicy::READ;
+
+/// Lists the project's clones by worker.
+///
+/// Also the workers with a URL that were not asked for one yet: their clone is `pending`.
+#[utoipa::path(
+    get, path = "/api/runtime/projects/{id}/node-status", operation_id = "getNodeStatus", tag = "projects", params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "The clones, by the names of the workers.", body = Vec<NodeStatus>),
+        (status = 404, description = "Project not found.", body = ErrorText),
+    )
+)]
+pub async fn node_status(State(app): State<AppState>, path: ProjectId) -> HandlerResult {
+    let project = found(&app, path).await?;
+    let nodes = app.store.project_nodes(project.id).await?;
+    let workers = workers(&app).await?;
+    let mut rows: BTreeMap<&str, NodeStatus<'_>> = BTreeMap::new();
+    for worker in workers.values().filter(|worker| !worker.url.is_empty()) {
+        let node = ProjectNode {
+            project_id: project.id,
+            node_id: (&worker.id).into(),
+            clone_status: CloneStatus::Pending.into(),
+            clone_path: None,
+            error_message: None,
+            updated_at: None,
+        };
+        rows.insert(&worker.id, NodeStatus { node, worker_status: Some(worker.shown_status().as_str().into()) });
+    }
+    for node in &nodes {
+        let worker_status = workers.get(&node.node_id).map(|worker| worker.shown_status().as_str().into());
+        rows.insert(&node.node_id, NodeStatus { node: node.into(), worker_status });
+    }
+    ok(&rows.into_values().collect::<Vec<_>>())
+}
+
+async fn workers(app: &AppState) -> Result<BTreeMap<String, Worker>, Error> {
+    let names: Vec<String> = app.store.worker_keys().await?.into_iter().map(|key| key.id).collect();
+    Ok(app.store.workers(&names).await?.into_iter().map(|worker| (worker.id.clone(), worker)).collect())
+}
+
+pub const CLONE: RoutePolicy = RoutePolicy::ADMIN.waits();
+
+/// Has a worker clone the project.
+///
+/// The server calls `/clone` at the worker's URL with the agents' key. A failure is kept at the project and the worker.
+#[utoipa::path(
+    post, path = "/api/runtime/projects/{id}/clone", operation_id = "cloneProject", tag = "projects", params(("id" = String, Path)),
+    request_body = NewClone,
+    responses(
+        (status = 200, description = "Cloned.", body = Cloned),
+        (status = 404, description = "Project not found.", body = ErrorText),
+        (status = 502, description = "The worker is unknown or has no URL, or its agent refused or can't be reached.", body = ErrorText),
+    )
+)]
+pub async fn clone(State(app): State<AppState>, caller: Caller, path: ProjectId, body: Content) -> HandlerResult {
+    body.raw()?;
+    let project = found(&app, path).await?;
+    let node = body.read::<NewClone>()?.node_id.map(|node| node.0).or_else(|| project.primary_node_id.clone());
+    let node = node.ok_or(NO_NODE)?;
+    let url = app.store.worker(&node).await?.map(|worker| worker.url).filter(|url| !url.is_empty());
+    let url = url.ok_or_else(|| bad_gateway(format!("Worker \"{node}\" not found or has no URL")))?;
+    let permit = app.stream_limits.agents.take(&caller)?;
+    // In a background task, so that a clone that was asked for is recorded even if the client disconnects.
+    let done = tokio::spawn(async move {
+        let _permit = permit;
+        let answer = app.agents.clone_project(&url, &wanted(&project)).await;
+        let outcome = answer.as_ref().map(path_of).map_err(Clone::clone);
+        let nodes = vec![NodeClone { node_id: node.clone(), outcome }];
+        app.engine.writers.submit(caller.command(op::RecordClones { project: project.id, nodes, propagated: false })).await?;
+        let result = answer.map_err(bad_gateway)?;
+        ok(&Cloned { status: CloneStatus::Cloned.as_str().into(), node: node.into(), result })
+    });
+    done.await.map_err(|error| Error::Internal(error.to_string()))?
+}
+
+const NO_NODE: Error = Error::fixed(400, "No target node specified");
+
+fn bad_gateway(text: String) -> Error {
+    Error::Text { status: 502, text: text.into() }
+}
+
+/// The body of a call to an agent's `/clone`.
+fn wanted(project: &project::Project) -> Value {
+    let mut wanted = json!({ "repo_url": project.repo_url, "project_name": project.name });
+    if let Some(path) = &project.target_path {
+        wanted["target_path"] = path.as_str().into();
+    }
+    wanted
+}
+
+/// Where the clone is, as the agent's answer says.
+fn path_of(answer: &serde_json::Map<String, Value>) -> Option<String> {
+    let path = answer.get("path")?.as_str()?;
+    (path.len() <= MAX_TEXT_CHARS && !path.contains('\0')).then(|| path.to_owned())
+}
+
+pub const PROPAGATE: RoutePolicy = RoutePolicy::ADMIN.waits();
+
+/// Has all workers that lack the project clone it.
+///
+/// The server calls `/clone` at the URL of each, of several at a time. With `node_ids`, only these workers are asked.
+#[utoipa::path(
+    post, path = "/api/runtime/projects/{id}/propagate", operation_id = "propagateProject", tag = "projects", params(("id" = String, Path)),
+    request_body = Propagation,
+    responses(
+        (status = 200, description = "What came of it.", body = Propagated),
+        (status = 404, description = "Project not found.", body = ErrorText),
+    )
+)]
+pub async fn propagate(State(app): State<AppState>, caller: Caller, path: ProjectId, body: Content) -> HandlerResult {
+    body.raw()?;
+    let project = found(&app, path).await?;
+    let named: Option<BTreeSet<String>> = body.read::<Propagation>()?.node_ids.map(|ids| ids.texts().into_iter().collect());
+    let nodes = app.store.project_nodes(project.id).await?;
+    let have: BTreeSet<String> =
+        nodes.into_iter().filter(|node| node.clone_status == CloneStatus::Cloned).map(|node| node.node_id).collect();
+    let lacks = |worker: &Worker| !worker.url.is_empty() && !have.contains(&worker.id);
+    let is_named = |worker: &Worker| named.as_ref().is_none_or(|named| named.contains(&worker.id));
+    let known = workers(&app).await?;
+    let mut asked: Vec<(String, Option<String>)> = known
+        .values()
+        .filter(|worker| lacks(worker) && is_named(worker))
+        .map(|worker| (worker.id.clone(), Some(worker.url.clone())))
+        .collect();
+    let is_callable = |name: &String| known.get(name).is_some_and(|worker| !worker.url.is_empty());
+    asked.extend(named.into_iter().flatten().filter(|name| !is_callable(name)).map(|name| (name, None)));
+    if asked.is_empty() {
+        let message = Some("All nodes already have this project".into());
+        return ok(&Propagated { status: "nothing_to_propagate".into(), results: None, message });
+    }
+    let permit = app.stream_limits.agents.take(&caller)?;
+    let done = tokio::spawn(async move {
+        let _permit = permit;
+        let (agents, body) = (&app.agents, &wanted(&project));
+        let clone = |(node_id, url): (String, Option<String>)| async move {
+            match url {
+                Some(url) => (agents.clone_project(&url, body).await.map(|answer| path_of(&answer)), node_id, true),
+                None => (Err(format!("Worker \"{node_id}\" not found or has no URL")), node_id, false),
+            }
+        };
+        let mut ended: Vec<_> = stream::iter(asked).map(clone).buffer_unordered(CLONES_AT_ONCE).collect().await;
+        ended.sort_by(|(_, a, _), (_, b, _)| a.cmp(b));
+        let results: Vec<NodeResult<'_>> = ended
+            .iter()
+            .map(|(outcome, node, _)| NodeResult {
+                node_id: node.clone().into(),
+                status: if outcome.is_ok() { CloneStatus::Cloned } else { CloneStatus::Failed }.as_str().into(),
+                error: outcome.clone().err().map(Into::into),
+            })
+            .collect();
+        let is_whole = ended.iter().all(|(outcome, ..)| outcome.is_ok());
+        // Nothing is known of workers that could not be asked.
+        let nodes: Vec<NodeClone> =
+            ended.into_iter().filter(|(.., asked)| *asked).map(|(outcome, node_id, _)| NodeClone { node_id, outcome }).collect();
+        if !nodes.is_empty() {
+            app.engine.writers.submit(caller.command(op::RecordClones { project: project.id, nodes, propagated: true })).await?;
+        }
+        let status = if is_whole { CloneStatus::Synced } else { CloneStatus::Partial };
+        ok(&Propagated { status: status.as_str().into(), results: Some(results), message: None })
+    });
+    done.await.map_err(|error| Error::Internal(error.to_string()))?
+}
+
+pub const SYNC_MEMORY: RoutePolicy = RoutePolicy::ADMIN.waits();
+
+/// Moves the project's memory between a worker and the control plane.
+///
+/// The server calls `/sync/push` or `/sync/pull` of the control plane, whose key is added here.
+#[utoipa::path(
+    post, path = "/api/runtime/projects/{id}/sync-memory", operation_id = "syncMemory", tag = "projects", params(("id" = String, Path)),
+    request_body = NewMemorySync,
+    responses(
+        (status = 200, description = "The memory was moved.", body = MemorySynced),
+        (status = 404, description = "Project not found.", body = ErrorText),
+        (status = 502, description = "The control plane refused, or it can't be reached.", body = ErrorText),
+    )
+)]
+pub async fn sync_memory(State(app): State<AppState>, caller: Caller, path: ProjectId, body: Content) -> HandlerResult {
+    body.raw()?;
+    let project = found(&app, path).await?;
+    let NewMemorySync { direction, node_id } = body.read()?;
+    let node = node_id.map(|node| node.0).or_else(|| project.primary_node_id.clone()).ok_or(NO_NODE)?;
+    let permit = app.stream_limits.agents.take(&caller)?;
+    let done = tokio::spawn(async move {
+        let _permit = permit;
+        let sent = json!({ "project": project.name, "agent": node });
+        let reply = match app.membridge.call(Call::SyncMemory { direction: direction.as_str(), body: &sent }).await {
+            Upstream::Reply(reply) => reply,
+            Upstream::Down(error) => return Err(bad_gateway(error)),
+        };
+        if !reply.is_success() {
+            let text: String = String::from_utf8_lossy(&reply.body).chars().filter(|c| *c != '\0').take(MAX_TEXT_CHARS).collect();
+            return Err(bad_gateway(format!("Membridge returned {}: {}", reply.status, text.trim())));
+        }
+        let action = if direction.as_str() == "push" { Action::MemorySyncPush } else { Action::MemorySyncPull };
+        let (entity_type, entity_id) = (EntityType::Project, project.id.to_string());
+        let detail = format!("{}, worker {node}", project.name);
+        let entry = op::RecordAudit { action, entity_type, entity_id, actor: Actor::Admin, detail };
+        app.engine.writers.submit(caller.command(entry)).await?;
+        let result = serde_json::from_slice(&reply.body).unwrap_or(Value::Null);
+        ok(&MemorySynced { status: "ok".into(), direction, node: node.into(), result })
+    });
+    done.await.map_err(|error| Error::Internal(error.to_string()))?
+}

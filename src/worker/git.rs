@@ -1,0 +1,136 @@
+//! The agent's own git commands: they execute nothing that a repository or a run wrote.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::process::Command;
+use tokio::time::sleep;
+
+use super::command::output;
+
+/// How often the size of what a command writes is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Files whose sizes are added up at a look; a clone with more of them counts as too large.
+const MAX_FILES: usize = 2_000_000;
+
+/// What the agent may fetch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GitSettings {
+    /// The protocols that git may use, such as `https` and `ssh`.
+    pub protocols: Vec<String>,
+    /// The most bytes of one clone.
+    pub max_bytes: u64,
+}
+
+/// Settings of git that could execute a program, or write beyond the repository. They come before the words of every command, so they
+/// precede what a repository's own settings say.
+const SAFE: [&str; 12] = [
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.untrackedCache=false",
+    "core.symlinks=true",
+    "core.protectHFS=true",
+    "core.protectNTFS=true",
+    "submodule.recurse=false",
+    "fetch.recurseSubmodules=false",
+    "diff.ignoreSubmodules=all",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "transfer.fsckObjects=true",
+];
+
+/// Variables of the agent's environment that would lead its git commands to another repository, or have them execute a program.
+const MISLEADING: [&str; 15] = [
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_COMMON_DIR",
+    "GIT_INDEX_FILE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_NAMESPACE",
+    "GIT_PREFIX",
+    "GIT_TEMPLATE_DIR",
+    "GIT_EXTERNAL_DIFF",
+    "GIT_PAGER",
+    "GIT_EDITOR",
+    "GIT_CONFIG",
+    "GIT_CONFIG_PARAMETERS",
+    "GIT_CONFIG_COUNT",
+];
+
+/// A git command of the agent: without hooks, submodules and file system monitors.
+pub(super) fn git(protocols: &[String]) -> Command {
+    let mut git = Command::new("git");
+    for name in MISLEADING {
+        git.env_remove(name);
+    }
+    for setting in SAFE {
+        git.args(["-c", setting]);
+    }
+    // git must fail instead of asking for a password, and ssh likewise.
+    git.env("GIT_TERMINAL_PROMPT", "0").env("GIT_ALLOW_PROTOCOL", protocols.join(":")).env("GIT_LFS_SKIP_SMUDGE", "1");
+    git.env("LC_ALL", "C").env("GIT_OPTIONAL_LOCKS", "0");
+    git
+}
+
+/// Whether git is installed.
+pub(super) fn is_installed() -> bool {
+    super::program::find_program("git".as_ref(), "".as_ref()).is_some()
+}
+
+/// Runs a command that writes below `dir`, and ends it when that takes more room than `most` bytes. The time limit counts besides.
+///
+/// # Errors
+/// It could not be started, failed, or exceeded a limit.
+pub(super) async fn bounded(command: Command, limit: Duration, dir: &Path, most: u64) -> Result<String, String> {
+    let watched = async {
+        loop {
+            sleep(LOOK_EVERY).await;
+            let dir = dir.to_owned();
+            let size = tokio::task::spawn_blocking(move || size_of(&dir, most)).await;
+            if size.is_ok_and(|size| size > most) {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        ended = output(command, limit) => {
+            let dir = dir.to_owned();
+            let size = tokio::task::spawn_blocking(move || size_of(&dir, most)).await;
+            match ended {
+                Ok(_) if size.is_ok_and(|size| size > most) => Err(too_large(most)),
+                ended => ended,
+            }
+        }
+        // The command is dropped, which ends its process group.
+        () = watched => Err(too_large(most)),
+    }
+}
+
+fn too_large(most: u64) -> String {
+    format!("it is larger than {} MiB, which this agent takes at most (--max-clone-mib)", most >> 20)
+}
+
+/// The bytes of all files below the directory, until they are more than `enough`. Links are not followed.
+pub(super) fn size_of(dir: &Path, enough: u64) -> u64 {
+    let (mut size, mut files) = (0_u64, 0_usize);
+    let mut left: Vec<PathBuf> = vec![dir.to_owned()];
+    while let Some(dir) = left.pop() {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            let Ok(about) = entry.metadata() else { continue };
+            if about.is_dir() {
+                left.push(entry.path());
+            } else {
+                size = size.saturating_add(about.len());
+            }
+            files += 1;
+            if files > MAX_FILES {
+                return u64::MAX;
+            }
+            if size > enough {
+                return size;
+            }
+        }
+    }
+    size
+}

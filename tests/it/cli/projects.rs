@@ -1,0 +1,43 @@
+//! `project add`, `list`, `show`, `clone`, `propagate` and `rm`.
+
+use super::*;
+use crate::support::stub::{Reply, Stub};
+
+const REPO: &str = "https://git.example.com/team/docs.git";
+
+#[test]
+fn a_project_is_added_cloned_and_deleted() {
+    run(async {
+        let crew = sqlite().crew();
+        let user = User::at(crew.api);
+        let stub = Stub::start().await;
+        let worker = crew.worker_at(&stub.url).register().await;
+        let name = worker.name.as_str();
+        let added = user.does(&["project", "add", name, REPO, "--worker", name]).ends(0).out;
+        assert!(added.contains("NAME") && added.contains(name) && added.contains("pending"), "{added}");
+        let again = user.does(&["project", "add", name, REPO]).ends(1).err;
+        assert!(again.contains(name) && again.contains("exists: delete it first"), "{again}");
+        assert!(user.does(&["project", "show", name]).ends(0).err.contains("project clone"));
+
+        stub.once("/clone", Reply::new(507, "no room"));
+        let failed = user.does(&["project", "clone", name]).ends(1).err;
+        assert!(failed.contains("Agent returned 507: no room"), "{failed}");
+        stub.always("/clone", Reply::new(200, r#"{"status":"cloned","path":"/p"}"#));
+        assert!(user.does(&["project", "clone", name]).ends(0).err.contains(&format!("is cloned on worker {name}")));
+        let shown = user.does(&["project", "show", name]).ends(0).out;
+        assert!(shown.contains("cloned") && shown.contains("/p"), "{shown}");
+        let id = user.does(&["project", "show", name, "-o", "json"]).json()["id"].as_str().expect("an id").to_owned();
+        assert_eq!(user.does(&["project", "show", &id, "-o", "json"]).json()["nodes"][0]["node_id"], name);
+
+        let other = crew.worker_at(&stub.url).register().await;
+        let spread = user.does(&["project", "propagate", name, "--worker", &other.name]).ends(0).err;
+        assert!(spread.contains(&format!("{}: cloned", other.name)) && spread.contains("synced"), "{spread}");
+        let partly = user.does(&["project", "propagate", name, "--worker", "nobody"]).ends(1).err;
+        assert!(partly.contains("not found or has no URL"), "{partly}");
+        assert!(user.does(&["project", "list", "--limit", "1000"]).ends(0).out.contains(name));
+
+        assert!(user.does(&["project", "rm", name]).ends(0).err.contains("is deleted"));
+        let gone = user.does(&["project", "rm", name]).ends(1).err;
+        assert!(gone.contains("project list"), "{gone}");
+    });
+}

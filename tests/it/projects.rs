@@ -1,0 +1,206 @@
+//! Projects: what they are, clones by agents, and their memory.
+
+use crate::on_both;
+use crate::support::pushed::nowhere;
+use crate::support::stub::{Reply, Stub};
+use crate::support::*;
+
+const KEY: &str = "membridge-admin-key";
+const REPO: &str = "https://git.example.com/team/docs.git";
+
+fn project(name: &str) -> Value {
+    json!({ "name": name, "repo_url": REPO })
+}
+
+async fn created(server: &Server, body: Value) -> Value {
+    server.post("projects", body).await.created()
+}
+
+fn path(project: &Value, call: &str) -> String {
+    format!("projects/{}{call}", project["id"].as_str().expect("an id"))
+}
+
+/// The actions about a project, oldest first.
+async fn told(server: &Server, project: &Value) -> Vec<String> {
+    let audit = server.get("audit?limit=1000").await.ok();
+    let of_project = audit.as_array().unwrap().iter().filter(|entry| entry["entity_id"] == project["id"]);
+    of_project.rev().map(|entry| entry["action"].as_str().unwrap().to_owned()).collect()
+}
+
+on_both! {
+    async fn a_project_is_created_shown_listed_and_deleted(server) {
+        let crew = server.crew();
+        let name = format!("docs {}", crew.slug);
+        let made = created(server, json!({ "name": name, "repo_url": REPO, "target_path": "a/b c", "primary_node_id": "w", "x": 1 })).await;
+        let expected = json!({
+            "id": made["id"], "name": name, "repo_url": REPO, "target_path": "a/b c", "primary_node_id": "w", "clone_status": "pending",
+            "error_message": null, "created_at": made["created_at"], "updated_at": made["created_at"],
+        });
+        assert_eq!(made, expected);
+        let mut shown = expected.clone();
+        shown["nodes"] = json!([]);
+        assert_eq!(server.get(&path(&made, "")).await.ok(), shown);
+        let second = created(server, project(&format!("{name} 2"))).await;
+        let listed = server.get("projects?limit=1").await.ok();
+        assert_eq!(listed, json!([second]), "newest first");
+        assert_eq!(server.get("projects?status=synced").await.ok(), json!([]));
+        assert_eq!(server.get("projects?status=nonsense").await.ok(), json!([]));
+        let again = server.post("projects", project(&name)).await;
+        assert_eq!(again.status, 409);
+        assert!(again.text.contains("exists: delete it first"), "{}", again.text);
+        assert_eq!(server.delete(&path(&made, "")).await.ok(), json!({ "removed": true, "id": made["id"] }));
+        for call in ["", "/node-status"] {
+            let gone = server.get(&path(&made, call)).await;
+            assert_eq!((gone.status, gone.json()["error"].as_str()), (404, Some("Project not found")));
+        }
+        for call in ["/clone", "/propagate", "/sync-memory"] {
+            assert_eq!(server.poke(&path(&made, call)).await.status, 404, "{call}");
+        }
+        assert_eq!(server.delete("projects/nonsense").await.status, 404);
+        assert_eq!(told(server, &made).await, ["project_created", "project_deleted"]);
+        created(server, project(&name)).await;
+    }
+
+    async fn what_a_project_can_not_be(server) {
+        let wrong = [
+            ("name", json!({ "name": "", "repo_url": REPO })), ("name", json!({ "repo_url": REPO })),
+            ("name", json!({ "name": ".git", "repo_url": REPO })), ("name", json!({ "name": "a/b", "repo_url": REPO })),
+            ("name", json!({ "name": "n".repeat(257), "repo_url": REPO })), ("repo_url", json!({ "name": "p" })),
+            ("repo_url", json!({ "name": "p", "repo_url": "http://git.example.com/r" })),
+            ("repo_url", json!({ "name": "p", "repo_url": "file:///etc" })),
+            ("repo_url", json!({ "name": "p", "repo_url": "https://me:secret@git.example.com/r" })),
+            ("repo_url", json!({ "name": "p", "repo_url": "git@-oProxyCommand=x:r" })),
+            ("repo_url", json!({ "name": "p", "repo_url": "git@host:-r" })),
+            ("repo_url", json!({ "name": "p", "repo_url": "ext::sh -c id" })),
+            ("repo_url", json!({ "name": "p", "repo_url": "--upload-pack=id" })),
+            ("target_path", json!({ "name": "p", "repo_url": REPO, "target_path": "../x" })),
+            ("target_path", json!({ "name": "p", "repo_url": REPO, "target_path": "/x" })),
+            ("target_path", json!({ "name": "p", "repo_url": REPO, "target_path": "a//b" })),
+        ];
+        for (field, body) in wrong {
+            let refused = server.post("projects", body.clone()).await;
+            assert_eq!(refused.status, 400, "{body}");
+            assert!(refused.json()["error"]["fieldErrors"][field].is_array(), "{body}: {}", refused.text);
+        }
+    }
+
+    async fn a_worker_clones_a_project(server) {
+        let stub = Stub::start().await;
+        let worker = server.crew().worker_at(&stub.url).register().await;
+        let body = json!({ "name": worker.name, "repo_url": REPO, "target_path": "x", "primary_node_id": worker.name });
+        let made = created(server, body).await;
+        stub.once("/clone", Reply::new(409, r#"{"error":"The target already exists"}"#));
+        let refused = server.poke(&path(&made, "/clone")).await;
+        let text = r#"Agent returned 409: {"error":"The target already exists"}"#;
+        assert_eq!((refused.status, refused.json()["error"].as_str()), (502, Some(text)));
+        let shown = server.get(&path(&made, "")).await.ok();
+        assert_eq!((&shown["clone_status"], &shown["error_message"]), (&json!("failed"), &json!(text)));
+        assert_eq!((&shown["nodes"][0]["clone_status"], &shown["nodes"][0]["error_message"]), (&json!("failed"), &json!(text)));
+        stub.always("/clone", Reply::new(200, r#"{"status":"cloned","path":"/w/projects/x"}"#));
+        let cloned = server.post(&path(&made, "/clone"), json!({ "node_id": null })).await.ok();
+        let result = json!({ "status": "cloned", "path": "/w/projects/x" });
+        assert_eq!(cloned, json!({ "status": "cloned", "node": worker.name, "result": result }));
+        let sent: Value = serde_json::from_str(&stub.seen("/clone")[1].body).unwrap();
+        assert_eq!(sent, json!({ "repo_url": REPO, "project_name": worker.name, "target_path": "x" }));
+        let status = server.get(&path(&made, "/node-status")).await.ok();
+        let of_worker = status.as_array().unwrap().iter().find(|node| node["node_id"] == worker.name.as_str()).unwrap();
+        assert_eq!((&of_worker["clone_status"], &of_worker["clone_path"]), (&json!("cloned"), &json!("/w/projects/x")));
+        assert_eq!((&of_worker["error_message"], &of_worker["worker_status"]), (&Value::Null, &json!("online")));
+        assert_eq!(told(server, &made).await, ["project_created", "project_cloned", "project_cloned"]);
+    }
+
+    async fn a_clone_needs_a_worker_with_a_url(server) {
+        let worker = server.crew().worker().register().await;
+        let made = created(server, project(&worker.name)).await;
+        let refused = server.poke(&path(&made, "/clone")).await;
+        assert_eq!((refused.status, refused.json()["error"].as_str()), (400, Some("No target node specified")));
+        for node in ["nobody", worker.name.as_str()] {
+            let refused = server.post(&path(&made, "/clone"), json!({ "node_id": node })).await;
+            let text = format!("Worker \"{node}\" not found or has no URL");
+            assert_eq!((refused.status, refused.json()["error"].as_str()), (502, Some(text.as_str())));
+        }
+        let lost = server.crew().worker_at(&nowhere()).register().await;
+        let refused = server.post(&path(&made, "/clone"), json!({ "node_id": lost.name })).await;
+        assert_eq!(refused.status, 502);
+        assert_eq!(server.get(&path(&made, "")).await.ok()["clone_status"], "failed");
+    }
+
+    async fn a_project_is_propagated_to_those_that_lack_it(server) {
+        let (first, second) = (Stub::start().await, Stub::start().await);
+        let a = server.crew().worker_at(&first.url).register().await;
+        let b = server.crew().worker_at(&second.url).register().await;
+        let made = created(server, project(&a.name)).await;
+        first.always("/clone", Reply::new(200, "{}"));
+        second.once("/clone", Reply::new(507, "full"));
+        let both = json!({ "node_ids": [a.name, b.name] });
+        let told_of = server.post(&path(&made, "/propagate"), both.clone()).await.ok();
+        assert_eq!(told_of["status"], "partial");
+        let mut results = told_of["results"].as_array().unwrap().clone();
+        results.sort_by_key(|one| one["node_id"] != a.name.as_str());
+        let failed = json!({ "node_id": b.name, "status": "failed", "error": "Agent returned 507: full" });
+        assert_eq!(results, [json!({ "node_id": a.name, "status": "cloned" }), failed]);
+        second.always("/clone", Reply::new(200, "{}"));
+        let told_of = server.post(&path(&made, "/propagate"), both.clone()).await.ok();
+        assert_eq!(told_of, json!({ "status": "synced", "results": [{ "node_id": b.name, "status": "cloned" }] }));
+        assert_eq!(first.seen("/clone").len(), 1, "who has it is not asked again");
+        let told_of = server.post(&path(&made, "/propagate"), both).await.ok();
+        assert_eq!(told_of, json!({ "status": "nothing_to_propagate", "message": "All nodes already have this project" }));
+        assert_eq!(server.get(&path(&made, "")).await.ok()["clone_status"], "synced");
+        assert_eq!(told(server, &made).await, ["project_created", "project_propagated", "project_propagated"]);
+    }
+
+    async fn capabilities_that_are_not_known_are_kept(server) {
+        let worker = server.crew().worker().register().await;
+        let register = async |capabilities: Value| server.post("workers", json!({ "name": worker.name, "capabilities": capabilities })).await;
+        let shown = register(json!({ "git": true, "gpu": { "count": 2 }, "none": null })).await.ok();
+        assert_eq!((&shown["capabilities"]["git"], &shown["capabilities"]["gpu"]), (&json!(true), &json!({ "count": 2 })));
+        assert!(!shown["capabilities"].as_object().unwrap().contains_key("none"));
+        server.post("workers", json!({ "name": worker.name })).await.ok();
+        assert_eq!(worker.now().await["capabilities"]["gpu"], json!({ "count": 2 }), "they stay if none are given");
+        let many: serde_json::Map<String, Value> = (0..33).map(|n| (format!("c{n}"), json!(1))).collect();
+        for wrong in [json!(many), json!({ "long": "x".repeat(5_000) }), json!({ "n".repeat(65): 1 }), json!({ "a": "\u{0}" })] {
+            let refused = register(wrong.clone()).await;
+            assert_eq!(refused.status, 400, "{wrong}");
+            assert!(refused.json()["error"]["fieldErrors"]["capabilities"].is_array(), "{}", refused.text);
+        }
+        assert_eq!(register(json!({})).await.ok()["capabilities"]["gpu"], Value::Null);
+    }
+}
+
+on_both! { alone:
+    async fn the_memory_is_moved_by_the_control_plane(database) {
+        let stub = Stub::start().await;
+        let server = Server::on(database).env("MEMBRIDGE_SERVER_URL", &stub.url).env("MEMBRIDGE_ADMIN_KEY", KEY).start();
+        let made = created(&server, project("docs")).await;
+        let call = path(&made, "/sync-memory");
+        let refused = server.poke(&call).await;
+        assert_eq!((refused.status, refused.json()["error"].as_str()), (400, Some("No target node specified")));
+        stub.once("/sync/push", Reply::new(422, r#"{"detail":[]}"#));
+        let refused = server.post(&call, json!({ "node_id": "w" })).await;
+        assert_eq!((refused.status, refused.json()["error"].as_str()), (502, Some(r#"Membridge returned 422: {"detail":[]}"#)));
+        stub.always("/sync/push", Reply::new(200, r#"{"ok":true}"#));
+        stub.always("/sync/pull", Reply::new(200, "null"));
+        let pushed = server.post(&call, json!({ "node_id": "w" })).await.ok();
+        assert_eq!(pushed, json!({ "status": "ok", "direction": "push", "node": "w", "result": { "ok": true } }));
+        let pulled = server.post(&call, json!({ "node_id": "w", "direction": "pull" })).await.ok();
+        assert_eq!(pulled, json!({ "status": "ok", "direction": "pull", "node": "w", "result": null }));
+        assert_eq!(server.post(&call, json!({ "node_id": "w", "direction": "up" })).await.status, 400);
+        let seen = &stub.seen("/sync/push")[1];
+        assert_eq!(seen.headers["x-membridge-admin"], KEY);
+        assert_eq!(serde_json::from_str::<Value>(&seen.body).unwrap(), json!({ "project": "docs", "agent": "w" }));
+        assert_eq!(told(&server, &made).await, ["project_created", "memory_sync_push", "memory_sync_pull"]);
+    }
+
+    async fn there_is_a_limit_of_projects_and_pages(database) {
+        let server = Server::on(database).start();
+        for n in 0..3 {
+            created(&server, project(&format!("p{n}"))).await;
+        }
+        let first = server.get("projects?limit=2").await;
+        let next = first.next_page().expect("a second page");
+        assert_eq!(first.ok().as_array().unwrap().len(), 2);
+        let rest = server.get(&next).await.ok();
+        assert_eq!(rest.as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect::<Vec<_>>(), ["p0"]);
+        assert_eq!(server.get("projects?cursor=x").await.status, 400);
+    }
+}
