@@ -2,6 +2,9 @@
 
 pub use super::arguments::{Claim, Completion, WorkerChange};
 pub use super::decide::api_keys::{CreateKey, Enroll, RevokeKey};
+pub use super::decide::control_plane::{
+    RecordJob, RecordNode, RegisterAgent, RegisterProject, RemoveAgent, RemoveProject, SelectLeader, StoreMemory,
+};
 pub use super::decide::create::Create;
 pub use super::decide::delete::Delete;
 pub use super::decide::edit::Edit;
@@ -97,6 +100,14 @@ operations! {
     CreateKey = "create_key",
     RevokeKey = "revoke_key",
     Enroll = "enroll",
+    RegisterAgent = "register_agent",
+    RemoveAgent = "remove_agent",
+    RecordNode = "record_node",
+    RegisterProject = "register_project",
+    RemoveProject = "remove_project",
+    SelectLeader = "select_leader",
+    StoreMemory = "store_memory",
+    RecordJob = "record_job",
 }
 
 impl Op {

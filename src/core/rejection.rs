@@ -5,6 +5,7 @@ use std::fmt;
 use super::Ms;
 use super::agent_queue::{Closed, MAX_QUEUES};
 use super::api_key::{MAX_KEYS, MAX_POOL_KEYS, MAX_POOL_KEYS_OF_NAMESPACE};
+use super::control_plane::{MAX_AGENTS, MAX_NODES, MAX_PROJECTS};
 use super::ids::{TaskId, WorkerId};
 use super::limits::{TASK_LABELS, WORKER_AGENTS};
 use super::namespace::RESERVED;
@@ -75,6 +76,25 @@ pub enum Rejection {
     JoinTokenGone,
     /// The join token is for another worker.
     JoinTokenFor(WorkerId),
+    AgentNotFound,
+    AgentExists(String),
+    TooManyAgents,
+    ProjectNotFound,
+    ProjectExists(String),
+    TooManyProjects,
+    /// The project has as many nodes as it may have.
+    TooManyNodes,
+    NodeNotFound(String),
+    /// The node does not lead the project.
+    NotPrimary {
+        node: String,
+        primary: Option<String>,
+    },
+    /// The project got another leader meanwhile.
+    TermChanged {
+        seen: i64,
+        now: i64,
+    },
     /// The leadership under which the command was sent is over.
     NotLeader,
 }
@@ -152,6 +172,22 @@ impl fmt::Display for Rejection {
             ),
             Self::JoinTokenGone => f.write_str("The join token was used, was revoked or has expired: create another one"),
             Self::JoinTokenFor(worker) => write!(f, "This join token enrolls only the worker '{worker}'"),
+            Self::AgentNotFound => f.write_str("Agent not found"),
+            Self::AgentExists(name) => write!(f, "Agent '{name}' is registered already: remove it first, or choose another name"),
+            Self::TooManyAgents => write!(f, "{MAX_AGENTS} agents are registered, which is the most: remove those that are gone"),
+            Self::ProjectNotFound => f.write_str("Project not found"),
+            Self::ProjectExists(name) => write!(f, "Project '{name}' exists already"),
+            Self::TooManyProjects => write!(f, "There are {MAX_PROJECTS} projects, which is the most: remove those that are not needed"),
+            Self::TooManyNodes => write!(f, "The project has {MAX_NODES} nodes, which is the most"),
+            Self::NodeNotFound(node) => write!(f, "Node '{node}' is neither a node of this project nor a registered agent"),
+            Self::NotPrimary { node, primary: Some(primary) } => {
+                write!(f, "Node '{node}' does not lead this project: '{primary}' does; only the leader may push")
+            }
+            Self::NotPrimary { node, primary: None } => write!(
+                f,
+                "Node '{node}' does not lead this project, and nobody does now: select a leader (POST /projects/ID/leadership/select)"
+            ),
+            Self::TermChanged { seen, now } => write!(f, "The leadership of this project changed: its term is {now}, not {seen}"),
             Self::NotLeader => f.write_str("Leadership is over"),
         }
     }

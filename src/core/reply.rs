@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::Ms;
 use super::agent_queue::AgentQueue;
 use super::api_key::ApiKey;
+use super::control_plane::{Agent, Job, Project, Role};
 use super::ids::{LeaseId, TaskId};
 use super::question::Answer;
 use super::rejection::Rejection;
@@ -55,6 +56,11 @@ replies! {
     Due(Due),
     Reevaluated(Reevaluated),
     Key(ApiKey),
+    Agent(Agent),
+    Role(Role),
+    Project(ChangedProject),
+    Memory(StoredMemory),
+    Job(Job),
     Done(()),
 }
 
@@ -135,6 +141,22 @@ pub struct ChangedWorker {
     pub worker: Worker,
     pub created: bool,
     pub active_leases: i64,
+}
+
+/// A project of the control plane, and how many nodes it has.
+#[derive(Clone, Debug)]
+pub struct ChangedProject {
+    pub project: Project,
+    pub node_count: i64,
+}
+
+#[derive(Clone, Debug)]
+pub struct StoredMemory {
+    /// The newest version.
+    pub version: i64,
+    /// `false`: that version has the same content, and nothing was stored.
+    pub is_new: bool,
+    pub job: Job,
 }
 
 #[derive(Clone, Copy, Debug)]

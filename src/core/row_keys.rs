@@ -49,6 +49,35 @@ pub struct RowKeys {
     pub places: bool,
     /// Queues to change. No lease is made meanwhile.
     pub queues: BTreeSet<String>,
+    pub control_plane: ControlPlaneKeys,
+}
+
+/// A node of a project of the control plane: the canonical id of the project, and the node's name.
+pub type NodeKey = (String, String);
+
+/// Rows of the control plane. Whoever loads some of them counts all, and keeps others from changing them meanwhile.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ControlPlaneKeys {
+    /// Only count the rows.
+    pub counts: bool,
+    pub agents: BTreeSet<String>,
+    /// Names or canonical ids.
+    pub projects: BTreeSet<String>,
+    pub nodes: BTreeSet<NodeKey>,
+}
+
+impl ControlPlaneKeys {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn merge(&mut self, other: &Self) {
+        let Self { counts, agents, projects, nodes } = other;
+        self.counts |= counts;
+        self.agents.extend(agents.iter().cloned());
+        self.projects.extend(projects.iter().cloned());
+        self.nodes.extend(nodes.iter().cloned());
+    }
 }
 
 impl RowKeys {
@@ -81,6 +110,7 @@ impl RowKeys {
             free_names,
             places,
             queues,
+            control_plane,
         } = other;
         self.tasks.extend(tasks.iter().copied());
         self.workers.extend(workers.iter().cloned());
@@ -102,6 +132,7 @@ impl RowKeys {
         self.free_names |= free_names;
         self.places |= places;
         self.queues.extend(queues.iter().cloned());
+        self.control_plane.merge(control_plane);
     }
 }
 

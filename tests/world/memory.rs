@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use crate::control_plane::ControlPlaneRows;
 use bloom_core::Ms;
 use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue, Closed};
 use bloom_core::api_key::ApiKey;
@@ -35,6 +36,7 @@ pub struct Memory {
     pub queues: BTreeMap<String, AgentQueue>,
     pub settings: BTreeMap<String, String>,
     pub api_keys: BTreeMap<String, ApiKey>,
+    pub control_plane: ControlPlaneRows,
     pub audit: Vec<AuditEntry>,
     /// The sum of all changes of the counts.
     pub counts: Counts,
@@ -119,6 +121,7 @@ impl Memory {
         loaded.past_leases = keys.past_leases.iter().map(|id| (*id, self.past_leases.get(id).cloned())).collect();
         loaded.api_keys = keys.api_keys.then(|| self.load_keys(keys));
         self.load_queues(keys, &mut loaded);
+        loaded.control_plane = self.control_plane.load(keys);
         loaded
     }
 
@@ -231,6 +234,7 @@ impl Memory {
                 return Err("one key a name");
             }
         }
+        self.control_plane.save(set);
         self.audit.extend(dirty.audit.iter().cloned());
         for (key, delta) in &set.counts {
             *self.counts.entry(key.clone()).or_default() += delta;

@@ -4,12 +4,14 @@
 //! ([`Halt::Need`]) and runs again in the next batch with that row.
 
 mod api_keys;
+mod control_plane;
 mod queues;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 pub use api_keys::LoadedKeys;
+pub use control_plane::{DirtyControlPlane, LoadedControlPlane};
 
 use uuid::Uuid;
 
@@ -99,6 +101,10 @@ pub struct Loaded {
     pub locked_queues: HashSet<String>,
     /// How many queues have a row, besides [`ALL_QUEUES`](super::agent_queue::ALL_QUEUES); only if there are queues to change.
     pub queue_rows: i64,
+    /// `None` if nothing of it was loaded.
+    pub control_plane: Option<LoadedControlPlane>,
+    /// Some of its rows could not be loaded because another program keeps them locked.
+    pub locked_control_plane: bool,
 }
 
 /// What the batch changed. The store writes exactly this, in one transaction.
@@ -129,6 +135,7 @@ pub struct Dirty {
     pub api_keys: BTreeSet<String>,
     /// Named keys whose rows are removed, before others are inserted.
     pub removed_api_keys: BTreeSet<String>,
+    pub control_plane: DirtyControlPlane,
     pub audit: Vec<AuditEntry>,
     pub wakeups: Vec<Wakeup>,
     /// Wake-ups that have advanced or finished.

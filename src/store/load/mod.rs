@@ -1,6 +1,7 @@
 //! Loads the rows that a batch needs: finds them, locks them in one global order, then reads them.
 
 mod api_keys;
+mod control_plane;
 mod queues;
 
 use std::collections::BTreeSet;
@@ -103,6 +104,7 @@ pub(super) async fn load(conn: &mut Conn, time: Option<Ms>, keys: &RowKeys, skip
     load.lock_workers(keys).await?;
     load.lock_tasks().await?;
     load.lock_api_keys(keys).await?;
+    load.lock_control_plane(keys).await?;
     load.read_queues(keys).await?;
     load.read_after_locking(keys).await?;
     if load.loaded.now == 0 {
