@@ -132,7 +132,10 @@ impl From<Rejection> for Error {
             | Rejection::TaskOrLeaseNotFound
             | Rejection::LeaseNotFound
             | Rejection::WorkerNotFound
-            | Rejection::KeyNotFound => 404,
+            | Rejection::KeyNotFound
+            | Rejection::AgentNotFound
+            | Rejection::ProjectNotFound
+            | Rejection::NodeNotFound(_) => 404,
             Rejection::NotTheActiveLease(_)
             | Rejection::WrongStatus { .. }
             | Rejection::CannotRequeue(_)
@@ -151,6 +154,13 @@ impl From<Rejection> for Error {
             | Rejection::TooManyPoolKeys
             | Rejection::TooManyPoolKeysOf(_)
             | Rejection::WorkerTaken(_)
+            | Rejection::AgentExists(_)
+            | Rejection::TooManyAgents
+            | Rejection::ProjectExists(_)
+            | Rejection::TooManyProjects
+            | Rejection::TooManyNodes
+            | Rejection::NotPrimary { .. }
+            | Rejection::TermChanged { .. }
             | Rejection::OtherAgent { .. } => 409,
             Rejection::JoinTokenGone => 401,
             Rejection::JoinTokenFor(_) => 403,

@@ -11,6 +11,7 @@ use bloom_core::question::Answer;
 use bloom_core::task::{Origin, Outcome, Session, TaskSpec};
 use bloom_core::usage::Usage;
 
+use super::control_plane;
 use super::memory::Memory;
 use super::step::{End, Named, NewTask, Step};
 use super::world::{TTL_MS, World, completion, registration, spec};
@@ -197,6 +198,7 @@ impl History {
                 let token_digest = db.api_keys.get(&token)?.digest.clone();
                 Op::Enroll(op::Enroll { token, token_digest, worker: worker(*at), digest: format!("enrolled {at} at {now}") })
             }
+            Step::ControlPlane { which, at } => control_plane::command(*which, *at),
             Step::Pass { .. } | Step::Crash | Step::ProcessWakeups | Step::Stale(_) | Step::Batch(_) => return None,
         })
     }

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::control_plane::ControlPlaneRows;
 use bloom_core::Ms;
 use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue, Closed};
 use bloom_core::api_key::ApiKey;
@@ -17,6 +16,8 @@ use bloom_core::task::{Parked, PastLease, RunResult, Session, Status, TaskSpec, 
 use bloom_core::wakeup::{Subject, Waiters, Wakeup, WakeupId};
 use bloom_core::worker::Worker;
 use bloom_core::working_set::{ContextView, Counts, Loaded, LoadedKeys, Slots, WorkingSet};
+
+use super::control_plane::ControlPlaneRows;
 
 /// The name of the unique index that refused a write.
 pub type Conflict = &'static str;

@@ -68,6 +68,7 @@ fn command() -> impl Strategy<Value = Step> {
         1 => any().prop_map(|name| Step::CreateKey { name }),
         1 => any().prop_map(|name| Step::RevokeKey { name }),
         1 => (any(), any()).prop_map(|(token, worker)| Step::Enroll { token, worker }),
+        5 => (any(), any()).prop_map(|(which, at)| Step::ControlPlane { which, at }),
     ]
 }
 

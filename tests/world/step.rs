@@ -126,6 +126,11 @@ pub enum Step {
         token: usize,
         worker: usize,
     },
+    /// A command of the control plane.
+    ControlPlane {
+        which: usize,
+        at: usize,
+    },
     /// Time passes, and the reconcilers do what is due.
     Pass {
         ms: i64,
