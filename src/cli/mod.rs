@@ -16,6 +16,7 @@ mod gauges;
 mod healthcheck;
 mod hints;
 mod init;
+mod membridge;
 mod moving;
 mod serve;
 mod signals;
@@ -65,6 +66,14 @@ enum Command {
     /// A secret can also be read from a file, by the same name with -file or _FILE at the end.
     #[command(verbatim_doc_comment)]
     Serve(ServerArgs),
+    /// Start a control plane by itself
+    ///
+    /// It speaks the HTTP of membridge: agents register at it, nodes of projects send heartbeats, and
+    /// a project's leader stores its memory for the others. It listens on MEMBRIDGE_HOST and
+    /// MEMBRIDGE_PORT, asks for MEMBRIDGE_ADMIN_KEY, and keeps everything in MEMBRIDGE_DATABASE_URL.
+    /// A server finds it by MEMBRIDGE_SERVER_URL. Servers with WITH_MEMBRIDGE have one inside.
+    #[command(verbatim_doc_comment)]
+    Membridge(ServerArgs),
     Dev(dev::DevArgs),
     Agent(agent::AgentArgs),
     #[command(flatten)]
@@ -212,6 +221,7 @@ pub fn run() -> ExitCode {
     };
     ended(match line.command {
         Command::Serve(args) => settings(&args).and_then(|settings| block_on(serve::serve(settings, args.flags))),
+        Command::Membridge(args) => membridge::settings(&args.flags).and_then(|settings| block_on(membridge::run(settings, args.flags))),
         Command::Dev(_) | Command::Agent(_) if std::process::id() == 1 => block_on(init::run()),
         Command::Dev(args) => block_on(dev::run(args)),
         Command::Agent(args) => agent::run(args),
@@ -257,7 +267,10 @@ fn ended(done: Result<(), CommandError>) -> ExitCode {
 
 /// The settings in force, or an error with all mistakes, one per line.
 fn settings(args: &ServerArgs) -> Result<Serve, CommandError> {
-    let report = config::load(&args.flags);
+    usable(config::load(&args.flags))
+}
+
+fn usable(report: config::Report) -> Result<Serve, CommandError> {
     report.into_serve().map_err(|mistakes| {
         let lines: Vec<String> = mistakes.iter().map(|mistake| format!("  {mistake}")).collect();
         CommandError::usage(format!(

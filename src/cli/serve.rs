@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use url::Host;
 
-use super::{announce, backup, database, disks, files, gauges, signals};
+use super::{announce, membridge as membridge_command, backup, database, disks, files, gauges, signals};
 use bloom_commands::CommandError;
 use bloom_config::{self as config, Flags, Serve};
 use bloom_dispatch::{self as dispatch, Agents};
@@ -33,7 +33,7 @@ pub async fn serve(settings: Serve, flags: Flags) -> Result<(), CommandError> {
 }
 
 /// Opens the log's file anew and reads its level again, from the file with settings: the environment of a process never changes.
-fn reload(log: &Log, flags: &Flags) {
+pub(super) fn reload(log: &Log, flags: &Flags) {
     // First the file, which takes the errors.
     if let Err(error) = log.reopen() {
         tracing::error!("{error}");
@@ -86,7 +86,9 @@ pub async fn run(
     };
     let engine =
         Engine::start(Arc::new(store.clone()), metrics.clone(), options).await.map_err(|error| database::explain(error, &settings))?;
-    let server_url = settings.membridge_server_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
+    let own_membridge = if settings.own_membridge.in_server { Some(membridge_command::listen(&settings).await?) } else { None };
+    let given_url = settings.membridge_server_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
+    let server_url = own_membridge.as_ref().map(|own| own.url_for_server().to_owned()).or(given_url);
     let membridge = Membridge::new(server_url, settings.membridge_admin_key.clone());
     database::unlocked(&settings, || membridge::sync::load_settings(&store, &membridge)).await?;
     let url = callable(scheme(&settings), address);
@@ -109,6 +111,10 @@ pub async fn run(
     let mut http = http_settings(&settings, connections);
     http.tls = tls;
     http.kubernetes = operator.map(|health| -> Arc<dyn Fn() -> String + Send + Sync> { Arc::new(move || health.text()) });
+    if let Some(own) = own_membridge {
+        announce(&format!("control plane  {}\n", own.url));
+        own.start(&engine, &store, &agents, &metrics, &http, settings.membridge_admin_key.as_ref(), &shutdown);
+    }
     let state = AppState::new(engine.clone(), store.clone(), agents, membridge, metrics, http, shutdown.clone());
     database::unlocked(&settings, || state.read_keys()).await?;
     store.serves_at(&url);
@@ -131,7 +137,7 @@ pub async fn run(
 }
 
 /// Stops a server whose memory is not what is stored any more.
-async fn stop_after_import(engine: Engine, store: Store, shutdown: CancellationToken) {
+pub(super) async fn stop_after_import(engine: Engine, store: Store, shutdown: CancellationToken) {
     tokio::select! {
         () = engine.background.stopped() => {}
         fault = store.lasting_fault_occurs() => if fault == Fault::Imported {
@@ -141,7 +147,12 @@ async fn stop_after_import(engine: Engine, store: Store, shutdown: CancellationT
 }
 
 async fn listen(settings: &Serve) -> Result<(TcpListener, SocketAddr), CommandError> {
-    let (host, port) = (settings.host.as_str(), settings.port);
+    listen_at(&settings.host, settings.port, ["--host or HOST", "--port or PORT"]).await
+}
+
+/// `names`: the settings of the host and of the port.
+pub(super) async fn listen_at(host: &str, port: u16, names: [&str; 2]) -> Result<(TcpListener, SocketAddr), CommandError> {
+    let [host_setting, port_setting] = names;
     let bound = async {
         let listener = TcpListener::bind((host, port)).await?;
         let address = listener.local_addr()?;
@@ -151,18 +162,18 @@ async fn listen(settings: &Serve) -> Result<(TcpListener, SocketAddr), CommandEr
         let next = match error.kind() {
             std::io::ErrorKind::AddrInUse => {
                 format!(
-                    "port {port} is used by another program: stop that program, or choose another port with --port or PORT (0 = any free port)"
+                    "port {port} is used by another program: stop that program, or choose another port with {port_setting} (0 = any free port)"
                 )
             }
             std::io::ErrorKind::PermissionDenied => format!("port {port} needs more rights than this user has: choose a port from 1024 on"),
-            std::io::ErrorKind::AddrNotAvailable => format!("{host} is not an address of this machine: correct --host or HOST"),
-            _ => format!("{error}; correct --host or HOST, and --port or PORT"),
+            std::io::ErrorKind::AddrNotAvailable => format!("{host} is not an address of this machine: correct {host_setting}"),
+            _ => format!("{error}; correct {host_setting}, and {port_setting}"),
         };
         format!("can't listen on {host}:{port}: {next}").into()
     })
 }
 
-fn http_settings(settings: &Serve, max_connections: usize) -> http::Settings {
+pub(super) fn http_settings(settings: &Serve, max_connections: usize) -> http::Settings {
     http::Settings {
         keys: Keys::new(settings.api_key.as_ref(), settings.worker_key.as_ref(), settings.read_key.as_ref()),
         rate_limit_per_minute: settings.rate_limit_per_minute,
@@ -205,7 +216,7 @@ fn operator_options(settings: &Serve) -> operator::OperatorOptions {
     }
 }
 
-fn reconcile_options(settings: &Serve) -> reconcile::ReconcileOptions {
+pub(super) fn reconcile_options(settings: &Serve) -> reconcile::ReconcileOptions {
     reconcile::ReconcileOptions {
         worker_offline_after_ms: settings.worker_offline_after_ms,
         worker_sync_ms: settings.worker_sync_ms,
@@ -215,7 +226,7 @@ fn reconcile_options(settings: &Serve) -> reconcile::ReconcileOptions {
     }
 }
 
-fn agent_options(settings: &Serve, own_url: &str) -> dispatch::DispatchOptions {
+pub(super) fn agent_options(settings: &Serve, own_url: &str) -> dispatch::DispatchOptions {
     let public_url = settings.public_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
     dispatch::DispatchOptions { key: settings.agent_key.clone(), public_url, own_url: own_url.to_owned() }
 }
@@ -226,12 +237,12 @@ fn directories(settings: &Serve, store: &Store) -> Vec<disks::Named> {
     named.into_iter().filter_map(|(word, path)| Some((word, path?))).collect()
 }
 
-fn scheme(settings: &Serve) -> &'static str {
+pub(super) fn scheme(settings: &Serve) -> &'static str {
     if settings.tls.is_some() { "https" } else { "http" }
 }
 
 /// The URL by which programs on this machine call the server. An unspecified address can't be called, so it becomes loopback.
-fn callable(scheme: &str, address: SocketAddr) -> String {
+pub(super) fn callable(scheme: &str, address: SocketAddr) -> String {
     let host = match address {
         SocketAddr::V4(v4) if v4.ip().is_unspecified() => "127.0.0.1".to_owned(),
         SocketAddr::V6(v6) if v6.ip().is_unspecified() => "[::1]".to_owned(),

@@ -135,6 +135,8 @@ statement!(JOBS, |_d| "SELECT {} FROM membridge_jobs ORDER BY id DESC LIMIT $1",
 statement!(ONE_JOB, |_d| "SELECT {} FROM membridge_jobs WHERE id = $1", columns(&JOB, ""));
 statement!(COUNTS, "SELECT (SELECT count(*) FROM membridge_projects), (SELECT count(*) FROM membridge_agents)");
 
+statement!(HAS_WORK, "SELECT EXISTS (SELECT 1 FROM tasks) OR EXISTS (SELECT 1 FROM workers)");
+
 /// How many rows the control plane has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ControlPlaneCounts {
@@ -184,6 +186,11 @@ impl Store {
 
     pub async fn job(&self, id: Uuid) -> Result<Option<Job>, Error> {
         first(&self.pool().fetch(&ONE_JOB, Args::new().uuid(id)).await?, Job::read)
+    }
+
+    /// Whether a server keeps tasks or workers here.
+    pub async fn has_work(&self) -> Result<bool, Error> {
+        Ok(first(&self.pool().fetch(&HAS_WORK, Args::new()).await?, |row| row.take())?.unwrap_or_default())
     }
 
     pub async fn control_plane_counts(&self) -> Result<ControlPlaneCounts, Error> {
