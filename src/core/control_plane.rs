@@ -74,7 +74,7 @@ impl Agent {
 pub struct Project {
     /// The first 16 hexadecimal digits of the SHA-256 digest of the name.
     pub canonical_id: String,
-    /// Its canonical id, until somebody names it.
+    /// Its canonical id, until its name is known.
     pub name: String,
     pub source: Source,
     pub created_at: Ms,

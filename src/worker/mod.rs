@@ -22,6 +22,8 @@ mod invocation;
 mod json_line;
 mod leases;
 mod machine;
+mod membridge;
+mod memory;
 mod option_check;
 mod pause;
 mod permission_server;
@@ -79,6 +81,8 @@ use bloom_core::task::Session;
 use bloom_telemetry::Traces;
 use home::Home;
 pub use home::hostname;
+pub use membridge::MembridgeSettings;
+use membridge::Membridge;
 use pause::Pauses;
 use profiles::Profiles;
 use task::Task;
@@ -111,6 +115,8 @@ pub struct Settings {
     pub grace: Duration,
     /// `None` if the agent accepts no pushes.
     pub push_server: Option<PushServer>,
+    /// The control plane that it registers at instead of the server.
+    pub membridge: Option<MembridgeSettings>,
     /// Takes the spans of runs.
     pub traces: Traces,
 }
@@ -142,6 +148,7 @@ pub(crate) struct Agent {
     settings: Settings,
     client: Client,
     home: Home,
+    membridge: Option<Membridge>,
     /// Where runs get cgroups, if the agent may make some.
     cgroups: Option<cgroup::Parent>,
     name: String,
@@ -248,10 +255,12 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
     let pauses = Pauses::load(home.accounts_path(), bloom_client::now_ms());
     let cgroups = cgroup_check::check(&settings.profiles)?;
     let (instance, is_known) = home.instance()?;
+    let membridge = settings.membridge.clone().map(|membridge| Membridge::new(membridge, &settings.tls)).transpose()?;
     let agent = Arc::new(Agent {
         settings,
         client,
         home,
+        membridge,
         cgroups,
         name,
         instance,
@@ -300,6 +309,7 @@ impl Agent {
         let offer = tokio::spawn(self.clone().keep_offer(stopped.clone()));
         let claims = tokio::spawn(self.clone().claim_always(stopped.clone()));
         let probes = tokio::spawn(self.clone().probe_paused(stopped.clone()));
+        let beats = tokio::spawn(self.clone().beat_at_membridge(stopped.clone()));
         let push_server = listener.map(|listener| tokio::spawn(push_server::serve(self.clone(), listener, stopped.clone())));
         let mut failure = None;
         let ended = tokio::select! {
@@ -328,7 +338,7 @@ impl Agent {
         stopped.cancel();
         // With a time limit, because neither a server nor a caller of the push server may block the stop.
         for mut task in
-            [Some(offer), Some(claims), Some(probes), Some(heartbeats), Some(watcher), Some(tls_files), push_server].into_iter().flatten()
+            [Some(offer), Some(claims), Some(probes), Some(beats), Some(heartbeats), Some(watcher), Some(tls_files), push_server].into_iter().flatten()
         {
             if tokio::time::timeout(STOP_LIMIT, &mut task).await.is_err() {
                 task.abort();

@@ -109,6 +109,7 @@ pub fn command(which: usize, at: usize) -> Op {
         3 if at % 5 == 0 => Op::RemoveProject(op::RemoveProject { project }),
         3 | 4 => Op::RecordNode(op::RecordNode {
             canonical_id,
+            name: if at % 3 == 0 { project } else { format!("id-{project}") },
             node_id: node,
             obs_count: Some(i64::try_from(at).expect("small")),
             db_sha: (at % 2 == 0).then(|| "sha".into()),

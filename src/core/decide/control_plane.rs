@@ -62,6 +62,8 @@ impl Operation for RemoveAgent {
 #[derive(Clone, Debug)]
 pub struct RecordNode {
     pub canonical_id: String,
+    /// The name that a new project gets, if it is free.
+    pub name: String,
     pub node_id: String,
     /// What is absent keeps its value.
     pub obs_count: Option<i64>,
@@ -75,7 +77,7 @@ impl Operation for RecordNode {
 
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.control_plane.agents.insert(self.node_id.clone());
-        keys.control_plane.projects.insert(self.canonical_id.clone());
+        keys.control_plane.projects.extend([self.canonical_id.clone(), self.name.clone()]);
         keys.control_plane.nodes.insert((self.canonical_id.clone(), self.node_id.clone()));
     }
 
@@ -84,7 +86,10 @@ impl Operation for RecordNode {
         let mut project = match set.project_of(&self.canonical_id)? {
             Some(project) => project.clone(),
             None if set.project_count()? >= MAX_PROJECTS => return Err(Rejection::TooManyProjects.into()),
-            None => new_project(&self.canonical_id, &self.canonical_id, Source::Heartbeat, now),
+            None => {
+                let name = if set.find_project(&self.name)?.is_none() { &self.name } else { &self.canonical_id };
+                new_project(&self.canonical_id, name, Source::Heartbeat, now)
+            }
         };
         let known = set.find_node(&self.canonical_id, &self.node_id)?.cloned();
         if known.is_none() && set.node_count(&self.canonical_id)? >= MAX_NODES {
