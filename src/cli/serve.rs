@@ -111,15 +111,15 @@ pub async fn run(
     let mut http = http_settings(&settings, connections);
     http.tls = tls;
     http.kubernetes = operator.map(|health| -> Arc<dyn Fn() -> String + Send + Sync> { Arc::new(move || health.text()) });
+    let membridge_url = own_membridge.as_ref().map(|own| own.url.clone());
     if let Some(own) = own_membridge {
-        announce(&format!("control plane  {}\n", own.url));
         own.start(&engine, &store, &agents, &metrics, &http, settings.membridge_admin_key.as_ref(), &shutdown);
     }
     let state = AppState::new(engine.clone(), store.clone(), agents, membridge, metrics, http, shutdown.clone());
     database::unlocked(&settings, || state.read_keys()).await?;
     store.serves_at(&url);
     let others = reachable(address, certificate.as_ref());
-    announce(&banner(&settings, &url, &others));
+    announce(&banner(&settings, &url, &others, membridge_url.as_deref()));
     ready(&url, &others);
     if let Some(Certificate { names, not_after, .. }) = certificate {
         tracing::info!(names = names.join(", "), %not_after, "https, with this certificate");
@@ -286,12 +286,13 @@ fn reachable(address: SocketAddr, certificate: Option<&Certificate>) -> Vec<Stri
     std::iter::once(format!("http://{}:{port}", agent::hostname())).chain(ips).collect()
 }
 
-fn banner(settings: &Serve, url: &str, reachable: &[String]) -> String {
+fn banner(settings: &Serve, url: &str, reachable: &[String], membridge: Option<&str>) -> String {
+    let membridge = membridge.map(|url| format!("  membridge    {url}\n")).unwrap_or_default();
     let others = if reachable.is_empty() { String::new() } else { format!("  for others   {}\n", reachable.join(", ")) };
     let keys = if settings.api_key.is_some() { "a key is needed" } else { "open: no RUNTIME_API_KEY is set" };
     format!(
         "bloom-runtime {version}\n  \
-         listens on   {url}\n{others}  \
+         listens on   {url}\n{others}{membridge}  \
          database     {database}\n  \
          access       {keys}\n",
         version = env!("CARGO_PKG_VERSION"),
@@ -354,7 +355,7 @@ mod tests {
     fn the_banner_keeps_secrets() {
         let secrets = [("RUNTIME_API_KEY", "very-secret"), ("DATABASE_URL", "postgres://u:hidden@h/d")];
         let environment: Environment = secrets.into_iter().collect();
-        let text = banner(&load_from(&Flags::default(), &environment).into_serve().unwrap(), "http://h", &[]);
+        let text = banner(&load_from(&Flags::default(), &environment).into_serve().unwrap(), "http://h", &[], None);
         assert!(text.contains("a key is needed") && !text.contains("very-secret") && !text.contains("hidden"), "{text}");
     }
 }

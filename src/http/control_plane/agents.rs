@@ -12,6 +12,7 @@ use super::guard::Caller;
 use super::projects::canonical_id as canonical_id_of;
 use super::{ControlPlane, seconds};
 use crate::answer::{ok, typed};
+use crate::probes;
 use bloom_core::Ms;
 use bloom_core::control_plane::Agent;
 use bloom_core::limits;
@@ -38,6 +39,15 @@ pub async fn health(State(plane): State<ControlPlane>) -> Answer {
         "projects": counts.projects,
         "agents": counts.agents,
     }))?)
+}
+
+pub async fn alive() -> Answer {
+    Ok(ok(&json!({ "status": "ok" }))?)
+}
+
+pub async fn ready(State(plane): State<ControlPlane>) -> Answer {
+    probes::check(&plane.store, &plane.shutdown).await?;
+    Ok(ok(&json!({ "status": "ready" }))?)
 }
 
 pub async fn metrics(State(plane): State<ControlPlane>) -> Response {

@@ -58,10 +58,11 @@ pub async fn guard(State(plane): State<ControlPlane>, request: Request, next: Ne
     let address = peer.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |peer| peer.address.ip());
     let client = client_address(address, request.headers(), &plane.settings.trusted_proxies);
 
-    let is_open = uri.path() == "/health";
+    let is_probe = matches!(uri.path(), "/healthz" | "/readyz");
+    let is_open = is_probe || uri.path() == "/health";
     let has_key = plane.has_key(request.headers());
     let limiter = if has_key && !is_open { &plane.fleet } else { &plane.general };
-    let standing = limiter.as_ref().map(|limiter| (limiter, limiter.count(client, start)));
+    let standing = limiter.as_ref().filter(|_| !is_probe).map(|limiter| (limiter, limiter.count(client, start)));
     let admitted = match &standing {
         Some((_, standing)) if !standing.allowed => Err(Failure::fixed(429, "Too many requests, please try again later")),
         _ => plane.admit(&request, peer, is_open || has_key),

@@ -103,6 +103,8 @@ impl ControlPlane {
     fn router(self) -> Router {
         Router::new()
             .route("/health", get(agents::health))
+            .route("/healthz", get(agents::alive))
+            .route("/readyz", get(agents::ready))
             .route("/metrics", get(agents::metrics))
             .route("/agents", get(agents::list).post(agents::register))
             .route("/agents/{name}", delete(agents::remove))
