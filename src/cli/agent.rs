@@ -274,14 +274,8 @@ async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
         CommandError::usage(lines.join("\n"))
     })?;
     // The profiles may name keys in the environment of their runs.
-    let key_files = [
-        &args.key_file,
-        &args.join_token_file,
-        &args.tls_key_file,
-        &args.agent_key_file,
-        &args.membridge_key_file,
-        &args.work.profiles,
-    ];
+    let key_files =
+        [&args.key_file, &args.join_token_file, &args.tls_key_file, &args.agent_key_file, &args.membridge_key_file, &args.work.profiles];
     let key_files: Vec<_> = key_files.into_iter().cloned().filter_map(given).collect();
     let (server_key, agent_key) = (key(args.key, args.key_file)?, key(args.agent_key, args.agent_key_file)?);
     let server = if args.server.is_empty() { DEFAULT_SERVER.to_owned() } else { args.server };

@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use url::Host;
 
-use super::{announce, membridge as membridge_command, backup, database, disks, files, gauges, signals};
+use super::{announce, backup, database, disks, files, gauges, membridge as membridge_command, signals};
 use bloom_commands::CommandError;
 use bloom_config::{self as config, Flags, Serve};
 use bloom_dispatch::{self as dispatch, Agents};

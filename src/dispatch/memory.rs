@@ -81,7 +81,8 @@ impl Agents {
 
     fn memory_request(&self, method: Method, agent_url: &str, canonical_id: &str) -> Result<RequestBuilder, String> {
         let http = self.0.http.as_ref().map_err(Clone::clone)?;
-        let url = outbound::address(agent_url, &["memory", canonical_id]).map_err(|error| format!("the agent's URL can't be called: {error}"))?;
+        let url =
+            outbound::address(agent_url, &["memory", canonical_id]).map_err(|error| format!("the agent's URL can't be called: {error}"))?;
         outbound::with_key(http.request(method, url), KEY_HEADER, self.0.options.key.as_ref())
             .map_err(|error| format!("agents can't be called: {error}"))
     }

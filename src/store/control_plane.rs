@@ -127,10 +127,7 @@ statement!(
 );
 statement!(PROJECT_OF_ID, |_d| "SELECT {} FROM membridge_projects WHERE canonical_id = $1", columns(&PROJECT, ""));
 statement!(NODES, |_d| "SELECT {} FROM membridge_nodes WHERE canonical_id = $1 ORDER BY node_id", columns(&NODE, ""));
-statement!(
-    NEWEST_MEMORY,
-    |_d| "SELECT {VERSION}, content FROM membridge_memories WHERE canonical_id = $1 ORDER BY version DESC LIMIT 1"
-);
+statement!(NEWEST_MEMORY, |_d| "SELECT {VERSION}, content FROM membridge_memories WHERE canonical_id = $1 ORDER BY version DESC LIMIT 1");
 statement!(JOBS, |_d| "SELECT {} FROM membridge_jobs ORDER BY id DESC LIMIT $1", columns(&JOB, ""));
 statement!(ONE_JOB, |_d| "SELECT {} FROM membridge_jobs WHERE id = $1", columns(&JOB, ""));
 statement!(COUNTS, "SELECT (SELECT count(*) FROM membridge_projects), (SELECT count(*) FROM membridge_agents)");

@@ -101,6 +101,7 @@ impl Membridge {
             "agent_version": registration.agent_version,
             "os_info": registration.os_info,
             "install_method": "agent",
+            "instance": registration.instance.as_ref().map(|instance| instance.0),
         });
         if self.registered.lock().as_ref() == Some(&body) {
             return Ok(());
@@ -115,7 +116,7 @@ impl Membridge {
         Ok(())
     }
 
-    /// Whether the agent with this name is this one: registered by this process, with its URL, or silent.
+    /// Whether the agent with this name is this one: registered by this process, by an earlier one of its directory, with its URL, or silent.
     async fn is_ours(&self, body: &Value) -> Result<bool, client::Error> {
         if self.registered.lock().is_some() {
             return Ok(true);
@@ -125,7 +126,8 @@ impl Membridge {
         let found = listed.iter().take(usize::try_from(MAX_AGENTS).unwrap_or_default()).find(|agent| agent["name"] == body["name"]);
         // The documented control plane may show an agent without a URL as null.
         let url = |agent: &Value| agent["url"].as_str().unwrap_or_default().trim_end_matches('/').to_owned();
-        Ok(found.is_none_or(|found| url(found) == url(body) || found["status"] == "offline"))
+        let is_same = |found: &&Value| found["instance"].is_string() && found["instance"] == body["instance"];
+        Ok(found.is_none_or(|found| is_same(&found) || url(found) == url(body) || found["status"] == "offline"))
     }
 
     /// # Errors
@@ -156,7 +158,8 @@ impl Agent {
     pub(super) async fn beat_at_membridge(self: Arc<Self>, stopped: CancellationToken) {
         let Some(membridge) = &self.membridge else { return };
         loop {
-            let ip_addrs: Vec<String> = machine::addresses(self.client.server()).await.into_iter().map(|address| address.to_string()).collect();
+            let ip_addrs: Vec<String> =
+                machine::addresses(self.client.server()).await.into_iter().map(|address| address.to_string()).collect();
             let mut readings = Vec::new();
             for memory in &membridge.memories {
                 readings.push((memory.project.as_str(), memory.read().await));

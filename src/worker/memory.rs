@@ -128,7 +128,8 @@ fn reading_of(files: &[Stat], archive: &[u8]) -> Reading {
 }
 
 fn too_large() -> io::Error {
-    let text = format!("the memory is too large: at most {MAX_FILES} files with {MAX_MEMORY_BYTES} bytes are kept, {MAX_DEPTH} levels deep");
+    let text =
+        format!("the memory is too large: at most {MAX_FILES} files with {MAX_MEMORY_BYTES} bytes are kept, {MAX_DEPTH} levels deep");
     io::Error::new(io::ErrorKind::FileTooLarge, text)
 }
 

@@ -81,8 +81,8 @@ use bloom_core::task::Session;
 use bloom_telemetry::Traces;
 use home::Home;
 pub use home::hostname;
-pub use membridge::MembridgeSettings;
 use membridge::Membridge;
+pub use membridge::MembridgeSettings;
 use pause::Pauses;
 use profiles::Profiles;
 use task::Task;
@@ -338,7 +338,9 @@ impl Agent {
         stopped.cancel();
         // With a time limit, because neither a server nor a caller of the push server may block the stop.
         for mut task in
-            [Some(offer), Some(claims), Some(probes), Some(beats), Some(heartbeats), Some(watcher), Some(tls_files), push_server].into_iter().flatten()
+            [Some(offer), Some(claims), Some(probes), Some(beats), Some(heartbeats), Some(watcher), Some(tls_files), push_server]
+                .into_iter()
+                .flatten()
         {
             if tokio::time::timeout(STOP_LIMIT, &mut task).await.is_err() {
                 task.abort();

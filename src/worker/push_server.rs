@@ -30,10 +30,10 @@ use uuid::Uuid;
 use super::command::output;
 use super::push_response::{PushResponse, refuse};
 use super::{Agent, connections, home, machine, memory, repositories, task};
-use bloom_core::control_plane::MAX_MEMORY_BYTES;
 use bloom_api::answers::Renewed;
 use bloom_api::requests::Heartbeat;
 use bloom_api::values::Id;
+use bloom_core::control_plane::MAX_MEMORY_BYTES;
 
 /// Enough for a prompt of 1 MiB and the other fields.
 const MAX_BODY: usize = 4 << 20;
@@ -89,7 +89,8 @@ pub(super) async fn serve(agent: Arc<Agent>, listener: TcpListener, stopped: Can
         .route("/memory/{project}", get(memory::fetch).put(memory::deliver))
         .route_layer(middleware::from_fn_with_state(of_memories, guard));
     // `guard` has limited the body already.
-    let router = Router::new().route("/health", get(health)).merge(guarded).merge(memories).layer(DefaultBodyLimit::disable()).with_state(agent);
+    let router =
+        Router::new().route("/health", get(health)).merge(guarded).merge(memories).layer(DefaultBodyLimit::disable()).with_state(agent);
     connections::serve(listener, router, stopped).await;
 }
 

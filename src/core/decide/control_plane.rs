@@ -159,7 +159,8 @@ impl Operation for RegisterProject {
     fn decide(&self, set: &mut WorkingSet) -> Result<ChangedProject, Halt> {
         let of_name = set.find_project(&self.name)?;
         let known = set.project_of(&self.canonical_id)?;
-        if of_name.is_some_and(|other| other.canonical_id != self.canonical_id) || known.is_some_and(|known| known.source == Source::Manual) {
+        if of_name.is_some_and(|other| other.canonical_id != self.canonical_id) || known.is_some_and(|known| known.source == Source::Manual)
+        {
             return Err(Rejection::ProjectExists(self.name.clone()).into());
         }
         let project = match known {

@@ -22,10 +22,12 @@ use bloom_core::worker::WorkerStatus;
 const CAPABILITIES_BYTES: usize = 64 << 10;
 const STATUSES: &str = "online, offline, syncing, error, unknown";
 /// What an agent may say of itself besides the documented fields, with the limits of their lengths.
-const DETAILS: [(&str, usize); 3] = [
+const DETAILS: [(&str, usize); 4] = [
     ("agent_version", limits::AGENT_VERSION_CHARS),
     ("os_info", limits::OS_INFO_CHARS),
     ("install_method", limits::INSTALL_METHOD_CHARS),
+    // By which an agent recognizes its own registration.
+    ("instance", limits::INSTALL_METHOD_CHARS),
 ];
 
 type Answer = Result<Response, Failure>;

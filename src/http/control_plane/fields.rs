@@ -87,9 +87,7 @@ impl Fields {
     pub fn whole(&mut self, name: &str, range: RangeInclusive<i64>) -> Option<i64> {
         match self.value(name)?.as_i64() {
             Some(number) if range.contains(&number) => Some(number),
-            Some(_) => {
-                self.wrong(name, "int_range", format!("Input should be a whole number from {} to {}", range.start(), range.end()))
-            }
+            Some(_) => self.wrong(name, "int_range", format!("Input should be a whole number from {} to {}", range.start(), range.end())),
             None => self.wrong(name, "int_type", "Input should be a valid integer"),
         }
     }

@@ -96,7 +96,8 @@ impl ControlPlane {
 
     /// Serves until `shutdown`, then finishes the requests in progress.
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) {
-        let served = Served { settings: self.settings.clone(), metrics: self.metrics.clone(), refuse: |error| Failure::from(error).into_response() };
+        let served =
+            Served { settings: self.settings.clone(), metrics: self.metrics.clone(), refuse: |error| Failure::from(error).into_response() };
         serve_router(listener, self.router(), served, shutdown).await;
     }
 

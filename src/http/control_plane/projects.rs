@@ -51,7 +51,11 @@ pub async fn register(State(plane): State<ControlPlane>, caller: Caller, body: B
     fields.check()?;
     let canonical_id = canonical_id(&name);
     let added = plane.engine.writers.submit(caller.command(op::RegisterProject { name, canonical_id })).await?;
-    tracing::info!(project = added.project.name, canonical_id = added.project.canonical_id, "a project was registered at the control plane");
+    tracing::info!(
+        project = added.project.name,
+        canonical_id = added.project.canonical_id,
+        "a project was registered at the control plane"
+    );
     Ok(answer::json(StatusCode::CREATED, &shown(&added.project, added.node_count))?)
 }
 

@@ -81,13 +81,8 @@ impl ControlPlane {
         tracing::warn!(
             action = %wanted.action, project = sides.project.canonical_id, agent = wanted.agent, why = failure.line(), "a sync failed"
         );
-        let job = NewJob {
-            status: JobStatus::Failed,
-            detail: failure.line(),
-            stderr: failure.line(),
-            returncode: 1,
-            ..new_job(wanted, &sides)
-        };
+        let job =
+            NewJob { status: JobStatus::Failed, detail: failure.line(), stderr: failure.line(), returncode: 1, ..new_job(wanted, &sides) };
         // The caller gets the reason of the failure, even if its record can't be stored.
         if let Err(error) = self.engine.writers.submit(caller.command(op::RecordJob { job })).await {
             tracing::warn!(?error, "the job of a failed sync could not be recorded");
@@ -150,7 +145,14 @@ impl ControlPlane {
         Ok(Done { job: self.engine.writers.submit(caller.command(op::RecordJob { job })).await?, memory })
     }
 
-    async fn nothing_changed(&self, wanted: &Wanted, sides: &Sides, caller: &Caller, detail: String, memory: Value) -> Result<Done, Failure> {
+    async fn nothing_changed(
+        &self,
+        wanted: &Wanted,
+        sides: &Sides,
+        caller: &Caller,
+        detail: String,
+        memory: Value,
+    ) -> Result<Done, Failure> {
         let job = NewJob { detail, ..new_job(wanted, sides) };
         Ok(Done { job: self.engine.writers.submit(caller.command(op::RecordJob { job })).await?, memory })
     }

@@ -206,8 +206,11 @@ async fn compare_the_control_plane(store: &Store, memory: &Memory) {
     let mut projects = store.projects().await.expect("reads");
     projects.sort_by(|(a, _), (b, _)| a.canonical_id.cmp(&b.canonical_id));
     let nodes_of = |id: &str| rows.nodes.values().filter(|node| node.canonical_id == id).cloned().collect::<Vec<_>>();
-    let expected: Vec<_> =
-        rows.projects.values().map(|project| (project.clone(), i64::try_from(nodes_of(&project.canonical_id).len()).expect("few"))).collect();
+    let expected: Vec<_> = rows
+        .projects
+        .values()
+        .map(|project| (project.clone(), i64::try_from(nodes_of(&project.canonical_id).len()).expect("few")))
+        .collect();
     assert_eq!(projects, expected);
     for project in rows.projects.keys() {
         assert_eq!(store.nodes_of(project).await.expect("reads"), nodes_of(project));

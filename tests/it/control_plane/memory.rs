@@ -10,10 +10,8 @@ use crate::support::pushed::{Mute, nowhere};
 use crate::support::stub::{Reply, Stub};
 
 /// A snapshot whose content is `mem`, as an agent answers it.
-const SNAPSHOT: &str = concat!(
-    r#"{"sha256":"6fe2e0f6071ac2bb8d0b1ef26d1b691e625ba690a06edfd245847a8385aee999","#,
-    r#""bytes":3,"content":"bWVt"}"#,
-);
+const SNAPSHOT: &str =
+    concat!(r#"{"sha256":"6fe2e0f6071ac2bb8d0b1ef26d1b691e625ba690a06edfd245847a8385aee999","#, r#""bytes":3,"content":"bWVt"}"#,);
 
 /// An agent that keeps the memory of the project in this directory, and is registered at the control plane alone.
 fn agent(plane: &Api, name: &str, project: &str, dir: &Path) -> Agent {
@@ -190,7 +188,7 @@ on_both! { alone:
             Database::Sqlite => format!("sqlite:{}", server.data_dir().join("membridge.db").display()),
             Database::Postgres => server.plan().setting("MEMBRIDGE_DATABASE_URL").unwrap(),
         };
-        let kept = Link::open(&url).await.rows("SELECT CAST(version AS TEXT) FROM membridge_memories ORDER BY version").await;
+        let kept = Link::open(&url).await.rows("SELECT CAST(version AS TEXT) FROM membridge_memories m ORDER BY m.version").await;
         let kept: Vec<_> = kept.into_iter().map(|row| row[0].clone().unwrap()).collect();
         assert_eq!(kept, (4..=13).map(|n| n.to_string()).collect::<Vec<_>>());
         assert_eq!(stub.seen(&path)[0].headers.get("x-membridge-agent").unwrap(), AGENT_KEY);

@@ -197,7 +197,8 @@ fn a_control_plane_of_its_own_has_a_port() {
     assert_eq!(the(&objects, "Service")["spec"]["ports"][1]["port"], 8000);
     let server = &the(&objects, "StatefulSet")["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(ports(&server["ports"]), ["http", "membridge"]);
-    let variable = |name: &str| server["env"].as_array().unwrap().iter().find(|variable| variable["name"] == name).unwrap()["value"].clone();
+    let variable =
+        |name: &str| server["env"].as_array().unwrap().iter().find(|variable| variable["name"] == name).unwrap()["value"].clone();
     assert_eq!((variable("WITH_MEMBRIDGE"), variable("MEMBRIDGE_HOST")), ("true".into(), "0.0.0.0".into()));
     let allowed = &the(&objects, "NetworkPolicy")["spec"]["ingress"][0]["ports"];
     assert_eq!(allowed.as_array().unwrap().len(), 2);
