@@ -8,8 +8,8 @@ use super::Ms;
 use super::words::words;
 use super::worker::WorkerStatus;
 
-/// The most agents that are registered at a time.
-pub const MAX_AGENTS: i64 = 10_000;
+/// The most agents that are registered at a time. Their list is one answer, so it must fit into memory.
+pub const MAX_AGENTS: i64 = 1_000;
 pub const MAX_PROJECTS: i64 = 1_000;
 /// The most nodes of one project.
 pub const MAX_NODES: i64 = 1_000;

@@ -86,7 +86,7 @@ pub fn command(which: usize, at: usize) -> Op {
         stdout: String::new(),
         stderr: "said".into(),
         returncode: 1,
-        dryrun: at % 4 == 0,
+        dryrun: at.is_multiple_of(4),
         created_at: 5,
     };
     match which % 8 {
@@ -106,19 +106,19 @@ pub fn command(which: usize, at: usize) -> Op {
         }),
         1 => Op::RemoveAgent(op::RemoveAgent { name: node }),
         2 => Op::RegisterProject(op::RegisterProject { name: project, canonical_id }),
-        3 if at % 5 == 0 => Op::RemoveProject(op::RemoveProject { project }),
+        3 if at.is_multiple_of(5) => Op::RemoveProject(op::RemoveProject { project }),
         3 | 4 => Op::RecordNode(op::RecordNode {
             canonical_id,
-            name: if at % 3 == 0 { project } else { format!("id-{project}") },
+            name: if at.is_multiple_of(3) { project } else { format!("id-{project}") },
             node_id: node,
             obs_count: Some(i64::try_from(at).expect("small")),
-            db_sha: (at % 2 == 0).then(|| "sha".into()),
+            db_sha: (at.is_multiple_of(2)).then(|| "sha".into()),
             ip_addrs: Some(vec!["192.0.2.1".into()]),
             project_id: None,
         }),
         5 => {
-            let lease_ms = if at % 2 == 0 { 30_000 } else { 3_600_000 };
-            Op::SelectLeader(op::SelectLeader { canonical_id, node_id: node, lease_ms, term: (at % 4 == 0).then_some(1) })
+            let lease_ms = if at.is_multiple_of(2) { 30_000 } else { 3_600_000 };
+            Op::SelectLeader(op::SelectLeader { canonical_id, node_id: node, lease_ms, term: (at.is_multiple_of(4)).then_some(1) })
         }
         6 => Op::StoreMemory(op::StoreMemory {
             canonical_id,

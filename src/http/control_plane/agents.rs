@@ -19,7 +19,8 @@ use bloom_core::limits;
 use bloom_core::op;
 use bloom_core::worker::WorkerStatus;
 
-const CAPABILITIES_BYTES: usize = 64 << 10;
+/// Room for all agent slugs that a worker may name, and some more.
+const CAPABILITIES_BYTES: usize = limits::WORKER_AGENTS_BYTES + (4 << 10);
 const STATUSES: &str = "online, offline, syncing, error, unknown";
 /// What an agent may say of itself besides the documented fields, with the limits of their lengths.
 const DETAILS: [(&str, usize); 4] = [

@@ -52,7 +52,8 @@ pub async fn guard(State(plane): State<ControlPlane>, request: Request, next: Ne
     let start = Instant::now();
     let (method, uri) = (request.method().clone(), request.uri().clone());
     let template = request.extensions().get::<MatchedPath>().cloned();
-    let template = template.as_ref().map_or("unmatched", MatchedPath::as_str);
+    // Apart from the routes of the server, which may run in this process, too.
+    let template = format!("membridge:{}", template.as_ref().map_or("unmatched", MatchedPath::as_str));
     let peer = request.extensions().get::<Peer>().copied();
     let id = request_id(request.headers());
     let address = peer.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |peer| peer.address.ip());
@@ -90,7 +91,7 @@ pub async fn guard(State(plane): State<ControlPlane>, request: Request, next: Ne
     }
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     let (seconds, status) = (start.elapsed().as_secs_f64(), response.status().as_u16());
-    plane.metrics.http(template, method.as_str(), status, seconds);
+    plane.metrics.http(&template, method.as_str(), status, seconds);
     let cause = response.extensions_mut().remove::<Cause>();
     log(&method, uri.path(), status, seconds, client, &id, cause);
     response

@@ -18,7 +18,7 @@ on_both! { alone:
             wrong.post("/agents", json!({ "name": "intruder" })).await.expect(401);
             wrong.post("/agent/heartbeat", json!({ "node_id": "intruder", "canonical_id": "x" })).await.expect(401);
         }
-        assert!(plane.get("/metrics").await.expect(200).text.contains("bloom_http_requests_total"));
+        assert!(plane.get("/metrics").await.expect(200).text.contains(r#"route="membridge:/agents""#));
     }
 }
 
