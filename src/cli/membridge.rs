@@ -6,7 +6,7 @@ use secrecy::SecretString;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::{announce, database, files, gauges, serve, signals, usable};
+use super::{announce, database, files, gauges, parts, signals, usable};
 use bloom_commands::CommandError;
 use bloom_config::{self as config, Flags, Serve};
 use bloom_dispatch::Agents;
@@ -36,13 +36,13 @@ pub struct Listening {
 pub async fn listen(settings: &Serve) -> Result<Listening, CommandError> {
     let own = &settings.own_membridge;
     let names = ["--membridge-host or MEMBRIDGE_HOST", "--membridge-port or MEMBRIDGE_PORT"];
-    let (listener, address) = serve::listen_at(&own.host, own.port, names).await?;
-    let url = serve::callable(serve::scheme(settings), address);
+    let (listener, address) = parts::listen_at(&own.host, own.port, names).await?;
+    let url = parts::callable(parts::scheme(settings), address);
     let ip = address.ip();
     let is_usable = settings.tls.is_none() && (ip.is_loopback() || ip.is_unspecified());
     let for_server = if own.in_server && !is_usable {
-        let (listener, address) = serve::listen_at("127.0.0.1", 0, names).await?;
-        Some((listener, serve::callable("http", address)))
+        let (listener, address) = parts::listen_at("127.0.0.1", 0, names).await?;
+        Some((listener, parts::callable("http", address)))
     } else {
         None
     };
@@ -83,7 +83,7 @@ impl Listening {
 /// `bloom-runtime membridge`. `flags`: those that `settings` were read from.
 pub async fn run(settings: Serve, flags: Flags) -> Result<(), CommandError> {
     let log = Log::start(&settings.log)?;
-    signals::on_hangup(move || serve::reload(&log, &flags))?;
+    signals::on_hangup(move || parts::reload(&log, &flags))?;
     let shutdown = signals::listen()?;
     let connections = files::connections(&settings);
     let metrics = Metrics::new().map_err(|error| format!("metrics can't be set up: {error}"))?;
@@ -104,20 +104,20 @@ pub async fn run(settings: Serve, flags: Flags) -> Result<(), CommandError> {
     };
     let engine =
         Engine::start(Arc::new(store.clone()), metrics.clone(), options).await.map_err(|error| database::explain(error, &settings))?;
-    let agents = Agents::new(engine.clone(), serve::agent_options(&settings, &listening.url));
+    let agents = Agents::new(engine.clone(), parts::agent_options(&settings, &listening.url));
     // They keep the tables of commits small, and mark that the database is served.
-    reconcile::start(&engine, serve::reconcile_options(&settings));
+    reconcile::start(&engine, parts::reconcile_options(&settings));
     gauges::start(&engine, &store, &Membridge::new(None, None), tls.clone(), &metrics);
     if let Some(tls) = &tls {
         engine.background.spawn(tls.clone().follow(shutdown.clone()));
     }
-    let mut server = serve::http_settings(&settings, connections);
+    let mut server = parts::http_settings(&settings, connections);
     server.tls = tls;
     let key = settings.membridge_admin_key.as_ref();
     store.serves_at(&listening.url);
     announce(&banner(&settings, &listening.url));
     tracing::info!(url = listening.url, database = settings.shown_database_url(), connections, "the control plane is serving");
-    engine.background.spawn(serve::stop_after_import(engine.clone(), store.clone(), shutdown.clone()));
+    engine.background.spawn(parts::stop_after_import(engine.clone(), store.clone(), shutdown.clone()));
     let settings_of_plane = settings_of(&server, key);
     let plane = ControlPlane::new(engine.clone(), store.clone(), agents, metrics, settings_of_plane, key, shutdown.clone());
     plane.serve(listening.listener, shutdown).await;

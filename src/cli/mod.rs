@@ -19,6 +19,7 @@ mod hints;
 mod init;
 mod membridge;
 mod moving;
+mod parts;
 mod serve;
 mod signals;
 
@@ -75,7 +76,7 @@ enum Command {
     #[command(verbatim_doc_comment)]
     Membridge(ServerArgs),
     Dev(dev::DevArgs),
-    Agent(agent::AgentArgs),
+    Agent(Box<agent::AgentArgs>),
     #[command(flatten)]
     Client(bloom_commands::Command),
     /// Show or apply the migrations of the database's schema
@@ -224,7 +225,7 @@ pub fn run() -> ExitCode {
         Command::Membridge(args) => membridge::settings(&args.flags).and_then(|settings| block_on(membridge::run(settings, args.flags))),
         Command::Dev(_) | Command::Agent(_) if std::process::id() == 1 => block_on(init::run()),
         Command::Dev(args) => block_on(dev::run(args)),
-        Command::Agent(args) => agent::run(args),
+        Command::Agent(args) => agent::run(*args),
         Command::Migrate { action: Migrate::Up(args) } => settings(&args).and_then(|settings| block_on(database::migrate(settings))),
         Command::Migrate { action: Migrate::Status(args) } => settings(&args).and_then(|settings| block_on(database::status(settings))),
         Command::Client(command) => block_on(bloom_commands::run(command)),
