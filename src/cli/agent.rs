@@ -18,7 +18,7 @@ use bloom_telemetry::{Log, Traces};
 use bloom_worker::git::GitSettings;
 use bloom_worker::profiles::Profiles;
 use bloom_worker::program::find_program;
-use bloom_worker::{self as agent, Ended, PushServer, Settings};
+use bloom_worker::{self as agent, Ended, MembridgeSettings, PushServer, Settings};
 
 /// Run tasks on this machine
 ///
@@ -71,6 +71,18 @@ pub struct AgentArgs {
     /// URL at which servers reach --listen [default: http:// and the host name]
     #[arg(long, env = "BLOOM_AGENT_URL", value_name = "URL", requires = "listen")]
     url: Option<String>,
+    /// Control plane to register at, instead of at the server, which takes the worker over from there
+    #[arg(long, env = "BLOOM_MEMBRIDGE", value_name = "URL")]
+    membridge: Option<String>,
+    /// The key of --membridge, sent as X-MEMBRIDGE-ADMIN
+    #[arg(long, env = "MEMBRIDGE_ADMIN_KEY", hide_env_values = true, conflicts_with = "membridge_key_file")]
+    membridge_key: Option<String>,
+    /// File with the value of --membridge-key
+    #[arg(long, env = "MEMBRIDGE_ADMIN_KEY_FILE", value_name = "FILE")]
+    membridge_key_file: Option<PathBuf>,
+    /// Directory with the memory of a project, which --membridge keeps versions of; may be repeated
+    #[arg(long = "memory", env = "BLOOM_MEMORY", value_name = "PROJECT=DIR", value_delimiter = ',', value_parser = memory)]
+    memories: Vec<(String, PathBuf)>,
     /// Do not claim tasks; accept only those that the server pushes to --listen
     #[arg(long, env = "BLOOM_PUSH_ONLY", requires = "listen")]
     push_only: bool,
@@ -140,6 +152,7 @@ impl WorkArgs {
             git: GitSettings { protocols: self.git_protocols.clone(), max_bytes: self.max_clone_mib << 20 },
             grace: std::time::Duration::from_secs(self.grace_seconds),
             push_server: None,
+            membridge: None,
             traces: Traces::default(),
         })
     }
@@ -185,6 +198,35 @@ fn address_and_port(text: &str) -> Result<String, String> {
     }
     Err("give an address with the port, such as 127.0.0.1:7000, or 0.0.0.0:7000 for all networks".to_owned())
 }
+
+/// A project and its directory. An empty variable counts as unset.
+fn memory(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        _ if text.is_empty() => Ok((String::new(), PathBuf::new())),
+        Some((project, dir)) if (1..=256).contains(&project.chars().count()) && !dir.is_empty() => Ok((project.to_owned(), dir.into())),
+        _ => Err("give the project and its directory, such as house=/srv/memory/house".to_owned()),
+    }
+}
+
+/// The control plane. An empty variable counts as unset.
+fn membridge(
+    url: Option<String>,
+    value: Option<String>,
+    file: Option<PathBuf>,
+    memories: Vec<(String, PathBuf)>,
+) -> Result<Option<MembridgeSettings>, CommandError> {
+    let memories: Vec<_> = memories.into_iter().filter(|(project, _)| !project.is_empty()).collect();
+    let Some(url) = url.filter(|url| !url.is_empty()) else {
+        return if memories.is_empty() { Ok(None) } else { Err(CommandError::usage("--memory needs the control plane: give --membridge")) };
+    };
+    if memories.len() > MAX_MEMORIES {
+        return Err(CommandError::usage(format!("--memory can be given {MAX_MEMORIES} times")));
+    }
+    Ok(Some(MembridgeSettings { url, key: key(value, file)?, memories }))
+}
+
+/// The most memories of an agent.
+const MAX_MEMORIES: usize = 32;
 
 /// What the agent needs to call a server over TLS.
 fn tls(ca: Option<PathBuf>, certificate: Option<PathBuf>, key: Option<PathBuf>) -> Result<Tls, CommandError> {
@@ -240,7 +282,8 @@ async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
         CommandError::usage(lines.join("\n"))
     })?;
     // The profiles may name keys in the environment of their runs.
-    let key_files = [&args.key_file, &args.join_token_file, &args.tls_key_file, &args.agent_key_file, &args.work.profiles];
+    let key_files =
+        [&args.key_file, &args.join_token_file, &args.tls_key_file, &args.agent_key_file, &args.membridge_key_file, &args.work.profiles];
     let key_files: Vec<_> = key_files.into_iter().cloned().filter_map(given).collect();
     let (server_key, agent_key) = (key(args.key, args.key_file)?, key(args.agent_key, args.agent_key_file)?);
     let server = if args.server.is_empty() { DEFAULT_SERVER.to_owned() } else { args.server };
@@ -250,6 +293,7 @@ async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
     settings.tls = tls;
     settings.key_files = key_files;
     settings.join_token = key(None, args.join_token_file)?;
+    settings.membridge = membridge(args.membridge, args.membridge_key, args.membridge_key_file, args.memories)?;
     let namespaces: Vec<String> = args.namespaces.into_iter().filter(|namespace| !namespace.is_empty()).collect();
     settings.namespaces = (!namespaces.is_empty()).then_some(namespaces);
     settings.labels = args.labels.into_iter().filter(|label| !label.is_empty()).collect();

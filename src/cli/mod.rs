@@ -13,15 +13,18 @@ mod disks;
 mod doctor;
 mod files;
 mod gauges;
+mod generate;
 mod healthcheck;
 mod hints;
 mod init;
+mod membridge;
 mod moving;
+mod parts;
 mod serve;
 mod signals;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bloom_commands::kubectl::{self, Plugin};
@@ -31,7 +34,6 @@ use clap_complete::Shell;
 use clap_complete::env::{CompleteEnv, Shells};
 
 use bloom_config::{self as config, Flags, Serve};
-use bloom_http as http;
 
 const NAME: &str = "bloom-runtime";
 /// The environment variable with which a shell asks for completions.
@@ -65,6 +67,14 @@ enum Command {
     /// A secret can also be read from a file, by the same name with -file or _FILE at the end.
     #[command(verbatim_doc_comment)]
     Serve(ServerArgs),
+    /// Start a control plane by itself
+    ///
+    /// It speaks the HTTP of membridge: agents register at it, nodes of projects send heartbeats, and
+    /// a project's leader stores its memory for the others. It listens on MEMBRIDGE_HOST and
+    /// MEMBRIDGE_PORT, asks for MEMBRIDGE_ADMIN_KEY, and keeps everything in MEMBRIDGE_DATABASE_URL.
+    /// A server finds it by MEMBRIDGE_SERVER_URL. Servers with WITH_MEMBRIDGE have one inside.
+    #[command(verbatim_doc_comment)]
+    Membridge(ServerArgs),
     Dev(dev::DevArgs),
     Agent(Box<agent::AgentArgs>),
     #[command(flatten)]
@@ -212,6 +222,7 @@ pub fn run() -> ExitCode {
     };
     ended(match line.command {
         Command::Serve(args) => settings(&args).and_then(|settings| block_on(serve::serve(settings, args.flags))),
+        Command::Membridge(args) => membridge::settings(&args.flags).and_then(|settings| block_on(membridge::run(settings, args.flags))),
         Command::Dev(_) | Command::Agent(_) if std::process::id() == 1 => block_on(init::run()),
         Command::Dev(args) => block_on(dev::run(args)),
         Command::Agent(args) => agent::run(*args),
@@ -222,13 +233,13 @@ pub fn run() -> ExitCode {
         Command::Restore(args) => settings(&args.server).and_then(|settings| block_on(backup::restore(args, settings))),
         Command::Export(args) => settings(&args.server).and_then(|settings| block_on(moving::export(args, settings))),
         Command::Import(args) => settings(&args.server).and_then(|settings| block_on(moving::import(args, settings))),
-        Command::Openapi => openapi(),
-        Command::Crds { dir } => crds(dir.as_deref()),
+        Command::Openapi => generate::openapi(),
+        Command::Crds { dir } => generate::crds(dir.as_deref()),
         Command::Config { action: ConfigCommand::Check { server, output } } => config_check::run(&server.flags, output),
         Command::Doctor { server, ca_file, output } => block_on(async move { doctor::run(&server.flags, ca_file, output).await }),
         Command::Healthcheck(args) => settings(&args).and_then(|settings| block_on(healthcheck::run(settings))),
         Command::Completions { shell } => completions(shell),
-        Command::Man { dir } => man(&dir),
+        Command::Man { dir } => generate::man(&dir),
         Command::Bench(args) => block_on(async move { Ok(bench::run(&args).await?) }),
     })
 }
@@ -257,7 +268,10 @@ fn ended(done: Result<(), CommandError>) -> ExitCode {
 
 /// The settings in force, or an error with all mistakes, one per line.
 fn settings(args: &ServerArgs) -> Result<Serve, CommandError> {
-    let report = config::load(&args.flags);
+    usable(config::load(&args.flags))
+}
+
+fn usable(report: config::Report) -> Result<Serve, CommandError> {
     report.into_serve().map_err(|mistakes| {
         let lines: Vec<String> = mistakes.iter().map(|mistake| format!("  {mistake}")).collect();
         CommandError::usage(format!(
@@ -283,28 +297,6 @@ fn completions(shell: Shell) -> Result<(), CommandError> {
     let written = completer.write_registration(COMPLETE, NAME, NAME, NAME, &mut script);
     written.map_err(|error| format!("the completions can't be written: {error}"))?;
     term::print(&String::from_utf8_lossy(&script))
-}
-
-fn openapi() -> Result<(), CommandError> {
-    let document = http::openapi()
-        .and_then(|document| serde_json::to_string_pretty(&document))
-        .map_err(|error| format!("the OpenAPI document can't be written: {error}"))?;
-    term::print(&format!("{document}\n"))
-}
-
-fn crds(dir: Option<&Path>) -> Result<(), CommandError> {
-    let manifests = bloom_operator::crds::manifests().map_err(|error| format!("the manifests can't be made: {error}"))?;
-    let Some(dir) = dir else {
-        return manifests.iter().try_for_each(|(_, manifest)| term::print(&format!("---\n{manifest}")));
-    };
-    let write = |(name, manifest): &(String, String)| std::fs::write(dir.join(name), manifest);
-    let written = std::fs::create_dir_all(dir).and_then(|()| manifests.iter().try_for_each(write));
-    Ok(written.map_err(|error| format!("the manifests can't be written to {}: {error}", dir.display()))?)
-}
-
-fn man(dir: &Path) -> Result<(), CommandError> {
-    let written = std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(command(), dir));
-    Ok(written.map_err(|error| format!("the manual pages can't be written to {}: {error}", dir.display()))?)
 }
 
 /// Prints the help or the version, which the parser returns as an error.

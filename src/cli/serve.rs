@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use url::Host;
 
-use super::{announce, backup, database, disks, files, gauges, signals};
+use super::{announce, backup, database, disks, files, gauges, membridge as membridge_command, parts, signals};
 use bloom_commands::CommandError;
-use bloom_config::{self as config, Flags, Serve};
+use bloom_config::{Flags, Serve};
 use bloom_dispatch::{self as dispatch, Agents};
 use bloom_engine::{self as engine, Engine};
-use bloom_http::{self as http, AppState, Keys};
+use bloom_http::{self as http, AppState};
 use bloom_membridge::{self as membridge, Membridge};
 use bloom_operator as operator;
 use bloom_reconcile as reconcile;
@@ -24,30 +23,12 @@ use bloom_worker as agent;
 /// `flags`: those that `settings` were read from.
 pub async fn serve(settings: Serve, flags: Flags) -> Result<(), CommandError> {
     let log = Log::start(&settings.log)?;
-    signals::on_hangup(move || reload(&log, &flags))?;
+    signals::on_hangup(move || parts::reload(&log, &flags))?;
     let keyed = settings.api_key.is_some();
     let traces = Traces::start(settings.traces.as_ref())?;
     let ended = run(settings, traces.clone(), signals::listen()?, move |url, others| announce(&next_step(url, others, keyed))).await;
     traces.stop().await;
     ended
-}
-
-/// Opens the log's file anew and reads its level again, from the file with settings: the environment of a process never changes.
-fn reload(log: &Log, flags: &Flags) {
-    // First the file, which takes the errors.
-    if let Err(error) = log.reopen() {
-        tracing::error!("{error}");
-    }
-    let changed = match config::load(flags).into_serve() {
-        Ok(settings) => log.set_level(&settings.log.level).map(|()| settings.log.level),
-        Err(mistakes) => Err(mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
-    };
-    match changed {
-        Ok(level) => tracing::info!(level, "reloaded: the log level was read again"),
-        Err(wrong) => {
-            tracing::error!(%wrong, "the log level stays as it is until these settings are corrected")
-        }
-    }
 }
 
 // Else agents and commands would meet connections that the server is just closing.
@@ -86,12 +67,14 @@ pub async fn run(
     };
     let engine =
         Engine::start(Arc::new(store.clone()), metrics.clone(), options).await.map_err(|error| database::explain(error, &settings))?;
-    let server_url = settings.membridge_server_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
+    let own_membridge = if settings.own_membridge.in_server { Some(membridge_command::listen(&settings).await?) } else { None };
+    let given_url = settings.membridge_server_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
+    let server_url = own_membridge.as_ref().map(|own| own.url_for_server().to_owned()).or(given_url);
     let membridge = Membridge::new(server_url, settings.membridge_admin_key.clone());
     database::unlocked(&settings, || membridge::sync::load_settings(&store, &membridge)).await?;
-    let url = callable(scheme(&settings), address);
-    let agents = Agents::new(engine.clone(), agent_options(&settings, &url));
-    let context = reconcile::start(&engine, reconcile_options(&settings));
+    let url = parts::callable(parts::scheme(&settings), address);
+    let agents = Agents::new(engine.clone(), parts::agent_options(&settings, &url));
+    let context = reconcile::start(&engine, parts::reconcile_options(&settings));
     engine.background.spawn(dispatch::reconcile::run(context.clone(), agents.clone()));
     engine.background.spawn(membridge::sync::workers(context, membridge.clone()));
     engine.background.spawn(membridge::sync::settings(engine.clone(), store.clone(), membridge.clone()));
@@ -106,20 +89,24 @@ pub async fn run(
     if let Some(tls) = &tls {
         engine.background.spawn(tls.clone().follow(shutdown.clone()));
     }
-    let mut http = http_settings(&settings, connections);
+    let mut http = parts::http_settings(&settings, connections);
     http.tls = tls;
     http.kubernetes = operator.map(|health| -> Arc<dyn Fn() -> String + Send + Sync> { Arc::new(move || health.text()) });
+    let membridge_url = own_membridge.as_ref().map(|own| own.url.clone());
+    if let Some(own) = own_membridge {
+        own.start(&engine, &store, &agents, &metrics, &http, settings.membridge_admin_key.as_ref(), &shutdown);
+    }
     let state = AppState::new(engine.clone(), store.clone(), agents, membridge, metrics, http, shutdown.clone());
     database::unlocked(&settings, || state.read_keys()).await?;
     store.serves_at(&url);
     let others = reachable(address, certificate.as_ref());
-    announce(&banner(&settings, &url, &others));
+    announce(&banner(&settings, &url, &others, membridge_url.as_deref()));
     ready(&url, &others);
     if let Some(Certificate { names, not_after, .. }) = certificate {
         tracing::info!(names = names.join(", "), %not_after, "https, with this certificate");
     }
     tracing::info!(%address, database = settings.shown_database_url(), connections, "serving");
-    engine.background.spawn(stop_after_import(engine.clone(), store.clone(), shutdown.clone()));
+    engine.background.spawn(parts::stop_after_import(engine.clone(), store.clone(), shutdown.clone()));
     http::server::serve(listener, state, bloom_web::pages(), shutdown).await;
     engine.stop().await;
     store.close().await;
@@ -130,62 +117,8 @@ pub async fn run(
     Ok(())
 }
 
-/// Stops a server whose memory is not what is stored any more.
-async fn stop_after_import(engine: Engine, store: Store, shutdown: CancellationToken) {
-    tokio::select! {
-        () = engine.background.stopped() => {}
-        fault = store.lasting_fault_occurs() => if fault == Fault::Imported {
-            shutdown.cancel();
-        }
-    }
-}
-
 async fn listen(settings: &Serve) -> Result<(TcpListener, SocketAddr), CommandError> {
-    let (host, port) = (settings.host.as_str(), settings.port);
-    let bound = async {
-        let listener = TcpListener::bind((host, port)).await?;
-        let address = listener.local_addr()?;
-        Ok((listener, address))
-    };
-    bound.await.map_err(|error: std::io::Error| {
-        let next = match error.kind() {
-            std::io::ErrorKind::AddrInUse => {
-                format!(
-                    "port {port} is used by another program: stop that program, or choose another port with --port or PORT (0 = any free port)"
-                )
-            }
-            std::io::ErrorKind::PermissionDenied => format!("port {port} needs more rights than this user has: choose a port from 1024 on"),
-            std::io::ErrorKind::AddrNotAvailable => format!("{host} is not an address of this machine: correct --host or HOST"),
-            _ => format!("{error}; correct --host or HOST, and --port or PORT"),
-        };
-        format!("can't listen on {host}:{port}: {next}").into()
-    })
-}
-
-fn http_settings(settings: &Serve, max_connections: usize) -> http::Settings {
-    http::Settings {
-        keys: Keys::new(settings.api_key.as_ref(), settings.worker_key.as_ref(), settings.read_key.as_ref()),
-        rate_limit_per_minute: settings.rate_limit_per_minute,
-        test_connection_per_minute: settings.test_connection_per_minute,
-        worker_rate_limit_per_minute: settings.worker_rate_limit_per_minute,
-        public_url: settings.public_url.clone(),
-        // Clients may also call the server by the name that it listens on, and the agents of pools by the one that they are given.
-        hosts: {
-            let of_agents = settings.operator_agent_server.as_ref().and_then(|url| url.host().map(|host| host.to_owned()));
-            settings.allowed_hosts.iter().cloned().chain(Host::parse(&settings.host).ok()).chain(of_agents).collect()
-        },
-        trusted_proxies: settings.trusted_proxies.clone(),
-        max_body_bytes: settings.max_body_bytes,
-        max_output_bytes: settings.max_output_bytes,
-        request_timeout: settings.request_timeout,
-        head_timeout: http::server::HEAD_TIMEOUT,
-        write_timeout: http::server::WRITE_TIMEOUT,
-        held_bytes: http::HELD_BYTES,
-        max_connections,
-        tls: None,
-        kubernetes: None,
-        lease_ttl_ms: settings.lease_ttl_ms,
-    }
+    parts::listen_at(&settings.host, settings.port, ["--host or HOST", "--port or PORT"]).await
 }
 
 fn operator_options(settings: &Serve) -> operator::OperatorOptions {
@@ -205,47 +138,17 @@ fn operator_options(settings: &Serve) -> operator::OperatorOptions {
     }
 }
 
-fn reconcile_options(settings: &Serve) -> reconcile::ReconcileOptions {
-    reconcile::ReconcileOptions {
-        worker_offline_after_ms: settings.worker_offline_after_ms,
-        worker_sync_ms: settings.worker_sync_ms,
-        lease_ttl_ms: settings.lease_ttl_ms,
-        task_retention_days: settings.task_retention_days,
-        audit_retention_days: settings.audit_retention_days,
-    }
-}
-
-fn agent_options(settings: &Serve, own_url: &str) -> dispatch::DispatchOptions {
-    let public_url = settings.public_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
-    dispatch::DispatchOptions { key: settings.agent_key.clone(), public_url, own_url: own_url.to_owned() }
-}
-
 /// The directories whose disks are measured.
 fn directories(settings: &Serve, store: &Store) -> Vec<disks::Named> {
     let named = [("data", store.directory()), ("backups", settings.backup_dir.clone())];
     named.into_iter().filter_map(|(word, path)| Some((word, path?))).collect()
 }
 
-fn scheme(settings: &Serve) -> &'static str {
-    if settings.tls.is_some() { "https" } else { "http" }
-}
-
-/// The URL by which programs on this machine call the server. An unspecified address can't be called, so it becomes loopback.
-fn callable(scheme: &str, address: SocketAddr) -> String {
-    let host = match address {
-        SocketAddr::V4(v4) if v4.ip().is_unspecified() => "127.0.0.1".to_owned(),
-        SocketAddr::V6(v6) if v6.ip().is_unspecified() => "[::1]".to_owned(),
-        SocketAddr::V6(v6) => format!("[{}]", v6.ip()),
-        SocketAddr::V4(v4) => v4.ip().to_string(),
-    };
-    format!("{scheme}://{host}:{}", address.port())
-}
-
 /// The URL by which programs on this machine call a server with these settings.
 pub fn own_url(settings: &Serve) -> String {
     match settings.host.parse::<IpAddr>() {
-        Ok(ip) => callable(scheme(settings), SocketAddr::new(ip, settings.port)),
-        Err(_) => format!("{}://{}:{}", scheme(settings), settings.host, settings.port),
+        Ok(ip) => parts::callable(parts::scheme(settings), SocketAddr::new(ip, settings.port)),
+        Err(_) => format!("{}://{}:{}", parts::scheme(settings), settings.host, settings.port),
     }
 }
 
@@ -271,16 +174,17 @@ fn reachable(address: SocketAddr, certificate: Option<&Certificate>) -> Vec<Stri
         socket.local_addr().ok().map(|own| own.ip()).filter(|ip| !ip.is_loopback())
     };
     let ips = [own("0.0.0.0:0", "192.0.2.1:9"), own("[::]:0", "[2001:db8::1]:9").filter(|_| address.is_ipv6())];
-    let ips = ips.into_iter().flatten().map(|ip| callable("http", SocketAddr::new(ip, port)));
+    let ips = ips.into_iter().flatten().map(|ip| parts::callable("http", SocketAddr::new(ip, port)));
     std::iter::once(format!("http://{}:{port}", agent::hostname())).chain(ips).collect()
 }
 
-fn banner(settings: &Serve, url: &str, reachable: &[String]) -> String {
+fn banner(settings: &Serve, url: &str, reachable: &[String], membridge: Option<&str>) -> String {
+    let membridge = membridge.map(|url| format!("  membridge    {url}\n")).unwrap_or_default();
     let others = if reachable.is_empty() { String::new() } else { format!("  for others   {}\n", reachable.join(", ")) };
     let keys = if settings.api_key.is_some() { "a key is needed" } else { "open: no RUNTIME_API_KEY is set" };
     format!(
         "bloom-runtime {version}\n  \
-         listens on   {url}\n{others}  \
+         listens on   {url}\n{others}{membridge}  \
          database     {database}\n  \
          access       {keys}\n",
         version = env!("CARGO_PKG_VERSION"),
@@ -312,7 +216,7 @@ mod tests {
             ("[fe80::1]:1", "http://[fe80::1]:1"),
             ("192.0.2.1:80", "http://192.0.2.1:80"),
         ] {
-            assert_eq!(callable("http", bound.parse().unwrap()), told);
+            assert_eq!(parts::callable("http", bound.parse().unwrap()), told);
         }
     }
 
@@ -343,7 +247,7 @@ mod tests {
     fn the_banner_keeps_secrets() {
         let secrets = [("RUNTIME_API_KEY", "very-secret"), ("DATABASE_URL", "postgres://u:hidden@h/d")];
         let environment: Environment = secrets.into_iter().collect();
-        let text = banner(&load_from(&Flags::default(), &environment).into_serve().unwrap(), "http://h", &[]);
+        let text = banner(&load_from(&Flags::default(), &environment).into_serve().unwrap(), "http://h", &[], None);
         assert!(text.contains("a key is needed") && !text.contains("very-secret") && !text.contains("hidden"), "{text}");
     }
 }

@@ -98,7 +98,7 @@ impl Tls {
         self.files.authorities.is_some() || self.files.identity.is_some()
     }
 
-    pub(super) fn add_to(&self, builder: ClientBuilder) -> ClientBuilder {
+    pub fn add_to(&self, builder: ClientBuilder) -> ClientBuilder {
         let builder = builder.tls_certs_merge(self.authorities.iter().cloned());
         match &self.identity {
             Some(identity) => builder.identity(identity.clone()),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use clap::builder::ValueRange;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 use super::settings::{SETTINGS, Setting};
@@ -48,6 +49,9 @@ fn flag(key: String, help: String, setting: &Setting) -> Arg {
         .help(help)
         .help_heading(setting.group)
         .action(ArgAction::Set)
+        // A truth is true if only its flag is given.
+        .num_args(if setting.value_name == "BOOL" { ValueRange::from(0..=1) } else { ValueRange::SINGLE })
+        .default_missing_value("true")
 }
 
 impl FromArgMatches for Flags {

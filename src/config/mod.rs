@@ -18,7 +18,7 @@ pub use flags::Flags;
 pub use parse::{log_file, log_format, namespace};
 pub use report::{Mistake, Report, Row};
 pub use resolve::{default_data_dir, traces_of_agent};
-pub use serve::Serve;
+pub use serve::{OwnMembridge, Serve};
 pub use settings::{SETTINGS, Setting};
 pub use sources::Environment;
 
@@ -27,7 +27,12 @@ pub fn load(flags: &Flags) -> Report {
     load_from(flags, &Environment::of_process())
 }
 
+/// As [`load`], for `bloom-runtime membridge`.
+pub fn load_membridge(flags: &Flags) -> Report {
+    resolve::resolve(flags, &Environment::of_process(), resolve::Program::ControlPlane)
+}
+
 /// Like [`load`], with a given environment instead of the process's.
 pub fn load_from(flags: &Flags, environment: &Environment) -> Report {
-    resolve::resolve(flags, environment)
+    resolve::resolve(flags, environment, resolve::Program::Server)
 }

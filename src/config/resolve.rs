@@ -10,7 +10,7 @@ use super::flags::Flags;
 use super::parse;
 use super::postgres;
 use super::report::{Mistake, Report, Row};
-use super::serve::Serve;
+use super::serve::{OwnMembridge, Serve, is_loopback};
 use super::settings::{self as s, Setting};
 use super::sources::{Environment, Found, Origin, Sources};
 use bloom_core::mask::masked_query;
@@ -18,7 +18,15 @@ use bloom_telemetry::LogSettings;
 use bloom_telemetry::traces::{self, TraceSettings};
 use bloom_tls::{Fault, Files, Part};
 
-pub fn resolve(flags: &Flags, environment: &Environment) -> Report {
+/// What the settings are for: each program has its own rules for values that can't be used together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    Server,
+    /// `bloom-runtime membridge`
+    ControlPlane,
+}
+
+pub fn resolve(flags: &Flags, environment: &Environment, program: Program) -> Report {
     let mut mistakes = Vec::new();
     let sources = Sources::gather(flags, environment, &mut mistakes);
     let mut resolver = Resolver { sources, rows: Vec::new(), mistakes };
@@ -26,10 +34,15 @@ pub fn resolve(flags: &Flags, environment: &Environment) -> Report {
     let Resolver { rows, mut mistakes, .. } = resolver;
     let mut warnings = Vec::new();
     if let Some(serve) = &serve {
-        check_keys(serve, &rows, &mut mistakes);
-        check_access(serve, &rows, &mut mistakes);
-        check_backups(serve, &rows, &mut mistakes);
-        warnings = serve.warnings();
+        if program == Program::Server {
+            check_keys(serve, &rows, &mut mistakes);
+            check_access(serve, &rows, &mut mistakes);
+            check_backups(serve, &rows, &mut mistakes);
+            warnings = serve.warnings();
+        }
+        if program == Program::ControlPlane || serve.own_membridge.in_server {
+            check_membridge(serve, program, &rows, &mut mistakes);
+        }
     }
     Report { rows, mistakes, warnings, serve }
 }
@@ -84,6 +97,7 @@ impl Resolver<'_> {
         let membridge_admin_key = self.optional(&s::MEMBRIDGE_ADMIN_KEY, parse::key);
         let agent_key = self.optional(&s::MEMBRIDGE_AGENT_KEY, parse::key);
         let worker_sync_ms = self.required(&s::WORKER_SYNC_SECONDS, seconds(1, 3600));
+        let own_membridge = self.own_membridge(data_dir.as_ref());
         let rate_limit_per_minute = self.required(&s::RATE_LIMIT_PER_MINUTE, parse::whole(0, u32::MAX));
         let test_connection_per_minute = self.required(&s::TEST_CONNECTION_PER_MINUTE, parse::whole(0, u32::MAX));
         let worker_rate_limit_per_minute = self.required(&s::WORKER_RATE_LIMIT_PER_MINUTE, parse::whole(0, u32::MAX));
@@ -126,6 +140,7 @@ impl Resolver<'_> {
             membridge_admin_key,
             agent_key,
             worker_sync_ms: worker_sync_ms?,
+            own_membridge: own_membridge?,
             rate_limit_per_minute: rate_limit_per_minute?,
             test_connection_per_minute: test_connection_per_minute?,
             worker_rate_limit_per_minute: worker_rate_limit_per_minute?,
@@ -201,6 +216,15 @@ impl Resolver<'_> {
         self.value(&s::DATA_DIR, Some(default.display().to_string()), parse::directory)
     }
 
+    fn own_membridge(&mut self, data_dir: Option<&PathBuf>) -> Option<OwnMembridge> {
+        let in_server = self.required(&s::WITH_MEMBRIDGE, parse::truth);
+        let host = self.required(&s::MEMBRIDGE_HOST, parse::host);
+        let port = self.required(&s::MEMBRIDGE_PORT, parse::whole(0_u16, u16::MAX));
+        let default = data_dir.map(|dir| format!("sqlite:{}", dir.join("membridge.db").display()));
+        let database_url = self.value(&s::MEMBRIDGE_DATABASE_URL, default, parse::database_url);
+        Some(OwnMembridge { in_server: in_server?, host: host?, port: port?, database_url: database_url? })
+    }
+
     fn database_url(&mut self, data_dir: Option<&PathBuf>) -> Option<SecretString> {
         let default = data_dir.map(|dir| format!("sqlite:{}", dir.join("bloom.db").display()));
         self.value(&s::DATABASE_URL, default, parse::database_url)
@@ -231,7 +255,7 @@ impl Resolver<'_> {
         };
         let text = if setting.secret { text } else { text.trim().to_owned() };
         let shown = match setting.key {
-            key if key == s::DATABASE_URL.key => postgres::masked(&text),
+            key if key == s::DATABASE_URL.key || key == s::MEMBRIDGE_DATABASE_URL.key => postgres::masked(&text),
             _ if setting.secret => "****".to_owned(),
             _ if setting.value_name == "URL" => masked_query(&text),
             _ => text.clone(),
@@ -287,6 +311,19 @@ fn check_access(serve: &Serve, rows: &[Row], mistakes: &mut Vec<Mistake>) {
         let problem = "no key is set, so everybody who can reach this address could do everything: set RUNTIME_API_KEY, or listen on \
                        127.0.0.1; ALLOW_NO_KEY=true allows it all the same";
         mistakes.push(mistake(rows, &s::HOST, problem.to_owned()));
+    }
+}
+
+/// Whoever reaches a control plane without a key can name the URLs that servers call.
+fn check_membridge(serve: &Serve, program: Program, rows: &[Row], mistakes: &mut Vec<Mistake>) {
+    if serve.membridge_admin_key.is_none() && !is_loopback(&serve.own_membridge.host) && !serve.allow_no_key {
+        let problem = "no key is set, so everybody who can reach this address could register agents: set MEMBRIDGE_ADMIN_KEY, or listen on \
+                       127.0.0.1; ALLOW_NO_KEY=true allows it all the same";
+        mistakes.push(mistake(rows, &s::MEMBRIDGE_HOST, problem.to_owned()));
+    }
+    if program == Program::Server && serve.membridge_server_url.is_some() {
+        let problem = "the server runs a control plane of its own (WITH_MEMBRIDGE): leave it unset, or leave WITH_MEMBRIDGE unset";
+        mistakes.push(mistake(rows, &s::MEMBRIDGE_SERVER_URL, problem.to_owned()));
     }
 }
 

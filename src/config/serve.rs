@@ -47,6 +47,7 @@ pub struct Serve {
     pub membridge_admin_key: Option<SecretString>,
     pub agent_key: Option<SecretString>,
     pub worker_sync_ms: i64,
+    pub own_membridge: OwnMembridge,
     /// 0 = no limit, also in the next two fields.
     pub rate_limit_per_minute: u32,
     pub test_connection_per_minute: u32,
@@ -70,6 +71,19 @@ pub struct Serve {
     pub log: LogSettings,
     /// There are no traces without a collector.
     pub traces: Option<TraceSettings>,
+}
+
+/// The control plane of this program.
+#[derive(Clone, Debug)]
+pub struct OwnMembridge {
+    /// Whether it runs in the server.
+    pub in_server: bool,
+    /// An address or a name, without brackets.
+    pub host: String,
+    /// 0 = any free port.
+    pub port: u16,
+    /// Its database when it runs by itself.
+    pub database_url: SecretString,
 }
 
 impl Serve {
@@ -108,7 +122,14 @@ impl Serve {
     }
 
     pub(crate) fn is_loopback(&self) -> bool {
-        self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+        is_loopback(&self.host)
+    }
+
+    /// The settings of `bloom-runtime membridge`: the control plane by itself, with a database of its own.
+    pub fn into_membridge(self) -> Self {
+        let OwnMembridge { host, port, database_url, .. } = self.own_membridge.clone();
+        let own_membridge = OwnMembridge { in_server: false, ..self.own_membridge };
+        Self { host, port, database_url, own_membridge, ..self }
     }
 
     /// Whether requests need a key.
@@ -125,4 +146,8 @@ impl Serve {
             (&s::MEMBRIDGE_AGENT_KEY, &self.agent_key),
         ]
     }
+}
+
+pub(crate) fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }

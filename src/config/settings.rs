@@ -154,6 +154,31 @@ pub const MEMBRIDGE_AGENT_KEY: Setting =
 pub const WORKER_SYNC_SECONDS: Setting =
     plain(CONTROL_PLANE, "worker_sync_seconds", "SECONDS", "10", "Interval at which the control plane's list of agents is read");
 
+pub const WITH_MEMBRIDGE: Setting = plain(
+    CONTROL_PLANE,
+    "with_membridge",
+    "BOOL",
+    "false",
+    "true runs a control plane in the server, which is then the one that the server uses: MEMBRIDGE_SERVER_URL stays unset",
+);
+pub const MEMBRIDGE_HOST: Setting = plain(
+    CONTROL_PLANE,
+    "membridge_host",
+    "ADDRESS",
+    "127.0.0.1",
+    "Address or host name on which this program's own control plane listens; beyond loopback it needs MEMBRIDGE_ADMIN_KEY",
+);
+pub const MEMBRIDGE_PORT: Setting =
+    plain(CONTROL_PLANE, "membridge_port", "PORT", "8000", "Port of this program's own control plane; 0 chooses a free port");
+pub const MEMBRIDGE_DATABASE_URL: Setting = Setting {
+    key: "membridge_database_url",
+    value_name: "URL",
+    default: "",
+    help: "Database of `bloom-runtime membridge`, as DATABASE_URL; default: membridge.db in the data directory",
+    group: CONTROL_PLANE,
+    secret: true,
+};
+
 pub const RATE_LIMIT_PER_MINUTE: Setting =
     plain(LIMITS, "rate_limit_per_minute", "N", "100", "API requests per minute from one client address; 0 = no limit");
 pub const TEST_CONNECTION_PER_MINUTE: Setting =
@@ -283,6 +308,10 @@ pub const SETTINGS: &[&Setting] = &[
     &MEMBRIDGE_ADMIN_KEY,
     &MEMBRIDGE_AGENT_KEY,
     &WORKER_SYNC_SECONDS,
+    &WITH_MEMBRIDGE,
+    &MEMBRIDGE_HOST,
+    &MEMBRIDGE_PORT,
+    &MEMBRIDGE_DATABASE_URL,
     &RATE_LIMIT_PER_MINUTE,
     &TEST_CONNECTION_PER_MINUTE,
     &WORKER_RATE_LIMIT_PER_MINUTE,

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use clap::{Args, Command, FromArgMatches};
 use secrecy::ExposeSecret;
 
-use super::resolve::resolve;
+use super::resolve::{Program, resolve};
 use super::*;
 
 fn flags(given: &[&str]) -> Flags {
@@ -13,7 +13,7 @@ fn flags(given: &[&str]) -> Flags {
 }
 
 fn report(given: &[&str], environment: &[(&str, &str)]) -> Report {
-    resolve(&flags(given), &environment.iter().copied().collect())
+    resolve(&flags(given), &environment.iter().copied().collect(), Program::Server)
 }
 
 fn mistakes(given: &[&str], environment: &[(&str, &str)]) -> Vec<String> {
@@ -198,4 +198,20 @@ fn values_are_checked() {
     ] {
         assert_eq!(mistakes(&[], &[(name, right), ("ALLOW_NO_KEY", "true")]), [""; 0], "{name}={right}");
     }
+}
+
+#[test]
+fn the_control_plane_by_itself_has_a_place_of_its_own() {
+    let environment = [("HOME", "/home/me"), ("HOST", "0.0.0.0"), ("MEMBRIDGE_PORT", "8001"), ("MEMBRIDGE_SERVER_URL", "http://h")];
+    let plane = |environment: &[(&str, &str)]| resolve(&flags(&[]), &environment.iter().copied().collect(), Program::ControlPlane);
+    let settings = plane(&environment).into_serve().unwrap().into_membridge();
+    assert_eq!((settings.host.as_str(), settings.port), ("127.0.0.1", 8001), "HOST and its rules are the server's");
+    assert_eq!(settings.database_url.expose_secret(), "sqlite:/home/me/.local/share/bloom-runtime/membridge.db");
+    let open = [("MEMBRIDGE_HOST", "0.0.0.0")];
+    assert!(plane(&open).mistakes[0].to_string().contains("MEMBRIDGE_ADMIN_KEY"));
+    assert!(plane(&[open[0], ("MEMBRIDGE_ADMIN_KEY", "key")]).mistakes.is_empty());
+    assert!(plane(&[open[0], ("ALLOW_NO_KEY", "true")]).mistakes.is_empty());
+    // The flag alone is true.
+    assert!(report(&["--with-membridge", "--port", "1"], &[]).into_serve().unwrap().own_membridge.in_server);
+    assert!(!report(&["--with-membridge", "false"], &[]).into_serve().unwrap().own_membridge.in_server);
 }

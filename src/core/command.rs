@@ -6,7 +6,7 @@ pub use super::op::Op;
 pub use super::operation::Operation;
 pub use super::rejection::{OTHER_AGENT, Rejection};
 pub use super::reply::Reply;
-pub use super::row_keys::{AFTER_ALL, RowKeys};
+pub use super::row_keys::{AFTER_ALL, ControlPlaneKeys, NodeKey, RowKeys};
 
 /// An operation, from a request or a reconciler.
 #[derive(Clone, Debug)]

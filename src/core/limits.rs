@@ -35,6 +35,10 @@ pub const INSTALL_METHOD_CHARS: usize = 64;
 /// For the control plane's description of a worker's database.
 pub const DB_SHA_CHARS: usize = 128;
 
+/// The name of a project of the control plane.
+pub const PROJECT_NAME_CHARS: usize = 256;
+pub const CANONICAL_ID_CHARS: usize = 64;
+
 pub const ERROR_MESSAGE_CHARS: usize = 65_536;
 pub const ARTIFACT_TAGS: usize = 64;
 pub const ARTIFACT_TAG_CHARS: usize = 255;

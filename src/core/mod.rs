@@ -11,6 +11,7 @@ pub mod audit;
 pub mod backoff;
 pub mod cache;
 pub mod command;
+pub mod control_plane;
 pub mod decide;
 pub mod event;
 pub mod ids;

@@ -2,6 +2,9 @@
 
 pub use super::arguments::{Claim, Completion, WorkerChange};
 pub use super::decide::api_keys::{CreateKey, Enroll, RevokeKey};
+pub use super::decide::control_plane::{
+    RecordJob, RecordNode, RegisterAgent, RegisterProject, RemoveAgent, RemoveProject, SelectLeader, StoreMemory,
+};
 pub use super::decide::create::Create;
 pub use super::decide::delete::Delete;
 pub use super::decide::edit::Edit;
@@ -101,6 +104,14 @@ operations! {
     CreateProject = "create_project",
     DeleteProject = "delete_project",
     RecordClones = "record_clones",
+    RegisterAgent = "register_agent",
+    RemoveAgent = "remove_agent",
+    RecordNode = "record_node",
+    RegisterProject = "register_project",
+    RemoveProject = "remove_project",
+    SelectLeader = "select_leader",
+    StoreMemory = "store_memory",
+    RecordJob = "record_job",
 }
 
 impl Op {

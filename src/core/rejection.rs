@@ -5,6 +5,7 @@ use std::fmt;
 use super::Ms;
 use super::agent_queue::{Closed, MAX_QUEUES};
 use super::api_key::{MAX_KEYS, MAX_POOL_KEYS, MAX_POOL_KEYS_OF_NAMESPACE};
+use super::control_plane::{MAX_AGENTS, MAX_NODES};
 use super::ids::{TaskId, WorkerId};
 use super::limits::{TASK_LABELS, WORKER_AGENTS};
 use super::namespace::RESERVED;
@@ -80,6 +81,22 @@ pub enum Rejection {
     ProjectExists(String),
     TooManyProjects,
     TooManyProjectNodes,
+    AgentNotFound,
+    AgentExists(String),
+    TooManyAgents,
+    /// The project of the control plane has as many nodes as it may have.
+    TooManyNodes,
+    NodeNotFound(String),
+    /// The node does not lead the project.
+    NotPrimary {
+        node: String,
+        primary: Option<String>,
+    },
+    /// The project got another leader meanwhile.
+    TermChanged {
+        seen: i64,
+        now: i64,
+    },
     /// The leadership under which the command was sent is over.
     NotLeader,
 }
@@ -167,6 +184,19 @@ impl fmt::Display for Rejection {
                 "The project was cloned to {MAX_PROJECT_NODES} workers, which is the limit: delete it and create it again to forget those \
                  that are gone"
             ),
+            Self::AgentNotFound => f.write_str("Agent not found"),
+            Self::AgentExists(name) => write!(f, "Agent '{name}' is registered already: remove it first, or choose another name"),
+            Self::TooManyAgents => write!(f, "{MAX_AGENTS} agents are registered, which is the most: remove those that are gone"),
+            Self::TooManyNodes => write!(f, "The project has {MAX_NODES} nodes, which is the most"),
+            Self::NodeNotFound(node) => write!(f, "Node '{node}' is neither a node of this project nor a registered agent"),
+            Self::NotPrimary { node, primary: Some(primary) } => {
+                write!(f, "Node '{node}' does not lead this project: '{primary}' does; only the leader may push")
+            }
+            Self::NotPrimary { node, primary: None } => write!(
+                f,
+                "Node '{node}' does not lead this project, and nobody does now: select a leader (POST /projects/ID/leadership/select)"
+            ),
+            Self::TermChanged { seen, now } => write!(f, "The leadership of this project changed: its term is {now}, not {seen}"),
             Self::NotLeader => f.write_str("Leadership is over"),
         }
     }

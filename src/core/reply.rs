@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::Ms;
 use super::agent_queue::AgentQueue;
 use super::api_key::ApiKey;
+use super::control_plane::{self, Agent, Job, Role};
 use super::ids::{LeaseId, TaskId};
 use super::project::Project;
 use super::question::Answer;
@@ -57,6 +58,11 @@ replies! {
     Reevaluated(Reevaluated),
     Key(ApiKey),
     Project(Project),
+    Agent(Agent),
+    Role(Role),
+    ChangedProject(ChangedProject),
+    Memory(StoredMemory),
+    Job(Job),
     Done(()),
 }
 
@@ -137,6 +143,22 @@ pub struct ChangedWorker {
     pub worker: Worker,
     pub created: bool,
     pub active_leases: i64,
+}
+
+/// A project of the control plane, and how many nodes it has.
+#[derive(Clone, Debug)]
+pub struct ChangedProject {
+    pub project: Project,
+    pub node_count: i64,
+}
+
+#[derive(Clone, Debug)]
+pub struct StoredMemory {
+    /// The newest version.
+    pub version: i64,
+    /// `false`: that version has the same content, and nothing was stored.
+    pub is_new: bool,
+    pub job: Job,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -54,6 +54,35 @@ pub struct RowKeys {
     pub projects: bool,
     /// Projects of which it is loaded, too, which workers have them; besides `projects`.
     pub project_nodes: BTreeSet<ProjectId>,
+    pub control_plane: ControlPlaneKeys,
+}
+
+/// A node of a project of the control plane: the canonical id of the project, and the node's name.
+pub type NodeKey = (String, String);
+
+/// Rows of the control plane. Whoever loads some of them counts all, and keeps others from changing them meanwhile.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ControlPlaneKeys {
+    /// Only count the rows.
+    pub counts: bool,
+    pub agents: BTreeSet<String>,
+    /// Names or canonical ids.
+    pub projects: BTreeSet<String>,
+    pub nodes: BTreeSet<NodeKey>,
+}
+
+impl ControlPlaneKeys {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn merge(&mut self, other: &Self) {
+        let Self { counts, agents, projects, nodes } = other;
+        self.counts |= counts;
+        self.agents.extend(agents.iter().cloned());
+        self.projects.extend(projects.iter().cloned());
+        self.nodes.extend(nodes.iter().cloned());
+    }
 }
 
 impl RowKeys {
@@ -88,6 +117,7 @@ impl RowKeys {
             queues,
             projects,
             project_nodes,
+            control_plane,
         } = other;
         self.tasks.extend(tasks.iter().copied());
         self.workers.extend(workers.iter().cloned());
@@ -111,6 +141,7 @@ impl RowKeys {
         self.queues.extend(queues.iter().cloned());
         self.projects |= projects;
         self.project_nodes.extend(project_nodes.iter().copied());
+        self.control_plane.merge(control_plane);
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod calls;
 mod circuit_breaker;
+mod memory;
 mod push;
 pub mod reconcile;
 
@@ -16,6 +17,7 @@ use secrecy::SecretString;
 use tokio::sync::Semaphore;
 
 pub use calls::Order;
+pub use memory::Snapshot;
 pub use push::{Dispatched, Outcome};
 
 use bloom_engine::Engine;

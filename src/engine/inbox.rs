@@ -62,6 +62,8 @@ fn weigh(op: &Op) -> (usize, usize) {
         // A task may have 10,000 events.
         Op::Delete(_) => (BATCH_ROWS / 2, 256),
         Op::RecordLastSeen(op::RecordLastSeen { last_seen }) => (last_seen.len(), 256),
+        Op::StoreMemory(op::StoreMemory { content, .. }) => (3, 1024 + content.len()),
+        Op::RegisterAgent(_) | Op::RecordNode(_) | Op::RecordJob(_) => (4, 4096),
         Op::Lease(_)
         | Op::Push(_)
         | Op::EndPush(_)
@@ -85,7 +87,11 @@ fn weigh(op: &Op) -> (usize, usize) {
         | Op::RevokeKey(_)
         | Op::Enroll(_)
         | Op::CreateProject(_)
-        | Op::DeleteProject(_) => (2, 256),
+        | Op::DeleteProject(_)
+        | Op::RemoveAgent(_)
+        | Op::RegisterProject(_)
+        | Op::RemoveProject(_)
+        | Op::SelectLeader(_) => (2, 256),
         Op::RecordClones(op::RecordClones { nodes, .. }) => (2 + nodes.len(), 512 + nodes.len() * 256),
     }
 }
@@ -95,7 +101,8 @@ fn weigh(op: &Op) -> (usize, usize) {
 fn urgency(op: &Op) -> usize {
     match op {
         Op::Create(op::Create { tasks }) if tasks.len() > 1 => 3,
-        Op::RecordAudit(_) | Op::Delete(_) => 3,
+        Op::RecordAudit(_) | Op::Delete(_) | Op::StoreMemory(_) | Op::RecordJob(_) => 3,
+        Op::RegisterAgent(_) | Op::RemoveAgent(_) | Op::RegisterProject(_) | Op::RemoveProject(_) => 2,
         Op::Create(_) | Op::Requeue(_) | Op::Edit(_) | Op::Suspend(_) => 2,
         Op::Reevaluate(_) => 1,
         Op::Lease(_)
@@ -124,7 +131,9 @@ fn urgency(op: &Op) -> usize {
         | Op::Enroll(_)
         | Op::CreateProject(_)
         | Op::DeleteProject(_)
-        | Op::RecordClones(_) => 0,
+        | Op::RecordClones(_)
+        | Op::RecordNode(_)
+        | Op::SelectLeader(_) => 0,
     }
 }
 

@@ -133,7 +133,9 @@ impl From<Rejection> for Error {
             | Rejection::LeaseNotFound
             | Rejection::WorkerNotFound
             | Rejection::KeyNotFound
-            | Rejection::ProjectNotFound => 404,
+            | Rejection::ProjectNotFound
+            | Rejection::AgentNotFound
+            | Rejection::NodeNotFound(_) => 404,
             Rejection::NotTheActiveLease(_)
             | Rejection::WrongStatus { .. }
             | Rejection::CannotRequeue(_)
@@ -155,6 +157,11 @@ impl From<Rejection> for Error {
             | Rejection::TooManyPoolKeys
             | Rejection::TooManyPoolKeysOf(_)
             | Rejection::WorkerTaken(_)
+            | Rejection::AgentExists(_)
+            | Rejection::TooManyAgents
+            | Rejection::TooManyNodes
+            | Rejection::NotPrimary { .. }
+            | Rejection::TermChanged { .. }
             | Rejection::OtherAgent { .. } => 409,
             Rejection::JoinTokenGone => 401,
             Rejection::JoinTokenFor(_) => 403,

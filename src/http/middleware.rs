@@ -37,7 +37,7 @@ use bloom_tls::Tls;
 /// Distinguishes the request ids of this process from those of others.
 static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
 static REQUESTS: AtomicU64 = AtomicU64::new(1);
-const REQUEST_ID: &str = "x-request-id";
+pub(super) const REQUEST_ID: &str = "x-request-id";
 const MAX_REQUEST_ID: usize = 128;
 /// Bytes of a path in the log.
 const MAX_LOGGED_PATH: usize = 256;
@@ -324,7 +324,7 @@ impl LimitStatus<'_> {
 }
 
 /// The id that the client sent, if it is valid, else a new one.
-fn request_id(headers: &HeaderMap) -> Arc<str> {
+pub(super) fn request_id(headers: &HeaderMap) -> Arc<str> {
     let plain = |id: &&str| {
         (1..=MAX_REQUEST_ID).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte))
     };
@@ -356,7 +356,7 @@ fn may_log_refusal() -> bool {
 }
 
 /// Successful requests are logged only at level debug: there may be thousands a second, and the audit trail has their changes.
-fn log(method: &Method, path: &str, status: u16, seconds: f64, client: IpAddr, request_id: &str, cause: Option<Cause>) {
+pub(super) fn log(method: &Method, path: &str, status: u16, seconds: f64, client: IpAddr, request_id: &str, cause: Option<Cause>) {
     let ms = (seconds * 1e6).round() / 1e3;
     // A client must not fill the disk with its paths, or with requests beyond its limit.
     let path = path.get(..path.floor_char_boundary(MAX_LOGGED_PATH)).unwrap_or(path);

@@ -7,6 +7,7 @@ mod body_memory;
 mod bulk;
 mod clients;
 mod config;
+pub mod control_plane;
 mod dispatch;
 mod docs;
 mod environment_keys;

@@ -2,6 +2,7 @@
 
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode};
+use tokio_util::sync::CancellationToken;
 
 use super::AppState;
 use super::answer::{HandlerResult, ok, typed};
@@ -9,6 +10,7 @@ use super::error::Error;
 use super::policy::{Rate, RoutePolicy};
 use bloom_api::error::ErrorText;
 use bloom_api::reports::{Health, MembridgeState, Probe};
+use bloom_store::Store;
 
 pub const HEALTHZ: RoutePolicy = RoutePolicy::OPEN;
 
@@ -37,10 +39,17 @@ pub const READYZ: RoutePolicy = RoutePolicy::OPEN;
     )
 )]
 pub async fn readyz(State(app): State<AppState>) -> HandlerResult {
-    if app.shutdown.is_cancelled() {
+    check(&app.store, &app.shutdown).await?;
+    ok(&Probe { status: "ready".into(), kubernetes: app.settings.kubernetes.as_ref().map(|state| state()) })
+}
+
+/// # Errors
+/// The server is stopping, or its database can't be used.
+pub async fn check(store: &Store, shutdown: &CancellationToken) -> Result<(), Error> {
+    if shutdown.is_cancelled() {
         return Err(Error::Later("The server is stopping"));
     }
-    if let Err(error) = app.store.ping().await {
+    if let Err(error) = store.ping().await {
         tracing::warn!(%error, "the server is not ready");
         return Err(Error::Later(match (&error, error.fault()) {
             (_, Some(fault)) => fault.text(),
@@ -48,7 +57,7 @@ pub async fn readyz(State(app): State<AppState>) -> HandlerResult {
             _ => "The database can't be reached or written to; check that it runs. The server tries again by itself",
         }));
     }
-    ok(&Probe { status: "ready".into(), kubernetes: app.settings.kubernetes.as_ref().map(|state| state()) })
+    Ok(())
 }
 
 pub const HEALTH: RoutePolicy = RoutePolicy::OPEN;

@@ -27,7 +27,7 @@ use super::clients::{Peer, Security, Shares, network, trusts};
 use super::error::Error;
 use super::handshake::{Begun, Stream, begin};
 use super::pages::Pages;
-use super::{AppState, router};
+use super::{AppState, Settings, router};
 use bloom_telemetry::Metrics;
 use bloom_tls::Tls;
 
@@ -72,18 +72,32 @@ pub fn shares(connections: usize) -> (usize, usize) {
 
 /// Serves until `shutdown`, then stops listening and lets the requests in progress finish. The token in `state` ends the long polls.
 pub async fn serve(listener: TcpListener, state: AppState, pages: Pages, shutdown: CancellationToken) {
-    let finish_within = state.settings.request_timeout + STOP_SLACK;
-    let (head_timeout, write_timeout) = (state.settings.head_timeout, state.settings.write_timeout);
-    let (most, spare) = shares(state.settings.max_connections);
+    let served = Served { settings: state.settings.clone(), metrics: state.metrics.clone(), refuse: IntoResponse::into_response };
+    serve_router(listener, router(state, pages), served, shutdown).await;
+}
+
+/// What the connections of a router need.
+pub(super) struct Served {
+    pub settings: Settings,
+    pub metrics: Metrics,
+    /// How an error is written that is answered before the router is asked.
+    pub refuse: fn(Error) -> Response,
+}
+
+/// As [`serve`], for any router.
+pub(super) async fn serve_router(listener: TcpListener, router: Router, served: Served, shutdown: CancellationToken) {
+    let Served { settings, metrics, refuse } = served;
+    let finish_within = settings.request_timeout + STOP_SLACK;
+    let (head_timeout, write_timeout) = (settings.head_timeout, settings.write_timeout);
+    let (most, spare) = shares(settings.max_connections);
     let (permits, spare) = (Arc::new(Semaphore::new(most)), Arc::new(Semaphore::new(spare)));
-    let trusted_proxies = state.settings.trusted_proxies.clone();
+    let trusted_proxies = settings.trusted_proxies;
     let clients = Shares::by_address(most);
-    let mut refusals = Refusals { metrics: state.metrics.clone(), unlogged: 0, logged_at: None };
-    let tls = state.settings.tls.clone();
-    let router = router(state, pages);
+    let mut refusals = Refusals { metrics, unlogged: 0, logged_at: None };
+    let tls = settings.tls;
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(head_timeout).max_buf_size(UNSENT);
-    let regular = Serving { http, head_timeout, write_timeout, tls, router, shutdown: shutdown.clone() };
+    let regular = Serving { http, head_timeout, write_timeout, tls, router, refuse, shutdown: shutdown.clone() };
     let mut spared = Serving { head_timeout: head_timeout.min(SPARE_HEAD), ..regular.clone() };
     spared.http.header_read_timeout(spared.head_timeout).keep_alive(false);
     loop {
@@ -140,6 +154,7 @@ struct Serving {
     write_timeout: Duration,
     tls: Option<Tls>,
     router: Router,
+    refuse: fn(Error) -> Response,
     shutdown: CancellationToken,
 }
 
@@ -184,7 +199,8 @@ impl Serving {
     /// Serves one request on a spare connection: probes and metrics are answered, everything else is refused.
     async fn refuse(self, stream: TcpStream, mut peer: Peer, refusal: Error) {
         if let Some(stream) = self.begin(stream, &mut peer).await {
-            refuse(&self.http, stream, peer, Some(self.router), refusal).await;
+            let write = self.refuse;
+            refuse(&self.http, stream, peer, Some(self.router), move || write(refusal.clone())).await;
         }
     }
 
@@ -196,7 +212,8 @@ impl Serving {
                 Some(stream)
             }
             Ok(Begun::NotTls(stream)) => {
-                let _ = timeout(SPARE_TIME, refuse(self.http.clone().keep_alive(false), stream, *peer, None, NOT_TLS)).await;
+                let write = self.refuse;
+                let _ = timeout(SPARE_TIME, refuse(self.http.clone().keep_alive(false), stream, *peer, None, move || write(NOT_TLS))).await;
                 None
             }
             Err(error) => {
@@ -208,7 +225,7 @@ impl Serving {
 }
 
 /// Answers one request with an error, unless it is for one of the `probes`.
-async fn refuse(http: &http1::Builder, stream: Stream, peer: Peer, probes: Option<Router>, refusal: Error) {
+async fn refuse(http: &http1::Builder, stream: Stream, peer: Peer, probes: Option<Router>, refusal: impl Fn() -> Response + Clone) {
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let (probes, refusal) = (probes.clone(), refusal.clone());
         async move {
@@ -218,7 +235,7 @@ async fn refuse(http: &http1::Builder, stream: Stream, peer: Peer, probes: Optio
                 return router.oneshot(from(peer, request)).await;
             }
             let _ = Limited::new(request.into_body(), UNREAD).collect().await;
-            Ok::<Response, _>(refusal.into_response())
+            Ok::<Response, _>(refusal())
         }
     });
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {

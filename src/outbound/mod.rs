@@ -67,11 +67,19 @@ pub fn install_tls_provider() {
 /// # Errors
 /// There was no complete answer within the limit, or it is longer than [`MAX_ANSWER_BYTES`].
 pub async fn send(request: RequestBuilder, limit: Duration) -> Result<Reply, SendError> {
-    let late = || SendError { text: format!("no answer within {} s", limit.as_secs_f64()), is_unsent: false };
-    tokio::time::timeout(limit, read(request)).await.unwrap_or_else(|_| Err(late()))
+    send_up_to(request, limit, MAX_ANSWER_BYTES).await
 }
 
-async fn read(request: RequestBuilder) -> Result<Reply, SendError> {
+/// As [`send`], for an answer of at most so many bytes.
+///
+/// # Errors
+/// There was no complete answer within the limit, or it is longer.
+pub async fn send_up_to(request: RequestBuilder, limit: Duration, most: usize) -> Result<Reply, SendError> {
+    let late = || SendError { text: format!("no answer within {} s", limit.as_secs_f64()), is_unsent: false };
+    tokio::time::timeout(limit, read(request, most)).await.unwrap_or_else(|_| Err(late()))
+}
+
+async fn read(request: RequestBuilder, most: usize) -> Result<Reply, SendError> {
     let mut response = request.send().await.map_err(explain)?;
     let status = response.status().as_u16();
     // Whoever passes such a status on would change the meaning of the connection, as 101 does.
@@ -81,8 +89,8 @@ async fn read(request: RequestBuilder) -> Result<Reply, SendError> {
     let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(explain)? {
-        if body.len() + chunk.len() > MAX_ANSWER_BYTES {
-            return Err(SendError { text: format!("the answer is longer than {MAX_ANSWER_BYTES} bytes"), is_unsent: false });
+        if body.len() + chunk.len() > most {
+            return Err(SendError { text: format!("the answer is longer than {most} bytes"), is_unsent: false });
         }
         body.extend_from_slice(&chunk);
     }

@@ -13,6 +13,7 @@ use uuid::Uuid;
 use super::error::Error;
 use bloom_core::api_key;
 use bloom_core::audit::{Action, EntityType};
+use bloom_core::control_plane::{JobAction, JobStatus, Source};
 use bloom_core::event::EventKind;
 use bloom_core::pause::Pause;
 use bloom_core::project::CloneStatus;
@@ -155,7 +156,7 @@ macro_rules! stored_as_word {
     };
 }
 stored_as_word!(Status, Session, Format, Reason, Parked, Origin, LeaseStatus, Outcome, EventKind);
-stored_as_word!(WorkerStatus, DispatchMode, Action, EntityType, api_key::Scope, CloneStatus);
+stored_as_word!(WorkerStatus, DispatchMode, Action, EntityType, api_key::Scope, CloneStatus, JobAction, JobStatus, Source);
 
 macro_rules! stored_as_json {
     ($($rust:ty),+) => {

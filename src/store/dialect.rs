@@ -65,6 +65,11 @@ impl Kind {
         self.advisory_lock(0x62_6c6f_6f6d_7072, false)
     }
 
+    /// As [`lock_queues`](Self::lock_queues): the lock of those who change agents, projects and nodes of the control plane.
+    pub(super) fn lock_control_plane(self) -> String {
+        self.advisory_lock(0x62_6c6f_6f6d_6d62, false)
+    }
+
     /// An expression that takes the lock of an import for this connection, and tells whether it did. An SQLite file has a lock of its own.
     pub(super) fn try_lock_import(self) -> &'static str {
         match self {

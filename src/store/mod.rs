@@ -12,6 +12,7 @@ mod checkup;
 mod clock;
 mod conditions;
 mod conn;
+mod control_plane;
 mod counts;
 mod database;
 #[cfg(test)]
@@ -55,6 +56,7 @@ pub use audit::AuditFilter;
 pub use backup::{BackupDirectory, Copied, Restored};
 pub use checkup::{Checkup, DeadRows, Transaction};
 pub use clock::{Clock, wall_clock};
+pub use control_plane::ControlPlaneCounts;
 pub use dialect::Kind;
 pub use error::{Error, Fault};
 pub use lists::{LeaseFilter, LeaseRow, TaskFilter, TaskRow};

@@ -7,7 +7,7 @@ use super::cells::Type;
 use super::dialect::{Sql, statement, upsert};
 use super::script::Script;
 use super::table::{WriteRow, row};
-use super::{records, removal, rows};
+use super::{control_plane, records, removal, rows};
 use bloom_core::Ms;
 use bloom_core::event::TaskEvent;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
@@ -100,6 +100,7 @@ pub(super) fn save<'a>(script: &mut Script<'a>, set: &'a WorkingSet, before: &Be
     save_wakeups(script, dirty);
     save_api_keys(script, set);
     save_projects(script, set);
+    control_plane::save(script, set);
     write(script, &UPSERT_SETTINGS, dirty.settings.iter().map(|(key, value)| Setting { key, value }));
     write(script, &INSERT_AUDIT, &dirty.audit);
     if !dirty.removed_tasks.is_empty() {

@@ -49,7 +49,10 @@ impl Agent {
                 }
                 Err(error) if !error.is_passing() && self.lock().is_empty() => {
                     let advice = if is_wrong_scope(&error) { create_key(&self.name) } else { String::new() };
-                    return Err(format!("the server {} did not register this worker: {error}{advice}", self.client.server()));
+                    return Err(match &self.membridge {
+                        Some(_) => format!("this agent was not registered: {error}"),
+                        None => format!("the server {} did not register this worker: {error}{advice}", self.client.server()),
+                    });
                 }
                 Err(error) => {
                     let wait = backoff.wait(&error);
@@ -83,6 +86,13 @@ impl Agent {
             pauses: if offer.status == WorkerStatus::Offline { List::default() } else { self.told_pauses() },
             ..NewWorker::default()
         };
+        // The server takes the registration over from the control plane; only that the agent stops it learns at once.
+        if let Some(membridge) = &self.membridge {
+            match offer.status {
+                WorkerStatus::Offline => membridge.remove(&self.name).await?,
+                _ => return membridge.register(&registration).await,
+            }
+        }
         self.client.post::<IgnoredAny>("api/runtime/workers", &registration).await.map(drop)
     }
 

@@ -23,6 +23,8 @@ mod invocation;
 mod json_line;
 mod leases;
 mod machine;
+mod membridge;
+mod memory;
 mod option_check;
 mod pause;
 mod permission_server;
@@ -81,6 +83,8 @@ use bloom_telemetry::Traces;
 use git::GitSettings;
 use home::Home;
 pub use home::hostname;
+use membridge::Membridge;
+pub use membridge::MembridgeSettings;
 use pause::Pauses;
 use profiles::Profiles;
 use task::Task;
@@ -115,6 +119,8 @@ pub struct Settings {
     pub grace: Duration,
     /// `None` if the agent accepts no pushes.
     pub push_server: Option<PushServer>,
+    /// The control plane that it registers at instead of the server.
+    pub membridge: Option<MembridgeSettings>,
     /// Takes the spans of runs.
     pub traces: Traces,
 }
@@ -146,6 +152,7 @@ pub(crate) struct Agent {
     settings: Settings,
     client: Client,
     home: Home,
+    membridge: Option<Membridge>,
     /// Where runs get cgroups, if the agent may make some.
     cgroups: Option<cgroup::Parent>,
     name: String,
@@ -252,10 +259,12 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
     let pauses = Pauses::load(home.accounts_path(), bloom_client::now_ms());
     let cgroups = cgroup_check::check(&settings.profiles)?;
     let (instance, is_known) = home.instance()?;
+    let membridge = settings.membridge.clone().map(|membridge| Membridge::new(membridge, &settings.tls)).transpose()?;
     let agent = Arc::new(Agent {
         settings,
         client,
         home,
+        membridge,
         cgroups,
         name,
         instance,
@@ -304,6 +313,7 @@ impl Agent {
         let offer = tokio::spawn(self.clone().keep_offer(stopped.clone()));
         let claims = tokio::spawn(self.clone().claim_always(stopped.clone()));
         let probes = tokio::spawn(self.clone().probe_paused(stopped.clone()));
+        let beats = tokio::spawn(self.clone().beat_at_membridge(stopped.clone()));
         let push_server = listener.map(|listener| tokio::spawn(push_server::serve(self.clone(), listener, stopped.clone())));
         let mut failure = None;
         let ended = tokio::select! {
@@ -332,7 +342,9 @@ impl Agent {
         stopped.cancel();
         // With a time limit, because neither a server nor a caller of the push server may block the stop.
         for mut task in
-            [Some(offer), Some(claims), Some(probes), Some(heartbeats), Some(watcher), Some(tls_files), push_server].into_iter().flatten()
+            [Some(offer), Some(claims), Some(probes), Some(beats), Some(heartbeats), Some(watcher), Some(tls_files), push_server]
+                .into_iter()
+                .flatten()
         {
             if tokio::time::timeout(STOP_LIMIT, &mut task).await.is_err() {
                 task.abort();

@@ -29,13 +29,19 @@ use uuid::Uuid;
 
 use super::command::output;
 use super::push_response::{PushResponse, refuse};
-use super::{Agent, connections, home, machine, repositories, task};
+use super::{Agent, connections, home, machine, memory, repositories, task};
 use bloom_api::answers::Renewed;
 use bloom_api::requests::Heartbeat;
 use bloom_api::values::Id;
+use bloom_core::control_plane::MAX_MEMORY_BYTES;
 
 /// Enough for a prompt of 1 MiB and the other fields.
 const MAX_BODY: usize = 4 << 20;
+/// A snapshot of a memory as base64, with its other fields.
+const MAX_MEMORY_BODY: usize = MAX_MEMORY_BYTES / 3 * 4 + (64 << 10);
+/// The maximum number of concurrent requests about memories, each of which is in memory as a whole.
+const MAX_MEMORY_REQUESTS: usize = 2;
+const MEMORY_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_DRAINED: usize = 32 << 20;
 /// The time limit for reading a body, and before that for waiting until it may be read.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -50,6 +56,8 @@ const UPDATE_LIMIT: Duration = Duration::from_secs(300);
 struct PushServerState {
     agent: Arc<Agent>,
     requests: Arc<Semaphore>,
+    max_body: usize,
+    body_timeout: Duration,
     commands: Arc<Semaphore>,
 }
 
@@ -57,6 +65,8 @@ pub(super) async fn serve(agent: Arc<Agent>, listener: TcpListener, stopped: Can
     let state = PushServerState {
         agent: agent.clone(),
         requests: Arc::new(Semaphore::new(MAX_REQUESTS)),
+        max_body: MAX_BODY,
+        body_timeout: BODY_TIMEOUT,
         commands: Arc::new(Semaphore::new(MAX_COMMANDS)),
     };
     let commands = Router::new()
@@ -68,9 +78,19 @@ pub(super) async fn serve(agent: Arc<Agent>, listener: TcpListener, stopped: Can
         .route("/restart", post(restart))
         .route("/uninstall", post(uninstall))
         .merge(commands)
-        .route_layer(middleware::from_fn_with_state(state, guard));
+        .route_layer(middleware::from_fn_with_state(state.clone(), guard));
+    let of_memories = PushServerState {
+        requests: Arc::new(Semaphore::new(MAX_MEMORY_REQUESTS)),
+        max_body: MAX_MEMORY_BODY,
+        body_timeout: MEMORY_TIMEOUT,
+        ..state
+    };
+    let memories = Router::new()
+        .route("/memory/{project}", get(memory::fetch).put(memory::deliver))
+        .route_layer(middleware::from_fn_with_state(of_memories, guard));
     // `guard` has limited the body already.
-    let router = Router::new().route("/health", get(health)).merge(guarded).layer(DefaultBodyLimit::disable()).with_state(agent);
+    let router =
+        Router::new().route("/health", get(health)).merge(guarded).merge(memories).layer(DefaultBodyLimit::disable()).with_state(agent);
     connections::serve(listener, router, stopped).await;
 }
 
@@ -84,11 +104,11 @@ async fn guard(State(state): State<PushServerState>, request: Request, next: Nex
         return refuse(StatusCode::UNAUTHORIZED, "Unauthorized").into_response();
     }
     // The request waits for its turn, because a refused push would end the task's lease.
-    let Ok(Ok(_turn)) = timeout(BODY_TIMEOUT, state.requests.acquire()).await else {
+    let Ok(Ok(_turn)) = timeout(state.body_timeout, state.requests.acquire()).await else {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "This agent has too many requests under way, try again").into_response();
     };
     let (head, body) = request.into_parts();
-    match timeout(BODY_TIMEOUT, gather(body)).await {
+    match timeout(state.body_timeout, gather(body, state.max_body)).await {
         Ok(Ok(body)) => next.run(Request::from_parts(head, body.into())).await,
         Ok(Err(refusal)) => refusal.into_response(),
         Err(_) => refuse(StatusCode::REQUEST_TIMEOUT, "The request's body did not arrive in time").into_response(),
@@ -97,21 +117,21 @@ async fn guard(State(state): State<PushServerState>, request: Request, next: Nex
 
 /// Reads the body. The rest of a body that is too long is read up to a limit and dropped, so that a caller that is still sending sees the
 /// answer.
-async fn gather(body: Body) -> Result<Vec<u8>, PushResponse> {
+async fn gather(body: Body, most: usize) -> Result<Vec<u8>, PushResponse> {
     let mut pieces = body.into_data_stream();
     let (mut whole, mut length) = (Vec::new(), 0);
     while let Some(piece) = pieces.next().await {
         let piece = piece.map_err(|_| refuse(StatusCode::BAD_REQUEST, "The request's body could not be read"))?;
         length += piece.len();
-        if length <= MAX_BODY {
+        if length <= most {
             whole.extend_from_slice(&piece);
         } else if length > MAX_DRAINED {
             break;
         }
     }
-    match length <= MAX_BODY {
+    match length <= most {
         true => Ok(whole),
-        false => Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, &format!("The body is too large: at most {MAX_BODY} bytes are taken"))),
+        false => Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, &format!("The body is too large: at most {most} bytes are taken"))),
     }
 }
 

@@ -11,6 +11,7 @@ use bloom_core::question::Answer;
 use bloom_core::task::{Origin, Outcome, Session, TaskSpec};
 use bloom_core::usage::Usage;
 
+use super::control_plane;
 use super::memory::Memory;
 use super::step::{End, Named, NewTask, Step};
 use super::world::{TTL_MS, World, completion, registration, spec};
@@ -220,6 +221,7 @@ impl History {
                 let project = *db.projects.keys().nth(project % db.projects.len().max(1))?;
                 Op::RecordClones(op::RecordClones { project, nodes: workers.iter().map(clone).collect(), propagated: *propagated })
             }
+            Step::ControlPlane { which, at } => control_plane::command(*which, *at),
             Step::Pass { .. } | Step::Crash | Step::ProcessWakeups | Step::Stale(_) | Step::Batch(_) => return None,
         })
     }

@@ -1,6 +1,7 @@
 //! A small control plane for tests: a database in memory, a world that runs commands on it, and random histories.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod control_plane;
 pub mod history;
 pub mod memory;
 pub mod random;

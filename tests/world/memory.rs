@@ -18,6 +18,8 @@ use bloom_core::wakeup::{Subject, Waiters, Wakeup, WakeupId};
 use bloom_core::worker::Worker;
 use bloom_core::working_set::{ContextView, Counts, Loaded, LoadedKeys, LoadedProjects, Slots, WorkingSet};
 
+use super::control_plane::ControlPlaneRows;
+
 /// The name of the unique index that refused a write.
 pub type Conflict = &'static str;
 
@@ -38,6 +40,7 @@ pub struct Memory {
     pub api_keys: BTreeMap<String, ApiKey>,
     pub projects: BTreeMap<ProjectId, Project>,
     pub project_nodes: BTreeMap<(ProjectId, WorkerId), ProjectNode>,
+    pub control_plane: ControlPlaneRows,
     pub audit: Vec<AuditEntry>,
     /// The sum of all changes of the counts.
     pub counts: Counts,
@@ -126,6 +129,7 @@ impl Memory {
             LoadedProjects::new(keys, self.projects.values().cloned(), nodes)
         });
         self.load_queues(keys, &mut loaded);
+        loaded.control_plane = self.control_plane.load(keys);
         loaded
     }
 
@@ -256,6 +260,7 @@ impl Memory {
             }
         }
         self.write_projects(set)?;
+        self.control_plane.save(set);
         self.audit.extend(dirty.audit.iter().cloned());
         for (key, delta) in &set.counts {
             *self.counts.entry(key.clone()).or_default() += delta;

@@ -72,6 +72,7 @@ fn command() -> impl Strategy<Value = Step> {
         1 => any().prop_map(|project| Step::DeleteProject { project }),
         1 => (any(), vec(0..3usize, 1..4), prop::bool::ANY)
             .prop_map(|(project, workers, propagated)| Step::RecordClones { project, workers, propagated }),
+        5 => (any(), any()).prop_map(|(which, at)| Step::ControlPlane { which, at }),
     ]
 }
 

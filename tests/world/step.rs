@@ -139,6 +139,11 @@ pub enum Step {
         workers: Vec<usize>,
         propagated: bool,
     },
+    /// A command of the control plane.
+    ControlPlane {
+        which: usize,
+        at: usize,
+    },
     /// Time passes, and the reconcilers do what is due.
     Pass {
         ms: i64,

@@ -77,6 +77,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and .Values.config.backupDir .Values.postgresql.existingSecret }}
 {{- fail "config.backupDir is for SQLite, and postgresql.existingSecret is set: leave it out, and back up PostgreSQL with pg_dump or by your provider" }}
 {{- end }}
+{{- if and .Values.membridge.enabled (not (and .Values.membridge.existingSecret .Values.membridge.secretKeys.admin)) }}
+{{- fail "membridge.enabled is true, but there is no key: set membridge.existingSecret to a Secret with the key of membridge.secretKeys.admin" }}
+{{- end }}
+{{- if and .Values.membridge.enabled .Values.config.membridgeServerUrl }}
+{{- fail "membridge.enabled is true, so the servers use their own control plane: leave out config.membridgeServerUrl" }}
+{{- end }}
 {{- if and .Values.serviceMonitor.enabled (not .Values.keys.secretKeys.read) }}
 {{- fail "serviceMonitor.enabled is true, but keys.secretKeys.read is empty: Prometheus needs the read key to scrape; set keys.secretKeys.read" }}
 {{- end }}

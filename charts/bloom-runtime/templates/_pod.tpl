@@ -32,6 +32,10 @@
 {{- end }}
 {{- end }}
 {{- end }}
+{{- if .Values.membridge.enabled }}
+{{- include "bloom-runtime.variable" (list "WITH_MEMBRIDGE" true) }}
+{{- include "bloom-runtime.variable" (list "MEMBRIDGE_HOST" .Values.config.host) }}
+{{- end }}
 - name: POD_NAME
   valueFrom: { fieldRef: { fieldPath: metadata.name } }
 - name: POD_NAMESPACE
@@ -180,6 +184,9 @@ spec:
       {{- end }}
       ports:
         - { name: http, containerPort: 5000 }
+        {{- if .Values.membridge.enabled }}
+        - { name: membridge, containerPort: 8000 }
+        {{- end }}
       startupProbe:
         {{- include "bloom-runtime.probe" (list "/healthz" .Values.startupProbe) | nindent 8 }}
       livenessProbe:

@@ -5,6 +5,7 @@
 
 pub(super) mod api_keys;
 pub(super) mod complete;
+pub(super) mod control_plane;
 pub(super) mod create;
 pub(super) mod delete;
 pub(super) mod edit;

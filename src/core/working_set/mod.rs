@@ -5,6 +5,7 @@
 
 mod api_keys;
 mod projects;
+mod control_plane;
 mod queues;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 pub use api_keys::LoadedKeys;
 pub use projects::{DirtyProjects, LoadedProjects};
+pub use control_plane::{DirtyControlPlane, LoadedControlPlane};
 
 use uuid::Uuid;
 
@@ -105,6 +107,10 @@ pub struct Loaded {
     pub locked_queues: HashSet<String>,
     /// How many queues have a row, besides [`ALL_QUEUES`](super::agent_queue::ALL_QUEUES); only if there are queues to change.
     pub queue_rows: i64,
+    /// `None` if nothing of it was loaded.
+    pub control_plane: Option<LoadedControlPlane>,
+    /// Some of its rows could not be loaded because another program keeps them locked.
+    pub locked_control_plane: bool,
 }
 
 /// What the batch changed. The store writes exactly this, in one transaction.
@@ -136,6 +142,7 @@ pub struct Dirty {
     /// Named keys whose rows are removed, before others are inserted.
     pub removed_api_keys: BTreeSet<String>,
     pub projects: DirtyProjects,
+    pub control_plane: DirtyControlPlane,
     pub audit: Vec<AuditEntry>,
     pub wakeups: Vec<Wakeup>,
     /// Wake-ups that have advanced or finished.

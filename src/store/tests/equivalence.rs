@@ -121,6 +121,7 @@ pub fn assert_same(found: &Loaded, expected: &Loaded, told: &impl Fn() -> String
     assert_covers(&sorted(&found.worker_tasks), &sorted(&expected.worker_tasks), told);
     assert!(expected.projects.is_none() || found.projects == expected.projects, "{}", told());
     assert!(expected.api_keys.is_none() || found.api_keys == expected.api_keys, "{}", told());
+    assert!(expected.control_plane.is_none() || found.control_plane == expected.control_plane, "{}", told());
     assert_covers(&sorted(&found.dependencies), &sorted(&expected.dependencies), told);
 }
 
@@ -195,6 +196,7 @@ pub async fn compare_all(store: &Store, writer: &mut Box<dyn Writer>, memory: &M
         assert_eq!(store.project_nodes(*id).await.expect("reads"), expected);
     }
     compare_the_queues(store, memory).await;
+    compare_the_control_plane(store, memory).await;
     let active: Vec<_> = store.active_tasks(None, 100_000).await.expect("reads");
     assert_eq!(active, memory.active().cloned().collect::<Vec<_>>());
     assert_eq!(store.wakeups(None, 100_000).await.expect("reads"), memory.wakeups.values().cloned().collect::<Vec<_>>());
@@ -202,6 +204,28 @@ pub async fn compare_all(store: &Store, writer: &mut Box<dyn Writer>, memory: &M
     assert_eq!(all_workers(store).await.expect("reads"), workers);
     assert_eq!(store.workers_page(None, 100).await.expect("reads"), workers);
     compare_the_queue(store, memory, now).await;
+}
+
+async fn compare_the_control_plane(store: &Store, memory: &Memory) {
+    let rows = &memory.control_plane;
+    assert_eq!(store.agents().await.expect("reads"), rows.agents.values().cloned().collect::<Vec<_>>());
+    let mut projects = store.projects().await.expect("reads");
+    projects.sort_by(|(a, _), (b, _)| a.canonical_id.cmp(&b.canonical_id));
+    let nodes_of = |id: &str| rows.nodes.values().filter(|node| node.canonical_id == id).cloned().collect::<Vec<_>>();
+    let expected: Vec<_> = rows
+        .projects
+        .values()
+        .map(|project| (project.clone(), i64::try_from(nodes_of(&project.canonical_id).len()).expect("few")))
+        .collect();
+    assert_eq!(projects, expected);
+    for project in rows.projects.keys() {
+        assert_eq!(store.nodes_of(project).await.expect("reads"), nodes_of(project));
+        let newest = rows.newest_memory(project).map(|memory| (memory.version.clone(), memory.content.to_string()));
+        assert_eq!(store.newest_memory(project).await.expect("reads"), newest);
+    }
+    let mut jobs = rows.jobs.clone();
+    jobs.sort_by_key(|job| std::cmp::Reverse(job.id));
+    assert_eq!(store.jobs(100_000).await.expect("reads"), jobs);
 }
 
 async fn compare_the_queues(store: &Store, memory: &Memory) {

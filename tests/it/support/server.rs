@@ -66,6 +66,10 @@ impl Plan {
         self
     }
 
+    pub fn setting(&self, name: &str) -> Option<String> {
+        self.env.get(name).cloned()
+    }
+
     /// Uses another command that serves.
     pub fn words(mut self, words: &'static [&'static str]) -> Self {
         self.words = words;
@@ -208,7 +212,7 @@ impl Server {
     /// Starts the server again, on the same address and database.
     pub fn start_again(&self) {
         let port = self.api.base().rsplit(':').next().expect("a port").to_owned();
-        let (process, _) = start(&self.plan.clone().env("PORT", port), &self.log);
+        let (process, _) = start(&self.plan.clone().env("PORT", &port).env("MEMBRIDGE_PORT", port), &self.log);
         *self.process.lock().expect("the process") = Some(process);
     }
 

@@ -187,3 +187,21 @@ fn the_service_names_the_key_for_kubectl_bloom() {
     assert_eq!(named(&[]), "read-key");
     assert_eq!(named(&["--set", "keys.secretKeys.read="]), "api-key");
 }
+
+#[test]
+fn a_control_plane_of_its_own_has_a_port() {
+    let on = ["--set", "membridge.enabled=true,membridge.existingSecret=keys,networkPolicy.enabled=true"];
+    let objects = rendered("default", &on);
+    let ports = |of: &Value| of.as_array().unwrap().iter().map(|port| port["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+    assert_eq!(ports(&the(&objects, "Service")["spec"]["ports"]), ["http", "membridge"]);
+    assert_eq!(the(&objects, "Service")["spec"]["ports"][1]["port"], 8000);
+    let server = &the(&objects, "StatefulSet")["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(ports(&server["ports"]), ["http", "membridge"]);
+    let variable =
+        |name: &str| server["env"].as_array().unwrap().iter().find(|variable| variable["name"] == name).unwrap()["value"].clone();
+    assert_eq!((variable("WITH_MEMBRIDGE"), variable("MEMBRIDGE_HOST")), ("true".into(), "0.0.0.0".into()));
+    let allowed = &the(&objects, "NetworkPolicy")["spec"]["ingress"][0]["ports"];
+    assert_eq!(allowed.as_array().unwrap().len(), 2);
+    let without = rendered("default", &[]);
+    assert_eq!(ports(&the(&without, "Service")["spec"]["ports"]), ["http"]);
+}

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{chart, offline, set, sets, template, text};
 
 /// Settings that have a value of their own, or that the chart decides.
-const SET_BY_THE_CHART: [&str; 20] = [
+const SET_BY_THE_CHART: [&str; 24] = [
     "port",
     "data_dir",
     "database_url",
@@ -18,6 +18,11 @@ const SET_BY_THE_CHART: [&str; 20] = [
     "allow_no_key",
     "membridge_admin_key",
     "membridge_agent_key",
+    "with_membridge",
+    "membridge_host",
+    "membridge_port",
+    // For the control plane without a server.
+    "membridge_database_url",
     "operator",
     "operator_namespaces",
     "operator_agent_image",
@@ -137,6 +142,11 @@ fn values_that_can_not_be_are_refused_with_a_reason() {
         (&["replicas=2"], &["replicas is 2, but an SQLite file belongs to one server", "set postgresql.existingSecret"]),
         (&["serviceMonitor.enabled=true", "keys.secretKeys.read="], &["Prometheus needs the read key", "set keys.secretKeys.read"]),
         (&["config.backupDir=/backup", "postgresql.existingSecret=url"], &["config.backupDir is for SQLite", "leave it out"]),
+        (&["membridge.enabled=true"], &["membridge.enabled is true, but there is no key", "set membridge.existingSecret"]),
+        (
+            &["membridge.enabled=true", "membridge.existingSecret=keys", "config.membridgeServerUrl=http://h"],
+            &["leave out config.membridgeServerUrl"],
+        ),
         (&["ingress.enabled=true"], &["ingress.hosts is empty"]),
         (&["httpRoute.enabled=true"], &["httpRoute.parentRefs is empty"]),
         (&["serviceAccount.create=false"], &["serviceAccount.name is empty"]),

@@ -7,6 +7,7 @@ mod api_keys;
 mod budgets;
 mod cases;
 mod completions;
+mod control_plane;
 mod editing;
 mod instances;
 mod lease_calls;

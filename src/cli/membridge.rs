@@ -1,0 +1,153 @@
+//! The control plane of this program: `bloom-runtime membridge`, and the one that runs in a server.
+
+use std::sync::Arc;
+
+use secrecy::SecretString;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::{announce, database, files, gauges, parts, signals, usable};
+use bloom_commands::CommandError;
+use bloom_config::{self as config, Flags, Serve};
+use bloom_dispatch::Agents;
+use bloom_engine::{self as engine, Engine};
+use bloom_http as http;
+use bloom_http::control_plane::{ControlPlane, settings_of};
+use bloom_membridge::Membridge;
+use bloom_reconcile as reconcile;
+use bloom_store::{Fault, Store};
+use bloom_telemetry::{Log, Metrics, Traces};
+use bloom_tls::Tls;
+
+/// The settings in force, or an error with all mistakes, one per line.
+pub fn settings(flags: &Flags) -> Result<Serve, CommandError> {
+    usable(config::load_membridge(flags)).map(Serve::into_membridge)
+}
+
+/// The listeners of a control plane.
+pub struct Listening {
+    listener: TcpListener,
+    /// For the server of this process, if it can't use the other one: that speaks https, or listens on one address beyond loopback.
+    for_server: Option<(TcpListener, String)>,
+    /// Where programs on this machine reach it.
+    pub url: String,
+}
+
+pub async fn listen(settings: &Serve) -> Result<Listening, CommandError> {
+    let own = &settings.own_membridge;
+    let names = ["--membridge-host or MEMBRIDGE_HOST", "--membridge-port or MEMBRIDGE_PORT"];
+    let (listener, address) = parts::listen_at(&own.host, own.port, names).await?;
+    let url = parts::callable(parts::scheme(settings), address);
+    let ip = address.ip();
+    let is_usable = settings.tls.is_none() && (ip.is_loopback() || ip.is_unspecified());
+    let for_server = if own.in_server && !is_usable {
+        let (listener, address) = parts::listen_at("127.0.0.1", 0, names).await?;
+        Some((listener, parts::callable("http", address)))
+    } else {
+        None
+    };
+    Ok(Listening { listener, for_server, url })
+}
+
+impl Listening {
+    /// Where the server of this process reaches it.
+    pub fn url_for_server(&self) -> &str {
+        self.for_server.as_ref().map_or(&self.url, |(_, url)| url)
+    }
+
+    /// Serves until `shutdown`, beside the server with these settings.
+    #[expect(clippy::too_many_arguments, reason = "these are the parts of the server that it shares")]
+    pub fn start(
+        self,
+        engine: &Engine,
+        store: &Store,
+        agents: &Agents,
+        metrics: &Metrics,
+        server: &http::Settings,
+        key: Option<&SecretString>,
+        shutdown: &CancellationToken,
+    ) {
+        let plane = |settings| {
+            let (engine, store, agents, metrics) = (engine.clone(), store.clone(), agents.clone(), metrics.clone());
+            ControlPlane::new(engine, store, agents, metrics, settings, key, shutdown.clone())
+        };
+        let settings = settings_of(server, key);
+        if let Some((listener, _)) = self.for_server {
+            let plain = http::Settings { tls: None, ..settings.clone() };
+            engine.background.spawn(plane(plain).serve(listener, shutdown.clone()));
+        }
+        engine.background.spawn(plane(settings).serve(self.listener, shutdown.clone()));
+    }
+}
+
+/// `bloom-runtime membridge`. `flags`: those that `settings` were read from.
+pub async fn run(settings: Serve, flags: Flags) -> Result<(), CommandError> {
+    let log = Log::start(&settings.log)?;
+    signals::on_hangup(move || parts::reload(&log, &flags))?;
+    let shutdown = signals::listen()?;
+    let connections = files::connections(&settings);
+    let metrics = Metrics::new().map_err(|error| format!("metrics can't be set up: {error}"))?;
+    let tls = settings.tls.clone().map(Tls::load).transpose().map_err(|fault| format!("TLS can't be set up: {fault}"))?;
+    let store = database::open(&settings).await?;
+    let listening = listen(&settings).await?;
+    for name in database::unlocked(&settings, || store.migrate()).await? {
+        tracing::info!(migration = name, "a migration was applied");
+    }
+    refuse_used(&settings, &store).await?;
+    database::unlocked(&settings, || store.begin_service()).await?;
+    let options = engine::EngineOptions {
+        session_wait_ms: settings.session_wait_ms,
+        worker_offline_after_ms: settings.worker_offline_after_ms,
+        traces: Traces::default(),
+        manual_clock: None,
+        seed: None,
+    };
+    let engine =
+        Engine::start(Arc::new(store.clone()), metrics.clone(), options).await.map_err(|error| database::explain(error, &settings))?;
+    let agents = Agents::new(engine.clone(), parts::agent_options(&settings, &listening.url));
+    // They keep the tables of commits small, and mark that the database is served.
+    reconcile::start(&engine, parts::reconcile_options(&settings));
+    gauges::start(&engine, &store, &Membridge::new(None, None), tls.clone(), &metrics);
+    if let Some(tls) = &tls {
+        engine.background.spawn(tls.clone().follow(shutdown.clone()));
+    }
+    let mut server = parts::http_settings(&settings, connections);
+    server.tls = tls;
+    let key = settings.membridge_admin_key.as_ref();
+    store.serves_at(&listening.url);
+    announce(&banner(&settings, &listening.url));
+    tracing::info!(url = listening.url, database = settings.shown_database_url(), connections, "the control plane is serving");
+    engine.background.spawn(parts::stop_after_import(engine.clone(), store.clone(), shutdown.clone()));
+    let settings_of_plane = settings_of(&server, key);
+    let plane = ControlPlane::new(engine.clone(), store.clone(), agents, metrics, settings_of_plane, key, shutdown.clone());
+    plane.serve(listening.listener, shutdown).await;
+    engine.stop().await;
+    store.close().await;
+    if let Some(fault @ Fault::Imported) = store.lasting_fault() {
+        return Err(fault.text().to_owned().into());
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// This program would become the leader of a server's database, and do only a part of the work of a server's leader.
+async fn refuse_used(settings: &Serve, store: &Store) -> Result<(), CommandError> {
+    if !database::unlocked(settings, || store.has_work()).await? {
+        return Ok(());
+    }
+    Err(format!(
+        "the database {} is that of a server: it has tasks or workers. Give the control plane another database with \
+         MEMBRIDGE_DATABASE_URL, or run it in the server: bloom-runtime serve --with-membridge",
+        settings.shown_database_url()
+    )
+    .into())
+}
+
+fn banner(settings: &Serve, url: &str) -> String {
+    let keys = if settings.membridge_admin_key.is_some() { "a key is needed" } else { "open: no MEMBRIDGE_ADMIN_KEY is set" };
+    format!(
+        "bloom-runtime membridge {version}\n  listens on   {url}\n  database     {database}\n  access       {keys}\n",
+        version = env!("CARGO_PKG_VERSION"),
+        database = settings.shown_database_url(),
+    )
+}

@@ -1,0 +1,123 @@
+//! What the server, and the control plane by itself, both need at their start.
+
+use std::net::SocketAddr;
+
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use url::Host;
+
+use bloom_commands::CommandError;
+use bloom_config::{self as config, Flags, Serve};
+use bloom_dispatch as dispatch;
+use bloom_engine::Engine;
+use bloom_http::{self as http, Keys};
+use bloom_reconcile as reconcile;
+use bloom_store::{Fault, Store};
+use bloom_telemetry::Log;
+
+/// Opens the log's file anew and reads its level again, from the file with settings: the environment of a process never changes.
+pub fn reload(log: &Log, flags: &Flags) {
+    // First the file, which takes the errors.
+    if let Err(error) = log.reopen() {
+        tracing::error!("{error}");
+    }
+    let changed = match config::load(flags).into_serve() {
+        Ok(settings) => log.set_level(&settings.log.level).map(|()| settings.log.level),
+        Err(mistakes) => Err(mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
+    };
+    match changed {
+        Ok(level) => tracing::info!(level, "reloaded: the log level was read again"),
+        Err(wrong) => {
+            tracing::error!(%wrong, "the log level stays as it is until these settings are corrected")
+        }
+    }
+}
+
+/// Stops a server whose memory is not what is stored any more.
+pub async fn stop_after_import(engine: Engine, store: Store, shutdown: CancellationToken) {
+    tokio::select! {
+        () = engine.background.stopped() => {}
+        fault = store.lasting_fault_occurs() => if fault == Fault::Imported {
+            shutdown.cancel();
+        }
+    }
+}
+
+/// `names`: the settings of the host and of the port.
+pub async fn listen_at(host: &str, port: u16, names: [&str; 2]) -> Result<(TcpListener, SocketAddr), CommandError> {
+    let [host_setting, port_setting] = names;
+    let bound = async {
+        let listener = TcpListener::bind((host, port)).await?;
+        let address = listener.local_addr()?;
+        Ok((listener, address))
+    };
+    bound.await.map_err(|error: std::io::Error| {
+        let next = match error.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                format!(
+                    "port {port} is used by another program: stop that program, or choose another port with {port_setting} (0 = any free port)"
+                )
+            }
+            std::io::ErrorKind::PermissionDenied => format!("port {port} needs more rights than this user has: choose a port from 1024 on"),
+            std::io::ErrorKind::AddrNotAvailable => format!("{host} is not an address of this machine: correct {host_setting}"),
+            _ => format!("{error}; correct {host_setting}, and {port_setting}"),
+        };
+        format!("can't listen on {host}:{port}: {next}").into()
+    })
+}
+
+pub fn http_settings(settings: &Serve, max_connections: usize) -> http::Settings {
+    http::Settings {
+        keys: Keys::new(settings.api_key.as_ref(), settings.worker_key.as_ref(), settings.read_key.as_ref()),
+        rate_limit_per_minute: settings.rate_limit_per_minute,
+        test_connection_per_minute: settings.test_connection_per_minute,
+        worker_rate_limit_per_minute: settings.worker_rate_limit_per_minute,
+        public_url: settings.public_url.clone(),
+        // Clients may also call the server by the name that it listens on, and the agents of pools by the one that they are given.
+        hosts: {
+            let of_agents = settings.operator_agent_server.as_ref().and_then(|url| url.host().map(|host| host.to_owned()));
+            settings.allowed_hosts.iter().cloned().chain(Host::parse(&settings.host).ok()).chain(of_agents).collect()
+        },
+        trusted_proxies: settings.trusted_proxies.clone(),
+        max_body_bytes: settings.max_body_bytes,
+        max_output_bytes: settings.max_output_bytes,
+        request_timeout: settings.request_timeout,
+        head_timeout: http::server::HEAD_TIMEOUT,
+        write_timeout: http::server::WRITE_TIMEOUT,
+        held_bytes: http::HELD_BYTES,
+        max_connections,
+        tls: None,
+        kubernetes: None,
+        lease_ttl_ms: settings.lease_ttl_ms,
+    }
+}
+
+pub fn reconcile_options(settings: &Serve) -> reconcile::ReconcileOptions {
+    reconcile::ReconcileOptions {
+        worker_offline_after_ms: settings.worker_offline_after_ms,
+        worker_sync_ms: settings.worker_sync_ms,
+        lease_ttl_ms: settings.lease_ttl_ms,
+        task_retention_days: settings.task_retention_days,
+        audit_retention_days: settings.audit_retention_days,
+    }
+}
+
+pub fn agent_options(settings: &Serve, own_url: &str) -> dispatch::DispatchOptions {
+    let public_url = settings.public_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
+    dispatch::DispatchOptions { key: settings.agent_key.clone(), public_url, own_url: own_url.to_owned() }
+}
+
+pub fn scheme(settings: &Serve) -> &'static str {
+    if settings.tls.is_some() { "https" } else { "http" }
+}
+
+/// The URL by which programs on this machine call the server. An unspecified address can't be called, so it becomes loopback.
+pub fn callable(scheme: &str, address: SocketAddr) -> String {
+    let host = match address {
+        SocketAddr::V4(v4) if v4.ip().is_unspecified() => "127.0.0.1".to_owned(),
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() => "[::1]".to_owned(),
+        SocketAddr::V6(v6) => format!("[{}]", v6.ip()),
+        SocketAddr::V4(v4) => v4.ip().to_string(),
+    };
+    format!("{scheme}://{host}:{}", address.port())
+}

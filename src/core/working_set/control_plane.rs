@@ -1,0 +1,144 @@
+//! The rows of the control plane in a working set. Whoever loads some of them holds the lock of the control plane, so the numbers of rows
+//! stay as they were counted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::super::control_plane::{Agent, Job, NewMemory, Node, Project};
+use super::super::row_keys::{ControlPlaneKeys, NodeKey};
+use super::{Halt, WorkingSet, need};
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LoadedControlPlane {
+    /// What was asked for: what has no row in the maps does not exist.
+    pub asked: ControlPlaneKeys,
+    pub agents: BTreeMap<String, Agent>,
+    pub agent_count: i64,
+    /// By canonical id.
+    pub projects: BTreeMap<String, Project>,
+    pub project_count: i64,
+    pub nodes: BTreeMap<NodeKey, Node>,
+    /// The nodes of each of these projects.
+    pub node_counts: BTreeMap<String, i64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DirtyControlPlane {
+    /// Rows to remove, before others are written.
+    pub removed_agents: BTreeSet<String>,
+    /// By canonical id, with their nodes and memories.
+    pub removed_projects: BTreeSet<String>,
+    pub agents: BTreeSet<String>,
+    pub projects: BTreeSet<String>,
+    pub nodes: BTreeSet<NodeKey>,
+    pub memories: Vec<Arc<NewMemory>>,
+    pub jobs: Vec<Job>,
+}
+
+impl WorkingSet {
+    fn control_plane(&self) -> Result<&LoadedControlPlane, Halt> {
+        match &self.loaded.control_plane {
+            Some(loaded) => Ok(loaded),
+            None if self.loaded.locked_control_plane => Err(Halt::Locked),
+            None => Err(need(|keys| keys.control_plane.counts = true)),
+        }
+    }
+
+    pub fn find_agent(&self, name: &str) -> Result<Option<&Agent>, Halt> {
+        let loaded = self.control_plane()?;
+        if !loaded.asked.agents.contains(name) {
+            return Err(need(|keys| keys.control_plane.agents.insert(name.to_owned())));
+        }
+        Ok(loaded.agents.get(name))
+    }
+
+    /// The project with this name or this canonical id; a name counts more.
+    pub fn find_project(&self, name: &str) -> Result<Option<&Project>, Halt> {
+        let loaded = self.control_plane()?;
+        if !loaded.asked.projects.contains(name) {
+            return Err(need(|keys| keys.control_plane.projects.insert(name.to_owned())));
+        }
+        let named = loaded.projects.values().find(|project| project.name == name);
+        Ok(named.or_else(|| loaded.projects.get(name)))
+    }
+
+    /// The project with this canonical id.
+    pub fn project_of(&self, canonical_id: &str) -> Result<Option<&Project>, Halt> {
+        let loaded = self.control_plane()?;
+        if !loaded.asked.projects.contains(canonical_id) {
+            return Err(need(|keys| keys.control_plane.projects.insert(canonical_id.to_owned())));
+        }
+        Ok(loaded.projects.get(canonical_id))
+    }
+
+    pub fn find_node(&self, canonical_id: &str, node_id: &str) -> Result<Option<&Node>, Halt> {
+        let loaded = self.control_plane()?;
+        let key = (canonical_id.to_owned(), node_id.to_owned());
+        if !loaded.asked.nodes.contains(&key) {
+            return Err(need(|keys| keys.control_plane.nodes.insert(key)));
+        }
+        Ok(loaded.nodes.get(&key))
+    }
+
+    pub fn agent_count(&self) -> Result<i64, Halt> {
+        Ok(self.control_plane()?.agent_count)
+    }
+
+    pub fn project_count(&self) -> Result<i64, Halt> {
+        Ok(self.control_plane()?.project_count)
+    }
+
+    /// The number of nodes of a project that was found, or is new.
+    pub fn node_count(&self, canonical_id: &str) -> Result<i64, Halt> {
+        Ok(self.control_plane()?.node_counts.get(canonical_id).copied().unwrap_or_default())
+    }
+
+    pub fn put_agent(&mut self, agent: Agent) {
+        self.dirty.control_plane.agents.insert(agent.name.clone());
+        let loaded = self.loaded.control_plane.get_or_insert_default();
+        if loaded.agents.insert(agent.name.clone(), agent).is_none() {
+            loaded.agent_count += 1;
+        }
+    }
+
+    pub fn drop_agent(&mut self, name: &str) {
+        let loaded = self.loaded.control_plane.get_or_insert_default();
+        if loaded.agents.remove(name).is_some() {
+            loaded.agent_count -= 1;
+        }
+        self.dirty.control_plane.agents.remove(name);
+        self.dirty.control_plane.removed_agents.insert(name.to_owned());
+    }
+
+    pub fn put_project(&mut self, project: Project) {
+        self.dirty.control_plane.projects.insert(project.canonical_id.clone());
+        let loaded = self.loaded.control_plane.get_or_insert_default();
+        if loaded.projects.insert(project.canonical_id.clone(), project).is_none() {
+            loaded.project_count += 1;
+        }
+    }
+
+    pub fn drop_project(&mut self, canonical_id: &str) {
+        let loaded = self.loaded.control_plane.get_or_insert_default();
+        if loaded.projects.remove(canonical_id).is_some() {
+            loaded.project_count -= 1;
+        }
+        loaded.nodes.retain(|(project, _), _| project != canonical_id);
+        loaded.node_counts.remove(canonical_id);
+        let dirty = &mut self.dirty.control_plane;
+        dirty.projects.remove(canonical_id);
+        dirty.nodes.retain(|(project, _)| project != canonical_id);
+        dirty.memories.retain(|memory| memory.version.canonical_id != canonical_id);
+        dirty.removed_projects.insert(canonical_id.to_owned());
+    }
+
+    pub fn put_node(&mut self, node: Node) {
+        let key = (node.canonical_id.clone(), node.node_id.clone());
+        self.dirty.control_plane.nodes.insert(key.clone());
+        let loaded = self.loaded.control_plane.get_or_insert_default();
+        let canonical_id = node.canonical_id.clone();
+        if loaded.nodes.insert(key, node).is_none() {
+            *loaded.node_counts.entry(canonical_id).or_default() += 1;
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The control plane that the agent registers at, if it has one: the server takes its workers over from there.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use reqwest::Method;
+use secrecy::SecretString;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tokio_util::sync::CancellationToken;
+
+use super::memory::{Memory, Reading};
+use super::{Agent, machine};
+use bloom_api::requests::NewWorker;
+use bloom_client::{self as client, Tls};
+use bloom_core::control_plane::MAX_AGENTS;
+use bloom_outbound as outbound;
+
+const CALL_LIMIT: Duration = Duration::from_secs(15);
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(10);
+const KEY_HEADER: &str = "X-MEMBRIDGE-ADMIN";
+/// The project of an agent that keeps no memory: its heartbeats need one.
+const NO_PROJECT: &str = "default";
+const MAX_TEXT_CHARS: usize = 500;
+
+/// The settings of the control plane.
+#[derive(Clone, Debug)]
+pub struct MembridgeSettings {
+    pub url: String,
+    pub key: Option<SecretString>,
+    /// The projects whose memories are on this machine, with their directories.
+    pub memories: Vec<(String, PathBuf)>,
+}
+
+pub(super) struct Membridge {
+    http: reqwest::Client,
+    settings: MembridgeSettings,
+    pub memories: Vec<Arc<Memory>>,
+    /// What was registered last, and whether that must be repeated.
+    registered: Mutex<Option<Value>>,
+}
+
+/// The first 16 hexadecimal digits of the SHA-256 digest of the name.
+fn canonical_id(name: &str) -> String {
+    hex::encode(&Sha256::digest(name.as_bytes())[..8])
+}
+
+impl Membridge {
+    /// # Errors
+    /// TLS can't be set up on this machine, or the URL can't be called.
+    pub fn new(settings: MembridgeSettings, tls: &Tls) -> Result<Self, String> {
+        let http = outbound::client_by_proxy(|builder| tls.add_to(builder))?;
+        outbound::address(&settings.url, &["agents"]).map_err(|error| format!("the control plane's URL can't be called: {error}"))?;
+        let memories = settings.memories.iter().map(|(project, dir)| Arc::new(Memory::new(project, canonical_id(project), dir.clone())));
+        Ok(Self { http, memories: memories.collect(), registered: Mutex::default(), settings })
+    }
+
+    pub fn memory(&self, canonical_id: &str) -> Option<Arc<Memory>> {
+        self.memories.iter().find(|memory| memory.canonical_id == canonical_id).cloned()
+    }
+
+    async fn call(&self, method: Method, path: &[&str], body: Option<&Value>) -> Result<Value, client::Error> {
+        let usage = |error: String| client::Error::Usage(format!("the control plane can't be called: {error}"));
+        let url = outbound::address(&self.settings.url, path).map_err(usage)?;
+        let request = outbound::with_key(self.http.request(method, url), KEY_HEADER, self.settings.key.as_ref()).map_err(usage)?;
+        let request = if let Some(body) = body { request.json(body) } else { request };
+        let sent = outbound::send(request, CALL_LIMIT).await;
+        let reply = sent.map_err(|error| client::Error::Unreachable(format!("the control plane {}: {}", self.url(), error.text)))?;
+        let answer: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+        if reply.is_success() {
+            return Ok(answer);
+        }
+        let said = match &answer["detail"] {
+            Value::String(text) => text.clone(),
+            Value::Null => String::from_utf8_lossy(&reply.body).into_owned(),
+            other => other.to_string(),
+        };
+        let said: String = said.chars().take(MAX_TEXT_CHARS).collect();
+        let advice = if reply.status == 401 { "; give its key with --membridge-key-file" } else { "" };
+        let message = format!("the control plane {} answers {}: {said}{advice}", self.url(), reply.status);
+        Err(client::Error::Refused { status: reply.status, message, retry_after: None, fields: Vec::new() })
+    }
+
+    fn url(&self) -> String {
+        bloom_core::mask::masked_url(&self.settings.url)
+    }
+
+    /// Registers the agent if it is not registered so. What an earlier process of it has registered is replaced.
+    ///
+    /// # Errors
+    /// The control plane can't be reached or refuses, or another agent has the name.
+    pub async fn register(&self, registration: &NewWorker) -> Result<(), client::Error> {
+        let body = json!({
+            "name": registration.name,
+            "url": registration.url,
+            "status": registration.status,
+            "capabilities": registration.capabilities,
+            "ip_addrs": registration.ip_addrs,
+            "agent_version": registration.agent_version,
+            "os_info": registration.os_info,
+            "install_method": "agent",
+            "instance": registration.instance.as_ref().map(|instance| instance.0),
+        });
+        if self.registered.lock().as_ref() == Some(&body) {
+            return Ok(());
+        }
+        let mut answer = self.call(Method::POST, &["agents"], Some(&body)).await;
+        if answer.as_ref().is_err_and(|error| error.status() == Some(409)) && self.is_ours(&body).await? {
+            self.remove(body["name"].as_str().unwrap_or_default()).await?;
+            answer = self.call(Method::POST, &["agents"], Some(&body)).await;
+        }
+        answer?;
+        *self.registered.lock() = Some(body);
+        Ok(())
+    }
+
+    /// Whether the agent with this name is this one: registered by this process, by an earlier one of its directory, with its URL, or silent.
+    async fn is_ours(&self, body: &Value) -> Result<bool, client::Error> {
+        if self.registered.lock().is_some() {
+            return Ok(true);
+        }
+        let listed = self.call(Method::GET, &["agents"], None).await?;
+        let listed = listed.as_array().cloned().unwrap_or_default();
+        let found = listed.iter().take(usize::try_from(MAX_AGENTS).unwrap_or_default()).find(|agent| agent["name"] == body["name"]);
+        // The documented control plane may show an agent without a URL as null.
+        let url = |agent: &Value| agent["url"].as_str().unwrap_or_default().trim_end_matches('/').to_owned();
+        let is_same = |found: &&Value| found["instance"].is_string() && found["instance"] == body["instance"];
+        Ok(found.is_none_or(|found| is_same(&found) || url(found) == url(body) || found["status"] == "offline"))
+    }
+
+    /// # Errors
+    /// The control plane can't be reached or refuses.
+    pub async fn remove(&self, name: &str) -> Result<(), client::Error> {
+        *self.registered.lock() = None;
+        match self.call(Method::DELETE, &["agents", name], None).await {
+            Err(error) if error.status() != Some(404) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    async fn beat(&self, node: &str, ip_addrs: &[String], project: &str, reading: Option<&Reading>) -> Result<Value, client::Error> {
+        let body = json!({
+            "node_id": node,
+            "canonical_id": canonical_id(project),
+            "obs_count": reading.map_or(0, |reading| reading.obs_count),
+            "db_sha": reading.map_or("", |reading| &reading.sha256),
+            "ip_addrs": ip_addrs,
+            "project_id": project,
+        });
+        self.call(Method::POST, &["agent", "heartbeat"], Some(&body)).await
+    }
+}
+
+impl Agent {
+    /// Sends a heartbeat for each project whose memory is here.
+    pub(super) async fn beat_at_membridge(self: Arc<Self>, stopped: CancellationToken) {
+        let Some(membridge) = &self.membridge else { return };
+        loop {
+            let ip_addrs: Vec<String> =
+                machine::addresses(self.client.server()).await.into_iter().map(|address| address.to_string()).collect();
+            let mut readings = Vec::new();
+            for memory in &membridge.memories {
+                readings.push((memory.project.as_str(), memory.read().await));
+            }
+            if readings.is_empty() {
+                readings.push((NO_PROJECT, Ok(Reading::default())));
+            }
+            for (project, reading) in readings {
+                let reading = reading.inspect_err(|why| tracing::warn!(project, %why, "the memory of this project can't be read"));
+                if let Err(error) = membridge.beat(&self.name, &ip_addrs, project, reading.ok().as_ref()).await {
+                    tracing::warn!(%error, project, "the control plane took no heartbeat; trying again");
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(HEARTBEAT_EVERY) => {}
+                () = stopped.cancelled() => return,
+            }
+        }
+    }
+}

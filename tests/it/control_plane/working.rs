@@ -1,0 +1,85 @@
+//! The documented path: an agent registers at the control plane and nowhere else, and tasks run on it.
+
+use super::*;
+use crate::on_both;
+use crate::support::agent::AgentPlan;
+use crate::support::claude::Anthropic;
+
+/// A server with a control plane inside, and that one's address.
+fn served(database: Database) -> (Server, Api) {
+    let server = Server::on(database)
+        .env("WITH_MEMBRIDGE", "true")
+        .env("MEMBRIDGE_PORT", 0)
+        .env("MEMBRIDGE_ADMIN_KEY", KEY)
+        .env("MEMBRIDGE_AGENT_KEY", AGENT_KEY)
+        .env("WORKER_SYNC_SECONDS", 1)
+        .start();
+    let log = server.log();
+    let line = log.lines().find_map(|line| line.trim().strip_prefix("membridge ")).unwrap_or_else(|| panic!("no address: {log}"));
+    let plane = admin(line.trim());
+    (server, plane)
+}
+
+fn agent(server: &Server, plane: &Api, name: &str) -> AgentPlan {
+    let agent = server.agent(name).env("MEMBRIDGE_AGENT_KEY", AGENT_KEY).env("MEMBRIDGE_ADMIN_KEY", KEY);
+    agent.arg(&["--membridge", plane.base(), "--listen", "127.0.0.1:0"])
+}
+
+async fn worker(server: &Server, name: &str) -> Value {
+    eventually("the server has taken the worker over", || async {
+        let answer = server.get(&format!("workers/{name}")).await;
+        (answer.status == 200).then(|| answer.ok())
+    })
+    .await
+}
+
+on_both! { alone:
+    async fn one_registration_is_enough_for_a_task_to_run(database) {
+        let (server, plane) = served(database);
+        let api = Anthropic::start().await;
+        let _agent = agent(&server, &plane, "box").claude(&api, "").arg(&["--push-only"]).start();
+        let found = worker(&server, "box").await;
+        assert_eq!((&found["status"], &found["dispatch"], &found["install_method"]), (&json!("online"), &json!("manual"), &json!("agent")));
+        assert_eq!(found["capabilities"]["claude_cli"], true);
+        let audit = server.get("audit?worker_id=box").await.ok();
+        let registered: Vec<_> = audit.as_array().unwrap().iter().filter(|entry| entry["action"] == "worker_registered").collect();
+        assert_eq!((registered.len(), &registered[0]["actor"]), (1, &json!("reconciler")), "{audit}");
+        let crew = server.crew();
+        let task = crew.task().prompt("say SAY:hello").create().await;
+        let dispatched = task.dispatch(json!({})).await.ok();
+        assert_eq!((&dispatched["dispatched"], &dispatched["worker_id"]), (&json!(true), &json!("box")));
+        let done = task.reaches("completed").await;
+        let artifacts = server.get(&format!("artifacts?task_id={}", task.id)).await.ok();
+        assert_eq!((artifacts.as_array().unwrap().len(), &done["worker_id"]), (1, &json!("box")));
+        assert!(!api.seen().is_empty(), "the real CLI has called its API");
+    }
+
+    async fn an_agent_that_claims_works_by_the_same_registration(database) {
+        let (server, plane) = served(database);
+        let _agent = agent(&server, &plane, "box").echo().start();
+        let crew = server.crew();
+        let task = crew.task().prompt("hello").create().await;
+        assert_eq!(task.reaches("completed").await["worker_id"], "box");
+        let through = server.get("/api/membridge/projects").await.ok();
+        assert_eq!(through[0]["name"], "default", "the server asks its own control plane: {through}");
+        assert_eq!(server.post("test-connection", json!({})).await.ok()["connected"], true);
+        let id = through[0]["canonical_id"].as_str().unwrap();
+        let selection = json!({ "primary_node_id": "box", "lease_seconds": 60 });
+        server.post(&format!("/api/membridge/projects/{id}/leadership/select"), selection).await.ok();
+        assert_eq!(leadership(&plane, "default").await["preferred_primary"], "box");
+    }
+}
+
+#[test]
+fn another_agent_does_not_take_the_name() {
+    run(async {
+        let (server, plane) = served(Database::Sqlite);
+        plane.post("/agents", json!({ "name": "box", "url": "http://192.0.2.1:7000" })).await.expect(201);
+        let (code, said) = agent(&server, &plane, "box").echo().start_in_vain();
+        assert_eq!(code, Some(1));
+        assert!(said.contains("registered already") && said.contains("choose another name"), "{said}");
+        assert_eq!(plane.get("/agents").await.ok()[0]["url"], "http://192.0.2.1:7000");
+        let (_, said) = agent(&server, &plane, "other").env("MEMBRIDGE_ADMIN_KEY", "wrong").echo().start_in_vain();
+        assert!(said.contains("--membridge-key-file"), "{said}");
+    });
+}
