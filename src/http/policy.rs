@@ -175,6 +175,7 @@ mod tests {
             "workers",
             "workers/{id}/claim",
             "workers/{id}/complete",
+            "workers/{id}/events",
             "workers/{id}/heartbeat",
         ];
         assert_eq!(opened, expected.map(|path| format!("POST /api/runtime/{path}")));
