@@ -71,6 +71,15 @@ pub struct SessionRecord {
     pub open_task: Option<Uuid>,
 }
 
+impl Drop for Home {
+    /// Unlocks the directory, because a process that the agent starts at this moment still has the open file until it runs its program.
+    fn drop(&mut self) {
+        if let Err(error) = self.lock.unlock() {
+            tracing::warn!(%error, "the work directory can't be unlocked");
+        }
+    }
+}
+
 impl Home {
     /// # Errors
     /// The directory can't be created or used, or another agent uses it. The text says what to do.

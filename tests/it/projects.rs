@@ -151,7 +151,11 @@ on_both! {
 
     async fn capabilities_that_are_not_known_are_kept(server) {
         let worker = server.crew().worker().register().await;
-        let register = async |capabilities: Value| server.post("workers", json!({ "name": worker.name, "capabilities": capabilities })).await;
+        // Without `agents`, it would take the tasks of other tests.
+        let register = async |mut capabilities: Value| {
+            capabilities["agents"] = json!([worker.name]);
+            server.post("workers", json!({ "name": worker.name, "capabilities": capabilities })).await
+        };
         let shown = register(json!({ "git": true, "gpu": { "count": 2 }, "none": null })).await.ok();
         assert_eq!((&shown["capabilities"]["git"], &shown["capabilities"]["gpu"]), (&json!(true), &json!({ "count": 2 })));
         assert!(!shown["capabilities"].as_object().unwrap().contains_key("none"));

@@ -53,18 +53,24 @@ fn a_run_whose_events_can_not_be_stored_does_not_hold_up_those_of_others() {
         let _agent = AgentPlan::at(&server.base().to_string(), "box").shell().slots(2).start();
         let crew = server.crew();
         let (stop, begin) = (Latch::new(), Latch::new());
-        let talks = format!("echo first; i=0; while [ $i -lt 1200 ] && [ ! -e {} ]; do i=$((i+1)); echo more; sleep 0.05; done; echo last", stop.0.display());
+        let talks = format!(
+            "echo first; i=0; while [ $i -lt 1200 ] && [ ! -e {} ]; do i=$((i+1)); echo more; sleep 0.05; done; echo last",
+            stop.0.display()
+        );
         let talker = crew.task().prompt(&talks).create().await;
         let other = crew.task().prompt(&format!("echo first; {}; echo told", begin.wait())).create().await;
         for task in [&talker, &other] {
-            eventually("its first event is there", || async { told(task, "text").await.contains(&json!({ "text": "first\n" })).then_some(()) }).await;
+            eventually("its first event is there", || async { (!told(task, "text").await.is_empty()).then_some(()) }).await;
         }
         let mut outsider = PgConnection::connect(&server.database_url()).await.unwrap();
         sqlx::raw_sql("BEGIN").execute(&mut outsider).await.unwrap();
         let id: uuid::Uuid = talker.id.parse().unwrap();
         sqlx::query("SELECT 1 FROM task_state WHERE id = $1 FOR UPDATE").bind(id).execute(&mut outsider).await.unwrap();
         begin.open();
-        eventually("the other run's event is there", || async { told(&other, "text").await.contains(&json!({ "text": "told\n" })).then_some(()) }).await;
+        eventually("the other run's event is there", || async {
+            told(&other, "text").await.contains(&json!({ "text": "told\n" })).then_some(())
+        })
+        .await;
         other.reaches("completed").await;
         outsider.close().await.unwrap();
         stop.open();

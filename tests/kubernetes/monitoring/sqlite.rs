@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use futures_util::future::join_all;
 
@@ -11,15 +11,17 @@ use crate::support::certificates::Authority;
 use crate::support::stub::{Reply, Stub};
 use crate::support::{Database, Server, janitor};
 
-/// Runs the server on a disk of 64 MiB, mounted for this process only. Without root rights, it maps its user to root for that.
-const SMALL_DISK: &str = r#"
+/// Runs the server with its data and its backups on disks of 64 MiB, mounted for this process only: the alerts must not depend on
+/// how full the machine's disk is. In place of the directory for backups is a file. Without root rights, it maps its user to root.
+const SMALL_DISKS: &str = r#"
     [ "$(id -u)" = 0 ] || own=--map-root-user
-    mkdir -p "$DATA_DIR" && exec unshare --mount $own sh -c 'mount -t tmpfs -o size=64m tmpfs "$DATA_DIR" && exec "$0" "$@"' "$0" "$@""#;
+    mkdir -p "$DATA_DIR" "${BACKUP_DIR%/*}" && exec unshare --mount $own sh -c '
+        for dir in "$DATA_DIR" "${BACKUP_DIR%/*}"; do mount -t tmpfs -o size=64m tmpfs "$dir" || exit; done
+        echo "a file in its place" > "$BACKUP_DIR" && exec "$0" "$@"' "$0" "$@""#;
 
 pub async fn disks_backups_and_control_plane(prometheus: &Prometheus) {
     const JOB: &str = "disk";
-    let backups = janitor::new_path("backups");
-    fs::write(&backups, "a file in its place").unwrap();
+    let backups = janitor::new_path("disk").join("backups");
     let control_plane = Stub::start().await;
     let fail = |path: &str| control_plane.always(path, Reply::new(500, "{}"));
     ["/agents", "/projects"].into_iter().for_each(fail);
@@ -31,12 +33,13 @@ pub async fn disks_backups_and_control_plane(prometheus: &Prometheus) {
         .env("WORKER_SYNC_SECONDS", 1)
         .env("RUNTIME_API_KEY", ADMIN_KEY)
         .env("RUNTIME_READ_KEY", READ_KEY)
-        .through(SMALL_DISK)
+        .through(SMALL_DISKS)
         .start();
     prometheus.scrapes(JOB, &[&server]);
 
-    // The disk is visible to the server only, so the test goes through the server's root directory.
-    let filler = PathBuf::from(format!("/proc/{}/root{}", server.pid(), server.data_dir().join("filler").display()));
+    // The disks are visible to the server only, so the test goes through the server's root directory.
+    let inside = |path: &Path| PathBuf::from(format!("/proc/{}/root{}", server.pid(), path.display()));
+    let filler = inside(&server.data_dir().join("filler"));
     fs::File::create(&filler).unwrap().write_all(&vec![0; 60 << 20]).unwrap();
     let api = server.with_key(ADMIN_KEY);
     // Each takes about a second, because the server asks again.
@@ -52,7 +55,7 @@ pub async fn disks_backups_and_control_plane(prometheus: &Prometheus) {
     );
 
     fs::remove_file(&filler).unwrap();
-    fs::remove_file(&backups).unwrap();
+    fs::remove_file(inside(&backups)).unwrap();
     control_plane.always("/agents", Reply::new(200, "[]"));
     for alert in ["BloomDiskNearlyFull", "BloomBackupTooOld", "BloomMembridgeDown", "BloomServerErrors"] {
         prometheus.resolves(JOB, alert).await;
