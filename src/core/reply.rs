@@ -148,7 +148,7 @@ pub struct ChangedWorker {
 /// A project of the control plane, and how many nodes it has.
 #[derive(Clone, Debug)]
 pub struct ChangedProject {
-    pub project: Project,
+    pub project: control_plane::Project,
     pub node_count: i64,
 }
 

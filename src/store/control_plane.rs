@@ -152,16 +152,16 @@ impl Store {
     }
 
     /// The projects of the control plane with the numbers of their nodes, newest first.
-    pub async fn projects(&self) -> Result<Vec<(Project, i64)>, Error> {
+    pub async fn memory_projects(&self) -> Result<Vec<(Project, i64)>, Error> {
         all(&self.pool().fetch(&PROJECTS, Args::new()).await?, |row| Ok((Project::read(row)?, row.take()?)))
     }
 
     /// The project with this name; else the one with this canonical id.
-    pub async fn project_named(&self, name: &str) -> Result<Option<Project>, Error> {
+    pub async fn memory_project_named(&self, name: &str) -> Result<Option<Project>, Error> {
         first(&self.pool().fetch(&ONE_PROJECT, Args::new().text(name)).await?, Project::read)
     }
 
-    pub async fn project_of(&self, canonical_id: &str) -> Result<Option<Project>, Error> {
+    pub async fn memory_project(&self, canonical_id: &str) -> Result<Option<Project>, Error> {
         first(&self.pool().fetch(&PROJECT_OF_ID, Args::new().text(canonical_id)).await?, Project::read)
     }
 

@@ -83,11 +83,11 @@ impl Operation for RecordNode {
 
     fn decide(&self, set: &mut WorkingSet) -> Result<Role, Halt> {
         let now = set.now();
-        let mut project = match set.project_of(&self.canonical_id)? {
+        let mut project = match set.memory_project(&self.canonical_id)? {
             Some(project) => project.clone(),
-            None if set.project_count()? >= MAX_PROJECTS => return Err(Rejection::TooManyProjects.into()),
+            None if set.memory_project_count()? >= MAX_PROJECTS => return Err(Rejection::TooManyProjects.into()),
             None => {
-                let name = if set.find_project(&self.name)?.is_none() { &self.name } else { &self.canonical_id };
+                let name = if set.memory_project_named(&self.name)?.is_none() { &self.name } else { &self.canonical_id };
                 new_project(&self.canonical_id, name, Source::Heartbeat, now)
             }
         };
@@ -120,7 +120,7 @@ impl Operation for RecordNode {
             let (obs_count, db_sha, ip_addrs) = (node.obs_count, node.db_sha.clone(), node.ip_addrs.clone());
             set.put_agent(Agent { obs_count, db_sha, ip_addrs, last_seen: Some(now), ..agent });
         }
-        set.put_project(project);
+        set.put_memory_project(project);
         set.put_node(node);
         Ok(role)
     }
@@ -157,18 +157,18 @@ impl Operation for RegisterProject {
     }
 
     fn decide(&self, set: &mut WorkingSet) -> Result<ChangedProject, Halt> {
-        let of_name = set.find_project(&self.name)?;
-        let known = set.project_of(&self.canonical_id)?;
+        let of_name = set.memory_project_named(&self.name)?;
+        let known = set.memory_project(&self.canonical_id)?;
         if of_name.is_some_and(|other| other.canonical_id != self.canonical_id) || known.is_some_and(|known| known.source == Source::Manual)
         {
             return Err(Rejection::ProjectExists(self.name.clone()).into());
         }
         let project = match known {
             Some(known) => Project { name: self.name.clone(), source: Source::Manual, ..known.clone() },
-            None if set.project_count()? >= MAX_PROJECTS => return Err(Rejection::TooManyProjects.into()),
+            None if set.memory_project_count()? >= MAX_PROJECTS => return Err(Rejection::TooManyProjects.into()),
             None => new_project(&self.canonical_id, &self.name, Source::Manual, set.now()),
         };
-        set.put_project(project.clone());
+        set.put_memory_project(project.clone());
         Ok(ChangedProject { node_count: set.node_count(&project.canonical_id)?, project })
     }
 }
@@ -187,8 +187,8 @@ impl Operation for RemoveProject {
     }
 
     fn decide(&self, set: &mut WorkingSet) -> Result<(), Halt> {
-        let canonical_id = set.find_project(&self.project)?.ok_or(Rejection::ProjectNotFound)?.canonical_id.clone();
-        set.drop_project(&canonical_id);
+        let canonical_id = set.memory_project_named(&self.project)?.ok_or(Rejection::ProjectNotFound)?.canonical_id.clone();
+        set.drop_memory_project(&canonical_id);
         Ok(())
     }
 }
@@ -213,7 +213,7 @@ impl Operation for SelectLeader {
     }
 
     fn decide(&self, set: &mut WorkingSet) -> Result<ChangedProject, Halt> {
-        let mut project = set.project_of(&self.canonical_id)?.ok_or(Rejection::ProjectNotFound)?.clone();
+        let mut project = set.memory_project(&self.canonical_id)?.ok_or(Rejection::ProjectNotFound)?.clone();
         if set.find_node(&project.canonical_id, &self.node_id)?.is_none() && set.find_agent(&self.node_id)?.is_none() {
             return Err(Rejection::NodeNotFound(self.node_id.clone()).into());
         }
@@ -227,7 +227,7 @@ impl Operation for SelectLeader {
         project.leader = Some(self.node_id.clone());
         project.lease_ms = self.lease_ms;
         project.lease_until = Some(set.now().saturating_add(self.lease_ms));
-        set.put_project(project.clone());
+        set.put_memory_project(project.clone());
         Ok(ChangedProject { node_count: set.node_count(&project.canonical_id)?, project })
     }
 }
@@ -253,7 +253,7 @@ impl Operation for StoreMemory {
     }
 
     fn decide(&self, set: &mut WorkingSet) -> Result<StoredMemory, Halt> {
-        let mut project = set.project_of(&self.canonical_id)?.ok_or(Rejection::ProjectNotFound)?.clone();
+        let mut project = set.memory_project(&self.canonical_id)?.ok_or(Rejection::ProjectNotFound)?.clone();
         leads(&project, &self.node_id, set.now())?;
         if project.term != self.term {
             return Err(Rejection::TermChanged { seen: self.term, now: project.term }.into());
@@ -274,7 +274,7 @@ impl Operation for StoreMemory {
             set.dirty.control_plane.memories.push(Arc::new(NewMemory { version, content: self.content.clone() }));
         }
         let version = project.memory_version;
-        set.put_project(project);
+        set.put_memory_project(project);
         let said = if is_new { "stored as" } else { "unchanged since" };
         let detail = format!("{said} version {version}: {} bytes, sha256 {}", self.bytes, self.sha256);
         let job = record(set, &NewJob { status: JobStatus::Completed, detail, ..self.job.clone() });

@@ -53,7 +53,7 @@ impl WorkingSet {
     }
 
     /// The project with this name or this canonical id; a name counts more.
-    pub fn find_project(&self, name: &str) -> Result<Option<&Project>, Halt> {
+    pub fn memory_project_named(&self, name: &str) -> Result<Option<&Project>, Halt> {
         let loaded = self.control_plane()?;
         if !loaded.asked.projects.contains(name) {
             return Err(need(|keys| keys.control_plane.projects.insert(name.to_owned())));
@@ -63,7 +63,7 @@ impl WorkingSet {
     }
 
     /// The project with this canonical id.
-    pub fn project_of(&self, canonical_id: &str) -> Result<Option<&Project>, Halt> {
+    pub fn memory_project(&self, canonical_id: &str) -> Result<Option<&Project>, Halt> {
         let loaded = self.control_plane()?;
         if !loaded.asked.projects.contains(canonical_id) {
             return Err(need(|keys| keys.control_plane.projects.insert(canonical_id.to_owned())));
@@ -84,7 +84,7 @@ impl WorkingSet {
         Ok(self.control_plane()?.agent_count)
     }
 
-    pub fn project_count(&self) -> Result<i64, Halt> {
+    pub fn memory_project_count(&self) -> Result<i64, Halt> {
         Ok(self.control_plane()?.project_count)
     }
 
@@ -110,7 +110,7 @@ impl WorkingSet {
         self.dirty.control_plane.removed_agents.insert(name.to_owned());
     }
 
-    pub fn put_project(&mut self, project: Project) {
+    pub fn put_memory_project(&mut self, project: Project) {
         self.dirty.control_plane.projects.insert(project.canonical_id.clone());
         let loaded = self.loaded.control_plane.get_or_insert_default();
         if loaded.projects.insert(project.canonical_id.clone(), project).is_none() {
@@ -118,7 +118,7 @@ impl WorkingSet {
         }
     }
 
-    pub fn drop_project(&mut self, canonical_id: &str) {
+    pub fn drop_memory_project(&mut self, canonical_id: &str) {
         let loaded = self.loaded.control_plane.get_or_insert_default();
         if loaded.projects.remove(canonical_id).is_some() {
             loaded.project_count -= 1;

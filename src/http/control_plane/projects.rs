@@ -30,7 +30,7 @@ pub fn canonical_id(name: &str) -> String {
 }
 
 pub async fn list(State(plane): State<ControlPlane>) -> Answer {
-    let projects = plane.store.projects().await?;
+    let projects = plane.store.memory_projects().await?;
     Ok(ok(&projects.iter().map(|(project, nodes)| shown(project, *nodes)).collect::<Vec<_>>())?)
 }
 
@@ -81,7 +81,7 @@ fn shown_node(node: &Node, project: &Project, now: Ms) -> Value {
 
 /// The project in the path, its nodes as they are shown, and the time to which their roles belong.
 async fn with_nodes(plane: &ControlPlane, canonical_id: &str) -> Result<(Project, Vec<Value>, Ms), Failure> {
-    let project = plane.store.project_of(canonical_id).await?.ok_or(Rejection::ProjectNotFound)?;
+    let project = plane.store.memory_project(canonical_id).await?.ok_or(Rejection::ProjectNotFound)?;
     let nodes = plane.store.nodes_of(canonical_id).await?;
     let now = plane.store.now().await?;
     let shown = nodes.iter().map(|node| shown_node(node, &project, now)).collect();

@@ -91,7 +91,7 @@ impl ControlPlane {
     }
 
     async fn sides(&self, wanted: &Wanted) -> Result<Sides, Failure> {
-        let project = self.store.project_named(&wanted.project).await?.ok_or(Rejection::ProjectNotFound)?;
+        let project = self.store.memory_project_named(&wanted.project).await?.ok_or(Rejection::ProjectNotFound)?;
         let agent = self.store.agent(&wanted.agent).await?.ok_or(Rejection::AgentNotFound)?;
         let turn = self.syncs.clone().try_acquire_owned();
         let turn = turn.map_err(|_| Error::Later("The control plane syncs as many memories as it may at a time, try again"))?;

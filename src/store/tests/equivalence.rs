@@ -209,7 +209,7 @@ pub async fn compare_all(store: &Store, writer: &mut Box<dyn Writer>, memory: &M
 async fn compare_the_control_plane(store: &Store, memory: &Memory) {
     let rows = &memory.control_plane;
     assert_eq!(store.agents().await.expect("reads"), rows.agents.values().cloned().collect::<Vec<_>>());
-    let mut projects = store.projects().await.expect("reads");
+    let mut projects = store.memory_projects().await.expect("reads");
     projects.sort_by(|(a, _), (b, _)| a.canonical_id.cmp(&b.canonical_id));
     let nodes_of = |id: &str| rows.nodes.values().filter(|node| node.canonical_id == id).cloned().collect::<Vec<_>>();
     let expected: Vec<_> = rows
