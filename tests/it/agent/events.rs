@@ -50,7 +50,7 @@ on_both! { alone:
 fn a_run_whose_events_can_not_be_stored_does_not_hold_up_those_of_others() {
     run(async {
         let server = Server::on(Database::Postgres).start();
-        let _agent = AgentPlan::at(&server.base().to_string(), "box").shell().slots(2).start();
+        let _agent = AgentPlan::at(server.base(), "box").shell().slots(2).start();
         let crew = server.crew();
         let (stop, begin) = (Latch::new(), Latch::new());
         let talks = format!(
