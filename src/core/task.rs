@@ -380,6 +380,17 @@ words! {
     Outcome { Success = "success", Error = "error" }
 }
 
+/// The output of a run that is in the object store. The database keeps only its beginning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredObject {
+    /// `minio://bucket/key` or `s3://bucket/key`.
+    pub url: String,
+    /// The size of the output.
+    pub bytes: i64,
+    /// The beginning of the output.
+    pub preview: String,
+}
+
 /// What a run produced: the API's result and artifact, which are created together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunResult {
@@ -389,6 +400,7 @@ pub struct RunResult {
     pub lease_id: LeaseId,
     pub worker_id: WorkerId,
     pub status: Outcome,
+    /// What the run answered, unless it is in the object store.
     pub output: Option<String>,
     pub error_message: Option<String>,
     pub duration_ms: i64,
@@ -396,4 +408,5 @@ pub struct RunResult {
     pub completed_at: Ms,
     pub artifact_type: String,
     pub artifact_tags: Vec<String>,
+    pub object: Option<StoredObject>,
 }

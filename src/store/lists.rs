@@ -91,12 +91,12 @@ statement!(
 );
 statement!(
     ARTIFACT_SIZES,
-    "SELECT artifact_id, coalesce(octet_length(output), 0) + coalesce(octet_length(error_message), 0) FROM results \
+    "SELECT artifact_id, coalesce(octet_length(output), CAST(object_bytes AS INTEGER), 0) + coalesce(octet_length(error_message), 0) FROM results \
     WHERE artifact_id < $1 ORDER BY artifact_id DESC LIMIT $2"
 );
 statement!(
     ARTIFACT_SIZES_OF_TASK,
-    "SELECT artifact_id, coalesce(octet_length(output), 0) + coalesce(octet_length(error_message), 0) FROM results \
+    "SELECT artifact_id, coalesce(octet_length(output), CAST(object_bytes AS INTEGER), 0) + coalesce(octet_length(error_message), 0) FROM results \
     WHERE task_id = $3 AND artifact_id < $1 ORDER BY artifact_id DESC LIMIT $2"
 );
 statement!(

@@ -32,8 +32,8 @@ statement!(pub(super) SPECS, |d| "SELECT {} FROM tasks WHERE id {}", rows::SPEC.
 // Unlike the whole row, this reads no more of a large output than is shown.
 statement!(
     RESULT_PREVIEW,
-    "SELECT substr(output, 1, CAST($2 AS INTEGER)), octet_length(output) FROM results \
-    WHERE task_id = $1 AND output IS NOT NULL ORDER BY artifact_id DESC LIMIT 1"
+    "SELECT substr(coalesce(output, preview), 1, CAST($2 AS INTEGER)), coalesce(octet_length(output), CAST(object_bytes AS INTEGER)) \
+    FROM results WHERE task_id = $1 AND (output IS NOT NULL OR object_url IS NOT NULL) ORDER BY artifact_id DESC LIMIT 1"
 );
 statement!(
     UNFINISHED_OF_OBJECTS,

@@ -156,7 +156,7 @@ fn conclude(set: &mut WorkingSet, mut task: TaskState, lease: LeaseId, worker: &
     }
     let result = Arc::new(RunResult {
         id: set.ids.next_id(),
-        artifact_id: set.ids.next_id(),
+        artifact_id: completion.object.as_ref().map_or_else(|| set.ids.next_id(), |object| object.artifact_id),
         task_id: task.id,
         lease_id: lease,
         worker_id: worker.clone(),
@@ -168,6 +168,7 @@ fn conclude(set: &mut WorkingSet, mut task: TaskState, lease: LeaseId, worker: &
         completed_at: set.now(),
         artifact_type: completion.artifact_type.clone(),
         artifact_tags: completion.artifact_tags.clone(),
+        object: completion.object.as_ref().map(|object| object.stored.clone()),
     });
     set.dirty.results.push(result.clone());
     if let Some(usage) = completion.usage {

@@ -199,6 +199,7 @@ fn result(row: &Fields) -> Field<RunResult> {
         completed_at,
         artifact_type: artifact.optional_text("type")?.unwrap_or_else(|| "LLM_RESULT".into()),
         artifact_tags: artifact.texts("tags")?,
+        object: None,
     })
 }
 
