@@ -212,6 +212,7 @@ fn reconcile_options(settings: &Serve) -> reconcile::ReconcileOptions {
         lease_ttl_ms: settings.lease_ttl_ms,
         task_retention_days: settings.task_retention_days,
         audit_retention_days: settings.audit_retention_days,
+        audit_is_flushed: settings.objects.is_some(),
     }
 }
 

@@ -9,6 +9,7 @@ use prometheus::{
 };
 
 use super::families::{Bounded, Families, MAX_AGENTS};
+use super::objects::ObjectMetrics;
 use super::scrape::Scraped;
 use bloom_core::Ms;
 use bloom_core::task::{Outcome, Reason};
@@ -67,6 +68,7 @@ struct Inner {
     cost: CounterVec,
     cost_agents: Bounded,
     cost_models: Bounded,
+    objects: ObjectMetrics,
     scraped: Scraped,
 }
 
@@ -171,6 +173,7 @@ impl Metrics {
             cost: f.sums("bloom_cost_usd_total", "US dollars spent by runs, as the agents report or estimate.", &["agent", "model"])?,
             cost_agents: Bounded::new(MAX_AGENTS),
             cost_models: Bounded::new(MAX_MODELS),
+            objects: ObjectMetrics::new(&f)?,
             scraped: Scraped::new(&f)?,
             registry: registry.clone(),
         };
@@ -306,6 +309,10 @@ impl Metrics {
         if usage.cost_usd.is_finite() && usage.cost_usd > 0.0 {
             self.0.cost.with_label_values(&[agent, model]).inc_by(usage.cost_usd);
         }
+    }
+
+    pub fn objects(&self) -> &ObjectMetrics {
+        &self.0.objects
     }
 
     /// `hook` sets gauges at each scrape. It must be quick and must not block.

@@ -1,0 +1,122 @@
+//! What the leader does with the object store: moves outputs there, writes the audit trail, removes orphans. One after the other, so that no
+//! orphan is removed while its output is being moved.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bloom_core::Ms;
+use bloom_database::Maintenance;
+use bloom_engine::Error;
+use bloom_reconcile::ReconcileContext;
+use bloom_store::Store;
+use object_store::path::Path;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::{Objects, audit, orphans};
+
+const EVERY_MS: Ms = 2_000;
+/// Outputs of one page, and how long one run moves them.
+const MOVED: i64 = 20;
+const MOVING: Duration = Duration::from_secs(10);
+const BACKLOG: i64 = 10_000;
+/// How often a server that writes nothing finds out whether it could.
+const PROBE_EVERY: Duration = Duration::from_secs(30);
+/// The longest and the shortest pause between two sweeps of the bucket; usually a quarter of the grace.
+const SWEEP_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3600));
+/// The mark that tells the databases that write to one bucket apart.
+const DATABASE_ID: &str = "database_id";
+
+#[derive(Default)]
+struct State {
+    probed: Option<Instant>,
+    swept: Option<Instant>,
+    next_page: Option<Path>,
+}
+
+pub async fn run(context: ReconcileContext, store: Store, objects: Objects) {
+    let state = Arc::new(Mutex::new(State::default()));
+    let every = |context: ReconcileContext| {
+        let (store, objects, state) = (store.clone(), objects.clone(), state.clone());
+        async move { once(&context, &store, &objects, &mut *state.lock().await).await }
+    };
+    context.every("objects", EVERY_MS, every).await;
+    objects.metrics().objects().backlog(None);
+}
+
+async fn once(context: &ReconcileContext, store: &Store, objects: &Objects, state: &mut State) -> Result<(), Error> {
+    objects.metrics().objects().backlog(Some(store.output_backlog(BACKLOG).await.map_err(unreadable)?));
+    if state.probed.is_none_or(|at| at.elapsed() >= PROBE_EVERY) || objects.is_paused().await {
+        state.probed = Some(Instant::now());
+        if let Err(failure) = objects.probe().await {
+            tracing::warn!(failure = failure.text, "the object store can't be written to: the database keeps the outputs until it can");
+            return Ok(());
+        }
+    }
+    if !move_outputs(context, store, objects).await? || !audit::flush(context, store, objects).await? {
+        return Ok(());
+    }
+    let pause = (objects.grace() / 4).clamp(SWEEP_EVERY.0, SWEEP_EVERY.1);
+    if state.next_page.is_none() && state.swept.is_some_and(|at| at.elapsed() < pause) {
+        return Ok(());
+    }
+    if owns_bucket(context, store, objects).await? {
+        state.next_page = orphans::sweep(store, objects, state.next_page.take()).await?;
+    }
+    state.swept = Some(Instant::now());
+    Ok(())
+}
+
+/// Moves outputs to the object store. Returns whether it took them.
+async fn move_outputs(context: &ReconcileContext, store: &Store, objects: &Objects) -> Result<bool, Error> {
+    let begun = Instant::now();
+    let mut after = Uuid::nil();
+    loop {
+        let page = store.outputs_to_move(after, MOVED).await.map_err(unreadable)?;
+        let Some(last) = page.last() else { return Ok(true) };
+        after = *last;
+        for artifact in page {
+            if context.leadership.epoch().is_none() || begun.elapsed() > MOVING {
+                return Ok(true);
+            }
+            let Some(result) = store.artifact(artifact).await.map_err(unreadable)? else { continue };
+            let Some(output) = &result.output else { continue };
+            match objects.write_output(result.task_id, artifact, output).await {
+                Ok(object) => drop(context.engine.writers.maintain(Maintenance::MoveOutput { artifact, object }).await?),
+                Err(failure) => {
+                    tracing::warn!(%artifact, failure = failure.text, "an output could not be moved to the object store; it will be retried");
+                    return Ok(false);
+                }
+            }
+        }
+    }
+}
+
+/// Whether this database alone writes to the bucket: the objects of another one would all seem to be orphans.
+async fn owns_bucket(context: &ReconcileContext, store: &Store, objects: &Objects) -> Result<bool, Error> {
+    let own = match store.object_mark(DATABASE_ID).await.map_err(unreadable)? {
+        Some(own) => own,
+        None => {
+            let mark = Maintenance::SetMark { name: DATABASE_ID, known: String::new(), value: Uuid::now_v7().to_string() };
+            context.engine.writers.maintain(mark).await?;
+            store.object_mark(DATABASE_ID).await.map_err(unreadable)?.ok_or(Error::Unavailable)?
+        }
+    };
+    match objects.owner(&own).await {
+        Ok(owner) if owner == own => Ok(true),
+        Ok(_) => {
+            tracing::warn!("another database writes to this bucket, so no objects are removed: give each installation a bucket of its own");
+            Ok(false)
+        }
+        Err(failure) => {
+            tracing::warn!(failure = failure.text, "the owner of the bucket could not be read; no objects are removed");
+            Ok(false)
+        }
+    }
+}
+
+pub(super) fn unreadable(error: bloom_store::Error) -> Error {
+    tracing::warn!(%error, "the database could not be read for the object store");
+    Error::Unavailable
+}
