@@ -14,6 +14,7 @@ use bloom_dispatch::{self as dispatch, Agents};
 use bloom_engine::{self as engine, Engine};
 use bloom_http::{self as http, AppState, Keys};
 use bloom_membridge::{self as membridge, Membridge};
+use bloom_objects::{self as objects, Objects};
 use bloom_operator as operator;
 use bloom_reconcile as reconcile;
 use bloom_store::{Fault, Store};
@@ -93,8 +94,12 @@ pub async fn run(
     let agents = Agents::new(engine.clone(), agent_options(&settings, &url));
     let context = reconcile::start(&engine, reconcile_options(&settings));
     engine.background.spawn(dispatch::reconcile::run(context.clone(), agents.clone()));
-    engine.background.spawn(membridge::sync::workers(context, membridge.clone()));
+    engine.background.spawn(membridge::sync::workers(context.clone(), membridge.clone()));
     engine.background.spawn(membridge::sync::settings(engine.clone(), store.clone(), membridge.clone()));
+    let objects = settings.objects.clone().map(|at| Objects::new(at, metrics.clone())).transpose()?;
+    if let Some(objects) = &objects {
+        engine.background.spawn(objects::run(context.clone(), store.clone(), objects.clone()));
+    }
     gauges::start(&engine, &store, &membridge, tls.clone(), &metrics);
     engine.background.spawn(disks::follow(engine.clone(), directories(&settings, &store)));
     if let Some(schedule) = backup::Schedule::of(&settings) {
@@ -108,6 +113,7 @@ pub async fn run(
     }
     let mut http = http_settings(&settings, connections);
     http.tls = tls;
+    http.objects = objects;
     http.kubernetes = operator.map(|health| -> Arc<dyn Fn() -> String + Send + Sync> { Arc::new(move || health.text()) });
     let state = AppState::new(engine.clone(), store.clone(), agents, membridge, metrics, http, shutdown.clone());
     database::unlocked(&settings, || state.read_keys()).await?;
@@ -184,6 +190,7 @@ fn http_settings(settings: &Serve, max_connections: usize) -> http::Settings {
         max_connections,
         tls: None,
         kubernetes: None,
+        objects: None,
         lease_ttl_ms: settings.lease_ttl_ms,
     }
 }

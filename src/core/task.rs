@@ -410,3 +410,11 @@ pub struct RunResult {
     pub artifact_tags: Vec<String>,
     pub object: Option<StoredObject>,
 }
+
+impl RunResult {
+    /// The size of the output, wherever it is.
+    pub fn output_bytes(&self) -> usize {
+        let of_object = || self.object.as_ref().map_or(0, |object| usize::try_from(object.bytes).unwrap_or_default());
+        self.output.as_ref().map_or_else(of_object, String::len)
+    }
+}

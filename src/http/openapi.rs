@@ -104,6 +104,7 @@ pub fn routes() -> Routes {
         .add(routes!(worker_calls::complete), worker_calls::COMPLETE)
         .add(routes!(records::leases), records::LEASES)
         .add(routes!(records::artifacts), records::ARTIFACTS)
+        .add(routes!(artifact_content::content), artifact_content::CONTENT)
         .add(routes!(records::audit), records::AUDIT)
         .add(routes!(records::stats), records::STATS)
         .add(routes!(records::usage), records::USAGE)

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bloom_config::ObjectStore as ObjectStoreSettings;
 use bloom_core::ids::TaskId;
 use bloom_core::task::StoredObject;
 use bloom_telemetry::Metrics;
@@ -13,10 +14,9 @@ use object_store::path::Path;
 use object_store::{
     ClientOptions, Error, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig,
 };
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::ExposeSecret;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
-use url::Url;
 use uuid::Uuid;
 
 /// The longest time of a write, and of a read until its first byte.
@@ -36,33 +36,6 @@ const PROBE: &str = "bloom-runtime/probe";
 pub(super) const LISTED: usize = 1000;
 
 pub type Stream = BoxStream<'static, Result<Vec<u8>, Failure>>;
-
-#[derive(Clone, Debug)]
-pub struct ObjectSettings {
-    /// `None`: that of Amazon S3 in the region.
-    pub endpoint: Option<Url>,
-    pub region: String,
-    pub bucket: String,
-    pub access_key: SecretString,
-    pub secret_key: SecretString,
-    /// Objects without an artifact are removed when they are older than this.
-    pub grace: Duration,
-}
-
-impl ObjectSettings {
-    /// The scheme of the URLs of artifacts.
-    const fn scheme(&self) -> &'static str {
-        if self.endpoint.is_some() { "minio" } else { "s3" }
-    }
-
-    /// The place for people: the endpoint and the bucket.
-    pub fn place(&self) -> String {
-        match &self.endpoint {
-            Some(endpoint) => format!("bucket {} at {}", self.bucket, endpoint.as_str().trim_end_matches('/')),
-            None => format!("bucket {} of Amazon S3 in {}", self.bucket, self.region),
-        }
-    }
-}
 
 /// Why a call failed, for people; without keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +57,7 @@ pub struct Objects(Arc<Inner>);
 
 struct Inner {
     store: AmazonS3,
-    settings: ObjectSettings,
+    settings: ObjectStoreSettings,
     metrics: Metrics,
     paused_until: Mutex<Option<Instant>>,
 }
@@ -94,7 +67,7 @@ impl Objects {
     ///
     /// # Errors
     /// The settings can't be used; the text says why.
-    pub fn new(settings: ObjectSettings, metrics: Metrics) -> Result<Self, String> {
+    pub fn new(settings: ObjectStoreSettings, metrics: Metrics) -> Result<Self, String> {
         bloom_outbound::install_tls_provider();
         let options = ClientOptions::new().with_connect_timeout(CONNECT_LIMIT).with_timeout(READ_LIMIT).with_allow_http(true);
         let retry = RetryConfig { max_retries: 1, retry_timeout: CALL_LIMIT, ..RetryConfig::default() };
@@ -126,11 +99,17 @@ impl Objects {
         self.0.paused_until.lock().await.is_some_and(|until| Instant::now() < until)
     }
 
+    /// A caller gave up a write that took too long.
+    pub async fn was_late(&self) {
+        *self.0.paused_until.lock().await = Some(Instant::now() + PAUSE);
+        self.0.metrics.objects().failed("write");
+    }
+
     /// Writes an output under the id of its artifact. A repeated call writes the same object.
     pub async fn write_output(&self, task: TaskId, artifact: Uuid, output: &str) -> Result<StoredObject, Failure> {
         let key = format!("{ARTIFACTS}/{task}/{artifact}");
         self.write("artifact", &key, output.as_bytes().to_vec()).await?;
-        let ObjectSettings { bucket, .. } = &self.0.settings;
+        let ObjectStoreSettings { bucket, .. } = &self.0.settings;
         Ok(StoredObject {
             url: format!("{}://{bucket}/{key}", self.0.settings.scheme()),
             bytes: i64::try_from(output.len()).unwrap_or(i64::MAX),

@@ -9,5 +9,5 @@ mod client;
 mod orphans;
 mod reconcile;
 
-pub use client::{Failure, ObjectSettings, Objects, Stream};
+pub use client::{Failure, Objects, Stream};
 pub use reconcile::run;

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use bloom_core::Ms;
 use bloom_engine::Error;
 use bloom_store::Store;
 use object_store::ObjectMeta;
@@ -12,7 +13,7 @@ use super::Objects;
 
 /// Removes the orphans of one page of the list of objects. Returns where the next page begins; `None`: the list is at its end, or could not
 /// be read.
-pub async fn sweep(store: &Store, objects: &Objects, after: Option<Path>) -> Result<Option<Path>, Error> {
+pub async fn sweep(store: &Store, objects: &Objects, now: Ms, after: Option<Path>) -> Result<Option<Path>, Error> {
     let page = match objects.artifacts_after(after.as_ref()).await {
         Ok(page) => page,
         Err(failure) => {
@@ -20,7 +21,7 @@ pub async fn sweep(store: &Store, objects: &Objects, after: Option<Path>) -> Res
             return Ok(None);
         }
     };
-    let old: Vec<(Uuid, &ObjectMeta)> = page.iter().filter(|object| is_old(object, objects)).filter_map(named).collect();
+    let old: Vec<(Uuid, &ObjectMeta)> = page.iter().filter(|object| is_old(object, objects, now)).filter_map(named).collect();
     let ids: Vec<Uuid> = old.iter().map(|(id, _)| *id).collect();
     let known: HashSet<Uuid> = store.existing_artifacts(&ids).await.map_err(super::reconcile::unreadable)?.into_iter().collect();
     let mut removed = 0;
@@ -38,11 +39,9 @@ pub async fn sweep(store: &Store, objects: &Objects, after: Option<Path>) -> Res
     Ok(page.last().filter(|_| page.len() >= super::client::LISTED).map(|last| last.location.clone()))
 }
 
-/// By the clock of this server; the grace is much longer than clocks differ.
-fn is_old(object: &ObjectMeta, objects: &Objects) -> bool {
-    let written = u64::try_from(object.last_modified.timestamp_millis()).unwrap_or_default();
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    now.saturating_sub(std::time::Duration::from_millis(written)) > objects.grace()
+/// By the database's clock; the grace is much longer than clocks differ.
+fn is_old(object: &ObjectMeta, objects: &Objects, now: Ms) -> bool {
+    u128::try_from(now - object.last_modified.timestamp_millis()).is_ok_and(|age| age > objects.grace().as_millis())
 }
 
 /// The artifact in the key. Objects with other keys are not this program's.

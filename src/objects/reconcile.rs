@@ -62,7 +62,7 @@ async fn once(context: &ReconcileContext, store: &Store, objects: &Objects, stat
         return Ok(());
     }
     if owns_bucket(context, store, objects).await? {
-        state.next_page = orphans::sweep(store, objects, state.next_page.take()).await?;
+        state.next_page = orphans::sweep(store, objects, context.engine.clock.now(), state.next_page.take()).await?;
     }
     state.swept = Some(Instant::now());
     Ok(())
