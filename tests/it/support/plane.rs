@@ -48,6 +48,7 @@ impl Plane {
             lease_ttl_ms: 300_000,
             task_retention_days,
             audit_retention_days,
+            audit_is_flushed: false,
         };
         let agents = Agents::new(engine.clone(), dispatch::DispatchOptions::default());
         let context = reconcile::start(&engine, options);
