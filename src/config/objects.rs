@@ -71,7 +71,14 @@ impl Resolver<'_> {
                 };
                 let endpoint = address(host, port, use_ssl?);
                 let endpoint = self.needed(endpoint, &s::MINIO_ENDPOINT, "must be a host name, or an http or https URL")?;
-                ObjectStore { endpoint: Some(endpoint), region, bucket: minio_bucket?, access_key: access_key?, secret_key: secret_key?, grace }
+                ObjectStore {
+                    endpoint: Some(endpoint),
+                    region,
+                    bucket: minio_bucket?,
+                    access_key: access_key?,
+                    secret_key: secret_key?,
+                    grace,
+                }
             }
             (None, Some(bucket)) => {
                 let keys = s3_key.zip(s3_secret);

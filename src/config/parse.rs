@@ -62,7 +62,11 @@ pub fn bucket(text: &str) -> Result<String, String> {
         && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.'))
         && text.starts_with(|first: char| first.is_ascii_alphanumeric())
         && text.ends_with(|last: char| last.is_ascii_alphanumeric());
-    if is_name { Ok(text.to_owned()) } else { Err("must be the name of a bucket: 3 to 63 small letters, digits, dashes and dots".to_owned()) }
+    if is_name {
+        Ok(text.to_owned())
+    } else {
+        Err("must be the name of a bucket: 3 to 63 small letters, digits, dashes and dots".to_owned())
+    }
 }
 
 pub fn region(text: &str) -> Result<String, String> {

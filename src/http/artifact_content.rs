@@ -50,7 +50,8 @@ pub async fn content(State(app): State<AppState>, caller: Caller, Path(id): Path
     let size = result.output_bytes() as u64;
     let tag = format!("\"{id}\"");
     let is_same = headers.get(IF_RANGE).is_none_or(|named| named.as_bytes() == tag.as_bytes());
-    let wanted = headers.get(RANGE).filter(|_| is_same).and_then(|range| range.to_str().ok()).map_or(Wanted::All, |range| wanted(range, size));
+    let wanted =
+        headers.get(RANGE).filter(|_| is_same).and_then(|range| range.to_str().ok()).map_or(Wanted::All, |range| wanted(range, size));
     let (status, range) = match wanted {
         Wanted::All => (StatusCode::OK, 0..size),
         Wanted::Part(range) => (StatusCode::PARTIAL_CONTENT, range),

@@ -15,8 +15,8 @@ use utoipa_axum::routes;
 
 use super::policy::{Rate, RoutePolicies, RoutePolicy};
 use super::{
-    AppState, agents, artifact_content, bulk, config, dispatch, events, install, keys, lifecycle, membridge, openapi_common, probes, questions, queues,
-    records, tasks, wait, watch, worker_calls, workers,
+    AppState, agents, artifact_content, bulk, config, dispatch, events, install, keys, lifecycle, membridge, openapi_common, probes,
+    questions, queues, records, tasks, wait, watch, worker_calls, workers,
 };
 use bloom_api::error::ErrorText;
 

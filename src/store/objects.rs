@@ -30,7 +30,10 @@ statement!(
     |d| "SELECT count(*) FROM (SELECT 1 FROM results {} WHERE octet_length(output) > 65536 LIMIT $1) AS large",
     d.by_index("results_to_move")
 );
-statement!(MOVE, "UPDATE results SET output = NULL, object_url = $2, object_bytes = $3, preview = $4 WHERE artifact_id = $1 AND object_url IS NULL");
+statement!(
+    MOVE,
+    "UPDATE results SET output = NULL, object_url = $2, object_bytes = $3, preview = $4 WHERE artifact_id = $1 AND object_url IS NULL"
+);
 statement!(EXISTING, |d| "SELECT artifact_id FROM results WHERE artifact_id {}", d.any(Type::Uuid, 1));
 statement!(ARTIFACT, |_d| "SELECT {} FROM results WHERE artifact_id = $1", records::RESULT.names(""));
 statement!(MARK, "SELECT value FROM object_marks WHERE name = $1");

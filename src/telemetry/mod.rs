@@ -9,7 +9,7 @@ pub mod traces;
 
 pub use families::MAX_AGENTS;
 pub use logging::{Log, LogFormat, LogSettings};
-pub use objects::ObjectMetrics;
 pub use metrics::Metrics;
+pub use objects::ObjectMetrics;
 pub use scrape::{QueueDepth, Scraped};
 pub use traces::{TraceSettings, Traces};

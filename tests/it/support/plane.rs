@@ -25,6 +25,7 @@ pub struct Plane {
     pub engine: Engine,
     pub store: Store,
     pub url: String,
+    pub context: reconcile::ReconcileContext,
     clock: Arc<AtomicI64>,
     _directory: tempfile::TempDir,
 }
@@ -52,8 +53,8 @@ impl Plane {
         };
         let agents = Agents::new(engine.clone(), dispatch::DispatchOptions::default());
         let context = reconcile::start(&engine, options);
-        engine.background.spawn(dispatch::reconcile::run(context, agents));
-        Self { engine, store, url, clock, _directory: directory }
+        engine.background.spawn(dispatch::reconcile::run(context.clone(), agents));
+        Self { engine, store, url, context, clock, _directory: directory }
     }
 
     /// The engine of another replica on the same database. It never leads.
