@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{chart, offline, set, sets, template, text};
 
 /// Settings that have a value of their own, or that the chart decides.
-const SET_BY_THE_CHART: [&str; 20] = [
+const SET_BY_THE_CHART: [&str; 24] = [
     "port",
     "data_dir",
     "database_url",
@@ -18,6 +18,10 @@ const SET_BY_THE_CHART: [&str; 20] = [
     "allow_no_key",
     "membridge_admin_key",
     "membridge_agent_key",
+    "minio_access_key",
+    "minio_secret_key",
+    "aws_access_key_id",
+    "aws_secret_access_key",
     "operator",
     "operator_namespaces",
     "operator_agent_image",
