@@ -221,7 +221,8 @@ impl Objects {
     pub(super) async fn owner(&self, own: &str) -> Result<String, Failure> {
         let key = Path::from(OWNER);
         let mode = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        match self.0.store.put_opts(&key, PutPayload::from(own.as_bytes().to_vec()), mode).await {
+        let created = timeout(CALL_LIMIT, self.0.store.put_opts(&key, PutPayload::from(own.as_bytes().to_vec()), mode)).await;
+        match created.map_err(|_| late(CALL_LIMIT))? {
             Ok(_) => return Ok(own.to_owned()),
             Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {}
             Err(error) => return Err(failure(&error)),
