@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::Mutex;
 
+use super::client;
 use super::janitor::{self, AtTheEnd};
 use super::server::Plan;
 use super::{Value, eventually};
@@ -41,9 +42,12 @@ impl Minio {
             .env("MINIO_ROOT_PASSWORD", SECRET_KEY);
         command.env("MINIO_BROWSER", "off").env("MINIO_UPDATE", "off").stdout(Stdio::null()).stderr(Stdio::null());
         *self.process.lock().expect("the process") = Some(janitor::spawn(command).expect("MinIO starts"));
+        let client = client::builder().build().expect("a client");
         let ready = format!("{}/minio/health/ready", self.url());
-        eventually("MinIO is ready", || async { reqwest::get(&ready).await.ok().filter(|answer| answer.status().is_success()).map(drop) })
-            .await;
+        eventually("MinIO is ready", || async {
+            client.get(&ready).send().await.ok().filter(|answer| answer.status().is_success()).map(drop)
+        })
+        .await;
     }
 
     pub fn kill(&self) {
