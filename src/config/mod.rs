@@ -3,6 +3,7 @@
 //! [`load`] resolves every setting, records where its value came from, and reports all mistakes at once.
 
 mod flags;
+mod object_settings;
 mod objects;
 mod parse;
 mod postgres;
