@@ -171,6 +171,8 @@ async fn the_audit_trail_is_written_by_hour_once(on_postgres: bool) {
     let expected = format!("{}-{}.jsonl", entries[0].id, entries.last().unwrap().id);
     plane.pass_leading(2 * HOUR).await;
     let written = eventually("the hour is written", || async {
+        // The loop waits by the clock of the test.
+        plane.pass_leading(2_500).await;
         let found = minio.objects("audit");
         (!found.is_empty()).then_some(found)
     })
@@ -184,7 +186,11 @@ async fn the_audit_trail_is_written_by_hour_once(on_postgres: bool) {
     .await;
     plane.create(|_| {}).await;
     plane.pass_leading(2 * HOUR).await;
-    eventually("the next hour is written", || async { (minio.objects("audit").len() == 2).then_some(()) }).await;
+    eventually("the next hour is written", || async {
+        plane.pass_leading(2_500).await;
+        (minio.objects("audit").len() == 2).then_some(())
+    })
+    .await;
 }
 
 crate::on_both_clocks!(the_audit_trail_is_written_by_hour_once);
