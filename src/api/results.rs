@@ -8,7 +8,8 @@ use uuid::Uuid;
 
 use super::words::AnyOutcome;
 use bloom_core::Ms;
-use bloom_core::task::{Outcome, RunResult};
+use bloom_core::run_result::RunResult;
+use bloom_core::task::Outcome;
 
 /// The stored output of a run.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]

@@ -5,7 +5,8 @@ use super::audit::Actor;
 use super::event::EventKind;
 use super::ids::{InstanceId, LeaseId, TaskId, WorkerId};
 use super::pause::Pause;
-use super::task::{Outcome, Reason, StoredObject};
+use super::run_result::StoredObject;
+use super::task::{Outcome, Reason};
 use super::usage::Usage;
 use super::worker::{DispatchMode, WorkerStatus};
 

@@ -8,7 +8,8 @@ use super::api_key::ApiKey;
 use super::ids::{LeaseId, TaskId};
 use super::question::Answer;
 use super::rejection::Rejection;
-use super::task::{RunResult, TaskSpec, TaskState};
+use super::run_result::RunResult;
+use super::task::{TaskSpec, TaskState};
 use super::worker::Worker;
 
 macro_rules! replies {

@@ -2,7 +2,7 @@
 
 use bloom_core::Ms;
 use bloom_core::ids::TaskId;
-use bloom_core::task::StoredObject;
+use bloom_core::run_result::StoredObject;
 use uuid::Uuid;
 
 use super::CountDeltas;

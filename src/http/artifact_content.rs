@@ -9,7 +9,8 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use bloom_api::error::ErrorText;
 use bloom_api::values::parse_id;
-use bloom_core::task::{Format, Outcome, RunResult};
+use bloom_core::run_result::RunResult;
+use bloom_core::task::{Format, Outcome};
 use futures_util::TryStreamExt;
 
 use super::AppState;

@@ -31,7 +31,8 @@ use bloom_core::command::{Holder, Op, Operation};
 use bloom_core::ids::TaskId;
 use bloom_core::op;
 use bloom_core::reply::{self, StoredResult};
-use bloom_core::task::{RunResult, TaskSpec, TaskState};
+use bloom_core::run_result::RunResult;
+use bloom_core::task::{TaskSpec, TaskState};
 use bloom_engine::Engine;
 
 pub const LEASE: RoutePolicy = RoutePolicy::ADMIN;

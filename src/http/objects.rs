@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bloom_core::command::{ArtifactObject, Completion};
-use bloom_core::task::RunResult;
+use bloom_core::run_result::RunResult;
 use bloom_objects::Failure;
 use bloom_store::LARGE_OUTPUT_BYTES;
 use tokio::time::{Instant, timeout_at};

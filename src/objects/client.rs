@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bloom_config::ObjectStore as ObjectStoreSettings;
 use bloom_core::ids::TaskId;
-use bloom_core::task::StoredObject;
+use bloom_core::run_result::StoredObject;
 use bloom_telemetry::Metrics;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};

@@ -15,7 +15,8 @@ use super::table::{ReadRow, row};
 use super::{Store, all, records, rows};
 use bloom_core::Ms;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
-use bloom_core::task::{LeaseStatus, RunResult, Status, TaskSpec, TaskState};
+use bloom_core::run_result::RunResult;
+use bloom_core::task::{LeaseStatus, Status, TaskSpec, TaskState};
 
 #[derive(Clone, Debug)]
 pub struct TaskRow {

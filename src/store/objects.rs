@@ -12,7 +12,7 @@ use super::writer::Writer;
 use super::{Store, all, first, one, records};
 use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
-use bloom_core::task::{RunResult, StoredObject};
+use bloom_core::run_result::{RunResult, StoredObject};
 use bloom_database::Done;
 
 /// Outputs above this size belong into the object store. The index `results_to_move` has the same number.

@@ -20,7 +20,8 @@ use super::event::TaskEvent;
 use super::ids::{IdSource, LeaseId, TaskId, WorkerId};
 use super::rejection::Rejection;
 use super::row_keys::RowKeys;
-use super::task::{PastLease, RunResult, Status, TaskSpec, TaskState};
+use super::run_result::RunResult;
+use super::task::{PastLease, Status, TaskSpec, TaskState};
 use super::wakeup::{Progress, Subject, Wakeup};
 use super::worker::Worker;
 
