@@ -49,11 +49,16 @@ pub fn endpoint(text: &str) -> Result<String, String> {
                 && url.host().is_some()
                 && url.path() == "/"
                 && url.query().is_none()
-                && url.username().is_empty() =>
+                && url.fragment().is_none()
+                && url.username().is_empty()
+                && url.password().is_none() =>
         {
             Ok(text.to_owned())
         }
-        _ => Err("must be a host name or an http or https URL without a path, such as minio or https://minio.example:9000".to_owned()),
+        _ => {
+            Err("must be a host name or an http or https URL without a path or a user, such as minio or https://minio.example:9000"
+                .to_owned())
+        }
     }
 }
 

@@ -235,7 +235,7 @@ impl Resolver<'_> {
         let shown = match setting.key {
             key if key == s::DATABASE_URL.key => postgres::masked(&text),
             _ if setting.secret => "****".to_owned(),
-            _ if setting.value_name == "URL" => masked_query(&text),
+            key if setting.value_name == "URL" || key == s::MINIO_ENDPOINT.key => masked_query(&text),
             _ => text.clone(),
         };
         match parse(&text) {

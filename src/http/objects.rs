@@ -30,7 +30,11 @@ pub async fn write(app: &AppState, completion: &mut Completion, until: Instant) 
     states.first()?.held_by(&completion.holder).ok()?;
     let output = completion.output.as_ref()?;
     let artifact_id = new_artifact(app);
-    match timeout_at(until, objects.write_output(completion.task, artifact_id, output)).await {
+    let written = async {
+        objects.ensure_owned(&app.engine, &app.store).await?;
+        objects.write_output(completion.task, artifact_id, output).await
+    };
+    match timeout_at(until, written).await {
         Ok(Ok(stored)) => {
             completion.object = Some(ArtifactObject { artifact_id, stored });
             completion.output.take()

@@ -40,9 +40,9 @@ struct Line<'a> {
 pub async fn flush(context: &ReconcileContext, store: &Store, objects: &Objects) -> Result<bool, Error> {
     let settled = (context.engine.clock.now() - SETTLED_MS).div_euclid(HOUR_MS) * HOUR_MS;
     for _ in 0..OBJECTS_AT_ONCE {
-        let known = store.object_mark(AUDIT_FLUSHED).await.map_err(super::reconcile::unreadable)?.unwrap_or_default();
+        let known = store.object_mark(AUDIT_FLUSHED).await.map_err(super::unreadable)?.unwrap_or_default();
         let after = Uuid::parse_str(&known).unwrap_or_default();
-        let mut entries = store.audit_after(after, settled, ENTRIES).await.map_err(super::reconcile::unreadable)?;
+        let mut entries = store.audit_after(after, settled, ENTRIES).await.map_err(super::unreadable)?;
         let Some(hour) = entries.first().map(hour_of) else { break };
         entries.retain(|entry| hour_of(entry) == hour);
         let (Some(first), Some(last)) = (entries.first(), entries.last()) else { break };

@@ -1,6 +1,7 @@
 //! The calls of the object store, with their limits.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bloom_config::ObjectStore as ObjectStoreSettings;
@@ -49,6 +50,14 @@ impl Failure {
     fn new(text: impl Into<String>) -> Self {
         Self { text: text.into(), is_missing: false }
     }
+
+    pub(super) fn of_another() -> Self {
+        Self::new("another database writes to this bucket: give each installation a bucket of its own")
+    }
+
+    pub(super) fn of_database() -> Self {
+        Self::new("the database could not tell whether the bucket is its own")
+    }
 }
 
 /// The object store. Clones share its state.
@@ -60,6 +69,7 @@ struct Inner {
     settings: ObjectStoreSettings,
     metrics: Metrics,
     paused_until: Mutex<Option<Instant>>,
+    is_owned: AtomicBool,
 }
 
 impl Objects {
@@ -83,7 +93,7 @@ impl Objects {
             builder = builder.with_endpoint(endpoint.as_str().trim_end_matches('/')).with_virtual_hosted_style_request(false);
         }
         let store = builder.build().map_err(|error| format!("the object store can't be set up: {error}"))?;
-        Ok(Self(Arc::new(Inner { store, settings, metrics, paused_until: Mutex::default() })))
+        Ok(Self(Arc::new(Inner { store, settings, metrics, paused_until: Mutex::default(), is_owned: AtomicBool::default() })))
     }
 
     pub fn grace(&self) -> Duration {
@@ -101,8 +111,21 @@ impl Objects {
 
     /// A caller gave up a write that took too long.
     pub async fn was_late(&self) {
+        self.pause().await;
+    }
+
+    /// A write failed, so completions do not try for a while.
+    pub(super) async fn pause(&self) {
         *self.0.paused_until.lock().await = Some(Instant::now() + PAUSE);
         self.0.metrics.objects().failed("write");
+    }
+
+    pub(super) fn is_owned(&self) -> bool {
+        self.0.is_owned.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_owned(&self, is_owned: bool) {
+        self.0.is_owned.store(is_owned, Ordering::Relaxed);
     }
 
     /// Writes an output under the id of its artifact. A repeated call writes the same object.
@@ -120,19 +143,13 @@ impl Objects {
     pub(super) async fn write(&self, kind: &'static str, key: &str, content: Vec<u8>) -> Result<(), Failure> {
         let bytes = content.len();
         let written = self.limited(self.0.store.put(&Path::from(key), PutPayload::from(content))).await;
-        let mut paused_until = self.0.paused_until.lock().await;
-        match written {
-            Ok(_) => {
-                *paused_until = None;
-                self.0.metrics.objects().written(kind, bytes);
-                Ok(())
-            }
-            Err(failure) => {
-                *paused_until = Some(Instant::now() + PAUSE);
-                self.0.metrics.objects().failed("write");
-                Err(failure)
-            }
+        if written.is_ok() {
+            *self.0.paused_until.lock().await = None;
+            self.0.metrics.objects().written(kind, bytes);
+        } else {
+            self.pause().await;
         }
+        written.map(drop)
     }
 
     /// Writes a small object, to find out whether it can.
@@ -165,7 +182,7 @@ impl Objects {
             .map_ok(|bytes| bytes.to_vec())
             .map_err(move |error| {
                 metrics.objects().failed("read");
-                self::failure(&error)
+                failure_of(&error)
             })
             .boxed())
     }
@@ -220,20 +237,26 @@ impl Objects {
     /// The database that writes to the bucket. If none does, it is `own` from now on.
     pub(super) async fn owner(&self, own: &str) -> Result<String, Failure> {
         let key = Path::from(OWNER);
-        let mode = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        let created = timeout(CALL_LIMIT, self.0.store.put_opts(&key, PutPayload::from(own.as_bytes().to_vec()), mode)).await;
-        match created.map_err(|_| late(CALL_LIMIT))? {
-            Ok(_) => return Ok(own.to_owned()),
-            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {}
-            Err(error) => return Err(failure(&error)),
-        }
-        let content = async { self.0.store.get(&key).await?.bytes().await };
-        Ok(String::from_utf8_lossy(&self.limited(content).await?).into_owned())
+        let read = || async { self.limited(async { self.0.store.get(&key).await?.bytes().await }).await };
+        let content = match read().await {
+            Err(failure) if failure.is_missing => {
+                let mode = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+                let content = PutPayload::from(own.as_bytes().to_vec());
+                match timeout(CALL_LIMIT, self.0.store.put_opts(&key, content, mode)).await.map_err(|_| late(CALL_LIMIT))? {
+                    Ok(_) => return Ok(own.to_owned()),
+                    // Another database was faster.
+                    Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => read().await?,
+                    Err(error) => return Err(failure_of(&error)),
+                }
+            }
+            found => found?,
+        };
+        Ok(String::from_utf8_lossy(&content).into_owned())
     }
 
     async fn limited<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
         match timeout(CALL_LIMIT, call).await {
-            Ok(done) => done.map_err(|error| failure(&error)),
+            Ok(done) => done.map_err(|error| failure_of(&error)),
             Err(_) => Err(late(CALL_LIMIT)),
         }
     }
@@ -244,7 +267,7 @@ fn late(limit: Duration) -> Failure {
 }
 
 /// Answers of the object store repeat the access key, so their text is not shown.
-fn failure(error: &Error) -> Failure {
+fn failure_of(error: &Error) -> Failure {
     let text = match error {
         Error::NotFound { .. } => "the bucket or the object does not exist",
         Error::PermissionDenied { .. } => "access is denied: the policy of the bucket or of the key forbids it, or the secret key is wrong",

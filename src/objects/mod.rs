@@ -7,7 +7,15 @@
 mod audit;
 mod client;
 mod orphans;
+mod owner;
 mod reconcile;
+
+use bloom_engine::Error;
 
 pub use client::{Failure, Objects, Stream};
 pub use reconcile::run;
+
+fn unreadable(error: bloom_store::Error) -> Error {
+    tracing::warn!(%error, "the database could not be read for the object store");
+    Error::Unavailable
+}

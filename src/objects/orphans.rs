@@ -23,7 +23,7 @@ pub async fn sweep(store: &Store, objects: &Objects, now: Ms, after: Option<Path
     };
     let old: Vec<(Uuid, &ObjectMeta)> = page.iter().filter(|object| is_old(object, objects, now)).filter_map(named).collect();
     let ids: Vec<Uuid> = old.iter().map(|(id, _)| *id).collect();
-    let known: HashSet<Uuid> = store.existing_artifacts(&ids).await.map_err(super::reconcile::unreadable)?.into_iter().collect();
+    let known: HashSet<Uuid> = store.existing_artifacts(&ids).await.map_err(super::unreadable)?.into_iter().collect();
     let mut removed = 0;
     for (_, object) in old.iter().filter(|(id, _)| !known.contains(id)) {
         if let Err(failure) = objects.remove(&object.location).await {

@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{Objects, audit, orphans};
+use super::{Objects, audit, orphans, unreadable};
 
 const EVERY_MS: Ms = 2_000;
 /// Outputs of one page, and how long one run moves them.
@@ -25,8 +25,6 @@ const BACKLOG: i64 = 10_000;
 const PROBE_EVERY: Duration = Duration::from_secs(30);
 /// The longest and the shortest pause between two sweeps of the bucket; usually a quarter of the grace.
 const SWEEP_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3600));
-/// The mark that tells the databases that write to one bucket apart.
-const DATABASE_ID: &str = "database_id";
 
 #[derive(Default)]
 struct State {
@@ -47,9 +45,14 @@ pub async fn run(context: ReconcileContext, store: Store, objects: Objects) {
 
 async fn once(context: &ReconcileContext, store: &Store, objects: &Objects, state: &mut State) -> Result<(), Error> {
     objects.metrics().objects().backlog(Some(store.output_backlog(BACKLOG).await.map_err(unreadable)?));
-    if state.probed.is_none_or(|at| at.elapsed() >= PROBE_EVERY) || objects.is_paused().await {
+    let is_due = state.probed.is_none_or(|at| at.elapsed() >= PROBE_EVERY);
+    if is_due || !objects.is_owned() || objects.is_paused().await {
         state.probed = Some(Instant::now());
-        if let Err(failure) = objects.probe().await {
+        let usable = async {
+            objects.confirm_owned(&context.engine, store).await?;
+            objects.probe().await
+        };
+        if let Err(failure) = usable.await {
             tracing::warn!(failure = failure.text, "the object store can't be written to: the database keeps the outputs until it can");
             return Ok(());
         }
@@ -61,10 +64,12 @@ async fn once(context: &ReconcileContext, store: &Store, objects: &Objects, stat
     if state.next_page.is_none() && state.swept.is_some_and(|at| at.elapsed() < pause) {
         return Ok(());
     }
-    if owns_bucket(context, store, objects).await? {
-        state.next_page = orphans::sweep(store, objects, context.engine.clock.now(), state.next_page.take()).await?;
-    }
     state.swept = Some(Instant::now());
+    if let Err(failure) = objects.confirm_owned(&context.engine, store).await {
+        tracing::warn!(failure = failure.text, "no objects are removed, because the owner of the bucket is not known");
+        return Ok(());
+    }
+    state.next_page = orphans::sweep(store, objects, context.engine.clock.now(), state.next_page.take()).await?;
     Ok(())
 }
 
@@ -91,32 +96,4 @@ async fn move_outputs(context: &ReconcileContext, store: &Store, objects: &Objec
             }
         }
     }
-}
-
-/// Whether this database alone writes to the bucket: the objects of another one would all seem to be orphans.
-async fn owns_bucket(context: &ReconcileContext, store: &Store, objects: &Objects) -> Result<bool, Error> {
-    let own = match store.object_mark(DATABASE_ID).await.map_err(unreadable)? {
-        Some(own) => own,
-        None => {
-            let mark = Maintenance::SetMark { name: DATABASE_ID, known: String::new(), value: Uuid::now_v7().to_string() };
-            context.engine.writers.maintain(mark).await?;
-            store.object_mark(DATABASE_ID).await.map_err(unreadable)?.ok_or(Error::Unavailable)?
-        }
-    };
-    match objects.owner(&own).await {
-        Ok(owner) if owner == own => Ok(true),
-        Ok(_) => {
-            tracing::warn!("another database writes to this bucket, so no objects are removed: give each installation a bucket of its own");
-            Ok(false)
-        }
-        Err(failure) => {
-            tracing::warn!(failure = failure.text, "the owner of the bucket could not be read; no objects are removed");
-            Ok(false)
-        }
-    }
-}
-
-pub(super) fn unreadable(error: bloom_store::Error) -> Error {
-    tracing::warn!(%error, "the database could not be read for the object store");
-    Error::Unavailable
 }

@@ -37,6 +37,15 @@ impl Plane {
 
     /// Keeps finished tasks and audit entries for this many days; 0 = forever.
     pub async fn keeping(on_postgres: bool, task_retention_days: u32, audit_retention_days: u32) -> Self {
+        Self::with(on_postgres, task_retention_days, audit_retention_days, false).await
+    }
+
+    /// Keeps audit entries for this many days, and until they are in the object store.
+    pub async fn keeping_until_flushed(on_postgres: bool, audit_retention_days: u32) -> Self {
+        Self::with(on_postgres, 0, audit_retention_days, true).await
+    }
+
+    async fn with(on_postgres: bool, task_retention_days: u32, audit_retention_days: u32, audit_is_flushed: bool) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let url = if on_postgres { postgres::database() } else { format!("sqlite:{}", directory.path().join("bloom.db").display()) };
         let clock = Arc::new(AtomicI64::new(START));
@@ -49,7 +58,7 @@ impl Plane {
             lease_ttl_ms: 300_000,
             task_retention_days,
             audit_retention_days,
-            audit_is_flushed: false,
+            audit_is_flushed,
         };
         let agents = Agents::new(engine.clone(), dispatch::DispatchOptions::default());
         let context = reconcile::start(&engine, options);
