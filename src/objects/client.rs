@@ -109,6 +109,11 @@ impl Objects {
         self.0.paused_until.lock().await.is_some_and(|until| Instant::now() < until)
     }
 
+    /// Whether the last write failed.
+    pub(super) async fn has_failed(&self) -> bool {
+        self.0.paused_until.lock().await.is_some()
+    }
+
     /// A caller gave up a write that took too long.
     pub async fn was_late(&self) {
         self.pause().await;

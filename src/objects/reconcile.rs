@@ -1,5 +1,5 @@
 //! What the leader does with the object store: moves outputs there, writes the audit trail, removes orphans. One after the other, so that no
-//! orphan is removed while its output is being moved.
+//! orphan is removed while its output is being moved. Other replicas find out when they can write again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{Objects, audit, orphans, unreadable};
+use super::{Failure, Objects, audit, orphans, unreadable};
 
 const EVERY_MS: Ms = 2_000;
 /// Outputs of one page, and how long one run moves them.
@@ -23,7 +23,9 @@ const MOVING: Duration = Duration::from_secs(10);
 const BACKLOG: i64 = 10_000;
 /// How often a server that writes nothing finds out whether it could.
 const PROBE_EVERY: Duration = Duration::from_secs(30);
-/// The longest and the shortest pause between two sweeps of the bucket; usually a quarter of the grace.
+/// How often a replica that does not lead looks whether a write has failed.
+const FOLLOWED_EVERY: Duration = Duration::from_secs(5);
+/// The shortest and the longest pause between two sweeps of the bucket; usually a quarter of the grace.
 const SWEEP_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3600));
 
 #[derive(Default)]
@@ -39,8 +41,33 @@ pub async fn run(context: ReconcileContext, store: Store, objects: Objects) {
         let (store, objects, state) = (store.clone(), objects.clone(), state.clone());
         async move { once(&context, &store, &objects, &mut *state.lock().await).await }
     };
-    context.every("objects", EVERY_MS, every).await;
-    objects.metrics().objects().backlog(None);
+    // All of this may end at any point, so the stop of a server does not wait for the object store.
+    tokio::select! {
+        biased;
+        () = context.engine.background.stopped() => {}
+        () = context.every("objects", EVERY_MS, every) => {}
+        () = follow(&context, &store, &objects) => {}
+    }
+}
+
+/// A replica that does not lead writes only what completions bring, so after a failure it tries by itself whether it can write again.
+async fn follow(context: &ReconcileContext, store: &Store, objects: &Objects) {
+    let mut ticks = tokio::time::interval(FOLLOWED_EVERY);
+    loop {
+        ticks.tick().await;
+        if context.leadership.epoch().is_some() {
+            continue;
+        }
+        objects.metrics().objects().backlog(None);
+        if objects.has_failed().await && try_to_write(context, store, objects).await.is_ok() {
+            tracing::info!("the object store can be written to again");
+        }
+    }
+}
+
+async fn try_to_write(context: &ReconcileContext, store: &Store, objects: &Objects) -> Result<(), Failure> {
+    objects.confirm_owned(&context.engine, store).await?;
+    objects.probe().await
 }
 
 async fn once(context: &ReconcileContext, store: &Store, objects: &Objects, state: &mut State) -> Result<(), Error> {
@@ -48,11 +75,7 @@ async fn once(context: &ReconcileContext, store: &Store, objects: &Objects, stat
     let is_due = state.probed.is_none_or(|at| at.elapsed() >= PROBE_EVERY);
     if is_due || !objects.is_owned() || objects.is_paused().await {
         state.probed = Some(Instant::now());
-        let usable = async {
-            objects.confirm_owned(&context.engine, store).await?;
-            objects.probe().await
-        };
-        if let Err(failure) = usable.await {
+        if let Err(failure) = try_to_write(context, store, objects).await {
             tracing::warn!(failure = failure.text, "the object store can't be written to: the database keeps the outputs until it can");
             return Ok(());
         }
