@@ -22,7 +22,7 @@ async fn outputs_are_moved_once(database) {
         commit(&mut writer, vec![lease(id, "w"), success(id, output)]).await;
     }
     let mut written = success(ids[2], "");
-    let Op::Complete(op::Complete { completion }) = &mut written else { panic!("a completion") };
+    let Op::Complete(completion) = &mut written else { panic!("a completion") };
     let artifact_id = Uuid::from_u128(START.unsigned_abs() as u128 * (1 << 80) + 7);
     (completion.output, completion.object) = (None, Some(ArtifactObject { artifact_id, stored: stored(70_000) }));
     commit(&mut writer, vec![lease(ids[2], "w"), written]).await;
