@@ -27,13 +27,17 @@ pub const CONTENT: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Downloads the content of an artifact.
 ///
-/// The content is the output of the run, as it is. A header `Range` with one range of bytes gets that part (206). The artifact of a run that
-/// failed has no content.
+/// The content is the output of the run, as it is: as JSON if the task asked for JSON, else as text. A header `Range` with one range of bytes
+/// gets that part (206). The artifact of a run that failed has no content.
 #[utoipa::path(
     get, path = "/api/runtime/artifacts/{id}/content", operation_id = "getArtifactContent", tag = "records", params(("id" = String, Path)),
     responses(
-        (status = 200, description = "The content.", body = String, content_type = "text/plain"),
-        (status = 206, description = "The range of it.", body = String, content_type = "text/plain"),
+        (status = 200, description = "The content.", content(
+            (String = "text/plain"), (serde_json::Value = "application/json", example = json!({ "answer": "hello" }))
+        )),
+        (status = 206, description = "The range of it, which need not be JSON.", content(
+            (String = "text/plain"), (String = "application/json", example = json!("hel"))
+        )),
         (status = 404, description = "The artifact does not exist, or has no content.", body = ErrorText),
         (status = 416, description = "The content ends before the range.", body = ErrorText),
         (status = 503, description = "The object store can't deliver it now.", body = ErrorText),
