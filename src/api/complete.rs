@@ -211,6 +211,7 @@ impl Completion {
             tokens_used: self.metrics.tokens_used.map(|count| count.0),
             artifact_type: self.artifact_type.0,
             artifact_tags: self.artifact_tags.texts(),
+            object: None,
             reason: self.reason,
             retryable: self.retryable,
             retry_at: self.retry_at.map(|at| at.0),

@@ -8,7 +8,8 @@ use uuid::Uuid;
 
 use super::words::AnyOutcome;
 use bloom_core::Ms;
-use bloom_core::task::{Outcome, RunResult};
+use bloom_core::run_result::RunResult;
+use bloom_core::task::Outcome;
 
 /// The stored output of a run.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
@@ -25,7 +26,7 @@ pub struct Artifact<'a> {
     pub created_at: Ms,
     /// Always true.
     pub finalized: bool,
-    /// Always null: the content is in `content`.
+    /// Where the content is stored, if it is in an object store: `minio://bucket/key` or `s3://bucket/key`. `content` has it all the same.
     pub url: Option<Cow<'a, str>>,
     /// Always empty.
     pub entity_refs: Cow<'a, [String]>,
@@ -44,7 +45,7 @@ impl<'a> From<&'a RunResult> for Artifact<'a> {
             r#type: (&result.artifact_type).into(),
             created_at: result.completed_at,
             finalized: true,
-            url: None,
+            url: result.object.as_ref().filter(|_| result.status == Outcome::Success).map(|object| Cow::from(&object.url)),
             entity_refs: Cow::Borrowed(&[]),
             tags: (&result.artifact_tags).into(),
             content: result.output.as_deref().filter(|_| result.status == Outcome::Success).map(Cow::from),

@@ -88,6 +88,7 @@ pub fn http_settings(settings: &Serve, max_connections: usize) -> http::Settings
         max_connections,
         tls: None,
         kubernetes: None,
+        objects: None,
         lease_ttl_ms: settings.lease_ttl_ms,
     }
 }
@@ -99,6 +100,7 @@ pub fn reconcile_options(settings: &Serve) -> reconcile::ReconcileOptions {
         lease_ttl_ms: settings.lease_ttl_ms,
         task_retention_days: settings.task_retention_days,
         audit_retention_days: settings.audit_retention_days,
+        audit_is_flushed: settings.objects.is_some(),
     }
 }
 

@@ -13,6 +13,7 @@ use bloom_dispatch::{self as dispatch, Agents};
 use bloom_engine::{self as engine, Engine};
 use bloom_http::{self as http, AppState};
 use bloom_membridge::{self as membridge, Membridge};
+use bloom_objects::{self as objects, Objects};
 use bloom_operator as operator;
 use bloom_reconcile as reconcile;
 use bloom_store::{Fault, Store};
@@ -76,8 +77,12 @@ pub async fn run(
     let agents = Agents::new(engine.clone(), parts::agent_options(&settings, &url));
     let context = reconcile::start(&engine, parts::reconcile_options(&settings));
     engine.background.spawn(dispatch::reconcile::run(context.clone(), agents.clone()));
-    engine.background.spawn(membridge::sync::workers(context, membridge.clone()));
+    engine.background.spawn(membridge::sync::workers(context.clone(), membridge.clone()));
     engine.background.spawn(membridge::sync::settings(engine.clone(), store.clone(), membridge.clone()));
+    let objects = settings.objects.clone().map(|at| Objects::new(at, metrics.clone())).transpose()?;
+    if let Some(objects) = &objects {
+        engine.background.spawn(objects::run(context.clone(), store.clone(), objects.clone()));
+    }
     gauges::start(&engine, &store, &membridge, tls.clone(), &metrics);
     engine.background.spawn(disks::follow(engine.clone(), directories(&settings, &store)));
     if let Some(schedule) = backup::Schedule::of(&settings) {
@@ -91,6 +96,7 @@ pub async fn run(
     }
     let mut http = parts::http_settings(&settings, connections);
     http.tls = tls;
+    http.objects = objects;
     http.kubernetes = operator.map(|health| -> Arc<dyn Fn() -> String + Send + Sync> { Arc::new(move || health.text()) });
     let membridge_url = own_membridge.as_ref().map(|own| own.url.clone());
     if let Some(own) = own_membridge {

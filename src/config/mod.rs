@@ -3,6 +3,8 @@
 //! [`load`] resolves every setting, records where its value came from, and reports all mistakes at once.
 
 mod flags;
+mod object_settings;
+mod objects;
 mod parse;
 mod postgres;
 mod report;
@@ -15,6 +17,7 @@ mod tests;
 
 pub use bloom_telemetry::{LogFormat, LogSettings, TraceSettings};
 pub use flags::Flags;
+pub use objects::ObjectStore;
 pub use parse::{log_file, log_format, namespace};
 pub use report::{Mistake, Report, Row};
 pub use resolve::{default_data_dir, traces_of_agent};

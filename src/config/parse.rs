@@ -40,6 +40,45 @@ where
     }
 }
 
+/// The host of an object store, or its URL.
+pub fn endpoint(text: &str) -> Result<String, String> {
+    let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+    match Url::parse(&url) {
+        Ok(url)
+            if matches!(url.scheme(), "http" | "https")
+                && url.host().is_some()
+                && url.path() == "/"
+                && url.query().is_none()
+                && url.fragment().is_none()
+                && url.username().is_empty()
+                && url.password().is_none() =>
+        {
+            Ok(text.to_owned())
+        }
+        _ => {
+            Err("must be a host name or an http or https URL without a path or a user, such as minio or https://minio.example:9000"
+                .to_owned())
+        }
+    }
+}
+
+pub fn bucket(text: &str) -> Result<String, String> {
+    let is_name = (3..=63).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.'))
+        && text.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && text.ends_with(|last: char| last.is_ascii_alphanumeric());
+    if is_name {
+        Ok(text.to_owned())
+    } else {
+        Err("must be the name of a bucket: 3 to 63 small letters, digits, dashes and dots".to_owned())
+    }
+}
+
+pub fn region(text: &str) -> Result<String, String> {
+    let is_name = (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    if is_name { Ok(text.to_owned()) } else { Err("must be the name of a region, such as eu-central-1".to_owned()) }
+}
+
 pub fn http_url(text: &str) -> Result<Url, String> {
     url_like(text, "http://127.0.0.1:8000")
 }

@@ -62,10 +62,10 @@ fn below(mut base: Url, path: &str) -> Url {
     base
 }
 
-struct Resolver<'a> {
+pub(super) struct Resolver<'a> {
     sources: Sources<'a>,
-    rows: Vec<Row>,
-    mistakes: Vec<Mistake>,
+    pub(super) rows: Vec<Row>,
+    pub(super) mistakes: Vec<Mistake>,
 }
 
 impl Resolver<'_> {
@@ -89,6 +89,7 @@ impl Resolver<'_> {
         let backup_dir = self.optional(&s::BACKUP_DIR, parse::directory);
         let backup_every = self.required(&s::BACKUP_EVERY_SECONDS, parse::whole(1_u64, 31 * 86_400));
         let backup_keep = self.required(&s::BACKUP_KEEP, parse::whole(1_usize, 1_000));
+        let objects = self.objects();
         let api_key = self.optional(&s::RUNTIME_API_KEY, parse::key);
         let worker_key = self.optional(&s::RUNTIME_WORKER_KEY, parse::key);
         let read_key = self.optional(&s::RUNTIME_READ_KEY, parse::key);
@@ -132,6 +133,7 @@ impl Resolver<'_> {
             backup_dir,
             backup_every: Duration::from_secs(backup_every?),
             backup_keep: backup_keep?,
+            objects: objects?,
             api_key,
             worker_key,
             read_key,
@@ -231,12 +233,12 @@ impl Resolver<'_> {
     }
 
     /// A setting that has a default. `None` if the value is wrong; the mistake is recorded.
-    fn required<T>(&mut self, setting: &'static Setting, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
+    pub(super) fn required<T>(&mut self, setting: &'static Setting, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
         self.value(setting, Some(setting.default.to_owned()), parse)
     }
 
     /// A setting without a default, which may be left out.
-    fn optional<T>(&mut self, setting: &'static Setting, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
+    pub(super) fn optional<T>(&mut self, setting: &'static Setting, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
         self.value(setting, None, parse)
     }
 
@@ -257,7 +259,7 @@ impl Resolver<'_> {
         let shown = match setting.key {
             key if key == s::DATABASE_URL.key || key == s::MEMBRIDGE_DATABASE_URL.key => postgres::masked(&text),
             _ if setting.secret => "****".to_owned(),
-            _ if setting.value_name == "URL" => masked_query(&text),
+            key if setting.value_name == "URL" || key == s::MINIO_ENDPOINT.key => masked_query(&text),
             _ => text.clone(),
         };
         match parse(&text) {
@@ -286,7 +288,7 @@ fn data_dir(variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
 }
 
 /// A mistake in a value that can be used by itself, but not with other settings.
-fn mistake(rows: &[Row], setting: &Setting, problem: String) -> Mistake {
+pub(super) fn mistake(rows: &[Row], setting: &Setting, problem: String) -> Mistake {
     let row = rows.iter().find(|row| row.setting == setting.key);
     let (value, origin) = row.map_or((None, ""), |row| (row.value.as_deref().filter(|_| !setting.secret), &*row.origin));
     Mistake::new(setting.key, value, origin, problem)

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use secrecy::{ExposeSecret, SecretString};
 use url::{Host, Url};
 
+use super::objects::ObjectStore;
 use super::postgres;
 use super::settings::{self as s, Setting};
 use bloom_telemetry::{LogSettings, TraceSettings};
@@ -38,6 +39,8 @@ pub struct Serve {
     pub backup_dir: Option<PathBuf>,
     pub backup_every: Duration,
     pub backup_keep: usize,
+    /// Where large outputs and the audit trail go; `None`: the database keeps them.
+    pub objects: Option<ObjectStore>,
     pub api_key: Option<SecretString>,
     pub worker_key: Option<SecretString>,
     pub read_key: Option<SecretString>,

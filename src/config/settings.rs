@@ -41,6 +41,7 @@ const fn secret(group: &'static str, key: &'static str, value_name: &'static str
 
 const NETWORK: &str = "Network";
 const DATA: &str = "Data";
+const OBJECTS: &str = "Object store";
 const KEYS: &str = "Keys";
 const CONTROL_PLANE: &str = "Membridge control plane";
 const LIMITS: &str = "Limits";
@@ -122,6 +123,39 @@ pub const BACKUP_DIR: Setting =
 pub const BACKUP_EVERY_SECONDS: Setting =
     plain(DATA, "backup_every_seconds", "SECONDS", "86400", "Interval of scheduled backups, counted from the newest one in the directory");
 pub const BACKUP_KEEP: Setting = plain(DATA, "backup_keep", "N", "7", "Scheduled backups to keep; older ones are removed after a new one");
+
+pub const MINIO_ENDPOINT: Setting = plain(
+    OBJECTS,
+    "minio_endpoint",
+    "HOST",
+    "",
+    "Host name, or http or https URL, of MinIO or another store that speaks S3: large outputs and the audit trail go there",
+);
+pub const MINIO_PORT: Setting =
+    plain(OBJECTS, "minio_port", "PORT", "", "Port of MinIO; default: 9000, or that of the URL in MINIO_ENDPOINT");
+pub const MINIO_USE_SSL: Setting =
+    plain(OBJECTS, "minio_use_ssl", "BOOL", "false", "true calls MinIO by https; not needed with an https URL in MINIO_ENDPOINT");
+pub const MINIO_ACCESS_KEY: Setting = secret(OBJECTS, "minio_access_key", "KEY", "Access key of MinIO");
+pub const MINIO_SECRET_KEY: Setting = secret(OBJECTS, "minio_secret_key", "KEY", "Secret key of MinIO");
+pub const MINIO_ARTIFACT_BUCKET: Setting =
+    plain(OBJECTS, "minio_artifact_bucket", "BUCKET", "bloom-artifacts", "Bucket of MinIO, for this installation alone");
+pub const AWS_S3_BUCKET: Setting = plain(
+    OBJECTS,
+    "aws_s3_bucket",
+    "BUCKET",
+    "",
+    "Bucket of Amazon S3, for this installation alone: large outputs and the audit trail go there, instead of to MinIO",
+);
+pub const AWS_REGION: Setting = plain(OBJECTS, "aws_region", "REGION", "us-east-1", "Region of the bucket");
+pub const AWS_ACCESS_KEY_ID: Setting = secret(OBJECTS, "aws_access_key_id", "KEY", "Access key of Amazon S3");
+pub const AWS_SECRET_ACCESS_KEY: Setting = secret(OBJECTS, "aws_secret_access_key", "KEY", "Secret key of Amazon S3");
+pub const OBJECT_GRACE_SECONDS: Setting = plain(
+    OBJECTS,
+    "object_grace_seconds",
+    "SECONDS",
+    "86400",
+    "Objects to which no artifact refers are removed when they are older than this",
+);
 
 pub const RUNTIME_API_KEY: Setting =
     secret(KEYS, "runtime_api_key", "KEY", "Key that allows everything; without any key, authentication is off");
@@ -300,6 +334,17 @@ pub const SETTINGS: &[&Setting] = &[
     &BACKUP_DIR,
     &BACKUP_EVERY_SECONDS,
     &BACKUP_KEEP,
+    &MINIO_ENDPOINT,
+    &MINIO_PORT,
+    &MINIO_USE_SSL,
+    &MINIO_ACCESS_KEY,
+    &MINIO_SECRET_KEY,
+    &MINIO_ARTIFACT_BUCKET,
+    &AWS_S3_BUCKET,
+    &AWS_REGION,
+    &AWS_ACCESS_KEY_ID,
+    &AWS_SECRET_ACCESS_KEY,
+    &OBJECT_GRACE_SECONDS,
     &RUNTIME_API_KEY,
     &RUNTIME_WORKER_KEY,
     &RUNTIME_READ_KEY,

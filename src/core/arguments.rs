@@ -7,6 +7,7 @@ use super::audit::Actor;
 use super::event::EventKind;
 use super::ids::{InstanceId, LeaseId, TaskId, WorkerId};
 use super::pause::Pause;
+use super::run_result::StoredObject;
 use super::task::{Outcome, Reason};
 use super::usage::Usage;
 use super::worker::{DispatchMode, WorkerStatus};
@@ -55,6 +56,13 @@ pub struct Holder {
     pub worker: Option<WorkerId>,
 }
 
+/// An output that was written to the object store, and the id of the artifact under which it was written.
+#[derive(Clone, Debug)]
+pub struct ArtifactObject {
+    pub artifact_id: uuid::Uuid,
+    pub stored: StoredObject,
+}
+
 #[derive(Clone, Debug)]
 pub struct Completion {
     pub task: TaskId,
@@ -66,6 +74,8 @@ pub struct Completion {
     pub tokens_used: Option<i64>,
     pub artifact_type: String,
     pub artifact_tags: Vec<String>,
+    /// The output, if it was written to the object store before; `output` is `None` then.
+    pub object: Option<ArtifactObject>,
     pub reason: Option<Reason>,
     pub retryable: bool,
     pub retry_at: Option<Ms>,

@@ -1,6 +1,8 @@
 //! Commands, their parts, and the reasons why one is rejected.
 
-pub use super::arguments::{Choice, Claim, Completion, CordonChange, Grace, Holder, Loss, NewEvent, PushEnd, QueueChange, WorkerChange};
+pub use super::arguments::{
+    ArtifactObject, Choice, Claim, Completion, CordonChange, Grace, Holder, Loss, NewEvent, PushEnd, QueueChange, WorkerChange,
+};
 pub use super::audit::Requester;
 pub use super::op::Op;
 pub use super::operation::Operation;

@@ -28,6 +28,7 @@ pub mod question;
 mod rejection;
 pub mod reply;
 mod row_keys;
+pub mod run_result;
 pub mod task;
 pub mod trace_context;
 pub mod usage;

@@ -10,7 +10,8 @@ use super::ids::{LeaseId, TaskId};
 use super::project::Project;
 use super::question::Answer;
 use super::rejection::Rejection;
-use super::task::{RunResult, TaskSpec, TaskState};
+use super::run_result::RunResult;
+use super::task::{TaskSpec, TaskState};
 use super::worker::Worker;
 
 macro_rules! replies {

@@ -379,21 +379,3 @@ words! {
     /// Whether a run succeeded.
     Outcome { Success = "success", Error = "error" }
 }
-
-/// What a run produced: the API's result and artifact, which are created together.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RunResult {
-    pub id: uuid::Uuid,
-    pub artifact_id: uuid::Uuid,
-    pub task_id: TaskId,
-    pub lease_id: LeaseId,
-    pub worker_id: WorkerId,
-    pub status: Outcome,
-    pub output: Option<String>,
-    pub error_message: Option<String>,
-    pub duration_ms: i64,
-    pub tokens_used: Option<i64>,
-    pub completed_at: Ms,
-    pub artifact_type: String,
-    pub artifact_tags: Vec<String>,
-}

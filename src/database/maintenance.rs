@@ -2,6 +2,8 @@
 
 use bloom_core::Ms;
 use bloom_core::ids::TaskId;
+use bloom_core::run_result::StoredObject;
+use uuid::Uuid;
 
 use super::CountDeltas;
 
@@ -12,8 +14,12 @@ pub enum Maintenance {
     /// Removes batches that are older than this and already in the base of the counts, writers that have been silent for long, and the
     /// rows of workers that were removed long ago.
     PruneBatches { older_than_ms: i64 },
-    /// Removes audit entries that are older than this.
-    PruneAudit { older_than_ms: i64, limit: i64 },
+    /// Removes audit entries that are older than this; with `only_flushed`, only those that are in the object store.
+    PruneAudit { older_than_ms: i64, limit: i64, only_flushed: bool },
+    /// Records that the output of this artifact is in the object store, and removes it from the database.
+    MoveOutput { artifact: Uuid, object: StoredObject },
+    /// Stores a mark of the object store, if it is as the caller knows it; an empty `known` stands for a mark that does not exist.
+    SetMark { name: &'static str, known: String, value: String },
     /// Removes tasks that finished longer ago than this (`None`: only those whose own `ttl_after_finished_sec` is over), with all rows
     /// that belong to them, unless a queued task depends on them.
     RemoveTasks { finished_for_ms: Option<Ms>, limit: i64 },

@@ -59,6 +59,7 @@ pub fn of_answer(operation: &str) -> Option<Value> {
 /// The example of an answer that is not JSON.
 pub fn of_text(operation: &str) -> Option<&'static str> {
     Some(match operation {
+        "getArtifactContent" => OUTPUT,
         "listEvents" => {
             "id: 1\ndata: {\"task_id\":\"019c936e-3800-7000-8000-000000000001\",\"number\":1,\"lease_id\":\
              \"019c936e-3800-7000-8000-000000000003\",\"seq\":0,\"kind\":\"text\",\"at\":1772000004200,\"data\":{\"text\":\"Three\"}}\n\n\

@@ -1,5 +1,7 @@
 //! Calls on one task: lease, heartbeat, complete, release, cancel, requeue, suspend, resume, edit, delete.
 
+use std::sync::Arc;
+
 use axum::extract::State;
 use axum::http::StatusCode;
 
@@ -10,6 +12,7 @@ use super::body_memory::Room;
 use super::error::Error;
 use super::error_precedence::Ask;
 use super::middleware::Caller;
+use super::objects;
 use super::ownership;
 use super::path::TaskPath;
 use super::policy::{BodyLimit, Rate, RoutePolicy};
@@ -28,6 +31,7 @@ use bloom_core::command::{Holder, Op, Operation};
 use bloom_core::ids::TaskId;
 use bloom_core::op;
 use bloom_core::reply::{self, StoredResult};
+use bloom_core::run_result::RunResult;
 use bloom_core::task::{TaskSpec, TaskState};
 use bloom_engine::Engine;
 
@@ -149,8 +153,10 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: TaskPat
     let holder = ownership::holder(&app, &caller, path.known(), completion.holder()).await?;
     let id = path.id()?;
     let room = room_for(&app, &caller, id, bytes_of_result(completion.output_bytes())).await?;
-    let reply::Completed { task, result } = app.engine.writers.submit(caller.command(completion.into_command(id, holder))).await?;
-    completed(&app, &caller, &task, result, room).await
+    let mut command = completion.into_command(id, holder);
+    let written = objects::write(&app, &mut command, objects::deadline(&app)).await;
+    let reply::Completed { task, result } = app.engine.writers.submit(caller.command(command)).await?;
+    completed(&app, &caller, &task, result, (room, written)).await
 }
 
 /// The answer has the output in the result and in the artifact.
@@ -166,23 +172,34 @@ pub fn output_too_long(app: &AppState) -> Error {
     }
 }
 
-async fn completed(app: &AppState, caller: &Caller, task: &TaskState, result: StoredResult, room: Room) -> HandlerResult {
-    let mut room = room;
+/// `written`: the output, if it was written to the object store.
+async fn completed(
+    app: &AppState,
+    caller: &Caller,
+    task: &TaskState,
+    result: StoredResult,
+    (mut room, written): (Room, Option<String>),
+) -> HandlerResult {
     let (now, before);
     let result = match result {
         StoredResult::Now(result) => {
             app.engine.last_seen.record(&result.worker_id, None);
-            now = result;
+            now = match written {
+                Some(output) => Arc::new(RunResult { output: Some(output), ..(*result).clone() }),
+                None => result,
+            };
             &*now
         }
         StoredResult::UsageOnly(refusal) => return Err(refusal.into()),
         StoredResult::Before(lease) => {
-            before = app.store.result_of_lease(lease).await?;
+            let stored = app.store.result_of_lease(lease).await?;
+            let stored = stored.ok_or_else(|| Error::Internal(format!("lease {lease} is completed but has no result")))?;
             // This call has changed nothing, so it may be refused now.
-            let output = before.as_ref().and_then(|result| result.output.as_ref()).map_or(0, String::len);
             drop(room);
-            room = room_for(app, caller, task.id, bytes_of_result(output)).await?;
-            before.as_ref().ok_or_else(|| Error::Internal(format!("lease {lease} is completed but has no result")))?
+            room = room_for(app, caller, task.id, bytes_of_result(stored.output_bytes())).await?;
+            // The worker only wants to know that it is stored, so an object store that is down does not keep it waiting.
+            before = objects::whole_or_not(app, vec![stored]).await;
+            before.first().ok_or_else(|| Error::Internal(format!("the result of lease {lease} is lost")))?
         }
     };
     let spec = spec(&app.engine, task).await?;

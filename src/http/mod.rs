@@ -2,6 +2,7 @@
 
 mod agents;
 mod answer;
+mod artifact_content;
 mod body;
 mod body_memory;
 mod bulk;
@@ -26,6 +27,7 @@ mod lifecycle;
 mod list_streaming;
 mod membridge;
 mod middleware;
+mod objects;
 mod openapi;
 mod openapi_common;
 mod ownership;
@@ -73,6 +75,7 @@ pub use session::SESSION_MS;
 use bloom_dispatch::Agents;
 use bloom_engine::Engine;
 use bloom_membridge::Membridge;
+use bloom_objects::Objects;
 use bloom_store::Store;
 use bloom_telemetry::Metrics;
 use bloom_tls::Tls;
@@ -116,6 +119,8 @@ pub struct Settings {
     pub tls: Option<Tls>,
     /// Says how the Kubernetes operator is doing, if it runs.
     pub kubernetes: Option<Arc<dyn Fn() -> String + Send + Sync>>,
+    /// Where large outputs go; `None`: the database keeps them.
+    pub objects: Option<Objects>,
     /// TTL of a lease, unless the caller sets `ttl_seconds`.
     pub lease_ttl_ms: i64,
 }

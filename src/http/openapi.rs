@@ -15,8 +15,8 @@ use utoipa_axum::routes;
 
 use super::policy::{Rate, RoutePolicies, RoutePolicy};
 use super::{
-    AppState, agents, bulk, config, dispatch, events, install, keys, lifecycle, membridge, openapi_common, probes, projects, questions,
-    queues, records, tasks, wait, watch, worker_calls, workers,
+    AppState, agents, artifact_content, bulk, config, dispatch, events, install, keys, lifecycle, membridge, openapi_common, probes,
+    projects, questions, queues, records, tasks, wait, watch, worker_calls, workers,
 };
 use bloom_api::error::ErrorText;
 
@@ -111,6 +111,7 @@ pub fn routes() -> Routes {
         .add(routes!(worker_calls::complete), worker_calls::COMPLETE)
         .add(routes!(records::leases), records::LEASES)
         .add(routes!(records::artifacts), records::ARTIFACTS)
+        .add(routes!(artifact_content::content), artifact_content::CONTENT)
         .add(routes!(records::audit), records::AUDIT)
         .add(routes!(records::stats), records::STATS)
         .add(routes!(records::usage), records::USAGE)

@@ -194,6 +194,7 @@ fn describe_id(path: &str, parameter: &mut Value) {
             ("The id of the task, or the uid of the Kubernetes object that it was created for.", "019c936e-3800-7000-8000-000000000001")
         }
         "/api/runtime/workers/" => ("The name of the worker.", "worker-01"),
+        "/api/runtime/artifacts/" => ("The id of the artifact.", "019c936e-3800-7000-8000-000000000004"),
         "/api/runtime/keys/" => ("The name of the key.", "ci"),
         "/api/runtime/queues/" => ("The agent (slug) that the queue's tasks are for.", "writer"),
         "/api/runtime/projects/" => ("The id of the project.", "019c936e-3800-7000-8000-000000000009"),

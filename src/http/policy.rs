@@ -187,6 +187,7 @@ mod tests {
         let expected = [
             "DELETE llm-tasks/{id}",
             "GET artifacts",
+            "GET artifacts/{id}/content",
             "GET llm-tasks",
             "GET llm-tasks/{id}",
             "GET llm-tasks/{id}/events",

@@ -8,6 +8,7 @@ use super::answer::{HandlerResult, ok, page};
 use super::error::Error;
 use super::list_streaming;
 use super::middleware::Caller;
+use super::objects;
 use super::ownership;
 use super::policy::RoutePolicy;
 use super::show::{Query, show_lease};
@@ -59,7 +60,8 @@ pub const ARTIFACTS: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Lists artifacts, newest first.
 ///
-/// Each completion stores one artifact: the output of the run if it succeeded. The header `Link` leads to the next page.
+/// Each completion stores one artifact: the output of the run if it succeeded. The header `Link` leads to the next page. The content of an
+/// artifact in the object store is null while that can't deliver it.
 /// A submit key must name one of its tasks.
 #[utoipa::path(
     get, path = "/api/runtime/artifacts", operation_id = "listArtifacts", tag = "records", params(PageParams, ArtifactParams),
@@ -78,8 +80,10 @@ pub async fn artifacts(State(app): State<AppState>, caller: Caller, Query(params
     }
     let Listing { rows: mut sizes, cut: is_short } = app.store.artifact_sizes(task, &page_wanted).await?;
     let next = cut(&mut sizes, is_short, &params, "/api/runtime/artifacts", |(id, _)| *id);
-    let read =
-        |app: AppState, ids: Vec<Uuid>| async move { list_streaming::rows(app.store.artifacts(&ids).await?.iter().map(Artifact::from)) };
+    let read = |app: AppState, ids: Vec<Uuid>| async move {
+        let results = objects::whole_or_not(&app, app.store.artifacts(&ids).await?).await;
+        list_streaming::rows(results.iter().map(Artifact::from))
+    };
     list_streaming::list(&app, caller.client, sizes, next, read).await
 }
 

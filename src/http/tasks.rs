@@ -13,6 +13,7 @@ use super::body_memory::Room;
 use super::error::Error;
 use super::list_streaming;
 use super::middleware::Caller;
+use super::objects;
 use super::ownership;
 use super::path::TaskPath;
 use super::policy::RoutePolicy;
@@ -236,7 +237,7 @@ pub const RESULT: RoutePolicy = RoutePolicy::READ.or_submit();
 pub async fn result(State(app): State<AppState>, path: TaskPath) -> HandlerResult {
     let id = path.id()?;
     if let Some(result) = app.store.newest_result(id).await? {
-        return ok(&TaskResult::from(&result));
+        return ok(&TaskResult::from(&objects::whole(&app, result).await?));
     }
     let known = app.store.task_states(&[id]).await?;
     Err(if known.is_empty() { Error::TASK_NOT_FOUND } else { Error::fixed(404, "Result not found") })

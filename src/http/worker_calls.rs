@@ -14,6 +14,7 @@ use super::body_memory::ROOM_EVERY;
 use super::error::Error;
 use super::lifecycle::output_too_long;
 use super::middleware::Caller;
+use super::objects;
 use super::path::WorkerPath;
 use super::policy::{Rate, RoutePolicy};
 use super::show::{bytes_of, directives, lease_to_run, show_task};
@@ -172,13 +173,15 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
     let mut results = Vec::with_capacity(completions.0.len());
     let mut commands = Vec::with_capacity(completions.0.len());
     let mut positions = Vec::with_capacity(completions.0.len());
+    let until = objects::deadline(&app);
     for WorkerCompletion { task_id, completion } in completions.0 {
         let read = completion.map_err(Error::from).and_then(|(task, lease, completion)| {
             let holder = Holder { lease: Some(lease), worker: Some(worker.clone()) };
             checked(&app, completion).map(|completion| completion.into_command(task, holder))
         });
         let (status, error, code) = match read {
-            Ok(command) => {
+            Ok(mut command) => {
+                objects::write(&app, &mut command, until).await;
                 positions.push(results.len());
                 commands.push(caller.command(command));
                 (200, None, None)

@@ -53,7 +53,13 @@ async fn remove_tasks(ReconcileContext { engine, options, .. }: &ReconcileContex
 async fn prune_audit(ReconcileContext { engine, options, .. }: &ReconcileContext) -> Result<(), Error> {
     let Some(older_than_ms) = days(options.audit_retention_days) else { return Ok(()) };
     for _ in 0..PAGES {
-        if engine.writers.maintain(Maintenance::PruneAudit { older_than_ms, limit: AUDIT_AT_ONCE }).await?.rows == 0 {
+        if engine
+            .writers
+            .maintain(Maintenance::PruneAudit { older_than_ms, limit: AUDIT_AT_ONCE, only_flushed: options.audit_is_flushed })
+            .await?
+            .rows
+            == 0
+        {
             break;
         }
     }

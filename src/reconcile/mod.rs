@@ -33,6 +33,8 @@ pub struct ReconcileOptions {
     pub task_retention_days: u32,
     /// Days that the audit trail is kept; 0 means forever.
     pub audit_retention_days: u32,
+    /// Whether audit entries must be in the object store before they are removed.
+    pub audit_is_flushed: bool,
 }
 
 /// The usual interval of a reconciler, which also runs if every notification was lost.

@@ -15,7 +15,8 @@ use super::table::{ReadRow, row};
 use super::{Store, all, records, rows};
 use bloom_core::Ms;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
-use bloom_core::task::{LeaseStatus, RunResult, Status, TaskSpec, TaskState};
+use bloom_core::run_result::RunResult;
+use bloom_core::task::{LeaseStatus, Status, TaskSpec, TaskState};
 
 #[derive(Clone, Debug)]
 pub struct TaskRow {
@@ -91,12 +92,12 @@ statement!(
 );
 statement!(
     ARTIFACT_SIZES,
-    "SELECT artifact_id, coalesce(octet_length(output), 0) + coalesce(octet_length(error_message), 0) FROM results \
+    "SELECT artifact_id, coalesce(octet_length(output), CAST(object_bytes AS INTEGER), 0) + coalesce(octet_length(error_message), 0) FROM results \
     WHERE artifact_id < $1 ORDER BY artifact_id DESC LIMIT $2"
 );
 statement!(
     ARTIFACT_SIZES_OF_TASK,
-    "SELECT artifact_id, coalesce(octet_length(output), 0) + coalesce(octet_length(error_message), 0) FROM results \
+    "SELECT artifact_id, coalesce(octet_length(output), CAST(object_bytes AS INTEGER), 0) + coalesce(octet_length(error_message), 0) FROM results \
     WHERE task_id = $3 AND artifact_id < $1 ORDER BY artifact_id DESC LIMIT $2"
 );
 statement!(

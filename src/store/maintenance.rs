@@ -9,7 +9,7 @@ use super::error::Error;
 use super::lists::first_id_of;
 use super::script::Script;
 use super::writer::Writer;
-use super::{Store, all, counts, feed, leader, one, removal, time_of};
+use super::{Store, all, counts, feed, leader, objects, one, removal, time_of};
 use bloom_core::Ms;
 use bloom_core::cache::priority;
 use bloom_core::ids::TaskId;
@@ -69,7 +69,7 @@ const RESTART_REST: Duration = Duration::from_millis(5);
 
 impl Writer {
     /// Maintenance waits only briefly for locks, because commands wait behind it.
-    async fn begin_maintenance(&mut self) -> Result<(), Error> {
+    pub(super) async fn begin_maintenance(&mut self) -> Result<(), Error> {
         self.begin().await?;
         self.wait_shortly().await
     }
@@ -124,18 +124,23 @@ impl Writer {
         Ok(Done { rows, ..Done::default() })
     }
 
-    pub(super) async fn prune_audit(&mut self, older_than_ms: i64, limit: i64) -> Result<Done, Error> {
-        let done = self.try_prune_audit(older_than_ms, limit).await;
+    pub(super) async fn prune_audit(&mut self, older_than_ms: i64, limit: i64, only_flushed: bool) -> Result<Done, Error> {
+        let done = self.try_prune_audit(older_than_ms, limit, only_flushed).await;
         self.pages.audit.adapt(&done);
         done
     }
 
-    async fn try_prune_audit(&mut self, older_than_ms: i64, limit: i64) -> Result<Done, Error> {
+    async fn try_prune_audit(&mut self, older_than_ms: i64, limit: i64, only_flushed: bool) -> Result<Done, Error> {
         let (time, page) = (self.store.known_time(), self.pages.audit.rows.min(limit));
         self.begin_maintenance().await?;
         let conn = self.conn()?;
         let now = time_of(conn, time).await?;
-        let rows = conn.execute(&PRUNE_AUDIT, Args::new().uuid(first_id_of(now - older_than_ms)).int(page)).await?;
+        let mut end = first_id_of(now - older_than_ms);
+        if only_flushed {
+            // The entry of the mark itself stays: what is removed are entries before it.
+            end = end.min(objects::flushed(conn).await?);
+        }
+        let rows = conn.execute(&PRUNE_AUDIT, Args::new().uuid(end).int(page)).await?;
         self.commit().await?;
         Ok(Done { rows, ..Done::default() })
     }

@@ -17,7 +17,8 @@ use bloom_core::api_key::ApiKey;
 use bloom_core::event::TaskEvent;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::project::{Project, ProjectId, ProjectNode};
-use bloom_core::task::{LeaseStatus, RunResult, TaskSpec, TaskState};
+use bloom_core::run_result::RunResult;
+use bloom_core::task::{LeaseStatus, TaskSpec, TaskState};
 use bloom_core::usage::Usage;
 use bloom_core::worker::{Worker, WorkerStatus};
 use uuid::Uuid;
@@ -33,8 +34,8 @@ statement!(pub(super) SPECS, |d| "SELECT {} FROM tasks WHERE id {}", rows::SPEC.
 // Unlike the whole row, this reads no more of a large output than is shown.
 statement!(
     RESULT_PREVIEW,
-    "SELECT substr(output, 1, CAST($2 AS INTEGER)), octet_length(output) FROM results \
-    WHERE task_id = $1 AND output IS NOT NULL ORDER BY artifact_id DESC LIMIT 1"
+    "SELECT substr(coalesce(output, preview), 1, CAST($2 AS INTEGER)), coalesce(octet_length(output), CAST(object_bytes AS INTEGER)) \
+    FROM results WHERE task_id = $1 AND (output IS NOT NULL OR object_url IS NOT NULL) ORDER BY artifact_id DESC LIMIT 1"
 );
 statement!(
     UNFINISHED_OF_OBJECTS,

@@ -9,7 +9,8 @@ use bloom_core::api_key::ApiKey;
 use bloom_core::audit::AuditEntry;
 use bloom_core::event::TaskEvent;
 use bloom_core::project::{Project, ProjectNode};
-use bloom_core::task::{PastLease, RunResult};
+use bloom_core::run_result::{RunResult, StoredObject};
+use bloom_core::task::PastLease;
 use bloom_core::usage::Usage;
 use bloom_core::wakeup::{Subject, Wakeup};
 use bloom_core::worker::{Capabilities, Instance, Worker};
@@ -29,10 +30,17 @@ row! {
 }
 
 row! {
-    pub(super) RESULT: results as results_row of result: RunResult {
+    pub(super) RESULT: results as results_row_2 of result: RunResult {
         id, artifact_id, task_id, lease_id, worker_id, status, output, error_message, duration_ms, tokens_used, completed_at,
-        artifact_type, artifact_tags,
+        artifact_type, artifact_tags;
+        {
+            let object = result.object.as_ref();
+            object_url: object.map(|object| &*object.url),
+            object_bytes: object.map(|object| object.bytes),
+            preview: object.map(|object| &*object.preview),
+        }
     }
+    read { object: part(|| Some(StoredObject { url: object_url?, bytes: object_bytes?, preview: preview? })) }
 }
 
 row! { pub(super) EVENT: task_events as task_events_row of event: TaskEvent { task_id, number, lease_id, seq, kind, at, data } }

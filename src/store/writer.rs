@@ -98,7 +98,9 @@ impl bloom_database::Writer for Writer {
         let done = match *job {
             Maintenance::CompactCounts => self.compact().await,
             Maintenance::PruneBatches { older_than_ms } => self.prune_batches(older_than_ms).await,
-            Maintenance::PruneAudit { older_than_ms, limit } => self.prune_audit(older_than_ms, limit).await,
+            Maintenance::PruneAudit { older_than_ms, limit, only_flushed } => self.prune_audit(older_than_ms, limit, only_flushed).await,
+            Maintenance::MoveOutput { artifact, ref object } => self.move_output(artifact, object).await,
+            Maintenance::SetMark { name, ref known, ref value } => self.set_mark(name, known, value).await,
             Maintenance::RemoveTasks { finished_for_ms, limit } => self.remove_tasks(finished_for_ms, limit).await,
             Maintenance::CorrectCounts { ref missing, epoch } => self.correct_counts(missing, epoch).await,
         };

@@ -15,6 +15,15 @@ pub(super) const MAX_LABEL_BYTES: usize = 128;
 /// The maximum number of agents with series of their own; all others share one.
 pub const MAX_AGENTS: usize = 50;
 
+/// From half a millisecond to a minute: for requests, commits and reconcile runs.
+pub(super) const FAST_SECONDS: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+/// From a millisecond to a day: for the time that tasks wait.
+pub(super) const WAIT_SECONDS: &[f64] =
+    &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0];
+/// From a tenth of a second to an hour: for runs.
+pub(super) const RUN_SECONDS: &[f64] = &[0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0];
+pub(super) const BATCH_COMMANDS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
+
 /// Creates families and registers them.
 pub(super) struct Families<'a>(pub &'a Registry);
 

@@ -8,19 +8,13 @@ use prometheus::{
     CounterVec, Error, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
 };
 
-use super::families::{Bounded, Families, MAX_AGENTS};
+use super::families::{BATCH_COMMANDS, Bounded, FAST_SECONDS, Families, MAX_AGENTS, RUN_SECONDS, WAIT_SECONDS};
+use super::objects::ObjectMetrics;
 use super::scrape::Scraped;
 use bloom_core::Ms;
 use bloom_core::task::{Outcome, Reason};
 use bloom_core::usage::Usage;
 
-/// From half a millisecond to a minute: for requests, commits and reconcile runs.
-const FAST_SECONDS: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
-/// From a millisecond to a day: for the time that tasks wait.
-const WAIT_SECONDS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0];
-/// From a tenth of a second to an hour: for runs.
-const RUN_SECONDS: &[f64] = &[0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0];
-const BATCH_COMMANDS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
 const MAX_MODELS: usize = 20;
 
 type Hook = Box<dyn Fn(&Scraped) + Send + Sync>;
@@ -67,6 +61,7 @@ struct Inner {
     cost: CounterVec,
     cost_agents: Bounded,
     cost_models: Bounded,
+    objects: ObjectMetrics,
     scraped: Scraped,
 }
 
@@ -171,6 +166,7 @@ impl Metrics {
             cost: f.sums("bloom_cost_usd_total", "US dollars spent by runs, as the agents report or estimate.", &["agent", "model"])?,
             cost_agents: Bounded::new(MAX_AGENTS),
             cost_models: Bounded::new(MAX_MODELS),
+            objects: ObjectMetrics::new(&f)?,
             scraped: Scraped::new(&f)?,
             registry: registry.clone(),
         };
@@ -306,6 +302,10 @@ impl Metrics {
         if usage.cost_usd.is_finite() && usage.cost_usd > 0.0 {
             self.0.cost.with_label_values(&[agent, model]).inc_by(usage.cost_usd);
         }
+    }
+
+    pub fn objects(&self) -> &ObjectMetrics {
+        &self.0.objects
     }
 
     /// `hook` sets gauges at each scrape. It must be quick and must not block.

@@ -3,11 +3,13 @@
 mod families;
 mod logging;
 mod metrics;
+mod objects;
 mod scrape;
 pub mod traces;
 
 pub use families::MAX_AGENTS;
 pub use logging::{Log, LogFormat, LogSettings};
 pub use metrics::Metrics;
+pub use objects::ObjectMetrics;
 pub use scrape::{QueueDepth, Scraped};
 pub use traces::{TraceSettings, Traces};

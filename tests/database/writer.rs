@@ -104,12 +104,14 @@ impl Writer for ScriptedWriter {
                 tables.prune_batches(now - older_than_ms);
                 Done::default()
             }
-            Maintenance::PruneAudit { older_than_ms, limit } => {
+            Maintenance::PruneAudit { older_than_ms, limit, .. } => {
                 let is_old = |entry: &mut AuditEntry| entry.timestamp < now - older_than_ms;
                 let limit = usize::try_from(*limit).expect("a limit");
                 let rows = tables.memory.audit.extract_if(.., is_old).take(limit).count() as u64;
                 Done { rows, ..Done::default() }
             }
+            // There is no object store in these tests.
+            Maintenance::MoveOutput { .. } | Maintenance::SetMark { .. } => Done::default(),
             Maintenance::RemoveTasks { finished_for_ms, limit } => {
                 let is_due = |task: &TaskState| {
                     let is_old = |finished_for_ms: &Ms| task.finished_at.is_some_and(|at| at <= now - finished_for_ms);

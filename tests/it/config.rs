@@ -233,8 +233,12 @@ fn no_part_of_a_password_is_shown() {
     }
     let (code, report) = check(&[("DATABASE_URL", "postgres://bloom@h/bloom?password=pass&sslmode=verify-full")], None, &[]);
     assert!(code == 0 && !report.contains("pass"), "{report}");
-    let (_, report) = check(&[("MEMBRIDGE_SERVER_URL", "http://me:secret@127.0.0.1:1"), ("PUBLIC_URL", "htp://me:secret@h")], None, &[]);
-    assert!(!report.contains("secret") && report.contains("http://****@127.0.0.1:1"), "{report}");
+    let (_, report) = check(
+        &[("MEMBRIDGE_SERVER_URL", "http://me:q7x@127.0.0.1:1"), ("PUBLIC_URL", "htp://me:q7x@h"), ("MINIO_ENDPOINT", "http://me:q7x@h")],
+        None,
+        &[],
+    );
+    assert!(!report.contains("q7x") && report.contains("http://****@127.0.0.1:1"), "{report}");
 }
 
 #[test]
@@ -330,4 +334,42 @@ fn a_parameter_of_the_database_that_nobody_knows_is_refused() {
     let output = run_program(&[("DATABASE_URL", "postgres://me:hidden@127.0.0.1:1/x?sslmod=require")], None, &["serve"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(2) && said.contains("did you mean sslmode?") && !said.contains("hidden"), "{said}");
+}
+
+#[test]
+fn an_object_store_has_settings_that_fit_together() {
+    let keys = [("MINIO_ACCESS_KEY", "k1y"), ("MINIO_SECRET_KEY", "p1w")];
+    let s3_keys = [("AWS_ACCESS_KEY_ID", "k1y"), ("AWS_SECRET_ACCESS_KEY", "p1w")];
+    for endpoint in ["minio", "minio.example:9001", "http://10.0.0.1", "https://minio.example:9443"] {
+        let (code, report) = check(&[&[("MINIO_ENDPOINT", endpoint)][..], &keys].concat(), None, &[]);
+        assert_eq!(code, 0, "{endpoint}: {report}");
+        assert!(
+            line(&report, "MINIO_ENDPOINT").contains(endpoint) && line(&report, "MINIO_ARTIFACT_BUCKET").contains("bloom-artifacts"),
+            "{report}"
+        );
+        assert!(!report.contains("k1y") && !report.contains("p1w"), "{report}");
+    }
+    let (code, report) = check(&[&[("AWS_S3_BUCKET", "bloom"), ("AWS_REGION", "eu-central-1")][..], &s3_keys].concat(), None, &[]);
+    assert_eq!(code, 0, "{report}");
+    let minio = ("MINIO_ENDPOINT", "minio");
+    for (wrong, named) in [
+        (&[minio][..], "MINIO_ACCESS_KEY"),
+        (&[minio, keys[0]], "MINIO_SECRET_KEY"),
+        (&[minio, keys[1]], "MINIO_ACCESS_KEY"),
+        (&[("AWS_S3_BUCKET", "bloom")], "AWS_ACCESS_KEY_ID"),
+        (&[("AWS_S3_BUCKET", "bloom"), s3_keys[0], s3_keys[1], minio, keys[0], keys[1]], "choose one of the two"),
+        (&[("AWS_S3_BUCKET", "Bloom"), s3_keys[0], s3_keys[1]], "small letters"),
+        (&[("MINIO_ENDPOINT", "http://minio/path"), keys[0], keys[1]], "without a path"),
+        (&[("MINIO_ENDPOINT", "ftp://minio"), keys[0], keys[1]], "MINIO_ENDPOINT"),
+        (&[("MINIO_ENDPOINT", "https://:p1w@minio"), keys[0], keys[1]], "MINIO_ENDPOINT"),
+        (&[minio, ("MINIO_PORT", "70000"), keys[0], keys[1]], "MINIO_PORT"),
+        (&[minio, ("MINIO_USE_SSL", "perhaps"), keys[0], keys[1]], "MINIO_USE_SSL"),
+        (&[minio, ("MINIO_ARTIFACT_BUCKET", "a"), keys[0], keys[1]], "MINIO_ARTIFACT_BUCKET"),
+        (&[("AWS_REGION", "two words")], "AWS_REGION"),
+        (&[("OBJECT_GRACE_SECONDS", "0")], "OBJECT_GRACE_SECONDS"),
+    ] {
+        let (code, report) = check(wrong, None, &[]);
+        assert!(code != 0 && report.contains(named), "{wrong:?}: {report}");
+        assert!(!report.contains("p1w"), "{wrong:?}: {report}");
+    }
 }

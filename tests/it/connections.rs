@@ -74,6 +74,7 @@ async fn open_with(write_timeout: Duration) -> TestServer {
         max_connections: 100,
         tls: None,
         kubernetes: None,
+        objects: None,
         lease_ttl_ms: 300_000,
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

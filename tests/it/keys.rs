@@ -41,9 +41,10 @@ const WORKER: [&str; 10] = [
     "POST workers/{id}/events",
     "POST workers/{id}/heartbeat",
 ];
-const SUBMIT: [&str; 19] = [
+const SUBMIT: [&str; 20] = [
     "DELETE llm-tasks/{id}",
     "GET artifacts",
+    "GET artifacts/{id}/content",
     "GET llm-tasks",
     "GET llm-tasks/{id}",
     "GET llm-tasks/{id}/events",

@@ -48,6 +48,7 @@ mod membridge;
 mod membridge_proxy;
 mod metrics;
 mod moving;
+mod objects;
 mod open_files;
 mod openapi;
 mod picking;

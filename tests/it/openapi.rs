@@ -59,6 +59,7 @@ const CALLS: &[&str] = &[
     "get /api/runtime/leases",
     "get /api/runtime/runs",
     "get /api/runtime/artifacts",
+    "get /api/runtime/artifacts/{id}/content",
     "get /api/runtime/audit",
     "get /api/runtime/stats",
     "get /api/runtime/health",

@@ -136,7 +136,11 @@ fn metric_names(text: &str, mark: char) -> BTreeSet<&str> {
 
 #[test]
 fn its_table_has_every_metric() {
-    let families = [include_str!("../../src/telemetry/metrics.rs"), include_str!("../../src/telemetry/scrape.rs")];
+    let families = [
+        include_str!("../../src/telemetry/metrics.rs"),
+        include_str!("../../src/telemetry/objects.rs"),
+        include_str!("../../src/telemetry/scrape.rs"),
+    ];
     let known: BTreeSet<_> = families.iter().flat_map(|source| metric_names(source, '"')).collect();
     assert!(known.len() > 25, "{known:?}");
     assert_eq!(metric_names(METRICS_PAGE, '`'), known);

@@ -5,11 +5,16 @@ use std::time::{Duration, Instant};
 
 use crate::faults::examine;
 use crate::support::load::Load;
+use crate::support::server::Plan;
 use crate::support::*;
 
 /// Several servers on one database.
 pub fn replicas(url: &str, count: usize) -> Vec<Arc<Server>> {
-    (0..count).map(|_| Arc::new(Server::on_url(url).env("LEASE_TTL_SECONDS", 5).start())).collect()
+    replicas_of(count, || Server::on_url(url).env("LEASE_TTL_SECONDS", 5))
+}
+
+pub fn replicas_of(count: usize, plan: impl Fn() -> Plan) -> Vec<Arc<Server>> {
+    (0..count).map(|_| Arc::new(plan().start())).collect()
 }
 
 pub fn apis(servers: &[Arc<Server>]) -> Vec<Api> {

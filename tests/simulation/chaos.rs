@@ -36,6 +36,7 @@ pub async fn start(cluster: &Cluster, plan: &Plan) -> Replica {
             lease_ttl_ms: 3_000,
             task_retention_days: 0,
             audit_retention_days: 0,
+            audit_is_flushed: false,
         };
         bloom_reconcile::start(&engine, options);
         return Replica { engine, condition };

@@ -241,7 +241,10 @@ impl Writer for SimWriter {
                 state.maintain_beside(self.id, job, &done);
                 Ok(done)
             }
-            Maintenance::PruneAudit { .. } | Maintenance::CorrectCounts { .. } => Ok(Done::default()),
+            Maintenance::PruneAudit { .. }
+            | Maintenance::MoveOutput { .. }
+            | Maintenance::SetMark { .. }
+            | Maintenance::CorrectCounts { .. } => Ok(Done::default()),
         }
     }
 

@@ -36,6 +36,11 @@
 {{- include "bloom-runtime.variable" (list "WITH_MEMBRIDGE" true) }}
 {{- include "bloom-runtime.variable" (list "MEMBRIDGE_HOST" .Values.config.host) }}
 {{- end }}
+{{- if .Values.objectStore.existingSecret }}
+{{- $names := ternary (list "AWS_ACCESS_KEY_ID_FILE" "AWS_SECRET_ACCESS_KEY_FILE") (list "MINIO_ACCESS_KEY_FILE" "MINIO_SECRET_KEY_FILE") (not (empty .Values.config.awsS3Bucket)) }}
+{{- include "bloom-runtime.variable" (list (first $names) "/etc/bloom-runtime/object-store/access") }}
+{{- include "bloom-runtime.variable" (list (last $names) "/etc/bloom-runtime/object-store/secret") }}
+{{- end }}
 - name: POD_NAME
   valueFrom: { fieldRef: { fieldPath: metadata.name } }
 - name: POD_NAMESPACE
@@ -78,6 +83,13 @@ items:
     defaultMode: 288 # 0440
     {{- include "bloom-runtime.items" .Values.membridge.secretKeys | nindent 4 }}
 {{- end }}
+{{- if .Values.objectStore.existingSecret }}
+- name: object-store
+  secret:
+    secretName: {{ .Values.objectStore.existingSecret }}
+    defaultMode: 288 # 0440
+    {{- include "bloom-runtime.items" .Values.objectStore.secretKeys | nindent 4 }}
+{{- end }}
 {{- if .Values.postgresql.existingSecret }}
 - name: postgresql
   secret:
@@ -102,6 +114,9 @@ items:
 - { name: keys, mountPath: /etc/bloom-runtime/keys, readOnly: true }
 {{- if .Values.membridge.existingSecret }}
 - { name: membridge, mountPath: /etc/bloom-runtime/membridge, readOnly: true }
+{{- end }}
+{{- if .Values.objectStore.existingSecret }}
+- { name: object-store, mountPath: /etc/bloom-runtime/object-store, readOnly: true }
 {{- end }}
 {{- if .Values.postgresql.existingSecret }}
 - { name: postgresql, mountPath: /etc/bloom-runtime/postgresql, readOnly: true }

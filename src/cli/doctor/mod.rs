@@ -2,6 +2,7 @@
 
 mod backups;
 mod database;
+mod objects;
 mod server;
 
 use std::path::PathBuf;
@@ -51,6 +52,7 @@ pub async fn run(flags: &Flags, authority: Option<PathBuf>, output: Output) -> R
     if let Ok(settings) = report.into_serve() {
         findings.extend(database::look(&settings).await);
         findings.extend(backups::look(&settings));
+        findings.extend(objects::look(&settings).await);
         findings.extend(server::look(&settings, authority.as_deref()).await);
     }
     match output {

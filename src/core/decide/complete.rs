@@ -9,7 +9,8 @@ use super::super::operation::Operation;
 use super::super::rejection::Rejection;
 use super::super::reply::{Completed, StoredResult};
 use super::super::row_keys::RowKeys;
-use super::super::task::{Failure, LastLease, LeaseStatus, Outcome, PastLease, Reason, RunResult, Session, Status, TaskState};
+use super::super::run_result::RunResult;
+use super::super::task::{Failure, LastLease, LeaseStatus, Outcome, PastLease, Reason, Session, Status, TaskState};
 use super::super::working_set::{Halt, WorkingSet, need};
 use super::finish::finish;
 use super::lease_end::{Next, Retry, Wait, complete_record, end_lease, plan, retry};
@@ -156,7 +157,7 @@ fn conclude(set: &mut WorkingSet, mut task: TaskState, lease: LeaseId, worker: &
     }
     let result = Arc::new(RunResult {
         id: set.ids.next_id(),
-        artifact_id: set.ids.next_id(),
+        artifact_id: completion.object.as_ref().map_or_else(|| set.ids.next_id(), |object| object.artifact_id),
         task_id: task.id,
         lease_id: lease,
         worker_id: worker.clone(),
@@ -168,6 +169,7 @@ fn conclude(set: &mut WorkingSet, mut task: TaskState, lease: LeaseId, worker: &
         completed_at: set.now(),
         artifact_type: completion.artifact_type.clone(),
         artifact_tags: completion.artifact_tags.clone(),
+        object: completion.object.as_ref().map(|object| object.stored.clone()),
     });
     set.dirty.results.push(result.clone());
     if let Some(usage) = completion.usage {

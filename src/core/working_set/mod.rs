@@ -4,16 +4,16 @@
 //! ([`Halt::Need`]) and runs again in the next batch with that row.
 
 mod api_keys;
-mod projects;
 mod control_plane;
+mod projects;
 mod queues;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 pub use api_keys::LoadedKeys;
-pub use projects::{DirtyProjects, LoadedProjects};
 pub use control_plane::{DirtyControlPlane, LoadedControlPlane};
+pub use projects::{DirtyProjects, LoadedProjects};
 
 use uuid::Uuid;
 
@@ -24,7 +24,8 @@ use super::event::TaskEvent;
 use super::ids::{IdSource, LeaseId, TaskId, WorkerId};
 use super::rejection::Rejection;
 use super::row_keys::RowKeys;
-use super::task::{PastLease, RunResult, Status, TaskSpec, TaskState};
+use super::run_result::RunResult;
+use super::task::{PastLease, Status, TaskSpec, TaskState};
 use super::wakeup::{Progress, Subject, Wakeup};
 use super::worker::Worker;
 

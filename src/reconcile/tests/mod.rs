@@ -56,6 +56,7 @@ impl Replica {
             lease_ttl_ms: 60_000,
             task_retention_days,
             audit_retention_days,
+            audit_is_flushed: false,
         };
         let context = start(&engine, options);
         // From now on all loops wait.

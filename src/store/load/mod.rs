@@ -1,8 +1,8 @@
 //! Loads the rows that a batch needs: finds them, locks them in one global order, then reads them.
 
 mod api_keys;
-mod projects;
 mod control_plane;
+mod projects;
 mod queues;
 
 use std::collections::BTreeSet;

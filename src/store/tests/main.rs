@@ -9,6 +9,7 @@ mod files;
 mod liveness;
 mod log;
 mod migration;
+mod objects;
 mod queues;
 mod reading;
 mod simulation;

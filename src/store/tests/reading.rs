@@ -212,7 +212,7 @@ async fn old_tasks_go_and_their_usage_stays(database) {
     assert_eq!(bench.store.usage(None, None, UsageBy::Day).await.unwrap()[0].key, "2027-01-15");
     assert!(bench.store.usage(Some(START + 2 * DAY), None, UsageBy::Day).await.unwrap().is_empty());
     let audited = bench.store.audit(&AuditFilter::default(), &Page { limit: 1000, before: None }).await.unwrap().len();
-    assert_eq!(writer.maintain(&Maintenance::PruneAudit { older_than_ms: 999, limit: 3 }).await.unwrap().rows, 3);
+    assert_eq!(writer.maintain(&Maintenance::PruneAudit { older_than_ms: 999, limit: 3, only_flushed: false }).await.unwrap().rows, 3);
     assert_eq!(bench.store.audit(&AuditFilter::default(), &Page { limit: 1000, before: None }).await.unwrap().len(), audited - 3);
 }
 

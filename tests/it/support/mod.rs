@@ -9,6 +9,7 @@ pub mod collector;
 pub mod delays;
 pub mod fixtures;
 pub mod load;
+pub mod minio;
 pub mod pieces;
 pub mod plane;
 pub mod proxy;

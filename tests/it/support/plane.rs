@@ -25,6 +25,7 @@ pub struct Plane {
     pub engine: Engine,
     pub store: Store,
     pub url: String,
+    pub context: reconcile::ReconcileContext,
     clock: Arc<AtomicI64>,
     _directory: tempfile::TempDir,
 }
@@ -36,6 +37,15 @@ impl Plane {
 
     /// Keeps finished tasks and audit entries for this many days; 0 = forever.
     pub async fn keeping(on_postgres: bool, task_retention_days: u32, audit_retention_days: u32) -> Self {
+        Self::with(on_postgres, task_retention_days, audit_retention_days, false).await
+    }
+
+    /// Keeps audit entries for this many days, and until they are in the object store.
+    pub async fn keeping_until_flushed(on_postgres: bool, audit_retention_days: u32) -> Self {
+        Self::with(on_postgres, 0, audit_retention_days, true).await
+    }
+
+    async fn with(on_postgres: bool, task_retention_days: u32, audit_retention_days: u32, audit_is_flushed: bool) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let url = if on_postgres { postgres::database() } else { format!("sqlite:{}", directory.path().join("bloom.db").display()) };
         let clock = Arc::new(AtomicI64::new(START));
@@ -48,11 +58,12 @@ impl Plane {
             lease_ttl_ms: 300_000,
             task_retention_days,
             audit_retention_days,
+            audit_is_flushed,
         };
         let agents = Agents::new(engine.clone(), dispatch::DispatchOptions::default());
         let context = reconcile::start(&engine, options);
-        engine.background.spawn(dispatch::reconcile::run(context, agents));
-        Self { engine, store, url, clock, _directory: directory }
+        engine.background.spawn(dispatch::reconcile::run(context.clone(), agents));
+        Self { engine, store, url, context, clock, _directory: directory }
     }
 
     /// The engine of another replica on the same database. It never leads.

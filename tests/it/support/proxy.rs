@@ -1,5 +1,6 @@
 //! A proxy to a server that can be held: connections stay open, but no data passes.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -14,6 +15,7 @@ pub struct Proxy {
     pub url: String,
     held: watch::Sender<bool>,
     answers_held: watch::Sender<bool>,
+    trap: Arc<Mutex<Option<&'static str>>>,
 }
 
 impl Proxy {
@@ -31,8 +33,10 @@ impl Proxy {
         let here = listener.local_addr().expect("an address");
         let (held, is_held) = watch::channel(false);
         let (answers_held, are_answers_held) = watch::channel(false);
-        beside(accept(listener, target.to_owned(), is_held, are_answers_held, latency));
-        Proxy { url: format!("{before}{here}{path}"), held, answers_held }
+        let trap = Arc::<Mutex<Option<&'static str>>>::default();
+        let ways = Ways { is_held, are_answers_held, hold_answers: answers_held.clone(), trap: Arc::clone(&trap), latency };
+        beside(accept(listener, target.to_owned(), ways));
+        Proxy { url: format!("{before}{here}{path}"), held, answers_held, trap }
     }
 
     pub fn hold(&self) {
@@ -45,31 +49,55 @@ impl Proxy {
         self.answers_held.send_replace(true);
     }
 
+    /// From the next request with this text on, requests pass and answers do not: that request has its effect, and nobody learns of it.
+    pub fn hold_answers_from(&self, text: &'static str) {
+        *self.trap.lock().expect("the trap") = Some(text);
+    }
+
     /// Lets everything pass again, including the data that was held.
     pub fn release(&self) {
+        *self.trap.lock().expect("the trap") = None;
         self.held.send_replace(false);
         self.answers_held.send_replace(false);
     }
 }
 
-async fn accept(
-    listener: TcpListener,
-    target: String,
+#[derive(Clone)]
+struct Ways {
     is_held: watch::Receiver<bool>,
     are_answers_held: watch::Receiver<bool>,
+    hold_answers: watch::Sender<bool>,
+    trap: Arc<Mutex<Option<&'static str>>>,
     latency: Duration,
-) {
+}
+
+async fn accept(listener: TcpListener, target: String, ways: Ways) {
     while let Ok((near, _)) = listener.accept().await {
         let Ok(far) = TcpStream::connect(&target).await else { continue };
         let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
-        beside(pass(near_in, far_out, is_held.clone(), Duration::ZERO));
-        beside(pass(far_in, near_out, are_answers_held.clone(), latency));
+        let (trap, hold_answers) = (Arc::clone(&ways.trap), ways.hold_answers.clone());
+        let look = move |request: &[u8]| {
+            let mut trap = trap.lock().expect("the trap");
+            if trap.is_some_and(|text| request.windows(text.len()).any(|part| part == text.as_bytes())) {
+                *trap = None;
+                hold_answers.send_replace(true);
+            }
+        };
+        beside(pass(near_in, far_out, ways.is_held.clone(), Duration::ZERO, look));
+        beside(pass(far_in, near_out, ways.are_answers_held.clone(), ways.latency, |_| {}));
     }
 }
 
-async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut is_held: watch::Receiver<bool>, latency: Duration) {
+async fn pass(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut is_held: watch::Receiver<bool>,
+    latency: Duration,
+    look: impl Fn(&[u8]) + Send + 'static,
+) {
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(count) = from.read(&mut buffer).await {
+        look(&buffer[..count]);
         tokio::time::sleep(latency).await;
         // The end of a connection is held as well.
         if is_held.wait_for(|held| !held).await.is_err() || count == 0 || to.write_all(&buffer[..count]).await.is_err() {

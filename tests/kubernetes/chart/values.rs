@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{chart, offline, set, sets, template, text};
 
 /// Settings that have a value of their own, or that the chart decides.
-const SET_BY_THE_CHART: [&str; 24] = [
+const SET_BY_THE_CHART: [&str; 28] = [
     "port",
     "data_dir",
     "database_url",
@@ -23,6 +23,10 @@ const SET_BY_THE_CHART: [&str; 24] = [
     "membridge_port",
     // For the control plane without a server.
     "membridge_database_url",
+    "minio_access_key",
+    "minio_secret_key",
+    "aws_access_key_id",
+    "aws_secret_access_key",
     "operator",
     "operator_namespaces",
     "operator_agent_image",

@@ -24,7 +24,7 @@ fn every_alert_fires_by_its_cause_and_resolves() {
     let prometheus = run(Prometheus::start(&[&plain[..], &[Job { name: "https", authority: Some(&authority) }]].concat()));
     let p = &prometheus;
     std::thread::scope(|scope| {
-        scope.spawn(|| run(sqlite::disks_backups_and_control_plane(p)));
+        scope.spawn(|| run(sqlite::what_it_depends_on(p)));
         scope.spawn(|| run(sqlite::certificate(p, &authority)));
         scope.spawn(|| run(workers::no_worker_and_no_room(p)));
         scope.spawn(|| run(calls::leases_and_pushes(p)));

@@ -12,6 +12,7 @@ use super::prometheus::Prometheus;
 use crate::cluster::{Cluster, Tenant};
 use crate::objects::Player;
 use crate::site::named;
+use crate::support::minio::Minio;
 use crate::support::stub::{Reply, Stub};
 use crate::support::{Database, eventually, janitor};
 
@@ -27,8 +28,8 @@ pub async fn operator(prometheus: &Prometheus) {
     let control_plane = Stub::start().await;
     control_plane.always("/agents", Reply::new(200, "[]"));
     let backups = janitor::new_path("backups");
-    let server = team
-        .server(Database::Sqlite)
+    let minio = Minio::start().await;
+    let server = Minio::used_by(team.server(Database::Sqlite), &minio.url())
         .env("BACKUP_DIR", backups.display())
         .env("MEMBRIDGE_SERVER_URL", &control_plane.url)
         .env("MEMBRIDGE_ADMIN_KEY", "the-key-of-the-control-plane")

@@ -1,4 +1,4 @@
-//! A server on SQLite: its disk, its backups, its control plane, its certificate.
+//! A server on SQLite: its disk, its backups, its control plane, its object store, its certificate.
 
 use std::fs;
 use std::io::Write as _;
@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 
 use super::prometheus::{ADMIN_KEY, Prometheus, READ_KEY};
 use crate::support::certificates::Authority;
+use crate::support::minio::Minio;
 use crate::support::stub::{Reply, Stub};
 use crate::support::{Database, Server, janitor};
 
@@ -19,13 +20,14 @@ const SMALL_DISKS: &str = r#"
         for dir in "$DATA_DIR" "${BACKUP_DIR%/*}"; do mount -t tmpfs -o size=64m tmpfs "$dir" || exit; done
         echo "a file in its place" > "$BACKUP_DIR" && exec "$0" "$@"' "$0" "$@""#;
 
-pub async fn disks_backups_and_control_plane(prometheus: &Prometheus) {
+pub async fn what_it_depends_on(prometheus: &Prometheus) {
     const JOB: &str = "disk";
     let backups = janitor::new_path("disk").join("backups");
     let control_plane = Stub::start().await;
     let fail = |path: &str| control_plane.always(path, Reply::new(500, "{}"));
     ["/agents", "/projects"].into_iter().for_each(fail);
-    let server = Server::on(Database::Sqlite)
+    let minio = Minio::start().await;
+    let server = Minio::used_by(Server::on(Database::Sqlite), &minio.url())
         .env("BACKUP_DIR", backups.display())
         .env("BACKUP_EVERY_SECONDS", 3)
         .env("MEMBRIDGE_SERVER_URL", &control_plane.url)
@@ -41,6 +43,7 @@ pub async fn disks_backups_and_control_plane(prometheus: &Prometheus) {
     let inside = |path: &Path| PathBuf::from(format!("/proc/{}/root{}", server.pid(), path.display()));
     let filler = inside(&server.data_dir().join("filler"));
     fs::File::create(&filler).unwrap().write_all(&vec![0; 60 << 20]).unwrap();
+    minio.kill();
     let api = server.with_key(ADMIN_KEY);
     // Each takes about a second, because the server asks again.
     let ask = async || {
@@ -51,13 +54,15 @@ pub async fn disks_backups_and_control_plane(prometheus: &Prometheus) {
         prometheus.fires(JOB, "BloomDiskNearlyFull"),
         prometheus.fires(JOB, "BloomBackupTooOld"),
         prometheus.fires(JOB, "BloomMembridgeDown"),
+        prometheus.fires(JOB, "BloomObjectStoreFails"),
         prometheus.fires_while(JOB, "BloomServerErrors", ask),
     );
 
+    minio.start_again().await;
     fs::remove_file(&filler).unwrap();
     fs::remove_file(inside(&backups)).unwrap();
     control_plane.always("/agents", Reply::new(200, "[]"));
-    for alert in ["BloomDiskNearlyFull", "BloomBackupTooOld", "BloomMembridgeDown", "BloomServerErrors"] {
+    for alert in ["BloomDiskNearlyFull", "BloomBackupTooOld", "BloomMembridgeDown", "BloomObjectStoreFails", "BloomServerErrors"] {
         prometheus.resolves(JOB, alert).await;
     }
 }

@@ -11,7 +11,8 @@ use crate::error::Error;
 use crate::save::Seen;
 use bloom_core::audit::{Action, AuditEntry, EntityType};
 use bloom_core::limits::MAX_SAFE;
-use bloom_core::task::{LeaseStatus, Outcome, PastLease, RunResult};
+use bloom_core::run_result::RunResult;
+use bloom_core::task::{LeaseStatus, Outcome, PastLease};
 use bloom_core::worker::{Capabilities, MAX_CONCURRENCY, Worker, WorkerStatus};
 
 fn workers_sql() -> String {
@@ -199,6 +200,7 @@ fn result(row: &Fields) -> Field<RunResult> {
         completed_at,
         artifact_type: artifact.optional_text("type")?.unwrap_or_else(|| "LLM_RESULT".into()),
         artifact_tags: artifact.texts("tags")?,
+        object: None,
     })
 }
 

@@ -1,0 +1,36 @@
+//! The object store: whether the server can do there what it has to.
+
+use bloom_config::Serve;
+use bloom_objects::Objects;
+use bloom_telemetry::Metrics;
+
+use super::{Finding, State};
+
+pub async fn look(settings: &Serve) -> Option<Finding> {
+    let finding = |state, text: String| Some(Finding::new("object store", state, text));
+    let Some(at) = settings.objects.clone() else {
+        return finding(State::Fine, "none is set: the database keeps all outputs; MINIO_ENDPOINT or AWS_S3_BUCKET names one".to_owned());
+    };
+    let place = at.place();
+    let objects = Metrics::new().map_err(|error| error.to_string()).and_then(|metrics| Objects::new(at, metrics));
+    let objects = match objects {
+        Ok(objects) => objects,
+        Err(error) => return finding(State::Wrong, error),
+    };
+    match objects.check().await {
+        Ok(()) => finding(State::Fine, format!("objects can be written, read, listed and removed in {place}")),
+        Err((verb, failure)) => finding(State::Warning, format!("{place}: can't {verb} an object: {}; {}", failure.text, advice(verb))),
+    }
+}
+
+fn advice(verb: &str) -> &'static str {
+    match verb {
+        "write" => {
+            "check that it runs, that the bucket exists, the keys, and that their policy allows s3:PutObject; until then, the database keeps the \
+             outputs"
+        }
+        "read" => "allow the key s3:GetObject on the bucket; until then, outputs that are there can't be read",
+        "list" => "allow the key s3:ListBucket on the bucket; until then, objects of removed tasks stay there",
+        _ => "allow the key s3:DeleteObject on the bucket; until then, objects of removed tasks stay there",
+    }
+}

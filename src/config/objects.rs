@@ -1,0 +1,34 @@
+//! The object store that the settings name.
+
+use std::time::Duration;
+
+use secrecy::SecretString;
+use url::Url;
+
+/// Where large outputs and the audit trail are stored.
+#[derive(Clone, Debug)]
+pub struct ObjectStore {
+    /// `None`: Amazon S3.
+    pub endpoint: Option<Url>,
+    pub region: String,
+    pub bucket: String,
+    pub access_key: SecretString,
+    pub secret_key: SecretString,
+    /// Objects without an artifact are removed when they are older than this.
+    pub grace: Duration,
+}
+
+impl ObjectStore {
+    /// The scheme of the URLs of artifacts.
+    pub const fn scheme(&self) -> &'static str {
+        if self.endpoint.is_some() { "minio" } else { "s3" }
+    }
+
+    /// The place for people: the endpoint and the bucket.
+    pub fn place(&self) -> String {
+        match &self.endpoint {
+            Some(endpoint) => format!("bucket {} at {}", self.bucket, endpoint.as_str().trim_end_matches('/')),
+            None => format!("bucket {} of Amazon S3 in {}", self.bucket, self.region),
+        }
+    }
+}

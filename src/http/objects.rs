@@ -1,0 +1,101 @@
+//! Outputs in the object store: written before a completion commits, read for its answers.
+
+use std::time::Duration;
+
+use bloom_core::command::{ArtifactObject, Completion};
+use bloom_core::run_result::RunResult;
+use bloom_objects::Failure;
+use bloom_store::LARGE_OUTPUT_BYTES;
+use tokio::time::{Instant, timeout_at};
+use uuid::Uuid;
+
+use super::AppState;
+use super::error::Error;
+
+/// When the writes of a request must have ended: what is left of its time is for the commit.
+pub fn deadline(app: &AppState) -> Instant {
+    const LONGEST: Duration = Duration::from_secs(10);
+    Instant::now() + (app.settings.request_timeout / 3).min(LONGEST)
+}
+
+/// Writes a large output to the object store, and returns it. The completion refers to the object then. If that is not possible now, the
+/// completion keeps the output, and the leader moves it later.
+pub async fn write(app: &AppState, completion: &mut Completion, until: Instant) -> Option<String> {
+    let objects = app.settings.objects.as_ref()?;
+    if completion.output.as_ref().is_none_or(|output| output.len() <= LARGE_OUTPUT_BYTES) || objects.is_paused().await {
+        return None;
+    }
+    // Else a client without the lease could fill the bucket.
+    let states = app.store.task_states(&[completion.task]).await.ok()?;
+    states.first()?.held_by(&completion.holder).ok()?;
+    let output = completion.output.as_ref()?;
+    let artifact_id = new_artifact(app);
+    let written = async {
+        objects.ensure_owned(&app.engine, &app.store).await?;
+        objects.write_output(completion.task, artifact_id, output).await
+    };
+    match timeout_at(until, written).await {
+        Ok(Ok(stored)) => {
+            completion.object = Some(ArtifactObject { artifact_id, stored });
+            completion.output.take()
+        }
+        Ok(Err(failure)) => {
+            tracing::warn!(task = %completion.task, failure = failure.text, "an output could not be written to the object store: the database keeps it");
+            None
+        }
+        Err(_) => {
+            tracing::warn!(task = %completion.task, "the object store was too slow for an output: the database keeps it");
+            objects.was_late().await;
+            None
+        }
+    }
+}
+
+/// An id of the time of the database, as the ids that commits make.
+fn new_artifact(app: &AppState) -> Uuid {
+    let mut random = [0; 10];
+    random.copy_from_slice(&Uuid::now_v7().as_bytes()[6..]);
+    let at = u64::try_from(app.engine.clock.now()).unwrap_or_default();
+    uuid::Builder::from_unix_timestamp_millis(at, &random).into_uuid()
+}
+
+/// The result with its output, wherever that is.
+///
+/// # Errors
+/// The object store can't deliver it.
+pub async fn whole(app: &AppState, mut result: RunResult) -> Result<RunResult, Error> {
+    if let Some(object) = &result.object {
+        let objects = app.settings.objects.as_ref().ok_or_else(|| missing(&result))?;
+        result.output = Some(objects.text(object).await.map_err(|failure| unreadable(&result, &failure))?);
+    }
+    Ok(result)
+}
+
+/// As [`whole`], for lists: an artifact that can't be read has no content, but its `url`.
+pub async fn whole_or_not(app: &AppState, results: Vec<RunResult>) -> Vec<RunResult> {
+    let mut shown = Vec::with_capacity(results.len());
+    let mut has_failed = false;
+    for result in results {
+        if result.object.is_none() || has_failed {
+            shown.push(result);
+            continue;
+        }
+        let without = result.clone();
+        shown.push(whole(app, result).await.unwrap_or_else(|_| {
+            has_failed = true;
+            without
+        }));
+    }
+    shown
+}
+
+pub fn missing(result: &RunResult) -> Error {
+    let url = result.object.as_ref().map_or("", |object| &object.url);
+    tracing::error!(artifact = %result.artifact_id, url, "an output is in an object store, but the server has none: set MINIO_ENDPOINT or AWS_S3_BUCKET");
+    Error::Text { status: 503, text: "The output is in an object store that this server is not set up for".into() }
+}
+
+pub fn unreadable(result: &RunResult, failure: &Failure) -> Error {
+    tracing::warn!(artifact = %result.artifact_id, failure = failure.text, "an output could not be read from the object store");
+    Error::Text { status: 503, text: "The output is in the object store, which can't deliver it now: try again".into() }
+}

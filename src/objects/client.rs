@@ -1,0 +1,292 @@
+//! The calls of the object store, with their limits.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bloom_config::ObjectStore as ObjectStoreSettings;
+use bloom_core::ids::TaskId;
+use bloom_core::run_result::StoredObject;
+use bloom_telemetry::Metrics;
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt};
+use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::path::Path;
+use object_store::{
+    ClientOptions, Error, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig,
+};
+use secrecy::ExposeSecret;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
+use uuid::Uuid;
+
+/// The longest time of a write, and of a read until its first byte.
+const CALL_LIMIT: Duration = Duration::from_secs(10);
+const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+/// The longest time of a whole download.
+const READ_LIMIT: Duration = Duration::from_secs(600);
+/// For this time after a failed write, completions do not try to write.
+const PAUSE: Duration = Duration::from_secs(5);
+/// Characters of an output that the database keeps.
+const PREVIEW_CHARS: usize = 4096;
+const ARTIFACTS: &str = "artifacts";
+/// The object that says which database writes to the bucket.
+const OWNER: &str = "bloom-runtime/database";
+const PROBE: &str = "bloom-runtime/probe";
+/// The largest page of a list of objects.
+pub(super) const LISTED: usize = 1000;
+
+pub type Stream = BoxStream<'static, Result<Vec<u8>, Failure>>;
+
+/// Why a call failed, for people; without keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub text: String,
+    /// The object does not exist.
+    pub is_missing: bool,
+}
+
+impl Failure {
+    fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), is_missing: false }
+    }
+
+    pub(super) fn of_another() -> Self {
+        Self::new("another database writes to this bucket: give each installation a bucket of its own")
+    }
+
+    pub(super) fn of_database() -> Self {
+        Self::new("the database could not tell whether the bucket is its own")
+    }
+}
+
+/// The object store. Clones share its state.
+#[derive(Clone)]
+pub struct Objects(Arc<Inner>);
+
+struct Inner {
+    store: AmazonS3,
+    settings: ObjectStoreSettings,
+    metrics: Metrics,
+    paused_until: Mutex<Option<Instant>>,
+    is_owned: AtomicBool,
+}
+
+impl Objects {
+    /// Connects to nothing yet.
+    ///
+    /// # Errors
+    /// The settings can't be used; the text says why.
+    pub fn new(settings: ObjectStoreSettings, metrics: Metrics) -> Result<Self, String> {
+        bloom_outbound::install_tls_provider();
+        let options = ClientOptions::new().with_connect_timeout(CONNECT_LIMIT).with_timeout(READ_LIMIT).with_allow_http(true);
+        let retry = RetryConfig { max_retries: 1, retry_timeout: CALL_LIMIT, ..RetryConfig::default() };
+        let mut builder = AmazonS3Builder::new()
+            .with_bucket_name(&settings.bucket)
+            .with_region(&settings.region)
+            .with_access_key_id(settings.access_key.expose_secret())
+            .with_secret_access_key(settings.secret_key.expose_secret())
+            .with_client_options(options)
+            .with_allow_http(true)
+            .with_retry(retry);
+        if let Some(endpoint) = &settings.endpoint {
+            builder = builder.with_endpoint(endpoint.as_str().trim_end_matches('/')).with_virtual_hosted_style_request(false);
+        }
+        let store = builder.build().map_err(|error| format!("the object store can't be set up: {error}"))?;
+        Ok(Self(Arc::new(Inner { store, settings, metrics, paused_until: Mutex::default(), is_owned: AtomicBool::default() })))
+    }
+
+    pub fn grace(&self) -> Duration {
+        self.0.settings.grace
+    }
+
+    pub fn metrics(&self) -> &Metrics {
+        &self.0.metrics
+    }
+
+    /// Whether a write failed a moment ago.
+    pub async fn is_paused(&self) -> bool {
+        self.0.paused_until.lock().await.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Whether the last write failed.
+    pub(super) async fn has_failed(&self) -> bool {
+        self.0.paused_until.lock().await.is_some()
+    }
+
+    /// A caller gave up a write that took too long.
+    pub async fn was_late(&self) {
+        self.pause().await;
+    }
+
+    /// A write failed, so completions do not try for a while.
+    pub(super) async fn pause(&self) {
+        *self.0.paused_until.lock().await = Some(Instant::now() + PAUSE);
+        self.0.metrics.objects().failed("write");
+    }
+
+    pub(super) fn is_owned(&self) -> bool {
+        self.0.is_owned.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_owned(&self, is_owned: bool) {
+        self.0.is_owned.store(is_owned, Ordering::Relaxed);
+    }
+
+    /// Writes an output under the id of its artifact. A repeated call writes the same object.
+    pub async fn write_output(&self, task: TaskId, artifact: Uuid, output: &str) -> Result<StoredObject, Failure> {
+        let key = format!("{ARTIFACTS}/{task}/{artifact}");
+        self.write("artifact", &key, output.as_bytes().to_vec()).await?;
+        let ObjectStoreSettings { bucket, .. } = &self.0.settings;
+        Ok(StoredObject {
+            url: format!("{}://{bucket}/{key}", self.0.settings.scheme()),
+            bytes: i64::try_from(output.len()).unwrap_or(i64::MAX),
+            preview: output.chars().take(PREVIEW_CHARS).collect(),
+        })
+    }
+
+    pub(super) async fn write(&self, kind: &'static str, key: &str, content: Vec<u8>) -> Result<(), Failure> {
+        let bytes = content.len();
+        let written = self.limited(self.0.store.put(&Path::from(key), PutPayload::from(content))).await;
+        if written.is_ok() {
+            *self.0.paused_until.lock().await = None;
+            self.0.metrics.objects().written(kind, bytes);
+        } else {
+            self.pause().await;
+        }
+        written.map(drop)
+    }
+
+    /// Writes a small object, to find out whether it can.
+    pub async fn probe(&self) -> Result<(), Failure> {
+        self.write("probe", PROBE, Vec::new()).await
+    }
+
+    /// Writes, reads, lists and removes an object, as the server does.
+    pub async fn check(&self) -> Result<(), (&'static str, Failure)> {
+        let key = Path::from(format!("bloom-runtime/check-{}", Uuid::now_v7()));
+        self.limited(self.0.store.put(&key, PutPayload::from_static(b"check"))).await.map_err(|failure| ("write", failure))?;
+        let read = async { self.limited(self.0.store.head(&key)).await.map_err(|failure| ("read", failure)) }.await;
+        let listed = self.artifacts_after(None).await.map_err(|failure| ("list", failure));
+        self.limited(self.0.store.delete(&key)).await.map_err(|failure| ("remove", failure))?;
+        read?;
+        listed.map(drop)
+    }
+
+    /// Reads a range of an output.
+    pub async fn read(&self, object: &StoredObject, range: std::ops::Range<u64>) -> Result<Stream, Failure> {
+        let key = self.key(object)?;
+        if range.is_empty() {
+            return Ok(futures_util::stream::empty().boxed());
+        }
+        let options = GetOptions { range: Some(GetRange::Bounded(range)), ..GetOptions::default() };
+        let got = self.limited(self.0.store.get_opts(&key, options)).await.inspect_err(|_| self.0.metrics.objects().failed("read"))?;
+        let metrics = self.0.metrics.clone();
+        Ok(got
+            .into_stream()
+            .map_ok(|bytes| bytes.to_vec())
+            .map_err(move |error| {
+                metrics.objects().failed("read");
+                failure_of(&error)
+            })
+            .boxed())
+    }
+
+    /// Reads a whole output.
+    pub async fn text(&self, object: &StoredObject) -> Result<String, Failure> {
+        let size = usize::try_from(object.bytes).unwrap_or_default();
+        let mut stream = self.read(object, 0..size as u64).await?;
+        let mut content = Vec::with_capacity(size);
+        let all = async {
+            while let Some(piece) = stream.try_next().await? {
+                content.extend_from_slice(&piece);
+            }
+            Ok(())
+        };
+        timeout(READ_LIMIT, all).await.unwrap_or_else(|_| Err(late(READ_LIMIT)))?;
+        if content.len() != size {
+            return Err(Failure::new(format!("{} has {} bytes instead of {size}", object.url, content.len())));
+        }
+        String::from_utf8(content).map_err(|_| Failure::new(format!("{} is not UTF-8", object.url)))
+    }
+
+    fn key(&self, object: &StoredObject) -> Result<Path, Failure> {
+        let bucket = &self.0.settings.bucket;
+        let place = object.url.split_once("://").and_then(|(_, rest)| rest.split_once('/'));
+        match place {
+            Some((named, key)) if named == bucket => Ok(Path::from(key)),
+            _ => Err(Failure::new(format!("it is at {}, and this server reads the bucket {bucket}", object.url))),
+        }
+    }
+
+    /// Objects of artifacts after this key, at most [`LISTED`].
+    pub(super) async fn artifacts_after(&self, after: Option<&Path>) -> Result<Vec<ObjectMeta>, Failure> {
+        let prefix = Path::from(ARTIFACTS);
+        let found = match after {
+            Some(after) => self.0.store.list_with_offset(Some(&prefix), after),
+            None => self.0.store.list(Some(&prefix)),
+        };
+        self.limited(found.take(LISTED).try_collect()).await.inspect_err(|_| self.0.metrics.objects().failed("list"))
+    }
+
+    pub(super) async fn remove(&self, key: &Path) -> Result<(), Failure> {
+        match self.limited(self.0.store.delete(key)).await {
+            Err(failure) if !failure.is_missing => {
+                self.0.metrics.objects().failed("remove");
+                Err(failure)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The database that writes to the bucket. If none does, it is `own` from now on.
+    pub(super) async fn owner(&self, own: &str) -> Result<String, Failure> {
+        let key = Path::from(OWNER);
+        let read = || async { self.limited(async { self.0.store.get(&key).await?.bytes().await }).await };
+        let content = match read().await {
+            Err(failure) if failure.is_missing => {
+                let mode = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+                let content = PutPayload::from(own.as_bytes().to_vec());
+                match timeout(CALL_LIMIT, self.0.store.put_opts(&key, content, mode)).await.map_err(|_| late(CALL_LIMIT))? {
+                    Ok(_) => return Ok(own.to_owned()),
+                    // Another database was faster.
+                    Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => read().await?,
+                    Err(error) => return Err(failure_of(&error)),
+                }
+            }
+            found => found?,
+        };
+        Ok(String::from_utf8_lossy(&content).into_owned())
+    }
+
+    async fn limited<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
+        match timeout(CALL_LIMIT, call).await {
+            Ok(done) => done.map_err(|error| failure_of(&error)),
+            Err(_) => Err(late(CALL_LIMIT)),
+        }
+    }
+}
+
+fn late(limit: Duration) -> Failure {
+    Failure::new(format!("no answer within {} s", limit.as_secs()))
+}
+
+/// Answers of the object store repeat the access key, so their text is not shown.
+fn failure_of(error: &Error) -> Failure {
+    let text = match error {
+        Error::NotFound { .. } => "the bucket or the object does not exist",
+        Error::PermissionDenied { .. } => "access is denied: the policy of the bucket or of the key forbids it, or the secret key is wrong",
+        Error::Unauthenticated { .. } => "the access key is not known there",
+        Error::Generic { source, .. } => {
+            let text = source.to_string();
+            let cause = if text.contains("error sending request") || text.contains("HTTP error") {
+                "it can't be reached, or broke off the call"
+            } else {
+                "it answered with an error"
+            };
+            return Failure { text: cause.to_owned(), is_missing: false };
+        }
+        _ => "the call is not possible there",
+    };
+    Failure { text: text.to_owned(), is_missing: matches!(error, Error::NotFound { .. }) }
+}

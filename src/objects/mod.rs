@@ -1,0 +1,21 @@
+//! Outputs of runs and the audit trail in an object store (S3, MinIO).
+//!
+//! An object is written before the row that refers to it, and removed after that row. So a crash between the two leaves an object without a
+//! row, which [`reconcile`] removes after a grace. While the object store can't be written to, the database keeps the outputs, and the
+//! reconciler moves them later.
+
+mod audit;
+mod client;
+mod orphans;
+mod owner;
+mod reconcile;
+
+use bloom_engine::Error;
+
+pub use client::{Failure, Objects, Stream};
+pub use reconcile::run;
+
+fn unreadable(error: bloom_store::Error) -> Error {
+    tracing::warn!(%error, "the database could not be read for the object store");
+    Error::Unavailable
+}

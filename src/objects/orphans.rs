@@ -1,0 +1,53 @@
+//! Removes objects to which no artifact refers: their completion did not commit, or their task was removed.
+
+use std::collections::HashSet;
+
+use bloom_core::Ms;
+use bloom_engine::Error;
+use bloom_store::Store;
+use object_store::ObjectMeta;
+use object_store::path::Path;
+use uuid::Uuid;
+
+use super::Objects;
+
+/// Removes the orphans of one page of the list of objects. Returns where the next page begins; `None`: the list is at its end, or could not
+/// be read.
+pub async fn sweep(store: &Store, objects: &Objects, now: Ms, after: Option<Path>) -> Result<Option<Path>, Error> {
+    let page = match objects.artifacts_after(after.as_ref()).await {
+        Ok(page) => page,
+        Err(failure) => {
+            tracing::warn!(failure = failure.text, "the objects could not be listed; it will be retried");
+            return Ok(None);
+        }
+    };
+    let old: Vec<(Uuid, &ObjectMeta)> = page.iter().filter(|object| is_old(object, objects, now)).filter_map(named).collect();
+    let ids: Vec<Uuid> = old.iter().map(|(id, _)| *id).collect();
+    let known: HashSet<Uuid> = store.existing_artifacts(&ids).await.map_err(super::unreadable)?.into_iter().collect();
+    let mut removed = 0;
+    for (_, object) in old.iter().filter(|(id, _)| !known.contains(id)) {
+        if let Err(failure) = objects.remove(&object.location).await {
+            tracing::warn!(failure = failure.text, "an object without an artifact could not be removed; it will be retried");
+            break;
+        }
+        removed += 1;
+    }
+    objects.metrics().objects().removed(removed);
+    if removed > 0 {
+        tracing::info!(removed, "objects without an artifact were removed");
+    }
+    Ok(page.last().filter(|_| page.len() >= super::client::LISTED).map(|last| last.location.clone()))
+}
+
+/// By the database's clock; the grace is much longer than clocks differ.
+fn is_old(object: &ObjectMeta, objects: &Objects, now: Ms) -> bool {
+    u128::try_from(now - object.last_modified.timestamp_millis()).is_ok_and(|age| age > objects.grace().as_millis())
+}
+
+/// The artifact in the key. Objects with other keys are not this program's.
+fn named(object: &ObjectMeta) -> Option<(Uuid, &ObjectMeta)> {
+    let mut parts = object.location.as_ref().split('/').skip(1);
+    let (task, artifact, end) = (parts.next()?, parts.next()?, parts.next());
+    Uuid::parse_str(task).ok()?;
+    Some((Uuid::parse_str(artifact).ok()?, object)).filter(|_| end.is_none())
+}
