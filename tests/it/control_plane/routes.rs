@@ -98,7 +98,7 @@ on_both! { alone:
         assert_eq!(keys(&made), ["canonical_id", "created_at", "last_seen", "name", "nodes_count", "source"]);
         assert_eq!(made["canonical_id"], canonical_id(&name).as_str());
         assert_eq!((&made["source"], &made["nodes_count"], &made["last_seen"]), (&json!("manual"), &json!(0), &json!(null)));
-        refused(plane.post("/projects", json!({ "name": name })).await, 409, "exists already");
+        refused(plane.post("/projects", json!({ "name": name })).await, 409, "exists: delete it first");
         beat(&plane, "node", &name, json!({})).await;
         let listed = plane.get("/projects").await.ok();
         let shown = listed.as_array().unwrap().iter().find(|project| project["name"] == name.as_str()).unwrap().clone();
