@@ -9,6 +9,9 @@ use super::parse;
 use super::resolve::{Resolver, mistake};
 use super::settings::{self as s, Setting};
 
+/// In seconds. Half of it is more than the writes of a completion may take, the other half is more than a commit may.
+const SHORTEST_GRACE: u64 = 30;
+
 impl Resolver<'_> {
     /// `Some(None)`: there is no object store. `None`: a setting is wrong; the mistake is recorded.
     pub(super) fn objects(&mut self) -> Option<Option<ObjectStore>> {
@@ -23,7 +26,7 @@ impl Resolver<'_> {
         let region = self.required(&s::AWS_REGION, parse::region);
         let s3_key = self.optional(&s::AWS_ACCESS_KEY_ID, parse::key);
         let s3_secret = self.optional(&s::AWS_SECRET_ACCESS_KEY, parse::key);
-        let grace = self.required(&s::OBJECT_GRACE_SECONDS, parse::whole(1_u64, 366 * 86_400));
+        let grace = self.required(&s::OBJECT_GRACE_SECONDS, parse::whole(SHORTEST_GRACE, 366 * 86_400));
         if self.mistakes.len() > before {
             return None;
         }

@@ -61,6 +61,9 @@ pub struct Holder {
 pub struct ArtifactObject {
     pub artifact_id: uuid::Uuid,
     pub stored: StoredObject,
+    /// The completion must be decided before this time. Objects without an artifact are removed later than this, so none is that an artifact
+    /// will refer to.
+    pub until: Ms,
 }
 
 #[derive(Clone, Debug)]

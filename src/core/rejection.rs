@@ -77,6 +77,8 @@ pub enum Rejection {
     JoinTokenGone,
     /// The join token is for another worker.
     JoinTokenFor(WorkerId),
+    /// The object with the output may soon be removed, because no artifact has referred to it for too long.
+    ObjectTooOld,
     ProjectNotFound,
     ProjectExists(String),
     TooManyProjects,
@@ -174,6 +176,9 @@ impl fmt::Display for Rejection {
             ),
             Self::JoinTokenGone => f.write_str("The join token was used, was revoked or has expired: create another one"),
             Self::JoinTokenFor(worker) => write!(f, "This join token enrolls only the worker '{worker}'"),
+            Self::ObjectTooOld => {
+                f.write_str("It took too long to complete the task after its output was stored: send the completion again")
+            }
             Self::ProjectNotFound => f.write_str("Project not found"),
             Self::ProjectExists(name) => write!(f, "A project '{name}' exists: delete it first, or choose another name"),
             Self::TooManyProjects => {

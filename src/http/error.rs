@@ -171,7 +171,7 @@ impl From<Rejection> for Error {
             Rejection::TooManyLabels(_) => return Self::field("labels", rejection.to_string()),
             Rejection::WrongAnswers { .. } => return Self::field("answers", rejection.to_string()),
             Rejection::NoUrl(_) => 400,
-            Rejection::NoWorker => 503,
+            Rejection::NoWorker | Rejection::ObjectTooOld => 503,
             // Only commands of reconcilers depend on a leadership.
             Rejection::NotLeader => return Self::Internal(rejection.to_string()),
         };

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bloom_core::Ms;
 use bloom_core::command::{ArtifactObject, Completion};
 use bloom_core::run_result::RunResult;
 use bloom_objects::Failure;
@@ -29,14 +30,16 @@ pub async fn write(app: &AppState, completion: &mut Completion, until: Instant) 
     let states = app.store.task_states(&[completion.task]).await.ok()?;
     states.first()?.held_by(&completion.holder).ok()?;
     let output = completion.output.as_ref()?;
-    let artifact_id = new_artifact(app);
+    let begun = app.engine.clock.now();
+    let artifact_id = new_artifact(begun);
     let written = async {
         objects.ensure_owned(&app.engine, &app.store).await?;
         objects.write_output(completion.task, artifact_id, output).await
     };
     match timeout_at(until, written).await {
         Ok(Ok(stored)) => {
-            completion.object = Some(ArtifactObject { artifact_id, stored });
+            // The rest of the grace is more than the commit can take.
+            completion.object = Some(ArtifactObject { artifact_id, stored, until: begun.saturating_add(objects.grace_ms() / 2) });
             completion.output.take()
         }
         Ok(Err(failure)) => {
@@ -51,12 +54,11 @@ pub async fn write(app: &AppState, completion: &mut Completion, until: Instant) 
     }
 }
 
-/// An id of the time of the database, as the ids that commits make.
-fn new_artifact(app: &AppState) -> Uuid {
+/// An id of this time of the database, as the ids that commits make. The age of the object follows from it.
+fn new_artifact(at: Ms) -> Uuid {
     let mut random = [0; 10];
     random.copy_from_slice(&Uuid::now_v7().as_bytes()[6..]);
-    let at = u64::try_from(app.engine.clock.now()).unwrap_or_default();
-    uuid::Builder::from_unix_timestamp_millis(at, &random).into_uuid()
+    uuid::Builder::from_unix_timestamp_millis(u64::try_from(at).unwrap_or_default(), &random).into_uuid()
 }
 
 /// The result with its output, wherever that is.

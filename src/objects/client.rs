@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bloom_config::ObjectStore as ObjectStoreSettings;
+use bloom_core::Ms;
 use bloom_core::ids::TaskId;
 use bloom_core::run_result::StoredObject;
 use bloom_telemetry::Metrics;
@@ -98,6 +99,10 @@ impl Objects {
 
     pub fn grace(&self) -> Duration {
         self.0.settings.grace
+    }
+
+    pub fn grace_ms(&self) -> Ms {
+        Ms::try_from(self.grace().as_millis()).unwrap_or(Ms::MAX)
     }
 
     pub fn metrics(&self) -> &Metrics {

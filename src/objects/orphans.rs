@@ -21,7 +21,8 @@ pub async fn sweep(store: &Store, objects: &Objects, now: Ms, after: Option<Path
             return Ok(None);
         }
     };
-    let old: Vec<(Uuid, &ObjectMeta)> = page.iter().filter(|object| is_old(object, objects, now)).filter_map(named).collect();
+    let is_old = |(artifact, object): &(Uuid, &ObjectMeta)| now.saturating_sub(made_at(*artifact, object)) > objects.grace_ms();
+    let old: Vec<(Uuid, &ObjectMeta)> = page.iter().filter_map(named).filter(is_old).collect();
     let ids: Vec<Uuid> = old.iter().map(|(id, _)| *id).collect();
     let known: HashSet<Uuid> = store.existing_artifacts(&ids).await.map_err(super::unreadable)?.into_iter().collect();
     let mut removed = 0;
@@ -39,9 +40,11 @@ pub async fn sweep(store: &Store, objects: &Objects, now: Ms, after: Option<Path
     Ok(page.last().filter(|_| page.len() >= super::client::LISTED).map(|last| last.location.clone()))
 }
 
-/// By the database's clock; the grace is much longer than clocks differ.
-fn is_old(object: &ObjectMeta, objects: &Objects, now: Ms) -> bool {
-    u128::try_from(now - object.last_modified.timestamp_millis()).is_ok_and(|age| age > objects.grace().as_millis())
+/// When the artifact was made, by the database's clock, which also decides until when a completion may refer to the object. The ids of
+/// imported artifacts have no time.
+fn made_at(artifact: Uuid, object: &ObjectMeta) -> Ms {
+    let of_id = artifact.get_timestamp().and_then(|at| Ms::try_from(at.to_unix().0 * 1_000).ok());
+    of_id.unwrap_or_else(|| object.last_modified.timestamp_millis())
 }
 
 /// The artifact in the key. Objects with other keys are not this program's.

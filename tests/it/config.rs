@@ -366,7 +366,7 @@ fn an_object_store_has_settings_that_fit_together() {
         (&[minio, ("MINIO_USE_SSL", "perhaps"), keys[0], keys[1]], "MINIO_USE_SSL"),
         (&[minio, ("MINIO_ARTIFACT_BUCKET", "a"), keys[0], keys[1]], "MINIO_ARTIFACT_BUCKET"),
         (&[("AWS_REGION", "two words")], "AWS_REGION"),
-        (&[("OBJECT_GRACE_SECONDS", "0")], "OBJECT_GRACE_SECONDS"),
+        (&[("OBJECT_GRACE_SECONDS", "29")], "OBJECT_GRACE_SECONDS"),
     ] {
         let (code, report) = check(wrong, None, &[]);
         assert!(code != 0 && report.contains(named), "{wrong:?}: {report}");

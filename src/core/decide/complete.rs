@@ -27,6 +27,7 @@ impl Operation for Completion {
         let task = set.task(completion.task)?;
         let not_held = task.held_by(&completion.holder).err();
         let Some(not_held) = not_held else {
+            check_object(set, completion)?;
             let worker = task.lease.as_ref().map(|lease| lease.worker_id.clone()).unwrap_or_default();
             let end = End::of(set, task, completion, &worker, completion.keep_attempt)?;
             let mut task = task.clone();
@@ -44,6 +45,7 @@ impl Operation for Completion {
                     return Ok(Completed { task: task.clone(), result: StoredResult::Before(named) });
                 }
                 if is_late(task, past) {
+                    check_object(set, completion)?;
                     let (task, past) = (task.clone(), past.clone());
                     return late(set, task, past, completion);
                 }
@@ -54,6 +56,14 @@ impl Operation for Completion {
             }
         }
         Err(task.not_completable(not_held).into())
+    }
+}
+
+/// The object with the output must still be there after the commit.
+fn check_object(set: &WorkingSet, completion: &Completion) -> Result<(), Rejection> {
+    match &completion.object {
+        Some(object) if set.now() > object.until => Err(Rejection::ObjectTooOld),
+        _ => Ok(()),
     }
 }
 

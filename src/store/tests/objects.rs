@@ -24,7 +24,7 @@ async fn outputs_are_moved_once(database) {
     let mut written = success(ids[2], "");
     let Op::Complete(completion) = &mut written else { panic!("a completion") };
     let artifact_id = Uuid::from_u128(START.unsigned_abs() as u128 * (1 << 80) + 7);
-    (completion.output, completion.object) = (None, Some(ArtifactObject { artifact_id, stored: stored(70_000) }));
+    (completion.output, completion.object) = (None, Some(ArtifactObject { artifact_id, stored: stored(70_000), until: i64::MAX }));
     commit(&mut writer, vec![lease(ids[2], "w"), written]).await;
     let there = bench.store.newest_result(ids[2]).await.unwrap().unwrap();
     assert_eq!((there.artifact_id, &there.output, &there.object), (artifact_id, &None, &Some(stored(70_000))));

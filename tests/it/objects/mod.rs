@@ -2,6 +2,7 @@
 
 mod audit_trail;
 mod failures;
+mod frozen;
 mod killed;
 mod outputs;
 mod replicas;

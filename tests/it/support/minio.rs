@@ -80,10 +80,10 @@ impl Minio {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// The server writes to the bucket by this URL, and removes orphans at once.
+    /// The server writes to the bucket by this URL, and removes orphans as soon as it may.
     pub fn used_by(plan: Plan, url: &str) -> Plan {
         let plan = plan.env("MINIO_ENDPOINT", url).env("MINIO_ACCESS_KEY", ACCESS_KEY).env("MINIO_SECRET_KEY", SECRET_KEY);
-        plan.env("OBJECT_GRACE_SECONDS", 1)
+        plan.env("OBJECT_GRACE_SECONDS", 30)
     }
 
     /// What an object has.

@@ -1,0 +1,37 @@
+//! A server that is frozen between an object and its row, for longer than another replica spares objects without an artifact.
+
+use super::{are_moved, large, success};
+use crate::replicas::{leader, replicas_of};
+use crate::support::minio::Minio;
+use crate::support::proxy::Proxy;
+use crate::support::*;
+
+#[test]
+fn no_artifact_refers_to_an_object_that_was_removed() {
+    run(async {
+        let minio = Minio::start().await;
+        let proxy = Proxy::start(&minio.url()).await;
+        let url = postgres::database();
+        let servers = replicas_of(2, || Minio::used_by(Server::on_url(&url), &proxy.url));
+        let leading = eventually("one replica leads", || async { leader(&servers).await }).await;
+        let (sweeper, frozen) = (&servers[leading], &servers[1 - leading]);
+        let (task, lease) = sweeper.crew().leased_task().await;
+        let output = large("frozen");
+        proxy.hold_answers_from("PUT /bloom-artifacts/artifacts/");
+        let body = json!({ "status": "success", "lease_id": lease.id, "output": output, "metrics": { "duration_ms": 5 } });
+        let (api, path) = (Api::new(frozen.base()), task.path("/complete"));
+        let completing = beside(async move { api.post(&path, body).await });
+        let objects = || minio.objects(&format!("artifacts/{}", task.id));
+        eventually("the object is written", || async { (!objects().is_empty()).then_some(()) }).await;
+        frozen.pause();
+        proxy.release();
+        eventually("the object is removed", || async { objects().is_empty().then_some(()) }).await;
+        frozen.resume();
+        let refused = completing.await.unwrap();
+        assert_eq!(refused.status, 503, "{}", refused.text);
+        assert!(refused.text.contains("send the completion again"), "{}", refused.text);
+        assert!(["leased", "running"].contains(&&*task.status().await));
+        lease.complete("success", success(&output)).await.ok();
+        are_moved(&minio, sweeper, &[(task.id.clone(), output)]).await;
+    });
+}
