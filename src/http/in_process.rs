@@ -17,6 +17,7 @@ use url::Url;
 use super::AppState;
 use super::clients::Peer;
 use super::error::Error;
+use super::history::Moment;
 use super::host;
 use super::key_ring::Identity;
 use super::middleware::Caller;
@@ -25,10 +26,6 @@ use super::refusal::Refusal;
 use super::session;
 use bloom_core::Ms;
 use bloom_core::ids::TaskId;
-use bloom_core::task::Status;
-
-/// Queues whose heads are read for one page; each costs a query.
-const MOST_QUEUES: usize = 32;
 
 /// The API, for callers in this process.
 #[derive(Clone)]
@@ -104,24 +101,27 @@ impl Api {
         host::called(&parts.uri, &parts.headers, peer, &self.app.settings.trusted_proxies).ok().flatten()
     }
 
-    /// How long the first task of the queue has been ready, in milliseconds; `None` if no task is.
+    /// How the queue was in the last hour; the last moment is now.
     ///
     /// # Errors
     /// If the database fails.
-    pub async fn oldest_ready_ms(&self) -> Result<Option<Ms>, bloom_store::Error> {
-        let counts = self.app.engine.replica.counts();
-        let queued = counts.iter().filter(|((_, _, status), tasks)| *status == Status::Queued && **tasks > 0);
-        let mut oldest: Option<Ms> = None;
-        for ((agent, priority, _), _) in queued.take(MOST_QUEUES) {
-            let ready_at = self.app.store.oldest_ready_at(agent, *priority).await?;
-            oldest = oldest.into_iter().chain(ready_at).min();
-        }
-        Ok(oldest.map(|at| (self.now() - at).max(0)))
+    pub async fn last_hour(&self) -> Result<Vec<Moment>, bloom_store::Error> {
+        self.app.history.until_now(&self.app.engine, &self.app.store).await
     }
 
     /// The tasks whose runs wait for a person, the oldest first; also those that a caller may not see.
     pub fn asking(&self) -> Vec<TaskId> {
         self.app.engine.replica.asking()
+    }
+
+    /// Grows with each commit that this replica has heard of.
+    pub fn commits(&self) -> i64 {
+        self.app.engine.replica.commits()
+    }
+
+    /// Counts a page that an open browser has loaded again.
+    pub fn page_loaded_again(&self, is_shared: bool) {
+        self.app.metrics.page_loaded_again(is_shared);
     }
 
     pub fn now(&self) -> Ms {

@@ -17,6 +17,7 @@ mod error_precedence;
 mod events;
 mod examples;
 mod handshake;
+mod history;
 mod host;
 mod hub;
 mod in_process;
@@ -65,6 +66,7 @@ use tokio_util::sync::CancellationToken;
 use url::{Host, Url};
 
 pub use environment_keys::Keys;
+pub use history::Moment;
 pub use in_process::Api;
 pub use key_ring::Identity;
 pub use middleware::Caller;
@@ -82,6 +84,7 @@ use bloom_tls::Tls;
 use body::Limit;
 use body_memory::{Budget, Room};
 use error::Error;
+use history::History;
 use hub::Hub;
 use key_ring::KeyRing;
 use policy::BodyLimit;
@@ -162,6 +165,7 @@ pub struct Shared {
     ring: KeyRing,
     limits: Limits,
     hub: Arc<Hub>,
+    history: History,
     stream_limits: StreamLimits,
 }
 
@@ -185,7 +189,7 @@ impl Deref for AppState {
 }
 
 impl AppState {
-    /// Starts the background tasks that notify waiting requests of changes and keep the named keys up to date; they end with `shutdown`.
+    /// Starts the background tasks that notify waiting requests of changes, remember the last hour and keep the named keys up to date; they end with `shutdown`.
     pub fn new(
         engine: Engine,
         store: Store,
@@ -197,6 +201,8 @@ impl AppState {
     ) -> Self {
         let hub = Arc::new(Hub::default());
         tokio::spawn(hub.clone().run(engine.clone(), store.clone(), shutdown.clone()));
+        let history = History::default();
+        tokio::spawn(history.clone().follow(engine.clone(), store.clone(), shutdown.clone()));
         let ring = KeyRing::new(settings.keys.clone());
         tokio::spawn(ring.clone().follow(engine.clone(), store.clone(), shutdown.clone()));
         let limits = Limits {
@@ -209,7 +215,21 @@ impl AppState {
             held_of_changes: Budget::new(settings.held_bytes),
         };
         let (started, stream_limits) = (Instant::now(), StreamLimits::new(server::shares(settings.max_connections).0));
-        Self(Arc::new(Shared { engine, store, agents, membridge, metrics, settings, started, shutdown, ring, limits, hub, stream_limits }))
+        Self(Arc::new(Shared {
+            engine,
+            store,
+            agents,
+            membridge,
+            metrics,
+            settings,
+            started,
+            shutdown,
+            ring,
+            limits,
+            hub,
+            history,
+            stream_limits,
+        }))
     }
 
     /// Room for the answer of a call that changes something, before it does: an answer of about this size.

@@ -41,7 +41,7 @@ impl Writes {
         call: impl Future<Output = kube::Result<T>>,
     ) -> kube::Result<T> {
         let outcome = within(limit, call).await;
-        self.metrics.kubernetes_write(kind, verb, outcome.is_ok());
+        self.metrics.kubernetes().write(kind, verb, outcome.is_ok());
         outcome
     }
 }

@@ -83,7 +83,7 @@ impl Health {
     }
 
     fn set(&self, state: State) {
-        self.metrics.kubernetes(!matches!(state, State::Lost(_)), state == State::Leads);
+        self.metrics.kubernetes().state(!matches!(state, State::Lost(_)), state == State::Leads);
         let mut current = self.state.lock();
         let is_lost = |state: &State| matches!(state, State::Lost(_));
         match (is_lost(&current), &state) {

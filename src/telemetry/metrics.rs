@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use prometheus::process_collector::ProcessCollector;
-use prometheus::{
-    CounterVec, Error, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
-};
+use prometheus::{CounterVec, Error, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder};
 
 use super::families::{BATCH_COMMANDS, Bounded, FAST_SECONDS, Families, MAX_AGENTS, RUN_SECONDS, WAIT_SECONDS};
+use super::kubernetes::KubernetesMetrics;
 use super::objects::ObjectMetrics;
 use super::scrape::Scraped;
 use bloom_core::Ms;
@@ -31,6 +30,7 @@ struct Inner {
     http_seconds: HistogramVec,
     http_refused: IntCounterVec,
     connections_refused: IntCounter,
+    pages_loaded_again: IntCounterVec,
     commands: IntCounterVec,
     batch_commands: HistogramVec,
     commit_seconds: HistogramVec,
@@ -48,10 +48,7 @@ struct Inner {
     leader: IntGauge,
     leader_epoch: IntGauge,
     database_up: IntGauge,
-    /// Without labels, and without a series on servers that have no operator. The same holds for `kubernetes_leader`.
-    kubernetes_up: IntGaugeVec,
-    kubernetes_leader: IntGaugeVec,
-    kubernetes_writes: IntCounterVec,
+    kubernetes: KubernetesMetrics,
     backup_interval: Gauge,
     backup_success: Gauge,
     backup_seconds: Gauge,
@@ -96,6 +93,11 @@ impl Metrics {
                 "bloom_http_connections_refused_total",
                 "Connections that were refused or closed because all, or all of their client's share, were in use.",
             )?,
+            pages_loaded_again: f.counters(
+                "bloom_web_pages_loaded_again_total",
+                "Pages that open browsers loaded again after a change, by source: a page made for several of them (shared), or for this one (made).",
+                &["source"],
+            )?,
             commands: f.counters("bloom_commands_total", "Commands decided, by operation and outcome.", &["op", "outcome"])?,
             batch_commands: f.histograms("bloom_batch_commands", "Commands in one batch.", &["writer"], BATCH_COMMANDS)?,
             commit_seconds: f.histograms(
@@ -139,21 +141,7 @@ impl Metrics {
             leader: f.gauge("bloom_leader", "1 on the replica that leads, else 0.")?,
             leader_epoch: f.gauge("bloom_leader_epoch", "Number of the leadership of the replica that leads; 0 on the others.")?,
             database_up: f.gauge("bloom_database_up", "1 while the database answers, else 0.")?,
-            kubernetes_up: f.gauges(
-                "bloom_kubernetes_up",
-                "1 while the Kubernetes API server answers, else 0; only on servers with the operator.",
-                &[],
-            )?,
-            kubernetes_leader: f.gauges(
-                "bloom_kubernetes_leader",
-                "1 on the replica whose operator leads, else 0; only on servers with the operator.",
-                &[],
-            )?,
-            kubernetes_writes: f.counters(
-                "bloom_kubernetes_writes_total",
-                "Calls that change objects of Kubernetes, by kind of object, verb and outcome.",
-                &["kind", "verb", "outcome"],
-            )?,
+            kubernetes: KubernetesMetrics::new(&f)?,
             backup_interval: f.exact_gauge("bloom_backup_interval_seconds", "Interval of scheduled backups; 0 = the server makes none.")?,
             backup_success: f.exact_gauge(
                 "bloom_backup_last_success_timestamp_seconds",
@@ -194,6 +182,10 @@ impl Metrics {
 
     pub fn connection_refused(&self) {
         self.0.connections_refused.inc();
+    }
+
+    pub fn page_loaded_again(&self, is_shared: bool) {
+        self.0.pages_loaded_again.with_label_values(&[if is_shared { "shared" } else { "made" }]).inc();
     }
 
     /// A command was decided. `op` and `outcome` are fixed words.
@@ -262,15 +254,8 @@ impl Metrics {
         self.0.database_up.set(i64::from(is_up));
     }
 
-    /// Whether the Kubernetes API server answers, and whether the operator of this replica leads.
-    pub fn kubernetes(&self, is_up: bool, is_leader: bool) {
-        self.0.kubernetes_up.with_label_values::<&str>(&[]).set(i64::from(is_up));
-        self.0.kubernetes_leader.with_label_values::<&str>(&[]).set(i64::from(is_leader));
-    }
-
-    /// A call changed an object of Kubernetes, or failed to. `kind` and `verb` are fixed words.
-    pub fn kubernetes_write(&self, kind: &str, verb: &str, ok: bool) {
-        self.0.kubernetes_writes.with_label_values(&[kind, verb, if ok { "ok" } else { "error" }]).inc();
+    pub fn kubernetes(&self) -> &KubernetesMetrics {
+        &self.0.kubernetes
     }
 
     /// Backups are made at this interval.

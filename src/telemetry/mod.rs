@@ -1,6 +1,7 @@
 //! Logs, metrics and traces.
 
 mod families;
+mod kubernetes;
 mod logging;
 mod metrics;
 mod objects;
@@ -8,6 +9,7 @@ mod scrape;
 pub mod traces;
 
 pub use families::MAX_AGENTS;
+pub use kubernetes::KubernetesMetrics;
 pub use logging::{Log, LogFormat, LogSettings};
 pub use metrics::Metrics;
 pub use objects::ObjectMetrics;

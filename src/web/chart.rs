@@ -1,44 +1,80 @@
-//! Small charts of one value per day.
+//! Small charts of one value over time: of the last days, or of the last hour.
 
 use bloom_core::Ms;
+use bloom_http::Moment;
 use jiff::Timestamp;
 
 const DAY_MS: Ms = 24 * 3_600_000;
 /// Units of the picture.
 const HEIGHT: f64 = 60.0;
 const STEP: usize = 20;
+/// Bars of an hour, one for each two minutes; the last one is the present.
+const HOUR: usize = 31;
 
 pub struct Bar {
     pub x: usize,
     pub y: String,
     pub height: String,
-    pub day: String,
-    pub value: f64,
+    /// What it shows, in words.
+    pub title: String,
 }
 
 pub struct Chart {
+    pub name: &'static str,
+    /// The name, and what all bars together or the last one tell.
+    pub caption: String,
     pub bars: Vec<Bar>,
     pub width: usize,
-    pub sum: f64,
 }
 
 impl Chart {
-    /// The last days, today as the last one.
-    pub fn per_day(now: Ms, days: Ms, value_of: impl Fn(&str) -> Option<f64>) -> Option<Self> {
-        let mut values = Vec::new();
-        for ago in (0..days).rev() {
-            let day = Timestamp::from_millisecond(now - ago * DAY_MS).ok()?.strftime("%Y-%m-%d").to_string();
-            values.push((value_of(&day).unwrap_or_default().max(0.0), day));
-        }
+    /// Values and what they are in words, in the order of time. There is room for so many bars; the last one is at the right.
+    fn new(name: &'static str, told: &str, values: Vec<(f64, String)>, room: usize) -> Self {
+        let empty = room.saturating_sub(values.len());
         let most = values.iter().map(|(value, _)| *value).fold(0.0, f64::max);
-        let sum = values.iter().map(|(value, _)| value).sum();
-        let bar = |(at, (value, day)): (usize, (f64, String))| {
-            // A day without any has a line, so that the days are seen.
+        let bar = |(at, (value, title)): (usize, (f64, String))| {
+            // A time without any has a line, so that it is seen.
             let height = if most > 0.0 { (value / most * HEIGHT).max(1.0) } else { 1.0 };
-            Bar { x: at * STEP, y: format!("{:.1}", HEIGHT - height), height: format!("{height:.1}"), day, value }
+            Bar { x: (empty + at) * STEP, y: format!("{:.1}", HEIGHT - height), height: format!("{height:.1}"), title }
         };
         let bars: Vec<Bar> = values.into_iter().enumerate().map(bar).collect();
-        Some(Self { width: bars.len() * STEP, bars, sum })
+        Self { name, caption: format!("{name}: {told}"), width: (empty + bars.len()) * STEP, bars }
+    }
+
+    /// The last days, today as the last one.
+    pub fn per_day(
+        name: &'static str,
+        now: Ms,
+        days: Ms,
+        value_of: impl Fn(&str) -> Option<f64>,
+        words: fn(f64) -> String,
+    ) -> Option<Self> {
+        let mut values = Vec::new();
+        let mut sum = 0.0;
+        for ago in (0..days).rev() {
+            let day = Timestamp::from_millisecond(now - ago * DAY_MS).ok()?.strftime("%Y-%m-%d").to_string();
+            let value = value_of(&day).unwrap_or_default().max(0.0);
+            sum += value;
+            values.push((value, format!("{day}: {}", words(value))));
+        }
+        Some(Self::new(name, &format!("{} in {days} days", words(sum)), values, 0))
+    }
+
+    /// The last hour, the present as the last bar. `value_of` gets a moment and the one before.
+    pub fn of_hour(name: &'static str, moments: &[Moment], value_of: fn(&Moment, &Moment) -> i64, words: fn(i64) -> String) -> Self {
+        let before = moments.first().into_iter().chain(moments);
+        let values: Vec<i64> = moments.iter().zip(before).map(|(moment, before)| value_of(moment, before).max(0)).collect();
+        let told = format!(
+            "{} now, at most {} in the last hour",
+            words(values.last().copied().unwrap_or_default()),
+            words(values.iter().copied().max().unwrap_or_default())
+        );
+        let title = |moment: &Moment, value: i64| {
+            let at = Timestamp::from_millisecond(moment.at).map(|at| at.strftime("%H:%M UTC").to_string()).unwrap_or_default();
+            format!("{at}: {}", words(value))
+        };
+        let bars = moments.iter().zip(values).map(|(moment, value)| (value as f64, title(moment, value))).collect();
+        Self::new(name, &told, bars, HOUR)
     }
 }
 
@@ -46,16 +82,35 @@ impl Chart {
 mod tests {
     use super::*;
 
+    fn shown(chart: &Chart) -> Vec<(usize, &str, &str, &str)> {
+        chart.bars.iter().map(|bar| (bar.x, bar.y.as_str(), bar.height.as_str(), bar.title.as_str())).collect()
+    }
+
     #[test]
     fn bars_are_in_proportion_and_today_is_the_last() {
-        let chart = Chart::per_day(1_772_000_000_000, 3, |day| match day {
+        let value_of = |day: &str| match day {
             "2026-02-25" => Some(4.0),
             "2026-02-24" => Some(1.0),
             _ => None,
-        });
-        let chart = chart.unwrap();
-        let shown: Vec<_> = chart.bars.iter().map(|bar| (bar.x, bar.y.as_str(), bar.height.as_str(), bar.day.as_str())).collect();
-        assert_eq!(shown, [(0, "59.0", "1.0", "2026-02-23"), (20, "45.0", "15.0", "2026-02-24"), (40, "0.0", "60.0", "2026-02-25")]);
-        assert_eq!((chart.width, chart.sum), (60, 5.0));
+        };
+        let chart = Chart::per_day("Runs per day", 1_772_000_000_000, 3, value_of, |value| value.to_string()).unwrap();
+        let expected = [(0, "59.0", "1.0", "2026-02-23: 0"), (20, "45.0", "15.0", "2026-02-24: 1"), (40, "0.0", "60.0", "2026-02-25: 4")];
+        assert_eq!(shown(&chart), expected);
+        assert_eq!((chart.width, chart.caption.as_str()), (60, "Runs per day: 5 in 3 days"));
+    }
+
+    #[test]
+    fn what_grows_is_shown_by_how_much_it_has_grown() {
+        let moment = |minute: Ms, runs| Moment { at: minute * 60_000, queued: 0, runs, waited_ms: None };
+        let moments = [moment(0, 100), moment(1, 102), moment(2, 106), moment(3, 90)];
+        let chart = Chart::of_hour("Runs begun", &moments, |moment, before| moment.runs - before.runs, |value| value.to_string());
+        let expected = [
+            (540, "59.0", "1.0", "00:00 UTC: 0"),
+            (560, "30.0", "30.0", "00:01 UTC: 2"),
+            (580, "0.0", "60.0", "00:02 UTC: 4"),
+            (600, "59.0", "1.0", "00:03 UTC: 0"),
+        ];
+        assert_eq!(shown(&chart), expected);
+        assert_eq!(chart.caption, "Runs begun: 0 now, at most 4 in the last hour");
     }
 }

@@ -15,6 +15,7 @@ mod menu;
 mod overview;
 mod records;
 mod refused;
+mod rendered;
 mod rows;
 mod sign_in;
 mod tasks;
@@ -22,35 +23,37 @@ mod times;
 mod visit;
 mod workers;
 
-use axum::middleware::from_fn;
-use axum::routing::{get, post};
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::routing::{MethodRouter, get, post};
 
-use bloom_http::Pages;
+use bloom_http::{AppState, Pages};
 
-/// All pages.
+/// All pages. What browsers keep open is rendered once for all of them.
 pub fn pages() -> Pages {
+    let recent = rendered::Recent::new();
+    let shared = |show: MethodRouter<AppState>| show.layer(from_fn_with_state(recent.clone(), rendered::once));
     Pages::new(|router| router.layer(from_fn(refused::errors_as_pages)))
         .form("/sign-in", get(sign_in::form).post(sign_in::send))
         .form("/sign-out", post(sign_in::out))
         .file("/assets/{file}", get(assets::file))
-        .look("/", get(overview::show))
+        .look("/", shared(get(overview::show)))
         .stream("/live", get(live::stream))
-        .look("/tasks", get(tasks::list::list))
+        .look("/tasks", shared(get(tasks::list::list)))
         .creation("/tasks/new", get(tasks::new::form).post(tasks::new::send))
         .form("/tasks/bulk", post(tasks::bulk::change))
-        .look("/tasks/{id}", get(tasks::show::show))
+        .look("/tasks/{id}", shared(get(tasks::show::show)))
         .look("/tasks/{id}/events", get(tasks::show::events))
         .look("/tasks/{id}/prompt", get(tasks::show::prompt))
         .look("/tasks/{id}/output", get(tasks::show::output))
         .look("/tasks/{id}/confirm-delete", get(tasks::act::confirm_delete))
         .form("/tasks/{id}/{action}", post(tasks::act::act))
-        .look("/workers", get(workers::list))
-        .look("/workers/{name}", get(workers::show))
+        .look("/workers", shared(get(workers::list)))
+        .look("/workers/{name}", shared(get(workers::show)))
         .look("/workers/{name}/confirm-remove", get(workers::confirm_remove))
         .form("/workers/{name}/{action}", post(workers::act))
-        .look("/leases", get(records::leases))
-        .look("/artifacts", get(records::artifacts))
-        .look("/audit", get(records::audit))
+        .look("/leases", shared(get(records::leases)))
+        .look("/artifacts", shared(get(records::artifacts)))
+        .look("/audit", shared(get(records::audit)))
         .form("/membridge", get(membridge::show).post(membridge::set))
         .test("/membridge/test", post(membridge::test))
         .form("/membridge/projects/{id}", get(membridge::project).post(membridge::promote))

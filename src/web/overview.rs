@@ -6,7 +6,7 @@ use axum::response::Response;
 use crate::chart::Chart;
 use crate::refused::Refused;
 use crate::tasks::list::Row;
-use crate::times::duration;
+use crate::times::{dollars, duration};
 use crate::visit::{Layout, Visit};
 use bloom_api::lists::MAX_IDS;
 use bloom_api::reports::{Health, Stats, UsageRow};
@@ -44,9 +44,7 @@ struct Fleet {
 struct Whole {
     stats: Stats,
     fleet: Fleet,
-    /// Per day; `None` before the first run.
-    runs: Option<Chart>,
-    costs: Option<Chart>,
+    charts: Vec<Chart>,
     oldest: String,
     storage: String,
     membridge: &'static str,
@@ -111,14 +109,24 @@ async fn whole(visit: &Visit) -> Result<Whole, Refused> {
     let stats: Stats = visit.get("stats").await?;
     let health: Health = visit.get("health").await?;
     let workers = visit.list(&format!("workers?limit={WORKERS}"), seen).await?.rows;
-    let oldest = visit.api.oldest_ready_ms().await.map_err(|_| Refused::new(503, "The database does not answer"))?;
+    let hour = visit.api.last_hour().await.map_err(|_| Refused::new(503, "The database does not answer"))?;
+    let oldest = hour.last().and_then(|now| now.waited_ms);
     let now = visit.layout.now;
     let from = (now / DAY_MS - DAYS + 1) * DAY_MS;
     let usage = visit
         .list(&format!("usage?by=day&from={}", from.max(0)), |row: UsageRow| (row.key.to_string(), row.runs as f64, row.cost_usd))
         .await?
         .rows;
-    let per_day = |value: fn(&(String, f64, f64)) -> f64| Chart::per_day(now, DAYS, |day| usage.iter().find(|row| row.0 == day).map(value));
+    let mut charts = vec![
+        Chart::of_hour("Tasks queued", &hour, |moment, _| moment.queued, |tasks| tasks.to_string()),
+        Chart::of_hour("Wait of the oldest", &hour, |moment, _| moment.waited_ms.unwrap_or_default(), duration),
+        Chart::of_hour("Runs begun in two minutes", &hour, |moment, before| moment.runs - before.runs, |runs| runs.to_string()),
+    ];
+    if !usage.is_empty() {
+        let of_day = |day: &str| usage.iter().find(|row| row.0 == day);
+        charts.extend(Chart::per_day("Runs per day", now, DAYS, |day| of_day(day).map(|row| row.1), |runs| runs.to_string()));
+        charts.extend(Chart::per_day("Cost per day", now, DAYS, |day| of_day(day).map(|row| row.2), dollars));
+    }
     let membridge = match &health.membridge {
         state if state.connected => "connected",
         state if state.last_success.is_none() && state.last_error.is_none() => "not used",
@@ -126,8 +134,7 @@ async fn whole(visit: &Visit) -> Result<Whole, Refused> {
     };
     Ok(Whole {
         stats,
-        runs: per_day(|row| row.1).filter(|_| !usage.is_empty()),
-        costs: per_day(|row| row.2).filter(|_| !usage.is_empty()),
+        charts,
         oldest: oldest.map_or_else(|| "–".to_owned(), duration),
         storage: health.storage.to_string(),
         membridge,

@@ -11,6 +11,7 @@ use url::form_urlencoded;
 use super::answer::{page, see_other};
 use super::cookies::{Cookies, form_token, is_form_token, new_visitor};
 use super::refused::Refused;
+use super::rendered::TokenStandIn;
 use super::times::Time;
 use bloom_core::Ms;
 use bloom_core::api_key::Scope;
@@ -108,7 +109,7 @@ impl Visit {
             scope: identity.scope,
             who: identity.key.as_ref().map_or_else(|| identity.scope.to_string(), |key| key.name.clone()),
             is_open: api.is_open(),
-            token: form_token(&cookie),
+            token: parts.extensions.get::<TokenStandIn>().map_or_else(|| form_token(&cookie), |stand_in| stand_in.0.to_string()),
             now: api.now(),
         };
         let address = api.address(parts).unwrap_or_default();

@@ -200,6 +200,11 @@ impl Replica {
         self.lock().stats()
     }
 
+    /// Grows with each commit that this replica has heard of.
+    pub fn commits(&self) -> i64 {
+        self.lock().commits()
+    }
+
     /// Tasks by agent, priority and status.
     pub fn counts(&self) -> Counts {
         self.lock().counts.tasks.clone()

@@ -80,6 +80,10 @@ impl Remembered {
         (self.positions.iter().map(|(writer, n)| Position { writer: *writer, n: *n }).collect(), self.own.clone())
     }
 
+    pub fn commits(&self) -> i64 {
+        self.positions.values().sum()
+    }
+
     pub fn own(&mut self, writer: i64) {
         if !self.own.contains(&writer) {
             self.own.push(writer);

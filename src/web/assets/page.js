@@ -34,7 +34,7 @@
     if (!isOn || !isDue || isBusy || document.hidden || Date.now() - last < REFRESH_MS) return;
     [isDue, isBusy, last] = [false, true, Date.now()];
     try {
-      const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+      const answer = await fetch(location.href, { headers: { Accept: "text/html", "Bloom-Again": "1" } });
       if (answer.redirected) return location.assign(answer.url);
       if (!answer.ok) return;
       const loaded = new DOMParser().parseFromString(await answer.text(), "text/html");

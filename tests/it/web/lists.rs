@@ -146,4 +146,17 @@ on_both! { alone:
         server.crew().task().create().await;
         browser.ok("/").await.has_not("First steps");
     }
+
+    async fn the_overview_shows_how_the_queue_was(database) {
+        let server = Server::on(database).start();
+        let (browser, crew) = (Browser::of(&server), server.crew());
+        for queued in 1..=3 {
+            crew.task().create().await;
+            browser.ok("/").await.has(&format!("Tasks queued: {queued} now"));
+        }
+        let page = browser.ok("/").await;
+        for chart in ["Wait of the oldest: ", "Runs begun in two minutes: 0 now"] {
+            page.has(chart);
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! The pages for browsers: over HTTP, as a browser without scripts uses them.
 
+mod again;
 mod browser;
 mod escaping;
 mod forms;
