@@ -1,5 +1,7 @@
 //! The cookies of the pages: the session, and for those who have none, a random text for their forms.
 
+use std::sync::Arc;
+
 use axum::http::header::COOKIE;
 use axum::http::{HeaderMap, HeaderValue};
 use sha2::{Digest, Sha256};
@@ -62,6 +64,10 @@ pub fn new_visitor() -> Option<String> {
     getrandom::fill(&mut random).ok()?;
     Some(hex::encode(random))
 }
+
+/// What stands in the place of the token in a page for many. Nobody can guess it, so no text of a task contains it.
+#[derive(Clone)]
+pub struct TokenStandIn(pub Arc<str>);
 
 /// The token that the forms of this visitor contain. Pages of other sites can't know it, because they can't read the cookie.
 pub fn form_token(cookie: &str) -> String {

@@ -15,6 +15,7 @@ use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use uuid::Uuid;
 
+use super::cookies::TokenStandIn;
 use super::refused::Refused;
 use super::visit::Visit;
 use bloom_core::Ms;
@@ -28,10 +29,6 @@ const MAX_PAGE_BYTES: usize = 1 << 20;
 /// Roughly the size of a page of a list.
 const PAGE_BYTES: usize = 16 << 10;
 const SECOND: Ms = 1_000;
-
-/// What stands in the place of a form's token in a page for many. Nobody can guess it, so no text of a task contains it.
-#[derive(Clone)]
-pub struct TokenStandIn(pub Arc<str>);
 
 /// What decides what a page shows, besides the token. Times and a few states change without a commit, so a page is kept for a second.
 #[derive(Clone, PartialEq, Eq, Hash)]

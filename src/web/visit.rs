@@ -9,9 +9,8 @@ use axum::response::{IntoResponse, Response};
 use url::form_urlencoded;
 
 use super::answer::{page, see_other};
-use super::cookies::{Cookies, form_token, is_form_token, new_visitor};
+use super::cookies::{Cookies, TokenStandIn, form_token, is_form_token, new_visitor};
 use super::refused::Refused;
-use super::rendered::TokenStandIn;
 use super::times::Time;
 use bloom_core::Ms;
 use bloom_core::api_key::Scope;
