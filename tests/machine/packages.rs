@@ -67,11 +67,13 @@ fn the_packages_contain_the_program_and_all_that_its_services_need() {
     abuild("check; package; openrc", &main, &services);
     let modes = [
         ("etc/init.d/bloom-agent", 0o755),
+        ("etc/init.d/bloom-membridge", 0o755),
         ("etc/init.d/bloom-runtime", 0o755),
         ("etc/bloom-agent.env", 0o600),
         ("etc/bloom-runtime.env", 0o600),
         ("etc/bloom-runtime.toml", 0o644),
         ("etc/logrotate.d/bloom-agent", 0o644),
+        ("etc/logrotate.d/bloom-membridge", 0o644),
         ("etc/logrotate.d/bloom-runtime", 0o644),
         ("usr/libexec/bloom-runtime/openrc.sh", 0o644),
         ("usr/sbin/bloom-runtime-as-service", 0o755),
