@@ -244,24 +244,35 @@ impl Objects {
         }
     }
 
+    /// The database that writes to the bucket, if one does.
+    pub async fn known_owner(&self) -> Result<Option<String>, Failure> {
+        match self.read_owner().await {
+            Ok(owner) => Ok(Some(owner)),
+            Err(failure) if failure.is_missing => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    async fn read_owner(&self) -> Result<String, Failure> {
+        let content = self.limited(async { self.0.store.get(&Path::from(OWNER)).await?.bytes().await }).await?;
+        Ok(String::from_utf8_lossy(&content).into_owned())
+    }
+
     /// The database that writes to the bucket. If none does, it is `own` from now on.
     pub(super) async fn owner(&self, own: &str) -> Result<String, Failure> {
-        let key = Path::from(OWNER);
-        let read = || async { self.limited(async { self.0.store.get(&key).await?.bytes().await }).await };
-        let content = match read().await {
+        match self.read_owner().await {
             Err(failure) if failure.is_missing => {
                 let mode = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
                 let content = PutPayload::from(own.as_bytes().to_vec());
-                match timeout(CALL_LIMIT, self.0.store.put_opts(&key, content, mode)).await.map_err(|_| late(CALL_LIMIT))? {
-                    Ok(_) => return Ok(own.to_owned()),
+                match timeout(CALL_LIMIT, self.0.store.put_opts(&Path::from(OWNER), content, mode)).await.map_err(|_| late(CALL_LIMIT))? {
+                    Ok(_) => Ok(own.to_owned()),
                     // Another database was faster.
-                    Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => read().await?,
-                    Err(error) => return Err(failure_of(&error)),
+                    Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => self.read_owner().await,
+                    Err(error) => Err(failure_of(&error)),
                 }
             }
-            found => found?,
-        };
-        Ok(String::from_utf8_lossy(&content).into_owned())
+            found => found,
+        }
     }
 
     async fn limited<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {

@@ -3,13 +3,10 @@
 
 use bloom_database::Maintenance;
 use bloom_engine::Engine;
-use bloom_store::Store;
+use bloom_store::{DATABASE_ID, Store};
 use uuid::Uuid;
 
 use super::{Failure, Objects};
-
-/// The mark that tells databases apart.
-const DATABASE_ID: &str = "database_id";
 
 impl Objects {
     /// Returns only if the bucket is known to be this database's. Without that, nothing is written to it.

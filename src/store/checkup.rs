@@ -9,9 +9,10 @@ use super::dialect::{Kind, statement};
 use super::error::Error;
 use super::file_access::unwritable;
 use super::lock_file::may_be_made;
-use super::migrate::{MigrationStatus, Schema};
+use super::migrate::{MigrationState, MigrationStatus, Schema};
+use super::objects;
 use super::open::{self, StoreOptions};
-use super::{Store, all, one};
+use super::{Store, all, first, one};
 
 /// The state of a database. What the kind of database does not have is `None`.
 #[derive(Clone, Debug)]
@@ -33,6 +34,8 @@ pub struct Checkup {
     pub oldest_transaction: Option<Transaction>,
     /// PostgreSQL: the table with the most dead rows.
     pub most_dead: Option<DeadRows>,
+    /// The id by which this database is known in its bucket of an object store. `None` if no server has used one yet.
+    pub database_id: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -100,7 +103,12 @@ async fn read(pool: &Pool, file: Option<PathBuf>) -> Result<Checkup, Error> {
         clock_ahead_ms: None,
         oldest_transaction: None,
         most_dead: None,
+        database_id: None,
     };
+    // Before, the table may not exist.
+    if found.excluded.is_none() && found.migrations.iter().all(|migration| migration.state == MigrationState::Applied) {
+        found.database_id = first(&pool.fetch(&objects::MARK, Args::new().text(objects::DATABASE_ID)).await?, |row| row.take())?;
+    }
     let Some(file) = file else {
         let durable = open::is_durable(pool.fetch(&open::DURABILITY, Args::new()).await?);
         found.excluded = found.excluded.or(durable.err().map(|error| error.to_string()));

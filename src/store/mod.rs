@@ -64,7 +64,7 @@ pub use lists::{LeaseFilter, LeaseRow, TaskFilter, TaskRow};
 pub use maintenance::Checkpoint;
 pub use migrate::{MigrationState, MigrationStatus};
 pub use moving::{FromEarlier, Imported, Moved, Target};
-pub use objects::{AUDIT_FLUSHED, LARGE_OUTPUT_BYTES};
+pub use objects::{AUDIT_FLUSHED, DATABASE_ID, LARGE_OUTPUT_BYTES};
 pub use open::StoreOptions;
 pub use page::{Listing, PAGE_BYTES, Page};
 pub use reads::{ResultPreview, WorkerKey};

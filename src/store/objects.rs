@@ -19,6 +19,8 @@ use bloom_database::Done;
 pub const LARGE_OUTPUT_BYTES: usize = 64 << 10;
 /// The mark of the last audit entry that is in the object store.
 pub const AUDIT_FLUSHED: &str = "audit_flushed";
+/// The mark that tells databases apart, in a bucket.
+pub const DATABASE_ID: &str = "database_id";
 
 statement!(
     TO_MOVE,
@@ -36,7 +38,7 @@ statement!(
 );
 statement!(EXISTING, |d| "SELECT artifact_id FROM results WHERE artifact_id {}", d.any(Type::Uuid, 1));
 statement!(ARTIFACT, |_d| "SELECT {} FROM results WHERE artifact_id = $1", records::RESULT.names(""));
-statement!(MARK, "SELECT value FROM object_marks WHERE name = $1");
+statement!(pub(super) MARK, "SELECT value FROM object_marks WHERE name = $1");
 statement!(
     SET_MARK,
     "INSERT INTO object_marks (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE object_marks.value = $3"

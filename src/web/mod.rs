@@ -31,7 +31,10 @@ use bloom_http::{AppState, Pages};
 /// All pages. What browsers keep open is rendered once for all of them.
 pub fn pages() -> Pages {
     let recent = rendered::Recent::new();
-    let shared = |show: MethodRouter<AppState>| show.layer(from_fn_with_state(recent.clone(), rendered::once));
+    let shared = |show: MethodRouter<AppState>| match &recent {
+        Some(recent) => show.layer(from_fn_with_state(recent.clone(), rendered::once)),
+        None => show,
+    };
     Pages::new(|router| router.layer(from_fn(refused::errors_as_pages)))
         .form("/sign-in", get(sign_in::form).post(sign_in::send))
         .form("/sign-out", post(sign_in::out))

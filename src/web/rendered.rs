@@ -13,9 +13,8 @@ use axum::response::{IntoResponse as _, Response};
 use http_body_util::BodyExt as _;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
-use uuid::Uuid;
 
-use super::cookies::TokenStandIn;
+use super::cookies::{TokenStandIn, new_visitor};
 use super::refused::Refused;
 use super::visit::Visit;
 use bloom_core::Ms;
@@ -92,9 +91,10 @@ pub struct Recent {
 }
 
 impl Recent {
-    pub fn new() -> Self {
+    /// `None` if the machine has no random bytes, as in a root directory without `/dev`: then each browser gets a page of its own.
+    pub fn new() -> Option<Self> {
         let pages = Arc::new(Cache::with_weighter(MAX_BYTES as usize / PAGE_BYTES, MAX_BYTES, Bytes));
-        Self { pages, stand_in: TokenStandIn(Uuid::now_v7().simple().to_string().into()) }
+        Some(Self { pages, stand_in: TokenStandIn(new_visitor()?.into()) })
     }
 }
 

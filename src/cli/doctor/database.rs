@@ -19,14 +19,17 @@ const MANY_DEAD_ROWS: i64 = 100_000;
 /// Leases end by the clock of the database. People compare its times with those of this machine.
 const CLOCK_TOLERANCE_MS: i64 = 2_000;
 
-pub async fn look(settings: &Serve) -> Vec<Finding> {
+/// Also the id by which the database is known in a bucket.
+pub async fn look(settings: &Serve) -> (Vec<Finding>, Option<String>) {
     let shown = settings.shown_database_url();
+    let one = |state, text: String| (vec![Finding::new("database", state, text)], None);
     match Store::checkup(&database::options(settings)).await {
-        Err(error) => vec![Finding::new("database", State::Wrong, database::explain(error, settings).message)],
-        Ok(None) => {
-            vec![Finding::new("database", State::Fine, format!("{shown} does not exist yet: the first start of the server makes it"))]
+        Err(error) => one(State::Wrong, database::explain(error, settings).message),
+        Ok(None) => one(State::Fine, format!("{shown} does not exist yet: the first start of the server makes it")),
+        Ok(Some(found)) => {
+            let findings = [size(&shown, &found), schema(&found)].into_iter().chain(slow(&found)).chain(clock(&found)).collect();
+            (findings, found.database_id)
         }
-        Ok(Some(found)) => [size(&shown, &found), schema(&found)].into_iter().chain(slow(&found)).chain(clock(&found)).collect(),
     }
 }
 

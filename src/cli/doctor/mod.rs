@@ -50,9 +50,10 @@ pub async fn run(flags: &Flags, authority: Option<PathBuf>, output: Output) -> R
     let report = config::load(flags);
     let mut findings = of_settings(&report);
     if let Ok(settings) = report.into_serve() {
-        findings.extend(database::look(&settings).await);
+        let (of_database, database_id) = database::look(&settings).await;
+        findings.extend(of_database);
         findings.extend(backups::look(&settings));
-        findings.extend(objects::look(&settings).await);
+        findings.extend(objects::look(&settings, database_id.as_deref()).await);
         findings.extend(server::look(&settings, authority.as_deref()).await);
     }
     match output {

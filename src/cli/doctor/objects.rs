@@ -6,7 +6,8 @@ use bloom_telemetry::Metrics;
 
 use super::{Finding, State};
 
-pub async fn look(settings: &Serve) -> Option<Finding> {
+/// `database_id`: that of the database, if it was ever used with an object store.
+pub async fn look(settings: &Serve, database_id: Option<&str>) -> Option<Finding> {
     let finding = |state, text: String| Some(Finding::new("object store", state, text));
     let Some(at) = settings.objects.clone() else {
         return finding(State::Fine, "none is set: the database keeps all outputs; MINIO_ENDPOINT or AWS_S3_BUCKET names one".to_owned());
@@ -17,9 +18,16 @@ pub async fn look(settings: &Serve) -> Option<Finding> {
         Ok(objects) => objects,
         Err(error) => return finding(State::Wrong, error),
     };
-    match objects.check().await {
-        Ok(()) => finding(State::Fine, format!("objects can be written, read, listed and removed in {place}")),
-        Err((verb, failure)) => finding(State::Warning, format!("{place}: can't {verb} an object: {}; {}", failure.text, advice(verb))),
+    if let Err((verb, failure)) = objects.check().await {
+        return finding(State::Warning, format!("{place}: can't {verb} an object: {}; {}", failure.text, advice(verb)));
+    }
+    match objects.known_owner().await {
+        Err(failure) => finding(State::Warning, format!("{place}: can't read whose bucket it is: {}; {}", failure.text, advice("read"))),
+        Ok(Some(owner)) if database_id != Some(owner.as_str()) => {
+            let text = "another database writes there, so this one keeps its outputs: give each installation a bucket of its own; docs/objects.md says how to hand over a bucket";
+            finding(State::Warning, format!("{place}: {text}"))
+        }
+        Ok(_) => finding(State::Fine, format!("objects can be written, read, listed and removed in {place}")),
     }
 }
 

@@ -6,6 +6,7 @@ use super::{are_moved, ended, kept, large, moved, success};
 use crate::on_both;
 use crate::support::minio::{Minio, Policy};
 use crate::support::proxy::Proxy;
+use crate::support::server::Plan;
 use crate::support::*;
 
 on_both! { alone:
@@ -114,7 +115,13 @@ on_both! { alone:
         let first = Minio::used_by(Server::on(database), &minio.url()).start();
         let task = ended(&first, &large("first")).await;
         let artifact = moved(&task).await;
-        let second = Minio::used_by(Server::on(database), &minio.url()).start();
+        let plan = Minio::used_by(Server::on(database), &minio.url());
+        let doctor = |plan: &Plan| String::from_utf8(plan.command(&["doctor"]).output().unwrap().stdout).unwrap();
+        let found = doctor(&plan);
+        assert!(found.contains("another database writes there"), "{found}");
+        let own = doctor(&Minio::used_by(Server::on_url(&first.database_url()), &minio.url()));
+        assert!(own.contains("objects can be written, read, listed and removed"), "{own}");
+        let second = plan.start();
         let elsewhere = ended(&second, &large("second")).await;
         eventually("the second server knows the owner", || async { second.log().contains("another database writes to this bucket").then_some(()) })
             .await;
