@@ -119,6 +119,7 @@ mod tests {
             clock_ahead_ms: None,
             oldest_transaction: None,
             most_dead: None,
+            database_id: None,
         }
     }
 
