@@ -7,7 +7,7 @@ use crate::visit::Fields;
 use bloom_core::Ms;
 
 /// The filters, by their names in addresses. `since` is how long ago a task may have been created.
-pub const NAMES: [&str; 7] = ["status", "agent_slug", "context_id", "worker_id", "label", "since", "id"];
+pub const NAMES: [&str; 8] = ["status", "agent_slug", "context_id", "worker_id", "label", "since", "id", "text"];
 /// The choices of `since`.
 pub const TIMES: [(&str, &str, Ms); 4] = [
     ("1h", "the last hour", 3_600_000),
@@ -26,6 +26,8 @@ pub struct Filter {
     pub labels: Vec<String>,
     pub since: String,
     pub id: String,
+    /// What the prompt or the note contains. The API has no such filter: the page searches, as far as one page may.
+    pub text: String,
 }
 
 impl Filter {
@@ -38,16 +40,23 @@ impl Filter {
             labels: fields.all("label").map(str::to_owned).collect(),
             since: fields.text("since"),
             id: fields.text("id"),
+            text: fields.text("text"),
         }
     }
 
-    /// Whether a bulk call takes it: one must say which tasks it means, and it knows no parts of ids.
+    /// Whether a bulk call takes it: one must say which tasks it means, and it knows no parts of ids and no texts.
     pub fn is_for_bulk(&self) -> bool {
-        self.id.is_empty() && !self.given().is_empty()
+        self.id.is_empty() && self.text.is_empty() && !self.given().is_empty()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.id.is_empty() && self.given().is_empty()
+        self.id.is_empty() && self.text.is_empty() && self.given().is_empty()
+    }
+
+    /// Whether the task has the text, in capitals or not.
+    pub fn has_text(&self, prompt: &str, note: &str) -> bool {
+        let wanted = self.text.to_lowercase();
+        wanted.is_empty() || prompt.to_lowercase().contains(&wanted) || note.to_lowercase().contains(&wanted)
     }
 
     /// The filters that are given, by their names in addresses.
@@ -110,5 +119,8 @@ mod tests {
         assert_eq!(filter.query(3_600_005), "status=dead&label=a%3D1&label=b%3D2&created_after=5");
         assert_eq!(filter.body(3_600_005), json!({ "status": "dead", "label": ["a=1", "b=2"], "created_after": 5 }));
         assert!(filter.is_for_bulk() && !Filter::default().is_for_bulk());
+        let with_text = Filter { text: "ÄB".into(), ..filter };
+        assert!(!with_text.is_for_bulk() && !with_text.query(3_600_005).contains("text"));
+        assert!(with_text.has_text("x äb", "") && with_text.has_text("", "Äb") && !with_text.has_text("a b", ""));
     }
 }

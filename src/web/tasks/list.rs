@@ -5,6 +5,7 @@ use axum::response::Response;
 use uuid::Uuid;
 
 use super::filter::{Filter, NAMES, TIMES};
+use crate::call::{Listed, path_part};
 use crate::refused::Refused;
 use crate::times::beginning;
 use crate::visit::{Layout, Visit};
@@ -14,6 +15,8 @@ use bloom_core::task::Status;
 
 /// Rows of a page: with the longest texts, it stays below 60 KB.
 const ROWS: usize = 30;
+/// Calls of the API for one page that searches a text. None reads more tasks than the page has room for.
+const MOST_CALLS: usize = 60;
 const PROMPT_CHARS: usize = 100;
 const NAME_CHARS: usize = 32;
 
@@ -36,8 +39,7 @@ pub struct Row {
 
 impl Row {
     pub fn of(task: Task<'_>) -> Self {
-        let waiting = task.waiting.as_ref().map(|waiting| waiting.message.as_str());
-        let note = waiting.or_else(|| task.failure.as_ref().map(|failure| &*failure.message)).unwrap_or_default();
+        let note = note(&task);
         Self {
             id: task.id,
             prompt: beginning(&task.prompt, PROMPT_CHARS),
@@ -53,6 +55,12 @@ impl Row {
             status: task.status.to_string(),
         }
     }
+}
+
+/// Why it waits, or why it failed.
+fn note<'a>(task: &'a Task<'_>) -> &'a str {
+    let waiting = task.waiting.as_ref().map(|waiting| waiting.message.as_str());
+    waiting.or_else(|| task.failure.as_ref().map(|failure| &*failure.message)).unwrap_or_default()
 }
 
 #[derive(Template)]
@@ -72,8 +80,7 @@ struct Tasks<'a> {
 
 pub async fn list(visit: Visit) -> Result<Response, Refused> {
     let filter = Filter::of(visit.query());
-    let paging = format!("limit={ROWS}&{}&{}", visit.query().query_of(&["cursor"]), filter.query(visit.layout.now));
-    let (rows, next, wrong) = match visit.list(&format!("llm-tasks?{paging}"), Row::of).await {
+    let (rows, next, wrong) = match search(&visit, &filter).await {
         Ok(listed) => (listed.rows, listed.next, None),
         // A wrong filter is told beside the filters, which can be corrected there.
         Err(refused) if refused.status == 400 => (Vec::new(), None, Some(refused.text.into_owned())),
@@ -94,6 +101,23 @@ pub async fn list(visit: Visit) -> Result<Response, Refused> {
         wrong,
         done: done.as_deref(),
     })
+}
+
+/// The tasks of a page. With a text, it may have few or none although there are older ones: the next page goes on where the search ended.
+async fn search(visit: &Visit, filter: &Filter) -> Result<Listed<Row>, Refused> {
+    let (query, mut rows) = (filter.query(visit.layout.now), Vec::new());
+    let mut next = visit.query().get("cursor").map(str::to_owned);
+    for _ in 0..if filter.text.is_empty() { 1 } else { MOST_CALLS } {
+        let cursor = next.as_deref().map(|cursor| format!("&cursor={}", path_part(cursor))).unwrap_or_default();
+        let path = format!("llm-tasks?limit={}&{query}{cursor}", ROWS - rows.len());
+        let listed = visit.list(&path, |task: Task| filter.has_text(&task.prompt, note(&task)).then(|| Row::of(task))).await?;
+        rows.extend(listed.rows.into_iter().flatten());
+        next = listed.next;
+        if next.is_none() || rows.len() >= ROWS {
+            break;
+        }
+    }
+    Ok(Listed { rows, next })
 }
 
 fn changed(count: u32) -> String {

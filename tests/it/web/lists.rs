@@ -100,6 +100,28 @@ on_both! {
         }
     }
 
+    async fn a_text_is_searched_in_the_tasks_that_match_the_other_filters(server) {
+        let browser = Browser::of(server);
+        let crew = server.crew();
+        let list = format!("/tasks?agent_slug={}", crew.slug);
+        let needle = crew.task().prompt("find the NEEDLE <here>").create().await;
+        for n in 0..33 {
+            crew.task().prompt(&format!("hay {n}")).create().await;
+        }
+        let first = browser.ok(&list).await;
+        first.has_not(&needle.id);
+        let found = browser.ok(&format!("{list}&text=needle+%3CHERE")).await;
+        found.has(&needle.id);
+        found.has_not("hay ");
+        found.has_not("all that match the filter");
+        browser.ok(&format!("{list}&text=straw")).await.has("No task matches the filter.");
+        let many = browser.ok(&format!("{list}&text=hay")).await;
+        assert_eq!(many.text.matches("name=\"ids\"").count(), 30);
+        let next = many.text.split("rel=\"next\" href=\"").nth(1).expect("a next page").split('"').next().unwrap().replace("&#38;", "&");
+        let rest = browser.ok(&next).await;
+        assert_eq!(rest.text.matches("name=\"ids\"").count(), 3, "{next}");
+    }
+
     async fn assets_have_their_digest_in_the_name_and_stay(server) {
         let browser = Browser::of(server);
         let page = browser.ok("/").await;
