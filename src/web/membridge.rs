@@ -107,7 +107,7 @@ pub async fn test(Posted { visit, .. }: Posted) -> Result<Response, Refused> {
 }
 
 #[derive(Template)]
-#[template(path = "project.html")]
+#[template(path = "membridge_project.html")]
 struct ProjectPage<'a> {
     v: &'a Layout,
     id: &'a str,

@@ -9,6 +9,7 @@ pub fn of(layout: &Layout) -> Vec<(&'static str, &'static str)> {
         ("/tasks", "Tasks", true),
         ("/tasks/new", "New task", layout.may_act()),
         ("/workers", "Workers", layout.sees_all()),
+        ("/projects", "Projects", layout.sees_all()),
         ("/leases", "Leases", layout.sees_all()),
         ("/artifacts", "Artifacts", layout.sees_all()),
         ("/audit", "Audit", layout.sees_all()),

@@ -13,6 +13,7 @@ mod live;
 mod membridge;
 mod menu;
 mod overview;
+mod projects;
 mod records;
 mod refused;
 mod rendered;
@@ -54,6 +55,10 @@ pub fn pages() -> Pages {
         .look("/workers/{name}", shared(get(workers::show)))
         .look("/workers/{name}/confirm-remove", get(workers::confirm_remove))
         .form("/workers/{name}/{action}", post(workers::act))
+        .form("/projects", shared(get(projects::list)).post(projects::create))
+        .look("/projects/{id}", shared(get(projects::show)))
+        .look("/projects/{id}/confirm-delete", get(projects::confirm_delete))
+        .form("/projects/{id}/{action}", post(projects::act))
         .look("/leases", shared(get(records::leases)))
         .look("/artifacts", shared(get(records::artifacts)))
         .look("/audit", shared(get(records::audit)))

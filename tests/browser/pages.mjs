@@ -42,6 +42,8 @@ const seed = async () => {
   const message = "its Claude account 'team-a' was refused: sign in again with claude login on the machine";
   const pauses = [{ kind: "account", name: "team-a", cause: "credentials", since: Date.now(), until, message }];
   await call("POST", "workers", { name: "build-02", os_info: "Alpine 3.20", capabilities: { max_concurrency: 2, agents: ["reviewer"] }, pauses });
+  await call("POST", "workers", { name: "build-03", url: "http://127.0.0.1:1", capabilities: { max_concurrency: 1 } });
+  const project = await call("POST", "projects", { name: "docs", repo_url: "https://git.example/team/docs.git", primary_node_id: "build-03" });
   const usage = { input_tokens: 41200, output_tokens: 1804, cost_usd: 0.1834 };
   const done = await newTask("Review the pull request 1842 and say what could break in production", { labels: { team: "docs" } });
   const output = JSON.stringify({ verdict: "changes needed", risks: ["The list is read twice for each page"] });
@@ -56,7 +58,7 @@ const seed = async () => {
     await newTask(prompt, { agent_slug: "reviewer" });
   }
   await newTask("Clean up the old branches", { suspend: true });
-  return { done: done.id, failed: failed.id, asking: asking.id };
+  return { done: done.id, failed: failed.id, asking: asking.id, project: project.id };
 };
 
 const tasks = await seed();
@@ -64,6 +66,7 @@ const pages = {
   overview: "/", tasks: "/tasks", "tasks-filtered": "/tasks?status=dead", task: `/tasks/${tasks.done}`, "task-failed": `/tasks/${tasks.failed}`,
   "task-asking": `/tasks/${tasks.asking}`, events: `/tasks/${tasks.done}/events`, "new-task": "/tasks/new",
   delete: `/tasks/${tasks.done}/confirm-delete`, workers: "/workers", worker: "/workers/build-01", leases: "/leases",
+  projects: "/projects", project: `/projects/${tasks.project}`,
   artifacts: "/artifacts", audit: "/audit", membridge: "/membridge", error: "/nothing",
 };
 const looks = { light: ["light", 1280, 900], dark: ["dark", 1280, 900], phone: ["light", 390, 844] };

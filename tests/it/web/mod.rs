@@ -6,4 +6,5 @@ mod escaping;
 mod forms;
 mod lists;
 mod membridge;
+mod projects;
 mod sign_in;

@@ -8,7 +8,7 @@ use crate::support::*;
 const READER: &str = "reader-key-0123456789";
 const WORKER: &str = "worker-key-0123456789";
 const SESSION: &str = "bloom_session";
-const PAGES: [&str; 9] = ["/", "/tasks", "/tasks/new", "/workers", "/leases", "/artifacts", "/audit", "/membridge", "/live"];
+const PAGES: [&str; 10] = ["/", "/tasks", "/tasks/new", "/workers", "/projects", "/leases", "/artifacts", "/audit", "/membridge", "/live"];
 
 fn guarded(database: Database) -> Server {
     Server::on(database).env("RUNTIME_API_KEY", ADMIN).env("RUNTIME_READ_KEY", READER).env("RUNTIME_WORKER_KEY", WORKER).start()

@@ -1,0 +1,189 @@
+//! Projects: the list and its form, a project's page with its clones, and the buttons.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use askama::Template;
+use axum::extract::Path;
+use axum::http::{Method, StatusCode};
+use axum::response::Response;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use crate::answer::see_other;
+use crate::call::path_part;
+use crate::refused::Refused;
+use crate::tasks::act::Confirm;
+use crate::times::shortened;
+use crate::visit::{Fields, Layout, Posted, Visit};
+use bloom_api::projects::{NodeStatus, Project};
+use bloom_core::Ms;
+
+const ROWS: usize = 60;
+/// Clones on the page of a project.
+const NODES: usize = 200;
+/// The fields of the form.
+const FIELDS: [&str; 4] = ["name", "repo_url", "target_path", "primary_node_id"];
+/// How long a browser waits for clones. They go on after that, and the page of the project shows how they end.
+const SHORTLY: Duration = Duration::from_secs(3);
+
+struct Row {
+    id: Uuid,
+    name: String,
+    repo_url: String,
+    target_path: String,
+    primary: String,
+    status: String,
+    error: String,
+    created_at: Ms,
+    updated_at: Ms,
+}
+
+fn row(project: Project<'_>) -> Row {
+    Row {
+        id: project.id,
+        name: project.name.to_string(),
+        repo_url: shortened(&project.repo_url, 200),
+        target_path: project.target_path.unwrap_or_default().to_string(),
+        primary: project.primary_node_id.unwrap_or_default().to_string(),
+        status: project.clone_status.to_string(),
+        error: shortened(&project.error_message.unwrap_or_default(), 300),
+        created_at: project.created_at,
+        updated_at: project.updated_at,
+    }
+}
+
+#[derive(Template)]
+#[template(path = "projects.html")]
+struct Projects<'a> {
+    v: &'a Layout,
+    rows: Vec<Row>,
+    next: Option<String>,
+    /// What was typed into the form.
+    typed: &'a Fields,
+    wrong: BTreeMap<String, String>,
+    done: bool,
+}
+
+impl Projects<'_> {
+    fn typed(&self, field: &str) -> String {
+        self.typed.text(field)
+    }
+
+    fn wrong(&self, field: &str) -> Option<&String> {
+        self.wrong.get(field)
+    }
+}
+
+async fn page<'a>(visit: &'a Visit, typed: &'a Fields) -> Result<Projects<'a>, Refused> {
+    let listed = visit.list(&format!("projects?limit={ROWS}&{}", visit.query().query_of(&["cursor"])), row).await?;
+    let next = listed.next.map(|cursor| format!("/projects?cursor={}", path_part(&cursor)));
+    let done = visit.query().get("done").is_some();
+    Ok(Projects { v: &visit.layout, rows: listed.rows, next, typed, wrong: BTreeMap::new(), done })
+}
+
+pub async fn list(visit: Visit) -> Result<Response, Refused> {
+    visit.ok(&page(&visit, &Fields::default()).await?)
+}
+
+pub async fn create(Posted { visit, fields }: Posted) -> Result<Response, Refused> {
+    let given: BTreeMap<&str, &str> = FIELDS.iter().filter_map(|name| Some((*name, fields.get(name)?))).collect();
+    match visit.act(Method::POST, "projects", &json!(given)).await {
+        Ok(created) => Ok(see_other(&format!("/projects/{}", created["id"].as_str().unwrap_or_default()))),
+        Err(refused) if refused.status == 400 && !refused.fields.is_empty() => {
+            visit.show(StatusCode::BAD_REQUEST, &Projects { wrong: refused.fields, ..page(&visit, &fields).await? })
+        }
+        // The name is taken, or there are too many.
+        Err(refused) if refused.status == 409 => {
+            let wrong = BTreeMap::from([("name".to_owned(), refused.text.into_owned())]);
+            visit.show(StatusCode::CONFLICT, &Projects { wrong, ..page(&visit, &fields).await? })
+        }
+        Err(refused) => Err(refused),
+    }
+}
+
+struct Node {
+    name: String,
+    /// Whether its worker still exists.
+    is_worker: bool,
+    worker_status: String,
+    status: String,
+    path: String,
+    error: String,
+    asked_at: Option<Ms>,
+}
+
+fn node(found: NodeStatus<'_>) -> Node {
+    let worker_status = found.worker_status.map(|status| status.to_string());
+    Node {
+        name: found.node.node_id.to_string(),
+        is_worker: worker_status.is_some(),
+        worker_status: worker_status.unwrap_or_else(|| "removed".to_owned()),
+        status: found.node.clone_status.to_string(),
+        path: shortened(&found.node.clone_path.unwrap_or_default(), 200),
+        error: shortened(&found.node.error_message.unwrap_or_default(), 600),
+        asked_at: found.node.updated_at,
+    }
+}
+
+#[derive(Template)]
+#[template(path = "project.html")]
+struct ProjectPage<'a> {
+    v: &'a Layout,
+    project: Row,
+    nodes: Vec<Node>,
+    done: Option<&'static str>,
+}
+
+pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
+    let path = format!("projects/{}", path_part(&id));
+    let project = row(visit.get(&path).await?);
+    let mut nodes = visit.list(&format!("{path}/node-status"), node).await?.rows;
+    nodes.truncate(NODES);
+    visit.ok(&ProjectPage { v: &visit.layout, project, nodes, done: visit.query().get("done").and_then(done) })
+}
+
+fn done(word: &str) -> Option<&'static str> {
+    Some(match word {
+        "clone" => "The worker has a clone.",
+        "propagate" => "The workers were asked. Below is how it ended at each.",
+        "asked" => "The clone has begun. This page shows how it ends.",
+        _ => return None,
+    })
+}
+
+pub async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fields }: Posted) -> Result<Response, Refused> {
+    let path = format!("projects/{}", path_part(&id));
+    let body = match action.as_str() {
+        "clone" => json!({ "node_id": fields.get("node") }),
+        "propagate" => json!({}),
+        "delete" => {
+            visit.act(Method::DELETE, &path, &json!({})).await?;
+            return Ok(see_other("/projects?done=1"));
+        }
+        _ => return Err(Refused::new(404, "There is no such button")),
+    };
+    let back = format!("/{path}?done=");
+    let target = format!("{path}/{action}");
+    let call = tokio::spawn(async move { visit.act(Method::POST, &target, &body).await });
+    match timeout(SHORTLY, call).await {
+        Ok(Ok(Ok(_))) => Ok(see_other(&format!("{back}{action}"))),
+        Ok(Ok(Err(refused))) => Err(refused),
+        Ok(Err(_)) => Err(Refused::internal("The call was not finished")),
+        Err(_) => Ok(see_other(&format!("{back}asked"))),
+    }
+}
+
+pub async fn confirm_delete(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
+    let path = format!("projects/{}", path_part(&id));
+    let project: Value = visit.get(&path).await?;
+    visit.ok(&Confirm {
+        v: &visit.layout,
+        title: &format!("Delete the project {}?", project["name"].as_str().unwrap_or_default()),
+        text: "What is known of its clones goes with it. The clones stay on the machines of the workers.",
+        target: format!("/{path}/delete"),
+        button: "Delete it",
+        back: format!("/{path}"),
+    })
+}

@@ -1,0 +1,91 @@
+//! The pages of projects, and their buttons.
+
+use super::browser::Browser;
+use crate::keys::ADMIN;
+use crate::on_both;
+use crate::support::stub::{Reply, Stub};
+use crate::support::*;
+
+const READER: &str = "reader-key-0123456789";
+const REPO: &str = "https://git.example.com/team/docs.git";
+
+on_both! {
+    async fn a_project_is_added_cloned_and_deleted(server) {
+        let stub = Stub::start().await;
+        let worker = server.crew().worker_at(&stub.url).register().await;
+        let browser = Browser::of(server);
+        let name = worker.name.as_str();
+        let made = browser.send_form("/projects", "/projects", &[("name", name), ("repo_url", REPO), ("target_path", "a/b")]).await;
+        let page = made.header("location").to_owned();
+        assert_eq!((made.status, page.starts_with("/projects/")), (303, true), "{}", made.text);
+        browser.ok("/projects").await.has(&format!("href=\"{page}\""));
+        let shown = browser.ok(&page).await;
+        shown.has(REPO);
+        shown.has(&format!("href=\"/workers/{name}\""));
+
+        stub.once("/clone", Reply::new(409, r#"{"error":"<b>it exists</b>"}"#));
+        let refused = browser.send_form(&page, &format!("{page}/clone"), &[("node", name)]).await.expect(502);
+        refused.has("it exists");
+        refused.has_not("<b>");
+        let failed = browser.ok(&page).await;
+        failed.has("s-failed");
+        failed.has("it exists");
+        failed.has_not("<b>");
+
+        stub.always("/clone", Reply::new(200, r#"{"status":"cloned","path":"/w/projects/a/b"}"#));
+        browser.send_form(&page, &format!("{page}/clone"), &[("node", name)]).await.leads_to(&format!("{page}?done=clone"));
+        let cloned = browser.ok(&format!("{page}?done=clone")).await;
+        cloned.has("s-cloned");
+        cloned.has("/w/projects/a/b");
+        assert_eq!(stub.seen("/clone").len(), 2);
+
+        browser.ok(&format!("{page}/confirm-delete")).await.has(&format!("Delete the project {name}?"));
+        browser.send_form(&page, &format!("{page}/delete"), &[]).await.leads_to("/projects?done=1");
+        browser.get(&page).await.expect(404);
+    }
+
+    async fn what_is_wrong_is_told_at_its_field(server) {
+        let browser = Browser::of(server);
+        let typed = [("name", "a/b"), ("repo_url", "file:///etc"), ("primary_node_id", "w-typed")];
+        let refused = browser.send_form("/projects", "/projects", &typed).await.expect(400);
+        for text in ["id=\"name-wrong\"", "id=\"repo_url-wrong\"", "value=\"w-typed\"", "value=\"file:///etc\""] {
+            refused.has(text);
+        }
+        let name = unique("twice");
+        let form = [("name", name.as_str()), ("repo_url", REPO)];
+        assert_eq!(browser.send_form("/projects", "/projects", &form).await.status, 303);
+        browser.send_form("/projects", "/projects", &form).await.expect(409).has("exists: delete it first");
+    }
+
+    async fn a_clone_that_takes_long_goes_on(server) {
+        let stub = Stub::start().await;
+        stub.always("/clone", Reply { after: std::time::Duration::from_secs(8), ..Reply::new(200, "{}") });
+        let worker = server.crew().worker_at(&stub.url).register().await;
+        let made = server.post("projects", json!({ "name": worker.name, "repo_url": REPO })).await.created();
+        let page = format!("/projects/{}", made["id"].as_str().unwrap());
+        let browser = Browser::of(server);
+        browser.send_form(&page, &format!("{page}/clone"), &[("node", &worker.name)]).await.leads_to(&format!("{page}?done=asked"));
+        eventually("the page shows the clone", || async { browser.ok(&page).await.text.contains("s-cloned").then_some(()) }).await;
+    }
+}
+
+on_both! { alone:
+    async fn a_read_key_sees_projects_and_has_no_buttons(database) {
+        let server = Server::on(database).env("RUNTIME_API_KEY", ADMIN).env("RUNTIME_READ_KEY", READER).start();
+        let made = server.with_key(ADMIN).post("projects", json!({ "name": "docs", "repo_url": REPO })).await.created();
+        let page = format!("/projects/{}", made["id"].as_str().unwrap());
+        let reader = Browser::signed_in(&server, READER).await;
+        for shown in [reader.ok("/projects").await, reader.ok(&page).await] {
+            shown.has("docs");
+            assert_eq!(shown.text.matches("method=\"post\"").count(), 1, "only signing out: {}", shown.text);
+        }
+        let token = reader.ok("/").await.form_token();
+        for target in ["/projects".to_owned(), format!("{page}/clone"), format!("{page}/propagate"), format!("{page}/delete")] {
+            let form = [("form_token", token.as_str()), ("name", "x"), ("repo_url", REPO)];
+            reader.post(&target, &form, &[]).await.expect(403).has("scope read");
+        }
+        let admin = Browser::signed_in(&server, ADMIN).await;
+        admin.post(&format!("{page}/delete"), &[("form_token", "wrong")], &[]).await.expect(403);
+        admin.ok(&page).await.has("docs");
+    }
+}
