@@ -1,5 +1,6 @@
 // The pages in a real Chromium, as a person uses them: axe-core finds nothing on any of them, in light, dark and at phone width; the browser
-// reports no error (what the policy of contents forbids, for example); keys and live updates work, and without scripts, forms do.
+// reports no error (what the policy of contents forbids, for example); keys and live updates work, a real agent runs what is submitted, and
+// without scripts, forms do.
 //
 //   node pages.mjs BASE KEY [IMAGES]     IMAGES: a directory for screenshots
 import assert from "node:assert/strict";
@@ -131,6 +132,25 @@ try {
   await page.goto(`${base}/tasks/${tasks.asking}`);
   await Promise.all([page.waitForNavigation(), page.click("button[value=allow]")]);
   assert.match(await page.$eval(".done", (told) => told.textContent), /Your answer was stored/);
+
+  // A real agent runs what the form submits, and the page of the task shows the end by itself.
+  const submit = async (agent, prompt) => {
+    await page.goto(`${base}/tasks/new`);
+    for (const [field, text] of Object.entries({ prompt, agent_slug: agent, context_id: `real-${agent}` })) {
+      await page.$eval(`#${field}`, (input) => { input.value = ""; });
+      await page.type(`#${field}`, text);
+    }
+    await Promise.all([page.waitForNavigation(), page.click("form.fields button.main")]);
+  };
+  const shows = (text) => page.waitForFunction((text) => document.querySelector("main").textContent.includes(text), { timeout: 30_000 }, text);
+  await submit("shout", "said by a real agent");
+  await shows("SAID BY A REAL AGENT");
+  assert.equal(await page.$eval(".badge", (badge) => badge.textContent), "completed");
+  // Its run is ended from the page.
+  await submit("sleeper", "sleep");
+  await page.waitForFunction(() => document.querySelector(".badge").textContent === "running", { timeout: 30_000 });
+  await Promise.all([page.waitForNavigation(), page.click("form[action$='/cancel'] button")]);
+  await page.waitForFunction(() => document.querySelector(".badge").textContent === "cancelled", { timeout: 30_000 });
 
   // Without scripts: sign in, submit, cancel in bulk, sign out.
   const plain = await open(false);
