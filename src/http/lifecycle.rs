@@ -96,12 +96,12 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: TaskPa
     };
     let holder = ownership::holder(&app, &caller, path.known(), holder).await?;
     let task = path.known().ok_or(Error::fixed(404, "Task or lease not found"))?;
-    let room = if with_task { room_for(&app, &caller, task, 0).await? } else { app.room(&caller, 0)? };
+    let (room, known) = if with_task { room_for(&app, &caller, task, 0).await? } else { (app.room(&caller, 0)?, None) };
     let task = app.engine.writers.submit(caller.command(op::Heartbeat { task, holder })).await?;
     let lease = active(&task)?;
     app.engine.last_seen.record(&lease.worker_id, None);
     let expires_at = lease.expires_at;
-    let spec = if with_task { Some(spec(&app.engine, &task).await?) } else { None };
+    let spec = if with_task { Some(spec_of(&app, known, &task).await?) } else { None };
     let lease = match &spec {
         Some(spec) => to_run(&app.engine, spec, &task)?,
         None => lease,
@@ -152,11 +152,11 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: TaskPat
     }
     let holder = ownership::holder(&app, &caller, path.known(), completion.holder()).await?;
     let id = path.id()?;
-    let room = room_for(&app, &caller, id, bytes_of_result(completion.output_bytes())).await?;
+    let (room, known) = room_for(&app, &caller, id, bytes_of_result(completion.output_bytes())).await?;
     let mut command = completion.into_command(id, holder);
     let written = objects::write(&app, &mut command, objects::deadline(&app)).await;
     let reply::Completed { task, result } = app.engine.writers.submit(caller.command(command)).await?;
-    completed(&app, &caller, &task, result, (room, written)).await
+    completed(&app, &caller, &task, result, Prepared { room, known, written }).await
 }
 
 /// The answer has the output in the result and in the artifact.
@@ -172,13 +172,20 @@ pub fn output_too_long(app: &AppState) -> Error {
     }
 }
 
-/// `written`: the output, if it was written to the object store.
+/// What a completion has before its command.
+struct Prepared {
+    room: Room,
+    known: Option<Arc<TaskSpec>>,
+    /// The output, if it was written to the object store.
+    written: Option<String>,
+}
+
 async fn completed(
     app: &AppState,
     caller: &Caller,
     task: &TaskState,
     result: StoredResult,
-    (mut room, written): (Room, Option<String>),
+    Prepared { mut room, known, written }: Prepared,
 ) -> HandlerResult {
     let (now, before);
     let result = match result {
@@ -196,13 +203,13 @@ async fn completed(
             let stored = stored.ok_or_else(|| Error::Internal(format!("lease {lease} is completed but has no result")))?;
             // This call has changed nothing, so it may be refused now.
             drop(room);
-            room = room_for(app, caller, task.id, bytes_of_result(stored.output_bytes())).await?;
+            (room, _) = room_for(app, caller, task.id, bytes_of_result(stored.output_bytes())).await?;
             // The worker only wants to know that it is stored, so an object store that is down does not keep it waiting.
             before = objects::whole_or_not(app, vec![stored]).await;
             before.first().ok_or_else(|| Error::Internal(format!("the result of lease {lease} is lost")))?
         }
     };
-    let spec = spec(&app.engine, task).await?;
+    let spec = spec_of(app, known, task).await?;
     room.json(
         StatusCode::OK,
         &Completed { task: show_task(&app.engine, &spec, task), artifact: Artifact::from(result), result: TaskResult::from(result) },
@@ -357,16 +364,25 @@ pub async fn delete(State(app): State<AppState>, caller: Caller, path: TaskPath)
 }
 
 pub async fn show_reply(app: &AppState, caller: &Caller, task: TaskId, op: impl Operation<Reply = TaskState> + Into<Op>) -> HandlerResult {
-    let room = room_for(app, caller, task, 0).await?;
+    let (room, known) = room_for(app, caller, task, 0).await?;
     let state = app.engine.writers.submit(caller.command(op)).await?;
-    let spec = spec(&app.engine, &state).await?;
+    let spec = spec_of(app, known, &state).await?;
     room.json(StatusCode::OK, &show_task(&app.engine, &spec, &state))
 }
 
-/// Room for an answer with the task and so many bytes more. The command refuses a task that does not exist.
-async fn room_for(app: &AppState, caller: &Caller, task: TaskId, more: usize) -> Result<Room, Error> {
-    let specs = app.engine.specs.by_id(&[task]).await?;
-    app.room(caller, bytes_of(specs.iter().map(|spec| &**spec)).saturating_add(more))
+/// Room for an answer with the task and so many bytes more, and the task's spec. The command refuses a task that does not exist.
+async fn room_for(app: &AppState, caller: &Caller, task: TaskId, more: usize) -> Result<(Room, Option<Arc<TaskSpec>>), Error> {
+    let mut specs = app.engine.specs.by_id(&[task]).await?;
+    let room = app.room(caller, bytes_of(specs.iter().map(|spec| &**spec)).saturating_add(more))?;
+    Ok((room, specs.pop()))
+}
+
+/// The spec as it was before the command: the task may be removed right after it, and what was done must be answered all the same.
+async fn spec_of(app: &AppState, known: Option<Arc<TaskSpec>>, task: &TaskState) -> Result<Arc<TaskSpec>, Error> {
+    match known {
+        Some(known) => Ok(known),
+        None => spec(&app.engine, task).await,
+    }
 }
 
 /// The lease that was just made or renewed.

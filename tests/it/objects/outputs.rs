@@ -3,6 +3,7 @@
 use super::{large, success};
 use crate::on_both;
 use crate::support::minio::Minio;
+use crate::support::proxy::Proxy;
 use crate::support::*;
 
 async fn download(api: &Api, artifact: &Value, range: Option<&str>) -> Answer {
@@ -14,6 +15,25 @@ async fn download(api: &Api, artifact: &Value, range: Option<&str>) -> Answer {
 }
 
 on_both! { alone:
+    async fn a_completion_is_answered_although_its_task_is_removed_meanwhile(database) {
+        let minio = Minio::start().await;
+        let proxy = Proxy::start(&minio.url()).await;
+        let server = Minio::used_by(Server::on(database), &proxy.url).start();
+        let (task, lease) = server.crew().leased_task().await;
+        let output = large("removed");
+        let first = lease.complete("success", success(&output)).await.ok();
+        assert!(first["artifact"]["url"].is_string(), "{first}");
+        proxy.hold_answers_from("GET /bloom-artifacts/artifacts/");
+        let body = json!({ "status": "success", "lease_id": lease.id, "output": output, "metrics": { "duration_ms": 5 } });
+        let (api, path) = (Api::new(server.base()), task.path("/complete"));
+        let repeated = beside(async move { api.post(&path, body).await });
+        proxy.has_caught().await;
+        server.delete(&task.path("")).await.ok();
+        proxy.release();
+        let answer = repeated.await.unwrap().ok();
+        assert_eq!((&answer["task"], &answer["result"]), (&first["task"], &first["result"]));
+    }
+
     async fn a_large_output_is_an_object_until_its_task_goes(database) {
         let minio = Minio::start().await;
         let server = Minio::used_by(Server::on(database), &minio.url()).start();

@@ -54,6 +54,11 @@ impl Proxy {
         *self.trap.lock().expect("the trap") = Some(text);
     }
 
+    /// Waits until that request has come.
+    pub async fn has_caught(&self) {
+        self.answers_held.subscribe().wait_for(|held| *held).await.expect("the proxy runs");
+    }
+
     /// Lets everything pass again, including the data that was held.
     pub fn release(&self) {
         *self.trap.lock().expect("the trap") = None;
