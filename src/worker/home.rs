@@ -268,7 +268,7 @@ pub fn hostname() -> String {
 }
 
 /// A file name for any text: readable, and different for different texts.
-fn file_name(text: &str) -> String {
+pub fn file_name(text: &str) -> String {
     let shown: String = text.chars().take(40).map(|c| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' }).collect();
     let digest = hex::encode(Sha256::digest(text.as_bytes()));
     format!("{shown}-{}", &digest[..12])

@@ -61,6 +61,7 @@ mod traced_run;
 mod verdict;
 mod waits;
 mod watched;
+mod worktree;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -1,0 +1,168 @@
+//! What a run changed in its worktree: committed by plumbing, which knows no hooks, shown, and pushed.
+//!
+//! Repositories below the worktree are left out: git would run commands inside of them, with their own settings.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use tokio::process::Command;
+use uuid::Uuid;
+
+use super::super::command::{ended, output};
+use super::repository::{FETCH_LIMIT, LOCAL_LIMIT};
+use super::trouble::Trouble;
+use super::{Prepared, Worktree};
+
+/// The bytes of a patch that are shown.
+pub const MAX_PATCH: usize = 16 << 20;
+const MAX_STAT: usize = 64 << 10;
+/// Entries of a worktree that are looked through for repositories within it.
+const MAX_ENTRIES: usize = 1_000_000;
+/// Repositories within a worktree: each is named to git.
+const MAX_LEFT_OUT: usize = 1_000;
+/// Flushed to the disk, because a run is over once its commit is reported.
+const DURABLE: [&str; 2] = ["-c", "core.fsync=committed"];
+
+/// What a run changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changes {
+    pub commit: String,
+    pub stat: String,
+    /// The beginning of the patch, at most [`MAX_PATCH`] bytes.
+    pub patch: String,
+    pub is_cut: bool,
+    /// Repositories within the worktree, whose content was left out.
+    pub left_out: Vec<String>,
+}
+
+/// Who commits.
+#[derive(Clone, Copy, Debug)]
+pub struct Author<'a> {
+    pub name: &'a str,
+    pub email: &'a str,
+}
+
+impl Author<'_> {
+    /// The variables by which git knows it.
+    pub fn env(self) -> [(&'static str, String); 4] {
+        [
+            ("GIT_AUTHOR_NAME", self.name.to_owned()),
+            ("GIT_AUTHOR_EMAIL", self.email.to_owned()),
+            ("GIT_COMMITTER_NAME", self.name.to_owned()),
+            ("GIT_COMMITTER_EMAIL", self.email.to_owned()),
+        ]
+    }
+}
+
+impl Worktree {
+    /// Commits what is in the worktree, and shows what changed since the run began; `None` if nothing did. The branch moves at once or not at
+    /// all. It may be repeated. `ignored` names files that are not committed, in the form of a `.gitignore`.
+    pub async fn commit(&self, begun: &Prepared, message: &str, author: Author<'_>, ignored: &Path) -> Result<Option<Changes>, Trouble> {
+        self.forget_locks();
+        self.check_unfinished()?;
+        let failed = |why: String| Trouble::of_git("the changes can't be committed", &why);
+        let head = self.head().await?;
+        // A run may have made commits of its own, also on another branch; but not thrown away those of earlier runs.
+        if !self.repository.is_ancestor(&begun.base, &head).await {
+            return Err(self.state(&format!("a run has checked out {head}, which does not build on {} {}", begun.branch, begun.base)));
+        }
+        let left_out = self.repositories_within()?;
+        // An index of its own, so that one that is left half written is nobody's.
+        let index = self.own_git_dir().join("bloom-index");
+        for left in [index.clone(), index.with_extension("lock")] {
+            let _ = fs::remove_file(left);
+        }
+        let with_index = |mut command: Command| {
+            command.args(DURABLE).env("GIT_INDEX_FILE", &index);
+            command
+        };
+        let mut read = with_index(self.in_tree());
+        read.args(["read-tree", &head]);
+        output(read, LOCAL_LIMIT).await.map_err(failed)?;
+        let mut add = with_index(self.in_tree());
+        add.arg("-c").arg(format!("core.excludesFile={}", ignored.display()));
+        add.args(["-c", "core.autocrlf=false", "-c", "advice.addEmbeddedRepo=false", "add", "--all", "--", "."]);
+        add.args(left_out.iter().map(|path| format!(":(exclude,literal,top){path}")));
+        output(add, FETCH_LIMIT).await.map_err(failed)?;
+        let mut write = with_index(self.in_tree());
+        write.arg("write-tree");
+        let tree = output(write, LOCAL_LIMIT).await.map_err(failed)?;
+        let mut commit = head.clone();
+        if Some(&tree) != self.repository.parsed(&self.repository.git_dir(), &format!("{head}^{{tree}}")).await.as_ref() {
+            let mut make = self.repository.local(&self.own_git_dir());
+            make.envs(author.env()).args(DURABLE).args(["commit-tree", "--no-gpg-sign", &tree, "-p", &head, "-m", message]);
+            commit = output(make, LOCAL_LIMIT).await.map_err(failed)?;
+        }
+        self.update_branch(&commit).await?;
+        // The worktree's own index follows, so that the next run sees a clean state.
+        fs::rename(&index, self.own_git_dir().join("index")).map_err(|error| failed(error.to_string()))?;
+        if commit == begun.base {
+            return Ok(None);
+        }
+        let (stat, _) = self.diff(&begun.base, &commit, &["--stat=120"], MAX_STAT).await?;
+        let (patch, is_cut) = self.diff(&begun.base, &commit, &["--patch", "--find-renames"], MAX_PATCH).await?;
+        Ok(Some(Changes { commit, stat, patch, is_cut, left_out: left_out.into_iter().collect() }))
+    }
+
+    /// What changed between two commits: the beginning of it, and whether that is not all. It goes through a file, because a patch may be as
+    /// large as the worktree.
+    async fn diff(&self, from: &str, to: &str, form: &[&str], most: usize) -> Result<(String, bool), Trouble> {
+        let file = self.own_git_dir().join(format!("bloom-diff-{}", Uuid::now_v7()));
+        let mut diff = self.repository.local(&self.repository.git_dir());
+        diff.args(["diff-tree", "-r", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=all"]).args(form);
+        diff.arg(format!("--output={}", file.display())).args([from, to]);
+        let ended = ended(diff, LOCAL_LIMIT).await;
+        let read = fs::File::open(&file).and_then(|open| {
+            let mut bytes = Vec::new();
+            open.take(most as u64 + 1).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        });
+        let _ = fs::remove_file(&file);
+        let failed = |why: String| Trouble::of_git("the changes can't be shown", &why);
+        let ended = ended.map_err(failed)?;
+        if !ended.status.success() {
+            return Err(failed(String::from_utf8_lossy(&ended.stderr).trim().to_owned()));
+        }
+        let mut bytes = read.map_err(|error| failed(error.to_string()))?;
+        let is_cut = bytes.len() > most;
+        bytes.truncate(most);
+        Ok((String::from_utf8_lossy(&bytes).replace('\0', "\u{fffd}"), is_cut))
+    }
+
+    /// Directories below the worktree that are repositories of their own, or that pose as such.
+    fn repositories_within(&self) -> Result<BTreeSet<String>, Trouble> {
+        let mut found = BTreeSet::new();
+        let (mut left, mut seen) = (vec![PathBuf::new()], 0_usize);
+        while let Some(dir) = left.pop() {
+            for entry in fs::read_dir(self.dir.join(&dir)).into_iter().flatten().flatten() {
+                seen += 1;
+                if seen > MAX_ENTRIES || found.len() > MAX_LEFT_OUT {
+                    return Err(Trouble::Size(format!(
+                        "the changes can't be committed: the worktree has more than {MAX_ENTRIES} files, or {MAX_LEFT_OUT} repositories within it"
+                    )));
+                }
+                let path = dir.join(entry.file_name());
+                if entry.file_name().eq_ignore_ascii_case(".git") {
+                    if dir != Path::new("") {
+                        found.insert(dir.to_string_lossy().into_owned());
+                    }
+                } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    left.push(path);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Pushes the branch with the user's own credentials.
+    pub async fn push(&self) -> Result<(), Trouble> {
+        let branch = format!("{0}:{0}", self.branch_ref());
+        let mut push = self.repository.remote();
+        push.args(["push", "--quiet", "--no-verify", "--no-follow-tags", "--recurse-submodules=no", "--no-signed", "--"]);
+        push.args([&self.repository.url, &branch]);
+        let pushed = output(push, FETCH_LIMIT).await;
+        pushed.map(drop).map_err(|why| Trouble::Push(format!("the branch {} can't be pushed: {why}", self.branch)))
+    }
+}

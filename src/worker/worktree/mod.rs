@@ -1,0 +1,244 @@
+//! The worktree of a context: a branch of its own in a project's repository, which goes on where the last run of the context left it.
+//!
+//! ```text
+//! repositories/PROJECT/git/     bare repository (see [`repository`])
+//! contexts/NAME/                the worktree: what a run may write
+//! ```
+
+mod commit;
+mod repository;
+mod trouble;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tokio::process::Command;
+
+use super::command::output;
+use super::git::bounded;
+use super::home::{file_name, private_dir};
+pub use commit::Changes;
+use repository::{FETCH_LIMIT, LOCAL_LIMIT};
+pub use repository::Repository;
+pub use trouble::Trouble;
+
+/// What a merge, a rebase or the like leaves behind in a git directory while it waits for a person.
+const UNFINISHED: [(&str, &str); 6] = [
+    ("MERGE_HEAD", "a merge"),
+    ("rebase-merge", "a rebase"),
+    ("rebase-apply", "a rebase"),
+    ("CHERRY_PICK_HEAD", "a cherry-pick"),
+    ("REVERT_HEAD", "a revert"),
+    ("BISECT_LOG", "a bisection"),
+];
+/// The longest name of a context that is a part of a branch's name as it is.
+const PLAIN_NAME: usize = 100;
+
+/// The worktree of a context, ready for a run.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Prepared {
+    pub branch: String,
+    /// The commit that the run begins with.
+    pub base: String,
+    pub origin: Origin,
+}
+
+/// Where the branch of a worktree begins.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// Where the last run of the context left it on this machine.
+    Kept,
+    /// Where a run of the context on another worker left it, which has pushed the branch.
+    Fetched,
+    /// At the ref that the task names.
+    Fresh,
+}
+
+/// The branch of a context. It is the same on every worker.
+pub fn branch(context_id: &str) -> String {
+    let is_plain = (1..=PLAIN_NAME).contains(&context_id.len())
+        && context_id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+        && !context_id.starts_with('-');
+    format!("bloom/{}", if is_plain { context_id.to_owned() } else { file_name(context_id) })
+}
+
+/// The worktree of one context in the repository of a project.
+#[derive(Clone, Debug)]
+pub struct Worktree {
+    pub repository: Repository,
+    /// The directory of the context.
+    pub dir: PathBuf,
+    pub branch: String,
+}
+
+impl Worktree {
+    /// The git directory of the worktree. It has the name of the worktree's directory, and is written by git alone.
+    pub fn own_git_dir(&self) -> PathBuf {
+        self.repository.git_dir().join("worktrees").join(self.dir.file_name().unwrap_or_default())
+    }
+
+    fn branch_ref(&self) -> String {
+        format!("refs/heads/{}", self.branch)
+    }
+
+    fn in_tree(&self) -> Command {
+        let mut git = self.repository.local(&self.own_git_dir());
+        // Paths of commands are relative to the worktree; git does not look for a repository there.
+        git.arg("--work-tree").arg(&self.dir).current_dir(&self.dir);
+        git
+    }
+
+    async fn head(&self) -> Result<String, Trouble> {
+        let head = self.repository.parsed(&self.own_git_dir(), "HEAD^{commit}").await;
+        head.ok_or_else(|| self.state("its branch has no commit"))
+    }
+
+    /// What only a person can mend, and where.
+    fn state(&self, why: &str) -> Trouble {
+        Trouble::State(format!("the worktree of this context can't be used: {why}. Mend it in {} on the worker, or use another context", self.dir.display()))
+    }
+
+    pub fn exists(&self) -> bool {
+        self.own_git_dir().join("HEAD").exists() && self.dir.is_dir()
+    }
+
+    /// Prepares the worktree for a run that wants this branch, tag or commit; `None` = the default branch of the repository. A context that
+    /// has a branch goes on with it, whatever is wanted.
+    pub async fn prepare(&self, wanted: Option<&str>) -> Result<Prepared, Trouble> {
+        let _lock = self.repository.lock.lock().await;
+        if self.exists() {
+            self.forget_locks();
+            self.check_unfinished()?;
+            self.check_branch()?;
+            self.link()?;
+            return self.follow_pushed().await;
+        }
+        self.repository.fetch().await?;
+        let of_branch = |name: String| async move { self.repository.commit_of(&name).await };
+        let (origin, base) = if let Some(commit) = of_branch(self.branch_ref()).await {
+            (Origin::Kept, commit)
+        } else if let Some(commit) = of_branch(self.pushed_ref()).await {
+            (Origin::Fetched, commit)
+        } else {
+            (Origin::Fresh, self.repository.wanted_commit(wanted).await?)
+        };
+        self.add(&base).await?;
+        if origin == Origin::Kept {
+            return self.follow_pushed().await;
+        }
+        Ok(Prepared { branch: self.branch.clone(), base, origin })
+    }
+
+    fn pushed_ref(&self) -> String {
+        format!("refs/remotes/origin/{}", self.branch)
+    }
+
+    /// If the context was on another worker meanwhile, and that has pushed the branch, the worktree follows it. Work of this machine that is not
+    /// part of it stays as it is.
+    async fn follow_pushed(&self) -> Result<Prepared, Trouble> {
+        let head = self.head().await?;
+        let kept = |base: String, origin| Prepared { branch: self.branch.clone(), base, origin };
+        if let Err(trouble) = self.repository.fetch().await {
+            // The worktree is there, so the run does not need the repository's server.
+            tracing::warn!(repository = %self.repository.dir.display(), %trouble, "the newest state of a project could not be fetched; the run begins with what is here");
+            return Ok(kept(head, Origin::Kept));
+        }
+        let Some(pushed) = self.repository.commit_of(&self.pushed_ref()).await else { return Ok(kept(head, Origin::Kept)) };
+        if pushed == head || !self.repository.is_ancestor(&head, &pushed).await {
+            return Ok(kept(head, Origin::Kept));
+        }
+        let mut read = self.in_tree();
+        // It changes nothing if a file has other changes.
+        read.args(["read-tree", "-m", "-u", &head, &pushed]);
+        if output(read, LOCAL_LIMIT).await.is_err() {
+            return Ok(kept(head, Origin::Kept));
+        }
+        self.update_branch(&pushed).await?;
+        Ok(kept(pushed, Origin::Fetched))
+    }
+
+    /// Makes the worktree. What is left of an earlier one that was not made completely goes first.
+    async fn add(&self, start: &str) -> Result<(), Trouble> {
+        let is_empty = fs::read_dir(&self.dir).map_or(true, |mut entries| entries.next().is_none());
+        if !is_empty {
+            return Err(self.state("it has files of runs without this project"));
+        }
+        let _ = fs::remove_dir_all(self.own_git_dir());
+        if let Some(parent) = self.dir.parent() {
+            private_dir(parent).map_err(|error| Trouble::of_disk("the contexts' directory can't be created", &error))?;
+        }
+        let mut add = self.repository.local(&self.repository.git_dir());
+        add.args(["worktree", "add", "--quiet", "--force", "-B", &self.branch]).arg(&self.dir).arg(start);
+        if let Err(why) = bounded(add, FETCH_LIMIT, &self.dir, self.repository.settings.max_bytes).await {
+            // Half a worktree would look like the whole one, with most files deleted.
+            self.remove();
+            return Err(Trouble::of_git("the worktree can't be made", &why));
+        }
+        Ok(())
+    }
+
+    /// Runs find the repository by this file, which an earlier run may have removed.
+    fn link(&self) -> Result<(), Trouble> {
+        let (link, text) = (self.dir.join(".git"), format!("gitdir: {}\n", self.own_git_dir().display()));
+        if link.is_dir() || fs::read_to_string(&link).is_ok_and(|known| known == text) {
+            return Ok(());
+        }
+        // Not through a link of the run.
+        let _ = fs::remove_file(&link);
+        fs::write(&link, text).map_err(|error| Trouble::of_disk("the worktree can't be prepared", &error))
+    }
+
+    /// A command that was killed leaves its locks behind. Nobody else uses this git directory now.
+    fn forget_locks(&self) {
+        let (own, common) = (self.own_git_dir(), self.repository.git_dir());
+        for lock in [own.join("index.lock"), own.join("HEAD.lock"), common.join(format!("{}.lock", self.branch_ref()))] {
+            let _ = fs::remove_file(lock);
+        }
+    }
+
+    fn check_unfinished(&self) -> Result<(), Trouble> {
+        let own = self.own_git_dir();
+        match UNFINISHED.iter().find(|(file, _)| own.join(file).exists()) {
+            Some((_, what)) => Err(self.state(&format!("a run has left {what} unfinished: finish or abort it"))),
+            None => Ok(()),
+        }
+    }
+
+    fn check_branch(&self) -> Result<(), Trouble> {
+        let head = fs::read_to_string(self.own_git_dir().join("HEAD")).unwrap_or_default();
+        if head.trim_end() == format!("ref: {}", self.branch_ref()) {
+            return Ok(());
+        }
+        Err(self.state(&format!("a run has checked out something else than its branch: git switch {}", self.branch)))
+    }
+
+    /// Lets the branch name this commit, at once or not at all, and the worktree be on the branch.
+    async fn update_branch(&self, commit: &str) -> Result<(), Trouble> {
+        let failed = |why: String| Trouble::of_git("the branch can't be updated", &why);
+        let mut update = self.repository.local(&self.own_git_dir());
+        update.args(["update-ref", "-m", "bloom-runtime", &self.branch_ref(), commit]);
+        output(update, LOCAL_LIMIT).await.map_err(failed)?;
+        let mut point = self.repository.local(&self.own_git_dir());
+        point.args(["symbolic-ref", "HEAD", &self.branch_ref()]);
+        output(point, LOCAL_LIMIT).await.map(drop).map_err(failed)
+    }
+
+    /// Removes the worktree; the branch stays, so that a later run of the context goes on there.
+    pub fn remove(&self) {
+        remove(&self.dir);
+        remove(&self.own_git_dir());
+    }
+}
+
+fn remove(dir: &Path) {
+    if let Err(error) = fs::remove_dir_all(dir)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        tracing::warn!(dir = %dir.display(), %error, "a worktree could not be removed");
+    }
+}
+
+#[cfg(test)]
+mod tests;

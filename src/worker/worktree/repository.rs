@@ -1,0 +1,183 @@
+//! The repository of a project on this machine: a bare one, from which each context has a worktree.
+//!
+//! A run may have written anything into its worktree. So the agent never lets git find its way from there: it names the git directory and
+//! the worktree with every command, and reads no settings of the user or the system for commands on a worktree, which could name filters.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::process::Command;
+use tokio::sync::Mutex;
+use uuid::Uuid;
+
+use super::super::command::output;
+use super::super::git::{GitSettings, bounded, git};
+use super::super::home::private_dir;
+use super::trouble::Trouble;
+
+pub const FETCH_LIMIT: Duration = Duration::from_secs(600);
+pub const LOCAL_LIMIT: Duration = Duration::from_secs(120);
+/// The limit of questions to the server of a repository, such as which branch is its default.
+const ASK_LIMIT: Duration = Duration::from_secs(60);
+/// How often a fetch is tried again because another command has locked a ref, and how long it waits before each try.
+const LOCK_TRIES: usize = 5;
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+/// A lock that is older was left by a command that was killed: git holds one for moments only.
+const LOCK_IS_LEFT: Duration = Duration::from_secs(60);
+
+/// The repository of a project.
+#[derive(Clone, Debug)]
+pub struct Repository {
+    pub settings: GitSettings,
+    /// `repositories/PROJECT` of the agent.
+    pub dir: PathBuf,
+    pub url: String,
+    /// Held while something that all worktrees share is changed: two fetches at a time would lock each other out.
+    pub lock: Arc<Mutex<()>>,
+}
+
+impl Repository {
+    pub fn git_dir(&self) -> PathBuf {
+        self.dir.join("git")
+    }
+
+    /// A command that reads no settings but those of the repository, which are the agent's own.
+    pub fn local(&self, git_dir: &Path) -> Command {
+        let mut git = git(&[]);
+        git.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
+        git.env("GIT_ATTR_NOSYSTEM", "1").arg("--git-dir").arg(git_dir).current_dir(&self.dir);
+        git
+    }
+
+    /// A command on the repository as a whole, by the user's settings: with their credentials, and without a worktree whose files could
+    /// have effects.
+    pub fn remote(&self) -> Command {
+        let mut git = git(&self.settings.protocols);
+        git.arg("--git-dir").arg(self.git_dir()).current_dir(&self.dir);
+        git
+    }
+
+    /// Fetches all branches and tags; the repository is made if it is missing.
+    pub async fn fetch(&self) -> Result<(), Trouble> {
+        self.make_if_missing().await?;
+        self.fetch_refs(&["+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*"]).await
+    }
+
+    async fn make_if_missing(&self) -> Result<(), Trouble> {
+        if self.git_dir().join("HEAD").exists() {
+            return Ok(());
+        }
+        private_dir(&self.dir).map_err(|error| Trouble::of_disk("the repository's directory can't be created", &error))?;
+        // Complete, or not there at all: a later start of the agent must not find a half one.
+        let part = self.dir.join(format!(".git-{}", Uuid::now_v7()));
+        let mut init = git(&[]);
+        init.args(["init", "--quiet", "--bare", "--template="]).arg(&part).current_dir(&self.dir);
+        output(init, LOCAL_LIMIT).await.map_err(|why| Trouble::of_git("the repository can't be created", &why))?;
+        fs::rename(&part, self.git_dir()).map_err(|error| Trouble::of_disk("the repository can't be created", &error))
+    }
+
+    async fn fetch_refs(&self, refs: &[&str]) -> Result<(), Trouble> {
+        let mut tries = 0;
+        loop {
+            let mut fetch = self.remote();
+            fetch.args(["fetch", "--quiet", "--no-tags", "--prune", "--force", "--no-write-fetch-head", "--no-recurse-submodules", "--"]);
+            fetch.arg(&self.url).args(refs);
+            let Err(why) = bounded(fetch, FETCH_LIMIT, &self.git_dir(), self.settings.max_bytes).await else { return Ok(()) };
+            let Some(lock) = lock_in(&why).filter(|_| tries < LOCK_TRIES) else { return Err(Trouble::of_fetch(&why)) };
+            tries += 1;
+            tokio::time::sleep(LOCK_WAIT).await;
+            let changed = fs::metadata(lock).and_then(|about| about.modified());
+            let age = changed.ok().and_then(|changed| SystemTime::now().duration_since(changed).ok());
+            if lock.starts_with(self.git_dir()) && age.is_some_and(|age| age > LOCK_IS_LEFT) {
+                tracing::warn!(lock = %lock.display(), "a git command that was killed has left a lock; it is removed");
+                let _ = fs::remove_file(lock);
+            }
+        }
+    }
+
+    /// The commit of this branch, tag or commit; `None` = of the default branch.
+    pub async fn wanted_commit(&self, wanted: Option<&str>) -> Result<String, Trouble> {
+        let Some(wanted) = wanted else {
+            let branch = self.default_branch().await?;
+            let found = self.commit_of(&format!("refs/remotes/origin/{branch}")).await;
+            return found.ok_or(Trouble::RefMissing(branch));
+        };
+        let missing = || Trouble::RefMissing(wanted.to_owned());
+        let mut check = self.local(&self.git_dir());
+        check.args(["check-ref-format", &format!("refs/heads/{wanted}")]);
+        output(check, LOCAL_LIMIT).await.map_err(|_| missing())?;
+        for name in [format!("refs/remotes/origin/{wanted}"), format!("refs/tags/{wanted}")] {
+            if let Some(commit) = self.commit_of(&name).await {
+                return Ok(commit);
+            }
+        }
+        if !((7..=64).contains(&wanted.len()) && wanted.bytes().all(|byte| byte.is_ascii_hexdigit())) {
+            return Err(missing());
+        }
+        if let Some(commit) = self.commit_of(wanted).await {
+            return Ok(commit);
+        }
+        // A commit that is on no branch. Servers give it out by its full name, if they do.
+        if wanted.len() >= 40 {
+            self.fetch_refs(&[wanted]).await.map_err(|_| missing())?;
+        }
+        self.commit_of(wanted).await.ok_or_else(missing)
+    }
+
+    async fn default_branch(&self) -> Result<String, Trouble> {
+        let mut ask = self.remote();
+        ask.args(["ls-remote", "--symref", "--", &self.url, "HEAD"]);
+        let told = output(ask, ASK_LIMIT).await.map_err(|why| Trouble::of_fetch(&why))?;
+        let branch = told.lines().find_map(|line| line.strip_prefix("ref: refs/heads/")?.split_whitespace().next());
+        Ok(branch.unwrap_or("HEAD").to_owned())
+    }
+
+    /// The commit that this names; `None` if there is none.
+    pub async fn commit_of(&self, name: &str) -> Option<String> {
+        self.parsed(&self.git_dir(), &format!("{name}^{{commit}}")).await
+    }
+
+    /// The id of the object that this names, for somebody with this git directory.
+    pub async fn parsed(&self, git_dir: &Path, name: &str) -> Option<String> {
+        let mut parse = self.local(git_dir);
+        parse.args(["rev-parse", "--quiet", "--verify", "--end-of-options", name]);
+        output(parse, LOCAL_LIMIT).await.ok().filter(|id| !id.is_empty())
+    }
+
+    /// Whether the second commit is, or builds on, the first.
+    pub async fn is_ancestor(&self, first: &str, second: &str) -> bool {
+        let mut ask = self.local(&self.git_dir());
+        ask.args(["merge-base", "--is-ancestor", first, second]);
+        output(ask, LOCAL_LIMIT).await.is_ok()
+    }
+
+    /// Packs objects, once there are many loose ones.
+    pub async fn tidy(&self) {
+        let mut gc = self.local(&self.git_dir());
+        gc.args(["-c", "gc.auto=6700", "gc", "--auto", "--quiet", "--no-detach"]);
+        if let Err(why) = output(gc, FETCH_LIMIT).await {
+            tracing::warn!(repository = %self.dir.display(), why, "a repository could not be tidied");
+        }
+    }
+}
+
+/// The lock of another command because of which a command failed.
+fn lock_in(why: &str) -> Option<&Path> {
+    let (before, _) = why.split_once(".lock': File exists")?;
+    let start = before.rfind('\'')? + 1;
+    why.get(start..before.len() + ".lock".len()).map(Path::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lock_of_another_command_is_found() {
+        let why = "error: cannot lock ref 'refs/remotes/origin/main': Unable to create '/a b/git/refs/remotes/origin/main.lock': File exists.";
+        assert_eq!(lock_in(why), Some(Path::new("/a b/git/refs/remotes/origin/main.lock")));
+        assert_eq!(lock_in("fatal: repository not found"), None);
+    }
+}

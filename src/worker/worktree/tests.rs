@@ -1,0 +1,302 @@
+//! Worktrees in real repositories.
+
+use std::sync::Arc;
+
+use super::commit::{Author, MAX_PATCH};
+use super::*;
+use crate::git::GitSettings;
+
+struct Place {
+    _dir: tempfile::TempDir,
+    root: PathBuf,
+    settings: GitSettings,
+    url: String,
+}
+
+fn run(dir: &Path, words: &[&str]) -> String {
+    let mut command = std::process::Command::new("git");
+    command.args(["-c", "user.name=t", "-c", "user.email=t@localhost", "-c", "init.defaultBranch=main"]);
+    let ended = command.args(words).current_dir(dir).output().expect("git");
+    assert!(ended.status.success(), "git {words:?}: {}", String::from_utf8_lossy(&ended.stderr));
+    String::from_utf8_lossy(&ended.stdout).trim().to_owned()
+}
+
+impl Place {
+    /// A bare repository with the branches `main` and `other` and the tag `v1`.
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let source = root.join("source");
+        fs::create_dir(&source).unwrap();
+        run(&source, &["init", "--quiet"]);
+        fs::write(source.join("file"), "one\n").unwrap();
+        run(&source, &["add", "."]);
+        run(&source, &["commit", "--quiet", "-m", "one"]);
+        run(&source, &["tag", "v1"]);
+        run(&source, &["branch", "other"]);
+        fs::write(source.join("file"), "two\n").unwrap();
+        run(&source, &["commit", "--quiet", "-am", "two"]);
+        run(&root, &["clone", "--quiet", "--bare", "source", "served"]);
+        let url = format!("file://{}", root.join("served").display());
+        let settings = GitSettings { protocols: vec!["file".into()], max_bytes: 64 << 20 };
+        Self { _dir: dir, root, settings, url }
+    }
+
+    fn context(&self, name: &str) -> PathBuf {
+        self.root.join("contexts").join(name)
+    }
+
+    fn tree(&self, agent: &str, dir: &Path) -> Worktree {
+        let name = dir.file_name().unwrap().to_str().unwrap();
+        let (settings, url) = (self.settings.clone(), self.url.clone());
+        let repository = Repository { settings, dir: self.root.join(agent), url, lock: Arc::default() };
+        Worktree { repository, dir: dir.to_owned(), branch: branch(name) }
+    }
+}
+
+const AUTHOR: Author<'static> = Author { name: "Bloom", email: "bloom@localhost" };
+
+impl Worktree {
+    async fn committed(&self, begun: &Prepared, message: &str) -> Result<Option<Changes>, Trouble> {
+        self.commit(begun, message, AUTHOR, Path::new("/dev/null")).await
+    }
+}
+
+#[tokio::test]
+async fn a_context_goes_on_where_it_was() {
+    let place = Place::new();
+    let dir = place.context("a");
+    let tree = place.tree("agent", &dir);
+    let first = tree.prepare(None).await.unwrap();
+    assert_eq!((first.branch.as_str(), first.origin), ("bloom/a", Origin::Fresh));
+    assert_eq!(fs::read_to_string(dir.join("file")).unwrap(), "two\n");
+    assert_eq!(tree.committed(&first, "nothing").await, Ok(None));
+    fs::write(dir.join("file"), "three\n").unwrap();
+    fs::write(dir.join("new"), "new\n").unwrap();
+    let changes = tree.committed(&first, "the first run").await.unwrap().unwrap();
+    assert!(changes.patch.contains("+three") && changes.stat.contains("new") && !changes.is_cut, "{changes:?}");
+    assert_eq!(run(&dir, &["status", "--porcelain"]), "");
+    assert_eq!(run(&dir, &["log", "-1", "--format=%an %ae %s"]), "Bloom bloom@localhost the first run");
+    let second = tree.prepare(Some("v1")).await.unwrap();
+    assert_eq!((second.base.clone(), second.origin), (changes.commit.clone(), Origin::Kept));
+    fs::remove_file(dir.join("new")).unwrap();
+    let next = tree.committed(&second, "the second run").await.unwrap().unwrap();
+    assert!(next.patch.contains("deleted file"), "{}", next.patch);
+    // Removed by age: the branch is still there.
+    tree.remove();
+    let third = tree.prepare(None).await.unwrap();
+    assert_eq!((third.base, third.origin), (next.commit, Origin::Kept));
+    assert_eq!(fs::read_to_string(dir.join("file")).unwrap(), "three\n");
+}
+
+#[tokio::test]
+async fn contexts_do_not_disturb_each_other() {
+    let place = Place::new();
+    let (a, b) = (place.context("a"), place.context("b"));
+    let (one, two) = (place.tree("agent", &a), place.tree("agent", &b));
+    let (first, second) = (one.prepare(Some("v1")).await.unwrap(), two.prepare(Some("main")).await.unwrap());
+    assert_ne!(first.base, second.base);
+    fs::write(a.join("file"), "a\n").unwrap();
+    fs::write(b.join("file"), "b\n").unwrap();
+    let (changed, other) = tokio::join!(one.committed(&first, "a"), two.committed(&second, "b"));
+    assert!(changed.unwrap().unwrap().patch.contains("+a") && other.unwrap().unwrap().patch.contains("+b"));
+}
+
+#[tokio::test]
+async fn a_pushed_branch_goes_on_elsewhere() {
+    let place = Place::new();
+    let dir = place.context("a");
+    let tree = place.tree("agent", &dir);
+    let prepared = tree.prepare(None).await.unwrap();
+    fs::write(dir.join("file"), "pushed\n").unwrap();
+    let changes = tree.committed(&prepared, "a run").await.unwrap().unwrap();
+    tree.push().await.unwrap();
+    assert_eq!(run(&place.root.join("served"), &["rev-parse", "bloom/a"]), changes.commit);
+    let elsewhere = place.root.join("elsewhere/a");
+    let other = place.tree("other-agent", &elsewhere);
+    let moved = other.prepare(None).await.unwrap();
+    assert_eq!((&moved.base, moved.origin), (&changes.commit, Origin::Fetched));
+    // And back again.
+    fs::write(elsewhere.join("file"), "pushed elsewhere\n").unwrap();
+    let changes = other.committed(&moved, "a run").await.unwrap().unwrap();
+    other.push().await.unwrap();
+    let back = tree.prepare(None).await.unwrap();
+    assert_eq!((&back.base, back.origin), (&changes.commit, Origin::Fetched));
+    assert_eq!(fs::read_to_string(dir.join("file")).unwrap(), "pushed elsewhere\n");
+    assert_eq!(run(&dir, &["status", "--porcelain"]), "");
+    // What is not pushed stays, and the branch is not overwritten.
+    fs::write(dir.join("file"), "here\n").unwrap();
+    let here = tree.committed(&back, "a run").await.unwrap().unwrap();
+    fs::write(elsewhere.join("file"), "there\n").unwrap();
+    other.committed(&Prepared { base: changes.commit, ..moved }, "a run").await.unwrap().unwrap();
+    other.push().await.unwrap();
+    assert_eq!(tree.prepare(None).await.unwrap().base, here.commit);
+    assert!(matches!(tree.push().await, Err(Trouble::Push(why)) if why.contains("bloom/a can't be pushed")));
+}
+
+#[tokio::test]
+async fn what_is_here_is_enough_while_the_repository_is_away() {
+    let place = Place::new();
+    let dir = place.context("a");
+    let tree = place.tree("agent", &dir);
+    let first = tree.prepare(None).await.unwrap();
+    fs::rename(place.root.join("served"), place.root.join("away")).unwrap();
+    assert_eq!(tree.prepare(None).await.unwrap(), Prepared { origin: Origin::Kept, ..first });
+}
+
+#[tokio::test]
+async fn a_lock_that_was_left_is_removed() {
+    let place = Place::new();
+    let tree = place.tree("agent", &place.context("a"));
+    tree.prepare(None).await.unwrap();
+    let lock = tree.repository.git_dir().join("refs/remotes/origin/next.lock");
+    fs::write(&lock, "").unwrap();
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(600);
+    fs::File::options().write(true).open(&lock).unwrap().set_modified(old).unwrap();
+    run(&place.root.join("served"), &["branch", "next", "v1"]);
+    tree.repository.fetch().await.unwrap();
+    assert!(!lock.exists() && tree.repository.commit_of("refs/remotes/origin/next").await.is_some());
+}
+
+#[tokio::test]
+async fn ignored_files_are_not_committed() {
+    let place = Place::new();
+    let dir = place.context("a");
+    let tree = place.tree("agent", &dir);
+    let prepared = tree.prepare(None).await.unwrap();
+    for name in ["input", "own"] {
+        fs::write(dir.join(name), name).unwrap();
+    }
+    let ignored = place.root.join("ignored");
+    fs::write(&ignored, "/input\n").unwrap();
+    let changes = tree.commit(&prepared, "x", AUTHOR, &ignored).await.unwrap().unwrap();
+    assert!(changes.stat.contains("own") && !changes.stat.contains("input"), "{}", changes.stat);
+}
+
+#[test]
+fn a_branch_has_the_name_of_its_context() {
+    assert_eq!(branch("issue-12"), "bloom/issue-12");
+    for odd in ["", "-f", "a/b", "a b", "..", "namespace:team/a", "x.lock", &"a".repeat(101)] {
+        let branch = branch(odd);
+        assert!(branch.len() < 70 && branch.strip_prefix("bloom/").unwrap().bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)), "{branch}");
+    }
+}
+
+#[tokio::test]
+async fn what_can_not_be_prepared_says_why() {
+    let mut place = Place::new();
+    let dir = place.context("a");
+    assert_eq!(place.tree("agent", &dir).prepare(Some("nowhere")).await, Err(Trouble::RefMissing("nowhere".into())));
+    for wrong in ["--upload-pack=touch x", "refs/../x", "@{-1}", "main:file", "HEAD~1"] {
+        assert_eq!(place.tree("agent", &dir).prepare(Some(wrong)).await, Err(Trouble::RefMissing(wrong.into())));
+    }
+    let commit = run(&place.root.join("served"), &["rev-parse", "v1"]);
+    assert_eq!(place.tree("agent", &dir).prepare(Some(&commit)).await.unwrap().base, commit);
+    let used = place.context("used");
+    fs::create_dir_all(&used).unwrap();
+    fs::write(used.join("file"), "").unwrap();
+    assert!(matches!(place.tree("agent", &used).prepare(None).await, Err(Trouble::State(why)) if why.contains("another context")));
+    place.settings.max_bytes = 1_000;
+    assert!(matches!(place.tree("small", &place.context("b")).prepare(None).await, Err(Trouble::Size(why)) if why.contains("larger than")));
+    place.settings.max_bytes = 64 << 20;
+    place.url.push_str("-gone");
+    assert!(matches!(place.tree("third", &place.context("c")).prepare(None).await, Err(Trouble::Repository(_))));
+}
+
+#[tokio::test]
+async fn a_state_that_a_run_left_is_named() {
+    let place = Place::new();
+    let dir = place.context("a");
+    let tree = place.tree("agent", &dir);
+    let prepared = tree.prepare(None).await.unwrap();
+    // Commits of its own count, wherever it made them.
+    run(&dir, &["checkout", "--quiet", "-b", "feature"]);
+    fs::write(dir.join("own"), "own\n").unwrap();
+    run(&dir, &["add", "own"]);
+    run(&dir, &["commit", "--quiet", "-m", "own"]);
+    let changes = tree.committed(&prepared, "x").await.unwrap().unwrap();
+    assert_eq!(changes.commit, run(&dir, &["rev-parse", "feature"]));
+    assert_eq!(run(&dir, &["symbolic-ref", "HEAD"]), "refs/heads/bloom/a");
+    assert!(changes.patch.contains("+own"), "{}", changes.patch);
+    let prepared = tree.prepare(None).await.unwrap();
+    // But it must build on what was there.
+    run(&dir, &["checkout", "--quiet", "--detach", "v1"]);
+    for why in [tree.committed(&prepared, "x").await.unwrap_err(), tree.prepare(None).await.unwrap_err()] {
+        assert!(matches!(&why, Trouble::State(why) if why.contains("bloom/a") && why.contains("use another context")), "{why}");
+    }
+    run(&dir, &["checkout", "--quiet", "bloom/a"]);
+    // A merge with a conflict.
+    fs::write(dir.join("file"), "ours\n").unwrap();
+    run(&dir, &["commit", "--quiet", "-am", "ours"]);
+    run(&dir, &["checkout", "--quiet", "-b", "side", "v1"]);
+    fs::write(dir.join("file"), "theirs\n").unwrap();
+    run(&dir, &["commit", "--quiet", "-am", "theirs"]);
+    run(&dir, &["checkout", "--quiet", "bloom/a"]);
+    let merge = std::process::Command::new("git").args(["merge", "side"]).current_dir(&dir).output().unwrap();
+    assert!(!merge.status.success());
+    for why in [tree.committed(&prepared, "x").await.unwrap_err(), tree.prepare(None).await.unwrap_err()] {
+        assert!(why.to_string().contains("left a merge unfinished"), "{why}");
+    }
+    run(&dir, &["merge", "--abort"]);
+    // Locks of a git that was killed are no obstacle.
+    fs::write(tree.own_git_dir().join("index.lock"), "").unwrap();
+    tree.committed(&prepared, "x").await.unwrap();
+}
+
+#[tokio::test]
+async fn nothing_that_a_run_wrote_is_executed() {
+    let place = Place::new();
+    let dir = place.context("a");
+    let tree = place.tree("agent", &dir);
+    let prepared = tree.prepare(None).await.unwrap();
+    let mark = place.root.join("executed");
+    let command = format!("touch {}; cat", mark.display());
+    // What a run in a sandbox can write: its worktree, with attributes, a false `.git`, and a repository within.
+    fs::write(dir.join(".gitattributes"), "* filter=evil diff=evil merge=evil\n").unwrap();
+    let config = format!(
+        "[core]\n\tfsmonitor = {command}\n\thooksPath = {0}\n\tsshCommand = {command}\n\teditor = {command}\n\tpager = {command}\n\
+         [filter \"evil\"]\n\tclean = {command}\n\tsmudge = {command}\n\tprocess = {command}\n\trequired = true\n\
+         [diff \"evil\"]\n\ttextconv = {command}\n\tcommand = {command}\n[diff]\n\texternal = {command}\n\
+         [credential]\n\thelper = !{command}\n[gpg]\n\tprogram = {command}\n[commit]\n\tgpgSign = true\n[alias]\n\tadd = !{command}\n",
+        dir.join("hooks").display()
+    );
+    let hooks = dir.join("hooks");
+    fs::create_dir(&hooks).unwrap();
+    for hook in ["pre-commit", "post-commit", "reference-transaction", "post-index-change", "pre-push", "post-checkout", "fsmonitor-watchman"] {
+        fs::write(hooks.join(hook), format!("#!/bin/sh\n{command}\n")).unwrap();
+        fs::set_permissions(hooks.join(hook), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    for inner in ["inner", "deep/inner"] {
+        fs::create_dir_all(dir.join(inner)).unwrap();
+        run(&dir.join(inner), &["init", "--quiet"]);
+        fs::write(dir.join(inner).join("file"), "inner\n").unwrap();
+        run(&dir.join(inner), &["add", "."]);
+        run(&dir.join(inner), &["commit", "--quiet", "-m", "inner"]);
+        fs::write(dir.join(inner).join(".git/config"), &config).unwrap();
+    }
+    fs::remove_file(dir.join(".git")).unwrap();
+    run(&dir, &["init", "--quiet"]);
+    fs::write(dir.join(".git/config"), &config).unwrap();
+    fs::write(dir.join("file"), "changed\n").unwrap();
+
+    let changes = tree.committed(&prepared, "a run").await.unwrap().unwrap();
+    assert!(changes.patch.contains("+changed"), "{}", changes.patch);
+    assert_eq!(changes.left_out, ["deep/inner", "inner"]);
+    let git_dir = tree.repository.git_dir().display().to_string();
+    let kept = run(&place.root, &["--git-dir", &git_dir, "ls-tree", "-r", "--name-only", &changes.commit]);
+    assert!(!kept.contains("inner"), "no repository within is a part of it: {kept}");
+    tree.push().await.unwrap();
+    tree.prepare(None).await.unwrap();
+    assert!(!mark.exists(), "a command of the run was executed");
+}
+
+#[tokio::test]
+async fn a_patch_is_bounded() {
+    let place = Place::new();
+    let dir = place.context("a");
+    let tree = place.tree("agent", &dir);
+    let prepared = tree.prepare(None).await.unwrap();
+    fs::write(dir.join("large"), "a line\n".repeat(MAX_PATCH / 4)).unwrap();
+    let changes = tree.committed(&prepared, "x").await.unwrap().unwrap();
+    assert!(changes.is_cut && changes.patch.len() == MAX_PATCH && changes.stat.contains("large"));
+}

@@ -1,0 +1,65 @@
+//! Why a context has no worktree, or its changes are not committed.
+
+use std::io;
+
+use bloom_core::task::Reason;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// The repository can't be fetched: it is gone, or the worker may not read it.
+    Repository(String),
+    /// Neither a branch nor a tag nor a commit of the repository.
+    RefMissing(String),
+    /// It is larger than the agent's limits.
+    Size(String),
+    /// The disk is full, or can't be written.
+    Disk(String),
+    /// The run has left a merge or a rebase unfinished, or something else that needs a person.
+    State(String),
+    /// The server of the repository refuses the branch, or can't be reached.
+    Push(String),
+    Failed(String),
+}
+
+impl Trouble {
+    pub fn of_disk(what: &str, error: &io::Error) -> Self {
+        Self::Disk(format!("{what}: {error}"))
+    }
+
+    /// The error of a git command that writes.
+    pub fn of_git(what: &str, why: &str) -> Self {
+        let text = format!("{what}: {why}");
+        match why {
+            why if why.contains("No space left on device") || why.contains("Disk quota exceeded") => Self::Disk(text),
+            why if why.contains("larger than") => Self::Size(text),
+            _ => Self::Failed(text),
+        }
+    }
+
+    pub fn of_fetch(why: &str) -> Self {
+        match Self::of_git("the project's repository can't be fetched", why) {
+            Self::Failed(text) => Self::Repository(text),
+            other => other,
+        }
+    }
+
+    pub fn reason(&self) -> Reason {
+        if matches!(self, Self::Disk(_)) { Reason::WorkerDisk } else { Reason::SpawnFailed }
+    }
+
+    /// Whether the same may succeed later, or on another worker.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Repository(_) | Self::Disk(_) | Self::Failed(_))
+    }
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::RefMissing(name) => write!(f, "the project's repository has no branch, tag or commit '{name}'"),
+            Self::Repository(why) | Self::Size(why) | Self::Disk(why) | Self::State(why) | Self::Push(why) | Self::Failed(why) => {
+                f.write_str(why)
+            }
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! The worktrees of this agent: which context has one, and when it goes.
+//!
+//! ```text
+//! repositories/PROJECT/contexts/NAME.json    whose worktree it is, and when it was used
+//! repositories/PROJECT/contexts/NAME.ignore  files in it that are no part of the project: inputs of tasks
+//! ```
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use reqwest::Method;
+use serde::{Deserialize, Serialize};
+use tokio::sync::RwLock;
+use tokio_util::sync::CancellationToken;
+
+use super::Agent;
+use super::git::size_of;
+use super::home::{Home, file_name, private_dir, read_json, write_json};
+use super::run_dir::RunDir;
+use super::task::{Task, TaskRepository};
+use super::worktree::{Repository, Worktree, branch};
+use bloom_api::answers::GoneContexts;
+use bloom_api::requests::{KnownContexts, MAX_CONTEXTS};
+use bloom_client::{CALL_LIMIT, now_ms, part};
+use bloom_core::Ms;
+use bloom_core::namespace::RESERVED;
+
+const LOOK_EVERY: Duration = Duration::from_secs(3600);
+const DAY_MS: Ms = 24 * 3600 * 1000;
+
+/// When worktrees go, unless a run needs them.
+#[derive(Clone, Copy, Debug)]
+pub struct WorktreeLimits {
+    /// Days after the last run; 0 = never.
+    pub days: u32,
+    /// What all of them may take on the disk.
+    pub max_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+pub struct Worktrees {
+    /// One for each repository in use.
+    locks: Mutex<BTreeMap<PathBuf, Arc<tokio::sync::Mutex<()>>>>,
+    /// Held for reading while a run's worktree is prepared, for writing while one is removed.
+    pub using: RwLock<()>,
+}
+
+/// What is known of a worktree.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+struct Known {
+    context_id: String,
+    used_at: Ms,
+}
+
+/// The directory of a project's repository. Each namespace of Kubernetes has one of its own, because it is a tenant: runs see the branches of
+/// other contexts in their repository.
+fn repository_dir(home: &Home, task: &Task, repository: &TaskRepository) -> PathBuf {
+    let namespace = task.context_id.strip_prefix(RESERVED).and_then(|rest| rest.split_once('/'));
+    let name = match namespace {
+        Some((namespace, _)) => format!("{}.{namespace}", repository.project_id),
+        None => repository.project_id.to_string(),
+    };
+    home.repositories_dir().join(name)
+}
+
+impl Agent {
+    pub(super) fn worktree(&self, task: &Task, repository: &TaskRepository) -> Worktree {
+        let dir = repository_dir(&self.home, task, repository);
+        let lock = self.worktrees.locks.lock().entry(dir.clone()).or_default().clone();
+        let settings = self.settings.git.clone();
+        let repository = Repository { settings, dir, url: repository.url.clone(), home: self.home.root().to_owned(), lock };
+        Worktree { repository, dir: self.home.context_dir(&task.context_id), branch: branch(&task.context_id) }
+    }
+
+    /// Removes worktrees that are not needed any more, at the start and once an hour.
+    pub(super) async fn keep_worktrees(self: Arc<Self>, stopped: CancellationToken) {
+        loop {
+            self.remove_worktrees().await;
+            tokio::select! {
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = stopped.cancelled() => return,
+            }
+        }
+    }
+
+    async fn remove_worktrees(&self) {
+        let mut all = all(&self.home);
+        let contexts: Vec<String> = all.iter().map(|one| one.known.context_id.clone()).collect();
+        let gone = self.gone(&contexts).await;
+        let oldest = if self.settings.worktrees.days == 0 { Ms::MIN } else { now_ms() - Ms::from(self.settings.worktrees.days) * DAY_MS };
+        // The newest ones may stay until the room is used up.
+        all.sort_by_key(|one| Reverse(one.known.used_at));
+        let mut room = self.settings.worktrees.max_bytes;
+        for one in all {
+            let (dir, most) = (one.dir(&self.home), room);
+            let size = tokio::task::spawn_blocking(move || size_of(&dir, most)).await.unwrap_or(0);
+            let why = match () {
+                () if gone.contains(&one.known.context_id) => "its tasks were removed",
+                () if one.known.used_at < oldest => "it was not used for long",
+                () if size > room => "the worktrees take more room than they may",
+                () => {
+                    room -= size;
+                    continue;
+                }
+            };
+            let _using = self.worktrees.using.write().await;
+            // A run that was accepted meanwhile has its record on disk before it prepares its worktree.
+            if in_use(&self.home).contains(&one.known.context_id) {
+                room = room.saturating_sub(size);
+                continue;
+            }
+            tracing::info!(context = one.known.context_id, why, "a worktree is removed; its branch stays");
+            one.remove(&self.home);
+        }
+        for dir in subdirs(&self.home.repositories_dir()) {
+            let lock = self.worktrees.locks.lock().entry(dir.clone()).or_default().clone();
+            let repository = Repository { settings: self.settings.git.clone(), dir, url: String::new(), home: self.home.root().to_owned(), lock };
+            let _lock = repository.lock.lock().await;
+            repository.tidy().await;
+        }
+    }
+
+    /// Those of the contexts that have no tasks left at the server.
+    async fn gone(&self, contexts: &[String]) -> BTreeSet<String> {
+        let path = format!("api/runtime/workers/{}/contexts", part(&self.name));
+        let mut gone = BTreeSet::new();
+        for page in contexts.chunks(MAX_CONTEXTS) {
+            let body = KnownContexts { context_ids: page.iter().cloned().collect() };
+            let answer = self.client.send(Method::POST, &path, Some(&body), CALL_LIMIT).await;
+            match answer.and_then(|answer| answer.json::<GoneContexts<'static>>()) {
+                Ok(answer) => gone.extend(answer.gone.into_iter().map(|context| context.into_owned())),
+                // They stay a while longer.
+                Err(error) => tracing::debug!(%error, "the server could not tell which contexts have no tasks left"),
+            }
+        }
+        gone
+    }
+}
+
+impl Worktree {
+    /// Stores whose worktree it is, before it is made.
+    pub fn note(&self, context_id: &str) -> io::Result<()> {
+        let path = self.note_path("json");
+        private_dir(path.parent().unwrap_or(&path))?;
+        write_json(&path, &Known { context_id: context_id.to_owned(), used_at: now_ms() })
+    }
+
+    /// The file that names what is not committed.
+    pub fn ignored(&self) -> PathBuf {
+        self.note_path("ignore")
+    }
+
+    /// Keeps a file of a task out of the commits, unless the project has one of its name.
+    pub fn ignore(&self, path: &str) -> io::Result<()> {
+        let mut line = String::from("/");
+        for c in path.chars() {
+            if "\\*?[]!# ".contains(c) {
+                line.push('\\');
+            }
+            line.push(c);
+        }
+        let known = fs::read_to_string(self.ignored()).unwrap_or_default();
+        if known.lines().any(|known| known == line) {
+            return Ok(());
+        }
+        let mut file = fs::File::options().create(true).append(true).open(self.ignored())?;
+        file.write_all(format!("{line}\n").as_bytes())
+    }
+
+    fn note_path(&self, extension: &str) -> PathBuf {
+        let name = self.dir.file_name().unwrap_or_default();
+        self.repository.dir.join("contexts").join(name).with_added_extension(extension)
+    }
+}
+
+/// A worktree that is on the disk.
+struct Found {
+    repository: PathBuf,
+    known: Known,
+}
+
+impl Found {
+    fn dir(&self, home: &Home) -> PathBuf {
+        home.context_dir(&self.known.context_id)
+    }
+
+    fn remove(&self, home: &Home) {
+        let name = file_name(&self.known.context_id);
+        let notes = self.repository.join("contexts");
+        let removed = [self.dir(home), self.repository.join("git/worktrees").join(&name)].iter().try_for_each(|dir| match fs::remove_dir_all(dir) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        });
+        match removed {
+            Ok(()) => ["json", "ignore"].iter().for_each(|extension| {
+                let _ = fs::remove_file(notes.join(&name).with_added_extension(extension));
+            }),
+            // It is tried again.
+            Err(error) => tracing::warn!(context = self.known.context_id, %error, "a worktree could not be removed"),
+        }
+    }
+}
+
+fn all(home: &Home) -> Vec<Found> {
+    let of_repository = |repository: PathBuf| {
+        let notes: Vec<_> = fs::read_dir(repository.join("contexts")).into_iter().flatten().flatten().collect();
+        let notes = notes.into_iter().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+        let known: Vec<Known> = notes.filter_map(|path| read_json(&path)).collect();
+        known.into_iter().map(move |known| Found { repository: repository.clone(), known })
+    };
+    subdirs(&home.repositories_dir()).into_iter().flat_map(of_repository).collect()
+}
+
+/// The contexts of all runs that are here.
+fn in_use(home: &Home) -> BTreeSet<String> {
+    home.run_dirs().into_iter().filter_map(|dir| Some(RunDir::new(dir).record().ok()?.task.context_id)).collect()
+}
+
+fn subdirs(dir: &Path) -> Vec<PathBuf> {
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}
