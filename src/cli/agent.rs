@@ -127,6 +127,12 @@ pub struct WorkArgs {
     /// Largest clone of a repository, in MiB
     #[arg(long, env = "BLOOM_MAX_CLONE_MIB", default_value_t = 10_240, value_name = "MIB", value_parser = within(1..=1_048_576_u64))]
     max_clone_mib: u64,
+    /// Days after its last run for which the worktree of a context stays; its branch stays longer; 0 = until its tasks are removed
+    #[arg(long, env = "BLOOM_WORKTREE_DAYS", default_value_t = 14, value_name = "DAYS", value_parser = within(0..=3_650_u32))]
+    worktree_days: u32,
+    /// What all worktrees together may take on the disk, in MiB; those that were not used for longest go first
+    #[arg(long, env = "BLOOM_MAX_WORKTREES_MIB", default_value_t = 51_200, value_name = "MIB", value_parser = within(1..=1_073_741_824_u64))]
+    max_worktrees_mib: u64,
     /// Seconds that runs may go on after a stop or a drain, before their tasks are handed back
     #[arg(long, env = "BLOOM_GRACE_SECONDS", default_value_t = 300, value_name = "SECONDS", value_parser = within(0..=86_400_u64))]
     grace_seconds: u64,
@@ -149,6 +155,7 @@ impl WorkArgs {
             work_dir: given(self.work_dir.clone()).unwrap_or(default_dir),
             key_files: Vec::new(),
             profiles,
+            worktrees: WorktreeLimits { days: self.worktree_days, max_bytes: self.max_worktrees_mib << 20 },
             git: GitSettings { protocols: self.git_protocols.clone(), max_bytes: self.max_clone_mib << 20 },
             grace: std::time::Duration::from_secs(self.grace_seconds),
             push_server: None,

@@ -15,6 +15,7 @@
 //! runs/LEASE/         one run, until its end is acknowledged
 //! set-aside/TIME-LEASE/  a run whose files could not be used; the newest ones are kept
 //! projects/           repositories that servers asked this agent to clone
+//! repositories/       repositories of the projects of tasks, see [`worktree`](super::worktree)
 //! ```
 
 use std::fs::{self, File, Permissions, TryLockError};
@@ -181,6 +182,10 @@ impl Home {
 
     pub fn contexts_dir(&self) -> PathBuf {
         self.root.join("contexts")
+    }
+
+    pub fn repositories_dir(&self) -> PathBuf {
+        self.root.join("repositories")
     }
 
     pub fn context_dir(&self, context_id: &str) -> PathBuf {

@@ -34,6 +34,8 @@ pub enum Conversation {
 pub struct RunFiles<'a> {
     pub context_dir: &'a Path,
     pub prompt: &'a Path,
+    /// The repository of its project.
+    pub git_dir: Option<PathBuf>,
     /// Where its CLI asks a person; `None`: it can't.
     pub permission_tool: Option<&'a PermissionTool>,
 }

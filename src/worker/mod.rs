@@ -61,7 +61,9 @@ mod traced_run;
 mod verdict;
 mod waits;
 mod watched;
+mod workspace;
 mod worktree;
+mod worktrees;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -90,6 +92,8 @@ use pause::Pauses;
 use profiles::Profiles;
 use task::Task;
 use verdict::Stop;
+pub use worktrees::WorktreeLimits;
+use worktrees::Worktrees;
 
 /// The time limit of the last calls at a stop, because the server may be unreachable.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
@@ -116,6 +120,7 @@ pub struct Settings {
     pub profiles: Profiles,
     /// For clones of repositories.
     pub git: GitSettings,
+    pub worktrees: WorktreeLimits,
     /// How long runs may go on after a stop or a drain.
     pub grace: Duration,
     /// `None` if the agent accepts no pushes.
@@ -162,6 +167,7 @@ pub(crate) struct Agent {
     /// Why it must take no more tasks: another agent has its name.
     replaced: watch::Sender<Option<String>>,
     pauses: Pauses,
+    worktrees: Worktrees,
     /// Held while it is probed what made a run fail.
     probing: tokio::sync::Mutex<()>,
     runs: Mutex<BTreeMap<Uuid, HeldLease>>,
@@ -203,7 +209,9 @@ struct HeldLease {
 
 impl HeldLease {
     fn new(task: &Task, ttl: Duration, valid_until: u64, stop: Option<Stop>) -> Self {
-        let context = (task.session == Session::Context).then(|| task.context_id.clone());
+        // Two runs in one worktree would commit each other's changes.
+        let follow = task.session == Session::Context || task.project.is_some();
+        let context = follow.then(|| task.context_id.clone());
         Self { context, stop: watch::Sender::new(stop), is_over: false, ..Self::over(task.id, ttl, valid_until) }
     }
 
@@ -271,6 +279,7 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
         instance,
         replaced: watch::Sender::new(None),
         pauses,
+        worktrees: Worktrees::default(),
         probing: tokio::sync::Mutex::default(),
         runs: Mutex::default(),
         state_changed: Notify::new(),
@@ -315,6 +324,7 @@ impl Agent {
         let claims = tokio::spawn(self.clone().claim_always(stopped.clone()));
         let probes = tokio::spawn(self.clone().probe_paused(stopped.clone()));
         let beats = tokio::spawn(self.clone().beat_at_membridge(stopped.clone()));
+        let worktrees = tokio::spawn(self.clone().keep_worktrees(stopped.clone()));
         let push_server = listener.map(|listener| tokio::spawn(push_server::serve(self.clone(), listener, stopped.clone())));
         let mut failure = None;
         let ended = tokio::select! {
@@ -343,7 +353,7 @@ impl Agent {
         stopped.cancel();
         // With a time limit, because neither a server nor a caller of the push server may block the stop.
         for mut task in
-            [Some(offer), Some(claims), Some(probes), Some(beats), Some(heartbeats), Some(watcher), Some(tls_files), push_server]
+            [Some(offer), Some(claims), Some(probes), Some(beats), Some(worktrees), Some(heartbeats), Some(watcher), Some(tls_files), push_server]
                 .into_iter()
                 .flatten()
         {

@@ -10,6 +10,7 @@ use super::claude_settings::{SettingSource, user_settings};
 use super::prices::Prices;
 use super::program::find_program;
 use super::sandbox::{Sandbox, word_or_table};
+use super::worktree::{CommitAuthor, commit_author};
 use bloom_core::limits::{ASKED_MS, NAME_CHARS};
 
 /// The profile for all slugs that have none of their own.
@@ -56,6 +57,9 @@ pub struct Profile {
     /// Prices of models, for runs that end without a total.
     #[serde(default)]
     pub prices: Prices,
+    /// Who commits what runs change in projects: `NAME <EMAIL>`.
+    #[serde(default, deserialize_with = "commit_author")]
+    pub commit_author: CommitAuthor,
     /// Additional arguments for the Claude CLI.
     #[serde(default)]
     pub args: Vec<String>,
@@ -128,6 +132,7 @@ impl Profile {
             append_system_prompt: None,
             max_budget_usd: None,
             prices: Prices::default(),
+            commit_author: CommitAuthor::default(),
             args: Vec::new(),
             env: BTreeMap::new(),
             account: default_account(),

@@ -28,6 +28,7 @@ use super::stderr::Stderr;
 use super::stream::{Found, Reading};
 use super::verdict::{End, Stop, Verdict, decide, not_started};
 use super::watched::{self, Started, Watched};
+use super::workspace::Unprepared;
 use super::{Agent, cgroup, prompt, remains, traced_run};
 use bloom_api::values::Usd;
 use bloom_client::now_ms;
@@ -82,6 +83,11 @@ impl Run<'_> {
                         let end = End { stop: *self.stop.borrow(), ..End::default() };
                         return decide(&task, lease, &Reading::default(), &end, now_ms());
                     }
+                    match self.prepare_workspace(&mut record).await {
+                        Ok(()) => {}
+                        Err(Unprepared::Failed(verdict)) => return *verdict,
+                        Err(Unprepared::Stopped) => continue,
+                    }
                     if let Some(lost) = lost.take() {
                         let why = format!("the session belongs to {}; the run starts a new one", lost.program);
                         self.record_phase("session_lost", json!({"session_id": lost.session_id, "text": why}));
@@ -114,11 +120,12 @@ impl Run<'_> {
                 self.keep_session(&record, &program, &seen, open);
             }
             let verdict = decide(&task, lease, &reading, &end, now_ms());
+            let verdict = self.take_changes(&record, &profile, verdict).await;
             return self.agent.learn((&name, &profile), &task, true, verdict, &mut self.stop).await;
         }
     }
 
-    fn record_phase(&mut self, phase: &str, more: serde_json::Value) {
+    pub(super) fn record_phase(&mut self, phase: &str, more: serde_json::Value) {
         let mut data = json!({"phase": phase});
         if let (Some(data), Some(more)) = (data.as_object_mut(), more.as_object()) {
             data.extend(more.clone());
@@ -155,7 +162,6 @@ impl Run<'_> {
             Box::new(not_started(lease, Reason::SpawnFailed, &format!("{what}: {error}"), true))
         };
         let context_dir = self.agent.home.context_dir(&record.task.context_id);
-        private_dir(&context_dir).map_err(|error| failed("the context's directory can't be created", &error))?;
         let of_sandbox = self.agent.home.sandboxed_sessions(&record.task.context_id);
         if profile.sandbox.is_some() {
             private_dir(&of_sandbox).map_err(|error| failed("the sandbox can't be prepared", &error))?;
@@ -180,7 +186,8 @@ impl Run<'_> {
         let prompt = self.dir.prompt();
         let tool = profile.ask_human.then(|| PermissionTool::prepare(self.dir.questions())).transpose();
         let tool = tool.map_err(|error| failed("a person can't be asked", &error))?;
-        let files = RunFiles { context_dir: &context_dir, prompt: &prompt, permission_tool: tool.as_ref() };
+        let git_dir = self.tree(record).map(|tree| tree.repository.git_dir());
+        let files = RunFiles { context_dir: &context_dir, prompt: &prompt, git_dir, permission_tool: tool.as_ref() };
         let plain = Invocation::new(profile, program, profiles_dir, &record.task, conversation, &files);
         let invocation = sandboxed(plain, profile, profiles_dir, &self.agent.home, &record.task.context_id, &files);
         let invocation = invocation.map_err(|error| failed("the sandbox can't be prepared", &error))?;
@@ -235,6 +242,10 @@ impl Run<'_> {
             command.envs(invocation.env.iter().map(|(name, value)| (name, value)));
             command.env(LEASE_VARIABLE, lease.to_string()).env(HOME_VARIABLE, self.agent.home.root());
             command.env("BLOOM_DESIRED_FORMAT", record.task.desired_format.to_string());
+            if record.prepared.is_some() {
+                // For commits of the run's own.
+                command.envs(profile.commit_author.env());
+            }
             command.env("BLOOM_TASK_ID", record.task.id.to_string()).env("BLOOM_CONTEXT_ID", &record.task.context_id);
         })
     }

@@ -28,6 +28,7 @@ use super::process::{Leader, Listed};
 use super::question::QuestionDir;
 use super::task::{Lease, Task};
 use super::verdict::{Stop, Verdict};
+use super::worktree::Prepared;
 use bloom_core::Ms;
 
 /// The record of a run, stored before each step that can't be undone. It may be missing after a power cut, which ended the processes of the
@@ -41,6 +42,9 @@ pub struct Record {
     #[serde(default)]
     pub taken: Option<Stamp>,
     pub task: Task,
+    /// The worktree of its project, once it was prepared for the run.
+    #[serde(default)]
+    pub prepared: Option<Prepared>,
     /// The profile of the newest process. Records of earlier versions have none.
     #[serde(default)]
     pub profile: Option<String>,

@@ -27,7 +27,7 @@ pub fn sandboxed(
     let config = profile.mcp_config.iter().map(|path| profiles_dir.join(path));
     let tool = files.permission_tool;
     let asks = tool.into_iter().flat_map(|tool| [tool.program.clone(), tool.dir.answered()]);
-    let readable = config.chain([files.prompt.to_owned()]).chain(asks).collect();
+    let readable = config.chain([files.prompt.to_owned()]).chain(asks).chain(files.git_dir.clone()).collect();
     let writable = tool.into_iter().map(|tool| tool.dir.asked()).collect();
     let needs = Needs { program: &plain.program, context_dir: files.context_dir, readable, writable, claude };
     let args = sandbox.args(profiles_dir, &needs).into_iter().chain(plain.args).collect();

@@ -7,7 +7,7 @@ use super::profile::Profile;
 use super::run::Run;
 use super::run_dir::Record;
 use super::verdict::{Stop, Verdict, not_started};
-use super::worktree::{Author, Origin, Prepared, Trouble, Worktree};
+use super::worktree::{Changes, Origin, Prepared, Trouble, Worktree};
 use bloom_core::task::{Outcome, Reason};
 
 /// The most characters of the first line of a commit's message.
@@ -58,7 +58,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn tree(&self, record: &Record) -> Option<Worktree> {
+    pub fn tree(&self, record: &Record) -> Option<Worktree> {
         record.lease.repository.as_ref().map(|repository| self.agent.worktree(&record.task, repository))
     }
 
@@ -98,7 +98,7 @@ impl Run<'_> {
 
     /// The commit at which the branch is now.
     async fn commit_and_push(&mut self, record: &Record, profile: &Profile, tree: &Worktree, begun: &Prepared) -> Result<String, Trouble> {
-        let changes = tree.commit(begun, &message(record), profile.author(), &tree.ignored()).await?;
+        let changes = tree.commit(begun, &message(record), &profile.commit_author, &tree.ignored()).await?;
         let Some(changes) = changes else { return Ok(begun.base.clone()) };
         self.record_phase("committed", json!({"branch": begun.branch, "commit": changes.commit, "text": changes.stat, "left_out": changes.left_out}));
         self.agent.send_diff(record, &begun.branch, &changes).await?;

@@ -109,7 +109,8 @@ impl Agent {
                     continue;
                 }
             };
-            let _using = self.worktrees.using.write().await;
+            // A worktree is being prepared. It is tried again at the next look.
+            let Ok(_using) = self.worktrees.using.try_write() else { return };
             // A run that was accepted meanwhile has its record on disk before it prepares its worktree.
             if in_use(&self.home).contains(&one.known.context_id) {
                 room = room.saturating_sub(size);

@@ -13,6 +13,7 @@ use uuid::Uuid;
 use super::super::command::{ended, output};
 use super::repository::{FETCH_LIMIT, LOCAL_LIMIT};
 use super::trouble::Trouble;
+use super::author::CommitAuthor;
 use super::{Prepared, Worktree};
 
 /// The bytes of a patch that are shown.
@@ -37,29 +38,10 @@ pub struct Changes {
     pub left_out: Vec<String>,
 }
 
-/// Who commits.
-#[derive(Clone, Copy, Debug)]
-pub struct Author<'a> {
-    pub name: &'a str,
-    pub email: &'a str,
-}
-
-impl Author<'_> {
-    /// The variables by which git knows it.
-    pub fn env(self) -> [(&'static str, String); 4] {
-        [
-            ("GIT_AUTHOR_NAME", self.name.to_owned()),
-            ("GIT_AUTHOR_EMAIL", self.email.to_owned()),
-            ("GIT_COMMITTER_NAME", self.name.to_owned()),
-            ("GIT_COMMITTER_EMAIL", self.email.to_owned()),
-        ]
-    }
-}
-
 impl Worktree {
     /// Commits what is in the worktree, and shows what changed since the run began; `None` if nothing did. The branch moves at once or not at
     /// all. It may be repeated. `ignored` names files that are not committed, in the form of a `.gitignore`.
-    pub async fn commit(&self, begun: &Prepared, message: &str, author: Author<'_>, ignored: &Path) -> Result<Option<Changes>, Trouble> {
+    pub async fn commit(&self, begun: &Prepared, message: &str, author: &CommitAuthor, ignored: &Path) -> Result<Option<Changes>, Trouble> {
         self.forget_locks();
         self.check_unfinished()?;
         let failed = |why: String| Trouble::of_git("the changes can't be committed", &why);

@@ -5,6 +5,7 @@
 //! contexts/NAME/                the worktree: what a run may write
 //! ```
 
+mod author;
 mod commit;
 mod repository;
 mod trouble;
@@ -18,6 +19,7 @@ use tokio::process::Command;
 use super::command::output;
 use super::git::bounded;
 use super::home::{file_name, private_dir};
+pub use author::{CommitAuthor, commit_author};
 pub use commit::Changes;
 use repository::{FETCH_LIMIT, LOCAL_LIMIT};
 pub use repository::Repository;
@@ -101,7 +103,12 @@ impl Worktree {
     }
 
     pub fn exists(&self) -> bool {
-        self.own_git_dir().join("HEAD").exists() && self.dir.is_dir()
+        self.complete_mark().exists() && self.dir.is_dir()
+    }
+
+    /// Exists once all files of the worktree are there. With half of them, it would look like one in which a run has deleted the others.
+    fn complete_mark(&self) -> PathBuf {
+        self.own_git_dir().join("bloom-complete")
     }
 
     /// Prepares the worktree for a run that wants this branch, tag or commit; `None` = the default branch of the repository. A context that
@@ -161,22 +168,23 @@ impl Worktree {
 
     /// Makes the worktree. What is left of an earlier one that was not made completely goes first.
     async fn add(&self, start: &str) -> Result<(), Trouble> {
+        if self.own_git_dir().exists() {
+            self.remove();
+        }
         let is_empty = fs::read_dir(&self.dir).map_or(true, |mut entries| entries.next().is_none());
         if !is_empty {
             return Err(self.state("it has files of runs without this project"));
         }
-        let _ = fs::remove_dir_all(self.own_git_dir());
         if let Some(parent) = self.dir.parent() {
             private_dir(parent).map_err(|error| Trouble::of_disk("the contexts' directory can't be created", &error))?;
         }
         let mut add = self.repository.local(&self.repository.git_dir());
         add.args(["worktree", "add", "--quiet", "--force", "-B", &self.branch]).arg(&self.dir).arg(start);
         if let Err(why) = bounded(add, FETCH_LIMIT, &self.dir, self.repository.settings.max_bytes).await {
-            // Half a worktree would look like the whole one, with most files deleted.
             self.remove();
             return Err(Trouble::of_git("the worktree can't be made", &why));
         }
-        Ok(())
+        fs::write(self.complete_mark(), "").map_err(|error| Trouble::of_disk("the worktree can't be made", &error))
     }
 
     /// Runs find the repository by this file, which an earlier run may have removed.

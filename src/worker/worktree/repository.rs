@@ -15,6 +15,7 @@ use uuid::Uuid;
 use super::super::command::output;
 use super::super::git::{GitSettings, bounded, git};
 use super::super::home::private_dir;
+use super::super::process::{HOME_VARIABLE, LEASE_VARIABLE};
 use super::trouble::Trouble;
 
 pub const FETCH_LIMIT: Duration = Duration::from_secs(600);
@@ -34,6 +35,8 @@ pub struct Repository {
     /// `repositories/PROJECT` of the agent.
     pub dir: PathBuf,
     pub url: String,
+    /// The agent's directory.
+    pub home: PathBuf,
     /// Held while something that all worktrees share is changed: two fetches at a time would lock each other out.
     pub lock: Arc<Mutex<()>>,
 }
@@ -43,19 +46,26 @@ impl Repository {
         self.dir.join("git")
     }
 
+    /// A command that the next agent of this directory ends, if this one is killed: it must not write into a worktree that is made anew.
+    fn git(&self, protocols: &[String]) -> Command {
+        let mut git = git(protocols);
+        git.env(HOME_VARIABLE, &self.home).env(LEASE_VARIABLE, "").current_dir(&self.dir);
+        git
+    }
+
     /// A command that reads no settings but those of the repository, which are the agent's own.
     pub fn local(&self, git_dir: &Path) -> Command {
-        let mut git = git(&[]);
+        let mut git = self.git(&[]);
         git.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
-        git.env("GIT_ATTR_NOSYSTEM", "1").arg("--git-dir").arg(git_dir).current_dir(&self.dir);
+        git.env("GIT_ATTR_NOSYSTEM", "1").arg("--git-dir").arg(git_dir);
         git
     }
 
     /// A command on the repository as a whole, by the user's settings: with their credentials, and without a worktree whose files could
     /// have effects.
     pub fn remote(&self) -> Command {
-        let mut git = git(&self.settings.protocols);
-        git.arg("--git-dir").arg(self.git_dir()).current_dir(&self.dir);
+        let mut git = self.git(&self.settings.protocols);
+        git.arg("--git-dir").arg(self.git_dir());
         git
     }
 
@@ -72,8 +82,8 @@ impl Repository {
         private_dir(&self.dir).map_err(|error| Trouble::of_disk("the repository's directory can't be created", &error))?;
         // Complete, or not there at all: a later start of the agent must not find a half one.
         let part = self.dir.join(format!(".git-{}", Uuid::now_v7()));
-        let mut init = git(&[]);
-        init.args(["init", "--quiet", "--bare", "--template="]).arg(&part).current_dir(&self.dir);
+        let mut init = self.git(&[]);
+        init.args(["init", "--quiet", "--bare", "--template="]).arg(&part);
         output(init, LOCAL_LIMIT).await.map_err(|why| Trouble::of_git("the repository can't be created", &why))?;
         fs::rename(&part, self.git_dir()).map_err(|error| Trouble::of_disk("the repository can't be created", &error))
     }

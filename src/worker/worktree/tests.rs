@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::commit::{Author, MAX_PATCH};
+use super::commit::MAX_PATCH;
 use super::*;
 use crate::git::GitSettings;
 
@@ -49,16 +49,18 @@ impl Place {
     fn tree(&self, agent: &str, dir: &Path) -> Worktree {
         let name = dir.file_name().unwrap().to_str().unwrap();
         let (settings, url) = (self.settings.clone(), self.url.clone());
-        let repository = Repository { settings, dir: self.root.join(agent), url, lock: Arc::default() };
+        let repository = Repository { settings, dir: self.root.join(agent), url, home: self.root.clone(), lock: Arc::default() };
         Worktree { repository, dir: dir.to_owned(), branch: branch(name) }
     }
 }
 
-const AUTHOR: Author<'static> = Author { name: "Bloom", email: "bloom@localhost" };
+fn author() -> CommitAuthor {
+    CommitAuthor { name: "Bloom".into(), email: "bloom@localhost".into() }
+}
 
 impl Worktree {
     async fn committed(&self, begun: &Prepared, message: &str) -> Result<Option<Changes>, Trouble> {
-        self.commit(begun, message, AUTHOR, Path::new("/dev/null")).await
+        self.commit(begun, message, &author(), Path::new("/dev/null")).await
     }
 }
 
@@ -159,6 +161,21 @@ async fn a_lock_that_was_left_is_removed() {
 }
 
 #[tokio::test]
+async fn a_worktree_that_was_not_made_completely_is_made_again() {
+    let place = Place::new();
+    let dir = place.context("a");
+    let tree = place.tree("agent", &dir);
+    let first = tree.prepare(None).await.unwrap();
+    // The agent was killed while git wrote the files.
+    fs::remove_file(tree.complete_mark()).unwrap();
+    fs::remove_file(dir.join("file")).unwrap();
+    fs::write(tree.own_git_dir().join("locked"), "initializing").unwrap();
+    let second = tree.prepare(None).await.unwrap();
+    assert_eq!(second.base, first.base);
+    assert_eq!(tree.committed(&second, "nothing").await, Ok(None));
+}
+
+#[tokio::test]
 async fn ignored_files_are_not_committed() {
     let place = Place::new();
     let dir = place.context("a");
@@ -169,7 +186,7 @@ async fn ignored_files_are_not_committed() {
     }
     let ignored = place.root.join("ignored");
     fs::write(&ignored, "/input\n").unwrap();
-    let changes = tree.commit(&prepared, "x", AUTHOR, &ignored).await.unwrap().unwrap();
+    let changes = tree.commit(&prepared, "x", &author(), &ignored).await.unwrap().unwrap();
     assert!(changes.stat.contains("own") && !changes.stat.contains("input"), "{}", changes.stat);
 }
 

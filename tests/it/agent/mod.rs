@@ -24,6 +24,7 @@ mod sandbox;
 mod set_aside;
 mod shared_accounts;
 mod stopping;
+mod worktrees;
 
 use std::path::{Path, PathBuf};
 

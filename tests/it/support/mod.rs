@@ -14,6 +14,7 @@ pub mod pieces;
 pub mod plane;
 pub mod proxy;
 pub mod pushed;
+pub mod repository;
 pub mod server;
 pub mod slow;
 pub mod sse;
