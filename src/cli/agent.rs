@@ -14,11 +14,12 @@ use bloom_commands::number::within;
 use bloom_commands::{DEFAULT_SERVER, read_key};
 use bloom_config::{self as config, LogFormat, LogSettings};
 use bloom_core::mask::masked_url;
+use bloom_core::project::is_project_name;
 use bloom_telemetry::{Log, Traces};
 use bloom_worker::git::GitSettings;
 use bloom_worker::profiles::Profiles;
 use bloom_worker::program::find_program;
-use bloom_worker::{self as agent, Ended, MembridgeSettings, PushServer, Settings};
+use bloom_worker::{self as agent, Ended, MembridgeSettings, PushServer, Settings, WorktreeLimits};
 
 /// Run tasks on this machine
 ///
@@ -121,6 +122,9 @@ pub struct WorkArgs {
     /// TOML file with profiles: a table [profiles.SLUG] says how the tasks of an agent slug are run
     #[arg(long, env = "BLOOM_PROFILES", value_name = "FILE")]
     profiles: Option<PathBuf>,
+    /// Project whose tasks it takes, by name; may be repeated [default: those of all projects, if git is installed]
+    #[arg(long = "project", env = "BLOOM_PROJECTS", value_name = "NAME", value_delimiter = ',', value_parser = project)]
+    projects: Vec<String>,
     /// Protocols by which repositories of projects are fetched; http, git and file are for tests
     #[arg(long, env = "BLOOM_GIT_PROTOCOLS", value_name = "NAME", value_delimiter = ',', default_value = "https,ssh", value_parser = ["https", "ssh", "http", "git", "file"])]
     git_protocols: Vec<String>,
@@ -155,6 +159,7 @@ impl WorkArgs {
             work_dir: given(self.work_dir.clone()).unwrap_or(default_dir),
             key_files: Vec::new(),
             profiles,
+            projects: chosen(&self.projects),
             worktrees: WorktreeLimits { days: self.worktree_days, max_bytes: self.max_worktrees_mib << 20 },
             git: GitSettings { protocols: self.git_protocols.clone(), max_bytes: self.max_clone_mib << 20 },
             grace: std::time::Duration::from_secs(self.grace_seconds),
@@ -174,6 +179,12 @@ impl WorkArgs {
     }
 }
 
+/// The names that were given. An empty variable counts as unset.
+fn chosen(names: &[String]) -> Option<Vec<String>> {
+    let names: Vec<String> = names.iter().filter(|name| !name.is_empty()).cloned().collect();
+    (!names.is_empty()).then_some(names)
+}
+
 /// An empty variable counts as unset.
 fn given(path: Option<PathBuf>) -> Option<PathBuf> {
     path.filter(|path| !path.as_os_str().is_empty())
@@ -190,6 +201,12 @@ fn name(text: &str) -> Result<String, String> {
         0..=128 if !text.chars().any(char::is_control) => Ok(text.to_owned()),
         _ => Err("a name must have 1 to 128 characters and no control characters".to_owned()),
     }
+}
+
+/// The name of a project. An empty variable counts as unset.
+fn project(text: &str) -> Result<String, String> {
+    let is_right = text.is_empty() || is_project_name(text);
+    if is_right { Ok(text.to_owned()) } else { Err("the name of a project has letters, digits, spaces and . _ -".to_owned()) }
 }
 
 /// The name of a namespace. An empty variable counts as unset.
@@ -301,8 +318,7 @@ async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
     settings.key_files = key_files;
     settings.join_token = key(None, args.join_token_file)?;
     settings.membridge = membridge(args.membridge, args.membridge_key, args.membridge_key_file, args.memories)?;
-    let namespaces: Vec<String> = args.namespaces.into_iter().filter(|namespace| !namespace.is_empty()).collect();
-    settings.namespaces = (!namespaces.is_empty()).then_some(namespaces);
+    settings.namespaces = chosen(&args.namespaces);
     settings.labels = args.labels.into_iter().filter(|label| !label.is_empty()).collect();
     let listener = match args.listen.filter(|address| !address.is_empty()) {
         None => None,

@@ -16,6 +16,7 @@ mod control;
 mod echo;
 mod enrollment;
 mod events;
+mod files;
 pub mod git;
 mod home;
 mod instance;
@@ -118,6 +119,8 @@ pub struct Settings {
     /// Files with keys of the agent, which runs in a sandbox must not see.
     pub key_files: Vec<PathBuf>,
     pub profiles: Profiles,
+    /// The projects whose tasks it takes; `None` for those of all.
+    pub projects: Option<Vec<String>>,
     /// For clones of repositories.
     pub git: GitSettings,
     pub worktrees: WorktreeLimits,

@@ -120,7 +120,7 @@ impl Run<'_> {
                 self.keep_session(&record, &program, &seen, open);
             }
             let verdict = decide(&task, lease, &reading, &end, now_ms());
-            let verdict = self.take_changes(&record, &profile, verdict).await;
+            let verdict = self.take_results(&record, &profile, verdict).await;
             return self.agent.learn((&name, &profile), &task, true, verdict, &mut self.stop).await;
         }
     }

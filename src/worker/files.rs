@@ -1,0 +1,256 @@
+//! Files of tasks: inputs are laid into the directory of a run before it starts, outputs are collected from it when it has ended.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cap_std::ambient_authority;
+use cap_std::fs::Dir;
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use super::Agent;
+use super::report::{Backoff, may_pass};
+use super::task::{Input, Task};
+use bloom_client::{Error, part};
+
+/// How often an input is fetched that comes with another content than it should.
+const CONTENT_TRIES: usize = 3;
+/// How long the server is asked for an input while it can't be reached.
+const FETCH_FOR: Duration = Duration::from_secs(300);
+/// Entries of a directory that are looked through for outputs.
+const MAX_ENTRIES: usize = 1_000_000;
+/// Outputs of one run.
+pub const MAX_OUTPUTS: usize = 200;
+
+/// Why the inputs of a task are not in its directory.
+#[derive(Debug)]
+pub enum NoInput {
+    /// The task can't be run like this.
+    Unfit(String),
+    Disk(String),
+    /// The server can't be reached, or does not deliver the file now.
+    Unfetched(String),
+}
+
+/// A file that a run has left for its task.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Output {
+    /// Below the directory of the run.
+    pub path: String,
+    pub bytes: u64,
+}
+
+/// The outputs of a run.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Outputs {
+    pub found: Vec<Output>,
+    /// Some were left out, because there are too many.
+    pub is_cut: bool,
+}
+
+/// Why a file was not taken by the server.
+pub enum Unsent {
+    /// The server never takes it.
+    Refused(String),
+    /// The run has lost its lease.
+    LeaseLost,
+}
+
+impl Agent {
+    /// Lays the inputs of the task into the directory. Those that are there already are not fetched again.
+    pub(super) async fn lay_inputs(&self, task: &Task, dir: &Path) -> Result<(), NoInput> {
+        for input in &task.inputs {
+            self.lay(input, dir).await?;
+        }
+        Ok(())
+    }
+
+    async fn lay(&self, input: &Input, dir: &Path) -> Result<(), NoInput> {
+        let about = |error: io::Error| match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => NoInput::Disk(format!("the input {}: {error}", input.path)),
+            _ => NoInput::Unfit(format!("the input {} can't be written: {error}", input.path)),
+        };
+        let root = Dir::open_ambient_dir(dir, ambient_authority()).map_err(about)?;
+        if digest_of(&root, &input.path).is_some_and(|digest| digest == input.sha256) {
+            return Ok(());
+        }
+        let parent = Path::new(&input.path).parent().unwrap_or(Path::new(""));
+        if parent != Path::new("") {
+            root.create_dir_all(parent).map_err(about)?;
+        }
+        let piece = parent.join(format!(".bloom-input-{}", Uuid::now_v7()));
+        let laid = self.fetch_to(input, &root, &piece).await.and_then(|()| root.rename(&piece, &root, &input.path).map_err(about));
+        if laid.is_err() {
+            let _ = root.remove_file(&piece);
+        }
+        laid
+    }
+
+    /// Fetches the file into `piece`.
+    async fn fetch_to(&self, input: &Input, root: &Dir, piece: &Path) -> Result<(), NoInput> {
+        let path = format!("api/runtime/artifacts/{}/content", input.artifact_id);
+        let began = tokio::time::Instant::now();
+        let (mut backoff, mut wrong) = (Backoff::default(), 0);
+        loop {
+            let file = root.create(piece).map_err(|error| NoInput::Unfit(format!("the input {} can't be written: {error}", input.path)))?;
+            let mut digesting = Digesting { file: file.into_std(), digest: Sha256::new() };
+            let error = match self.client.download(&path, input.bytes, &mut digesting).await {
+                Ok(_) if hex::encode(digesting.digest.finalize()) == input.sha256 => return Ok(()),
+                Ok(_) => {
+                    wrong += 1;
+                    if wrong == CONTENT_TRIES {
+                        return Err(NoInput::Unfit(format!("the input {} does not have the content that was uploaded", input.path)));
+                    }
+                    continue;
+                }
+                Err(Error::Unwritten(why)) => return Err(NoInput::Disk(format!("the input {}: {why}", input.path))),
+                Err(error) => error,
+            };
+            if !may_pass(&error) {
+                return Err(NoInput::Unfit(format!("the input {} can't be fetched: {error}", input.path)));
+            }
+            if began.elapsed() > FETCH_FOR {
+                return Err(NoInput::Unfetched(format!("the input {} can't be fetched: {error}", input.path)));
+            }
+            tokio::time::sleep(backoff.wait(&error)).await;
+        }
+    }
+
+    /// Gives the server a file of a run, and repeats that until it is taken or refused.
+    pub(super) async fn send_file(&self, (task, lease): (Uuid, Uuid), kind: &str, name: &str, content_type: &str, file: &File) -> Result<(), Unsent> {
+        let path = format!("api/runtime/artifacts?task_id={task}&lease_id={lease}&type={kind}&name={}", part(name));
+        let mut backoff = Backoff::default();
+        loop {
+            let opened = file.try_clone().and_then(|mut file| {
+                io::Seek::rewind(&mut file)?;
+                Ok((file.metadata()?.len(), file))
+            });
+            let (bytes, body) = opened.map_err(|error| Unsent::Refused(format!("it can't be read: {error}")))?;
+            let Err(error) = self.client.upload(&path, content_type, tokio::fs::File::from_std(body), bytes).await else { return Ok(()) };
+            if matches!(error.status(), Some(404 | 409)) {
+                return Err(Unsent::LeaseLost);
+            }
+            if !may_pass(&error) {
+                return Err(Unsent::Refused(error.to_string()));
+            }
+            tracing::warn!(%task, name, %error, "a file of a run is not taken yet; it is sent again");
+            tokio::time::sleep(backoff.wait(&error)).await;
+        }
+    }
+}
+
+/// A file whose content is digested as it is written.
+struct Digesting {
+    file: File,
+    digest: Sha256,
+}
+
+impl Write for Digesting {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.digest.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// The SHA-256 of a file that is there.
+fn digest_of(root: &Dir, path: &str) -> Option<String> {
+    let about = root.symlink_metadata(path).ok()?;
+    let mut file = about.is_file().then(|| root.open(path).ok())??;
+    let mut digest = Sha256::new();
+    io::copy(&mut file, &mut digest).ok()?;
+    Some(hex::encode(digest.finalize()))
+}
+
+/// A file below a directory, for reading; not through a link that leads out of it.
+pub fn open_below(dir: &Path, path: &str) -> io::Result<File> {
+    Dir::open_ambient_dir(dir, ambient_authority())?.open(path).map(cap_std::fs::File::into_std)
+}
+
+/// The files below the directory that one of the globs means, in the order of their paths. Links are not followed, and what is git's own is left out.
+pub fn outputs(dir: &Path, globs: &[String]) -> Outputs {
+    let Some(wanted) = globset(globs).filter(|set| !set.is_empty()) else { return Outputs::default() };
+    let mut all = Outputs::default();
+    let (mut left, mut seen) = (vec![PathBuf::new()], 0_usize);
+    while let Some(below) = left.pop() {
+        for entry in std::fs::read_dir(dir.join(&below)).into_iter().flatten().flatten() {
+            seen += 1;
+            if seen > MAX_ENTRIES {
+                all.is_cut = true;
+                return all.sorted();
+            }
+            let (path, Ok(kind)) = (below.join(entry.file_name()), entry.file_type()) else { continue };
+            if kind.is_dir() && !entry.file_name().eq_ignore_ascii_case(".git") {
+                left.push(path);
+            } else if kind.is_file() && wanted.is_match(&path) {
+                match path.to_str() {
+                    Some(path) => all.found.push(Output { path: path.to_owned(), bytes: entry.metadata().map_or(0, |about| about.len()) }),
+                    None => all.is_cut = true,
+                }
+            }
+        }
+    }
+    all.sorted()
+}
+
+impl Outputs {
+    fn sorted(mut self) -> Self {
+        self.found.sort_by(|one, other| one.path.cmp(&other.path));
+        self.is_cut |= self.found.len() > MAX_OUTPUTS;
+        self.found.truncate(MAX_OUTPUTS);
+        self
+    }
+}
+
+fn globset(globs: &[String]) -> Option<GlobSet> {
+    let mut set = GlobSetBuilder::new();
+    for glob in globs {
+        // The server has checked them.
+        set.add(GlobBuilder::new(glob).literal_separator(true).build().ok()?);
+    }
+    set.build().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_are_files_below_the_directory() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path();
+        for path in ["a.txt", "dist/b.js", "dist/deep/c.js", ".git/config.js", "sub/.git/x.js"] {
+            std::fs::create_dir_all(dir.join(path).parent().unwrap()).unwrap();
+            std::fs::write(dir.join(path), "four").unwrap();
+        }
+        std::os::unix::fs::symlink("/etc/passwd", dir.join("dist/link.js")).unwrap();
+        let found = |globs: &[&str]| {
+            let globs: Vec<String> = globs.iter().map(|&glob| glob.to_owned()).collect();
+            outputs(dir, &globs).found.into_iter().map(|one| one.path).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&["dist/**"]), ["dist/b.js", "dist/deep/c.js"]);
+        assert_eq!(found(&["dist/*", "*.txt"]), ["a.txt", "dist/b.js"]);
+        assert_eq!(found(&["**/*.js"]), ["dist/b.js", "dist/deep/c.js"]);
+        assert!(found(&[]).is_empty() && found(&["none"]).is_empty());
+        assert_eq!(outputs(dir, &["a.txt".into()]).found[0].bytes, 4);
+        for number in 0..=MAX_OUTPUTS {
+            std::fs::write(dir.join(format!("many-{number:04}")), "").unwrap();
+        }
+        let many = outputs(dir, &["many-*".into()]);
+        assert_eq!((many.found.len(), many.is_cut, many.found[0].path.as_str()), (MAX_OUTPUTS, true, "many-0000"));
+    }
+
+    #[test]
+    fn a_file_is_not_opened_through_a_link_that_leads_out() {
+        let temp = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/etc", temp.path().join("out")).unwrap();
+        assert!(open_below(temp.path(), "out/passwd").is_err());
+    }
+}
