@@ -17,6 +17,7 @@ pub mod keys;
 pub mod kubernetes;
 pub mod lists;
 pub mod namespaces;
+pub mod new_tasks;
 pub mod problem_texts;
 pub mod projects;
 pub mod questions;

@@ -74,6 +74,10 @@ pub struct TaskResult<'a> {
     pub metrics: Metrics,
     /// When it was stored.
     pub completed_at: Ms,
+    /// The branch of the task's project that has the commits of the run; null = there is none.
+    pub branch: Option<Cow<'a, str>>,
+    /// The last commit on this branch; null = there is none.
+    pub commit: Option<Cow<'a, str>>,
 }
 
 /// Measurements of a run.
@@ -100,6 +104,8 @@ impl<'a> From<&'a RunResult> for TaskResult<'a> {
             error_message: result.error_message.as_deref().map(Cow::from),
             metrics: Metrics { duration_ms: result.duration_ms, tokens_used: result.tokens_used },
             completed_at: result.completed_at,
+            branch: result.branch.as_deref().map(Cow::from),
+            commit: result.commit_id.as_deref().map(Cow::from),
         }
     }
 }

@@ -59,7 +59,9 @@ pub enum Rejection {
     /// This field has a name of another Kubernetes namespace, or of one at all although the task belongs to none.
     ReservedName(&'static str),
     /// The worker names more pairs of a namespace and an agent than it may serve.
-    TooManyPairs(usize),
+    TooManyCombinations(usize),
+    /// No project has this name or id.
+    UnknownProject(String),
     KeyNotFound,
     KeyExists(String),
     TooManyKeys,
@@ -145,11 +147,14 @@ impl fmt::Display for Rejection {
             Self::ReservedName(_) => {
                 write!(f, "String must not begin with '{RESERVED}', which is kept for the names of tasks in Kubernetes namespaces")
             }
-            Self::TooManyPairs(count) => write!(
+            Self::TooManyCombinations(count) => write!(
                 f,
-                "The worker would serve {count} pairs of a namespace and an agent; at most {WORKER_AGENTS} are allowed: name fewer of either, \
-                 or no agents, which is all of them"
+                "The worker would serve {count} combinations of a namespace, an agent and a project; at most {WORKER_AGENTS} are allowed: name \
+                 fewer of one of them, or no agents, which is all of them"
             ),
+            Self::UnknownProject(named) => {
+                write!(f, "No project has the name or id '{named}': create it, or name one that the list of projects shows")
+            }
             Self::KeyNotFound => f.write_str("Key not found"),
             Self::KeyExists(name) => write!(f, "A key '{name}' exists: revoke it first, or choose another name"),
             Self::TooManyKeys => {

@@ -54,6 +54,8 @@ pub struct RowKeys {
     pub projects: bool,
     /// Projects of which it is loaded, too, which workers have them; besides `projects`.
     pub project_nodes: BTreeSet<ProjectId>,
+    /// Names or ids of projects that are looked up, without a lock.
+    pub named_projects: BTreeSet<String>,
     pub control_plane: ControlPlaneKeys,
 }
 
@@ -117,6 +119,7 @@ impl RowKeys {
             queues,
             projects,
             project_nodes,
+            named_projects,
             control_plane,
         } = other;
         self.tasks.extend(tasks.iter().copied());
@@ -141,6 +144,7 @@ impl RowKeys {
         self.queues.extend(queues.iter().cloned());
         self.projects |= projects;
         self.project_nodes.extend(project_nodes.iter().copied());
+        self.named_projects.extend(named_projects.iter().cloned());
         self.control_plane.merge(control_plane);
     }
 }

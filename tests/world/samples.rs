@@ -30,6 +30,7 @@ pub fn spec(context: &str) -> TaskSpec {
         suspend: false,
         object: None,
         traceparent: None,
+        project: None,
     }
 }
 
@@ -53,6 +54,8 @@ pub fn completion(task: TaskId, lease: Option<LeaseId>, status: Outcome) -> Comp
         session_id: None,
         last_event_seq: None,
         model: None,
+        branch: None,
+        commit: None,
     }
 }
 

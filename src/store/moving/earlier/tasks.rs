@@ -109,6 +109,7 @@ fn task(row: &Fields) -> Field<(TaskSpec, TaskState)> {
         suspend: false,
         traceparent: None,
         object: None,
+        project: None,
     };
     let state = state(row, &spec)?;
     Ok((spec, state))
