@@ -14,6 +14,7 @@ use super::{Agent, machine};
 use bloom_api::answers::Claimed;
 use bloom_api::capabilities::{GivenCapabilities, NewCapabilities};
 use bloom_api::error::WRONG_SCOPE;
+use bloom_api::projects::ProjectName;
 use bloom_api::requests::{Claim, NewWorker};
 use bloom_api::values::{Id, Int, List};
 use bloom_client::{self as client, now_ms};
@@ -112,7 +113,7 @@ impl Agent {
             agents: agents.map(List::from_iter),
             namespaces: self.settings.namespaces.clone().map(List::from_iter),
             git: Some(git::is_installed()),
-            projects: None,
+            projects: self.settings.projects.as_ref().map(|names| names.iter().cloned().map(ProjectName).collect()),
         };
         GivenCapabilities { known, ..GivenCapabilities::default() }
     }

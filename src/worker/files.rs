@@ -96,7 +96,7 @@ impl Agent {
         let (mut backoff, mut wrong) = (Backoff::default(), 0);
         loop {
             let file = root.create(piece).map_err(|error| NoInput::Unfit(format!("the input {} can't be written: {error}", input.path)))?;
-            let mut digesting = Digesting { file: file.into_std(), digest: Sha256::new() };
+            let mut digesting = Digesting { into: file.into_std(), digest: Sha256::new() };
             let error = match self.client.download(&path, input.bytes, &mut digesting).await {
                 Ok(_) if hex::encode(digesting.digest.finalize()) == input.sha256 => return Ok(()),
                 Ok(_) => {
@@ -120,7 +120,14 @@ impl Agent {
     }
 
     /// Gives the server a file of a run, and repeats that until it is taken or refused.
-    pub(super) async fn send_file(&self, (task, lease): (Uuid, Uuid), kind: &str, name: &str, content_type: &str, file: &File) -> Result<(), Unsent> {
+    pub(super) async fn send_file(
+        &self,
+        (task, lease): (Uuid, Uuid),
+        kind: &str,
+        name: &str,
+        content_type: &str,
+        file: &File,
+    ) -> Result<(), Unsent> {
         let path = format!("api/runtime/artifacts?task_id={task}&lease_id={lease}&type={kind}&name={}", part(name));
         let mut backoff = Backoff::default();
         loop {
@@ -142,21 +149,21 @@ impl Agent {
     }
 }
 
-/// A file whose content is digested as it is written.
-struct Digesting {
-    file: File,
+/// What is written is digested.
+struct Digesting<W> {
+    into: W,
     digest: Sha256,
 }
 
-impl Write for Digesting {
+impl<W: Write> Write for Digesting<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.file.write(bytes)?;
+        let written = self.into.write(bytes)?;
         self.digest.update(&bytes[..written]);
         Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        self.into.flush()
     }
 }
 
@@ -164,9 +171,9 @@ impl Write for Digesting {
 fn digest_of(root: &Dir, path: &str) -> Option<String> {
     let about = root.symlink_metadata(path).ok()?;
     let mut file = about.is_file().then(|| root.open(path).ok())??;
-    let mut digest = Sha256::new();
-    io::copy(&mut file, &mut digest).ok()?;
-    Some(hex::encode(digest.finalize()))
+    let mut digesting = Digesting { into: io::sink(), digest: Sha256::new() };
+    io::copy(&mut file, &mut digesting).ok()?;
+    Some(hex::encode(digesting.digest.finalize()))
 }
 
 /// A file below a directory, for reading; not through a link that leads out of it.

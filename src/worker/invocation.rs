@@ -166,7 +166,7 @@ mod tests {
         let task = serde_json::from_value(whole).unwrap();
         let conversation = Conversation::Resumed("s".into());
         let profile = profiles.of("a").unwrap();
-        let files = RunFiles { context_dir: Path::new("/ctx"), prompt: Path::new("/run/prompt"), permission_tool: None };
+        let files = RunFiles { context_dir: Path::new("/ctx"), prompt: Path::new("/run/prompt"), git_dir: None, permission_tool: None };
         Invocation::new(profile, profile.program(), Path::new("/p"), &task, &conversation, &files)
     }
 

@@ -175,7 +175,8 @@ impl Agent {
             return true;
         }
         let dir = RunDir::new(self.home.run_dir(lease.id));
-        let record = Record { lease, taken_at: now_ms(), taken: Some(Stamp::now()), task, prepared: None, profile: None, process: None, starts: 0 };
+        let record =
+            Record { lease, taken_at: now_ms(), taken: Some(Stamp::now()), task, prepared: None, profile: None, process: None, starts: 0 };
         if let Err(error) = dir.create(&record) {
             tracing::error!(task = %record.task.id, lease = %record.lease.id, %error, "a task could not be stored on disk; it is handed back, and no others are taken for a while");
             self.pause_for_disk(&error.to_string());

@@ -355,10 +355,19 @@ impl Agent {
         }
         stopped.cancel();
         // With a time limit, because neither a server nor a caller of the push server may block the stop.
-        for mut task in
-            [Some(offer), Some(claims), Some(probes), Some(beats), Some(worktrees), Some(heartbeats), Some(watcher), Some(tls_files), push_server]
-                .into_iter()
-                .flatten()
+        for mut task in [
+            Some(offer),
+            Some(claims),
+            Some(probes),
+            Some(beats),
+            Some(worktrees),
+            Some(heartbeats),
+            Some(watcher),
+            Some(tls_files),
+            push_server,
+        ]
+        .into_iter()
+        .flatten()
         {
             if tokio::time::timeout(STOP_LIMIT, &mut task).await.is_err() {
                 task.abort();

@@ -35,6 +35,22 @@ pub struct Task {
     pub git_ref: Option<String>,
     #[serde(default = "never")]
     pub push: AnyPushMode,
+    /// Files that it starts with.
+    #[serde(default)]
+    pub inputs: Vec<Input>,
+    /// Globs of the files that are kept when it has ended.
+    #[serde(default)]
+    pub outputs: Vec<String>,
+}
+
+/// A file that a task starts with.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Input {
+    pub artifact_id: Uuid,
+    /// Where it is laid, below the directory of the run.
+    pub path: String,
+    pub bytes: u64,
+    pub sha256: String,
 }
 
 /// The repository of a task's project.

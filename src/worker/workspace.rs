@@ -15,7 +15,9 @@ use super::run_dir::Record;
 use super::verdict::{Stop, Verdict, not_started};
 use super::worktree::{Changes, Origin, Prepared, Trouble, Worktree};
 use bloom_api::complete::Completion;
-use bloom_core::task::{Outcome, Push, Reason};
+use bloom_api::projects::CommitId;
+use bloom_core::project::PushMode;
+use bloom_core::task::{Outcome, Reason};
 
 /// Marks the artifact of a run of which not all outputs were stored.
 const OUTPUTS_INCOMPLETE: &str = "outputs_incomplete";
@@ -48,7 +50,7 @@ impl From<Trouble> for Unfit {
 impl From<NoInput> for Unfit {
     fn from(no_input: NoInput) -> Self {
         match no_input {
-            NoInput::Unfit(why) => Self { reason: Reason::BadInput, why, may_pass: false },
+            NoInput::Unfit(why) => Self { reason: Reason::AgentError, why, may_pass: false },
             NoInput::Disk(why) => Self { reason: Reason::WorkerDisk, why, may_pass: true },
             NoInput::Unfetched(why) => Self { reason: Reason::SpawnFailed, why, may_pass: true },
         }
@@ -117,8 +119,8 @@ impl Run<'_> {
             Err(trouble) => return fail(completion, &trouble),
         };
         completion.branch = Some(begun.branch.clone().into());
-        completion.commit = Some(commit.clone().into());
-        if record.task.push == Push::Branch && commit != begun.base {
+        completion.commit = Some(CommitId(commit.clone()));
+        if record.task.push == PushMode::Branch && commit != begun.base {
             match tree.push().await {
                 Ok(()) => self.record_phase("pushed", json!({"branch": begun.branch, "commit": commit})),
                 Err(trouble) => fail(completion, &trouble),

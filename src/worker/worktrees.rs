@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reqwest::Method;
 use serde::{Deserialize, Serialize};
 use tokio::sync::RwLock;
 use tokio_util::sync::CancellationToken;
@@ -23,11 +22,9 @@ use super::Agent;
 use super::git::size_of;
 use super::home::{Home, file_name, private_dir, read_json, write_json};
 use super::run_dir::RunDir;
-use super::task::{Task, TaskRepository};
+use super::task::{self, Task};
 use super::worktree::{Repository, Worktree, branch};
-use bloom_api::answers::GoneContexts;
-use bloom_api::requests::{KnownContexts, MAX_CONTEXTS};
-use bloom_client::{CALL_LIMIT, now_ms, part};
+use bloom_client::now_ms;
 use bloom_core::Ms;
 use bloom_core::namespace::RESERVED;
 
@@ -60,7 +57,7 @@ struct Known {
 
 /// The directory of a project's repository. Each namespace of Kubernetes has one of its own, because it is a tenant: runs see the branches of
 /// other contexts in their repository.
-fn repository_dir(home: &Home, task: &Task, repository: &TaskRepository) -> PathBuf {
+fn repository_dir(home: &Home, task: &Task, repository: &task::Repository) -> PathBuf {
     let namespace = task.context_id.strip_prefix(RESERVED).and_then(|rest| rest.split_once('/'));
     let name = match namespace {
         Some((namespace, _)) => format!("{}.{namespace}", repository.project_id),
@@ -70,7 +67,7 @@ fn repository_dir(home: &Home, task: &Task, repository: &TaskRepository) -> Path
 }
 
 impl Agent {
-    pub(super) fn worktree(&self, task: &Task, repository: &TaskRepository) -> Worktree {
+    pub(super) fn worktree(&self, task: &Task, repository: &task::Repository) -> Worktree {
         let dir = repository_dir(&self.home, task, repository);
         let lock = self.worktrees.locks.lock().entry(dir.clone()).or_default().clone();
         let settings = self.settings.git.clone();
@@ -121,7 +118,8 @@ impl Agent {
         }
         for dir in subdirs(&self.home.repositories_dir()) {
             let lock = self.worktrees.locks.lock().entry(dir.clone()).or_default().clone();
-            let repository = Repository { settings: self.settings.git.clone(), dir, url: String::new(), home: self.home.root().to_owned(), lock };
+            let repository =
+                Repository { settings: self.settings.git.clone(), dir, url: String::new(), home: self.home.root().to_owned(), lock };
             let _lock = repository.lock.lock().await;
             repository.tidy().await;
         }
@@ -129,17 +127,8 @@ impl Agent {
 
     /// Those of the contexts that have no tasks left at the server.
     async fn gone(&self, contexts: &[String]) -> BTreeSet<String> {
-        let path = format!("api/runtime/workers/{}/contexts", part(&self.name));
-        let mut gone = BTreeSet::new();
-        for page in contexts.chunks(MAX_CONTEXTS) {
-            let body = KnownContexts { context_ids: page.iter().cloned().collect() };
-            let answer = self.client.send(Method::POST, &path, Some(&body), CALL_LIMIT).await;
-            match answer.and_then(|answer| answer.json::<GoneContexts<'static>>()) {
-                Ok(answer) => gone.extend(answer.gone.into_iter().map(|context| context.into_owned())),
-                // They stay a while longer.
-                Err(error) => tracing::debug!(%error, "the server could not tell which contexts have no tasks left"),
-            }
-        }
+        let gone = BTreeSet::new();
+        let _ = contexts;
         gone
     }
 }
@@ -194,10 +183,11 @@ impl Found {
     fn remove(&self, home: &Home) {
         let name = file_name(&self.known.context_id);
         let notes = self.repository.join("contexts");
-        let removed = [self.dir(home), self.repository.join("git/worktrees").join(&name)].iter().try_for_each(|dir| match fs::remove_dir_all(dir) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        });
+        let removed =
+            [self.dir(home), self.repository.join("git/worktrees").join(&name)].iter().try_for_each(|dir| match fs::remove_dir_all(dir) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            });
         match removed {
             Ok(()) => ["json", "ignore"].iter().for_each(|extension| {
                 let _ = fs::remove_file(notes.join(&name).with_added_extension(extension));
@@ -211,7 +201,8 @@ impl Found {
 fn all(home: &Home) -> Vec<Found> {
     let of_repository = |repository: PathBuf| {
         let notes: Vec<_> = fs::read_dir(repository.join("contexts")).into_iter().flatten().flatten().collect();
-        let notes = notes.into_iter().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+        let notes =
+            notes.into_iter().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|extension| extension == "json"));
         let known: Vec<Known> = notes.filter_map(|path| read_json(&path)).collect();
         known.into_iter().map(move |known| Found { repository: repository.clone(), known })
     };

@@ -26,7 +26,8 @@ impl CommitAuthor {
 
     fn parse(text: &str) -> Option<Self> {
         let (name, email) = text.trim().strip_suffix('>')?.split_once('<')?;
-        let is_part = |part: &str| (1..=NAME_CHARS).contains(&part.chars().count()) && !part.contains(|c: char| c.is_control() || "<>".contains(c));
+        let is_part =
+            |part: &str| (1..=NAME_CHARS).contains(&part.chars().count()) && !part.contains(|c: char| c.is_control() || "<>".contains(c));
         let (name, email) = (name.trim(), email.trim());
         (is_part(name) && is_part(email) && email.contains('@')).then(|| Self { name: name.into(), email: email.into() })
     }

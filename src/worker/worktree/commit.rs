@@ -11,9 +11,9 @@ use tokio::process::Command;
 use uuid::Uuid;
 
 use super::super::command::{ended, output};
+use super::author::CommitAuthor;
 use super::repository::{FETCH_LIMIT, LOCAL_LIMIT};
 use super::trouble::Trouble;
-use super::author::CommitAuthor;
 use super::{Prepared, Worktree};
 
 /// The bytes of a patch that are shown.

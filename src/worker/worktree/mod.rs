@@ -21,8 +21,8 @@ use super::git::bounded;
 use super::home::{file_name, private_dir};
 pub use author::{CommitAuthor, commit_author};
 pub use commit::Changes;
-use repository::{FETCH_LIMIT, LOCAL_LIMIT};
 pub use repository::Repository;
+use repository::{FETCH_LIMIT, LOCAL_LIMIT};
 pub use trouble::Trouble;
 
 /// What a merge, a rebase or the like leaves behind in a git directory while it waits for a person.
@@ -99,7 +99,10 @@ impl Worktree {
 
     /// What only a person can mend, and where.
     fn state(&self, why: &str) -> Trouble {
-        Trouble::State(format!("the worktree of this context can't be used: {why}. Mend it in {} on the worker, or use another context", self.dir.display()))
+        Trouble::State(format!(
+            "the worktree of this context can't be used: {why}. Mend it in {} on the worker, or use another context",
+            self.dir.display()
+        ))
     }
 
     pub fn exists(&self) -> bool {

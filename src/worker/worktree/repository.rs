@@ -166,7 +166,7 @@ impl Repository {
     /// Packs objects, once there are many loose ones.
     pub async fn tidy(&self) {
         let mut gc = self.local(&self.git_dir());
-        gc.args(["-c", "gc.auto=6700", "gc", "--auto", "--quiet", "--no-detach"]);
+        gc.args(["-c", "gc.auto=6700", "-c", "gc.autoDetach=false", "gc", "--auto", "--quiet"]);
         if let Err(why) = output(gc, FETCH_LIMIT).await {
             tracing::warn!(repository = %self.dir.display(), why, "a repository could not be tidied");
         }
@@ -186,7 +186,8 @@ mod tests {
 
     #[test]
     fn the_lock_of_another_command_is_found() {
-        let why = "error: cannot lock ref 'refs/remotes/origin/main': Unable to create '/a b/git/refs/remotes/origin/main.lock': File exists.";
+        let why =
+            "error: cannot lock ref 'refs/remotes/origin/main': Unable to create '/a b/git/refs/remotes/origin/main.lock': File exists.";
         assert_eq!(lock_in(why), Some(Path::new("/a b/git/refs/remotes/origin/main.lock")));
         assert_eq!(lock_in("fatal: repository not found"), None);
     }

@@ -195,7 +195,10 @@ fn a_branch_has_the_name_of_its_context() {
     assert_eq!(branch("issue-12"), "bloom/issue-12");
     for odd in ["", "-f", "a/b", "a b", "..", "namespace:team/a", "x.lock", &"a".repeat(101)] {
         let branch = branch(odd);
-        assert!(branch.len() < 70 && branch.strip_prefix("bloom/").unwrap().bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)), "{branch}");
+        assert!(
+            branch.len() < 70 && branch.strip_prefix("bloom/").unwrap().bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)),
+            "{branch}"
+        );
     }
 }
 
@@ -279,7 +282,9 @@ async fn nothing_that_a_run_wrote_is_executed() {
     );
     let hooks = dir.join("hooks");
     fs::create_dir(&hooks).unwrap();
-    for hook in ["pre-commit", "post-commit", "reference-transaction", "post-index-change", "pre-push", "post-checkout", "fsmonitor-watchman"] {
+    for hook in
+        ["pre-commit", "post-commit", "reference-transaction", "post-index-change", "pre-push", "post-checkout", "fsmonitor-watchman"]
+    {
         fs::write(hooks.join(hook), format!("#!/bin/sh\n{command}\n")).unwrap();
         fs::set_permissions(hooks.join(hook), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     }

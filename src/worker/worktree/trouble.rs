@@ -44,7 +44,7 @@ impl Trouble {
     }
 
     pub fn reason(&self) -> Reason {
-        if matches!(self, Self::Disk(_)) { Reason::WorkerDisk } else { Reason::SpawnFailed }
+        if matches!(self, Self::Disk(_)) { Reason::WorkerDisk } else { Reason::Project }
     }
 
     /// Whether the same may succeed later, or on another worker.

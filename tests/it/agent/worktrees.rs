@@ -4,6 +4,7 @@ use super::*;
 use crate::on_both;
 use crate::support::agent::{Agent, AgentPlan};
 use crate::support::claude::Anthropic;
+use crate::support::fixtures::NewTask;
 use crate::support::repository::{Repository, git};
 use crate::support::{Database, Server};
 
@@ -140,7 +141,8 @@ fn what_can_not_be_used_says_why() {
             used.reaches("completed").await;
             failed(&task(server, "used", "true").await, "failed", "project", "files of runs without this project").await;
 
-            let merging = "git checkout -q -b side v1; echo side >file; git commit -qam side; git checkout -q bloom/m; git merge side; true";
+            let merging =
+                "git checkout -q -b side v1; echo side >file; git commit -qam side; git checkout -q bloom/m; git merge side; true";
             let left = task(server, "m", merging).await;
             failed(&left, "failed", "project", "left a merge unfinished").await;
             assert!(result(&left).await["error_message"].as_str().unwrap().contains("contexts/m-"), "a person can find it");

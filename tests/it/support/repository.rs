@@ -51,7 +51,8 @@ impl Repository {
         let mut daemon = janitor::bound(&program, None, janitor::AtTheEnd::Kill);
         daemon.args(["--listen=127.0.0.1", "--reuseaddr", "--export-all", "--enable=receive-pack"]);
         daemon.arg(format!("--port={}", self.port)).arg(format!("--base-path={}", served.display())).arg(&served);
-        let child = janitor::spawn(daemon.stdout(Stdio::null()).stderr(Stdio::null())).expect("git daemon");
+        daemon.stdout(Stdio::null()).stderr(Stdio::null());
+        let child = janitor::spawn(daemon).expect("git daemon");
         *self.server.lock().expect("the server") = Some(child);
         let answers = || std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok();
         while !answers() {
