@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use uuid::Uuid;
 
 use super::api_key::ApiKey;
+use super::file::FileId;
 use super::ids::{LeaseId, TaskId, WorkerId};
 use super::project::ProjectId;
 
@@ -55,6 +56,12 @@ pub struct RowKeys {
     /// Projects of which it is loaded, too, which workers have them; besides `projects`.
     pub project_nodes: BTreeSet<ProjectId>,
     pub control_plane: ControlPlaneKeys,
+    /// Files to load and lock, with whether a task uses them.
+    pub files: BTreeSet<FileId>,
+    /// Leases whose files are needed, with the size of all files of their tasks.
+    pub lease_files: BTreeSet<(TaskId, LeaseId)>,
+    /// Submit keys whose uploads that no task uses are counted; the empty name stands for all other keys.
+    pub unused_uploads: BTreeSet<String>,
 }
 
 /// A node of a project of the control plane: the canonical id of the project, and the node's name.
@@ -118,6 +125,9 @@ impl RowKeys {
             projects,
             project_nodes,
             control_plane,
+            files,
+            lease_files,
+            unused_uploads,
         } = other;
         self.tasks.extend(tasks.iter().copied());
         self.workers.extend(workers.iter().cloned());
@@ -142,6 +152,9 @@ impl RowKeys {
         self.projects |= projects;
         self.project_nodes.extend(project_nodes.iter().copied());
         self.control_plane.merge(control_plane);
+        self.files.extend(files.iter().copied());
+        self.lease_files.extend(lease_files.iter().copied());
+        self.unused_uploads.extend(unused_uploads.iter().cloned());
     }
 }
 
