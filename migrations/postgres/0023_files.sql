@@ -53,3 +53,8 @@ CREATE VIEW task_inputs_row AS SELECT file_id, task_id FROM task_inputs;
 CREATE INDEX task_inputs_task ON task_inputs (task_id);
 ALTER TABLE tasks ADD COLUMN inputs TEXT NOT NULL DEFAULT '[]';
 ALTER TABLE tasks ADD COLUMN outputs TEXT NOT NULL DEFAULT '[]';
+CREATE VIEW tasks_row_7 AS SELECT
+    id, context_id, agent_slug, prompt, context_hints, timeout_sec, budget, desired_format, max_attempts, priority, not_before, depends_on,
+    exclusive_key, idempotency_key, labels, session, model, ttl_after_finished_sec, owner, suspend, namespace, object_name, object_uid,
+    traceparent, project_id, project, repo_url, git_ref, push, inputs, outputs
+    FROM tasks;

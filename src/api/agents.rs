@@ -16,6 +16,7 @@ use super::words::{AnyFormat, AnySession};
 use bloom_core::audit::Actor;
 use bloom_core::command::WorkerChange;
 use bloom_core::limits;
+use bloom_core::project::{MAX_PROJECT_NAME, MAX_WORKER_PROJECTS};
 use bloom_core::task::{ActiveLease, TaskSpec, TaskState};
 use bloom_core::worker::{KNOWN_CAPABILITIES, MAX_CONCURRENCY, WorkerStatus, other_capabilities};
 
@@ -153,6 +154,8 @@ pub fn change_of_health(worker: &str, answer: &Map<String, Value>) -> WorkerChan
         max_concurrency: capability("max_concurrency").and_then(Value::as_i64).filter(|slots| (1..=MAX_CONCURRENCY).contains(slots)),
         labels: capability("labels").and_then(|given| texts(given, limits::WORKER_LABELS, limits::WORKER_LABEL_CHARS)),
         agents: capability("agents").and_then(|given| texts(given, limits::WORKER_AGENTS, limits::NAME_CHARS)).map(Some),
+        git: capability("git").and_then(Value::as_bool),
+        projects: capability("projects").and_then(|given| texts(given, MAX_WORKER_PROJECTS, MAX_PROJECT_NAME)).map(Some),
         other_capabilities: capabilities.and_then(other).filter(|other| !other.is_empty()),
         ip_addrs: answer.get("ip_addrs").and_then(|given| texts(given, limits::IP_ADDRS, limits::IP_ADDR_CHARS)),
         agent_version: answer

@@ -22,6 +22,7 @@ use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
 use bloom_core::event::TaskEvent;
 use bloom_core::pause;
+use bloom_core::project::TaskProject;
 use bloom_core::task::{LeaseStatus, TaskState};
 use bloom_core::trace_context::TraceContext;
 
@@ -68,6 +69,27 @@ pub struct Lease<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub budget_left: Option<f64>,
+    /// The repository of the task's project. Only in answers for the worker that is to run the task, and only if the task has a project.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub repository: Option<Repository<'a>>,
+}
+
+/// The repository of a task's project, for the worker that is to run the task.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct Repository<'a> {
+    /// The id of the project.
+    pub project_id: Uuid,
+    /// The name of the project.
+    pub project: Cow<'a, str>,
+    /// Where the repository is.
+    pub url: Cow<'a, str>,
+}
+
+impl<'a> From<&'a TaskProject> for Repository<'a> {
+    fn from(project: &'a TaskProject) -> Self {
+        Self { project_id: project.id, project: (&project.name).into(), url: (&project.repo_url).into() }
+    }
 }
 
 impl<'a> Lease<'a> {
@@ -88,6 +110,7 @@ impl<'a> Lease<'a> {
             usage: None,
             traceparent: None,
             budget_left: None,
+            repository: None,
         })
     }
 }

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use utoipa::openapi::schema::{OneOfBuilder, Schema, Type};
 use utoipa::openapi::{Object, RefOr};
 
-use super::tasks::MAX_BATCH;
+use super::new_tasks::MAX_BATCH;
 use super::values::{Id, LabelText, Labels, List, MAX_LABELS, Moment, Text};
 use super::wire::{FieldSchema, Members, Problems, Wire, body, named_schema, object_schema, problem, within};
 use bloom_core::Ms;

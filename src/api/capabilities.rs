@@ -10,9 +10,11 @@ use utoipa::openapi::schema::Schema;
 
 use super::json::Json;
 use super::namespaces::Namespace;
+use super::projects::ProjectName;
 use super::values::{Int, List, ShortName, Text};
 use super::wire::{Members, Problems, Wire, body, deserialize, problem, within};
 use bloom_core::limits;
+use bloom_core::project::MAX_WORKER_PROJECTS;
 use bloom_core::worker::{KNOWN_CAPABILITIES, MAX_CONCURRENCY, other_capabilities};
 
 body! {
@@ -30,6 +32,12 @@ body! {
         /// The Kubernetes namespaces whose LLMTasks it serves, and no other tasks; absent = all tasks, also those of no namespace. If `agents`
         /// are given too, at most 512 pairs of both.
         namespaces: Option<List<Namespace, 0, { limits::WORKER_NAMESPACES }>>,
+        /// Whether it can clone any project. Default false, also for a worker that could before.
+        git: Option<bool>,
+        /// The names of the projects whose tasks it serves, whether or not it has `git`; absent = all if it has `git`, else none. It serves tasks
+        /// without a project, too. `agents`, `namespaces` and `projects` together: at most 512 combinations, of which tasks without a project
+        /// count as one more project.
+        projects: Option<List<ProjectName, 0, MAX_WORKER_PROJECTS>>,
     }
 }
 

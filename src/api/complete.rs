@@ -7,11 +7,13 @@ use serde_json::value::RawValue;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{Ref, Schema};
 
+use super::projects::CommitId;
 use super::values::{Id, Int, List, MAX_SAFE, MAX_USD, Moment, Name, ShortName, Text, Usd, WorkerName};
 use super::wire::{Members, Problems, Wire, body};
 use bloom_core::command::{self, Holder};
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::limits;
+use bloom_core::project::MAX_GIT_REF;
 use bloom_core::task::{Outcome, Reason};
 use bloom_core::usage;
 
@@ -76,6 +78,10 @@ body! {
         model: Option<ShortName>,
         /// The `seq` of the run's last event. Streams of the task's events wait for it for half a minute. Default: no event is to come.
         last_event_seq: Option<Int<0, MAX_SAFE>>,
+        /// The branch of the task's project that has the commits of the run. Default: none.
+        branch: Option<Text<1, MAX_GIT_REF>>,
+        /// The last commit on this branch: its id, of 40 or 64 lower-case hex digits. Default: none.
+        commit: Option<CommitId>,
     }
 
     /// Completions of many runs.
@@ -197,6 +203,8 @@ impl Completion {
             session_id: None,
             model: None,
             last_event_seq: None,
+            branch: None,
+            commit: None,
         }
     }
 
@@ -220,6 +228,8 @@ impl Completion {
             session_id: self.session_id.map(|id| id.0),
             model: self.model.map(|model| model.0),
             last_event_seq: self.last_event_seq.map(|seq| seq.0),
+            branch: self.branch.map(|branch| branch.0),
+            commit: self.commit.map(|commit| commit.0),
         }
     }
 

@@ -9,7 +9,7 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{AdditionalProperties, ObjectBuilder, Schema, SchemaType, Type};
 use utoipa::{PartialSchema, ToSchema};
 
-use super::tasks::Priority;
+use super::new_tasks::Priority;
 use super::values::{MAX_LABEL_KEY, MAX_LABEL_VALUE, MAX_LABELS, Moment, Text, text_problem};
 use super::wire::{Members, Problems, Wire, problem, within};
 use bloom_core::Ms;

@@ -16,7 +16,7 @@ use super::words::AnyCloneStatus;
 use bloom_core::Ms;
 use bloom_core::limits;
 use bloom_core::op;
-use bloom_core::project::{MAX_PROJECT_NAME, MAX_TARGET_PATH, is_project_name, is_target_path};
+use bloom_core::project::{MAX_GIT_REF, MAX_PROJECT_NAME, MAX_TARGET_PATH, is_commit_id, is_git_ref, is_project_name, is_target_path};
 
 /// Workers that one call may name.
 const MAX_NODES: usize = 1_000;
@@ -36,6 +36,43 @@ impl Wire for ProjectName {
 
     fn describe() -> Schema {
         text("^[A-Za-z0-9 _-][A-Za-z0-9 ._-]*$", MAX_PROJECT_NAME)
+    }
+}
+
+/// The name or the id of a project.
+pub type NamedProject = Text<1, MAX_PROJECT_NAME>;
+
+/// A branch, a tag or a commit.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GitRef(pub String);
+
+impl Wire for GitRef {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        let Text(text) = Text::<1, MAX_GIT_REF>::read(raw)?;
+        if is_git_ref(&text) {
+            return Ok(Self(text));
+        }
+        problem("Expected the name of a branch or of a tag, or the id of a commit")
+    }
+
+    fn describe() -> Schema {
+        // No pattern can say what git allows; this one refuses nothing that is read.
+        text("^[^- ~^:?*\\[\\\\/.][^ ~^:?*\\[\\\\]*$", MAX_GIT_REF)
+    }
+}
+
+/// The id of a commit, as git prints it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CommitId(pub String);
+
+impl Wire for CommitId {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        let Text(text) = Text::<0>::read(raw)?;
+        if is_commit_id(&text) { Ok(Self(text)) } else { problem("Expected the id of a commit: 40 or 64 of the characters 0-9 a-f") }
+    }
+
+    fn describe() -> Schema {
+        text("^([0-9a-f]{40}|[0-9a-f]{64})$", 64)
     }
 }
 

@@ -35,7 +35,7 @@ body! {
         admin_key: HeaderText,
     }
 
-    /// Registers a worker. Absent fields keep their value, except `agents` of given capabilities and `pauses`; for a new worker, they get their default.
+    /// Registers a worker. Absent fields keep their value, except `agents`, `git` and `projects` of given capabilities and `pauses`; for a new worker, they get their default.
     #[derive(Default)]
     pub struct NewWorker {
         /// The name of the worker, which is its id.
@@ -172,7 +172,10 @@ impl From<NewWorker> for WorkerChange {
         // Else an agent that serves all again, after a start with some profiles only, could not say so.
         let served = worker.capabilities.as_ref().map(|given| given.known.agents.clone().map(List::texts));
         let other_capabilities = worker.capabilities.as_ref().map(|given| given.other.clone());
-        let NewCapabilities { claude_cli, max_concurrency, labels, agents: _, namespaces } = worker.capabilities.unwrap_or_default().known;
+        // An agent that has the name now may know less than the one before.
+        let git = worker.capabilities.as_ref().map(|given| given.known.git.unwrap_or_default());
+        let projects = worker.capabilities.as_ref().map(|given| given.known.projects.clone().map(|names| names.map(|name| name.0)));
+        let NewCapabilities { claude_cli, max_concurrency, labels, namespaces, .. } = worker.capabilities.unwrap_or_default().known;
         Self {
             id: worker.name.0,
             url: worker.url.map(|url| url.0),
@@ -182,6 +185,8 @@ impl From<NewWorker> for WorkerChange {
             labels: labels.map(List::texts),
             agents: served,
             namespaces: namespaces.map(|names| names.map(|name| name.0)),
+            git,
+            projects,
             other_capabilities,
             ip_addrs: worker.ip_addrs.map(List::texts),
             agent_version: worker.agent_version.map(|text| text.0),

@@ -279,18 +279,27 @@ pub fn deserialize<'de, T: Wire, D: Deserializer<'de>>(deserializer: D) -> Resul
     T::read(&raw).map_err(|problems| D::Error::custom(Invalid::from(problems).line()))
 }
 
+/// The name of a field on the wire: without the mark of a name that is a keyword of Rust.
+pub const fn name_of(field: &'static str) -> &'static str {
+    match field.as_bytes() {
+        [b'r', b'#', ..] => field.split_at(2).1,
+        _ => field,
+    }
+}
+
 /// Declares a request body: each field's type defines what is accepted; `= value` is its default, for absent and `null`. A body that
-/// clients build with few of its fields is declared as `struct Name: Default`; its required fields are then empty until they are set.
+/// clients build with few of its fields is declared as `struct Name: Default`; its required fields are then empty until they are set. Behind a body, `checked by` names a
+/// function that checks its fields together.
 macro_rules! body {
     ($($(#[doc = $doc:literal])+ $(#[derive($derive:ident)])? pub struct $name:ident $(: $with_defaults:ident)? {
         $($(#[doc = $field_doc:literal])* $field:ident: $ty:ty $(= $default:expr)?),+ $(,)?
-    })+) => {$(
+    } $(checked by $check:path)?)+) => {$(
         $(#[doc = $doc])+
         #[derive(Clone, Debug, PartialEq $(, $derive)?)]
         pub struct $name { $($(#[doc = $field_doc])* pub $field: $ty),+ }
 
         impl $name {
-            pub const FIELDS: &'static [&'static str] = &[$(stringify!($field)),+];
+            pub const FIELDS: &'static [&'static str] = &[$($crate::wire::name_of(stringify!($field))),+];
         }
 
         body!(@with_defaults ($($with_defaults)?) $name { $($field $(= $default)?),+ });
@@ -300,7 +309,7 @@ macro_rules! body {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 let mut members = serializer.serialize_map(None)?;
                 $(if !body!(@is_absent &self.$field $(, $default)?) {
-                    serde::ser::SerializeMap::serialize_entry(&mut members, stringify!($field), &self.$field)?;
+                    serde::ser::SerializeMap::serialize_entry(&mut members, $crate::wire::name_of(stringify!($field)), &self.$field)?;
                 })+
                 serde::ser::SerializeMap::end(members)
             }
@@ -316,9 +325,13 @@ macro_rules! body {
             fn read(raw: &serde_json::value::RawValue) -> Result<Self, $crate::wire::Problems> {
                 let members = $crate::wire::Members::of(raw)?;
                 let mut problems = Vec::new();
-                $(let $field = members.field::<$ty>(stringify!($field), body!(@default $($default)?), &mut problems);)+
+                $(let $field = members.field::<$ty>($crate::wire::name_of(stringify!($field)), body!(@default $($default)?), &mut problems);)+
                 match ($($field,)+) {
-                    ($(Some($field),)+) => Ok(Self { $($field),+ }),
+                    ($(Some($field),)+) => {
+                        let read = Self { $($field),+ };
+                        $($check(&read)?;)?
+                        Ok(read)
+                    }
                     _ => Err(problems),
                 }
             }
@@ -326,7 +339,7 @@ macro_rules! body {
             fn describe() -> utoipa::openapi::schema::Schema {
                 $crate::wire::object_schema(concat!($($doc),+), vec![
                     $($crate::wire::FieldSchema::of::<$ty>(
-                        stringify!($field),
+                        $crate::wire::name_of(stringify!($field)),
                         concat!($($field_doc),*),
                         body!(@value $ty $(, $default)?),
                     )),+

@@ -18,7 +18,7 @@ use bloom_core::api_key::Scope;
 use bloom_core::audit::{Action, EntityType};
 use bloom_core::event::EventKind;
 use bloom_core::pause::{PauseCause, PauseKind};
-use bloom_core::project::CloneStatus;
+use bloom_core::project::{CloneStatus, PushMode};
 use bloom_core::task::{Format, LeaseStatus, Outcome, Reason, Session, Status, WaitingReason};
 use bloom_core::worker::{DispatchMode, WorkerStatus};
 
@@ -79,6 +79,7 @@ pub type AnyLeaseStatus = Word<LeaseStatus>;
 pub type AnyOutcome = Word<Outcome>;
 pub type AnyPauseCause = Word<PauseCause>;
 pub type AnyPauseKind = Word<PauseKind>;
+pub type AnyPushMode = Word<PushMode>;
 pub type AnyReason = Word<Reason>;
 pub type AnyScope = Word<Scope>;
 pub type AnySession = Word<Session>;
@@ -128,6 +129,7 @@ words_on_the_wire!(
     Outcome,
     PauseCause,
     PauseKind,
+    PushMode,
     Reason,
     Scope,
     Session,

@@ -84,6 +84,14 @@ pub struct Capabilities<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub namespaces: Option<Cow<'a, [String]>>,
+    /// Whether it can clone any project.
+    #[serde(default)]
+    #[schema(required)]
+    pub git: bool,
+    /// The projects whose tasks it serves, besides those without a project; absent = all if it has `git`, else none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub projects: Option<Cow<'a, [String]>>,
     /// What else its agent says of itself.
     #[serde(flatten)]
     #[schema(ignore)]
@@ -104,6 +112,8 @@ impl<'a> Worker<'a> {
                 labels: (&capabilities.labels).into(),
                 agents: capabilities.agents.as_deref().map(Cow::from),
                 namespaces: capabilities.namespaces.as_deref().map(Cow::from),
+                git: capabilities.git,
+                projects: capabilities.projects.as_deref().map(Cow::from),
                 other: shown(&capabilities.other).into_iter().map(|(name, value)| (name.into(), value)).collect(),
             },
             last_heartbeat: worker.last_seen,

@@ -87,6 +87,9 @@ pub struct Completion {
     pub session_id: Option<String>,
     pub model: Option<String>,
     pub last_event_seq: Option<i64>,
+    /// The branch and the commit in the task's project that the run has made.
+    pub branch: Option<String>,
+    pub commit: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -132,6 +135,9 @@ pub struct WorkerChange {
     /// `Some(None)` for all.
     pub agents: Option<Option<Vec<String>>>,
     pub namespaces: Option<Vec<String>>,
+    pub git: Option<bool>,
+    /// `Some(None)` for all that `git` allows.
+    pub projects: Option<Option<Vec<String>>>,
     /// What else the worker can do.
     pub other_capabilities: Option<BTreeMap<String, String>>,
     pub ip_addrs: Option<Vec<String>>,

@@ -28,6 +28,7 @@ pub mod project;
 pub mod question;
 mod rejection;
 pub mod reply;
+pub mod requirement;
 mod row_keys;
 pub mod run_result;
 pub mod task;

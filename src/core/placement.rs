@@ -1,6 +1,7 @@
 //! The choice of a worker for a task.
 
 use super::Ms;
+use super::requirement::Requirement;
 use super::worker::Worker;
 
 /// For this long after a completed lease, its worker is preferred for tasks of the same context.
@@ -13,12 +14,12 @@ pub struct Candidate<'a> {
     pub free: i64,
 }
 
-/// Whether the server may choose this worker for a task of this agent and namespace. Claims have their own rule.
-pub fn may_pick(worker: &Worker, agent_slug: &str, namespace: Option<&str>) -> bool {
-    is_open(worker) && worker.capabilities.serves(agent_slug, namespace)
+/// Whether the server may choose this worker for a task that requires this. Claims have their own rule.
+pub fn may_pick(worker: &Worker, required: Requirement<'_>) -> bool {
+    is_open(worker) && worker.capabilities.serves(required)
 }
 
-/// As [`may_pick`], for any agent and namespace.
+/// As [`may_pick`], for any task.
 pub fn is_open(worker: &Worker) -> bool {
     worker.is_online() && worker.capabilities.claude_cli && !worker.cordoned && !worker.draining
 }

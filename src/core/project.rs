@@ -22,7 +22,21 @@ words! {
     }
 }
 
+words! {
+    /// What becomes of the commits of a run in a project.
+    PushMode {
+        /// They stay at the worker.
+        Never = "never",
+        /// The agent pushes the branch of the task's context to the repository.
+        Branch = "branch",
+    }
+}
+
 pub type ProjectId = Uuid;
+
+/// The most projects that a worker names.
+pub const MAX_WORKER_PROJECTS: usize = 100;
+pub const MAX_GIT_REF: usize = 255;
 
 /// The most projects.
 pub const MAX_PROJECTS: usize = 1_000;
@@ -60,6 +74,37 @@ pub struct ProjectNode {
     pub clone_path: Option<String>,
     pub error_message: Option<String>,
     pub updated_at: Ms,
+}
+
+/// The project of a task, as it was when the task was created: the task goes on when the project is deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskProject {
+    /// In a task that is to be created, the nil id: `name` is then the project's name or its id, as the client has named it.
+    pub id: ProjectId,
+    pub name: String,
+    pub repo_url: String,
+    /// The branch, tag or commit to begin with; `None` = the default branch of the repository.
+    pub git_ref: Option<String>,
+    pub push: PushMode,
+}
+
+/// Whether git would take this for the name of a branch or a tag, or it is a commit. Agents hand it to git, so it is no option, no range and
+/// no expression either.
+pub fn is_git_ref(text: &str) -> bool {
+    let is_part = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.ends_with(".lock");
+    (1..=MAX_GIT_REF).contains(&text.chars().count())
+        && text.split('/').all(is_part)
+        && !text.starts_with('-')
+        && !text.ends_with('.')
+        && text != "@"
+        && !text.contains("..")
+        && !text.contains("@{")
+        && !text.chars().any(|c| c.is_ascii_control() || " ~^:?*[\\".contains(c))
+}
+
+/// Whether this is the id of a commit, as git prints it.
+pub fn is_commit_id(text: &str) -> bool {
+    matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
 
 /// Whether this can be the name of a project. Agents make a directory of it, so it is none that is hidden or leads elsewhere.

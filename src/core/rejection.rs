@@ -60,7 +60,9 @@ pub enum Rejection {
     /// This field has a name of another Kubernetes namespace, or of one at all although the task belongs to none.
     ReservedName(&'static str),
     /// The worker names more pairs of a namespace and an agent than it may serve.
-    TooManyPairs(usize),
+    TooManyCombinations(usize),
+    /// No project has this name or id.
+    UnknownProject(String),
     KeyNotFound,
     KeyExists(String),
     TooManyKeys,
@@ -95,6 +97,8 @@ pub enum Rejection {
     TooManyUploads,
     /// No such files, or they are not the caller's.
     UnknownInputs(Vec<FileId>),
+    /// Two inputs can't be there together: their paths are equal, or one is a directory of the other.
+    InputsClash(String, String),
     ProjectNotFound,
     ProjectExists(String),
     TooManyProjects,
@@ -161,11 +165,14 @@ impl fmt::Display for Rejection {
             Self::ReservedName(_) => {
                 write!(f, "String must not begin with '{RESERVED}', which is kept for the names of tasks in Kubernetes namespaces")
             }
-            Self::TooManyPairs(count) => write!(
+            Self::TooManyCombinations(count) => write!(
                 f,
-                "The worker would serve {count} pairs of a namespace and an agent; at most {WORKER_AGENTS} are allowed: name fewer of either, \
-                 or no agents, which is all of them"
+                "The worker would serve {count} combinations of a namespace, an agent and a project; at most {WORKER_AGENTS} are allowed: name \
+                 fewer of one of them, or no agents, which is all of them"
             ),
+            Self::UnknownProject(named) => {
+                write!(f, "No project has the name or id '{named}': create it, or name one that the list of projects shows")
+            }
             Self::KeyNotFound => f.write_str("Key not found"),
             Self::KeyExists(name) => write!(f, "A key '{name}' exists: revoke it first, or choose another name"),
             Self::TooManyKeys => {
@@ -209,8 +216,10 @@ impl fmt::Display for Rejection {
                  them, or delete some (DELETE artifacts/ID)",
                 MAX_UNUSED_BYTES >> 30
             ),
+            Self::InputsClash(one, other) if one == other => write!(f, "two inputs have the path '{one}': give each another path"),
+            Self::InputsClash(one, other) => write!(f, "the path '{one}' is a directory of '{other}': give each input another path"),
             Self::UnknownInputs(ids) => {
-                f.write_str("unknown artifact")?;
+                f.write_str("unknown upload")?;
                 ids.iter().try_for_each(|id| write!(f, " {id}"))
             }
             Self::ProjectNotFound => f.write_str("Project not found"),

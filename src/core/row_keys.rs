@@ -55,6 +55,8 @@ pub struct RowKeys {
     pub projects: bool,
     /// Projects of which it is loaded, too, which workers have them; besides `projects`.
     pub project_nodes: BTreeSet<ProjectId>,
+    /// Names or ids of projects that are looked up, without a lock.
+    pub named_projects: BTreeSet<String>,
     pub control_plane: ControlPlaneKeys,
     /// Files to load and lock, with whether a task uses them.
     pub files: BTreeSet<FileId>,
@@ -124,6 +126,7 @@ impl RowKeys {
             queues,
             projects,
             project_nodes,
+            named_projects,
             control_plane,
             files,
             lease_files,
@@ -151,6 +154,7 @@ impl RowKeys {
         self.queues.extend(queues.iter().cloned());
         self.projects |= projects;
         self.project_nodes.extend(project_nodes.iter().copied());
+        self.named_projects.extend(named_projects.iter().cloned());
         self.control_plane.merge(control_plane);
         self.files.extend(files.iter().copied());
         self.lease_files.extend(lease_files.iter().copied());

@@ -33,6 +33,10 @@ pub struct RunResult {
     pub artifact_type: String,
     pub artifact_tags: Vec<String>,
     pub object: Option<StoredObject>,
+    /// The branch of the task's project that has the run's commits.
+    pub branch: Option<String>,
+    /// The last commit there after the run.
+    pub commit_id: Option<String>,
 }
 
 impl RunResult {

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::Ms;
+use super::file::Input;
 use super::ids::{InstanceId, LeaseId, TaskId, WorkerId, created_at};
 use super::namespace::KubernetesObject;
+use super::project::TaskProject;
 use super::question::Question;
 use super::trace_context::TraceContext;
 use super::usage::Usage;
@@ -34,7 +36,7 @@ words! {
         NoWorker = "no_worker", NoCapacity = "no_capacity", NotBefore = "not_before", DependsOn = "depends_on",
         ExclusiveKey = "exclusive_key", SessionWorker = "session_worker", SessionOrder = "session_order", Cordoned = "cordoned",
         Paused = "paused", Limit = "limit", Suspended = "suspended", WorkerPaused = "worker_paused",
-        NeedsHuman = "needs_human",
+        NeedsHuman = "needs_human", Project = "project",
     }
 }
 words! {
@@ -53,6 +55,10 @@ words! {
         BudgetExceeded = "budget_exceeded", BadOutput = "bad_output", WorkerLost = "worker_lost", SpawnFailed = "spawn_failed",
         DependencyFailed = "dependency_failed", OutOfMemory = "out_of_memory",
         WorkerDisk = "worker_disk",
+        /// The repository, the ref or the worktree could not be used, or the branch could not be pushed.
+        Project = "project",
+        /// A file that the task is to have could not be put where it belongs.
+        BadInput = "bad_input",
     }
 }
 words! {
@@ -137,6 +143,12 @@ pub struct TaskSpec {
     pub object: Option<KubernetesObject>,
     /// The trace that it belongs to.
     pub traceparent: Option<TraceContext>,
+    /// The project in whose repository it runs.
+    pub project: Option<TaskProject>,
+    /// Files that its runs get.
+    pub inputs: Vec<Input>,
+    /// Globs of the files that are kept of its runs.
+    pub outputs: Vec<String>,
 }
 
 /// The lease that holds a task now. Ended leases are kept as [`PastLease`].
@@ -204,6 +216,8 @@ pub struct TaskState {
     pub has_dependencies: bool,
     /// The namespace of its Kubernetes object; `None` for all other tasks.
     pub namespace: Option<String>,
+    /// The name of its project.
+    pub project: Option<String>,
 
     pub status: Status,
     pub updated_at: Ms,
@@ -271,6 +285,7 @@ impl TaskState {
             ttl_after_finished_sec: spec.ttl_after_finished_sec,
             has_dependencies: !spec.depends_on.is_empty(),
             namespace: spec.object.as_ref().map(|object| object.namespace.clone()),
+            project: spec.project.as_ref().map(|project| project.name.clone()),
             status: Status::Queued,
             updated_at: created_at(spec.id),
             attempts: 0,

@@ -9,6 +9,7 @@ use super::Ms;
 use super::ids::{InstanceId, WorkerId};
 use super::limits;
 use super::pause::{Pause, PauseKind};
+use super::requirement::Requirement;
 use super::words::words;
 
 words! {
@@ -35,6 +36,12 @@ pub struct Capabilities {
     /// an older replica rewrites the others without what it does not know.
     #[serde(skip)]
     pub namespaces: Option<Vec<String>>,
+    /// Whether the worker can clone any project. It has a column of its own, and so has `projects`.
+    #[serde(skip)]
+    pub git: bool,
+    /// The names of the projects that the worker serves, whether or not it has `git`; `None` = all if it has `git`, else none.
+    #[serde(skip)]
+    pub projects: Option<Vec<String>>,
     /// What else its agent says of itself: JSON texts by their names. They are kept and shown as they came.
     #[serde(skip)]
     pub other: BTreeMap<String, String>,
@@ -42,14 +49,28 @@ pub struct Capabilities {
 
 impl Default for Capabilities {
     fn default() -> Self {
-        Self { claude_cli: true, max_concurrency: 1, labels: Vec::new(), agents: None, namespaces: None, other: BTreeMap::new() }
+        Self {
+            claude_cli: true,
+            max_concurrency: 1,
+            labels: Vec::new(),
+            agents: None,
+            namespaces: None,
+            git: false,
+            projects: None,
+            other: BTreeMap::new(),
+        }
     }
 }
 
 impl Capabilities {
-    /// Whether the worker serves tasks of this agent and namespace; `None` = of no namespace.
-    pub fn serves(&self, agent_slug: &str, namespace: Option<&str>) -> bool {
-        self.serves_agent(agent_slug) && self.serves_namespace(namespace)
+    /// Whether the worker serves tasks that require this.
+    pub fn serves(&self, required: Requirement<'_>) -> bool {
+        self.serves_but_for_project(required) && self.serves_project(required.project)
+    }
+
+    /// As [`serves`](Self::serves), whatever the project is.
+    pub fn serves_but_for_project(&self, required: Requirement<'_>) -> bool {
+        self.serves_agent(required.agent_slug) && self.serves_namespace(required.namespace)
     }
 
     /// Whether the worker serves tasks of this agent, of some namespace or of none.
@@ -62,15 +83,27 @@ impl Capabilities {
         namespace.is_some_and(|namespace| served.iter().any(|one| one == namespace))
     }
 
-    /// How many pairs of a namespace and an agent are named. A claim looks at the tasks of each pair.
-    pub fn pairs(&self) -> usize {
+    fn serves_project(&self, project: Option<&str>) -> bool {
+        let Some(project) = project else { return true };
+        self.projects.as_ref().map_or(self.git, |served| served.iter().any(|one| one == project))
+    }
+
+    /// Whether it serves other tasks than these capabilities do.
+    pub fn serves_others_than(&self, other: &Self) -> bool {
+        (&self.agents, &self.namespaces, self.git, &self.projects) != (&other.agents, &other.namespaces, other.git, &other.projects)
+    }
+
+    /// How many combinations of a namespace, an agent and a project are named; tasks without a project count as those of one more project. A
+    /// claim looks at the tasks of each combination.
+    pub fn combinations(&self) -> usize {
         let number = |names: &Option<Vec<String>>| names.as_ref().map_or(1, Vec::len);
-        number(&self.namespaces).saturating_mul(number(&self.agents))
+        let projects = self.projects.as_ref().map_or(1, |named| named.len() + 1);
+        number(&self.namespaces).saturating_mul(number(&self.agents)).saturating_mul(projects)
     }
 }
 
 /// The names of the capabilities that this program knows.
-pub const KNOWN_CAPABILITIES: [&str; 5] = ["claude_cli", "max_concurrency", "labels", "agents", "namespaces"];
+pub const KNOWN_CAPABILITIES: [&str; 7] = ["claude_cli", "max_concurrency", "labels", "agents", "namespaces", "git", "projects"];
 
 /// Capabilities that this program does not know, unless they are too many.
 ///
@@ -181,10 +214,12 @@ impl Worker {
         self.shown_status() == WorkerStatus::Online
     }
 
-    /// The pause because of which the worker takes no tasks of this agent and namespace. If there are several, all accounts are paused that
+    /// The pause because of which the worker takes no tasks that require this. If there are several, all accounts are paused that
     /// could run them, so the first that ends by itself counts; but a pause of the whole worker must end in any case.
-    pub fn pause_of(&self, agent_slug: &str, namespace: Option<&str>) -> Option<&Pause> {
-        let is_there = !self.lost && self.status != WorkerStatus::Offline && self.capabilities.serves_namespace(namespace);
+    pub fn pause_of(&self, required: Requirement<'_>) -> Option<&Pause> {
+        let Requirement { agent_slug, namespace, project } = required;
+        let serves = self.capabilities.serves_namespace(namespace) && self.capabilities.serves_project(project);
+        let is_there = !self.lost && self.status != WorkerStatus::Offline && serves;
         let concerns = |pause: &&Pause| match &pause.agents {
             Some(slugs) => slugs.iter().any(|slug| slug == agent_slug),
             None => self.capabilities.serves_agent(agent_slug),
@@ -198,9 +233,9 @@ impl Worker {
         self.status == WorkerStatus::Online && !self.cordoned && !self.draining
     }
 
-    /// Whether to reserve a task of this agent and namespace for the worker.
-    pub fn is_worth_waiting_for(&self, agent_slug: &str, namespace: Option<&str>) -> bool {
-        self.takes_tasks() && !self.lost && self.capabilities.serves(agent_slug, namespace)
+    /// Whether to reserve a task that requires this for the worker.
+    pub fn is_worth_waiting_for(&self, required: Requirement<'_>) -> bool {
+        self.takes_tasks() && !self.lost && self.capabilities.serves(required)
     }
 
     /// Whether the leader pushes tasks to the worker.

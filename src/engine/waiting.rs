@@ -4,6 +4,7 @@ use bloom_core::Ms;
 use bloom_core::agent_queue::Closed;
 use bloom_core::cache::Shortage;
 use bloom_core::question::Question;
+use bloom_core::requirement::Requirement;
 use bloom_core::task::{Parked, TaskState, WaitingReason};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -55,15 +56,19 @@ impl WaitingState {
     }
 
     /// Why no worker takes a ready task.
-    pub(super) fn short(agent_slug: &str, namespace: Option<&str>, shortage: Shortage) -> Self {
-        let of = namespace
-            .map_or_else(|| format!("agent '{agent_slug}'"), |namespace| format!("agent '{agent_slug}' in namespace '{namespace}'"));
+    pub(super) fn short(required: Requirement<'_>, shortage: Shortage) -> Self {
+        let Requirement { agent_slug, namespace, project } = required;
+        let in_namespace = namespace.map_or_else(String::new, |namespace| format!(" in namespace '{namespace}'"));
+        let rest = format!("agent '{agent_slug}'{in_namespace}");
+        let project = project.unwrap_or_default();
+        let of = if project.is_empty() { rest.clone() } else { format!("{rest} and project '{project}'") };
         let until = match &shortage {
             Shortage::Paused { is_passing: true, until, .. } => Some(until.0),
             _ => None,
         };
         let (reason, message) = match shortage {
-            Shortage::NoWorker => (WaitingReason::NoWorker, format!("no online worker serves {of}")),
+            Shortage::NoWorker => (WaitingReason::NoWorker, format!("no online worker serves {rest}")),
+            Shortage::Project => (WaitingReason::Project, format!("no online worker that serves {rest} serves project '{project}'")),
             Shortage::Paused { worker, message, .. } => {
                 (WaitingReason::WorkerPaused, format!("every online worker that serves {of} is paused; worker '{worker}': {message}"))
             }

@@ -14,7 +14,7 @@ use super::policy::RoutePolicy;
 use super::tasks::filter_of_body;
 use bloom_api::answers::BulkResult;
 use bloom_api::bulk::{Bulk, Named};
-use bloom_api::tasks::MAX_BATCH;
+use bloom_api::new_tasks::MAX_BATCH;
 use bloom_core::command::Op;
 use bloom_core::ids::TaskId;
 use bloom_core::op;

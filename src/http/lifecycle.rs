@@ -391,7 +391,7 @@ fn active(task: &TaskState) -> Result<Lease<'_>, Error> {
 }
 
 /// The same, for the worker that is to run the task.
-fn to_run<'a>(engine: &Engine, spec: &TaskSpec, task: &'a TaskState) -> Result<Lease<'a>, Error> {
+fn to_run<'a>(engine: &Engine, spec: &'a TaskSpec, task: &'a TaskState) -> Result<Lease<'a>, Error> {
     lease_to_run(engine, spec, task).ok_or_else(|| without_lease(task))
 }
 

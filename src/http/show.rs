@@ -7,7 +7,7 @@ use axum::extract::{FromRequestParts, RawQuery};
 use axum::http::request::Parts;
 
 use super::error::Error;
-use bloom_api::answers::{Directives, Lease, PausedAccount};
+use bloom_api::answers::{Directives, Lease, PausedAccount, Repository};
 use bloom_api::lists::Params;
 use bloom_api::tasks::{Task, Waiting};
 use bloom_api::usage::Usage;
@@ -43,10 +43,11 @@ pub fn directives(engine: &Engine, worker: &str, accounts: &[String]) -> Directi
 }
 
 /// The active lease of this task, for the worker that is to run it.
-pub fn lease_to_run<'a>(engine: &Engine, spec: &TaskSpec, state: &'a TaskState) -> Option<Lease<'a>> {
+pub fn lease_to_run<'a>(engine: &Engine, spec: &'a TaskSpec, state: &'a TaskState) -> Option<Lease<'a>> {
     let lease = Lease::active(state)?;
     let traceparent = spec.traceparent.map(|task| engine.traces.attempt_of(task, lease.id));
-    Some(Lease { traceparent, budget_left: state.budget_left(), ..lease })
+    let repository = spec.project.as_ref().map(Repository::from);
+    Some(Lease { traceparent, budget_left: state.budget_left(), repository, ..lease })
 }
 
 /// The spec of a task that existed a moment ago.
@@ -72,6 +73,7 @@ pub fn show_lease(row: &LeaseRow) -> Lease<'_> {
         usage: row.usage().map(Usage::from),
         traceparent: None,
         budget_left: None,
+        repository: None,
     }
 }
 

@@ -121,6 +121,8 @@ fn entry(raw: &str) -> Result<WorkerChange, String> {
         labels: capabilities.labels,
         agents: capabilities.agents.map(Some),
         namespaces: None,
+        git: None,
+        projects: None,
         // What the worker itself has registered stays, unless the control plane knows something.
         other_capabilities: (!other.is_empty()).then_some(other),
         ip_addrs: listed.ip_addrs,

@@ -17,7 +17,7 @@ use bloom_core::control_plane::{JobAction, JobStatus, Source};
 use bloom_core::event::EventKind;
 use bloom_core::file::{FileKind, Input};
 use bloom_core::pause::Pause;
-use bloom_core::project::CloneStatus;
+use bloom_core::project::{CloneStatus, PushMode};
 use bloom_core::question::Question;
 use bloom_core::task::{Format, LeaseStatus, Origin, Outcome, Parked, Reason, Session, Status};
 use bloom_core::trace_context::TraceContext;
@@ -178,7 +178,7 @@ macro_rules! stored_as_word {
     };
 }
 stored_as_word!(Status, Session, Format, Reason, Parked, Origin, LeaseStatus, Outcome, EventKind, FileKind);
-stored_as_word!(WorkerStatus, DispatchMode, Action, EntityType, api_key::Scope, CloneStatus, JobAction, JobStatus, Source);
+stored_as_word!(WorkerStatus, DispatchMode, Action, EntityType, api_key::Scope, CloneStatus, PushMode, JobAction, JobStatus, Source);
 
 macro_rules! stored_as_json {
     ($($rust:ty),+) => {

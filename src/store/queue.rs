@@ -7,36 +7,44 @@ use super::dialect::{Kind, statement};
 use super::error::Error;
 use super::{Store, all, first, records, rows};
 use bloom_core::Ms;
-use bloom_core::cache::rank;
+use bloom_core::cache::{Projects, rank};
 use bloom_core::ids::TaskId;
 use bloom_database::{DuePage, ReadyRow, Scope};
 
 /// A program without suspension (before migration 9) may leave a suspended task unparked.
 const IS_READY: &str = "status = 'queued' AND parked IS NULL AND NOT suspend";
-const READY_ROW: &str = "id, revision, rank, agent_slug, namespace";
-statement!(
-    READY,
-    |d| "SELECT {READY_ROW}, NULL FROM task_state {} \
-    WHERE {IS_READY} AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3",
-    d.by_index("task_state_ready")
-);
-statement!(
-    READY_OF_AGENT,
-    |d| "SELECT {READY_ROW}, NULL FROM task_state {} \
-    WHERE {IS_READY} AND agent_slug = $4 AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3",
-    d.by_index("task_state_ready_of_agent")
-);
-statement!(
-    pub(super) READY_OF_NAMESPACE,
-    |d| "SELECT {READY_ROW}, NULL FROM task_state {} \
-    WHERE {IS_READY} AND namespace = $4 AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3",
-    d.by_index("task_state_ready_of_namespace")
-);
+const READY_ROW: &str = "id, revision, rank, agent_slug, namespace, project";
+/// The next ready tasks with these values of these columns, by an index that begins with them.
+fn ready_of(d: Kind, index: &str, columns: &[&str]) -> String {
+    let given: String = columns.iter().zip(4..).map(|(column, at)| format!(" AND {column} = ${at}")).collect();
+    format!(
+        "SELECT {READY_ROW}, NULL FROM task_state {} WHERE {IS_READY}{given} AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3",
+        d.by_index(index)
+    )
+}
+statement!(READY, |d| "{}", ready_of(d, "task_state_ready", &[]));
+statement!(READY_OF_AGENT, |d| "{}", ready_of(d, "task_state_ready_of_agent", &["agent_slug"]));
+statement!(pub(super) READY_OF_NAMESPACE, |d| "{}", ready_of(d, "task_state_ready_of_namespace", &["namespace"]));
 statement!(
     pub(super) READY_OF_AGENT_IN_NAMESPACE,
-    |d| "SELECT {READY_ROW}, NULL FROM task_state {} \
-    WHERE {IS_READY} AND namespace = $4 AND agent_slug = $5 AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3",
-    d.by_index("task_state_ready_of_agent_in_namespace")
+    |d| "{}",
+    ready_of(d, "task_state_ready_of_agent_in_namespace", &["namespace", "agent_slug"])
+);
+statement!(pub(super) READY_OF_PROJECT, |d| "{}", ready_of(d, "task_state_ready_of_project", &["project"]));
+statement!(
+    pub(super) READY_OF_AGENT_IN_PROJECT,
+    |d| "{}",
+    ready_of(d, "task_state_ready_of_agent_in_project", &["project", "agent_slug"])
+);
+statement!(
+    pub(super) READY_OF_NAMESPACE_AND_PROJECT,
+    |d| "{}",
+    ready_of(d, "task_state_ready_of_namespace_and_project", &["namespace", "project"])
+);
+statement!(
+    pub(super) READY_OF_AGENT_IN_NAMESPACE_AND_PROJECT,
+    |d| "{}",
+    ready_of(d, "task_state_ready_of_agent_in_namespace_and_project", &["namespace", "project", "agent_slug"])
 );
 statement!(
     RESERVED,
@@ -176,22 +184,37 @@ impl Store {
 pub(super) async fn ready(pool: &Pool, scope: &Scope, after: Option<(i64, TaskId)>, limit: i64) -> Result<Vec<ReadyRow>, Error> {
     let (rank, id) = after.unwrap_or((-1, TaskId::nil()));
     let args = Args::new().int(rank).uuid(id).int(limit);
-    let found = match scope {
-        Scope::All => pool.fetch(&READY, args).await?,
-        Scope::Agent(agent_slug) => pool.fetch(&READY_OF_AGENT, args.text(agent_slug)).await?,
-        Scope::Namespace(namespace) => pool.fetch(&READY_OF_NAMESPACE, args.text(namespace)).await?,
-        Scope::AgentInNamespace { namespace, agent_slug } => {
-            pool.fetch(&READY_OF_AGENT_IN_NAMESPACE, args.text(namespace).text(agent_slug)).await?
+    let (statement, values) = match scope {
+        Scope::Reserved(worker) => (&RESERVED, [Some(&worker[..]), None, None]),
+        Scope::Ready { part, agent_slug } => {
+            let project = match &part.projects {
+                Projects::All => None,
+                Projects::None => Some(""),
+                Projects::One(project) => Some(&project[..]),
+            };
+            let values = [part.namespace.as_deref(), project, agent_slug.as_deref()];
+            let statement = match values.map(|value| value.is_some()) {
+                [false, false, false] => &READY,
+                [false, false, true] => &READY_OF_AGENT,
+                [false, true, false] => &READY_OF_PROJECT,
+                [false, true, true] => &READY_OF_AGENT_IN_PROJECT,
+                [true, false, false] => &READY_OF_NAMESPACE,
+                [true, false, true] => &READY_OF_AGENT_IN_NAMESPACE,
+                [true, true, false] => &READY_OF_NAMESPACE_AND_PROJECT,
+                [true, true, true] => &READY_OF_AGENT_IN_NAMESPACE_AND_PROJECT,
+            };
+            (statement, values)
         }
-        Scope::Reserved(worker) => pool.fetch(&RESERVED, args.text(worker)).await?,
     };
-    all(&found, |row| {
+    let args = values.into_iter().flatten().fold(args, Args::text);
+    all(&pool.fetch(statement, args).await?, |row| {
         Ok(ReadyRow {
             id: row.take()?,
             revision: row.take()?,
             rank: row.take()?,
             agent_slug: row.take()?,
             namespace: row.take()?,
+            project: row.take().map(|project: String| Some(project).filter(|project| !project.is_empty()))?,
             reserved_for: row.take()?,
         })
     })

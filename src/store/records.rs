@@ -1,5 +1,7 @@
 //! The rows of leases, results, events, workers, queues, audit entries, keys, files, projects and wake-ups.
 
+use std::collections::BTreeMap;
+
 use uuid::Uuid;
 
 use super::error::Error;
@@ -14,7 +16,7 @@ use bloom_core::run_result::{RunResult, StoredObject};
 use bloom_core::task::PastLease;
 use bloom_core::usage::Usage;
 use bloom_core::wakeup::{Subject, Wakeup};
-use bloom_core::worker::{Capabilities, Instance, Worker};
+use bloom_core::worker::{Capabilities, Instance, KNOWN_CAPABILITIES, Worker};
 
 row! {
     pub(super) LEASE: leases as leases_row_2 of lease: PastLease {
@@ -31,7 +33,7 @@ row! {
 }
 
 row! {
-    pub(super) RESULT: results as results_row_2 of result: RunResult {
+    pub(super) RESULT: results as results_row_3 of result: RunResult {
         id, artifact_id, task_id, lease_id, worker_id, status, output, error_message, duration_ms, tokens_used, completed_at,
         artifact_type, artifact_tags;
         {
@@ -40,6 +42,7 @@ row! {
             object_bytes: object.map(|object| object.bytes),
             preview: object.map(|object| &*object.preview),
         }
+        branch, commit_id;
     }
     read { object: part(|| Some(StoredObject { url: object_url?, bytes: object_bytes?, preview: preview? })) }
 }
@@ -47,12 +50,14 @@ row! {
 row! { pub(super) EVENT: task_events as task_events_row of event: TaskEvent { task_id, number, lease_id, seq, kind, at, data } }
 
 row! {
-    pub(super) WORKER: workers as workers_row_5 of worker: Worker {
+    pub(super) WORKER: workers as workers_row_6 of worker: Worker {
         id, url, status, lost;
         {
             let served = &worker.capabilities;
             capabilities: served,
             namespaces: served.namespaces.as_ref(),
+            git: served.git,
+            projects: served.projects.as_ref(),
             other_capabilities: &served.other,
         }
         ip_addrs, obs_count, db_sha, registered_at, agent_version, os_info, install_method, dispatch, cordoned, draining, revision, updated_at,
@@ -66,9 +71,15 @@ row! {
     }
     then { last_seen }
     read {
-        capabilities: Capabilities { namespaces, other: other_capabilities, ..capabilities },
+        capabilities: Capabilities { namespaces, git, projects, other: unknown(other_capabilities), ..capabilities },
         instance: part(|| Some(Instance { id: instance?, since: instance_since? })),
     }
+}
+
+/// Programs before migration 22 keep `git` with the capabilities that they do not know.
+fn unknown(mut other: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    other.retain(|name, _| !KNOWN_CAPABILITIES.contains(&name.as_str()));
+    other
 }
 
 row! { pub(super) QUEUE: queues as queues_row of queue: AgentQueue { agent_slug, paused_at, max_concurrency, revision } }

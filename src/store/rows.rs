@@ -4,12 +4,13 @@ use super::error::Error;
 use super::table::{part, row};
 use bloom_core::cache::{priority, rank};
 use bloom_core::namespace::KubernetesObject;
+use bloom_core::project::TaskProject;
 use bloom_core::question::Question;
-use bloom_core::task::{ActiveLease, Failure, LastLease, Parked, Status, TaskSpec, TaskState};
+use bloom_core::task::{ActiveLease, Failure, LastLease, Parked, Reason, Status, TaskSpec, TaskState};
 use bloom_core::usage::Usage;
 
 row! {
-    pub(super) SPEC: tasks as tasks_row_5 of spec: TaskSpec {
+    pub(super) SPEC: tasks as tasks_row_7 of spec: TaskSpec {
         id, context_id, agent_slug, prompt, context_hints, timeout_sec, budget, desired_format, max_attempts, priority, not_before,
         depends_on, exclusive_key, idempotency_key, labels, session, model, ttl_after_finished_sec, owner, suspend;
         {
@@ -19,14 +20,24 @@ row! {
             object_uid: object.map(|o| o.uid),
         }
         traceparent;
+        {
+            let project = spec.project.as_ref();
+            project_id: project.map(|p| p.id),
+            project: project.map(|p| &p.name),
+            repo_url: project.map(|p| &p.repo_url),
+            git_ref: project.and_then(|p| p.git_ref.as_ref()),
+            push: project.map(|p| &p.push),
+        }
+        inputs, outputs;
     }
     read {
+        project: part(|| Some(TaskProject { id: project_id?, name: project?, repo_url: repo_url?, git_ref, push: push? })),
         object: part(|| Some(KubernetesObject { namespace: namespace?, name: object_name?, uid: object_uid? })),
     }
 }
 
 row! {
-    pub(super) STATE: task_state as task_state_row_10 of task: TaskState {
+    pub(super) STATE: task_state as task_state_row_11 of task: TaskState {
         id, context_id, agent_slug;
         { let priority = task.priority; rank: rank(priority) }
         session, max_attempts, timeout_sec, exclusive_key, ttl_after_finished_sec, has_dependencies, revision, status, updated_at, attempts,
@@ -57,7 +68,7 @@ row! {
         session_id;
         {
             let failure = task.failure.as_ref();
-            failure_reason: failure.map(|f| &f.reason),
+            failure_reason: failure.map(|f| stored_reason(&f.reason)),
             failure_message: failure.map(|f| &f.message),
             failure_at: failure.map(|f| f.at),
         }
@@ -70,6 +81,8 @@ row! {
         finished_at, remove_at, event_count, event_seq, last_event_seq, labels, suspend, namespace, made_at, budget, cost_before_requeue;
         { let used = task.usage; cost_estimated: used.is_some_and(|u| u.cost_estimated) }
         { let asked = task.question.as_ref(); question: asked }
+        { let project = task.project.as_deref(); project: project.unwrap_or_default() }
+        { let reason = task.failure.as_ref().map(|f| &f.reason); newer_failure_reason: reason.filter(|reason| stored_reason(reason) != *reason) }
     }
     read {
         priority: priority(rank),
@@ -96,7 +109,13 @@ row! {
             ),
         },
         last_lease: part(|| Some(LastLease { id: last_lease_id?, worker_id: last_lease_worker?, status: last_lease_status? })),
-        failure: part(|| Some(Failure { reason: failure_reason?, message: failure_message?, at: failure_at? })),
+        failure: part(|| {
+            let stored = failure_reason?;
+            // A program without the word (before migration 22) leaves it when it writes another failure.
+            let reason = newer_failure_reason.filter(|reason| *stored_reason(reason) == stored).unwrap_or(stored);
+            Some(Failure { reason, message: failure_message?, at: failure_at? })
+        }),
+        project: Some(project).filter(|project| !project.is_empty()),
         // A program without questions (before migration 18) ends a lease and leaves the question.
         question: question.filter(|question: &Question| slot.is_some() && lease_id == Some(question.lease)),
         usage: part(|| Some(Usage { input_tokens: input_tokens?, output_tokens: output_tokens?, cost_usd: cost_usd?, cost_estimated })),
@@ -107,6 +126,14 @@ row! {
 /// for no worker: it gives it to nobody, and nothing wakes it. What it writes itself to the row of a suspended task is read as suspended.
 fn written(parked: &Parked) -> &Parked {
     if *parked == Parked::Suspended { &Parked::Reserved } else { parked }
+}
+
+/// Programs before migration 22 do not know the newer words and could not read the row. They read another one, whose meaning is near.
+fn stored_reason(reason: &Reason) -> &Reason {
+    match reason {
+        Reason::Project | Reason::BadInput => &Reason::SpawnFailed,
+        known => known,
+    }
 }
 
 /// The columns that never change after the row was created.
@@ -122,6 +149,7 @@ pub(super) const STATE_FIXED: &[&str] = STATE.only(&[
     "ttl_after_finished_sec",
     "has_dependencies",
     "namespace",
+    "project",
     "made_at",
 ]);
 /// The columns that a quiet change writes: a later expiry, more events, the flag that tasks wait. None of them is indexed. `check_at` is

@@ -130,6 +130,8 @@ fn save_specs<'a>(script: &mut Script<'a>, dirty: &'a Dirty) {
     write(script, &INSERT_SPECS, specs());
     let dependencies = |spec: &'a TaskSpec| spec.depends_on.iter().map(|on| Dependency { task_id: spec.id, dep_id: *on });
     write(script, &INSERT_DEPENDENCIES, specs().flat_map(dependencies));
+    let inputs = |spec: &'a TaskSpec| spec.inputs.iter().map(|input| InputOf { file_id: input.artifact_id, task_id: spec.id });
+    write(script, &INSERT_INPUTS, specs().flat_map(inputs));
 }
 
 /// The labels by which lists are filtered: those of new tasks, and those that were edited.

@@ -40,6 +40,9 @@ pub fn of(task: &Task<'_>) -> Option<Advice> {
 fn waits(reason: WaitingReason) -> (&'static str, &'static str) {
     match reason {
         WaitingReason::NoWorker => ("No worker serves its agent", "Start an agent that serves it, or bring a worker back: see Workers."),
+        WaitingReason::Project => {
+            ("No worker serves its project", "Start an agent on a machine with git, or one that names the project: see Workers.")
+        }
         WaitingReason::NoCapacity => ("All workers are busy", "It runs when a slot is free. Add a worker if this takes too long."),
         WaitingReason::Cordoned => ("Its workers are cordoned", "Uncordon a worker: see Workers."),
         WaitingReason::WorkerPaused => ("Its workers are paused", "Do what the message says, or start an agent with another account."),
@@ -84,6 +87,10 @@ fn failed(reason: Reason) -> (&'static str, &'static str) {
         }
         Reason::DependencyFailed => ("A task that it depends on did not complete", "Requeue that task first, then this one."),
         Reason::OutOfMemory => ("The run needed more memory than it may use", "Give the runs of its profile more memory, then requeue it."),
+        Reason::Project => (
+            "Its repository could not be used",
+            "Check the project's URL, the ref and the worker's git credentials, as the message says. Then requeue it.",
+        ),
         Reason::WorkerDisk => ("The worker's disk is full", "Make room on the worker's disk, then requeue it."),
         Reason::AgentError => ("The agent ended with an error", "Look at the events of its run, then requeue it."),
     }

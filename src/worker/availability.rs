@@ -111,8 +111,10 @@ impl Agent {
             labels: Some(self.settings.labels.iter().cloned().collect()),
             agents: agents.map(List::from_iter),
             namespaces: self.settings.namespaces.clone().map(List::from_iter),
+            git: Some(git::is_installed()),
+            projects: None,
         };
-        GivenCapabilities { known, other: [("git".to_owned(), git::is_installed().to_string())].into() }
+        GivenCapabilities { known, ..GivenCapabilities::default() }
     }
 
     /// A pause of an account or of a profile closes its slugs. If no slug is left, or the agent serves all slugs, it closes the worker.

@@ -179,8 +179,8 @@ impl Agent {
         if let Err(error) = dir.create(&record) {
             tracing::error!(task = %record.task.id, lease = %record.lease.id, %error, "a task could not be stored on disk; it is handed back, and no others are taken for a while");
             self.pause_for_disk(&error.to_string());
-            self.forget(lease.id);
-            self.report(record.task.id, lease.id, Verdict::Release { reason: format!("the worker's disk: {error}") });
+            self.forget(record.lease.id);
+            self.report(record.task.id, record.lease.id, Verdict::Release { reason: format!("the worker's disk: {error}") });
             return false;
         }
         tokio::spawn(self.clone().see_through(dir, record, stop));

@@ -7,10 +7,12 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use bloom_api::answers;
+use bloom_api::files::Input;
+use bloom_api::new_tasks::NewPolicy;
 use bloom_api::requests::LeaseSeconds;
-use bloom_api::tasks::{self, NewPolicy, in_its_context};
+use bloom_api::tasks::{self, in_its_context, never};
 use bloom_api::wire::deserialize;
-use bloom_api::words::{AnyFormat, AnySession};
+use bloom_api::words::{AnyFormat, AnyPushMode, AnySession};
 use bloom_core::trace_context::TraceContext;
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -26,9 +28,31 @@ pub struct Task {
     #[serde(default = "in_its_context")]
     pub session: AnySession,
     pub model: Option<String>,
+    /// The project in whose repository it runs.
+    #[serde(default)]
+    pub project: Option<String>,
+    /// The branch, tag or commit to begin with.
+    #[serde(default, rename = "ref")]
+    pub git_ref: Option<String>,
+    #[serde(default = "never")]
+    pub push: AnyPushMode,
+    /// Files that the run gets.
+    #[serde(default)]
+    pub inputs: Vec<Input<'static>>,
+    /// Globs of the files that are kept when the run ends.
+    #[serde(default)]
+    pub outputs: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+/// The repository of a task's project.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Repository {
+    pub project_id: Uuid,
+    pub project: String,
+    pub url: String,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Lease {
     pub id: Uuid,
     #[serde(deserialize_with = "deserialize")]
@@ -39,6 +63,9 @@ pub struct Lease {
     /// US dollars that the run may cost. Servers that do not count what earlier attempts have cost send none.
     #[serde(default)]
     pub budget_left: Option<f64>,
+    /// Servers without tasks in projects send none.
+    #[serde(default)]
+    pub repository: Option<Repository>,
 }
 
 impl Lease {

@@ -153,6 +153,9 @@ pub fn spec(cluster: &Cluster) -> TaskSpec {
         suspend: !cluster.is_quiet_phase() && cluster.chance(8),
         object,
         traceparent: None,
+        project: None,
+        inputs: Vec::new(),
+        outputs: Vec::new(),
     }
 }
 

@@ -221,9 +221,7 @@ impl InvariantChecker {
                 if memory.closed(&other.agent_slug).is_some() || memory.limit(&other.agent_slug).is_some() {
                     continue;
                 }
-                let is_before = rank(other.priority) < rank(task.priority) && {
-                    worker.capabilities.serves(&other.agent_slug, other.namespace.as_deref())
-                };
+                let is_before = rank(other.priority) < rank(task.priority) && { worker.capabilities.serves(other.requirement()) };
                 if !is_before || since.elapsed().as_millis() <= ORDER_MS {
                     continue;
                 }
@@ -288,7 +286,7 @@ impl InvariantChecker {
             for (id, (_, since)) in &checker.ready_since {
                 let Some(task) = memory.tasks.get(id) else { continue };
                 let Some(open) = checker.open_since.get(&task.agent_slug) else { continue };
-                let serves = worker.capabilities.serves(&task.agent_slug, task.namespace.as_deref());
+                let serves = worker.capabilities.serves(task.requirement());
                 let could = task.is_open_to(&worker.id) && serves;
                 let together = since.elapsed().min(claimed.elapsed()).min(free.elapsed()).min(open.elapsed()).as_millis();
                 if could && together > TOGETHER_MS {

@@ -17,7 +17,7 @@ use bloom_core::run_result::RunResult;
 use bloom_core::task::{Parked, PastLease, Session, Status, TaskSpec, TaskState};
 use bloom_core::wakeup::{Subject, Waiters, Wakeup, WakeupId};
 use bloom_core::worker::Worker;
-use bloom_core::working_set::{ContextView, Counts, Loaded, LoadedKeys, LoadedProjects, Slots, WorkingSet};
+use bloom_core::working_set::{ContextView, Counts, Loaded, LoadedKeys, LoadedProjects, Slots, WorkingSet, project_named};
 
 use super::control_plane::ControlPlaneRows;
 use super::files::FileRows;
@@ -131,6 +131,8 @@ impl Memory {
             let nodes = self.project_nodes.values().filter(|node| keys.project_nodes.contains(&node.project_id)).cloned();
             LoadedProjects::new(keys, self.projects.values().cloned(), nodes)
         });
+        let named = |named: &String| (named.clone(), project_named(self.projects.values(), named).cloned());
+        loaded.named_projects = keys.named_projects.iter().map(named).collect();
         self.load_queues(keys, &mut loaded);
         loaded.control_plane = self.control_plane.load(keys);
         loaded.files = self.files.load(keys);
@@ -346,7 +348,7 @@ impl Memory {
 
     /// The tasks that the worker may claim, including those reserved for it, in queue order.
     pub fn ready_for(&self, worker: &Worker) -> Vec<TaskId> {
-        let serves = |task: &TaskState| worker.capabilities.serves(&task.agent_slug, task.namespace.as_deref());
+        let serves = |task: &TaskState| worker.capabilities.serves(task.requirement());
         let suits = |task: &&TaskState| task.is_open_to(&worker.id) && serves(task);
         let mut ready: Vec<_> = self.tasks.values().filter(suits).map(|task| (rank(task.priority), task.id)).collect();
         ready.sort_unstable();

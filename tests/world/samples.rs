@@ -32,6 +32,9 @@ pub fn spec(context: &str) -> TaskSpec {
         suspend: false,
         object: None,
         traceparent: None,
+        project: None,
+        inputs: Vec::new(),
+        outputs: Vec::new(),
     }
 }
 
@@ -55,6 +58,8 @@ pub fn completion(task: TaskId, lease: Option<LeaseId>, status: Outcome) -> Comp
         session_id: None,
         last_event_seq: None,
         model: None,
+        branch: None,
+        commit: None,
     }
 }
 

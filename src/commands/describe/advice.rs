@@ -12,6 +12,9 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
                 let namespace = task.kubernetes.as_ref().map_or_else(String::new, |object| format!(" in namespace '{}'", object.namespace));
                 format!("start an agent that serves '{}'{namespace}, or bring one back: bloom-runtime worker list", task.agent_slug)
             }
+            Word::Known(WaitingReason::Project) => {
+                "start an agent on a machine with git, or one that names the project: bloom-runtime worker list".into()
+            }
             Word::Known(WaitingReason::NoCapacity) => {
                 format!("wait for a free slot, add workers, or let it go first: bloom-runtime task edit {id} --priority 9")
             }
@@ -54,6 +57,9 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
                 Some(Word::Known(Reason::Timeout)) => format!("submit it again with a longer --timeout, or: {again}"),
                 Some(Word::Known(Reason::OutOfMemory)) => {
                     format!("give its runs more memory (limits.memory_mib of the agent's profile, or the machine's), then: {again}")
+                }
+                Some(Word::Known(Reason::Project)) => {
+                    format!("check the project's URL, the ref and the worker's git credentials, as the message says, then: {again}")
                 }
                 Some(Word::Known(Reason::WorkerDisk)) => format!("make room on the worker's disk, then: {again}"),
                 Some(Word::Known(Reason::BudgetExceeded)) => {

@@ -11,7 +11,7 @@ use super::super::interrupt::{answered, is_interrupted};
 use super::super::progress::Progress;
 use super::super::show::{self, Form, Shown};
 use crate::CommandError;
-use bloom_api::tasks::MAX_BATCH;
+use bloom_api::new_tasks::MAX_BATCH;
 
 /// A server accepts 1 MiB per call by default; the difference is for the JSON around the tasks.
 const MAX_BATCH_BYTES: usize = 1_000_000;

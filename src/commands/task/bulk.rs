@@ -20,7 +20,8 @@ use crate::CommandError;
 use bloom_api::answers::BulkResult;
 use bloom_api::bulk::{Bulk, Named};
 use bloom_api::lists::MAX_IDS;
-use bloom_api::tasks::{MAX_BATCH, Task};
+use bloom_api::new_tasks::MAX_BATCH;
+use bloom_api::tasks::Task;
 use bloom_api::words::Word;
 use bloom_core::task::Status;
 

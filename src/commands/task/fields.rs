@@ -131,7 +131,7 @@ fn present(fields: Vec<(&str, Value)>) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bloom_api::tasks::NewTask;
+    use bloom_api::new_tasks::NewTask;
     use clap::Parser;
 
     #[derive(Parser)]

@@ -20,7 +20,7 @@ use super::bulk::tasks;
 use super::fields::Fields;
 use super::{standard_input, wrong_lines};
 use crate::CommandError;
-use bloom_api::tasks::NewTask;
+use bloom_api::new_tasks::NewTask;
 use bloom_api::wire::Wire;
 
 const MAX_FILE_BYTES: u64 = 256 << 20;

@@ -4,7 +4,7 @@ use serde_json::error::Category;
 use serde_json::{Map, Value};
 
 use bloom_api::invalid::Invalid;
-use bloom_api::tasks::{NewPolicy, NewTask};
+use bloom_api::new_tasks::{NewPolicy, NewTask};
 
 /// Why a line is not a JSON object.
 pub fn no_object(line: &str, error: &serde_json::Error) -> String {

@@ -9,6 +9,7 @@ use crate::Ms;
 use crate::ids::{LeaseId, TaskId, WorkerId};
 use crate::pause::PausedAccount;
 use crate::placement::{self, Candidate};
+use crate::requirement::Requirement;
 use crate::task::{ActiveLease, Origin, TaskSpec, TaskState};
 use crate::worker::{MAX_CONCURRENCY, Worker, WorkerStatus};
 
@@ -67,6 +68,8 @@ pub struct Fleet {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shortage {
     NoWorker,
+    /// Workers would run it if they served its project.
+    Project,
     /// Only paused workers serve it. This is the one whose pause ends first, and what its agent says about it. A pause that ends by itself comes
     /// before one that a person has to end, because that is when the task can run if nobody does anything.
     Paused {
@@ -222,12 +225,10 @@ impl Fleet {
     /// The candidates for a lease call, or for a dispatch call, which needs a URL: the workers with the most free slots, and a worker that
     /// runs a task of the same context.
     pub fn shortlist(&self, task: &TaskSpec, length: usize, needs_url: bool) -> Vec<WorkerId> {
-        let TaskSpec { agent_slug, context_id, object, .. } = task;
-        let namespace = object.as_ref().map(|object| &object.namespace[..]);
         let mut best: Vec<Candidate<'_>> = Vec::with_capacity(length + 1);
         for (worker, entry) in self.known() {
             let candidate = Candidate { worker, free: entry.free(worker) };
-            let is_fit = placement::may_pick(worker, agent_slug, namespace) && !(needs_url && worker.url.is_empty());
+            let is_fit = placement::may_pick(worker, task.requirement()) && !(needs_url && worker.url.is_empty());
             if candidate.free <= 0 || !is_fit {
                 continue;
             }
@@ -239,24 +240,25 @@ impl Fleet {
             }
         }
         let mut ids: Vec<WorkerId> = best.iter().map(|candidate| candidate.worker.id.clone()).collect();
-        let runs_it = self.known().find(|(_, entry)| entry.held.values().any(|held| held.context_id == *context_id));
+        let runs_it = self.known().find(|(_, entry)| entry.held.values().any(|held| held.context_id == task.context_id));
         ids.extend(runs_it.map(|(worker, _)| worker.id.clone()).filter(|id| !best.iter().any(|c| c.worker.id == *id)));
         ids
     }
 
-    /// Why no worker takes a ready task of this agent and namespace; `None` if one can.
-    pub fn shortage(&self, agent_slug: &str, namespace: Option<&str>) -> Option<Shortage> {
+    /// Why no worker takes a ready task that requires this; `None` if one can.
+    pub fn shortage(&self, required: Requirement<'_>) -> Option<Shortage> {
         let mut shortage = Shortage::NoWorker;
-        let serving = |worker: &Worker| worker.is_online() && worker.capabilities.serves(agent_slug, namespace);
+        let serves_rest = |worker: &Worker| worker.is_online() && worker.capabilities.serves_but_for_project(required);
         for (worker, entry) in self.known() {
-            let here = match worker.pause_of(agent_slug, namespace) {
+            let here = match worker.pause_of(required) {
                 Some(pause) => Shortage::Paused {
                     is_passing: pause.cause.is_passing(),
                     until: Reverse(pause.until),
                     worker: worker.id.clone(),
                     message: pause.message.clone(),
                 },
-                None if !serving(worker) => continue,
+                None if !serves_rest(worker) => continue,
+                None if !worker.capabilities.serves(required) => Shortage::Project,
                 None if worker.cordoned || worker.draining => Shortage::Cordoned,
                 None if entry.free(worker) > 0 => return None,
                 None => Shortage::NoCapacity,

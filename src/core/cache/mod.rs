@@ -14,13 +14,14 @@ mod paused_accounts;
 mod queue;
 mod window;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 pub use fleet::{Fleet, HeldLease, Shortage};
 pub use queue::{PageRead, Queue, ReadyTasks};
-pub use window::{ReadyKey, Scope, WINDOW};
+pub use window::{Part, Projects, ReadyKey, Scope, WINDOW};
 
 use super::ids::{TaskId, WorkerId};
+use super::requirement::Requirement;
 use super::task::{Parked, Status, TaskState};
 use super::worker::Worker;
 
@@ -34,6 +35,8 @@ pub struct ReadyRow {
     pub agent_slug: String,
     /// The namespace of its Kubernetes object; `None` for all other tasks.
     pub namespace: Option<String>,
+    /// The name of its project.
+    pub project: Option<String>,
     /// The worker for which the task is reserved; `None` for ready tasks.
     pub reserved_for: Option<WorkerId>,
 }
@@ -47,8 +50,13 @@ impl ReadyRow {
             Some(Parked::Reserved) => Some(task.session_worker.clone()?),
             Some(_) => return None,
         };
-        let (id, revision, agent_slug) = (task.id, task.revision, task.agent_slug.clone());
-        Some(Self { id, revision, rank: rank(task.priority), agent_slug, namespace: task.namespace.clone(), reserved_for })
+        let (agent_slug, namespace, project) = (task.agent_slug.clone(), task.namespace.clone(), task.project.clone());
+        Some(Self { id: task.id, revision: task.revision, rank: rank(task.priority), agent_slug, namespace, project, reserved_for })
+    }
+
+    /// What a worker must serve to run the task.
+    pub fn requirement(&self) -> Requirement<'_> {
+        Requirement { agent_slug: &self.agent_slug, namespace: self.namespace.as_deref(), project: self.project.as_deref() }
     }
 
     pub fn key(&self) -> ReadyKey {
@@ -287,13 +295,9 @@ impl Cache {
         self.fleet.heard_of_before(read.0)
     }
 
-    /// How many of these tasks can be claimed, by agent and namespace.
-    pub fn claimable(&self, tasks: &[TaskId]) -> BTreeMap<(String, Option<String>), i64> {
-        let mut number = BTreeMap::new();
-        for ready in tasks.iter().filter_map(|id| self.tasks.get(id)?.ready.as_ref()) {
-            *number.entry((ready.agent_slug.clone(), ready.namespace.clone())).or_default() += 1;
-        }
-        number
+    /// Those of these tasks that can be claimed.
+    pub fn claimable(&self, tasks: &[TaskId]) -> Vec<ReadyRow> {
+        tasks.iter().filter_map(|id| self.tasks.get(id)?.ready.clone()).collect()
     }
 
     /// The active lease of the task.
@@ -306,15 +310,10 @@ impl Cache {
         self.tasks.iter().filter(|(_, known)| self.is_shown(known)).map(|(id, known)| (*id, known.revision))
     }
 
-    /// Whether there is a task that a worker of all namespaces can claim; with `is_open`, one of an agent for which it holds.
-    pub fn has_claimable(&mut self, is_open: Option<&dyn Fn(&str) -> bool>) -> bool {
-        self.queue.has_untaken(is_open)
-    }
-
-    /// The namespaces that have a task that a worker of theirs can claim; with `is_open`, one of an agent for which it holds. Only namespaces
-    /// that some worker names are known.
-    pub fn namespaces_with_claimable(&mut self, is_open: Option<&dyn Fn(&str) -> bool>) -> BTreeSet<String> {
-        self.queue.namespaces_with_untaken(is_open)
+    /// The parts of the queue that have a task that can be claimed; with `is_open`, one of an agent for which it holds. Only parts are known that some
+    /// worker has claimed from.
+    pub fn parts_with_claimable(&mut self, is_open: Option<&dyn Fn(&str) -> bool>) -> BTreeSet<Part> {
+        self.queue.parts_with_untaken(is_open)
     }
 
     /// The workers that can claim a task that is reserved for them, of an agent for which `is_open` holds.
@@ -357,9 +356,9 @@ impl Cache {
 }
 
 /// Whether the worker can have the task that is reserved for it; `None` if the task is unknown. An older replica may have reserved a task for
-/// a worker that does not serve its namespace.
+/// a worker that does not serve its namespace or its project.
 fn can_have(tasks: &HashMap<TaskId, Known>, fleet: &Fleet, is_open: &impl Fn(&str) -> bool, worker: &str, id: &TaskId) -> Option<bool> {
     let ready = tasks.get(id)?.ready.as_ref()?;
-    let serves = |worker: &Worker| worker.capabilities.serves(&ready.agent_slug, ready.namespace.as_deref());
+    let serves = |worker: &Worker| worker.capabilities.serves(ready.requirement());
     Some(is_open(&ready.agent_slug) && fleet.worker(worker).is_none_or(serves))
 }

@@ -2,13 +2,13 @@
 //!
 //! A window contains every such task up to a mark, and the next page is read behind the mark. So a claim never has to skip rows that can no
 //! longer be claimed. One window covers all ready tasks, for workers that serve every agent; there is one for each agent that a claiming
-//! worker names, and one for the tasks reserved for each claiming worker. Workers that name namespaces have such windows for each namespace:
-//! they never skip the tasks of others. A window exists only while claims use it.
+//! worker names, and one for the tasks reserved for each claiming worker. Workers that do not serve all namespaces and projects have such
+//! windows for each part of the queue that they serve: they never skip the tasks of others. A window exists only while claims use it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::ReadyRow;
-use super::window::{ReadyKey, Scope, WINDOW, Window, Windows};
+use super::window::{Part, ReadyKey, Scope, WINDOW, Window, Windows};
 use crate::ids::{TaskId, WorkerId};
 
 /// The maximum number of windows, unless one worker names more agents. The least recently used are dropped, and read again when needed. The
@@ -40,10 +40,7 @@ pub struct ReadyTasks {
 
 #[derive(Debug, Default)]
 pub struct Queue {
-    /// On the tasks of all namespaces and of none.
-    ready: Windows,
-    /// On the tasks of one namespace each.
-    namespaces: HashMap<String, Windows>,
+    parts: HashMap<Part, Windows>,
     reserved: HashMap<WorkerId, Window>,
     /// The number of windows.
     size: usize,
@@ -51,8 +48,8 @@ pub struct Queue {
     taken: HashSet<TaskId>,
     /// Tasks that nobody can lease for a while, because another program keeps them locked.
     withheld: HashSet<TaskId>,
-    /// Namespaces whose windows may have entries.
-    filled_namespaces: HashSet<String>,
+    /// Parts whose windows may have entries.
+    filled: HashSet<Part>,
     /// Workers whose windows of reserved tasks may have entries.
     filled_reserved: HashSet<WorkerId>,
     dropped: Vec<TaskId>,
@@ -62,20 +59,14 @@ pub struct Queue {
 impl Queue {
     fn window(&self, scope: &Scope) -> Option<&Window> {
         match scope {
-            Scope::All => self.ready.all.as_ref(),
-            Scope::Agent(slug) => self.ready.agents.get(slug),
-            Scope::Namespace(namespace) => self.namespaces.get(namespace)?.all.as_ref(),
-            Scope::AgentInNamespace { namespace, agent_slug } => self.namespaces.get(namespace)?.agents.get(agent_slug),
+            Scope::Ready { part, agent_slug } => self.parts.get(part)?.window(agent_slug.as_deref()),
             Scope::Reserved(worker) => self.reserved.get(worker),
         }
     }
 
     fn window_mut(&mut self, scope: &Scope) -> Option<&mut Window> {
         match scope {
-            Scope::All => self.ready.all.as_mut(),
-            Scope::Agent(slug) => self.ready.agents.get_mut(slug),
-            Scope::Namespace(namespace) => self.namespaces.get_mut(namespace)?.all.as_mut(),
-            Scope::AgentInNamespace { namespace, agent_slug } => self.namespaces.get_mut(namespace)?.agents.get_mut(agent_slug),
+            Scope::Ready { part, agent_slug } => self.parts.get_mut(part)?.window_mut(agent_slug.as_deref()),
             Scope::Reserved(worker) => self.reserved.get_mut(worker),
         }
     }
@@ -90,13 +81,10 @@ impl Queue {
             }
             return;
         }
-        self.ready.insert(ready, &mut self.dropped);
-        if let Some(namespace) = &ready.namespace
-            && let Some(windows) = self.namespaces.get_mut(namespace)
-        {
-            windows.insert(ready, &mut self.dropped);
-            if !self.filled_namespaces.contains(namespace) {
-                self.filled_namespaces.insert(namespace.clone());
+        for part in Part::of(ready) {
+            if let Some(windows) = self.parts.get_mut(&part) {
+                windows.insert(ready, &mut self.dropped);
+                self.filled.insert(part);
             }
         }
     }
@@ -107,9 +95,10 @@ impl Queue {
             self.reserved.get_mut(worker).map(|window| window.entries.remove(&key));
             return;
         }
-        let of_namespace = ready.namespace.as_ref().and_then(|namespace| self.namespaces.get_mut(namespace));
-        for window in self.ready.of_mut(ready).chain(of_namespace.into_iter().flat_map(|windows| windows.of_mut(ready))) {
-            window.entries.remove(&key);
+        for part in Part::of(ready) {
+            for window in self.parts.get_mut(&part).into_iter().flat_map(|windows| windows.of_mut(ready)) {
+                window.entries.remove(&key);
+            }
         }
     }
 
@@ -118,8 +107,7 @@ impl Queue {
         if let Some(worker) = &ready.reserved_for {
             return self.reserved.get(worker).is_some_and(has);
         }
-        let of_namespace = ready.namespace.as_ref().and_then(|namespace| self.namespaces.get(namespace));
-        self.ready.of(ready).chain(of_namespace.into_iter().flat_map(|windows| windows.of(ready))).any(has)
+        Part::of(ready).any(|part| self.parts.get(&part).is_some_and(|windows| windows.of(ready).any(has)))
     }
 
     /// How many entries to look at to find one that is free, if there is one.
@@ -127,26 +115,17 @@ impl Queue {
         self.taken.len() + self.withheld.len() + 1
     }
 
-    /// Whether there is a task that is not reserved and that no claim has taken. With `is_open`, only of agents for which it holds; these
-    /// have windows of their own then. The windows of namespaces are left out.
-    pub(super) fn has_untaken(&mut self, is_open: Option<&dyn Fn(&str) -> bool>) -> bool {
+    /// The parts that have a task that is not reserved and that no claim has taken. With `is_open`, only of agents for which it holds; these
+    /// have windows of their own then.
+    pub(super) fn parts_with_untaken(&mut self, is_open: Option<&dyn Fn(&str) -> bool>) -> BTreeSet<Part> {
         let look = self.look();
-        let Self { ready, taken, withheld, .. } = self;
-        ready.has_free(is_open, look, |id| !taken.contains(id) && !withheld.contains(id))
-    }
-
-    /// As [`has_untaken`](Self::has_untaken): the namespaces that have such a task.
-    pub(super) fn namespaces_with_untaken(&mut self, is_open: Option<&dyn Fn(&str) -> bool>) -> BTreeSet<String> {
-        let look = self.look();
-        let Self { namespaces, filled_namespaces, taken, withheld, .. } = self;
-        filled_namespaces.retain(|namespace| {
-            namespaces.get_mut(namespace).is_some_and(|windows| windows.iter_mut().any(|window| !window.entries.is_empty()))
-        });
-        let mut has_untaken = |namespace: &&String| {
+        let Self { parts, filled, taken, withheld, .. } = self;
+        filled.retain(|part| parts.get_mut(part).is_some_and(|windows| windows.iter_mut().any(|window| !window.entries.is_empty())));
+        let mut has_untaken = |part: &&Part| {
             let is_free = |id: &TaskId| !taken.contains(id) && !withheld.contains(id);
-            namespaces.get_mut(*namespace).is_some_and(|windows| windows.has_free(is_open, look, is_free))
+            parts.get_mut(*part).is_some_and(|windows| windows.has_free(is_open, look, is_free))
         };
-        filled_namespaces.iter().filter(|namespace| has_untaken(namespace)).cloned().collect()
+        filled.iter().filter(|part| has_untaken(part)).cloned().collect()
     }
 
     /// The workers for which tasks are reserved that no claim has taken, and for one of which `is_open` holds.
@@ -184,8 +163,7 @@ impl Queue {
     }
 
     pub(super) fn clear(&mut self) {
-        let of_namespaces = self.namespaces.values_mut().flat_map(Windows::iter_mut);
-        for window in self.ready.iter_mut().chain(of_namespaces).chain(self.reserved.values_mut()) {
+        for window in self.parts.values_mut().flat_map(Windows::iter_mut).chain(self.reserved.values_mut()) {
             self.dropped.extend(window.entries.iter().map(|(_, id)| *id));
             *window = Window { used: window.used, ..Window::default() };
         }
@@ -254,12 +232,12 @@ impl Queue {
 
     fn add(&mut self, scope: &Scope) {
         match scope {
-            Scope::All => _ = self.ready.all.insert(Window::default()),
-            Scope::Agent(slug) => _ = self.ready.agents.insert(slug.clone(), Window::default()),
-            Scope::Namespace(namespace) => self.namespaces.entry(namespace.clone()).or_default().all = Some(Window::default()),
-            Scope::AgentInNamespace { namespace, agent_slug } => {
-                let windows = self.namespaces.entry(namespace.clone()).or_default();
-                windows.agents.insert(agent_slug.clone(), Window::default());
+            Scope::Ready { part, agent_slug } => {
+                let windows = self.parts.entry(part.clone()).or_default();
+                match agent_slug {
+                    None => windows.all = Some(Window::default()),
+                    Some(slug) => _ = windows.agents.insert(slug.clone(), Window::default()),
+                }
             }
             Scope::Reserved(worker) => _ = self.reserved.insert(worker.clone(), Window::default()),
         }
@@ -267,28 +245,25 @@ impl Queue {
 
     /// The window that was not used for the longest time; that on all tasks is kept.
     fn least_used(&self) -> Option<Scope> {
-        let agents = self.ready.agents.iter().map(|(slug, window)| (window.used, Scope::Agent(slug.clone())));
         let reserved = self.reserved.iter().map(|(worker, window)| (window.used, Scope::Reserved(worker.clone())));
-        let of_namespaces = self.namespaces.iter().flat_map(|(namespace, windows)| {
-            let all = windows.all.iter().map(|window| (window.used, Scope::Namespace(namespace.clone())));
-            all.chain(windows.agents.iter().map(|(slug, window)| (window.used, Scope::of(Some(namespace), Some(slug)))))
+        let of_parts = self.parts.iter().flat_map(|(part, windows)| {
+            let all = windows.all.iter().filter(|_| *part != Part::default()).map(|window| (window.used, Scope::of(part.clone(), None)));
+            all.chain(windows.agents.iter().map(|(slug, window)| (window.used, Scope::of(part.clone(), Some(slug)))))
         });
-        agents.chain(reserved).chain(of_namespaces).min().map(|(_, scope)| scope)
+        reserved.chain(of_parts).min().map(|(_, scope)| scope)
     }
 
     fn take_out(&mut self, scope: &Scope) -> Option<Window> {
         match scope {
-            Scope::All => self.ready.all.take(),
-            Scope::Agent(slug) => self.ready.agents.remove(slug),
             Scope::Reserved(worker) => self.reserved.remove(worker),
-            Scope::Namespace(namespace) | Scope::AgentInNamespace { namespace, .. } => {
-                let windows = self.namespaces.get_mut(namespace)?;
-                let window = match scope {
-                    Scope::AgentInNamespace { agent_slug, .. } => windows.agents.remove(agent_slug),
-                    _ => windows.all.take(),
+            Scope::Ready { part, agent_slug } => {
+                let windows = self.parts.get_mut(part)?;
+                let window = match agent_slug {
+                    Some(slug) => windows.agents.remove(slug),
+                    None => windows.all.take(),
                 };
                 if windows.is_empty() {
-                    self.namespaces.remove(namespace);
+                    self.parts.remove(part);
                 }
                 window
             }

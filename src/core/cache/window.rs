@@ -1,49 +1,94 @@
-//! A window on the tasks that may be claimed, and the windows on all agents and on each of them.
+//! A window on the tasks that may be claimed, the parts of the queue, and the windows on all agents and on each of them.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::ReadyRow;
 use crate::ids::{TaskId, WorkerId};
+use crate::worker::Capabilities;
 
 /// Most urgent first (rank = 9 − priority), then oldest.
 pub type ReadyKey = (i64, TaskId);
 
-/// The tasks of a window: all that are not reserved, those of one agent, of one namespace or of one agent in one namespace, or those reserved
-/// for one worker.
+/// The tasks of a part of the queue, by their projects.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Projects {
+    /// Those of all projects, and those without one.
+    #[default]
+    All,
+    /// Those without a project.
+    None,
+    One(String),
+}
+
+/// A part of the queue: tasks by their namespaces and projects. The default is all of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Part {
+    /// `None` = tasks of all namespaces, and of none.
+    pub namespace: Option<String>,
+    pub projects: Projects,
+}
+
+impl Part {
+    /// The parts that have, together, all tasks of the namespaces and projects that the worker serves.
+    pub fn served_by(capabilities: &Capabilities) -> Vec<Self> {
+        let projects = match &capabilities.projects {
+            None if capabilities.git => vec![Projects::All],
+            None => vec![Projects::None],
+            Some(named) => std::iter::once(Projects::None).chain(named.iter().cloned().map(Projects::One)).collect(),
+        };
+        let of_namespace = |namespace: Option<&String>| {
+            let part = |projects: &Projects| Self { namespace: namespace.cloned(), projects: projects.clone() };
+            projects.iter().map(part).collect::<Vec<_>>()
+        };
+        match &capabilities.namespaces {
+            None => of_namespace(None),
+            Some(namespaces) => namespaces.iter().flat_map(|namespace| of_namespace(Some(namespace))).collect(),
+        }
+    }
+
+    /// Whether all workers that name no namespaces serve its tasks, or those without a project among them.
+    pub fn is_for_most(&self) -> bool {
+        self.namespace.is_none() && !matches!(self.projects, Projects::One(_))
+    }
+
+    /// All parts that have this task.
+    pub(super) fn of(ready: &ReadyRow) -> impl Iterator<Item = Self> {
+        let own = ready.project.as_ref().map_or(Projects::None, |project| Projects::One(project.clone()));
+        let namespaces = std::iter::once(None).chain(ready.namespace.clone().map(Some));
+        namespaces.flat_map(move |namespace| [Projects::All, own.clone()].map(|projects| Self { namespace: namespace.clone(), projects }))
+    }
+
+    fn has(&self, ready: &ReadyRow) -> bool {
+        self.namespace.as_ref().is_none_or(|namespace| ready.namespace.as_ref() == Some(namespace))
+            && match &self.projects {
+                Projects::All => true,
+                Projects::None => ready.project.is_none(),
+                Projects::One(project) => ready.project.as_ref() == Some(project),
+            }
+    }
+}
+
+/// The tasks of a window: those of a part of the queue that are not reserved, of all agents or of one, or those reserved for one worker.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
-    All,
-    Agent(String),
-    Namespace(String),
-    AgentInNamespace { namespace: String, agent_slug: String },
+    Ready { part: Part, agent_slug: Option<String> },
     Reserved(WorkerId),
 }
 
 impl Scope {
-    /// The tasks of this agent, or of all agents, in this namespace, or in all namespaces and in none.
-    pub fn of(namespace: Option<&str>, agent_slug: Option<&str>) -> Self {
-        match (namespace.map(str::to_owned), agent_slug.map(str::to_owned)) {
-            (None, None) => Self::All,
-            (None, Some(agent_slug)) => Self::Agent(agent_slug),
-            (Some(namespace), None) => Self::Namespace(namespace),
-            (Some(namespace), Some(agent_slug)) => Self::AgentInNamespace { namespace, agent_slug },
-        }
+    /// The tasks of this agent, or of all agents.
+    pub fn of(part: Part, agent_slug: Option<&str>) -> Self {
+        Self::Ready { part, agent_slug: agent_slug.map(str::to_owned) }
     }
 
     /// Whether the window has this task, judged by the task's own row.
     pub fn has(&self, ready: &ReadyRow) -> bool {
-        if let Self::Reserved(worker) = self {
-            return ready.reserved_for.as_ref() == Some(worker);
-        }
-        ready.reserved_for.is_none()
-            && match self {
-                Self::All | Self::Reserved(_) => true,
-                Self::Agent(slug) => ready.agent_slug == *slug,
-                Self::Namespace(namespace) => ready.namespace.as_ref() == Some(namespace),
-                Self::AgentInNamespace { namespace, agent_slug } => {
-                    ready.namespace.as_ref() == Some(namespace) && ready.agent_slug == *agent_slug
-                }
+        match self {
+            Self::Reserved(worker) => ready.reserved_for.as_ref() == Some(worker),
+            Self::Ready { part, agent_slug } => {
+                ready.reserved_for.is_none() && agent_slug.as_ref().is_none_or(|slug| ready.agent_slug == *slug) && part.has(ready)
             }
+        }
     }
 }
 
@@ -93,6 +138,17 @@ pub(super) struct Windows {
 }
 
 impl Windows {
+    pub fn window(&self, agent_slug: Option<&str>) -> Option<&Window> {
+        agent_slug.map_or(self.all.as_ref(), |slug| self.agents.get(slug))
+    }
+
+    pub fn window_mut(&mut self, agent_slug: Option<&str>) -> Option<&mut Window> {
+        match agent_slug {
+            None => self.all.as_mut(),
+            Some(slug) => self.agents.get_mut(slug),
+        }
+    }
+
     pub fn insert(&mut self, ready: &ReadyRow, dropped: &mut Vec<TaskId>) {
         if let Some(window) = &mut self.all {
             window.insert(ready.key(), dropped);

@@ -180,6 +180,8 @@ fn conclude(set: &mut WorkingSet, mut task: TaskState, lease: LeaseId, worker: &
         artifact_type: completion.artifact_type.clone(),
         artifact_tags: completion.artifact_tags.clone(),
         object: completion.object.as_ref().map(|object| object.stored.clone()),
+        branch: completion.branch.clone(),
+        commit_id: completion.commit.clone(),
     });
     set.dirty.results.push(result.clone());
     if let Some(usage) = completion.usage {

@@ -95,7 +95,7 @@ fn named(set: &WorkingSet, task: &TaskState, id: &str, origin: Origin) -> Result
         return Err(Rejection::NoUrl(worker.id.clone()).into());
     }
     // Naming a worker skips the choice only: the worker must still be allowed to run the task.
-    if !placement::may_pick(worker, &task.agent_slug, task.namespace.as_deref()) {
+    if !placement::may_pick(worker, task.requirement()) {
         return Err(Rejection::NoWorker.into());
     }
     let slots = set.slots(id);
@@ -131,7 +131,7 @@ pub(super) fn best(
     if let Some(id) = sticky {
         set.find_worker(id)?;
     }
-    let fits = |worker: &&Worker| placement::may_pick(worker, &task.agent_slug, task.namespace.as_deref()) && takes(worker);
+    let fits = |worker: &&Worker| placement::may_pick(worker, task.requirement()) && takes(worker);
     let suited = || set.loaded.workers.values().flatten().filter(fits);
     let unsure: Vec<WorkerId> = suited().filter(|worker| !is_sure(set, worker)).map(|worker| worker.id.clone()).collect();
     if !unsure.is_empty() {
@@ -193,8 +193,7 @@ impl Operation for Claim {
             if granted >= claim.max {
                 break;
             }
-            let serves = |task: &TaskState| worker.capabilities.serves(&task.agent_slug, task.namespace.as_deref());
-            let takable = |task: &&TaskState| task.is_open_to(&worker.id) && serves(task);
+            let takable = |task: &&TaskState| task.is_open_to(&worker.id) && worker.capabilities.serves(task.requirement());
             let Some(task) = set.find_task(*id)?.filter(takable) else {
                 missed += 1;
                 continue;

@@ -98,7 +98,7 @@ pub(super) fn reserve(set: &WorkingSet, task: &TaskState) -> Result<Readiness, H
         Some(Parked::Reserved) => task.wake_at.unwrap_or_default(),
         _ => set.now() + set.session_wait_ms,
     };
-    let is_worth = |worker: &Worker| worker.is_worth_waiting_for(&task.agent_slug, task.namespace.as_deref());
+    let is_worth = |worker: &Worker| worker.is_worth_waiting_for(task.requirement());
     let is_worth_it = until > set.now() && set.observed_worker(worker)?.is_some_and(is_worth);
     Ok(if is_worth_it { Readiness::Park(Park::until(Parked::Reserved, until)) } else { Readiness::Ready })
 }

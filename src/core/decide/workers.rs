@@ -38,9 +38,9 @@ impl Operation for WorkerChange {
             return Err(other_agent(&before, now).into());
         }
         let mut worker = with_change(before.clone(), change);
-        let pairs = worker.capabilities.pairs();
-        if pairs > WORKER_AGENTS {
-            return Err(Rejection::TooManyPairs(pairs).into());
+        let combinations = worker.capabilities.combinations();
+        if combinations > WORKER_AGENTS {
+            return Err(Rejection::TooManyCombinations(combinations).into());
         }
         if let Some(id) = change.instance.filter(|id| before.instance.is_none_or(|known| known.id != *id)) {
             worker.instance = Some(Instance { id, since: now });
@@ -60,8 +60,7 @@ impl Operation for WorkerChange {
                 audit_return(set, &worker);
             }
             worker = set.put_worker(worker);
-            let served = |worker: &Worker| (worker.capabilities.agents.clone(), worker.capabilities.namespaces.clone());
-            if served(&before) != served(&worker) || !worker.takes_tasks() {
+            if worker.capabilities.serves_others_than(&before.capabilities) || !worker.takes_tasks() {
                 set.wake(Subject::Reservations(worker.id.clone()));
             }
         } else {
@@ -101,6 +100,8 @@ fn with_change(mut worker: Worker, change: &WorkerChange) -> Worker {
     keep(&mut worker.db_sha, &change.db_sha);
     keep(&mut worker.pauses, &change.pauses);
     keep(&mut worker.capabilities.agents, &change.agents);
+    keep(&mut worker.capabilities.git, &change.git);
+    keep(&mut worker.capabilities.projects, &change.projects);
     keep(&mut worker.capabilities.other, &change.other_capabilities);
     if change.namespaces.is_some() {
         worker.capabilities.namespaces.clone_from(&change.namespaces);

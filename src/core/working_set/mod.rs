@@ -8,6 +8,7 @@ mod control_plane;
 mod files;
 mod projects;
 mod queues;
+mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 pub use api_keys::LoadedKeys;
 pub use control_plane::{DirtyControlPlane, LoadedControlPlane};
 pub use files::{DirtyFiles, KnownFile, LeaseFiles, LoadedFiles, UnusedUploads};
-pub use projects::{DirtyProjects, LoadedProjects};
+pub use projects::{DirtyProjects, LoadedProjects, project_named};
 
 use uuid::Uuid;
 
@@ -24,6 +25,7 @@ use super::agent_queue::AgentQueue;
 use super::audit::{Action, Actor, AuditEntry, Concerns, EntityType, Requester};
 use super::event::TaskEvent;
 use super::ids::{IdSource, LeaseId, TaskId, WorkerId};
+use super::project::Project;
 use super::rejection::Rejection;
 use super::row_keys::RowKeys;
 use super::run_result::RunResult;
@@ -101,6 +103,8 @@ pub struct Loaded {
     pub locked_api_keys: bool,
     /// `None` if they were not loaded.
     pub projects: Option<LoadedProjects>,
+    /// The projects that were looked up, by the name or the id that was given.
+    pub named_projects: HashMap<String, Option<Project>>,
     /// Some of the projects could not be loaded because another program keeps them locked.
     pub locked_projects: bool,
     /// The queues of the queued tasks if `keys.places` asked, those to change, and [`ALL_QUEUES`](super::agent_queue::ALL_QUEUES).
@@ -238,31 +242,6 @@ impl WorkingSet {
         self.find_task(id)?.ok_or(Halt::Rejected(Rejection::TaskNotFound))
     }
 
-    pub fn find_worker(&self, id: &str) -> Result<Option<&Worker>, Halt> {
-        match self.loaded.workers.get(id) {
-            Some(worker) => Ok(worker.as_ref()),
-            None if self.loaded.locked_workers.contains(id) => Err(Halt::Locked),
-            None => Err(need(|keys| keys.workers.insert(id.to_owned()))),
-        }
-    }
-
-    pub fn worker(&self, id: &str) -> Result<&Worker, Halt> {
-        self.find_worker(id)?.ok_or(Halt::Rejected(Rejection::WorkerNotFound))
-    }
-
-    /// The worker, possibly as it was a moment ago; for decisions that need only a hint.
-    pub fn observed_worker(&self, id: &str) -> Result<Option<&Worker>, Halt> {
-        match self.loaded.workers.get(id).or_else(|| self.loaded.observed_workers.get(id)) {
-            Some(worker) => Ok(worker.as_ref()),
-            None if self.loaded.locked_workers.contains(id) => Err(Halt::Locked),
-            None => Err(need(|keys| keys.observed_workers.insert(id.to_owned()))),
-        }
-    }
-
-    pub fn slots(&self, worker: &str) -> Slots {
-        self.loaded.slots.get(worker).copied().unwrap_or(Slots { used: 0, exact: false })
-    }
-
     pub fn context(&self, context: &str) -> Result<&ContextView, Halt> {
         self.loaded.contexts.get(context).ok_or_else(|| need(|keys| keys.contexts.insert(context.to_owned())))
     }
@@ -360,31 +339,6 @@ impl WorkingSet {
         if !self.caused.contains(&wakeup) {
             self.caused.push(wakeup);
         }
-    }
-
-    /// Returns the worker as it is written.
-    pub fn put_worker(&mut self, mut worker: Worker) -> Worker {
-        worker.revision = self.next_worker_revision(&worker.id);
-        worker.updated_at = self.stamp();
-        self.dirty.removed_workers.remove(&worker.id);
-        self.dirty.workers.insert(worker.id.clone());
-        self.dirty.seen.insert(worker.id.clone());
-        self.loaded.workers.insert(worker.id.clone(), Some(worker.clone()));
-        worker
-    }
-
-    pub fn remove_worker(&mut self, id: &str) {
-        self.next_worker_revision(id);
-        self.dirty.workers.remove(id);
-        self.dirty.seen.remove(id);
-        self.dirty.removed_workers.insert(id.to_owned());
-        self.loaded.workers.insert(id.to_owned(), None);
-    }
-
-    fn next_worker_revision(&mut self, id: &str) -> i64 {
-        let revision = self.loaded.worker_revisions.entry(id.to_owned()).or_default();
-        *revision += 1;
-        *revision
     }
 }
 

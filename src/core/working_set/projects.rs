@@ -35,6 +35,12 @@ pub struct DirtyProjects {
     pub nodes: BTreeSet<(ProjectId, WorkerId)>,
 }
 
+/// The one of these projects that a client means: by its name, else by its id. A name may look like an id.
+pub fn project_named<'a>(projects: impl Iterator<Item = &'a Project> + Clone, named: &str) -> Option<&'a Project> {
+    let id = named.parse::<ProjectId>().ok();
+    projects.clone().find(|project| project.name == named).or_else(|| projects.clone().find(|project| Some(project.id) == id))
+}
+
 impl WorkingSet {
     fn loaded_projects(&self) -> Result<&LoadedProjects, Halt> {
         match &self.loaded.projects {
@@ -50,6 +56,15 @@ impl WorkingSet {
 
     pub fn find_project(&self, id: ProjectId) -> Result<Option<&Project>, Halt> {
         Ok(self.loaded_projects()?.rows.get(&id))
+    }
+
+    /// The project with this name, else the one with this id. Nobody needs to lock it: who refers to it keeps what it needs of it.
+    pub fn named_project(&self, named: &str) -> Result<Option<&Project>, Halt> {
+        if let Some(all) = &self.loaded.projects {
+            return Ok(project_named(all.rows.values(), named));
+        }
+        let found = self.loaded.named_projects.get(named).ok_or_else(|| need(|keys| keys.named_projects.insert(named.to_owned())))?;
+        Ok(found.as_ref())
     }
 
     pub fn nodes_of(&self, id: ProjectId) -> Result<&BTreeMap<WorkerId, ProjectNode>, Halt> {

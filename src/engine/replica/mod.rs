@@ -286,8 +286,8 @@ impl Replica {
         }
         let remembered = self.lock();
         let closed = || remembered.queues.closed(&task.agent_slug).map(|closed| WaitingState::closed(&closed));
-        let (slug, namespace) = (&task.agent_slug[..], task.namespace.as_deref());
-        let short = || Some(WaitingState::short(slug, namespace, remembered.cache.fleet.shortage(slug, namespace)?));
+        let required = task.requirement();
+        let short = || Some(WaitingState::short(required, remembered.cache.fleet.shortage(required)?));
         match task.parked {
             // Its worker could have it.
             Some(parked @ Parked::Reserved) => Some(closed().unwrap_or_else(|| WaitingState::parked(task, parked))),

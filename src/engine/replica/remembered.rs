@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use bloom_core::Ms;
 use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue};
-use bloom_core::cache::{Cache, CacheRead, Effect, Fleet, ReadyRow, Scope};
+use bloom_core::cache::{Cache, CacheRead, Effect, Part, ReadyRow, Scope};
 use bloom_core::ids::{TaskId, WorkerId};
+use bloom_core::requirement::Requirement;
 use bloom_core::task::TaskState;
 use bloom_core::worker::{Capabilities, Worker};
 use bloom_database::{CountDeltas, CountsAt, Position};
@@ -121,7 +122,8 @@ impl Remembered {
         agents.iter().for_each(|agent_slug| self.wake_for_queue(agent_slug));
     }
 
-    /// Wakes as many claims as the queue has room for. The namespaces of its tasks are not known, so this many of the workers of each.
+    /// Wakes as many claims as the queue has room for. The namespaces and projects of its tasks are not known, so this many of the workers of
+    /// each.
     fn wake_for_queue(&mut self, agent_slug: &str) {
         let leasable = self.queues.leasable(agent_slug);
         if leasable <= 0 {
@@ -130,9 +132,9 @@ impl Remembered {
         self.round += 1;
         let fleet = &self.cache.fleet;
         let serving = self.pollers.keys().filter_map(|id| fleet.worker(id)).filter(|worker| worker.capabilities.serves_agent(agent_slug));
-        let tenants: BTreeSet<_> = serving.map(|worker| worker.capabilities.namespaces.clone()).collect();
-        for namespaces in tenants {
-            let suits = |served: &Capabilities| served.namespaces == namespaces && served.serves_agent(agent_slug);
+        let groups: BTreeSet<_> = serving.map(|worker| Part::served_by(&worker.capabilities)).collect();
+        for parts in groups {
+            let suits = |served: &Capabilities| served.serves_agent(agent_slug) && Part::served_by(served) == parts;
             self.wake_suited(leasable, suits);
         }
     }
@@ -140,14 +142,13 @@ impl Remembered {
     pub fn put_worker(&mut self, worker: &Worker, read: &CacheRead) {
         let fleet = &self.cache.fleet;
         let before = (fleet.free(&worker.id), fleet.takes_tasks(&worker.id));
-        let served = |fleet: &Fleet| {
-            let capabilities = fleet.worker(&worker.id).map(|known| &known.capabilities);
-            capabilities.map(|capabilities| (capabilities.agents.clone(), capabilities.namespaces.clone()))
-        };
-        let served_before = served(fleet);
+        let served_before = fleet.worker(&worker.id).map(|known| known.capabilities.clone());
         self.cache.put_worker(worker.clone(), read);
         let fleet = &self.cache.fleet;
-        let is_changed = served_before != served(fleet);
+        let is_changed = match (&served_before, fleet.worker(&worker.id)) {
+            (Some(before), Some(known)) => known.capabilities.serves_others_than(before),
+            (before, known) => before.is_some() != known.is_some(),
+        };
         if is_changed || before != (fleet.free(&worker.id), fleet.takes_tasks(&worker.id)) || worker.draining {
             self.wake(&worker.id);
         }
@@ -166,7 +167,7 @@ impl Remembered {
 
     /// Adds rows and wakes the claims that they may concern.
     pub fn put_tasks<'a>(&mut self, tasks: impl Iterator<Item = &'a TaskState>, read: &CacheRead) {
-        let mut ready: BTreeMap<(&str, Option<&str>), i64> = BTreeMap::new();
+        let mut ready: BTreeMap<Requirement<'_>, i64> = BTreeMap::new();
         for task in tasks {
             let Effect { freed, is_ready } = self.cache.put_task(task, read);
             if let Some(worker) = freed {
@@ -174,15 +175,15 @@ impl Remembered {
             }
             match &task.session_worker {
                 Some(worker) if is_ready && !task.is_ready() => self.wake(worker),
-                _ if is_ready => *ready.entry((&task.agent_slug, task.namespace.as_deref())).or_default() += 1,
+                _ if is_ready => *ready.entry(task.requirement()).or_default() += 1,
                 _ => {}
             }
             if let Some(lease) = task.lease.as_ref().filter(|_| task.cancel_requested || task.is_answered()) {
                 self.wake(&lease.worker_id);
             }
         }
-        for ((agent_slug, namespace), tasks) in ready {
-            self.wake_for(agent_slug, namespace, tasks);
+        for (required, tasks) in ready {
+            self.wake_for(required, tasks);
         }
     }
 
@@ -226,8 +227,13 @@ impl Remembered {
     }
 
     fn wake_for_all(&mut self, tasks: &[TaskId]) {
-        for ((agent_slug, namespace), number) in self.cache.claimable(tasks) {
-            self.wake_for(&agent_slug, namespace.as_deref(), number);
+        let claimable = self.cache.claimable(tasks);
+        let mut number: BTreeMap<Requirement<'_>, i64> = BTreeMap::new();
+        for ready in &claimable {
+            *number.entry(ready.requirement()).or_default() += 1;
+        }
+        for (required, tasks) in number {
+            self.wake_for(required, tasks);
         }
     }
 
@@ -258,10 +264,10 @@ impl Remembered {
     }
 
     /// Wakes as many waiting workers as are needed for this many new tasks, those with the most free slots first.
-    fn wake_for(&mut self, agent_slug: &str, namespace: Option<&str>, tasks: i64) {
-        if self.queues.is_open(agent_slug) {
+    fn wake_for(&mut self, required: Requirement<'_>, tasks: i64) {
+        if self.queues.is_open(required.agent_slug) {
             self.round += 1;
-            self.wake_suited(tasks, |served| served.serves(agent_slug, namespace));
+            self.wake_suited(tasks, |served| served.serves(required));
         }
     }
 
@@ -290,13 +296,13 @@ impl Remembered {
         let queues = &self.queues;
         let is_open = |agent_slug: &str| queues.is_open(agent_slug);
         let only_open: Option<&dyn Fn(&str) -> bool> = if queues.is_any_closed() { Some(&is_open) } else { None };
-        let is_for_all = self.cache.has_claimable(only_open);
-        let namespaces = self.cache.namespaces_with_claimable(only_open);
-        let reserved = if is_for_all { Vec::new() } else { self.cache.with_reserved(is_open) };
+        let parts = self.cache.parts_with_claimable(only_open);
+        let is_for_most = parts.iter().any(Part::is_for_most);
+        let reserved = if is_for_most { Vec::new() } else { self.cache.with_reserved(is_open) };
         let fleet = &self.cache.fleet;
-        let suits = |id: &WorkerId| match fleet.worker(id).and_then(|worker| worker.capabilities.namespaces.as_ref()) {
-            None => is_for_all,
-            Some(served) => served.iter().any(|namespace| namespaces.contains(namespace)),
+        let suits = |id: &WorkerId| {
+            let served = fleet.worker(id).map_or_else(|| vec![Part::default()], |worker| Part::served_by(&worker.capabilities));
+            served.iter().any(|part| parts.contains(part))
         };
         let waits = |pollers: &[Poller]| pollers.iter().any(|poller| poller.round < self.round);
         let can_go_on = |id: &WorkerId| fleet.free(id) > 0 && self.pollers.get(id).is_some_and(|pollers| waits(pollers));
@@ -326,15 +332,12 @@ impl Remembered {
                 Some(queued.filter(is_open).collect())
             }
         };
-        let mut scopes = Vec::new();
-        let mut add = |namespace: Option<&str>| match &agents {
-            None => scopes.push(Scope::of(namespace, None)),
-            Some(agents) => scopes.extend(agents.iter().map(|agent_slug| Scope::of(namespace, Some(agent_slug)))),
+        let parts = capabilities.map_or_else(|| vec![Part::default()], Part::served_by);
+        let of_part = |part: Part| match &agents {
+            None => vec![Scope::of(part, None)],
+            Some(agents) => agents.iter().map(|agent_slug| Scope::of(part.clone(), Some(agent_slug))).collect(),
         };
-        match capabilities.and_then(|served| served.namespaces.as_ref()) {
-            None => add(None),
-            Some(namespaces) => namespaces.iter().for_each(|namespace| add(Some(namespace))),
-        }
+        let mut scopes: Vec<Scope> = parts.into_iter().flat_map(of_part).collect();
         scopes.push(Scope::Reserved(worker.to_owned()));
         scopes
     }

@@ -8,7 +8,7 @@ pub mod schema;
 pub mod task;
 pub mod worker;
 
-use bloom_api::tasks::NewTask;
+use bloom_api::new_tasks::NewTask;
 use bloom_api::values::{Int, MAX_SAFE};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -77,7 +77,7 @@ fn llm_task() -> serde_json::Result<Value> {
             }
         }
         if let Some(depends_on) = fields.get_mut("dependsOn").and_then(Value::as_object_mut) {
-            let most = bloom_api::tasks::MAX_DEPENDENCIES;
+            let most = bloom_api::new_tasks::MAX_DEPENDENCIES;
             depends_on.extend([
                 ("items".into(), json!({ "type": "string", "minLength": 1, "maxLength": 253, "pattern": OBJECT_NAME })),
                 ("maxItems".into(), (4 * most).into()),

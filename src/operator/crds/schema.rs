@@ -157,7 +157,7 @@ pub fn snake(camel: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bloom_api::tasks::NewTask;
+    use bloom_api::new_tasks::NewTask;
 
     #[test]
     fn names_change_their_case() {

@@ -1,6 +1,6 @@
 //! How many tasks the workers of an autoscaled pool have or could take.
 
-use bloom_core::cache::Scope;
+use bloom_core::cache::{Part, Projects, Scope};
 use bloom_core::worker::Worker;
 
 use super::pod::Setup;
@@ -20,11 +20,16 @@ impl Pools {
             Err(problem) => return Ok(Err(problem)),
         };
         let held: i64 = workers.iter().filter_map(|(_, leases)| i64::try_from(*leases).ok()).sum();
-        let ready = self.ready(setup, agents.as_deref(), (most - held).max(0)).await?;
+        // What pods without git do not serve does not make the pool grow. Before the first one has registered, that is not known.
+        let has_git = workers.is_empty() || workers.iter().any(|(worker, _)| worker.capabilities.git);
+        let projects = if has_git { Projects::All } else { Projects::None };
+        let part = |namespace: &String| Part { namespace: Some(namespace.clone()), projects: projects.clone() };
+        let parts: Vec<Part> = setup.namespaces.iter().map(part).collect();
+        let ready = self.ready(&parts, agents.as_deref(), (most - held).max(0)).await?;
         Ok(Ok(held + ready))
     }
 
-    async fn ready(&self, setup: &Setup<'_>, agents: Option<&[String]>, most: i64) -> Result<i64, Error> {
+    async fn ready(&self, parts: &[Part], agents: Option<&[String]>, most: i64) -> Result<i64, Error> {
         let replica = &self.context.engine.replica;
         let queued = replica.tasks_by_agent().into_iter().filter(|(_, tasks)| tasks.queued > 0).map(|(slug, _)| slug);
         let queued: Vec<String> = queued.filter(|slug| agents.is_none_or(|agents| agents.contains(slug))).collect();
@@ -33,15 +38,15 @@ impl Pools {
         }
         let mut found = 0;
         if agents.is_none() && replica.queues().is_empty() {
-            for namespace in &setup.namespaces {
-                found += self.count(&Scope::Namespace(namespace.clone()), most - found).await?;
+            for part in parts {
+                found += self.count(&Scope::of(part.clone(), None), most - found).await?;
             }
             return Ok(found);
         }
         for agent_slug in queued.into_iter().take(MAX_AGENTS) {
             let mut room = replica.room_in_queue(&agent_slug).max(0);
-            for namespace in &setup.namespaces {
-                let scope = Scope::AgentInNamespace { namespace: namespace.clone(), agent_slug: agent_slug.clone() };
+            for part in parts {
+                let scope = Scope::of(part.clone(), Some(&agent_slug));
                 let counted = self.count(&scope, room.min(most - found)).await?;
                 (room, found) = (room - counted, found + counted);
             }

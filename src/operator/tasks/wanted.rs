@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bloom_api::invalid::Invalid;
-use bloom_api::tasks::NewTask;
+use bloom_api::new_tasks::NewTask;
 use bloom_api::wire::Wire;
 use bloom_core::namespace::{KubernetesObject, qualified};
 use bloom_core::op;

@@ -171,6 +171,7 @@ impl Load<'_> {
                 self.loaded.dependencies.entry(task).or_default().push(dependency);
             }
         }
+        self.look_up_projects(keys).await?;
         self.look_up_contexts(keys).await
     }
 

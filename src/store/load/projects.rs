@@ -1,8 +1,8 @@
 //! The projects of a batch: their lock, their rows, and where they were cloned.
 
 use bloom_core::command::RowKeys;
-use bloom_core::project::{Project, ProjectNode};
-use bloom_core::working_set::LoadedProjects;
+use bloom_core::project::{Project, ProjectId, ProjectNode};
+use bloom_core::working_set::{LoadedProjects, project_named};
 
 use super::Load;
 use crate::args::Args;
@@ -25,7 +25,28 @@ fn nodes(d: Kind) -> String {
 }
 statement!(NODES, |d| "{}", nodes(d));
 
+statement!(
+    NAMED,
+    |d| "SELECT {} FROM projects WHERE name {} OR id {}",
+    records::PROJECT.names(""),
+    d.any(Type::Text, 1),
+    d.any(Type::Uuid, 2)
+);
+
 impl Load<'_> {
+    /// Finds projects by their names or ids.
+    pub(super) async fn look_up_projects(&mut self, keys: &RowKeys) -> Result<(), Error> {
+        if keys.named_projects.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<ProjectId> = keys.named_projects.iter().filter_map(|named| named.parse().ok()).collect();
+        let found = self.conn.fetch(&NAMED, Args::new().texts(&keys.named_projects).uuids(&ids)).await?;
+        let found = all(&found, Project::read)?;
+        let named = |named: &String| (named.clone(), project_named(found.iter(), named).cloned());
+        self.loaded.named_projects = keys.named_projects.iter().map(named).collect();
+        Ok(())
+    }
+
     /// Nobody adds or removes projects until the end of the transaction, so that no two get one name. The rows are locked besides, so that
     /// one that another program keeps locked is seen now, and not when it is to be written.
     pub(super) async fn lock_projects(&mut self, keys: &RowKeys) -> Result<(), Error> {

@@ -125,8 +125,8 @@ fn a_worker_serves_so_many_pairs_of_a_namespace_and_an_agent() {
     assert_eq!(register(None, names(512)), Ok(()));
     assert_eq!(register(names(32), names(16)), Ok(()));
     assert_eq!(register(names(512), names(0)), Ok(()));
-    assert_eq!(register(names(27), names(19)), Err(Rejection::TooManyPairs(513)));
+    assert_eq!(register(names(27), names(19)), Err(Rejection::TooManyCombinations(513)));
     let mut world = world();
     world.ok(WorkerChange { agents: Some(names(512)), ..registration("w", 4) });
-    assert_eq!(world.run(serving("w", &["a", "b"])).unwrap_err(), Rejection::TooManyPairs(1024));
+    assert_eq!(world.run(serving("w", &["a", "b"])).unwrap_err(), Rejection::TooManyCombinations(1024));
 }

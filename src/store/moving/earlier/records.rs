@@ -201,6 +201,8 @@ fn result(row: &Fields) -> Field<RunResult> {
         artifact_type: artifact.optional_text("type")?.unwrap_or_else(|| "LLM_RESULT".into()),
         artifact_tags: artifact.texts("tags")?,
         object: None,
+        branch: None,
+        commit_id: None,
     })
 }
 

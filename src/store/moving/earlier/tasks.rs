@@ -109,6 +109,9 @@ fn task(row: &Fields) -> Field<(TaskSpec, TaskState)> {
         suspend: false,
         traceparent: None,
         object: None,
+        project: None,
+        inputs: Vec::new(),
+        outputs: Vec::new(),
     };
     let state = state(row, &spec)?;
     Ok((spec, state))

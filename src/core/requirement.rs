@@ -1,0 +1,29 @@
+//! What a task requires of its worker, besides a free slot.
+
+use super::task::{TaskSpec, TaskState};
+
+/// What a worker must serve to run a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Requirement<'a> {
+    pub agent_slug: &'a str,
+    /// `None` = the task is of no namespace.
+    pub namespace: Option<&'a str>,
+    /// `None` = the task has no project.
+    pub project: Option<&'a str>,
+}
+
+impl TaskSpec {
+    /// What a worker must serve to run the task.
+    pub fn requirement(&self) -> Requirement<'_> {
+        let namespace = self.object.as_ref().map(|object| &object.namespace[..]);
+        let project = self.project.as_ref().map(|project| &project.name[..]);
+        Requirement { agent_slug: &self.agent_slug, namespace, project }
+    }
+}
+
+impl TaskState {
+    /// What a worker must serve to run the task.
+    pub fn requirement(&self) -> Requirement<'_> {
+        Requirement { agent_slug: &self.agent_slug, namespace: self.namespace.as_deref(), project: self.project.as_deref() }
+    }
+}

@@ -1,0 +1,57 @@
+//! The workers of a working set, and their slots.
+
+use super::super::rejection::Rejection;
+use super::super::worker::Worker;
+use super::{Halt, Slots, WorkingSet, need};
+
+impl WorkingSet {
+    pub fn find_worker(&self, id: &str) -> Result<Option<&Worker>, Halt> {
+        match self.loaded.workers.get(id) {
+            Some(worker) => Ok(worker.as_ref()),
+            None if self.loaded.locked_workers.contains(id) => Err(Halt::Locked),
+            None => Err(need(|keys| keys.workers.insert(id.to_owned()))),
+        }
+    }
+
+    pub fn worker(&self, id: &str) -> Result<&Worker, Halt> {
+        self.find_worker(id)?.ok_or(Halt::Rejected(Rejection::WorkerNotFound))
+    }
+
+    /// The worker, possibly as it was a moment ago; for decisions that need only a hint.
+    pub fn observed_worker(&self, id: &str) -> Result<Option<&Worker>, Halt> {
+        match self.loaded.workers.get(id).or_else(|| self.loaded.observed_workers.get(id)) {
+            Some(worker) => Ok(worker.as_ref()),
+            None if self.loaded.locked_workers.contains(id) => Err(Halt::Locked),
+            None => Err(need(|keys| keys.observed_workers.insert(id.to_owned()))),
+        }
+    }
+
+    pub fn slots(&self, worker: &str) -> Slots {
+        self.loaded.slots.get(worker).copied().unwrap_or(Slots { used: 0, exact: false })
+    }
+
+    /// Returns the worker as it is written.
+    pub fn put_worker(&mut self, mut worker: Worker) -> Worker {
+        worker.revision = self.next_worker_revision(&worker.id);
+        worker.updated_at = self.stamp();
+        self.dirty.removed_workers.remove(&worker.id);
+        self.dirty.workers.insert(worker.id.clone());
+        self.dirty.seen.insert(worker.id.clone());
+        self.loaded.workers.insert(worker.id.clone(), Some(worker.clone()));
+        worker
+    }
+
+    pub fn remove_worker(&mut self, id: &str) {
+        self.next_worker_revision(id);
+        self.dirty.workers.remove(id);
+        self.dirty.seen.remove(id);
+        self.dirty.removed_workers.insert(id.to_owned());
+        self.loaded.workers.insert(id.to_owned(), None);
+    }
+
+    fn next_worker_revision(&mut self, id: &str) -> i64 {
+        let revision = self.loaded.worker_revisions.entry(id.to_owned()).or_default();
+        *revision += 1;
+        *revision
+    }
+}
