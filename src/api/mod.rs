@@ -10,6 +10,7 @@ pub mod capabilities;
 pub mod complete;
 pub mod edit;
 pub mod error;
+pub mod files;
 pub mod ids;
 pub mod invalid;
 pub mod json;

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 
 use uuid::Uuid;
 
+use super::files::{NewInput, OutputGlob};
 use super::projects::{GitRef, NamedProject};
 use super::values::{Id, Int, Labels, List, MAX_SAFE, Moment, Name, NonEmpty, ShortName, Text, Usd};
 use super::wire::{Problems, body, problem, within};
+use bloom_core::file::{MAX_INPUTS, MAX_OUTPUTS};
 use bloom_core::project::{ProjectId, PushMode, TaskProject};
 use bloom_core::task::{Format, Session, TaskSpec};
 
@@ -71,6 +73,11 @@ body! {
         r#ref: Option<GitRef>,
         /// `branch`: the agent pushes the branch with the commits of a run. `never`: they stay at the worker. Only with `project`.
         push: PushMode = PushMode::Never,
+        /// Files that the run gets, by the ids of their uploads: at most 100. Default: none.
+        inputs: List<NewInput, 0, MAX_INPUTS> = List(Vec::new()),
+        /// Globs of files below the directory of the run that are kept as artifacts when it ends: at most 32. `*` does not cross `/`, `**` does.
+        /// Default: none.
+        outputs: List<OutputGlob, 0, MAX_OUTPUTS> = List(Vec::new()),
     } checked by of_a_project
 
     /// Tasks to create, all of them or none.
@@ -126,6 +133,8 @@ impl NewTask {
                 git_ref: self.r#ref.map(|git_ref| git_ref.0),
                 push: self.push,
             }),
+            inputs: self.inputs.map(NewInput::into_input),
+            outputs: self.outputs.map(|glob| glob.0),
         }
     }
 }

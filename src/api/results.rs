@@ -1,4 +1,4 @@
-//! What a run produced: its result and its artifact.
+//! What a run produced: its result and its artifacts.
 
 use std::borrow::Cow;
 
@@ -8,19 +8,21 @@ use uuid::Uuid;
 
 use super::words::AnyOutcome;
 use bloom_core::Ms;
+use bloom_core::file::File;
 use bloom_core::run_result::RunResult;
 use bloom_core::task::Outcome;
 
-/// The stored output of a run.
+/// The stored output of a run, or a file.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Artifact<'a> {
     /// The id of the artifact.
     pub id: Uuid,
-    /// The task.
-    pub task_id: Uuid,
+    /// The task; null for an upload, which any task may use.
+    pub task_id: Option<Uuid>,
     /// Always null.
     pub job_id: Option<Uuid>,
-    /// The type that the completion gave it.
+    /// `INPUT`: a client uploaded it. `OUTPUT`, `GIT_DIFF`: the agent uploaded a file of a run, or what the run changed in its repository. For the
+    /// output of a run, the type that the completion gave it.
     pub r#type: Cow<'a, str>,
     /// When it was stored.
     pub created_at: Ms,
@@ -32,15 +34,52 @@ pub struct Artifact<'a> {
     pub entity_refs: Cow<'a, [String]>,
     /// The tags that the completion gave it.
     pub tags: Cow<'a, [String]>,
-    /// The output, if the run succeeded.
+    /// The output, if the run succeeded; null for files.
     pub content: Option<Cow<'a, str>>,
+    /// The name of the file; null for the output of a run.
+    #[serde(default)]
+    #[schema(required)]
+    pub name: Option<Cow<'a, str>>,
+    /// The type of the file's content; null for the output of a run.
+    #[serde(default)]
+    #[schema(required)]
+    pub content_type: Option<Cow<'a, str>>,
+    /// The size of the file; null for the output of a run.
+    #[serde(default)]
+    #[schema(required)]
+    pub bytes: Option<i64>,
+    /// The SHA-256 digest of the file, in hexadecimal; null for the output of a run.
+    #[serde(default)]
+    #[schema(required)]
+    pub sha256: Option<Cow<'a, str>>,
+}
+
+impl<'a> From<&'a File> for Artifact<'a> {
+    fn from(file: &'a File) -> Self {
+        Self {
+            id: file.id,
+            task_id: file.task_id,
+            job_id: None,
+            r#type: file.kind.as_str().into(),
+            created_at: file.created_at,
+            finalized: true,
+            url: file.object_url.as_deref().map(Cow::from),
+            entity_refs: Cow::Borrowed(&[]),
+            tags: Cow::Borrowed(&[]),
+            content: None,
+            name: Some((&file.name).into()),
+            content_type: Some((&file.content_type).into()),
+            bytes: Some(file.bytes),
+            sha256: Some((&file.sha256).into()),
+        }
+    }
 }
 
 impl<'a> From<&'a RunResult> for Artifact<'a> {
     fn from(result: &'a RunResult) -> Self {
         Self {
             id: result.artifact_id,
-            task_id: result.task_id,
+            task_id: Some(result.task_id),
             job_id: None,
             r#type: (&result.artifact_type).into(),
             created_at: result.completed_at,
@@ -49,6 +88,10 @@ impl<'a> From<&'a RunResult> for Artifact<'a> {
             entity_refs: Cow::Borrowed(&[]),
             tags: (&result.artifact_tags).into(),
             content: result.output.as_deref().filter(|_| result.status == Outcome::Success).map(Cow::from),
+            name: None,
+            content_type: None,
+            bytes: None,
+            sha256: None,
         }
     }
 }

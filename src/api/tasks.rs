@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::files::Input;
 use super::usage::Usage;
 use super::words::{AnyFormat, AnyPushMode, AnyReason, AnySession, AnyStatus, AnyWaitingReason};
 use bloom_core::Ms;
@@ -104,6 +105,14 @@ pub struct Task<'a> {
     #[serde(default = "never")]
     #[schema(required)]
     pub push: AnyPushMode,
+    /// Files that the run gets.
+    #[serde(default)]
+    #[schema(required)]
+    pub inputs: Vec<Input<'a>>,
+    /// Globs of the files that are kept as artifacts when a run ends.
+    #[serde(default)]
+    #[schema(required)]
+    pub outputs: Cow<'a, [String]>,
 }
 
 /// An object of Kubernetes.
@@ -220,6 +229,8 @@ impl<'a> Task<'a> {
             project: spec.project.as_ref().map(|project| (&project.name).into()),
             r#ref: spec.project.as_ref().and_then(|project| project.git_ref.as_deref()).map(Cow::from),
             push: spec.project.as_ref().map_or(PushMode::Never, |project| project.push).into(),
+            inputs: spec.inputs.iter().map(Input::from).collect(),
+            outputs: (&spec.outputs).into(),
         }
     }
 }

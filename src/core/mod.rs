@@ -14,6 +14,7 @@ pub mod command;
 pub mod control_plane;
 pub mod decide;
 pub mod event;
+pub mod file;
 pub mod ids;
 pub mod limits;
 pub mod mask;

@@ -9,6 +9,7 @@ pub use super::decide::create::Create;
 pub use super::decide::delete::Delete;
 pub use super::decide::edit::Edit;
 pub use super::decide::expire::{ClockStepped, ExpireLease};
+pub use super::decide::files::{AddFile, DeleteFile, FileOfRun};
 pub use super::decide::lease::Lease;
 pub use super::decide::lease_end::Release;
 pub use super::decide::projects::{CreateProject, DeleteProject, NodeClone, RecordClones};
@@ -112,6 +113,8 @@ operations! {
     SelectLeader = "select_leader",
     StoreMemory = "store_memory",
     RecordJob = "record_job",
+    AddFile = "add_file",
+    DeleteFile = "delete_file",
 }
 
 impl Op {

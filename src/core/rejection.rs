@@ -6,6 +6,7 @@ use super::Ms;
 use super::agent_queue::{Closed, MAX_QUEUES};
 use super::api_key::{MAX_KEYS, MAX_POOL_KEYS, MAX_POOL_KEYS_OF_NAMESPACE};
 use super::control_plane::{MAX_AGENTS, MAX_NODES};
+use super::file::{FileId, MAX_FILE_BYTES_OF_TASK, MAX_FILES_OF_LEASE, MAX_UNUSED_BYTES, MAX_UNUSED_UPLOADS};
 use super::ids::{TaskId, WorkerId};
 use super::limits::{TASK_LABELS, WORKER_AGENTS};
 use super::namespace::RESERVED;
@@ -81,6 +82,23 @@ pub enum Rejection {
     JoinTokenFor(WorkerId),
     /// The object with the output may soon be removed, because no artifact has referred to it for too long.
     ObjectTooOld,
+    ArtifactNotFound,
+    /// It is what a run produced, and goes with its task.
+    ArtifactOfTask,
+    /// A task uses the upload.
+    ArtifactInUse,
+    /// The upload took too long.
+    UploadTooOld,
+    /// The lease has uploaded as many files as it may.
+    TooManyFiles,
+    /// The files of the task would be too large together.
+    TooManyFileBytes,
+    /// There are too many uploads that no task uses.
+    TooManyUploads,
+    /// No such files, or they are not the caller's.
+    UnknownInputs(Vec<FileId>),
+    /// Two inputs can't be there together: their paths are equal, or one is a directory of the other.
+    InputsClash(String, String),
     ProjectNotFound,
     ProjectExists(String),
     TooManyProjects,
@@ -183,6 +201,26 @@ impl fmt::Display for Rejection {
             Self::JoinTokenFor(worker) => write!(f, "This join token enrolls only the worker '{worker}'"),
             Self::ObjectTooOld => {
                 f.write_str("It took too long to complete the task after its output was stored: send the completion again")
+            }
+            Self::ArtifactNotFound => f.write_str("Artifact not found"),
+            Self::ArtifactOfTask => f.write_str("The artifact belongs to its task, and is removed with it: delete the task"),
+            Self::ArtifactInUse => f.write_str("A task uses the artifact as an input: delete its tasks first"),
+            Self::UploadTooOld => f.write_str("It took too long to store the file: send it again"),
+            Self::TooManyFiles => write!(f, "The lease has uploaded {MAX_FILES_OF_LEASE} files, which is the most"),
+            Self::TooManyFileBytes => {
+                write!(f, "The files of the task would have more than {} MiB together, which is the most", MAX_FILE_BYTES_OF_TASK >> 20)
+            }
+            Self::TooManyUploads => write!(
+                f,
+                "There are {MAX_UNUSED_UPLOADS} uploads that no task uses, or {} GiB of them, which is the most: create the tasks that need \
+                 them, or delete some (DELETE artifacts/ID)",
+                MAX_UNUSED_BYTES >> 30
+            ),
+            Self::InputsClash(one, other) if one == other => write!(f, "two inputs have the path '{one}': give each another path"),
+            Self::InputsClash(one, other) => write!(f, "the path '{one}' is a directory of '{other}': give each input another path"),
+            Self::UnknownInputs(ids) => {
+                f.write_str("unknown upload")?;
+                ids.iter().try_for_each(|id| write!(f, " {id}"))
             }
             Self::ProjectNotFound => f.write_str("Project not found"),
             Self::ProjectExists(name) => write!(f, "A project '{name}' exists: delete it first, or choose another name"),

@@ -6,6 +6,7 @@ use super::Ms;
 use super::agent_queue::AgentQueue;
 use super::api_key::ApiKey;
 use super::control_plane::{self, Agent, Job, Role};
+use super::file::File;
 use super::ids::{LeaseId, TaskId};
 use super::project::Project;
 use super::question::Answer;
@@ -64,6 +65,7 @@ replies! {
     ChangedProject(ChangedProject),
     Memory(StoredMemory),
     Job(Job),
+    File(AddedFile),
     Done(()),
 }
 
@@ -160,6 +162,13 @@ pub struct StoredMemory {
     /// `false`: that version has the same content, and nothing was stored.
     pub is_new: bool,
     pub job: Job,
+}
+
+#[derive(Clone, Debug)]
+pub struct AddedFile {
+    pub file: File,
+    /// `false`: the same lease had uploaded it before, and nothing was added.
+    pub is_new: bool,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use uuid::Uuid;
 
 use super::api_key::ApiKey;
+use super::file::FileId;
 use super::ids::{LeaseId, TaskId, WorkerId};
 use super::project::ProjectId;
 
@@ -57,6 +58,12 @@ pub struct RowKeys {
     /// Names or ids of projects that are looked up, without a lock.
     pub named_projects: BTreeSet<String>,
     pub control_plane: ControlPlaneKeys,
+    /// Files to load and lock, with whether a task uses them.
+    pub files: BTreeSet<FileId>,
+    /// Leases whose files are needed, with the size of all files of their tasks.
+    pub lease_files: BTreeSet<(TaskId, LeaseId)>,
+    /// Submit keys whose uploads that no task uses are counted; the empty name stands for all other keys.
+    pub unused_uploads: BTreeSet<String>,
 }
 
 /// A node of a project of the control plane: the canonical id of the project, and the node's name.
@@ -121,6 +128,9 @@ impl RowKeys {
             project_nodes,
             named_projects,
             control_plane,
+            files,
+            lease_files,
+            unused_uploads,
         } = other;
         self.tasks.extend(tasks.iter().copied());
         self.workers.extend(workers.iter().cloned());
@@ -146,6 +156,9 @@ impl RowKeys {
         self.project_nodes.extend(project_nodes.iter().copied());
         self.named_projects.extend(named_projects.iter().cloned());
         self.control_plane.merge(control_plane);
+        self.files.extend(files.iter().copied());
+        self.lease_files.extend(lease_files.iter().copied());
+        self.unused_uploads.extend(unused_uploads.iter().cloned());
     }
 }
 

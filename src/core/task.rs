@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Ms;
+use super::file::Input;
 use super::ids::{InstanceId, LeaseId, TaskId, WorkerId, created_at};
 use super::namespace::KubernetesObject;
 use super::project::TaskProject;
@@ -56,6 +57,8 @@ words! {
         WorkerDisk = "worker_disk",
         /// The repository, the ref or the worktree could not be used, or the branch could not be pushed.
         Project = "project",
+        /// A file that the task is to have could not be put where it belongs.
+        BadInput = "bad_input",
     }
 }
 words! {
@@ -142,6 +145,10 @@ pub struct TaskSpec {
     pub traceparent: Option<TraceContext>,
     /// The project in whose repository it runs.
     pub project: Option<TaskProject>,
+    /// Files that its runs get.
+    pub inputs: Vec<Input>,
+    /// Globs of the files that are kept of its runs.
+    pub outputs: Vec<String>,
 }
 
 /// The lease that holds a task now. Ended leases are kept as [`PastLease`].

@@ -1,6 +1,7 @@
 //! Jobs that keep the database small and its counts correct. A writer does each of them in a few small transactions of its own.
 
 use bloom_core::Ms;
+use bloom_core::file::FileId;
 use bloom_core::ids::TaskId;
 use bloom_core::run_result::StoredObject;
 use uuid::Uuid;
@@ -18,6 +19,14 @@ pub enum Maintenance {
     PruneAudit { older_than_ms: i64, limit: i64, only_flushed: bool },
     /// Records that the output of this artifact is in the object store, and removes it from the database.
     MoveOutput { artifact: Uuid, object: StoredObject },
+    /// Stores a piece of a file that arrives. If the file is not added by `due_at`, its pieces are removed.
+    StoreChunk { file: FileId, number: i64, content: Chunk, due_at: Ms },
+    /// Has the pieces of a file removed that did not arrive whole, or that nobody needs.
+    DropChunks { file: FileId },
+    /// Removes uploads that no task used in time, and a part of the pieces that are to be removed.
+    RemoveFiles { limit: i64 },
+    /// Records that this file is in the object store. Its pieces are removed later, so that whoever reads them comes to the end.
+    MoveFile { file: FileId, url: String },
     /// Stores a mark of the object store, if it is as the caller knows it; an empty `known` stands for a mark that does not exist.
     SetMark { name: &'static str, known: String, value: String },
     /// Removes tasks that finished longer ago than this (`None`: only those whose own `ttl_after_finished_sec` is over), with all rows
@@ -36,4 +45,14 @@ pub struct Done {
     pub counts: CountDeltas,
     /// The job committed a batch that is in the feed.
     pub is_batch: bool,
+}
+
+/// A piece of a file. Its content is not for logs.
+#[derive(Clone)]
+pub struct Chunk(pub Vec<u8>);
+
+impl std::fmt::Debug for Chunk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
 }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub use bloom_core::cache::{ReadyRow, Scope};
 pub use error::Error;
 pub use feed::{Changed, CountDeltas, CountsAt, Feed, FeedEntry, Position};
-pub use maintenance::{Done, Maintenance};
+pub use maintenance::{Chunk, Done, Maintenance};
 
 pub type Result<T> = std::result::Result<T, Error>;
 

@@ -92,6 +92,7 @@ fn weigh(op: &Op) -> (usize, usize) {
         | Op::RegisterProject(_)
         | Op::RemoveProject(_)
         | Op::SelectLeader(_) => (2, 256),
+        Op::AddFile(_) | Op::DeleteFile(_) => (3, 1024),
         Op::RecordClones(op::RecordClones { nodes, .. }) => (2 + nodes.len(), 512 + nodes.len() * 256),
     }
 }
@@ -103,6 +104,7 @@ fn urgency(op: &Op) -> usize {
         Op::Create(op::Create { tasks }) if tasks.len() > 1 => 3,
         Op::RecordAudit(_) | Op::Delete(_) | Op::StoreMemory(_) | Op::RecordJob(_) => 3,
         Op::RegisterAgent(_) | Op::RemoveAgent(_) | Op::RegisterProject(_) | Op::RemoveProject(_) => 2,
+        Op::AddFile(_) | Op::DeleteFile(_) => 2,
         Op::Create(_) | Op::Requeue(_) | Op::Edit(_) | Op::Suspend(_) => 2,
         Op::Reevaluate(_) => 1,
         Op::Lease(_)

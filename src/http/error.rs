@@ -168,6 +168,7 @@ impl From<Rejection> for Error {
             Rejection::ReservedName(field) => return Self::field(field, rejection.to_string()),
             Rejection::UnknownDependencies(_) => return Self::field("depends_on", rejection.to_string()),
             Rejection::TooManyCombinations(_) => return Self::field("capabilities", rejection.to_string()),
+            Rejection::UnknownInputs(_) | Rejection::InputsClash(..) => return Self::field("inputs", rejection.to_string()),
             Rejection::UnknownProject(_) => return Self::field("project", rejection.to_string()),
             Rejection::TooManyLabels(_) => return Self::field("labels", rejection.to_string()),
             Rejection::WrongAnswers { .. } => return Self::field("answers", rejection.to_string()),

@@ -25,15 +25,16 @@ pub(super) async fn compact(context: ReconcileContext) {
         .await;
 }
 
-/// Removes finished tasks and audit entries whose retention time is over.
+/// Removes finished tasks, files and audit entries whose retention time is over.
 pub(super) async fn retain(context: ReconcileContext) {
     context.every("retention", RETAIN_EVERY_MS, retain_once).await;
 }
 
-/// Does both even if one of them fails.
+/// Does each even if another one fails.
 async fn retain_once(context: ReconcileContext) -> Result<(), Error> {
     let tasks = remove_tasks(&context).await;
-    prune_audit(&context).await.and(tasks)
+    let files = remove_files(&context).await;
+    prune_audit(&context).await.and(tasks).and(files)
 }
 
 fn days(days: u32) -> Option<Ms> {
@@ -44,6 +45,15 @@ async fn remove_tasks(ReconcileContext { engine, options, .. }: &ReconcileContex
     let finished_for_ms = days(options.task_retention_days);
     for _ in 0..PAGES {
         if engine.writers.maintain(Maintenance::RemoveTasks { finished_for_ms, limit: REMOVE_AT_ONCE }).await?.removed.is_empty() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+async fn remove_files(ReconcileContext { engine, .. }: &ReconcileContext) -> Result<(), Error> {
+    for _ in 0..PAGES {
+        if engine.writers.maintain(Maintenance::RemoveFiles { limit: REMOVE_AT_ONCE }).await?.rows == 0 {
             break;
         }
     }

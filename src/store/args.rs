@@ -80,6 +80,7 @@ impl Encode<'_, Postgres> for Record<'_> {
                 Value::Real(v) => record.encode(*v)?,
                 Value::Bool(v) => record.encode(*v)?,
                 Value::Text(v) => record.encode(v.as_deref())?,
+                Value::Bytes(v) => record.encode(v.as_deref())?,
             };
         }
         record.finish();
@@ -128,6 +129,7 @@ enum Arg<'a> {
     Int(Option<i64>),
     Text(Option<Cow<'a, str>>),
     Uuid(Option<Uuid>),
+    Bytes(&'a [u8]),
     Array(Array<'a>),
     Bulk(Bulk<'a>),
 }
@@ -164,6 +166,10 @@ impl<'a> Args<'a> {
 
     pub fn uuid(self, value: impl Into<Option<Uuid>>) -> Self {
         self.with(Arg::Uuid(value.into()))
+    }
+
+    pub fn bytes(self, value: &'a [u8]) -> Self {
+        self.with(Arg::Bytes(value))
     }
 
     pub fn ints(self, values: impl IntoIterator<Item = i64>) -> Self {
@@ -204,6 +210,7 @@ fn add_postgres(args: &mut PgArguments, arg: Arg<'_>) -> Result<(), BoxDynError>
         Arg::Int(v) => args.add(v),
         Arg::Text(v) => args.add(v),
         Arg::Uuid(v) => args.add(v),
+        Arg::Bytes(v) => args.add(v),
         Arg::Array(Array::Uuid(v)) => args.add(v),
         Arg::Array(Array::Int(v)) => args.add(v),
         Arg::Array(Array::Text(v)) => args.add(v),
@@ -216,6 +223,7 @@ fn add_sqlite(args: &mut SqliteArguments, arg: Arg<'_>) -> Result<(), BoxDynErro
         Arg::Int(v) => args.add(v),
         Arg::Text(v) => args.add(v.map(Cow::into_owned)),
         Arg::Uuid(v) => args.add(v),
+        Arg::Bytes(v) => args.add(v.to_vec()),
         Arg::Array(array) => args.add(array.json()?),
         Arg::Bulk(bulk) => args.add(bulk.json()?),
     }

@@ -15,6 +15,7 @@ use bloom_core::api_key;
 use bloom_core::audit::{Action, EntityType};
 use bloom_core::control_plane::{JobAction, JobStatus, Source};
 use bloom_core::event::EventKind;
+use bloom_core::file::{FileKind, Input};
 use bloom_core::pause::Pause;
 use bloom_core::project::{CloneStatus, PushMode};
 use bloom_core::question::Question;
@@ -29,6 +30,7 @@ pub(super) enum Type {
     Real,
     Bool,
     Text,
+    Bytes,
 }
 
 #[derive(Debug)]
@@ -38,6 +40,7 @@ pub(super) enum Value<'a> {
     Real(Option<f64>),
     Bool(Option<bool>),
     Text(Option<Cow<'a, str>>),
+    Bytes(Option<Vec<u8>>),
 }
 
 impl Value<'_> {
@@ -48,6 +51,7 @@ impl Value<'_> {
             Type::Real => Self::Real(None),
             Type::Bool => Self::Bool(None),
             Type::Text => Self::Text(None),
+            Type::Bytes => Self::Bytes(None),
         }
     }
 
@@ -59,6 +63,7 @@ impl Value<'_> {
             Self::Real(Some(n)) if n.is_finite() => write!(out, "{n:?}")?,
             Self::Bool(Some(b)) => out.push_str(if *b { "true" } else { "false" }),
             Self::Text(Some(text)) => out.push_str(&serde_json::to_string(text)?),
+            Self::Bytes(Some(bytes)) => push_bytes(out, bytes)?,
             _ => out.push_str("null"),
         }
         Ok(())
@@ -69,6 +74,15 @@ fn push_uuid(json: &mut String, id: Uuid) {
     json.push('"');
     json.push_str(id.simple().encode_lower(&mut Uuid::encode_buffer()));
     json.push('"');
+}
+
+/// In hexadecimal, which both databases decode.
+fn push_bytes(json: &mut String, bytes: &[u8]) -> std::fmt::Result {
+    json.reserve(2 + bytes.len() * 2);
+    json.push('"');
+    bytes.iter().try_for_each(|byte| write!(json, "{byte:02x}"))?;
+    json.push('"');
+    Ok(())
 }
 
 /// A type that can be written to a cell.
@@ -115,6 +129,14 @@ macro_rules! stored_as_is {
 }
 stored_as_is!(Uuid = Uuid, i64 = Int, f64 = Real, bool = Bool);
 
+/// A piece of a file. It is written as an argument of its own, not in a row.
+impl Read for Vec<u8> {
+    type Stored = Self;
+    fn of(stored: Self) -> Result<Self, Error> {
+        Ok(stored)
+    }
+}
+
 /// The type of PostgreSQL's `octet_length` and integer literals; no column has it.
 impl Read for i32 {
     type Stored = Self;
@@ -155,7 +177,7 @@ macro_rules! stored_as_word {
         )+);
     };
 }
-stored_as_word!(Status, Session, Format, Reason, Parked, Origin, LeaseStatus, Outcome, EventKind);
+stored_as_word!(Status, Session, Format, Reason, Parked, Origin, LeaseStatus, Outcome, EventKind, FileKind);
 stored_as_word!(WorkerStatus, DispatchMode, Action, EntityType, api_key::Scope, CloneStatus, PushMode, JobAction, JobStatus, Source);
 
 macro_rules! stored_as_json {
@@ -168,7 +190,7 @@ macro_rules! stored_as_json {
         )+);
     };
 }
-stored_as_json!(Vec<String>, Vec<Uuid>, BTreeMap<String, String>, Capabilities, Vec<Pause>, Question);
+stored_as_json!(Vec<String>, Vec<Uuid>, BTreeMap<String, String>, Capabilities, Vec<Pause>, Question, Vec<Input>);
 
 impl<'a> Write<'a> for &'a str {
     const TYPE: Type = Type::Text;

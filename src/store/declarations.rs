@@ -14,7 +14,7 @@ use super::{Store, StoreOptions, all, control_plane, counts, feed, load, records
 const NO_TABLES: [&str; 3] = ["context_task", "lane_position", "wakeup_cursor"];
 
 fn declared() -> Vec<&'static RowType> {
-    let tasks = [&rows::SPEC, &rows::STATE, save::Label::ROW, save::Dependency::ROW];
+    let tasks = [&rows::SPEC, &rows::STATE, save::Label::ROW, save::Dependency::ROW, save::InputOf::ROW, &records::FILE];
     let records =
         [&records::LEASE, &records::RESULT, &records::EVENT, &records::AUDIT, &records::WAKEUP, &records::API_KEY, save::Reached::ROW];
     let projects = [&records::PROJECT, &records::PROJECT_NODE];
@@ -33,6 +33,7 @@ fn type_name(kind: Kind, ty: Type) -> &'static str {
         (_, Type::Real) => "double precision",
         (_, Type::Bool) => "boolean",
         (_, Type::Text) => "text",
+        (_, Type::Bytes) => "bytea",
     }
 }
 

@@ -171,6 +171,7 @@ impl Kind {
     pub(super) fn json_cell(self, at: usize, ty: Type) -> String {
         match self {
             Self::Sqlite => cell(&format!("value->>{at}"), ty),
+            Self::Postgres if ty == Type::Bytes => format!("decode(value[{}], 'hex')", at + 1),
             Self::Postgres => format!("value[{}]::{}", at + 1, pg_type(ty)),
         }
     }
@@ -237,7 +238,7 @@ pub(super) fn upsert_adding(table: &str, keys: &[&str], numbers: &[&str]) -> Str
 
 fn cell(text: &str, ty: Type) -> String {
     match ty {
-        Type::Uuid => format!("unhex({text})"),
+        Type::Uuid | Type::Bytes => format!("unhex({text})"),
         _ => text.to_owned(),
     }
 }
@@ -249,6 +250,7 @@ fn pg_type(ty: Type) -> &'static str {
         Type::Real => "float8",
         Type::Bool => "bool",
         Type::Text => "text",
+        Type::Bytes => "bytea",
     }
 }
 

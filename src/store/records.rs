@@ -1,4 +1,4 @@
-//! The rows of leases, results, events, workers, queues, audit entries, keys, projects and wake-ups.
+//! The rows of leases, results, events, workers, queues, audit entries, keys, files, projects and wake-ups.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +10,7 @@ use bloom_core::agent_queue::AgentQueue;
 use bloom_core::api_key::ApiKey;
 use bloom_core::audit::AuditEntry;
 use bloom_core::event::TaskEvent;
+use bloom_core::file::File;
 use bloom_core::project::{Project, ProjectNode};
 use bloom_core::run_result::{RunResult, StoredObject};
 use bloom_core::task::PastLease;
@@ -98,6 +99,12 @@ row! {
 row! {
     pub(super) PROJECT: projects as projects_row of project: Project {
         id, name, repo_url, target_path, primary_node_id, clone_status, error_message, created_at, updated_at
+    }
+}
+
+row! {
+    pub(super) FILE: files as files_row of file: File {
+        id, owner, task_id, lease_id, worker_id, name, content_type, bytes, sha256, kind, created_at, remove_at, object_url
     }
 }
 

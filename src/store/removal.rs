@@ -3,6 +3,7 @@
 use super::cells::Type;
 use super::dialect::{Statement, statement};
 use super::usage::IS_RUN;
+use bloom_core::file::UNUSED_MS;
 
 statement!(
     KEEP_USAGE,
@@ -27,6 +28,42 @@ statement!(DELETE_LEASES, |d| "DELETE FROM leases WHERE task_id {}", d.any(Type:
 statement!(DELETE_RESULTS, |d| "DELETE FROM results WHERE task_id {}", d.any(Type::Uuid, 1));
 statement!(DELETE_EVENTS, |d| "DELETE FROM task_events WHERE task_id {}", d.any(Type::Uuid, 1));
 
+// The contents are removed later, in small parts.
+statement!(
+    DROP_CHUNKS_OF_TASKS,
+    |d| "INSERT INTO chunk_removals (file_id, due_at) SELECT id, 0 FROM files WHERE task_id {} AND object_url IS NULL ON CONFLICT DO NOTHING",
+    d.any(Type::Uuid, 1)
+);
+// Whether another task uses the upload, too, is found out when it is to be removed.
+statement!(
+    FREE_INPUTS,
+    |d| "UPDATE files SET remove_at = created_at + {UNUSED_MS} WHERE id IN (SELECT file_id FROM task_inputs WHERE task_id {})",
+    d.any(Type::Uuid, 1)
+);
+statement!(DELETE_INPUTS, |d| "DELETE FROM task_inputs WHERE task_id {}", d.any(Type::Uuid, 1));
+statement!(DELETE_FILES_OF_TASKS, |d| "DELETE FROM files WHERE task_id {}", d.any(Type::Uuid, 1));
+statement!(
+    DROP_CHUNKS,
+    |d| "INSERT INTO chunk_removals (file_id, due_at) SELECT id, 0 FROM files WHERE id {} AND object_url IS NULL ON CONFLICT DO NOTHING",
+    d.any(Type::Uuid, 1)
+);
+statement!(DELETE_FILES, |d| "DELETE FROM files WHERE id {}", d.any(Type::Uuid, 1));
+
+/// The statements that remove the files of parameter 1, in this order.
+pub(super) const OF_FILES: [&Statement; 2] = [&DROP_CHUNKS, &DELETE_FILES];
+
 /// The statements that remove the tasks of parameter 1, in this order. The usage of their runs is kept, and so are their audit entries.
-pub(super) const STATEMENTS: [&Statement; 8] =
-    [&KEEP_USAGE, &DELETE_STATES, &DELETE_SPECS, &DELETE_LABELS, &DELETE_DEPENDENCIES, &DELETE_LEASES, &DELETE_RESULTS, &DELETE_EVENTS];
+pub(super) const STATEMENTS: [&Statement; 12] = [
+    &KEEP_USAGE,
+    &DELETE_STATES,
+    &DELETE_SPECS,
+    &DELETE_LABELS,
+    &DELETE_DEPENDENCIES,
+    &DELETE_LEASES,
+    &DELETE_RESULTS,
+    &DELETE_EVENTS,
+    &DROP_CHUNKS_OF_TASKS,
+    &DELETE_FILES_OF_TASKS,
+    &FREE_INPUTS,
+    &DELETE_INPUTS,
+];

@@ -10,7 +10,7 @@ use bloom_core::task::{ActiveLease, Failure, LastLease, Parked, Reason, Status, 
 use bloom_core::usage::Usage;
 
 row! {
-    pub(super) SPEC: tasks as tasks_row_6 of spec: TaskSpec {
+    pub(super) SPEC: tasks as tasks_row_7 of spec: TaskSpec {
         id, context_id, agent_slug, prompt, context_hints, timeout_sec, budget, desired_format, max_attempts, priority, not_before,
         depends_on, exclusive_key, idempotency_key, labels, session, model, ttl_after_finished_sec, owner, suspend;
         {
@@ -28,6 +28,7 @@ row! {
             git_ref: project.and_then(|p| p.git_ref.as_ref()),
             push: project.map(|p| &p.push),
         }
+        inputs, outputs;
     }
     read {
         project: part(|| Some(TaskProject { id: project_id?, name: project?, repo_url: repo_url?, git_ref, push: push? })),
@@ -130,7 +131,7 @@ fn written(parked: &Parked) -> &Parked {
 /// Programs before migration 22 do not know the newer words and could not read the row. They read another one, whose meaning is near.
 fn stored_reason(reason: &Reason) -> &Reason {
     match reason {
-        Reason::Project => &Reason::SpawnFailed,
+        Reason::Project | Reason::BadInput => &Reason::SpawnFailed,
         known => known,
     }
 }

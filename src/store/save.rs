@@ -10,6 +10,7 @@ use super::table::{WriteRow, row};
 use super::{control_plane, records, removal, rows};
 use bloom_core::Ms;
 use bloom_core::event::TaskEvent;
+use bloom_core::file::FileId;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::task::{TaskSpec, TaskState};
 use bloom_core::wakeup::WakeupId;
@@ -23,6 +24,7 @@ const EVENTS_STEP: i64 = 500;
 
 row! { pub(super) struct Label<'a>: task_labels as task_labels_row { key: &'a str, value: &'a str, task_id: TaskId } }
 row! { pub(super) struct Dependency: task_deps as task_deps_row { task_id: TaskId, dep_id: TaskId } }
+row! { pub(super) struct InputOf: task_inputs as task_inputs_row { file_id: FileId, task_id: TaskId } }
 row! { pub(super) struct Seen<'a>: worker_seen as worker_seen_row { worker_id: &'a str, last_seen: Ms } }
 row! { pub(super) struct Removal<'a>: workers as worker_removal_row { id: &'a str, revision: i64, removed_at: Ms } }
 row! { pub(super) struct Reached: wakeup_cursor as wakeup_cursor_row { id: WakeupId, cursor: TaskId } }
@@ -64,6 +66,10 @@ statement!(REMOVE_PROJECTS, |d| "DELETE FROM projects WHERE id {}", d.any(Type::
 statement!(REMOVE_PROJECT_NODES, |d| "DELETE FROM project_nodes WHERE project_id {}", d.any(Type::Uuid, 1));
 statement!(UPSERT_PROJECTS, |d| "{}", d.insert(&records::PROJECT, &upsert(&records::PROJECT, "id")));
 statement!(UPSERT_PROJECT_NODES, |d| "{}", d.insert(&records::PROJECT_NODE, &upsert(&records::PROJECT_NODE, "project_id, node_id")));
+statement!(INSERT_INPUTS, |d| "{}", d.insert(InputOf::ROW, "ON CONFLICT DO NOTHING"));
+statement!(INSERT_FILES, |d| "{}", d.insert(&records::FILE, ""));
+statement!(KEEP_CHUNKS, |d| "DELETE FROM chunk_removals WHERE file_id {}", d.any(Type::Uuid, 1));
+statement!(KEEP_UPLOADS, |d| "UPDATE files SET remove_at = NULL WHERE id {}", d.any(Type::Uuid, 1));
 statement!(INSERT_AUDIT, |d| "{}", d.insert(&records::AUDIT, ""));
 
 /// The part of the loaded rows that the save depends on.
@@ -100,6 +106,7 @@ pub(super) fn save<'a>(script: &mut Script<'a>, set: &'a WorkingSet, before: &Be
     save_wakeups(script, dirty);
     save_api_keys(script, set);
     save_projects(script, set);
+    save_files(script, dirty);
     control_plane::save(script, set);
     write(script, &UPSERT_SETTINGS, dirty.settings.iter().map(|(key, value)| Setting { key, value }));
     write(script, &INSERT_AUDIT, &dirty.audit);
@@ -123,6 +130,8 @@ fn save_specs<'a>(script: &mut Script<'a>, dirty: &'a Dirty) {
     write(script, &INSERT_SPECS, specs());
     let dependencies = |spec: &'a TaskSpec| spec.depends_on.iter().map(|on| Dependency { task_id: spec.id, dep_id: *on });
     write(script, &INSERT_DEPENDENCIES, specs().flat_map(dependencies));
+    let inputs = |spec: &'a TaskSpec| spec.inputs.iter().map(|input| InputOf { file_id: input.artifact_id, task_id: spec.id });
+    write(script, &INSERT_INPUTS, specs().flat_map(inputs));
 }
 
 /// The labels by which lists are filtered: those of new tasks, and those that were edited.
@@ -228,6 +237,23 @@ fn save_projects<'a>(script: &mut Script<'a>, set: &'a WorkingSet) {
         script.ordered(&UPSERT_PROJECTS, Args::new().bulk(projects));
     }
     write(script, &UPSERT_PROJECT_NODES, dirty.nodes.iter().filter_map(|(project, node)| known?.nodes.get(project)?.get(node)));
+}
+
+fn save_files<'a>(script: &mut Script<'a>, dirty: &'a Dirty) {
+    let files = &dirty.files;
+    write(script, &INSERT_FILES, &files.added);
+    let stored: Vec<FileId> = files.added.iter().filter(|file| file.object_url.is_none()).map(|file| file.id).collect();
+    if !stored.is_empty() {
+        script.unordered(&KEEP_CHUNKS, Args::new().uuids(&stored));
+    }
+    if !files.used.is_empty() {
+        script.unordered(&KEEP_UPLOADS, Args::new().uuids(&files.used));
+    }
+    if !files.removed.is_empty() {
+        for statement in removal::OF_FILES {
+            script.unordered(statement, Args::new().uuids(&files.removed));
+        }
+    }
 }
 
 fn save_queues<'a>(script: &mut Script<'a>, set: &'a WorkingSet) {

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use cap_std::ambient_authority;
 use cap_std::fs::Dir;
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use globset::{GlobSet, GlobSetBuilder};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::Agent;
 use super::report::{Backoff, may_pass};
-use super::task::{Input, Task};
+use super::task::Task;
+use bloom_api::files::{Input, glob};
 use bloom_client::{Error, part};
 
 /// How often an input is fetched that comes with another content than it should.
@@ -68,7 +69,7 @@ impl Agent {
         Ok(())
     }
 
-    async fn lay(&self, input: &Input, dir: &Path) -> Result<(), NoInput> {
+    async fn lay(&self, input: &Input<'_>, dir: &Path) -> Result<(), NoInput> {
         let about = |error: io::Error| match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => NoInput::Disk(format!("the input {}: {error}", input.path)),
             _ => NoInput::Unfit(format!("the input {} can't be written: {error}", input.path)),
@@ -77,12 +78,12 @@ impl Agent {
         if digest_of(&root, &input.path).is_some_and(|digest| digest == input.sha256) {
             return Ok(());
         }
-        let parent = Path::new(&input.path).parent().unwrap_or(Path::new(""));
+        let parent = Path::new(input.path.as_ref()).parent().unwrap_or(Path::new(""));
         if parent != Path::new("") {
             root.create_dir_all(parent).map_err(about)?;
         }
         let piece = parent.join(format!(".bloom-input-{}", Uuid::now_v7()));
-        let laid = self.fetch_to(input, &root, &piece).await.and_then(|()| root.rename(&piece, &root, &input.path).map_err(about));
+        let laid = self.fetch_to(input, &root, &piece).await.and_then(|()| root.rename(&piece, &root, input.path.as_ref()).map_err(about));
         if laid.is_err() {
             let _ = root.remove_file(&piece);
         }
@@ -90,14 +91,14 @@ impl Agent {
     }
 
     /// Fetches the file into `piece`.
-    async fn fetch_to(&self, input: &Input, root: &Dir, piece: &Path) -> Result<(), NoInput> {
+    async fn fetch_to(&self, input: &Input<'_>, root: &Dir, piece: &Path) -> Result<(), NoInput> {
         let path = format!("api/runtime/artifacts/{}/content", input.artifact_id);
         let began = tokio::time::Instant::now();
         let (mut backoff, mut wrong) = (Backoff::default(), 0);
         loop {
             let file = root.create(piece).map_err(|error| NoInput::Unfit(format!("the input {} can't be written: {error}", input.path)))?;
             let mut digesting = Digesting { into: file.into_std(), digest: Sha256::new() };
-            let error = match self.client.download(&path, input.bytes, &mut digesting).await {
+            let error = match self.client.download(&path, input.bytes.unsigned_abs(), &mut digesting).await {
                 Ok(_) if hex::encode(digesting.digest.finalize()) == input.sha256 => return Ok(()),
                 Ok(_) => {
                     wrong += 1;
@@ -218,9 +219,9 @@ impl Outputs {
 
 fn globset(globs: &[String]) -> Option<GlobSet> {
     let mut set = GlobSetBuilder::new();
-    for glob in globs {
+    for text in globs {
         // The server has checked them.
-        set.add(GlobBuilder::new(glob).literal_separator(true).build().ok()?);
+        set.add(glob(text).ok()?);
     }
     set.build().ok()
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use bloom_api::answers;
+use bloom_api::files::Input;
 use bloom_api::new_tasks::NewPolicy;
 use bloom_api::requests::LeaseSeconds;
 use bloom_api::tasks::{self, in_its_context, never};
@@ -35,22 +36,12 @@ pub struct Task {
     pub git_ref: Option<String>,
     #[serde(default = "never")]
     pub push: AnyPushMode,
-    /// Files that it starts with.
+    /// Files that the run gets.
     #[serde(default)]
-    pub inputs: Vec<Input>,
-    /// Globs of the files that are kept when it has ended.
+    pub inputs: Vec<Input<'static>>,
+    /// Globs of the files that are kept when the run ends.
     #[serde(default)]
     pub outputs: Vec<String>,
-}
-
-/// A file that a task starts with.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Input {
-    pub artifact_id: Uuid,
-    /// Where it is laid, below the directory of the run.
-    pub path: String,
-    pub bytes: u64,
-    pub sha256: String,
 }
 
 /// The repository of a task's project.

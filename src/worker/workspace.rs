@@ -50,7 +50,7 @@ impl From<Trouble> for Unfit {
 impl From<NoInput> for Unfit {
     fn from(no_input: NoInput) -> Self {
         match no_input {
-            NoInput::Unfit(why) => Self { reason: Reason::AgentError, why, may_pass: false },
+            NoInput::Unfit(why) => Self { reason: Reason::BadInput, why, may_pass: false },
             NoInput::Disk(why) => Self { reason: Reason::WorkerDisk, why, may_pass: true },
             NoInput::Unfetched(why) => Self { reason: Reason::SpawnFailed, why, may_pass: true },
         }

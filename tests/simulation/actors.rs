@@ -154,6 +154,8 @@ pub fn spec(cluster: &Cluster) -> TaskSpec {
         object,
         traceparent: None,
         project: None,
+        inputs: Vec::new(),
+        outputs: Vec::new(),
     }
 }
 

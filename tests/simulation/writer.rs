@@ -244,6 +244,10 @@ impl Writer for SimWriter {
             Maintenance::PruneAudit { .. }
             | Maintenance::MoveOutput { .. }
             | Maintenance::SetMark { .. }
+            | Maintenance::StoreChunk { .. }
+            | Maintenance::DropChunks { .. }
+            | Maintenance::RemoveFiles { .. }
+            | Maintenance::MoveFile { .. }
             | Maintenance::CorrectCounts { .. } => Ok(Done::default()),
         }
     }

@@ -13,6 +13,7 @@ use bloom_core::usage::Usage;
 
 use super::control_plane;
 use super::memory::Memory;
+use super::samples;
 use super::step::{End, Named, NewTask, Step};
 use super::world::{TTL_MS, World, completion, registration, spec};
 
@@ -29,6 +30,8 @@ pub struct History {
     pub tasks: Vec<TaskId>,
     pub leases: Vec<(TaskId, LeaseId, String)>,
     pub sent: Vec<Completion>,
+    /// How many files arrived.
+    pub files: u128,
 }
 
 fn pick<T>(from: &[T], at: usize) -> Option<&T> {
@@ -220,6 +223,18 @@ impl History {
                 };
                 let project = *db.projects.keys().nth(project % db.projects.len().max(1))?;
                 Op::RecordClones(op::RecordClones { project, nodes: workers.iter().map(clone).collect(), propagated: *propagated })
+            }
+            Step::AddFile { lease, name } => {
+                let (task, lease, _) = pick(&self.leases, *lease)?.clone();
+                self.files += 1;
+                Op::AddFile(samples::file(self.files, *name, now, Some(op::FileOfRun { task, lease, worker: None })))
+            }
+            Step::Upload { owner } => {
+                self.files += 1;
+                Op::AddFile(samples::file(self.files, *owner, now, None))
+            }
+            Step::DeleteFile { file } => {
+                Op::DeleteFile(op::DeleteFile { file: *db.files.rows.keys().nth(file % db.files.rows.len().max(1))? })
             }
             Step::ControlPlane { which, at } => control_plane::command(*which, *at),
             Step::Pass { .. } | Step::Crash | Step::ProcessWakeups | Step::Stale(_) | Step::Batch(_) => return None,

@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod control_plane;
+pub mod files;
 pub mod history;
 pub mod memory;
+mod projects;
 pub mod random;
 mod samples;
 pub mod step;

@@ -20,6 +20,7 @@ use bloom_core::worker::Worker;
 use bloom_core::working_set::{ContextView, Counts, Loaded, LoadedKeys, LoadedProjects, Slots, WorkingSet, project_named};
 
 use super::control_plane::ControlPlaneRows;
+use super::files::FileRows;
 
 /// The name of the unique index that refused a write.
 pub type Conflict = &'static str;
@@ -42,6 +43,7 @@ pub struct Memory {
     pub projects: BTreeMap<ProjectId, Project>,
     pub project_nodes: BTreeMap<(ProjectId, WorkerId), ProjectNode>,
     pub control_plane: ControlPlaneRows,
+    pub files: FileRows,
     pub audit: Vec<AuditEntry>,
     /// The sum of all changes of the counts.
     pub counts: Counts,
@@ -133,6 +135,7 @@ impl Memory {
         loaded.named_projects = keys.named_projects.iter().map(named).collect();
         self.load_queues(keys, &mut loaded);
         loaded.control_plane = self.control_plane.load(keys);
+        loaded.files = self.files.load(keys);
         loaded
     }
 
@@ -188,23 +191,6 @@ impl Memory {
         next.write(set)?;
         *self = next;
         Ok(())
-    }
-
-    fn write_projects(&mut self, set: &WorkingSet) -> Result<(), Conflict> {
-        let dirty = &set.dirty.projects;
-        for id in &dirty.removed {
-            self.projects.remove(id);
-            self.project_nodes.retain(|(project, _), _| project != id);
-        }
-        let loaded = || set.loaded.projects.as_ref().expect("projects were loaded");
-        for id in &dirty.written {
-            self.projects.insert(*id, loaded().rows[id].clone());
-        }
-        for (project, node) in &dirty.nodes {
-            self.project_nodes.insert((*project, node.clone()), loaded().nodes[project][node].clone());
-        }
-        let names: BTreeSet<&str> = self.projects.values().map(|project| project.name.as_str()).collect();
-        if names.len() < self.projects.len() { Err("one project a name") } else { Ok(()) }
     }
 
     /// As [`save`](Self::save), but after a conflict this database is half-written and must be discarded.
@@ -264,6 +250,7 @@ impl Memory {
         }
         self.write_projects(set)?;
         self.control_plane.save(set);
+        self.files.save(set);
         self.audit.extend(dirty.audit.iter().cloned());
         for (key, delta) in &set.counts {
             *self.counts.entry(key.clone()).or_default() += delta;
@@ -310,6 +297,7 @@ impl Memory {
         self.past_leases.retain(|_, lease| lease.task_id != id);
         self.results.retain(|result| result.task_id != id);
         self.events.retain(|(task, _), _| *task != id);
+        self.files.forget_task(id);
         self.tasks.remove(&id).expect("a removed task exists")
     }
 

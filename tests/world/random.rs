@@ -72,6 +72,9 @@ fn command() -> impl Strategy<Value = Step> {
         1 => any().prop_map(|project| Step::DeleteProject { project }),
         1 => (any(), vec(0..3usize, 1..4), prop::bool::ANY)
             .prop_map(|(project, workers, propagated)| Step::RecordClones { project, workers, propagated }),
+        2 => (any(), any()).prop_map(|(lease, name)| Step::AddFile { lease, name }),
+        2 => any().prop_map(|owner| Step::Upload { owner }),
+        1 => any().prop_map(|file| Step::DeleteFile { file }),
         5 => (any(), any()).prop_map(|(which, at)| Step::ControlPlane { which, at }),
     ]
 }

@@ -2,7 +2,9 @@
 
 use bloom_core::audit::Actor;
 use bloom_core::command::{Completion, Holder, WorkerChange};
+use bloom_core::file::FileKind;
 use bloom_core::ids::{LeaseId, TaskId};
+use bloom_core::op;
 use bloom_core::task::{Format, Outcome, Session, TaskSpec};
 use bloom_core::worker::DispatchMode;
 
@@ -31,6 +33,8 @@ pub fn spec(context: &str) -> TaskSpec {
         object: None,
         traceparent: None,
         project: None,
+        inputs: Vec::new(),
+        outputs: Vec::new(),
     }
 }
 
@@ -68,5 +72,21 @@ pub fn registration(name: &str, slots: i64) -> WorkerChange {
         max_concurrency: Some(slots),
         actor: Actor::Api,
         ..WorkerChange::default()
+    }
+}
+
+/// A file that has arrived, one of a few; with `run`, from a run.
+pub fn file(id: u128, name: usize, now: i64, run: Option<op::FileOfRun>) -> op::AddFile {
+    op::AddFile {
+        id: TaskId::from_u128(1 << 100 | id),
+        owner: if run.is_none() && name.is_multiple_of(2) { "team".into() } else { String::new() },
+        kind: if run.is_some() { FileKind::Output } else { FileKind::Input },
+        run,
+        name: format!("file{name}"),
+        content_type: "text/plain".into(),
+        bytes: 3,
+        sha256: "0".repeat(64),
+        object_url: None,
+        until: now + 60_000,
     }
 }

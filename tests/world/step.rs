@@ -139,6 +139,18 @@ pub enum Step {
         workers: Vec<usize>,
         propagated: bool,
     },
+    /// The holder of a lease uploads a file, one of a few.
+    AddFile {
+        lease: usize,
+        name: usize,
+    },
+    /// A client uploads a file.
+    Upload {
+        owner: usize,
+    },
+    DeleteFile {
+        file: usize,
+    },
     /// A command of the control plane.
     ControlPlane {
         which: usize,

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::super::audit::{Action, Actor, EntityType};
+use super::super::file::{File, Input, path_clash};
 use super::super::namespace::{RESERVED, unqualified};
 use super::super::operation::Operation;
 use super::super::project::TaskProject;
@@ -27,6 +28,7 @@ impl Operation for Create {
     fn add_keys(&self, keys: &mut RowKeys) {
         for task in &self.tasks {
             keys.named_projects.extend(task.project.iter().map(|project| project.name.clone()));
+            keys.files.extend(task.inputs.iter().map(|input| input.artifact_id));
             keys.tasks.extend(task.depends_on.iter().copied());
             keys.idempotency.extend(task.idempotency_key.iter().cloned());
             keys.objects.extend(task.object.iter().map(|object| object.uid));
@@ -77,7 +79,7 @@ fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<(), Halt> {
         {
             return Err(conflict(spec));
         }
-        let spec = &with_project(set, spec)?;
+        let spec = &with_inputs(set, with_project(set, spec)?)?;
         let mut unknown = Vec::new();
         for id in &spec.depends_on {
             if set.find_task(*id)?.is_none() {
@@ -98,6 +100,30 @@ fn with_project(set: &WorkingSet, spec: &TaskSpec) -> Result<TaskSpec, Halt> {
     let known = set.named_project(&named.name)?.ok_or_else(|| Rejection::UnknownProject(named.name.clone()))?;
     let project = TaskProject { id: known.id, name: known.name.clone(), repo_url: known.repo_url.clone(), ..named.clone() };
     Ok(TaskSpec { project: Some(project), ..spec.clone() })
+}
+
+/// The task with what it keeps of its inputs. Without a path, an input gets the name of its file. Uploads of other owners do not exist for a
+/// submit key, and the files of runs go with their own tasks.
+fn with_inputs(set: &WorkingSet, mut spec: TaskSpec) -> Result<TaskSpec, Halt> {
+    let mut unknown = Vec::new();
+    for input in &mut spec.inputs {
+        let known = set.find_file(input.artifact_id)?.map(|known| &known.file);
+        let is_own = |file: &&File| file.task_id.is_none() && spec.owner.as_ref().is_none_or(|owner| *owner == file.owner);
+        let Some(file) = known.filter(is_own) else {
+            unknown.push(input.artifact_id);
+            continue;
+        };
+        let path = if input.path.is_empty() { file.name.clone() } else { std::mem::take(&mut input.path) };
+        let (content_type, sha256) = (file.content_type.clone(), file.sha256.clone());
+        *input = Input { artifact_id: file.id, path, content_type, bytes: file.bytes, sha256 };
+    }
+    if !unknown.is_empty() {
+        return Err(Rejection::UnknownInputs(unknown).into());
+    }
+    if let Some((one, other)) = path_clash(spec.inputs.iter().map(|input| input.path.as_str())) {
+        return Err(Rejection::InputsClash(one.to_owned(), other.to_owned()).into());
+    }
+    Ok(spec)
 }
 
 fn conflict(spec: &TaskSpec) -> Halt {
@@ -151,10 +177,11 @@ fn insert(set: &mut WorkingSet, wanted: &TaskSpec) -> Result<CreatedTask, Halt> 
     // The id sorts after those of all tasks that it may wait for. Waiting for earlier tasks only, tasks never wait in a cycle.
     before.iter().chain(&wanted.depends_on).for_each(|id| set.ids.rise_above(*id));
     let id = set.ids.next_id();
-    let spec = Arc::new(TaskSpec { id, ..with_project(set, wanted)? });
+    let spec = Arc::new(TaskSpec { id, ..with_inputs(set, with_project(set, wanted)?)? });
     let mut state = TaskState { created_after: before, ..TaskState::new(&spec) };
     let readiness = evaluate(set, &mut state, &spec.depends_on, AFTER_ALL)?;
     set.audit(Action::TaskCreated, EntityType::Task, id, &Actor::Api, spec.agent_slug.clone());
+    spec.inputs.iter().for_each(|input| set.use_file(input.artifact_id));
     set.dirty.specs.push(spec.clone());
     if let Some(key) = &spec.idempotency_key {
         set.loaded.idempotency.insert(key.clone(), Some(spec.clone()));

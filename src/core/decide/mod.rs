@@ -10,6 +10,7 @@ pub(super) mod create;
 pub(super) mod delete;
 pub(super) mod edit;
 pub(super) mod expire;
+pub(super) mod files;
 mod finish;
 pub(super) mod lease;
 pub(super) mod lease_end;

@@ -5,6 +5,7 @@
 
 mod api_keys;
 mod control_plane;
+mod files;
 mod projects;
 mod queues;
 mod workers;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 
 pub use api_keys::LoadedKeys;
 pub use control_plane::{DirtyControlPlane, LoadedControlPlane};
+pub use files::{DirtyFiles, KnownFile, LeaseFiles, LoadedFiles, UnusedUploads};
 pub use projects::{DirtyProjects, LoadedProjects, project_named};
 
 use uuid::Uuid;
@@ -116,6 +118,7 @@ pub struct Loaded {
     pub control_plane: Option<LoadedControlPlane>,
     /// Some of its rows could not be loaded because another program keeps them locked.
     pub locked_control_plane: bool,
+    pub files: LoadedFiles,
 }
 
 /// What the batch changed. The store writes exactly this, in one transaction.
@@ -148,6 +151,7 @@ pub struct Dirty {
     pub removed_api_keys: BTreeSet<String>,
     pub projects: DirtyProjects,
     pub control_plane: DirtyControlPlane,
+    pub files: DirtyFiles,
     pub audit: Vec<AuditEntry>,
     pub wakeups: Vec<Wakeup>,
     /// Wake-ups that have advanced or finished.

@@ -2,6 +2,7 @@
 
 mod api_keys;
 mod control_plane;
+mod files;
 mod projects;
 mod queues;
 
@@ -106,6 +107,7 @@ pub(super) async fn load(conn: &mut Conn, time: Option<Ms>, keys: &RowKeys, skip
     load.lock_tasks().await?;
     load.lock_api_keys(keys).await?;
     load.lock_projects(keys).await?;
+    load.lock_files(keys).await?;
     load.lock_control_plane(keys).await?;
     load.read_queues(keys).await?;
     load.read_after_locking(keys).await?;

@@ -81,6 +81,7 @@ fn column_type(name: &str) -> Option<Type> {
         "double precision" => Type::Real,
         "boolean" => Type::Bool,
         "text" => Type::Text,
+        "bytea" => Type::Bytes,
         _ => return None,
     })
 }
@@ -109,6 +110,7 @@ impl Table {
                 Type::Real => Value::Real(cells.take()?),
                 Type::Bool => Value::Bool(cells.take()?),
                 Type::Text => Value::Text(cells.take::<Option<String>>()?.map(Cow::Owned)),
+                Type::Bytes => Value::Bytes(cells.take()?),
             });
         }
         Ok(())
@@ -149,6 +151,10 @@ pub(super) fn check(columns: &[Column], row: &str) -> Result<(), String> {
             Type::Real => (cell.is_number(), "a number"),
             Type::Bool => (cell.is_boolean(), "true or false"),
             Type::Text => (cell.as_str().is_some_and(|text| !text.contains('\0')), "a text without NUL characters"),
+            Type::Bytes => {
+                let are_bytes = |text: &str| text.len().is_multiple_of(2) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+                (cell.as_str().is_some_and(are_bytes), "bytes in hexadecimal digits")
+            }
         };
         if !fits && !cell.is_null() {
             return Err(format!("{} is not {wanted}", column.name));

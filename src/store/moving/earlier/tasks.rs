@@ -110,6 +110,8 @@ fn task(row: &Fields) -> Field<(TaskSpec, TaskState)> {
         traceparent: None,
         object: None,
         project: None,
+        inputs: Vec::new(),
+        outputs: Vec::new(),
     };
     let state = state(row, &spec)?;
     Ok((spec, state))

@@ -1,0 +1,128 @@
+//! Files: a file that has arrived becomes an artifact, and an upload is removed on request.
+
+use super::super::Ms;
+use super::super::arguments::Holder;
+use super::super::file::{
+    File, FileId, FileKind, MAX_FILE_BYTES_OF_TASK, MAX_FILES_OF_LEASE, MAX_UNUSED_BYTES, MAX_UNUSED_UPLOADS, UNUSED_MS,
+};
+use super::super::ids::{LeaseId, TaskId, WorkerId};
+use super::super::operation::Operation;
+use super::super::rejection::Rejection;
+use super::super::reply::AddedFile;
+use super::super::row_keys::RowKeys;
+use super::super::working_set::{Halt, WorkingSet};
+
+/// The run that uploads a file.
+#[derive(Clone, Debug)]
+pub struct FileOfRun {
+    pub task: TaskId,
+    pub lease: LeaseId,
+    pub worker: Option<WorkerId>,
+}
+
+/// Adds a file whose content is stored. A repeat of the same lease finds its first file.
+#[derive(Clone, Debug)]
+pub struct AddFile {
+    pub id: FileId,
+    pub owner: String,
+    pub run: Option<FileOfRun>,
+    pub name: String,
+    pub content_type: String,
+    pub bytes: i64,
+    pub sha256: String,
+    pub kind: FileKind,
+    pub object_url: Option<String>,
+    /// It must be decided before this time. Contents without a file are removed later than this.
+    pub until: Ms,
+}
+
+impl Operation for AddFile {
+    type Reply = AddedFile;
+
+    fn add_keys(&self, keys: &mut RowKeys) {
+        match &self.run {
+            Some(run) => {
+                keys.tasks.insert(run.task);
+                keys.lease_files.insert((run.task, run.lease));
+            }
+            None => {
+                keys.unused_uploads.insert(self.owner.clone());
+            }
+        }
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<AddedFile, Halt> {
+        let worker_id = match &self.run {
+            Some(run) => {
+                let task = set.task(run.task)?;
+                task.held_by(&Holder { lease: Some(run.lease), worker: run.worker.clone() })?;
+                let worker = task.lease.as_ref().map(|lease| lease.worker_id.clone());
+                let known = set.files_of_lease(run.task, run.lease)?;
+                let is_same = |file: &&File| file.kind == self.kind && file.name == self.name && file.sha256 == self.sha256;
+                if let Some(first) = known.files.iter().find(is_same) {
+                    return Ok(AddedFile { file: first.clone(), is_new: false });
+                }
+                if known.files.len() >= MAX_FILES_OF_LEASE {
+                    return Err(Rejection::TooManyFiles.into());
+                }
+                if known.task_bytes.saturating_add(self.bytes) > MAX_FILE_BYTES_OF_TASK {
+                    return Err(Rejection::TooManyFileBytes.into());
+                }
+                worker
+            }
+            None => {
+                let unused = set.unused_uploads(&self.owner)?;
+                if unused.count >= MAX_UNUSED_UPLOADS || unused.bytes.saturating_add(self.bytes) > MAX_UNUSED_BYTES {
+                    return Err(Rejection::TooManyUploads.into());
+                }
+                None
+            }
+        };
+        if set.now() > self.until {
+            return Err(Rejection::UploadTooOld.into());
+        }
+        let file = File {
+            id: self.id,
+            owner: self.owner.clone(),
+            task_id: self.run.as_ref().map(|run| run.task),
+            lease_id: self.run.as_ref().map(|run| run.lease),
+            worker_id,
+            name: self.name.clone(),
+            content_type: self.content_type.clone(),
+            bytes: self.bytes,
+            sha256: self.sha256.clone(),
+            kind: self.kind,
+            created_at: set.stamp(),
+            remove_at: self.run.is_none().then(|| set.now() + UNUSED_MS),
+            object_url: self.object_url.clone(),
+        };
+        set.add_file(file.clone());
+        Ok(AddedFile { file, is_new: true })
+    }
+}
+
+/// Removes an upload that no task uses.
+#[derive(Clone, Debug)]
+pub struct DeleteFile {
+    pub file: FileId,
+}
+
+impl Operation for DeleteFile {
+    type Reply = ();
+
+    fn add_keys(&self, keys: &mut RowKeys) {
+        keys.files.insert(self.file);
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<(), Halt> {
+        let known = set.find_file(self.file)?.ok_or(Rejection::ArtifactNotFound)?;
+        if known.file.task_id.is_some() {
+            return Err(Rejection::ArtifactOfTask.into());
+        }
+        if known.is_used {
+            return Err(Rejection::ArtifactInUse.into());
+        }
+        set.remove_file(self.file);
+        Ok(())
+    }
+}

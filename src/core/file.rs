@@ -1,0 +1,129 @@
+//! Files: what clients upload for tasks, and what agents upload of their runs.
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::Ms;
+use super::ids::{LeaseId, TaskId, WorkerId};
+use super::words::words;
+
+words! {
+    /// What a file is.
+    FileKind {
+        /// A client uploaded it, for tasks that are to have it.
+        Input = "INPUT",
+        /// A run left it, and its task asked for it.
+        Output = "OUTPUT",
+        /// What a run changed in its repository.
+        GitDiff = "GIT_DIFF",
+    }
+}
+
+/// The id of a file is that of its artifact.
+pub type FileId = Uuid;
+
+/// The most files that one lease uploads.
+pub const MAX_FILES_OF_LEASE: usize = 200;
+/// The most bytes of the files of one task.
+pub const MAX_FILE_BYTES_OF_TASK: i64 = 1 << 30;
+/// The most uploads of one submit key, or of all other keys together, that no task uses yet, and their bytes.
+pub const MAX_UNUSED_UPLOADS: i64 = 1_000;
+pub const MAX_UNUSED_BYTES: i64 = 10 << 30;
+/// How long an upload is kept that no task uses.
+pub const UNUSED_MS: Ms = 24 * 60 * 60 * 1000;
+/// The most inputs and outputs of a task.
+pub const MAX_INPUTS: usize = 100;
+pub const MAX_OUTPUTS: usize = 32;
+pub const MAX_OUTPUT_CHARS: usize = 255;
+/// The longest name of a file, and the longest path of an input.
+pub const MAX_PATH_BYTES: usize = 1024;
+pub const MAX_CONTENT_TYPE: usize = 255;
+
+/// A file. Its content is beside it, or in the object store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    pub id: FileId,
+    /// The submit key that uploaded it; empty if another key did.
+    pub owner: String,
+    /// The task whose run it is of; `None`: it is an upload.
+    pub task_id: Option<TaskId>,
+    pub lease_id: Option<LeaseId>,
+    pub worker_id: Option<WorkerId>,
+    /// A relative path, see [`path_problem`].
+    pub name: String,
+    pub content_type: String,
+    pub bytes: i64,
+    /// Of the content, in lower-case hexadecimal.
+    pub sha256: String,
+    pub kind: FileKind,
+    pub created_at: Ms,
+    /// When the upload is removed unless a task uses it; `None`: a task uses it, or it is of a run.
+    pub remove_at: Option<Ms>,
+    /// `minio://bucket/key` or `s3://bucket/key`; `None`: the database has the content.
+    pub object_url: Option<String>,
+}
+
+/// A file that a task gets: where its run finds it, and what it is.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Input {
+    pub artifact_id: FileId,
+    /// Below the directory of the run; see [`path_problem`].
+    pub path: String,
+    pub content_type: String,
+    pub bytes: i64,
+    pub sha256: String,
+}
+
+/// Why the text is no path of a file below a directory, if it is none. Such a path leads nowhere else, and not into the data of git.
+pub fn path_problem(path: &str) -> Option<&'static str> {
+    let is_git = |part: &str| part.eq_ignore_ascii_case(".git");
+    if path.is_empty() {
+        Some("must not be empty")
+    } else if path.len() > MAX_PATH_BYTES {
+        Some("must have at most 1024 bytes")
+    } else if path.chars().any(char::is_control) {
+        Some("must not contain control characters")
+    } else if path.starts_with('/') {
+        Some("must be relative, without '/' at its beginning")
+    } else if path.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        Some("must not have an empty part, '.' or '..'")
+    } else if path.split('/').any(is_git) {
+        Some("must not have a part named '.git'")
+    } else {
+        None
+    }
+}
+
+/// Two of the paths that can't be there together: they are equal, or one is a directory of the other.
+pub fn path_clash<'a>(paths: impl IntoIterator<Item = &'a str>) -> Option<(&'a str, &'a str)> {
+    // With '/' as the smallest character, what is below a path follows it at once.
+    let mut sorted: Vec<&str> = paths.into_iter().collect();
+    sorted.sort_unstable_by(|a, b| a.split('/').cmp(b.split('/')));
+    let is_within = |(above, below): (&'a str, &'a str)| {
+        below.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')).then_some((above, below))
+    };
+    sorted.windows(2).find_map(|pair| is_within((pair[0], pair[1])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_stay_below_their_directory() {
+        for good in ["a", "a/b.txt", "a b/ü", "..a/b..", ".gitignore", "a/.github/x", "-x", &"x".repeat(1024)] {
+            assert_eq!(path_problem(good), None, "{good}");
+        }
+        for bad in ["", "/a", "a/", "a//b", ".", "..", "a/../b", "./a", ".git", "a/.GIT/config", "a\0b", "a\nb", &"x".repeat(1025)] {
+            assert!(path_problem(bad).is_some(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn paths_that_exclude_each_other() {
+        assert_eq!(path_clash(["a", "b", "a"]), Some(("a", "a")));
+        assert_eq!(path_clash(["a/b", "a!", "a"]), Some(("a", "a/b")));
+        assert_eq!(path_clash(["a/b/c", "a-b", "a/b"]), Some(("a/b", "a/b/c")));
+        assert_eq!(path_clash(["a/b", "a-b", "ab", "a/c"]), None);
+    }
+}

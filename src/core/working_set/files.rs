@@ -1,0 +1,96 @@
+//! The files of a working set.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use super::super::file::{File, FileId};
+use super::super::ids::{LeaseId, TaskId};
+use super::{Halt, WorkingSet, need};
+
+/// A file that exists.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KnownFile {
+    pub file: File,
+    /// A task uses it.
+    pub is_used: bool,
+}
+
+/// What a lease has uploaded, and the bytes of all files of its task.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LeaseFiles {
+    pub files: Vec<File>,
+    pub task_bytes: i64,
+}
+
+/// Uploads that no task uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct UnusedUploads {
+    pub count: i64,
+    pub bytes: i64,
+}
+
+/// A key that is missing in a map was not loaded; `None` means that the file does not exist.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LoadedFiles {
+    pub rows: BTreeMap<FileId, Option<KnownFile>>,
+    /// Files that exist but could not be loaded because another program keeps their rows locked.
+    pub locked: HashSet<FileId>,
+    pub of_leases: BTreeMap<(TaskId, LeaseId), LeaseFiles>,
+    pub unused: BTreeMap<String, UnusedUploads>,
+}
+
+/// The files that a batch changed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DirtyFiles {
+    pub added: Vec<File>,
+    /// Uploads that tasks of this batch use.
+    pub used: BTreeSet<FileId>,
+    pub removed: BTreeSet<FileId>,
+}
+
+impl WorkingSet {
+    /// The file, or `None` if it does not exist.
+    pub fn find_file(&self, id: FileId) -> Result<Option<&KnownFile>, Halt> {
+        match self.loaded.files.rows.get(&id) {
+            Some(file) => Ok(file.as_ref()),
+            None if self.loaded.files.locked.contains(&id) => Err(Halt::Locked),
+            None => Err(need(|keys| keys.files.insert(id))),
+        }
+    }
+
+    pub fn files_of_lease(&self, task: TaskId, lease: LeaseId) -> Result<&LeaseFiles, Halt> {
+        self.loaded.files.of_leases.get(&(task, lease)).ok_or_else(|| need(|keys| keys.lease_files.insert((task, lease))))
+    }
+
+    pub fn unused_uploads(&self, owner: &str) -> Result<UnusedUploads, Halt> {
+        self.loaded.files.unused.get(owner).copied().ok_or_else(|| need(|keys| keys.unused_uploads.insert(owner.to_owned())))
+    }
+
+    pub fn add_file(&mut self, file: File) {
+        let loaded = &mut self.loaded.files;
+        match file.task_id.zip(file.lease_id) {
+            Some((task, lease)) => {
+                let of_task = loaded.of_leases.range_mut((task, LeaseId::nil())..=(task, LeaseId::max()));
+                of_task.for_each(|(_, known)| known.task_bytes += file.bytes);
+                loaded.of_leases.entry((task, lease)).or_default().files.push(file.clone());
+            }
+            None => {
+                let unused = loaded.unused.entry(file.owner.clone()).or_default();
+                *unused = UnusedUploads { count: unused.count + 1, bytes: unused.bytes + file.bytes };
+            }
+        }
+        self.dirty.files.added.push(file);
+    }
+
+    /// A task of this batch uses the file.
+    pub fn use_file(&mut self, id: FileId) {
+        if let Some(Some(known)) = self.loaded.files.rows.get_mut(&id) {
+            known.is_used = true;
+        }
+        self.dirty.files.used.insert(id);
+    }
+
+    pub fn remove_file(&mut self, id: FileId) {
+        self.loaded.files.rows.insert(id, None);
+        self.dirty.files.removed.insert(id);
+    }
+}
