@@ -6,6 +6,8 @@ ALTER TABLE tasks ADD COLUMN git_ref TEXT;
 ALTER TABLE tasks ADD COLUMN push TEXT;
 -- The project's name; '' for tasks without one, because an index is read in order behind an equal value, and not behind IS NULL.
 ALTER TABLE task_state ADD COLUMN project TEXT NOT NULL DEFAULT '';
+-- Whether its agent moves files before and after the run.
+ALTER TABLE task_state ADD COLUMN moves_files BOOLEAN NOT NULL DEFAULT false;
 -- A reason of the failure that programs before this migration do not know: `failure_reason` has another one that they know then.
 ALTER TABLE task_state ADD COLUMN newer_failure_reason TEXT;
 CREATE INDEX task_state_ready_of_project ON task_state (project, rank, id) WHERE status = 'queued' AND parked IS NULL;
@@ -33,7 +35,7 @@ CREATE VIEW task_state_row_11 AS SELECT
     hard_end_at, last_heartbeat, holds_context, lease_instance, last_lease_id, last_lease_worker, last_lease_status, session_id,
     failure_reason, failure_message, failure_at, input_tokens, output_tokens, cost_usd, finished_at, remove_at, event_count, event_seq,
     last_event_seq, labels, suspend, namespace, made_at, budget, cost_before_requeue, cost_estimated, question, project,
-    newer_failure_reason
+    newer_failure_reason, moves_files
     FROM task_state;
 CREATE VIEW workers_row_6 AS SELECT
     id, url, status, lost, capabilities, namespaces, git, projects, other_capabilities, ip_addrs, obs_count, db_sha, registered_at,

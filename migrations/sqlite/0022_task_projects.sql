@@ -6,6 +6,8 @@ ALTER TABLE tasks ADD COLUMN git_ref TEXT;
 ALTER TABLE tasks ADD COLUMN push TEXT;
 -- The project's name; '' for tasks without one, because an index is read in order behind an equal value, and not behind IS NULL.
 ALTER TABLE task_state ADD COLUMN project TEXT NOT NULL DEFAULT '';
+-- Whether its agent moves files before and after the run.
+ALTER TABLE task_state ADD COLUMN moves_files BOOLEAN NOT NULL DEFAULT false;
 -- A reason of the failure that programs before this migration do not know: `failure_reason` has another one that they know then.
 ALTER TABLE task_state ADD COLUMN newer_failure_reason TEXT;
 CREATE INDEX task_state_ready_of_project ON task_state (project, rank, id) WHERE status = 'queued' AND parked IS NULL;

@@ -214,6 +214,8 @@ pub struct TaskState {
     pub exclusive_key: Option<String>,
     pub ttl_after_finished_sec: Option<i64>,
     pub has_dependencies: bool,
+    /// Its agent moves files before and after the run: a repository, inputs or outputs.
+    pub moves_files: bool,
     /// The namespace of its Kubernetes object; `None` for all other tasks.
     pub namespace: Option<String>,
     /// The name of its project.
@@ -284,6 +286,7 @@ impl TaskState {
             exclusive_key: spec.exclusive_key.clone(),
             ttl_after_finished_sec: spec.ttl_after_finished_sec,
             has_dependencies: !spec.depends_on.is_empty(),
+            moves_files: spec.project.is_some() || !spec.inputs.is_empty() || !spec.outputs.is_empty(),
             namespace: spec.object.as_ref().map(|object| object.namespace.clone()),
             project: spec.project.as_ref().map(|project| project.name.clone()),
             status: Status::Queued,

@@ -83,6 +83,7 @@ row! {
         { let asked = task.question.as_ref(); question: asked }
         { let project = task.project.as_deref(); project: project.unwrap_or_default() }
         { let reason = task.failure.as_ref().map(|f| &f.reason); newer_failure_reason: reason.filter(|reason| stored_reason(reason) != *reason) }
+        moves_files;
     }
     read {
         priority: priority(rank),
@@ -150,6 +151,7 @@ pub(super) const STATE_FIXED: &[&str] = STATE.only(&[
     "has_dependencies",
     "namespace",
     "project",
+    "moves_files",
     "made_at",
 ]);
 /// The columns that a quiet change writes: a later expiry, more events, the flag that tasks wait. None of them is indexed. `check_at` is

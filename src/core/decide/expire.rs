@@ -91,7 +91,7 @@ fn clamp(set: &mut WorkingSet, id: TaskId) -> Due {
 
 /// How long a run of the task may last, with the question that it asks now.
 fn longest_ms(task: &TaskState) -> i64 {
-    hard_end(0, task.timeout_sec) + task.question.as_ref().map_or(0, |question| question.put_off_ms)
+    hard_end(0, task) + task.question.as_ref().map_or(0, |question| question.put_off_ms)
 }
 
 /// The lease lasts one TTL from `at`, and its run no longer than one that starts at `at`.

@@ -17,6 +17,8 @@ use super::workers::{other_agent, see};
 
 /// A lease by claim or push ends at the latest this long after the time limit of its run.
 const HARD_END_SLACK_MS: i64 = 60_000;
+/// For the files of a task, which the time limit of its run does not count. The agent has limits of its own for each step.
+const FILES_MS: i64 = 30 * 60_000;
 
 /// Leases a task to a worker. `origin` distinguishes lease calls from dispatch calls.
 #[derive(Clone, Debug)]
@@ -285,8 +287,8 @@ pub(super) fn blocker(set: &WorkingSet, task: &TaskState) -> Result<Option<(Park
     Ok(key_blocker(set, task)?.map(|by| (Parked::ExclusiveKey, by)))
 }
 
-pub(super) fn hard_end(now: Ms, timeout_sec: i64) -> Ms {
-    now + timeout_sec * 1000 + HARD_END_SLACK_MS
+pub(super) fn hard_end(now: Ms, task: &TaskState) -> Ms {
+    now + task.timeout_sec * 1000 + HARD_END_SLACK_MS + if task.moves_files { FILES_MS } else { 0 }
 }
 
 /// How a lease is made.
@@ -306,7 +308,7 @@ fn place(set: &mut WorkingSet, id: TaskId, worker: &Worker, Terms { origin, ttl_
     set.loaded.slots.insert(worker.id.clone(), Slots { used: slots.used | 1 << slot, ..slots });
 
     let holds_context = origin.is_in_order() && task.session == Session::Context;
-    let hard_end_at = origin.is_delivered().then(|| hard_end(now, task.timeout_sec));
+    let hard_end_at = origin.is_delivered().then(|| hard_end(now, &task));
     let expires_at = hard_end_at.map_or(now + ttl_ms, |end| end.min(now + ttl_ms));
     let lease = ActiveLease {
         id: set.ids.next_id(),

@@ -71,11 +71,12 @@ impl Operation for AskPerson {
 /// The time during which a person is asked does not count for the run, so its lease may last longer by that much.
 fn begin_question(set: &WorkingSet, task: &mut TaskState, asked: &AskPerson, new: &NewQuestion) {
     let now = set.now();
+    let longest_ms = hard_end(0, task);
     let mut put_off_ms = 0;
     if let Some(lease) = &mut task.lease
         && let Some(end) = lease.hard_end_at
     {
-        let latest = hard_end(lease.started_at, task.timeout_sec) + ASKED_MS + AFTER_QUESTION_MS;
+        let latest = lease.started_at + longest_ms + ASKED_MS + AFTER_QUESTION_MS;
         let later = (end + new.limit_ms + AFTER_QUESTION_MS).min(latest).max(end);
         put_off_ms = later - end;
         lease.hard_end_at = Some(later);
