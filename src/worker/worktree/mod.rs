@@ -97,12 +97,11 @@ impl Worktree {
         head.ok_or_else(|| self.state("its branch has no commit"))
     }
 
-    /// What only a person can mend, and where.
+    /// What only a person can mend. They must not let git find its way from the worktree either, so they get the whole command.
     fn state(&self, why: &str) -> Trouble {
-        Trouble::State(format!(
-            "the worktree of this context can't be used: {why}. Mend it in {} on the worker, or use another context",
-            self.dir.display()
-        ))
+        let (own, dir) = (self.own_git_dir(), self.dir.display());
+        let command = format!("git --git-dir {} --work-tree {dir}", own.display());
+        Trouble::State(format!("the worktree of this context can't be used: {why}. Mend it on the worker with {command} …, or use another context"))
     }
 
     pub fn exists(&self) -> bool {
@@ -222,7 +221,7 @@ impl Worktree {
         if head.trim_end() == format!("ref: {}", self.branch_ref()) {
             return Ok(());
         }
-        Err(self.state(&format!("a run has checked out something else than its branch: git switch {}", self.branch)))
+        Err(self.state(&format!("a run has checked out something else than its branch {}", self.branch)))
     }
 
     /// Lets the branch name this commit, at once or not at all, and the worktree be on the branch.

@@ -32,8 +32,12 @@ fn claimed() -> (World, TaskId, LeaseId) {
 }
 
 fn claimed_for(timeout_sec: i64) -> (World, TaskId, LeaseId) {
+    claimed_as(TaskSpec { timeout_sec, ..spec("c") })
+}
+
+fn claimed_as(spec: TaskSpec) -> (World, TaskId, LeaseId) {
     let mut world = world().worker("w1", 4);
-    let task = world.create(TaskSpec { timeout_sec, ..spec("c") });
+    let task = world.create(spec);
     world.claim("w1", 1);
     world.heartbeat(task);
     let lease = world.lease_of(task);
@@ -164,4 +168,14 @@ fn a_question_ends_with_its_lease() {
     world.ok(ask(task, lease, 1, 1_000));
     world.ok(op::Release { task, lease, reason: "x".into() });
     assert!(world.task(task).question.is_none());
+}
+
+#[test]
+fn an_agent_that_moves_files_has_time_for_it() {
+    let (mut world, task, lease) = claimed_as(TaskSpec { timeout_sec: 60, outputs: vec!["dist/**".into()], ..spec("c") });
+    assert_eq!(end(&world, task), 2 * MINUTE_MS + 30 * MINUTE_MS);
+    // A question adds to it.
+    world.ok(ask(task, lease, 1, 5 * MINUTE_MS));
+    assert!(end(&world, task) >= 37 * MINUTE_MS);
+    assert_eq!(end(&claimed().0, claimed().1), 2 * MINUTE_MS);
 }
