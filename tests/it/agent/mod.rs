@@ -13,6 +13,7 @@ mod ending;
 mod enrollment;
 mod events;
 mod fallback_sessions;
+mod files;
 mod fleet;
 mod instances;
 mod push_limits;
