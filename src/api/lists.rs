@@ -146,7 +146,7 @@ impl Params {
 ///
 /// The schema is what clients should send. More is accepted: an empty value counts as absent, and where the description says so, a value
 /// that does not fit is ignored.
-fn parameter(name: &str, description: &str, schema: Schema, example: impl Into<Value>) -> Parameter {
+pub(super) fn parameter(name: &str, description: &str, schema: Schema, example: impl Into<Value>) -> Parameter {
     let parameter = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Query).required(Required::False);
     parameter.description(Some(description)).schema(Some(schema)).example(Some(example.into())).build()
 }

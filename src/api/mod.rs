@@ -27,6 +27,7 @@ pub mod reports;
 pub mod requests;
 pub mod results;
 pub mod tasks;
+pub mod uploads;
 pub mod usage;
 pub mod values;
 pub mod wire;

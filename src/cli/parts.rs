@@ -81,6 +81,7 @@ pub fn http_settings(settings: &Serve, max_connections: usize) -> http::Settings
         trusted_proxies: settings.trusted_proxies.clone(),
         max_body_bytes: settings.max_body_bytes,
         max_output_bytes: settings.max_output_bytes,
+        max_artifact_bytes: settings.max_artifact_bytes,
         request_timeout: settings.request_timeout,
         head_timeout: http::server::HEAD_TIMEOUT,
         write_timeout: http::server::WRITE_TIMEOUT,

@@ -104,6 +104,7 @@ impl Resolver<'_> {
         let worker_rate_limit_per_minute = self.required(&s::WORKER_RATE_LIMIT_PER_MINUTE, parse::whole(0, u32::MAX));
         let max_body_bytes = self.required(&s::MAX_BODY_BYTES, parse::whole(1024_usize, 1 << 30));
         let max_output_bytes = self.required(&s::MAX_OUTPUT_BYTES, parse::whole(1024_usize, 1 << 30));
+        let max_artifact_bytes = self.required(&s::MAX_ARTIFACT_BYTES, parse::whole(1024_usize, 1 << 30));
         let request_timeout = self.required(&s::REQUEST_TIMEOUT_SECONDS, parse::whole(1_u64, 3600));
         let lease_ttl_ms = self.required(&s::LEASE_TTL_SECONDS, seconds(1, 86_400));
         let worker_offline_after_ms = self.required(&s::WORKER_OFFLINE_AFTER_SECONDS, seconds(1, 86_400));
@@ -148,6 +149,7 @@ impl Resolver<'_> {
             worker_rate_limit_per_minute: worker_rate_limit_per_minute?,
             max_body_bytes: max_body_bytes?,
             max_output_bytes: max_output_bytes?,
+            max_artifact_bytes: max_artifact_bytes?,
             request_timeout: Duration::from_secs(request_timeout?),
             lease_ttl_ms: lease_ttl_ms?,
             worker_offline_after_ms: worker_offline_after_ms?,

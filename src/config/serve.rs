@@ -57,6 +57,7 @@ pub struct Serve {
     pub worker_rate_limit_per_minute: u32,
     pub max_body_bytes: usize,
     pub max_output_bytes: usize,
+    pub max_artifact_bytes: usize,
     pub request_timeout: Duration,
     pub lease_ttl_ms: i64,
     pub worker_offline_after_ms: i64,

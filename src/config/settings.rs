@@ -227,6 +227,7 @@ pub const WORKER_RATE_LIMIT_PER_MINUTE: Setting = plain(
 pub const MAX_BODY_BYTES: Setting =
     plain(LIMITS, "max_body_bytes", "BYTES", "1048576", "Maximum size of a request body, not counting a task's output");
 pub const MAX_OUTPUT_BYTES: Setting = plain(LIMITS, "max_output_bytes", "BYTES", "16777216", "Maximum size of a task's output");
+pub const MAX_ARTIFACT_BYTES: Setting = plain(LIMITS, "max_artifact_bytes", "BYTES", "67108864", "Maximum size of an uploaded file");
 pub const REQUEST_TIMEOUT_SECONDS: Setting = plain(
     LIMITS,
     "request_timeout_seconds",
@@ -362,6 +363,7 @@ pub const SETTINGS: &[&Setting] = &[
     &WORKER_RATE_LIMIT_PER_MINUTE,
     &MAX_BODY_BYTES,
     &MAX_OUTPUT_BYTES,
+    &MAX_ARTIFACT_BYTES,
     &REQUEST_TIMEOUT_SECONDS,
     &LEASE_TTL_SECONDS,
     &WORKER_OFFLINE_AFTER_SECONDS,

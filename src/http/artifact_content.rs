@@ -9,34 +9,38 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use bloom_api::error::ErrorText;
 use bloom_api::values::parse_id;
+use bloom_core::api_key::Scope;
 use bloom_core::run_result::RunResult;
 use bloom_core::task::{Format, Outcome};
 use futures_util::TryStreamExt;
+use uuid::Uuid;
 
 use super::AppState;
 use super::answer::HandlerResult;
 use super::error::Error;
+use super::file_content;
 use super::middleware::Caller;
 use super::objects;
 use super::ownership;
-use super::policy::RoutePolicy;
+use super::policy::{Rate, RoutePolicy};
 
 const NOT_FOUND: Error = Error::fixed(404, "Artifact not found");
 
-pub const CONTENT: RoutePolicy = RoutePolicy::READ.or_submit();
+pub const CONTENT: RoutePolicy = RoutePolicy::READ.or_submit().or_worker().rate(Rate::Worker);
 
 /// Downloads the content of an artifact.
 ///
-/// The content is the output of the run, as it is: as JSON if the task asked for JSON, else as text. A header `Range` with one range of bytes
-/// gets that part (206). The artifact of a run that failed has no content.
+/// The content of a file as it is, with its own type; the output of a run as JSON if the task asked for JSON, else as text. A header `Range`
+/// with one range of bytes gets that part (206). The artifact of a run that failed has no content. A worker's key opens only inputs of the tasks
+/// that its worker holds.
 #[utoipa::path(
     get, path = "/api/runtime/artifacts/{id}/content", operation_id = "getArtifactContent", tag = "records", params(("id" = String, Path)),
     responses(
         (status = 200, description = "The content.", content(
-            (String = "text/plain"), (serde_json::Value = "application/json", example = json!({ "answer": "hello" }))
+            (String = "text/plain"), (serde_json::Value = "application/json", example = json!({ "answer": "hello" })), (Vec<u8> = "*/*")
         )),
         (status = 206, description = "The range of it, which need not be JSON.", content(
-            (String = "text/plain"), (String = "application/json", example = json!("hel"))
+            (String = "text/plain"), (String = "application/json", example = json!("hel")), (Vec<u8> = "*/*")
         )),
         (status = 404, description = "The artifact does not exist, or has no content.", body = ErrorText),
         (status = 416, description = "The content ends before the range.", body = ErrorText),
@@ -45,6 +49,18 @@ pub const CONTENT: RoutePolicy = RoutePolicy::READ.or_submit();
 )]
 pub async fn content(State(app): State<AppState>, caller: Caller, Path(id): Path<String>, headers: HeaderMap) -> HandlerResult {
     let id = parse_id(&id).ok_or(NOT_FOUND)?;
+    if let Some(file) = app.store.file(id).await? {
+        if !ownership::file(&app, &caller, &file).await? {
+            return Err(NOT_FOUND);
+        }
+        let size = file.bytes.unsigned_abs();
+        let Some(part) = Part::of(&headers, id, size) else { return Ok(beyond(size)) };
+        let body = file_content::body(&app, &file, part.range.clone()).await?;
+        return Ok(part.answer(body, &file.content_type, file_content::disposition(&file.name)));
+    }
+    if caller.scope == Scope::Worker {
+        return Err(NOT_FOUND);
+    }
     let result = app.store.artifact(id).await?.ok_or(NOT_FOUND)?;
     if ownership::tasks(&app, &caller, vec![result.task_id]).await?.is_empty() {
         return Err(NOT_FOUND);
@@ -52,41 +68,61 @@ pub async fn content(State(app): State<AppState>, caller: Caller, Path(id): Path
     if result.status != Outcome::Success || (result.output.is_none() && result.object.is_none()) {
         return Err(Error::fixed(404, "The artifact has no content"));
     }
-    let size = result.output_bytes() as u64;
-    let tag = format!("\"{id}\"");
-    let is_same = headers.get(IF_RANGE).is_none_or(|named| named.as_bytes() == tag.as_bytes());
-    let wanted =
-        headers.get(RANGE).filter(|_| is_same).and_then(|range| range.to_str().ok()).map_or(Wanted::All, |range| wanted(range, size));
-    let (status, range) = match wanted {
-        Wanted::All => (StatusCode::OK, 0..size),
-        Wanted::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
-        Wanted::Nothing => return Ok(beyond(size)),
-    };
-    let mut response = Response::new(body(&app, result.clone(), range.clone()).await?);
-    *response.status_mut() = status;
+    let Some(part) = Part::of(&headers, id, result.output_bytes() as u64) else { return Ok(beyond(result.output_bytes() as u64)) };
     let specs = app.engine.specs.by_id(&[result.task_id]).await?;
     let is_json = specs.first().is_some_and(|spec| spec.desired_format == Format::Json);
     let (content_type, extension) = if is_json { ("application/json", "json") } else { ("text/plain; charset=utf-8", "txt") };
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    headers.insert(CONTENT_LENGTH, HeaderValue::from(range.end - range.start));
-    // A browser saves it: what a run wrote is never shown as a page of this server.
-    let disposition = format!("attachment; filename=\"artifact-{id}.{extension}\"");
-    for (name, text) in [(CONTENT_DISPOSITION, disposition), (ETAG, tag)] {
-        headers.extend(HeaderValue::try_from(text).ok().map(|value| (name, value)));
+    let body = body(&app, result, part.range.clone()).await?;
+    Ok(part.answer(body, content_type, file_content::disposition(&format!("artifact-{id}.{extension}"))))
+}
+
+/// The part of a content that a request asks for.
+struct Part {
+    range: Range<u64>,
+    size: u64,
+    /// The request asks for a range.
+    is_partial: bool,
+    tag: String,
+}
+
+impl Part {
+    /// `None`: the content ends before the range.
+    fn of(headers: &HeaderMap, id: Uuid, size: u64) -> Option<Self> {
+        let tag = format!("\"{id}\"");
+        let is_same = headers.get(IF_RANGE).is_none_or(|named| named.as_bytes() == tag.as_bytes());
+        let range = headers.get(RANGE).filter(|_| is_same).and_then(|range| range.to_str().ok());
+        match range.map_or(Wanted::All, |range| wanted(range, size)) {
+            Wanted::All => Some(Self { range: 0..size, size, is_partial: false, tag }),
+            Wanted::Part(range) => Some(Self { range, size, is_partial: true, tag }),
+            Wanted::Nothing => None,
+        }
     }
-    if status == StatusCode::PARTIAL_CONTENT {
-        let text = format!("bytes {}-{}/{size}", range.start, range.end - 1);
-        headers.extend(HeaderValue::try_from(text).ok().map(|value| (CONTENT_RANGE, value)));
+
+    /// A browser saves it: what a run wrote or a client uploaded is never shown as a page of this server.
+    fn answer(self, body: Body, content_type: &str, disposition: String) -> Response {
+        let Self { range, size, is_partial, tag } = self;
+        let mut response = Response::new(body);
+        let headers = response.headers_mut();
+        headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(range.end - range.start));
+        let mut texts = vec![(CONTENT_TYPE, content_type.to_owned()), (CONTENT_DISPOSITION, disposition), (ETAG, tag)];
+        if is_partial {
+            texts.push((CONTENT_RANGE, format!("bytes {}-{}/{size}", range.start, range.end - 1)));
+        }
+        for (name, text) in texts {
+            headers.extend(HeaderValue::try_from(text).ok().map(|value| (name, value)));
+        }
+        if is_partial {
+            *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+        }
+        response
     }
-    Ok(response)
 }
 
 async fn body(app: &AppState, result: RunResult, range: Range<u64>) -> Result<Body, Error> {
     if let Some(object) = &result.object {
-        let store = app.settings.objects.as_ref().ok_or_else(|| objects::missing(&result))?;
-        let stream = store.read(object, range).await.map_err(|failure| objects::unreadable(&result, &failure))?;
+        let store = app.settings.objects.as_ref().ok_or_else(|| objects::missing(result.artifact_id, &object.url))?;
+        let stream = store.read(&object.url, range).await.map_err(|failure| objects::unreadable(result.artifact_id, &failure))?;
         return Ok(Body::from_stream(stream.map_err(|failure| failure.text)));
     }
     let content = Bytes::from(result.output.unwrap_or_default());

@@ -22,6 +22,7 @@ const DRAIN_BYTES: usize = 32 * 1024 * 1024;
 /// What is skipped of the body of a refused request, and for how long.
 const SKIPPED_BYTES: usize = 256 * 1024;
 const SKIP_LIMIT: Duration = Duration::from_secs(1);
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long a server that stops waits for bodies that are under way. Who sends slowly must not delay the stop.
 const AT_STOP: Duration = Duration::from_secs(1);
@@ -39,7 +40,16 @@ pub fn time_of(request: &Request, limit: Limit) -> Duration {
 /// may lose the answer. Returns false if the body did not come to its end, or if the client waits for a word to send it.
 pub async fn skip(request: Request) -> bool {
     let is_awaited = request.headers().contains_key(EXPECT);
-    let mut body = request.into_body();
+    discard(request.into_body(), is_awaited, SKIPPED_BYTES, SKIP_LIMIT).await
+}
+
+/// As [`skip`], for the rest of a body that a handler has not read to its end. It takes longer, so that a client that is still sending a large
+/// file receives the answer.
+pub async fn drain(body: Body, is_awaited: bool) -> bool {
+    discard(body, is_awaited, DRAIN_BYTES, DRAIN_LIMIT).await
+}
+
+async fn discard(mut body: Body, is_awaited: bool, most: usize, limit: Duration) -> bool {
     if body.is_end_stream() || is_awaited {
         return body.is_end_stream();
     }
@@ -47,13 +57,13 @@ pub async fn skip(request: Request) -> bool {
         let mut length = 0;
         while let Some(frame) = body.frame().await {
             length += frame.ok()?.data_ref().map_or(0, Bytes::len);
-            if length > SKIPPED_BYTES {
+            if length > most {
                 return None;
             }
         }
         Some(())
     };
-    matches!(timeout(SKIP_LIMIT, to_the_end).await, Ok(Some(())))
+    matches!(timeout(limit, to_the_end).await, Ok(Some(())))
 }
 
 /// Reads the whole body of a request into memory.

@@ -134,6 +134,7 @@ impl From<Rejection> for Error {
             | Rejection::WorkerNotFound
             | Rejection::KeyNotFound
             | Rejection::ProjectNotFound
+            | Rejection::ArtifactNotFound
             | Rejection::AgentNotFound
             | Rejection::NodeNotFound(_) => 404,
             Rejection::NotTheActiveLease(_)
@@ -152,6 +153,11 @@ impl From<Rejection> for Error {
             | Rejection::KeyExists(_)
             | Rejection::TooManyKeys
             | Rejection::ProjectExists(_)
+            | Rejection::ArtifactOfTask
+            | Rejection::ArtifactInUse
+            | Rejection::TooManyFiles
+            | Rejection::TooManyFileBytes
+            | Rejection::TooManyUploads
             | Rejection::TooManyProjects
             | Rejection::TooManyProjectNodes
             | Rejection::TooManyPoolKeys
@@ -173,7 +179,7 @@ impl From<Rejection> for Error {
             Rejection::TooManyLabels(_) => return Self::field("labels", rejection.to_string()),
             Rejection::WrongAnswers { .. } => return Self::field("answers", rejection.to_string()),
             Rejection::NoUrl(_) => 400,
-            Rejection::NoWorker | Rejection::ObjectTooOld => 503,
+            Rejection::NoWorker | Rejection::ObjectTooOld | Rejection::UploadTooOld => 503,
             // Only commands of reconcilers depend on a leadership.
             Rejection::NotLeader => return Self::Internal(rejection.to_string()),
         };

@@ -8,6 +8,8 @@ const EARLIER_TASK: &str = "019c936e-3800-7000-8000-000000000002";
 const LEASE: &str = "019c936e-3800-7000-8000-000000000003";
 const RESULT: &str = "019c936e-3800-7000-8000-000000000004";
 const ARTIFACT: &str = "019c936e-3800-7000-8000-000000000005";
+const UPLOAD: &str = "019c936e-3800-7000-8000-000000000011";
+const DIGEST: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
 const ENTRY: &str = "019c936e-3800-7000-8000-000000000006";
 const INSTANCE: &str = "019c936e-3800-7000-8000-000000000007";
 const QUESTION: &str = "019c936e-3800-7000-8000-000000000008";
@@ -44,6 +46,7 @@ pub fn of_answer(operation: &str) -> Option<Value> {
         "listTasks" | "listRuns" => Some(json!([task(), with(completed_task(), &json!({ "id": EARLIER_TASK }))])),
         "releaseTask" => changed(json!({ "infra_retries": 1, "updated_at": AT + 5_000 })),
         "listArtifacts" => Some(json!([artifact()])),
+        "uploadArtifact" => Some(upload()),
         "getMembridgeHealth" => Some(json!({ "status": "ok" })),
         "listMembridgeProjects" => Some(json!([{ "canonical_id": "9f86d081884c7d65", "name": "docs" }])),
         "getLeadership" | "selectLeader" => Some(json!({ "primary_node_id": WORKER, "lease_seconds": 3600 })),
@@ -254,6 +257,7 @@ fn task() -> Value {
         "lease_id": null, "worker_id": null, "attempts": 0, "max_attempts": 3, "priority": 5, "not_before": null, "depends_on": [],
         "exclusive_key": null, "idempotency_key": null, "labels": { "team": "docs" }, "session": "context", "model": null,
         "ttl_after_finished_sec": null, "infra_retries": 0, "cancel_requested": false, "suspend": false, "session_id": null, "failure": null, "usage": null,
+        "inputs": [], "outputs": [],
         "waiting": { "reason": "no_capacity", "message": "every worker that serves agent 'writer' is full" },
     })
 }
@@ -331,8 +335,13 @@ fn result() -> Value {
 fn artifact() -> Value {
     json!({
         "id": ARTIFACT, "task_id": TASK, "job_id": null, "type": "LLM_RESULT", "created_at": AT + 9_000, "finalized": true, "url": null,
-        "entity_refs": [], "tags": [], "content": OUTPUT,
+        "entity_refs": [], "tags": [], "content": OUTPUT, "name": null, "content_type": null, "bytes": null, "sha256": null,
     })
+}
+
+fn upload() -> Value {
+    let about = json!({ "name": "notes/plan.md", "content_type": "text/markdown", "bytes": 5, "sha256": DIGEST });
+    with(with(artifact(), &json!({ "id": UPLOAD, "task_id": null, "type": "INPUT", "content": null })), &about)
 }
 
 /// The object with other values of some members.

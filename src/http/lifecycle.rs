@@ -15,7 +15,7 @@ use super::middleware::Caller;
 use super::objects;
 use super::ownership;
 use super::path::TaskPath;
-use super::policy::{BodyLimit, Rate, RoutePolicy};
+use super::policy::{Rate, RoutePolicy};
 use super::show::{bytes_of, lease_to_run, show_task, spec};
 use bloom_api::answers::{Completed, Lease, Leased, Removed, Renewed};
 use bloom_api::complete::{Completion, bytes_besides_output};
@@ -135,7 +135,7 @@ pub const COMPLETE: RoutePolicy = RoutePolicy::WORKER.rate(Rate::General).takes_
 )]
 pub async fn complete(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     let raw = body.raw()?;
-    let limit = app.settings.body_limit(BodyLimit::Usual);
+    let limit = app.settings.usual_body();
     if bytes_besides_output(raw) > limit.bytes {
         return Err(limit.error());
     }

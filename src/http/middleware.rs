@@ -23,7 +23,7 @@ use super::body_memory::Share;
 use super::clients::{Peer, Security, client_address};
 use super::error::{Cause, Error};
 use super::key_ring::Identity;
-use super::policy::{Access, Rate, RoutePolicies, RoutePolicy, Time};
+use super::policy::{Rate, RoutePolicies, RoutePolicy, Time};
 use super::rate::{Limiter, Standing};
 use super::refusal::Refusal;
 use super::traced_call::TracedCall;
@@ -257,7 +257,7 @@ impl<'a> Pass<'a> {
             identity,
             limiter: limiter.as_ref().filter(|_| is_limited),
             test_limiter: app.limits.test_connection.as_ref().filter(|_| is_limited && policy.rate == Rate::TestConnection),
-            body_limit: (exists && !request.method().is_safe()).then(|| settings.body_limit(policy.body)),
+            body_limit: settings.body_limit(policy.body).filter(|_| exists && !request.method().is_safe()),
         }
     }
 
@@ -300,7 +300,7 @@ fn identity(
         // Who opens the door is of no matter here; the audit trail names the key, if there is one.
         _ if !policy.is_guarded() => Ok(Identity { key: key.and_then(|key| key.key), ..Identity::ADMIN }),
         None => Err(Refusal::Unauthorized),
-        Some(key) if policy.allows(key.scope) && policy.access == Access::Worker && !may_be_worker(settings, peer) => {
+        Some(key) if policy.allows(key.scope) && policy.is_of_worker(key.scope) && !may_be_worker(settings, peer) => {
             Err(Refusal::NoClientCertificate)
         }
         Some(key) if policy.allows(key.scope) => Ok(key),

@@ -16,6 +16,8 @@ mod error;
 mod error_precedence;
 mod events;
 mod examples;
+mod file_content;
+mod files;
 mod handshake;
 mod history;
 mod host;
@@ -48,6 +50,7 @@ mod show;
 mod stream;
 mod tasks;
 mod traced_call;
+mod uploads;
 mod wait;
 mod watch;
 mod watch_buffer;
@@ -108,6 +111,8 @@ pub struct Settings {
     pub max_body_bytes: usize,
     /// Limit of a completion's output; `max_body_bytes` limits the rest of its body.
     pub max_output_bytes: usize,
+    /// Limit of a file.
+    pub max_artifact_bytes: usize,
     pub request_timeout: Duration,
     /// [`server::HEAD_TIMEOUT`], except in tests.
     pub head_timeout: Duration,
@@ -135,14 +140,19 @@ pub const HELD_BYTES: usize = 256 << 20;
 const JSON_EXPANSION: usize = 3;
 
 impl Settings {
-    fn body_limit(&self, limit: BodyLimit) -> Limit {
-        let usual = self.max_body_bytes;
+    fn usual_body(&self) -> Limit {
+        Limit { bytes: self.max_body_bytes, settings: "MAX_BODY_BYTES" }
+    }
+
+    /// `None`: the handler limits the body itself.
+    fn body_limit(&self, limit: BodyLimit) -> Option<Limit> {
+        let for_output = self.max_output_bytes.saturating_mul(JSON_EXPANSION);
         match limit {
-            BodyLimit::Outputs => Limit {
-                bytes: usual.saturating_add(self.max_output_bytes.saturating_mul(JSON_EXPANSION)),
-                settings: "MAX_BODY_BYTES and MAX_OUTPUT_BYTES",
-            },
-            BodyLimit::Usual => Limit { bytes: usual, settings: "MAX_BODY_BYTES" },
+            BodyLimit::Streamed => None,
+            BodyLimit::Usual => Some(self.usual_body()),
+            BodyLimit::Outputs => {
+                Some(Limit { bytes: self.max_body_bytes.saturating_add(for_output), settings: "MAX_BODY_BYTES and MAX_OUTPUT_BYTES" })
+            }
         }
     }
 }

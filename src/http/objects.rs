@@ -55,7 +55,7 @@ pub async fn write(app: &AppState, completion: &mut Completion, until: Instant) 
 }
 
 /// An id of this time of the database, as the ids that commits make. The age of the object follows from it.
-fn new_artifact(at: Ms) -> Uuid {
+pub fn new_artifact(at: Ms) -> Uuid {
     let mut random = [0; 10];
     random.copy_from_slice(&Uuid::now_v7().as_bytes()[6..]);
     uuid::Builder::from_unix_timestamp_millis(u64::try_from(at).unwrap_or_default(), &random).into_uuid()
@@ -67,8 +67,8 @@ fn new_artifact(at: Ms) -> Uuid {
 /// The object store can't deliver it.
 pub async fn whole(app: &AppState, mut result: RunResult) -> Result<RunResult, Error> {
     if let Some(object) = &result.object {
-        let objects = app.settings.objects.as_ref().ok_or_else(|| missing(&result))?;
-        result.output = Some(objects.text(object).await.map_err(|failure| unreadable(&result, &failure))?);
+        let objects = app.settings.objects.as_ref().ok_or_else(|| missing(result.artifact_id, &object.url))?;
+        result.output = Some(objects.text(object).await.map_err(|failure| unreadable(result.artifact_id, &failure))?);
     }
     Ok(result)
 }
@@ -91,13 +91,12 @@ pub async fn whole_or_not(app: &AppState, results: Vec<RunResult>) -> Vec<RunRes
     shown
 }
 
-pub fn missing(result: &RunResult) -> Error {
-    let url = result.object.as_ref().map_or("", |object| &object.url);
-    tracing::error!(artifact = %result.artifact_id, url, "an output is in an object store, but the server has none: set MINIO_ENDPOINT or AWS_S3_BUCKET");
-    Error::Text { status: 503, text: "The output is in an object store that this server is not set up for".into() }
+pub fn missing(artifact: Uuid, url: &str) -> Error {
+    tracing::error!(%artifact, url, "an artifact is in an object store, but the server has none: set MINIO_ENDPOINT or AWS_S3_BUCKET");
+    Error::Text { status: 503, text: "The artifact is in an object store that this server is not set up for".into() }
 }
 
-pub fn unreadable(result: &RunResult, failure: &Failure) -> Error {
-    tracing::warn!(artifact = %result.artifact_id, failure = failure.text, "an output could not be read from the object store");
-    Error::Text { status: 503, text: "The output is in the object store, which can't deliver it now: try again".into() }
+pub fn unreadable(artifact: Uuid, failure: &Failure) -> Error {
+    tracing::warn!(%artifact, failure = failure.text, "an artifact could not be read from the object store");
+    Error::Text { status: 503, text: "The artifact is in the object store, which can't deliver it now: try again".into() }
 }

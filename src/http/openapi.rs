@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 
 use super::policy::{Rate, RoutePolicies, RoutePolicy};
 use super::{
-    AppState, agents, artifact_content, bulk, config, dispatch, events, install, keys, lifecycle, membridge, openapi_common, probes,
+    AppState, agents, artifact_content, bulk, config, dispatch, events, files, install, keys, lifecycle, membridge, openapi_common, probes,
     projects, questions, queues, records, tasks, wait, watch, worker_calls, workers,
 };
 use bloom_api::error::ErrorText;
@@ -112,6 +112,8 @@ pub fn routes() -> Routes {
         .add(routes!(records::leases), records::LEASES)
         .add(routes!(records::artifacts), records::ARTIFACTS)
         .add(routes!(artifact_content::content), artifact_content::CONTENT)
+        .add(routes!(files::upload), files::UPLOAD)
+        .add(routes!(files::delete), files::DELETE)
         .add(routes!(records::audit), records::AUDIT)
         .add(routes!(records::stats), records::STATS)
         .add(routes!(records::usage), records::USAGE)

@@ -9,7 +9,9 @@ use super::AppState;
 use super::error::Error;
 use super::middleware::Caller;
 use bloom_api::values::text_problem;
+use bloom_core::api_key::Scope;
 use bloom_core::command::{Holder, Rejection, WorkerChange};
+use bloom_core::file::File;
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::task::TaskSpec;
 use bloom_core::worker::DispatchMode;
@@ -48,6 +50,19 @@ pub async fn tasks(app: &AppState, caller: &Caller, ids: Vec<TaskId>) -> Result<
     match caller.owner() {
         None => Ok(ids),
         Some(owner) => Ok(app.store.owned(&ids, owner).await?),
+    }
+}
+
+/// Whether the caller may see the file, and remove it if it may write.
+///
+/// # Errors
+/// If the database fails.
+pub async fn file(app: &AppState, caller: &Caller, file: &File) -> Result<bool, Error> {
+    match (caller.scope, caller.owner(), file.task_id) {
+        (Scope::Worker, ..) => Ok(app.store.is_held_input(file.id, caller.worker()).await?),
+        (_, None, _) => Ok(true),
+        (_, Some(owner), None) => Ok(file.owner == owner),
+        (_, Some(_), Some(task)) => Ok(!tasks(app, caller, vec![task]).await?.is_empty()),
     }
 }
 

@@ -12,6 +12,9 @@ pub struct RoutePolicy {
     pub access: Access,
     /// Whether a submit key opens the route too. Its handler then shows and changes only the tasks of that key.
     pub submit: bool,
+    /// Whether a worker's key opens the route too, besides those of [`Access::Worker`]. Its handler then shows and changes only what a worker
+    /// holds.
+    pub worker: bool,
     pub rate: Rate,
     pub time: Time,
     pub body: BodyLimit,
@@ -57,12 +60,15 @@ pub enum BodyLimit {
     Usual,
     /// The limit also has room for the outputs of runs.
     Outputs,
+    /// The handler reads the body itself, and limits it.
+    Streamed,
 }
 
 impl RoutePolicy {
     pub const OPEN: Self = Self {
         access: Access::Open,
         submit: false,
+        worker: false,
         rate: Rate::Unlimited,
         time: Time::Limited,
         body: BodyLimit::Usual,
@@ -77,6 +83,11 @@ impl RoutePolicy {
     /// A submit key opens the route too.
     pub const fn or_submit(self) -> Self {
         Self { submit: true, ..self }
+    }
+
+    /// A worker's key opens the route too.
+    pub const fn or_worker(self) -> Self {
+        Self { worker: true, ..self }
     }
 
     pub const fn rate(self, rate: Rate) -> Self {
@@ -97,6 +108,11 @@ impl RoutePolicy {
         Self { body: BodyLimit::Outputs, ..self }
     }
 
+    /// The handler reads the body itself, and limits it.
+    pub const fn streams_body(self) -> Self {
+        Self { body: BodyLimit::Streamed, ..self }
+    }
+
     pub fn is_guarded(&self) -> bool {
         self.access != Access::Open
     }
@@ -104,6 +120,11 @@ impl RoutePolicy {
     /// Whether the route may change the database.
     pub fn writes(&self) -> bool {
         matches!(self.access, Access::Worker | Access::Admin | Access::Join)
+    }
+
+    /// Whether a call with such a key is one of a worker.
+    pub fn is_of_worker(&self, scope: Scope) -> bool {
+        self.access == Access::Worker || (self.worker && scope == Scope::Worker)
     }
 
     /// The scopes that open the route, the smallest first.
@@ -120,7 +141,7 @@ impl RoutePolicy {
         match scope {
             Scope::Admin => true,
             Scope::Submit => self.submit || self.access == Access::Open,
-            Scope::Worker => matches!(self.access, Access::Open | Access::Worker),
+            Scope::Worker => self.worker || matches!(self.access, Access::Open | Access::Worker),
             Scope::Read => matches!(self.access, Access::Open | Access::Read),
             Scope::Join => matches!(self.access, Access::Open | Access::Join),
         }
@@ -167,24 +188,27 @@ mod tests {
     fn a_worker_key_opens_what_a_worker_needs() {
         let opened = routes(|policy| policy.is_guarded() && policy.allows(Scope::Worker));
         let expected = [
-            "llm-tasks/{id}/complete",
-            "llm-tasks/{id}/events",
-            "llm-tasks/{id}/heartbeat",
-            "llm-tasks/{id}/question",
-            "llm-tasks/{id}/release",
-            "workers",
-            "workers/{id}/claim",
-            "workers/{id}/complete",
-            "workers/{id}/events",
-            "workers/{id}/heartbeat",
+            "GET artifacts/{id}/content",
+            "POST artifacts",
+            "POST llm-tasks/{id}/complete",
+            "POST llm-tasks/{id}/events",
+            "POST llm-tasks/{id}/heartbeat",
+            "POST llm-tasks/{id}/question",
+            "POST llm-tasks/{id}/release",
+            "POST workers",
+            "POST workers/{id}/claim",
+            "POST workers/{id}/complete",
+            "POST workers/{id}/events",
+            "POST workers/{id}/heartbeat",
         ];
-        assert_eq!(opened, expected.map(|path| format!("POST /api/runtime/{path}")));
+        assert_eq!(opened, expected.map(|route| route.replacen(' ', " /api/runtime/", 1)));
     }
 
     #[test]
     fn a_submit_key_opens_what_concerns_tasks() {
         let opened = routes(|policy| policy.is_guarded() && policy.allows(Scope::Submit));
         let expected = [
+            "DELETE artifacts/{id}",
             "DELETE llm-tasks/{id}",
             "GET artifacts",
             "GET artifacts/{id}/content",
@@ -196,6 +220,7 @@ mod tests {
             "GET llm-tasks/{id}/wait",
             "GET watch",
             "PATCH llm-tasks/{id}",
+            "POST artifacts",
             "POST llm-tasks",
             "POST llm-tasks/{id}/answer",
             "POST llm-tasks/{id}/cancel",

@@ -1,5 +1,7 @@
 //! Lists of leases, artifacts and audit entries; statistics and usage.
 
+use std::cmp::Reverse;
+
 use axum::extract::State;
 use uuid::Uuid;
 
@@ -60,8 +62,9 @@ pub const ARTIFACTS: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Lists artifacts, newest first.
 ///
-/// Each completion stores one artifact: the output of the run if it succeeded. The header `Link` leads to the next page. The content of an
-/// artifact in the object store is null while that can't deliver it.
+/// Each completion stores one artifact: the output of the run if it succeeded. Files are artifacts, too: uploads, which belong to no task, and
+/// those of runs; lists have no content of them. The header `Link` leads to the next page. The content of an output in the object store is null
+/// while that can't deliver it.
 /// A submit key must name one of its tasks.
 #[utoipa::path(
     get, path = "/api/runtime/artifacts", operation_id = "listArtifacts", tag = "records", params(PageParams, ArtifactParams),
@@ -82,7 +85,10 @@ pub async fn artifacts(State(app): State<AppState>, caller: Caller, Query(params
     let next = cut(&mut sizes, is_short, &params, "/api/runtime/artifacts", |(id, _)| *id);
     let read = |app: AppState, ids: Vec<Uuid>| async move {
         let results = objects::whole_or_not(&app, app.store.artifacts(&ids).await?).await;
-        list_streaming::rows(results.iter().map(Artifact::from))
+        let files = app.store.files(&ids).await?;
+        let mut artifacts: Vec<Artifact<'_>> = results.iter().map(Artifact::from).chain(files.iter().map(Artifact::from)).collect();
+        artifacts.sort_unstable_by_key(|artifact| Reverse(artifact.id));
+        list_streaming::rows(artifacts)
     };
     list_streaming::list(&app, caller.client, sizes, next, read).await
 }

@@ -17,6 +17,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Limit of the streams and waiting requests of each kind.
 const MAX_STREAMS: usize = 256;
+/// Limit of the files that arrive at a time. Each may be storing a chunk, and a writer takes no more than 64 jobs besides its batches.
+const MAX_UPLOADS: usize = 32;
 const FULL: Error = Error::Later("Too many requests are waiting right now, try again");
 const SHARE_TAKEN: Error = Error::Later("Too many requests of this client are waiting right now: end some of them, or try again");
 const KEY_SHARE_TAKEN: Error = Error::Later("Too many requests with this key are waiting right now: end some of them, or try again");
@@ -32,6 +34,7 @@ pub struct StreamLimits {
     pub watches: PermitPool,
     /// For calls that wait for an agent.
     pub agents: PermitPool,
+    pub uploads: PermitPool,
 }
 
 /// A number of permits, of which one address, and one key from any number of addresses, may hold only its share.
@@ -52,7 +55,14 @@ impl StreamLimits {
     /// Claims that wait may use three quarters of the connections: workers need the rest for heartbeats and completions.
     pub fn new(connections: usize) -> Self {
         let many = || PermitPool::new(MAX_STREAMS);
-        Self { claims: PermitPool::new(connections / 4 * 3), waits: many(), events: many(), watches: many(), agents: many() }
+        Self {
+            claims: PermitPool::new(connections / 4 * 3),
+            waits: many(),
+            events: many(),
+            watches: many(),
+            agents: many(),
+            uploads: PermitPool::new(MAX_UPLOADS),
+        }
     }
 }
 

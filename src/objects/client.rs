@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bloom_config::ObjectStore as ObjectStoreSettings;
 use bloom_core::Ms;
+use bloom_core::file::FileId;
 use bloom_core::ids::TaskId;
 use bloom_core::run_result::StoredObject;
 use bloom_telemetry::Metrics;
@@ -21,6 +22,8 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
+/// The largest file that a server keeps in memory to write it at once.
+pub const MAX_WHOLE: usize = PART;
 /// The longest time of a write, and of a read until its first byte.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
@@ -30,12 +33,31 @@ const READ_LIMIT: Duration = Duration::from_secs(600);
 const PAUSE: Duration = Duration::from_secs(5);
 /// Characters of an output that the database keeps.
 const PREVIEW_CHARS: usize = 4096;
-const ARTIFACTS: &str = "artifacts";
+/// Files that are larger are written in parts of this size: S3 takes no smaller ones.
+pub(super) const PART: usize = 8 << 20;
 /// The object that says which database writes to the bucket.
 const OWNER: &str = "bloom-runtime/database";
 const PROBE: &str = "bloom-runtime/probe";
 /// The largest page of a list of objects.
 pub(super) const LISTED: usize = 1000;
+
+/// What the objects below a prefix are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Prefix {
+    /// Outputs: `artifacts/TASK/ARTIFACT`.
+    Outputs,
+    /// Files: `files/ARTIFACT`.
+    Files,
+}
+
+impl Prefix {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Outputs => "artifacts",
+            Self::Files => "files",
+        }
+    }
+}
 
 pub type Stream = BoxStream<'static, Result<Vec<u8>, Failure>>;
 
@@ -54,6 +76,10 @@ impl Failure {
 
     pub(super) fn of_another() -> Self {
         Self::new("another database writes to this bucket: give each installation a bucket of its own")
+    }
+
+    pub(super) fn of_file() -> Self {
+        Self::new("the database could not deliver the file")
     }
 
     pub(super) fn of_database() -> Self {
@@ -140,14 +166,48 @@ impl Objects {
 
     /// Writes an output under the id of its artifact. A repeated call writes the same object.
     pub async fn write_output(&self, task: TaskId, artifact: Uuid, output: &str) -> Result<StoredObject, Failure> {
-        let key = format!("{ARTIFACTS}/{task}/{artifact}");
+        let key = format!("{}/{task}/{artifact}", Prefix::Outputs.as_str());
         self.write("artifact", &key, output.as_bytes().to_vec()).await?;
-        let ObjectStoreSettings { bucket, .. } = &self.0.settings;
         Ok(StoredObject {
-            url: format!("{}://{bucket}/{key}", self.0.settings.scheme()),
+            url: self.url(&key),
             bytes: i64::try_from(output.len()).unwrap_or(i64::MAX),
             preview: output.chars().take(PREVIEW_CHARS).collect(),
         })
+    }
+
+    fn url(&self, key: &str) -> String {
+        let ObjectStoreSettings { bucket, .. } = &self.0.settings;
+        format!("{}://{bucket}/{key}", self.0.settings.scheme())
+    }
+
+    /// Writes a file that is not larger than [`MAX_WHOLE`] under its id. Returns its URL.
+    pub async fn write_file(&self, id: FileId, content: Vec<u8>) -> Result<String, Failure> {
+        let key = format!("{}/{id}", Prefix::Files.as_str());
+        self.write("file", &key, content).await?;
+        Ok(self.url(&key))
+    }
+
+    /// As [`write_file`](Self::write_file), for larger files, whose parts arrive one after the other. Nothing is left of them after an error.
+    pub(super) async fn write_parts(&self, id: FileId, mut parts: BoxStream<'_, Result<Vec<u8>, Failure>>) -> Result<String, Failure> {
+        let key = format!("{}/{id}", Prefix::Files.as_str());
+        let mut upload = self.limited(self.0.store.put_multipart(&Path::from(key.as_str()))).await?;
+        let mut bytes = 0;
+        let written = async {
+            while let Some(part) = parts.try_next().await? {
+                bytes += part.len();
+                self.limited(upload.put_part(PutPayload::from(part))).await?;
+            }
+            self.limited(upload.complete()).await
+        };
+        let written = written.await;
+        if written.is_err() {
+            // If this fails, too, the bucket's rule for incomplete uploads removes them.
+            let _ = self.limited(upload.abort()).await;
+            self.pause().await;
+        }
+        written?;
+        self.0.metrics.objects().written("file", bytes);
+        Ok(self.url(&key))
     }
 
     pub(super) async fn write(&self, kind: &'static str, key: &str, content: Vec<u8>) -> Result<(), Failure> {
@@ -172,15 +232,15 @@ impl Objects {
         let key = Path::from(format!("bloom-runtime/check-{}", Uuid::now_v7()));
         self.limited(self.0.store.put(&key, PutPayload::from_static(b"check"))).await.map_err(|failure| ("write", failure))?;
         let read = async { self.limited(self.0.store.head(&key)).await.map_err(|failure| ("read", failure)) }.await;
-        let listed = self.artifacts_after(None).await.map_err(|failure| ("list", failure));
+        let listed = self.listed(Prefix::Outputs, None).await.map_err(|failure| ("list", failure));
         self.limited(self.0.store.delete(&key)).await.map_err(|failure| ("remove", failure))?;
         read?;
         listed.map(drop)
     }
 
-    /// Reads a range of an output.
-    pub async fn read(&self, object: &StoredObject, range: std::ops::Range<u64>) -> Result<Stream, Failure> {
-        let key = self.key(object)?;
+    /// Reads a range of an output or of a file.
+    pub async fn read(&self, url: &str, range: std::ops::Range<u64>) -> Result<Stream, Failure> {
+        let key = self.key(url)?;
         if range.is_empty() {
             return Ok(futures_util::stream::empty().boxed());
         }
@@ -200,7 +260,7 @@ impl Objects {
     /// Reads a whole output.
     pub async fn text(&self, object: &StoredObject) -> Result<String, Failure> {
         let size = usize::try_from(object.bytes).unwrap_or_default();
-        let mut stream = self.read(object, 0..size as u64).await?;
+        let mut stream = self.read(&object.url, 0..size as u64).await?;
         let mut content = Vec::with_capacity(size);
         let all = async {
             while let Some(piece) = stream.try_next().await? {
@@ -215,18 +275,18 @@ impl Objects {
         String::from_utf8(content).map_err(|_| Failure::new(format!("{} is not UTF-8", object.url)))
     }
 
-    fn key(&self, object: &StoredObject) -> Result<Path, Failure> {
+    fn key(&self, url: &str) -> Result<Path, Failure> {
         let bucket = &self.0.settings.bucket;
-        let place = object.url.split_once("://").and_then(|(_, rest)| rest.split_once('/'));
+        let place = url.split_once("://").and_then(|(_, rest)| rest.split_once('/'));
         match place {
             Some((named, key)) if named == bucket => Ok(Path::from(key)),
-            _ => Err(Failure::new(format!("it is at {}, and this server reads the bucket {bucket}", object.url))),
+            _ => Err(Failure::new(format!("it is at {}, and this server reads the bucket {bucket}", url))),
         }
     }
 
-    /// Objects of artifacts after this key, at most [`LISTED`].
-    pub(super) async fn artifacts_after(&self, after: Option<&Path>) -> Result<Vec<ObjectMeta>, Failure> {
-        let prefix = Path::from(ARTIFACTS);
+    /// Objects below the prefix after this key, at most [`LISTED`].
+    pub(super) async fn listed(&self, prefix: Prefix, after: Option<&Path>) -> Result<Vec<ObjectMeta>, Failure> {
+        let prefix = Path::from(prefix.as_str());
         let found = match after {
             Some(after) => self.0.store.list_with_offset(Some(&prefix), after),
             None => self.0.store.list(Some(&prefix)),

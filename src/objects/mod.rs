@@ -1,4 +1,4 @@
-//! Outputs of runs and the audit trail in an object store (S3, MinIO).
+//! Outputs of runs, files and the audit trail in an object store (S3, MinIO).
 //!
 //! An object is written before the row that refers to it, and removed after that row. So a crash between the two leaves an object without a
 //! row, which [`reconcile`] removes after a grace. While the object store can't be written to, the database keeps the outputs, and the
@@ -6,13 +6,14 @@
 
 mod audit;
 mod client;
+mod files;
 mod orphans;
 mod owner;
 mod reconcile;
 
 use bloom_engine::Error;
 
-pub use client::{Failure, Objects, Stream};
+pub use client::{Failure, MAX_WHOLE, Objects, Stream};
 pub use reconcile::run;
 
 fn unreadable(error: bloom_store::Error) -> Error {

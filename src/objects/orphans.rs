@@ -1,4 +1,4 @@
-//! Removes objects to which no artifact refers: their completion did not commit, or their task was removed.
+//! Removes objects to which no artifact refers: their completion or upload did not commit, or their task was removed.
 
 use std::collections::HashSet;
 
@@ -10,11 +10,25 @@ use object_store::path::Path;
 use uuid::Uuid;
 
 use super::Objects;
+use super::client::Prefix;
+
+/// A page of the lists of objects: those of outputs, then those of files.
+pub struct Page {
+    prefix: Prefix,
+    after: Option<Path>,
+}
+
+impl Page {
+    pub fn first() -> Self {
+        Self { prefix: Prefix::Outputs, after: None }
+    }
+}
 
 /// Removes the orphans of one page of the list of objects. Returns where the next page begins; `None`: the list is at its end, or could not
 /// be read.
-pub async fn sweep(store: &Store, objects: &Objects, now: Ms, after: Option<Path>) -> Result<Option<Path>, Error> {
-    let page = match objects.artifacts_after(after.as_ref()).await {
+pub async fn sweep(store: &Store, objects: &Objects, now: Ms, from: Page) -> Result<Option<Page>, Error> {
+    let Page { prefix, after } = from;
+    let page = match objects.listed(prefix, after.as_ref()).await {
         Ok(page) => page,
         Err(failure) => {
             tracing::warn!(failure = failure.text, "the objects could not be listed; it will be retried");
@@ -22,9 +36,13 @@ pub async fn sweep(store: &Store, objects: &Objects, now: Ms, after: Option<Path
         }
     };
     let is_old = |(artifact, object): &(Uuid, &ObjectMeta)| now.saturating_sub(made_at(*artifact, object)) > objects.grace_ms();
-    let old: Vec<(Uuid, &ObjectMeta)> = page.iter().filter_map(named).filter(is_old).collect();
+    let old: Vec<(Uuid, &ObjectMeta)> = page.iter().filter_map(|object| named(prefix, object)).filter(is_old).collect();
     let ids: Vec<Uuid> = old.iter().map(|(id, _)| *id).collect();
-    let known: HashSet<Uuid> = store.existing_artifacts(&ids).await.map_err(super::unreadable)?.into_iter().collect();
+    let known = match prefix {
+        Prefix::Outputs => store.existing_artifacts(&ids).await,
+        Prefix::Files => store.existing_files(&ids).await,
+    };
+    let known: HashSet<Uuid> = known.map_err(super::unreadable)?.into_iter().collect();
     let mut removed = 0;
     for (_, object) in old.iter().filter(|(id, _)| !known.contains(id)) {
         if let Err(failure) = objects.remove(&object.location).await {
@@ -37,7 +55,11 @@ pub async fn sweep(store: &Store, objects: &Objects, now: Ms, after: Option<Path
     if removed > 0 {
         tracing::info!(removed, "objects without an artifact were removed");
     }
-    Ok(page.last().filter(|_| page.len() >= super::client::LISTED).map(|last| last.location.clone()))
+    let last = page.last().filter(|_| page.len() >= super::client::LISTED);
+    Ok(match last {
+        Some(last) => Some(Page { prefix, after: Some(last.location.clone()) }),
+        None => Some(Page { prefix: Prefix::Files, after: None }).filter(|_| prefix == Prefix::Outputs),
+    })
 }
 
 /// When the artifact was made, by the database's clock, which also decides until when a completion may refer to the object. The ids of
@@ -48,9 +70,11 @@ fn made_at(artifact: Uuid, object: &ObjectMeta) -> Ms {
 }
 
 /// The artifact in the key. Objects with other keys are not this program's.
-fn named(object: &ObjectMeta) -> Option<(Uuid, &ObjectMeta)> {
+fn named(prefix: Prefix, object: &ObjectMeta) -> Option<(Uuid, &ObjectMeta)> {
     let mut parts = object.location.as_ref().split('/').skip(1);
-    let (task, artifact, end) = (parts.next()?, parts.next()?, parts.next());
-    Uuid::parse_str(task).ok()?;
+    if prefix == Prefix::Outputs {
+        Uuid::parse_str(parts.next()?).ok()?;
+    }
+    let (artifact, end) = (parts.next()?, parts.next());
     Some((Uuid::parse_str(artifact).ok()?, object)).filter(|_| end.is_none())
 }

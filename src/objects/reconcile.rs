@@ -9,12 +9,11 @@ use bloom_database::Maintenance;
 use bloom_engine::Error;
 use bloom_reconcile::ReconcileContext;
 use bloom_store::Store;
-use object_store::path::Path;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{Failure, Objects, audit, orphans, unreadable};
+use super::{Failure, Objects, audit, files, orphans, unreadable};
 
 const EVERY_MS: Ms = 2_000;
 /// Outputs of one page, and how long one run moves them.
@@ -32,7 +31,7 @@ const SWEEP_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::fro
 struct State {
     probed: Option<Instant>,
     swept: Option<Instant>,
-    next_page: Option<Path>,
+    next_page: Option<orphans::Page>,
 }
 
 pub async fn run(context: ReconcileContext, store: Store, objects: Objects) {
@@ -80,7 +79,10 @@ async fn once(context: &ReconcileContext, store: &Store, objects: &Objects, stat
             return Ok(());
         }
     }
-    if !move_outputs(context, store, objects).await? || !audit::flush(context, store, objects).await? {
+    if !move_outputs(context, store, objects).await?
+        || !files::move_all(context, store, objects, MOVING).await?
+        || !audit::flush(context, store, objects).await?
+    {
         return Ok(());
     }
     let pause = (objects.grace() / 4).clamp(SWEEP_EVERY.0, SWEEP_EVERY.1);
@@ -92,7 +94,8 @@ async fn once(context: &ReconcileContext, store: &Store, objects: &Objects, stat
         tracing::warn!(failure = failure.text, "no objects are removed, because the owner of the bucket is not known");
         return Ok(());
     }
-    state.next_page = orphans::sweep(store, objects, context.engine.clock.now(), state.next_page.take()).await?;
+    state.next_page =
+        orphans::sweep(store, objects, context.engine.clock.now(), state.next_page.take().unwrap_or_else(orphans::Page::first)).await?;
     Ok(())
 }
 

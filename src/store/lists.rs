@@ -90,16 +90,18 @@ statement!(
     rows::STATE.names("s."),
     d.any(Type::Uuid, 1)
 );
-statement!(
-    ARTIFACT_SIZES,
-    "SELECT artifact_id, coalesce(octet_length(output), CAST(object_bytes AS INTEGER), 0) + coalesce(octet_length(error_message), 0) FROM results \
-    WHERE artifact_id < $1 ORDER BY artifact_id DESC LIMIT $2"
-);
-statement!(
-    ARTIFACT_SIZES_OF_TASK,
-    "SELECT artifact_id, coalesce(octet_length(output), CAST(object_bytes AS INTEGER), 0) + coalesce(octet_length(error_message), 0) FROM results \
-    WHERE task_id = $3 AND artifact_id < $1 ORDER BY artifact_id DESC LIMIT $2"
-);
+// The contents of files are not in lists.
+fn artifact_sizes(condition: &str) -> String {
+    format!(
+        "SELECT id, size FROM (SELECT id, size FROM (SELECT artifact_id AS id, coalesce(octet_length(output), CAST(object_bytes AS INTEGER), 0) \
+            + coalesce(octet_length(error_message), 0) AS size FROM results \
+            WHERE {condition}artifact_id < $1 ORDER BY artifact_id DESC LIMIT $2) AS r \
+        UNION ALL SELECT id, size FROM (SELECT id, octet_length(name) AS size FROM files \
+            WHERE {condition}id < $1 ORDER BY id DESC LIMIT $2) AS f) AS a ORDER BY id DESC LIMIT $2"
+    )
+}
+statement!(ARTIFACT_SIZES, |_d| "{}", artifact_sizes(""));
+statement!(ARTIFACT_SIZES_OF_TASK, |_d| "{}", artifact_sizes("task_id = $3 AND "));
 statement!(
     RESULTS,
     |d| "SELECT {} FROM results WHERE artifact_id {} ORDER BY artifact_id DESC",
@@ -137,7 +139,7 @@ impl Store {
         all(&self.pool().fetch(&sql, args).await?, ReadRow::read)
     }
 
-    /// The ids of artifacts, newest first, each with the size of its result's texts in bytes.
+    /// The ids of artifacts, outputs and files, newest first, each with the size of what lists show of it in bytes.
     pub async fn artifact_sizes(&self, task: Option<TaskId>, page: &Page) -> Result<Listing<(Uuid, i64)>, Error> {
         let found = match task {
             Some(task) => self.pool().fetch(&ARTIFACT_SIZES_OF_TASK, page.args().uuid(task)).await?,

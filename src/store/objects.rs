@@ -29,8 +29,10 @@ statement!(
 );
 statement!(
     BACKLOG,
-    |d| "SELECT count(*) FROM (SELECT 1 FROM results {} WHERE octet_length(output) > 65536 LIMIT $1) AS large",
-    d.by_index("results_to_move")
+    |d| "SELECT (SELECT count(*) FROM (SELECT 1 FROM results {} WHERE octet_length(output) > 65536 LIMIT $1) AS large) \
+        + (SELECT count(*) FROM (SELECT 1 FROM files {} WHERE object_url IS NULL AND bytes > 65536 LIMIT $1) AS large)",
+    d.by_index("results_to_move"),
+    d.by_index("files_to_move")
 );
 statement!(
     MOVE,
@@ -57,7 +59,7 @@ impl Store {
         all(&self.pool().fetch(&TO_MOVE, Args::new().uuid(after).int(limit)).await?, |row| row.take())
     }
 
-    /// How many outputs are to be moved, counted up to this number.
+    /// How many outputs and how many files are to be moved, each counted up to this number.
     pub async fn output_backlog(&self, most: i64) -> Result<i64, Error> {
         one(&self.pool().fetch(&BACKLOG, Args::new().int(most)).await?, |row| row.take())
     }
