@@ -16,6 +16,7 @@ use super::report::{Backoff, may_pass};
 use super::task::Task;
 use bloom_api::files::{Input, glob};
 use bloom_client::{Error, part};
+use bloom_core::file::MAX_FILES_OF_LEASE;
 
 /// How often an input is fetched that comes with another content than it should.
 const CONTENT_TRIES: usize = 3;
@@ -23,8 +24,8 @@ const CONTENT_TRIES: usize = 3;
 const FETCH_FOR: Duration = Duration::from_secs(300);
 /// Entries of a directory that are looked through for outputs.
 const MAX_ENTRIES: usize = 1_000_000;
-/// Outputs of one run.
-pub const MAX_OUTPUTS: usize = 200;
+/// Outputs of one run; one more file is its diff.
+const MAX_OUTPUTS: usize = MAX_FILES_OF_LEASE - 1;
 
 /// Why the inputs of a task are not in its directory.
 #[derive(Debug)]
