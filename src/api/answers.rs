@@ -236,6 +236,13 @@ pub struct RenewedLeases {
     pub directives: Directives,
 }
 
+/// Contexts that are gone.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct GoneContexts {
+    /// Those of the named contexts to which no task belongs any more.
+    pub gone: Vec<String>,
+}
+
 /// The outcome of a call about many runs.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct RunResults {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use uuid::Uuid;
 
 use super::files::{NewInput, OutputGlob};
+use super::problem_texts::NEEDS_PROJECT;
 use super::projects::{GitRef, NamedProject};
 use super::values::{Id, Int, Labels, List, MAX_SAFE, Moment, Name, NonEmpty, ShortName, Text, Usd};
 use super::wire::{Problems, body, problem, within};
@@ -95,7 +96,7 @@ fn of_a_project(task: &NewTask) -> Result<(), Problems> {
         NewTask { push: PushMode::Branch, .. } => "push",
         NewTask { .. } => return Ok(()),
     };
-    problem("Needs a project: name one with the field project").map_err(|found| within(field, found))
+    problem(NEEDS_PROJECT).map_err(|found| within(field, found))
 }
 
 impl NewTask {

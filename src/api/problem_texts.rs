@@ -4,6 +4,9 @@ use std::fmt::Display;
 
 pub const NUL: &str = "String must not contain NUL characters";
 
+/// About a field that only tasks with a project have.
+pub const NEEDS_PROJECT: &str = "Needs a project: name one in the field project";
+
 pub fn too_short(min: usize) -> String {
     format!("String must contain at least {min} character(s)")
 }

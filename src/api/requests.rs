@@ -16,6 +16,8 @@ pub const MAX_EVENTS: usize = 500;
 pub const MAX_EVENT_BYTES: usize = 256 * 1024;
 /// Leases that a worker may name in one call. It holds at most 32, but may also name some that have ended.
 const MAX_NAMED_LEASES: usize = 1000;
+/// Contexts that a worker may ask about in one call.
+pub const MAX_CONTEXTS: usize = 500;
 pub const MAX_WAIT_SEC: i64 = 60;
 const DEFAULT_DISPATCH_WAIT_SEC: i64 = 25;
 const MAX_REASON: usize = 1000;
@@ -146,6 +148,12 @@ body! {
         instance: Option<Id>,
         /// The accounts of the worker that other workers use, too: the answer says which of them are out of quota.
         accounts: Accounts = Accounts::default(),
+    }
+
+    /// Asks which contexts are gone.
+    pub struct WorkerContexts {
+        /// Names of contexts: at most 500.
+        context_ids: List<Name, 0, MAX_CONTEXTS>,
     }
 
     /// Renews leases of a worker.

@@ -11,6 +11,7 @@ use bloom_api::keys::Key;
 use bloom_api::projects::{Project, ProjectNode};
 use bloom_api::queues::Queue;
 use bloom_api::reports::{Stats, UsageRow};
+use bloom_api::results::TaskResult;
 use bloom_api::tasks::{Failure, Task};
 use bloom_api::usage::Usage;
 use bloom_api::words::Word;
@@ -38,6 +39,7 @@ pub static TASKS: Kind<Task> = Kind {
         Column::wide("PRIORITY", |task: &Task, _| task.priority.to_string()).by(|task| task.priority),
         Column::wide("CONTEXT", |task, _| task.context_id.to_string()),
         Column::wide("MODEL", |task, _| given(&task.model)),
+        Column::wide("PROJECT", |task, _| given(&task.project)),
         Column::wide("COST", |task: &Task, _| task.usage.as_ref().map(cost).unwrap_or_default())
             .by(|task| task.usage.map_or(-1, |usage| millionths(usage.cost_usd))),
         Column::wide("LABELS", |task, _| labels(task)),
@@ -45,6 +47,12 @@ pub static TASKS: Kind<Task> = Kind {
     ],
     name: |task| task.id.to_string(),
 };
+
+/// The branch with the commits of a run, and the last one; empty if there is none.
+pub fn branch(result: &TaskResult) -> String {
+    let commit = result.commit.as_ref().map(|commit| format!(" at {commit}"));
+    result.branch.as_ref().map(|branch| format!("{branch}{}", commit.unwrap_or_default())).unwrap_or_default()
+}
 
 /// A task after an edit: what can be edited, as it is now.
 pub static EDITED: Kind<Task> = Kind {
@@ -80,6 +88,10 @@ pub static WORKERS: Kind<Worker> = Kind {
         Column::wide("LABELS", |worker, _| worker.capabilities.labels.join(",")),
         Column::wide("NAMESPACES", |worker, _| {
             worker.capabilities.namespaces.as_ref().map_or_else(|| "all".to_owned(), |namespaces| namespaces.join(","))
+        }),
+        Column::wide("PROJECTS", |worker, _| match &worker.capabilities.projects {
+            None => if worker.capabilities.git { "all" } else { "none" }.to_owned(),
+            Some(projects) => projects.join(","),
         }),
         Column::wide("AGE", |worker: &Worker, now| age(worker.registered_at, now)).by(|worker| -worker.registered_at),
     ],

@@ -1,4 +1,4 @@
-//! What shells offer for the values of arguments: ids, workers, queues, contexts and labels, as the server has them now.
+//! What shells offer for the values of arguments: ids, workers, queues, contexts, projects and labels, as the server has them now.
 //!
 //! A shell waits for the answer while its user types, so there is one short call, and without an answer there is nothing to offer.
 
@@ -17,6 +17,7 @@ use bloom_api::ids::IdPart;
 const LIMIT: Duration = Duration::from_secs(1);
 const TASKS: &str = "api/runtime/llm-tasks?limit=100";
 const QUEUES: &str = "api/runtime/queues?limit=100";
+const PROJECTS: &str = "api/runtime/projects?limit=100";
 const WORKERS: &str = "api/runtime/workers?limit=100";
 /// The maximum number of characters of a prompt beside its id.
 const PROMPT: usize = 40;
@@ -58,6 +59,10 @@ pub fn columns() -> Vec<CompletionCandidate> {
         _ => None,
     };
     distinct(super::given_words().into_iter().skip(1).find_map(of).into_iter().flatten())
+}
+
+pub fn projects() -> Vec<CompletionCandidate> {
+    distinct(rows(PROJECTS).iter().filter_map(|project| Some(project["name"].as_str()?.to_owned())))
 }
 
 pub fn workers() -> Vec<CompletionCandidate> {

@@ -159,12 +159,16 @@ pub fn of_schema(name: &str) -> Option<Value> {
         }
         "Claim" => json!({ "max": 2, "wait_sec": 30, "held": [LEASE], "instance": INSTANCE, "accounts": ["team"] }),
         "WorkerHeartbeat" => json!({ "leases": [LEASE], "instance": INSTANCE, "accounts": ["team"] }),
+        "WorkerContexts" => json!({ "context_ids": ["docs-review", "old-review"] }),
+        "GoneContexts" => json!({ "gone": ["old-review"] }),
         "NewCompletions" => json!({ "completions": [with(completion(), &json!({ "task_id": TASK }))] }),
         "NewConfig" => json!({ "membridge_server_url": "http://control-plane.internal:8000", "admin_key": "a-long-random-key" }),
         "LeaderSelection" => json!({ "primary_node_id": WORKER, "lease_seconds": 3600 }),
         "NewWorker" => json!({
             "name": WORKER, "agent_version": "0.1.0",
-            "capabilities": { "max_concurrency": 4, "labels": ["eu"], "agents": ["writer"], "namespaces": ["team-a"] },
+            "capabilities": {
+                "max_concurrency": 4, "labels": ["eu"], "agents": ["writer"], "namespaces": ["team-a"], "git": true, "projects": ["docs"],
+            },
             "os_info": "Debian GNU/Linux 13", "instance": INSTANCE, "pauses": [pause()],
         }),
         "Task" => task(),
@@ -180,9 +184,9 @@ pub fn of_schema(name: &str) -> Option<Value> {
         "Worker" => worker(),
         "WorkerWithLeases" => with(worker(), &json!({ "leases": [lease()] })),
         "Leased" => json!({ "lease": lease(), "worker": worker() }),
-        "Renewed" => json!({ "lease": lease(), "expires_at": AT + 302_000 }),
+        "Renewed" => json!({ "lease": lease_to_run(), "expires_at": AT + 302_000 }),
         "Completed" => json!({ "task": completed_task(), "artifact": artifact(), "result": result() }),
-        "Claimed" => json!({ "leases": [{ "lease": lease(), "task": leased_task() }], "directives": directives() }),
+        "Claimed" => json!({ "leases": [{ "lease": lease_to_run(), "task": leased_task() }], "directives": directives() }),
         "RenewedLeases" => json!({ "renewed": [LEASE], "lost": [], "directives": directives() }),
         "RunResults" => json!({ "results": [
             { "task_id": TASK, "status": 200 },
@@ -227,6 +231,8 @@ pub fn of_schema(name: &str) -> Option<Value> {
 }
 
 const REPOSITORY: &str = "https://git.example.com/team/docs.git";
+const BRANCH: &str = "bloom/docs-review";
+const COMMIT: &str = "9fceb02d0ae598e95dc970b74767f19372d61af8";
 const CLONE_PATH: &str = "/var/lib/bloom-runtime/agent/projects/docs";
 
 fn project() -> Value {
@@ -246,7 +252,7 @@ fn project_node() -> Value {
 fn new_task() -> Value {
     json!({
         "context_id": "docs-review", "agent_slug": "writer", "prompt": PROMPT, "policy": { "timeout_sec": 300, "budget": 0.5 },
-        "labels": { "team": "docs" },
+        "labels": { "team": "docs" }, "project": "docs", "ref": "main", "push": "branch",
     })
 }
 
@@ -258,6 +264,7 @@ fn task() -> Value {
         "exclusive_key": null, "idempotency_key": null, "labels": { "team": "docs" }, "session": "context", "model": null,
         "ttl_after_finished_sec": null, "infra_retries": 0, "cancel_requested": false, "suspend": false, "session_id": null, "failure": null, "usage": null,
         "inputs": [], "outputs": [],
+        "project": "docs", "ref": "main", "push": "branch",
         "waiting": { "reason": "no_capacity", "message": "every worker that serves agent 'writer' is full" },
     })
 }
@@ -281,6 +288,12 @@ fn lease() -> Value {
     })
 }
 
+/// The same, as the worker gets it that is to run the task.
+fn lease_to_run() -> Value {
+    let repository = json!({ "project_id": PROJECT, "project": "docs", "url": REPOSITORY });
+    with(lease(), &json!({ "budget_left": 0.5, "repository": repository }))
+}
+
 fn queue() -> Value {
     json!({ "agent_slug": "writer", "paused": false, "paused_at": null, "max_concurrency": 2, "queued": 3, "active_leases": 2 })
 }
@@ -298,7 +311,10 @@ fn key() -> Value {
 fn worker() -> Value {
     json!({
         "id": WORKER, "node_id": WORKER, "url": "", "status": "online",
-        "capabilities": { "claude_cli": true, "max_concurrency": 4, "labels": ["eu"], "agents": ["writer"], "namespaces": ["team-a"] },
+        "capabilities": {
+            "claude_cli": true, "max_concurrency": 4, "labels": ["eu"], "agents": ["writer"], "namespaces": ["team-a"], "git": true,
+            "projects": ["docs"],
+        },
         "last_heartbeat": AT + 2_000,
         "ip_addrs": [], "obs_count": 0, "db_sha": "", "registered_at": AT - 3_600_000, "active_leases": 1, "agent_version": "0.1.0",
         "os_info": "Debian GNU/Linux 13", "install_method": "manual", "dispatch": "manual", "cordoned": false, "draining": false,
@@ -322,6 +338,7 @@ fn completion() -> Value {
     json!({
         "status": "success", "output": OUTPUT, "metrics": { "duration_ms": 6_800, "tokens_used": 7_508 }, "lease_id": LEASE,
         "usage": { "input_tokens": 7_412, "output_tokens": 96, "cost_usd": 0.03 }, "session_id": "8c1d6a52",
+        "branch": BRANCH, "commit": COMMIT,
     })
 }
 
@@ -329,6 +346,7 @@ fn result() -> Value {
     json!({
         "id": RESULT, "task_id": TASK, "worker_id": WORKER, "artifact_id": ARTIFACT, "status": "success", "output": OUTPUT,
         "error_message": null, "metrics": { "duration_ms": 6_800, "tokens_used": 7_508 }, "completed_at": AT + 9_000,
+        "branch": BRANCH, "commit": COMMIT,
     })
 }
 

@@ -109,6 +109,7 @@ pub fn routes() -> Routes {
         .add(routes!(worker_calls::heartbeat), worker_calls::HEARTBEAT)
         .add(routes!(worker_calls::events), worker_calls::EVENTS)
         .add(routes!(worker_calls::complete), worker_calls::COMPLETE)
+        .add(routes!(worker_calls::contexts), worker_calls::CONTEXTS)
         .add(routes!(records::leases), records::LEASES)
         .add(routes!(records::artifacts), records::ARTIFACTS)
         .add(routes!(artifact_content::content), artifact_content::CONTENT)

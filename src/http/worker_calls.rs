@@ -1,4 +1,4 @@
-//! Calls of a worker about all its leases: claim, heartbeat, events, complete.
+//! Calls of a worker about all its leases: claim, heartbeat, events, complete; and about the contexts that it keeps.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use super::objects;
 use super::path::WorkerPath;
 use super::policy::{Rate, RoutePolicy};
 use super::show::{bytes_of, directives, lease_to_run, show_task};
-use bloom_api::answers::{Claimed, ClaimedLease, RenewedLeases, RunResult, RunResults};
+use bloom_api::answers::{Claimed, ClaimedLease, GoneContexts, RenewedLeases, RunResult, RunResults};
 use bloom_api::complete::{Completion, NewCompletions, WorkerCompletion};
 use bloom_api::error::ErrorText;
-use bloom_api::requests::{Claim, RunEvents, WorkerEvents, WorkerHeartbeat};
+use bloom_api::requests::{Claim, RunEvents, WorkerContexts, WorkerEvents, WorkerHeartbeat};
 use bloom_api::wire::Wire;
 use bloom_core::command::{Holder, NewEvent};
 use bloom_core::ids::WorkerId;
@@ -266,6 +266,26 @@ pub async fn events(State(app): State<AppState>, caller: Caller, path: WorkerPat
         return Err(failure);
     }
     answer(&app, &worker, results).await
+}
+
+pub const CONTEXTS: RoutePolicy = RoutePolicy::WORKER;
+
+/// Tells which contexts are gone.
+///
+/// A context is gone when all its tasks were deleted, or removed after their time. Its agent needs what it keeps for the context no more;
+/// if a task is created in the context later, it begins anew.
+#[utoipa::path(
+    post, path = "/api/runtime/workers/{id}/contexts", operation_id = "findGoneContexts", tag = "worker protocol",
+    params(("id" = String, Path)), request_body = WorkerContexts,
+    responses(
+        (status = 200, description = "Those of the contexts that are gone.", body = GoneContexts),
+        (status = 404, description = "Worker not found.", body = ErrorText),
+    )
+)]
+pub async fn contexts(State(app): State<AppState>, path: WorkerPath, body: Content) -> HandlerResult {
+    let WorkerContexts { context_ids } = body.read()?;
+    must_be_known(&app, &path.name()?).await?;
+    ok(&GoneContexts { gone: app.store.contexts_without_tasks(&context_ids.texts()).await? })
 }
 
 fn checked(app: &AppState, completion: Completion) -> Result<Completion, Error> {

@@ -167,6 +167,14 @@ impl Kind {
         }
     }
 
+    /// A source of rows with the column `value`: the texts in `$param`.
+    pub(super) fn texts(self, param: usize) -> String {
+        match self {
+            Self::Sqlite => format!("json_each(${param})"),
+            Self::Postgres => format!("unnest(${param}::text[]) AS texts (value)"),
+        }
+    }
+
     /// The cell at this place of the row `value`.
     pub(super) fn json_cell(self, at: usize, ty: Type) -> String {
         match self {

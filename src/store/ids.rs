@@ -23,7 +23,19 @@ statement!(
     }
 );
 
+statement!(
+    WITHOUT_TASKS,
+    |d| "SELECT value FROM {} WHERE NOT EXISTS (SELECT 1 FROM tasks {} WHERE context_id = value)",
+    d.texts(1),
+    d.by_index("tasks_context")
+);
+
 impl Store {
+    /// Those of these contexts that no task belongs to, in any order.
+    pub async fn contexts_without_tasks(&self, contexts: &[String]) -> Result<Vec<String>, Error> {
+        all(&self.pool().fetch(&WITHOUT_TASKS, Args::new().texts(contexts)).await?, |row| row.take())
+    }
+
     /// The tasks whose ids are in this range, or end with these digits (at least four, in lower case), newest first, each with the size of
     /// its texts in bytes. With an owner, only those that this submit key created.
     pub async fn task_sizes_by_id(

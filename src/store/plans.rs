@@ -1,13 +1,16 @@
-//! Checks that the pages of a namespace are read by an index, however many tasks of other namespaces are in front.
+//! Checks that the pages of a namespace and of a project are read by an index, however many tasks of others are in front.
 
 use bloom_test_support::{janitor, postgres, waiting::run};
 use sqlx::{Connection as _, PgConnection, SqliteConnection};
 
 use super::args::Args;
 use super::dialect::{Kind, Sql};
-use super::queue::{READY_OF_AGENT_IN_NAMESPACE, READY_OF_NAMESPACE};
+use super::queue::{
+    READY_OF_AGENT_IN_NAMESPACE, READY_OF_AGENT_IN_NAMESPACE_AND_PROJECT, READY_OF_AGENT_IN_PROJECT, READY_OF_NAMESPACE,
+    READY_OF_NAMESPACE_AND_PROJECT, READY_OF_PROJECT,
+};
 use super::{Store, StoreOptions, all};
-use bloom_core::cache::Scope;
+use bloom_core::cache::{Part, Projects, Scope};
 use bloom_core::ids::TaskId;
 
 const CROWD: i64 = 10_000;
@@ -21,14 +24,14 @@ async fn execute(store: &Store, url: &str, sql: impl Fn(Kind) -> String) {
     }
 }
 
-/// Inserts ready tasks of the namespace `crowd`, and one of `team` behind them.
+/// Inserts ready tasks of the namespace and the project `crowd`, and one of `team` behind them; and one of no project in each namespace.
 async fn fill(store: &Store, url: &str) {
     let (columns, values) = (
         "id, context_id, agent_slug, rank, max_attempts, timeout_sec, has_dependencies, status, updated_at, attempts, infra_retries, \
-        lease_count, cancel_requested, has_dependents, event_count, event_seq, session, namespace",
+        lease_count, cancel_requested, has_dependents, event_count, event_seq, session, namespace, project",
         "'c', 'coder', 4, 3, 120, false, 'queued', 1, 0, 0, 0, false, false, 0, -1, 'none'",
     );
-    let insert = |from: i64, to: i64, namespace: &'static str| {
+    let insert = |from: i64, to: i64, namespace: &'static str, project: &'static str| {
         move |kind| {
             let id = match kind {
                 Kind::Sqlite => "randomblob(16)",
@@ -36,13 +39,15 @@ async fn fill(store: &Store, url: &str) {
             };
             format!(
                 "WITH RECURSIVE n (i) AS (SELECT {from} UNION ALL SELECT i + 1 FROM n WHERE i < {to}) \
-                INSERT INTO task_state ({columns}) SELECT {id}, {values}, '{namespace}' FROM n"
+                INSERT INTO task_state ({columns}) SELECT {id}, {values}, '{namespace}', '{project}' FROM n"
             )
         }
     };
-    execute(store, url, insert(1, CROWD, "crowd")).await;
-    execute(store, url, insert(1, 1, "team")).await;
-    execute(store, url, |_| "UPDATE task_state SET rank = 9 WHERE namespace = 'team'".to_owned()).await;
+    execute(store, url, insert(1, CROWD, "crowd", "crowd")).await;
+    for (namespace, project) in [("team", "team"), ("team", ""), ("crowd", "")] {
+        execute(store, url, insert(1, 1, namespace, project)).await;
+    }
+    execute(store, url, |_| "UPDATE task_state SET rank = 9 WHERE namespace = 'team' OR project = ''".to_owned()).await;
     execute(store, url, |kind| if kind == Kind::Postgres { "ANALYZE task_state" } else { "SELECT 1" }.to_owned()).await;
 }
 
@@ -57,19 +62,35 @@ async fn check(url: String) {
     let store = Store::open(&StoreOptions { url: url.clone(), max_connections: 2 }).await.unwrap();
     store.migrate().await.unwrap();
     fill(&store, &url).await;
-    let scopes = [None, Some("coder")].map(|agent| Scope::of(Some("team"), agent));
-    for scope in &scopes {
-        assert_eq!(store.ready_page(scope, None, 9).await.unwrap().len(), 1);
+    let named = |name: &str| Projects::One(name.into());
+    for (namespace, projects, number) in [
+        (Some("team"), Projects::All, 2),
+        (Some("team"), Projects::None, 1),
+        (Some("team"), named("team"), 1),
+        (None, Projects::None, 2),
+        (None, named("team"), 1),
+        (Some("crowd"), named("team"), 0),
+    ] {
+        let part = Part { namespace: namespace.map(str::to_owned), projects };
+        for agent in [None, Some("coder")] {
+            let scope = Scope::of(part.clone(), agent);
+            assert_eq!(store.ready_page(&scope, None, 9).await.unwrap().len(), number, "{scope:?}");
+        }
     }
     // For SQLite, the statements name their index, and could not be prepared if it did not fit.
     if store.kind() == Kind::Postgres {
-        let args = || Args::new().int(-1).uuid(TaskId::nil()).int(100).text("team");
-        let of_namespace = plan(&store, &READY_OF_NAMESPACE, args()).await;
-        assert!(of_namespace.contains("task_state_ready_of_namespace"), "{of_namespace}");
-        let of_agent = plan(&store, &READY_OF_AGENT_IN_NAMESPACE, args().text("coder")).await;
-        assert!(of_agent.contains("task_state_ready_of_agent_in_namespace"), "{of_agent}");
-        for plan in [of_namespace, of_agent] {
-            assert!(plan.contains("Index Cond") && !plan.contains("Sort"), "{plan}");
+        let args = || Args::new().int(-1).uuid(TaskId::nil()).int(100);
+        let (team, none, both) = (|| args().text("team"), || args().text(""), || args().text("team").text(""));
+        for (statement, args, index) in [
+            (&READY_OF_NAMESPACE, team(), "task_state_ready_of_namespace"),
+            (&READY_OF_AGENT_IN_NAMESPACE, team().text("coder"), "task_state_ready_of_agent_in_namespace"),
+            (&READY_OF_PROJECT, none(), "task_state_ready_of_project"),
+            (&READY_OF_AGENT_IN_PROJECT, none().text("coder"), "task_state_ready_of_agent_in_project"),
+            (&READY_OF_NAMESPACE_AND_PROJECT, both(), "task_state_ready_of_namespace_and_project"),
+            (&READY_OF_AGENT_IN_NAMESPACE_AND_PROJECT, both().text("coder"), "task_state_ready_of_agent_in_namespace_and_project"),
+        ] {
+            let plan = plan(&store, statement, args).await;
+            assert!(plan.contains(&format!("{index} ")) && plan.contains("Index Cond") && !plan.contains("Sort"), "{plan}");
         }
     }
     store.close().await;

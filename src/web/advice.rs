@@ -91,6 +91,7 @@ fn failed(reason: Reason) -> (&'static str, &'static str) {
             "Its repository could not be used",
             "Check the project's URL, the ref and the worker's git credentials, as the message says. Then requeue it.",
         ),
+        Reason::BadInput => ("A file could not be given to the run", "Correct the inputs, then submit it again."),
         Reason::WorkerDisk => ("The worker's disk is full", "Make room on the worker's disk, then requeue it."),
         Reason::AgentError => ("The agent ended with an error", "Look at the events of its run, then requeue it."),
     }

@@ -103,7 +103,7 @@ struct Artifacts<'a> {
 pub async fn artifacts(visit: Visit) -> Result<Response, Refused> {
     const FILTERS: [&str; 1] = ["task_id"];
     let row = |artifact: Artifact| ArtifactRow {
-        task_id: artifact.task_id,
+        task_id: artifact.task_id.unwrap_or_default(),
         kind: shortened(&artifact.r#type, CHARS),
         tags: shortened(&artifact.tags.join(", "), CHARS),
         created_at: artifact.created_at,

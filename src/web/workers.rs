@@ -29,6 +29,7 @@ struct Shown {
     version: String,
     os: String,
     agents: String,
+    projects: String,
     last_seen: Ms,
     registered_at: Ms,
     cordoned: bool,
@@ -46,6 +47,10 @@ fn shown(worker: Worker<'_>) -> Shown {
         version: worker.agent_version.to_string(),
         os: worker.os_info.to_string(),
         agents: agents.map_or_else(|| "all".to_owned(), |agents| shortened(&agents.join(", "), 100)),
+        projects: match worker.capabilities.projects.as_deref() {
+            None => if worker.capabilities.git { "all" } else { "none" }.to_owned(),
+            Some(named) => shortened(&named.join(", "), 100),
+        },
         last_seen: worker.last_heartbeat,
         registered_at: worker.registered_at,
         cordoned: worker.cordoned,

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use reqwest::Method;
 use tokio::sync::RwLock;
 use tokio_util::sync::CancellationToken;
 
@@ -24,7 +25,9 @@ use super::home::{Home, file_name, private_dir, read_json, write_json};
 use super::run_dir::RunDir;
 use super::task::{self, Task};
 use super::worktree::{Repository, Worktree, branch};
-use bloom_client::now_ms;
+use bloom_api::answers::GoneContexts;
+use bloom_api::requests::{MAX_CONTEXTS, WorkerContexts};
+use bloom_client::{CALL_LIMIT, now_ms, part};
 use bloom_core::Ms;
 use bloom_core::namespace::RESERVED;
 
@@ -127,8 +130,17 @@ impl Agent {
 
     /// Those of the contexts that have no tasks left at the server.
     async fn gone(&self, contexts: &[String]) -> BTreeSet<String> {
-        let gone = BTreeSet::new();
-        let _ = contexts;
+        let path = format!("api/runtime/workers/{}/contexts", part(&self.name));
+        let mut gone = BTreeSet::new();
+        for page in contexts.chunks(MAX_CONTEXTS) {
+            let body = WorkerContexts { context_ids: page.iter().cloned().collect() };
+            let answer = self.client.send(Method::POST, &path, Some(&body), CALL_LIMIT).await;
+            match answer.and_then(|answer| answer.json::<GoneContexts>()) {
+                Ok(answer) => gone.extend(answer.gone),
+                // They stay a while longer.
+                Err(error) => tracing::debug!(%error, "the server could not tell which contexts have no tasks left"),
+            }
+        }
         gone
     }
 }

@@ -14,6 +14,7 @@ use bloom_core::op;
 use bloom_core::task::{Format, Origin, Outcome, Session, TaskSpec, TaskState};
 use bloom_engine::{ClaimRequest, Engine, Error};
 use bloom_test_world::history::NAMESPACES;
+use bloom_test_world::world::in_project;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -130,6 +131,8 @@ pub fn spec(cluster: &Cluster) -> TaskSpec {
     });
     let named = |name: String| object.as_ref().map_or_else(|| name.clone(), |object| qualified(&object.namespace, &name));
     let not_before = cluster.chance(15).then(|| cluster.shared.lock().now() + cluster.below(9_000) as i64);
+    let projects: Vec<String> = cluster.shared.lock().tables.memory.projects.values().map(|project| project.name.clone()).collect();
+    let project = cluster.chance(20).then(|| pick(cluster, &projects)).flatten().map(in_project);
     TaskSpec {
         id: TaskId::nil(),
         context_id: named(format!("context{}", cluster.below(6))),
@@ -153,10 +156,14 @@ pub fn spec(cluster: &Cluster) -> TaskSpec {
         suspend: !cluster.is_quiet_phase() && cluster.chance(8),
         object,
         traceparent: None,
-        project: None,
         inputs: Vec::new(),
         outputs: Vec::new(),
+        project,
     }
+}
+
+fn pick<'a>(cluster: &Cluster, names: &'a [String]) -> Option<&'a str> {
+    (!names.is_empty()).then(|| &names[cluster.below(names.len() as u64) as usize][..])
 }
 
 /// Creates tasks during the phase of faults.
@@ -179,8 +186,12 @@ pub fn registration(number: usize) -> WorkerChange {
     };
     // The third of each four serves one namespace only.
     let namespaces = (number % 4 == 2).then(|| vec![NAMESPACES[0].to_owned()]);
+    // The second of each three serves no projects, the last of each five serves one only.
+    let projects = (number % 5 == 4).then(|| vec!["project 0".to_owned()]);
     WorkerChange {
         id: format!("w{number}"),
+        git: Some(number % 3 != 1),
+        projects: Some(projects),
         namespaces,
         max_concurrency: Some(1 + (number % 3) as i64),
         status: Some(bloom_core::worker::WorkerStatus::Online),

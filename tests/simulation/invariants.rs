@@ -221,7 +221,7 @@ impl InvariantChecker {
                 if memory.closed(&other.agent_slug).is_some() || memory.limit(&other.agent_slug).is_some() {
                     continue;
                 }
-                let is_before = rank(other.priority) < rank(task.priority) && { worker.capabilities.serves(other.requirement()) };
+                let is_before = rank(other.priority) < rank(task.priority) && worker.capabilities.serves(other.requirement());
                 if !is_before || since.elapsed().as_millis() <= ORDER_MS {
                     continue;
                 }

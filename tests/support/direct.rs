@@ -26,6 +26,8 @@ pub fn success(task: TaskId, output: &str) -> Op {
         object: None,
         usage: Some(Usage { input_tokens: 10, output_tokens: 5, cost_usd: 0.25, cost_estimated: true }),
         session_id: Some("sess".into()),
+        branch: Some("bloom/c".into()),
+        commit: Some("c0ffee".into()),
         model: Some("m".into()),
         ..completion(task, None, Outcome::Success)
     }))

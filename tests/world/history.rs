@@ -15,7 +15,7 @@ use super::control_plane;
 use super::memory::Memory;
 use super::samples;
 use super::step::{End, Named, NewTask, Step};
-use super::world::{TTL_MS, World, completion, registration, spec};
+use super::world::{TTL_MS, World, completion, in_project, registration, spec};
 
 const WORKERS: [&str; 3] = ["w0", "w1", "w2"];
 /// The name of the label that tasks may have.
@@ -165,12 +165,14 @@ impl History {
                 let (task, lease, _) = pick(&self.leases, *lease)?.clone();
                 Op::ExpireLease(op::ExpireLease { task, lease, grace: Grace { resumed_at: now, grace_ms: 10_000, ..Grace::default() } })
             }
-            Step::Register { worker: at, slots, namespaces, instance } => {
+            Step::Register { worker: at, slots, namespaces, projects, instance } => {
                 let namespaces = namespaces.map(|number| NAMESPACES.iter().take(number).map(|&name| name.to_owned()).collect());
                 let instance = instance.map(InstanceId::from_u128);
-                let other_capabilities = (slots % 2 == 0).then(|| [("git".to_owned(), "true".to_owned())].into());
+                let other_capabilities = (slots % 2 == 0).then(|| [("gpu".to_owned(), "true".to_owned())].into());
                 Op::RegisterWorker(Box::new(WorkerChange {
                     namespaces,
+                    git: Some(slots % 3 != 0),
+                    projects: Some(projects.map(|number| (0..number).map(project_name).collect())),
                     instance,
                     other_capabilities,
                     ..registration(&worker(*at), *slots)
@@ -208,7 +210,7 @@ impl History {
                 Op::Enroll(op::Enroll { token, token_digest, worker: worker(*at), digest: format!("enrolled {at} at {now}") })
             }
             Step::CreateProject { name } => Op::CreateProject(op::CreateProject {
-                name: format!("project {}", name % 4),
+                name: project_name(name % 4),
                 repo_url: "https://git.example/p".into(),
                 target_path: (name % 3 == 0).then(|| format!("some/path {name}")),
                 primary_node_id: (name % 2 == 0).then(|| worker(*name)),
@@ -251,6 +253,7 @@ impl History {
         };
         TaskSpec {
             object: wanted.object.map(object),
+            project: wanted.project.map(|number| in_project(&project_name(number))),
             session: if wanted.session { Session::Context } else { Session::None },
             exclusive_key: wanted.key.map(|key| named(format!("key{key}"))),
             idempotency_key: wanted.idempotency.map(|key| named(format!("idem{key}"))),
@@ -265,6 +268,10 @@ impl History {
             ..spec(&named(format!("context{}", wanted.context)))
         }
     }
+}
+
+fn project_name(number: usize) -> String {
+    format!("project {number}")
 }
 
 fn holder(named: Named, lease: LeaseId, worker: String) -> Holder {

@@ -10,11 +10,12 @@ use super::step::{End, Named, NewTask, Step};
 fn new_task() -> impl Strategy<Value = NewTask> {
     let waits = (option::weighted(0.25, 0..2usize), option::weighted(0.2, 0..3usize), option::weighted(0.25, 0..9usize));
     let held = (prop::bool::weighted(0.2), prop::bool::weighted(0.1));
-    let object = option::weighted(0.2, 0..4usize);
+    let object = (option::weighted(0.2, 0..4usize), option::weighted(0.2, 0..2usize));
     let numbers = (0..2usize, 4..6i64, 1..3i64);
     (numbers, prop::bool::weighted(0.7), waits, held, object).prop_map(|(numbers, session, waits, held, object)| {
-        let ((context, priority, max_attempts), (key, idempotency, depends_on), (later, suspend)) = (numbers, waits, held);
-        NewTask { context, session, key, idempotency, object, depends_on, priority, max_attempts, later, suspend }
+        let ((context, priority, max_attempts), (key, idempotency, depends_on), (later, suspend), (object, project)) =
+            (numbers, waits, held, object);
+        NewTask { context, session, key, idempotency, object, project, depends_on, priority, max_attempts, later, suspend }
     })
 }
 
@@ -84,8 +85,8 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         30 => command(),
         6 => vec(command(), 2..5).prop_map(Step::Batch),
-        2 => (any(), 1..4i64, option::weighted(0.3, 0..3usize), option::weighted(0.5, 1..3u128))
-            .prop_map(|(worker, slots, namespaces, instance)| Step::Register { worker, slots, namespaces, instance }),
+        2 => (any(), 1..4i64, option::weighted(0.3, 0..3usize), option::weighted(0.3, 0..3usize), option::weighted(0.5, 1..3u128))
+            .prop_map(|(worker, slots, namespaces, projects, instance)| Step::Register { worker, slots, namespaces, projects, instance }),
         1 => any().prop_map(|worker| Step::Remove { worker }),
         1 => (any(), any()).prop_map(|(worker, change)| Step::Cordon { worker, change }),
         3 => prop_oneof![Just(1), Just(1_000), Just(61_000), Just(400_000)].prop_map(|ms| Step::Pass { ms }),

@@ -5,6 +5,7 @@ use bloom_core::command::{Completion, Holder, WorkerChange};
 use bloom_core::file::FileKind;
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::op;
+use bloom_core::project::{ProjectId, PushMode, TaskProject};
 use bloom_core::task::{Format, Outcome, Session, TaskSpec};
 use bloom_core::worker::DispatchMode;
 
@@ -36,6 +37,11 @@ pub fn spec(context: &str) -> TaskSpec {
         inputs: Vec::new(),
         outputs: Vec::new(),
     }
+}
+
+/// What a client says of the project of a task that it creates.
+pub fn in_project(name: &str) -> TaskProject {
+    TaskProject { id: ProjectId::nil(), name: name.into(), repo_url: String::new(), git_ref: Some("main".into()), push: PushMode::Branch }
 }
 
 pub fn completion(task: TaskId, lease: Option<LeaseId>, status: Outcome) -> Completion {

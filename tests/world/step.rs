@@ -94,6 +94,8 @@ pub enum Step {
         slots: i64,
         /// How many of the namespaces the worker is limited to.
         namespaces: Option<usize>,
+        /// How many of the projects it names, unless it serves all.
+        projects: Option<usize>,
         /// The number of the agent.
         instance: Option<u128>,
     },
@@ -175,6 +177,7 @@ pub struct NewTask {
     pub idempotency: Option<usize>,
     /// The Kubernetes object that it is created for.
     pub object: Option<usize>,
+    pub project: Option<usize>,
     pub depends_on: Option<usize>,
     pub priority: i64,
     pub max_attempts: i64,

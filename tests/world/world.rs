@@ -13,7 +13,7 @@ use bloom_core::wakeup::{Progress, Waiters, Wakeup};
 use bloom_core::working_set::{Halt, Loaded, Slots, WorkingSet};
 
 use super::memory::Memory;
-pub use super::samples::{completion, registration, spec};
+pub use super::samples::{completion, in_project, registration, spec};
 
 pub const START: Ms = 1_700_000_000_000;
 pub const TTL_MS: i64 = 300_000;

@@ -16,9 +16,11 @@ use super::{ENTRIES, EVENTS, LEASES, OF_TASK, attempts, closed, document, facts,
 use crate::CommandError;
 use bloom_api::answers::{Audit, Event, Lease};
 use bloom_api::questions::Question;
+use bloom_api::results::TaskResult;
 use bloom_api::tasks::Task;
 use bloom_api::words::Word;
 use bloom_core::Ms;
+use bloom_core::project::PushMode;
 use bloom_core::task::{Status, WaitingReason};
 
 const TEXT: usize = 100;
@@ -47,6 +49,7 @@ pub async fn task(named: &str, server: &Server, shown: Shown) -> Result<(), Comm
         let found = existing.iter().find(|task| task["id"].as_str().is_some_and(|id| id == on.to_string()));
         found.cloned().unwrap_or_else(|| json!({ "id": on, "status": "removed" }))
     };
+    let result = if task.project.is_some() { result(server, &id).await? } else { None };
     let asked = if waits_for(&task, WaitingReason::NeedsHuman) { question(server, &id).await? } else { None };
     let dependencies: Vec<Value> = task.depends_on.iter().map(dependency).collect();
     match shown.form_or(Form::Table) {
@@ -65,7 +68,8 @@ pub async fn task(named: &str, server: &Server, shown: Shown) -> Result<(), Comm
         form => {
             let all_paused = all_paused(server, &task).await?;
             let asked = asked.as_ref().map(read::<Question>).transpose()?;
-            facts(&of(&task, &id, (all_paused, asked.as_ref()), profile.as_deref()))?;
+            let result: Option<TaskResult> = result.as_ref().map(read).transpose()?;
+            facts(&of(&task, &id, (all_paused, asked.as_ref()), &Of { profile, result }))?;
             let trail: Option<Vec<Audit>> = trail.map(|rows| read_all(&rows)).transpose()?;
             match leases {
                 Some(leases) => {
@@ -100,16 +104,31 @@ fn waits_for(task: &Task, reason: WaitingReason) -> bool {
     task.waiting.as_ref().is_some_and(|waiting| waiting.reason == reason)
 }
 
+/// The newest result; `None` if there is none.
+async fn result(server: &Server, id: &str) -> Result<Option<Value>, CommandError> {
+    found(server, &path(id, "/result")).await
+}
+
 /// What the run asks; `None` if it was answered meanwhile.
 async fn question(server: &Server, id: &str) -> Result<Option<Value>, CommandError> {
-    match server.client.get(&path(id, "/question")).await {
-        Ok(question) => Ok(Some(question)),
+    found(server, &path(id, "/question")).await
+}
+
+async fn found(server: &Server, path: &str) -> Result<Option<Value>, CommandError> {
+    match server.client.get(path).await {
+        Ok(found) => Ok(Some(found)),
         Err(error) if error.status() == Some(404) => Ok(None),
         Err(error) => Err(failed(error)),
     }
 }
 
-fn of(task: &Task, id: &str, (all_paused, asked): (Option<bool>, Option<&Question>), profile: Option<&str>) -> Vec<(&'static str, String)> {
+/// What is known of the newest run.
+struct Of<'a> {
+    profile: Option<String>,
+    result: Option<TaskResult<'a>>,
+}
+
+fn of(task: &Task, id: &str, (all_paused, asked): (Option<bool>, Option<&Question>), run: &Of<'_>) -> Vec<(&'static str, String)> {
     let now = when::now();
     let waiting = task.waiting.as_ref().map(|waiting| format!("{}: {}", waiting.reason, waiting.message));
     let failure = task
@@ -141,7 +160,9 @@ fn of(task: &Task, id: &str, (all_paused, asked): (Option<bool>, Option<&Questio
         ("Agent", task.agent_slug.to_string()),
         ("Context", format!("{} (session: {})", task.context_id, task.session)),
         ("Worker", columns::given(&task.worker_id)),
-        ("Profile", profile.unwrap_or_default().to_owned()),
+        ("Profile", run.profile.clone().unwrap_or_default()),
+        ("Project", project(task)),
+        ("Branch", run.result.as_ref().map(columns::branch).unwrap_or_default()),
         ("Prompt", term::short(&task.prompt, TEXT)),
         ("Priority", task.priority.to_string()),
         ("Not before", task.not_before.map(time_text).unwrap_or_default()),
@@ -155,6 +176,13 @@ fn of(task: &Task, id: &str, (all_paused, asked): (Option<bool>, Option<&Questio
         ("Created", format!("{} ({} ago)", time_text(task.created_at), columns::age(task.created_at, now))),
         ("Changed", format!("{} ago", columns::age(task.updated_at, now))),
     ]
+}
+
+fn project(task: &Task) -> String {
+    let Some(project) = &task.project else { return String::new() };
+    let from = task.r#ref.as_ref().map_or_else(String::new, |from| format!(", from {from}"));
+    let pushed = if task.push == PushMode::Branch { ", its branch is pushed" } else { "" };
+    format!("{project}{from}{pushed}")
 }
 
 static DEPENDENCIES: Kind<Value> = Kind {

@@ -64,6 +64,11 @@ fn of(worker: &Worker) -> Vec<(&'static str, String)> {
         Some([]) => "none: it gets no tasks".to_owned(),
         Some(namespaces) => format!("only {}", namespaces.join(", ")),
     };
+    let projects = match capabilities.projects.as_deref() {
+        None => if capabilities.git { "all, and tasks of none" } else { "only tasks of none" }.to_owned(),
+        Some([]) => "only tasks of none".to_owned(),
+        Some(projects) => format!("only {}, and tasks of none", projects.join(", ")),
+    };
     let instance = worker.instance.zip(worker.instance_since);
     let instance = instance.map_or_else(String::new, |(id, since)| format!("{id}, since {}", time_text(since)));
     let seen = format!("{} ({} ago)", time_text(worker.last_heartbeat), columns::age(worker.last_heartbeat, now));
@@ -75,6 +80,7 @@ fn of(worker: &Worker) -> Vec<(&'static str, String)> {
         ("Slots", format!("{} of {} in use", worker.active_leases, capabilities.max_concurrency)),
         ("Agents", capabilities.agents.as_ref().map_or_else(|| "all".to_owned(), |agents| agents.join(", "))),
         ("Namespaces", namespaces),
+        ("Projects", projects),
         ("Labels", capabilities.labels.join(", ")),
         ("Claude CLI", if capabilities.claude_cli { "yes" } else { "no" }.to_owned()),
         ("Last seen", seen),

@@ -12,6 +12,7 @@ use super::super::{ids, shell_completion, when};
 use super::filters::label;
 use crate::CommandError;
 use bloom_core::Ms;
+use bloom_core::project::PushMode;
 
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "Task")]
@@ -64,6 +65,15 @@ pub struct Fields {
     /// Submit it suspended: no worker gets it until task resume
     #[arg(long)]
     suspend: bool,
+    /// Run it in a checkout of this project's repository: its name or id
+    #[arg(long, value_name = "NAME", add = ArgValueCandidates::new(shell_completion::projects))]
+    project: Option<String>,
+    /// With a project: the branch, tag or commit to begin with [default: the default branch of the repository]
+    #[arg(long = "ref", value_name = "REF")]
+    git_ref: Option<String>,
+    /// With a project: push the branch with the commits of the run to the repository
+    #[arg(long)]
+    push: bool,
 }
 
 fn dollars(text: &str) -> Result<f64, String> {
@@ -109,6 +119,9 @@ impl Fields {
             ("context_hints", json!(self.hints)),
             ("ttl_after_finished_sec", json!(self.ttl.map(|time| time.as_secs()))),
             ("suspend", json!(self.suspend.then_some(true))),
+            ("project", json!(self.project)),
+            ("ref", json!(self.git_ref)),
+            ("push", json!(self.push.then_some(PushMode::Branch.as_str()))),
         ]))
     }
 }
@@ -150,12 +163,14 @@ mod tests {
         let flags = ["--context", "c", "--agent", "a", "--priority", "9", "--depends-on", "x,y", "--label", "k=v", "--budget", "0.5"];
         let more =
             ["--timeout", "5m", "--format", "json", "--max-attempts", "1", "--session", "none", "--hint", "h", "--ttl", "1h", "--suspend"];
+        let of_project = ["--project", "docs", "--ref", "v1", "--push"];
         let expected = json!({
             "context_id": "c", "agent_slug": "a", "priority": 9, "depends_on": ["x", "y"], "labels": { "k": "v" },
             "policy": { "timeout_sec": 300, "budget": 0.5 }, "desired_format": "json", "max_attempts": 1, "session": "none",
             "context_hints": ["h"], "ttl_after_finished_sec": 3600, "suspend": true,
+            "project": "docs", "ref": "v1", "push": "branch",
         });
-        assert_eq!(given(&[&flags[..], &more[..]].concat()), expected);
+        assert_eq!(given(&[&flags[..], &more[..], &of_project[..]].concat()), expected);
         assert!(expected.as_object().unwrap().keys().all(|field| NewTask::FIELDS.contains(&field.as_str())));
     }
 

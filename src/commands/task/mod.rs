@@ -251,7 +251,13 @@ pub async fn answer(server: &Server, id: &str, shown: Shown) -> Result<(), Comma
     let result: TaskResult = read(&answer)?;
     match shown.form() {
         Some(form) if form.is_data() => show::as_it_came(form, &answer)?,
-        _ => print_answer(result.output.as_deref().unwrap_or_default())?,
+        _ => {
+            print_answer(result.output.as_deref().unwrap_or_default())?;
+            let branch = columns::branch(&result);
+            if !branch.is_empty() {
+                term::info(&format!("The commits of the run are on the branch {}.", term::line(&branch)));
+            }
+        }
     }
     if result.status == Outcome::Success {
         return Ok(());

@@ -7,9 +7,10 @@ use bloom_core::ids::TaskId;
 use bloom_core::namespace::KubernetesObject;
 use bloom_core::op;
 use bloom_core::pause::{Pause, PauseCause, PauseKind};
+use bloom_core::requirement::Requirement;
 use bloom_core::task::{TaskSpec, TaskState};
 use bloom_core::worker::{Worker, WorkerStatus};
-use bloom_test_world::world::{World, registration, spec, world};
+use bloom_test_world::world::{World, in_project, registration, spec, world};
 
 fn hear(cache: &mut Cache, task: &TaskState) -> Option<String> {
     let read = cache.begin_read();
@@ -135,20 +136,20 @@ fn a_removal_is_a_fact_with_a_revision() {
 }
 
 fn shortage_of(world: &World, agent: &str) -> Option<Shortage> {
-    cache_of(world).fleet.shortage(agent, None)
+    cache_of(world).fleet.shortage(Requirement { agent_slug: agent, namespace: None, project: None })
 }
 
 #[test]
 fn why_nobody_takes_a_task() {
     let mut world = world();
-    assert_eq!(cache_of(&world).fleet.shortage("coder", None), Some(Shortage::NoWorker));
+    assert_eq!(shortage_of(&world, "coder"), Some(Shortage::NoWorker));
     world.ok(WorkerChange { id: "writer".into(), agents: Some(Some(vec!["writer".into()])), actor: Actor::Api, ..WorkerChange::default() });
-    assert_eq!(cache_of(&world).fleet.shortage("coder", None), Some(Shortage::NoWorker));
-    assert_eq!(cache_of(&world).fleet.shortage("writer", None), None);
+    assert_eq!(shortage_of(&world, "coder"), Some(Shortage::NoWorker));
+    assert_eq!(shortage_of(&world, "writer"), None);
 
     let namespaces = Some(vec!["team".into()]);
     world.ok(WorkerChange { id: "team".into(), namespaces, actor: Actor::Api, ..WorkerChange::default() });
-    let shortage = |namespace| cache_of(&world).fleet.shortage("coder", namespace);
+    let shortage = |namespace| cache_of(&world).fleet.shortage(Requirement { agent_slug: "coder", namespace, project: None });
     assert_eq!(
         (shortage(Some("team")), shortage(Some("other")), shortage(None)),
         (None, Some(Shortage::NoWorker), Some(Shortage::NoWorker))
@@ -179,14 +180,38 @@ fn why_nobody_takes_a_task() {
     assert_eq!(shortage_of(&world, "coder"), Some(Shortage::NoWorker));
 
     let mut world = world.worker("a", 1).worker("b", 1);
-    assert_eq!(cache_of(&world).fleet.shortage("coder", None), None);
+    assert_eq!(shortage_of(&world, "coder"), None);
     world.ok(op::Cordon { worker: "a".into(), change: CordonChange::Cordon });
     world.ok(op::Cordon { worker: "b".into(), change: CordonChange::Drain });
-    assert_eq!(cache_of(&world).fleet.shortage("coder", None), Some(Shortage::Cordoned));
+    assert_eq!(shortage_of(&world, "coder"), Some(Shortage::Cordoned));
     world.ok(op::Cordon { worker: "b".into(), change: CordonChange::Uncordon });
     let task = world.create(spec("c"));
     world.lease(task, "b");
-    assert_eq!(cache_of(&world).fleet.shortage("coder", None), Some(Shortage::NoCapacity));
+    assert_eq!(shortage_of(&world, "coder"), Some(Shortage::NoCapacity));
+}
+
+#[test]
+fn nobody_serves_the_project_of_a_task() {
+    let mut world = world();
+    let of_project = |world: &World| cache_of(world).fleet.shortage(Requirement { project: Some("p"), ..spec("c").requirement() });
+    world.ok(WorkerChange { agents: Some(Some(vec!["writer".into()])), git: Some(true), ..registration("writer", 1) });
+    assert_eq!(of_project(&world), Some(Shortage::NoWorker));
+    world.ok(WorkerChange { projects: Some(Some(vec!["other".into()])), git: Some(true), ..registration("a", 1) });
+    assert_eq!((of_project(&world), shortage_of(&world, "coder")), (Some(Shortage::Project), None));
+    world.ok(WorkerChange { git: Some(true), ..registration("b", 1) });
+    assert_eq!(of_project(&world), None);
+    world.ok(op::Cordon { worker: "b".into(), change: CordonChange::Cordon });
+    assert_eq!(of_project(&world), Some(Shortage::Cordoned), "to uncordon it is easier than to give another one the project");
+    world.ok(WorkerChange { git: Some(false), ..registration("b", 1) });
+    assert_eq!(of_project(&world), Some(Shortage::Project));
+    assert_eq!(cache_of(&world).fleet.shortlist(&of("p"), 9, false), Vec::<String>::new());
+    world.ok(WorkerChange { projects: Some(Some(vec!["p".into()])), ..registration("a", 1) });
+    assert_eq!(cache_of(&world).fleet.shortlist(&of("p"), 9, false), ["a"]);
+}
+
+/// A task of this project.
+fn of(project: &str) -> TaskSpec {
+    TaskSpec { project: Some(in_project(project)), ..spec("y") }
 }
 
 #[test]

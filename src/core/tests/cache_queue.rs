@@ -2,29 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use bloom_core::cache::{Cache, PageRead, ReadyKey, ReadyRow, ReadyTasks, Scope, WINDOW, rank};
+use bloom_core::cache::{Cache, PageRead, Part, Projects, ReadyKey, ReadyRow, ReadyTasks, Scope, WINDOW, rank};
 use bloom_core::ids::TaskId;
 use bloom_core::task::{Parked, Status, TaskState};
-use bloom_core::worker::Worker;
 use bloom_test_world::world::spec;
 
-fn id(n: u128) -> TaskId {
+pub fn id(n: u128) -> TaskId {
     TaskId::from_u128(n)
 }
 
-fn ready(rank: i64, n: u128) -> TaskState {
+pub fn ready(rank: i64, n: u128) -> TaskState {
     TaskState { id: id(n), revision: 1, priority: 9 - rank, agent_slug: "coder".into(), ..TaskState::new(&spec("c")) }
 }
 
-fn of(agent: &str, task: TaskState) -> TaskState {
+pub fn of(agent: &str, task: TaskState) -> TaskState {
     TaskState { agent_slug: agent.into(), ..task }
 }
 
-fn in_namespace(namespace: &str, task: TaskState) -> TaskState {
-    TaskState { namespace: Some(namespace.into()), ..task }
-}
-
-fn reserved(worker: &str, task: TaskState) -> TaskState {
+pub fn reserved(worker: &str, task: TaskState) -> TaskState {
     TaskState { parked: Some(Parked::Reserved), session_worker: Some(worker.into()), ..task }
 }
 
@@ -34,13 +29,13 @@ fn over(task: &TaskState) -> TaskState {
 
 /// A cache, and the table that it is read from.
 #[derive(Default)]
-struct Desk {
-    cache: Cache,
+pub struct Desk {
+    pub cache: Cache,
     table: BTreeMap<ReadyKey, TaskState>,
 }
 
 impl Desk {
-    fn with(tasks: impl IntoIterator<Item = TaskState>) -> Self {
+    pub fn with(tasks: impl IntoIterator<Item = TaskState>) -> Self {
         let mut desk = Self::default();
         desk.table.extend(tasks.into_iter().map(|task| ((rank(task.priority), task.id), task)));
         desk
@@ -54,36 +49,36 @@ impl Desk {
     }
 
     /// A task became ready, and the cache learns of the commit.
-    fn put(&mut self, task: TaskState) {
+    pub fn put(&mut self, task: TaskState) {
         self.hear(&task);
         self.table.insert((rank(task.priority), task.id), task);
     }
 
-    fn finish(&mut self, key: ReadyKey) {
+    pub fn finish(&mut self, key: ReadyKey) {
         let task = self.table.remove(&key).unwrap();
         self.hear(&over(&task));
     }
 
-    fn read(&self, page: &PageRead, limit: usize) -> Vec<ReadyRow> {
+    pub fn read(&self, page: &PageRead, limit: usize) -> Vec<ReadyRow> {
         let is_in = |row: &ReadyRow| page.scope.has(row);
         let rows = self.table.values().filter_map(ReadyRow::of).filter(is_in);
         rows.filter(|row| page.after.is_none_or(|after| row.key() > after)).take(limit).collect()
     }
 
     fn take_ready(&mut self, max: usize) -> ReadyTasks {
-        self.cache.take_ready(&[Scope::All], |_| true, max, 0, 0)
+        self.cache.take_ready(&[all()], |_| true, max, 0, 0)
     }
 
     fn begin(&mut self) -> PageRead {
-        self.cache.begin_page(&Scope::All).unwrap()
+        self.cache.begin_page(&all()).unwrap()
     }
 
     /// Takes tasks; reads pages as long as the result is not final.
     fn take(&mut self, max: usize, page: usize) -> Vec<u128> {
-        self.take_in(&[Scope::All], max, page)
+        self.take_in(&[all()], max, page)
     }
 
-    fn take_in(&mut self, scopes: &[Scope], max: usize, page: usize) -> Vec<u128> {
+    pub fn take_in(&mut self, scopes: &[Scope], max: usize, page: usize) -> Vec<u128> {
         for _ in 0..10_000 {
             let ready = self.cache.take_ready(scopes, |_| true, max, 0, 0);
             let Some(scope) = ready.page else { return ready.tasks.iter().map(|id| id.as_u128()).collect() };
@@ -96,8 +91,17 @@ impl Desk {
     }
 }
 
+fn all() -> Scope {
+    in_part(None, None)
+}
+
+/// All projects of a namespace.
+pub fn in_part(namespace: Option<&str>, agent: Option<&str>) -> Scope {
+    Scope::of(Part { namespace: namespace.map(str::to_owned), projects: Projects::All }, agent)
+}
+
 fn agents<const N: usize>(slugs: [&str; N]) -> [Scope; N] {
-    slugs.map(|slug| Scope::Agent(slug.into()))
+    slugs.map(|slug| in_part(None, Some(slug)))
 }
 
 #[test]
@@ -126,8 +130,8 @@ fn an_agent_named_twice_is_looked_at_once() {
 #[test]
 fn reserved_tasks_are_for_their_worker_alone() {
     let mut desk = Desk::with([reserved("w", ready(5, 1)), ready(5, 2)]);
-    let own = [Scope::All, Scope::Reserved("w".into())];
-    let others = [Scope::All, Scope::Reserved("v".into())];
+    let own = [all(), Scope::Reserved("w".into())];
+    let others = [all(), Scope::Reserved("v".into())];
     assert_eq!(desk.take_in(&others, 9, 10), [2]);
     assert_eq!(desk.take_in(&own, 9, 10), [1]);
     desk.cache.queue.give_back(&[id(1)]);
@@ -142,7 +146,7 @@ fn a_spread_picks_among_tasks_of_the_first_priority_only() {
     assert!(desk.take(1, 10) == [1]);
     let mut seen = std::collections::BTreeSet::new();
     for chance in 0..20 {
-        let ready = desk.cache.take_ready(&[Scope::All], |_| true, 1, 100, chance);
+        let ready = desk.cache.take_ready(&[all()], |_| true, 1, 100, chance);
         desk.cache.queue.give_back(&ready.tasks);
         seen.extend(ready.tasks.iter().map(|id| id.as_u128()));
     }
@@ -168,7 +172,7 @@ fn what_becomes_ready_while_a_page_is_read_is_not_missed() {
         let mut desk = Desk::with([ready(5, 3), ready(5, 5), ready(5, 8)]);
         assert!(desk.take_ready(9).tasks.is_empty());
         let begun = desk.begin();
-        assert!(desk.cache.begin_page(&Scope::All).is_none(), "only one page of a window is read at a time");
+        assert!(desk.cache.begin_page(&all()).is_none(), "only one page of a window is read at a time");
         let rows = desk.read(&begun, 2);
         desk.put(ready(5, late));
         desk.cache.end_page(&begun, rows, 2);
@@ -289,93 +293,9 @@ fn tasks_of_closed_queues_are_passed_over() {
     assert_eq!((ready.tasks, ready.is_contended), (vec![id(2), id(3)], false));
     assert_eq!(desk.take_in(&agents(["closed"]), 9, 9), [4]);
     desk.cache.queue.give_back(&[id(4)]);
-    assert!(desk.cache.has_claimable(None), "task 4 is ready");
-    assert!(!desk.cache.has_claimable(Some(&is_open)), "but nobody may have it");
+    let has_claimable = |is_open: Option<&dyn Fn(&str) -> bool>, desk: &mut Desk| !desk.cache.parts_with_claimable(is_open).is_empty();
+    assert!(has_claimable(None, &mut desk), "task 4 is ready");
+    assert!(!has_claimable(Some(&is_open), &mut desk), "but nobody may have it");
     desk.cache.queue.give_back(&[id(3)]);
-    assert!(desk.cache.has_claimable(Some(&is_open)));
-}
-
-#[test]
-fn a_window_of_a_namespace_has_only_its_tasks() {
-    let tasks =
-        || [ready(5, 1), in_namespace("a", ready(5, 2)), in_namespace("b", ready(1, 3)), in_namespace("a", of("writer", ready(0, 4)))];
-    for (namespace, agent, expected) in [
-        (None, None, vec![4, 3, 1, 2]),
-        (None, Some("coder"), vec![3, 1, 2]),
-        (Some("a"), None, vec![4, 2]),
-        (Some("a"), Some("coder"), vec![2]),
-        (Some("a"), Some("poet"), vec![]),
-        (Some("b"), None, vec![3]),
-        (Some("c"), None, vec![]),
-    ] {
-        let scope = [Scope::of(namespace, agent)];
-        assert_eq!(Desk::with(tasks()).take_in(&scope, 9, 1), expected, "{scope:?}");
-        // The same if the cache hears of each task after the window was read.
-        let mut desk = Desk::default();
-        assert!(desk.take_in(&scope, 9, 1).is_empty());
-        tasks().into_iter().for_each(|task| desk.put(task));
-        assert_eq!(desk.take_in(&scope, 9, 1), expected, "{scope:?}");
-        desk.cache.queue.give_back(&[1, 2, 3, 4].map(id));
-        desk.finish((5, id(2)));
-        let left: Vec<u128> = expected.into_iter().filter(|n| *n != 2).collect();
-        assert_eq!(desk.take_in(&scope, 9, 1), left, "{scope:?}");
-    }
-    // Two namespaces, in the order of the queue.
-    let both = [Scope::of(Some("a"), None), Scope::of(Some("b"), None)];
-    assert_eq!(Desk::with(tasks()).take_in(&both, 9, 1), [4, 3, 2]);
-}
-
-#[test]
-fn tasks_of_other_namespaces_are_not_read() {
-    let crowd = (1..=20_000).map(|n| in_namespace("crowd", ready(0, n)));
-    let mut desk = Desk::with(crowd.chain([in_namespace("team", ready(9, 30_000))]));
-    let scope = [Scope::of(Some("team"), None)];
-    let ready = desk.cache.take_ready(&scope, |_| true, 1, 0, 0);
-    let page = desk.cache.begin_page(&ready.page.unwrap()).unwrap();
-    let rows = desk.read(&page, 10);
-    assert_eq!(rows.iter().map(|row| row.id).collect::<Vec<_>>(), [id(30_000)]);
-    desk.cache.end_page(&page, rows, 10);
-    assert_eq!(desk.take_in(&scope, 1, 10), [30_000]);
-    assert_eq!(desk.cache.shown().count(), 1);
-}
-
-#[test]
-fn which_namespaces_have_work() {
-    let is_open = |agent: &str| agent != "closed";
-    let mut desk =
-        Desk::with([in_namespace("a", ready(5, 1)), in_namespace("b", of("closed", ready(5, 2))), in_namespace("c", ready(5, 3))]);
-    let named = |desk: &mut Desk, is_open: Option<&dyn Fn(&str) -> bool>| {
-        desk.cache.namespaces_with_claimable(is_open).into_iter().collect::<Vec<_>>().join(" ")
-    };
-    assert_eq!(named(&mut desk, None), "", "no worker has named a namespace");
-    for (namespace, agent) in [("a", None), ("b", None), ("b", Some("closed")), ("a", Some("coder"))] {
-        let taken: Vec<_> = desk.take_in(&[Scope::of(Some(namespace), agent)], 9, 9).into_iter().map(id).collect();
-        desk.cache.queue.give_back(&taken);
-    }
-    assert_eq!(named(&mut desk, None), "a b");
-    assert_eq!(named(&mut desk, Some(&is_open)), "a", "nobody may have the task of b");
-    assert!(!desk.cache.has_claimable(None), "no worker of all namespaces has asked");
-    assert_eq!(desk.take_in(&[Scope::of(Some("a"), None)], 9, 9), [1]);
-    assert_eq!(named(&mut desk, None), "b", "another claim has taken it");
-    desk.cache.queue.give_back(&[id(1)]);
-    desk.finish((5, id(1)));
-    assert_eq!(named(&mut desk, None), "b");
-    let read = desk.cache.begin_rebuild();
-    desk.cache.end_read(&read);
-    assert_eq!(named(&mut desk, None), "");
-}
-
-#[test]
-fn a_reserved_task_of_a_namespace_that_its_worker_does_not_serve_is_not_offered() {
-    let kept = |n, namespace: &str| reserved("w", in_namespace(namespace, ready(5, n)));
-    let mut desk = Desk::with([kept(1, "other"), kept(2, "team"), reserved("w", ready(5, 3))]);
-    let mut worker = Worker::new("w".into(), 0);
-    worker.capabilities.namespaces = Some(vec!["team".into()]);
-    let read = desk.cache.begin_read();
-    desk.cache.put_worker(worker, &read);
-    desk.cache.end_read(&read);
-    assert_eq!(desk.take_in(&[Scope::Reserved("w".into())], 9, 9), [2]);
-    assert!(desk.cache.with_reserved(|_| true).is_empty(), "the rest is not for it");
-    desk.cache.queue.give_back(&[id(2)]);
-    assert_eq!(desk.cache.with_reserved(|_| true), ["w"]);
+    assert!(has_claimable(Some(&is_open), &mut desk));
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod cache_fleet;
+mod cache_parts;
 mod cache_pauses;
 mod cache_queue;
 mod decide;

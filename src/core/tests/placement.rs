@@ -1,6 +1,7 @@
 //! The choice of a worker for a task.
 
 use bloom_core::placement::{Candidate, best, may_pick};
+use bloom_core::requirement::Requirement;
 use bloom_core::worker::{Worker, WorkerStatus};
 use bloom_test_world::world::START;
 
@@ -23,32 +24,53 @@ fn the_sticky_one_then_room_then_the_last_seen_then_the_name() {
     assert_eq!(pick(&[("full", 0, 1), ("over", -1, 1)], None), None);
 }
 
+fn task<'a>(agent_slug: &'a str, namespace: Option<&'a str>) -> Requirement<'a> {
+    Requirement { agent_slug, namespace, project: None }
+}
+
 #[test]
 fn who_may_be_picked() {
     let good = worker("w", 1);
-    assert!(may_pick(&good, "coder", None));
+    assert!(may_pick(&good, task("coder", None)));
     for status in [WorkerStatus::Offline, WorkerStatus::Syncing, WorkerStatus::Error, WorkerStatus::Unknown] {
-        assert!(!may_pick(&Worker { status, ..good.clone() }, "coder", None), "{status}");
+        assert!(!may_pick(&Worker { status, ..good.clone() }, task("coder", None)), "{status}");
     }
-    assert!(!may_pick(&Worker { lost: true, ..good.clone() }, "coder", None));
-    assert!(!may_pick(&Worker { cordoned: true, ..good.clone() }, "coder", None));
-    assert!(!may_pick(&Worker { draining: true, ..good.clone() }, "coder", None));
+    assert!(!may_pick(&Worker { lost: true, ..good.clone() }, task("coder", None)));
+    assert!(!may_pick(&Worker { cordoned: true, ..good.clone() }, task("coder", None)));
+    assert!(!may_pick(&Worker { draining: true, ..good.clone() }, task("coder", None)));
     let mut without = good.clone();
     without.capabilities.claude_cli = false;
-    assert!(!may_pick(&without, "coder", None));
+    assert!(!may_pick(&without, task("coder", None)));
     let mut writer = good;
     writer.capabilities.agents = Some(vec!["writer".into()]);
-    assert!(may_pick(&writer, "writer", None) && !may_pick(&writer, "coder", None));
-    assert!(may_pick(&writer, "writer", Some("team")) && !may_pick(&writer, "coder", Some("team")));
+    assert!(may_pick(&writer, task("writer", None)) && !may_pick(&writer, task("coder", None)));
+    assert!(may_pick(&writer, task("writer", Some("team"))) && !may_pick(&writer, task("coder", Some("team"))));
     let of = |namespaces: &[&str]| {
         let mut worker = writer.clone();
         worker.capabilities.namespaces = Some(namespaces.iter().map(|&name| name.to_owned()).collect());
-        ["team", "other", "teams"].map(|namespace| may_pick(&worker, "writer", Some(namespace)))
+        ["team", "other", "teams"].map(|namespace| may_pick(&worker, task("writer", Some(namespace))))
     };
     assert_eq!(of(&["team"]), [true, false, false]);
     assert_eq!(of(&["other", "team"]), [true, true, false]);
     assert_eq!(of(&[]), [false; 3]);
     writer.capabilities.namespaces = Some(vec!["team".into()]);
-    assert!(!may_pick(&writer, "writer", None), "a task of the HTTP API is of no namespace");
-    assert!(!may_pick(&writer, "coder", Some("team")));
+    assert!(!may_pick(&writer, task("writer", None)), "a task of the HTTP API is of no namespace");
+    assert!(!may_pick(&writer, task("coder", Some("team"))));
+}
+
+#[test]
+fn a_worker_serves_the_projects_that_it_can_clone_or_names() {
+    let serves = |git: bool, projects: Option<&[&str]>| {
+        let mut worker = worker("w", 1);
+        worker.capabilities.git = git;
+        worker.capabilities.projects = projects.map(|names| names.iter().map(|&name| name.to_owned()).collect());
+        let required = |project| Requirement { project, ..task("coder", Some("team")) };
+        [None, Some("a"), Some("b")].map(|project| may_pick(&worker, required(project)))
+    };
+    assert_eq!(serves(false, None), [true, false, false]);
+    assert_eq!(serves(true, None), [true, true, true]);
+    for git in [false, true] {
+        assert_eq!(serves(git, Some(&["b"])), [true, false, true]);
+        assert_eq!(serves(git, Some(&[])), [true, false, false]);
+    }
 }

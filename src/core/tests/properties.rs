@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use bloom_core::agent_queue::ALL_QUEUES;
-use bloom_core::command::{Completion, Op, QueueChange, Rejection, Reply};
+use bloom_core::command::{Completion, Op, QueueChange, Rejection, Reply, WorkerChange};
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::op;
 use bloom_core::reply;
@@ -197,7 +197,7 @@ impl Run {
             drop(world.run(op::Suspend { task, suspend: false }));
         }
         for _ in 0..1_000 {
-            world.ok(registration("helper", 32));
+            world.ok(WorkerChange { git: Some(true), ..registration("helper", 32) });
             let leased = world.claim("helper", 32);
             let active: Vec<(TaskId, LeaseId)> = world.db.active().map(|task| (task.id, world.lease_of(task.id))).collect();
             for (task, lease) in &active {

@@ -103,7 +103,13 @@ fn llm_task() -> serde_json::Result<Value> {
     }
     let names: Vec<String> = fields_of(spec).map(|fields| fields.keys().cloned().collect()).unwrap_or_default();
     let immutable = names.iter().filter(|name| !MUTABLE.contains(&name.as_str())).map(|name| unchanged(name));
-    add_rules(spec, immutable.chain([exactly_one("prompt", "promptFrom")]));
+    let needs_project =
+        |rule: &str, field: &str| json!({ "rule": rule, "fieldPath": field, "message": bloom_api::problem_texts::NEEDS_PROJECT });
+    let of_projects = [
+        needs_project("!has(self.ref) || has(self.project)", ".ref"),
+        needs_project("!has(self.push) || self.push == 'never' || has(self.project)", ".push"),
+    ];
+    add_rules(spec, immutable.chain([exactly_one("prompt", "promptFrom")]).chain(of_projects));
     Ok(crd)
 }
 

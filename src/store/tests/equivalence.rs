@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue};
-use bloom_core::cache::rank;
+use bloom_core::cache::{Part, Projects, rank};
 use bloom_core::command::{Command, RowKeys};
 use bloom_core::decide::decide;
 use bloom_core::ids::TaskId;
@@ -241,18 +241,29 @@ async fn compare_the_queues(store: &Store, memory: &Memory) {
 
 async fn compare_the_queue(store: &Store, memory: &Memory, now: i64) {
     let wanted = |task: &TaskState, scope: &Scope| match scope {
-        Scope::All => task.is_ready(),
-        Scope::Agent(agent) => task.is_ready() && task.agent_slug == *agent,
-        Scope::Namespace(namespace) => task.is_ready() && task.namespace.as_ref() == Some(namespace),
-        Scope::AgentInNamespace { namespace, agent_slug } => {
-            task.is_ready() && task.namespace.as_ref() == Some(namespace) && task.agent_slug == *agent_slug
-        }
         Scope::Reserved(worker) => task.is_open_to(worker) && !task.is_ready(),
+        Scope::Ready { part: Part { namespace, projects }, agent_slug } => {
+            task.is_ready()
+                && agent_slug.as_ref().is_none_or(|slug| task.agent_slug == *slug)
+                && (namespace.is_none() || task.namespace == *namespace)
+                && match projects {
+                    Projects::All => true,
+                    Projects::None => task.project.is_none(),
+                    Projects::One(name) => task.project.as_ref() == Some(name),
+                }
+        }
     };
     let of_workers = memory.workers.keys().cloned().map(Scope::Reserved);
-    let namespaces = NAMESPACES.iter().flat_map(|name| [None, Some("coder"), Some("nobody")].map(|agent| Scope::of(Some(name), agent)));
-    let agents = [None, Some("coder"), Some("nobody")].map(|agent| Scope::of(None, agent));
-    for scope in agents.into_iter().chain(namespaces).chain(of_workers) {
+    let namespaces: Vec<_> = std::iter::once(None).chain(NAMESPACES.iter().map(|&name| Some(name.to_owned()))).collect();
+    let projects = [Projects::All, Projects::None, Projects::One("project 0".into()), Projects::One("project 1".into())];
+    let mut scopes: Vec<_> = of_workers.collect();
+    for namespace in &namespaces {
+        for projects in &projects {
+            let part = Part { namespace: namespace.clone(), projects: projects.clone() };
+            scopes.extend([None, Some("coder"), Some("nobody")].map(|agent| Scope::of(part.clone(), agent)));
+        }
+    }
+    for scope in scopes {
         let mut expected: Vec<_> = memory.tasks.values().filter(|task| wanted(task, &scope)).collect();
         expected.sort_unstable_by_key(|task| (rank(task.priority), task.id));
         let expected: Vec<_> = expected.into_iter().map(|task| (task.id, task.revision)).collect();

@@ -125,7 +125,7 @@ async fn a_session_s_worker_comes_with_its_context(database) {
     let kept = bench.port().ready_page(&Scope::Reserved("w".into()), None, 9).await.unwrap();
     assert_eq!(kept.iter().map(|row| (row.id, row.reserved_for.as_deref())).collect::<Vec<_>>(), [(made.id, Some("w"))]);
     assert!(bench.port().ready_page(&Scope::Reserved("v".into()), None, 9).await.unwrap().is_empty());
-    assert!(bench.port().ready_page(&Scope::All, None, 9).await.unwrap().is_empty());
+    assert!(bench.port().ready_page(&Scope::of(Part::default(), None), None, 9).await.unwrap().is_empty());
     let due = bench.port().due_tasks(9).await.unwrap();
     assert_eq!((due.items, due.next_at), (vec![], Some(START + 30_000)));
 }

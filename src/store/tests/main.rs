@@ -15,6 +15,7 @@ mod reading;
 mod simulation;
 mod support;
 mod suspension;
+mod task_projects;
 mod waking;
 mod writing;
 
@@ -23,6 +24,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use support::direct::{execute, success};
 
 use bloom_core::audit::Actor;
+use bloom_core::cache::{Part, Projects};
 use bloom_core::command::{Choice, Claim, Holder, NewEvent, Op, Rejection, Reply, WorkerChange};
 use bloom_core::command::{Command, RowKeys};
 use bloom_core::decide::decide;
@@ -30,6 +32,7 @@ use bloom_core::event::EventKind;
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::namespace::{KubernetesObject, qualified};
 use bloom_core::op;
+use bloom_core::project::{PushMode, TaskProject};
 use bloom_core::reply;
 use bloom_core::task::{LeaseStatus, Origin, Session, Status, TaskSpec, TaskState};
 use bloom_core::worker::Worker;
@@ -165,7 +168,8 @@ async fn create(writer: &mut Box<dyn Writer>, specs: Vec<TaskSpec>) -> Vec<TaskI
 }
 
 async fn register(writer: &mut Box<dyn Writer>, name: &str, slots: i64) {
-    let change = WorkerChange { id: name.into(), max_concurrency: Some(slots), actor: Actor::Api, ..WorkerChange::default() };
+    let change =
+        WorkerChange { id: name.into(), max_concurrency: Some(slots), git: Some(true), actor: Actor::Api, ..WorkerChange::default() };
     commit(writer, vec![Op::RegisterWorker(Box::new(change))]).await;
 }
 

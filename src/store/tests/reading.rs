@@ -37,12 +37,12 @@ async fn the_queue_is_paged(database) {
     let other = TaskSpec { agent_slug: "other".into(), ..spec("q") };
     let later = TaskSpec { not_before: Some(START + 1000), ..spec("q") };
     let ids = create(&mut writer, vec![at(1), at(9), at(5), other, later]).await;
-    let page = bench.port().ready_page(&Scope::All, None, 2).await.unwrap();
+    let page = bench.port().ready_page(&Scope::of(Part::default(), None), None, 2).await.unwrap();
     assert_eq!(page.iter().map(|row| row.id).collect::<Vec<_>>(), [ids[1], ids[2]]);
     assert_eq!((page[0].revision, page[0].rank, page[0].reserved_for.as_deref()), (1, 0, None));
-    let page = bench.port().ready_page(&Scope::All, Some((page[1].rank, page[1].id)), 9).await.unwrap();
+    let page = bench.port().ready_page(&Scope::of(Part::default(), None), Some((page[1].rank, page[1].id)), 9).await.unwrap();
     assert_eq!(page.iter().map(|row| row.id).collect::<Vec<_>>(), [ids[3], ids[0]]);
-    let page = bench.store.ready_page(&Scope::Agent("other".into()), None, 9).await.unwrap();
+    let page = bench.store.ready_page(&Scope::of(Part::default(), Some("other")), None, 9).await.unwrap();
     assert_eq!(page.iter().map(|row| (row.id, row.agent_slug.as_str())).collect::<Vec<_>>(), [(ids[3], "other")]);
 }
 

@@ -10,8 +10,8 @@ fn suspend(task: TaskId, suspend: bool) -> Op {
 
 impl Bench {
     async fn ready(&self) -> Vec<TaskId> {
-        let page = self.port().ready_page(&Scope::All, None, 9).await.unwrap();
-        let of_agent = self.port().ready_page(&Scope::Agent("writer".into()), None, 9).await.unwrap();
+        let page = self.port().ready_page(&Scope::of(Part::default(), None), None, 9).await.unwrap();
+        let of_agent = self.port().ready_page(&Scope::of(Part::default(), Some("writer")), None, 9).await.unwrap();
         assert_eq!(page, of_agent);
         assert_eq!(self.port().ready_agents().await.unwrap().is_empty(), page.is_empty());
         assert!(self.port().ready_page(&Scope::Reserved("w".into()), None, 9).await.unwrap().is_empty());

@@ -10,6 +10,13 @@ async fn what_is_written_is_read(database) {
     let bench = Bench::new(database).await;
     let mut writer = bench.writer().await;
     register(&mut writer, "w1", 2).await;
+    let made = commit(&mut writer, vec![Op::CreateProject(op::CreateProject {
+        name: "docs".into(),
+        repo_url: "https://git.example.com/docs.git".into(),
+        target_path: None,
+        primary_node_id: None,
+    })]);
+    let Reply::Project(made) = made.await.remove(0) else { panic!("a project") };
     let full = TaskSpec {
         labels: [("k".to_owned(), "v'\"".to_owned())].into(),
         idempotency_key: Some(qualified("team-a", "once")),
@@ -20,6 +27,13 @@ async fn what_is_written_is_read(database) {
         ttl_after_finished_sec: Some(60),
         session: Session::Context,
         owner: Some("team".into()),
+        project: Some(TaskProject {
+            id: made.id,
+            name: made.name,
+            repo_url: made.repo_url,
+            git_ref: Some("main".into()),
+            push: PushMode::Branch,
+        }),
         traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".parse().ok(),
         ..spec(&qualified("team-a", "c1"))
     };
@@ -55,6 +69,7 @@ async fn what_is_written_is_read(database) {
     assert_eq!(bench.state(ids[0]).await, *task);
     let result = bench.store.newest_result(ids[0]).await.unwrap().unwrap();
     assert_eq!(result.output.as_deref(), Some("out \u{1F600} \" \\"));
+    assert_eq!((result.branch.as_deref(), result.commit_id.as_deref()), (Some("bloom/c"), Some("c0ffee")));
     assert_eq!(bench.store.result_of_lease(held(&leased[0])).await.unwrap(), Some(result.clone()));
     let bytes = (result.output.iter().chain(&result.error_message).map(String::len).sum::<usize>()) as i64;
     for task in [None, Some(ids[0])] {
@@ -66,7 +81,9 @@ async fn what_is_written_is_read(database) {
     assert_eq!(bench.store.leases(&LeaseFilter { status: Some(LeaseStatus::Released), ..LeaseFilter::default() }, &PAGE).await.unwrap().len(), 1);
     assert_eq!(bench.store.leases(&LeaseFilter { status: Some(LeaseStatus::Failed), ..LeaseFilter::default() }, &PAGE).await.unwrap().len(), 0);
     let actions: Vec<_> = bench.store.audit(&AuditFilter::default(), &PAGE).await.unwrap().into_iter().map(|entry| entry.action.as_str()).collect();
-    assert_eq!(actions, ["task_completed", "task_leased", "task_leased", "task_created", "task_created", "worker_registered"]);
+    assert_eq!(actions, [
+        "task_completed", "task_leased", "task_leased", "task_created", "task_created", "project_created", "worker_registered"
+    ]);
     let context = qualified("team-a", "c1");
     let keys = RowKeys { contexts: [context.clone(), "none".to_owned()].into(), past_leases: [held(&leased[0])].into(), ..RowKeys::default() };
     let loaded = writer.begin_and_load(&keys, LockWait::Long).await.unwrap();

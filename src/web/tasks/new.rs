@@ -12,6 +12,7 @@ use crate::answer::see_other;
 use crate::refused::Refused;
 use crate::visit::{Fields, Layout, Posted, Visit};
 use bloom_api::tasks::Task;
+use bloom_core::project::PushMode;
 
 /// What stands in the fields: as it was typed, so that nothing is lost when a field is wrong.
 #[derive(Default)]
@@ -30,6 +31,9 @@ struct Typed {
     exclusive_key: String,
     depends_on: String,
     suspend: bool,
+    project: String,
+    git_ref: String,
+    push: bool,
 }
 
 #[derive(Template)]
@@ -80,6 +84,9 @@ fn like(task: &Task<'_>) -> Typed {
         desired_format: task.desired_format.to_string(),
         session: task.session.to_string(),
         exclusive_key: task.exclusive_key.as_deref().unwrap_or_default().to_owned(),
+        project: task.project.as_deref().unwrap_or_default().to_owned(),
+        git_ref: task.r#ref.as_deref().unwrap_or_default().to_owned(),
+        push: task.push == PushMode::Branch,
         ..Typed::default()
     }
 }
@@ -127,13 +134,16 @@ fn typed(fields: &Fields) -> Typed {
         exclusive_key: text("exclusive_key"),
         depends_on: text("depends_on"),
         suspend: fields.get("suspend").is_some(),
+        project: text("project"),
+        git_ref: text("ref"),
+        push: fields.get("push").is_some(),
     }
 }
 
 /// The body of the API's call. Numbers are read here; whether they are within their limits, the API says.
 fn body(fields: &Fields) -> Result<Value, (&'static str, String)> {
     let mut body = Map::new();
-    for name in ["prompt", "agent_slug", "context_id", "model", "desired_format", "session", "exclusive_key"] {
+    for name in ["prompt", "agent_slug", "context_id", "model", "desired_format", "session", "exclusive_key", "project", "ref"] {
         if let Some(text) = fields.get(name) {
             // Browsers send the ends of lines as CR LF.
             body.insert(name.into(), json!(text.replace("\r\n", "\n")));
@@ -164,6 +174,9 @@ fn body(fields: &Fields) -> Result<Value, (&'static str, String)> {
     if fields.get("suspend").is_some() {
         body.insert("suspend".into(), json!(true));
     }
+    if fields.get("push").is_some() {
+        body.insert("push".into(), json!(PushMode::Branch.as_str()));
+    }
     Ok(Value::Object(body))
 }
 
@@ -173,9 +186,10 @@ mod tests {
 
     #[test]
     fn a_form_becomes_a_body() {
-        let form = b"prompt=a%0D%0Ab&timeout_sec=60&labels=team%3Ddocs%0D%0A%0D%0Ax%3D1&priority=&depends_on=a,+b&suspend=on";
+        let form = b"prompt=a%0D%0Ab&timeout_sec=60&labels=team%3Ddocs%0D%0A%0D%0Ax%3D1&priority=&depends_on=a,+b&suspend=on&project=docs&ref=&push=on";
         let expected = json!({
-            "prompt": "a\nb", "policy": { "timeout_sec": 60.0 }, "labels": { "team": "docs", "x": "1" }, "depends_on": ["a", "b"], "suspend": true
+            "prompt": "a\nb", "policy": { "timeout_sec": 60.0 }, "labels": { "team": "docs", "x": "1" }, "depends_on": ["a", "b"], "suspend": true,
+            "project": "docs", "push": "branch"
         });
         assert_eq!(body(&Fields::parse(form)), Ok(expected));
         assert_eq!(body(&Fields::parse(b"priority=high")), Err(("priority", "Expected number, received 'high'".into())));

@@ -19,6 +19,7 @@ use bloom_api::results::TaskResult;
 use bloom_api::tasks::Task;
 use bloom_api::words::Word;
 use bloom_core::Ms;
+use bloom_core::project::PushMode;
 use bloom_core::task::{Status, WaitingReason};
 
 /// Of long texts, the page shows the beginning; their own pages have the whole.
@@ -53,6 +54,12 @@ pub struct Entry {
     pub detail: String,
 }
 
+/// The branch with the commits of a run.
+pub struct Branch {
+    pub name: String,
+    pub commit: String,
+}
+
 pub struct Answer {
     pub text: String,
     pub is_cut: bool,
@@ -76,6 +83,9 @@ struct TaskPage<'a> {
     earlier: bool,
     trail: Option<Vec<Entry>>,
     cost: String,
+    from: Option<&'a str>,
+    pushes: bool,
+    branch: Option<Branch>,
     done: Option<&'static str>,
     may: May,
 }
@@ -128,11 +138,19 @@ pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refu
         earlier: events.first().is_some_and(|first| first.number > 1),
         events,
         trail: trail.map(|listed| listed.rows),
+        from: task.r#ref.as_deref(),
+        pushes: task.push == PushMode::Branch,
+        branch: result.as_ref().and_then(branch),
         cost: task.usage.map(|usage| cost(&usage)).unwrap_or_default(),
         done: visit.query().get("done").and_then(super::act::done),
         may: May::of(&task, &visit.layout),
         task: &task,
     })
+}
+
+fn branch(result: &TaskResult<'_>) -> Option<Branch> {
+    let commit = result.commit.as_deref().unwrap_or_default().to_owned();
+    result.branch.as_deref().map(|name| Branch { name: name.to_owned(), commit })
 }
 
 fn cost(usage: &bloom_api::usage::Usage) -> String {

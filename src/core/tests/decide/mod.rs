@@ -21,5 +21,6 @@ mod signs_of_life;
 mod suspension;
 mod table;
 mod task_ops;
+mod task_projects;
 mod waking;
 mod workers;

@@ -60,7 +60,7 @@ fn serving(worker: &str, namespaces: &[&str]) -> WorkerChange {
 }
 
 /// The workers that get the task by a claim, by a lease call that names them, and by a push.
-fn takers(world: &World, task: TaskId) -> Vec<String> {
+pub fn takers(world: &World, task: TaskId) -> Vec<String> {
     let workers = world.db.workers.keys().cloned();
     let gets = |worker: &String| {
         let claim = Claim { worker: worker.clone(), candidates: vec![task], max: 1, held: None, instance: None, ttl_ms: TTL_MS };
