@@ -20,6 +20,7 @@ use crate::tasks::{CreatedTasks, Task};
 use crate::values::{Id, Int, List};
 use crate::workers::Worker;
 use bloom_core::event::EventKind;
+use bloom_core::project::PushMode;
 use bloom_core::task::{Outcome, Session};
 
 const ID: &str = "0190a0a0-0000-7000-8000-000000000000";
@@ -63,6 +64,7 @@ fn task() -> Value {
         "labels": {"l": "1"}, "session": NEW, "model": "m", "ttl_after_finished_sec": 9, "infra_retries": 0, "cancel_requested": false, "suspend": true,
         "session_id": "s", "failure": {"reason": NEW, "message": "why", "at": 3},
         "usage": {"input_tokens": 1, "output_tokens": 2, "cost_usd": 0.25}, "waiting": {"reason": NEW, "message": "for what"}, "owner": "team",
+        "project": "docs", "ref": "main", "push": NEW,
     })
 }
 
@@ -70,14 +72,15 @@ fn lease() -> Value {
     json!({
         "id": ID, "task_id": ID, "worker_id": "w", "started_at": 1, "expires_at": 9, "ttl_seconds": 8, "status": NEW, "last_heartbeat": 2,
         "context_id": "c", "ended_at": 8, "model": "m", "usage": {"input_tokens": 1, "output_tokens": 2, "cost_usd": 0.25, "cost_estimated": true},
-        "budget_left": 0.5,
+        "budget_left": 0.5, "repository": {"project_id": ID, "project": "docs", "url": "https://git.example.com/docs.git"},
     })
 }
 
 fn worker() -> Value {
     json!({
         "id": "w", "node_id": "w", "url": "", "status": NEW,
-        "capabilities": {"claude_cli": true, "max_concurrency": 2, "labels": ["gpu"], "agents": ["coder"]}, "last_heartbeat": 1,
+        "capabilities": {"claude_cli": true, "max_concurrency": 2, "labels": ["gpu"], "agents": ["coder"], "git": true, "projects": ["docs"]},
+        "last_heartbeat": 1,
         "ip_addrs": ["10.0.0.1"], "obs_count": 0, "db_sha": "", "registered_at": 1, "active_leases": 1, "agent_version": "1",
         "os_info": "Linux", "install_method": "", "dispatch": NEW, "cordoned": false, "draining": true,
     })
@@ -93,7 +96,7 @@ fn artifact() -> Value {
 fn result() -> Value {
     json!({
         "id": ID, "task_id": ID, "worker_id": "w", "artifact_id": ID, "status": NEW, "output": "done", "error_message": null,
-        "metrics": {"duration_ms": 1, "tokens_used": 2}, "completed_at": 3,
+        "metrics": {"duration_ms": 1, "tokens_used": 2}, "completed_at": 3, "branch": "bloom/c", "commit": null,
     })
 }
 
@@ -174,12 +177,13 @@ fn what_an_older_server_does_not_send_has_a_default() {
     let mut older = task();
     let members = older.as_object_mut().unwrap();
     members.retain(|name, _| {
-        !["context_hints", "session", "model", "waiting", "usage", "failure", "session_id", "suspend"].contains(&name.as_str())
+        !["context_hints", "session", "model", "waiting", "usage", "failure", "session_id", "suspend", "project", "ref", "push"].contains(&name.as_str())
     });
     older["policy"].as_object_mut().unwrap().remove("budget");
     let read: Task = serde_json::from_value(older).unwrap();
     assert_eq!((read.session, read.policy.budget, read.context_hints.len()), (Session::Context.into(), 0.0, 0));
     assert!(read.model.is_none() && read.waiting.is_none() && !read.suspend);
+    assert!(read.project.is_none() && read.r#ref.is_none() && read.push == PushMode::Never.into());
 }
 
 #[test]

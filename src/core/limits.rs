@@ -8,7 +8,7 @@ pub const NAME_CHARS: usize = 128;
 pub const URL_CHARS: usize = 2048;
 pub const WORKER_LABELS: usize = 64;
 pub const WORKER_LABEL_CHARS: usize = 64;
-/// Agent slugs that a worker serves, and pairs of an agent and a namespace if it names both.
+/// Agent slugs that a worker serves, and combinations of an agent, a namespace and a project, of those that it names.
 pub const WORKER_AGENTS: usize = 512;
 /// Bytes of all these slugs together.
 pub const WORKER_AGENTS_BYTES: usize = 16 << 10;

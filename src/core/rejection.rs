@@ -59,7 +59,7 @@ pub enum Rejection {
     IdempotencyConflict(String),
     /// This field has a name of another Kubernetes namespace, or of one at all although the task belongs to none.
     ReservedName(&'static str),
-    /// The worker names more pairs of a namespace and an agent than it may serve.
+    /// The worker names more combinations of a namespace, an agent and a project than it may serve.
     TooManyCombinations(usize),
     /// No project has this name or id.
     UnknownProject(String),

@@ -66,6 +66,7 @@ mod retention;
 mod row_locks;
 mod sessions;
 mod suspend;
+mod task_projects;
 mod tasks;
 mod timers;
 mod tls;

@@ -38,7 +38,9 @@ on_both! {
             ("capabilities", json!({}), json!({ "agents": [long(129)] }), "agents.0: String must contain at most 128"),
             ("capabilities", json!({ "namespaces": vec!["n".repeat(32); 512] }), json!({ "namespaces": vec!["a"; 513] }), "namespaces: Array must contain at most 512"),
             ("capabilities", json!({}), json!({ "namespaces": ["n".repeat(64)] }), "namespaces.0: Expected the name of a Kubernetes namespace"),
-            ("capabilities", json!({ "agents": vec!["a"; 32], "namespaces": vec!["n"; 16] }), json!({ "agents": vec!["a"; 27], "namespaces": vec!["n"; 19] }), "namespaces: The worker would serve 513 pairs"),
+            ("capabilities", json!({ "agents": vec!["a"; 32], "namespaces": vec!["n"; 16] }), json!({ "agents": vec!["a"; 27], "namespaces": vec!["n"; 19] }), "The worker would serve 513 combinations"),
+            ("capabilities", json!({ "projects": vec!["p".repeat(256); 100] }), json!({ "projects": vec!["p"; 101] }), "projects: Array must contain at most 100"),
+            ("capabilities", json!({ "agents": vec!["a"; 5], "projects": vec!["p"; 100] }), json!({ "agents": vec!["a"; 6], "projects": vec!["p"; 100] }), "The worker would serve 606 combinations"),
             ("capabilities", json!({ "agents": vec![long(128); 64] }), json!({ "agents": vec![long(128); 65] }), "at most 16384 bytes together"),
         ] {
             let name = unique("reporter");

@@ -89,7 +89,7 @@ on_both! {
         let name = unique("worker");
         let full = json!({
             "name": name, "url": "http://127.0.0.1:9", "status": "syncing",
-            "capabilities": { "claude_cli": false, "max_concurrency": 32, "labels": ["gpu"], "agents": ["writer"], "namespaces": ["team"] },
+            "capabilities": { "claude_cli": false, "max_concurrency": 32, "labels": ["gpu"], "agents": ["writer"], "namespaces": ["team"], "git": true, "projects": ["docs"] },
             "ip_addrs": ["10.0.0.1"], "agent_version": "1.2", "os_info": "Alpine", "install_method": "script", "dispatch": "push",
         });
         let made = server.post("workers", full.clone()).await.created();
@@ -101,7 +101,7 @@ on_both! {
         same["last_heartbeat"] = made["last_heartbeat"].clone();
         assert_eq!(same, made);
         let changed = server.post("workers", json!({ "name": name, "capabilities": { "max_concurrency": 3, "agents": ["writer"] }, "url": null })).await.ok();
-        let wanted = json!({ "claude_cli": false, "max_concurrency": 3, "labels": ["gpu"], "agents": ["writer"], "namespaces": ["team"] });
+        let wanted = json!({ "claude_cli": false, "max_concurrency": 3, "labels": ["gpu"], "agents": ["writer"], "namespaces": ["team"], "git": false });
         assert_eq!((&changed["capabilities"], &changed["url"]), (&wanted, &made["url"]));
     }
 
@@ -111,7 +111,7 @@ on_both! {
         let some = server.post("workers", register(json!({ "agents": ["writer"], "labels": ["gpu"] }))).await.created();
         assert_eq!(some["capabilities"]["agents"], json!(["writer"]));
         let all = server.post("workers", register(json!({}))).await.ok();
-        assert_eq!(all["capabilities"], json!({ "claude_cli": true, "max_concurrency": 1, "labels": ["gpu"] }));
+        assert_eq!(all["capabilities"], json!({ "claude_cli": true, "max_concurrency": 1, "labels": ["gpu"], "git": false }));
     }
 
     async fn a_registration_is_checked_field_by_field(server) {
@@ -125,6 +125,7 @@ on_both! {
             ("capabilities", json!({ "namespaces": "team" })), ("capabilities", json!({ "namespaces": [""] })),
             ("capabilities", json!({ "namespaces": ["Team"] })), ("capabilities", json!({ "namespaces": ["a.b"] })),
             ("capabilities", json!({ "namespaces": ["-a"] })), ("capabilities", json!({ "namespaces": ["n".repeat(64)] })),
+            ("capabilities", json!({ "git": "yes" })), ("capabilities", json!({ "projects": "docs" })), ("capabilities", json!({ "projects": [".git"] })),
             ("ip_addrs", json!([1])), ("agent_version", json!(1)), ("os_info", json!(1)), ("install_method", json!(1)),
             ("dispatch", json!("pull")),
         ] {
