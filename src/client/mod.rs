@@ -2,11 +2,13 @@
 //!
 //! It sends each request once; the caller decides whether to try again.
 
+mod error;
 mod path;
 mod proxy;
 mod refusal;
 mod sse;
 mod tls;
+mod transfer;
 
 use std::error::Error as _;
 use std::net::IpAddr;
@@ -16,13 +18,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use parking_lot::RwLock;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, LINK};
-use reqwest::{ClientBuilder, Method, RequestBuilder};
+use reqwest::{ClientBuilder, Method, RequestBuilder, Response};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 use url::{Host, Url};
 
+pub use error::Error;
 pub use path::{next_page, part};
 pub use sse::{Event, Events};
 pub use tls::{Files, IdentityFiles, Tls};
@@ -68,52 +71,6 @@ pub struct Answer {
     pub body: Vec<u8>,
     /// The path and query of the next page, starting at `/api`.
     pub next: Option<String>,
-}
-
-/// Why a call failed. The texts are shown to users.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum Error {
-    /// The address or the key can't be used; nothing was sent.
-    #[error("{0}")]
-    Usage(String),
-    /// No connection came about, or there was no answer in time. It is unknown whether the call took effect.
-    #[error("{0}")]
-    Unreachable(String),
-    /// The connection came about, and broke before the end of the answer. It is unknown whether the call took effect.
-    #[error("{0}")]
-    Broken(String),
-    /// The server refused the call.
-    #[error("{message}")]
-    Refused {
-        status: u16,
-        message: String,
-        retry_after: Option<Duration>,
-        /// What is wrong with the request, by field; the message contains it too.
-        fields: Vec<(String, String)>,
-    },
-    /// The answer does not conform to the API.
-    #[error("{0}")]
-    Garbled(String),
-}
-
-impl Error {
-    /// Whether the same call may succeed later.
-    pub fn is_passing(&self) -> bool {
-        match self {
-            Self::Unreachable(_) | Self::Broken(_) => true,
-            Self::Refused { status, .. } => matches!(status, 408 | 429 | 500..),
-            Self::Usage(_) | Self::Garbled(_) => false,
-        }
-    }
-
-    pub fn status(&self) -> Option<u16> {
-        if let Self::Refused { status, .. } = self { Some(*status) } else { None }
-    }
-
-    /// Whether somebody is at the server's address, so that the address is probably right.
-    pub fn was_there(&self) -> bool {
-        matches!(self, Self::Broken(_) | Self::Refused { .. })
-    }
 }
 
 impl Client {
@@ -189,6 +146,10 @@ impl Client {
         if let Some(body) = body {
             request = request.json(body);
         }
+        self.answer(request, limit).await
+    }
+
+    async fn answer(&self, request: RequestBuilder, limit: Duration) -> Result<Answer, Error> {
         let mut response = request.send().await.map_err(|error| self.unreachable(&error, limit))?;
         let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
         let mut bytes = Vec::new();
@@ -224,9 +185,13 @@ impl Client {
             }
             return Ok(Events::new(response, self.server()));
         }
-        let headers = response.headers().clone();
+        Err(self.refused(response).await)
+    }
+
+    async fn refused(&self, response: Response) -> Error {
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let body = response.bytes().await.unwrap_or_default();
-        Err(refusal(status.as_u16(), &headers, &body, self.key.is_some()))
+        refusal(status, &headers, &body, self.key.is_some())
     }
 
     fn request(&self, method: Method, path: &str) -> Result<RequestBuilder, Error> {

@@ -10,6 +10,7 @@ use super::events::Shown;
 use super::id_of;
 use crate::advice::{self, Advice};
 use crate::answer::plain;
+use crate::files::Files;
 use crate::refused::Refused;
 use crate::times::{dollars, duration, shortened};
 use crate::visit::{Layout, Visit};
@@ -76,6 +77,7 @@ struct TaskPage<'a> {
     earlier: bool,
     trail: Option<Vec<Entry>>,
     cost: String,
+    files: Files,
     done: Option<&'static str>,
     may: May,
 }
@@ -115,6 +117,7 @@ pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refu
     let question: Option<Question> = if asks { visit.find(&format!("llm-tasks/{id}/question")).await? } else { None };
     let result: Option<TaskResult> = visit.find(&format!("llm-tasks/{id}/result")).await?;
     let prompt = shortened(&task.prompt, TEXT_CHARS);
+    let files = Files::of(&visit, &task).await?;
     visit.ok(&TaskPage {
         v: &visit.layout,
         title: crate::times::beginning(&task.prompt, 80),
@@ -130,6 +133,7 @@ pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refu
         trail: trail.map(|listed| listed.rows),
         cost: task.usage.map(|usage| cost(&usage)).unwrap_or_default(),
         done: visit.query().get("done").and_then(super::act::done),
+        files,
         may: May::of(&task, &visit.layout),
         task: &task,
     })

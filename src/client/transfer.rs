@@ -1,0 +1,52 @@
+//! Files: sent and received in pieces, so that none is in memory as a whole.
+
+use std::io::Write;
+use std::time::Duration;
+
+use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use reqwest::{Body, Method};
+use tokio::fs::File;
+
+use super::{Answer, CALL_LIMIT, Client, Error};
+
+/// Bytes that take a second on the slowest line.
+const SLOWEST: u64 = 16 << 10;
+
+fn limit(bytes: u64) -> Duration {
+    CALL_LIMIT + Duration::from_secs(bytes / SLOWEST)
+}
+
+impl Client {
+    /// Sends the file as the body of a POST. `path` begins with `api/` and its parts are encoded.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn upload(&self, path: &str, content_type: &str, file: File, bytes: u64) -> Result<Answer, Error> {
+        let limit = limit(bytes);
+        let request = self.request(Method::POST, path)?.timeout(limit);
+        let request = request.header(CONTENT_TYPE, content_type).header(CONTENT_LENGTH, bytes).body(Body::from(file));
+        self.answer(request, limit).await
+    }
+
+    /// Writes what a GET answers, `bytes` if all is well, and returns how many came.
+    ///
+    /// # Errors
+    /// See [`Error`]; also if more than `bytes` come, or they can't be written.
+    pub async fn download(&self, path: &str, bytes: u64, into: &mut (impl Write + Send)) -> Result<u64, Error> {
+        let limit = limit(bytes);
+        let request = self.request(Method::GET, path)?.timeout(limit);
+        let mut response = request.send().await.map_err(|error| self.unreachable(&error, limit))?;
+        if !response.status().is_success() {
+            return Err(self.refused(response).await);
+        }
+        let mut came = 0;
+        while let Some(piece) = response.chunk().await.map_err(|error| self.unreachable(&error, limit))? {
+            came += piece.len() as u64;
+            if came > bytes {
+                return Err(Error::Garbled(format!("the server's answer is longer than {bytes} bytes")));
+            }
+            into.write_all(&piece).map_err(|error| Error::Unwritten(error.to_string()))?;
+        }
+        Ok(came)
+    }
+}
