@@ -11,7 +11,7 @@ use bloom_api::keys::Key;
 use bloom_api::projects::{Project, ProjectNode};
 use bloom_api::queues::Queue;
 use bloom_api::reports::{Stats, UsageRow};
-use bloom_api::results::TaskResult;
+use bloom_api::results::{Artifact, TaskResult};
 use bloom_api::tasks::{Failure, Task};
 use bloom_api::usage::Usage;
 use bloom_api::words::Word;
@@ -153,6 +153,19 @@ pub static LEASES: Kind<Lease> = Kind {
         Column::wide("CONTEXT", |lease, _| lease.context_id.to_string()),
     ],
     name: |lease| lease.id.to_string(),
+};
+
+pub static ARTIFACTS: Kind<Artifact> = Kind {
+    columns: &[
+        Column::short("ID", |artifact, _| short(&artifact.id), |artifact, _| artifact.id.to_string()),
+        Column::new("TYPE", |artifact: &Artifact, _| artifact.r#type.to_string()).spare(3),
+        Column::new("NAME", |artifact: &Artifact, _| given(&artifact.name)).spare(4),
+        Column::new("BYTES", |artifact: &Artifact, _| given(&artifact.bytes)).by(|artifact| artifact.bytes.unwrap_or(-1)),
+        Column::new("AGE", |artifact: &Artifact, now| age(artifact.created_at, now)).spare(1).by(|artifact| -artifact.created_at),
+        Column::wide("CONTENT_TYPE", |artifact, _| given(&artifact.content_type)),
+        Column::wide("SHA256", |artifact, _| given(&artifact.sha256)),
+    ],
+    name: |artifact| artifact.id.to_string(),
 };
 
 pub static AUDIT: Kind<Audit> = Kind {

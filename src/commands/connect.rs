@@ -150,7 +150,7 @@ pub struct Server {
 
 /// Which failures of a call are retried.
 #[derive(Clone, Copy)]
-enum Again {
+pub enum Again {
     /// Only those in which the server was busy and has done nothing.
     Busy,
     /// All transient failures. The call must have the same effect when it is repeated.
@@ -284,7 +284,7 @@ impl Server {
         Ok((answer.json()?, answer.next))
     }
 
-    async fn call<T, F: Future<Output = Result<T, Error>>>(&self, again: Again, call: impl FnMut() -> F) -> Result<T, Error> {
+    pub async fn call<T, F: Future<Output = Result<T, Error>>>(&self, again: Again, call: impl FnMut() -> F) -> Result<T, Error> {
         let waits =
             ExponentialBuilder::default().with_min_delay(FIRST_WAIT).with_max_delay(LONGEST_WAIT).with_max_times(TRIES - 1).with_jitter();
         call.retry(waits)

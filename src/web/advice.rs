@@ -91,7 +91,10 @@ fn failed(reason: Reason) -> (&'static str, &'static str) {
             "Its repository could not be used",
             "Check the project's URL, the ref and the worker's git credentials, as the message says. Then requeue it.",
         ),
-        Reason::BadInput => ("A file could not be given to the run", "Correct the inputs, then submit it again."),
+        Reason::BadInput => (
+            "A file that the task is to have could not be put in its place",
+            "Give the input another path, or upload the file again, as the message says, and submit the task again.",
+        ),
         Reason::WorkerDisk => ("The worker's disk is full", "Make room on the worker's disk, then requeue it."),
         Reason::AgentError => ("The agent ended with an error", "Look at the events of its run, then requeue it."),
     }

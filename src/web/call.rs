@@ -95,7 +95,7 @@ fn unreadable() -> Refused {
     Refused::internal("An answer of the API could not be read")
 }
 
-async fn refused(response: Response) -> Refused {
+pub async fn refused(response: Response) -> Refused {
     let status = response.status().as_u16();
     match response.into_body().collect().await {
         Ok(body) => Refused::of(status, &body.to_bytes()),

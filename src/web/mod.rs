@@ -9,6 +9,7 @@ mod assets;
 mod call;
 mod chart;
 mod cookies;
+mod files;
 mod live;
 mod membridge;
 mod menu;
@@ -61,6 +62,7 @@ pub fn pages() -> Pages {
         .form("/projects/{id}/{action}", post(projects::act))
         .look("/leases", shared(get(records::leases)))
         .look("/artifacts", shared(get(records::artifacts)))
+        .look("/artifacts/{id}/content", get(files::content))
         .look("/audit", shared(get(records::audit)))
         .form("/membridge", get(membridge::show).post(membridge::set))
         .test("/membridge/test", post(membridge::test))

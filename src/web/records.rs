@@ -4,6 +4,7 @@ use askama::Template;
 use axum::response::Response;
 use uuid::Uuid;
 
+use crate::files::FileRow;
 use crate::refused::Refused;
 use crate::times::{duration, shortened};
 use crate::visit::{Layout, Visit};
@@ -84,11 +85,14 @@ pub async fn leases(visit: Visit) -> Result<Response, Refused> {
 }
 
 struct ArtifactRow {
-    task_id: Uuid,
+    id: Uuid,
+    /// None of an upload.
+    task_id: Option<Uuid>,
     kind: String,
     tags: String,
     created_at: Ms,
     content: String,
+    file: Option<FileRow>,
 }
 
 #[derive(Template)]
@@ -103,7 +107,9 @@ struct Artifacts<'a> {
 pub async fn artifacts(visit: Visit) -> Result<Response, Refused> {
     const FILTERS: [&str; 1] = ["task_id"];
     let row = |artifact: Artifact| ArtifactRow {
-        task_id: artifact.task_id.unwrap_or_default(),
+        id: artifact.id,
+        task_id: artifact.task_id,
+        file: FileRow::of(&artifact),
         kind: shortened(&artifact.r#type, CHARS),
         tags: shortened(&artifact.tags.join(", "), CHARS),
         created_at: artifact.created_at,

@@ -61,6 +61,9 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
                 Some(Word::Known(Reason::Project)) => {
                     format!("check the project's URL, the ref and the worker's git credentials, as the message says, then: {again}")
                 }
+                Some(Word::Known(Reason::BadInput)) => {
+                    "give the input another path, or upload the file again, as the message says, and submit the task again".into()
+                }
                 Some(Word::Known(Reason::WorkerDisk)) => format!("make room on the worker's disk, then: {again}"),
                 Some(Word::Known(Reason::BudgetExceeded)) => {
                     format!("submit it again with a higher --budget, or with the same again: {again}")

@@ -59,6 +59,9 @@ pub struct Fields {
     /// A context hint for the agent, such as a file in the context's directory; may be repeated
     #[arg(long = "hint", value_name = "TEXT")]
     hints: Vec<String>,
+    /// Keep the files of the run that match as artifacts when it ends: out/*.txt, **/*.log; may be repeated
+    #[arg(long, value_name = "GLOB")]
+    keep: Vec<String>,
     /// Remove the task this long after it is finished: 1h, 7d
     #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
     ttl: Option<Duration>,
@@ -117,6 +120,7 @@ impl Fields {
             ("session", json!(self.session)),
             ("exclusive_key", json!(self.exclusive_key)),
             ("context_hints", json!(self.hints)),
+            ("outputs", json!(self.keep)),
             ("ttl_after_finished_sec", json!(self.ttl.map(|time| time.as_secs()))),
             ("suspend", json!(self.suspend.then_some(true))),
             ("project", json!(self.project)),
@@ -161,13 +165,28 @@ mod tests {
     fn only_what_is_given_is_sent() {
         assert_eq!(given(&[]), json!({ "agent_slug": "default" }));
         let flags = ["--context", "c", "--agent", "a", "--priority", "9", "--depends-on", "x,y", "--label", "k=v", "--budget", "0.5"];
-        let more =
-            ["--timeout", "5m", "--format", "json", "--max-attempts", "1", "--session", "none", "--hint", "h", "--ttl", "1h", "--suspend"];
+        let more = [
+            "--timeout",
+            "5m",
+            "--format",
+            "json",
+            "--max-attempts",
+            "1",
+            "--session",
+            "none",
+            "--hint",
+            "h",
+            "--keep",
+            "out/*",
+            "--ttl",
+            "1h",
+            "--suspend",
+        ];
         let of_project = ["--project", "docs", "--ref", "v1", "--push"];
         let expected = json!({
             "context_id": "c", "agent_slug": "a", "priority": 9, "depends_on": ["x", "y"], "labels": { "k": "v" },
             "policy": { "timeout_sec": 300, "budget": 0.5 }, "desired_format": "json", "max_attempts": 1, "session": "none",
-            "context_hints": ["h"], "ttl_after_finished_sec": 3600, "suspend": true,
+            "context_hints": ["h"], "outputs": ["out/*"], "ttl_after_finished_sec": 3600, "suspend": true,
             "project": "docs", "ref": "v1", "push": "branch",
         });
         assert_eq!(given(&[&flags[..], &more[..], &of_project[..]].concat()), expected);

@@ -1,8 +1,10 @@
 //! `task`: submit, show, wait for, answer, edit, suspend, resume, cancel, requeue and delete tasks.
 
+mod artifacts;
 mod batches;
 mod bulk;
 mod delete;
+mod directory;
 mod edit;
 pub mod fields;
 mod filters;
@@ -14,6 +16,7 @@ pub mod question;
 mod standard_input;
 mod submit;
 mod suspend;
+mod uploads;
 pub mod wait;
 mod watch;
 mod wrong_lines;
@@ -26,6 +29,7 @@ use super::records::Limit;
 use super::show::{self, Form, Shown};
 use super::{columns, describe, ids, shell_completion, term, when};
 use crate::CommandError;
+use artifacts::ArtifactsArgs;
 use bloom_api::results::TaskResult;
 use bloom_api::tasks::Task;
 use bloom_core::task::{Outcome, Status};
@@ -88,6 +92,20 @@ pub enum TaskCommand {
     /// The answer alone, as the run gave it. Exits with 1 if the task is not finished yet or its newest run failed; -o json shows the
     /// whole result.
     Result {
+        /// The task's id
+        #[arg(value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
+        id: String,
+    },
+    /// List the files that the runs of a task left, or download them
+    ///
+    /// Files are what matched --keep, and the changes of a run in its repository. The answers of runs are in the list, too; task result
+    /// prints the newest. A download never writes outside of the directory, and checks each file.
+    #[command(after_help = "Examples:\n  bloom-runtime task artifacts 7c0d9e21\n  \
+        bloom-runtime task artifacts 7c0d9e21 --download results")]
+    Artifacts(ArtifactsArgs),
+    /// Print what a task's newest run changed in its repository, as a patch
+    #[command(after_help = "Examples:\n  bloom-runtime task diff 7c0d9e21\n  bloom-runtime task diff 7c0d9e21 | git apply")]
+    Diff {
         /// The task's id
         #[arg(value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
         id: String,
@@ -204,6 +222,8 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
             follow::logs(&id, &args.events, server, shown.form_or(Form::Table)).await
         }
         TaskCommand::Result { id } => answer(server, &ids::task(server, &id).await?, shown).await,
+        TaskCommand::Artifacts(args) => artifacts::run(args, server, shown).await,
+        TaskCommand::Diff { id } => artifacts::diff(&id, server).await,
         TaskCommand::Cancel(args) => bulk::run(bulk::BulkAction::Cancel, args, server, shown).await,
         TaskCommand::Edit(args) => edit::run(args, server, shown).await,
         TaskCommand::Approve(args) => question::approve(args, server, shown).await,

@@ -15,6 +15,7 @@ use super::super::{columns, started, term, when};
 use super::fields::Fields;
 use super::from_file::{self, Scope};
 use super::prompt::PromptArgs;
+use super::uploads::{self, FileOfTask, file_of_task};
 use super::wait::{WaitOptions, interruptible, must_be_completed};
 use super::{answer, follow, id_of};
 use crate::CommandError;
@@ -46,6 +47,7 @@ const NEWEST_EVENTS: usize = 10;
   bloom-runtime task submit --context docs --agent writer --prompt-file chapter.md --follow
   git diff | bloom-runtime task submit --wait --timeout 10m \"Review this\"
   bloom-runtime task submit --not-before +2h --label batch=7 \"Clean up\"
+  bloom-runtime task submit --file plan.md --keep 'out/**' --wait \"Write what plan.md asks for into out\"
   bloom-runtime task submit --from tasks.jsonl --label batch=7
 
 A line of tasks.jsonl:
@@ -73,6 +75,9 @@ pub struct Submit {
     /// With --from: submit all lines as new tasks, even if they were submitted before
     #[arg(long, conflicts_with = "idempotency_key")]
     again: bool,
+    /// A file that the run gets, by its name in the directory of the run: PATH, or NAME=PATH; may be repeated
+    #[arg(long = "file", value_name = "PATH", value_parser = file_of_task)]
+    files: Vec<FileOfTask>,
     #[command(flatten)]
     fields: Fields,
 }
@@ -80,6 +85,11 @@ pub struct Submit {
 pub async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Result<(), CommandError> {
     submit.prompt.must_be_one("bloom-runtime task submit")?;
     submit.fields.find_dependencies(server).await?;
+    if !submit.files.is_empty() && submit.from.is_some() {
+        return Err(CommandError::usage(
+            "--file can't be used with --from: upload the files with the API, and name them in the lines (inputs)",
+        ));
+    }
     if let Some(file) = &submit.from {
         let scope = match submit.idempotency_key {
             Some(name) => Scope::Named(name),
@@ -133,6 +143,9 @@ async fn create(submit: &Submit, server: &Server) -> Result<Value, CommandError>
     let mut body = submit.fields.given()?;
     let prompt = submit.prompt.read().await?;
     body.insert("prompt".into(), json!(prompt));
+    if !submit.files.is_empty() {
+        body.insert("inputs".into(), json!(uploads::upload(server, &submit.files).await?));
+    }
     // The same key must name the same context each time: with another one, the repetition would be another task.
     let context = submit.idempotency_key.as_ref().map(|key| format!("key-{}", hex::encode(&Sha256::digest(key)[..16])));
     body.entry("context_id").or_insert_with(|| json!(context.unwrap_or_else(|| Uuid::now_v7().to_string())));

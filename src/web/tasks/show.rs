@@ -10,6 +10,7 @@ use super::events::Shown;
 use super::id_of;
 use crate::advice::{self, Advice};
 use crate::answer::plain;
+use crate::files::Files;
 use crate::refused::Refused;
 use crate::times::{dollars, duration, shortened};
 use crate::visit::{Layout, Visit};
@@ -86,6 +87,7 @@ struct TaskPage<'a> {
     from: Option<&'a str>,
     pushes: bool,
     branch: Option<Branch>,
+    files: Files,
     done: Option<&'static str>,
     may: May,
 }
@@ -125,6 +127,7 @@ pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refu
     let question: Option<Question> = if asks { visit.find(&format!("llm-tasks/{id}/question")).await? } else { None };
     let result: Option<TaskResult> = visit.find(&format!("llm-tasks/{id}/result")).await?;
     let prompt = shortened(&task.prompt, TEXT_CHARS);
+    let files = Files::of(&visit, &task).await?;
     visit.ok(&TaskPage {
         v: &visit.layout,
         title: crate::times::beginning(&task.prompt, 80),
@@ -143,6 +146,7 @@ pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refu
         branch: result.as_ref().and_then(branch),
         cost: task.usage.map(|usage| cost(&usage)).unwrap_or_default(),
         done: visit.query().get("done").and_then(super::act::done),
+        files,
         may: May::of(&task, &visit.layout),
         task: &task,
     })

@@ -101,7 +101,9 @@ impl Worktree {
     fn state(&self, why: &str) -> Trouble {
         let (own, dir) = (self.own_git_dir(), self.dir.display());
         let command = format!("git --git-dir {} --work-tree {dir}", own.display());
-        Trouble::State(format!("the worktree of this context can't be used: {why}. Mend it on the worker with {command} …, or use another context"))
+        Trouble::State(format!(
+            "the worktree of this context can't be used: {why}. Mend it on the worker with {command} …, or use another context"
+        ))
     }
 
     pub fn exists(&self) -> bool {

@@ -3,11 +3,12 @@
 use super::*;
 use crate::on_both;
 use crate::support::claude::Anthropic;
+use crate::support::client::Api;
 use crate::support::repository::{Repository, git};
 use crate::support::{Database, Server};
 
 /// Uploads a file, and returns its artifact.
-async fn upload(server: &Server, name: &str, bytes: &[u8]) -> Value {
+async fn upload(server: &Api, name: &str, bytes: &[u8]) -> Value {
     server.post_bytes(&format!("artifacts?name={name}"), bytes.to_owned()).await.expect(201).json()
 }
 
@@ -91,11 +92,13 @@ fn an_input_that_has_no_place_fails_the_task() {
         let input = upload(server, "a.txt", b"new\n").await;
         let outside = janitor::new_path("outside");
         std::fs::create_dir_all(&outside).expect("a directory");
-        let before = server.crew().task().context("c").prompt(&format!("echo >file; mkdir dir; ln -s {} link; echo old >a.txt", outside.display()));
+        let before =
+            server.crew().task().context("c").prompt(&format!("echo >file; mkdir dir; ln -s {} link; echo old >a.txt", outside.display()));
         before.create().await.reaches("completed").await;
         for path in ["file/a.txt", "dir", "link/a.txt"] {
             let inputs = json!([{ "artifact_id": input["id"], "path": path }]);
-            let task = server.crew().task().context("c").with("session", json!("none")).with("inputs", inputs).prompt("true").create().await;
+            let task =
+                server.crew().task().context("c").with("session", json!("none")).with("inputs", inputs).prompt("true").create().await;
             let failure = task.reaches("failed").await["failure"].clone();
             assert_eq!(failure["reason"], json!("bad_input"), "{path}: {failure}");
             assert!(failure["message"].as_str().unwrap().contains(path), "{failure}");

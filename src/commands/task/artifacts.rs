@@ -1,0 +1,171 @@
+//! `task artifacts` and `task diff`: the files that the runs of a task left.
+
+use std::collections::HashSet;
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+
+use clap::Args;
+use clap_complete::ArgValueCompleter;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::super::connect::{Again, Server, failed};
+use super::super::progress::Progress;
+use super::super::show::{self, Form, Shown};
+use super::super::{columns, ids, shell_completion, term};
+use super::directory::Directory;
+use crate::CommandError;
+use bloom_api::results::Artifact;
+use bloom_core::file::FileKind;
+
+/// The most artifacts that are listed: those of many attempts.
+const MOST: usize = 10_000;
+/// From this many bytes on, a bar shows how far it is.
+const LARGE: u64 = 1 << 20;
+
+#[derive(Args, Debug)]
+pub struct ArtifactsArgs {
+    /// The task's id
+    #[arg(value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
+    id: String,
+    /// Download the files into this directory, which is made if it does not exist; of files with the same name the newest
+    #[arg(long, value_name = "DIR")]
+    download: Option<PathBuf>,
+    /// Replace files that exist
+    #[arg(long, requires = "download")]
+    force: bool,
+}
+
+/// # Errors
+/// The task does not exist, a call failed, or a file could not be written.
+pub async fn run(args: ArtifactsArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    let id = ids::task(server, &args.id).await?;
+    let rows = of_task(server, &id).await?;
+    match args.download {
+        None => show::list(shown.form_or(Form::Table), &columns::ARTIFACTS, &rows),
+        Some(directory) => download(server, &show::read_all(&rows)?, &directory, args.force).await,
+    }
+}
+
+/// The artifacts of a task, newest first. A task that does not exist is told.
+async fn of_task(server: &Server, id: &str) -> Result<Vec<Value>, CommandError> {
+    server.get(&ids::path(id, "")).await.map_err(|failure| failure.about(id))?;
+    let (rows, _) = server.list("api/runtime/artifacts", &[("task_id", id.to_owned())], MOST).await.map_err(failed)?;
+    Ok(rows)
+}
+
+async fn download(server: &Server, artifacts: &[Artifact<'_>], directory: &PathBuf, force: bool) -> Result<(), CommandError> {
+    let mut seen = HashSet::new();
+    let files: Vec<(&str, &Artifact<'_>)> = artifacts
+        .iter()
+        .filter_map(|artifact| Some((artifact.name.as_deref()?, artifact)))
+        .filter(|(name, _)| seen.insert(*name))
+        .collect();
+    if files.is_empty() {
+        term::info("The task has no files. Its answer: bloom-runtime task result");
+        return Ok(());
+    }
+    let directory = Directory::open(directory)?;
+    let bytes = files.iter().map(|(_, artifact)| size(artifact)).sum();
+    let progress = (bytes >= LARGE).then(|| Progress::new(bytes));
+    let mut failures = Vec::new();
+    let mut told = Vec::new();
+    for (name, artifact) in files {
+        match one(server, artifact, name, &directory, force).await {
+            Ok(()) => told.push(directory.shown(name)),
+            Err(failure) => failures.push(failure.about(name)),
+        }
+        if let Some(progress) = &progress {
+            progress.add(size(artifact));
+        }
+    }
+    drop(progress);
+    for path in told {
+        term::print_foreign(&format!("{path}\n"))?;
+    }
+    CommandError::all(&failures)
+}
+
+fn size(artifact: &Artifact<'_>) -> u64 {
+    artifact.bytes.map_or(0, |bytes| bytes.max(0).unsigned_abs())
+}
+
+async fn one(server: &Server, artifact: &Artifact<'_>, name: &str, directory: &Directory, force: bool) -> Result<(), CommandError> {
+    // Before it is loaded; the file is put in its place only if that is still free.
+    directory.check(name, force)?;
+    let fetch = || async {
+        let mut into = Hashed { out: directory.create(name).map_err(bloom_client::Error::Usage)?, hash: Sha256::new() };
+        server.client.download(&content_of(artifact), size(artifact), &mut into).await?;
+        Ok(into)
+    };
+    let Hashed { out, hash } = server.call(Again::Passing, fetch).await.map_err(failed)?;
+    check(artifact, hash)?;
+    out.place(force)
+}
+
+/// # Errors
+/// What came is not what the server says of it.
+fn check(artifact: &Artifact<'_>, hash: Sha256) -> Result<(), CommandError> {
+    let came = hex::encode(hash.finalize());
+    match artifact.sha256.as_deref() {
+        Some(named) if named != came => {
+            Err(format!("what came has the digest {came} instead of {named}, and was not kept: give the command again").into())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn content_of(artifact: &Artifact<'_>) -> String {
+    format!("api/runtime/artifacts/{}/content", artifact.id)
+}
+
+struct Hashed<W> {
+    out: W,
+    hash: Sha256,
+}
+
+impl<W: Write> Write for Hashed<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = self.out.write(bytes)?;
+        self.hash.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// Prints what the newest run changed in its repository.
+///
+/// # Errors
+/// There is no such artifact, or a call failed.
+pub async fn diff(id: &str, server: &Server) -> Result<(), CommandError> {
+    let id = ids::task(server, id).await?;
+    let artifacts: Vec<Artifact<'_>> = show::read_all(&of_task(server, &id).await?)?;
+    let Some(newest) = artifacts.iter().find(|artifact| artifact.r#type == FileKind::GitDiff.as_str()) else {
+        return Err(format!(
+            "task {id} has no diff: only tasks with a project have one (task submit --project NAME), when a run of theirs has ended and \
+             changed something; see: bloom-runtime task describe {id}"
+        )
+        .into());
+    };
+    let fetch = || async {
+        let mut into = Hashed { out: Vec::new(), hash: Sha256::new() };
+        server.client.download(&content_of(newest), size(newest), &mut into).await?;
+        Ok(into)
+    };
+    let Hashed { out, hash } = server.call(Again::Passing, fetch).await.map_err(failed)?;
+    check(newest, hash)?;
+    match String::from_utf8(out) {
+        Ok(text) => term::print_foreign(&text),
+        Err(wrong) if term::is_out_terminal() => term::print_foreign(&String::from_utf8_lossy(wrong.as_bytes())),
+        // A patch has the bytes of the files, whatever their encoding.
+        Err(wrong) => {
+            let mut out = stdout().lock();
+            out.write_all(wrong.as_bytes())
+                .and_then(|()| out.flush())
+                .map_err(|error| format!("the output can't be written: {error}").into())
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Files of tasks: their rows, their downloads, and what a run changed in its repository.
+
+use axum::extract::Path;
+use axum::http::{Method, header};
+use axum::response::Response;
+use http_body_util::{BodyExt as _, Limited};
+use uuid::Uuid;
+
+use crate::refused::Refused;
+use crate::times::shortened;
+use crate::visit::Visit;
+use bloom_api::results::Artifact;
+use bloom_api::tasks::Task;
+use bloom_core::file::FileKind;
+
+/// Files that the page of a task shows.
+const FILES: usize = 100;
+/// Bytes of a diff that are read, and characters that are shown.
+const DIFF_BYTES: usize = 256 << 10;
+const DIFF_CHARS: usize = 20_000;
+
+pub struct FileRow {
+    pub id: Uuid,
+    pub name: String,
+    pub size: String,
+    pub kind: String,
+}
+
+impl FileRow {
+    /// `None`: it is the output of a run.
+    pub fn of(artifact: &Artifact<'_>) -> Option<Self> {
+        let (name, bytes) = (artifact.name.as_deref()?, artifact.bytes?);
+        Some(Self { id: artifact.id, name: shortened(name, 200), size: size(bytes), kind: artifact.r#type.to_string() })
+    }
+}
+
+fn size(bytes: i64) -> String {
+    match bytes {
+        0..10_000 => format!("{bytes} bytes"),
+        10_000..10_000_000 => format!("{} kB", bytes / 1_000),
+        _ => format!("{} MB", bytes / 1_000_000),
+    }
+}
+
+/// What the newest run changed, as far as it is shown.
+pub struct Diff {
+    pub id: Uuid,
+    pub text: String,
+    pub is_cut: bool,
+}
+
+/// The files of a task: what its runs get, what they left, and the newest diff.
+pub struct Files {
+    pub inputs: Vec<FileRow>,
+    pub outputs: Vec<FileRow>,
+    pub diff: Option<Diff>,
+}
+
+impl Files {
+    /// # Errors
+    /// The API refuses a call.
+    pub async fn of(visit: &Visit, task: &Task<'_>) -> Result<Self, Refused> {
+        let inputs = task.inputs.iter().map(|input| FileRow {
+            id: input.artifact_id,
+            name: shortened(&input.path, 200),
+            size: size(input.bytes),
+            kind: FileKind::Input.to_string(),
+        });
+        let listed =
+            visit.list(&format!("artifacts?task_id={}&limit={FILES}", task.id), |artifact: Artifact| FileRow::of(&artifact)).await?;
+        let outputs: Vec<FileRow> = listed.rows.into_iter().flatten().collect();
+        let diff = match outputs.iter().find(|file| file.kind == FileKind::GitDiff.as_str()) {
+            Some(file) => diff(visit, file.id).await,
+            None => None,
+        };
+        Ok(Self { inputs: inputs.collect(), outputs, diff })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.inputs.is_empty() && self.outputs.is_empty()
+    }
+}
+
+/// The beginning of a diff. The page does without one that can't be read now.
+async fn diff(visit: &Visit, id: Uuid) -> Option<Diff> {
+    let response = visit.send(Method::GET, &format!("artifacts/{id}/content"), String::new()).await;
+    if !response.status().is_success() {
+        return None;
+    }
+    let mut body = Limited::new(response.into_body(), DIFF_BYTES);
+    let (mut bytes, mut is_cut) = (Vec::new(), false);
+    while let Some(frame) = body.frame().await {
+        match frame {
+            Ok(frame) => bytes.extend_from_slice(&frame.into_data().unwrap_or_default()),
+            Err(_) => {
+                is_cut = true;
+                break;
+            }
+        }
+    }
+    let whole = String::from_utf8_lossy(&bytes);
+    let text: String = whole.chars().take(DIFF_CHARS).collect();
+    Some(Diff { id, is_cut: is_cut || text.len() < whole.len(), text })
+}
+
+/// A file, as a download.
+pub async fn content(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
+    let response = visit.send(Method::GET, &format!("artifacts/{}/content", crate::call::path_part(&id)), String::new()).await;
+    if !response.status().is_success() {
+        return Err(crate::call::refused(response).await);
+    }
+    let mut response = response;
+    let headers = response.headers_mut();
+    // What a run wrote never runs as a page of this server, whatever its type.
+    headers.insert(header::CONTENT_SECURITY_POLICY, header::HeaderValue::from_static("default-src 'none'; sandbox"));
+    headers.insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-store"));
+    Ok(response)
+}
