@@ -9,6 +9,8 @@ mod assets;
 mod call;
 mod chart;
 mod cookies;
+mod lang;
+mod language;
 mod live;
 mod membridge;
 mod menu;
@@ -22,6 +24,7 @@ mod sign_in;
 mod tasks;
 mod times;
 mod visit;
+mod words;
 mod workers;
 
 use axum::middleware::{from_fn, from_fn_with_state};
@@ -40,6 +43,7 @@ pub fn pages() -> Pages {
         .form("/sign-in", get(sign_in::form).post(sign_in::send))
         .form("/sign-out", post(sign_in::out))
         .file("/assets/{file}", get(assets::file))
+        .look("/language/{tag}", get(language::choose))
         .look("/", shared(get(overview::show)))
         .stream("/live", get(live::stream))
         .look("/tasks", shared(get(tasks::list::list)))
