@@ -22,6 +22,8 @@ mod rendered;
 mod rows;
 mod sign_in;
 mod tasks;
+#[cfg(test)]
+mod texts;
 mod times;
 mod visit;
 mod words;

@@ -46,7 +46,7 @@ fn shown(lang: Lang, worker: Worker<'_>) -> Shown {
         used: worker.active_leases,
         version: worker.agent_version.to_string(),
         os: worker.os_info.to_string(),
-        agents: agents.map_or_else(|| lang.t("all", "усіх").to_owned(), |agents| shortened(&agents.join(", "), 100)),
+        agents: agents.map_or_else(|| lang.t("all agents", "усіх агентів").to_owned(), |agents| shortened(&agents.join(", "), 100)),
         last_seen: worker.last_heartbeat,
         registered_at: worker.registered_at,
         cordoned: worker.cordoned,
