@@ -152,8 +152,8 @@ async fn whole(visit: &Visit) -> Result<Whole, Refused> {
     let is_membridge_lost = !state.connected && (state.last_success.is_some() || state.last_error.is_some());
     let membridge = match state.connected {
         true => lang.t("connected", "з’єднано"),
-        false if is_membridge_lost => lang.t("not reached", "недоступний"),
-        false => lang.t("not used", "не використовується"),
+        false if is_membridge_lost => lang.t("not reached", "немає зв’язку"),
+        false => lang.t("not used", "не задіяно"),
     };
     let online = workers.iter().filter(|worker| worker.is_online).count();
     let all = lang.count(workers.len() as i64, ["worker", "workers"], ["воркера", "воркерів", "воркерів"]);

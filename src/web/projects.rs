@@ -173,7 +173,7 @@ fn done(lang: Lang, word: &str) -> Option<&'static str> {
         "clone" => lang.t("The worker has a clone.", "Воркер має клон."),
         "propagate" => lang.t(
             "The workers were asked. Below is how it ended at each.",
-            "Запит надіслано воркерам. Нижче – чим він завершився на кожному.",
+            "Запит надіслано воркерам. Нижче — чим він завершився на кожному.",
         ),
         "asked" => {
             lang.t("The clone has begun. This page shows how it ends.", "Клонування почалося. Ця сторінка покаже, чим воно завершиться.")

@@ -1,4 +1,4 @@
-//! What open pages load again after a change. Browsers that show the same page with the same key get the same text, so a change is read and
+//! What open pages load again after a change. Browsers that show the same page with the same key, in the same language, get the same text, so a change is read and
 //! rendered once for all of them; only the token in the forms is each one's own.
 
 use std::sync::Arc;

@@ -44,7 +44,8 @@ fn shown(lang: Lang, worker: Worker<'_>) -> Shown {
         status: worker.status.to_string(),
         slots: worker.capabilities.max_concurrency,
         used: worker.active_leases,
-        version: worker.agent_version.to_string(),
+        // An agent that does not tell it has the word of the API.
+        version: if worker.agent_version == "unknown" { lang.word("unknown").into() } else { worker.agent_version.to_string() },
         os: worker.os_info.to_string(),
         agents: agents.map_or_else(|| lang.t("all agents", "усіх агентів").to_owned(), |agents| shortened(&agents.join(", "), 100)),
         last_seen: worker.last_heartbeat,

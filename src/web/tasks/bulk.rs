@@ -20,6 +20,8 @@ struct Confirm<'a> {
     tasks: String,
     filter: &'a Filter,
     ids: Vec<&'a str>,
+    /// The list from which the tasks were chosen.
+    back: String,
 }
 
 /// Repeats of one call for more tasks than it changes at a time.
@@ -39,13 +41,15 @@ pub async fn change(Posted { visit, fields }: Posted) -> Result<Response, Refuse
     };
     let filter = Filter::of(&fields);
     let ids: Vec<&str> = fields.all("ids").collect();
+    let list = format!("/tasks?{}", fields.query_of(&super::filter::NAMES));
     if fields.get("confirmed") != Some("yes") {
         let found = call(&visit, action, &fields, &filter, true).await?;
         let ids = if is_all(&fields) { Vec::new() } else { ids };
         let (v, count) = (&visit.layout, number(&found, "matched"));
         let tasks = v.at.lang.count(count, ["task", "tasks"], ["завдання", "завдання", "завдань"]);
         let at_least = v.t(format!("at least {tasks}"), format!("щонайменше {tasks}"));
-        return visit.ok(&Confirm { v, action, count, tasks: if found["more"] == true { at_least } else { tasks }, filter: &filter, ids });
+        let tasks = if found["more"] == true { at_least } else { tasks };
+        return visit.ok(&Confirm { v, action, count, tasks, filter: &filter, ids, back: list });
     }
     let mut changed = 0;
     for _ in 0..MOST_CALLS {
@@ -55,7 +59,7 @@ pub async fn change(Posted { visit, fields }: Posted) -> Result<Response, Refuse
             break;
         }
     }
-    Ok(see_other(&format!("/tasks?{}&done={changed}", fields.query_of(&super::filter::NAMES))))
+    Ok(see_other(&format!("{list}&done={changed}")))
 }
 
 fn is_all(fields: &Fields) -> bool {

@@ -101,6 +101,7 @@ on_both! {
         let confirm = browser.send_form(&list, "/tasks/bulk", &all).await.expect(200);
         confirm.has("Cancel 3 tasks?");
         confirm.has("name=\"confirmed\"");
+        confirm.has(&format!("href=\"{list}\">No, go back"));
         assert_eq!(tasks[0].status().await, "queued", "nothing is done before the confirmation");
         let one = [("ids", tasks[0].id.as_str()), ("action", "cancel")];
         browser.send_form(&list, "/tasks/bulk", &one).await.expect(200).has("Cancel 1 task?");
