@@ -23,6 +23,9 @@
   });
   setInterval(tellTimes, 5000);
 
+  // Where the menu is too wide for the window, the entry of this page is in sight.
+  document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+
   document.querySelectorAll("[data-copy]").forEach((button) => {
     if (!navigator.clipboard) return;
     button.hidden = false;

@@ -126,7 +126,7 @@ on_both! {
         // A page that answers a form leads back to a page that can be shown.
         let wrong = browser.send_form("/tasks/new", "/tasks/new", &[("priority", "high")]).await.expect(400);
         wrong.has("/language/en?next=%2Ftasks%2Fnew\"");
-        let refused = browser.send_form("/tasks", "/tasks/bulk", &[("action", "cancel")]).await.expect(400);
+        let refused = browser.send_form("/tasks/new", "/tasks/bulk", &[("action", "cancel")]).await.expect(400);
         refused.has("/language/en?next=%2Ftasks\"");
     }
 
@@ -153,7 +153,7 @@ on_both! {
         by_page.has("id=\"priority-wrong\" lang=\"uk\">Очікується число, отримано «&#60;b&#62;»");
         let by_api = browser.send_form("/tasks/new", "/tasks/new", &[&fields[..], &[("priority", "11")]].concat()).await.expect(400);
         by_api.has("id=\"priority-wrong\" lang=\"en\">Number must be");
-        browser.send_form("/tasks", "/tasks/bulk", &[("action", "cancel")]).await.expect(400).has("Не вибрано жодного завдання");
+        browser.send_form("/tasks/new", "/tasks/bulk", &[("action", "cancel")]).await.expect(400).has("Не вибрано жодного завдання");
         browser.post("/tasks/bulk", &[("form_token", "x")], &[]).await.expect(403).has("Ця форма не з вашого сеансу");
     }
 }
