@@ -1,5 +1,6 @@
 //! Why a task waits or did not succeed, in plain words, and what to do about it on these pages.
 
+use super::lang::Lang;
 use bloom_api::tasks::Task;
 use bloom_api::words::Word;
 use bloom_core::task::{Reason, Status, WaitingReason};
@@ -7,7 +8,7 @@ use bloom_core::task::{Reason, Status, WaitingReason};
 pub struct Advice {
     /// What happened.
     pub title: &'static str,
-    /// The details, as the server or the agent told them.
+    /// The details in English, as the server or the agent told them.
     pub message: String,
     pub to_do: &'static str,
     /// `bad` or `wait`.
@@ -15,87 +16,220 @@ pub struct Advice {
 }
 
 /// `None` if there is nothing to say: the task runs, or has completed.
-pub fn of(task: &Task<'_>) -> Option<Advice> {
+pub fn of(lang: Lang, task: &Task<'_>) -> Option<Advice> {
+    let t = |english, ukrainian| lang.t(english, ukrainian);
     let Word::Known(status) = task.status else { return None };
     if let Some(waiting) = &task.waiting {
-        let Word::Known(reason) = waiting.reason else {
-            return Some(Advice { title: "It waits", message: waiting.message.clone(), to_do: "", kind: "wait" });
+        let (title, to_do) = match waiting.reason {
+            Word::Known(reason) => waits(lang, reason),
+            Word::Other(_) => (t("It waits", "Воно очікує"), ""),
         };
-        let (title, to_do) = waits(reason);
         return Some(Advice { title, message: waiting.message.clone(), to_do, kind: "wait" });
     }
     let message = task.failure.as_ref().map(|failure| failure.message.to_string()).unwrap_or_default();
     let (title, to_do) = match (status, task.failure.as_ref().map(|failure| &failure.reason)) {
-        (Status::Cancelled, None) => ("It was cancelled", "Requeue it to run it after all."),
-        (Status::Failed | Status::Dead | Status::Cancelled, Some(Word::Known(reason))) => failed(*reason),
-        (Status::Failed | Status::Dead, _) => ("It failed", "Look at the events of its run, then requeue it."),
+        (Status::Cancelled, None) => cancelled(lang),
+        (Status::Failed | Status::Dead | Status::Cancelled, Some(Word::Known(reason))) => failed(lang, *reason),
+        (Status::Failed | Status::Dead, _) => (
+            t("It failed", "Сталася помилка"),
+            t("Look at the events of its run, then requeue it.", "Перегляньте події його запуску, тоді поверніть його в чергу."),
+        ),
         (Status::Queued, Some(_)) => {
-            return Some(Advice { title: "The last attempt failed", message, to_do: "It is tried again by itself.", kind: "wait" });
+            let title = t("The last attempt failed", "Остання спроба завершилася помилкою");
+            return Some(Advice {
+                title,
+                message,
+                to_do: t("It is tried again by itself.", "Його буде повторено автоматично."),
+                kind: "wait",
+            });
         }
         _ => return None,
     };
     Some(Advice { title, message, to_do, kind: "bad" })
 }
 
-fn waits(reason: WaitingReason) -> (&'static str, &'static str) {
+fn cancelled(lang: Lang) -> (&'static str, &'static str) {
+    (
+        lang.t("It was cancelled", "Його скасовано"),
+        lang.t("Requeue it to run it after all.", "Поверніть його в чергу, щоб усе-таки виконати."),
+    )
+}
+
+fn waits(lang: Lang, reason: WaitingReason) -> (&'static str, &'static str) {
+    let t = |english, ukrainian| lang.t(english, ukrainian);
     match reason {
-        WaitingReason::NoWorker => ("No worker serves its agent", "Start an agent that serves it, or bring a worker back: see Workers."),
-        WaitingReason::Project => {
-            ("No worker serves its project", "Start an agent on a machine with git, or one that names the project: see Workers.")
-        }
-        WaitingReason::NoCapacity => ("All workers are busy", "It runs when a slot is free. Add a worker if this takes too long."),
-        WaitingReason::Cordoned => ("Its workers are cordoned", "Uncordon a worker: see Workers."),
-        WaitingReason::WorkerPaused => ("Its workers are paused", "Do what the message says, or start an agent with another account."),
-        WaitingReason::Suspended => ("It is suspended", "Resume it to let it run."),
-        WaitingReason::NotBefore => ("It is not time yet", "It runs by itself at its time."),
-        WaitingReason::DependsOn => {
-            ("It waits for other tasks", "It runs when they have completed, and is cancelled if one of them does not.")
-        }
-        WaitingReason::ExclusiveKey => ("Another task has its exclusive key", "It runs when that task has ended."),
-        WaitingReason::SessionWorker => (
-            "The worker that has its conversation is busy or away",
-            "It runs there when a slot is free, and elsewhere if that takes too long.",
+        WaitingReason::NoWorker => (
+            t("No worker serves its agent", "Жоден воркер не обслуговує його агента"),
+            t(
+                "Start an agent that serves it, or bring a worker back: see Workers.",
+                "Запустіть агента, який його обслуговує, або поверніть воркер: див. «Воркери».",
+            ),
         ),
-        WaitingReason::SessionOrder => ("An earlier task of its context has not finished", "It runs when that task has ended."),
-        WaitingReason::Paused => ("Its queue is paused", "Resume the queue: bloom-runtime queue resume."),
-        WaitingReason::Limit => ("Its queue is at its limit", "It runs when another task of the queue has ended."),
-        WaitingReason::NeedsHuman => ("It needs your answer", "Answer below. Without an answer, the tool is denied when the time is over."),
+        WaitingReason::Project => (
+            t("No worker serves its project", "Жоден воркер не обслуговує його проєкт"),
+            t(
+                "Start an agent on a machine with git, or one that names the project: see Workers.",
+                "Запустіть агента на машині з git або такого, що називає цей проєкт: див. «Воркери».",
+            ),
+        ),
+        WaitingReason::NoCapacity => (
+            t("All workers are busy", "Усі воркери зайняті"),
+            t(
+                "It runs when a slot is free. Add a worker if this takes too long.",
+                "Воно виконається, коли звільниться слот. Додайте воркер, якщо це триває задовго.",
+            ),
+        ),
+        WaitingReason::Cordoned => (
+            t("Its workers are cordoned", "Його воркери закриті"),
+            t("Uncordon a worker: see Workers.", "Відкрийте воркер: див. «Воркери»."),
+        ),
+        WaitingReason::WorkerPaused => (
+            t("Its workers are paused", "Його воркери зупинені"),
+            t(
+                "Do what the message says, or start an agent with another account.",
+                "Зробіть те, що сказано в повідомленні, або запустіть агента з іншим обліковим записом.",
+            ),
+        ),
+        WaitingReason::Suspended => {
+            (t("It is suspended", "Його призупинено"), t("Resume it to let it run.", "Відновіть його, щоб воно виконалося."))
+        }
+        WaitingReason::NotBefore => {
+            (t("It is not time yet", "Ще не час"), t("It runs by itself at its time.", "Воно виконається само у свій час."))
+        }
+        WaitingReason::DependsOn => (
+            t("It waits for other tasks", "Воно очікує на інші завдання"),
+            t(
+                "It runs when they have completed, and is cancelled if one of them does not.",
+                "Воно виконається, коли вони завершаться, і буде скасоване, якщо котресь із них не завершиться.",
+            ),
+        ),
+        WaitingReason::ExclusiveKey => (
+            t("Another task has its exclusive key", "Його винятковий ключ має інше завдання"),
+            t("It runs when that task has ended.", "Воно виконається, коли те завдання закінчиться."),
+        ),
+        WaitingReason::SessionWorker => (
+            t("The worker that has its conversation is busy or away", "Воркер, що має його розмову, зайнятий або відсутній"),
+            t(
+                "It runs there when a slot is free, and elsewhere if that takes too long.",
+                "Воно виконається там, коли звільниться слот, або на іншому воркері, якщо це триватиме задовго.",
+            ),
+        ),
+        WaitingReason::SessionOrder => (
+            t("An earlier task of its context has not finished", "Попереднє завдання його контексту ще не закінчилося"),
+            t("It runs when that task has ended.", "Воно виконається, коли те завдання закінчиться."),
+        ),
+        WaitingReason::Paused => (
+            t("Its queue is paused", "Його чергу зупинено"),
+            t("Resume the queue: bloom-runtime queue resume.", "Відновіть чергу: bloom-runtime queue resume."),
+        ),
+        WaitingReason::Limit => (
+            t("Its queue is at its limit", "Його черга досягла свого ліміту"),
+            t("It runs when another task of the queue has ended.", "Воно виконається, коли закінчиться інше завдання черги."),
+        ),
+        WaitingReason::NeedsHuman => (
+            t("It needs your answer", "Потрібна ваша відповідь"),
+            t(
+                "Answer below. Without an answer, the tool is denied when the time is over.",
+                "Дайте відповідь нижче. Без неї в інструменті буде відмовлено, коли мине час.",
+            ),
+        ),
     }
 }
 
-fn failed(reason: Reason) -> (&'static str, &'static str) {
+fn failed(lang: Lang, reason: Reason) -> (&'static str, &'static str) {
+    let t = |english, ukrainian| lang.t(english, ukrainian);
     match reason {
-        Reason::Timeout => ("The run took longer than it may", "Submit it again with a longer time limit, or requeue it."),
-        Reason::Stalled => ("The run said nothing for too long", "Look at its last events, then requeue it."),
-        Reason::Cancelled => ("It was cancelled", "Requeue it to run it after all."),
-        Reason::RateLimited | Reason::Overloaded => ("The provider had no room", "Requeue it when the provider has room again."),
-        Reason::Auth => (
-            "The provider refused the worker's Claude account",
-            "Sign in again on the worker, or correct the profile's credentials. Then requeue it.",
+        Reason::Timeout => (
+            t("The run took longer than it may", "Запуск тривав довше, ніж дозволено"),
+            t(
+                "Submit it again with a longer time limit, or requeue it.",
+                "Надішліть його знову з більшим обмеженням часу або поверніть у чергу.",
+            ),
         ),
-        Reason::Billing => ("The worker's Claude account has no credit", "Top up the account, then requeue it."),
-        Reason::ModelUnavailable => ("The model is not available", "Submit it again with another model, or without one."),
-        Reason::BudgetExceeded => {
-            ("It has cost its whole budget", "Submit it again with a higher budget, or requeue it with the same budget again.")
-        }
-        Reason::BadOutput => {
-            ("The answer is not what was asked for", "It should have been JSON. Make the prompt clearer, then submit it again.")
-        }
-        Reason::WorkerLost => ("The worker was lost during the run", "Check the worker and its connection, then requeue it."),
-        Reason::SpawnFailed => {
-            ("The run could not be started", "Check the agent's profile and its program on the worker, then requeue it.")
-        }
-        Reason::DependencyFailed => ("A task that it depends on did not complete", "Requeue that task first, then this one."),
-        Reason::OutOfMemory => ("The run needed more memory than it may use", "Give the runs of its profile more memory, then requeue it."),
+        Reason::Stalled => (
+            t("The run said nothing for too long", "Запуск задовго мовчав"),
+            t("Look at its last events, then requeue it.", "Перегляньте його останні події, тоді поверніть його в чергу."),
+        ),
+        Reason::Cancelled => cancelled(lang),
+        Reason::RateLimited | Reason::Overloaded => (
+            t("The provider had no room", "Постачальник був перевантажений"),
+            t("Requeue it when the provider has room again.", "Поверніть його в чергу, коли постачальник знову матиме змогу."),
+        ),
+        Reason::Auth => (
+            t("The provider refused the worker's Claude account", "Постачальник відхилив обліковий запис Claude цього воркера"),
+            t(
+                "Sign in again on the worker, or correct the profile's credentials. Then requeue it.",
+                "Увійдіть знову на воркері або виправте облікові дані профілю. Тоді поверніть його в чергу.",
+            ),
+        ),
+        Reason::Billing => (
+            t("The worker's Claude account has no credit", "На обліковому записі Claude цього воркера немає коштів"),
+            t("Top up the account, then requeue it.", "Поповніть рахунок, тоді поверніть його в чергу."),
+        ),
+        Reason::ModelUnavailable => (
+            t("The model is not available", "Модель недоступна"),
+            t("Submit it again with another model, or without one.", "Надішліть його знову з іншою моделлю або без неї."),
+        ),
+        Reason::BudgetExceeded => (
+            t("It has cost its whole budget", "Воно витратило весь свій бюджет"),
+            t(
+                "Submit it again with a higher budget, or requeue it with the same budget again.",
+                "Надішліть його знову з більшим бюджетом або поверніть у чергу з тим самим.",
+            ),
+        ),
+        Reason::BadOutput => (
+            t("The answer is not what was asked for", "Відповідь не така, як просили"),
+            t(
+                "It should have been JSON. Make the prompt clearer, then submit it again.",
+                "Мав бути JSON. Сформулюйте промпт чіткіше й надішліть завдання знову.",
+            ),
+        ),
+        Reason::WorkerLost => (
+            t("The worker was lost during the run", "Воркер зник під час запуску"),
+            t(
+                "Check the worker and its connection, then requeue it.",
+                "Перевірте воркер і його з’єднання, тоді поверніть завдання в чергу.",
+            ),
+        ),
+        Reason::SpawnFailed => (
+            t("The run could not be started", "Не вдалося розпочати запуск"),
+            t(
+                "Check the agent's profile and its program on the worker, then requeue it.",
+                "Перевірте профіль агента та його програму на воркері, тоді поверніть завдання в чергу.",
+            ),
+        ),
+        Reason::DependencyFailed => (
+            t("A task that it depends on did not complete", "Завдання, від якого воно залежить, не завершилося"),
+            t("Requeue that task first, then this one.", "Спершу поверніть у чергу те завдання, потім це."),
+        ),
+        Reason::OutOfMemory => (
+            t("The run needed more memory than it may use", "Запуску потрібно було більше пам’яті, ніж дозволено"),
+            t(
+                "Give the runs of its profile more memory, then requeue it.",
+                "Дайте запускам його профілю більше пам’яті, тоді поверніть його в чергу.",
+            ),
+        ),
+        Reason::WorkerDisk => (
+            t("The worker's disk is full", "Диск воркера заповнений"),
+            t("Make room on the worker's disk, then requeue it.", "Звільніть місце на диску воркера, тоді поверніть завдання в чергу."),
+        ),
+        Reason::AgentError => (
+            t("The agent ended with an error", "Агент завершився з помилкою"),
+            t("Look at the events of its run, then requeue it.", "Перегляньте події його запуску, тоді поверніть його в чергу."),
+        ),
         Reason::Project => (
-            "Its repository could not be used",
-            "Check the project's URL, the ref and the worker's git credentials, as the message says. Then requeue it.",
+            t("Its repository could not be used", "Не вдалося скористатися його репозиторієм"),
+            t(
+                "Check the project's URL, the ref and the worker's git credentials, as the message says. Then requeue it.",
+                "Перевірте адресу проєкту, посилання та облікові дані git воркера, як сказано в повідомленні. Тоді поверніть завдання в чергу.",
+            ),
         ),
         Reason::BadInput => (
-            "A file that the task is to have could not be put in its place",
-            "Give the input another path, or upload the file again, as the message says, and submit the task again.",
+            t("A file that the task is to have could not be put in its place", "Не вдалося покласти на місце файл, потрібний завданню"),
+            t(
+                "Give the input another path, or upload the file again, as the message says, and submit the task again.",
+                "Дайте файлу інший шлях або завантажте його знову, як сказано в повідомленні, і надішліть завдання ще раз.",
+            ),
         ),
-        Reason::WorkerDisk => ("The worker's disk is full", "Make room on the worker's disk, then requeue it."),
-        Reason::AgentError => ("The agent ended with an error", "Look at the events of its run, then requeue it."),
     }
 }

@@ -2,7 +2,7 @@
 
 use askama::Template;
 use axum::body::Body;
-use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION, REFERRER_POLICY};
+use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION, REFERRER_POLICY, VARY};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 
@@ -11,11 +11,13 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
      base-uri 'none'; frame-ancestors 'none'";
 
 /// What every page is sent with. With another referrer policy, browsers would leave out the `Origin` of forms, which the server checks.
-const HEADERS: [(HeaderName, &str); 4] = [
+const HEADERS: [(HeaderName, &str); 5] = [
     (CONTENT_TYPE, "text/html; charset=utf-8"),
     (CONTENT_SECURITY_POLICY, POLICY),
     (CACHE_CONTROL, "no-store"),
     (REFERRER_POLICY, "same-origin"),
+    // Errors are pages for browsers and JSON for programs; pages are in the visitor's language.
+    (VARY, "accept, accept-language, cookie"),
 ];
 
 /// # Errors
@@ -41,6 +43,12 @@ pub fn see_other(target: &str) -> Response {
     response
 }
 
+/// Where a form or a link leads afterwards: a page of this server, never another site.
+pub fn own_page(target: &str) -> &str {
+    let is_own = target.starts_with('/') && !target.starts_with("//") && !target.contains(['\\', '\r', '\n', '\t']);
+    if is_own { target } else { "/" }
+}
+
 /// Text as it is, which no browser takes for a page.
 pub fn plain(text: String, download: Option<&str>) -> Response {
     let mut response = Response::new(Body::from(text));
@@ -52,4 +60,17 @@ pub fn plain(text: String, download: Option<&str>) -> Response {
         headers.insert(axum::http::header::CONTENT_DISPOSITION, value);
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::own_page;
+
+    #[test]
+    fn nothing_leads_to_another_site() {
+        assert_eq!(own_page("/tasks?status=dead"), "/tasks?status=dead");
+        for other in ["", "https://evil.example", "//evil.example", "/\\evil.example", "/\t/evil.example", "javascript:alert(1)"] {
+            assert_eq!(own_page(other), "/", "{other}");
+        }
+    }
 }

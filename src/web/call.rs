@@ -56,7 +56,7 @@ impl Visit {
         let next = response.headers().get(LINK).and_then(|link| link.to_str().ok()).and_then(cursor);
         let (mut body, mut scan, mut rows) = (response.into_body(), Rows::default(), Vec::new());
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|_| Refused::new(503, "The list broke off"))?;
+            let frame = frame.map_err(|_| Refused::new(503, "The list broke off", "Список обірвався"))?;
             for row in scan.take(&frame.into_data().unwrap_or_default()) {
                 rows.push(convert(serde_json::from_slice(&row).map_err(|_| unreadable())?));
             }
@@ -86,20 +86,20 @@ impl Visit {
         if !response.status().is_success() {
             return Err(refused(response).await);
         }
-        let body = response.into_body().collect().await.map_err(|_| Refused::new(503, "The answer broke off"))?;
+        let body = response.into_body().collect().await.map_err(|_| Refused::new(503, "The answer broke off", "Відповідь обірвалася"))?;
         serde_json::from_slice(&body.to_bytes()).map_err(|_| unreadable())
     }
 }
 
 fn unreadable() -> Refused {
-    Refused::internal("An answer of the API could not be read")
+    Refused::internal("An answer of the API could not be read", "Відповідь API не вдалося прочитати")
 }
 
 pub async fn refused(response: Response) -> Refused {
     let status = response.status().as_u16();
     match response.into_body().collect().await {
         Ok(body) => Refused::of(status, &body.to_bytes()),
-        Err(_) => Refused::new(status, "The server could not answer"),
+        Err(_) => Refused::new(status, "The server could not answer", "Сервер не зміг відповісти"),
     }
 }
 

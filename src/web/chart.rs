@@ -4,6 +4,8 @@ use bloom_core::Ms;
 use bloom_http::Moment;
 use jiff::Timestamp;
 
+use super::lang::Lang;
+
 const DAY_MS: Ms = 24 * 3_600_000;
 /// Units of the picture.
 const HEIGHT: f64 = 60.0;
@@ -43,11 +45,12 @@ impl Chart {
 
     /// The last days, today as the last one.
     pub fn per_day(
+        lang: Lang,
         name: &'static str,
         now: Ms,
         days: Ms,
         value_of: impl Fn(&str) -> Option<f64>,
-        words: fn(f64) -> String,
+        words: impl Fn(f64) -> String,
     ) -> Option<Self> {
         let mut values = Vec::new();
         let mut sum = 0.0;
@@ -57,18 +60,24 @@ impl Chart {
             sum += value;
             values.push((value, format!("{day}: {}", words(value))));
         }
-        Some(Self::new(name, &format!("{} in {days} days", words(sum)), values, 0))
+        let span = lang.count(days, ["day", "days"], ["день", "дні", "днів"]);
+        let told = lang.t(format!("{} in {span}", words(sum)), format!("{} за {span}", words(sum)));
+        Some(Self::new(name, &told, values, 0))
     }
 
     /// The last hour, the present as the last bar. `value_of` gets a moment and the one before.
-    pub fn of_hour(name: &'static str, moments: &[Moment], value_of: fn(&Moment, &Moment) -> i64, words: fn(i64) -> String) -> Self {
+    pub fn of_hour(
+        lang: Lang,
+        name: &'static str,
+        moments: &[Moment],
+        value_of: fn(&Moment, &Moment) -> i64,
+        words: impl Fn(i64) -> String,
+    ) -> Self {
         let before = moments.first().into_iter().chain(moments);
         let values: Vec<i64> = moments.iter().zip(before).map(|(moment, before)| value_of(moment, before).max(0)).collect();
-        let told = format!(
-            "{} now, at most {} in the last hour",
-            words(values.last().copied().unwrap_or_default()),
-            words(values.iter().copied().max().unwrap_or_default())
-        );
+        let now = words(values.last().copied().unwrap_or_default());
+        let most = words(values.iter().copied().max().unwrap_or_default());
+        let told = lang.t(format!("{now} now, at most {most} in the last hour"), format!("зараз {now}, найбільше за годину {most}"));
         let title = |moment: &Moment, value: i64| {
             let at = Timestamp::from_millisecond(moment.at).map(|at| at.strftime("%H:%M UTC").to_string()).unwrap_or_default();
             format!("{at}: {}", words(value))
@@ -93,7 +102,7 @@ mod tests {
             "2026-02-24" => Some(1.0),
             _ => None,
         };
-        let chart = Chart::per_day("Runs per day", 1_772_000_000_000, 3, value_of, |value| value.to_string()).unwrap();
+        let chart = Chart::per_day(Lang::English, "Runs per day", 1_772_000_000_000, 3, value_of, |value| value.to_string()).unwrap();
         let expected = [(0, "59.0", "1.0", "2026-02-23: 0"), (20, "45.0", "15.0", "2026-02-24: 1"), (40, "0.0", "60.0", "2026-02-25: 4")];
         assert_eq!(shown(&chart), expected);
         assert_eq!((chart.width, chart.caption.as_str()), (60, "Runs per day: 5 in 3 days"));
@@ -103,7 +112,8 @@ mod tests {
     fn what_grows_is_shown_by_how_much_it_has_grown() {
         let moment = |minute: Ms, runs| Moment { at: minute * 60_000, queued: 0, runs, waited_ms: None };
         let moments = [moment(0, 100), moment(1, 102), moment(2, 106), moment(3, 90)];
-        let chart = Chart::of_hour("Runs begun", &moments, |moment, before| moment.runs - before.runs, |value| value.to_string());
+        let chart =
+            Chart::of_hour(Lang::English, "Runs begun", &moments, |moment, before| moment.runs - before.runs, |value| value.to_string());
         let expected = [
             (540, "59.0", "1.0", "00:00 UTC: 0"),
             (560, "30.0", "30.0", "00:01 UTC: 2"),

@@ -1,4 +1,4 @@
-//! The cookies of the pages: the session, and for those who have none, a random text for their forms.
+//! The cookies of the pages: the session, for those who have none a random text for their forms, and the language.
 
 use std::sync::Arc;
 
@@ -7,10 +7,15 @@ use axum::http::{HeaderMap, HeaderValue};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use super::lang::Lang;
+
 /// A browser sends such a cookie only to the host that has set it, and accepts it only over TLS.
 const ONLY_THIS_HOST: &str = "__Host-";
 const SESSION: &str = "bloom_session";
 const VISITOR: &str = "bloom_visitor";
+/// It has no prefix, because it is read before it is known whether the browser calls over TLS, and protects nothing.
+const LANGUAGE: &str = "bloom_language";
+const YEAR_SECONDS: i64 = 365 * 24 * 3_600;
 /// The length of the random text of a visitor, in hex digits.
 const VISITOR_LENGTH: usize = 32;
 /// A longer cookie was not set by this server.
@@ -28,13 +33,7 @@ pub struct Cookies {
 impl Cookies {
     pub fn of(headers: &HeaderMap, is_secure: bool) -> Self {
         let prefix = if is_secure { ONLY_THIS_HOST } else { "" };
-        let find = |name: &str| {
-            let pairs = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok()).flat_map(|text| text.split(';'));
-            let mut named = pairs.filter_map(|pair| pair.trim().split_once('=')).filter(|(found, _)| *found == format!("{prefix}{name}"));
-            let (_, value) = named.next()?;
-            // With two cookies of one name, another page of this site has set one of them.
-            (named.next().is_none() && value.len() <= MAX_LENGTH).then(|| value.to_owned())
-        };
+        let find = |name: &str| only(headers, &format!("{prefix}{name}")).map(str::to_owned);
         let is_visitor = |text: &String| text.len() == VISITOR_LENGTH && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         Self { session: find(SESSION), visitor: find(VISITOR).filter(is_visitor), is_secure }
     }
@@ -51,11 +50,29 @@ impl Cookies {
         self.set(VISITOR, value, None)
     }
 
+    pub fn set_language(&self, lang: Lang) -> Option<HeaderValue> {
+        self.set(LANGUAGE, lang.code(), Some(YEAR_SECONDS))
+    }
+
     fn set(&self, name: &str, value: &str, seconds: Option<i64>) -> Option<HeaderValue> {
-        let (prefix, secure) = if self.is_secure { (ONLY_THIS_HOST, "; Secure") } else { ("", "") };
+        let secure = if self.is_secure { "; Secure" } else { "" };
+        let prefix = if self.is_secure && name != LANGUAGE { ONLY_THIS_HOST } else { "" };
         let age = seconds.map(|seconds| format!("; Max-Age={seconds}")).unwrap_or_default();
         HeaderValue::try_from(format!("{prefix}{name}={value}; Path=/; HttpOnly; SameSite=Strict{secure}{age}")).ok()
     }
+}
+
+/// The value of the cookie of this name. With two of one name, another page of this site has set one of them.
+fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    let pairs = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok()).flat_map(|text| text.split(';'));
+    let mut named = pairs.filter_map(|pair| pair.trim().split_once('=')).filter(|(found, _)| *found == name);
+    let (_, value) = named.next()?;
+    (named.next().is_none() && value.len() <= MAX_LENGTH).then_some(value)
+}
+
+/// The language of the answer to a request: the chosen one, or else the one that the browser prefers.
+pub fn language(headers: &HeaderMap) -> Lang {
+    only(headers, LANGUAGE).and_then(Lang::of_tag).or_else(|| Lang::accepted(headers)).unwrap_or_default()
 }
 
 /// A new random text for a visitor.
@@ -101,6 +118,21 @@ mod tests {
         let set = |is_secure| Cookies::of(&HeaderMap::new(), is_secure).set_session("v", 60).unwrap();
         assert_eq!(set(false), "bloom_session=v; Path=/; HttpOnly; SameSite=Strict; Max-Age=60");
         assert_eq!(set(true), "__Host-bloom_session=v; Path=/; HttpOnly; SameSite=Strict; Secure; Max-Age=60");
+    }
+
+    #[test]
+    fn a_chosen_language_counts_more_than_the_preferred_one() {
+        let with = |cookie, preferred| {
+            let mut headers = headers(cookie);
+            headers.insert(axum::http::header::ACCEPT_LANGUAGE, HeaderValue::from_static(preferred));
+            language(&headers)
+        };
+        assert_eq!(with("bloom_language=en", "uk"), Lang::English);
+        assert_eq!(with("bloom_language=uk", "en"), Lang::Ukrainian);
+        assert_eq!(with("bloom_language=<b>", "uk"), Lang::Ukrainian);
+        assert_eq!(with("bloom_language=uk; bloom_language=uk", "de"), Lang::English, "set twice");
+        let set = Cookies::of(&HeaderMap::new(), true).set_language(Lang::Ukrainian).unwrap();
+        assert_eq!(set, "bloom_language=uk; Path=/; HttpOnly; SameSite=Strict; Secure; Max-Age=31536000");
     }
 
     #[test]

@@ -35,6 +35,8 @@ struct Membridge<'a> {
     last_success: Option<Ms>,
     last_error: String,
     failures: u32,
+    /// How often the last calls failed, in words.
+    failed: String,
     projects: Vec<Project>,
     typed_url: String,
     wrong: BTreeMap<String, String>,
@@ -52,6 +54,8 @@ impl Membridge<'_> {
 async fn page(visit: &Visit) -> Result<Membridge<'_>, Refused> {
     let config: Config = visit.get("config").await?;
     let health: Health = visit.get("health").await?;
+    let (lang, failures) = (visit.layout.at.lang, health.membridge.consecutive_failures);
+    let times = lang.count(failures.into(), ["time", "times"], ["раз", "рази", "разів"]);
     // A control plane that does not answer would keep this page waiting.
     let projects = if config.connected { visit.get::<Value>(BASE).await.ok() } else { None };
     Ok(Membridge {
@@ -61,7 +65,8 @@ async fn page(visit: &Visit) -> Result<Membridge<'_>, Refused> {
         config,
         last_success: health.membridge.last_success,
         last_error: shortened(health.membridge.last_error.as_deref().unwrap_or_default(), CHARS),
-        failures: health.membridge.consecutive_failures,
+        failures,
+        failed: lang.t(format!("{times} in a row"), format!("{times} поспіль")),
         projects: projects.as_ref().map(named).unwrap_or_default(),
         wrong: BTreeMap::new(),
         tested: None,
@@ -81,7 +86,11 @@ fn named(answer: &Value) -> Vec<Project> {
 }
 
 pub async fn show(visit: Visit) -> Result<Response, Refused> {
-    let done = visit.query().get("done").map(|_| "The connection was stored, and counts from now on, on every replica.");
+    let stored = visit.layout.t(
+        "The connection was stored, and counts from now on, on every replica.",
+        "З’єднання збережено; відтепер воно діє на кожній репліці.",
+    );
+    let done = visit.query().get("done").map(|_| stored);
     visit.ok(&Membridge { done, ..page(&visit).await? })
 }
 
@@ -99,10 +108,15 @@ pub async fn set(Posted { visit, fields }: Posted) -> Result<Response, Refused> 
 
 pub async fn test(Posted { visit, .. }: Posted) -> Result<Response, Refused> {
     if !visit.layout.is_admin() {
-        return Err(Refused::new(403, "Testing the connection needs an admin key here"));
+        return Err(Refused::new(
+            403,
+            "Testing the connection needs an admin key here",
+            "Для перевірки з’єднання тут потрібен ключ адміністратора",
+        ));
     }
     let tested = visit.act(Method::POST, "test-connection", &json!({})).await?;
-    let tested = serde_json::from_value(tested).map_err(|_| Refused::internal("The answer of the test could not be read"))?;
+    let tested = serde_json::from_value(tested)
+        .map_err(|_| Refused::internal("The answer of the test could not be read", "Відповідь перевірки не вдалося прочитати"))?;
     visit.ok(&Membridge { tested: Some(tested), ..page(&visit).await? })
 }
 
@@ -125,13 +139,14 @@ pub async fn project(Path(id): Path<String>, visit: Visit) -> Result<Response, R
     let list = nodes.as_array().or_else(|| nodes["nodes"].as_array());
     let names = list.into_iter().flatten().filter_map(|node| node.as_str().or_else(|| node["node_id"].as_str()).map(str::to_owned));
     let pretty = |value: &Value| shortened(&serde_json::to_string_pretty(value).unwrap_or_default(), CHARS);
+    let taken = visit.layout.t("The control plane has taken the new leader.", "Площина керування прийняла нового лідера.");
     visit.ok(&ProjectPage {
         v: &visit.layout,
         id: &id,
         leadership: pretty(&leadership),
         nodes: pretty(&nodes),
         names: names.take(MOST).collect(),
-        done: visit.query().get("done").map(|_| "The control plane has taken the new leader."),
+        done: visit.query().get("done").map(|_| taken),
     })
 }
 

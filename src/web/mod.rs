@@ -10,6 +10,8 @@ mod call;
 mod chart;
 mod cookies;
 mod files;
+mod lang;
+mod language;
 mod live;
 mod membridge;
 mod menu;
@@ -21,8 +23,11 @@ mod rendered;
 mod rows;
 mod sign_in;
 mod tasks;
+#[cfg(test)]
+mod texts;
 mod times;
 mod visit;
+mod words;
 mod workers;
 
 use axum::middleware::{from_fn, from_fn_with_state};
@@ -41,6 +46,7 @@ pub fn pages() -> Pages {
         .form("/sign-in", get(sign_in::form).post(sign_in::send))
         .form("/sign-out", post(sign_in::out))
         .file("/assets/{file}", get(assets::file))
+        .look("/language/{tag}", get(language::choose))
         .look("/", shared(get(overview::show)))
         .stream("/live", get(live::stream))
         .look("/tasks", shared(get(tasks::list::list)))

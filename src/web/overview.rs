@@ -4,6 +4,7 @@ use askama::Template;
 use axum::response::Response;
 
 use crate::chart::Chart;
+use crate::lang::Lang;
 use crate::refused::Refused;
 use crate::tasks::list::Row;
 use crate::times::{dollars, duration};
@@ -30,11 +31,15 @@ const WORKERS: usize = 1_000;
 struct Trouble {
     worker: String,
     text: String,
+    /// The language of the text: what the worker says is in English.
+    lang: Lang,
 }
 
 struct Fleet {
     total: usize,
     online: usize,
+    /// How many of all are online, in words.
+    workers: String,
     free_slots: i64,
     slots: i64,
     troubles: Vec<Trouble>,
@@ -48,6 +53,7 @@ struct Whole {
     oldest: String,
     storage: String,
     membridge: &'static str,
+    is_membridge_lost: bool,
     uptime: String,
 }
 
@@ -72,9 +78,9 @@ impl Overview<'_> {
 }
 
 pub async fn show(visit: Visit) -> Result<Response, Refused> {
-    let now = visit.layout.now;
+    let (now, lang) = (visit.layout.now, visit.layout.at.lang);
     let tasks = async |status: &str, limit: usize| {
-        let listed = visit.list(&format!("llm-tasks?status={status}&limit={limit}"), |task: Task| Row::of(task)).await;
+        let listed = visit.list(&format!("llm-tasks?status={status}&limit={limit}"), |task: Task| Row::of(lang, task)).await;
         listed.map(|listed| listed.rows)
     };
     let asking = asking(&visit).await?;
@@ -97,19 +103,21 @@ pub async fn show(visit: Visit) -> Result<Response, Refused> {
 
 /// The tasks whose runs wait for a person, those of them that the visitor may see.
 async fn asking(visit: &Visit) -> Result<Vec<Row>, Refused> {
+    let lang = visit.layout.at.lang;
     let ids: Vec<String> = visit.api.asking().iter().take(MAX_IDS).map(ToString::to_string).collect();
     if ids.is_empty() {
         return Ok(Vec::new());
     }
-    let listed = visit.list(&format!("llm-tasks?ids={}&limit={ROWS}", ids.join(",")), |task: Task| Row::of(task)).await?;
+    let listed = visit.list(&format!("llm-tasks?ids={}&limit={ROWS}", ids.join(",")), |task: Task| Row::of(lang, task)).await?;
     Ok(listed.rows.into_iter().filter(|row| row.needs_person).collect())
 }
 
 async fn whole(visit: &Visit) -> Result<Whole, Refused> {
+    let lang = visit.layout.at.lang;
     let stats: Stats = visit.get("stats").await?;
     let health: Health = visit.get("health").await?;
-    let workers = visit.list(&format!("workers?limit={WORKERS}"), seen).await?.rows;
-    let hour = visit.api.last_hour().await.map_err(|_| Refused::new(503, "The database does not answer"))?;
+    let workers = visit.list(&format!("workers?limit={WORKERS}"), |worker| seen(lang, worker)).await?.rows;
+    let hour = visit.api.last_hour().await.map_err(|_| Refused::new(503, "The database does not answer", "База даних не відповідає"))?;
     let oldest = hour.last().and_then(|now| now.waited_ms);
     let now = visit.layout.now;
     let from = (now / DAY_MS - DAYS + 1) * DAY_MS;
@@ -118,30 +126,49 @@ async fn whole(visit: &Visit) -> Result<Whole, Refused> {
         .await?
         .rows;
     let mut charts = vec![
-        Chart::of_hour("Tasks queued", &hour, |moment, _| moment.queued, |tasks| tasks.to_string()),
-        Chart::of_hour("Wait of the oldest", &hour, |moment, _| moment.waited_ms.unwrap_or_default(), duration),
-        Chart::of_hour("Runs begun in two minutes", &hour, |moment, before| moment.runs - before.runs, |runs| runs.to_string()),
+        Chart::of_hour(lang, lang.t("Tasks queued", "Завдань у черзі"), &hour, |moment, _| moment.queued, |tasks| tasks.to_string()),
+        Chart::of_hour(
+            lang,
+            lang.t("Wait of the oldest", "Очікування найстарішого"),
+            &hour,
+            |moment, _| moment.waited_ms.unwrap_or_default(),
+            |ms| duration(lang, ms),
+        ),
+        Chart::of_hour(
+            lang,
+            lang.t("Runs begun in two minutes", "Запусків за дві хвилини"),
+            &hour,
+            |moment, before| moment.runs - before.runs,
+            |runs| runs.to_string(),
+        ),
     ];
     if !usage.is_empty() {
         let of_day = |day: &str| usage.iter().find(|row| row.0 == day);
-        charts.extend(Chart::per_day("Runs per day", now, DAYS, |day| of_day(day).map(|row| row.1), |runs| runs.to_string()));
-        charts.extend(Chart::per_day("Cost per day", now, DAYS, |day| of_day(day).map(|row| row.2), dollars));
+        let (runs, cost) = (lang.t("Runs per day", "Запусків за день"), lang.t("Cost per day", "Витрати за день"));
+        charts.extend(Chart::per_day(lang, runs, now, DAYS, |day| of_day(day).map(|row| row.1), |runs| runs.to_string()));
+        charts.extend(Chart::per_day(lang, cost, now, DAYS, |day| of_day(day).map(|row| row.2), |usd| dollars(lang, usd)));
     }
-    let membridge = match &health.membridge {
-        state if state.connected => "connected",
-        state if state.last_success.is_none() && state.last_error.is_none() => "not used",
-        _ => "not reached",
+    let state = &health.membridge;
+    let is_membridge_lost = !state.connected && (state.last_success.is_some() || state.last_error.is_some());
+    let membridge = match state.connected {
+        true => lang.t("connected", "з’єднано"),
+        false if is_membridge_lost => lang.t("not reached", "немає зв’язку"),
+        false => lang.t("not used", "не задіяно"),
     };
+    let online = workers.iter().filter(|worker| worker.is_online).count();
+    let all = lang.count(workers.len() as i64, ["worker", "workers"], ["воркера", "воркерів", "воркерів"]);
     Ok(Whole {
         stats,
         charts,
-        oldest: oldest.map_or_else(|| "–".to_owned(), duration),
+        oldest: oldest.map_or_else(|| "–".to_owned(), |ms| duration(lang, ms)),
         storage: health.storage.to_string(),
         membridge,
-        uptime: duration((health.uptime * 1_000.0) as Ms),
+        is_membridge_lost,
+        uptime: duration(lang, (health.uptime * 1_000.0) as Ms),
         fleet: Fleet {
             total: workers.len(),
-            online: workers.iter().filter(|worker| worker.is_online).count(),
+            online,
+            workers: lang.t(format!("{online} of {all} online"), format!("на зв’язку {online} із {all}")),
             free_slots: workers.iter().map(|worker| worker.free_slots).sum(),
             slots: workers.iter().filter(|worker| worker.is_online).map(|worker| worker.slots).sum(),
             troubles: workers.into_iter().flat_map(|worker| worker.troubles).take(ROWS).collect(),
@@ -156,21 +183,26 @@ struct Seen {
     troubles: Vec<Trouble>,
 }
 
-fn seen(worker: Worker<'_>) -> Seen {
+fn seen(lang: Lang, worker: Worker<'_>) -> Seen {
     let is_online = worker.status == WorkerStatus::Online;
     let slots = worker.capabilities.max_concurrency;
     let name = worker.id.to_string();
     let mut troubles: Vec<Trouble> =
-        worker.pauses.iter().map(|pause| Trouble { worker: name.clone(), text: pause.message.to_string() }).collect();
-    let word = match worker.status {
-        _ if !troubles.is_empty() => None,
-        Word::Known(WorkerStatus::Error) => Some("it is in error: look at the agent's log on its machine"),
-        Word::Known(WorkerStatus::Offline) if worker.active_leases > 0 => {
-            Some("it is offline and still holds tasks: bring it back, or remove it")
-        }
-        _ => None,
-    };
-    troubles.extend(word.map(|text| Trouble { worker: name, text: text.to_owned() }));
+        worker.pauses.iter().map(|pause| Trouble { worker: name.clone(), text: pause.message.to_string(), lang: Lang::English }).collect();
+    let word =
+        match worker.status {
+            _ if !troubles.is_empty() => None,
+            Word::Known(WorkerStatus::Error) => Some(lang.t(
+                "it is in error: look at the agent's log on its machine",
+                "він у стані помилки: перегляньте журнал агента на його машині",
+            )),
+            Word::Known(WorkerStatus::Offline) if worker.active_leases > 0 => Some(lang.t(
+                "it is offline and still holds tasks: bring it back, or remove it",
+                "він не на зв’язку й досі тримає завдання: поверніть його або вилучіть",
+            )),
+            _ => None,
+        };
+    troubles.extend(word.map(|text| Trouble { worker: name, text: text.to_owned(), lang }));
     let free_slots = if is_online && !worker.cordoned { (slots - worker.active_leases).max(0) } else { 0 };
     Seen { is_online, slots, free_slots, troubles }
 }

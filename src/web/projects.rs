@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use crate::answer::see_other;
 use crate::call::path_part;
+use crate::lang::Lang;
 use crate::refused::Refused;
 use crate::tasks::act::Confirm;
 use crate::times::shortened;
@@ -67,6 +68,24 @@ struct Projects<'a> {
 }
 
 impl Projects<'_> {
+    /// The fields of the form: name, label, hint, and whether it is needed.
+    fn inputs(&self) -> [(&'static str, &'static str, &'static str, bool); 4] {
+        let t = |english, ukrainian| self.v.t(english, ukrainian);
+        let repo_hint = t(
+            "https://… or git@HOST:PATH, without a password: workers use git credentials of their own.",
+            "https://… або git@HOST:PATH, без пароля: воркери мають власні облікові дані git.",
+        );
+        let path_hint =
+            t("Below the agents' directory of projects; empty: the name.", "Усередині каталогу проєктів агентів; порожньо: назва.");
+        let primary_hint = t("It clones the project if none is named.", "Він клонує проєкт, якщо не названо іншого.");
+        [
+            ("name", t("Name", "Назва"), t("It is the directory of the clones, too.", "Це також каталог клонів."), true),
+            ("repo_url", t("Repository", "Репозиторій"), repo_hint, true),
+            ("target_path", t("Path of the clones", "Шлях клонів"), path_hint, false),
+            ("primary_node_id", t("Primary worker", "Основний воркер"), primary_hint, false),
+        ]
+    }
+
     fn typed(&self, field: &str) -> String {
         self.typed.text(field)
     }
@@ -96,7 +115,7 @@ pub async fn create(Posted { visit, fields }: Posted) -> Result<Response, Refuse
         }
         // The name is taken, or there are too many.
         Err(refused) if refused.status == 409 => {
-            let wrong = BTreeMap::from([("name".to_owned(), refused.text.into_owned())]);
+            let wrong = BTreeMap::from([("name".to_owned(), refused.text.text(&visit.layout.at).to_owned())]);
             visit.show(StatusCode::CONFLICT, &Projects { wrong, ..page(&visit, &fields).await? })
         }
         Err(refused) => Err(refused),
@@ -141,14 +160,24 @@ pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refu
     let project = row(visit.get(&path).await?);
     let mut nodes = visit.list(&format!("{path}/node-status"), node).await?.rows;
     nodes.truncate(NODES);
-    visit.ok(&ProjectPage { v: &visit.layout, project, nodes, done: visit.query().get("done").and_then(done) })
+    visit.ok(&ProjectPage {
+        v: &visit.layout,
+        project,
+        nodes,
+        done: visit.query().get("done").and_then(|word| done(visit.layout.at.lang, word)),
+    })
 }
 
-fn done(word: &str) -> Option<&'static str> {
+fn done(lang: Lang, word: &str) -> Option<&'static str> {
     Some(match word {
-        "clone" => "The worker has a clone.",
-        "propagate" => "The workers were asked. Below is how it ended at each.",
-        "asked" => "The clone has begun. This page shows how it ends.",
+        "clone" => lang.t("The worker has a clone.", "Воркер має клон."),
+        "propagate" => lang.t(
+            "The workers were asked. Below is how it ended at each.",
+            "Запит надіслано воркерам. Нижче — чим він завершився на кожному.",
+        ),
+        "asked" => {
+            lang.t("The clone has begun. This page shows how it ends.", "Клонування почалося. Ця сторінка покаже, чим воно завершиться.")
+        }
         _ => return None,
     })
 }
@@ -162,7 +191,7 @@ pub async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fie
             visit.act(Method::DELETE, &path, &json!({})).await?;
             return Ok(see_other("/projects?done=1"));
         }
-        _ => return Err(Refused::new(404, "There is no such button")),
+        _ => return Err(Refused::new(404, "There is no such button", "Такої кнопки немає")),
     };
     let back = format!("/{path}?done=");
     let target = format!("{path}/{action}");
@@ -170,7 +199,7 @@ pub async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fie
     match timeout(SHORTLY, call).await {
         Ok(Ok(Ok(_))) => Ok(see_other(&format!("{back}{action}"))),
         Ok(Ok(Err(refused))) => Err(refused),
-        Ok(Err(_)) => Err(Refused::internal("The call was not finished")),
+        Ok(Err(_)) => Err(Refused::internal("The call was not finished", "Виклик не завершено")),
         Err(_) => Ok(see_other(&format!("{back}asked"))),
     }
 }
@@ -178,12 +207,16 @@ pub async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fie
 pub async fn confirm_delete(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
     let path = format!("projects/{}", path_part(&id));
     let project: Value = visit.get(&path).await?;
+    let (v, name) = (&visit.layout, project["name"].as_str().unwrap_or_default());
     visit.ok(&Confirm {
-        v: &visit.layout,
-        title: &format!("Delete the project {}?", project["name"].as_str().unwrap_or_default()),
-        text: "What is known of its clones goes with it. The clones stay on the machines of the workers.",
+        v,
+        title: &v.t(format!("Delete the project {name}?"), format!("Видалити проєкт {name}?")),
+        text: v.t(
+            "What is known of its clones goes with it. The clones stay on the machines of the workers.",
+            "Разом із ним зникнуть відомості про його клони. Самі клони залишаться на машинах воркерів.",
+        ),
         target: format!("/{path}/delete"),
-        button: "Delete it",
+        button: v.t("Delete it", "Видалити"),
         back: format!("/{path}"),
     })
 }

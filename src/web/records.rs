@@ -5,7 +5,7 @@ use axum::response::Response;
 use uuid::Uuid;
 
 use crate::files::FileRow;
-use crate::refused::Refused;
+use crate::refused::{Refused, Said};
 use crate::times::{duration, shortened};
 use crate::visit::{Layout, Visit};
 use bloom_api::answers::{Audit, Lease};
@@ -63,7 +63,7 @@ struct Leases<'a> {
 
 pub async fn leases(visit: Visit) -> Result<Response, Refused> {
     const FILTERS: [&str; 2] = ["status", "worker_id"];
-    let now = visit.layout.now;
+    let (now, lang) = (visit.layout.now, visit.layout.at.lang);
     let row = |lease: Lease| LeaseRow {
         task_id: lease.task_id,
         worker_id: lease.worker_id.to_string(),
@@ -71,7 +71,7 @@ pub async fn leases(visit: Visit) -> Result<Response, Refused> {
         status: lease.status.to_string(),
         started_at: lease.started_at,
         expires_at: lease.expires_at,
-        took: duration(lease.ended_at.unwrap_or(now) - lease.started_at),
+        took: duration(lang, lease.ended_at.unwrap_or(now) - lease.started_at),
     };
     let listed = visit.list(&format!("leases?{}", query(&visit, &FILTERS)), row).await?;
     visit.ok(&Leases {
@@ -144,7 +144,7 @@ struct AuditPage<'a> {
     actions: Vec<&'static str>,
     rows: Vec<AuditRow>,
     pages: Pages,
-    wrong: Option<String>,
+    wrong: Option<Said>,
 }
 
 pub async fn audit(visit: Visit) -> Result<Response, Refused> {
@@ -159,7 +159,7 @@ pub async fn audit(visit: Visit) -> Result<Response, Refused> {
     };
     let (rows, next, wrong) = match visit.list(&format!("audit?{}", query(&visit, &FILTERS)), row).await {
         Ok(listed) => (listed.rows, listed.next, None),
-        Err(refused) if refused.status == 400 => (Vec::new(), None, Some(refused.text.into_owned())),
+        Err(refused) if refused.status == 400 => (Vec::new(), None, Some(refused.text)),
         Err(refused) => return Err(refused),
     };
     visit.ok(&AuditPage {

@@ -1,18 +1,19 @@
 //! What goes wrong, and its page.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use askama::Template;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, VARY};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http_body_util::{BodyExt as _, Limited};
 
 use super::answer::page;
+use super::lang::Lang;
+use super::language::At;
 use bloom_api::error::{Cause, ErrorText};
 
 /// The longest error answer that is turned into a page.
@@ -24,103 +25,158 @@ const OF_PROGRAMS: [&str; 8] = ["/api", "/metrics", "/health", "/healthz", "/rea
 #[derive(Clone, Debug)]
 pub struct Refused {
     pub status: u16,
-    /// For people.
-    pub text: Cow<'static, str>,
+    pub text: Said,
     /// What is wrong with single fields.
     pub fields: BTreeMap<String, String>,
 }
 
+/// Who says it: the API in English, the pages in the language of the visitor.
+#[derive(Clone, Debug)]
+pub enum Said {
+    Api(String),
+    Page(&'static str, &'static str),
+}
+
+impl Said {
+    pub fn text(&self, at: &At) -> &str {
+        match self {
+            Self::Api(text) => text,
+            Self::Page(english, ukrainian) => at.lang.t(english, ukrainian),
+        }
+    }
+
+    /// The language in which it is.
+    pub fn lang(&self, at: &At) -> Lang {
+        match self {
+            Self::Api(_) => Lang::English,
+            Self::Page(..) => at.lang,
+        }
+    }
+}
+
 impl Refused {
-    pub fn new(status: u16, text: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, text: text.into(), fields: BTreeMap::new() }
+    pub fn new(status: u16, english: &'static str, ukrainian: &'static str) -> Self {
+        Self { status, text: Said::Page(english, ukrainian), fields: BTreeMap::new() }
     }
 
     /// An error of this program.
-    pub fn internal(text: &'static str) -> Self {
-        Self::new(500, text)
+    pub fn internal(english: &'static str, ukrainian: &'static str) -> Self {
+        Self::new(500, english, ukrainian)
     }
 
     /// From an answer of the API.
     pub fn of(status: u16, body: &[u8]) -> Self {
         match serde_json::from_slice(body) {
-            Ok(ErrorText { error: Cause::Text(text), .. }) => Self::new(status, text.into_owned()),
+            Ok(ErrorText { error: Cause::Text(text), .. }) => Self::by_api(status, text.into_owned()),
             Ok(ErrorText { error: Cause::Invalid(invalid), .. }) => {
                 let fields = invalid.fields.iter().map(|(field, texts)| (field.clone(), texts.join("; "))).collect();
-                Self { fields, ..Self::new(status, invalid.line()) }
+                Self { fields, ..Self::by_api(status, invalid.line()) }
             }
-            Err(_) => Self::new(status, "The server could not answer"),
+            Err(_) => Self::new(status, "The server could not answer", "Сервер не зміг відповісти"),
         }
     }
 
-    fn title(&self) -> &'static str {
+    fn by_api(status: u16, text: String) -> Self {
+        Self { status, text: Said::Api(text), fields: BTreeMap::new() }
+    }
+
+    fn title(&self, at: &At) -> &'static str {
+        let lang = at.lang;
         match self.status {
-            400 => "This can't be read",
-            401 => "You are signed out",
-            403 => "This is not allowed",
-            404 | 405 => "There is no such page",
-            408 | 429 => "Too much at once",
-            409 => "This is not possible now",
-            413 => "This is too large",
-            502 | 503 => "This does not work now",
-            status if status < 500 => "This is not possible",
-            _ => "The server has failed",
+            400 => lang.t("This can't be read", "Запит не розпізнано"),
+            401 => lang.t("You are signed out", "Ви не ввійшли"),
+            403 => lang.t("This is not allowed", "Це не дозволено"),
+            404 | 405 => lang.t("There is no such page", "Такої сторінки немає"),
+            408 | 429 => lang.t("Too much at once", "Забагато запитів"),
+            409 => lang.t("This is not possible now", "Зараз це неможливо"),
+            413 => lang.t("This is too large", "Завеликий обсяг даних"),
+            502 | 503 => lang.t("This does not work now", "Зараз це не працює"),
+            status if status < 500 => lang.t("This is not possible", "Це неможливо"),
+            _ => lang.t("The server has failed", "Помилка сервера"),
         }
     }
 
     /// What to do next.
-    fn advice(&self) -> &'static str {
+    fn advice(&self, at: &At) -> &'static str {
+        let lang = at.lang;
         match self.status {
-            401 => "Sign in with a key of this server.",
-            403 => "Sign out, and sign in with a key that allows it.",
-            404 | 405 => "What you look for may have been removed. The lists have what there is.",
-            409 => "Go back and load the page again: it shows the present state.",
-            429 => "Wait a minute, then load the page again.",
-            500 => "The server's log has the cause. Load the page again; if it stays, tell the person who runs the server.",
-            502..=599 => "Load the page again in a moment.",
-            _ => "Go back, correct it, and send it again.",
+            401 => lang.t("Sign in with a key of this server.", "Увійдіть із ключем цього сервера."),
+            403 => lang.t("Sign out, and sign in with a key that allows it.", "Вийдіть і ввійдіть із ключем, який це дозволяє."),
+            404 | 405 => lang.t(
+                "What you look for may have been removed. The lists have what there is.",
+                "Можливо, те, що ви шукаєте, вилучено. Усе наявне є у списках.",
+            ),
+            409 => lang.t(
+                "Go back and load the page again: it shows the present state.",
+                "Поверніться й перезавантажте сторінку: вона покаже поточний стан.",
+            ),
+            429 => lang.t("Wait a minute, then load the page again.", "Зачекайте хвилину й перезавантажте сторінку."),
+            500 => lang.t(
+                "The server's log has the cause. Load the page again; if it stays, tell the person who runs the server.",
+                "Причина є в журналі сервера. Перезавантажте сторінку; якщо не допоможе, повідомте адміністратора сервера.",
+            ),
+            502..=599 => lang.t("Load the page again in a moment.", "Перезавантажте сторінку за мить."),
+            _ => lang.t("Go back, correct it, and send it again.", "Поверніться, виправте й надішліть знову."),
         }
+    }
+
+    /// Whether another key may help.
+    fn is_of_key(&self) -> bool {
+        matches!(self.status, 401 | 403)
+    }
+
+    fn page(&self, at: &At) -> Result<Response, askama::Error> {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        page(status, &RefusedPage { v: Frame { at }, refused: self })
     }
 }
 
 impl From<askama::Error> for Refused {
     fn from(_: askama::Error) -> Self {
-        Self::internal("The page could not be made")
+        Self::internal("The page could not be made", "Сторінку не вдалося створити")
     }
+}
+
+/// What the frame of all pages shows.
+struct Frame<'a> {
+    at: &'a At,
 }
 
 #[derive(Template)]
 #[template(path = "refused.html")]
 struct RefusedPage<'a> {
-    title: &'a str,
-    text: &'a str,
-    advice: &'a str,
-    sign_in: bool,
+    v: Frame<'a>,
+    refused: &'a Refused,
 }
 
+/// [`errors_as_pages`] makes the page, because it knows the language of the request.
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let template =
-            RefusedPage { title: self.title(), text: &self.text, advice: self.advice(), sign_in: matches!(self.status, 401 | 403) };
-        page(status, &template).unwrap_or_else(|_| status.into_response())
+        let mut response = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR).into_response();
+        response.extensions_mut().insert(self);
+        response
     }
 }
 
-/// Shows errors of the server itself as pages to browsers: a wrong address, too many requests, a wrong host.
+/// Shows errors as pages to browsers: those of pages, and those of the server itself, for example a wrong address, too many requests, or a wrong
+/// host.
 pub async fn errors_as_pages(request: Request, next: Next) -> Response {
     let of_program =
         |path: &str| OF_PROGRAMS.iter().any(|own| path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
     let is_wanted = is_for_person(request.headers()) && !of_program(request.uri().path());
-    let response = next.run(request).await;
-    let is_json = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
-    if !is_wanted || !is_json || response.status().as_u16() < 400 {
-        return response;
-    }
-    let (mut parts, body) = response.into_parts();
-    let Ok(body) = Limited::new(body, MAX_ERROR).collect().await else { return (parts, Body::empty()).into_response() };
-    let shown = Refused::of(parts.status.as_u16(), &body.to_bytes()).into_response();
+    let at = At::of(request.method(), request.uri(), request.headers());
+    let (mut parts, body) = next.run(request).await.into_parts();
+    let is_json = parts.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    let refused = match parts.extensions.remove::<Refused>() {
+        Some(refused) => refused,
+        None if is_wanted && is_json && parts.status.as_u16() >= 400 => {
+            let Ok(body) = Limited::new(body, MAX_ERROR).collect().await else { return (parts, Body::empty()).into_response() };
+            Refused::of(parts.status.as_u16(), &body.to_bytes())
+        }
+        None => return Response::from_parts(parts, body),
+    };
+    let Ok(shown) = refused.page(&at) else { return (parts, Body::empty()).into_response() };
     parts.headers.remove(CONTENT_LENGTH);
-    parts.headers.insert(VARY, HeaderValue::from_static("Accept"));
     let (shown, body) = shown.into_parts();
     parts.headers.extend(shown.headers);
     Response::from_parts(parts, body)

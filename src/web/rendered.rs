@@ -1,4 +1,4 @@
-//! What open pages load again after a change. Browsers that show the same page with the same key get the same text, so a change is read and
+//! What open pages load again after a change. Browsers that show the same page with the same key, in the same language, get the same text, so a change is read and
 //! rendered once for all of them; only the token in the forms is each one's own.
 
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
 use super::cookies::{TokenStandIn, new_visitor};
+use super::lang::Lang;
 use super::refused::Refused;
 use super::visit::Visit;
 use bloom_core::Ms;
@@ -38,6 +39,7 @@ struct Key {
     /// The digest of the named key.
     key: Option<String>,
     address: String,
+    lang: Lang,
     target: String,
 }
 
@@ -49,6 +51,7 @@ impl Key {
             scope: visit.caller.scope,
             key: visit.caller.key.as_ref().map(|key| key.digest.clone()),
             address: visit.address.clone(),
+            lang: visit.layout.at.lang,
             target: target.to_string(),
         }
     }
@@ -63,7 +66,7 @@ struct Rendered {
 impl Rendered {
     async fn of(response: Response) -> Result<Self, Refused> {
         let (parts, body) = response.into_parts();
-        let bytes = body.collect().await.map_err(|_| Refused::internal("The page could not be made"))?.to_bytes();
+        let bytes = body.collect().await.map_err(|_| Refused::from(askama::Error::Fmt))?.to_bytes();
         Ok(Self { parts, text: String::from_utf8_lossy(&bytes).into() })
     }
 

@@ -7,9 +7,10 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 
-use super::answer::see_other;
+use super::answer::{own_page, see_other};
+use super::language::NEXT;
 use super::refused::Refused;
-use super::visit::{Fields, Layout, NEXT, Posted, Visit, read_form_of_stranger};
+use super::visit::{Fields, Layout, Posted, Visit, read_form_of_stranger};
 use bloom_core::api_key::Scope;
 use bloom_http::SESSION_MS;
 
@@ -47,29 +48,35 @@ pub async fn send(request: Request) -> Result<Response, Refused> {
 }
 
 async fn session(visit: &Visit, fields: &Fields) -> Result<String, (StatusCode, &'static str)> {
+    let v = &visit.layout;
     let Some(key) = fields.get("key").map(str::trim) else {
-        return Err((StatusCode::BAD_REQUEST, "Enter a key."));
+        return Err((StatusCode::BAD_REQUEST, v.t("Enter a key.", "Введіть ключ.")));
     };
-    let wrong = "This is not a key of this server, or it was revoked or has expired. Ask the person who runs the server for a key.";
+    let wrong = v.t(
+        "This is not a key of this server, or it was revoked or has expired. Ask the person who runs the server for a key.",
+        "Це не ключ цього сервера, або його відкликано чи термін його дії минув. Попросіть ключ в адміністратора сервера.",
+    );
     let identity = visit.api.identify(key).await.ok_or((StatusCode::UNAUTHORIZED, wrong))?;
     match identity.scope {
         Scope::Worker => Err((
             StatusCode::FORBIDDEN,
-            "This is the key of a worker, which shows nothing here: sign in with an admin, submit or read key.",
+            v.t(
+                "This is the key of a worker, which shows nothing here: sign in with an admin, submit or read key.",
+                "Це ключ воркера, який тут нічого не показує: увійдіть із ключем рівня admin, submit або read.",
+            ),
         )),
-        Scope::Join => {
-            Err((StatusCode::FORBIDDEN, "This is a join token, which only enrolls one worker: sign in with an admin, submit or read key."))
-        }
-        Scope::Admin | Scope::Submit | Scope::Read => {
-            visit.api.begin_session(&identity).ok_or((StatusCode::INTERNAL_SERVER_ERROR, "The session could not be made. Try again."))
-        }
+        Scope::Join => Err((
+            StatusCode::FORBIDDEN,
+            v.t(
+                "This is a join token, which only enrolls one worker: sign in with an admin, submit or read key.",
+                "Це токен приєднання, який лише приєднує один воркер: увійдіть із ключем рівня admin, submit або read.",
+            ),
+        )),
+        Scope::Admin | Scope::Submit | Scope::Read => visit.api.begin_session(&identity).ok_or((
+            StatusCode::INTERNAL_SERVER_ERROR,
+            v.t("The session could not be made. Try again.", "Не вдалося створити сеанс. Спробуйте ще раз."),
+        )),
     }
-}
-
-/// Where to go after signing in: a page of this server, never another site.
-fn own_page(next: &str) -> &str {
-    let is_own = next.starts_with('/') && !next.starts_with("//") && !next.contains(['\\', '\r', '\n', '\t']);
-    if is_own { next } else { "/" }
 }
 
 pub async fn out(Posted { visit, .. }: Posted) -> Response {
@@ -77,17 +84,4 @@ pub async fn out(Posted { visit, .. }: Posted) -> Response {
     let ended: HeaderMap = visit.cookies.end_session().map(|cookie| (SET_COOKIE, cookie)).into_iter().collect();
     response.headers_mut().extend(ended);
     response
-}
-
-#[cfg(test)]
-mod tests {
-    use super::own_page;
-
-    #[test]
-    fn signing_in_leads_to_no_other_site() {
-        assert_eq!(own_page("/tasks?status=dead"), "/tasks?status=dead");
-        for other in ["", "https://evil.example", "//evil.example", "/\\evil.example", "/\t/evil.example", "javascript:alert(1)"] {
-            assert_eq!(own_page(other), "/", "{other}");
-        }
-    }
 }

@@ -6,16 +6,19 @@ use askama::filters::HtmlSafe;
 use bloom_core::Ms;
 use jiff::Timestamp;
 
+use super::lang::Lang;
+
 /// A time as the element `time`: relative, with the absolute time on hover. Scripts keep it up to date.
 #[derive(Clone, Copy, Debug)]
 pub struct Time {
     at: Ms,
     now: Ms,
+    lang: Lang,
 }
 
 impl Time {
-    pub fn new(at: Ms, now: Ms) -> Self {
-        Self { at, now }
+    pub fn new(at: Ms, now: Ms, lang: Lang) -> Self {
+        Self { at, now, lang }
     }
 }
 
@@ -27,41 +30,53 @@ impl fmt::Display for Time {
         let stamp = Timestamp::from_millisecond(self.at).unwrap_or(Timestamp::UNIX_EPOCH);
         let absolute = stamp.strftime("%Y-%m-%d %H:%M:%S UTC");
         let machine = stamp.strftime("%Y-%m-%dT%H:%M:%SZ");
-        write!(f, "<time datetime=\"{machine}\" title=\"{absolute}\" data-at=\"{}\">{}</time>", self.at, relative(self.at, self.now))
+        write!(
+            f,
+            "<time datetime=\"{machine}\" title=\"{absolute}\" data-at=\"{}\">{}</time>",
+            self.at,
+            relative(self.lang, self.at, self.now)
+        )
     }
 }
 
-fn relative(at: Ms, now: Ms) -> String {
+fn relative(lang: Lang, at: Ms, now: Ms) -> String {
     match now - at {
-        -1_999..=1_999 => "now".into(),
-        past @ 0.. => format!("{} ago", duration(past)),
-        future => format!("in {}", duration(-future)),
+        -1_999..=1_999 => lang.t("now", "щойно").into(),
+        past @ 0.. => {
+            let span = duration(lang, past);
+            lang.t(format!("{span} ago"), format!("{span} тому"))
+        }
+        future => {
+            let span = duration(lang, -future);
+            lang.t(format!("in {span}"), format!("за {span}"))
+        }
     }
 }
 
 /// Two units at most: `3 min 5 s`.
-pub fn duration(ms: Ms) -> String {
+pub fn duration(lang: Lang, ms: Ms) -> String {
     let seconds = ms.max(0) / 1_000;
     let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
+    let (h, min, s) = (lang.t("h", "год"), lang.t("min", "хв"), lang.t("s", "с"));
     match (days, hours, minutes) {
-        (2.., ..) => format!("{days} days"),
-        (_, 1.., _) => format!("{hours} h {} min", minutes % 60),
-        (.., 1..) => format!("{minutes} min {} s", seconds % 60),
-        _ if ms < 1_000 => format!("{} ms", ms.max(0)),
-        _ => format!("{seconds} s"),
+        (2.., ..) => lang.count(days, ["day", "days"], ["день", "дні", "днів"]),
+        (_, 1.., _) => format!("{hours} {h} {} {min}", minutes % 60),
+        (.., 1..) => format!("{minutes} {min} {} {s}", seconds % 60),
+        _ if ms < 1_000 => format!("{} {}", ms.max(0), lang.t("ms", "мс")),
+        _ => format!("{seconds} {s}"),
     }
 }
 
 /// US dollars. Most runs cost cents.
-pub fn dollars(usd: impl std::borrow::Borrow<f64>) -> String {
-    let usd = *usd.borrow();
-    if usd >= 100.0 {
-        format!("${usd:.0}")
+pub fn dollars(lang: Lang, usd: f64) -> String {
+    let amount = if usd >= 100.0 {
+        format!("{usd:.0}")
     } else if usd >= 1.0 {
-        format!("${usd:.2}")
+        format!("{usd:.2}")
     } else {
-        format!("${usd:.4}")
-    }
+        format!("{usd:.4}")
+    };
+    lang.t(format!("${amount}"), format!("{}\u{a0}$", amount.replace('.', ",")))
 }
 
 /// The beginning of a text, in one line.
@@ -88,19 +103,28 @@ mod tests {
 
     #[test]
     fn times_are_relative_with_the_absolute_on_hover() {
-        let html = Time::new(1_772_000_000_000, 1_772_000_185_000).to_string();
+        let html = Time::new(1_772_000_000_000, 1_772_000_185_000, Lang::English).to_string();
         assert_eq!(
             html,
             "<time datetime=\"2026-02-25T06:13:20Z\" title=\"2026-02-25 06:13:20 UTC\" data-at=\"1772000000000\">3 min 5 s ago</time>"
         );
-        assert_eq!(relative(5_000, 0), "in 5 s");
-        assert_eq!(relative(0, 1_000), "now");
+        assert_eq!(relative(Lang::English, 5_000, 0), "in 5 s");
+        assert_eq!(relative(Lang::English, 0, 1_000), "now");
+        assert_eq!(relative(Lang::Ukrainian, 5_000, 0), "за 5 с");
+        assert_eq!(relative(Lang::Ukrainian, 0, 185_000), "3 хв 5 с тому");
     }
 
     #[test]
     fn durations_have_two_units() {
-        let told = [999, 59_000, 61_000, 3_661_000, 90_000_000, 900_000_000].map(duration);
-        assert_eq!(told, ["999 ms", "59 s", "1 min 1 s", "1 h 1 min", "25 h 0 min", "10 days"]);
+        let told = |lang| [999, 59_000, 61_000, 3_661_000, 90_000_000, 900_000_000, 1_900_000_000].map(|ms| duration(lang, ms));
+        assert_eq!(told(Lang::English), ["999 ms", "59 s", "1 min 1 s", "1 h 1 min", "25 h 0 min", "10 days", "21 days"]);
+        assert_eq!(told(Lang::Ukrainian), ["999 мс", "59 с", "1 хв 1 с", "1 год 1 хв", "25 год 0 хв", "10 днів", "21 день"]);
+    }
+
+    #[test]
+    fn amounts_are_written_as_the_language_does() {
+        assert_eq!([123.4, 1.5, 0.1834].map(|usd| dollars(Lang::English, usd)), ["$123", "$1.50", "$0.1834"]);
+        assert_eq!([123.4, 1.5, 0.1834].map(|usd| dollars(Lang::Ukrainian, usd)), ["123\u{a0}$", "1,50\u{a0}$", "0,1834\u{a0}$"]);
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! A request of a browser: whose it is, and what its pages share.
 
+use std::borrow::Cow;
+use std::fmt::Display;
+
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::header::SET_COOKIE;
@@ -10,6 +13,7 @@ use url::form_urlencoded;
 
 use super::answer::{page, see_other};
 use super::cookies::{Cookies, TokenStandIn, form_token, is_form_token, new_visitor};
+use super::language::{At, NEXT, place};
 use super::refused::Refused;
 use super::times::Time;
 use bloom_core::Ms;
@@ -18,12 +22,11 @@ use bloom_http::{Api, Caller, Identity};
 
 /// The field of each form that shows that a page of this server has made it.
 pub const FORM_TOKEN: &str = "form_token";
-/// Where to go on after signing in.
-pub const NEXT: &str = "next";
 
 /// What all pages show.
 #[derive(Clone, Debug)]
 pub struct Layout {
+    pub at: At,
     /// The page's place in the menu.
     pub here: String,
     pub scope: Scope,
@@ -51,7 +54,17 @@ impl Layout {
     }
 
     pub fn time(&self, at: &Ms) -> Time {
-        Time::new(*at, self.now)
+        Time::new(*at, self.now, self.at.lang)
+    }
+
+    /// The label of a word of the API.
+    pub fn word(&self, word: impl Display) -> Cow<'static, str> {
+        self.at.lang.word(&word.to_string())
+    }
+
+    /// The one of two texts that is in the language of the page.
+    pub fn t<T>(&self, english: T, ukrainian: T) -> T {
+        self.at.lang.t(english, ukrainian)
     }
 }
 
@@ -92,24 +105,27 @@ impl Visit {
 
     fn of(parts: &Parts, identity: Identity, session: Option<String>) -> Result<Self, Refused> {
         let (Some(api), Some(caller)) = (parts.extensions.get::<Api>().cloned(), parts.extensions.get::<Caller>().cloned()) else {
-            return Err(Refused::internal("a page is outside the server"));
+            return Err(outside());
         };
         let cookies = Cookies::of(&parts.headers, api.is_secure(parts));
         let (cookie, set_cookie) = match session.or_else(|| cookies.visitor.clone()) {
             Some(known) => (known, None),
             None => {
-                let new = new_visitor().ok_or_else(|| Refused::internal("no random bytes"))?;
+                let no_bytes = || Refused::internal("The machine has no random bytes", "Машина не має випадкових байтів");
+                let new = new_visitor().ok_or_else(no_bytes)?;
                 let set = cookies.set_visitor(&new);
                 (new, set)
             }
         };
+        let at = At::of(&parts.method, &parts.uri, &parts.headers);
         let layout = Layout {
             here: place(parts.uri.path()),
             scope: identity.scope,
-            who: identity.key.as_ref().map_or_else(|| identity.scope.to_string(), |key| key.name.clone()),
+            who: identity.key.as_ref().map_or_else(|| at.lang.word(identity.scope.as_str()).into_owned(), |key| key.name.clone()),
             is_open: api.is_open(),
             token: parts.extensions.get::<TokenStandIn>().map_or_else(|| form_token(&cookie), |stand_in| stand_in.0.to_string()),
             now: api.now(),
+            at,
         };
         let address = api.address(parts).unwrap_or_default();
         let query = Fields::parse(parts.uri.query().unwrap_or_default().as_bytes());
@@ -123,7 +139,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Visit {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
         let Some(api) = parts.extensions.get::<Api>().cloned() else {
-            return Err(Refused::internal("a page is outside the server").into_response());
+            return Err(outside().into_response());
         };
         if api.is_open() {
             return Self::of(parts, Identity::ADMIN, None).map_err(IntoResponse::into_response);
@@ -140,17 +156,20 @@ impl<S: Send + Sync> FromRequestParts<S> for Visit {
                 let target = format!("/sign-in?{}", form_urlencoded::Serializer::new(String::new()).append_pair(NEXT, asked).finish());
                 Err(see_other(if asked == "/" { "/sign-in" } else { &target }))
             }
-            None => Err(Refused::new(401, "You are signed out, so nothing was done: sign in, and send the form again").into_response()),
+            None => {
+                let refused = Refused::new(
+                    401,
+                    "You are signed out, so nothing was done: sign in, and send the form again",
+                    "Ви не ввійшли, тому нічого не зроблено: увійдіть і надішліть форму ще раз",
+                );
+                Err(refused.into_response())
+            }
         }
     }
 }
 
-/// The entry of the menu that a path belongs to.
-fn place(path: &str) -> String {
-    match path {
-        "/tasks/new" => path.to_owned(),
-        _ => format!("/{}", path.split('/').nth(1).unwrap_or_default()),
-    }
+fn outside() -> Refused {
+    Refused::internal("A page is outside the server", "Сторінка поза сервером")
 }
 
 /// A form that a page of this server has made for this visitor.
@@ -181,7 +200,8 @@ pub async fn read_form_of_stranger(request: Request) -> Result<(Visit, Fields), 
 }
 
 async fn read_form(request: Request, cookie: Option<&str>) -> Result<Fields, Refused> {
-    let body = Bytes::from_request(request, &()).await.map_err(|_| Refused::new(400, "The form could not be read: send it again"))?;
+    let unreadable = || Refused::new(400, "The form could not be read: send it again", "Форму не вдалося прочитати: надішліть її ще раз");
+    let body = Bytes::from_request(request, &()).await.map_err(|_| unreadable())?;
     let fields = Fields::parse(&body);
     let token = fields.get(FORM_TOKEN).unwrap_or_default();
     if !cookie.is_some_and(|cookie| is_form_token(cookie, token)) {
@@ -189,6 +209,8 @@ async fn read_form(request: Request, cookie: Option<&str>) -> Result<Fields, Ref
             403,
             "This form was not made for your session, so nothing was done: go back, load the page again, and send the form again. \
              The page needs cookies of this server",
+            "Ця форма не з вашого сеансу, тому нічого не зроблено: поверніться, перезавантажте сторінку й надішліть форму ще раз. \
+             Сторінці потрібні файли cookie цього сервера",
         ));
     }
     Ok(fields)

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::answer::see_other;
 use crate::call::path_part;
+use crate::lang::Lang;
 use crate::refused::Refused;
 use crate::tasks::act::Confirm;
 use crate::tasks::list::Row;
@@ -37,18 +38,20 @@ struct Shown {
     pauses: Vec<String>,
 }
 
-fn shown(worker: Worker<'_>) -> Shown {
+fn shown(lang: Lang, worker: Worker<'_>) -> Shown {
     let agents = worker.capabilities.agents.as_deref();
     Shown {
         name: worker.id.to_string(),
         status: worker.status.to_string(),
         slots: worker.capabilities.max_concurrency,
         used: worker.active_leases,
-        version: worker.agent_version.to_string(),
+        // An agent that does not tell it has the word of the API.
+        version: if worker.agent_version == "unknown" { lang.word("unknown").into() } else { worker.agent_version.to_string() },
         os: worker.os_info.to_string(),
-        agents: agents.map_or_else(|| "all".to_owned(), |agents| shortened(&agents.join(", "), 100)),
+        agents: agents.map_or_else(|| lang.t("all agents", "усіх агентів").to_owned(), |agents| shortened(&agents.join(", "), 100)),
         projects: match worker.capabilities.projects.as_deref() {
-            None => if worker.capabilities.git { "all" } else { "none" }.to_owned(),
+            None if worker.capabilities.git => lang.t("all projects", "усі проєкти").to_owned(),
+            None => lang.t("no projects", "жодного проєкту").to_owned(),
             Some(named) => shortened(&named.join(", "), 100),
         },
         last_seen: worker.last_heartbeat,
@@ -69,7 +72,8 @@ struct Workers<'a> {
 }
 
 pub async fn list(visit: Visit) -> Result<Response, Refused> {
-    let listed = visit.list(&format!("workers?limit={ROWS}&{}", visit.query().query_of(&["cursor"])), shown).await?;
+    let lang = visit.layout.at.lang;
+    let listed = visit.list(&format!("workers?limit={ROWS}&{}", visit.query().query_of(&["cursor"])), |worker| shown(lang, worker)).await?;
     let next = listed.next.map(|cursor| format!("/workers?cursor={}", path_part(&cursor)));
     visit.ok(&Workers { v: &visit.layout, rows: listed.rows, next, address: &visit.address })
 }
@@ -94,12 +98,13 @@ struct WorkerPage<'a> {
 }
 
 pub async fn show(Path(name): Path<String>, visit: Visit) -> Result<Response, Refused> {
+    let lang = visit.layout.at.lang;
     let found: WorkerWithLeases = visit.get(&format!("workers/{}", path_part(&name))).await?;
     let ids: Vec<_> = found.leases.iter().map(|lease| lease.task_id.to_string()).collect();
     let tasks = if ids.is_empty() {
         Vec::new()
     } else {
-        visit.list(&format!("llm-tasks?ids={}", ids.join(",")), |task: Task| Row::of(task)).await?.rows
+        visit.list(&format!("llm-tasks?ids={}", ids.join(",")), |task: Task| Row::of(lang, task)).await?.rows
     };
     let held = |lease: &Lease| Held {
         task_id: lease.task_id,
@@ -108,25 +113,28 @@ pub async fn show(Path(name): Path<String>, visit: Visit) -> Result<Response, Re
         expires_at: lease.expires_at,
     };
     let held = found.leases.iter().map(held).collect();
-    let recent = visit.list(&format!("llm-tasks?worker_id={}&limit=15", path_part(&name)), |task: Task| Row::of(task)).await?.rows;
+    let recent = visit.list(&format!("llm-tasks?worker_id={}&limit=15", path_part(&name)), |task: Task| Row::of(lang, task)).await?.rows;
     let addresses = shortened(&found.worker.ip_addrs.join(", "), 300);
     let url = found.worker.url.to_string();
     visit.ok(&WorkerPage {
         v: &visit.layout,
-        worker: shown(found.worker),
+        worker: shown(lang, found.worker),
         addresses,
         url,
         held,
         recent,
-        done: visit.query().get("done").and_then(done),
+        done: visit.query().get("done").and_then(|word| done(lang, word)),
     })
 }
 
-fn done(word: &str) -> Option<&'static str> {
+fn done(lang: Lang, word: &str) -> Option<&'static str> {
     Some(match word {
-        "cordon" => "It is cordoned: it gets no new tasks.",
-        "uncordon" => "It takes tasks again.",
-        "drain" => "It is draining: it gets no new tasks, and finishes or hands back those that it has.",
+        "cordon" => lang.t("It is cordoned: it gets no new tasks.", "Його закрито: він не отримує нових завдань."),
+        "uncordon" => lang.t("It takes tasks again.", "Він знову бере завдання."),
+        "drain" => lang.t(
+            "It is draining: it gets no new tasks, and finishes or hands back those that it has.",
+            "Його виводять з роботи: він не отримує нових завдань, а наявні закінчує або повертає.",
+        ),
         _ => return None,
     })
 }
@@ -142,20 +150,26 @@ pub async fn act(Path((name, action)): Path<(String, String)>, Posted { visit, .
             visit.act(Method::DELETE, &path, &json!({})).await?;
             Ok(see_other("/workers"))
         }
-        _ => Err(Refused::new(404, "There is no such button")),
+        _ => Err(Refused::new(404, "There is no such button", "Такої кнопки немає")),
     }
 }
 
 pub async fn confirm_remove(Path(name): Path<String>, visit: Visit) -> Result<Response, Refused> {
     let path = format!("workers/{}", path_part(&name));
     let found: WorkerWithLeases = visit.get(&path).await?;
-    let count = found.leases.len();
+    let v = &visit.layout;
+    let held = v.at.lang.count(found.leases.len() as i64, ["task", "tasks"], ["завдання", "завдання", "завдань"]);
     visit.ok(&Confirm {
-        v: &visit.layout,
-        title: &format!("Remove the worker {name}?"),
-        text: &format!("It holds {count} tasks now, which go back to the queue. If its agent still runs, it registers itself again."),
+        v,
+        title: &v.t(format!("Remove the worker {name}?"), format!("Вилучити воркер {name}?")),
+        text: &v.t(
+            format!("It holds {held} now; what it holds goes back to the queue. If its agent still runs, it registers itself again."),
+            format!(
+                "Зараз він тримає {held}; усе, що він тримає, повернеться в чергу. Якщо його агент досі працює, він зареєструється знову."
+            ),
+        ),
         target: format!("/{path}/remove"),
-        button: "Remove it",
+        button: v.t("Remove it", "Вилучити"),
         back: format!("/{path}"),
     })
 }

@@ -1,5 +1,5 @@
-// The pages in a real Chromium, as a person uses them: axe-core finds nothing on any of them, in light, dark and at phone width; the browser
-// reports no error (what the policy of contents forbids, for example); keys and live updates work, a real agent runs what is submitted, and
+// The pages in a real Chromium, as a person uses them: axe-core finds nothing on any of them, in light, dark and at phone width, in English and in
+// Ukrainian; the browser reports no error (what the policy of contents forbids, for example); keys and live updates work, a real agent runs what is submitted, and
 // without scripts, forms do.
 //
 //   node pages.mjs BASE KEY [IMAGES]     IMAGES: a directory for screenshots
@@ -70,7 +70,12 @@ const pages = {
   projects: "/projects", project: `/projects/${tasks.project}`,
   artifacts: "/artifacts", audit: "/audit", membridge: "/membridge", error: "/nothing",
 };
-const looks = { light: ["light", 1280, 900], dark: ["dark", 1280, 900], phone: ["light", 390, 844] };
+const looks = {
+  light: ["light", 1280, 900, "en"], dark: ["dark", 1280, 900, "en"], phone: ["light", 390, 844, "en"],
+  ukrainian: ["light", 1280, 900, "uk"], "ukrainian-phone": ["dark", 390, 844, "uk"],
+};
+// Of the pages in Ukrainian, a few pictures are enough.
+const isPictured = (name, kind) => !kind.startsWith("ukrainian") || ["overview", "task-failed"].includes(name);
 
 const browser = await puppeteer.launch({ executablePath: process.env.CHROMIUM, headless: true, args: ["--no-sandbox", "--disable-gpu"] });
 const complaints = [];
@@ -95,21 +100,32 @@ const signIn = async (page) => {
 
 try {
   const page = await open();
-  const look = async (name, path, [scheme, width, height], kind) => {
+  const look = async (name, path, [scheme, width, height, language], kind) => {
     await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }, { name: "prefers-reduced-motion", value: "reduce" }]);
     await page.setViewport({ width, height });
+    await page.setExtraHTTPHeaders({ "accept-language": language });
     await page.goto(base + path);
+    assert.equal(await page.evaluate(() => document.documentElement.lang), language);
     await page.evaluate(axe.source);
     const { violations } = await page.evaluate(() => axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"] }));
     const found = violations.map(({ id, help, nodes }) => `${id}: ${help}: ${nodes.map(({ html }) => html).slice(0, 3).join(" ")}`);
     complaints.push(...found.map((text) => `${name} in ${kind}: ${text}`));
     const sideways = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
     if (sideways > 0) complaints.push(`${name} in ${kind} is ${sideways} px wider than the window`);
-    if (images) await page.screenshot({ path: `${images}/${name}-${kind}.png` });
+    if (images && isPictured(name, kind)) await page.screenshot({ path: `${images}/${name}-${kind}.png` });
   };
   for (const [kind, how] of Object.entries(looks)) await look("sign-in", "/sign-in", how, kind);
   await signIn(page);
   for (const [name, path] of Object.entries(pages)) for (const [kind, how] of Object.entries(looks)) await look(name, path, how, kind);
+
+  // Scripts speak the language of the page.
+  await page.goto(base);
+  assert.equal(await page.$eval("#live", (button) => button.textContent), "Наживо");
+  await page.keyboard.press("p");
+  assert.equal(await page.$eval("#live", (button) => button.textContent), "Зупинено");
+  await page.goto(`${base}/workers`);
+  await page.waitForFunction(() => [...document.querySelectorAll("time")].every((time) => /тому|щойно/.test(time.textContent)));
+  await page.setExtraHTTPHeaders({ "accept-language": "en" });
 
   // Keys.
   await page.setViewport({ width: 1280, height: 900 });
@@ -155,6 +171,9 @@ try {
   // Without scripts: sign in, submit, cancel in bulk, sign out.
   const plain = await open(false);
   await signIn(plain);
+  await Promise.all([plain.waitForNavigation(), plain.click("footer a[hreflang=uk]")]);
+  assert.equal(await plain.$eval("h1", (title) => title.textContent), "Огляд");
+  await Promise.all([plain.waitForNavigation(), plain.click("footer a[hreflang=en]")]);
   await plain.goto(`${base}/tasks/new`);
   await plain.type("#prompt", "Sent without scripts");
   await plain.type("#context_id", "plain");

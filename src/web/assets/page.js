@@ -2,14 +2,20 @@
 "use strict";
 (() => {
   const REFRESH_MS = 3000;
+  const lang = document.documentElement.lang;
+  const t = (english, ukrainian) => lang === "uk" ? ukrainian : english;
+  const plurals = new Intl.PluralRules(lang);
 
   // Times stay true while the page is open.
   const relative = (at) => {
     const ms = Date.now() - at, past = ms >= 0, s = Math.floor(Math.abs(ms) / 1000);
-    if (s < 2) return "now";
+    if (s < 2) return t("now", "щойно");
     const minutes = Math.floor(s / 60), hours = Math.floor(s / 3600), days = Math.floor(s / 86400);
-    const text = days >= 2 ? `${days} days` : hours ? `${hours} h ${minutes % 60} min` : minutes ? `${minutes} min ${s % 60} s` : `${s} s`;
-    return past ? `${text} ago` : `in ${text}`;
+    const [h, min, sec] = [t("h", "год"), t("min", "хв"), t("s", "с")];
+    const told = t({ one: "day", other: "days" }, { one: "день", few: "дні", many: "днів" })[plurals.select(days)];
+    const text = days >= 2 ? `${days} ${told}`
+      : hours ? `${hours} ${h} ${minutes % 60} ${min}` : minutes ? `${minutes} ${min} ${s % 60} ${sec}` : `${s} ${sec}`;
+    return past ? t(`${text} ago`, `${text} тому`) : t(`in ${text}`, `за ${text}`);
   };
   const tellTimes = () => document.querySelectorAll("time[data-at]").forEach((time) => {
     const text = relative(Number(time.dataset.at));
@@ -17,12 +23,15 @@
   });
   setInterval(tellTimes, 5000);
 
+  // Where the menu is too wide for the window, the entry of this page is in sight.
+  document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+
   document.querySelectorAll("[data-copy]").forEach((button) => {
     if (!navigator.clipboard) return;
     button.hidden = false;
     button.addEventListener("click", async () => {
       await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
-      button.textContent = "Copied";
+      button.textContent = t("Copied", "Скопійовано");
     });
   });
 
@@ -48,7 +57,7 @@
   const setLive = (on) => {
     isOn = on;
     live.setAttribute("aria-pressed", String(on));
-    live.textContent = on ? "Live" : "Paused";
+    live.textContent = on ? t("Live", "Наживо") : t("Paused", "Зупинено");
   };
   if (live && document.querySelector("[data-live]")) {
     live.hidden = false;

@@ -9,20 +9,27 @@ use uuid::Uuid;
 
 use super::id_of;
 use crate::answer::see_other;
+use crate::lang::Lang;
 use crate::refused::Refused;
 use crate::times::beginning;
 use crate::visit::{Fields, Layout, Posted, Visit};
 use bloom_api::tasks::Task;
 
 /// What was done, for the page that is shown afterwards.
-pub fn done(word: &str) -> Option<&'static str> {
+pub fn done(lang: Lang, word: &str) -> Option<&'static str> {
     Some(match word {
-        "cancel" => "It is cancelled, or will be as soon as its worker has ended the run.",
-        "requeue" => "It is back in the queue.",
-        "suspend" => "It is suspended: no worker gets it until it is resumed.",
-        "resume" => "It is resumed.",
-        "answer" => "Your answer was stored, and the run goes on.",
-        "created" => "The task was created.",
+        "cancel" => lang.t(
+            "It is cancelled, or will be as soon as its worker has ended the run.",
+            "Його скасовано або буде скасовано, щойно воркер закінчить запуск.",
+        ),
+        "requeue" => lang.t("It is back in the queue.", "Його повернено в чергу."),
+        "suspend" => lang.t(
+            "It is suspended: no worker gets it until it is resumed.",
+            "Його призупинено: жоден воркер не отримає його, доки його не відновлять.",
+        ),
+        "resume" => lang.t("It is resumed.", "Його відновлено."),
+        "answer" => lang.t("Your answer was stored, and the run goes on.", "Вашу відповідь збережено, і запуск триває."),
+        "created" => lang.t("The task was created.", "Завдання створено."),
         _ => return None,
     })
 }
@@ -33,7 +40,7 @@ pub async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fie
         "cancel" | "requeue" | "suspend" | "resume" => json!({}),
         "answer" => answer(&fields)?,
         "delete" => return delete(&visit, id).await,
-        _ => return Err(Refused::new(404, "There is no such button")),
+        _ => return Err(Refused::new(404, "There is no such button", "Такої кнопки немає")),
     };
     visit.act(Method::POST, &format!("llm-tasks/{id}/{action}"), &body).await?;
     Ok(see_other(&format!("/tasks/{id}?done={action}")))
@@ -49,7 +56,13 @@ fn answer(fields: &Fields) -> Result<Value, Refused> {
     let allow = match fields.get("decision") {
         Some("allow") => true,
         Some("deny") => false,
-        _ => return Err(Refused::new(400, "The form does not say whether to allow or to deny: choose one of its buttons")),
+        _ => {
+            return Err(Refused::new(
+                400,
+                "The form does not say whether to allow or to deny: choose one of its buttons",
+                "Форма не каже, дозволити чи відмовити: виберіть одну з її кнопок",
+            ));
+        }
     };
     let mut body = json!({ "allow": allow });
     if let Some(question) = fields.get("question_id") {
@@ -77,12 +90,16 @@ pub struct Confirm<'a> {
 pub async fn confirm_delete(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
     let id = id_of(&id)?;
     let task: Task = visit.get(&format!("llm-tasks/{id}")).await?;
+    let (v, prompt) = (&visit.layout, beginning(&task.prompt, 120));
     visit.ok(&Confirm {
-        v: &visit.layout,
-        title: "Delete this task?",
-        text: &format!("“{}” is removed with its events, results and artifacts. This can't be undone.", beginning(&task.prompt, 120)),
+        v,
+        title: v.t("Delete this task?", "Видалити це завдання?"),
+        text: &v.t(
+            format!("“{prompt}” is removed with its events, results and artifacts. This can't be undone."),
+            format!("«{prompt}» буде видалено разом із подіями, результатами й артефактами. Цього не можна скасувати."),
+        ),
         target: format!("/tasks/{id}/delete"),
-        button: "Delete it",
+        button: v.t("Delete it", "Видалити"),
         back: format!("/tasks/{id}"),
     })
 }

@@ -16,9 +16,12 @@ struct Confirm<'a> {
     v: &'a Layout,
     action: &'static str,
     count: i64,
-    more: bool,
+    /// How many tasks there are, in words.
+    tasks: String,
     filter: &'a Filter,
     ids: Vec<&'a str>,
+    /// The list from which the tasks were chosen.
+    back: String,
 }
 
 /// Repeats of one call for more tasks than it changes at a time.
@@ -28,21 +31,25 @@ pub async fn change(Posted { visit, fields }: Posted) -> Result<Response, Refuse
     let action = match fields.get("action") {
         Some("cancel") => "cancel",
         Some("requeue") => "requeue",
-        _ => return Err(Refused::new(400, "The form does not say what to do with the tasks: choose one of its buttons")),
+        _ => {
+            return Err(Refused::new(
+                400,
+                "The form does not say what to do with the tasks: choose one of its buttons",
+                "Форма не каже, що зробити із завданнями: виберіть одну з її кнопок",
+            ));
+        }
     };
     let filter = Filter::of(&fields);
     let ids: Vec<&str> = fields.all("ids").collect();
+    let list = format!("/tasks?{}", fields.query_of(&super::filter::NAMES));
     if fields.get("confirmed") != Some("yes") {
         let found = call(&visit, action, &fields, &filter, true).await?;
         let ids = if is_all(&fields) { Vec::new() } else { ids };
-        return visit.ok(&Confirm {
-            v: &visit.layout,
-            action,
-            count: number(&found, "matched"),
-            more: found["more"] == true,
-            filter: &filter,
-            ids,
-        });
+        let (v, count) = (&visit.layout, number(&found, "matched"));
+        let tasks = v.at.lang.count(count, ["task", "tasks"], ["завдання", "завдання", "завдань"]);
+        let at_least = v.t(format!("at least {tasks}"), format!("щонайменше {tasks}"));
+        let tasks = if found["more"] == true { at_least } else { tasks };
+        return visit.ok(&Confirm { v, action, count, tasks, filter: &filter, ids, back: list });
     }
     let mut changed = 0;
     for _ in 0..MOST_CALLS {
@@ -52,7 +59,7 @@ pub async fn change(Posted { visit, fields }: Posted) -> Result<Response, Refuse
             break;
         }
     }
-    Ok(see_other(&format!("/tasks?{}&done={changed}", fields.query_of(&super::filter::NAMES))))
+    Ok(see_other(&format!("{list}&done={changed}")))
 }
 
 fn is_all(fields: &Fields) -> bool {
@@ -67,9 +74,19 @@ async fn call(visit: &Visit, action: &str, fields: &Fields, filter: &Filter, dry
     let ids: Vec<&str> = fields.all("ids").collect();
     let body = match (is_all(fields), ids.is_empty()) {
         (true, _) if filter.is_for_bulk() => json!({ "filter": filter.body(visit.layout.now), "dry_run": dry_run }),
-        (true, _) => return Err(Refused::new(400, "Choose a filter first: without one, this would change every task")),
+        (true, _) => {
+            return Err(Refused::new(
+                400,
+                "Choose a filter first: without one, this would change every task",
+                "Спершу виберіть фільтр: без нього буде змінено всі завдання",
+            ));
+        }
         (false, true) => {
-            return Err(Refused::new(400, "No task is selected: go back and select some, or choose all that match the filter"));
+            return Err(Refused::new(
+                400,
+                "No task is selected: go back and select some, or choose all that match the filter",
+                "Не вибрано жодного завдання: поверніться й виберіть кілька або всі, що відповідають фільтру",
+            ));
         }
         (false, false) => json!({ "ids": ids, "dry_run": dry_run }),
     };

@@ -3,18 +3,25 @@
 use serde_json::{Map, Value, json};
 use url::form_urlencoded;
 
+use crate::lang::Lang;
 use crate::visit::Fields;
 use bloom_core::Ms;
 
 /// The filters, by their names in addresses. `since` is how long ago a task may have been created.
 pub const NAMES: [&str; 8] = ["status", "agent_slug", "context_id", "worker_id", "label", "since", "id", "text"];
 /// The choices of `since`.
-pub const TIMES: [(&str, &str, Ms); 4] = [
-    ("1h", "the last hour", 3_600_000),
-    ("24h", "the last day", 86_400_000),
-    ("7d", "the last week", 7 * 86_400_000),
-    ("30d", "the last 30 days", 30 * 86_400_000),
-];
+const TIMES: [(&str, Ms); 4] = [("1h", 3_600_000), ("24h", 86_400_000), ("7d", 7 * 86_400_000), ("30d", 30 * 86_400_000)];
+
+/// The choices of `since`, and what they are called.
+pub fn times(lang: Lang) -> [(&'static str, &'static str); 4] {
+    let names = [
+        lang.t("in the last hour", "за останню годину"),
+        lang.t("in the last day", "за останню добу"),
+        lang.t("in the last week", "за останній тиждень"),
+        lang.t("in the last 30 days", "за останні 30 днів"),
+    ];
+    std::array::from_fn(|at| (TIMES[at].0, names[at]))
+}
 
 /// What is filtered by, for the form.
 #[derive(Clone, Debug, Default)]
@@ -74,7 +81,7 @@ impl Filter {
     }
 
     fn created_after(&self, now: Ms) -> Option<Ms> {
-        TIMES.iter().find(|(word, ..)| *word == self.since).map(|(.., span)| (now - span).max(0))
+        TIMES.iter().find(|(word, _)| *word == self.since).map(|(_, span)| (now - span).max(0))
     }
 
     /// The query of the list of the API.

@@ -4,9 +4,11 @@ use askama::Template;
 use axum::response::Response;
 use uuid::Uuid;
 
-use super::filter::{Filter, NAMES, TIMES};
+use super::filter::{Filter, NAMES, times};
+use crate::advice;
 use crate::call::{Listed, path_part};
-use crate::refused::Refused;
+use crate::lang::Lang;
+use crate::refused::{Refused, Said};
 use crate::times::beginning;
 use crate::visit::{Layout, Visit};
 use bloom_api::tasks::Task;
@@ -32,15 +34,19 @@ pub struct Row {
     pub max_attempts: i64,
     pub created_at: Ms,
     pub updated_at: Ms,
-    /// Why it waits, or why it failed.
+    /// Why it waits, or why it failed, in English.
     pub note: String,
+    /// The same in short, where the page is in another language.
+    pub reason: &'static str,
     pub needs_person: bool,
 }
 
 impl Row {
-    pub fn of(task: Task<'_>) -> Self {
+    pub fn of(lang: Lang, task: Task<'_>) -> Self {
         let note = note(&task);
+        let reason = if note.is_empty() { None } else { advice::of(lang, &task).map(|advice| lang.t("", advice.title)) };
         Self {
+            reason: reason.unwrap_or_default(),
             id: task.id,
             prompt: beginning(&task.prompt, PROMPT_CHARS),
             agent_slug: beginning(&task.agent_slug, NAME_CHARS),
@@ -69,12 +75,12 @@ struct Tasks<'a> {
     v: &'a Layout,
     filter: &'a Filter,
     statuses: Vec<&'static str>,
-    times: [(&'static str, &'static str, Ms); 4],
+    times: [(&'static str, &'static str); 4],
     rows: Vec<Row>,
     /// The addresses of the next page, and of the first one if this is another.
     next: Option<String>,
     first: Option<String>,
-    wrong: Option<String>,
+    wrong: Option<Said>,
     done: Option<&'a str>,
 }
 
@@ -83,18 +89,18 @@ pub async fn list(visit: Visit) -> Result<Response, Refused> {
     let (rows, next, wrong) = match search(&visit, &filter).await {
         Ok(listed) => (listed.rows, listed.next, None),
         // A wrong filter is told beside the filters, which can be corrected there.
-        Err(refused) if refused.status == 400 => (Vec::new(), None, Some(refused.text.into_owned())),
+        Err(refused) if refused.status == 400 => (Vec::new(), None, Some(refused.text)),
         Err(refused) => return Err(refused),
     };
     let own = visit.query().query_of(&NAMES);
     let joint = if own.is_empty() { "" } else { "&" };
-    let done = visit.query().get("done").and_then(|text| text.parse::<u32>().ok()).map(changed);
+    let done = visit.query().get("done").and_then(|text| text.parse::<u32>().ok()).map(|count| changed(&visit, count));
     let statuses = Status::ALL.iter().map(|status| status.as_str()).collect();
     visit.ok(&Tasks {
         v: &visit.layout,
         filter: &filter,
         statuses,
-        times: TIMES,
+        times: times(visit.layout.at.lang),
         rows,
         next: next.map(|cursor| format!("/tasks?{own}{joint}cursor={cursor}")),
         first: visit.query().get("cursor").map(|_| format!("/tasks?{own}")),
@@ -105,12 +111,13 @@ pub async fn list(visit: Visit) -> Result<Response, Refused> {
 
 /// The tasks of a page. With a text, it may have few or none although there are older ones: the next page goes on where the search ended.
 async fn search(visit: &Visit, filter: &Filter) -> Result<Listed<Row>, Refused> {
+    let lang = visit.layout.at.lang;
     let (query, mut rows) = (filter.query(visit.layout.now), Vec::new());
     let mut next = visit.query().get("cursor").map(str::to_owned);
     for _ in 0..if filter.text.is_empty() { 1 } else { MOST_CALLS } {
         let cursor = next.as_deref().map(|cursor| format!("&cursor={}", path_part(cursor))).unwrap_or_default();
         let path = format!("llm-tasks?limit={}&{query}{cursor}", ROWS - rows.len());
-        let listed = visit.list(&path, |task: Task| filter.has_text(&task.prompt, note(&task)).then(|| Row::of(task))).await?;
+        let listed = visit.list(&path, |task: Task| filter.has_text(&task.prompt, note(&task)).then(|| Row::of(lang, task))).await?;
         rows.extend(listed.rows.into_iter().flatten());
         next = listed.next;
         if next.is_none() || rows.len() >= ROWS {
@@ -120,6 +127,8 @@ async fn search(visit: &Visit, filter: &Filter) -> Result<Listed<Row>, Refused> 
     Ok(Listed { rows, next })
 }
 
-fn changed(count: u32) -> String {
-    if count == 1 { "1 task was changed.".into() } else { format!("{count} tasks were changed.") }
+fn changed(visit: &Visit, count: u32) -> String {
+    let tasks = visit.layout.at.lang.count(count.into(), ["task", "tasks"], ["завдання", "завдання", "завдань"]);
+    let were = if count == 1 { "was" } else { "were" };
+    visit.layout.t(format!("{tasks} {were} changed."), format!("Змінено {tasks}."))
 }

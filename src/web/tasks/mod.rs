@@ -14,5 +14,5 @@ use crate::refused::Refused;
 
 /// The id in the path, checked so that it names nothing else in a path of the API.
 fn id_of(text: &str) -> Result<Uuid, Refused> {
-    Uuid::parse_str(text).map_err(|_| Refused::new(404, "Task not found"))
+    Uuid::parse_str(text).map_err(|_| Refused::new(404, "Task not found", "Завдання не знайдено"))
 }

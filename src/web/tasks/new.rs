@@ -9,7 +9,8 @@ use serde_json::{Map, Value, json};
 
 use super::id_of;
 use crate::answer::see_other;
-use crate::refused::Refused;
+use crate::lang::Lang;
+use crate::refused::{Refused, Said};
 use crate::visit::{Fields, Layout, Posted, Visit};
 use bloom_api::tasks::Task;
 use bloom_core::project::PushMode;
@@ -42,7 +43,9 @@ struct NewTaskPage<'a> {
     v: &'a Layout,
     typed: Typed,
     wrong: BTreeMap<String, String>,
-    error: Option<String>,
+    /// The language of what is wrong.
+    told_in: Lang,
+    error: Option<Said>,
 }
 
 impl NewTaskPage<'_> {
@@ -53,7 +56,11 @@ impl NewTaskPage<'_> {
 
 pub async fn form(visit: Visit) -> Result<Response, Refused> {
     if !visit.layout.may_act() {
-        return Err(Refused::new(403, "Your key only reads, so it creates no tasks"));
+        return Err(Refused::new(
+            403,
+            "Your key only reads, so it creates no tasks",
+            "Ваш ключ лише для читання, тож він не створює завдань",
+        ));
     }
     let typed = match visit.query().get("like") {
         Some(id) => like(&visit.get(&format!("llm-tasks/{}", id_of(id)?)).await?),
@@ -66,7 +73,7 @@ pub async fn form(visit: Visit) -> Result<Response, Refused> {
             ..Typed::default()
         },
     };
-    visit.ok(&NewTaskPage { v: &visit.layout, typed, wrong: BTreeMap::new(), error: None })
+    visit.ok(&NewTaskPage { v: &visit.layout, typed, wrong: BTreeMap::new(), told_in: visit.layout.at.lang, error: None })
 }
 
 /// The same task again.
@@ -92,12 +99,12 @@ fn like(task: &Task<'_>) -> Typed {
 }
 
 pub async fn send(Posted { visit, fields }: Posted) -> Result<Response, Refused> {
-    let refused = match body(&fields) {
+    let refused = match body(visit.layout.at.lang, &fields) {
         Ok(body) => match visit.act(Method::POST, "llm-tasks", &body).await {
             Ok(task) => return Ok(see_other(&format!("/tasks/{}?done=created", task["id"].as_str().unwrap_or_default()))),
             Err(refused) => refused,
         },
-        Err((field, text)) => Refused { fields: BTreeMap::from([(field.to_owned(), text)]), ..Refused::new(400, "") },
+        Err((field, text)) => Refused { fields: BTreeMap::from([(field.to_owned(), text)]), ..Refused::new(400, "", "") },
     };
     if refused.status == 403 || refused.status >= 500 {
         return Err(refused);
@@ -113,8 +120,9 @@ pub async fn send(Posted { visit, fields }: Posted) -> Result<Response, Refused>
         };
         wrong.insert(of_form, text);
     }
-    let error = wrong.is_empty().then(|| refused.text.into_owned());
-    visit.show(status, &NewTaskPage { v: &visit.layout, typed: typed(&fields), wrong, error })
+    let told_in = refused.text.lang(&visit.layout.at);
+    let error = wrong.is_empty().then_some(refused.text);
+    visit.show(status, &NewTaskPage { v: &visit.layout, typed: typed(&fields), wrong, told_in, error })
 }
 
 fn typed(fields: &Fields) -> Typed {
@@ -141,7 +149,7 @@ fn typed(fields: &Fields) -> Typed {
 }
 
 /// The body of the API's call. Numbers are read here; whether they are within their limits, the API says.
-fn body(fields: &Fields) -> Result<Value, (&'static str, String)> {
+fn body(lang: Lang, fields: &Fields) -> Result<Value, (&'static str, String)> {
     let mut body = Map::new();
     for name in ["prompt", "agent_slug", "context_id", "model", "desired_format", "session", "exclusive_key", "project", "ref"] {
         if let Some(text) = fields.get(name) {
@@ -152,7 +160,10 @@ fn body(fields: &Fields) -> Result<Value, (&'static str, String)> {
     let number = |name: &'static str| match fields.get(name).map(|text| (text, text.trim().parse::<f64>())) {
         None => Ok(None),
         Some((_, Ok(number))) if number.is_finite() => Ok(Some(number)),
-        Some((text, _)) => Err((name, format!("Expected number, received '{}'", crate::times::beginning(text, 40)))),
+        Some((text, _)) => {
+            let text = crate::times::beginning(text, 40);
+            Err((name, lang.t(format!("Expected number, received '{text}'"), format!("Очікується число, отримано «{text}»"))))
+        }
     };
     let mut policy = Map::new();
     for name in ["timeout_sec", "budget"] {
@@ -164,8 +175,11 @@ fn body(fields: &Fields) -> Result<Value, (&'static str, String)> {
     }
     let mut labels = Map::new();
     for line in fields.text("labels").lines().map(str::trim).filter(|line| !line.is_empty()) {
-        let (name, value) =
-            line.split_once('=').ok_or_else(|| ("labels", format!("Expected name=value in each line, received '{line}'")))?;
+        let wrong = || {
+            let wrong = format!("Expected name=value in each line, received '{line}'");
+            ("labels", lang.t(wrong, format!("Очікується назва=значення в кожному рядку, отримано «{line}»")))
+        };
+        let (name, value) = line.split_once('=').ok_or_else(wrong)?;
         labels.insert(name.trim().into(), json!(value.trim()));
     }
     body.insert("labels".into(), Value::Object(labels));
@@ -191,8 +205,8 @@ mod tests {
             "prompt": "a\nb", "policy": { "timeout_sec": 60.0 }, "labels": { "team": "docs", "x": "1" }, "depends_on": ["a", "b"], "suspend": true,
             "project": "docs", "push": "branch"
         });
-        assert_eq!(body(&Fields::parse(form)), Ok(expected));
-        assert_eq!(body(&Fields::parse(b"priority=high")), Err(("priority", "Expected number, received 'high'".into())));
-        assert_eq!(body(&Fields::parse(b"labels=x")).unwrap_err().0, "labels");
+        assert_eq!(body(Lang::English, &Fields::parse(form)), Ok(expected));
+        assert_eq!(body(Lang::English, &Fields::parse(b"priority=high")), Err(("priority", "Expected number, received 'high'".into())));
+        assert_eq!(body(Lang::English, &Fields::parse(b"labels=x")).unwrap_err().0, "labels");
     }
 }

@@ -11,6 +11,7 @@ use super::id_of;
 use crate::advice::{self, Advice};
 use crate::answer::plain;
 use crate::files::Files;
+use crate::lang::Lang;
 use crate::refused::Refused;
 use crate::times::{dollars, duration, shortened};
 use crate::visit::{Layout, Visit};
@@ -88,6 +89,8 @@ struct TaskPage<'a> {
     pushes: bool,
     branch: Option<Branch>,
     files: Files,
+    timeout: String,
+    budget: String,
     done: Option<&'static str>,
     may: May,
 }
@@ -118,10 +121,10 @@ impl May {
 pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
     let id = id_of(&id)?;
     let task: Task = visit.get(&format!("llm-tasks/{id}")).await?;
-    let now = visit.layout.now;
+    let (now, lang) = (visit.layout.now, visit.layout.at.lang);
     let of_task = |list: &str, limit: usize| format!("{list}?task_id={id}&limit={limit}");
-    let attempts = visit.list_if_allowed(&of_task("leases", ATTEMPTS), |lease: Lease| attempt(&lease, now)).await?;
-    let trail = visit.list_if_allowed(&of_task("audit", ENTRIES), entry).await?;
+    let attempts = visit.list_if_allowed(&of_task("leases", ATTEMPTS), |lease: Lease| attempt(lang, &lease, now)).await?;
+    let trail = visit.list_if_allowed(&of_task("audit", ENTRIES), |audit| entry(lang, audit)).await?;
     let events = visit.list(&format!("llm-tasks/{id}/events?last={EVENTS}"), |event: Event| Shown::of(event)).await?.rows;
     let asks = task.waiting.as_ref().is_some_and(|waiting| waiting.reason == WaitingReason::NeedsHuman);
     let question: Option<Question> = if asks { visit.find(&format!("llm-tasks/{id}/question")).await? } else { None };
@@ -134,9 +137,11 @@ pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refu
         is_prompt_cut: prompt.len() != task.prompt.len(),
         prompt,
         // The question itself says it, with its buttons.
-        advice: advice::of(&task).filter(|_| question.is_none()),
+        advice: advice::of(lang, &task).filter(|_| question.is_none()),
         question: question.map(asked),
-        answer: result.as_ref().map(|result| answer(result, task.failure.as_ref().map(|failure| &*failure.message).unwrap_or_default())),
+        answer: result
+            .as_ref()
+            .map(|result| answer(lang, result, task.failure.as_ref().map(|failure| &*failure.message).unwrap_or_default())),
         attempts: attempts.map(|listed| listed.rows),
         earlier: events.first().is_some_and(|first| first.number > 1),
         events,
@@ -144,9 +149,11 @@ pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refu
         from: task.r#ref.as_deref(),
         pushes: task.push == PushMode::Branch,
         branch: result.as_ref().and_then(branch),
-        cost: task.usage.map(|usage| cost(&usage)).unwrap_or_default(),
-        done: visit.query().get("done").and_then(super::act::done),
         files,
+        cost: task.usage.map(|usage| cost(lang, &usage)).unwrap_or_default(),
+        timeout: format!("{} {}", task.policy.timeout_sec, lang.t("s", "с")),
+        budget: lang.t(format!("${}", task.policy.budget), format!("{}\u{a0}$", task.policy.budget.to_string().replace('.', ","))),
+        done: visit.query().get("done").and_then(|word| super::act::done(lang, word)),
         may: May::of(&task, &visit.layout),
         task: &task,
     })
@@ -157,28 +164,32 @@ fn branch(result: &TaskResult<'_>) -> Option<Branch> {
     result.branch.as_deref().map(|name| Branch { name: name.to_owned(), commit })
 }
 
-fn cost(usage: &bloom_api::usage::Usage) -> String {
-    let about = if usage.cost_estimated { "about " } else { "" };
-    format!("{about}{} for {} tokens in, {} out", dollars(usage.cost_usd), usage.input_tokens, usage.output_tokens)
+fn cost(lang: Lang, usage: &bloom_api::usage::Usage) -> String {
+    let about = if usage.cost_estimated { lang.t("about ", "приблизно ") } else { "" };
+    let (cost, read, written) = (dollars(lang, usage.cost_usd), usage.input_tokens, usage.output_tokens);
+    lang.t(
+        format!("{about}{cost} for {read} tokens in, {written} out"),
+        format!("{about}{cost}; токенів: вхідних {read}, вихідних {written}"),
+    )
 }
 
-fn attempt(lease: &Lease<'_>, now: Ms) -> Attempt {
+fn attempt(lang: Lang, lease: &Lease<'_>, now: Ms) -> Attempt {
     let is_active = lease.status == bloom_core::task::LeaseStatus::Active;
     Attempt {
         status: lease.status.to_string(),
         worker_id: lease.worker_id.to_string(),
         started_at: lease.started_at,
-        took: duration(lease.ended_at.unwrap_or(now) - lease.started_at),
+        took: duration(lang, lease.ended_at.unwrap_or(now) - lease.started_at),
         model: lease.model.as_deref().unwrap_or_default().to_owned(),
-        cost: lease.usage.map(|usage| dollars(usage.cost_usd)).unwrap_or_default(),
+        cost: lease.usage.map(|usage| dollars(lang, usage.cost_usd)).unwrap_or_default(),
         is_active,
     }
 }
 
-pub fn entry(entry: Audit<'_>) -> Entry {
+fn entry(lang: Lang, entry: Audit<'_>) -> Entry {
     Entry {
         at: entry.timestamp,
-        action: entry.action.to_string().replace('_', " "),
+        action: lang.word(&entry.action.to_string()).into_owned(),
         actor: entry.actor.to_string(),
         detail: shortened(&entry.detail, 300),
     }
@@ -201,7 +212,7 @@ fn pretty(value: &Value) -> String {
 }
 
 /// `told`: what the page says of the failure above, which is not repeated.
-fn answer(result: &TaskResult<'_>, told: &str) -> Answer {
+fn answer(lang: Lang, result: &TaskResult<'_>, told: &str) -> Answer {
     let text = result.output.as_deref().unwrap_or_default();
     // Only what is shown whole can be laid out as JSON.
     let laid_out = if text.len() <= TEXT_CHARS {
@@ -219,7 +230,7 @@ fn answer(result: &TaskResult<'_>, told: &str) -> Answer {
             .filter(|error| !told.contains(error))
             .map(|error| shortened(error, 2_000))
             .unwrap_or_default(),
-        took: duration(result.metrics.duration_ms),
+        took: duration(lang, result.metrics.duration_ms),
     }
 }
 

@@ -69,10 +69,12 @@ on_both! {
             format!("/audit?actor={in_query}"),
             "/audit".to_owned(),
         ] {
-            let shown = browser.ok(&page).await;
-            harmless(&shown.text);
-            let policy = shown.header("content-security-policy");
-            assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{page}: {policy}");
+            for language in ["en", "uk"] {
+                let shown = browser.send(reqwest::Method::GET, &page, None, &[("accept-language", language)]).await.expect(200);
+                harmless(&shown.text);
+                let policy = shown.header("content-security-policy");
+                assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{page}: {policy}");
+            }
         }
         let typed = [("prompt", ATTACK), ("agent_slug", ATTACK), ("labels", ATTACK), ("priority", ATTACK)];
         harmless(&browser.send_form("/tasks/new", "/tasks/new", &typed).await.expect(400).text);

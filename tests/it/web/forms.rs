@@ -16,7 +16,7 @@ on_both! {
         wrong.has("id=\"priority-wrong\"");
         wrong.has("first line");
         let wrong = browser.send_form("/tasks/new", "/tasks/new", &[&fields[..], &[("max_attempts", "11"), ("budget", "-1")]].concat()).await.expect(400);
-        wrong.has("id=\"max_attempts-wrong\">Number must be less than or equal to 10");
+        wrong.has("id=\"max_attempts-wrong\" lang=\"en\">Number must be less than or equal to 10");
         wrong.has("id=\"budget-wrong\"");
         wrong.has("aria-describedby=\"max_attempts-wrong\"");
         assert_eq!(server.get(&format!("llm-tasks?context_id={context}")).await.ok(), json!([]));
@@ -101,6 +101,7 @@ on_both! {
         let confirm = browser.send_form(&list, "/tasks/bulk", &all).await.expect(200);
         confirm.has("Cancel 3 tasks?");
         confirm.has("name=\"confirmed\"");
+        confirm.has(&format!("href=\"{list}\">No, go back"));
         assert_eq!(tasks[0].status().await, "queued", "nothing is done before the confirmation");
         let one = [("ids", tasks[0].id.as_str()), ("action", "cancel")];
         browser.send_form(&list, "/tasks/bulk", &one).await.expect(200).has("Cancel 1 task?");

@@ -5,7 +5,7 @@ use crate::on_both;
 use crate::support::*;
 
 /// The longest page, as it is sent.
-const MAX_PAGE: usize = 60_000;
+pub const MAX_PAGE: usize = 60_000;
 
 on_both! {
     async fn filters_are_in_the_address_and_pages_follow_each_other(server) {
@@ -95,8 +95,10 @@ on_both! {
         }
         let id = created["tasks"][0]["id"].as_str().unwrap();
         for page in [format!("/tasks?context_id={context}"), format!("/tasks/{id}"), "/".into(), "/workers".into(), "/leases".into(), "/artifacts".into(), "/audit".into()] {
-            let shown = browser.ok(&page).await;
-            assert!(shown.text.len() <= MAX_PAGE, "{page} has {} bytes", shown.text.len());
+            for language in ["en", "uk"] {
+                let shown = browser.send(reqwest::Method::GET, &page, None, &[("accept-language", language)]).await.expect(200);
+                assert!(shown.text.len() <= MAX_PAGE, "{page} in {language} has {} bytes", shown.text.len());
+            }
         }
     }
 

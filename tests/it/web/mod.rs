@@ -4,6 +4,7 @@ mod again;
 mod browser;
 mod escaping;
 mod forms;
+mod languages;
 mod lists;
 mod membridge;
 mod projects;

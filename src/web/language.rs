@@ -1,0 +1,57 @@
+//! Where a page stands, for the links that show it in another language, and what these links do.
+
+use axum::extract::Path;
+use axum::http::header::SET_COOKIE;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method, Uri};
+use axum::response::Response;
+use url::form_urlencoded;
+
+use super::answer::{own_page, see_other};
+use super::cookies::{Cookies, language};
+use super::lang::Lang;
+use bloom_http::Api;
+
+/// The field with the page to go on to.
+pub const NEXT: &str = "next";
+
+/// The language of a page, and its address.
+#[derive(Clone, Debug)]
+pub struct At {
+    pub lang: Lang,
+    /// A page that answers a form has none: then it is the page in the menu that the form belongs to.
+    address: String,
+}
+
+impl At {
+    pub fn of(method: &Method, uri: &Uri, headers: &HeaderMap) -> Self {
+        let asked = uri.path_and_query().map_or("/", |asked| asked.as_str());
+        let address = if method == Method::POST { place(uri.path()) } else { asked.to_owned() };
+        Self { lang: language(headers), address }
+    }
+
+    /// The languages that this page is not in, and the links that change to them.
+    pub fn others(&self) -> impl Iterator<Item = (Lang, String)> {
+        let next = form_urlencoded::Serializer::new(String::new()).append_pair(NEXT, &self.address).finish();
+        Lang::ALL.into_iter().filter(|lang| *lang != self.lang).map(move |lang| (lang, format!("/language/{}?{next}", lang.code())))
+    }
+}
+
+/// The entry of the menu that a path belongs to.
+pub fn place(path: &str) -> String {
+    match path {
+        "/tasks/new" => path.to_owned(),
+        _ => format!("/{}", path.split('/').nth(1).unwrap_or_default()),
+    }
+}
+
+/// Stores the language in a cookie. It is a link and no form, because it changes nothing but how pages are shown to this browser.
+pub async fn choose(Path(tag): Path<String>, parts: Parts) -> Response {
+    let query = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes());
+    let next = query.into_iter().find(|(name, _)| name == NEXT).map(|(_, next)| next.into_owned()).unwrap_or_default();
+    let mut response = see_other(own_page(&next));
+    let is_secure = parts.extensions.get::<Api>().is_some_and(|api| api.is_secure(&parts));
+    let cookie = Lang::of_tag(&tag).and_then(|lang| Cookies::of(&parts.headers, is_secure).set_language(lang));
+    response.headers_mut().extend(cookie.map(|cookie| (SET_COOKIE, cookie)));
+    response
+}
