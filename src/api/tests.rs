@@ -177,7 +177,8 @@ fn what_an_older_server_does_not_send_has_a_default() {
     let mut older = task();
     let members = older.as_object_mut().unwrap();
     members.retain(|name, _| {
-        !["context_hints", "session", "model", "waiting", "usage", "failure", "session_id", "suspend", "project", "ref", "push"].contains(&name.as_str())
+        !["context_hints", "session", "model", "waiting", "usage", "failure", "session_id", "suspend", "project", "ref", "push"]
+            .contains(&name.as_str())
     });
     older["policy"].as_object_mut().unwrap().remove("budget");
     let read: Task = serde_json::from_value(older).unwrap();

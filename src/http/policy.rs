@@ -175,6 +175,7 @@ mod tests {
             "workers",
             "workers/{id}/claim",
             "workers/{id}/complete",
+            "workers/{id}/contexts",
             "workers/{id}/events",
             "workers/{id}/heartbeat",
         ];

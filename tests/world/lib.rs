@@ -4,6 +4,7 @@
 pub mod control_plane;
 pub mod history;
 pub mod memory;
+mod projects;
 pub mod random;
 mod samples;
 pub mod step;
