@@ -170,6 +170,18 @@ mod tests {
     }
 
     #[test]
+    fn what_only_a_task_with_a_project_has() {
+        let wrong = |fields: &str| with(fields).unwrap_err();
+        assert_eq!(wrong(r#""ref": "main""#), "ref: Needs a project: name one in the field project");
+        assert_eq!(wrong(r#""push": "branch""#), "push: Needs a project: name one in the field project");
+        assert!(with(r#""push": "never", "ref": null"#).unwrap().into_spec(None).project.is_none());
+        let task = with(r#""project": "docs", "ref": "main", "push": "branch""#).unwrap();
+        assert_eq!(serde_json::from_str::<NewTask>(&serde_json::to_string(&task).unwrap()).unwrap(), task, "as a client sends it");
+        let project = task.into_spec(None).project.unwrap();
+        assert_eq!((project.name.as_str(), project.git_ref.as_deref(), project.push), ("docs", Some("main"), PushMode::Branch));
+    }
+
+    #[test]
     fn all_that_is_wrong_is_told_at_once() {
         assert_eq!(read("[]").unwrap_err(), "Expected object, received array");
         assert_eq!(

@@ -184,7 +184,7 @@ fn what_an_older_server_does_not_send_has_a_default() {
     let read: Task = serde_json::from_value(older).unwrap();
     assert_eq!((read.session, read.policy.budget, read.context_hints.len()), (Session::Context.into(), 0.0, 0));
     assert!(read.model.is_none() && read.waiting.is_none() && !read.suspend);
-    assert!(read.project.is_none() && read.r#ref.is_none() && read.push == PushMode::Never.into());
+    assert!(read.project.is_none() && read.r#ref.is_none() && read.push == PushMode::Never);
 }
 
 #[test]

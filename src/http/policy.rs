@@ -198,6 +198,7 @@ mod tests {
             "POST workers",
             "POST workers/{id}/claim",
             "POST workers/{id}/complete",
+            "POST workers/{id}/contexts",
             "POST workers/{id}/events",
             "POST workers/{id}/heartbeat",
         ];

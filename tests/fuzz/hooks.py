@@ -6,6 +6,7 @@ Only values that are valid already are exchanged for valid ones, so what a reque
 import itertools
 import json
 import os
+import re
 import threading
 import urllib.request
 import uuid
@@ -21,6 +22,9 @@ turn = itertools.count()
 uses = itertools.count()
 lock = threading.Lock()
 tasks = []
+projects = []
+# As the description has it.
+REF = re.compile(r"[^- ~^:?*\[\\/.][^ ~^:?*\[\\]*", re.DOTALL)
 
 
 # Query parameters whose value is ignored, or matches nothing, if it does not fit. An empty one counts as absent everywhere.
@@ -79,6 +83,26 @@ def known_task():
         return tasks[at % len(tasks)]
 
 
+def known_project():
+    """A project that exists. The fuzzer does not know its id, and so does not delete it."""
+    with lock:
+        if not projects:
+            projects.append(post("projects", {"name": "fuzz", "repo_url": "https://git.example.com/fuzz.git"})["name"])
+        return projects[0]
+
+
+def give_project(task):
+    """The contract refuses projects that do not exist, and what only tasks with a project have without one."""
+    ref, project = task.get("ref"), task.get("project")
+    if isinstance(ref, str) and len(ref) <= 255 and REF.fullmatch(ref):
+        # The pattern takes more than git does.
+        task["ref"] = ref = "main"
+    if isinstance(project, str) and 0 < len(project) <= 256 and "\0" not in project:
+        task["project"] = known_project()
+    elif project is None and (ref == "main" or task.get("push") == "branch"):
+        task["project"] = known_project()
+
+
 def is_made_up(text):
     """A valid id, but none that the server gave: those are of version 7."""
     try:
@@ -119,6 +143,8 @@ def before_call(context, case, **kwargs):
             body["admin_key"] = "fuzz"
     # Ids that the fuzzer makes up are no tasks; the contract refuses to depend on them.
     for task in [body, *(body["tasks"] if isinstance(body.get("tasks"), list) else [])]:
+        if isinstance(task, dict) and case.path.endswith(("/llm-tasks", "/llm-tasks:batch")):
+            give_project(task)
         needs = task.get("depends_on") if isinstance(task, dict) else None
         if isinstance(needs, list) and len(needs) <= 100 and all(map(is_made_up, needs)):
             task["depends_on"] = []

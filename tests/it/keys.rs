@@ -29,7 +29,7 @@ pub async fn with_new_key(admin: &Api, server: &Api, name: &str, scope: &str, mo
     server.with_key(&create(admin, name, scope, more).await)
 }
 
-const WORKER: [&str; 10] = [
+const WORKER: [&str; 11] = [
     "POST llm-tasks/{id}/complete",
     "POST llm-tasks/{id}/events",
     "POST llm-tasks/{id}/heartbeat",
@@ -38,6 +38,7 @@ const WORKER: [&str; 10] = [
     "POST workers",
     "POST workers/{id}/claim",
     "POST workers/{id}/complete",
+    "POST workers/{id}/contexts",
     "POST workers/{id}/events",
     "POST workers/{id}/heartbeat",
 ];

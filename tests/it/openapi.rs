@@ -17,6 +17,7 @@ const CALLS: &[&str] = &[
     "post /api/runtime/workers/{id}/claim",
     "post /api/runtime/workers/{id}/heartbeat",
     "post /api/runtime/workers/{id}/complete",
+    "post /api/runtime/workers/{id}/contexts",
     "post /api/runtime/workers/{id}/events",
     "post /api/runtime/workers/{id}/cordon",
     "post /api/runtime/workers/{id}/uncordon",

@@ -13,7 +13,7 @@ on_both! { alone:
         assert!(worker["last_heartbeat"].as_i64().is_some_and(|seen| seen >= registered));
         let wanted = json!({
             "id": "plain", "node_id": "plain", "url": "", "status": "online",
-            "capabilities": { "claude_cli": true, "max_concurrency": 1, "labels": [] },
+            "capabilities": { "claude_cli": true, "max_concurrency": 1, "labels": [], "git": false },
             "last_heartbeat": worker["last_heartbeat"], "ip_addrs": [], "obs_count": 0, "db_sha": "", "registered_at": registered,
             "active_leases": 0, "agent_version": "unknown", "os_info": "", "install_method": "manual",
             "dispatch": "manual", "cordoned": false, "draining": false,

@@ -17,7 +17,7 @@ use bloom_core::run_result::RunResult;
 use bloom_core::task::{Parked, PastLease, Session, Status, TaskSpec, TaskState};
 use bloom_core::wakeup::{Subject, Waiters, Wakeup, WakeupId};
 use bloom_core::worker::Worker;
-use bloom_core::working_set::{ContextView, Counts, Loaded, LoadedKeys, LoadedProjects, Slots, WorkingSet, project_named};
+use bloom_core::working_set::{ContextView, Counts, Loaded, LoadedKeys, Slots, WorkingSet};
 
 use super::control_plane::ControlPlaneRows;
 use super::files::FileRows;
@@ -127,12 +127,7 @@ impl Memory {
         loaded.slots = keys.exact_slots.iter().chain(everyone).map(|id| (id.clone(), Slots { used: self.used(id), exact: true })).collect();
         loaded.past_leases = keys.past_leases.iter().map(|id| (*id, self.past_leases.get(id).cloned())).collect();
         loaded.api_keys = keys.api_keys.then(|| self.load_keys(keys));
-        loaded.projects = keys.projects.then(|| {
-            let nodes = self.project_nodes.values().filter(|node| keys.project_nodes.contains(&node.project_id)).cloned();
-            LoadedProjects::new(keys, self.projects.values().cloned(), nodes)
-        });
-        let named = |named: &String| (named.clone(), project_named(self.projects.values(), named).cloned());
-        loaded.named_projects = keys.named_projects.iter().map(named).collect();
+        self.load_projects(keys, &mut loaded);
         self.load_queues(keys, &mut loaded);
         loaded.control_plane = self.control_plane.load(keys);
         loaded.files = self.files.load(keys);

@@ -2,11 +2,21 @@
 
 use std::collections::BTreeSet;
 
-use bloom_core::working_set::WorkingSet;
+use bloom_core::command::RowKeys;
+use bloom_core::working_set::{Loaded, LoadedProjects, WorkingSet, project_named};
 
 use super::memory::{Conflict, Memory};
 
 impl Memory {
+    pub(super) fn load_projects(&self, keys: &RowKeys, loaded: &mut Loaded) {
+        loaded.projects = keys.projects.then(|| {
+            let nodes = self.project_nodes.values().filter(|node| keys.project_nodes.contains(&node.project_id)).cloned();
+            LoadedProjects::new(keys, self.projects.values().cloned(), nodes)
+        });
+        let named = |named: &String| (named.clone(), project_named(self.projects.values(), named).cloned());
+        loaded.named_projects = keys.named_projects.iter().map(named).collect();
+    }
+
     pub(super) fn write_projects(&mut self, set: &WorkingSet) -> Result<(), Conflict> {
         let dirty = &set.dirty.projects;
         for id in &dirty.removed {
