@@ -90,16 +90,15 @@ async fn uploads_go_when_no_task_uses_them(database) {
 async fn files_of_runs_go_with_their_tasks(database) {
     let bench = Bench::new(database).await;
     let mut writer = bench.writer().await;
-    register(&mut writer, "w", 4).await;
     let brief = || TaskSpec { ttl_after_finished_sec: Some(1), ..spec("a") };
     let ids = create(&mut writer, vec![brief(), brief()]).await;
-    let mut leases = Vec::new();
     for (n, task) in ids.iter().enumerate() {
-        let lease = held(&commit(&mut writer, vec![lease(*task, "w")]).await[0]);
-        let run = Some(op::FileOfRun { task: *task, lease, worker: Some("w".into()) });
+        let worker = format!("w{n}");
+        register(&mut writer, &worker, 1).await;
+        let lease = held(&commit(&mut writer, vec![lease(*task, &worker)]).await[0]);
+        let run = Some(op::FileOfRun { task: *task, lease, worker: Some(worker) });
         chunk(&mut writer, id(n as u128), 0, b"one").await;
         add(&mut writer, op::AddFile { id: id(n as u128), ..samples::file(0, 1, START, run) }).await;
-        leases.push(lease);
     }
     assert!(bench.store.artifact_sizes(Some(ids[0]), &PAGE).await.unwrap().rows.len() == 1);
     for task in &ids {
