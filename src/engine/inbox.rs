@@ -50,7 +50,7 @@ impl Pending {
 fn weigh(op: &Op) -> (usize, usize) {
     match op {
         Op::Create(op::Create { tasks }) => (
-            tasks.len() * 3,
+            tasks.iter().map(|task| 3 + task.inputs.len() * 2).sum(),
             tasks.iter().map(|task| 512 + task.prompt.len() + task.context_hints.iter().map(String::len).sum::<usize>()).sum(),
         ),
         Op::Complete(completion) => (4, 512 + completion.output.as_ref().map_or(0, String::len)),

@@ -30,6 +30,7 @@ mod doctor;
 mod edit;
 mod events;
 mod faults;
+mod files;
 mod ids;
 mod install;
 mod instances;

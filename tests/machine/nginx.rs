@@ -244,7 +244,7 @@ fn seconds(configuration: &str, directive: &str) -> u64 {
 fn its_limits_are_those_of_the_server() {
     let default = |key: &str| -> u64 { SETTINGS.iter().find(|setting| setting.key == key).unwrap().default.parse().unwrap() };
     // See `body_limit` of the server.
-    let largest = default("max_body_bytes") + 3 * default("max_output_bytes");
+    let largest = default("max_artifact_bytes").max(default("max_body_bytes") + 3 * default("max_output_bytes"));
     for configuration in [PLAIN, TLS] {
         let size: u64 = value(configuration, "client_max_body_size").trim_end_matches('m').parse().unwrap();
         assert_eq!(size << 20, largest);

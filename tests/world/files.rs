@@ -42,6 +42,9 @@ impl FileRows {
             self.rows.entry(*id).and_modify(|file| file.remove_at = None);
         }
         self.rows.retain(|id, _| !dirty.removed.contains(id));
+        for spec in set.dirty.specs.iter().filter(|spec| !spec.inputs.is_empty()) {
+            self.inputs.insert(spec.id, spec.inputs.iter().map(|input| input.artifact_id).collect());
+        }
     }
 
     pub fn forget_task(&mut self, task: TaskId) {

@@ -7,6 +7,6 @@ pub mod history;
 pub mod memory;
 mod projects;
 pub mod random;
-mod samples;
+pub mod samples;
 pub mod step;
 pub mod world;

@@ -29,12 +29,9 @@ statement!(
     |_d| "SELECT {} FROM files WHERE lease_id = $1 AND task_id = $2 ORDER BY id LIMIT {MAX_FILES_OF_LEASE}",
     records::FILE.names("")
 );
-statement!(TASK_BYTES, |d| "SELECT coalesce({}, 0) FROM files WHERE task_id = $1", d.sum("bytes"));
-statement!(
-    UNUSED,
-    |d| "SELECT count(*), coalesce({}, 0) FROM (SELECT bytes FROM files WHERE owner = $1 AND remove_at IS NOT NULL LIMIT {MAX_UNUSED_UPLOADS}) AS f",
-    d.sum("bytes")
-);
+statement!(TASK_BYTES, "SELECT CAST(coalesce(sum(bytes), 0) AS BIGINT) FROM files WHERE task_id = $1");
+statement!(UNUSED, |_d| "SELECT count(*), CAST(coalesce(sum(bytes), 0) AS BIGINT) \
+    FROM (SELECT bytes FROM files WHERE owner = $1 AND remove_at IS NOT NULL LIMIT {MAX_UNUSED_UPLOADS}) AS f");
 
 impl Load<'_> {
     /// The tasks of the leases are locked already, so nobody adds files of them meanwhile.

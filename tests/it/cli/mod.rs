@@ -8,6 +8,7 @@ mod bulk;
 mod completions;
 mod contexts;
 mod describe;
+mod files;
 mod follow;
 mod get_and_list;
 mod interrupt;

@@ -73,6 +73,8 @@ fn every_field_has_a_flag() {
             &context,
             "--hint",
             "a.txt",
+            "--keep",
+            "out/*",
             "--ttl",
             "1h",
             "--",
@@ -82,7 +84,7 @@ fn every_field_has_a_flag() {
         let expected = json!({
             "context_id": context, "agent_slug": agent, "priority": 9, "not_before": 7_258_118_400_000_i64, "depends_on": [first.id],
             "labels": { "k": "v", "l": "w=x" }, "model": "m", "policy": { "timeout_sec": 300, "budget": 0.5 }, "desired_format": "json",
-            "max_attempts": 2, "session": "none", "exclusive_key": context, "idempotency_key": context, "context_hints": ["a.txt"],
+            "max_attempts": 2, "session": "none", "exclusive_key": context, "idempotency_key": context, "context_hints": ["a.txt"], "outputs": ["out/*"],
             "ttl_after_finished_sec": 3600, "prompt": "--really",
         });
         for (field, value) in expected.as_object().unwrap() {

@@ -9,6 +9,7 @@ mod cases;
 mod completions;
 mod control_plane;
 mod editing;
+mod files;
 mod instances;
 mod lease_calls;
 mod namespaces;
