@@ -17,6 +17,9 @@ CREATE INDEX task_state_ready_of_namespace_and_project ON task_state (namespace,
     WHERE status = 'queued' AND parked IS NULL AND namespace IS NOT NULL;
 CREATE INDEX task_state_ready_of_agent_in_namespace_and_project ON task_state (namespace, project, agent_slug, rank, id)
     WHERE status = 'queued' AND parked IS NULL AND namespace IS NOT NULL;
+-- Who waits for a key, by agent and project: the first of each is found without reading the others.
+CREATE INDEX task_state_awaits_key_of_project ON task_state (exclusive_key, agent_slug, project, rank, id)
+    WHERE status = 'queued' AND parked = 'exclusive_key';
 -- Whether a worker can clone any project, and which projects it serves, as a JSON list; NULL: all if it can, else none.
 ALTER TABLE workers ADD COLUMN git BOOLEAN NOT NULL DEFAULT false;
 ALTER TABLE workers ADD COLUMN projects TEXT;

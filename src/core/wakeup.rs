@@ -17,7 +17,7 @@ pub enum Subject {
     Dependents(TaskId),
     /// The first unfinished session task of the context, and the one right after `after`, which has ended or was queued again.
     Context { context_id: String, after: Option<TaskId> },
-    /// The first task of each agent that waits for this exclusive key.
+    /// The first task of each agent and project that waits for this exclusive key.
     Key(String),
     /// The tasks that are reserved for this worker, which takes no tasks at present.
     Reservations(WorkerId),

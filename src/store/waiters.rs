@@ -28,17 +28,17 @@ fn next_of_context(d: Kind) -> String {
 }
 statement!(OF_CONTEXT, |d| "{}", next_of_context(d));
 
-// Steps from agent to agent by the index, instead of reading all waiting tasks.
+// Steps from agent to agent, and from project to project, by the index, instead of reading all waiting tasks.
 statement!(
     OF_KEY,
-    |d| "WITH RECURSIVE a(agent_slug, n) AS (\
-        SELECT (SELECT t.agent_slug FROM task_state t {index} WHERE {wait} ORDER BY t.agent_slug LIMIT 1), CAST(1 AS BIGINT) \
-        UNION ALL SELECT (SELECT t.agent_slug FROM task_state t {index} WHERE {wait} AND t.agent_slug > a.agent_slug \
-            ORDER BY t.agent_slug LIMIT 1), a.n + 1 FROM a WHERE a.agent_slug IS NOT NULL AND a.n < $2) \
-    SELECT (SELECT t.id FROM task_state t {index} WHERE {wait} AND t.agent_slug = a.agent_slug ORDER BY t.rank, t.id LIMIT 1), \
-        (SELECT count(*) FROM (SELECT 1 FROM task_state t {index} WHERE {wait} LIMIT $2 + 1) AS w) \
-    FROM a WHERE a.agent_slug IS NOT NULL",
-    index = d.by_index("task_state_awaits_key_of_agent"),
+    |d| "WITH RECURSIVE a(id, n) AS (\
+        SELECT (SELECT t.id FROM task_state t {index} WHERE {wait} ORDER BY {order} LIMIT 1), CAST(1 AS BIGINT) \
+        UNION ALL SELECT (SELECT t.id FROM task_state t {index} WHERE {wait} AND (t.agent_slug, t.project) > (p.agent_slug, p.project) \
+            ORDER BY {order} LIMIT 1), a.n + 1 FROM a JOIN task_state p ON p.id = a.id WHERE a.n < $2) \
+    SELECT a.id, (SELECT count(*) FROM (SELECT 1 FROM task_state t {index} WHERE {wait} LIMIT $2 + 1) AS w) \
+    FROM a WHERE a.id IS NOT NULL",
+    index = d.by_index("task_state_awaits_key_of_project"),
+    order = "t.agent_slug, t.project, t.rank, t.id",
     wait = "t.status = 'queued' AND t.parked = 'exclusive_key' AND t.exclusive_key = $1"
 );
 

@@ -318,12 +318,12 @@ impl Memory {
             }
             Subject::Key(key) => {
                 let wants = |task: &&TaskState| task.parked == Some(Parked::ExclusiveKey) && task.exclusive_key.as_ref() == Some(key);
-                let mut firsts: BTreeMap<&str, (i64, TaskId)> = BTreeMap::new();
+                let mut firsts: BTreeMap<(&str, &Option<String>), (i64, TaskId)> = BTreeMap::new();
                 let mut waiting = 0;
                 for task in self.tasks.values().filter(queued).filter(wants) {
                     waiting += 1;
                     let place = (rank(task.priority), task.id);
-                    firsts.entry(&task.agent_slug).and_modify(|first| *first = place.min(*first)).or_insert(place);
+                    firsts.entry((&task.agent_slug, &task.project)).and_modify(|first| *first = place.min(*first)).or_insert(place);
                 }
                 let tasks: Vec<TaskId> = firsts.values().take(limit).map(|(_, id)| *id).collect();
                 Waiters { more_want_key: waiting > tasks.len(), tasks, next: None }

@@ -7,7 +7,7 @@
 //! A task that is parked sets a flag on the task that blocks it, under the lock of that row. So the command that ends the blocker knows that
 //! tasks wait for it, and commits a [wake-up](super::super::wakeup) that has them [re-evaluated](super::reevaluate).
 //!
-//! Of the tasks that wait for an exclusive key, only the first one of each agent becomes ready, with the same flag if more wait behind it.
+//! Of the tasks that wait for an exclusive key, only the first one of each agent and project becomes ready, with the same flag if more wait behind it.
 //! If a flagged task leaves the ready set without taking the key, it wakes the next ones.
 
 use super::super::Ms;

@@ -116,6 +116,24 @@ fn a_registration_says_anew_which_projects_a_worker_serves() {
     assert_eq!(world.run(wide(6, 100)).map(drop), Err(Rejection::TooManyCombinations(606)));
 }
 
+/// A task that no worker serves does not keep the others of its exclusive key waiting.
+#[test]
+fn a_key_goes_to_tasks_of_each_project() {
+    let mut world = world().worker("w", 4);
+    world.strict = true;
+    project(&mut world, "p");
+    let with_key = |spec: TaskSpec| TaskSpec { exclusive_key: Some("k".into()), ..spec };
+    let holder = world.create(with_key(spec("c1")));
+    world.lease(holder, "w");
+    let waiting = [of("p", "c2"), of("p", "c3"), spec("c4"), spec("c5")].map(|spec| world.create(with_key(spec)));
+    assert!(waiting.iter().all(|id| world.db.tasks[id].parked == Some(Parked::ExclusiveKey)));
+    world.ok(completion(holder, Some(world.lease_of(holder)), Outcome::Success));
+    assert_eq!(waiting.map(|id| world.db.tasks[&id].is_ready()), [true, false, true, false]);
+    world.lease(waiting[2], "w");
+    world.ok(completion(waiting[2], Some(world.lease_of(waiting[2])), Outcome::Success));
+    assert!(world.db.tasks[&waiting[3]].is_ready());
+}
+
 /// The session of a context moves on if its worker serves the project of the next task no more.
 #[test]
 fn a_task_is_not_reserved_for_a_worker_that_does_not_serve_its_project() {
