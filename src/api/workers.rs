@@ -84,9 +84,8 @@ pub struct Capabilities<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub namespaces: Option<Cow<'a, [String]>>,
-    /// Whether it can clone any project.
-    #[serde(default)]
-    #[schema(required)]
+    /// Whether it can clone any project; absent = it can't.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub git: bool,
     /// The projects whose tasks it serves, besides those without a project; absent = all if it has `git`, else none.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -156,7 +156,7 @@ fn the_limits_of_reports_are_those_of_the_api() {
     for (section, bodies) in [
         ("## Registration", &["NewWorker"][..]),
         ("## Completion", &["Completion"]),
-        ("## Claims", &["Claim", "WorkerHeartbeat", "NewEvents", "WorkerEvents", "NewCompletions", "Release"]),
+        ("## Claims", &["Claim", "WorkerHeartbeat", "NewEvents", "WorkerEvents", "NewCompletions", "WorkerContexts", "Release"]),
     ] {
         let text = LIMITS_PAGE.split_once(section).expect(section).1.split("\n## ").next().expect("a section");
         // A schema can't tell of bytes and of depth.

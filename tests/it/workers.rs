@@ -13,7 +13,7 @@ on_both! { alone:
         assert!(worker["last_heartbeat"].as_i64().is_some_and(|seen| seen >= registered));
         let wanted = json!({
             "id": "plain", "node_id": "plain", "url": "", "status": "online",
-            "capabilities": { "claude_cli": true, "max_concurrency": 1, "labels": [], "git": false },
+            "capabilities": { "claude_cli": true, "max_concurrency": 1, "labels": [] },
             "last_heartbeat": worker["last_heartbeat"], "ip_addrs": [], "obs_count": 0, "db_sha": "", "registered_at": registered,
             "active_leases": 0, "agent_version": "unknown", "os_info": "", "install_method": "manual",
             "dispatch": "manual", "cordoned": false, "draining": false,
@@ -101,7 +101,7 @@ on_both! {
         same["last_heartbeat"] = made["last_heartbeat"].clone();
         assert_eq!(same, made);
         let changed = server.post("workers", json!({ "name": name, "capabilities": { "max_concurrency": 3, "agents": ["writer"] }, "url": null })).await.ok();
-        let wanted = json!({ "claude_cli": false, "max_concurrency": 3, "labels": ["gpu"], "agents": ["writer"], "namespaces": ["team"], "git": false });
+        let wanted = json!({ "claude_cli": false, "max_concurrency": 3, "labels": ["gpu"], "agents": ["writer"], "namespaces": ["team"] });
         assert_eq!((&changed["capabilities"], &changed["url"]), (&wanted, &made["url"]));
     }
 
@@ -111,7 +111,7 @@ on_both! {
         let some = server.post("workers", register(json!({ "agents": ["writer"], "labels": ["gpu"] }))).await.created();
         assert_eq!(some["capabilities"]["agents"], json!(["writer"]));
         let all = server.post("workers", register(json!({}))).await.ok();
-        assert_eq!(all["capabilities"], json!({ "claude_cli": true, "max_concurrency": 1, "labels": ["gpu"], "git": false }));
+        assert_eq!(all["capabilities"], json!({ "claude_cli": true, "max_concurrency": 1, "labels": ["gpu"] }));
     }
 
     async fn a_registration_is_checked_field_by_field(server) {
