@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::io::{Write, stdout};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
@@ -54,7 +54,7 @@ async fn of_task(server: &Server, id: &str) -> Result<Vec<Value>, CommandError> 
     Ok(rows)
 }
 
-async fn download(server: &Server, artifacts: &[Artifact<'_>], directory: &PathBuf, force: bool) -> Result<(), CommandError> {
+async fn download(server: &Server, artifacts: &[Artifact<'_>], directory: &Path, force: bool) -> Result<(), CommandError> {
     let mut seen = HashSet::new();
     let files: Vec<(&str, &Artifact<'_>)> = artifacts
         .iter()
