@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use globset::{Glob, GlobBuilder};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use utoipa::ToSchema;
-use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, Schema, SchemaFormat, Type};
+use utoipa::{PartialSchema, ToSchema};
 use uuid::Uuid;
 
 use super::values::{Id, Text};
@@ -65,6 +66,18 @@ fn path(pattern: &str, longest: usize) -> Schema {
 pub fn glob(text: &str) -> Result<Glob, String> {
     GlobBuilder::new(text).literal_separator(true).build().map_err(|error| error.kind().to_string())
 }
+
+/// The content of a file, in descriptions.
+pub struct FileContent;
+
+impl PartialSchema for FileContent {
+    fn schema() -> RefOr<Schema> {
+        let bytes = ObjectBuilder::new().schema_type(Type::String).format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary)));
+        Schema::Object(bytes.description(Some("The content of a file.")).build()).into()
+    }
+}
+
+impl ToSchema for FileContent {}
 
 body! {
     /// A file that the run of a task gets.

@@ -65,6 +65,7 @@ fn task() -> Value {
         "session_id": "s", "failure": {"reason": NEW, "message": "why", "at": 3},
         "usage": {"input_tokens": 1, "output_tokens": 2, "cost_usd": 0.25}, "waiting": {"reason": NEW, "message": "for what"}, "owner": "team",
         "project": "docs", "ref": "main", "push": NEW,
+        "inputs": [{"artifact_id": ID, "path": "a/b", "content_type": "text/plain", "bytes": 3, "sha256": "00"}], "outputs": ["out/*"],
     })
 }
 
@@ -89,7 +90,7 @@ fn worker() -> Value {
 fn artifact() -> Value {
     json!({
         "id": ID, "task_id": ID, "job_id": null, "type": "LLM_RESULT", "created_at": 1, "finalized": true, "url": null, "entity_refs": [],
-        "tags": ["t"], "content": "done",
+        "tags": ["t"], "content": "done", "name": "out/a", "content_type": "text/plain", "bytes": 4, "sha256": "00",
     })
 }
 
@@ -177,8 +178,22 @@ fn what_an_older_server_does_not_send_has_a_default() {
     let mut older = task();
     let members = older.as_object_mut().unwrap();
     members.retain(|name, _| {
-        !["context_hints", "session", "model", "waiting", "usage", "failure", "session_id", "suspend", "project", "ref", "push"]
-            .contains(&name.as_str())
+        ![
+            "context_hints",
+            "session",
+            "model",
+            "waiting",
+            "usage",
+            "failure",
+            "session_id",
+            "suspend",
+            "project",
+            "ref",
+            "push",
+            "inputs",
+            "outputs",
+        ]
+        .contains(&name.as_str())
     });
     older["policy"].as_object_mut().unwrap().remove("budget");
     let read: Task = serde_json::from_value(older).unwrap();

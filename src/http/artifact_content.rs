@@ -8,6 +8,7 @@ use axum::http::header::{ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CON
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use bloom_api::error::ErrorText;
+use bloom_api::files::FileContent;
 use bloom_api::values::parse_id;
 use bloom_core::api_key::Scope;
 use bloom_core::run_result::RunResult;
@@ -37,10 +38,10 @@ pub const CONTENT: RoutePolicy = RoutePolicy::READ.or_submit().or_worker().rate(
     get, path = "/api/runtime/artifacts/{id}/content", operation_id = "getArtifactContent", tag = "records", params(("id" = String, Path)),
     responses(
         (status = 200, description = "The content.", content(
-            (String = "text/plain"), (serde_json::Value = "application/json", example = json!({ "answer": "hello" })), (Vec<u8> = "*/*")
+            (String = "text/plain"), (serde_json::Value = "application/json", example = json!({ "answer": "hello" })), (FileContent = "*/*")
         )),
         (status = 206, description = "The range of it, which need not be JSON.", content(
-            (String = "text/plain"), (String = "application/json", example = json!("hel")), (Vec<u8> = "*/*")
+            (String = "text/plain"), (String = "application/json", example = json!("hel")), (FileContent = "*/*")
         )),
         (status = 404, description = "The artifact does not exist, or has no content.", body = ErrorText),
         (status = 416, description = "The content ends before the range.", body = ErrorText),

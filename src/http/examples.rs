@@ -177,6 +177,7 @@ pub fn of_schema(name: &str) -> Option<Value> {
         }
         "TaskResult" => result(),
         "Artifact" => artifact(),
+        "FileContent" => json!("hello"),
         "Lease" => lease(),
         "Queue" => queue(),
         "Key" => key(),

@@ -6,6 +6,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::IntoResponse;
 use bloom_api::answers::Removed;
 use bloom_api::error::ErrorText;
+use bloom_api::files::FileContent;
 use bloom_api::lists::Params;
 use bloom_api::results::Artifact;
 use bloom_api::uploads::UploadParams;
@@ -38,7 +39,7 @@ pub const UPLOAD: RoutePolicy = RoutePolicy::ADMIN.or_submit().or_worker().rate(
 /// removed with its task. A repeated upload of the same run with the same name, type and content returns the first one.
 #[utoipa::path(
     post, path = "/api/runtime/artifacts", operation_id = "uploadArtifact", tag = "records", params(UploadParams),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    request_body(content = FileContent, content_type = "application/octet-stream"),
     responses(
         (status = 201, description = "The artifact.", body = Artifact),
         (status = 200, description = "The artifact of the first upload.", body = Artifact),

@@ -111,6 +111,30 @@ def is_made_up(text):
         return False
 
 
+def is_path(text, most):
+    """A text that the pattern of a path takes; the contract refuses some of them."""
+    return isinstance(text, str) and 0 < len(text) and len(text.encode(errors="replace")) <= most and not text.startswith("/")
+
+
+def upload(case):
+    """The fuzzer knows neither the digest of what it sends nor a lease."""
+    query = dict(case.query or {})
+    if is_path(query.get("name"), 1024):
+        query["name"] = "fuzz/file"
+    for name in ("sha256", "type", "task_id", "lease_id"):
+        query.pop(name, None)
+    case.query = query
+
+
+def give_files(task):
+    """Ids that the fuzzer makes up are no uploads, and its paths and globs may be none."""
+    inputs, outputs = task.get("inputs"), task.get("outputs")
+    if isinstance(inputs, list) and all(isinstance(one, dict) and is_made_up(one.get("artifact_id")) for one in inputs):
+        task["inputs"] = []
+    if isinstance(outputs, list) and len(outputs) <= 32 and all(is_path(one, 255) for one in outputs):
+        task["outputs"] = ["out/*"] * len(outputs)
+
+
 @schemathesis.hook
 def before_call(context, case, **kwargs):
     id = (case.path_parameters or {}).get("id")
@@ -124,6 +148,8 @@ def before_call(context, case, **kwargs):
         case.query = {**query, "timeout_sec": "0"}
     if case.path.endswith("/llm-tasks") and (case.query or {}).get("id"):
         case.query = {name: value for name, value in case.query.items() if name not in FILTERS}
+    if case.path.endswith("/artifacts") and case.method == "POST":
+        upload(case)
     body = case.body
     if not isinstance(body, dict):
         return
@@ -148,3 +174,5 @@ def before_call(context, case, **kwargs):
         needs = task.get("depends_on") if isinstance(task, dict) else None
         if isinstance(needs, list) and len(needs) <= 100 and all(map(is_made_up, needs)):
             task["depends_on"] = []
+        if isinstance(task, dict) and case.path.endswith(("/llm-tasks", "/llm-tasks:batch")):
+            give_files(task)

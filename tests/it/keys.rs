@@ -29,7 +29,9 @@ pub async fn with_new_key(admin: &Api, server: &Api, name: &str, scope: &str, mo
     server.with_key(&create(admin, name, scope, more).await)
 }
 
-const WORKER: [&str; 11] = [
+const WORKER: [&str; 13] = [
+    "GET artifacts/{id}/content",
+    "POST artifacts",
     "POST llm-tasks/{id}/complete",
     "POST llm-tasks/{id}/events",
     "POST llm-tasks/{id}/heartbeat",
@@ -42,7 +44,8 @@ const WORKER: [&str; 11] = [
     "POST workers/{id}/events",
     "POST workers/{id}/heartbeat",
 ];
-const SUBMIT: [&str; 20] = [
+const SUBMIT: [&str; 22] = [
+    "DELETE artifacts/{id}",
     "DELETE llm-tasks/{id}",
     "GET artifacts",
     "GET artifacts/{id}/content",
@@ -54,6 +57,7 @@ const SUBMIT: [&str; 20] = [
     "GET llm-tasks/{id}/wait",
     "GET watch",
     "PATCH llm-tasks/{id}",
+    "POST artifacts",
     "POST llm-tasks",
     "POST llm-tasks/{id}/answer",
     "POST llm-tasks/{id}/cancel",

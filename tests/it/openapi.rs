@@ -61,6 +61,8 @@ const CALLS: &[&str] = &[
     "get /api/runtime/runs",
     "get /api/runtime/artifacts",
     "get /api/runtime/artifacts/{id}/content",
+    "post /api/runtime/artifacts",
+    "delete /api/runtime/artifacts/{id}",
     "get /api/runtime/audit",
     "get /api/runtime/stats",
     "get /api/runtime/health",

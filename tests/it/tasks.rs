@@ -21,6 +21,7 @@ on_both! {
             "session": "context", "model": null, "ttl_after_finished_sec": null,
             "infra_retries": 0, "cancel_requested": false, "suspend": false, "session_id": null, "failure": null, "usage": null,
             "project": null, "ref": null, "push": "never",
+            "inputs": [], "outputs": [],
         });
         let mut shown = task.clone();
         assert_eq!(shown["policy"]["budget"].as_f64(), Some(0.0));
@@ -39,7 +40,7 @@ on_both! {
             "context_hints": ["a", ""], "policy": { "timeout_sec": 3600, "budget": 1.25 }, "desired_format": "json", "max_attempts": 10,
             "priority": 9, "not_before": now_ms() + 3_600_000, "depends_on": [other.id], "exclusive_key": unique("key"),
             "idempotency_key": unique("idempotency"), "labels": { "team": "blue", "empty": "" }, "session": "none", "model": "opus",
-            "ttl_after_finished_sec": 86400, "suspend": true, "project": project, "ref": "v1.2", "push": "branch",
+            "ttl_after_finished_sec": 86400, "suspend": true, "project": project, "ref": "v1.2", "push": "branch", "outputs": ["out/**", "*.txt"],
         });
         let created = server.post("llm-tasks", asked.clone()).await.created();
         let read = server.task(created["id"].as_str().unwrap()).now().await;
@@ -58,7 +59,7 @@ on_both! {
         let mut task = server.crew().task();
         for key in [
             "context_hints", "policy", "desired_format", "max_attempts", "priority", "not_before", "depends_on", "exclusive_key",
-            "idempotency_key", "labels", "session", "model", "ttl_after_finished_sec", "suspend", "project", "ref", "push",
+            "idempotency_key", "labels", "session", "model", "ttl_after_finished_sec", "suspend", "project", "ref", "push", "inputs", "outputs",
         ] {
             task = task.with(key, Value::Null);
         }

@@ -80,10 +80,9 @@ async fn download(server: &Server, artifacts: &[Artifact<'_>], directory: &Path,
         }
     }
     drop(progress);
-    for path in told {
-        term::print_foreign(&format!("{path}\n"))?;
-    }
-    CommandError::all(&failures)
+    // Only a download that is complete is told on standard output.
+    CommandError::all(&failures)?;
+    told.iter().try_for_each(|path| term::print_foreign(&format!("{path}\n")))
 }
 
 fn size(artifact: &Artifact<'_>) -> u64 {

@@ -47,6 +47,8 @@ pub struct LLMTaskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_hints: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outputs: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Policy>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired_format: Option<String>,
