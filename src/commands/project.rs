@@ -108,7 +108,10 @@ pub async fn run(command: ProjectCommand, server: &Server, shown: Shown) -> Resu
             show::one(shown.form_or(Form::Table), &columns::PROJECTS, &found)?;
             let nodes = found["nodes"].as_array().map(Vec::as_slice).unwrap_or_default();
             if nodes.is_empty() {
-                term::info("No worker was asked for a clone yet: bloom-runtime project clone");
+                term::info(&format!(
+                    "Workers fetch it when they run its tasks. To clone it before, on a worker that listens for pushes: bloom-runtime project \
+                     clone {project} --worker NAME"
+                ));
                 return Ok(());
             }
             show::list(shown.form_or(Form::Table), &columns::PROJECT_NODES, nodes)
@@ -133,7 +136,9 @@ pub async fn run(command: ProjectCommand, server: &Server, shown: Shown) -> Resu
                 }
             }
             print(&answer, shown, |answer| {
-                answer["message"].as_str().map_or_else(|| format!("{project}: {}", told.status), str::to_owned)
+                let nothing =
+                    |message: &str| format!("{message}, as far as they listen for pushes. Others fetch it when they run its tasks.");
+                answer["message"].as_str().map_or_else(|| format!("{project}: {}", told.status), nothing)
             })?;
             if failed > 0 { Err(format!("{failed} workers could not clone {project}").into()) } else { Ok(()) }
         }

@@ -220,8 +220,8 @@ fn failed(lang: Lang, reason: Reason) -> (&'static str, &'static str) {
         Reason::Project => (
             t("Its repository could not be used", "Не вдалося скористатися його репозиторієм"),
             t(
-                "Check the project's URL, the ref and the worker's git credentials, as the message says. Then requeue it.",
-                "Перевірте адресу проєкту, посилання та облікові дані git воркера, як сказано в повідомленні. Тоді поверніть завдання в чергу.",
+                "Do what the message says: it concerns the repository, the ref, the worker's git or its directory of the context. Then requeue it.",
+                "Зробіть те, що сказано в повідомленні: воно стосується репозиторію, посилання, git на воркері або його каталогу контексту. Тоді поверніть завдання в чергу.",
             ),
         ),
         Reason::BadInput => (

@@ -6,6 +6,7 @@ use axum::response::Response;
 use http_body_util::{BodyExt as _, Limited};
 use uuid::Uuid;
 
+use crate::lang::Lang;
 use crate::refused::Refused;
 use crate::times::shortened;
 use crate::visit::Visit;
@@ -28,17 +29,17 @@ pub struct FileRow {
 
 impl FileRow {
     /// `None`: it is the output of a run.
-    pub fn of(artifact: &Artifact<'_>) -> Option<Self> {
+    pub fn of(lang: Lang, artifact: &Artifact<'_>) -> Option<Self> {
         let (name, bytes) = (artifact.name.as_deref()?, artifact.bytes?);
-        Some(Self { id: artifact.id, name: shortened(name, 200), size: size(bytes), kind: artifact.r#type.to_string() })
+        Some(Self { id: artifact.id, name: shortened(name, 200), size: size(lang, bytes), kind: artifact.r#type.to_string() })
     }
 }
 
-fn size(bytes: i64) -> String {
+fn size(lang: Lang, bytes: i64) -> String {
     match bytes {
-        0..10_000 => format!("{bytes} bytes"),
-        10_000..10_000_000 => format!("{} kB", bytes / 1_000),
-        _ => format!("{} MB", bytes / 1_000_000),
+        0..10_000 => lang.count(bytes, ["byte", "bytes"], ["байт", "байти", "байтів"]),
+        10_000..10_000_000 => format!("{} {}", bytes / 1_000, lang.t("kB", "кБ")),
+        _ => format!("{} {}", bytes / 1_000_000, lang.t("MB", "МБ")),
     }
 }
 
@@ -60,14 +61,15 @@ impl Files {
     /// # Errors
     /// The API refuses a call.
     pub async fn of(visit: &Visit, task: &Task<'_>) -> Result<Self, Refused> {
+        let lang = visit.layout.at.lang;
         let inputs = task.inputs.iter().map(|input| FileRow {
             id: input.artifact_id,
             name: shortened(&input.path, 200),
-            size: size(input.bytes),
+            size: size(lang, input.bytes),
             kind: FileKind::Input.to_string(),
         });
         let listed =
-            visit.list(&format!("artifacts?task_id={}&limit={FILES}", task.id), |artifact: Artifact| FileRow::of(&artifact)).await?;
+            visit.list(&format!("artifacts?task_id={}&limit={FILES}", task.id), |artifact: Artifact| FileRow::of(lang, &artifact)).await?;
         let outputs: Vec<FileRow> = listed.rows.into_iter().flatten().collect();
         let diff = match outputs.iter().find(|file| file.kind == FileKind::GitDiff.as_str()) {
             Some(file) => diff(visit, file.id).await,

@@ -109,7 +109,7 @@ pub async fn artifacts(visit: Visit) -> Result<Response, Refused> {
     let row = |artifact: Artifact| ArtifactRow {
         id: artifact.id,
         task_id: artifact.task_id,
-        file: FileRow::of(&artifact),
+        file: FileRow::of(visit.layout.at.lang, &artifact),
         kind: shortened(&artifact.r#type, CHARS),
         tags: shortened(&artifact.tags.join(", "), CHARS),
         created_at: artifact.created_at,

@@ -25,7 +25,7 @@ const FETCH_FOR: Duration = Duration::from_secs(300);
 /// Entries of a directory that are looked through for outputs.
 const MAX_ENTRIES: usize = 1_000_000;
 /// Outputs of one run; one more file is its diff.
-const MAX_OUTPUTS: usize = MAX_FILES_OF_LEASE - 1;
+pub const MAX_OUTPUTS: usize = MAX_FILES_OF_LEASE - 1;
 
 /// Why the inputs of a task are not in its directory.
 #[derive(Debug)]

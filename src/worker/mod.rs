@@ -253,6 +253,11 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
         tracing::warn!(%error, "runs may be able to read this agent's environment");
     }
     option_check::check(&settings.profiles).await?;
+    if settings.projects.is_some() && !git::is_installed() {
+        return Err(
+            "git is not installed, which the tasks of projects need: install it, or leave out --project (BLOOM_PROJECTS)".to_owned()
+        );
+    }
     let home = Home::open(&settings.work_dir)?;
     let hidden: Vec<PathBuf> = settings.key_files.iter().cloned().chain([home.root().to_owned()]).collect();
     sandbox_check::check(&settings.profiles, &hidden, &home.contexts_dir()).await?;

@@ -5,9 +5,10 @@ use std::io::Write as _;
 use std::path::Path;
 
 use serde_json::json;
+use uuid::Uuid;
 
 use super::Agent;
-use super::files::{NoInput, Unsent, open_below, outputs};
+use super::files::{MAX_OUTPUTS, NoInput, Unsent, open_below, outputs};
 use super::home::private_dir;
 use super::profile::Profile;
 use super::run::Run;
@@ -16,6 +17,9 @@ use super::verdict::{Stop, Verdict, not_started};
 use super::worktree::{Changes, Origin, Prepared, Trouble, Worktree};
 use bloom_api::complete::Completion;
 use bloom_api::projects::CommitId;
+use bloom_api::values::Int;
+use bloom_client::now_ms;
+use bloom_core::Ms;
 use bloom_core::project::PushMode;
 use bloom_core::task::{Outcome, Reason};
 
@@ -23,6 +27,8 @@ use bloom_core::task::{Outcome, Reason};
 const OUTPUTS_INCOMPLETE: &str = "outputs_incomplete";
 /// The most characters of the first line of a commit's message.
 const MAX_SUBJECT: usize = 72;
+/// How long a task waits whose repository can't be fetched. It is given back 20 times, so ten minutes of it harm no task.
+const AWAY_MS: Ms = 30_000;
 /// Outputs that an event names.
 const SHOWN_OUTPUTS: usize = 20;
 
@@ -34,25 +40,43 @@ pub enum Unprepared {
     Stopped,
 }
 
-/// A verdict and why.
+/// Why a run can't begin.
 struct Unfit {
     reason: Reason,
     why: String,
     may_pass: bool,
+    /// The repository's server is away. That costs no attempt, and takes longer than a moment.
+    is_away: bool,
+}
+
+impl Unfit {
+    fn new(reason: Reason, why: String, may_pass: bool) -> Self {
+        Self { reason, why, may_pass, is_away: false }
+    }
+
+    fn verdict(&self, lease: Uuid) -> Verdict {
+        let mut verdict = not_started(lease, self.reason, &self.why, self.may_pass);
+        if let (Verdict::Complete(completion), true) = (&mut verdict, self.is_away) {
+            completion.keep_attempt = true;
+            completion.retry_at = Some(Int::nearest(now_ms() + AWAY_MS));
+        }
+        verdict
+    }
 }
 
 impl From<Trouble> for Unfit {
     fn from(trouble: Trouble) -> Self {
-        Self { reason: trouble.reason(), why: trouble.to_string(), may_pass: trouble.may_pass() }
+        let is_away = matches!(trouble, Trouble::Repository(_));
+        Self { is_away, ..Self::new(trouble.reason(), trouble.to_string(), trouble.may_pass()) }
     }
 }
 
 impl From<NoInput> for Unfit {
     fn from(no_input: NoInput) -> Self {
         match no_input {
-            NoInput::Unfit(why) => Self { reason: Reason::BadInput, why, may_pass: false },
-            NoInput::Disk(why) => Self { reason: Reason::WorkerDisk, why, may_pass: true },
-            NoInput::Unfetched(why) => Self { reason: Reason::SpawnFailed, why, may_pass: true },
+            NoInput::Unfit(why) => Self::new(Reason::BadInput, why, false),
+            NoInput::Disk(why) => Self::new(Reason::WorkerDisk, why, true),
+            NoInput::Unfetched(why) => Self::new(Reason::SpawnFailed, why, true),
         }
     }
 }
@@ -64,23 +88,28 @@ impl Run<'_> {
         let tree = self.tree(record);
         let is_new = tree.as_ref().is_some_and(|tree| record.prepared.is_none() || !tree.exists());
         if let Some(tree) = tree.as_ref().filter(|_| is_new) {
-            self.record_phase("preparing", json!({"project": record.task.project, "branch": tree.branch}));
+            let project = record.task.project.as_deref().unwrap_or_default();
+            self.record_phase("preparing", json!({"project": project, "branch": tree.branch, "text": format!("fetches {project}")}));
         }
         let made = tokio::select! {
             made = prepare(self.agent, record, tree.filter(|_| is_new)) => made,
             _ = self.stop.wait_for(Option::is_some) => return Err(Unprepared::Stopped),
         };
-        let prepared = made.map_err(|Unfit { reason, why, may_pass }| {
-            if reason == Reason::WorkerDisk {
-                self.agent.pause_for_disk(&why);
+        let prepared = made.map_err(|unfit| {
+            if unfit.reason == Reason::WorkerDisk {
+                self.agent.pause_for_disk(&unfit.why);
             }
-            Unprepared::Failed(Box::new(not_started(record.lease.id, reason, &why, may_pass)))
+            Unprepared::Failed(Box::new(unfit.verdict(record.lease.id)))
         })?;
         if let Some(prepared) = prepared {
-            let text = match prepared.origin {
-                Origin::Kept => "goes on where the last run of the context left it",
-                Origin::Fetched => "goes on where a run of the context on another worker has pushed it",
-                Origin::Fresh => "begins afresh: this worker has no earlier work of the context, and none was pushed",
+            let text = match (prepared.origin, &prepared.unfetched) {
+                (_, Some(why)) => format!("goes on where the last run of the context left it; {why}"),
+                (Origin::Kept, _) => "goes on where the last run of the context left it".to_owned(),
+                (Origin::Fetched, _) => "goes on where it was pushed; what another worker did not push is not here".to_owned(),
+                (Origin::Fresh, _) => {
+                    let from = record.task.git_ref.as_deref().unwrap_or("the default branch");
+                    format!("begins at {from}: this worker has no earlier work of the context, and none was pushed")
+                }
             };
             let (branch, commit, origin) = (&prepared.branch, &prepared.base, prepared.origin);
             self.record_phase("prepared", json!({"branch": branch, "commit": commit, "origin": origin, "text": text}));
@@ -120,9 +149,13 @@ impl Run<'_> {
         };
         completion.branch = Some(begun.branch.clone().into());
         completion.commit = Some(CommitId(commit.clone()));
-        if record.task.push == PushMode::Branch && commit != begun.base {
+        // Also if this run changed nothing: an earlier one may have left what could not be pushed.
+        if record.task.push == PushMode::Branch {
             match tree.push().await {
-                Ok(()) => self.record_phase("pushed", json!({"branch": begun.branch, "commit": commit})),
+                Ok(true) => {
+                    self.record_phase("pushed", json!({"branch": begun.branch, "commit": commit, "text": told(&begun.branch, &commit)}))
+                }
+                Ok(false) => {}
                 Err(trouble) => fail(completion, &trouble),
             }
         }
@@ -144,9 +177,10 @@ impl Run<'_> {
         }
         let is_whole = missing.is_empty() && !found.is_cut;
         if found.is_cut {
-            missing.push("further files: there are too many, or their names are not UTF-8".to_owned());
+            missing.push(format!("further files: only {MAX_OUTPUTS} are kept, and only those whose names are UTF-8"));
         }
-        let text = if is_whole { String::new() } else { format!("not stored: {}", missing[..missing.len().min(SHOWN_OUTPUTS)].join("; ")) };
+        let left = if is_whole { String::new() } else { format!("; not kept: {}", missing[..missing.len().min(SHOWN_OUTPUTS)].join("; ")) };
+        let text = if found.found.is_empty() { "no file matches the outputs".to_owned() } else { format!("kept {stored} files{left}") };
         self.record_phase("collected", json!({"files": stored, "text": text}));
         is_whole
     }
@@ -160,8 +194,9 @@ impl Run<'_> {
     async fn commit(&mut self, record: &Record, profile: &Profile, tree: &Worktree, begun: &Prepared) -> Result<String, Trouble> {
         let changes = tree.commit(begun, &message(record), &profile.commit_author, &tree.ignored()).await?;
         let Some(changes) = changes else { return Ok(begun.base.clone()) };
-        let told = json!({"branch": begun.branch, "commit": changes.commit, "text": changes.stat, "left_out": changes.left_out});
-        self.record_phase("committed", told);
+        let text = format!("{}\n{}", told(&begun.branch, &changes.commit), changes.stat);
+        let (branch, commit, left_out) = (&begun.branch, &changes.commit, &changes.left_out);
+        self.record_phase("committed", json!({"branch": branch, "commit": commit, "text": text, "left_out": left_out}));
         let name = format!("{}.patch", begun.branch.replace('/', "-"));
         let stored = self.store(record, "GIT_DIFF", &name, "text/x-diff", diff_file(&self.dir.path().join("diff"), &changes)).await;
         if let Err(Unsent::Refused(why)) = stored {
@@ -169,6 +204,11 @@ impl Run<'_> {
         }
         Ok(changes.commit)
     }
+}
+
+/// Where a branch is, for people.
+fn told(branch: &str, commit: &str) -> String {
+    format!("{branch} is at {}", commit.get(..12).unwrap_or(commit))
 }
 
 async fn prepare(agent: &Agent, record: &Record, tree: Option<Worktree>) -> Result<Option<Prepared>, Unfit> {

@@ -59,7 +59,9 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
                     format!("give its runs more memory (limits.memory_mib of the agent's profile, or the machine's), then: {again}")
                 }
                 Some(Word::Known(Reason::Project)) => {
-                    format!("check the project's URL, the ref and the worker's git credentials, as the message says, then: {again}")
+                    format!(
+                        "do what the message says: it concerns the repository, the ref, the worker's git or its directory of the context; then: {again}"
+                    )
                 }
                 Some(Word::Known(Reason::BadInput)) => {
                     "give the input another path, or upload the file again, as the message says, and submit the task again".into()

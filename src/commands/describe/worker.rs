@@ -60,14 +60,14 @@ fn of(worker: &Worker) -> Vec<(&'static str, String)> {
         (false, true) => String::new(),
     };
     let namespaces = match capabilities.namespaces.as_deref() {
-        None => "all, and tasks of none".to_owned(),
+        None => "all, and tasks without one".to_owned(),
         Some([]) => "none: it gets no tasks".to_owned(),
         Some(namespaces) => format!("only {}", namespaces.join(", ")),
     };
     let projects = match capabilities.projects.as_deref() {
-        None => if capabilities.git { "all, and tasks of none" } else { "only tasks of none" }.to_owned(),
-        Some([]) => "only tasks of none".to_owned(),
-        Some(projects) => format!("only {}, and tasks of none", projects.join(", ")),
+        None => if capabilities.git { "all, and tasks without one" } else { "only tasks without one" }.to_owned(),
+        Some([]) => "only tasks without one".to_owned(),
+        Some(projects) => format!("only {}, and tasks without one", projects.join(", ")),
     };
     let instance = worker.instance.zip(worker.instance_since);
     let instance = instance.map_or_else(String::new, |(id, since)| format!("{id}, since {}", time_text(since)));

@@ -43,7 +43,7 @@ pub async fn run(args: ArtifactsArgs, server: &Server, shown: Shown) -> Result<(
     let rows = of_task(server, &id).await?;
     match args.download {
         None => show::list(shown.form_or(Form::Table), &columns::ARTIFACTS, &rows),
-        Some(directory) => download(server, &show::read_all(&rows)?, &directory, args.force).await,
+        Some(directory) => download(server, &id, &show::read_all(&rows)?, &directory, args.force).await,
     }
 }
 
@@ -54,7 +54,7 @@ async fn of_task(server: &Server, id: &str) -> Result<Vec<Value>, CommandError> 
     Ok(rows)
 }
 
-async fn download(server: &Server, artifacts: &[Artifact<'_>], directory: &Path, force: bool) -> Result<(), CommandError> {
+async fn download(server: &Server, id: &str, artifacts: &[Artifact<'_>], directory: &Path, force: bool) -> Result<(), CommandError> {
     let mut seen = HashSet::new();
     let files: Vec<(&str, &Artifact<'_>)> = artifacts
         .iter()
@@ -62,7 +62,7 @@ async fn download(server: &Server, artifacts: &[Artifact<'_>], directory: &Path,
         .filter(|(name, _)| seen.insert(*name))
         .collect();
     if files.is_empty() {
-        term::info("The task has no files. Its answer: bloom-runtime task result");
+        term::info(&format!("The task has no files. Its answer: bloom-runtime task result {id}"));
         return Ok(());
     }
     let directory = Directory::open(directory)?;
@@ -144,8 +144,8 @@ pub async fn diff(id: &str, server: &Server) -> Result<(), CommandError> {
     let artifacts: Vec<Artifact<'_>> = show::read_all(&of_task(server, &id).await?)?;
     let Some(newest) = artifacts.iter().find(|artifact| artifact.r#type == FileKind::GitDiff.as_str()) else {
         return Err(format!(
-            "task {id} has no diff: only tasks with a project have one (task submit --project NAME), when a run of theirs has ended and \
-             changed something; see: bloom-runtime task describe {id}"
+            "task {id} has no diff: it names no project (task submit --project NAME), no run of it has ended yet, or its runs changed \
+             nothing; see: bloom-runtime task describe {id}"
         )
         .into());
     };

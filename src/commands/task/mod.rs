@@ -275,7 +275,7 @@ pub async fn answer(server: &Server, id: &str, shown: Shown) -> Result<(), Comma
             print_answer(result.output.as_deref().unwrap_or_default())?;
             let branch = columns::branch(&result);
             if !branch.is_empty() {
-                term::info(&format!("The commits of the run are on the branch {}.", term::line(&branch)));
+                term::info(&format!("Its branch: {}", term::line(&branch)));
             }
         }
     }

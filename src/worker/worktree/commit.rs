@@ -138,13 +138,19 @@ impl Worktree {
         Ok(found)
     }
 
-    /// Pushes the branch with the user's own credentials.
-    pub async fn push(&self) -> Result<(), Trouble> {
+    /// Pushes the branch with the user's own credentials, unless the repository's server has its commits already, as far as the last fetch
+    /// tells. Returns whether it was pushed.
+    pub async fn push(&self) -> Result<bool, Trouble> {
+        let mut ask = self.repository.local(&self.repository.git_dir());
+        ask.args(["for-each-ref", "--count=1", "--format=%(refname)", "--contains", &self.branch_ref(), "refs/remotes/origin"]);
+        if output(ask, LOCAL_LIMIT).await.is_ok_and(|known| !known.is_empty()) {
+            return Ok(false);
+        }
         let branch = format!("{0}:{0}", self.branch_ref());
         let mut push = self.repository.remote();
         push.args(["push", "--quiet", "--no-verify", "--no-follow-tags", "--recurse-submodules=no", "--no-signed", "--"]);
         push.args([&self.repository.url, &branch]);
         let pushed = output(push, FETCH_LIMIT).await;
-        pushed.map(drop).map_err(|why| Trouble::Push(format!("the branch {} can't be pushed: {why}", self.branch)))
+        pushed.map(|_| true).map_err(|why| Trouble::Push(format!("the branch {} can't be pushed: {why}", self.branch)))
     }
 }

@@ -44,6 +44,9 @@ pub struct Prepared {
     /// The commit that the run begins with.
     pub base: String,
     pub origin: Origin,
+    /// Why the run begins with what this machine had: the repository's server could not be reached.
+    #[serde(default)]
+    pub unfetched: Option<String>,
 }
 
 /// Where the branch of a worktree begins.
@@ -139,7 +142,7 @@ impl Worktree {
         if origin == Origin::Kept {
             return self.follow_pushed().await;
         }
-        Ok(Prepared { branch: self.branch.clone(), base, origin })
+        Ok(Prepared { branch: self.branch.clone(), base, origin, unfetched: None })
     }
 
     fn pushed_ref(&self) -> String {
@@ -150,11 +153,10 @@ impl Worktree {
     /// part of it stays as it is.
     async fn follow_pushed(&self) -> Result<Prepared, Trouble> {
         let head = self.head().await?;
-        let kept = |base: String, origin| Prepared { branch: self.branch.clone(), base, origin };
+        let kept = |base: String, origin| Prepared { branch: self.branch.clone(), base, origin, unfetched: None };
         if let Err(trouble) = self.repository.fetch().await {
             // The worktree is there, so the run does not need the repository's server.
-            tracing::warn!(repository = %self.repository.dir.display(), %trouble, "the newest state of a project could not be fetched; the run begins with what is here");
-            return Ok(kept(head, Origin::Kept));
+            return Ok(Prepared { unfetched: Some(trouble.to_string()), ..kept(head, Origin::Kept) });
         }
         let Some(pushed) = self.repository.commit_of(&self.pushed_ref()).await else { return Ok(kept(head, Origin::Kept)) };
         if pushed == head || !self.repository.is_ancestor(&head, &pushed).await {
@@ -177,7 +179,9 @@ impl Worktree {
         }
         let is_empty = fs::read_dir(&self.dir).map_or(true, |mut entries| entries.next().is_none());
         if !is_empty {
-            return Err(self.state("it has files of runs without this project"));
+            let why =
+                "has files of runs without this project, or of another one: use another context, or remove the directory on the worker";
+            return Err(Trouble::State(format!("the context's directory {} {why}", self.dir.display())));
         }
         if let Some(parent) = self.dir.parent() {
             private_dir(parent).map_err(|error| Trouble::of_disk("the contexts' directory can't be created", &error))?;

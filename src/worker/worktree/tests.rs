@@ -112,7 +112,7 @@ async fn a_pushed_branch_goes_on_elsewhere() {
     let prepared = tree.prepare(None).await.unwrap();
     fs::write(dir.join("file"), "pushed\n").unwrap();
     let changes = tree.committed(&prepared, "a run").await.unwrap().unwrap();
-    tree.push().await.unwrap();
+    assert_eq!(tree.push().await, Ok(true));
     assert_eq!(run(&place.root.join("served"), &["rev-parse", "bloom/a"]), changes.commit);
     let elsewhere = place.root.join("elsewhere/a");
     let other = place.tree("other-agent", &elsewhere);
@@ -143,7 +143,9 @@ async fn what_is_here_is_enough_while_the_repository_is_away() {
     let tree = place.tree("agent", &dir);
     let first = tree.prepare(None).await.unwrap();
     fs::rename(place.root.join("served"), place.root.join("away")).unwrap();
-    assert_eq!(tree.prepare(None).await.unwrap(), Prepared { origin: Origin::Kept, ..first });
+    let second = tree.prepare(None).await.unwrap();
+    assert!(second.unfetched.as_ref().is_some_and(|why| why.contains("can't be fetched")), "{second:?}");
+    assert_eq!(second, Prepared { origin: Origin::Kept, unfetched: second.unfetched.clone(), ..first });
 }
 
 #[tokio::test]
@@ -307,8 +309,9 @@ async fn nothing_that_a_run_wrote_is_executed() {
     let git_dir = tree.repository.git_dir().display().to_string();
     let kept = run(&place.root, &["--git-dir", &git_dir, "ls-tree", "-r", "--name-only", &changes.commit]);
     assert!(!kept.contains("inner"), "no repository within is a part of it: {kept}");
-    tree.push().await.unwrap();
+    assert_eq!(tree.push().await, Ok(true));
     tree.prepare(None).await.unwrap();
+    assert_eq!(tree.push().await, Ok(false), "the server has it");
     assert!(!mark.exists(), "a command of the run was executed");
 }
 

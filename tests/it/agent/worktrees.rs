@@ -112,6 +112,15 @@ fn a_branch_that_was_pushed_goes_on_elsewhere() {
             assert_eq!(git(&repository.bare(), &["rev-parse", "bloom/a^"]), git(&repository.bare(), &["rev-parse", "v1"]));
             let kept = task(server, "b", "echo kept >kept").await;
             kept.reaches("completed").await;
+            // What an earlier run left is pushed, although this one changes nothing.
+            let unpushed = task(server, "c", "echo mine >mine").await;
+            unpushed.reaches("completed").await;
+            let later = plan(server, "c", "true").with("push", json!("branch")).create().await;
+            later.reaches("completed").await;
+            assert_eq!(json!(git(&repository.bare(), &["rev-parse", "bloom/c"])), result(&unpushed).await["commit"]);
+            let idle = plan(server, "d", "true").with("push", json!("branch")).create().await;
+            idle.reaches("completed").await;
+            assert_eq!(git(&repository.bare(), &["branch", "--list", "bloom/d"]), "", "there is nothing of it to push");
             assert!(agent.stop().success());
 
             let other = repository.known_to(server.agent("other")).profile(SHELL).start();
@@ -122,7 +131,7 @@ fn a_branch_that_was_pushed_goes_on_elsewhere() {
             let afresh = plan(server, "b", "ls").with("session", json!("none")).create().await;
             afresh.reaches("completed").await;
             assert_eq!(result(&afresh).await["output"], json!("file\n"));
-            assert!(phase(&afresh, "prepared").await["text"].as_str().unwrap().starts_with("begins afresh"));
+            assert!(phase(&afresh, "prepared").await["text"].as_str().unwrap().starts_with("begins at the default branch"));
             agent.start_again();
             other.has_no_processes().await;
         },
@@ -133,7 +142,7 @@ fn a_branch_that_was_pushed_goes_on_elsewhere() {
 fn what_can_not_be_used_says_why() {
     with_project(
         |plan| plan,
-        async |server, repository, agent| {
+        async |server, repository, _| {
             let missing = plan(server, "a", "true").with("ref", json!("nowhere")).create().await;
             failed(&missing, "failed", "project", "no branch, tag or commit 'nowhere'").await;
 
@@ -162,11 +171,18 @@ fn what_can_not_be_used_says_why() {
 
             repository.stop();
             let gone = plan(server, "g", "true").attempts(1).create().await;
-            failed(&gone, "dead", "project", "can't be fetched").await;
+            let waits = eventually("it waits for the repository", || async {
+                let now = gone.now().await;
+                (now["failure"]["reason"] == json!("project") && now["status"] == json!("queued")).then_some(now)
+            })
+            .await;
+            assert!(waits["failure"]["message"].as_str().unwrap().contains("can't be fetched"), "{waits}");
+            assert_eq!((&waits["attempts"], &waits["waiting"]["reason"]), (&json!(0), &json!("not_before")), "an outage costs no attempt");
             // What is here is enough.
             let goes_on = task(server, "p", "echo more >more").await;
             goes_on.reaches("completed").await;
-            assert!(agent.log().contains("could not be fetched; the run begins with what is here"));
+            let text = phase(&goes_on, "prepared").await["text"].as_str().unwrap().to_owned();
+            assert!(text.contains("where the last run of the context left it; the project's repository can't be fetched"), "{text}");
         },
     );
 }

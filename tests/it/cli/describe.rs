@@ -92,7 +92,7 @@ fn a_worker_is_described_with_what_it_runs() {
         ] {
             assert!(said.contains(part), "{part}:\n{said}");
         }
-        assert!(said.contains("all, and tasks of none"), "{said}");
+        assert!(said.contains("all, and tasks without one"), "{said}");
         let limited = crew.worker().able("namespaces", json!(["team-a", "team-b"])).register().await;
         let said = user.does(&["worker", "describe", &limited.name]).ok();
         assert!(said.contains("only team-a, team-b"), "{said}");
