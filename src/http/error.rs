@@ -155,8 +155,6 @@ impl From<Rejection> for Error {
             | Rejection::ProjectExists(_)
             | Rejection::ArtifactOfTask
             | Rejection::ArtifactInUse
-            | Rejection::TooManyFiles
-            | Rejection::TooManyFileBytes
             | Rejection::TooManyUploads
             | Rejection::TooManyProjects
             | Rejection::TooManyProjectNodes
@@ -169,6 +167,7 @@ impl From<Rejection> for Error {
             | Rejection::NotPrimary { .. }
             | Rejection::TermChanged { .. }
             | Rejection::OtherAgent { .. } => 409,
+            Rejection::TooManyFiles | Rejection::TooManyFileBytes => 413,
             Rejection::JoinTokenGone => 401,
             Rejection::JoinTokenFor(_) => 403,
             Rejection::ReservedName(field) => return Self::field(field, rejection.to_string()),

@@ -1,13 +1,14 @@
 //! Files of tasks: inputs are laid into the directory of a run before it starts, outputs are collected from it when it has ended.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 use globset::{GlobSet, GlobSetBuilder};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
@@ -76,7 +77,8 @@ impl Agent {
             _ => NoInput::Unfit(format!("the input {} can't be written: {error}", input.path)),
         };
         let root = Dir::open_ambient_dir(dir, ambient_authority()).map_err(about)?;
-        if digest_of(&root, &input.path).is_some_and(|digest| digest == input.sha256) {
+        let (below, wanted) = (dir.to_owned(), Laid::of(input));
+        if tokio::task::spawn_blocking(move || wanted.is_unchanged(&below)).await.unwrap_or_default() {
             return Ok(());
         }
         let parent = Path::new(input.path.as_ref()).parent().unwrap_or(Path::new(""));
@@ -169,13 +171,33 @@ impl<W: Write> Write for Digesting<W> {
     }
 }
 
-/// The SHA-256 of a file that is there.
-fn digest_of(root: &Dir, path: &str) -> Option<String> {
-    let about = root.symlink_metadata(path).ok()?;
-    let mut file = about.is_file().then(|| root.open(path).ok())??;
-    let mut digesting = Digesting { into: io::sink(), digest: Sha256::new() };
-    io::copy(&mut file, &mut digesting).ok()?;
-    Some(hex::encode(digesting.digest.finalize()))
+/// An input as it was laid into a directory.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Laid {
+    pub path: String,
+    bytes: u64,
+    sha256: String,
+}
+
+impl Laid {
+    pub fn of(input: &Input<'_>) -> Self {
+        Self { path: input.path.to_string(), bytes: input.bytes.unsigned_abs(), sha256: input.sha256.to_string() }
+    }
+
+    /// Whether it is in the directory as it was. It is read, but no more of it than it had.
+    pub fn is_unchanged(&self, dir: &Path) -> bool {
+        let read = || -> io::Result<bool> {
+            let root = Dir::open_ambient_dir(dir, ambient_authority())?;
+            let about = root.symlink_metadata(&self.path)?;
+            if !about.is_file() || about.len() != self.bytes {
+                return Ok(false);
+            }
+            let mut digesting = Digesting { into: io::sink(), digest: Sha256::new() };
+            io::copy(&mut root.open(&self.path)?.take(self.bytes), &mut digesting)?;
+            Ok(hex::encode(digesting.digest.finalize()) == self.sha256)
+        };
+        read().unwrap_or_default()
+    }
 }
 
 /// A file below a directory, for reading; not through a link that leads out of it.

@@ -13,6 +13,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Files whose sizes are added up at a look; a clone with more of them counts as too large.
 const MAX_FILES: usize = 2_000_000;
 
+/// The memory of one git command.
+const MAX_MEMORY_KIB: u32 = 2 << 20;
+
 /// What the agent may fetch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GitSettings {
@@ -60,7 +63,9 @@ const MISLEADING: [&str; 15] = [
 
 /// A git command of the agent: without hooks, submodules and file system monitors.
 pub(super) fn git(protocols: &[String]) -> Command {
-    let mut git = Command::new("git");
+    let mut git = Command::new("sh");
+    // What a repository has can make git take any memory. Mapped files do not count, so large repositories have room.
+    git.args(["-c", &format!("ulimit -d {MAX_MEMORY_KIB} 2>/dev/null; exec git \"$@\""), "git"]);
     for name in MISLEADING {
         git.env_remove(name);
     }
@@ -133,4 +138,16 @@ pub(super) fn size_of(dir: &Path, enough: u64) -> u64 {
         }
     }
     size
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_command_has_a_limit_of_memory() {
+        let mut shell = git(&[]);
+        shell.args(["-c", "alias.limit=!ulimit -d", "limit"]);
+        assert_eq!(output(shell, Duration::from_secs(60)).await, Ok(MAX_MEMORY_KIB.to_string()));
+    }
 }

@@ -131,11 +131,19 @@ impl Run<'_> {
             _ => return verdict,
         };
         let mut stop = self.stop.clone();
-        tokio::select! {
-            () = self.fill(record, profile, &mut completion) => Verdict::Complete(completion),
-            // Another worker may have the task now.
-            _ = stop.wait_for(|stop| *stop == Some(Stop::LeaseLost)) => verdict,
+        let is_whole = tokio::select! {
+            () = self.fill(record, profile, &mut completion) => true,
+            // Another worker may have the task now, and pushes what it does.
+            _ = stop.wait_for(|stop| *stop == Some(Stop::LeaseLost)) => false,
+        };
+        let leaves = !record.task.outputs.is_empty() || record.task.push == PushMode::Branch;
+        if !is_whole && leaves && completion.status == Outcome::Success {
+            completion.status = Outcome::Error;
+            completion.reason = Some(Reason::WorkerLost);
+            completion.error_message = Some("the lease was lost before the outputs and the branch were stored".into());
+            (completion.retryable, completion.keep_attempt) = (true, true);
         }
+        Verdict::Complete(completion)
     }
 
     async fn fill(&mut self, record: &Record, profile: &Profile, completion: &mut Completion) {
@@ -192,7 +200,12 @@ impl Run<'_> {
 
     /// Commits and shows what the run changed. Returns the commit at which the branch is now.
     async fn commit(&mut self, record: &Record, profile: &Profile, tree: &Worktree, begun: &Prepared) -> Result<String, Trouble> {
-        let changes = tree.commit(begun, &message(record), &profile.commit_author, &tree.ignored()).await?;
+        let of_notes = tree.clone();
+        let ignored =
+            tokio::task::spawn_blocking(move || of_notes.ignored()).await.map_err(std::io::Error::other).and_then(|ignored| ignored);
+        let ignored = ignored.map_err(|error| Trouble::of_disk("the changes can't be committed", &error))?;
+        let changes = tree.commit(begun, &message(record), &profile.commit_author, &ignored).await?;
+        tree.closed();
         let Some(changes) = changes else { return Ok(begun.base.clone()) };
         let text = format!("{}\n{}", told(&begun.branch, &changes.commit), changes.stat);
         let (branch, commit, left_out) = (&begun.branch, &changes.commit, &changes.left_out);
@@ -216,16 +229,19 @@ async fn prepare(agent: &Agent, record: &Record, tree: Option<Worktree>) -> Resu
     let prepared = match &tree {
         Some(tree) => {
             let _using = agent.worktrees.using.read().await;
-            tree.note(&record.task.context_id).map_err(|error| Trouble::of_disk("the worktree can't be prepared", &error))?;
-            Some(tree.prepare(record.task.git_ref.as_deref()).await?)
+            if !tree.exists() {
+                tree.check_free()?;
+            }
+            let noted = tree.opened(&record.task.context_id, &record.task.inputs);
+            noted.map_err(|error| Trouble::of_disk("the worktree can't be prepared", &error))?;
+            let made = tree.prepare(record.task.git_ref.as_deref()).await;
+            tree.forget_unless_made();
+            Some(made?)
         }
         None => None,
     };
     let failed = |error: std::io::Error| Trouble::of_disk("the context's directory can't be prepared", &error);
     private_dir(&dir).map_err(failed)?;
-    for input in tree.iter().flat_map(|tree| record.task.inputs.iter().map(move |input| (tree, input))) {
-        input.0.ignore(&input.1.path).map_err(failed)?;
-    }
     agent.lay_inputs(&record.task, &dir).await?;
     Ok(prepared)
 }

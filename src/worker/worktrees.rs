@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +20,14 @@ use tokio::sync::RwLock;
 use tokio_util::sync::CancellationToken;
 
 use super::Agent;
+use super::files::Laid;
 use super::git::size_of;
 use super::home::{Home, file_name, private_dir, read_json, write_json};
 use super::run_dir::RunDir;
 use super::task::{self, Task};
 use super::worktree::{Repository, Worktree, branch};
 use bloom_api::answers::GoneContexts;
+use bloom_api::files::Input;
 use bloom_api::requests::{MAX_CONTEXTS, WorkerContexts};
 use bloom_client::{CALL_LIMIT, now_ms, part};
 use bloom_core::Ms;
@@ -56,6 +58,12 @@ pub struct Worktrees {
 struct Known {
     context_id: String,
     used_at: Ms,
+    /// A run works there, or was interrupted there: what it changed is not committed yet.
+    #[serde(default)]
+    is_open: bool,
+    /// Inputs of tasks, which are no part of the project as long as no run changes them.
+    #[serde(default)]
+    inputs: Vec<Laid>,
 }
 
 /// The directory of a project's repository. Each namespace of Kubernetes has one of its own, because it is a tenant: runs see the branches of
@@ -103,9 +111,10 @@ impl Agent {
             let why = match () {
                 () if gone.contains(&one.known.context_id) => "its tasks were removed",
                 () if one.known.used_at < oldest => "it was not used for long",
-                () if size > room => "the worktrees take more room than they may",
+                // A run that was interrupted goes on there.
+                () if size > room && !one.known.is_open => "the worktrees take more room than they may",
                 () => {
-                    room -= size;
+                    room = room.saturating_sub(size);
                     continue;
                 }
             };
@@ -146,39 +155,51 @@ impl Agent {
 }
 
 impl Worktree {
-    /// Stores whose worktree it is, before it is made.
-    pub fn note(&self, context_id: &str) -> io::Result<()> {
+    /// Stores that a run begins to work in it, with these inputs.
+    pub fn opened(&self, context_id: &str, inputs: &[Input<'_>]) -> io::Result<()> {
         let path = self.note_path("json");
         private_dir(path.parent().unwrap_or(&path))?;
-        write_json(&path, &Known { context_id: context_id.to_owned(), used_at: now_ms() })
+        let mut known = read_json::<Known>(&path).map_or_else(Vec::new, |known| known.inputs);
+        known.retain(|one| !inputs.iter().any(|input| input.path == one.path));
+        known.extend(inputs.iter().map(Laid::of));
+        write_json(&path, &Known { context_id: context_id.to_owned(), used_at: now_ms(), is_open: true, inputs: known })
     }
 
-    /// The file that names what is not committed.
-    pub fn ignored(&self) -> PathBuf {
-        self.note_path("ignore")
+    /// Stores that what the run changed is committed.
+    pub fn closed(&self) {
+        let path = self.note_path("json");
+        let Some(known) = read_json::<Known>(&path) else { return };
+        if let Err(error) = write_json(&path, &Known { used_at: now_ms(), is_open: false, ..known }) {
+            tracing::warn!(%error, "the end of a run could not be noted; its worktree stays longer");
+        }
     }
 
-    /// Keeps a file of a task out of the commits, unless the project has one of its name.
-    pub fn ignore(&self, path: &str) -> io::Result<()> {
-        let mut line = String::from("/");
-        for c in path.chars() {
-            if "\\*?[]!# ".contains(c) {
-                line.push('\\');
-            }
-            line.push(c);
+    /// Removes the note of a worktree that could not be made: what is in the directory may not be of a worktree.
+    pub fn forget_unless_made(&self) {
+        if !self.exists() {
+            let _ = fs::remove_file(self.note_path("json"));
         }
-        let known = fs::read_to_string(self.ignored()).unwrap_or_default();
-        if known.lines().any(|known| known == line) {
-            return Ok(());
-        }
-        let mut file = fs::File::options().create(true).append(true).open(self.ignored())?;
-        file.write_all(format!("{line}\n").as_bytes())
+    }
+
+    /// The file that names what is not committed: inputs that are as they were.
+    pub fn ignored(&self) -> io::Result<PathBuf> {
+        let known = read_json::<Known>(&self.note_path("json")).map_or_else(Vec::new, |known| known.inputs);
+        let lines: String =
+            known.iter().filter(|input| input.is_unchanged(&self.dir)).map(|input| format!("/{}\n", escaped(&input.path))).collect();
+        let path = self.note_path("ignore");
+        fs::write(&path, lines)?;
+        Ok(path)
     }
 
     fn note_path(&self, extension: &str) -> PathBuf {
         let name = self.dir.file_name().unwrap_or_default();
         self.repository.dir.join("contexts").join(name).with_added_extension(extension)
     }
+}
+
+/// The path as a line of a `.gitignore`.
+fn escaped(path: &str) -> String {
+    path.chars().flat_map(|c| "\\*?[]!# ".contains(c).then_some('\\').into_iter().chain([c])).collect()
 }
 
 /// A worktree that is on the disk.
@@ -195,11 +216,14 @@ impl Found {
     fn remove(&self, home: &Home) {
         let name = file_name(&self.known.context_id);
         let notes = self.repository.join("contexts");
-        let removed =
-            [self.dir(home), self.repository.join("git/worktrees").join(&name)].iter().try_for_each(|dir| match fs::remove_dir_all(dir) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            });
+        let own_git_dir = self.repository.join("git/worktrees").join(&name);
+        // Else the directory has files of runs without this project.
+        let is_worktree = own_git_dir.exists();
+        let dirs = [self.dir(home), own_git_dir];
+        let removed = dirs.iter().filter(|_| is_worktree).try_for_each(|dir| match fs::remove_dir_all(dir) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        });
         match removed {
             Ok(()) => ["json", "ignore"].iter().for_each(|extension| {
                 let _ = fs::remove_file(notes.join(&name).with_added_extension(extension));

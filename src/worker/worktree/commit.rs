@@ -2,10 +2,9 @@
 //!
 //! Repositories below the worktree are left out: git would run commands inside of them, with their own settings.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tokio::process::Command;
 use uuid::Uuid;
@@ -13,16 +12,13 @@ use uuid::Uuid;
 use super::super::command::{ended, output};
 use super::author::CommitAuthor;
 use super::repository::{FETCH_LIMIT, LOCAL_LIMIT};
+use super::survey::{all_but, repositories_within};
 use super::trouble::Trouble;
 use super::{Prepared, Worktree};
 
 /// The bytes of a patch that are shown.
 pub const MAX_PATCH: usize = 16 << 20;
 const MAX_STAT: usize = 64 << 10;
-/// Entries of a worktree that are looked through for repositories within it.
-const MAX_ENTRIES: usize = 1_000_000;
-/// Repositories within a worktree: each is named to git.
-const MAX_LEFT_OUT: usize = 1_000;
 /// Flushed to the disk, because a run is over once its commit is reported.
 const DURABLE: [&str; 2] = ["-c", "core.fsync=committed"];
 
@@ -50,7 +46,9 @@ impl Worktree {
         if !self.repository.is_ancestor(&begun.base, &head).await {
             return Err(self.state(&format!("a run has checked out {head}, which does not build on {} {}", begun.branch, begun.base)));
         }
-        let left_out = self.repositories_within()?;
+        let (tree, most) = (self.dir.clone(), self.repository.settings.max_bytes);
+        let left_out = tokio::task::spawn_blocking(move || repositories_within(&tree, most)).await;
+        let left_out = left_out.map_err(|error| failed(error.to_string()))??;
         // An index of its own, so that one that is left half written is nobody's.
         let index = self.own_git_dir().join("bloom-index");
         for left in [index.clone(), index.with_extension("lock")] {
@@ -65,8 +63,10 @@ impl Worktree {
         output(read, LOCAL_LIMIT).await.map_err(failed)?;
         let mut add = with_index(self.in_tree());
         add.arg("-c").arg(format!("core.excludesFile={}", ignored.display()));
-        add.args(["-c", "core.autocrlf=false", "-c", "advice.addEmbeddedRepo=false", "add", "--all", "--", "."]);
-        add.args(left_out.iter().map(|path| format!(":(exclude,literal,top){path}")));
+        let paths = self.own_git_dir().join("bloom-paths");
+        fs::write(&paths, all_but(&left_out)).map_err(|error| failed(error.to_string()))?;
+        add.args(["-c", "core.autocrlf=false", "-c", "advice.addEmbeddedRepo=false", "add", "--all", "--pathspec-file-nul"]);
+        add.arg(format!("--pathspec-from-file={}", paths.display()));
         output(add, FETCH_LIMIT).await.map_err(failed)?;
         let mut write = with_index(self.in_tree());
         write.arg("write-tree");
@@ -85,7 +85,13 @@ impl Worktree {
         }
         let (stat, _) = self.diff(&begun.base, &commit, &["--stat=120"], MAX_STAT).await?;
         let (patch, is_cut) = self.diff(&begun.base, &commit, &["--patch", "--find-renames"], MAX_PATCH).await?;
-        Ok(Some(Changes { commit, stat, patch, is_cut, left_out: left_out.into_iter().collect() }))
+        Ok(Some(Changes {
+            commit,
+            stat,
+            patch,
+            is_cut,
+            left_out: left_out.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
+        }))
     }
 
     /// What changed between two commits: the beginning of it, and whether that is not all. It goes through a file, because a patch may be as
@@ -113,31 +119,6 @@ impl Worktree {
         Ok((String::from_utf8_lossy(&bytes).replace('\0', "\u{fffd}"), is_cut))
     }
 
-    /// Directories below the worktree that are repositories of their own, or that pose as such.
-    fn repositories_within(&self) -> Result<BTreeSet<String>, Trouble> {
-        let mut found = BTreeSet::new();
-        let (mut left, mut seen) = (vec![PathBuf::new()], 0_usize);
-        while let Some(dir) = left.pop() {
-            for entry in fs::read_dir(self.dir.join(&dir)).into_iter().flatten().flatten() {
-                seen += 1;
-                if seen > MAX_ENTRIES || found.len() > MAX_LEFT_OUT {
-                    return Err(Trouble::Size(format!(
-                        "the changes can't be committed: the worktree has more than {MAX_ENTRIES} files, or {MAX_LEFT_OUT} repositories within it"
-                    )));
-                }
-                let path = dir.join(entry.file_name());
-                if entry.file_name().eq_ignore_ascii_case(".git") {
-                    if dir != Path::new("") {
-                        found.insert(dir.to_string_lossy().into_owned());
-                    }
-                } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                    left.push(path);
-                }
-            }
-        }
-        Ok(found)
-    }
-
     /// Pushes the branch with the user's own credentials, unless the repository's server has its commits already, as far as the last fetch
     /// tells. Returns whether it was pushed.
     pub async fn push(&self) -> Result<bool, Trouble> {
@@ -146,11 +127,23 @@ impl Worktree {
         if output(ask, LOCAL_LIMIT).await.is_ok_and(|known| !known.is_empty()) {
             return Ok(false);
         }
+        let Err(why) = self.push_once().await else { return Ok(true) };
+        // An earlier attempt may have pushed meanwhile, and its commits may be a part of these.
+        let _ = self.repository.fetch(FETCH_LIMIT).await;
+        let theirs = self.repository.commit_of(&self.pushed_ref()).await;
+        let is_behind = match &theirs {
+            Some(theirs) => self.repository.is_ancestor(theirs, &self.branch_ref()).await,
+            None => false,
+        };
+        let again = if is_behind { self.push_once().await } else { Err(why) };
+        again.map(|()| true).map_err(|why| Trouble::Push(format!("the branch {} can't be pushed: {why}", self.branch)))
+    }
+
+    async fn push_once(&self) -> Result<(), String> {
         let branch = format!("{0}:{0}", self.branch_ref());
         let mut push = self.repository.remote();
         push.args(["push", "--quiet", "--no-verify", "--no-follow-tags", "--recurse-submodules=no", "--no-signed", "--"]);
         push.args([&self.repository.url, &branch]);
-        let pushed = output(push, FETCH_LIMIT).await;
-        pushed.map(|_| true).map_err(|why| Trouble::Push(format!("the branch {} can't be pushed: {why}", self.branch)))
+        output(push, FETCH_LIMIT).await.map(drop)
     }
 }

@@ -8,10 +8,13 @@
 mod author;
 mod commit;
 mod repository;
+mod survey;
 mod trouble;
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
@@ -34,6 +37,8 @@ const UNFINISHED: [(&str, &str); 6] = [
     ("REVERT_HEAD", "a revert"),
     ("BISECT_LOG", "a bisection"),
 ];
+/// How long a run waits for the newest state of a repository that it does not need to begin.
+const FOLLOW_LIMIT: Duration = Duration::from_secs(60);
 /// The longest name of a context that is a part of a branch's name as it is.
 const PLAIN_NAME: usize = 100;
 
@@ -129,7 +134,7 @@ impl Worktree {
             self.link()?;
             return self.follow_pushed().await;
         }
-        self.repository.fetch().await?;
+        self.repository.fetch(FETCH_LIMIT).await?;
         let of_branch = |name: String| async move { self.repository.commit_of(&name).await };
         let (origin, base) = if let Some(commit) = of_branch(self.branch_ref()).await {
             (Origin::Kept, commit)
@@ -154,7 +159,7 @@ impl Worktree {
     async fn follow_pushed(&self) -> Result<Prepared, Trouble> {
         let head = self.head().await?;
         let kept = |base: String, origin| Prepared { branch: self.branch.clone(), base, origin, unfetched: None };
-        if let Err(trouble) = self.repository.fetch().await {
+        if let Err(trouble) = self.repository.fetch(FOLLOW_LIMIT).await {
             // The worktree is there, so the run does not need the repository's server.
             return Ok(Prepared { unfetched: Some(trouble.to_string()), ..kept(head, Origin::Kept) });
         }
@@ -172,8 +177,8 @@ impl Worktree {
         Ok(kept(pushed, Origin::Fetched))
     }
 
-    /// Makes the worktree. What is left of an earlier one that was not made completely goes first.
-    async fn add(&self, start: &str) -> Result<(), Trouble> {
+    /// Whether a worktree can be made in the directory of the context. What is left of one that was not made completely is removed.
+    pub fn check_free(&self) -> Result<(), Trouble> {
         if self.own_git_dir().exists() {
             self.remove();
         }
@@ -183,6 +188,11 @@ impl Worktree {
                 "has files of runs without this project, or of another one: use another context, or remove the directory on the worker";
             return Err(Trouble::State(format!("the context's directory {} {why}", self.dir.display())));
         }
+        Ok(())
+    }
+
+    async fn add(&self, start: &str) -> Result<(), Trouble> {
+        self.check_free()?;
         if let Some(parent) = self.dir.parent() {
             private_dir(parent).map_err(|error| Trouble::of_disk("the contexts' directory can't be created", &error))?;
         }
@@ -198,12 +208,17 @@ impl Worktree {
     /// Runs find the repository by this file, which an earlier run may have removed.
     fn link(&self) -> Result<(), Trouble> {
         let (link, text) = (self.dir.join(".git"), format!("gitdir: {}\n", self.own_git_dir().display()));
-        if link.is_dir() || fs::read_to_string(&link).is_ok_and(|known| known == text) {
+        // A run may have put anything in its place: a pipe, or a link to a device. It is not opened.
+        let known = fs::symlink_metadata(&link);
+        let is_right = known.as_ref().is_ok_and(|known| known.is_file() && known.len() == text.len() as u64)
+            && fs::read(&link).is_ok_and(|known| known == text.as_bytes());
+        if is_right || known.is_ok_and(|known| known.is_dir()) {
             return Ok(());
         }
-        // Not through a link of the run.
         let _ = fs::remove_file(&link);
-        fs::write(&link, text).map_err(|error| Trouble::of_disk("the worktree can't be prepared", &error))
+        let made = fs::File::options().write(true).create_new(true).open(&link);
+        made.and_then(|mut file| file.write_all(text.as_bytes()))
+            .map_err(|error| Trouble::of_disk("the worktree can't be prepared", &error))
     }
 
     /// A command that was killed leaves its locks behind. Nobody else uses this git directory now.
@@ -256,5 +271,7 @@ fn remove(dir: &Path) {
     }
 }
 
+#[cfg(test)]
+mod hostile_tests;
 #[cfg(test)]
 mod tests;

@@ -70,9 +70,9 @@ impl Repository {
     }
 
     /// Fetches all branches and tags; the repository is made if it is missing.
-    pub async fn fetch(&self) -> Result<(), Trouble> {
+    pub async fn fetch(&self, limit: Duration) -> Result<(), Trouble> {
         self.make_if_missing().await?;
-        self.fetch_refs(&["+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*"]).await
+        self.fetch_refs(&["+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*"], limit).await
     }
 
     async fn make_if_missing(&self) -> Result<(), Trouble> {
@@ -88,13 +88,13 @@ impl Repository {
         fs::rename(&part, self.git_dir()).map_err(|error| Trouble::of_disk("the repository can't be created", &error))
     }
 
-    async fn fetch_refs(&self, refs: &[&str]) -> Result<(), Trouble> {
+    async fn fetch_refs(&self, refs: &[&str], limit: Duration) -> Result<(), Trouble> {
         let mut tries = 0;
         loop {
             let mut fetch = self.remote();
             fetch.args(["fetch", "--quiet", "--no-tags", "--prune", "--force", "--no-write-fetch-head", "--no-recurse-submodules", "--"]);
             fetch.arg(&self.url).args(refs);
-            let Err(why) = bounded(fetch, FETCH_LIMIT, &self.git_dir(), self.settings.max_bytes).await else { return Ok(()) };
+            let Err(why) = bounded(fetch, limit, &self.git_dir(), self.settings.max_bytes).await else { return Ok(()) };
             let Some(lock) = lock_in(&why).filter(|_| tries < LOCK_TRIES) else { return Err(Trouble::of_fetch(&why)) };
             tries += 1;
             tokio::time::sleep(LOCK_WAIT).await;
@@ -131,7 +131,7 @@ impl Repository {
         }
         // A commit that is on no branch. Servers give it out by its full name, if they do.
         if wanted.len() >= 40 {
-            self.fetch_refs(&[wanted]).await.map_err(|_| missing())?;
+            self.fetch_refs(&[wanted], FETCH_LIMIT).await.map_err(|_| missing())?;
         }
         self.commit_of(wanted).await.ok_or_else(missing)
     }

@@ -6,14 +6,14 @@ use super::commit::MAX_PATCH;
 use super::*;
 use crate::git::GitSettings;
 
-struct Place {
+pub(super) struct Place {
     _dir: tempfile::TempDir,
-    root: PathBuf,
+    pub root: PathBuf,
     settings: GitSettings,
     url: String,
 }
 
-fn run(dir: &Path, words: &[&str]) -> String {
+pub(super) fn run(dir: &Path, words: &[&str]) -> String {
     let mut command = std::process::Command::new("git");
     command.args(["-c", "user.name=t", "-c", "user.email=t@localhost", "-c", "init.defaultBranch=main"]);
     let ended = command.args(words).current_dir(dir).output().expect("git");
@@ -23,7 +23,7 @@ fn run(dir: &Path, words: &[&str]) -> String {
 
 impl Place {
     /// A bare repository with the branches `main` and `other` and the tag `v1`.
-    fn new() -> Self {
+    pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         let source = root.join("source");
@@ -42,11 +42,11 @@ impl Place {
         Self { _dir: dir, root, settings, url }
     }
 
-    fn context(&self, name: &str) -> PathBuf {
+    pub fn context(&self, name: &str) -> PathBuf {
         self.root.join("contexts").join(name)
     }
 
-    fn tree(&self, agent: &str, dir: &Path) -> Worktree {
+    pub fn tree(&self, agent: &str, dir: &Path) -> Worktree {
         let name = dir.file_name().unwrap().to_str().unwrap();
         let (settings, url) = (self.settings.clone(), self.url.clone());
         let repository = Repository { settings, dir: self.root.join(agent), url, home: self.root.clone(), lock: Arc::default() };
@@ -59,7 +59,7 @@ fn author() -> CommitAuthor {
 }
 
 impl Worktree {
-    async fn committed(&self, begun: &Prepared, message: &str) -> Result<Option<Changes>, Trouble> {
+    pub(super) async fn committed(&self, begun: &Prepared, message: &str) -> Result<Option<Changes>, Trouble> {
         self.commit(begun, message, &author(), Path::new("/dev/null")).await
     }
 }
@@ -158,7 +158,7 @@ async fn a_lock_that_was_left_is_removed() {
     let old = std::time::SystemTime::now() - std::time::Duration::from_secs(600);
     fs::File::options().write(true).open(&lock).unwrap().set_modified(old).unwrap();
     run(&place.root.join("served"), &["branch", "next", "v1"]);
-    tree.repository.fetch().await.unwrap();
+    tree.repository.fetch(repository::FETCH_LIMIT).await.unwrap();
     assert!(!lock.exists() && tree.repository.commit_of("refs/remotes/origin/next").await.is_some());
 }
 
@@ -266,56 +266,6 @@ async fn a_state_that_a_run_left_is_named() {
 }
 
 #[tokio::test]
-async fn nothing_that_a_run_wrote_is_executed() {
-    let place = Place::new();
-    let dir = place.context("a");
-    let tree = place.tree("agent", &dir);
-    let prepared = tree.prepare(None).await.unwrap();
-    let mark = place.root.join("executed");
-    let command = format!("touch {}; cat", mark.display());
-    // What a run in a sandbox can write: its worktree, with attributes, a false `.git`, and a repository within.
-    fs::write(dir.join(".gitattributes"), "* filter=evil diff=evil merge=evil\n").unwrap();
-    let config = format!(
-        "[core]\n\tfsmonitor = {command}\n\thooksPath = {0}\n\tsshCommand = {command}\n\teditor = {command}\n\tpager = {command}\n\
-         [filter \"evil\"]\n\tclean = {command}\n\tsmudge = {command}\n\tprocess = {command}\n\trequired = true\n\
-         [diff \"evil\"]\n\ttextconv = {command}\n\tcommand = {command}\n[diff]\n\texternal = {command}\n\
-         [credential]\n\thelper = !{command}\n[gpg]\n\tprogram = {command}\n[commit]\n\tgpgSign = true\n[alias]\n\tadd = !{command}\n",
-        dir.join("hooks").display()
-    );
-    let hooks = dir.join("hooks");
-    fs::create_dir(&hooks).unwrap();
-    for hook in
-        ["pre-commit", "post-commit", "reference-transaction", "post-index-change", "pre-push", "post-checkout", "fsmonitor-watchman"]
-    {
-        fs::write(hooks.join(hook), format!("#!/bin/sh\n{command}\n")).unwrap();
-        fs::set_permissions(hooks.join(hook), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    }
-    for inner in ["inner", "deep/inner"] {
-        fs::create_dir_all(dir.join(inner)).unwrap();
-        run(&dir.join(inner), &["init", "--quiet"]);
-        fs::write(dir.join(inner).join("file"), "inner\n").unwrap();
-        run(&dir.join(inner), &["add", "."]);
-        run(&dir.join(inner), &["commit", "--quiet", "-m", "inner"]);
-        fs::write(dir.join(inner).join(".git/config"), &config).unwrap();
-    }
-    fs::remove_file(dir.join(".git")).unwrap();
-    run(&dir, &["init", "--quiet"]);
-    fs::write(dir.join(".git/config"), &config).unwrap();
-    fs::write(dir.join("file"), "changed\n").unwrap();
-
-    let changes = tree.committed(&prepared, "a run").await.unwrap().unwrap();
-    assert!(changes.patch.contains("+changed"), "{}", changes.patch);
-    assert_eq!(changes.left_out, ["deep/inner", "inner"]);
-    let git_dir = tree.repository.git_dir().display().to_string();
-    let kept = run(&place.root, &["--git-dir", &git_dir, "ls-tree", "-r", "--name-only", &changes.commit]);
-    assert!(!kept.contains("inner"), "no repository within is a part of it: {kept}");
-    assert_eq!(tree.push().await, Ok(true));
-    tree.prepare(None).await.unwrap();
-    assert_eq!(tree.push().await, Ok(false), "the server has it");
-    assert!(!mark.exists(), "a command of the run was executed");
-}
-
-#[tokio::test]
 async fn a_patch_is_bounded() {
     let place = Place::new();
     let dir = place.context("a");
@@ -324,4 +274,21 @@ async fn a_patch_is_bounded() {
     fs::write(dir.join("large"), "a line\n".repeat(MAX_PATCH / 4)).unwrap();
     let changes = tree.committed(&prepared, "x").await.unwrap().unwrap();
     assert!(changes.is_cut && changes.patch.len() == MAX_PATCH && changes.stat.contains("large"));
+}
+
+#[tokio::test]
+async fn a_push_that_an_earlier_attempt_finished_is_no_obstacle() {
+    let place = Place::new();
+    let (a, b) = (place.context("a"), place.root.join("elsewhere/a"));
+    let (one, other) = (place.tree("agent", &a), place.tree("other-agent", &b));
+    let first = one.prepare(None).await.unwrap();
+    fs::write(a.join("file"), "first\n").unwrap();
+    one.committed(&first, "x").await.unwrap();
+    one.push().await.unwrap();
+    let second = other.prepare(None).await.unwrap();
+    fs::write(b.join("file"), "second\n").unwrap();
+    other.committed(&second, "x").await.unwrap();
+    // What it knows of the server is older.
+    run(&place.root, &["--git-dir", &other.repository.git_dir().display().to_string(), "update-ref", "-d", "refs/remotes/origin/bloom/a"]);
+    assert_eq!(other.push().await, Ok(true));
 }
