@@ -279,6 +279,16 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_another_size_is_not_read() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::File::create(temp.path().join("a")).unwrap().set_len(1 << 43).unwrap();
+        let laid = |bytes, sha256: &str| Laid { path: "a".into(), bytes, sha256: sha256.into() };
+        assert!(!laid(3, "").is_unchanged(temp.path()));
+        std::fs::write(temp.path().join("a"), "abc").unwrap();
+        assert!(laid(3, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad").is_unchanged(temp.path()));
+    }
+
+    #[test]
     fn a_file_is_not_opened_through_a_link_that_leads_out() {
         let temp = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/etc", temp.path().join("out")).unwrap();

@@ -47,6 +47,9 @@ pub async fn run(args: ArtifactsArgs, server: &Server, shown: Shown) -> Result<(
     }
 }
 
+/// The largest diff that is printed: it is in memory as a whole.
+const MAX_DIFF: u64 = 64 << 20;
+
 /// The artifacts of a task, newest first. A task that does not exist is told.
 async fn of_task(server: &Server, id: &str) -> Result<Vec<Value>, CommandError> {
     server.get(&ids::path(id, "")).await.map_err(|failure| failure.about(id))?;
@@ -149,6 +152,13 @@ pub async fn diff(id: &str, server: &Server) -> Result<(), CommandError> {
         )
         .into());
     };
+    if size(newest) > MAX_DIFF {
+        return Err(format!(
+            "the diff of task {id} is larger than {} MiB: bloom-runtime task artifacts {id} --download DIR",
+            MAX_DIFF >> 20
+        )
+        .into());
+    }
     let fetch = || async {
         let mut into = Hashed { out: Vec::new(), hash: Sha256::new() };
         server.client.download(&content_of(newest), size(newest), &mut into).await?;

@@ -5,6 +5,7 @@ use crate::on_both;
 use crate::support::agent::{Agent, AgentPlan};
 use crate::support::claude::Anthropic;
 use crate::support::fixtures::NewTask;
+use crate::support::proxy::Proxy;
 use crate::support::repository::{Repository, git};
 use crate::support::{Database, Server};
 
@@ -359,4 +360,60 @@ fn worktrees_go_by_room_and_with_their_tasks() {
             are_left(agent, 0).await;
         },
     );
+}
+
+#[test]
+fn removal_spares_what_is_not_committed() {
+    with_project(
+        |plan| plan.env("BLOOM_MAX_WORKTREES_MIB", 1).env("BLOOM_GRACE_SECONDS", 0),
+        async |server, _, agent| {
+            let fill = "head -c 2000000 /dev/urandom >large";
+            let removed = task(server, "removed", fill).await;
+            removed.reaches("completed").await;
+            // Files of a context without a project, for which a project was asked in vain.
+            let plain = server.crew().task().context("plain").prompt(fill).create().await;
+            plain.reaches("completed").await;
+            failed(&task(server, "plain", "true").await, "failed", "project", "files of runs without this project").await;
+            let interrupted = task(server, "open", &format!("if [ -e large ]; then echo again; else {fill}; sleep 600; fi")).await;
+            let left = |context: &str| {
+                let contexts = std::fs::read_dir(agent.work_dir().join("contexts")).expect("contexts").flatten();
+                contexts.map(|entry| entry.path()).find(|path| path.file_name().unwrap().to_string_lossy().starts_with(context))
+            };
+            let large = |context: &str| left(context).is_some_and(|dir| dir.join("large").exists());
+            eventually("the run works", || async { large("open").then_some(()) }).await;
+            server.poke("workers/box/drain").await.ok();
+            interrupted.reaches("queued").await;
+            agent.kill9();
+            agent.start_again();
+            eventually("a worktree is removed", || async { left("removed").is_none().then_some(()) }).await;
+            assert!(large("plain") && large("open"));
+            server.poke("workers/box/uncordon").await.ok();
+            interrupted.reaches("completed").await;
+            assert_eq!(result(&interrupted).await["output"], json!("again\n"));
+        },
+    );
+}
+
+#[test]
+fn a_push_that_outlives_its_lease_is_made_again() {
+    run(async {
+        let (server, repository) = (Server::on(Database::Sqlite).env("LEASE_TTL_SECONDS", 3).start(), Repository::serve());
+        repository.add_to(&server).await;
+        let (latch, begun) = (Latch::new(), janitor::new_path("begun"));
+        let hook = repository.bare().join("hooks/pre-receive");
+        std::fs::write(&hook, format!("#!/bin/sh\ntouch {}\n{}\n", begun.display(), latch.wait())).expect("a hook");
+        std::fs::set_permissions(&hook, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("its mode");
+        let line = Proxy::start(server.base()).await;
+        let agent = repository.known_to(AgentPlan::at(&line.url, "box")).profile(SHELL).start();
+        let task = plan(&server, "a", "echo two >two").with("push", json!("branch")).create().await;
+        eventually("the branch is being pushed", || async { begun.exists().then_some(()) }).await;
+        line.hold();
+        eventually("the lease is over", || async { (task.status().await == "queued").then_some(()) }).await;
+        agent.has_no_processes().await;
+        latch.open();
+        line.release();
+        task.reaches("completed").await;
+        assert_eq!(result(&task).await["commit"], json!(git(&repository.bare(), &["rev-parse", "bloom/a"])));
+        let _ = std::fs::remove_file(begun);
+    });
 }
