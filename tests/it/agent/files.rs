@@ -146,7 +146,7 @@ fn inputs_are_not_committed() {
         assert_eq!(git(&repository.bare(), &["show", "bloom/c:file"]), "replaced", "it is a change of the project's file");
         // What a later run makes of it is its work.
         let plan = server.crew().task().with("project", json!("site")).with("push", json!("branch")).context("c");
-        let later = plan.prompt("echo more >>odd*; echo more >more").create().await;
+        let later = plan.prompt("echo more >>\"odd [name].txt\"").create().await;
         later.reaches("completed").await;
         assert_eq!(git(&repository.bare(), &["show", "bloom/c:odd [name].txt"]), "new\nmore");
     });

@@ -302,7 +302,8 @@ fn runs_without_a_session_wait_for_one_another_in_a_worktree() {
 /// Lets the notes of all worktrees say that they were last used 30 days ago.
 fn age(agent: &Agent) {
     for repository in std::fs::read_dir(agent.work_dir().join("repositories")).expect("repositories").flatten() {
-        for note in std::fs::read_dir(repository.path().join("contexts")).expect("notes").flatten() {
+        let notes = std::fs::read_dir(repository.path().join("contexts")).expect("notes").flatten();
+        for note in notes.filter(|note| note.path().extension().is_some_and(|extension| extension == "json")) {
             let mut known: Value = serde_json::from_slice(&std::fs::read(note.path()).expect("a note")).expect("JSON");
             known["used_at"] = json!(now_ms() - 30 * 24 * 3_600_000);
             std::fs::write(note.path(), known.to_string()).expect("the note");
