@@ -18,6 +18,7 @@ mod enrollment;
 mod events;
 mod files;
 pub mod git;
+mod held_lease;
 mod home;
 mod instance;
 mod invocation;
@@ -82,16 +83,15 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use bloom_client::{Client, Tls};
-use bloom_core::task::Session;
 use bloom_telemetry::Traces;
 use git::GitSettings;
+use held_lease::HeldLease;
 use home::Home;
 pub use home::hostname;
 use membridge::Membridge;
 pub use membridge::MembridgeSettings;
 use pause::Pauses;
 use profiles::Profiles;
-use task::Task;
 use verdict::Stop;
 pub use worktrees::WorktreeLimits;
 use worktrees::Worktrees;
@@ -188,46 +188,6 @@ pub(crate) struct Agent {
     drained_since: Mutex<Option<Instant>>,
     restart: CancellationToken,
     leave: CancellationToken,
-}
-
-/// A lease that this agent has.
-struct HeldLease {
-    task: Uuid,
-    /// Where its run works and converses, if tasks of one context follow one another.
-    context: Option<String>,
-    ttl: Duration,
-    /// No other worker can have the task before this time: the TTL counts from when the last renewal was sent. On the
-    /// [`boot_clock`].
-    valid_until: u64,
-    stop: watch::Sender<Option<Stop>>,
-    /// Notified when a person has answered what its run asks.
-    answered: Arc<Notify>,
-    /// The server has renewed it for this process.
-    is_renewed: bool,
-    /// Its process may be started, or was.
-    has_begun: bool,
-    /// The run has ended, and only its verdict is still to be delivered.
-    is_over: bool,
-}
-
-impl HeldLease {
-    fn new(task: &Task, ttl: Duration, valid_until: u64, stop: Option<Stop>) -> Self {
-        // Two runs in one worktree would commit each other's changes.
-        let follow = task.session == Session::Context || task.project.is_some();
-        let context = follow.then(|| task.context_id.clone());
-        Self { context, stop: watch::Sender::new(stop), is_over: false, ..Self::over(task.id, ttl, valid_until) }
-    }
-
-    /// Only a verdict is delivered for it.
-    fn over(task: Uuid, ttl: Duration, valid_until: u64) -> Self {
-        let stop = watch::Sender::new(None);
-        Self { task, context: None, ttl, valid_until, stop, answered: Arc::default(), is_renewed: false, has_begun: false, is_over: true }
-    }
-
-    /// Stops the run. If it is stopped more than once, the first reason counts.
-    fn end(&self, reason: Stop) {
-        self.stop.send_if_modified(|stop| stop.is_none().then(|| *stop = Some(reason)).is_some());
-    }
 }
 
 /// Does what programs of this crate ask of it when they start it by a word that is no command of users; `None` for other words.

@@ -28,11 +28,10 @@ use super::stderr::Stderr;
 use super::stream::{Found, Reading};
 use super::verdict::{End, Stop, Verdict, decide, not_started};
 use super::watched::{self, Started, Watched};
-use super::workspace::Unprepared;
+use super::workspace::{Unprepared, Workspace, tree};
 use super::{Agent, cgroup, prompt, remains, traced_run};
 use bloom_api::values::Usd;
 use bloom_client::now_ms;
-use bloom_core::event::EventKind;
 use bloom_core::task::{Reason, Session};
 
 /// The interval at which a run's output is read.
@@ -83,14 +82,14 @@ impl Run<'_> {
                         let end = End { stop: *self.stop.borrow(), ..End::default() };
                         return decide(&task, lease, &Reading::default(), &end, now_ms());
                     }
-                    match self.prepare_workspace(&mut record).await {
+                    match self.workspace().prepare(&mut record).await {
                         Ok(()) => {}
                         Err(Unprepared::Failed(verdict)) => return *verdict,
                         Err(Unprepared::Stopped) => continue,
                     }
                     if let Some(lost) = lost.take() {
                         let why = format!("the session belongs to {}; the run starts a new one", lost.program);
-                        self.record_phase("session_lost", json!({"session_id": lost.session_id, "text": why}));
+                        self.log.phase("session_lost", json!({"session_id": lost.session_id, "text": why}));
                     }
                     if resumable {
                         self.keep_session(&record, &program, &conversation, Some(task.id));
@@ -106,10 +105,8 @@ impl Run<'_> {
             if let Conversation::Resumed(lost) = &conversation
                 && session_is_gone(&reading, &end)
             {
-                self.record_phase(
-                    "session_lost",
-                    json!({"session_id": lost, "text": "the session no longer exists; the run starts a new one"}),
-                );
+                self.log
+                    .phase("session_lost", json!({"session_id": lost, "text": "the session no longer exists; the run starts a new one"}));
                 conversation = Conversation::New(Uuid::now_v7().to_string());
                 continue;
             }
@@ -120,17 +117,13 @@ impl Run<'_> {
                 self.keep_session(&record, &program, &seen, open);
             }
             let verdict = decide(&task, lease, &reading, &end, now_ms());
-            let verdict = self.take_results(&record, &profile, verdict).await;
+            let verdict = self.workspace().take_results(&record, &profile, verdict).await;
             return self.agent.learn((&name, &profile), &task, true, verdict, &mut self.stop).await;
         }
     }
 
-    pub(super) fn record_phase(&mut self, phase: &str, more: serde_json::Value) {
-        let mut data = json!({"phase": phase});
-        if let (Some(data), Some(more)) = (data.as_object_mut(), more.as_object()) {
-            data.extend(more.clone());
-        }
-        self.log.record(EventKind::Lifecycle, data, now_ms());
+    fn workspace(&mut self) -> Workspace<'_> {
+        Workspace { agent: self.agent, dir: self.dir, log: self.log, stop: self.stop.clone() }
     }
 
     fn keep_session(&self, record: &Record, program: &str, conversation: &Conversation, open_task: Option<Uuid>) {
@@ -186,7 +179,7 @@ impl Run<'_> {
         let prompt = self.dir.prompt();
         let tool = profile.ask_human.then(|| PermissionTool::prepare(self.dir.questions())).transpose();
         let tool = tool.map_err(|error| failed("a person can't be asked", &error))?;
-        let git_dir = self.tree(record).map(|tree| tree.repository.git_dir());
+        let git_dir = tree(self.agent, record).map(|tree| tree.repository.git_dir());
         let files = RunFiles { context_dir: &context_dir, prompt: &prompt, git_dir, permission_tool: tool.as_ref() };
         let plain = Invocation::new(profile, program, profiles_dir, &record.task, conversation, &files);
         let invocation = sandboxed(plain, profile, profiles_dir, &self.agent.home, &record.task.context_id, &files);
@@ -205,7 +198,7 @@ impl Run<'_> {
         let pid = watched.running.leader.map(|leader| leader.pid);
         let resumed = matches!(conversation, Conversation::Resumed(_));
         let profile = self.agent.settings.profiles.told(&record.task.agent_slug, record.profile.as_deref().unwrap_or_default());
-        self.record_phase("started", json!({"pid": pid, "worker": self.agent.name, "resumed": resumed, "profile": profile}));
+        self.log.phase("started", json!({"pid": pid, "worker": self.agent.name, "resumed": resumed, "profile": profile}));
         tracing::info!(task = %record.task.id, %lease, agent = record.task.agent_slug, pid, resumed, "run started");
         Ok(watched)
     }
@@ -351,7 +344,7 @@ impl Run<'_> {
             self.agent.pause_for_disk(why);
             stop = stop.or(Some(Stop::Unstored));
         }
-        self.record_phase("ended", json!({"exit": left.exit, "duration_ms": duration_ms}));
+        self.log.phase("ended", json!({"exit": left.exit, "duration_ms": duration_ms}));
         let tells_session = profile.runner == Runner::Claude;
         (
             reading,
@@ -369,7 +362,7 @@ impl Run<'_> {
 
     fn record_stop(&mut self, stop: Option<Stop>) {
         if let Some(reason) = stop {
-            self.record_phase("stopping", json!({"why": format!("{reason:?}").to_lowercase()}));
+            self.log.phase("stopping", json!({"why": format!("{reason:?}").to_lowercase()}));
         }
     }
 

@@ -15,7 +15,9 @@ use super::stream::{Found, MAX_TEXT, cut};
 use bloom_api::json::{Json, is_readable};
 use bloom_api::requests::{EventBody, MAX_EVENT_BYTES};
 use bloom_api::values::Int;
+use bloom_client::now_ms;
 use bloom_core::Ms;
+use bloom_core::event::EventKind;
 
 /// Later events of a run are dropped; the server keeps the newest 10,000 events of a task.
 const MAX_EVENTS: i64 = 100_000;
@@ -122,10 +124,19 @@ impl EventLog {
         self.last_seq
     }
 
-    pub fn record(&mut self, kind: bloom_core::event::EventKind, data: Value, now: Ms) {
+    pub fn record(&mut self, kind: EventKind, data: Value, now: Ms) {
         if let Err(error) = self.add(vec![(kind, data)], self.stored_to, now) {
             tracing::warn!(task = %self.task, %error, "an event could not be stored");
         }
+    }
+
+    /// Records how far a run is.
+    pub fn phase(&mut self, phase: &str, more: Value) {
+        let mut data = json!({"phase": phase});
+        if let (Some(data), Value::Object(more)) = (data.as_object_mut(), more) {
+            data.extend(more);
+        }
+        self.record(EventKind::Lifecycle, data, now_ms());
     }
 
     pub fn reader(&self) -> io::Result<EventReader> {
@@ -225,7 +236,6 @@ impl Tail {
 mod tests {
     use super::*;
     use crate::home::private_dir;
-    use bloom_core::event::EventKind;
 
     #[test]
     fn a_record_goes_on_where_a_crash_cut_it() {

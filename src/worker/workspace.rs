@@ -5,14 +5,15 @@ use std::io::Write as _;
 use std::path::Path;
 
 use serde_json::json;
+use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::Agent;
 use super::files::{MAX_OUTPUTS, NoInput, Unsent, open_below, outputs};
 use super::home::private_dir;
 use super::profile::Profile;
-use super::run::Run;
-use super::run_dir::Record;
+use super::run_dir::{Record, RunDir};
+use super::spool::EventLog;
 use super::verdict::{Stop, Verdict, not_started};
 use super::worktree::{Changes, Origin, Prepared, Trouble, Worktree};
 use bloom_api::complete::Completion;
@@ -81,18 +82,31 @@ impl From<NoInput> for Unfit {
     }
 }
 
-impl Run<'_> {
+/// The directory of a run, and what the run tells meanwhile.
+pub struct Workspace<'a> {
+    pub agent: &'a Agent,
+    pub dir: &'a RunDir,
+    pub log: &'a mut EventLog,
+    pub stop: watch::Receiver<Option<Stop>>,
+}
+
+/// The worktree of the task, if it names a project.
+pub fn tree(agent: &Agent, record: &Record) -> Option<Worktree> {
+    record.lease.repository.as_ref().map(|repository| agent.worktree(&record.task, repository))
+}
+
+impl Workspace<'_> {
     /// Prepares the directory of the task's context: the worktree of its project, and its inputs. What was prepared for this run before, by an
     /// earlier process of the agent, stays as it is.
-    pub async fn prepare_workspace(&mut self, record: &mut Record) -> Result<(), Unprepared> {
-        let tree = self.tree(record);
+    pub async fn prepare(&mut self, record: &mut Record) -> Result<(), Unprepared> {
+        let tree = tree(self.agent, record);
         let is_new = tree.as_ref().is_some_and(|tree| record.prepared.is_none() || !tree.exists());
         if let Some(tree) = tree.as_ref().filter(|_| is_new) {
             let project = record.task.project.as_deref().unwrap_or_default();
-            self.record_phase("preparing", json!({"project": project, "branch": tree.branch, "text": format!("fetches {project}")}));
+            self.log.phase("preparing", json!({"project": project, "branch": tree.branch, "text": format!("fetches {project}")}));
         }
         let made = tokio::select! {
-            made = prepare(self.agent, record, tree.filter(|_| is_new)) => made,
+            made = prepared(self.agent, record, tree.filter(|_| is_new)) => made,
             _ = self.stop.wait_for(Option::is_some) => return Err(Unprepared::Stopped),
         };
         let prepared = made.map_err(|unfit| {
@@ -112,15 +126,10 @@ impl Run<'_> {
                 }
             };
             let (branch, commit, origin) = (&prepared.branch, &prepared.base, prepared.origin);
-            self.record_phase("prepared", json!({"branch": branch, "commit": commit, "origin": origin, "text": text}));
+            self.log.phase("prepared", json!({"branch": branch, "commit": commit, "origin": origin, "text": text}));
             record.prepared = Some(prepared);
         }
         Ok(())
-    }
-
-    /// The worktree of the task, if it names a project.
-    pub fn tree(&self, record: &Record) -> Option<Worktree> {
-        record.lease.repository.as_ref().map(|repository| self.agent.worktree(&record.task, repository))
     }
 
     /// Takes what the task wants from the directory of a run that has ended: its outputs, and what it changed in its project. The verdict tells of
@@ -150,7 +159,7 @@ impl Run<'_> {
         if !record.task.outputs.is_empty() && !self.collect(record).await {
             completion.artifact_tags.0.push(OUTPUTS_INCOMPLETE.into());
         }
-        let (Some(tree), Some(begun)) = (self.tree(record), &record.prepared) else { return };
+        let (Some(tree), Some(begun)) = (tree(self.agent, record), &record.prepared) else { return };
         let commit = match self.commit(record, profile, &tree, begun).await {
             Ok(commit) => commit,
             Err(trouble) => return fail(completion, &trouble),
@@ -161,7 +170,7 @@ impl Run<'_> {
         if record.task.push == PushMode::Branch {
             match tree.push().await {
                 Ok(true) => {
-                    self.record_phase("pushed", json!({"branch": begun.branch, "commit": commit, "text": told(&begun.branch, &commit)}))
+                    self.log.phase("pushed", json!({"branch": begun.branch, "commit": commit, "text": told(&begun.branch, &commit)}))
                 }
                 Ok(false) => {}
                 Err(trouble) => fail(completion, &trouble),
@@ -189,7 +198,7 @@ impl Run<'_> {
         }
         let left = if is_whole { String::new() } else { format!("; not kept: {}", missing[..missing.len().min(SHOWN_OUTPUTS)].join("; ")) };
         let text = if found.found.is_empty() { "no file matches the outputs".to_owned() } else { format!("kept {stored} files{left}") };
-        self.record_phase("collected", json!({"files": stored, "text": text}));
+        self.log.phase("collected", json!({"files": stored, "text": text}));
         is_whole
     }
 
@@ -209,11 +218,11 @@ impl Run<'_> {
         let Some(changes) = changes else { return Ok(begun.base.clone()) };
         let text = format!("{}\n{}", told(&begun.branch, &changes.commit), changes.stat);
         let (branch, commit, left_out) = (&begun.branch, &changes.commit, &changes.left_out);
-        self.record_phase("committed", json!({"branch": branch, "commit": commit, "text": text, "left_out": left_out}));
+        self.log.phase("committed", json!({"branch": branch, "commit": commit, "text": text, "left_out": left_out}));
         let name = format!("{}.patch", begun.branch.replace('/', "-"));
         let stored = self.store(record, "GIT_DIFF", &name, "text/x-diff", diff_file(&self.dir.path().join("diff"), &changes)).await;
         if let Err(Unsent::Refused(why)) = stored {
-            self.record_phase("diff_not_stored", json!({"text": why}));
+            self.log.phase("diff_not_stored", json!({"text": why}));
         }
         Ok(changes.commit)
     }
@@ -224,7 +233,7 @@ fn told(branch: &str, commit: &str) -> String {
     format!("{branch} is at {}", commit.get(..12).unwrap_or(commit))
 }
 
-async fn prepare(agent: &Agent, record: &Record, tree: Option<Worktree>) -> Result<Option<Prepared>, Unfit> {
+async fn prepared(agent: &Agent, record: &Record, tree: Option<Worktree>) -> Result<Option<Prepared>, Unfit> {
     let dir = agent.home.context_dir(&record.task.context_id);
     let prepared = match &tree {
         Some(tree) => {

@@ -11,7 +11,7 @@ use crate::support::{Database, Server};
 
 const SHELL: &str = "runner = \"command\"\ncommand = [\"sh\"]";
 
-fn with_project(plan: impl FnOnce(AgentPlan) -> AgentPlan, body: impl AsyncFnOnce(&Server, &Repository, &Agent)) {
+pub(super) fn with_project(plan: impl FnOnce(AgentPlan) -> AgentPlan, body: impl AsyncFnOnce(&Server, &Repository, &Agent)) {
     run(async {
         let (server, repository) = (Server::on(Database::Sqlite).start(), Repository::serve());
         repository.add_to(&server).await;
@@ -22,7 +22,7 @@ fn with_project(plan: impl FnOnce(AgentPlan) -> AgentPlan, body: impl AsyncFnOnc
 }
 
 /// A task of the project with this shell script.
-async fn task<'a>(server: &'a Server, context: &str, script: &str) -> Task<'a> {
+pub(super) async fn task<'a>(server: &'a Server, context: &str, script: &str) -> Task<'a> {
     plan(server, context, script).create().await
 }
 
@@ -37,7 +37,7 @@ fn repository_of(agent: &Agent) -> PathBuf {
 }
 
 /// The worktrees that the agent has.
-fn worktrees(agent: &Agent) -> Vec<PathBuf> {
+pub(super) fn worktrees(agent: &Agent) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(agent.work_dir().join("contexts")).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(|path| path.join(".git").exists()).collect()
 }
@@ -55,7 +55,7 @@ async fn diff(task: &Task<'_>) -> String {
     task.api.get(&format!("artifacts/{}/content", diff["id"].as_str().unwrap())).await.expect(200).text.clone()
 }
 
-async fn failed(task: &Task<'_>, status: &str, reason: &str, message: &str) {
+pub(super) async fn failed(task: &Task<'_>, status: &str, reason: &str, message: &str) {
     let failure = task.reaches(status).await["failure"].clone();
     assert_eq!(failure["reason"], json!(reason), "{failure}");
     assert!(failure["message"].as_str().unwrap().contains(message), "{failure}");
@@ -295,102 +295,6 @@ fn runs_without_a_session_wait_for_one_another_in_a_worktree() {
             second.reaches("completed").await;
             assert_eq!(result(&second).await["output"], json!("file\nfirst\n"));
             assert!(!diff(&first).await.is_empty());
-        },
-    );
-}
-
-/// Lets the notes of all worktrees say that they were last used 30 days ago.
-fn age(agent: &Agent) {
-    for repository in std::fs::read_dir(agent.work_dir().join("repositories")).expect("repositories").flatten() {
-        let notes = std::fs::read_dir(repository.path().join("contexts")).expect("notes").flatten();
-        for note in notes.filter(|note| note.path().extension().is_some_and(|extension| extension == "json")) {
-            let mut known: Value = serde_json::from_slice(&std::fs::read(note.path()).expect("a note")).expect("JSON");
-            known["used_at"] = json!(now_ms() - 30 * 24 * 3_600_000);
-            std::fs::write(note.path(), known.to_string()).expect("the note");
-        }
-    }
-}
-
-async fn are_left(agent: &Agent, count: usize) {
-    eventually("worktrees are removed", || async { (worktrees(agent).len() == count).then_some(()) }).await;
-}
-
-#[test]
-fn worktrees_go_by_age_but_not_under_a_run() {
-    with_project(
-        |plan| plan,
-        async |server, _, agent| {
-            let old = task(server, "old", "echo mine >mine").await;
-            old.reaches("completed").await;
-            let (latch, waits) = (Latch::new(), Tally::new());
-            let running = task(server, "running", &format!("{}; {}; echo done", waits.mark(), latch.wait())).await;
-            waits.reaches(1).await;
-            agent.kill9();
-            age(agent);
-            agent.start_again();
-            are_left(agent, 1).await;
-            latch.open();
-            running.reaches("completed").await;
-            // The branch has stayed.
-            let again = task(server, "old", "cat mine").await;
-            again.reaches("completed").await;
-            assert_eq!(result(&again).await["output"], json!("mine\n"));
-        },
-    );
-}
-
-#[test]
-fn worktrees_go_by_room_and_with_their_tasks() {
-    with_project(
-        |plan| plan.env("BLOOM_MAX_WORKTREES_MIB", 3),
-        async |server, _, agent| {
-            for context in ["a", "b"] {
-                let task = task(server, context, "head -c 2000000 /dev/urandom >large").await;
-                task.reaches("completed").await;
-            }
-            assert_eq!(worktrees(agent).len(), 2);
-            agent.kill9();
-            agent.start_again();
-            are_left(agent, 1).await;
-            assert!(worktrees(agent)[0].file_name().unwrap().to_string_lossy().starts_with("b-"), "the newest stays");
-            for task in server.get("llm-tasks").await.ok().as_array().unwrap() {
-                server.delete(&format!("llm-tasks/{}", task["id"].as_str().unwrap())).await.ok();
-            }
-            agent.kill9();
-            agent.start_again();
-            are_left(agent, 0).await;
-        },
-    );
-}
-
-#[test]
-fn removal_spares_what_is_not_committed() {
-    with_project(
-        |plan| plan.env("BLOOM_MAX_WORKTREES_MIB", 1).env("BLOOM_GRACE_SECONDS", 0),
-        async |server, _, agent| {
-            let fill = "head -c 2000000 /dev/urandom >large";
-            let removed = task(server, "removed", fill).await;
-            removed.reaches("completed").await;
-            // Files of a context without a project, for which a project was asked in vain.
-            let plain = server.crew().task().context("plain").prompt(fill).create().await;
-            plain.reaches("completed").await;
-            failed(&task(server, "plain", "true").await, "failed", "project", "files of runs without this project").await;
-            let interrupted = task(server, "open", &format!("if [ -e large ]; then echo again; else {fill}; sleep 600; fi")).await;
-            let left = |context: &str| {
-                let contexts = std::fs::read_dir(agent.work_dir().join("contexts")).expect("contexts").flatten();
-                contexts.map(|entry| entry.path()).find(|path| path.file_name().unwrap().to_string_lossy().starts_with(context))
-            };
-            let large = |context: &str| left(context).is_some_and(|dir| dir.join("large").exists());
-            eventually("the run works", || async { large("open").then_some(()) }).await;
-            server.poke("workers/box/drain").await.ok();
-            interrupted.reaches("queued").await;
-            agent.kill9();
-            agent.start_again();
-            eventually("a worktree is removed", || async { left("removed").is_none().then_some(()) }).await;
-            assert!(large("plain") && large("open"));
-            server.poke("workers/box/uncordon").await.ok();
-            interrupted.reaches("completed").await;
-            assert_eq!(result(&interrupted).await["output"], json!("again\n"));
         },
     );
 }

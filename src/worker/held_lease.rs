@@ -1,0 +1,51 @@
+//! What the agent knows of a lease that it has.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use uuid::Uuid;
+
+use super::task::Task;
+use super::verdict::Stop;
+use bloom_core::task::Session;
+
+/// A lease that this agent has.
+pub struct HeldLease {
+    pub task: Uuid,
+    /// Where its run works and converses, if tasks of one context follow one another.
+    pub context: Option<String>,
+    pub ttl: Duration,
+    /// No other worker can have the task before this time: the TTL counts from when the last renewal was sent. On the
+    /// [`boot_clock`](super::boot_clock).
+    pub valid_until: u64,
+    pub stop: watch::Sender<Option<Stop>>,
+    /// Notified when a person has answered what its run asks.
+    pub answered: Arc<Notify>,
+    /// The server has renewed it for this process.
+    pub is_renewed: bool,
+    /// Its process may be started, or was.
+    pub has_begun: bool,
+    /// The run has ended, and only its verdict is still to be delivered.
+    pub is_over: bool,
+}
+
+impl HeldLease {
+    pub fn new(task: &Task, ttl: Duration, valid_until: u64, stop: Option<Stop>) -> Self {
+        // Two runs in one worktree would commit each other's changes.
+        let follow = task.session == Session::Context || task.project.is_some();
+        let context = follow.then(|| task.context_id.clone());
+        Self { context, stop: watch::Sender::new(stop), is_over: false, ..Self::over(task.id, ttl, valid_until) }
+    }
+
+    /// Only a verdict is delivered for it.
+    pub fn over(task: Uuid, ttl: Duration, valid_until: u64) -> Self {
+        let stop = watch::Sender::new(None);
+        Self { task, context: None, ttl, valid_until, stop, answered: Arc::default(), is_renewed: false, has_begun: false, is_over: true }
+    }
+
+    /// Stops the run. If it is stopped more than once, the first reason counts.
+    pub fn end(&self, reason: Stop) {
+        self.stop.send_if_modified(|stop| stop.is_none().then(|| *stop = Some(reason)).is_some());
+    }
+}
