@@ -44,7 +44,7 @@ pub const UPLOAD: RoutePolicy = RoutePolicy::ADMIN.or_submit().or_worker().rate(
         (status = 201, description = "The artifact.", body = Artifact),
         (status = 200, description = "The artifact of the first upload.", body = Artifact),
         (status = 404, description = "The task does not exist, or the lease has ended.", body = ErrorText),
-        (status = 409, description = "Another lease holds the task, or there are too many files.", body = ErrorText),
+        (status = 409, description = "Another lease holds the task, or there are too many uploads that no task uses.", body = ErrorText),
     )
 )]
 pub async fn upload(State(app): State<AppState>, caller: Caller, Query(params): Query, request: Request) -> HandlerResult {

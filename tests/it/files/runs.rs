@@ -54,7 +54,7 @@ on_both! { alone:
         for n in 0..200 {
             upload(&server, &of_run(&task, &lease.id, &format!("name=f{n}")), b"x").await.created();
         }
-        let told = upload(&server, &of_run(&task, &lease.id, "name=f200"), b"x").await.error(409);
+        let told = upload(&server, &of_run(&task, &lease.id, "name=f200"), b"x").await.error(413);
         assert!(told.contains("200 files"), "{told}");
         upload(&server, &of_run(&task, &lease.id, "name=f0"), b"x").await.ok();
         assert_eq!(server.get(&format!("artifacts?task_id={}&limit=1000", task.id)).await.ok().as_array().unwrap().len(), 200);
