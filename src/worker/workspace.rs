@@ -249,7 +249,8 @@ async fn prepared(agent: &Agent, record: &Record, tree: Option<Worktree>) -> Res
         }
         None => None,
     };
-    let failed = |error: std::io::Error| Trouble::of_disk("the context's directory can't be prepared", &error);
+    let failed =
+        |error: std::io::Error| Unfit::new(Reason::SpawnFailed, format!("the context's directory can't be created: {error}"), true);
     private_dir(&dir).map_err(failed)?;
     agent.lay_inputs(&record.task, &dir).await?;
     Ok(prepared)

@@ -23,7 +23,10 @@ pub enum Trouble {
 
 impl Trouble {
     pub fn of_disk(what: &str, error: &io::Error) -> Self {
-        Self::Disk(format!("{what}: {error}"))
+        let text = format!("{what}: {error}");
+        // What else goes wrong may be the doing of a run, and no reason to stop the worker.
+        let is_full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::ReadOnlyFilesystem);
+        if is_full { Self::Disk(text) } else { Self::Failed(text) }
     }
 
     /// The error of a git command that writes.

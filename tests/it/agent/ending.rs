@@ -159,7 +159,8 @@ fn a_run_that_fills_the_disk_is_ended_and_the_worker_waits_for_room() {
         let server = Server::on(Database::Sqlite).start();
         let agent = server.agent("box").shell().through(ON_A_SMALL_DISK).start();
         let crew = server.crew();
-        let task = crew.task().prompt("head --bytes 9000000 /dev/zero >filler; echo said before the end; sleep 150").create().await;
+        let task =
+            crew.task().prompt("head --bytes 9000000 /dev/zero >filler 2>/dev/null; echo said before the end; sleep 150").create().await;
         let failure = eventually("it fails", || async { task.now().await["failure"].as_object().cloned() }).await;
         assert_eq!(failure["reason"], json!("worker_disk"));
         let events = eventually("all is told", || async {

@@ -31,8 +31,10 @@ fn no_artifact_refers_to_an_object_that_was_removed() {
         // If the server takes the write for too slow, the database keeps the output. Else it has read the answer first, and must not rely on it.
         if answer.status != 200 {
             assert_eq!(answer.status, 503, "{}", answer.text);
-            assert!(answer.text.contains("send the completion again"), "{}", answer.text);
-            assert!(["leased", "running"].contains(&&*task.status().await));
+            // It was frozen for about as long as a request may take, so that time may be over first. Then nobody knows yet.
+            let is_over = answer.text.contains("it may still take effect");
+            assert!(is_over || answer.text.contains("send the completion again"), "{}", answer.text);
+            assert!(is_over || ["leased", "running"].contains(&&*task.status().await));
             lease.complete("success", success(&output)).await.ok();
         }
         are_moved(&minio, sweeper, &[(task.id.clone(), output)]).await;
