@@ -170,7 +170,7 @@ impl Workspace<'_> {
         if record.task.push == PushMode::Branch {
             match tree.push().await {
                 Ok(true) => {
-                    self.log.phase("pushed", json!({"branch": begun.branch, "commit": commit, "text": told(&begun.branch, &commit)}))
+                    self.log.phase("pushed", json!({"branch": begun.branch, "commit": commit, "text": format!("pushed {}", told(&begun.branch, &commit))}))
                 }
                 Ok(false) => {}
                 Err(trouble) => fail(completion, &trouble),
@@ -197,7 +197,7 @@ impl Workspace<'_> {
             missing.push(format!("further files: only {MAX_OUTPUTS} are kept, and only those whose names are UTF-8"));
         }
         let left = if is_whole { String::new() } else { format!("; not kept: {}", missing[..missing.len().min(SHOWN_OUTPUTS)].join("; ")) };
-        let text = if found.found.is_empty() { "no file matches the outputs".to_owned() } else { format!("kept {stored} files{left}") };
+        let text = if found.found.is_empty() { "no file matches the outputs".to_owned() } else { format!("files kept: {stored}{left}") };
         self.log.phase("collected", json!({"files": stored, "text": text}));
         is_whole
     }
@@ -216,7 +216,7 @@ impl Workspace<'_> {
         let changes = tree.commit(begun, &message(record), &profile.commit_author, &ignored).await?;
         tree.closed();
         let Some(changes) = changes else { return Ok(begun.base.clone()) };
-        let text = format!("{}\n{}", told(&begun.branch, &changes.commit), changes.stat);
+        let text = format!("committed {}\n{}", told(&begun.branch, &changes.commit), changes.stat);
         let (branch, commit, left_out) = (&begun.branch, &changes.commit, &changes.left_out);
         self.log.phase("committed", json!({"branch": branch, "commit": commit, "text": text, "left_out": left_out}));
         let name = format!("{}.patch", begun.branch.replace('/', "-"));
@@ -230,7 +230,7 @@ impl Workspace<'_> {
 
 /// Where a branch is, for people.
 fn told(branch: &str, commit: &str) -> String {
-    format!("{branch} is at {}", commit.get(..12).unwrap_or(commit))
+    format!("{branch} at {}", commit.get(..12).unwrap_or(commit))
 }
 
 async fn prepared(agent: &Agent, record: &Record, tree: Option<Worktree>) -> Result<Option<Prepared>, Unfit> {

@@ -181,7 +181,7 @@ fn of(task: &Task, id: &str, (all_paused, asked): (Option<bool>, Option<&Questio
 fn project(task: &Task) -> String {
     let Some(project) = &task.project else { return String::new() };
     let from = task.r#ref.as_ref().map_or_else(String::new, |from| format!(", from {from}"));
-    let pushed = if task.push == PushMode::Branch { "; its branch is to be pushed" } else { "" };
+    let pushed = if task.push == PushMode::Branch { "; its branch is pushed after each run" } else { "" };
     format!("{project}{from}{pushed}")
 }
 
