@@ -218,8 +218,9 @@ fn complete(method: &Method, path: &str, operation: &mut Operation, policy: Rout
         shared_answer(operation, 408);
         shared_answer(operation, 413);
     }
-    // All fields of these bodies are optional, and so are the bodies.
+    // All fields of these bodies are optional, and so are the bodies; a file may be empty.
     let is_optional = path.ends_with("/lease")
+        || path == "/api/runtime/artifacts"
         || path.ends_with("/dispatch")
         || path.starts_with("/api/runtime/projects/")
         || path == "/api/runtime/llm-tasks/{id}/heartbeat";

@@ -169,9 +169,10 @@ impl Workspace<'_> {
         // Also if this run changed nothing: an earlier one may have left what could not be pushed.
         if record.task.push == PushMode::Branch {
             match tree.push().await {
-                Ok(true) => {
-                    self.log.phase("pushed", json!({"branch": begun.branch, "commit": commit, "text": format!("pushed {}", told(&begun.branch, &commit))}))
-                }
+                Ok(true) => self.log.phase(
+                    "pushed",
+                    json!({"branch": begun.branch, "commit": commit, "text": format!("pushed {}", told(&begun.branch, &commit))}),
+                ),
                 Ok(false) => {}
                 Err(trouble) => fail(completion, &trouble),
             }
