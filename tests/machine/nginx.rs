@@ -188,7 +188,10 @@ fn bodies_have_the_limit_of_the_server() {
         let path = format!("llm-tasks/{}/complete", crate::support::NO_ID);
         let refused = api.post_bytes(&path, vec![b' '; 49 * mib]).await;
         assert!(refused.status != 413, "{}", refused.text);
-        let refused = api.post_bytes(&path, vec![b' '; 49 * mib + 1]).await.expect(413);
+        // So does the largest file.
+        let file = api.post_bytes("artifacts?name=largest", vec![b' '; 64 * mib]).await.expect(201).json();
+        assert_eq!(file["bytes"], json!(64 * mib));
+        let refused = api.post_bytes("artifacts?name=larger", vec![b' '; 64 * mib + 1]).await.expect(413);
         assert!(refused.text.contains("client_max_body_size"), "nginx has refused it: {}", refused.text);
     });
 }
