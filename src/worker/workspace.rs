@@ -135,9 +135,9 @@ impl Workspace<'_> {
     /// Takes what the task wants from the directory of a run that has ended: its outputs, and what it changed in its project. The verdict tells of
     /// it. A run that did not end by itself keeps all in its directory, for the next attempt.
     pub async fn take_results(&mut self, record: &Record, profile: &Profile, verdict: Verdict) -> Verdict {
-        let mut completion = match &verdict {
-            Verdict::Complete(completion) if completion.reason != Some(Reason::WorkerLost) => completion.clone(),
-            _ => return verdict,
+        let mut completion = match verdict {
+            Verdict::Complete(completion) if completion.reason != Some(Reason::WorkerLost) => completion,
+            other => return other,
         };
         let mut stop = self.stop.clone();
         let is_whole = tokio::select! {

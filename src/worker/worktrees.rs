@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::Agent;
 use super::files::Laid;
 use super::git::size_of;
-use super::home::{Home, file_name, private_dir, read_json, write_json};
+use super::home::{Home, private_dir, read_json, write_json};
 use super::run_dir::RunDir;
 use super::task::{self, Task};
 use super::worktree::{Repository, Worktree, branch};
@@ -79,11 +79,32 @@ fn repository_dir(home: &Home, task: &Task, repository: &task::Repository) -> Pa
 
 impl Agent {
     pub(super) fn worktree(&self, task: &Task, repository: &task::Repository) -> Worktree {
-        let dir = repository_dir(&self.home, task, repository);
+        self.worktree_in(self.repository(repository_dir(&self.home, task, repository), &repository.url), &task.context_id)
+    }
+
+    fn worktree_in(&self, repository: Repository, context_id: &str) -> Worktree {
+        Worktree { repository, dir: self.home.context_dir(context_id), branch: branch(context_id) }
+    }
+
+    fn repository(&self, dir: PathBuf, url: &str) -> Repository {
         let lock = self.worktrees.locks.lock().entry(dir.clone()).or_default().clone();
-        let settings = self.settings.git.clone();
-        let repository = Repository { settings, dir, url: repository.url.clone(), home: self.home.root().to_owned(), lock };
-        Worktree { repository, dir: self.home.context_dir(&task.context_id), branch: branch(&task.context_id) }
+        Repository { settings: self.settings.git.clone(), dir, url: url.to_owned(), home: self.home.root().to_owned(), lock }
+    }
+
+    /// The repositories on the disk. Nothing is fetched for them, so they have no URL.
+    fn repositories(&self) -> Vec<Repository> {
+        subdirs(&self.home.repositories_dir()).into_iter().map(|dir| self.repository(dir, "")).collect()
+    }
+
+    /// The worktrees on the disk, as far as they are noted.
+    fn known_worktrees(&self) -> Vec<(Worktree, Known)> {
+        let of_repository = |repository: Repository| {
+            let notes = fs::read_dir(repository.dir.join("contexts")).into_iter().flatten().flatten().map(|entry| entry.path());
+            let notes = notes.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+            let known: Vec<Known> = notes.filter_map(|path| read_json(&path)).collect();
+            known.into_iter().map(move |known| (self.worktree_in(repository.clone(), &known.context_id), known))
+        };
+        self.repositories().into_iter().flat_map(of_repository).collect()
     }
 
     /// Removes worktrees that are not needed any more, at the start and once an hour.
@@ -98,21 +119,21 @@ impl Agent {
     }
 
     async fn remove_worktrees(&self) {
-        let mut all = all(&self.home);
-        let contexts: Vec<String> = all.iter().map(|one| one.known.context_id.clone()).collect();
+        let mut all = self.known_worktrees();
+        let contexts: Vec<String> = all.iter().map(|(_, known)| known.context_id.clone()).collect();
         let gone = self.gone(&contexts).await;
         let oldest = if self.settings.worktrees.days == 0 { Ms::MIN } else { now_ms() - Ms::from(self.settings.worktrees.days) * DAY_MS };
         // The newest ones may stay until the room is used up.
-        all.sort_by_key(|one| Reverse(one.known.used_at));
+        all.sort_by_key(|(_, known)| Reverse(known.used_at));
         let mut room = self.settings.worktrees.max_bytes;
-        for one in all {
-            let (dir, most) = (one.dir(&self.home), room);
+        for (tree, known) in all {
+            let (dir, most) = (tree.dir.clone(), room);
             let size = tokio::task::spawn_blocking(move || size_of(&dir, most)).await.unwrap_or(0);
             let why = match () {
-                () if gone.contains(&one.known.context_id) => "its tasks were removed",
-                () if one.known.used_at < oldest => "it was not used for long",
+                () if gone.contains(&known.context_id) => "its tasks were removed",
+                () if known.used_at < oldest => "it was not used for long",
                 // A run that was interrupted goes on there.
-                () if size > room && !one.known.is_open => "the worktrees take more room than they may",
+                () if size > room && !known.is_open => "the worktrees take more room than they may",
                 () => {
                     room = room.saturating_sub(size);
                     continue;
@@ -121,17 +142,14 @@ impl Agent {
             // A worktree is being prepared. It is tried again at the next look.
             let Ok(_using) = self.worktrees.using.try_write() else { return };
             // A run that was accepted meanwhile has its record on disk before it prepares its worktree.
-            if in_use(&self.home).contains(&one.known.context_id) {
+            if in_use(&self.home).contains(&known.context_id) {
                 room = room.saturating_sub(size);
                 continue;
             }
-            tracing::info!(context = one.known.context_id, why, "a worktree is removed; its branch stays");
-            one.remove(&self.home);
+            tracing::info!(context = known.context_id, why, "a worktree is removed; its branch stays");
+            tree.remove_with_notes();
         }
-        for dir in subdirs(&self.home.repositories_dir()) {
-            let lock = self.worktrees.locks.lock().entry(dir.clone()).or_default().clone();
-            let repository =
-                Repository { settings: self.settings.git.clone(), dir, url: String::new(), home: self.home.root().to_owned(), lock };
+        for repository in self.repositories() {
             let _lock = repository.lock.lock().await;
             repository.tidy().await;
         }
@@ -181,6 +199,19 @@ impl Worktree {
         }
     }
 
+    /// Removes the worktree and what is noted of it.
+    fn remove_with_notes(&self) {
+        // Else the directory has files of runs without this project.
+        let is_worktree = self.own_git_dir().exists();
+        match if is_worktree { self.remove() } else { Ok(()) } {
+            Ok(()) => ["json", "ignore"].iter().for_each(|extension| {
+                let _ = fs::remove_file(self.note_path(extension));
+            }),
+            // It is tried again.
+            Err(error) => tracing::warn!(dir = %self.dir.display(), %error, "a worktree could not be removed"),
+        }
+    }
+
     /// The file that names what is not committed: inputs that are as they were.
     pub fn ignored(&self) -> io::Result<PathBuf> {
         let known = read_json::<Known>(&self.note_path("json")).map_or_else(Vec::new, |known| known.inputs);
@@ -200,49 +231,6 @@ impl Worktree {
 /// The path as a line of a `.gitignore`.
 fn escaped(path: &str) -> String {
     path.chars().flat_map(|c| "\\*?[]!# ".contains(c).then_some('\\').into_iter().chain([c])).collect()
-}
-
-/// A worktree that is on the disk.
-struct Found {
-    repository: PathBuf,
-    known: Known,
-}
-
-impl Found {
-    fn dir(&self, home: &Home) -> PathBuf {
-        home.context_dir(&self.known.context_id)
-    }
-
-    fn remove(&self, home: &Home) {
-        let name = file_name(&self.known.context_id);
-        let notes = self.repository.join("contexts");
-        let own_git_dir = self.repository.join("git/worktrees").join(&name);
-        // Else the directory has files of runs without this project.
-        let is_worktree = own_git_dir.exists();
-        let dirs = [self.dir(home), own_git_dir];
-        let removed = dirs.iter().filter(|_| is_worktree).try_for_each(|dir| match fs::remove_dir_all(dir) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        });
-        match removed {
-            Ok(()) => ["json", "ignore"].iter().for_each(|extension| {
-                let _ = fs::remove_file(notes.join(&name).with_added_extension(extension));
-            }),
-            // It is tried again.
-            Err(error) => tracing::warn!(context = self.known.context_id, %error, "a worktree could not be removed"),
-        }
-    }
-}
-
-fn all(home: &Home) -> Vec<Found> {
-    let of_repository = |repository: PathBuf| {
-        let notes: Vec<_> = fs::read_dir(repository.join("contexts")).into_iter().flatten().flatten().collect();
-        let notes =
-            notes.into_iter().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|extension| extension == "json"));
-        let known: Vec<Known> = notes.filter_map(|path| read_json(&path)).collect();
-        known.into_iter().map(move |known| Found { repository: repository.clone(), known })
-    };
-    subdirs(&home.repositories_dir()).into_iter().flat_map(of_repository).collect()
 }
 
 /// The contexts of all runs that are here.

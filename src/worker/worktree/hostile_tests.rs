@@ -1,6 +1,7 @@
 //! Runs that want the agent's git to execute something, or to wait for ever.
 
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
 use super::tests::{Place, run};
 use super::*;

@@ -12,8 +12,8 @@ mod survey;
 mod trouble;
 
 use std::fs;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::io::{self, Write as _};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -132,7 +132,9 @@ impl Worktree {
             self.check_unfinished()?;
             self.check_branch()?;
             self.link()?;
-            return self.follow_pushed().await;
+            let Err(trouble) = self.repository.fetch(FOLLOW_LIMIT).await else { return self.follow_pushed().await };
+            // The worktree is there, so the run does not need the repository's server.
+            return Ok(Prepared { unfetched: Some(trouble.to_string()), ..self.prepared(self.head().await?, Origin::Kept) });
         }
         self.repository.fetch(FETCH_LIMIT).await?;
         let of_branch = |name: String| async move { self.repository.commit_of(&name).await };
@@ -147,40 +149,39 @@ impl Worktree {
         if origin == Origin::Kept {
             return self.follow_pushed().await;
         }
-        Ok(Prepared { branch: self.branch.clone(), base, origin, unfetched: None })
+        Ok(self.prepared(base, origin))
+    }
+
+    fn prepared(&self, base: String, origin: Origin) -> Prepared {
+        Prepared { branch: self.branch.clone(), base, origin, unfetched: None }
     }
 
     fn pushed_ref(&self) -> String {
         format!("refs/remotes/origin/{}", self.branch)
     }
 
-    /// If the context was on another worker meanwhile, and that has pushed the branch, the worktree follows it. Work of this machine that is not
-    /// part of it stays as it is.
+    /// If the context was on another worker meanwhile, and that has pushed the branch, the worktree follows what was fetched of it. Work of this
+    /// machine that is not part of it stays as it is.
     async fn follow_pushed(&self) -> Result<Prepared, Trouble> {
         let head = self.head().await?;
-        let kept = |base: String, origin| Prepared { branch: self.branch.clone(), base, origin, unfetched: None };
-        if let Err(trouble) = self.repository.fetch(FOLLOW_LIMIT).await {
-            // The worktree is there, so the run does not need the repository's server.
-            return Ok(Prepared { unfetched: Some(trouble.to_string()), ..kept(head, Origin::Kept) });
-        }
-        let Some(pushed) = self.repository.commit_of(&self.pushed_ref()).await else { return Ok(kept(head, Origin::Kept)) };
+        let Some(pushed) = self.repository.commit_of(&self.pushed_ref()).await else { return Ok(self.prepared(head, Origin::Kept)) };
         if pushed == head || !self.repository.is_ancestor(&head, &pushed).await {
-            return Ok(kept(head, Origin::Kept));
+            return Ok(self.prepared(head, Origin::Kept));
         }
         let mut read = self.in_tree();
         // It changes nothing if a file has other changes.
         read.args(["read-tree", "-m", "-u", &head, &pushed]);
         if output(read, LOCAL_LIMIT).await.is_err() {
-            return Ok(kept(head, Origin::Kept));
+            return Ok(self.prepared(head, Origin::Kept));
         }
         self.update_branch(&pushed).await?;
-        Ok(kept(pushed, Origin::Fetched))
+        Ok(self.prepared(pushed, Origin::Fetched))
     }
 
     /// Whether a worktree can be made in the directory of the context. What is left of one that was not made completely is removed.
     pub fn check_free(&self) -> Result<(), Trouble> {
         if self.own_git_dir().exists() {
-            self.remove();
+            self.discard();
         }
         let is_empty = fs::read_dir(&self.dir).map_or(true, |mut entries| entries.next().is_none());
         if !is_empty {
@@ -199,7 +200,7 @@ impl Worktree {
         let mut add = self.repository.local(&self.repository.git_dir());
         add.args(["worktree", "add", "--quiet", "--force", "-B", &self.branch]).arg(&self.dir).arg(start);
         if let Err(why) = bounded(add, FETCH_LIMIT, &self.dir, self.repository.settings.max_bytes).await {
-            self.remove();
+            self.discard();
             return Err(Trouble::of_git("the worktree can't be made", &why));
         }
         fs::write(self.complete_mark(), "").map_err(|error| Trouble::of_disk("the worktree can't be made", &error))
@@ -256,18 +257,22 @@ impl Worktree {
         output(point, LOCAL_LIMIT).await.map(drop).map_err(failed)
     }
 
-    /// Removes the worktree; the branch stays, so that a later run of the context goes on there.
-    pub fn remove(&self) {
-        remove(&self.dir);
-        remove(&self.own_git_dir());
+    /// Removes a worktree that was not made completely.
+    fn discard(&self) {
+        if let Err(error) = self.remove() {
+            tracing::warn!(dir = %self.dir.display(), %error, "half a worktree could not be removed");
+        }
     }
-}
 
-fn remove(dir: &Path) {
-    if let Err(error) = fs::remove_dir_all(dir)
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
-        tracing::warn!(dir = %dir.display(), %error, "a worktree could not be removed");
+    /// Removes the worktree; the branch stays, so that a later run of the context goes on there.
+    ///
+    /// # Errors
+    /// Some of it could not be removed; its git directory stays until its files are gone.
+    pub fn remove(&self) -> io::Result<()> {
+        [self.dir.clone(), self.own_git_dir()].iter().try_for_each(|dir| match fs::remove_dir_all(dir) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        })
     }
 }
 

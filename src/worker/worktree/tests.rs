@@ -1,5 +1,6 @@
 //! Worktrees in real repositories.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::commit::MAX_PATCH;
@@ -85,7 +86,7 @@ async fn a_context_goes_on_where_it_was() {
     let next = tree.committed(&second, "the second run").await.unwrap().unwrap();
     assert!(next.patch.contains("deleted file"), "{}", next.patch);
     // Removed by age: the branch is still there.
-    tree.remove();
+    tree.remove().unwrap();
     let third = tree.prepare(None).await.unwrap();
     assert_eq!((third.base, third.origin), (next.commit, Origin::Kept));
     assert_eq!(fs::read_to_string(dir.join("file")).unwrap(), "three\n");
