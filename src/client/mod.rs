@@ -29,6 +29,7 @@ pub use error::Error;
 pub use path::{next_page, part};
 pub use sse::{Event, Events};
 pub use tls::{Files, IdentityFiles, Tls};
+pub use transfer::Digesting;
 
 use bloom_core::Ms;
 use bloom_core::mask::masked_url;

@@ -1,10 +1,11 @@
 //! Files: sent and received in pieces, so that none is in memory as a whole.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::time::Duration;
 
 use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use reqwest::{Body, Method};
+use sha2::{Digest, Sha256};
 use tokio::fs::File;
 
 use super::{Answer, CALL_LIMIT, Client, Error};
@@ -14,6 +15,36 @@ const SLOWEST: u64 = 16 << 10;
 
 fn limit(bytes: u64) -> Duration {
     CALL_LIMIT + Duration::from_secs(bytes / SLOWEST)
+}
+
+/// What is written is digested, too.
+#[derive(Debug)]
+pub struct Digesting<W> {
+    into: W,
+    digest: Sha256,
+}
+
+impl<W> Digesting<W> {
+    pub fn new(into: W) -> Self {
+        Self { into, digest: Sha256::new() }
+    }
+
+    /// Where it was written, and its SHA-256 in hexadecimal.
+    pub fn finish(self) -> (W, String) {
+        (self.into, hex::encode(self.digest.finalize()))
+    }
+}
+
+impl<W: Write> Write for Digesting<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.into.write(bytes)?;
+        self.digest.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.into.flush()
+    }
 }
 
 impl Client {

@@ -1,7 +1,7 @@
 //! Files of tasks: inputs are laid into the directory of a run before it starts, outputs are collected from it when it has ended.
 
 use std::fs::File;
-use std::io::{self, Read as _, Write};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,14 +9,13 @@ use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 use globset::{GlobSet, GlobSetBuilder};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::Agent;
 use super::report::{Backoff, may_pass};
 use super::task::Task;
 use bloom_api::files::{Input, glob};
-use bloom_client::{Error, part};
+use bloom_client::{Digesting, Error, part};
 use bloom_core::file::MAX_FILES_OF_LEASE;
 
 /// How often an input is fetched that comes with another content than it should.
@@ -100,9 +99,9 @@ impl Agent {
         let (mut backoff, mut wrong) = (Backoff::default(), 0);
         loop {
             let file = root.create(piece).map_err(|error| NoInput::Unfit(format!("the input {} can't be written: {error}", input.path)))?;
-            let mut digesting = Digesting { into: file.into_std(), digest: Sha256::new() };
+            let mut digesting = Digesting::new(file.into_std());
             let error = match self.client.download(&path, input.bytes.unsigned_abs(), &mut digesting).await {
-                Ok(_) if hex::encode(digesting.digest.finalize()) == input.sha256 => return Ok(()),
+                Ok(_) if digesting.finish().1 == input.sha256 => return Ok(()),
                 Ok(_) => {
                     wrong += 1;
                     if wrong == CONTENT_TRIES {
@@ -153,24 +152,6 @@ impl Agent {
     }
 }
 
-/// What is written is digested.
-struct Digesting<W> {
-    into: W,
-    digest: Sha256,
-}
-
-impl<W: Write> Write for Digesting<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.into.write(bytes)?;
-        self.digest.update(&bytes[..written]);
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.into.flush()
-    }
-}
-
 /// An input as it was laid into a directory.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Laid {
@@ -192,9 +173,9 @@ impl Laid {
             if !about.is_file() || about.len() != self.bytes {
                 return Ok(false);
             }
-            let mut digesting = Digesting { into: io::sink(), digest: Sha256::new() };
+            let mut digesting = Digesting::new(io::sink());
             io::copy(&mut root.open(&self.path)?.take(self.bytes), &mut digesting)?;
-            Ok(hex::encode(digesting.digest.finalize()) == self.sha256)
+            Ok(digesting.finish().1 == self.sha256)
         };
         read().unwrap_or_default()
     }

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 
 use super::super::connect::{Again, Server, failed};
 use super::super::progress::Progress;
@@ -16,6 +15,7 @@ use super::super::{columns, ids, shell_completion, term};
 use super::directory::Directory;
 use crate::CommandError;
 use bloom_api::results::Artifact;
+use bloom_client::Digesting;
 use bloom_core::file::FileKind;
 
 /// The most artifacts that are listed: those of many attempts.
@@ -96,19 +96,18 @@ async fn one(server: &Server, artifact: &Artifact<'_>, name: &str, directory: &D
     // Before it is loaded; the file is put in its place only if that is still free.
     directory.check(name, force)?;
     let fetch = || async {
-        let mut into = Hashed { out: directory.create(name).map_err(bloom_client::Error::Usage)?, hash: Sha256::new() };
+        let mut into = Digesting::new(directory.create(name).map_err(bloom_client::Error::Usage)?);
         server.client.download(&content_of(artifact), size(artifact), &mut into).await?;
         Ok(into)
     };
-    let Hashed { out, hash } = server.call(Again::Passing, fetch).await.map_err(failed)?;
-    check(artifact, hash)?;
+    let (out, came) = server.call(Again::Passing, fetch).await.map_err(failed)?.finish();
+    check(artifact, &came)?;
     out.place(force)
 }
 
 /// # Errors
 /// What came is not what the server says of it.
-fn check(artifact: &Artifact<'_>, hash: Sha256) -> Result<(), CommandError> {
-    let came = hex::encode(hash.finalize());
+fn check(artifact: &Artifact<'_>, came: &str) -> Result<(), CommandError> {
     match artifact.sha256.as_deref() {
         Some(named) if named != came => {
             Err(format!("what came has the digest {came} instead of {named}, and was not kept: give the command again").into())
@@ -119,23 +118,6 @@ fn check(artifact: &Artifact<'_>, hash: Sha256) -> Result<(), CommandError> {
 
 fn content_of(artifact: &Artifact<'_>) -> String {
     format!("api/runtime/artifacts/{}/content", artifact.id)
-}
-
-struct Hashed<W> {
-    out: W,
-    hash: Sha256,
-}
-
-impl<W: Write> Write for Hashed<W> {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let written = self.out.write(bytes)?;
-        self.hash.update(&bytes[..written]);
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        self.out.flush()
-    }
 }
 
 /// Prints what the newest run changed in its repository.
@@ -160,12 +142,12 @@ pub async fn diff(id: &str, server: &Server) -> Result<(), CommandError> {
         .into());
     }
     let fetch = || async {
-        let mut into = Hashed { out: Vec::new(), hash: Sha256::new() };
+        let mut into = Digesting::new(Vec::new());
         server.client.download(&content_of(newest), size(newest), &mut into).await?;
         Ok(into)
     };
-    let Hashed { out, hash } = server.call(Again::Passing, fetch).await.map_err(failed)?;
-    check(newest, hash)?;
+    let (out, came) = server.call(Again::Passing, fetch).await.map_err(failed)?.finish();
+    check(newest, &came)?;
     match String::from_utf8(out) {
         Ok(text) => term::print_foreign(&text),
         Err(wrong) if term::is_out_terminal() => term::print_foreign(&String::from_utf8_lossy(wrong.as_bytes())),
