@@ -177,10 +177,10 @@ impl Fleet {
     }
 
     /// The workers whose names begin with this, each with the number of its leases.
-    pub fn named(&self, prefix: &str) -> impl Iterator<Item = (&Worker, usize)> {
+    pub fn named(&self, prefix: &str) -> impl Iterator<Item = (&Worker, impl Iterator<Item = TaskId>)> {
         let entries = self.entries.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
         let entries = entries.take_while(move |(id, _)| id.starts_with(prefix));
-        entries.filter_map(|(_, entry)| Some((entry.worker.as_ref()?, entry.held.len())))
+        entries.filter_map(|(_, entry)| Some((entry.worker.as_ref()?, entry.held.keys().copied())))
     }
 
     fn known(&self) -> impl Iterator<Item = (&Worker, &Entry)> {

@@ -237,9 +237,9 @@ impl Replica {
         fleet.workers().map(|worker| (worker.clone(), fleet.free(&worker.id).max(0))).collect()
     }
 
-    /// The workers whose names begin with this, each with the number of its leases.
-    pub fn workers_named(&self, prefix: &str) -> Vec<(Worker, usize)> {
-        self.lock().cache.fleet.named(prefix).map(|(worker, leases)| (worker.clone(), leases)).collect()
+    /// The workers whose names begin with this, each with the tasks that it has leased.
+    pub fn workers_named(&self, prefix: &str) -> Vec<(Worker, Vec<TaskId>)> {
+        self.lock().cache.fleet.named(prefix).map(|(worker, tasks)| (worker.clone(), tasks.collect())).collect()
     }
 
     /// Whether the worker is known, and how many are.

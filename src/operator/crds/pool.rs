@@ -49,7 +49,7 @@ pub struct WorkerPoolSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub max_replicas: Option<i64>,
-    /// With `maxReplicas`: for how many seconds fewer pods must have been enough before a pod is taken out of service.
+    /// With `maxReplicas`: for how many seconds fewer pods must have been enough before a pod is taken out of service; 0 counts as 1.
     #[serde(default = "five_minutes")]
     #[schemars(range(min = 0, max = 86_400))]
     pub scale_down_delay_seconds: i64,

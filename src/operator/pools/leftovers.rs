@@ -23,7 +23,8 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60);
 pub fn of(seen: &Seen, steps: &[Step], known: Option<&BTreeSet<u32>>) -> Vec<u32> {
     let number = |name: &str| name.rsplit_once('-').and_then(|(prefix, _)| ordinal_of(&format!("{prefix}-"), name));
     let offline = seen.workers.iter().filter(|(worker, _)| !worker.is_online()).filter_map(|(worker, _)| number(&worker.id));
-    let busy: BTreeSet<u32> = seen.workers.iter().filter(|(_, leases)| *leases > 0).filter_map(|(worker, _)| number(&worker.id)).collect();
+    let busy: BTreeSet<u32> =
+        seen.workers.iter().filter(|(_, tasks)| !tasks.is_empty()).filter_map(|(worker, _)| number(&worker.id)).collect();
     let all: BTreeSet<u32> = known.into_iter().flatten().copied().chain(offline).collect();
     let is_gone = |ordinal: &u32| seen.pod(*ordinal).is_none() && !busy.contains(ordinal) && !steps.contains(&Step::Create(*ordinal));
     all.into_iter().filter(is_gone).collect()

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bloom_core::command::{Op, Operation, Rejection};
+use bloom_core::ids::TaskId;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
@@ -48,7 +49,7 @@ use crate::status::Written;
 use crate::watch::watch;
 use crate::{Context, command};
 use backoff::Backoff;
-use pod::Setup;
+use observe::Seen;
 use scale::{PodState, Surplus};
 use status::View;
 
@@ -224,13 +225,15 @@ impl Pools {
                 return self.report(&pool.metadata, &before, &problem, identity, memory).await;
             }
         };
-        let mut seen = self.watched(identity, &template);
-        let (desired, look_again) = match self.desired(&setup, &seen, memory).await? {
-            Ok(desired) => desired,
+        let ready = match self.ready(&setup).await? {
+            Ok(ready) => ready,
             Err(problem) => return self.report(&pool.metadata, &before, &problem, identity, memory).await,
         };
+        // Only now, so that a task that one of the workers takes meanwhile is not missed.
+        let mut seen = self.watched(identity, &template);
+        let (desired, look_again) = desired(pool, &ready, &seen, memory);
         let mut steps = scale::steps(desired, &seen.states);
-        let left = |seen: &observe::Seen, steps: &[scale::Step], memory: &Memory| leftovers::of(seen, steps, memory.ordinals.as_ref());
+        let left = |seen: &Seen, steps: &[scale::Step], memory: &Memory| leftovers::of(seen, steps, memory.ordinals.as_ref());
         self.recall(identity, memory).await?;
         let is_idle = steps.is_empty() && left(&seen, &steps, memory).is_empty();
         if !is_idle {
@@ -265,27 +268,6 @@ impl Pools {
         Ok(Action::requeue(times.into_iter().flatten().min().unwrap_or(LOOK_AGAIN)))
     }
 
-    /// How many pods there should be, and when to look again.
-    async fn desired(
-        &self,
-        setup: &Setup<'_>,
-        seen: &observe::Seen,
-        memory: &mut Memory,
-    ) -> Result<Result<(usize, Option<Duration>), Problem>, Error> {
-        let spec = &setup.pool.spec;
-        let Some(max) = spec.max_replicas else {
-            return Ok(Ok((usize::try_from(spec.replicas).unwrap_or(0), None)));
-        };
-        let tasks = match self.demand(setup, max.saturating_mul(spec.slots), &seen.workers).await? {
-            Ok(tasks) => tasks,
-            Err(problem) => return Ok(Err(problem)),
-        };
-        let recommended = scale::recommended(tasks, spec.slots, spec.min_replicas.unwrap_or(0), max);
-        let current = seen.states.iter().filter(|pod| pod.is_kept()).count().min(usize::try_from(max).unwrap_or(0));
-        let delay = Duration::from_secs(u64::try_from(spec.scale_down_delay_seconds).unwrap_or(0));
-        Ok(Ok(scale::with_delay(recommended, current, &mut memory.surplus, Instant::now(), delay)))
-    }
-
     fn pods_api(&self, identity: &Identity) -> Api<Pod> {
         Api::namespaced(self.context.client.clone(), &identity.namespace)
     }
@@ -301,4 +283,17 @@ impl Pools {
             Err(error) => Err(Error::Engine(error)),
         }
     }
+}
+
+/// How many pods there should be, and when to look again.
+fn desired(pool: &WorkerPool, ready: &[TaskId], seen: &Seen, memory: &mut Memory) -> (usize, Option<Duration>) {
+    let spec = &pool.spec;
+    let Some(max) = spec.max_replicas else {
+        return (usize::try_from(spec.replicas).unwrap_or(0), None);
+    };
+    let tasks = scale::tasks(ready, seen.workers.iter().flat_map(|(_, tasks)| tasks).copied());
+    let recommended = scale::recommended(tasks, spec.slots, spec.min_replicas.unwrap_or(0), max);
+    let current = seen.states.iter().filter(|pod| pod.is_kept()).count().min(usize::try_from(max).unwrap_or(0));
+    let delay = Duration::from_secs(u64::try_from(spec.scale_down_delay_seconds).unwrap_or(0));
+    scale::with_delay(recommended, current, &mut memory.surplus, Instant::now(), delay)
 }

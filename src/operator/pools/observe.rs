@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bloom_core::ids::TaskId;
 use bloom_core::worker::{Worker, WorkerStatus};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
@@ -22,7 +23,8 @@ const STUCK_AFTER_SECONDS: i64 = 30;
 pub struct Seen {
     /// By number.
     pub pods: Vec<(u32, Pod)>,
-    pub workers: Vec<(Worker, usize)>,
+    /// With the tasks that they have.
+    pub workers: Vec<(Worker, Vec<TaskId>)>,
     /// In the order of the pods.
     pub states: Vec<PodState>,
     /// When the next pod that is being deleted counts as stuck.
@@ -36,7 +38,7 @@ impl Seen {
 
     /// Why a pod does not start, or what its worker complains of.
     pub fn trouble(&self) -> Option<Problem> {
-        let failing = |(worker, _): &(Worker, usize)| {
+        let failing = |(worker, _): &(Worker, Vec<TaskId>)| {
             let text = format!("The worker {} reports an error: its credentials may have been refused; its log tells more", worker.id);
             (worker.shown_status() == WorkerStatus::Error).then(|| Problem::new("WorkerError", text))
         };
@@ -45,6 +47,13 @@ impl Seen {
 }
 
 impl Pools {
+    pub(super) fn workers(&self, identity: &Identity) -> Vec<(Worker, Vec<TaskId>)> {
+        let prefix = worker_prefix(identity);
+        let mut workers = self.context.engine.replica.workers_named(&prefix);
+        workers.retain(|(worker, _)| ordinal_of(&prefix, &worker.id).is_some());
+        workers
+    }
+
     /// The pool as the watch has shown it.
     pub(super) fn watched(&self, identity: &Identity, template: &str) -> Seen {
         let pods = self.pods.state().into_iter().filter(|pod| pod.metadata.namespace.as_ref() == Some(&identity.namespace));
@@ -63,9 +72,7 @@ impl Pools {
         let numbered = |pod: Pod| Some((ordinal_of(&prefix, pod.metadata.name.as_deref()?)?, pod));
         let mut pods: Vec<(u32, Pod)> = pods.into_iter().filter(|pod| belongs_to(&pod.metadata, identity)).filter_map(numbered).collect();
         pods.sort_by_key(|(ordinal, _)| *ordinal);
-        let workers = self.context.engine.replica.workers_named(&worker_prefix(identity));
-        let workers: Vec<(Worker, usize)> =
-            workers.into_iter().filter(|(worker, _)| ordinal_of(&worker_prefix(identity), &worker.id).is_some()).collect();
+        let workers = self.workers(identity);
         let now = Timestamp::now().as_second();
         let states = pods.iter().map(|(ordinal, pod)| state(identity, *ordinal, pod, template, &workers, now)).collect();
         let ends = pods.iter().filter_map(|(_, pod)| pod.metadata.deletion_timestamp.as_ref());
@@ -80,7 +87,7 @@ pub fn is_running(pod: &Pod) -> bool {
     pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Running"))
 }
 
-fn state(identity: &Identity, ordinal: u32, pod: &Pod, template: &str, workers: &[(Worker, usize)], now: i64) -> PodState {
+fn state(identity: &Identity, ordinal: u32, pod: &Pod, template: &str, workers: &[(Worker, Vec<TaskId>)], now: i64) -> PodState {
     let prefix = worker_prefix(identity);
     let worker = workers.iter().find(|(worker, _)| ordinal_of(&prefix, &worker.id) == Some(ordinal));
     let phase = match (&pod.metadata.deletion_timestamp, pod.status.as_ref().and_then(|status| status.phase.as_deref())) {
@@ -96,7 +103,7 @@ fn state(identity: &Identity, ordinal: u32, pod: &Pod, template: &str, workers: 
         phase,
         is_current: pod.annotations().get(TEMPLATE).is_some_and(|made_from| made_from == template),
         drain: pod.annotations().get(DRAIN).map(|why| Drain::read(why)),
-        leases: worker.map_or(0, |(_, leases)| *leases),
+        leases: worker.map_or(0, |(_, tasks)| tasks.len()),
         is_open: worker.is_some_and(|(worker, _)| !worker.cordoned && !worker.draining),
     }
 }
@@ -112,7 +119,7 @@ mod tests {
         let mut metadata = metadata;
         metadata["name"] = "coders-3".into();
         let pod = serde_json::from_value(json!({ "metadata": metadata, "status": status })).unwrap();
-        let workers: Vec<(Worker, usize)> = worker.map(|worker| (worker, 2)).into_iter().collect();
+        let workers: Vec<(Worker, Vec<TaskId>)> = worker.map(|worker| (worker, vec![TaskId::nil(); 2])).into_iter().collect();
         let now = "2026-11-22T12:00:00Z".parse::<Timestamp>().unwrap().as_second();
         state(&identity, 3, &pod, "t1", &workers, now)
     }

@@ -3,8 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use bloom_core::ids::TaskId;
+
 /// At most so many pods are created at a time.
 const BATCH: usize = 16;
+
+/// A pool shrinks only if two counts this far apart allow it: a task that has left the queue, and of whose lease this replica has not heard
+/// yet, is in neither part of one count.
+const COUNTED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Why a pod is being drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,11 +122,11 @@ fn of_drained(pod: &PodState) -> Option<Step> {
     }
 }
 
-/// The pods to take out of service: those that are not online, then those that are being replaced anyway, then idle ones, then those with
-/// the highest numbers.
+/// The pods to take out of service: those that are not online, then those that are being replaced anyway, then those with
+/// the fewest tasks, then those with the highest numbers.
 fn surplus(alive: &[&PodState], count: usize) -> Vec<Step> {
     let mut candidates = alive.to_vec();
-    candidates.sort_by_key(|pod| (pod.phase == Phase::Online, pod.drain.is_none(), pod.leases > 0, std::cmp::Reverse(pod.ordinal)));
+    candidates.sort_by_key(|pod| (pod.phase == Phase::Online, pod.drain.is_none(), pod.leases, std::cmp::Reverse(pod.ordinal)));
     candidates.into_iter().take(count).map(|pod| Step::Drain(pod.ordinal, Drain::Surplus)).collect()
 }
 
@@ -151,6 +157,12 @@ fn free_ordinals(pods: &[PodState]) -> impl Iterator<Item = u32> + use<> {
     (0..).filter(move |ordinal| !taken.contains(ordinal))
 }
 
+/// The number of tasks that the pool has or could take. A task that was ready when those were read may be leased since, and counts once.
+pub fn tasks(ready: &[TaskId], leased: impl Iterator<Item = TaskId>) -> i64 {
+    let all: BTreeSet<TaskId> = ready.iter().copied().chain(leased).collect();
+    i64::try_from(all.len()).unwrap_or(i64::MAX)
+}
+
 /// How many pods are enough for so many tasks.
 pub fn recommended(tasks: i64, slots: i64, min: i64, max: i64) -> usize {
     let slots = slots.max(1);
@@ -177,6 +189,7 @@ pub fn with_delay(
         *surplus = None;
         return (recommended, None);
     }
+    let delay = delay.max(COUNTED_AGAIN_AFTER);
     let seen = surplus.get_or_insert(Surplus { since: now, most: recommended });
     seen.most = seen.most.max(recommended);
     let left = delay.saturating_sub(now.saturating_duration_since(seen.since));
@@ -221,9 +234,10 @@ mod tests {
     }
 
     #[test]
-    fn idle_pods_go_first_then_those_with_high_numbers() {
+    fn pods_with_few_tasks_go_first_then_those_with_high_numbers() {
         assert_eq!(steps(2, &[pod(0), busy(1), busy(2)]), [Step::Drain(0, Drain::Surplus)]);
         assert_eq!(steps(1, &[pod(0), pod(1), busy(2)]), [Step::Drain(1, Drain::Surplus), Step::Drain(0, Drain::Surplus)]);
+        assert_eq!(steps(1, &[busy(0), PodState { leases: 2, ..busy(1) }]), [Step::Drain(0, Drain::Surplus)]);
         assert_eq!(steps(1, &[at(Phase::Starting, pod(0)), pod(1)]), [Step::Drain(0, Drain::Surplus)]);
         // Others that are about to go anyway are counted first.
         for phase in [Phase::Ended, Phase::Terminating, Phase::Stuck] {
@@ -289,6 +303,12 @@ mod tests {
     }
 
     #[test]
+    fn each_task_is_counted_once() {
+        let [one, two, three] = [1, 2, 3].map(TaskId::from_u128);
+        assert_eq!(tasks(&[one, two], [two, three].into_iter()), 3);
+    }
+
+    #[test]
     fn slots_are_filled() {
         assert_eq!(recommended(0, 1, 0, 10), 0);
         assert_eq!(recommended(5, 2, 0, 10), 3);
@@ -309,7 +329,16 @@ mod tests {
         assert_eq!(look(1, 3, 100), (3, Some(Duration::from_secs(30))));
         assert_eq!(look(4, 3, 110), (4, None));
         assert_eq!(look(0, 4, 120), (4, Some(delay)), "it counts from the start again");
-        let mut none = None;
-        assert_eq!(with_delay(0, 4, &mut none, start, Duration::ZERO), (0, None));
+    }
+
+    #[test]
+    fn one_count_alone_shrinks_no_pool() {
+        let start = Instant::now();
+        let mut surplus = None;
+        let mut look = |recommended, after| with_delay(recommended, 2, &mut surplus, start + after, Duration::ZERO);
+        assert_eq!(look(1, Duration::ZERO), (2, Some(COUNTED_AGAIN_AFTER)));
+        assert_eq!(look(2, Duration::from_millis(500)), (2, None), "the first count had missed a task");
+        assert_eq!(look(1, Duration::from_secs(2)), (2, Some(COUNTED_AGAIN_AFTER)));
+        assert_eq!(look(1, Duration::from_secs(3)), (1, None));
     }
 }
