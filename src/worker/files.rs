@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::Agent;
 use super::report::{Backoff, may_pass};
+use super::reserve::is_of_disk;
 use super::task::Task;
 use bloom_api::files::{Input, glob};
 use bloom_client::{Digesting, Error, part};
@@ -71,9 +72,9 @@ impl Agent {
     }
 
     async fn lay(&self, input: &Input<'_>, dir: &Path) -> Result<(), NoInput> {
-        let about = |error: io::Error| match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => NoInput::Disk(format!("the input {}: {error}", input.path)),
-            _ => NoInput::Unfit(format!("the input {} can't be written: {error}", input.path)),
+        let about = |error: io::Error| {
+            let text = format!("the input {} can't be written: {error}", input.path);
+            if is_of_disk(&error) { NoInput::Disk(text) } else { NoInput::Unfit(text) }
         };
         let root = Dir::open_ambient_dir(dir, ambient_authority()).map_err(about)?;
         let (below, wanted) = (dir.to_owned(), Laid::of(input));

@@ -54,12 +54,15 @@ impl Reserve {
     /// Writes by `write`, and if the disk is full once more with the room of the reserve.
     pub fn helps<T>(&self, mut write: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         match write() {
-            Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) && fs::remove_file(&self.0).is_ok() => {
-                write()
-            }
+            Err(error) if is_of_disk(&error) && fs::remove_file(&self.0).is_ok() => write(),
             written => written,
         }
     }
+}
+
+/// Whether the disk is full, or can't be written at all.
+pub fn is_of_disk(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::ReadOnlyFilesystem)
 }
 
 fn allocate(file: &mut File) -> io::Result<()> {

@@ -7,6 +7,7 @@
 
 mod author;
 mod commit;
+mod removal;
 mod repository;
 mod survey;
 mod trouble;
@@ -24,6 +25,7 @@ use super::git::bounded;
 use super::home::{file_name, private_dir};
 pub use author::{CommitAuthor, commit_author};
 pub use commit::Changes;
+use removal::remove_all;
 pub use repository::Repository;
 use repository::{FETCH_LIMIT, LOCAL_LIMIT};
 pub use trouble::Trouble;
@@ -269,10 +271,8 @@ impl Worktree {
     /// # Errors
     /// Some of it could not be removed; its git directory stays until its files are gone.
     pub fn remove(&self) -> io::Result<()> {
-        [self.dir.clone(), self.own_git_dir()].iter().try_for_each(|dir| match fs::remove_dir_all(dir) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        })
+        remove_all(&self.dir)?;
+        remove_all(&self.own_git_dir())
     }
 }
 

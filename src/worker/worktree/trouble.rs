@@ -4,6 +4,8 @@ use std::io;
 
 use bloom_core::task::Reason;
 
+use crate::reserve::is_of_disk;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// The repository can't be fetched: it is gone, or the worker may not read it.
@@ -25,8 +27,7 @@ impl Trouble {
     pub fn of_disk(what: &str, error: &io::Error) -> Self {
         let text = format!("{what}: {error}");
         // What else goes wrong may be the doing of a run, and no reason to stop the worker.
-        let is_full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::ReadOnlyFilesystem);
-        if is_full { Self::Disk(text) } else { Self::Failed(text) }
+        if is_of_disk(error) { Self::Disk(text) } else { Self::Failed(text) }
     }
 
     /// The error of a git command that writes.
