@@ -33,7 +33,7 @@ pub async fn serve(settings: Serve, flags: Flags) -> Result<(), CommandError> {
 }
 
 // Else agents and commands would meet connections that the server is just closing.
-const _: () = assert!(bloom_client::IDLE_LIMIT.as_secs() < http::server::HEAD_TIMEOUT.as_secs());
+const _: () = assert!(bloom_outbound::IDLE_LIMIT.as_secs() < http::server::HEAD_TIMEOUT.as_secs());
 
 /// Serves until `shutdown`. `ready` is called once the server can be reached: with its URL on this machine, and with its URLs for others.
 pub async fn run(

@@ -41,9 +41,6 @@ use refusal::{NOT_THE_API, refusal};
 /// Longer than any request may take at the server, except for long polls.
 pub const CALL_LIMIT: Duration = Duration::from_secs(40);
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// Connections that were idle for this long are not used again. It must be shorter than the time after which the server closes them, else a
-/// call can meet a connection that is just being closed, and fails.
-pub const IDLE_LIMIT: Duration = Duration::from_secs(5);
 /// An answer contains at most an output of 16 MiB as JSON, or a page of tasks.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 
@@ -241,8 +238,7 @@ impl Client {
 }
 
 fn http_client(base: &Url, tls: &Tls) -> Result<reqwest::Client, Error> {
-    let settings =
-        |builder: ClientBuilder| tls.add_to(builder.connect_timeout(CONNECT_LIMIT).pool_idle_timeout(IDLE_LIMIT).tcp_nodelay(true));
+    let settings = |builder: ClientBuilder| tls.add_to(builder.connect_timeout(CONNECT_LIMIT).tcp_nodelay(true));
     let client = if is_loopback(base) { outbound::client(settings) } else { outbound::client_by_proxy(settings) };
     client.map_err(|error| Error::Usage(format!("this machine's TLS can't be set up: {error}")))
 }

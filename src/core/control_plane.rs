@@ -13,6 +13,8 @@ pub const MAX_AGENTS: i64 = 1_000;
 pub const MAX_PROJECTS: i64 = super::project::MAX_PROJECTS as i64;
 /// The most nodes of one project.
 pub const MAX_NODES: i64 = 1_000;
+/// Nodes that were silent for longer than this are removed when their project gets a new node or is full, unless they lead.
+pub const NODES_KEPT_MS: Ms = 7 * 86_400_000;
 /// How many versions of a project's memory are kept.
 pub const VERSIONS_KEPT: i64 = 10;
 /// How many jobs are kept.

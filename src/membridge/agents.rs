@@ -35,6 +35,8 @@ struct Listed {
     install_method: Option<String>,
     obs_count: Option<i64>,
     db_sha: Option<String>,
+    /// Any text: it is one of this program's agents only if it is an id.
+    instance: Option<Value>,
 }
 
 #[derive(Default, Deserialize)]
@@ -133,7 +135,7 @@ fn entry(raw: &str) -> Result<WorkerChange, String> {
         obs_count: listed.obs_count,
         db_sha: listed.db_sha,
         pauses: None,
-        instance: None,
+        instance: listed.instance.as_ref().and_then(Value::as_str).and_then(|text| text.parse().ok()),
         actor: Actor::Reconciler,
     })
 }

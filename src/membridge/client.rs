@@ -11,6 +11,9 @@ use serde_json::Value;
 use super::MembridgeOptions;
 use bloom_outbound::{self as outbound, Reply};
 
+/// A control plane waits for the agent up to a minute, and then stores what it has got.
+const SYNC_LIMIT: Duration = Duration::from_secs(90);
+
 /// The calls to the control plane.
 #[derive(Clone, Copy, Debug)]
 pub enum Call<'a> {
@@ -48,8 +51,18 @@ impl Call<'_> {
         }
     }
 
+    /// A sync is not repeated: the first one may have ended well, and a second one would undo what was written since.
     fn retries(&self) -> u32 {
-        if matches!(self, Self::Health) { 1 } else { 3 }
+        match self {
+            Self::SyncMemory { .. } => 0,
+            Self::Health => 1,
+            _ => 3,
+        }
+    }
+
+    /// For one attempt, up to the end of the answer.
+    fn limit(&self, options: &MembridgeOptions) -> Duration {
+        if matches!(self, Self::SyncMemory { .. }) { SYNC_LIMIT } else { options.attempt_timeout }
     }
 }
 
@@ -94,7 +107,8 @@ impl Client {
             Ok(request) => request,
             Err(error) => return Upstream::Down(error),
         };
-        let attempt = || async { self.attempt(request.try_clone()).await };
+        let limit = call.limit(&self.options);
+        let attempt = || async { self.attempt(request.try_clone(), limit).await };
         match attempt.retry(waits(self.options.first_wait, call.retries())).await {
             Ok(reply) | Err(AttemptError::Status(reply)) => Upstream::Reply(reply),
             Err(AttemptError::Network(error)) => Upstream::Down(error),
@@ -111,9 +125,9 @@ impl Client {
         outbound::with_key(request, "X-MEMBRIDGE-ADMIN", key).map_err(|error| format!("the membridge server can't be called: {error}"))
     }
 
-    async fn attempt(&self, request: Option<RequestBuilder>) -> Result<Reply, AttemptError> {
+    async fn attempt(&self, request: Option<RequestBuilder>, limit: Duration) -> Result<Reply, AttemptError> {
         let request = request.ok_or_else(|| AttemptError::Network("the request can't be repeated".to_owned()))?;
-        let reply = outbound::send(request, self.options.attempt_timeout).await.map_err(|failure| AttemptError::Network(failure.text))?;
+        let reply = outbound::send(request, limit).await.map_err(|failure| AttemptError::Network(failure.text))?;
         if reply.status >= 500 { Err(AttemptError::Status(reply)) } else { Ok(reply) }
     }
 }

@@ -23,7 +23,7 @@ pub use client::{Call, Upstream};
 /// Timeouts and waits of the client.
 #[derive(Clone, Copy, Debug)]
 pub struct MembridgeOptions {
-    /// For one attempt, up to the end of the answer.
+    /// For one attempt of a call other than a sync, up to the end of the answer.
     pub attempt_timeout: Duration,
     /// Before the first retry. It doubles for each further one, plus up to 30 % at random.
     pub first_wait: Duration,

@@ -24,9 +24,15 @@ async fn take_over(context: ReconcileContext, membridge: Membridge) -> Result<()
         Error::Unavailable
     })?;
     for page in listed.chunks(PAGE) {
-        let ops = page.iter().cloned();
-        if context.submit_led(ops).await?.is_none() {
-            return Ok(());
+        let Some(outcomes) = context.try_led(page.iter().cloned()).await else { return Ok(()) };
+        for (change, outcome) in page.iter().zip(outcomes) {
+            match outcome {
+                // One that can't be taken over must not affect the others.
+                Err(Error::Rejected(rejection)) => {
+                    tracing::warn!(worker = change.id, %rejection, "an agent that the control plane lists was not taken over");
+                }
+                outcome => drop(outcome?),
+            }
         }
     }
     Ok(())

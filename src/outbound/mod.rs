@@ -10,6 +10,9 @@ use url::Url;
 
 /// Longer answers are refused. Those of control planes and agents have some kilobytes.
 pub const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
+/// Connections that were idle for this long are not used again. It must be shorter than the time after which servers close them, else a
+/// call can meet a connection that is just being closed, and fails.
+pub const IDLE_LIMIT: Duration = Duration::from_secs(5);
 
 /// An answer, whatever its status.
 #[derive(Clone, Debug)]
@@ -50,7 +53,7 @@ pub fn client_by_proxy(further: impl Fn(ClientBuilder) -> ClientBuilder) -> Resu
     install_tls_provider();
     let builder = || {
         let builder = reqwest::Client::builder().user_agent(concat!("bloom-runtime/", env!("CARGO_PKG_VERSION")));
-        further(builder.redirect(redirect::Policy::none()))
+        further(builder.redirect(redirect::Policy::none()).pool_idle_timeout(IDLE_LIMIT))
     };
     // A machine without root certificates can still call plain http addresses.
     builder().build().or_else(|_| builder().tls_certs_only([]).build()).map_err(|error| explain(error).text)

@@ -79,16 +79,22 @@ impl ReconcileContext {
     where
         O: Operation + Into<Op>,
     {
-        let Some(epoch) = self.leadership.epoch() else { return Ok(None) };
+        self.try_led(ops).await.map(|outcomes| outcomes.into_iter().collect()).transpose()
+    }
+
+    /// As [`submit_led`](Self::submit_led), with the outcome of each command.
+    pub async fn try_led<O>(&self, ops: impl IntoIterator<Item = O>) -> Option<Vec<Result<O::Reply, Error>>>
+    where
+        O: Operation + Into<Op>,
+    {
+        let epoch = self.leadership.epoch()?;
         let commands = ops.into_iter().map(|op| Command { op, by: Requester::default(), epoch: Some(epoch) }).collect();
-        match self.engine.writers.submit_all(commands).await.into_iter().collect() {
-            Ok(replies) => Ok(Some(replies)),
-            Err(Error::Rejected(Rejection::NotLeader)) => {
-                self.step_down();
-                Ok(None)
-            }
-            Err(error) => Err(error),
+        let outcomes = self.engine.writers.submit_all(commands).await;
+        if outcomes.iter().any(|outcome| matches!(outcome, Err(Error::Rejected(Rejection::NotLeader)))) {
+            self.step_down();
+            return None;
         }
+        Some(outcomes)
     }
 
     /// Records that a commit was refused because another replica leads. Returns the next run: none until this replica leads again.

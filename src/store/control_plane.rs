@@ -55,6 +55,11 @@ statement!(REMOVE_AGENTS, |d| "DELETE FROM membridge_agents WHERE name {}", d.an
 statement!(REMOVE_PROJECTS, |d| "{}", remove_of_projects(d, "membridge_projects"));
 statement!(REMOVE_NODES, |d| "{}", remove_of_projects(d, "membridge_nodes"));
 statement!(REMOVE_MEMORIES, |d| "{}", remove_of_projects(d, "membridge_memories"));
+statement!(
+    REMOVE_SILENT_NODES,
+    "DELETE FROM membridge_nodes WHERE canonical_id = $1 AND last_seen < $2 AND NOT EXISTS (SELECT 1 FROM membridge_projects p \
+    WHERE p.canonical_id = membridge_nodes.canonical_id AND p.leader = membridge_nodes.node_id)"
+);
 statement!(UPSERT_AGENTS, |d| "{}", d.insert(&AGENT, &upsert(&AGENT, "name")));
 statement!(UPSERT_PROJECTS, |d| "{}", d.insert(&PROJECT, &upsert(&PROJECT, "canonical_id")));
 statement!(UPSERT_NODES, |d| "{}", d.insert(&NODE, &upsert_node()));
@@ -76,6 +81,9 @@ pub(super) fn save<'a>(script: &mut Script<'a>, set: &'a WorkingSet) {
         for statement in [&REMOVE_PROJECTS, &REMOVE_NODES, &REMOVE_MEMORIES] {
             script.ordered(statement, Args::new().texts(&dirty.removed_projects));
         }
+    }
+    for (project, seen_before) in &dirty.removed_nodes {
+        script.ordered(&REMOVE_SILENT_NODES, Args::new().text(project).int(*seen_before));
     }
     let Some(loaded) = set.loaded.control_plane.as_ref() else { return save_jobs(script, &dirty.jobs) };
     let agents = Bulk::of(dirty.agents.iter().filter_map(|name| loaded.agents.get(name)));

@@ -5,12 +5,16 @@ use std::sync::atomic::Ordering;
 use tokio_util::sync::CancellationToken;
 
 use super::Agent;
+use super::membridge::Membridge;
 use bloom_client as client;
 use bloom_core::command::OTHER_AGENT;
 
 impl Agent {
-    /// Takes note of a refusal, if it says that another agent has this one's name.
+    /// Takes note of a refusal, if it says that another agent has this one's name, and not just that it had it before.
     pub(super) fn note_if_replaced(&self, error: &client::Error) {
+        if self.membridge.as_ref().is_some_and(Membridge::is_new) {
+            return;
+        }
         if error.status() == Some(409) && error.to_string().starts_with(OTHER_AGENT) {
             self.replaced.send_if_modified(|why| why.is_none().then(|| *why = Some(error.to_string())).is_some());
         }

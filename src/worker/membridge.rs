@@ -1,8 +1,8 @@
 //! The control plane that the agent registers at, if it has one: the server takes its workers over from there.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use reqwest::Method;
@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::memory::{Memory, Reading};
+use super::report::Backoff;
 use super::{Agent, machine};
 use bloom_api::requests::NewWorker;
 use bloom_client::{self as client, Tls};
@@ -20,6 +21,8 @@ use bloom_outbound as outbound;
 
 const CALL_LIMIT: Duration = Duration::from_secs(15);
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(10);
+/// Several times as long as the server usually waits between two looks at the control plane.
+const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(120);
 const KEY_HEADER: &str = "X-MEMBRIDGE-ADMIN";
 /// The project of an agent that keeps no memory: its heartbeats need one.
 const NO_PROJECT: &str = "default";
@@ -38,8 +41,10 @@ pub(super) struct Membridge {
     http: reqwest::Client,
     settings: MembridgeSettings,
     pub memories: Vec<Arc<Memory>>,
-    /// What was registered last, and whether that must be repeated.
+    /// What was registered last.
     registered: Mutex<Option<Value>>,
+    /// When this process has registered for the first time.
+    since: OnceLock<Instant>,
 }
 
 /// The first 16 hexadecimal digits of the SHA-256 digest of the name.
@@ -54,7 +59,7 @@ impl Membridge {
         let http = outbound::client_by_proxy(|builder| tls.add_to(builder))?;
         outbound::address(&settings.url, &["agents"]).map_err(|error| format!("the control plane's URL can't be called: {error}"))?;
         let memories = settings.memories.iter().map(|(project, dir)| Arc::new(Memory::new(project, canonical_id(project), dir.clone())));
-        Ok(Self { http, memories: memories.collect(), registered: Mutex::default(), settings })
+        Ok(Self { http, memories: memories.collect(), registered: Mutex::default(), since: OnceLock::new(), settings })
     }
 
     pub fn memory(&self, canonical_id: &str) -> Option<Arc<Memory>> {
@@ -87,7 +92,8 @@ impl Membridge {
         bloom_core::mask::masked_url(&self.settings.url)
     }
 
-    /// Registers the agent if it is not registered so. What an earlier process of it has registered is replaced.
+    /// Registers the agent, also again if the control plane has lost its registration. One that says something else is replaced, and so is that of
+    /// an earlier process of this agent.
     ///
     /// # Errors
     /// The control plane can't be reached or refuses, or another agent has the name.
@@ -103,37 +109,61 @@ impl Membridge {
             "install_method": "agent",
             "instance": registration.instance.as_ref().map(|instance| instance.0),
         });
-        if self.registered.lock().as_ref() == Some(&body) {
-            return Ok(());
-        }
         let mut answer = self.call(Method::POST, &["agents"], Some(&body)).await;
-        if answer.as_ref().is_err_and(|error| error.status() == Some(409)) && self.is_ours(&body).await? {
-            self.remove(body["name"].as_str().unwrap_or_default()).await?;
-            answer = self.call(Method::POST, &["agents"], Some(&body)).await;
+        if answer.as_ref().is_err_and(|error| error.status() == Some(409)) {
+            if self.registered.lock().as_ref() == Some(&body) {
+                return Ok(());
+            }
+            let found = self.found(&registration.name).await?;
+            if found.is_none_or(|found| found["status"] == "offline" || self.is_ours(&found, &body)) {
+                self.delete(&registration.name).await?;
+                answer = self.call(Method::POST, &["agents"], Some(&body)).await;
+            }
         }
         answer?;
+        self.since.get_or_init(Instant::now);
         *self.registered.lock() = Some(body);
         Ok(())
     }
 
-    /// Whether the agent with this name is this one: registered by this process, by an earlier one of its directory, with its URL, or silent.
-    async fn is_ours(&self, body: &Value) -> Result<bool, client::Error> {
-        if self.registered.lock().is_some() {
-            return Ok(true);
-        }
-        let listed = self.call(Method::GET, &["agents"], None).await?;
-        let listed = listed.as_array().cloned().unwrap_or_default();
-        let found = listed.iter().take(usize::try_from(MAX_AGENTS).unwrap_or_default()).find(|agent| agent["name"] == body["name"]);
-        // The documented control plane may show an agent without a URL as null.
-        let url = |agent: &Value| agent["url"].as_str().unwrap_or_default().trim_end_matches('/').to_owned();
-        let is_same = |found: &&Value| found["instance"].is_string() && found["instance"] == body["instance"];
-        Ok(found.is_none_or(|found| is_same(&found) || url(found) == url(body) || found["status"] == "offline"))
+    /// Whether the server may not have taken the registration over yet. Until then it refuses the agent if an earlier one had the name.
+    pub fn is_new(&self) -> bool {
+        self.since.get().is_none_or(|since| since.elapsed() < TAKEN_OVER_WITHIN)
     }
 
+    /// The agent that is registered with this name.
+    async fn found(&self, name: &str) -> Result<Option<Value>, client::Error> {
+        let listed = self.call(Method::GET, &["agents"], None).await?;
+        let listed = listed.as_array().into_iter().flatten().take(usize::try_from(MAX_AGENTS).unwrap_or_default());
+        Ok(listed.into_iter().find(|agent| agent["name"] == name).cloned())
+    }
+
+    /// Whether this agent has made the registration: this process, an earlier one of its directory, or one with its URL. A control plane may
+    /// show neither, if it does not keep instances and the agent has no URL.
+    fn is_ours(&self, found: &Value, body: &Value) -> bool {
+        // The documented control plane may show an agent without a URL as null.
+        let url = |agent: &Value| agent["url"].as_str().unwrap_or_default().trim_end_matches('/').to_owned();
+        let has_its_url = url(found) == url(body);
+        if found["instance"].is_string() {
+            found["instance"] == body["instance"] || (has_its_url && !url(body).is_empty())
+        } else {
+            has_its_url || self.registered.lock().is_some()
+        }
+    }
+
+    /// Takes the agent's registration back. One that another agent has made since stays.
+    ///
     /// # Errors
     /// The control plane can't be reached or refuses.
     pub async fn remove(&self, name: &str) -> Result<(), client::Error> {
-        *self.registered.lock() = None;
+        let Some(body) = self.registered.lock().take() else { return Ok(()) };
+        match self.found(name).await? {
+            Some(found) if self.is_ours(&found, &body) => self.delete(name).await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn delete(&self, name: &str) -> Result<(), client::Error> {
         match self.call(Method::DELETE, &["agents", name], None).await {
             Err(error) if error.status() != Some(404) => Err(error),
             _ => Ok(()),
@@ -157,7 +187,9 @@ impl Agent {
     /// Sends a heartbeat for each project whose memory is here.
     pub(super) async fn beat_at_membridge(self: Arc<Self>, stopped: CancellationToken) {
         let Some(membridge) = &self.membridge else { return };
+        let mut backoff = Backoff::default();
         loop {
+            let mut wait = HEARTBEAT_EVERY;
             let ip_addrs: Vec<String> =
                 machine::addresses(self.client.server()).await.into_iter().map(|address| address.to_string()).collect();
             let mut readings = Vec::new();
@@ -171,10 +203,15 @@ impl Agent {
                 let reading = reading.inspect_err(|why| tracing::warn!(project, %why, "the memory of this project can't be read"));
                 if let Err(error) = membridge.beat(&self.name, &ip_addrs, project, reading.ok().as_ref()).await {
                     tracing::warn!(%error, project, "the control plane took no heartbeat; trying again");
+                    // A leader must not lose a short lease because one heartbeat was lost.
+                    wait = wait.min(backoff.wait(&error));
                 }
             }
+            if wait == HEARTBEAT_EVERY {
+                backoff = Backoff::default();
+            }
             tokio::select! {
-                () = tokio::time::sleep(HEARTBEAT_EVERY) => {}
+                () = tokio::time::sleep(wait) => {}
                 () = stopped.cancelled() => return,
             }
         }

@@ -98,16 +98,20 @@ impl Memory {
         }
     }
 
-    /// Puts the files of this archive in the place of the directory, at once.
+    /// Puts the files of this archive in the place of the directory, at once. A link to it stays.
     fn replace(&self, archive: &[u8]) -> io::Result<usize> {
-        let parent = self.dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let dir = match fs::canonicalize(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.dir.clone(),
+            found => found?,
+        };
+        let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         fs::create_dir_all(parent)?;
         let fresh = parent.join(format!(".memory-{}", Uuid::now_v7()));
         home::private_dir(&fresh)?;
         let placed = unpack(archive, &fresh).and_then(|count| {
-            match renameat_with(CWD, &fresh, CWD, &self.dir, RenameFlags::EXCHANGE) {
+            match renameat_with(CWD, &fresh, CWD, &dir, RenameFlags::EXCHANGE) {
                 Ok(()) => {}
-                Err(rustix::io::Errno::NOENT) => fs::rename(&fresh, &self.dir)?,
+                Err(rustix::io::Errno::NOENT) => fs::rename(&fresh, &dir)?,
                 Err(error) => return Err(error.into()),
             }
             fs::File::open(parent)?.sync_all()?;

@@ -12,6 +12,7 @@ use secrecy::SecretString;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
+use crate::support::pushed::Mute;
 use crate::support::stub::{Reply, Stub};
 use crate::support::{json, run};
 
@@ -164,6 +165,26 @@ fn redirects_and_endless_answers_are_not_followed() {
 }
 
 #[test]
+fn a_sync_is_sent_once_and_may_take_long() {
+    run(async {
+        let (stub, slow) = (Stub::start().await, Mute::start("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nnull").await);
+        let body = json!({ "project": "house", "agent": "box" });
+        stub.always("/sync/push", Reply::new(503, "busy"));
+        assert_eq!(status(client(&stub.url).call(Call::SyncMemory { direction: "push", body: &body }).await), 503);
+        assert_eq!(stub.seen("/sync/push").len(), 1);
+        let membridge = client(&slow.url);
+        let syncing = membridge.call(Call::SyncMemory { direction: "pull", body: &body });
+        let after_the_limit_of_other_calls = async {
+            slow.has_a_request().await;
+            down(client(&slow.url).call(Call::Health).await);
+            slow.let_go();
+        };
+        let (synced, ()) = tokio::join!(syncing, after_the_limit_of_other_calls);
+        assert_eq!(status(synced), 200);
+    });
+}
+
+#[test]
 fn a_listing_gives_all_its_good_entries() {
     run(async {
         let stub = Stub::start().await;
@@ -172,15 +193,17 @@ fn a_listing_gives_all_its_good_entries() {
         let listing = json!({ "agents": [
             { "name": "one", "url": "http://127.0.0.1:9", "status": "online", "last_seen": 1_772_042_245.25,
               "capabilities": { "claude_cli": true, "max_concurrency": 4, "labels": ["gpu"], "agents": ["coder"] },
-              "ip_addrs": ["10.0.0.1"], "agent_version": "1.2", "os_info": "linux", "install_method": "apk", "obs_count": 7, "db_sha": "abc" },
+              "ip_addrs": ["10.0.0.1"], "agent_version": "1.2", "os_info": "linux", "install_method": "apk", "obs_count": 7, "db_sha": "abc",
+              "instance": uuid::Uuid::from_u128(7) },
             { "name": "bad", "capabilities": { "max_concurrency": "many" } },
-            { "node_id": "two", "status": "dreaming", "last_seen": 1_772_042_245_250_i64 },
+            { "node_id": "two", "instance": "no id", "status": "dreaming", "last_seen": 1_772_042_245_250_i64 },
             { "id": "three", "last_seen": null },
         ] });
         stub.always("/agents", Reply::new(200, &listing.to_string()));
         let agents = membridge.agents().await.unwrap();
         assert_eq!(agents.iter().map(|agent| agent.id.as_str()).collect::<Vec<_>>(), ["one", "two", "three"]);
         let one = &agents[0];
+        assert_eq!((one.instance, agents[1].instance), (Some(uuid::Uuid::from_u128(7)), None));
         assert_eq!((one.max_concurrency, one.claude_cli, one.obs_count, &one.actor), (Some(4), Some(true), Some(7), &Actor::Reconciler));
         assert_eq!((&one.labels, &one.agents), (&Some(vec!["gpu".into()]), &Some(Some(vec!["coder".into()]))));
         assert_eq!((one.status, agents[1].status, agents[2].status), (Some(WorkerStatus::Online), Some(WorkerStatus::Unknown), None));

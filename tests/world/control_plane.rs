@@ -54,6 +54,10 @@ impl ControlPlaneRows {
         self.projects.retain(|id, _| !dirty.removed_projects.contains(id));
         self.nodes.retain(|(project, _), _| !dirty.removed_projects.contains(project));
         self.memories.retain(|(project, _), _| !dirty.removed_projects.contains(project));
+        let leads = |project: &String, node: &String| self.projects.get(project).is_some_and(|known| known.leader.as_ref() == Some(node));
+        self.nodes.retain(|(project, node), row| {
+            dirty.removed_nodes.get(project).is_none_or(|seen_before| row.last_seen >= *seen_before || leads(project, node))
+        });
         if let Some(loaded) = &set.loaded.control_plane {
             self.agents.extend(dirty.agents.iter().filter_map(|name| Some((name.clone(), loaded.agents.get(name)?.clone()))));
             self.projects.extend(dirty.projects.iter().filter_map(|id| Some((id.clone(), loaded.projects.get(id)?.clone()))));

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::super::Ms;
 use super::super::control_plane::{
-    Agent, Job, JobStatus, MAX_AGENTS, MAX_NODES, MAX_PROJECTS, MemoryVersion, NewJob, NewMemory, Node, Project, Role, Source,
+    Agent, Job, JobStatus, MAX_AGENTS, MAX_NODES, MAX_PROJECTS, MemoryVersion, NODES_KEPT_MS, NewJob, NewMemory, Node, Project, Role,
+    Source,
 };
 use super::super::operation::Operation;
 use super::super::rejection::Rejection;
@@ -92,6 +93,9 @@ impl Operation for RecordNode {
             }
         };
         let known = set.find_node(&self.canonical_id, &self.node_id)?.cloned();
+        if known.is_none() || set.node_count(&self.canonical_id)? >= MAX_NODES {
+            set.dirty.control_plane.removed_nodes.insert(self.canonical_id.clone(), now.saturating_sub(NODES_KEPT_MS));
+        }
         if known.is_none() && set.node_count(&self.canonical_id)? >= MAX_NODES {
             return Err(Rejection::TooManyNodes.into());
         }
@@ -199,7 +203,8 @@ pub struct SelectLeader {
     pub canonical_id: String,
     pub node_id: String,
     pub lease_ms: i64,
-    /// The term that the caller has seen, if only that one may be replaced.
+    /// The term that the caller has seen, if only that one may be replaced. Then the selection begins a new one in any case, so that nobody
+    /// else who has seen the same term is selected.
     pub term: Option<i64>,
 }
 
@@ -220,8 +225,8 @@ impl Operation for SelectLeader {
         if let Some(seen) = self.term.filter(|seen| *seen != project.term) {
             return Err(Rejection::TermChanged { seen, now: project.term }.into());
         }
-        // A node that leads already keeps its term: what it has begun goes on.
-        if project.primary(set.now()) != Some(&self.node_id) {
+        // Else a node that leads already keeps its term: what it has begun goes on.
+        if self.term.is_some() || project.primary(set.now()) != Some(&self.node_id) {
             project.term += 1;
         }
         project.leader = Some(self.node_id.clone());

@@ -47,6 +47,10 @@ impl Operation for WorkerChange {
         }
         worker.last_seen = now;
         worker.lost = false;
+        // The agent that had the name has stopped. If it were still remembered, no other one that this caller registers could ever work.
+        if change.instance.is_none() && before.shown_status() == WorkerStatus::Offline && worker.status != WorkerStatus::Offline {
+            worker.instance = None;
+        }
         let used = set.slots(&worker.id).used;
         worker.recount_slots =
             used.checked_shr(u32::try_from(worker.capabilities.max_concurrency).unwrap_or(0)).is_some_and(|above| above != 0);

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::super::Ms;
 use super::super::control_plane::{Agent, Job, NewMemory, Node, Project};
 use super::super::row_keys::{ControlPlaneKeys, NodeKey};
 use super::{Halt, WorkingSet, need};
@@ -28,6 +29,8 @@ pub struct DirtyControlPlane {
     pub removed_agents: BTreeSet<String>,
     /// By canonical id, with their nodes and memories.
     pub removed_projects: BTreeSet<String>,
+    /// By canonical id: nodes that do not lead and were last seen before this time.
+    pub removed_nodes: BTreeMap<String, Ms>,
     pub agents: BTreeSet<String>,
     pub projects: BTreeSet<String>,
     pub nodes: BTreeSet<NodeKey>,

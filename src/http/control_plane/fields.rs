@@ -141,10 +141,13 @@ impl Fields {
     pub fn url(&mut self, name: &str, chars: usize) -> String {
         let text = self.text(name, 0..=chars).unwrap_or_default();
         let text = text.trim_end_matches('/').to_owned();
+        // The parser drops white space, but others who read the text may not.
         let is_right = |text: &str| {
-            Url::parse(text).is_ok_and(|url| {
-                matches!(url.scheme(), "http" | "https") && url.has_host() && url.username().is_empty() && url.password().is_none()
-            })
+            let is_whole = !text.contains(|c: char| c.is_whitespace() || c.is_control());
+            is_whole
+                && Url::parse(text).is_ok_and(|url| {
+                    matches!(url.scheme(), "http" | "https") && url.has_host() && url.username().is_empty() && url.password().is_none()
+                })
         };
         if !text.is_empty() && !is_right(&text) {
             self.wrong::<()>(name, "url_parsing", "Input should be an http or https URL, without user and password");

@@ -25,7 +25,7 @@ use bloom_core::command::{Command, Requester};
 
 const KEY_HEADER: &str = "x-membridge-admin";
 /// Bodies are names and a few numbers; memories come from agents, not by this door.
-const MAX_BODY: Limit = Limit { bytes: 256 << 10, settings: "the control plane's" };
+const MAX_BODY: Limit = Limit { bytes: 256 << 10, settings: "fixed for the control plane" };
 
 /// Who sent the request.
 #[derive(Clone, Debug)]
@@ -108,6 +108,10 @@ impl ControlPlane {
     /// # Errors
     /// The key is missing or wrong, the host is not this server, or a page of another site sent the request.
     fn admit(&self, request: &Request, peer: Option<Peer>, has_key: bool) -> Result<(), Failure> {
+        // Nothing has such a name, and databases can't even look for it.
+        if request.uri().path().contains("%00") {
+            return Err(Failure::fixed(404, "Not Found"));
+        }
         let (target, headers, settings) = (request.uri(), request.headers(), &self.settings);
         let called = host::called(target, headers, peer, &settings.trusted_proxies).map_err(|refusal| refusal.error())?;
         host::check_host(called.as_ref(), target, headers, request.version(), peer, settings).map_err(|refusal| refusal.error())?;

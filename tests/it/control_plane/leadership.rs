@@ -68,6 +68,18 @@ on_both! { alone:
         select(&plane, &project, json!({ "primary_node_id": agent, "term": 1 })).await.expect(200);
     }
 
+    async fn a_selection_by_term_begins_a_new_term(database) {
+        let plane = shared_plane(database);
+        let project = unique("project");
+        for node in ["one", "two"] {
+            beat(&plane, node, &project, json!({})).await;
+        }
+        let by_term = async |node: &str, term: i64| select(&plane, &project, json!({ "primary_node_id": node, "term": term })).await;
+        assert_eq!(by_term("one", 0).await.ok()["term"], 1);
+        assert_eq!(by_term("one", 1).await.ok()["term"], 2, "the leader itself, too: who has seen term 1 must not win besides");
+        by_term("two", 1).await.expect(409);
+    }
+
     async fn of_two_who_saw_the_same_term_one_wins(database) {
         // On PostgreSQL by two replicas.
         let first = plan(database).start();

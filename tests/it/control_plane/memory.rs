@@ -43,6 +43,9 @@ fn directories() -> (PathBuf, PathBuf) {
     std::fs::create_dir_all(dir.join("one/sub")).unwrap();
     std::fs::write(dir.join("one/a.md"), "the door is green").unwrap();
     std::fs::write(dir.join("one/sub/b.md"), "the roof is red").unwrap();
+    // A link leads to the directory of the second one.
+    std::fs::create_dir(dir.join("disk")).unwrap();
+    std::os::unix::fs::symlink(dir.join("disk"), dir.join("two")).unwrap();
     (dir.join("one"), dir.join("two"))
 }
 
@@ -99,6 +102,7 @@ on_both! { alone:
         assert!(refused["detail"].as_str().unwrap().contains("only the leader may push"), "{refused}");
         sync(&plane, "pull", "house", "two").await.ok();
         assert_eq!(files(&two), files(&one));
+        assert!(two.is_symlink());
         std::fs::write(two.join("c.md"), "only here").unwrap();
         std::fs::remove_file(one.join("a.md")).unwrap();
         assert_eq!(sync(&plane, "push", "house", "one").await.ok()["memory"]["version"], 2);
@@ -184,11 +188,7 @@ on_both! { alone:
             stub.always(&path, Reply::new(200, body.leak()));
             assert_eq!(sync(&plane, "push", "house", &leader).await.ok()["memory"]["version"], n + 1);
         }
-        let url = match database {
-            Database::Sqlite => format!("sqlite:{}", server.data_dir().join("membridge.db").display()),
-            Database::Postgres => server.plan().setting("MEMBRIDGE_DATABASE_URL").unwrap(),
-        };
-        let kept = Link::open(&url).await.rows("SELECT CAST(version AS TEXT) FROM membridge_memories m ORDER BY m.version").await;
+        let kept = Link::open(&url_of(&server)).await.rows("SELECT CAST(version AS TEXT) FROM membridge_memories m ORDER BY m.version").await;
         let kept: Vec<_> = kept.into_iter().map(|row| row[0].clone().unwrap()).collect();
         assert_eq!(kept, (4..=13).map(|n| n.to_string()).collect::<Vec<_>>());
         assert_eq!(stub.seen(&path)[0].headers.get("x-membridge-agent").unwrap(), AGENT_KEY);

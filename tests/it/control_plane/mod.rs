@@ -24,6 +24,12 @@ pub fn plan(database: Database) -> Plan {
     }
 }
 
+/// The database of such a control plane.
+pub fn url_of(server: &Server) -> String {
+    let postgres = server.plan().setting("MEMBRIDGE_DATABASE_URL");
+    postgres.unwrap_or_else(|| format!("sqlite:{}", server.data_dir().join("membridge.db").display()))
+}
+
 /// The control plane that tests share. They use unique names.
 pub fn shared_plane(database: Database) -> Api {
     static SQLITE: OnceLock<Server> = OnceLock::new();

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::on_both;
+use crate::support::direct;
 
 fn names(list: &Value) -> Vec<&str> {
     list.as_array().unwrap().iter().map(|entry| entry["name"].as_str().unwrap()).collect()
@@ -76,6 +77,8 @@ on_both! { alone:
             (json!({ "name": ".." }), "name", "value_error"),
             (json!({ "name": "x", "url": "ftp://h" }), "url", "url_parsing"),
             (json!({ "name": "x", "url": "http://me:secret@h" }), "url", "url_parsing"),
+            (json!({ "name": "x", "url": "http://h\n.x" }), "url", "url_parsing"),
+            (json!({ "name": "x", "url": " http://h" }), "url", "url_parsing"),
             (json!({ "name": "x", "capabilities": { "x": "y".repeat(70_000) } }), "capabilities", "value_error"),
         ] {
             assert_eq!(mistakes(plane.post("/agents", body).await), [of(field, kind)]);
@@ -141,12 +144,36 @@ on_both! { alone:
         assert_eq!((&named["source"], &named["nodes_count"]), (&json!("manual"), &json!(1)), "a person may register it, too");
     }
 
+    async fn nodes_that_are_silent_for_long_are_removed(database) {
+        let server = plan(database).start();
+        let plane = admin(server.base());
+        for node in ["leader", "old", "silent"] {
+            beat(&plane, node, "house", json!({})).await;
+        }
+        select(&plane, "house", json!({ "primary_node_id": "leader", "lease_seconds": 2_000_000 })).await.ok();
+        let shown = async || {
+            let nodes = plane.get(&format!("/projects/{}/nodes", canonical_id("house"))).await.ok();
+            nodes.as_array().unwrap().iter().map(|node| node["node_id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        direct::execute(&url_of(&server), &format!("UPDATE membridge_nodes SET last_seen = last_seen - {}", 8 * 86_400_000_i64)).await;
+        beat(&plane, "old", "house", json!({})).await;
+        assert_eq!(shown().await, ["leader", "old", "silent"]);
+        beat(&plane, "new", "house", json!({})).await;
+        assert_eq!(shown().await, ["leader", "new", "old"], "a new node takes their room; who leads stays");
+        assert_eq!(leadership(&plane, "house").await["preferred_primary"], "leader");
+        assert_eq!(leadership(&plane, "house").await["node_count"], 3);
+    }
+
     async fn unknown_paths_methods_and_jobs_are_told(database) {
         let plane = shared_plane(database);
         refused(plane.get("/nothing").await, 404, "Not Found");
         refused(plane.poke("/projects/x/nodes").await, 405, "Method Not Allowed");
         refused(plane.get(&format!("/jobs/{NO_ID}")).await, 404, "Job not found");
         refused(plane.get("/jobs/nonsense").await, 404, "Job not found");
+        for path in ["/projects/%00/nodes", "/projects/x%00/leadership"] {
+            refused(plane.get(path).await, 404, "Not Found");
+        }
+        refused(plane.delete("/agents/%00").await, 404, "Not Found");
         refused(sync(&plane, "push", "no such project", "a").await, 404, "Project not found");
         let project = unique("project");
         plane.post("/projects", json!({ "name": project })).await.expect(201);

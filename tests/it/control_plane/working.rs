@@ -21,8 +21,12 @@ fn served(database: Database) -> (Server, Api) {
 }
 
 fn agent(server: &Server, plane: &Api, name: &str) -> AgentPlan {
+    agent_without_url(server, plane, name).arg(&["--listen", "127.0.0.1:0"])
+}
+
+fn agent_without_url(server: &Server, plane: &Api, name: &str) -> AgentPlan {
     let agent = server.agent(name).env("MEMBRIDGE_AGENT_KEY", AGENT_KEY).env("MEMBRIDGE_ADMIN_KEY", KEY);
-    agent.arg(&["--membridge", plane.base(), "--listen", "127.0.0.1:0"])
+    agent.arg(&["--membridge", plane.base()])
 }
 
 async fn worker(server: &Server, name: &str) -> Value {
@@ -68,6 +72,36 @@ on_both! { alone:
         server.post(&format!("/api/membridge/projects/{id}/leadership/select"), selection).await.ok();
         assert_eq!(leadership(&plane, "default").await["preferred_primary"], "box");
     }
+}
+
+#[test]
+fn a_name_is_free_when_its_agent_has_stopped() {
+    run(async {
+        let (server, plane) = served(Database::Sqlite);
+        let first = agent_without_url(&server, &plane, "box").echo().start();
+        let crew = server.crew();
+        assert_eq!(crew.task().create().await.reaches("completed").await["worker_id"], "box");
+        // Another one in another directory, with no more of a URL than the first one.
+        let (code, said) = agent_without_url(&server, &plane, "box").echo().start_in_vain();
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("registered already"), "{said}");
+        assert_eq!(crew.task().create().await.reaches("completed").await["worker_id"], "box", "the first one goes on");
+        first.stop();
+        let _second = agent_without_url(&server, &plane, "box").echo().start();
+        assert_eq!(crew.task().create().await.reaches("completed").await["worker_id"], "box");
+    });
+}
+
+#[test]
+fn a_registration_that_is_lost_is_made_again() {
+    run(async {
+        let (server, plane) = served(Database::Sqlite);
+        let _agent = agent_without_url(&server, &plane, "box").echo().start();
+        let registered = || async { plane.get("/agents").await.ok().as_array().unwrap().iter().any(|agent| agent["name"] == "box") };
+        eventually("it is registered", || async { registered().await.then_some(()) }).await;
+        plane.delete("/agents/box").await.expect(204);
+        eventually("it is registered again", || async { registered().await.then_some(()) }).await;
+    });
 }
 
 #[test]

@@ -52,6 +52,18 @@ fn a_name_has_one_agent_until_it_is_offline() {
 }
 
 #[test]
+fn a_registration_that_names_no_agent_frees_the_name_of_one_that_is_offline() {
+    let mut world = world();
+    world.ok(by(FIRST));
+    assert_eq!(world.ok(registration("w", 4)).worker.instance.map(|agent| agent.id), Some(FIRST));
+    world.ok(op::MarkOffline { worker: "w".into(), cause: Loss::PodEnded });
+    // A control plane that does not tell instances lists whoever has the name now.
+    assert_eq!(world.ok(registration("w", 4)).worker.instance, None);
+    let op = claim(&world, Some(SECOND));
+    assert!(!is_refused(world.run(op)));
+}
+
+#[test]
 fn what_an_agent_that_does_not_tell_its_instance_runs_is_not_delivered_to_one_that_does() {
     let mut world = world();
     world.ok(registration("w", 4));
