@@ -93,13 +93,14 @@ impl Operation for RecordNode {
             }
         };
         let known = set.find_node(&self.canonical_id, &self.node_id)?.cloned();
-        if known.is_none() || set.node_count(&self.canonical_id)? >= MAX_NODES {
-            set.dirty.control_plane.removed_nodes.insert(self.canonical_id.clone(), now.saturating_sub(NODES_KEPT_MS));
-        }
-        if known.is_none() && set.node_count(&self.canonical_id)? >= MAX_NODES {
+        let is_full = set.node_count(&self.canonical_id)? >= MAX_NODES;
+        if known.is_none() && is_full {
             return Err(Rejection::TooManyNodes.into());
         }
         let agent = set.find_agent(&self.node_id)?.cloned();
+        if known.is_none() || is_full {
+            set.dirty.control_plane.removed_nodes.insert(self.canonical_id.clone(), now.saturating_sub(NODES_KEPT_MS));
+        }
         let mut node = known.unwrap_or_else(|| Node {
             canonical_id: self.canonical_id.clone(),
             node_id: self.node_id.clone(),
