@@ -44,6 +44,7 @@ pub const CONTENT: RoutePolicy = RoutePolicy::READ.or_submit().or_worker().rate(
             (String = "text/plain"), (String = "application/json", example = json!("hel")), (FileContent = "*/*")
         )),
         (status = 404, description = "The artifact does not exist, or has no content.", body = ErrorText),
+        (status = 410, description = "The object store no longer has the content.", body = ErrorText),
         (status = 416, description = "The content ends before the range.", body = ErrorText),
         (status = 503, description = "The object store can't deliver it now.", body = ErrorText),
     )
@@ -123,7 +124,10 @@ impl Part {
 async fn body(app: &AppState, result: RunResult, range: Range<u64>) -> Result<Body, Error> {
     if let Some(object) = &result.object {
         let store = app.settings.objects.as_ref().ok_or_else(|| objects::missing(result.artifact_id, &object.url))?;
-        let stream = store.read(&object.url, range).await.map_err(|failure| objects::unreadable(result.artifact_id, &failure))?;
+        let stream = match store.read(&object.url, range).await {
+            Ok(stream) => stream,
+            Err(failure) => return Err(objects::unreadable(store, result.artifact_id, &failure).await),
+        };
         return Ok(Body::from_stream(stream.map_err(|failure| failure.text)));
     }
     let content = Bytes::from(result.output.unwrap_or_default());

@@ -42,6 +42,7 @@ const MAX_REQUEST_ID: usize = 128;
 /// Bytes of a path in the log.
 const MAX_LOGGED_PATH: usize = 256;
 const TOO_MANY: Error = Error::fixed(429, "Too many requests, please try again later");
+const READ_TIMED_OUT: Error = Error::Later("The request took too long and was aborted: try again");
 const TIMED_OUT: Error = Error::Later("The request took too long and was aborted; it may still take effect");
 
 /// Who sent the request.
@@ -188,12 +189,13 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
     }
     let key = caller.key.clone();
     request.extensions_mut().insert(caller);
+    let late = if request.method().is_safe() { READ_TIMED_OUT } else { TIMED_OUT };
     let answer = match pass.policy.time {
         Time::Own => tokio::select! {
             answer = next.run(request) => answer,
             refused = app.ring.lapse(key.as_deref(), &app.engine.clock) => refused.into_response(),
         },
-        Time::Limited => timeout_at(deadline, next.run(request)).await.unwrap_or_else(|_| TIMED_OUT.into_response()),
+        Time::Limited => timeout_at(deadline, next.run(request)).await.unwrap_or_else(|_| late.into_response()),
     };
     drop(held);
     let answer = match key {

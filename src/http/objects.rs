@@ -5,7 +5,7 @@ use std::time::Duration;
 use bloom_core::Ms;
 use bloom_core::command::{ArtifactObject, Completion};
 use bloom_core::run_result::RunResult;
-use bloom_objects::Failure;
+use bloom_objects::{Failure, Objects};
 use bloom_store::LARGE_OUTPUT_BYTES;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
@@ -13,7 +13,13 @@ use uuid::Uuid;
 use super::AppState;
 use super::error::Error;
 
-/// When the writes of a request must have ended: what is left of its time is for the commit.
+const GONE: Error = Error::fixed(
+    410,
+    "The object store no longer has the content of this artifact, and only a copy of the bucket brings it back: upload a file again; what a run \
+     left comes with another run of its task",
+);
+
+/// When the calls of a request to the object store must have ended: what is left of its time is for the commit.
 pub fn deadline(app: &AppState) -> Instant {
     const LONGEST: Duration = Duration::from_secs(10);
     Instant::now() + (app.settings.request_timeout / 3).min(LONGEST)
@@ -68,25 +74,25 @@ pub fn new_artifact(at: Ms) -> Uuid {
 pub async fn whole(app: &AppState, mut result: RunResult) -> Result<RunResult, Error> {
     if let Some(object) = &result.object {
         let objects = app.settings.objects.as_ref().ok_or_else(|| missing(result.artifact_id, &object.url))?;
-        result.output = Some(objects.text(object).await.map_err(|failure| unreadable(result.artifact_id, &failure))?);
+        let read = objects.text(object).await;
+        result.output = match read {
+            Ok(output) => Some(output),
+            Err(failure) => return Err(unreadable(objects, result.artifact_id, &failure).await),
+        };
     }
     Ok(result)
 }
 
-/// As [`whole`], for lists: an artifact that can't be read has no content, but its `url`.
+/// As [`whole`], for lists: an artifact that can't be read, or not in time, has no content, but its `url`.
 pub async fn whole_or_not(app: &AppState, results: Vec<RunResult>) -> Vec<RunResult> {
     let mut shown = Vec::with_capacity(results.len());
-    let mut has_failed = false;
+    let until = deadline(app);
     for result in results {
-        if result.object.is_none() || has_failed {
-            shown.push(result);
-            continue;
-        }
         let without = result.clone();
-        shown.push(whole(app, result).await.unwrap_or_else(|_| {
-            has_failed = true;
-            without
-        }));
+        shown.push(match timeout_at(until, whole(app, result)).await {
+            Ok(Ok(whole)) => whole,
+            _ => without,
+        });
     }
     shown
 }
@@ -96,7 +102,10 @@ pub fn missing(artifact: Uuid, url: &str) -> Error {
     Error::Text { status: 503, text: "The artifact is in an object store that this server is not set up for".into() }
 }
 
-pub fn unreadable(artifact: Uuid, failure: &Failure) -> Error {
+pub async fn unreadable(objects: &Objects, artifact: Uuid, failure: &Failure) -> Error {
     tracing::warn!(%artifact, failure = failure.text, "an artifact could not be read from the object store");
+    if objects.is_gone(failure).await {
+        return GONE;
+    }
     Error::Text { status: 503, text: "The artifact is in the object store, which can't deliver it now: try again".into() }
 }

@@ -9,12 +9,12 @@ use bloom_core::file::{FileId, FileKind};
 use bloom_core::op::{self, FileOfRun};
 use bloom_core::reply::AddedFile;
 use bloom_database::{Chunk, Maintenance};
-use bloom_objects::{MAX_WHOLE, Objects};
+use bloom_objects::{CALL_LIMIT, MAX_WHOLE, Objects};
 use bloom_store::{CHUNK_BYTES, LARGE_OUTPUT_BYTES};
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 use sha2::{Digest as _, Sha256};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::AppState;
@@ -63,18 +63,17 @@ pub async fn receive(
     let task = tokio::spawn(async move {
         let _permit = permit;
         let mut arrival = Arrival::new(&app, &caller);
-        let read = async {
-            arrival.read(&mut body).await?;
-            arrival.finish(wanted).await
-        };
-        let outcome = tokio::select! {
-            outcome = timeout(LONGEST, read) => outcome.unwrap_or(Err(TOO_LONG)),
+        let read = tokio::select! {
+            read = timeout(LONGEST, arrival.read(&mut body)) => read.unwrap_or(Err(TOO_LONG)),
             () = gone.cancelled() => Err(STOPPING),
             () = app.shutdown.cancelled() => Err(STOPPING),
         };
-        if !outcome.as_ref().is_ok_and(|added| added.is_new) {
-            arrival.forget().await;
-        }
+        // Not cancelled: if the chunks were removed while the file is being added, it would have no content.
+        let outcome = match read {
+            Ok(()) => arrival.finish(wanted).await,
+            Err(error) => Err(error),
+        };
+        arrival.forget().await;
         (outcome, body)
     });
     task.await.map_err(|error| Error::Internal(error.to_string()))
@@ -181,7 +180,13 @@ impl<'a> Arrival<'a> {
         let owner = self.caller.owner().filter(|_| run.is_none()).unwrap_or_default().to_owned();
         let bytes = i64::try_from(self.bytes).unwrap_or(i64::MAX);
         let add = op::AddFile { id, owner, run, name, content_type, bytes, sha256, kind, object_url, until };
-        Ok(self.app.engine.writers.submit(self.caller.command(add)).await?)
+        let added = self.app.engine.writers.submit(self.caller.command(add)).await;
+        // After another error it is not known whether the file was added. If not, its chunks are removed later.
+        let is_refused = matches!(added, Err(bloom_engine::Error::Rejected(_)) | Ok(AddedFile { is_new: false, .. }));
+        if !is_refused {
+            self.stored = None;
+        }
+        Ok(added?)
     }
 
     /// Writes a file that is whole in memory to the object store, if it belongs there. Returns its id, until when it must be added, and its
@@ -195,7 +200,7 @@ impl<'a> Arrival<'a> {
             objects.ensure_owned(&self.app.engine, &self.app.store).await?;
             objects.write_file(id, content).await
         };
-        match timeout_at(Instant::now() + OBJECT_LIMIT, written).await {
+        match timeout(CALL_LIMIT, written).await {
             // The rest of the grace is more than the commit can take.
             Ok(Ok(url)) => Some((id, begun.saturating_add(objects.grace_ms() / 2), url)),
             Ok(Err(failure)) => {
@@ -219,9 +224,6 @@ impl<'a> Arrival<'a> {
         }
     }
 }
-
-/// The longest time of a write to the object store.
-const OBJECT_LIMIT: Duration = Duration::from_secs(20);
 
 fn too_large(most: usize) -> Error {
     Error::Text {

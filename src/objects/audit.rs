@@ -36,7 +36,7 @@ struct Line<'a> {
     worker_id: Option<&'a str>,
 }
 
-/// Writes the hours that are over. Returns whether the object store took them.
+/// Writes the hours that are over. Returns whether the object store can be written to.
 pub async fn flush(context: &ReconcileContext, store: &Store, objects: &Objects) -> Result<bool, Error> {
     let settled = (context.engine.clock.now() - SETTLED_MS).div_euclid(HOUR_MS) * HOUR_MS;
     for _ in 0..OBJECTS_AT_ONCE {
@@ -49,7 +49,7 @@ pub async fn flush(context: &ReconcileContext, store: &Store, objects: &Objects)
         let key = key(hour, first.id, last.id);
         if let Err(failure) = objects.write("audit", &key, lines(&entries)?).await {
             tracing::warn!(failure = failure.text, "the audit trail could not be written to the object store; it will be retried");
-            return Ok(false);
+            return Ok(objects.probe().await.is_ok());
         }
         let mark = Maintenance::SetMark { name: AUDIT_FLUSHED, known, value: last.id.to_string() };
         context.engine.writers.maintain(mark).await?;

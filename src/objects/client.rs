@@ -11,7 +11,7 @@ use bloom_core::ids::TaskId;
 use bloom_core::run_result::StoredObject;
 use bloom_telemetry::Metrics;
 use futures_util::stream::BoxStream;
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::{FutureExt as _, StreamExt, TryStreamExt};
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::path::Path;
 use object_store::{
@@ -24,8 +24,10 @@ use uuid::Uuid;
 
 /// The largest file that a server keeps in memory to write it at once.
 pub const MAX_WHOLE: usize = PART;
-/// The longest time of a write, and of a read until its first byte.
-const CALL_LIMIT: Duration = Duration::from_secs(10);
+/// The longest time of a call without content, and of a read without a further byte.
+pub const CALL_LIMIT: Duration = Duration::from_secs(10);
+/// A write may take so much longer as its content takes at this speed, in bytes per second.
+const SLOWEST: u64 = 128 << 10;
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 /// The longest time of a whole download.
 const READ_LIMIT: Duration = Duration::from_secs(600);
@@ -65,13 +67,25 @@ pub type Stream = BoxStream<'static, Result<Vec<u8>, Failure>>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub text: String,
-    /// The object does not exist.
-    pub is_missing: bool,
+    cause: Cause,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// The bucket or the object does not exist.
+    Missing,
+    /// The database.
+    Database,
+    Other,
 }
 
 impl Failure {
     fn new(text: impl Into<String>) -> Self {
-        Self { text: text.into(), is_missing: false }
+        Self { text: text.into(), cause: Cause::Other }
+    }
+
+    fn is_missing(&self) -> bool {
+        self.cause == Cause::Missing
     }
 
     pub(super) fn of_another() -> Self {
@@ -79,7 +93,7 @@ impl Failure {
     }
 
     pub(super) fn of_file() -> Self {
-        Self::new("the database could not deliver the file")
+        Self { text: "the database could not deliver the file".into(), cause: Cause::Database }
     }
 
     pub(super) fn of_database() -> Self {
@@ -190,29 +204,31 @@ impl Objects {
     /// As [`write_file`](Self::write_file), for larger files, whose parts arrive one after the other. Nothing is left of them after an error.
     pub(super) async fn write_parts(&self, id: FileId, mut parts: BoxStream<'_, Result<Vec<u8>, Failure>>) -> Result<String, Failure> {
         let key = format!("{}/{id}", Prefix::Files.as_str());
-        let mut upload = self.limited(self.0.store.put_multipart(&Path::from(key.as_str()))).await?;
+        let mut upload = limited(self.0.store.put_multipart(&Path::from(key.as_str()))).await?;
         let mut bytes = 0;
         let written = async {
             while let Some(part) = parts.try_next().await? {
-                bytes += part.len();
-                self.limited(upload.put_part(PutPayload::from(part))).await?;
+                let size = part.len();
+                bytes += size;
+                within(limit_of(size), upload.put_part(PutPayload::from(part))).await?;
             }
-            self.limited(upload.complete()).await
+            limited(upload.complete()).await
         };
-        let written = written.await;
-        if written.is_err() {
+        if let Err(failure) = written.await {
             // If this fails, too, the bucket's rule for incomplete uploads removes them.
-            let _ = self.limited(upload.abort()).await;
-            self.pause().await;
+            let _ = limited(upload.abort()).await;
+            if failure.cause != Cause::Database {
+                self.pause().await;
+            }
+            return Err(failure);
         }
-        written?;
         self.0.metrics.objects().written("file", bytes);
         Ok(self.url(&key))
     }
 
     pub(super) async fn write(&self, kind: &'static str, key: &str, content: Vec<u8>) -> Result<(), Failure> {
         let bytes = content.len();
-        let written = self.limited(self.0.store.put(&Path::from(key), PutPayload::from(content))).await;
+        let written = within(limit_of(bytes), self.0.store.put(&Path::from(key), PutPayload::from(content))).await;
         if written.is_ok() {
             *self.0.paused_until.lock().await = None;
             self.0.metrics.objects().written(kind, bytes);
@@ -230,10 +246,10 @@ impl Objects {
     /// Writes, reads, lists and removes an object, as the server does.
     pub async fn check(&self) -> Result<(), (&'static str, Failure)> {
         let key = Path::from(format!("bloom-runtime/check-{}", Uuid::now_v7()));
-        self.limited(self.0.store.put(&key, PutPayload::from_static(b"check"))).await.map_err(|failure| ("write", failure))?;
-        let read = async { self.limited(self.0.store.head(&key)).await.map_err(|failure| ("read", failure)) }.await;
+        limited(self.0.store.put(&key, PutPayload::from_static(b"check"))).await.map_err(|failure| ("write", failure))?;
+        let read = async { limited(self.0.store.head(&key)).await.map_err(|failure| ("read", failure)) }.await;
         let listed = self.listed(Prefix::Outputs, None).await.map_err(|failure| ("list", failure));
-        self.limited(self.0.store.delete(&key)).await.map_err(|failure| ("remove", failure))?;
+        limited(self.0.store.delete(&key)).await.map_err(|failure| ("remove", failure))?;
         read?;
         listed.map(drop)
     }
@@ -245,16 +261,18 @@ impl Objects {
             return Ok(futures_util::stream::empty().boxed());
         }
         let options = GetOptions { range: Some(GetRange::Bounded(range)), ..GetOptions::default() };
-        let got = self.limited(self.0.store.get_opts(&key, options)).await.inspect_err(|_| self.0.metrics.objects().failed("read"))?;
+        let got = limited(self.0.store.get_opts(&key, options)).await.inspect_err(|_| self.0.metrics.objects().failed("read"))?;
         let metrics = self.0.metrics.clone();
-        Ok(got
-            .into_stream()
-            .map_ok(|bytes| bytes.to_vec())
-            .map_err(move |error| {
-                metrics.objects().failed("read");
-                failure_of(&error)
-            })
-            .boxed())
+        let pieces = futures_util::stream::unfold(got.into_stream(), |mut rest| async move {
+            let piece = within(CALL_LIMIT, rest.next().map(Option::transpose)).await.transpose()?;
+            Some((piece, rest))
+        });
+        Ok(pieces.map_ok(|bytes| bytes.to_vec()).inspect_err(move |_| metrics.objects().failed("read")).boxed())
+    }
+
+    /// Whether the failure says that the object is gone, and not the whole bucket.
+    pub async fn is_gone(&self, failure: &Failure) -> bool {
+        failure.is_missing() && matches!(self.known_owner().await, Ok(Some(_)))
     }
 
     /// Reads a whole output.
@@ -291,12 +309,12 @@ impl Objects {
             Some(after) => self.0.store.list_with_offset(Some(&prefix), after),
             None => self.0.store.list(Some(&prefix)),
         };
-        self.limited(found.take(LISTED).try_collect()).await.inspect_err(|_| self.0.metrics.objects().failed("list"))
+        limited(found.take(LISTED).try_collect()).await.inspect_err(|_| self.0.metrics.objects().failed("list"))
     }
 
     pub(super) async fn remove(&self, key: &Path) -> Result<(), Failure> {
-        match self.limited(self.0.store.delete(key)).await {
-            Err(failure) if !failure.is_missing => {
+        match limited(self.0.store.delete(key)).await {
+            Err(failure) if !failure.is_missing() => {
                 self.0.metrics.objects().failed("remove");
                 Err(failure)
             }
@@ -308,20 +326,20 @@ impl Objects {
     pub async fn known_owner(&self) -> Result<Option<String>, Failure> {
         match self.read_owner().await {
             Ok(owner) => Ok(Some(owner)),
-            Err(failure) if failure.is_missing => Ok(None),
+            Err(failure) if failure.is_missing() => Ok(None),
             Err(failure) => Err(failure),
         }
     }
 
     async fn read_owner(&self) -> Result<String, Failure> {
-        let content = self.limited(async { self.0.store.get(&Path::from(OWNER)).await?.bytes().await }).await?;
+        let content = limited(async { self.0.store.get(&Path::from(OWNER)).await?.bytes().await }).await?;
         Ok(String::from_utf8_lossy(&content).into_owned())
     }
 
     /// The database that writes to the bucket. If none does, it is `own` from now on.
     pub(super) async fn owner(&self, own: &str) -> Result<String, Failure> {
         match self.read_owner().await {
-            Err(failure) if failure.is_missing => {
+            Err(failure) if failure.is_missing() => {
                 let mode = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
                 let content = PutPayload::from(own.as_bytes().to_vec());
                 match timeout(CALL_LIMIT, self.0.store.put_opts(&Path::from(OWNER), content, mode)).await.map_err(|_| late(CALL_LIMIT))? {
@@ -334,13 +352,22 @@ impl Objects {
             found => found,
         }
     }
+}
 
-    async fn limited<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
-        match timeout(CALL_LIMIT, call).await {
-            Ok(done) => done.map_err(|error| failure_of(&error)),
-            Err(_) => Err(late(CALL_LIMIT)),
-        }
+async fn limited<T>(call: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
+    within(CALL_LIMIT, call).await
+}
+
+async fn within<T>(limit: Duration, call: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
+    match timeout(limit, call).await {
+        Ok(done) => done.map_err(|error| failure_of(&error)),
+        Err(_) => Err(late(limit)),
     }
+}
+
+/// The longest time of a write of so many bytes.
+fn limit_of(bytes: usize) -> Duration {
+    CALL_LIMIT + Duration::from_secs(bytes as u64 / SLOWEST)
 }
 
 fn late(limit: Duration) -> Failure {
@@ -360,9 +387,10 @@ fn failure_of(error: &Error) -> Failure {
             } else {
                 "it answered with an error"
             };
-            return Failure { text: cause.to_owned(), is_missing: false };
+            return Failure::new(cause);
         }
         _ => "the call is not possible there",
     };
-    Failure { text: text.to_owned(), is_missing: matches!(error, Error::NotFound { .. }) }
+    let cause = if matches!(error, Error::NotFound { .. }) { Cause::Missing } else { Cause::Other };
+    Failure { text: text.to_owned(), cause }
 }

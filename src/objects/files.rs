@@ -12,29 +12,42 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::client::PART;
+use super::held::Held;
 use super::{Failure, Objects, unreadable};
 
 /// Files of one page.
 const MOVED: i64 = 20;
 
-/// Moves files, until `limit` is over. Returns whether the object store took them.
-pub(super) async fn move_all(context: &ReconcileContext, store: &Store, objects: &Objects, limit: Duration) -> Result<bool, Error> {
+/// Moves files, until `limit` is over. Returns whether the object store can be written to.
+pub(super) async fn move_all(
+    context: &ReconcileContext,
+    store: &Store,
+    objects: &Objects,
+    held: &mut Held,
+    limit: Duration,
+) -> Result<bool, Error> {
     let begun = Instant::now();
     let mut after = Uuid::nil();
     loop {
         let page = store.files_to_move(after, MOVED).await.map_err(unreadable)?;
         let Some(last) = page.last() else { return Ok(true) };
         after = *last;
-        for id in page {
+        for id in page.into_iter().filter(|id| !held.has(*id)).collect::<Vec<_>>() {
             if context.leadership.epoch().is_none() || begun.elapsed() > limit {
                 return Ok(true);
             }
             let Some(file) = store.file(id).await.map_err(unreadable)?.filter(|file| file.object_url.is_none()) else { continue };
             match move_one(store, objects, &file).await {
-                Ok(url) => drop(context.engine.writers.maintain(Maintenance::MoveFile { file: id, url }).await?),
+                Ok(url) => {
+                    held.release(id);
+                    context.engine.writers.maintain(Maintenance::MoveFile { file: id, url }).await?;
+                }
                 Err(failure) => {
                     tracing::warn!(artifact = %id, failure = failure.text, "a file could not be moved to the object store; it will be retried");
-                    return Ok(false);
+                    if objects.probe().await.is_err() {
+                        return Ok(false);
+                    }
+                    held.hold(id);
                 }
             }
         }

@@ -7,13 +7,14 @@
 mod audit;
 mod client;
 mod files;
+mod held;
 mod orphans;
 mod owner;
 mod reconcile;
 
 use bloom_engine::Error;
 
-pub use client::{Failure, MAX_WHOLE, Objects, Stream};
+pub use client::{CALL_LIMIT, Failure, MAX_WHOLE, Objects, Stream};
 pub use reconcile::run;
 
 fn unreadable(error: bloom_store::Error) -> Error {

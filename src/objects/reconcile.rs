@@ -13,6 +13,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::held::Held;
 use super::{Failure, Objects, audit, files, orphans, unreadable};
 
 const EVERY_MS: Ms = 2_000;
@@ -32,6 +33,7 @@ struct State {
     probed: Option<Instant>,
     swept: Option<Instant>,
     next_page: Option<orphans::Page>,
+    held: Held,
 }
 
 pub async fn run(context: ReconcileContext, store: Store, objects: Objects) {
@@ -79,8 +81,8 @@ async fn once(context: &ReconcileContext, store: &Store, objects: &Objects, stat
             return Ok(());
         }
     }
-    if !move_outputs(context, store, objects).await?
-        || !files::move_all(context, store, objects, MOVING).await?
+    if !move_outputs(context, store, objects, &mut state.held).await?
+        || !files::move_all(context, store, objects, &mut state.held, MOVING).await?
         || !audit::flush(context, store, objects).await?
     {
         return Ok(());
@@ -99,25 +101,31 @@ async fn once(context: &ReconcileContext, store: &Store, objects: &Objects, stat
     Ok(())
 }
 
-/// Moves outputs to the object store. Returns whether it took them.
-async fn move_outputs(context: &ReconcileContext, store: &Store, objects: &Objects) -> Result<bool, Error> {
+/// Moves outputs to the object store. Returns whether it can be written to.
+async fn move_outputs(context: &ReconcileContext, store: &Store, objects: &Objects, held: &mut Held) -> Result<bool, Error> {
     let begun = Instant::now();
     let mut after = Uuid::nil();
     loop {
         let page = store.outputs_to_move(after, MOVED).await.map_err(unreadable)?;
         let Some(last) = page.last() else { return Ok(true) };
         after = *last;
-        for artifact in page {
+        for artifact in page.into_iter().filter(|artifact| !held.has(*artifact)).collect::<Vec<_>>() {
             if context.leadership.epoch().is_none() || begun.elapsed() > MOVING {
                 return Ok(true);
             }
             let Some(result) = store.artifact(artifact).await.map_err(unreadable)? else { continue };
             let Some(output) = &result.output else { continue };
             match objects.write_output(result.task_id, artifact, output).await {
-                Ok(object) => drop(context.engine.writers.maintain(Maintenance::MoveOutput { artifact, object }).await?),
+                Ok(object) => {
+                    held.release(artifact);
+                    context.engine.writers.maintain(Maintenance::MoveOutput { artifact, object }).await?;
+                }
                 Err(failure) => {
                     tracing::warn!(%artifact, failure = failure.text, "an output could not be moved to the object store; it will be retried");
-                    return Ok(false);
+                    if objects.probe().await.is_err() {
+                        return Ok(false);
+                    }
+                    held.hold(artifact);
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use super::{bytes, content, id, upload};
 use crate::on_both;
-use crate::support::minio::Minio;
+use crate::support::minio::{Minio, Policy};
 use crate::support::proxy::Proxy;
 use crate::support::*;
 
@@ -65,5 +65,38 @@ on_both! { alone:
         server.delete(&task.path("")).await.ok();
         eventually("the object is removed", || async { (!minio.objects("files").contains(&id(&of_run).to_owned())).then_some(()) }).await;
         assert_eq!(content(&server, &file).await, sent);
+    }
+
+    async fn a_file_that_can_not_be_moved_holds_up_no_other(database) {
+        let policy = Policy::start().await;
+        let minio = Minio::with_policy(&policy).await;
+        let server = Minio::used_by(Server::on(database), &minio.url()).start();
+        let removed = upload(&server, "name=removed", &bytes(200_000)).await.created();
+        has(&minio, &[&removed]).await;
+        policy.deny_writes();
+        let blocked = upload(&server, "name=blocked", &bytes(200_001)).await.created();
+        let other = upload(&server, "name=other", &bytes(200_002)).await.created();
+        policy.deny_writes_of(id(&blocked));
+        server.delete(&format!("artifacts/{}", id(&removed))).await.ok();
+        has(&minio, &[&other]).await;
+        assert_eq!(content(&server, &blocked).await, bytes(200_001));
+        policy.allow_writes();
+        has(&minio, &[&blocked, &other]).await;
+    }
+
+    async fn a_task_whose_input_is_gone_fails_and_says_so(database) {
+        let minio = Minio::start().await;
+        let server = Minio::used_by(Server::on(database), &minio.url()).start();
+        let file = upload(&server, "name=report", &bytes(200_000)).await.created();
+        let task = server.crew().task().with("inputs", json!([{ "artifact_id": id(&file) }])).create().await;
+        minio.remove(&format!("files/{}", id(&file))).await;
+        server.get(&format!("artifacts/{}/content", id(&file))).await.expect(410);
+        let _agent = server.agent("box").echo().start();
+        let failed = task.reaches("failed").await;
+        assert_eq!(failed["failure"]["reason"], "bad_input", "{failed}");
+        assert!(failed["failure"]["message"].as_str().unwrap().contains("upload a file again"), "{failed}");
+        // A bucket that is away may come back.
+        minio.kill();
+        server.get(&format!("artifacts/{}/content", id(&file))).await.error(503);
     }
 }

@@ -43,6 +43,26 @@ on_both! { alone:
         assert_eq!(moved(&task).await["content"], json!(large("slow")));
     }
 
+    async fn an_object_store_that_stops_in_mid_answer_delays_no_list_for_long(database) {
+        let minio = Minio::start().await;
+        let proxy = Proxy::start(&minio.url()).await;
+        let server = Minio::used_by(Server::on(database), &proxy.url).env("REQUEST_TIMEOUT_SECONDS", 9).start();
+        let output = large("long ").repeat(20);
+        let (task, lease) = server.crew().leased_task().await;
+        lease.complete("success", success(&output)).await.ok();
+        assert_eq!(moved(&task).await["content"], json!(output));
+        proxy.hold_answers_after(100_000);
+        let listed = server.get(&format!("artifacts?task_id={}", task.id)).await.ok();
+        assert_eq!(listed[0]["content"], Value::Null);
+        // The agent repeats a completion whose answer was lost.
+        let again = lease.complete("success", success(&output)).await.ok();
+        assert_eq!(again["task"]["status"], "completed");
+        let late = server.get(&task.path("/result")).await.error(503);
+        assert!(late.ends_with("try again"), "{late}");
+        proxy.release();
+        assert_eq!(server.get(&task.path("/result")).await.ok()["output"], json!(output));
+    }
+
     async fn while_it_is_slow_leases_are_renewed(database) {
         let minio = Minio::start().await;
         let proxy = Proxy::with_latency(&minio.url(), Duration::from_millis(700)).await;

@@ -172,7 +172,7 @@ impl Answer {
             400 => &["validation"],
             401 => &["unauthorized"],
             403 => &["forbidden"],
-            404 | 405 => &["not_found"],
+            404 | 405 | 410 => &["not_found"],
             409 => &["conflict", "not_ready"],
             413 => &["too_large"],
             429 => &["rate_limited"],

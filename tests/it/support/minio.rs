@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::body::Bytes;
@@ -10,7 +9,7 @@ use axum::extract::State;
 use axum::routing::post;
 use axum::{Json, Router};
 use object_store::ObjectStoreExt as _;
-use object_store::aws::AmazonS3Builder;
+use object_store::aws::{AmazonS3, AmazonS3Builder};
 
 use super::client;
 use super::janitor::{self, AtTheEnd};
@@ -86,12 +85,20 @@ impl Minio {
         plan.env("OBJECT_GRACE_SECONDS", 30)
     }
 
-    /// What an object has.
-    pub async fn read(&self, key: &str) -> String {
+    fn client(&self) -> AmazonS3 {
         let client =
             AmazonS3Builder::new().with_endpoint(self.url()).with_allow_http(true).with_region("us-east-1").with_bucket_name(BUCKET);
-        let client = client.with_access_key_id(ACCESS_KEY).with_secret_access_key(SECRET_KEY).build().expect("a client");
-        let content = client.get(&key.into()).await.expect("the object").bytes().await.expect("its content");
+        client.with_access_key_id(ACCESS_KEY).with_secret_access_key(SECRET_KEY).build().expect("a client")
+    }
+
+    /// Removes an object, as somebody who has the key may do.
+    pub async fn remove(&self, key: &str) {
+        self.client().delete(&key.into()).await.expect("it is removed");
+    }
+
+    /// What an object has.
+    pub async fn read(&self, key: &str) -> String {
+        let content = self.client().get(&key.into()).await.expect("the object").bytes().await.expect("its content");
         String::from_utf8(content.to_vec()).expect("text")
     }
 
@@ -122,35 +129,45 @@ impl Minio {
     }
 }
 
-/// The policy of a MinIO: it allows everything but writes while these are denied.
+/// The policy of a MinIO: it allows everything but writes of some objects.
 pub struct Policy {
     url: String,
-    denies_writes: Arc<AtomicBool>,
+    denied: Denied,
 }
+
+/// What is in the keys of the objects that must not be written.
+type Denied = Arc<Mutex<Option<String>>>;
 
 impl Policy {
     pub async fn start() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}/", listener.local_addr().expect("an address"));
-        let denies_writes = Arc::new(AtomicBool::new(false));
-        let app = Router::new().route("/", post(decide)).with_state(Arc::clone(&denies_writes));
+        let denied = Denied::default();
+        let app = Router::new().route("/", post(decide)).with_state(Arc::clone(&denied));
         beside(async move { axum::serve(listener, app).await });
-        Self { url, denies_writes }
+        Self { url, denied }
     }
 
     pub fn deny_writes(&self) {
-        self.denies_writes.store(true, Ordering::Relaxed);
+        self.deny_writes_of("");
+    }
+
+    /// Of objects with this in their keys, and of no others.
+    pub fn deny_writes_of(&self, part: &str) {
+        *self.denied.lock().expect("the policy") = Some(part.to_owned());
     }
 
     pub fn allow_writes(&self) {
-        self.denies_writes.store(false, Ordering::Relaxed);
+        *self.denied.lock().expect("the policy") = None;
     }
 }
 
 /// MinIO sends the action, with the key and the bucket.
-async fn decide(State(denies_writes): State<Arc<AtomicBool>>, body: Bytes) -> Json<Value> {
+async fn decide(State(denied): State<Denied>, body: Bytes) -> Json<Value> {
     // At its start it sends nothing, to find out whether somebody answers.
     let asked: Value = serde_json::from_slice(&body).unwrap_or_default();
     let is_write = asked["input"]["action"] == "s3:PutObject";
-    Json(json!({ "result": !(is_write && denies_writes.load(Ordering::Relaxed)) }))
+    let key = asked["input"]["object"].as_str().unwrap_or_default();
+    let is_denied = denied.lock().expect("the policy").as_ref().is_some_and(|part| key.contains(part));
+    Json(json!({ "result": !(is_write && is_denied) }))
 }

@@ -1,5 +1,6 @@
 //! A proxy to a server that can be held: connections stay open, but no data passes.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ pub struct Proxy {
     held: watch::Sender<bool>,
     answers_held: watch::Sender<bool>,
     trap: Arc<Mutex<Option<&'static str>>>,
+    /// The bytes of answers that still pass.
+    answers_left: Arc<AtomicUsize>,
 }
 
 impl Proxy {
@@ -34,9 +37,11 @@ impl Proxy {
         let (held, is_held) = watch::channel(false);
         let (answers_held, are_answers_held) = watch::channel(false);
         let trap = Arc::<Mutex<Option<&'static str>>>::default();
-        let ways = Ways { is_held, are_answers_held, hold_answers: answers_held.clone(), trap: Arc::clone(&trap), latency };
+        let answers_left = Arc::new(AtomicUsize::new(usize::MAX));
+        let (hold_answers, trap_of_all, left) = (answers_held.clone(), Arc::clone(&trap), Arc::clone(&answers_left));
+        let ways = Ways { is_held, are_answers_held, hold_answers, trap: trap_of_all, answers_left: left, latency };
         beside(accept(listener, target.to_owned(), ways));
-        Proxy { url: format!("{before}{here}{path}"), held, answers_held, trap }
+        Proxy { url: format!("{before}{here}{path}"), held, answers_held, trap, answers_left }
     }
 
     pub fn hold(&self) {
@@ -54,6 +59,11 @@ impl Proxy {
         *self.trap.lock().expect("the trap") = Some(text);
     }
 
+    /// After so many bytes of answers, no more of them pass.
+    pub fn hold_answers_after(&self, bytes: usize) {
+        self.answers_left.store(bytes, Ordering::Relaxed);
+    }
+
     /// Waits until that request has come.
     pub async fn has_caught(&self) {
         self.answers_held.subscribe().wait_for(|held| *held).await.expect("the proxy runs");
@@ -62,6 +72,7 @@ impl Proxy {
     /// Lets everything pass again, including the data that was held.
     pub fn release(&self) {
         *self.trap.lock().expect("the trap") = None;
+        self.answers_left.store(usize::MAX, Ordering::Relaxed);
         self.held.send_replace(false);
         self.answers_held.send_replace(false);
     }
@@ -73,6 +84,7 @@ struct Ways {
     are_answers_held: watch::Receiver<bool>,
     hold_answers: watch::Sender<bool>,
     trap: Arc<Mutex<Option<&'static str>>>,
+    answers_left: Arc<AtomicUsize>,
     latency: Duration,
 }
 
@@ -89,7 +101,14 @@ async fn accept(listener: TcpListener, target: String, ways: Ways) {
             }
         };
         beside(pass(near_in, far_out, ways.is_held.clone(), Duration::ZERO, look));
-        beside(pass(far_in, near_out, ways.are_answers_held.clone(), ways.latency, |_| {}));
+        let (left, hold_answers) = (Arc::clone(&ways.answers_left), ways.hold_answers.clone());
+        let count = move |answer: &[u8]| {
+            let before = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| Some(left.saturating_sub(answer.len())));
+            if before.is_ok_and(|before| before < answer.len()) {
+                hold_answers.send_replace(true);
+            }
+        };
+        beside(pass(far_in, near_out, ways.are_answers_held.clone(), ways.latency, count));
     }
 }
 

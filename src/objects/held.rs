@@ -1,0 +1,35 @@
+//! What could not be moved to the object store, although it takes other objects.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use uuid::Uuid;
+
+/// The wait after the first failure, which each further one doubles.
+const FIRST_WAIT: Duration = Duration::from_secs(10);
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
+/// More are not remembered: they are only tried too often then.
+const MOST: usize = 10_000;
+
+/// Artifacts that are not tried for a while, so that one that fails again and again does not use up the time of the others.
+#[derive(Default)]
+pub struct Held(HashMap<Uuid, (Instant, Duration)>);
+
+impl Held {
+    pub fn has(&self, artifact: Uuid) -> bool {
+        self.0.get(&artifact).is_some_and(|(until, _)| Instant::now() < *until)
+    }
+
+    pub fn hold(&mut self, artifact: Uuid) {
+        if self.0.len() >= MOST {
+            self.0.clear();
+        }
+        let wait = self.0.get(&artifact).map_or(FIRST_WAIT, |(_, before)| (*before * 2).min(LONGEST_WAIT));
+        self.0.insert(artifact, (Instant::now() + wait, wait));
+    }
+
+    pub fn release(&mut self, artifact: Uuid) {
+        self.0.remove(&artifact);
+    }
+}
