@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
-use axum::http::header::EXPECT;
+use axum::http::HeaderValue;
+use axum::http::header::{CONNECTION, EXPECT};
+use axum::response::Response;
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use serde_json::value::RawValue;
@@ -36,15 +38,20 @@ pub fn time_of(request: &Request, limit: Limit) -> Duration {
     Duration::from_secs(announced / SLOWEST)
 }
 
-/// Reads the body of a refused request and drops it. A connection that is closed with bytes that were not read is reset, by which its client
-/// may lose the answer. Returns false if the body did not come to its end, or if the client waits for a word to send it.
-pub async fn skip(request: Request) -> bool {
+/// The answer to a request that is refused before its body was read. The body is read and dropped: a connection that is closed with bytes that
+/// were not read is reset, by which its client may lose the answer.
+pub async fn refuse_unread(request: Request, mut answer: Response) -> Response {
     let is_awaited = request.headers().contains_key(EXPECT);
-    discard(request.into_body(), is_awaited, SKIPPED_BYTES, SKIP_LIMIT).await
+    // If the body did not come to its end, or the client waits for a word to send it, the connection can't be reused. This header tells the
+    // client.
+    if !discard(request.into_body(), is_awaited, SKIPPED_BYTES, SKIP_LIMIT).await {
+        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    answer
 }
 
-/// As [`skip`], for the rest of a body that a handler has not read to its end. It takes longer, so that a client that is still sending a large
-/// file receives the answer.
+/// Drops the rest of a body that a handler has not read to its end. It takes longer than for a refused request, so that a
+/// client that is still sending a large file receives the answer. Returns false if the body did not come to its end.
 pub async fn drain(body: Body, is_awaited: bool) -> bool {
     discard(body, is_awaited, DRAIN_BYTES, DRAIN_LIMIT).await
 }

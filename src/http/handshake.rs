@@ -4,6 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::time::Duration;
 
+use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -32,6 +33,9 @@ pub enum Begun {
 pub async fn begin(stream: TcpStream, tls: Option<TlsAcceptor>, limit: Duration, write_timeout: Duration) -> io::Result<Begun> {
     // Without this, small answers would be delayed. It fails only if the connection is closed.
     let _ = stream.set_nodelay(true);
+    // Else the system keeps what a client does not read for some minutes after its connection was given up.
+    let unread_for = u32::try_from(write_timeout.as_millis()).unwrap_or(u32::MAX);
+    let _ = set_tcp_user_timeout(&stream, unread_for);
     let Some(tls) = tls else { return Ok(Begun::Ready(limited(stream, write_timeout), Security::Plain)) };
     timeout(limit, shake_hands(stream, &tls, write_timeout)).await?
 }

@@ -11,10 +11,13 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use tokio::time::Instant;
 use tower::ServiceExt as _;
 use url::Url;
 
 use super::AppState;
+use super::body::{self, Limit};
+use super::body_memory::Share;
 use super::clients::Peer;
 use super::error::Error;
 use super::history::Moment;
@@ -26,6 +29,9 @@ use super::refusal::Refusal;
 use super::session;
 use bloom_core::Ms;
 use bloom_core::ids::TaskId;
+
+/// Else anybody could fill the memory for the bodies of those who have a key. The form that signs in has a key and an address of this server.
+const OF_STRANGERS: Limit = Limit { bytes: 16 << 10, settings: "fixed for who is not signed in" };
 
 /// The API, for callers in this process.
 #[derive(Clone)]
@@ -51,6 +57,19 @@ impl Api {
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         request.extensions_mut().insert(caller.clone());
         self.routes.clone().oneshot(request).await.unwrap_or_else(|never| match never {})
+    }
+
+    /// Reads the form of a request, within the limits of the server; that of who is not signed in must be short. The memory that it takes is
+    /// counted until the share is dropped.
+    ///
+    /// # Errors
+    /// The answer to a form that is too long or too late, or for which there is no memory.
+    pub async fn gather(&self, request: Request, caller: &Caller, is_stranger: bool) -> Result<(Request, Share), Response> {
+        let limit = if is_stranger && !self.is_open() { OF_STRANGERS } else { self.app.settings.usual_body() };
+        let deadline = Instant::now() + self.app.settings.request_timeout + body::time_of(&request, limit);
+        let budget = &self.app.limits.held_of_requests;
+        let gathered = body::gather(request, limit, deadline, budget, caller.client, &self.app.shutdown).await;
+        gathered.map_err(IntoResponse::into_response)
     }
 
     /// Whether the server has no keys, so that everybody may do everything.

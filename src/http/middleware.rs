@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
-use axum::http::header::{CONNECTION, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
+use axum::http::header::{CACHE_CONTROL, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::middleware::Next;
@@ -23,7 +23,7 @@ use super::body_memory::Share;
 use super::clients::{Peer, Security, client_address};
 use super::error::{Cause, Error};
 use super::key_ring::Identity;
-use super::policy::{Rate, RoutePolicies, RoutePolicy, Time};
+use super::policy::{BodyLimit, Rate, RoutePolicies, RoutePolicy, Time};
 use super::rate::{Limiter, Standing};
 use super::refusal::Refusal;
 use super::traced_call::TracedCall;
@@ -129,14 +129,7 @@ pub async fn middleware(State(MiddlewareState { app, policies }): State<Middlewa
             let caller = Caller { scope, key, client: pass.client, request_id: request_id.clone(), trace: call.for_tasks() };
             serve(&app, &pass, request, next, caller).instrument(call.log.clone()).await
         }
-        Err(failure) => {
-            let mut response = failure.into_response();
-            if !body::skip(request).await {
-                // The body is not read, so the connection can't be reused. This header tells the client.
-                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-            }
-            response
-        }
+        Err(failure) => body::refuse_unread(request, failure.into_response()).await,
     };
 
     if let Some(standing) = standing {
@@ -147,6 +140,8 @@ pub async fn middleware(State(MiddlewareState { app, policies }): State<Middlewa
     }
     // Browsers must not guess a type other than Content-Type, such as HTML, from the content.
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    // Caches know that an answer to `Authorization` is not for others, but not that the key may be in a header of this server.
+    response.headers_mut().entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     let seconds = start.elapsed().as_secs_f64();
     let status = response.status().as_u16();
     app.metrics.http(template.unwrap_or("unmatched"), method.as_str(), status, seconds);
@@ -166,6 +161,9 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
     let mut deadline = tokio::time::Instant::now() + app.settings.request_timeout;
     let mut request = request;
     let mut held = Share::default();
+    if pass.policy.body == BodyLimit::Form {
+        deadline += body::time_of(&request, app.settings.usual_body());
+    }
     if let Some(limit) = pass.body_limit {
         deadline += body::time_of(&request, limit);
         (request, held) = match body::gather(request, limit, deadline, &app.limits.held_of_requests, pass.client, &app.shutdown).await {
@@ -259,7 +257,8 @@ impl<'a> Pass<'a> {
             identity,
             limiter: limiter.as_ref().filter(|_| is_limited),
             test_limiter: app.limits.test_connection.as_ref().filter(|_| is_limited && policy.rate == Rate::TestConnection),
-            body_limit: settings.body_limit(policy.body).filter(|_| exists && !request.method().is_safe()),
+            // Where no key is needed, nothing but forms has a body.
+            body_limit: settings.body_limit(policy.body).filter(|_| exists && policy.is_guarded() && !request.method().is_safe()),
         }
     }
 

@@ -68,6 +68,8 @@ use ipnet::IpNet;
 use tokio_util::sync::CancellationToken;
 use url::{Host, Url};
 
+pub use body::refuse_unread;
+pub use body_memory::Share;
 pub use environment_keys::Keys;
 pub use history::Moment;
 pub use in_process::Api;
@@ -148,7 +150,7 @@ impl Settings {
     fn body_limit(&self, limit: BodyLimit) -> Option<Limit> {
         let for_output = self.max_output_bytes.saturating_mul(JSON_EXPANSION);
         match limit {
-            BodyLimit::Streamed => None,
+            BodyLimit::Streamed | BodyLimit::Form => None,
             BodyLimit::Usual => Some(self.usual_body()),
             BodyLimit::Outputs => {
                 Some(Limit { bytes: self.max_body_bytes.saturating_add(for_output), settings: "MAX_BODY_BYTES and MAX_OUTPUT_BYTES" })

@@ -11,7 +11,7 @@ use super::policy::{Rate, RoutePolicy};
 /// Who keeps a page open sends many requests, which must not use up the limit of calls. Without a session there is nothing to see.
 const LOOK: RoutePolicy = RoutePolicy::OPEN.rate(Rate::Worker);
 /// Signing in is limited as requests with keys are, and so are the other forms.
-const SEND: RoutePolicy = RoutePolicy::OPEN.rate(Rate::General);
+const SEND: RoutePolicy = RoutePolicy::OPEN.rate(Rate::General).takes_form();
 
 pub struct Pages {
     routes: Vec<Page>,

@@ -62,6 +62,8 @@ pub enum BodyLimit {
     Outputs,
     /// The handler reads the body itself, and limits it.
     Streamed,
+    /// The page reads the form when it knows who sends it ([`Api::gather`](crate::Api::gather)).
+    Form,
 }
 
 impl RoutePolicy {
@@ -106,6 +108,10 @@ impl RoutePolicy {
 
     pub const fn takes_outputs(self) -> Self {
         Self { body: BodyLimit::Outputs, ..self }
+    }
+
+    pub const fn takes_form(self) -> Self {
+        Self { body: BodyLimit::Form, ..self }
     }
 
     /// The handler reads the body itself, and limits it.

@@ -12,6 +12,7 @@ use axum::body::{Body, Bytes};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
+use bloom_core::api_key::Scope;
 use futures_util::{Stream, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -19,6 +20,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const MAX_STREAMS: usize = 256;
 /// Limit of the files that arrive at a time. Each may be storing a chunk, and a writer takes no more than 64 jobs besides its batches.
 const MAX_UPLOADS: usize = 32;
+/// How many of them are for workers alone: a run that has ended must not wait for others' uploads.
+const UPLOADS_OF_WORKERS: usize = MAX_UPLOADS / 4;
 const FULL: Error = Error::Later("Too many requests are waiting right now, try again");
 const SHARE_TAKEN: Error = Error::Later("Too many requests of this client are waiting right now: end some of them, or try again");
 const KEY_SHARE_TAKEN: Error = Error::Later("Too many requests with this key are waiting right now: end some of them, or try again");
@@ -40,6 +43,8 @@ pub struct StreamLimits {
 /// A number of permits, of which one address, and one key from any number of addresses, may hold only its share.
 pub struct PermitPool {
     free: Arc<Semaphore>,
+    /// The permits that only workers get.
+    of_workers: usize,
     addresses: Shares<IpAddr>,
     keys: Shares<LimitedKey>,
 }
@@ -61,7 +66,7 @@ impl StreamLimits {
             events: many(),
             watches: many(),
             agents: many(),
-            uploads: PermitPool::new(MAX_UPLOADS),
+            uploads: PermitPool { of_workers: UPLOADS_OF_WORKERS, ..PermitPool::new(MAX_UPLOADS) },
         }
     }
 }
@@ -69,7 +74,12 @@ impl StreamLimits {
 impl PermitPool {
     fn new(permits: usize) -> Self {
         // A key has half of the share of an address, so that other keys have room behind the address of a proxy.
-        Self { free: Arc::new(Semaphore::new(permits)), addresses: Shares::by_address(permits), keys: Shares::new(permits / 4) }
+        Self {
+            free: Arc::new(Semaphore::new(permits)),
+            of_workers: 0,
+            addresses: Shares::by_address(permits),
+            keys: Shares::new(permits / 4),
+        }
     }
 
     /// # Errors
@@ -77,6 +87,9 @@ impl PermitPool {
     pub fn take(&self, caller: &Caller) -> Result<Permit, Error> {
         let of_address = self.addresses.take(network(caller.client)).ok_or(SHARE_TAKEN)?;
         let of_key = caller.limited_key().map(|key| self.keys.take(key).ok_or(KEY_SHARE_TAKEN)).transpose()?;
+        if caller.scope != Scope::Worker && self.free.available_permits() <= self.of_workers {
+            return Err(FULL);
+        }
         let permit = self.free.clone().try_acquire_owned().map_err(|_| FULL)?;
         Ok(Permit { _permit: permit, _of_address: of_address, _of_key: of_key })
     }
@@ -96,7 +109,7 @@ pub fn event_stream(frames: impl Stream<Item = Bytes> + Send + 'static) -> Respo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bloom_core::api_key::{ApiKey, Scope};
+    use bloom_core::api_key::ApiKey;
 
     fn caller(scope: Scope, name: Option<&str>, client: usize) -> Caller {
         let key = name.map(|name| {
@@ -115,11 +128,18 @@ mod tests {
         Caller { scope, key, client: format!("192.0.2.{client}").parse().unwrap(), request_id: "r".into(), trace: None }
     }
 
-    /// How many permits of 16 these callers get, each from addresses of its own.
+    /// How many permits these callers get, each from addresses of its own.
     fn taken(pool: &PermitPool, held: &mut Vec<Permit>, scope: Scope, name: Option<&str>) -> usize {
         let before = held.len();
         held.extend((1..=32).filter_map(|client| pool.take(&caller(scope, name, client)).ok()));
         held.len() - before
+    }
+
+    #[test]
+    fn uploads_leave_room_for_workers() {
+        let (limits, mut held) = (StreamLimits::new(16), Vec::new());
+        assert_eq!(taken(&limits.uploads, &mut held, Scope::Admin, None), MAX_UPLOADS - UPLOADS_OF_WORKERS);
+        assert_eq!(taken(&limits.uploads, &mut held, Scope::Worker, None), UPLOADS_OF_WORKERS);
     }
 
     #[test]

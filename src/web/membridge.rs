@@ -94,7 +94,7 @@ pub async fn show(visit: Visit) -> Result<Response, Refused> {
     visit.ok(&Membridge { done, ..page(&visit).await? })
 }
 
-pub async fn set(Posted { visit, fields }: Posted) -> Result<Response, Refused> {
+pub async fn set(Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let body = json!({ "membridge_server_url": fields.text("membridge_server_url"), "admin_key": fields.text("admin_key") });
     match visit.act(Method::POST, "config", &body).await {
         Ok(_) => Ok(see_other("/membridge?done=1")),
@@ -150,7 +150,7 @@ pub async fn project(Path(id): Path<String>, visit: Visit) -> Result<Response, R
     })
 }
 
-pub async fn promote(Path(id): Path<String>, Posted { visit, fields }: Posted) -> Result<Response, Refused> {
+pub async fn promote(Path(id): Path<String>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let path = path_part(&id);
     visit.act(Method::POST, &format!("{BASE}/{path}/leadership/select"), &json!({ "primary_node_id": fields.text("node") })).await?;
     Ok(see_other(&format!("/membridge/projects/{path}?done=1")))

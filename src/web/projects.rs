@@ -106,7 +106,7 @@ pub async fn list(visit: Visit) -> Result<Response, Refused> {
     visit.ok(&page(&visit, &Fields::default()).await?)
 }
 
-pub async fn create(Posted { visit, fields }: Posted) -> Result<Response, Refused> {
+pub async fn create(Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let given: BTreeMap<&str, &str> = FIELDS.iter().filter_map(|name| Some((*name, fields.get(name)?))).collect();
     match visit.act(Method::POST, "projects", &json!(given)).await {
         Ok(created) => Ok(see_other(&format!("/projects/{}", created["id"].as_str().unwrap_or_default()))),
@@ -182,7 +182,7 @@ fn done(lang: Lang, word: &str) -> Option<&'static str> {
     })
 }
 
-pub async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fields }: Posted) -> Result<Response, Refused> {
+pub async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let path = format!("projects/{}", path_part(&id));
     let body = match action.as_str() {
         "clone" => json!({ "node_id": fields.get("node") }),

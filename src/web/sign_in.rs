@@ -5,7 +5,7 @@ use axum::extract::Request;
 use axum::http::header::SET_COOKIE;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 
 use super::answer::{own_page, see_other};
 use super::language::NEXT;
@@ -31,7 +31,7 @@ pub async fn form(mut parts: Parts) -> Result<Response, Refused> {
     visit.ok(&SignIn { v: &visit.layout, next: &next, error: None })
 }
 
-pub async fn send(request: Request) -> Result<Response, Refused> {
+pub async fn send(request: Request) -> Result<Response, Response> {
     let (visit, fields) = read_form_of_stranger(request).await?;
     if visit.layout.is_open {
         return Ok(see_other("/"));
@@ -43,7 +43,10 @@ pub async fn send(request: Request) -> Result<Response, Refused> {
             response.headers_mut().extend(cookie.map(|cookie| (SET_COOKIE, cookie)));
             Ok(response)
         }
-        Err((status, error)) => visit.show(status, &SignIn { v: &visit.layout, next: &fields.text(NEXT), error: Some(error) }),
+        Err((status, error)) => {
+            let page = SignIn { v: &visit.layout, next: &fields.text(NEXT), error: Some(error) };
+            visit.show(status, &page).map_err(IntoResponse::into_response)
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use super::refused::Refused;
 use super::times::Time;
 use bloom_core::Ms;
 use bloom_core::api_key::Scope;
-use bloom_http::{Api, Caller, Identity};
+use bloom_http::{Api, Caller, Identity, Share, refuse_unread};
 
 /// The field of each form that shows that a page of this server has made it.
 pub const FORM_TOKEN: &str = "form_token";
@@ -176,6 +176,8 @@ fn outside() -> Refused {
 pub struct Posted {
     pub visit: Visit,
     pub fields: Fields,
+    /// Of the memory for bodies.
+    _held: Share,
 }
 
 impl<S: Send + Sync> FromRequest<S> for Posted {
@@ -183,19 +185,26 @@ impl<S: Send + Sync> FromRequest<S> for Posted {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
         let (mut parts, body) = request.into_parts();
-        let visit = Visit::from_request_parts(&mut parts, state).await?;
-        let session = if visit.layout.is_open { visit.cookies.visitor.clone() } else { visit.cookies.session.clone() };
-        let fields = read_form(Request::from_parts(parts, body), session.as_deref()).await.map_err(IntoResponse::into_response)?;
-        Ok(Self { visit, fields })
+        // The body is read only of those who may send one.
+        let visit = Visit::from_request_parts(&mut parts, state).await;
+        let request = Request::from_parts(parts, body);
+        let visit = match visit {
+            Ok(visit) => visit,
+            Err(refused) => return Err(refuse_unread(request, refused).await),
+        };
+        let (request, held) = visit.api.gather(request, &visit.caller, false).await?;
+        let session = if visit.layout.is_open { &visit.cookies.visitor } else { &visit.cookies.session };
+        let fields = read_form(request, session.as_deref()).await.map_err(IntoResponse::into_response)?;
+        Ok(Self { visit, fields, _held: held })
     }
 }
 
 /// The form of a visitor who is not signed in.
-pub async fn read_form_of_stranger(request: Request) -> Result<(Visit, Fields), Refused> {
+pub async fn read_form_of_stranger(request: Request) -> Result<(Visit, Fields), Response> {
     let (mut parts, body) = request.into_parts();
-    let visit = Visit::stranger(&mut parts)?;
-    let visitor = visit.cookies.visitor.clone();
-    let fields = read_form(Request::from_parts(parts, body), visitor.as_deref()).await?;
+    let visit = Visit::stranger(&mut parts).map_err(IntoResponse::into_response)?;
+    let (request, _held) = visit.api.gather(Request::from_parts(parts, body), &visit.caller, true).await?;
+    let fields = read_form(request, visit.cookies.visitor.as_deref()).await.map_err(IntoResponse::into_response)?;
     Ok((visit, fields))
 }
 

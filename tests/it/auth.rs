@@ -73,7 +73,8 @@ on_both! { alone:
         let (admin, reader) = (server.with_key(ADMIN), server.with_key(READER));
         let task = admin.crew().task().create().await;
         for path in ["stats", "llm-tasks", &task.path(""), "workers", "leases", "audit", "runs", "artifacts", "config", "usage", "/metrics"] {
-            assert_eq!(reader.get(path).await.status, 200, "{path}");
+            let answer = reader.get(path).await;
+            assert_eq!((answer.status, answer.header("cache-control")), (200, Some("no-store")), "{path}");
         }
         for (method, path) in [
             (Method::POST, "llm-tasks".to_owned()), (Method::POST, task.path("/cancel")), (Method::POST, "workers".to_owned()),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
-use axum::http::header::{CONNECTION, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
+use axum::http::header::{RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue};
 use axum::middleware::Next;
@@ -70,14 +70,7 @@ pub async fn guard(State(plane): State<ControlPlane>, request: Request, next: Ne
     };
     let mut response = match admitted {
         Ok(()) => plane.answer(request, client, Caller { request_id: id.clone() }, next).await,
-        Err(failure) => {
-            let mut response = failure.into_response();
-            if !body::skip(request).await {
-                // The body is not read, so the connection can't be reused.
-                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-            }
-            response
-        }
+        Err(failure) => body::refuse_unread(request, failure.into_response()).await,
     };
     let headers = response.headers_mut();
     if let Some((limiter, standing)) = standing {

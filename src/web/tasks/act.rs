@@ -34,7 +34,7 @@ pub fn done(lang: Lang, word: &str) -> Option<&'static str> {
     })
 }
 
-pub async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fields }: Posted) -> Result<Response, Refused> {
+pub async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let id = id_of(&id)?;
     let body = match action.as_str() {
         "cancel" | "requeue" | "suspend" | "resume" => json!({}),

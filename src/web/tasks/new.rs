@@ -98,7 +98,7 @@ fn like(task: &Task<'_>) -> Typed {
     }
 }
 
-pub async fn send(Posted { visit, fields }: Posted) -> Result<Response, Refused> {
+pub async fn send(Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let refused = match body(visit.layout.at.lang, &fields) {
         Ok(body) => match visit.act(Method::POST, "llm-tasks", &body).await {
             Ok(task) => return Ok(see_other(&format!("/tasks/{}?done=created", task["id"].as_str().unwrap_or_default()))),

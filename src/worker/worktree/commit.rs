@@ -136,7 +136,7 @@ impl Worktree {
             None => false,
         };
         let again = if is_behind { self.push_once().await } else { Err(why) };
-        again.map(|()| true).map_err(|why| Trouble::Push(format!("the branch {} can't be pushed: {why}", self.branch)))
+        again.map(|()| true).map_err(|why| Trouble::of_push(&self.branch, &why))
     }
 
     async fn push_once(&self) -> Result<(), String> {

@@ -41,10 +41,14 @@ impl Trouble {
     }
 
     pub fn of_fetch(why: &str) -> Self {
-        match Self::of_git("the project's repository can't be fetched", why) {
+        match Self::of_git("the project's repository can't be fetched", &without_urls(why)) {
             Self::Failed(text) => Self::Repository(text),
             other => other,
         }
+    }
+
+    pub fn of_push(branch: &str, why: &str) -> Self {
+        Self::Push(format!("the branch {branch} can't be pushed: {}", without_urls(why)))
     }
 
     pub fn reason(&self) -> Reason {
@@ -57,6 +61,18 @@ impl Trouble {
     }
 }
 
+/// What git said, without the URLs of repositories: whoever submits a task need not know them. `git@host:path` is one, too.
+fn without_urls(why: &str) -> String {
+    let is_end = |c: char| c.is_whitespace() || matches!(c, '\'' | '"');
+    let is_url =
+        |word: &str| word.contains("://") || word.split_once(':').is_some_and(|(host, path)| host.contains('@') && !path.is_empty());
+    let told = |word: &str| {
+        let bare = word.trim_end_matches(is_end);
+        if is_url(bare) { format!("…{}", &word[bare.len()..]) } else { word.to_owned() }
+    };
+    why.split_inclusive(is_end).map(told).collect()
+}
+
 impl std::fmt::Display for Trouble {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -64,6 +80,27 @@ impl std::fmt::Display for Trouble {
             Self::Repository(why) | Self::Size(why) | Self::Disk(why) | Self::State(why) | Self::Push(why) | Self::Failed(why) => {
                 f.write_str(why)
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_urls;
+
+    #[test]
+    fn urls_are_left_out() {
+        for (said, told) in [
+            (
+                "fatal: unable to access 'https://h/team/x.git/': Could not resolve host",
+                "fatal: unable to access '…': Could not resolve host",
+            ),
+            ("To file:///srv/x.git\n ! [rejected] main", "To …\n ! [rejected] main"),
+            ("fatal: 'git@h:team/x.git' does not appear to be a git repository", "fatal: '…' does not appear to be a git repository"),
+            ("git@h: Permission denied (publickey).", "git@h: Permission denied (publickey)."),
+            ("error: cannot lock ref 'refs/heads/a'", "error: cannot lock ref 'refs/heads/a'"),
+        ] {
+            assert_eq!(without_urls(said), told);
         }
     }
 }

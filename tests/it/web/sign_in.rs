@@ -1,5 +1,8 @@
 //! Signing in and out, sessions, and who may do what.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
+
 use super::browser::Browser;
 use crate::keys::{ADMIN, create};
 use crate::on_both;
@@ -39,6 +42,22 @@ on_both! { alone:
         deep.send_form("/sign-in", "/sign-in", &[("key", ADMIN), ("next", "/tasks?status=dead")]).await.leads_to("/tasks?status=dead");
         let fooled = Browser::of(&server);
         fooled.send_form("/sign-in", "/sign-in", &[("key", ADMIN), ("next", "//evil.example")]).await.leads_to("/");
+    }
+
+    async fn who_is_not_signed_in_takes_no_memory_for_bodies(database) {
+        let server = guarded(database);
+        let browser = Browser::of(&server);
+        browser.send_form("/sign-in", "/sign-in", &[("key", &"x".repeat(20_000))]).await.expect(413);
+        browser.post("/tasks/new", &[("prompt", &"x".repeat(500_000))], &[]).await.expect(401).has("You are signed out");
+        // Answered before the body is there.
+        let head = "Host: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000000\r\n\r\n";
+        for (path, status) in [("/tasks/new", 401), ("/leases", 405), ("/sign-out", 401)] {
+            let mut stream = TcpStream::connect(server.base().trim_start_matches("http://")).unwrap();
+            stream.write_all(format!("POST {path} HTTP/1.1\r\n{head}").as_bytes()).unwrap();
+            let mut line = String::new();
+            BufReader::new(stream).read_line(&mut line).unwrap();
+            assert!(line.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {line}");
+        }
     }
 
     async fn a_worker_key_is_refused_with_a_sentence(database) {
