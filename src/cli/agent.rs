@@ -337,11 +337,12 @@ async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
         }
     };
     announce(&format!(
-        "bloom-runtime agent {}\n  server      {}\n  tasks       {} at a time\n  work dir    {}\n{}\n",
+        "bloom-runtime agent {}\n  server      {}\n  tasks       {} at a time\n  work dir    {}\n{}{}\n",
         env!("CARGO_PKG_VERSION"),
         masked_url(&settings.server),
         settings.max_concurrency,
         settings.work_dir.display(),
+        settings.projects.as_ref().map(|names| format!("  projects    only {}\n", names.join(", "))).unwrap_or_default(),
         settings.push_server.as_ref().map(|push_server| format!("  listens on  {}\n", push_server.url)).unwrap_or_default(),
     ));
     let traces = Traces::start(of_traces.as_ref())?;

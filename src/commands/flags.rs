@@ -1,5 +1,7 @@
 //! The flags and arguments by which people give what the API calls by the names of fields.
 
+use bloom_api::problem_texts::NEEDS_PROJECT;
+
 /// Fields and query parameters of the API, each with the flag or argument that gives it. No name means different flags in two commands.
 const FLAGS: &[(&str, &str)] = &[
     ("action", "--action"),
@@ -45,6 +47,11 @@ const FLAGS: &[(&str, &str)] = &[
 
 /// What is wrong with a field, by the flag that gave it. The text about a nested field begins with that field's name.
 pub fn told(field: &str, text: &str) -> String {
+    let text = if text == NEEDS_PROJECT { "needs a project: give --project NAME, too" } else { text };
+    // Of a list: which of its elements is wrong, counted from 0.
+    if let Some((index, rest)) = text.split_once(": ").and_then(|(index, rest)| Some((index.parse::<usize>().ok()?, rest))) {
+        return told(field, &format!("number {}: {rest}", index.saturating_add(1)));
+    }
     let flag = |field: &str| FLAGS.iter().find(|(name, _)| *name == field).map(|(_, flag)| *flag);
     let nested = text.split_once(": ").filter(|_| field == "policy").and_then(|(inner, rest)| Some((flag(inner)?, rest)));
     match nested {
@@ -56,6 +63,12 @@ pub fn told(field: &str, text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn elements_of_lists_and_missing_projects_are_told_by_their_flags() {
+        assert_eq!(told("outputs", "1: The glob must not begin with /"), "--keep: number 2: The glob must not begin with /");
+        assert_eq!(told("ref", NEEDS_PROJECT), "--ref: needs a project: give --project NAME, too");
+    }
 
     #[test]
     fn a_field_is_told_by_its_flag() {

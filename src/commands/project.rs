@@ -13,6 +13,7 @@ use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
 use super::{columns, term};
 use crate::CommandError;
+use bloom_api::problem_texts::NO_NODE;
 use bloom_api::projects::{NewClone, NewProject, Project, ProjectName, Propagated, Propagation, RepoUrl, TargetPath};
 use bloom_api::values::{ShortName, Text};
 use bloom_client::part;
@@ -119,7 +120,11 @@ pub async fn run(command: ProjectCommand, server: &Server, shown: Shown) -> Resu
         ProjectCommand::Clone { project, worker } => {
             let body = NewClone { node_id: worker.map(Text) };
             let answer = server.change(Method::POST, &path(server, &project, "/clone").await?, &body, CLONE_LIMIT).await;
-            print(&answer.map_err(|failure| failure.about(&project))?, shown, |answer| {
+            let told = |failure: CommandError| match failure.message.as_str() {
+                NO_NODE => format!("{project} names no worker of its own: give --worker NAME").into(),
+                _ => failure.about(&project),
+            };
+            print(&answer.map_err(told)?, shown, |answer| {
                 format!("{project} is cloned on worker {}.", answer["node"].as_str().unwrap_or_default())
             })
         }
@@ -145,7 +150,10 @@ pub async fn run(command: ProjectCommand, server: &Server, shown: Shown) -> Resu
         ProjectCommand::Rm { projects } => {
             for project in &projects {
                 server.delete(&path(server, project, "").await?).await.map_err(|failure| failure.about(project))?;
-                term::info(&format!("{project} is deleted."));
+                term::info(&format!(
+                    "{project} is deleted. Contexts that have worked on it do not work on a project that is added under its name: they have \
+                     the worktrees of this one."
+                ));
             }
             Ok(())
         }

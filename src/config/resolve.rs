@@ -325,6 +325,11 @@ fn check_membridge(serve: &Serve, program: Program, rows: &[Row], mistakes: &mut
                        127.0.0.1; ALLOW_NO_KEY=true allows it all the same";
         mistakes.push(mistake(rows, &s::MEMBRIDGE_HOST, problem.to_owned()));
     }
+    if program == Program::Server && serve.has_key() && serve.membridge_admin_key.is_none() && !serve.allow_no_key {
+        let problem = "this server asks for keys, and its control plane (WITH_MEMBRIDGE) would take agents from everybody on this machine: set \
+                       it, for example to the output of openssl rand -hex 32";
+        mistakes.push(mistake(rows, &s::MEMBRIDGE_ADMIN_KEY, problem.to_owned()));
+    }
     if program == Program::Server && serve.membridge_server_url.is_some() {
         let problem = "the server runs a control plane of its own (WITH_MEMBRIDGE): leave it unset, or leave WITH_MEMBRIDGE unset";
         mistakes.push(mistake(rows, &s::MEMBRIDGE_SERVER_URL, problem.to_owned()));

@@ -15,6 +15,13 @@ pub struct WaitingState {
     pub until: Option<Ms>,
 }
 
+/// Characters of a failure that are told; the task has the whole of it.
+const FAILURE_CHARS: usize = 500;
+
+fn beginning(message: &str) -> &str {
+    message.char_indices().nth(FAILURE_CHARS).map_or(message, |(end, _)| &message[..end])
+}
+
 impl WaitingState {
     /// Why the task is parked.
     pub(super) fn parked(task: &TaskState, parked: Parked) -> Self {
@@ -25,7 +32,11 @@ impl WaitingState {
                 let at = task.not_before.unwrap_or_default();
                 let time = jiff::Timestamp::from_millisecond(at).and_then(|at| at.round(jiff::Unit::Second));
                 let time = time.map_or_else(|_| format!("{at} (ms since the epoch)"), |time| time.to_string());
-                (WaitingReason::NotBefore, format!("does not run before {time}"))
+                let message = match &task.failure {
+                    Some(failure) => format!("is tried again at {time}, because: {}", beginning(&failure.message)),
+                    None => format!("does not run before {time}"),
+                };
+                (WaitingReason::NotBefore, message)
             }
             Parked::Session => (WaitingReason::SessionOrder, "an earlier task of its context is not finished".into()),
             Parked::Reserved => {

@@ -18,6 +18,7 @@ use super::show::Query;
 use bloom_api::answers::Removed;
 use bloom_api::error::ErrorText;
 use bloom_api::lists::{PageParams, StatusParam};
+use bloom_api::problem_texts;
 use bloom_api::projects::{
     Cloned, MemorySynced, NewClone, NewMemorySync, NewProject, NodeResult, NodeStatus, Project, ProjectNode, ProjectWithNodes, Propagated,
     Propagation,
@@ -189,7 +190,7 @@ pub async fn clone(State(app): State<AppState>, caller: Caller, path: ProjectId,
     done.await.map_err(|error| Error::Internal(error.to_string()))?
 }
 
-const NO_NODE: Error = Error::fixed(400, "No target node specified");
+const NO_NODE: Error = Error::fixed(400, problem_texts::NO_NODE);
 
 fn bad_gateway(text: String) -> Error {
     Error::Text { status: 502, text: text.into() }

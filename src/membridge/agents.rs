@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use bloom_core::audit::{Actor, is_name_of_another_actor};
 use bloom_core::command::WorkerChange;
 use bloom_core::limits;
+use bloom_core::project::{MAX_WORKER_PROJECTS, is_project_name};
 use bloom_core::worker::{KNOWN_CAPABILITIES, MAX_CONCURRENCY, WorkerStatus, other_capabilities};
 
 const MAX_AGENTS: usize = limits::WORKERS;
@@ -45,6 +46,8 @@ struct ListedCapabilities {
     max_concurrency: Option<i64>,
     labels: Option<Vec<String>>,
     agents: Option<Vec<String>>,
+    git: Option<bool>,
+    projects: Option<Vec<String>>,
     #[serde(flatten)]
     other: Map<String, Value>,
 }
@@ -108,6 +111,13 @@ fn entry(raw: &str) -> Result<WorkerChange, String> {
             return Err(format!("{name} of {id:?} is longer than {chars} characters"));
         }
     }
+    if capabilities
+        .projects
+        .as_ref()
+        .is_some_and(|projects| projects.len() > MAX_WORKER_PROJECTS || !projects.iter().all(|name| is_project_name(name)))
+    {
+        return Err(format!("capabilities.projects of {id:?} are not up to {MAX_WORKER_PROJECTS} names of projects"));
+    }
     if capabilities.max_concurrency.is_some_and(|slots| !(1..=MAX_CONCURRENCY).contains(&slots)) {
         return Err(format!("capabilities.max_concurrency of {id:?} is not 1 to {MAX_CONCURRENCY}"));
     }
@@ -123,8 +133,8 @@ fn entry(raw: &str) -> Result<WorkerChange, String> {
         labels: capabilities.labels,
         agents: capabilities.agents.map(Some),
         namespaces: None,
-        git: None,
-        projects: None,
+        git: capabilities.git,
+        projects: capabilities.projects.map(Some),
         // What the worker itself has registered stays, unless the control plane knows something.
         other_capabilities: (!other.is_empty()).then_some(other),
         ip_addrs: listed.ip_addrs,
@@ -168,7 +178,7 @@ mod tests {
     #[test]
     fn a_bad_entry_costs_only_itself() {
         let body = r#"[{"name": "a"}, 7, {"name": 5}, {"url": "x"}, {"name": "b", "capabilities": {"max_concurrency": 99}},
-            {"name": "a\u0000b"}, {"name": "a"}, {"name": ".."}, {"name": "Admin"}, {"name": "d", "os_info": "LONG"}, {"name": "e", "ip_addrs": ["LONG"]},
+            {"name": "p", "capabilities": {"projects": ["a/b"]}}, {"name": "a\u0000b"}, {"name": "a"}, {"name": ".."}, {"name": "Admin"}, {"name": "d", "os_info": "LONG"}, {"name": "e", "ip_addrs": ["LONG"]},
             {"name": "f", "capabilities": {"labels": [MANY]}}, {"name": "c", "capabilities": null, "status": "resting"}]"#;
         let body = body
             .replace("LONG", &"x".repeat(limits::OS_INFO_CHARS + 1))

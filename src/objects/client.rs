@@ -377,7 +377,9 @@ fn late(limit: Duration) -> Failure {
 /// Answers of the object store repeat the access key, so their text is not shown.
 fn failure_of(error: &Error) -> Failure {
     let text = match error {
-        Error::NotFound { .. } => "the bucket or the object does not exist",
+        Error::NotFound { .. } => {
+            "the bucket or the object does not exist: MINIO_ARTIFACT_BUCKET or AWS_S3_BUCKET names the bucket, which must be made before"
+        }
         Error::PermissionDenied { .. } => "access is denied: the policy of the bucket or of the key forbids it, or the secret key is wrong",
         Error::Unauthenticated { .. } => "the access key is not known there",
         Error::Generic { source, .. } => {

@@ -21,6 +21,13 @@ pub fn of(lang: Lang, task: &Task<'_>) -> Option<Advice> {
     let Word::Known(status) = task.status else { return None };
     if let Some(waiting) = &task.waiting {
         let (title, to_do) = match waiting.reason {
+            Word::Known(WaitingReason::NotBefore) if task.failure.is_some() => (
+                t("It is tried again after a failure", "Його буде повторено після помилки"),
+                t(
+                    "Mend what the message says. It is tried again by itself at that time.",
+                    "Усуньте те, про що сказано в повідомленні. У цей час його буде повторено автоматично.",
+                ),
+            ),
             Word::Known(reason) => waits(lang, reason),
             Word::Other(_) => (t("It waits", "Воно очікує"), ""),
         };
@@ -221,7 +228,7 @@ fn failed(lang: Lang, reason: Reason) -> (&'static str, &'static str) {
             t("Its repository could not be used", "Не вдалося скористатися його репозиторієм"),
             t(
                 "Do what the message says: it concerns the repository, the ref, the worker's git or its directory of the context. Then requeue it.",
-                "Зробіть те, що сказано в повідомленні: воно стосується репозиторію, посилання, git на воркері або його каталогу контексту. Тоді поверніть завдання в чергу.",
+                "Зробіть те, що сказано в повідомленні: воно стосується репозиторію, гілки, тега чи коміту, git на воркері або його каталогу контексту. Тоді поверніть завдання в чергу.",
             ),
         ),
         Reason::BadInput => (

@@ -227,6 +227,10 @@ fn globset(globs: &[String]) -> Option<GlobSet> {
     for text in globs {
         // The server has checked them.
         set.add(glob(text).ok()?);
+        // The name of a directory means all that is in it.
+        if !text.contains(['*', '?', '[', '{', '\\']) {
+            set.add(glob(&format!("{text}/**")).ok()?);
+        }
     }
     set.build().ok()
 }
@@ -249,6 +253,7 @@ mod tests {
             outputs(dir, &globs).found.into_iter().map(|one| one.path).collect::<Vec<_>>()
         };
         assert_eq!(found(&["dist/**"]), ["dist/b.js", "dist/deep/c.js"]);
+        assert_eq!(found(&["dist"]), ["dist/b.js", "dist/deep/c.js"], "a directory means all that is in it");
         assert_eq!(found(&["dist/*", "*.txt"]), ["a.txt", "dist/b.js"]);
         assert_eq!(found(&["**/*.js"]), ["dist/b.js", "dist/deep/c.js"]);
         assert!(found(&[]).is_empty() && found(&["none"]).is_empty());

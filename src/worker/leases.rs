@@ -14,6 +14,7 @@ use tracing::Instrument as _;
 use uuid::Uuid;
 
 use super::boot_clock::{Stamp, millis, now};
+use super::membridge::Membridge;
 use super::process::TERM_GRACE;
 use super::report::{self, Backoff};
 use super::run_dir::{Record, RunDir};
@@ -93,8 +94,12 @@ impl Agent {
                 }
                 Err(error) => {
                     self.note_if_replaced(&error);
-                    tracing::warn!(%error, "no tasks could be claimed; trying again");
-                    self.register_if_removed(&error).await;
+                    if self.membridge.as_ref().is_some_and(Membridge::is_new) && matches!(error.status(), Some(404 | 409)) {
+                        tracing::info!(said = %error, "the server has not taken this worker over from the control plane yet; trying again");
+                    } else {
+                        tracing::warn!(%error, "no tasks could be claimed; trying again");
+                        self.register_if_removed(&error).await;
+                    }
                     Some(backoff.wait(&error))
                 }
             };

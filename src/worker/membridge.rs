@@ -187,6 +187,9 @@ impl Agent {
     /// Sends a heartbeat for each project whose memory is here.
     pub(super) async fn beat_at_membridge(self: Arc<Self>, stopped: CancellationToken) {
         let Some(membridge) = &self.membridge else { return };
+        for memory in membridge.memories.iter().filter(|memory| !memory.exists()) {
+            tracing::warn!(project = memory.project, dir = %memory.dir().display(), "this directory of a memory does not exist yet: a pull makes it");
+        }
         let mut backoff = Backoff::default();
         loop {
             let mut wait = HEARTBEAT_EVERY;

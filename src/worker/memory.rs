@@ -63,6 +63,14 @@ impl Memory {
         Self { project: project.to_owned(), canonical_id, dir, read: Mutex::default(), turn: tokio::sync::Mutex::default() }
     }
 
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub fn exists(&self) -> bool {
+        self.dir.is_dir()
+    }
+
     /// # Errors
     /// The directory can't be read, or is larger than a snapshot may be.
     pub async fn read(self: &Arc<Self>) -> Result<Reading, String> {

@@ -339,6 +339,9 @@ impl Agent {
             }
         }
         if let Some(why) = failure {
+            if let Some(membridge) = &self.membridge {
+                let _ = tokio::time::timeout(STOP_LIMIT, membridge.remove(&self.name)).await;
+            }
             return Err(why);
         }
         if ended == Ended::Stopped {

@@ -24,6 +24,15 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
             }
             Word::Known(WaitingReason::WorkerPaused) => "do what the message says, or start an agent with another account".into(),
             Word::Known(WaitingReason::Suspended) => format!("to let it run: bloom-runtime task resume {id}"),
+            Word::Known(WaitingReason::NotBefore) if task.failure.is_some() => {
+                let what = match task.failure.as_ref().map(|failure| &failure.reason) {
+                    Some(Word::Known(Reason::Project)) => {
+                        "see whether git ls-remote URL works on the worker, as the user of its agent, without a question"
+                    }
+                    _ => "mend what the message says",
+                };
+                format!("{what}; to try at once: bloom-runtime task edit {id} --not-before now")
+            }
             Word::Known(WaitingReason::NotBefore) => format!("to run it at once: bloom-runtime task edit {id} --not-before now"),
             Word::Known(WaitingReason::DependsOn) => "see its dependencies below; it is cancelled if one of them does not complete".into(),
             Word::Known(WaitingReason::ExclusiveKey) => {

@@ -25,6 +25,9 @@ impl Directory {
     /// It can't be made or opened.
     pub fn open(path: &Path) -> Result<Self, CommandError> {
         let wrong = |error: io::Error| CommandError::from(format!("{}: {error}", path.display()));
+        if path.exists() && !path.is_dir() {
+            return Err(format!("{}: it is a file: name a directory", path.display()).into());
+        }
         fs::create_dir_all(path).map_err(wrong)?;
         let root = rustix::fs::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(|error| wrong(error.into()))?;
         Ok(Self { root, path: path.to_owned() })

@@ -120,7 +120,7 @@ impl Fields {
             ("session", json!(self.session)),
             ("exclusive_key", json!(self.exclusive_key)),
             ("context_hints", json!(self.hints)),
-            ("outputs", json!(self.keep)),
+            ("outputs", json!(self.keep.iter().map(|glob| glob.strip_suffix('/').unwrap_or(glob)).collect::<Vec<_>>())),
             ("ttl_after_finished_sec", json!(self.ttl.map(|time| time.as_secs()))),
             ("suspend", json!(self.suspend.then_some(true))),
             ("project", json!(self.project)),

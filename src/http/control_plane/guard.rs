@@ -21,6 +21,7 @@ use crate::environment_keys::digest;
 use crate::error::Cause;
 use crate::host;
 use crate::middleware::{REQUEST_ID, log, request_id};
+use crate::refusal::Refusal;
 use bloom_core::command::{Command, Requester};
 
 const KEY_HEADER: &str = "x-membridge-admin";
@@ -90,6 +91,17 @@ pub async fn guard(State(plane): State<ControlPlane>, request: Request, next: Ne
     response
 }
 
+fn refused(refusal: Refusal) -> Failure {
+    match refusal {
+        Refusal::UnknownHost => Failure::fixed(
+            403,
+            "This control plane has no key, so it accepts only its own hosts, and the Host of this request is not one of them: set \
+             MEMBRIDGE_ADMIN_KEY, or add the host to ALLOWED_HOSTS, and restart it",
+        ),
+        refusal => refusal.error().into(),
+    }
+}
+
 impl ControlPlane {
     /// Compared as digests, in constant time.
     fn has_key(&self, headers: &HeaderMap) -> bool {
@@ -106,10 +118,10 @@ impl ControlPlane {
             return Err(Failure::fixed(404, "Not Found"));
         }
         let (target, headers, settings) = (request.uri(), request.headers(), &self.settings);
-        let called = host::called(target, headers, peer, &settings.trusted_proxies).map_err(|refusal| refusal.error())?;
-        host::check_host(called.as_ref(), target, headers, request.version(), peer, settings).map_err(|refusal| refusal.error())?;
+        let called = host::called(target, headers, peer, &settings.trusted_proxies).map_err(refused)?;
+        host::check_host(called.as_ref(), target, headers, request.version(), peer, settings).map_err(refused)?;
         if !request.method().is_safe() || host::is_loaded_by_other_site(headers) {
-            host::check_site(headers, called.as_ref(), settings).map_err(|refusal| refusal.error())?;
+            host::check_site(headers, called.as_ref(), settings).map_err(refused)?;
         }
         if has_key { Ok(()) } else { Err(Failure::fixed(401, "Invalid or missing X-MEMBRIDGE-ADMIN")) }
     }

@@ -99,7 +99,18 @@ impl Worktree {
     async fn diff(&self, from: &str, to: &str, form: &[&str], most: usize) -> Result<(String, bool), Trouble> {
         let file = self.own_git_dir().join(format!("bloom-diff-{}", Uuid::now_v7()));
         let mut diff = self.repository.local(&self.repository.git_dir());
-        diff.args(["diff-tree", "-r", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=all"]).args(form);
+        // Names that are not ASCII are shown as they are.
+        diff.args([
+            "-c",
+            "core.quotePath=false",
+            "diff-tree",
+            "-r",
+            "--no-ext-diff",
+            "--no-textconv",
+            "--no-color",
+            "--ignore-submodules=all",
+        ])
+        .args(form);
         diff.arg(format!("--output={}", file.display())).args([from, to]);
         let ended = ended(diff, LOCAL_LIMIT).await;
         let read = fs::File::open(&file).and_then(|open| {

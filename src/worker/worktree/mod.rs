@@ -187,8 +187,8 @@ impl Worktree {
         }
         let is_empty = fs::read_dir(&self.dir).map_or(true, |mut entries| entries.next().is_none());
         if !is_empty {
-            let why =
-                "has files of runs without this project, or of another one: use another context, or remove the directory on the worker";
+            let why = "has files of runs without this project, or of another one (also one that had the same name): use another context, or remove the \
+                 directory on the worker";
             return Err(Trouble::State(format!("the context's directory {} {why}", self.dir.display())));
         }
         Ok(())

@@ -110,7 +110,7 @@ impl Repository {
     /// The commit of this branch, tag or commit; `None` = of the default branch.
     pub async fn wanted_commit(&self, wanted: Option<&str>) -> Result<String, Trouble> {
         let Some(wanted) = wanted else {
-            let branch = self.default_branch().await?;
+            let branch = self.default_branch().await?.ok_or(Trouble::Empty)?;
             let found = self.commit_of(&format!("refs/remotes/origin/{branch}")).await;
             return found.ok_or(Trouble::RefMissing(branch));
         };
@@ -136,12 +136,16 @@ impl Repository {
         self.commit_of(wanted).await.ok_or_else(missing)
     }
 
-    async fn default_branch(&self) -> Result<String, Trouble> {
+    /// `None` if the repository has no commit.
+    async fn default_branch(&self) -> Result<Option<String>, Trouble> {
         let mut ask = self.remote();
         ask.args(["ls-remote", "--symref", "--", &self.url, "HEAD"]);
         let told = output(ask, ASK_LIMIT).await.map_err(|why| Trouble::of_fetch(&why))?;
+        if told.is_empty() {
+            return Ok(None);
+        }
         let branch = told.lines().find_map(|line| line.strip_prefix("ref: refs/heads/")?.split_whitespace().next());
-        Ok(branch.unwrap_or("HEAD").to_owned())
+        Ok(Some(branch.unwrap_or("HEAD").to_owned()))
     }
 
     /// The commit that this names; `None` if there is none.

@@ -82,14 +82,24 @@ async fn a_context_goes_on_where_it_was() {
     assert_eq!(run(&dir, &["log", "-1", "--format=%an %ae %s"]), "Bloom bloom@localhost the first run");
     let second = tree.prepare(Some("v1")).await.unwrap();
     assert_eq!((second.base.clone(), second.origin), (changes.commit.clone(), Origin::Kept));
+    fs::write(dir.join("новий"), "quite another line\n").unwrap();
     fs::remove_file(dir.join("new")).unwrap();
     let next = tree.committed(&second, "the second run").await.unwrap().unwrap();
-    assert!(next.patch.contains("deleted file"), "{}", next.patch);
+    assert!(next.patch.contains("deleted file") && next.patch.contains("b/новий") && next.stat.contains("новий"), "{}", next.patch);
     // Removed by age: the branch is still there.
     tree.remove().unwrap();
     let third = tree.prepare(None).await.unwrap();
     assert_eq!((third.base, third.origin), (next.commit, Origin::Kept));
     assert_eq!(fs::read_to_string(dir.join("file")).unwrap(), "three\n");
+}
+
+#[tokio::test]
+async fn an_empty_repository_is_told() {
+    let place = Place::new();
+    run(&place.root, &["init", "--quiet", "--bare", "empty"]);
+    let mut tree = place.tree("agent", &place.context("a"));
+    tree.repository.url = format!("file://{}", place.root.join("empty").display());
+    assert_eq!(tree.prepare(None).await, Err(Trouble::Empty));
 }
 
 #[tokio::test]

@@ -12,6 +12,8 @@ pub enum Trouble {
     Repository(String),
     /// Neither a branch nor a tag nor a commit of the repository.
     RefMissing(String),
+    /// It has no commit.
+    Empty,
     /// It is larger than the agent's limits.
     Size(String),
     /// The disk is full, or can't be written.
@@ -77,6 +79,7 @@ impl std::fmt::Display for Trouble {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::RefMissing(name) => write!(f, "the project's repository has no branch, tag or commit '{name}'"),
+            Self::Empty => f.write_str("the project's repository is empty: push a first commit to it"),
             Self::Repository(why) | Self::Size(why) | Self::Disk(why) | Self::State(why) | Self::Push(why) | Self::Failed(why) => {
                 f.write_str(why)
             }

@@ -178,6 +178,8 @@ fn what_can_not_be_used_says_why() {
             })
             .await;
             assert!(waits["failure"]["message"].as_str().unwrap().contains("can't be fetched"), "{waits}");
+            let why = waits["waiting"]["message"].as_str().unwrap();
+            assert!(why.starts_with("is tried again at ") && why.contains("can't be fetched"), "{waits}");
             assert_eq!((&waits["attempts"], &waits["waiting"]["reason"]), (&json!(0), &json!("not_before")), "an outage costs no attempt");
             // What is here is enough.
             let goes_on = task(server, "p", "echo more >more").await;

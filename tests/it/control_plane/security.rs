@@ -52,6 +52,12 @@ fn without_a_key_only_this_machine_is_served_and_no_page_of_another_site() {
         assert!(said.contains("membridge_host") && said.contains("MEMBRIDGE_ADMIN_KEY"), "{said}");
         let said = refusal(&beyond.env("WITH_MEMBRIDGE", "true"), &["serve"]);
         assert!(said.contains("membridge_host"), "{said}");
+        let with_keys = Server::on(Database::Sqlite)
+            .env("WITH_MEMBRIDGE", "true")
+            .env("MEMBRIDGE_PORT", 0)
+            .env("RUNTIME_API_KEY", "a-key-of-16-letters");
+        let said = refusal(&with_keys, &["serve"]);
+        assert!(said.contains("membridge_admin_key") && said.contains("openssl rand"), "{said}");
     });
 }
 

@@ -44,7 +44,7 @@ on_both! { alone:
         let _agent = agent(&server, &plane, "box").claude(&api, "").arg(&["--push-only"]).start();
         let found = worker(&server, "box").await;
         assert_eq!((&found["status"], &found["dispatch"], &found["install_method"]), (&json!("online"), &json!("manual"), &json!("agent")));
-        assert_eq!(found["capabilities"]["claude_cli"], true);
+        assert_eq!((&found["capabilities"]["claude_cli"], &found["capabilities"]["git"]), (&json!(true), &json!(true)));
         let audit = server.get("audit?worker_id=box").await.ok();
         let registered: Vec<_> = audit.as_array().unwrap().iter().filter(|entry| entry["action"] == "worker_registered").collect();
         assert_eq!((registered.len(), &registered[0]["actor"]), (1, &json!("reconciler")), "{audit}");
@@ -89,6 +89,20 @@ fn a_name_is_free_when_its_agent_has_stopped() {
         first.stop();
         let _second = agent_without_url(&server, &plane, "box").echo().start();
         assert_eq!(crew.task().create().await.reaches("completed").await["worker_id"], "box");
+    });
+}
+
+#[test]
+fn an_agent_of_the_server_is_not_disturbed_by_a_registration_of_its_name() {
+    run(async {
+        let (server, plane) = served(Database::Sqlite);
+        let _first = server.agent("box").echo().arg(&["--max-concurrency", "2"]).start();
+        let known = worker(&server, "box").await;
+        let _second = agent(&server, &plane, "box").echo().start();
+        eventually("the server has seen the registration", || async { server.log().contains("was not taken over").then_some(()) }).await;
+        let shown = server.get("workers/box").await.ok();
+        assert_eq!((&shown["status"], &shown["url"], &shown["capabilities"]), (&json!("online"), &known["url"], &known["capabilities"]));
+        assert_eq!(server.crew().task().create().await.reaches("completed").await["worker_id"], "box");
     });
 }
 
