@@ -4,9 +4,10 @@ use std::fmt::Display;
 
 pub const NUL: &str = "String must not contain NUL characters";
 
-/// About a field that only tasks with a project have.
-/// A call that concerns one worker, of a project that names none.
+/// About a call that concerns one worker, of a project that names none.
 pub const NO_NODE: &str = "No target node specified";
+
+/// About a field that only tasks with a project have.
 pub const NEEDS_PROJECT: &str = "Needs a project: name one in the field project";
 
 pub fn too_short(min: usize) -> String {

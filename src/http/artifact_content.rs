@@ -124,10 +124,7 @@ impl Part {
 async fn body(app: &AppState, result: RunResult, range: Range<u64>) -> Result<Body, Error> {
     if let Some(object) = &result.object {
         let store = app.settings.objects.as_ref().ok_or_else(|| objects::missing(result.artifact_id, &object.url))?;
-        let stream = match store.read(&object.url, range).await {
-            Ok(stream) => stream,
-            Err(failure) => return Err(objects::unreadable(store, result.artifact_id, &failure).await),
-        };
+        let stream = objects::readable(store, result.artifact_id, store.read(&object.url, range).await).await?;
         return Ok(Body::from_stream(stream.map_err(|failure| failure.text)));
     }
     let content = Bytes::from(result.output.unwrap_or_default());

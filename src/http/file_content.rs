@@ -61,10 +61,8 @@ async fn chunk(store: &Store, file: &File, range: &Range<u64>) -> Result<Option<
 
 async fn of_object(app: &AppState, file: &File, url: &str, range: Range<u64>) -> Result<Body, Error> {
     let store = app.settings.objects.as_ref().ok_or_else(|| objects::missing(file.id, url))?;
-    match store.read(url, range).await {
-        Ok(content) => Ok(Body::from_stream(content.map_err(|failure| failure.text))),
-        Err(failure) => Err(objects::unreadable(store, file.id, &failure).await),
-    }
+    let content = objects::readable(store, file.id, store.read(url, range).await).await?;
+    Ok(Body::from_stream(content.map_err(|failure| failure.text)))
 }
 
 /// The header Content-Disposition for a file of this name: a browser saves it, and never shows it as a page of this server. The name is the

@@ -74,11 +74,7 @@ pub fn new_artifact(at: Ms) -> Uuid {
 pub async fn whole(app: &AppState, mut result: RunResult) -> Result<RunResult, Error> {
     if let Some(object) = &result.object {
         let objects = app.settings.objects.as_ref().ok_or_else(|| missing(result.artifact_id, &object.url))?;
-        let read = objects.text(object).await;
-        result.output = match read {
-            Ok(output) => Some(output),
-            Err(failure) => return Err(unreadable(objects, result.artifact_id, &failure).await),
-        };
+        result.output = Some(readable(objects, result.artifact_id, objects.text(object).await).await?);
     }
     Ok(result)
 }
@@ -86,13 +82,17 @@ pub async fn whole(app: &AppState, mut result: RunResult) -> Result<RunResult, E
 /// As [`whole`], for lists: an artifact that can't be read, or not in time, has no content, but its `url`.
 pub async fn whole_or_not(app: &AppState, results: Vec<RunResult>) -> Vec<RunResult> {
     let mut shown = Vec::with_capacity(results.len());
-    let until = deadline(app);
+    let (until, mut is_away) = (deadline(app), false);
     for result in results {
+        if result.object.is_none() || is_away {
+            shown.push(result);
+            continue;
+        }
         let without = result.clone();
-        shown.push(match timeout_at(until, whole(app, result)).await {
-            Ok(Ok(whole)) => whole,
-            _ => without,
-        });
+        let read = timeout_at(until, whole(app, result)).await;
+        // What is gone says nothing about the others.
+        is_away = !matches!(&read, Ok(read) if read.as_ref().err().is_none_or(|error| error.status() == GONE.status()));
+        shown.push(read.ok().and_then(Result::ok).unwrap_or(without));
     }
     shown
 }
@@ -102,10 +102,18 @@ pub fn missing(artifact: Uuid, url: &str) -> Error {
     Error::Text { status: 503, text: "The artifact is in an object store that this server is not set up for".into() }
 }
 
-pub async fn unreadable(objects: &Objects, artifact: Uuid, failure: &Failure) -> Error {
+/// What was read of an artifact.
+///
+/// # Errors
+/// The object store has not delivered it; the error tells whether it may later.
+pub async fn readable<T>(objects: &Objects, artifact: Uuid, read: Result<T, Failure>) -> Result<T, Error> {
+    let failure = match read {
+        Ok(read) => return Ok(read),
+        Err(failure) => failure,
+    };
     tracing::warn!(%artifact, failure = failure.text, "an artifact could not be read from the object store");
-    if objects.is_gone(failure).await {
-        return GONE;
+    if objects.is_gone(&failure).await {
+        return Err(GONE);
     }
-    Error::Text { status: 503, text: "The artifact is in the object store, which can't deliver it now: try again".into() }
+    Err(Error::Text { status: 503, text: "The artifact is in the object store, which can't deliver it now: try again".into() })
 }

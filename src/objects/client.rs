@@ -97,7 +97,7 @@ impl Failure {
     }
 
     pub(super) fn of_database() -> Self {
-        Self::new("the database could not tell whether the bucket is its own")
+        Self { text: "the database could not tell whether the bucket is its own".into(), cause: Cause::Database }
     }
 }
 

@@ -32,7 +32,10 @@ pub(super) async fn move_all(
         let page = store.files_to_move(after, MOVED).await.map_err(unreadable)?;
         let Some(last) = page.last() else { return Ok(true) };
         after = *last;
-        for id in page.into_iter().filter(|id| !held.has(*id)).collect::<Vec<_>>() {
+        for id in page {
+            if held.has(id) {
+                continue;
+            }
             if context.leadership.epoch().is_none() || begun.elapsed() > limit {
                 return Ok(true);
             }
@@ -44,10 +47,9 @@ pub(super) async fn move_all(
                 }
                 Err(failure) => {
                     tracing::warn!(artifact = %id, failure = failure.text, "a file could not be moved to the object store; it will be retried");
-                    if objects.probe().await.is_err() {
+                    if !held.hold(id, objects).await {
                         return Ok(false);
                     }
-                    held.hold(id);
                 }
             }
         }

@@ -6,6 +6,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::Objects;
+
 /// The wait after the first failure, which each further one doubles.
 const FIRST_WAIT: Duration = Duration::from_secs(10);
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
@@ -21,12 +23,17 @@ impl Held {
         self.0.get(&artifact).is_some_and(|(until, _)| Instant::now() < *until)
     }
 
-    pub fn hold(&mut self, artifact: Uuid) {
+    /// Holds what could not be moved, unless the object store takes nothing at all. Returns whether it can be written to.
+    pub async fn hold(&mut self, artifact: Uuid, objects: &Objects) -> bool {
+        if objects.probe().await.is_err() {
+            return false;
+        }
         if self.0.len() >= MOST {
             self.0.clear();
         }
         let wait = self.0.get(&artifact).map_or(FIRST_WAIT, |(_, before)| (*before * 2).min(LONGEST_WAIT));
         self.0.insert(artifact, (Instant::now() + wait, wait));
+        true
     }
 
     pub fn release(&mut self, artifact: Uuid) {

@@ -109,7 +109,10 @@ async fn move_outputs(context: &ReconcileContext, store: &Store, objects: &Objec
         let page = store.outputs_to_move(after, MOVED).await.map_err(unreadable)?;
         let Some(last) = page.last() else { return Ok(true) };
         after = *last;
-        for artifact in page.into_iter().filter(|artifact| !held.has(*artifact)).collect::<Vec<_>>() {
+        for artifact in page {
+            if held.has(artifact) {
+                continue;
+            }
             if context.leadership.epoch().is_none() || begun.elapsed() > MOVING {
                 return Ok(true);
             }
@@ -122,10 +125,9 @@ async fn move_outputs(context: &ReconcileContext, store: &Store, objects: &Objec
                 }
                 Err(failure) => {
                     tracing::warn!(%artifact, failure = failure.text, "an output could not be moved to the object store; it will be retried");
-                    if objects.probe().await.is_err() {
+                    if !held.hold(artifact, objects).await {
                         return Ok(false);
                     }
-                    held.hold(artifact);
                 }
             }
         }
