@@ -13,8 +13,10 @@ use bloom_core::task::Session;
 /// A lease that this agent has.
 pub struct HeldLease {
     pub task: Uuid,
-    /// Where its run works and converses, if tasks of one context follow one another.
+    /// Where its run works and converses.
     pub context: Option<String>,
+    /// Its run follows the others of its context, and they follow it.
+    pub follows: bool,
     pub ttl: Duration,
     /// No other worker can have the task before this time: the TTL counts from when the last renewal was sent. On the
     /// [`boot_clock`](super::boot_clock).
@@ -31,17 +33,24 @@ pub struct HeldLease {
 }
 
 impl HeldLease {
-    pub fn new(task: &Task, ttl: Duration, valid_until: u64, stop: Option<Stop>) -> Self {
-        // Two runs in one worktree would commit each other's changes.
-        let follow = task.session == Session::Context || task.project.is_some();
-        let context = follow.then(|| task.context_id.clone());
-        Self { context, stop: watch::Sender::new(stop), is_over: false, ..Self::over(task.id, ttl, valid_until) }
+    /// `in_worktree`: the context has one.
+    pub fn new(task: &Task, ttl: Duration, valid_until: u64, in_worktree: bool, stop: Option<Stop>) -> Self {
+        // Two runs in one worktree would commit each other's changes, and write while the agent's git reads.
+        let follows = task.session == Session::Context || task.project.is_some() || in_worktree;
+        Self {
+            context: Some(task.context_id.clone()),
+            follows,
+            stop: watch::Sender::new(stop),
+            is_over: false,
+            ..Self::over(task.id, ttl, valid_until)
+        }
     }
 
     /// Only a verdict is delivered for it.
     pub fn over(task: Uuid, ttl: Duration, valid_until: u64) -> Self {
         let stop = watch::Sender::new(None);
-        Self { task, context: None, ttl, valid_until, stop, answered: Arc::default(), is_renewed: false, has_begun: false, is_over: true }
+        let answered = Arc::default();
+        Self { task, context: None, follows: false, ttl, valid_until, stop, answered, is_renewed: false, has_begun: false, is_over: true }
     }
 
     /// Stops the run. If it is stopped more than once, the first reason counts.

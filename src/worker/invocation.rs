@@ -34,8 +34,8 @@ pub enum Conversation {
 pub struct RunFiles<'a> {
     pub context_dir: &'a Path,
     pub prompt: &'a Path,
-    /// The repository of its project.
-    pub git_dir: Option<PathBuf>,
+    /// The repository of its context, and that of its project, whose objects the first one shares.
+    pub git_dirs: Option<[PathBuf; 2]>,
     /// Where its CLI asks a person; `None`: it can't.
     pub permission_tool: Option<&'a PermissionTool>,
 }
@@ -166,7 +166,7 @@ mod tests {
         let task = serde_json::from_value(whole).unwrap();
         let conversation = Conversation::Resumed("s".into());
         let profile = profiles.of("a").unwrap();
-        let files = RunFiles { context_dir: Path::new("/ctx"), prompt: Path::new("/run/prompt"), git_dir: None, permission_tool: None };
+        let files = RunFiles { context_dir: Path::new("/ctx"), prompt: Path::new("/run/prompt"), git_dirs: None, permission_tool: None };
         Invocation::new(profile, profile.program(), Path::new("/p"), &task, &conversation, &files)
     }
 

@@ -50,7 +50,8 @@ fn is_next(runs: &BTreeMap<Uuid, HeldLease>, lease: Uuid) -> bool {
     let Some(own) = runs.get(&lease).filter(|own| own.is_renewed) else { return false };
     runs.iter().filter(|(id, other)| **id != lease && !other.is_over).all(|(id, other)| {
         let is_before = other.has_begun || *id < lease;
-        other.task != own.task && (own.context.is_none() || other.context != own.context || !is_before)
+        let follows = own.context.is_some() && other.context == own.context && (own.follows || other.follows);
+        other.task != own.task && !(follows && is_before)
     })
 }
 
@@ -172,7 +173,8 @@ impl Agent {
         let unwanted = self.draining.load(Ordering::Relaxed) || self.is_closed_for(&task.agent_slug);
         let ttl = lease.ttl();
         // The age of the lease is unknown, so it is renewed before its process starts.
-        let held = HeldLease::new(&task, ttl, now().saturating_add(millis(ttl)), unwanted.then_some(Stop::HandBack));
+        let in_worktree = self.has_worktree(&task.context_id);
+        let held = HeldLease::new(&task, ttl, now().saturating_add(millis(ttl)), in_worktree, unwanted.then_some(Stop::HandBack));
         let stop = held.stop.subscribe();
         if let Entry::Vacant(entry) = self.lock().entry(lease.id) {
             entry.insert(held);

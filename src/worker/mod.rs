@@ -11,6 +11,7 @@ mod cgroup;
 mod cgroup_check;
 mod claude_settings;
 mod command;
+mod confinement;
 mod connections;
 mod control;
 mod echo;

@@ -65,7 +65,8 @@ impl Agent {
     /// Watches the process of the run again, or starts it.
     fn continue_run(self: &Arc<Self>, dir: RunDir, record: Record, valid_until: u64) {
         let has_begun = record.process.is_some();
-        let held = HeldLease { has_begun, ..HeldLease::new(&record.task, record.lease.ttl(), valid_until, None) };
+        let in_worktree = self.has_worktree(&record.task.context_id);
+        let held = HeldLease { has_begun, ..HeldLease::new(&record.task, record.lease.ttl(), valid_until, in_worktree, None) };
         let stop = held.stop.subscribe();
         self.lock().insert(record.lease.id, held);
         tokio::spawn(self.clone().see_through(dir, record, stop));

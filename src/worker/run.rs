@@ -82,7 +82,7 @@ impl Run<'_> {
                         let end = End { stop: *self.stop.borrow(), ..End::default() };
                         return decide(&task, lease, &Reading::default(), &end, now_ms());
                     }
-                    match self.workspace().prepare(&mut record).await {
+                    match self.workspace().prepare(&mut record, &profile).await {
                         Ok(()) => {}
                         Err(Unprepared::Failed(verdict)) => return *verdict,
                         Err(Unprepared::Stopped) => continue,
@@ -179,8 +179,8 @@ impl Run<'_> {
         let prompt = self.dir.prompt();
         let tool = profile.ask_human.then(|| PermissionTool::prepare(self.dir.questions())).transpose();
         let tool = tool.map_err(|error| failed("a person can't be asked", &error))?;
-        let git_dir = tree(self.agent, record).map(|tree| tree.repository.git_dir());
-        let files = RunFiles { context_dir: &context_dir, prompt: &prompt, git_dir, permission_tool: tool.as_ref() };
+        let git_dirs = tree(self.agent, record).map(|tree| [tree.own_git_dir(), tree.repository.git_dir()]);
+        let files = RunFiles { context_dir: &context_dir, prompt: &prompt, git_dirs, permission_tool: tool.as_ref() };
         let plain = Invocation::new(profile, program, profiles_dir, &record.task, conversation, &files);
         let invocation = sandboxed(plain, profile, profiles_dir, &self.agent.home, &record.task.context_id, &files);
         let invocation = invocation.map_err(|error| failed("the sandbox can't be prepared", &error))?;

@@ -142,6 +142,11 @@ impl Sandbox {
         }
     }
 
+    /// The same sandbox without what the profile adds to it, and without network: for the agent's own commands on what runs wrote.
+    pub fn with_nothing_added(&self) -> Self {
+        Self { network: false, readable: Vec::new(), writable: Vec::new(), ..self.clone() }
+    }
+
     /// The arguments for that program, which end with the path of the run's program.
     pub fn args(&self, profiles_dir: &Path, needs: &Needs<'_>) -> Vec<OsString> {
         let mut args = Args(Vec::new());

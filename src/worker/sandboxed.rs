@@ -27,8 +27,9 @@ pub fn sandboxed(
     let config = profile.mcp_config.iter().map(|path| profiles_dir.join(path));
     let tool = files.permission_tool;
     let asks = tool.into_iter().flat_map(|tool| [tool.program.clone(), tool.dir.answered()]);
-    let readable = config.chain([files.prompt.to_owned()]).chain(asks).chain(files.git_dir.clone()).collect();
-    let writable = tool.into_iter().map(|tool| tool.dir.asked()).collect();
+    let (own, shared) = files.git_dirs.clone().map_or((None, None), |[own, shared]| (Some(own), Some(shared)));
+    let readable = config.chain([files.prompt.to_owned()]).chain(asks).chain(shared).collect();
+    let writable = tool.into_iter().map(|tool| tool.dir.asked()).chain(own).collect();
     let needs = Needs { program: &plain.program, context_dir: files.context_dir, readable, writable, claude };
     let args = sandbox.args(profiles_dir, &needs).into_iter().chain(plain.args).collect();
     Ok(Invocation { program, args, ..plain })

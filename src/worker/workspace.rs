@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::Agent;
+use super::confinement::{Confinement, end_commands};
 use super::files::{MAX_OUTPUTS, NoInput, Unsent, open_below, outputs};
 use super::home::private_dir;
 use super::profile::Profile;
@@ -98,7 +99,7 @@ pub fn tree(agent: &Agent, record: &Record) -> Option<Worktree> {
 impl Workspace<'_> {
     /// Prepares the directory of the task's context: the worktree of its project, and its inputs. What was prepared for this run before, by an
     /// earlier process of the agent, stays as it is.
-    pub async fn prepare(&mut self, record: &mut Record) -> Result<(), Unprepared> {
+    pub async fn prepare(&mut self, record: &mut Record, profile: &Profile) -> Result<(), Unprepared> {
         let tree = tree(self.agent, record);
         let is_new = tree.as_ref().is_some_and(|tree| record.prepared.is_none() || !tree.exists());
         if let Some(tree) = tree.as_ref().filter(|_| is_new) {
@@ -106,8 +107,11 @@ impl Workspace<'_> {
             self.log.phase("preparing", json!({"project": project, "branch": tree.branch, "text": format!("fetches {project}")}));
         }
         let made = tokio::select! {
-            made = prepared(self.agent, record, tree.filter(|_| is_new)) => made,
-            _ = self.stop.wait_for(Option::is_some) => return Err(Unprepared::Stopped),
+            made = prepared(self.agent, self.dir, record, profile, tree.filter(|_| is_new)) => made,
+            () = reached(&mut self.stop, |stop| stop.is_some()) => {
+                end_commands(self.dir).await;
+                return Err(Unprepared::Stopped);
+            }
         };
         let prepared = made.map_err(|unfit| {
             if unfit.reason == Reason::WorkerDisk {
@@ -143,7 +147,10 @@ impl Workspace<'_> {
         let is_whole = tokio::select! {
             () = self.fill(record, profile, &mut completion) => true,
             // Another worker may have the task now, and pushes what it does.
-            _ = stop.wait_for(|stop| *stop == Some(Stop::LeaseLost)) => false,
+            () = reached(&mut stop, |stop| *stop == Some(Stop::LeaseLost)) => {
+                end_commands(self.dir).await;
+                false
+            }
         };
         let leaves = !record.task.outputs.is_empty() || record.task.push == PushMode::Branch;
         if !is_whole && leaves && completion.status == Outcome::Success {
@@ -160,7 +167,7 @@ impl Workspace<'_> {
             completion.artifact_tags.0.push(OUTPUTS_INCOMPLETE.into());
         }
         let (Some(tree), Some(begun)) = (tree(self.agent, record), &record.prepared) else { return };
-        let commit = match self.commit(record, profile, &tree, begun).await {
+        let commit = match self.commit_confined(record, profile, &tree, begun).await {
             Ok(commit) => commit,
             Err(trouble) => return fail(completion, &trouble),
         };
@@ -208,13 +215,27 @@ impl Workspace<'_> {
         self.agent.send_file((record.task.id, record.lease.id), kind, name, content_type, &file).await
     }
 
+    async fn commit_confined(&mut self, record: &Record, profile: &Profile, tree: &Worktree, begun: &Prepared) -> Result<String, Trouble> {
+        let confinement = confinement(self.agent, self.dir, record, profile).await?;
+        let committed = self.commit(&confinement, record, profile, tree, begun).await;
+        end_commands(self.dir).await;
+        committed
+    }
+
     /// Commits and shows what the run changed. Returns the commit at which the branch is now.
-    async fn commit(&mut self, record: &Record, profile: &Profile, tree: &Worktree, begun: &Prepared) -> Result<String, Trouble> {
+    async fn commit(
+        &mut self,
+        confinement: &Confinement,
+        record: &Record,
+        profile: &Profile,
+        tree: &Worktree,
+        begun: &Prepared,
+    ) -> Result<String, Trouble> {
         let of_notes = tree.clone();
         let ignored =
             tokio::task::spawn_blocking(move || of_notes.ignored()).await.map_err(std::io::Error::other).and_then(|ignored| ignored);
         let ignored = ignored.map_err(|error| Trouble::of_disk("the changes can't be committed", &error))?;
-        let changes = tree.commit(begun, &message(record), &profile.commit_author, &ignored).await?;
+        let changes = tree.commit(confinement, begun, &message(record), &profile.commit_author, &ignored).await?;
         tree.closed();
         let Some(changes) = changes else { return Ok(begun.base.clone()) };
         let text = format!("committed {}\n{}", told(&begun.branch, &changes.commit), changes.stat);
@@ -229,12 +250,28 @@ impl Workspace<'_> {
     }
 }
 
+/// Waits for an order to stop.
+async fn reached(stop: &mut watch::Receiver<Option<Stop>>, is_meant: impl FnMut(&Option<Stop>) -> bool) {
+    let _ = stop.wait_for(is_meant).await;
+}
+
 /// Where a branch is, for people.
 fn told(branch: &str, commit: &str) -> String {
     format!("{branch} at {}", commit.get(..12).unwrap_or(commit))
 }
 
-async fn prepared(agent: &Agent, record: &Record, tree: Option<Worktree>) -> Result<Option<Prepared>, Unfit> {
+async fn confinement(agent: &Agent, dir: &RunDir, record: &Record, profile: &Profile) -> Result<Confinement, Trouble> {
+    let begun = Confinement::begin(agent, dir, profile, record.lease.id).await;
+    begun.map_err(|error| Trouble::of_disk("git can't be confined to what the run may do", &error))
+}
+
+async fn prepared(
+    agent: &Agent,
+    run: &RunDir,
+    record: &Record,
+    profile: &Profile,
+    tree: Option<Worktree>,
+) -> Result<Option<Prepared>, Unfit> {
     let dir = agent.home.context_dir(&record.task.context_id);
     let prepared = match &tree {
         Some(tree) => {
@@ -244,7 +281,9 @@ async fn prepared(agent: &Agent, record: &Record, tree: Option<Worktree>) -> Res
             }
             let noted = tree.opened(&record.task.context_id, &record.task.inputs);
             noted.map_err(|error| Trouble::of_disk("the worktree can't be prepared", &error))?;
-            let made = tree.prepare(record.task.git_ref.as_deref()).await;
+            let confinement = confinement(agent, run, record, profile).await?;
+            let made = tree.prepare(&confinement, record.task.git_ref.as_deref()).await;
+            end_commands(run).await;
             tree.forget_unless_made();
             Some(made?)
         }

@@ -3,6 +3,7 @@
 //! ```text
 //! repositories/PROJECT/contexts/NAME.json    whose worktree it is, and when it was used
 //! repositories/PROJECT/contexts/NAME.ignore  files in it that are no part of the project: inputs of tasks
+//! repositories/PROJECT/contexts/NAME.*       what git needs of it, see [`worktree`](super::worktree)
 //! ```
 
 use std::cmp::Reverse;
@@ -66,8 +67,8 @@ struct Known {
     inputs: Vec<Laid>,
 }
 
-/// The directory of a project's repository. Each namespace of Kubernetes has one of its own, because it is a tenant: runs see the branches of
-/// other contexts in their repository.
+/// The directory of a project's repository. Each namespace of Kubernetes has one of its own, because it is a tenant: runs can read the branches
+/// of other contexts there.
 fn repository_dir(home: &Home, task: &Task, repository: &task::Repository) -> PathBuf {
     let namespace = task.context_id.strip_prefix(RESERVED).and_then(|rest| rest.split_once('/'));
     let name = match namespace {
@@ -99,12 +100,17 @@ impl Agent {
     /// The worktrees on the disk, as far as they are noted.
     fn known_worktrees(&self) -> Vec<(Worktree, Known)> {
         let of_repository = |repository: Repository| {
-            let notes = fs::read_dir(repository.dir.join("contexts")).into_iter().flatten().flatten().map(|entry| entry.path());
+            let notes = fs::read_dir(repository.contexts_dir()).into_iter().flatten().flatten().map(|entry| entry.path());
             let notes = notes.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
             let known: Vec<Known> = notes.filter_map(|path| read_json(&path)).collect();
             known.into_iter().map(move |known| (self.worktree_in(repository.clone(), &known.context_id), known))
         };
         self.repositories().into_iter().flat_map(of_repository).collect()
+    }
+
+    /// Whether runs of the context work in a worktree here.
+    pub(super) fn has_worktree(&self, context_id: &str) -> bool {
+        self.repositories().into_iter().any(|repository| self.worktree_in(repository, context_id).has_begun())
     }
 
     /// Removes worktrees that are not needed any more, at the start and once an hour.
@@ -202,8 +208,7 @@ impl Worktree {
     /// Removes the worktree and what is noted of it.
     fn remove_with_notes(&self) {
         // Else the directory has files of runs without this project.
-        let is_worktree = self.own_git_dir().exists();
-        match if is_worktree { self.remove() } else { Ok(()) } {
+        match if self.has_begun() { self.remove() } else { Ok(()) } {
             Ok(()) => ["json", "ignore"].iter().for_each(|extension| {
                 let _ = fs::remove_file(self.note_path(extension));
             }),
@@ -223,8 +228,7 @@ impl Worktree {
     }
 
     fn note_path(&self, extension: &str) -> PathBuf {
-        let name = self.dir.file_name().unwrap_or_default();
-        self.repository.dir.join("contexts").join(name).with_added_extension(extension)
+        self.repository.contexts_dir().join(self.name()).with_added_extension(extension)
     }
 }
 

@@ -1,16 +1,17 @@
 //! What a run changed in its worktree: committed by plumbing, which knows no hooks, shown, and pushed.
 //!
-//! Repositories below the worktree are left out: git would run commands inside of them, with their own settings.
+//! Repositories below the worktree are left out: they are no part of the project.
 
 use std::fs;
 use std::io::Read as _;
 use std::path::Path;
 
-use tokio::process::Command;
 use uuid::Uuid;
 
 use super::super::command::{ended, output};
+use super::super::confinement::Confinement;
 use super::author::CommitAuthor;
+use super::confined::Confined;
 use super::repository::{FETCH_LIMIT, LOCAL_LIMIT};
 use super::survey::{all_but, repositories_within};
 use super::trouble::Trouble;
@@ -19,9 +20,6 @@ use super::{Prepared, Worktree};
 /// The bytes of a patch that are shown.
 pub const MAX_PATCH: usize = 16 << 20;
 const MAX_STAT: usize = 64 << 10;
-/// Flushed to the disk, because a run is over once its commit is reported.
-const DURABLE: [&str; 2] = ["-c", "core.fsync=committed"];
-
 /// What a run changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changes {
@@ -37,49 +35,36 @@ pub struct Changes {
 impl Worktree {
     /// Commits what is in the worktree, and shows what changed since the run began; `None` if nothing did. The branch moves at once or not at
     /// all. It may be repeated. `ignored` names files that are not committed, in the form of a `.gitignore`.
-    pub async fn commit(&self, begun: &Prepared, message: &str, author: &CommitAuthor, ignored: &Path) -> Result<Option<Changes>, Trouble> {
-        self.forget_locks();
-        self.check_unfinished()?;
+    pub async fn commit(
+        &self,
+        confinement: &Confinement,
+        begun: &Prepared,
+        message: &str,
+        author: &CommitAuthor,
+        ignored: &Path,
+    ) -> Result<Option<Changes>, Trouble> {
         let failed = |why: String| Trouble::of_git("the changes can't be committed", &why);
-        let head = self.head().await?;
-        // A run may have made commits of its own, also on another branch; but not thrown away those of earlier runs.
-        if !self.repository.is_ancestor(&begun.base, &head).await {
-            return Err(self.state(&format!("a run has checked out {head}, which does not build on {} {}", begun.branch, begun.base)));
-        }
+        let mut confined = Confined::new(self, confinement);
+        confined.forget_locks().await;
+        self.check_unfinished()?;
+        let head = confined.head().await?;
         let (tree, most) = (self.dir.clone(), self.repository.settings.max_bytes);
         let left_out = tokio::task::spawn_blocking(move || repositories_within(&tree, most)).await;
         let left_out = left_out.map_err(|error| failed(error.to_string()))??;
-        // An index of its own, so that one that is left half written is nobody's.
-        let index = self.own_git_dir().join("bloom-index");
-        for left in [index.clone(), index.with_extension("lock")] {
-            let _ = fs::remove_file(left);
+        let paths = self.own_git_dir().with_extension("paths");
+        fs::write(&paths, all_but(&left_out)).map_err(|error| Trouble::of_disk("the changes can't be committed", &error))?;
+        confined.read = vec![paths.clone(), ignored.to_owned()];
+        let commit = confined.commit_files(&head, &paths, ignored, author, message).await;
+        confined.read.clear();
+        let _ = fs::remove_file(&paths);
+        let commit = commit.map_err(failed)?;
+        self.take(&confined, &commit, Some(&begun.base)).await?;
+        // A run may have made commits of its own, also on another branch; but not thrown away those of earlier runs.
+        if !self.repository.is_ancestor(&begun.base, &commit).await {
+            return Err(self.state(&format!("a run has checked out {head}, which does not build on {} {}", begun.branch, begun.base)));
         }
-        let with_index = |mut command: Command| {
-            command.args(DURABLE).env("GIT_INDEX_FILE", &index);
-            command
-        };
-        let mut read = with_index(self.in_tree());
-        read.args(["read-tree", &head]);
-        output(read, LOCAL_LIMIT).await.map_err(failed)?;
-        let mut add = with_index(self.in_tree());
-        add.arg("-c").arg(format!("core.excludesFile={}", ignored.display()));
-        let paths = self.own_git_dir().join("bloom-paths");
-        fs::write(&paths, all_but(&left_out)).map_err(|error| failed(error.to_string()))?;
-        add.args(["-c", "core.autocrlf=false", "-c", "advice.addEmbeddedRepo=false", "add", "--all", "--pathspec-file-nul"]);
-        add.arg(format!("--pathspec-from-file={}", paths.display()));
-        output(add, FETCH_LIMIT).await.map_err(failed)?;
-        let mut write = with_index(self.in_tree());
-        write.arg("write-tree");
-        let tree = output(write, LOCAL_LIMIT).await.map_err(failed)?;
-        let mut commit = head.clone();
-        if Some(&tree) != self.repository.parsed(&self.repository.git_dir(), &format!("{head}^{{tree}}")).await.as_ref() {
-            let mut make = self.repository.local(&self.own_git_dir());
-            make.envs(author.env()).args(DURABLE).args(["commit-tree", "--no-gpg-sign", &tree, "-p", &head, "-m", message]);
-            commit = output(make, LOCAL_LIMIT).await.map_err(failed)?;
-        }
-        self.update_branch(&commit).await?;
-        // The worktree's own index follows, so that the next run sees a clean state.
-        fs::rename(&index, self.own_git_dir().join("index")).map_err(|error| failed(error.to_string()))?;
+        self.repository.set_ref(&self.branch_ref(), &commit).await?;
+        confined.update_branch(&commit).await?;
         if commit == begun.base {
             return Ok(None);
         }
@@ -97,7 +82,7 @@ impl Worktree {
     /// What changed between two commits: the beginning of it, and whether that is not all. It goes through a file, because a patch may be as
     /// large as the worktree.
     async fn diff(&self, from: &str, to: &str, form: &[&str], most: usize) -> Result<(String, bool), Trouble> {
-        let file = self.own_git_dir().join(format!("bloom-diff-{}", Uuid::now_v7()));
+        let file = self.repository.dir.join(format!(".diff-{}", Uuid::now_v7()));
         let mut diff = self.repository.local(&self.repository.git_dir());
         // Names that are not ASCII are shown as they are.
         diff.args([

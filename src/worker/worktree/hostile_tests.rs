@@ -11,7 +11,7 @@ async fn nothing_that_a_run_wrote_is_executed() {
     let place = Place::new();
     let dir = place.context("a");
     let tree = place.tree("agent", &dir);
-    let prepared = tree.prepare(None).await.unwrap();
+    let prepared = tree.prepared_for(None).await.unwrap();
     let mark = place.root.join("executed");
     let command = format!("touch {}; cat", mark.display());
     // What a run in a sandbox can write: its worktree, with attributes, a false `.git`, and a repository within.
@@ -54,7 +54,7 @@ async fn nothing_that_a_run_wrote_is_executed() {
     let kept = run(&place.root, &["--git-dir", &git_dir, "ls-tree", "-r", "--name-only", &changes.commit]);
     assert!(!kept.contains("inner"), "no repository within is a part of it: {kept}");
     assert_eq!(tree.push().await, Ok(true));
-    tree.prepare(None).await.unwrap();
+    tree.prepared_for(None).await.unwrap();
     assert_eq!(tree.push().await, Ok(false), "the server has it");
     assert!(!mark.exists(), "a command of the run was executed");
 }
@@ -67,7 +67,7 @@ async fn a_repository_that_the_project_names_is_not_looked_into() {
     let tree = place.tree("agent", &dir);
     let odd = PathBuf::from(std::ffi::OsStr::from_bytes(b"odd\xff"));
     let mark = place.root.join("executed");
-    let first = tree.prepare(None).await.unwrap();
+    let first = tree.prepared_for(None).await.unwrap();
     for inner in [Path::new("sub"), &odd] {
         let inner = dir.join(inner);
         fs::create_dir(&inner).unwrap();
@@ -83,7 +83,7 @@ async fn a_repository_that_the_project_names_is_not_looked_into() {
     run(&dir, &["commit", "--quiet", "-m", "gitlinks"]);
     let _ = fs::remove_file(&mark);
     tree.committed(&first, "x").await.unwrap();
-    let second = tree.prepare(None).await.unwrap();
+    let second = tree.prepared_for(None).await.unwrap();
     for inner in [Path::new("sub"), &odd] {
         fs::write(dir.join(inner).join("file"), "two\n").unwrap();
     }
@@ -98,7 +98,7 @@ async fn pipes_and_devices_hold_nothing_up() {
     let place = Place::new();
     let dir = place.context("a");
     let tree = place.tree("agent", &dir);
-    let prepared = tree.prepare(None).await.unwrap();
+    let prepared = tree.prepared_for(None).await.unwrap();
     let pipe = |name: &str| {
         let _ = fs::remove_file(dir.join(name));
         assert!(std::process::Command::new("mkfifo").arg(dir.join(name)).status().unwrap().success());
@@ -106,11 +106,11 @@ async fn pipes_and_devices_hold_nothing_up() {
     pipe(".git");
     pipe("pipe");
     assert_eq!(tree.committed(&prepared, "x").await, Ok(None));
-    tree.prepare(None).await.unwrap();
+    tree.prepared_for(None).await.unwrap();
     assert!(fs::read_to_string(dir.join(".git")).unwrap().starts_with("gitdir: "));
     fs::remove_file(dir.join(".git")).unwrap();
     std::os::unix::fs::symlink("/dev/zero", dir.join(".git")).unwrap();
-    tree.prepare(None).await.unwrap();
+    tree.prepared_for(None).await.unwrap();
     pipe(".gitignore");
     assert!(matches!(tree.committed(&prepared, "x").await, Err(Trouble::State(why)) if why.contains(".gitignore")));
     fs::remove_file(dir.join(".gitignore")).unwrap();

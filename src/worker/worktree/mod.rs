@@ -1,33 +1,37 @@
-//! The worktree of a context: a branch of its own in a project's repository, which goes on where the last run of the context left it.
+//! The worktree of a context: a branch of its own of a project, which goes on where the last run of the context left it.
 //!
 //! ```text
-//! repositories/PROJECT/git/     bare repository (see [`repository`])
-//! contexts/NAME/                the worktree: what a run may write
+//! repositories/PROJECT/git/                what was fetched, and the branches of all contexts: a bare repository (see [`repository`])
+//! repositories/PROJECT/contexts/NAME.git/  the repository of the context: runs may write it (see [`confined`])
+//! contexts/NAME/                           its worktree: runs may write it
 //! ```
+//!
+//! The two repositories share the objects of the first one. The agent's own commands on the second one are confined like the runs that write
+//! it. What they committed comes to the first one in a file of objects (a bundle), which git checks like what a server sent.
 
 mod author;
 mod commit;
+mod confined;
 mod removal;
 mod repository;
 mod survey;
 mod trouble;
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::process::Command;
 
-use super::command::output;
-use super::git::bounded;
+use super::confinement::Confinement;
 use super::home::{file_name, private_dir};
 pub use author::{CommitAuthor, commit_author};
 pub use commit::Changes;
+use confined::Confined;
 use removal::remove_all;
+use repository::FETCH_LIMIT;
 pub use repository::Repository;
-use repository::{FETCH_LIMIT, LOCAL_LIMIT};
 pub use trouble::Trouble;
 
 /// What a merge, a rebase or the like leaves behind in a git directory while it waits for a person.
@@ -41,6 +45,8 @@ const UNFINISHED: [(&str, &str); 6] = [
 ];
 /// How long a run waits for the newest state of a repository that it does not need to begin.
 const FOLLOW_LIMIT: Duration = Duration::from_secs(60);
+/// The file in a worktree that leads to its repository.
+const LINK: &str = ".git";
 /// The longest name of a context that is a part of a branch's name as it is.
 const PLAIN_NAME: usize = 100;
 
@@ -86,25 +92,22 @@ pub struct Worktree {
 }
 
 impl Worktree {
-    /// The git directory of the worktree. It has the name of the worktree's directory, and is written by git alone.
+    /// The repository of the context.
     pub fn own_git_dir(&self) -> PathBuf {
-        self.repository.git_dir().join("worktrees").join(self.dir.file_name().unwrap_or_default())
+        self.repository.contexts_dir().join(self.name()).with_added_extension("git")
+    }
+
+    /// Where earlier versions had what git knows of the worktree.
+    fn earlier_git_dir(&self) -> PathBuf {
+        self.repository.git_dir().join("worktrees").join(self.name())
+    }
+
+    pub fn name(&self) -> String {
+        self.dir.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     fn branch_ref(&self) -> String {
         format!("refs/heads/{}", self.branch)
-    }
-
-    fn in_tree(&self) -> Command {
-        let mut git = self.repository.local(&self.own_git_dir());
-        // Paths of commands are relative to the worktree; git does not look for a repository there.
-        git.arg("--work-tree").arg(&self.dir).current_dir(&self.dir);
-        git
-    }
-
-    async fn head(&self) -> Result<String, Trouble> {
-        let head = self.repository.parsed(&self.own_git_dir(), "HEAD^{commit}").await;
-        head.ok_or_else(|| self.state("its branch has no commit"))
     }
 
     /// What only a person can mend. They must not let git find its way from the worktree either, so they get the whole command.
@@ -120,23 +123,33 @@ impl Worktree {
         self.complete_mark().exists() && self.dir.is_dir()
     }
 
+    /// Whether something of a worktree is there.
+    pub fn has_begun(&self) -> bool {
+        self.own_git_dir().exists() || self.earlier_git_dir().exists()
+    }
+
     /// Exists once all files of the worktree are there. With half of them, it would look like one in which a run has deleted the others.
     fn complete_mark(&self) -> PathBuf {
-        self.own_git_dir().join("bloom-complete")
+        self.own_git_dir().with_extension("complete")
     }
 
     /// Prepares the worktree for a run that wants this branch, tag or commit; `None` = the default branch of the repository. A context that
     /// has a branch goes on with it, whatever is wanted.
-    pub async fn prepare(&self, wanted: Option<&str>) -> Result<Prepared, Trouble> {
-        let _lock = self.repository.lock.lock().await;
+    pub async fn prepare(&self, confinement: &Confinement, wanted: Option<&str>) -> Result<Prepared, Trouble> {
+        let confined = Confined::new(self, confinement);
+        self.keep_of_earlier_version(&confined).await?;
         if self.exists() {
-            self.forget_locks();
+            confined.forget_locks().await;
             self.check_unfinished()?;
-            self.check_branch()?;
-            self.link()?;
-            let Err(trouble) = self.repository.fetch(FOLLOW_LIMIT).await else { return self.follow_pushed().await };
+            confined.check_branch().await?;
+            confined.link().await?;
+            let head = confined.head().await?;
+            self.take(&confined, &head, self.repository.commit_of(&self.branch_ref()).await.as_deref()).await?;
             // The worktree is there, so the run does not need the repository's server.
-            return Ok(Prepared { unfetched: Some(trouble.to_string()), ..self.prepared(self.head().await?, Origin::Kept) });
+            if let Err(trouble) = self.repository.fetch(FOLLOW_LIMIT).await {
+                return Ok(Prepared { unfetched: Some(trouble.to_string()), ..self.prepared(head, Origin::Kept) });
+            }
+            return self.follow_pushed(&confined, head).await;
         }
         self.repository.fetch(FETCH_LIMIT).await?;
         let of_branch = |name: String| async move { self.repository.commit_of(&name).await };
@@ -147,10 +160,11 @@ impl Worktree {
         } else {
             (Origin::Fresh, self.repository.wanted_commit(wanted).await?)
         };
-        self.add(&base).await?;
+        self.add(&confined, &base).await?;
         if origin == Origin::Kept {
-            return self.follow_pushed().await;
+            return self.follow_pushed(&confined, base).await;
         }
+        confined.follow_refs().await;
         Ok(self.prepared(base, origin))
     }
 
@@ -164,25 +178,37 @@ impl Worktree {
 
     /// If the context was on another worker meanwhile, and that has pushed the branch, the worktree follows what was fetched of it. Work of this
     /// machine that is not part of it stays as it is.
-    async fn follow_pushed(&self) -> Result<Prepared, Trouble> {
-        let head = self.head().await?;
-        let Some(pushed) = self.repository.commit_of(&self.pushed_ref()).await else { return Ok(self.prepared(head, Origin::Kept)) };
-        if pushed == head || !self.repository.is_ancestor(&head, &pushed).await {
+    async fn follow_pushed(&self, confined: &Confined<'_>, head: String) -> Result<Prepared, Trouble> {
+        confined.follow_refs().await;
+        let pushed = self.repository.commit_of(&self.pushed_ref()).await.filter(|pushed| *pushed != head);
+        let Some(pushed) = pushed else { return Ok(self.prepared(head, Origin::Kept)) };
+        if !self.repository.is_ancestor(&head, &pushed).await || !confined.follow(&head, &pushed).await? {
             return Ok(self.prepared(head, Origin::Kept));
         }
-        let mut read = self.in_tree();
-        // It changes nothing if a file has other changes.
-        read.args(["read-tree", "-m", "-u", &head, &pushed]);
-        if output(read, LOCAL_LIMIT).await.is_err() {
-            return Ok(self.prepared(head, Origin::Kept));
-        }
-        self.update_branch(&pushed).await?;
+        self.repository.set_ref(&self.branch_ref(), &pushed).await?;
         Ok(self.prepared(pushed, Origin::Fetched))
+    }
+
+    /// Takes a commit of the context over into the project's repository, where nothing of a run has an effect. `known` is one that it has.
+    async fn take(&self, confined: &Confined<'_>, commit: &str, known: Option<&str>) -> Result<(), Trouble> {
+        if self.repository.commit_of(commit).await.is_some() {
+            return Ok(());
+        }
+        let bundle = self.repository.contexts_dir().join(self.name()).with_added_extension("bundle");
+        let _ = fs::remove_file(&bundle);
+        let made =
+            confined.bundle(commit, known, &bundle).await.map_err(|why| Trouble::of_git("what the run committed can't be read", &why));
+        let taken = match made {
+            Ok(()) => self.repository.take(&bundle, &self.name(), commit).await,
+            Err(trouble) => Err(trouble),
+        };
+        let _ = fs::remove_file(&bundle);
+        taken
     }
 
     /// Whether a worktree can be made in the directory of the context. What is left of one that was not made completely is removed.
     pub fn check_free(&self) -> Result<(), Trouble> {
-        if self.own_git_dir().exists() {
+        if self.has_begun() {
             self.discard();
         }
         let is_empty = fs::read_dir(&self.dir).map_or(true, |mut entries| entries.next().is_none());
@@ -194,69 +220,44 @@ impl Worktree {
         Ok(())
     }
 
-    async fn add(&self, start: &str) -> Result<(), Trouble> {
+    async fn add(&self, confined: &Confined<'_>, start: &str) -> Result<(), Trouble> {
         self.check_free()?;
-        if let Some(parent) = self.dir.parent() {
-            private_dir(parent).map_err(|error| Trouble::of_disk("the contexts' directory can't be created", &error))?;
-        }
-        let mut add = self.repository.local(&self.repository.git_dir());
-        add.args(["worktree", "add", "--quiet", "--force", "-B", &self.branch]).arg(&self.dir).arg(start);
-        if let Err(why) = bounded(add, FETCH_LIMIT, &self.dir, self.repository.settings.max_bytes).await {
+        let made = self.make(confined, start, true).await;
+        if made.is_err() {
             self.discard();
-            return Err(Trouble::of_git("the worktree can't be made", &why));
         }
-        fs::write(self.complete_mark(), "").map_err(|error| Trouble::of_disk("the worktree can't be made", &error))
+        made
     }
 
-    /// Runs find the repository by this file, which an earlier run may have removed.
-    fn link(&self) -> Result<(), Trouble> {
-        let (link, text) = (self.dir.join(".git"), format!("gitdir: {}\n", self.own_git_dir().display()));
-        // A run may have put anything in its place: a pipe, or a link to a device. It is not opened.
-        let known = fs::symlink_metadata(&link);
-        let is_right = known.as_ref().is_ok_and(|known| known.is_file() && known.len() == text.len() as u64)
-            && fs::read(&link).is_ok_and(|known| known == text.as_bytes());
-        if is_right || known.is_ok_and(|known| known.is_dir()) {
+    async fn make(&self, confined: &Confined<'_>, start: &str, files: bool) -> Result<(), Trouble> {
+        let failed = |error| Trouble::of_disk("the worktree can't be made", &error);
+        for dir in [&self.dir, &self.own_git_dir()] {
+            private_dir(dir).map_err(failed)?;
+        }
+        // What the context begins with must stay in the project's repository, whatever happens to the branch it came from.
+        self.repository.set_ref(&self.branch_ref(), start).await?;
+        confined.make(start, files).await?;
+        fs::write(self.complete_mark(), "").map_err(failed)
+    }
+
+    /// A worktree that an earlier version made gets a repository of its own. Its files stay.
+    async fn keep_of_earlier_version(&self, confined: &Confined<'_>) -> Result<(), Trouble> {
+        let earlier = self.earlier_git_dir();
+        if self.exists() || !earlier.join("bloom-complete").exists() {
             return Ok(());
         }
-        let _ = fs::remove_file(&link);
-        let made = fs::File::options().write(true).create_new(true).open(&link);
-        made.and_then(|mut file| file.write_all(text.as_bytes()))
-            .map_err(|error| Trouble::of_disk("the worktree can't be prepared", &error))
+        let branch = self.repository.commit_of(&self.branch_ref()).await;
+        self.make(confined, &branch.ok_or_else(|| self.state("its branch has no commit"))?, false).await?;
+        remove_all(&earlier).map_err(|error| Trouble::of_disk("the worktree can't be made", &error))
     }
 
-    /// A command that was killed leaves its locks behind. Nobody else uses this git directory now.
-    fn forget_locks(&self) {
-        let (own, common) = (self.own_git_dir(), self.repository.git_dir());
-        for lock in [own.join("index.lock"), own.join("HEAD.lock"), common.join(format!("{}.lock", self.branch_ref()))] {
-            let _ = fs::remove_file(lock);
-        }
-    }
-
+    /// Looks whether files exist, and opens none.
     fn check_unfinished(&self) -> Result<(), Trouble> {
         let own = self.own_git_dir();
         match UNFINISHED.iter().find(|(file, _)| own.join(file).exists()) {
             Some((_, what)) => Err(self.state(&format!("a run has left {what} unfinished: finish or abort it"))),
             None => Ok(()),
         }
-    }
-
-    fn check_branch(&self) -> Result<(), Trouble> {
-        let head = fs::read_to_string(self.own_git_dir().join("HEAD")).unwrap_or_default();
-        if head.trim_end() == format!("ref: {}", self.branch_ref()) {
-            return Ok(());
-        }
-        Err(self.state(&format!("a run has checked out something else than its branch {}", self.branch)))
-    }
-
-    /// Lets the branch name this commit, at once or not at all, and the worktree be on the branch.
-    async fn update_branch(&self, commit: &str) -> Result<(), Trouble> {
-        let failed = |why: String| Trouble::of_git("the branch can't be updated", &why);
-        let mut update = self.repository.local(&self.own_git_dir());
-        update.args(["update-ref", "-m", "bloom-runtime", &self.branch_ref(), commit]);
-        output(update, LOCAL_LIMIT).await.map_err(failed)?;
-        let mut point = self.repository.local(&self.own_git_dir());
-        point.args(["symbolic-ref", "HEAD", &self.branch_ref()]);
-        output(point, LOCAL_LIMIT).await.map(drop).map_err(failed)
     }
 
     /// Removes a worktree that was not made completely.
@@ -269,10 +270,15 @@ impl Worktree {
     /// Removes the worktree; the branch stays, so that a later run of the context goes on there.
     ///
     /// # Errors
-    /// Some of it could not be removed; its git directory stays until its files are gone.
+    /// Some of it could not be removed; its repository stays until its files are gone.
     pub fn remove(&self) -> io::Result<()> {
+        match fs::remove_file(self.complete_mark()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         remove_all(&self.dir)?;
-        remove_all(&self.own_git_dir())
+        remove_all(&self.own_git_dir())?;
+        remove_all(&self.earlier_git_dir())
     }
 }
 

@@ -1,7 +1,7 @@
-//! The repository of a project on this machine: a bare one, from which each context has a worktree.
+//! The repository of a project on this machine: a bare one, to which the agent fetches, and from which it pushes the branches of contexts.
 //!
-//! A run may have written anything into its worktree. So the agent never lets git find its way from there: it names the git directory and
-//! the worktree with every command, and reads no settings of the user or the system for commands on a worktree, which could name filters.
+//! No run writes it: in a sandbox it can't, and outside it has a repository of its own. So the agent's commands here use the credentials and
+//! settings of its user.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,6 +28,13 @@ const LOCK_WAIT: Duration = Duration::from_secs(1);
 /// A lock that is older was left by a command that was killed: git holds one for moments only.
 const LOCK_IS_LEFT: Duration = Duration::from_secs(60);
 
+/// Flushed to the disk, because a run is over once its commit is reported.
+pub const DURABLE: [&str; 2] = ["-c", "core.fsync=committed"];
+/// The ref of what is taken over from the repository of a context, there and in bundles.
+pub const TAKEN: &str = "refs/bloom/commit";
+/// The settings of the repository. Runs of earlier versions could write others.
+const SETTINGS: &str = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n";
+
 /// The repository of a project.
 #[derive(Clone, Debug)]
 pub struct Repository {
@@ -44,6 +51,11 @@ pub struct Repository {
 impl Repository {
     pub fn git_dir(&self) -> PathBuf {
         self.dir.join("git")
+    }
+
+    /// The repositories of contexts, and what is noted of them.
+    pub fn contexts_dir(&self) -> PathBuf {
+        self.dir.join("contexts")
     }
 
     /// A command that the next agent of this directory ends, if this one is killed: it must not write into a worktree that is made anew.
@@ -76,8 +88,9 @@ impl Repository {
     }
 
     async fn make_if_missing(&self) -> Result<(), Trouble> {
+        let _lock = self.lock.lock().await;
         if self.git_dir().join("HEAD").exists() {
-            return Ok(());
+            return self.set_settings();
         }
         private_dir(&self.dir).map_err(|error| Trouble::of_disk("the repository's directory can't be created", &error))?;
         // Complete, or not there at all: a later start of the agent must not find a half one.
@@ -85,10 +98,21 @@ impl Repository {
         let mut init = self.git(&[]);
         init.args(["init", "--quiet", "--bare", "--template="]).arg(&part);
         output(init, LOCAL_LIMIT).await.map_err(|why| Trouble::of_git("the repository can't be created", &why))?;
-        fs::rename(&part, self.git_dir()).map_err(|error| Trouble::of_disk("the repository can't be created", &error))
+        fs::rename(&part, self.git_dir()).map_err(|error| Trouble::of_disk("the repository can't be created", &error))?;
+        self.set_settings()
+    }
+
+    fn set_settings(&self) -> Result<(), Trouble> {
+        let (file, part) = (self.git_dir().join("config"), self.dir.join(".config"));
+        if fs::read_to_string(&file).is_ok_and(|settings| settings == SETTINGS) {
+            return Ok(());
+        }
+        let written = fs::write(&part, SETTINGS).and_then(|()| fs::rename(&part, file));
+        written.map_err(|error| Trouble::of_disk("the repository can't be used", &error))
     }
 
     async fn fetch_refs(&self, refs: &[&str], limit: Duration) -> Result<(), Trouble> {
+        let _lock = self.lock.lock().await;
         let mut tries = 0;
         loop {
             let mut fetch = self.remote();
@@ -148,15 +172,33 @@ impl Repository {
         Ok(Some(branch.unwrap_or("HEAD").to_owned()))
     }
 
-    /// The commit that this names; `None` if there is none.
-    pub async fn commit_of(&self, name: &str) -> Option<String> {
-        self.parsed(&self.git_dir(), &format!("{name}^{{commit}}")).await
+    /// Takes the commit of a context, and all that it builds on, from a bundle, as if a server had sent it: its objects are checked.
+    pub async fn take(&self, bundle: &Path, context: &str, commit: &str) -> Result<(), Trouble> {
+        let _lock = self.lock.lock().await;
+        let kept = format!("refs/bloom/{context}");
+        let mut fetch = self.local(&self.git_dir());
+        fetch.env("GIT_ALLOW_PROTOCOL", "file").args(DURABLE).args(["fetch", "--quiet", "--no-tags", "--no-write-fetch-head"]);
+        fetch.args(["--no-recurse-submodules", "--"]).arg(bundle).arg(format!("+{TAKEN}:{kept}"));
+        let taken = bounded(fetch, FETCH_LIMIT, &self.git_dir(), self.settings.max_bytes).await;
+        taken.map_err(|why| Trouble::of_git("what the run committed can't be taken over", &why))?;
+        match self.commit_of(&kept).await {
+            Some(taken) if taken == commit => Ok(()),
+            _ => Err(Trouble::Failed("what the run committed can't be taken over: its repository gave another commit".into())),
+        }
     }
 
-    /// The id of the object that this names, for somebody with this git directory.
-    pub async fn parsed(&self, git_dir: &Path, name: &str) -> Option<String> {
-        let mut parse = self.local(git_dir);
-        parse.args(["rev-parse", "--quiet", "--verify", "--end-of-options", name]);
+    /// Lets a ref name this commit.
+    pub async fn set_ref(&self, name: &str, commit: &str) -> Result<(), Trouble> {
+        let _lock = self.lock.lock().await;
+        let mut update = self.local(&self.git_dir());
+        update.args(DURABLE).args(["update-ref", "-m", "bloom-runtime", name, commit]);
+        output(update, LOCAL_LIMIT).await.map(drop).map_err(|why| Trouble::of_git("the branch can't be updated", &why))
+    }
+
+    /// The commit that this names; `None` if there is none.
+    pub async fn commit_of(&self, name: &str) -> Option<String> {
+        let mut parse = self.local(&self.git_dir());
+        parse.args(["rev-parse", "--quiet", "--verify", "--end-of-options", &format!("{name}^{{commit}}")]);
         output(parse, LOCAL_LIMIT).await.ok().filter(|id| !id.is_empty())
     }
 
@@ -167,9 +209,10 @@ impl Repository {
         output(ask, LOCAL_LIMIT).await.is_ok()
     }
 
-    /// Packs objects, once there are many loose ones.
+    /// Packs objects, once there are many loose ones. Those that no ref names may still be used by the repository of a context.
     pub async fn tidy(&self) {
         let mut gc = self.local(&self.git_dir());
+        gc.args(["-c", "gc.pruneExpire=never"]);
         gc.args(["-c", "gc.auto=6700", "-c", "gc.autoDetach=false", "gc", "--auto", "--quiet"]);
         if let Err(why) = output(gc, FETCH_LIMIT).await {
             tracing::warn!(repository = %self.dir.display(), why, "a repository could not be tidied");

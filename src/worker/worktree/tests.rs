@@ -60,8 +60,12 @@ fn author() -> CommitAuthor {
 }
 
 impl Worktree {
+    pub(super) async fn prepared_for(&self, wanted: Option<&str>) -> Result<Prepared, Trouble> {
+        self.prepare(&Confinement::default(), wanted).await
+    }
+
     pub(super) async fn committed(&self, begun: &Prepared, message: &str) -> Result<Option<Changes>, Trouble> {
-        self.commit(begun, message, &author(), Path::new("/dev/null")).await
+        self.commit(&Confinement::default(), begun, message, &author(), Path::new("/dev/null")).await
     }
 }
 
@@ -70,7 +74,7 @@ async fn a_context_goes_on_where_it_was() {
     let place = Place::new();
     let dir = place.context("a");
     let tree = place.tree("agent", &dir);
-    let first = tree.prepare(None).await.unwrap();
+    let first = tree.prepared_for(None).await.unwrap();
     assert_eq!((first.branch.as_str(), first.origin), ("bloom/a", Origin::Fresh));
     assert_eq!(fs::read_to_string(dir.join("file")).unwrap(), "two\n");
     assert_eq!(tree.committed(&first, "nothing").await, Ok(None));
@@ -80,7 +84,7 @@ async fn a_context_goes_on_where_it_was() {
     assert!(changes.patch.contains("+three") && changes.stat.contains("new") && !changes.is_cut, "{changes:?}");
     assert_eq!(run(&dir, &["status", "--porcelain"]), "");
     assert_eq!(run(&dir, &["log", "-1", "--format=%an %ae %s"]), "Bloom bloom@localhost the first run");
-    let second = tree.prepare(Some("v1")).await.unwrap();
+    let second = tree.prepared_for(Some("v1")).await.unwrap();
     assert_eq!((second.base.clone(), second.origin), (changes.commit.clone(), Origin::Kept));
     fs::write(dir.join("новий"), "quite another line\n").unwrap();
     fs::remove_file(dir.join("new")).unwrap();
@@ -88,7 +92,7 @@ async fn a_context_goes_on_where_it_was() {
     assert!(next.patch.contains("deleted file") && next.patch.contains("b/новий") && next.stat.contains("новий"), "{}", next.patch);
     // Removed by age: the branch is still there.
     tree.remove().unwrap();
-    let third = tree.prepare(None).await.unwrap();
+    let third = tree.prepared_for(None).await.unwrap();
     assert_eq!((third.base, third.origin), (next.commit, Origin::Kept));
     assert_eq!(fs::read_to_string(dir.join("file")).unwrap(), "three\n");
 }
@@ -99,7 +103,7 @@ async fn an_empty_repository_is_told() {
     run(&place.root, &["init", "--quiet", "--bare", "empty"]);
     let mut tree = place.tree("agent", &place.context("a"));
     tree.repository.url = format!("file://{}", place.root.join("empty").display());
-    assert_eq!(tree.prepare(None).await, Err(Trouble::Empty));
+    assert_eq!(tree.prepared_for(None).await, Err(Trouble::Empty));
 }
 
 #[tokio::test]
@@ -107,7 +111,7 @@ async fn contexts_do_not_disturb_each_other() {
     let place = Place::new();
     let (a, b) = (place.context("a"), place.context("b"));
     let (one, two) = (place.tree("agent", &a), place.tree("agent", &b));
-    let (first, second) = (one.prepare(Some("v1")).await.unwrap(), two.prepare(Some("main")).await.unwrap());
+    let (first, second) = (one.prepared_for(Some("v1")).await.unwrap(), two.prepared_for(Some("main")).await.unwrap());
     assert_ne!(first.base, second.base);
     fs::write(a.join("file"), "a\n").unwrap();
     fs::write(b.join("file"), "b\n").unwrap();
@@ -120,20 +124,20 @@ async fn a_pushed_branch_goes_on_elsewhere() {
     let place = Place::new();
     let dir = place.context("a");
     let tree = place.tree("agent", &dir);
-    let prepared = tree.prepare(None).await.unwrap();
+    let prepared = tree.prepared_for(None).await.unwrap();
     fs::write(dir.join("file"), "pushed\n").unwrap();
     let changes = tree.committed(&prepared, "a run").await.unwrap().unwrap();
     assert_eq!(tree.push().await, Ok(true));
     assert_eq!(run(&place.root.join("served"), &["rev-parse", "bloom/a"]), changes.commit);
     let elsewhere = place.root.join("elsewhere/a");
     let other = place.tree("other-agent", &elsewhere);
-    let moved = other.prepare(None).await.unwrap();
+    let moved = other.prepared_for(None).await.unwrap();
     assert_eq!((&moved.base, moved.origin), (&changes.commit, Origin::Fetched));
     // And back again.
     fs::write(elsewhere.join("file"), "pushed elsewhere\n").unwrap();
     let changes = other.committed(&moved, "a run").await.unwrap().unwrap();
     other.push().await.unwrap();
-    let back = tree.prepare(None).await.unwrap();
+    let back = tree.prepared_for(None).await.unwrap();
     assert_eq!((&back.base, back.origin), (&changes.commit, Origin::Fetched));
     assert_eq!(fs::read_to_string(dir.join("file")).unwrap(), "pushed elsewhere\n");
     assert_eq!(run(&dir, &["status", "--porcelain"]), "");
@@ -143,7 +147,7 @@ async fn a_pushed_branch_goes_on_elsewhere() {
     fs::write(elsewhere.join("file"), "there\n").unwrap();
     other.committed(&Prepared { base: changes.commit, ..moved }, "a run").await.unwrap().unwrap();
     other.push().await.unwrap();
-    assert_eq!(tree.prepare(None).await.unwrap().base, here.commit);
+    assert_eq!(tree.prepared_for(None).await.unwrap().base, here.commit);
     assert!(matches!(tree.push().await, Err(Trouble::Push(why)) if why.contains("bloom/a can't be pushed")));
 }
 
@@ -152,9 +156,9 @@ async fn what_is_here_is_enough_while_the_repository_is_away() {
     let place = Place::new();
     let dir = place.context("a");
     let tree = place.tree("agent", &dir);
-    let first = tree.prepare(None).await.unwrap();
+    let first = tree.prepared_for(None).await.unwrap();
     fs::rename(place.root.join("served"), place.root.join("away")).unwrap();
-    let second = tree.prepare(None).await.unwrap();
+    let second = tree.prepared_for(None).await.unwrap();
     assert!(second.unfetched.as_ref().is_some_and(|why| why.contains("can't be fetched")), "{second:?}");
     assert_eq!(second, Prepared { origin: Origin::Kept, unfetched: second.unfetched.clone(), ..first });
 }
@@ -163,7 +167,7 @@ async fn what_is_here_is_enough_while_the_repository_is_away() {
 async fn a_lock_that_was_left_is_removed() {
     let place = Place::new();
     let tree = place.tree("agent", &place.context("a"));
-    tree.prepare(None).await.unwrap();
+    tree.prepared_for(None).await.unwrap();
     let lock = tree.repository.git_dir().join("refs/remotes/origin/next.lock");
     fs::write(&lock, "").unwrap();
     let old = std::time::SystemTime::now() - std::time::Duration::from_secs(600);
@@ -178,12 +182,12 @@ async fn a_worktree_that_was_not_made_completely_is_made_again() {
     let place = Place::new();
     let dir = place.context("a");
     let tree = place.tree("agent", &dir);
-    let first = tree.prepare(None).await.unwrap();
+    let first = tree.prepared_for(None).await.unwrap();
     // The agent was killed while git wrote the files.
     fs::remove_file(tree.complete_mark()).unwrap();
     fs::remove_file(dir.join("file")).unwrap();
     fs::write(tree.own_git_dir().join("locked"), "initializing").unwrap();
-    let second = tree.prepare(None).await.unwrap();
+    let second = tree.prepared_for(None).await.unwrap();
     assert_eq!(second.base, first.base);
     assert_eq!(tree.committed(&second, "nothing").await, Ok(None));
 }
@@ -193,13 +197,13 @@ async fn ignored_files_are_not_committed() {
     let place = Place::new();
     let dir = place.context("a");
     let tree = place.tree("agent", &dir);
-    let prepared = tree.prepare(None).await.unwrap();
+    let prepared = tree.prepared_for(None).await.unwrap();
     for name in ["input", "own"] {
         fs::write(dir.join(name), name).unwrap();
     }
     let ignored = place.root.join("ignored");
     fs::write(&ignored, "/input\n").unwrap();
-    let changes = tree.commit(&prepared, "x", &author(), &ignored).await.unwrap().unwrap();
+    let changes = tree.commit(&Confinement::default(), &prepared, "x", &author(), &ignored).await.unwrap().unwrap();
     assert!(changes.stat.contains("own") && !changes.stat.contains("input"), "{}", changes.stat);
 }
 
@@ -219,21 +223,23 @@ fn a_branch_has_the_name_of_its_context() {
 async fn what_can_not_be_prepared_says_why() {
     let mut place = Place::new();
     let dir = place.context("a");
-    assert_eq!(place.tree("agent", &dir).prepare(Some("nowhere")).await, Err(Trouble::RefMissing("nowhere".into())));
+    assert_eq!(place.tree("agent", &dir).prepared_for(Some("nowhere")).await, Err(Trouble::RefMissing("nowhere".into())));
     for wrong in ["--upload-pack=touch x", "refs/../x", "@{-1}", "main:file", "HEAD~1"] {
-        assert_eq!(place.tree("agent", &dir).prepare(Some(wrong)).await, Err(Trouble::RefMissing(wrong.into())));
+        assert_eq!(place.tree("agent", &dir).prepared_for(Some(wrong)).await, Err(Trouble::RefMissing(wrong.into())));
     }
     let commit = run(&place.root.join("served"), &["rev-parse", "v1"]);
-    assert_eq!(place.tree("agent", &dir).prepare(Some(&commit)).await.unwrap().base, commit);
+    assert_eq!(place.tree("agent", &dir).prepared_for(Some(&commit)).await.unwrap().base, commit);
     let used = place.context("used");
     fs::create_dir_all(&used).unwrap();
     fs::write(used.join("file"), "").unwrap();
-    assert!(matches!(place.tree("agent", &used).prepare(None).await, Err(Trouble::State(why)) if why.contains("another context")));
+    assert!(matches!(place.tree("agent", &used).prepared_for(None).await, Err(Trouble::State(why)) if why.contains("another context")));
     place.settings.max_bytes = 1_000;
-    assert!(matches!(place.tree("small", &place.context("b")).prepare(None).await, Err(Trouble::Size(why)) if why.contains("larger than")));
+    assert!(
+        matches!(place.tree("small", &place.context("b")).prepared_for(None).await, Err(Trouble::Size(why)) if why.contains("larger than"))
+    );
     place.settings.max_bytes = 64 << 20;
     place.url.push_str("-gone");
-    assert!(matches!(place.tree("third", &place.context("c")).prepare(None).await, Err(Trouble::Repository(_))));
+    assert!(matches!(place.tree("third", &place.context("c")).prepared_for(None).await, Err(Trouble::Repository(_))));
 }
 
 #[tokio::test]
@@ -241,7 +247,7 @@ async fn a_state_that_a_run_left_is_named() {
     let place = Place::new();
     let dir = place.context("a");
     let tree = place.tree("agent", &dir);
-    let prepared = tree.prepare(None).await.unwrap();
+    let prepared = tree.prepared_for(None).await.unwrap();
     // Commits of its own count, wherever it made them.
     run(&dir, &["checkout", "--quiet", "-b", "feature"]);
     fs::write(dir.join("own"), "own\n").unwrap();
@@ -251,10 +257,10 @@ async fn a_state_that_a_run_left_is_named() {
     assert_eq!(changes.commit, run(&dir, &["rev-parse", "feature"]));
     assert_eq!(run(&dir, &["symbolic-ref", "HEAD"]), "refs/heads/bloom/a");
     assert!(changes.patch.contains("+own"), "{}", changes.patch);
-    let prepared = tree.prepare(None).await.unwrap();
+    let prepared = tree.prepared_for(None).await.unwrap();
     // But it must build on what was there.
     run(&dir, &["checkout", "--quiet", "--detach", "v1"]);
-    for why in [tree.committed(&prepared, "x").await.unwrap_err(), tree.prepare(None).await.unwrap_err()] {
+    for why in [tree.committed(&prepared, "x").await.unwrap_err(), tree.prepared_for(None).await.unwrap_err()] {
         assert!(matches!(&why, Trouble::State(why) if why.contains("bloom/a") && why.contains("use another context")), "{why}");
     }
     run(&dir, &["checkout", "--quiet", "bloom/a"]);
@@ -267,7 +273,7 @@ async fn a_state_that_a_run_left_is_named() {
     run(&dir, &["checkout", "--quiet", "bloom/a"]);
     let merge = std::process::Command::new("git").args(["merge", "side"]).current_dir(&dir).output().unwrap();
     assert!(!merge.status.success());
-    for why in [tree.committed(&prepared, "x").await.unwrap_err(), tree.prepare(None).await.unwrap_err()] {
+    for why in [tree.committed(&prepared, "x").await.unwrap_err(), tree.prepared_for(None).await.unwrap_err()] {
         assert!(why.to_string().contains("left a merge unfinished"), "{why}");
     }
     run(&dir, &["merge", "--abort"]);
@@ -281,7 +287,7 @@ async fn a_patch_is_bounded() {
     let place = Place::new();
     let dir = place.context("a");
     let tree = place.tree("agent", &dir);
-    let prepared = tree.prepare(None).await.unwrap();
+    let prepared = tree.prepared_for(None).await.unwrap();
     fs::write(dir.join("large"), "a line\n".repeat(MAX_PATCH / 4)).unwrap();
     let changes = tree.committed(&prepared, "x").await.unwrap().unwrap();
     assert!(changes.is_cut && changes.patch.len() == MAX_PATCH && changes.stat.contains("large"));
@@ -292,11 +298,11 @@ async fn a_push_that_an_earlier_attempt_finished_is_no_obstacle() {
     let place = Place::new();
     let (a, b) = (place.context("a"), place.root.join("elsewhere/a"));
     let (one, other) = (place.tree("agent", &a), place.tree("other-agent", &b));
-    let first = one.prepare(None).await.unwrap();
+    let first = one.prepared_for(None).await.unwrap();
     fs::write(a.join("file"), "first\n").unwrap();
     one.committed(&first, "x").await.unwrap();
     one.push().await.unwrap();
-    let second = other.prepare(None).await.unwrap();
+    let second = other.prepared_for(None).await.unwrap();
     fs::write(b.join("file"), "second\n").unwrap();
     other.committed(&second, "x").await.unwrap();
     // What it knows of the server is older.

@@ -25,6 +25,7 @@ mod sandbox;
 mod set_aside;
 mod shared_accounts;
 mod stopping;
+mod worktree_confinement;
 mod worktree_removal;
 mod worktrees;
 

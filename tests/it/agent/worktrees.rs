@@ -9,7 +9,7 @@ use crate::support::proxy::Proxy;
 use crate::support::repository::{Repository, git};
 use crate::support::{Database, Server};
 
-const SHELL: &str = "runner = \"command\"\ncommand = [\"sh\"]";
+pub(super) const SHELL: &str = "runner = \"command\"\ncommand = [\"sh\"]";
 
 pub(super) fn with_project(plan: impl FnOnce(AgentPlan) -> AgentPlan, body: impl AsyncFnOnce(&Server, &Repository, &Agent)) {
     run(async {
@@ -26,12 +26,12 @@ pub(super) async fn task<'a>(server: &'a Server, context: &str, script: &str) ->
     plan(server, context, script).create().await
 }
 
-fn plan<'a>(server: &'a Server, context: &str, script: &str) -> NewTask<'a> {
+pub(super) fn plan<'a>(server: &'a Server, context: &str, script: &str) -> NewTask<'a> {
     server.crew().task().context(context).with("project", json!("site")).prompt(script)
 }
 
 /// The bare repository of the only project of the agent.
-fn repository_of(agent: &Agent) -> PathBuf {
+pub(super) fn repository_of(agent: &Agent) -> PathBuf {
     let entries = std::fs::read_dir(agent.work_dir().join("repositories")).expect("repositories");
     entries.flatten().next().expect("a repository").path().join("git")
 }
@@ -49,7 +49,7 @@ async fn phase(task: &Task<'_>, phase: &str) -> Value {
 }
 
 /// The newest diff of the task.
-async fn diff(task: &Task<'_>) -> String {
+pub(super) async fn diff(task: &Task<'_>) -> String {
     let artifacts = task.api.get(&format!("artifacts?task_id={}", task.id)).await.ok();
     let diff = artifacts.as_array().unwrap().iter().find(|artifact| artifact["type"] == json!("GIT_DIFF")).expect("a diff").clone();
     task.api.get(&format!("artifacts/{}/content", diff["id"].as_str().unwrap())).await.expect(200).text.clone()
@@ -269,15 +269,15 @@ fn a_task_is_cancelled_while_its_project_is_fetched() {
 }
 
 #[test]
-fn a_run_in_a_sandbox_reads_its_repository() {
+fn a_run_in_a_sandbox_uses_the_repository_of_its_context() {
     with_project(
         |plan| plan.profile(&format!("{SHELL}\nsandbox = \"bubblewrap\"")),
         async |server, _, _| {
-            let script = "git log --format=%s; echo three >file; git status --porcelain; git commit -qam mine 2>/dev/null || echo refused";
+            let script = "git log --format=%s; echo three >file; git status --porcelain; git commit -qam mine && git diff --stat origin/main | tail -1";
             let task = task(server, "a", script).await;
             task.reaches("completed").await;
             let told = result(&task).await;
-            assert_eq!(told["output"], json!("two\none\n M file\nrefused\n"));
+            assert_eq!(told["output"], json!("two\none\n M file\n 1 file changed, 1 insertion(+), 1 deletion(-)\n"));
             assert!(diff(&task).await.contains("+three"));
         },
     );

@@ -1,0 +1,114 @@
+//! How commands on what runs wrote are confined.
+//!
+//! Git executes what the settings of a repository name (filters, monitors, programs for signatures), and runs write such settings. So a git
+//! command of the agent on a repository or a worktree of runs has no more rights than the run itself: where the profile has a sandbox, it is
+//! executed in one that shows the worktree and its repository only, without network. It is a process of the run: in the run's cgroup, without
+//! the agent's environment, and ended with it.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::process::Command;
+use uuid::Uuid;
+
+use super::process::{HOME_VARIABLE, LEASE_VARIABLE};
+use super::profile::Profile;
+use super::program::find_program;
+use super::run_dir::RunDir;
+use super::sandbox::{Needs, Sandbox};
+use super::{Agent, cgroup, remains};
+
+/// Enters the cgroup that is named first, and becomes the command that follows.
+const IN_CGROUP: &str = r#"echo 0 >"$0/cgroup.procs" && exec "$@""#;
+/// What commands get of the agent's environment: without the home of the user where they are in a sandbox, which has one of its own.
+const PASSED: [&str; 2] = ["PATH", "HOME"];
+
+/// The confinement of commands for one run.
+#[derive(Debug, Default)]
+pub struct Confinement {
+    sandbox: Option<Wrapper>,
+    cgroup: Option<PathBuf>,
+    /// By which the processes are found again, by a later agent, too.
+    marks: Vec<(&'static str, OsString)>,
+}
+
+#[derive(Debug)]
+struct Wrapper {
+    /// The resolved path of the program that makes the sandbox.
+    program: PathBuf,
+    sandbox: Sandbox,
+    profiles_dir: PathBuf,
+}
+
+/// What a command needs in its sandbox, beside programs and libraries of the system.
+#[derive(Debug)]
+pub struct Shown<'a> {
+    /// The worktree. It must exist.
+    pub dir: &'a Path,
+    pub writable: Vec<PathBuf>,
+    pub readable: Vec<PathBuf>,
+}
+
+impl Confinement {
+    /// Prepares the confinement for commands while no process of the run is alive. Commands that a killed agent has left are ended.
+    ///
+    /// # Errors
+    /// The sandbox or the cgroup can't be made.
+    pub(super) async fn begin(agent: &Agent, dir: &RunDir, profile: &Profile, lease: Uuid) -> io::Result<Self> {
+        let sandbox = profile.sandbox.as_ref().map(|sandbox| Wrapper::of(sandbox, &agent.settings.profiles.dir)).transpose()?;
+        end_commands(dir).await;
+        let cgroup = agent.cgroups.as_ref().map(|parent| parent.leaf(&lease.to_string()));
+        if let Some(leaf) = &cgroup {
+            dir.keep_cgroup(leaf)?;
+            cgroup::remove(leaf);
+            cgroup::make(leaf, &profile.limits)?;
+        }
+        let marks = vec![(LEASE_VARIABLE, lease.to_string().into()), (HOME_VARIABLE, agent.home.root().into())];
+        Ok(Self { sandbox, cgroup, marks })
+    }
+
+    /// The command, confined. Of its environment, only what was set for it counts.
+    pub fn command(&self, plain: &Command, shown: &Shown<'_>) -> Command {
+        let plain = plain.as_std();
+        let mut words: Vec<OsString> = Vec::new();
+        if let Some(leaf) = &self.cgroup {
+            words.extend(["sh", "-c", IN_CGROUP].map(OsString::from));
+            words.push(leaf.into());
+        }
+        match &self.sandbox {
+            Some(wrapper) => words.extend(wrapper.words(plain.get_program(), shown)),
+            None => words.push(plain.get_program().to_owned()),
+        }
+        words.extend(plain.get_args().map(OsStr::to_owned));
+        let mut command = Command::new(words.remove(0));
+        command.args(words).env_clear().current_dir(shown.dir);
+        command.envs(PASSED.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+        command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.envs(self.marks.iter().map(|(name, value)| (name, value)));
+        command
+    }
+}
+
+/// Ends what confined commands have left, with their cgroup. No process of the run itself is alive.
+pub async fn end_commands(dir: &RunDir) {
+    remains::end(dir, None, &dir.lease(), Duration::ZERO).await;
+}
+
+impl Wrapper {
+    fn of(sandbox: &Sandbox, profiles_dir: &Path) -> io::Result<Self> {
+        let missing = || io::Error::new(io::ErrorKind::NotFound, "bubblewrap is not installed any more");
+        let program = find_program(sandbox.program(), profiles_dir).ok_or_else(missing)?;
+        Ok(Self { program, sandbox: sandbox.with_nothing_added(), profiles_dir: profiles_dir.to_owned() })
+    }
+
+    /// The words that start this program in the sandbox.
+    fn words(&self, program: &OsStr, shown: &Shown<'_>) -> Vec<OsString> {
+        let program = find_program(Path::new(program), &self.profiles_dir).unwrap_or_else(|| program.into());
+        let (readable, writable) = (shown.readable.clone(), shown.writable.clone());
+        let needs = Needs { program: &program, context_dir: shown.dir, readable, writable, claude: None };
+        let args = self.sandbox.args(&self.profiles_dir, &needs);
+        [self.program.clone().into()].into_iter().chain(args).collect()
+    }
+}

@@ -1,0 +1,203 @@
+//! The agent's commands on a worktree and the repository of its context. Runs write both, so these commands are
+//! [confined](super::super::confinement), and what they tell is input like any other.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::process::Command;
+
+use super::super::command::output;
+use super::super::confinement::{Confinement, Shown};
+use super::super::git::bounded;
+use super::author::CommitAuthor;
+use super::repository::{DURABLE, FETCH_LIMIT, LOCAL_LIMIT, TAKEN};
+use super::trouble::Trouble;
+use super::{LINK, Worktree};
+
+/// The repository has the objects of the project's repository, without a copy of them.
+const SHARE_OBJECTS: &str = r#"printf '%s\n' "$1" >"$2/objects/info/alternates""#;
+/// Runs find the repository by this file, which an earlier run may have removed, or replaced by a pipe or a link. A directory is left: it is
+/// a repository that the run has made.
+const WRITE_LINK: &str = r#"[ -d "$2" ] && [ ! -L "$2" ] || { rm -f -- "$2" && printf 'gitdir: %s\n' "$1" >"$2"; }"#;
+/// Stores what a command prints in a file, with the most 512-byte blocks that this file, or another of the command, may have.
+const INTO_FILE: &str = r#"ulimit -f "$1"; into="$0"; shift; exec "$@" >"$into""#;
+
+pub struct Confined<'a> {
+    pub tree: &'a Worktree,
+    pub confinement: &'a Confinement,
+    /// Files of the agent that a command reads.
+    pub read: Vec<PathBuf>,
+}
+
+impl<'a> Confined<'a> {
+    pub fn new(tree: &'a Worktree, confinement: &'a Confinement) -> Self {
+        Self { tree, confinement, read: Vec::new() }
+    }
+
+    /// A git command in the worktree, which is not confined yet.
+    pub fn git(&self) -> Command {
+        let mut git = self.tree.repository.local(&self.tree.own_git_dir());
+        // Paths of commands are relative to the worktree; git does not look for a repository there.
+        git.arg("--work-tree").arg(&self.tree.dir);
+        git
+    }
+
+    fn confine(&self, plain: &Command) -> Command {
+        let readable = [self.tree.repository.git_dir()].into_iter().chain(self.read.iter().cloned()).collect();
+        let shown = Shown { dir: &self.tree.dir, writable: vec![self.tree.own_git_dir()], readable };
+        self.confinement.command(plain, &shown)
+    }
+
+    pub async fn run(&self, plain: Command, limit: Duration) -> Result<String, String> {
+        output(self.confine(&plain), limit).await
+    }
+
+    async fn script(&self, script: &str, words: &[&Path]) -> Result<(), String> {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, "sh"]).args(words);
+        self.run(shell, LOCAL_LIMIT).await.map(drop)
+    }
+
+    /// The id of the object that this names.
+    pub async fn parsed(&self, name: &str) -> Option<String> {
+        let mut parse = self.git();
+        parse.args(["rev-parse", "--quiet", "--verify", "--end-of-options", name]);
+        self.run(parse, LOCAL_LIMIT).await.ok().filter(|id| is_object_id(id))
+    }
+
+    pub async fn head(&self) -> Result<String, Trouble> {
+        self.parsed("HEAD^{commit}").await.ok_or_else(|| self.tree.state("its branch has no commit"))
+    }
+
+    /// A command that was killed leaves its locks behind. Nobody else uses this repository now.
+    pub async fn forget_locks(&self) {
+        let own = self.tree.own_git_dir();
+        let locks = ["index.lock".to_owned(), "HEAD.lock".to_owned(), "config.lock".to_owned(), format!("{}.lock", self.tree.branch_ref())];
+        let locks: Vec<PathBuf> = locks.iter().map(|lock| own.join(lock)).collect();
+        let _ = self.script(r#"rm -f -- "$@""#, &locks.iter().map(PathBuf::as_path).collect::<Vec<_>>()).await;
+    }
+
+    pub async fn check_branch(&self) -> Result<(), Trouble> {
+        let mut ask = self.git();
+        ask.args(["symbolic-ref", "--quiet", "HEAD"]);
+        match self.run(ask, LOCAL_LIMIT).await {
+            Ok(name) if name == self.tree.branch_ref() => Ok(()),
+            _ => Err(self.tree.state(&format!("a run has checked out something else than its branch {}", self.tree.branch))),
+        }
+    }
+
+    pub async fn link(&self) -> Result<(), Trouble> {
+        let linked = self.script(WRITE_LINK, &[&self.tree.own_git_dir(), &self.tree.dir.join(LINK)]).await;
+        linked.map_err(|why| Trouble::of_git("the worktree can't be prepared", &why))
+    }
+
+    /// Makes the repository of the context, with its branch at this commit; with `files`, also those of the worktree, else they are there.
+    pub async fn make(&self, start: &str, files: bool) -> Result<(), Trouble> {
+        let failed = |why: String| Trouble::of_git("the worktree can't be made", &why);
+        let (own, repository) = (self.tree.own_git_dir(), &self.tree.repository);
+        let mut init = self.git();
+        init.args(["init", "--quiet", "--template="]);
+        self.run(init, LOCAL_LIMIT).await.map_err(failed)?;
+        self.script(SHARE_OBJECTS, &[&repository.git_dir().join("objects"), &own]).await.map_err(failed)?;
+        self.link().await?;
+        self.update_branch(start).await?;
+        let mut read = self.git();
+        read.args(["read-tree", "--reset"]).args(files.then_some("-u")).arg(start);
+        bounded(self.confine(&read), FETCH_LIMIT, &self.tree.dir, repository.settings.max_bytes).await.map_err(failed)?;
+        Ok(())
+    }
+
+    /// Shows the run the branches and tags that were fetched. Without them it can work, too.
+    pub async fn follow_refs(&self) {
+        let mut fetch = self.git();
+        fetch.env("GIT_ALLOW_PROTOCOL", "file").args([
+            "-c",
+            "transfer.fsckObjects=false",
+            "fetch",
+            "--quiet",
+            "--no-tags",
+            "--prune",
+            "--force",
+        ]);
+        fetch.args(["--no-write-fetch-head", "--no-recurse-submodules", "--"]).arg(self.tree.repository.git_dir());
+        fetch.args(["+refs/remotes/origin/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*"]);
+        if let Err(why) = self.run(fetch, LOCAL_LIMIT).await {
+            tracing::warn!(dir = %self.tree.dir.display(), why, "a context does not see the newest branches of its project");
+        }
+    }
+
+    /// Lets the files and the branch follow to a commit. Returns false if a file has other changes; then nothing changes.
+    pub async fn follow(&self, head: &str, commit: &str) -> Result<bool, Trouble> {
+        let mut read = self.git();
+        read.args(["read-tree", "-m", "-u", head, commit]);
+        if self.run(read, LOCAL_LIMIT).await.is_err() {
+            return Ok(false);
+        }
+        self.update_branch(commit).await.map(|()| true)
+    }
+
+    /// Lets the branch name this commit, at once or not at all, and the worktree be on the branch.
+    pub async fn update_branch(&self, commit: &str) -> Result<(), Trouble> {
+        let failed = |why: String| Trouble::of_git("the branch can't be updated", &why);
+        let mut update = self.git();
+        update.args(DURABLE).args(["update-ref", "-m", "bloom-runtime", &self.tree.branch_ref(), commit]);
+        self.run(update, LOCAL_LIMIT).await.map_err(failed)?;
+        let mut point = self.git();
+        point.args(["symbolic-ref", "HEAD", &self.tree.branch_ref()]);
+        self.run(point, LOCAL_LIMIT).await.map(drop).map_err(failed)
+    }
+
+    /// Commits all files that the pathspecs in a file mean. Returns `head` if they are as they were.
+    pub async fn commit_files(
+        &self,
+        head: &str,
+        paths: &Path,
+        ignored: &Path,
+        author: &CommitAuthor,
+        message: &str,
+    ) -> Result<String, String> {
+        let mut read = self.git();
+        read.args(["read-tree", head]);
+        self.run(read, LOCAL_LIMIT).await?;
+        let mut add = self.git();
+        add.args(DURABLE).arg("-c").arg(format!("core.excludesFile={}", ignored.display()));
+        add.args(["-c", "core.autocrlf=false", "-c", "advice.addEmbeddedRepo=false", "add", "--all", "--pathspec-file-nul"]);
+        add.arg(format!("--pathspec-from-file={}", paths.display()));
+        self.run(add, FETCH_LIMIT).await?;
+        let mut write = self.git();
+        write.args(DURABLE).arg("write-tree");
+        let tree = self.run(write, LOCAL_LIMIT).await?;
+        if self.parsed(&format!("{head}^{{tree}}")).await.as_ref() == Some(&tree) {
+            return Ok(head.to_owned());
+        }
+        let mut make = self.git();
+        make.envs(author.env()).args(DURABLE).args(["commit-tree", "--no-gpg-sign", &tree, "-p", head, "-m", message]);
+        let commit = self.run(make, LOCAL_LIMIT).await?;
+        if is_object_id(&commit) { Ok(commit) } else { Err("git told no commit".into()) }
+    }
+
+    /// Writes the commit, and all that it builds on and the project's repository does not have, into a file. Of the commits that it has, `known`
+    /// is one.
+    pub async fn bundle(&self, commit: &str, known: Option<&str>, into: &Path) -> Result<(), String> {
+        let mut name = self.git();
+        name.args(["update-ref", TAKEN, commit]);
+        self.run(name, LOCAL_LIMIT).await?;
+        let mut bundle = self.git();
+        bundle.args(["bundle", "create", "--quiet", "-", TAKEN]).args(known.map(|known| format!("^{known}")));
+        let confined = self.confine(&bundle);
+        let confined = confined.as_std();
+        let blocks = self.tree.repository.settings.max_bytes.div_ceil(512);
+        let mut stored = Command::new("sh");
+        stored.args(["-c", INTO_FILE]).arg(into).arg(blocks.to_string()).arg(confined.get_program()).args(confined.get_args());
+        stored.env_clear().envs(confined.get_envs().filter_map(|(name, value)| Some((name, value?)))).current_dir(&self.tree.dir);
+        // Made here, for this user alone.
+        fs::File::create_new(into).map_err(|error| error.to_string())?;
+        output(stored, FETCH_LIMIT).await.map(drop)
+    }
+}
+
+/// Whether it is what git tells of an object, and not another word.
+fn is_object_id(text: &str) -> bool {
+    matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+}
