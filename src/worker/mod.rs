@@ -12,6 +12,7 @@ mod cgroup_check;
 mod claude_settings;
 mod command;
 mod connections;
+mod context_name;
 mod control;
 mod echo;
 mod enrollment;
