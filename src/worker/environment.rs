@@ -114,7 +114,10 @@ fn inherited(
 /// The profile's `pass_env` can't be used. The text says what to do.
 pub fn check(pass_env: &[String]) -> Result<(), String> {
     if pass_env.len() > MAX_NAMES {
-        return Err(format!("pass_env has {} names, and at most {MAX_NAMES} are allowed: PREFIX_* names all that begin so", pass_env.len()));
+        return Err(format!(
+            "pass_env has {} names, and at most {MAX_NAMES} are allowed: PREFIX_* names all that begin so",
+            pass_env.len()
+        ));
     }
     for name in pass_env {
         let start = name.strip_suffix('*').unwrap_or(name);

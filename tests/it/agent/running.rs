@@ -101,7 +101,8 @@ fn runs_inherit_what_is_named() {
         let profiles = "[profiles.plain]\nrunner = \"command\"\ncommand = [\"sh\"]\n\
                         [profiles.more]\nrunner = \"command\"\ncommand = [\"sh\"]\npass_env = [\"NPM_TOKEN\", \"MINIO_*\"]\nenv = { ADDED = \"6\" }\n";
         let agent = server.agent("box").profiles(profiles);
-        let of_agent = ["MINIO_SECRET_KEY", "AWS_SECRET_ACCESS_KEY", "OTEL_EXPORTER_OTLP_ENDPOINT", "NPM_TOKEN", "ANTHROPIC_MODEL", "LC_TIME"];
+        let of_agent =
+            ["MINIO_SECRET_KEY", "AWS_SECRET_ACCESS_KEY", "OTEL_EXPORTER_OTLP_ENDPOINT", "NPM_TOKEN", "ANTHROPIC_MODEL", "LC_TIME"];
         let values = of_agent.iter().filter(|name| !name.starts_with("OTEL"));
         let _agent = values.fold(agent, |agent, name| agent.env(name, "1")).env(of_agent[2], "http://127.0.0.1:9").start();
         let environment = async |profile: &str| {
