@@ -30,6 +30,7 @@ mod machine;
 mod membridge;
 mod memory;
 mod option_check;
+mod output;
 mod pause;
 mod permission_server;
 mod prices;

@@ -218,6 +218,7 @@ impl Run<'_> {
             cgroup: self.agent.cgroups.as_ref().map(|parent| parent.leaf(&lease.to_string())),
             reserve: self.agent.home.reserve().path().to_owned(),
             makes_sandbox: profile.sandbox.is_some(),
+            prints_alone: profile.runner == Runner::Claude,
         };
         if let Some(leaf) = &plan.cgroup {
             self.dir.keep_cgroup(leaf)?;
