@@ -8,8 +8,8 @@ use tokio::time::timeout;
 
 use rustix::process::Signal;
 
+use super::environment::scrub;
 use super::process::send_to_group;
-use super::scrub::scrub;
 use super::stream;
 
 /// Runs the command. Returns the start of what it printed.

@@ -31,6 +31,8 @@ pub struct Plan {
     pub reserve: PathBuf,
     /// The program makes the sandbox of the run, and all in it end with the program.
     pub makes_sandbox: bool,
+    /// What the program prints is believed, so the tools that it starts must not be able to print in its name.
+    pub prints_alone: bool,
 }
 
 /// One line in the pipe.

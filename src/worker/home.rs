@@ -26,10 +26,10 @@ use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::boot_clock::{Stamp, boot};
+use super::context_name::context_name;
 use super::reserve::Reserve;
 use bloom_client::now_ms;
 
@@ -189,7 +189,7 @@ impl Home {
     }
 
     pub fn context_dir(&self, context_id: &str) -> PathBuf {
-        self.contexts_dir().join(file_name(context_id))
+        self.contexts_dir().join(context_name(&self.root, context_id))
     }
 
     /// Where the CLI keeps the sessions of a context whose runs are in a sandbox. It exists once there was such a run.
@@ -208,7 +208,7 @@ impl Home {
     }
 
     fn session_path(&self, context_id: &str) -> PathBuf {
-        self.root.join("sessions").join(file_name(context_id)).with_added_extension("json")
+        self.root.join("sessions").join(context_name(&self.root, context_id)).with_added_extension("json")
     }
 
     pub fn reserve(&self) -> Reserve {
@@ -272,13 +272,6 @@ pub fn hostname() -> String {
     if name.is_empty() { "worker".to_owned() } else { name }
 }
 
-/// A file name for any text: readable, and different for different texts.
-pub fn file_name(text: &str) -> String {
-    let shown: String = text.chars().take(40).map(|c| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' }).collect();
-    let digest = hex::encode(Sha256::digest(text.as_bytes()));
-    format!("{shown}-{}", &digest[..12])
-}
-
 /// Creates a directory that other users of the machine can't read, because prompts and answers are private.
 pub fn private_dir(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
@@ -312,6 +305,7 @@ fn replace(path: &Path, value: &impl Serialize) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::context_name::short_file_name;
     use super::*;
 
     #[test]
@@ -365,9 +359,20 @@ mod tests {
     }
 
     #[test]
-    fn contexts_have_directories_of_their_own() {
-        let names = ["a", "a/b", "a_b", "../..", ".", "ä", "A"].map(file_name);
-        assert!(names.iter().all(|name| !name.contains(['/', '.'])), "{names:?}");
-        assert_eq!(names.iter().collect::<std::collections::BTreeSet<_>>().len(), names.len());
+    fn files_of_earlier_versions_are_used_by_one_context() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::open(&dir.path().join("agent")).unwrap();
+        let earlier = home.contexts_dir().join(short_file_name("old"));
+        private_dir(&earlier).unwrap();
+        assert_eq!((home.context_dir("old"), home.context_dir("old")), (earlier.clone(), earlier.clone()));
+        let record = SessionRecord { context_id: "old".into(), program: "p".into(), session_id: "s".into(), open_task: None };
+        home.keep_session(&record).unwrap();
+        assert_eq!(home.session("old"), Some(record.clone()));
+        // The session of an earlier version is found, too.
+        let session = home.root().join("sessions").join(short_file_name("older")).with_added_extension("json");
+        write_json(&session, &SessionRecord { context_id: "older".into(), ..record }).unwrap();
+        assert!(home.session("older").is_some());
+        fs::remove_dir(&earlier).unwrap();
+        assert_eq!(home.context_dir("old"), earlier, "also before it is made again");
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::process::Command;
 
 use super::command;
+use super::environment;
 use super::invocation::claude_options;
 use super::profile::Runner;
 use super::profiles::Profiles;
@@ -24,6 +25,7 @@ pub async fn check(profiles: &Profiles) -> Result<(), String> {
             continue;
         }
         let mut call = Command::new(program);
+        environment::inherit(call.as_std_mut(), &profile.env, &profile.pass_env);
         // Behind the options, because it looks at those in front of it only, and not behind the end of all options.
         let (checked, _) = options.split_at(options.iter().position(|word| word == "--").unwrap_or(options.len()));
         call.args(checked).arg("--version").envs(&profile.env).env("DISABLE_AUTOUPDATER", "1");

@@ -8,6 +8,7 @@ use tokio::process::Command;
 
 use super::claude_settings::config_dir;
 use super::command;
+use super::environment;
 use super::invocation::claude_options;
 use super::profile::Profile;
 use super::program::find_program;
@@ -40,6 +41,7 @@ async fn run(profile: &Profile, options: Vec<OsString>, profiles_dir: &Path, dir
     let program = profile.program();
     let missing = || (Some(PauseCause::Start), format!("{} does not exist or is not executable", program.display()));
     let mut call = Command::new(find_program(&program, profiles_dir).ok_or_else(missing)?);
+    environment::inherit(call.as_std_mut(), &profile.env, &profile.pass_env);
     // Behind the prompt, because a profile may end all options by `--`.
     call.args(ARGS).args(options).current_dir(dir).envs(&profile.env).env("DISABLE_AUTOUPDATER", "1");
     let ended = command::ended(call, LIMIT).await.map_err(|why| (None, why))?;

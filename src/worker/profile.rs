@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::cgroup::Limits;
 use super::claude_settings::{SettingSource, user_settings};
+use super::environment;
 use super::prices::Prices;
 use super::program::find_program;
 use super::sandbox::{Sandbox, word_or_table};
@@ -65,6 +66,9 @@ pub struct Profile {
     pub args: Vec<String>,
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    /// Further variables of the agent that runs inherit: `NAME`, or `PREFIX_*` for all that begin so.
+    #[serde(default)]
+    pub pass_env: Vec<String>,
     /// Profiles with the same account are paused together when its quota is used up: those of one agent, and if it is not `default`, those of
     /// all agents.
     #[serde(default = "default_account")]
@@ -135,6 +139,7 @@ impl Profile {
             commit_author: CommitAuthor::default(),
             args: Vec::new(),
             env: BTreeMap::new(),
+            pass_env: Vec::new(),
             account: default_account(),
             fallback: None,
             stall_seconds: STALL_SECONDS,
@@ -186,6 +191,7 @@ impl Profile {
         if self.max_budget_usd.is_some_and(|usd| !usd.is_finite() || usd <= 0.0) {
             return Err("max_budget_usd must be more than 0".into());
         }
+        environment::check(&self.pass_env)?;
         self.prices.check()?;
         self.limits.check()?;
         if self.runner == Runner::Claude && self.sandbox.as_ref().is_some_and(|sandbox| !sandbox.network) {

@@ -22,14 +22,13 @@ use super::question::PermissionTool;
 use super::run_dir::{Record, RunDir};
 use super::run_limits::Limits;
 use super::sandboxed::sandboxed;
-use super::scrub::scrub;
 use super::spool::{EventLog, Position, Tail};
 use super::stderr::Stderr;
 use super::stream::{Found, Reading};
 use super::verdict::{End, Stop, Verdict, decide, not_started};
 use super::watched::{self, Started, Watched};
 use super::workspace::{Unprepared, Workspace, tree};
-use super::{Agent, cgroup, prompt, remains, traced_run};
+use super::{Agent, cgroup, environment, prompt, remains, traced_run};
 use bloom_api::values::Usd;
 use bloom_client::now_ms;
 use bloom_core::task::{Reason, Session};
@@ -219,6 +218,7 @@ impl Run<'_> {
             cgroup: self.agent.cgroups.as_ref().map(|parent| parent.leaf(&lease.to_string())),
             reserve: self.agent.home.reserve().path().to_owned(),
             makes_sandbox: profile.sandbox.is_some(),
+            prints_alone: profile.runner == Runner::Claude,
         };
         if let Some(leaf) = &plan.cgroup {
             self.dir.keep_cgroup(leaf)?;
@@ -227,7 +227,7 @@ impl Run<'_> {
             cgroup::make(leaf, &profile.limits)?;
         }
         watched::start(self.dir, &plan, invocation, context_dir, |command| {
-            scrub(command);
+            environment::inherit(command, &profile.env, &profile.pass_env);
             command.env("DISABLE_AUTOUPDATER", "1");
             command.envs(git_settings(profile).iter().copied());
             // The name that programs agree on: what a run does then belongs to its trace.

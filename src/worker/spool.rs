@@ -19,8 +19,12 @@ use bloom_client::now_ms;
 use bloom_core::Ms;
 use bloom_core::event::EventKind;
 
-/// Later events of a run are dropped; the server keeps the newest 10,000 events of a task.
-const MAX_EVENTS: i64 = 100_000;
+/// What is stored of what a run says. The server keeps the newest 10,000 events of a task.
+const CONTENT: Room = Room { events: 100_000, bytes: 64 << 20 };
+/// The same with what tells how the run goes on, such as its usage and its questions.
+const ALL: Room = Room { events: 110_000, bytes: 72 << 20 };
+/// The phase that says that what follows is missing.
+const CUT: &str = "events_cut";
 /// How much of the end is read to find the last event: more than the longest event, whose parts are cut at 32 KiB.
 const LAST_LINES: u64 = 1 << 20;
 /// The maximum of one run in one call, in events and bytes. The server's default limit for a body is 1 MiB, and it may be set lower.
@@ -49,12 +53,34 @@ impl Position {
     }
 }
 
+/// How many events of a run are stored, and their bytes on the disk.
+#[derive(Clone, Copy)]
+struct Room {
+    events: i64,
+    bytes: u64,
+}
+
+impl Room {
+    /// For events that a run makes.
+    fn of(kind: EventKind) -> Self {
+        use EventKind::{Log, PermissionDenied, RateLimit, Stderr, Text, ToolResult, ToolUse};
+        if matches!(kind, Text | ToolUse | ToolResult | RateLimit | Log | Stderr | PermissionDenied) { CONTENT } else { ALL }
+    }
+
+    fn has(self, events: i64, bytes: u64) -> bool {
+        events <= self.events && bytes <= self.bytes
+    }
+}
+
 /// One line of `events.jsonl`: the event, and how far the output had been read when it was created.
 #[derive(Deserialize, Serialize)]
 struct Line {
     event: EventBody,
     #[serde(flatten)]
     position: Position,
+    /// Some events of the run were not stored. Earlier versions stored all.
+    #[serde(default)]
+    cut: bool,
 }
 
 /// The events of a run. They are stored before they are sent, so that a restarted agent sends the same events in the same order.
@@ -66,6 +92,8 @@ pub struct EventLog {
     path: PathBuf,
     last_seq: i64,
     stored_to: Position,
+    /// It has said that events are missing.
+    is_cut: bool,
     reserve: Reserve,
 }
 
@@ -83,8 +111,9 @@ impl EventLog {
         file.set_len(from + whole as u64)?;
         let mut lines = bytes[..whole].split(|byte| *byte == b'\n').rev();
         let last: Option<Line> = lines.find_map(|line| serde_json::from_slice(line).ok());
-        let (last_seq, stored_to) = last.map_or((0, Position::default()), |line| (line.event.seq.0, line.position));
-        Ok(Self { task, file, path, last_seq, stored_to, reserve })
+        let (last_seq, stored_to, is_cut) =
+            last.map_or((0, Position::default(), false), |line| (line.event.seq.0, line.position, line.cut));
+        Ok(Self { task, file, path, last_seq, stored_to, is_cut, reserve })
     }
 
     pub fn is_stored(&self, start: u32, offset: u64) -> bool {
@@ -95,22 +124,40 @@ impl EventLog {
         (start, offset) <= (self.stored_to.start, self.stored_to.stderr)
     }
 
+    /// Stores what was found in the output of the run, as far as there is room.
     pub fn add(&mut self, found: Vec<Found>, position: Position, now: Ms) -> io::Result<()> {
+        let length = self.file.metadata()?.len();
         let mut lines = Vec::new();
         for (kind, data) in found {
-            if self.last_seq >= MAX_EVENTS {
-                break;
+            let line = self.line(kind, data, position, now)?;
+            let bytes = length + (lines.len() + line.len()) as u64;
+            if Room::of(kind).has(self.last_seq + 1, bytes) {
+                self.last_seq += 1;
+                lines.extend(line);
+            } else if !self.is_cut {
+                self.is_cut = true;
+                let told = json!({"phase": CUT, "max_events": CONTENT.events, "max_bytes": CONTENT.bytes});
+                lines.extend(self.line(EventKind::Lifecycle, told, position, now)?);
+                self.last_seq += 1;
             }
-            self.last_seq += 1;
-            let event = EventBody { seq: Int(self.last_seq), kind, at: Int::nearest(now), data: fit(data) };
-            serde_json::to_writer(&mut lines, &Line { event, position })?;
-            lines.push(b'\n');
         }
+        self.store(&lines, position)
+    }
+
+    /// The line of the next event.
+    fn line(&self, kind: EventKind, data: Value, position: Position, now: Ms) -> io::Result<Vec<u8>> {
+        let event = EventBody { seq: Int(self.last_seq + 1), kind, at: Int::nearest(now), data: fit(data) };
+        let mut line = serde_json::to_vec(&Line { event, position, cut: self.is_cut })?;
+        line.push(b'\n');
+        Ok(line)
+    }
+
+    fn store(&mut self, lines: &[u8], position: Position) -> io::Result<()> {
         self.stored_to = self.stored_to.reaches(position);
         let mut file = &self.file;
         let length = file.metadata()?.len();
         self.reserve.helps(|| {
-            let written = file.write_all(&lines);
+            let written = file.write_all(lines);
             if written.is_err() {
                 // A partial line would make the next one unreadable.
                 file.set_len(length)?;
@@ -124,8 +171,13 @@ impl EventLog {
         self.last_seq
     }
 
+    /// Stores an event of the agent itself, for which there is always room.
     pub fn record(&mut self, kind: EventKind, data: Value, now: Ms) {
-        if let Err(error) = self.add(vec![(kind, data)], self.stored_to, now) {
+        let stored = self.line(kind, data, self.stored_to, now).and_then(|line| {
+            self.last_seq += 1;
+            self.store(&line, self.stored_to)
+        });
+        if let Err(error) = stored {
             tracing::warn!(task = %self.task, %error, "an event could not be stored");
         }
     }
@@ -264,6 +316,39 @@ mod tests {
         let (events, _) = reader.batch().unwrap();
         assert_eq!(events.iter().map(|event| event.seq.0).collect::<Vec<_>>(), [3]);
         assert!(events[0].data.0.starts_with("{\"text\":") && is_readable(&events[0].data.0), "an event that is too deep becomes text");
+    }
+
+    #[test]
+    fn what_a_run_says_is_cut_and_its_end_is_told() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = RunDir::new(temp.path().to_owned());
+        let open = || EventLog::open(&dir, Uuid::nil(), Reserve::in_dir(temp.path())).unwrap();
+        let at = |offset| Position { start: 1, offset, stderr: 0 };
+        let text = || (EventKind::Text, json!({"text": "x".repeat(200 << 10)}));
+        let mut log = open();
+        for n in 0..40 {
+            log.add((0..10).map(|_| text()).collect(), at(n), 5).unwrap();
+        }
+        assert!(std::fs::metadata(dir.events()).unwrap().len() <= CONTENT.bytes + (1 << 10));
+        drop(log);
+        let mut log = open();
+        log.add(vec![text(), (EventKind::Usage, json!({"n": 1}))], at(50), 6).unwrap();
+        log.phase("ended", json!({}));
+        let mut reader = log.reader().unwrap();
+        let mut last = Vec::new();
+        loop {
+            let (events, end) = reader.batch().unwrap();
+            if events.is_empty() {
+                break;
+            }
+            last.extend(events.into_iter().map(|event| (event.seq.0, event.kind, event.data.0.clone())));
+            last.drain(..last.len().saturating_sub(4));
+            reader.sent(end);
+        }
+        let kinds: Vec<_> = last.iter().map(|(_, kind, _)| *kind).collect();
+        assert_eq!(kinds, [EventKind::Text, EventKind::Lifecycle, EventKind::Usage, EventKind::Lifecycle], "once, also after a restart");
+        assert!(last.windows(2).all(|two| two[0].0 + 1 == two[1].0), "without a gap");
+        assert!(last[1].2.contains(CUT) && last[3].2.contains("ended"));
     }
 
     #[test]

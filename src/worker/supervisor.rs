@@ -6,11 +6,10 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs::{File, Permissions};
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -24,6 +23,7 @@ use super::boot_clock::{millis, now};
 use super::cgroup;
 use super::control::{Order, Plan, pipe};
 use super::home::write_json;
+use super::output::{output_file, output_stream, write_out};
 use super::process::{KILL_LIMIT, Listed, TERM_GRACE, signal_below};
 use super::reserve::Reserve;
 use super::run_dir::{RunDir, RunEnd};
@@ -111,11 +111,14 @@ impl<'a> Supervisor<'a> {
     fn start(plan: &'a Plan, dir: &'a RunDir, reserve: &'a Reserve, mut words: impl Iterator<Item = OsString>) -> io::Result<Self> {
         let orders = pipe(&dir.control())?;
         let mut command = Command::new(words.next().unwrap_or_default());
-        command.args(words).process_group(0).stdin(File::open(dir.prompt())?).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let (stdout, theirs) = output_stream(plan.prints_alone)?;
+        command.args(words).process_group(0).stdin(File::open(dir.prompt())?).stdout(theirs).stderr(Stdio::piped());
         let files = [output_file(&dir.stdout(plan.start))?, output_file(&dir.stderr(plan.start))?];
         let mut child = in_cgroup(plan.cgroup.as_deref(), || command.spawn())?;
         let main = Pid::from_child(&child);
-        let outputs = [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)];
+        // Its end of the output is closed here, so that the output ends with the run.
+        drop(command);
+        let outputs = [Some(stdout), child.stderr.take().map(OwnedFd::from)];
         let mut streams = Vec::new();
         for (from, to) in outputs.into_iter().flatten().zip(files) {
             fcntl_setfl(&from, OFlags::NONBLOCK)?;
@@ -344,26 +347,6 @@ impl<'a> Supervisor<'a> {
         }
         self.listed = (now() + TICK, listed);
     }
-}
-
-/// Writes the bytes, and removes from `rest` what is written.
-fn write_out(to: &mut File, rest: &mut &[u8]) -> io::Result<()> {
-    while !rest.is_empty() {
-        match to.write(rest) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(length) => *rest = &rest[length..],
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-/// Opens a file for the output, which the agent has created.
-fn output_file(path: &Path) -> io::Result<File> {
-    let file = File::options().create(true).append(true).open(path)?;
-    file.set_permissions(Permissions::from_mode(0o600))?;
-    Ok(file)
 }
 
 /// Starts a child in the cgroup. This process enters it for that, because a child starts in the cgroup of its parent.

@@ -25,7 +25,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::confinement::Confinement;
-use super::home::{file_name, private_dir};
+use super::context_name::short_file_name;
+use super::home::private_dir;
 pub use author::{CommitAuthor, commit_author};
 pub use commit::Changes;
 use confined::Confined;
@@ -79,7 +80,7 @@ pub fn branch(context_id: &str) -> String {
     let is_plain = (1..=PLAIN_NAME).contains(&context_id.len())
         && context_id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
         && !context_id.starts_with('-');
-    format!("bloom/{}", if is_plain { context_id.to_owned() } else { file_name(context_id) })
+    format!("bloom/{}", if is_plain { context_id.to_owned() } else { short_file_name(context_id) })
 }
 
 /// The worktree of one context in the repository of a project.

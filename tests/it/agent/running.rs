@@ -95,6 +95,33 @@ fn runs_do_not_get_the_agents_keys() {
 }
 
 #[test]
+fn runs_inherit_what_is_named() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let profiles = "[profiles.plain]\nrunner = \"command\"\ncommand = [\"sh\"]\n\
+                        [profiles.more]\nrunner = \"command\"\ncommand = [\"sh\"]\npass_env = [\"NPM_TOKEN\", \"MINIO_*\"]\nenv = { ADDED = \"6\" }\n";
+        let agent = server.agent("box").profiles(profiles);
+        let of_agent =
+            ["MINIO_SECRET_KEY", "AWS_SECRET_ACCESS_KEY", "OTEL_EXPORTER_OTLP_ENDPOINT", "NPM_TOKEN", "ANTHROPIC_MODEL", "LC_TIME"];
+        let values = of_agent.iter().filter(|name| !name.starts_with("OTEL"));
+        let _agent = values.fold(agent, |agent, name| agent.env(name, "1")).env(of_agent[2], "http://127.0.0.1:9").start();
+        let environment = async |profile: &str| {
+            let task = server.crew().task().with("agent_slug", json!(profile)).prompt("env").create().await;
+            task.reaches("completed").await;
+            let printed = result(&task).await["output"].as_str().unwrap().to_owned();
+            let names = printed.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name.to_owned());
+            names.filter(|name| name == "ADDED" || of_agent.contains(&name.as_str())).collect::<std::collections::BTreeSet<_>>()
+        };
+        assert_eq!(environment("plain").await, ["ANTHROPIC_MODEL", "LC_TIME"].map(str::to_owned).into());
+        let more = ["ADDED", "ANTHROPIC_MODEL", "LC_TIME", "MINIO_SECRET_KEY", "NPM_TOKEN"].map(str::to_owned);
+        assert_eq!(environment("more").await, more.into());
+        let wrong = server.agent("other").profile("runner = \"echo\"\npass_env = [\"BLOOM_KEY\"]");
+        let (_, said) = wrong.start_in_vain();
+        assert!(said.contains("profile default: pass_env: BLOOM_KEY is the agent's own"), "{said}");
+    });
+}
+
+#[test]
 fn profiles_decide_what_runs_and_what_is_offered() {
     sqlite(async |server| {
         let profiles = "[profiles.lower]\nrunner = \"command\"\ncommand = [\"cat\"]\n\
