@@ -9,8 +9,10 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::Agent;
-use super::files::{MAX_OUTPUTS, NoInput, Unsent, open_below, outputs};
+use super::contexts::note_use;
+use super::files::{MAX_OUTPUTS, NoInput, Unsent, open_output, outputs};
 use super::home::private_dir;
+use super::open_below::fresh_at;
 use super::profile::Profile;
 use super::run_dir::{Record, RunDir};
 use super::spool::EventLog;
@@ -184,9 +186,9 @@ impl Workspace<'_> {
         let dir = self.agent.home.context_dir(&record.task.context_id);
         let (below, globs) = (dir.clone(), record.task.outputs.clone());
         let found = tokio::task::spawn_blocking(move || outputs(&below, &globs)).await.unwrap_or_default();
-        let (mut stored, mut missing) = (0_usize, Vec::new());
+        let (mut stored, mut missing) = (0_usize, found.odd);
         for output in &found.found {
-            match self.store(record, "OUTPUT", &output.path, "application/octet-stream", open_below(&dir, &output.path)).await {
+            match self.store(record, "OUTPUT", &output.path, "application/octet-stream", open_output(&dir, &output.path).await).await {
                 Ok(()) => stored += 1,
                 Err(Unsent::Refused(why)) => missing.push(format!("{} ({} bytes): {why}", output.path, output.bytes)),
                 // What else there is can't be stored either.
@@ -236,9 +238,9 @@ fn told(branch: &str, commit: &str) -> String {
 
 async fn prepared(agent: &Agent, record: &Record, tree: Option<Worktree>) -> Result<Option<Prepared>, Unfit> {
     let dir = agent.home.context_dir(&record.task.context_id);
+    let using = agent.worktrees.using.read().await;
     let prepared = match &tree {
         Some(tree) => {
-            let _using = agent.worktrees.using.read().await;
             if !tree.exists() {
                 tree.check_free()?;
             }
@@ -252,7 +254,11 @@ async fn prepared(agent: &Agent, record: &Record, tree: Option<Worktree>) -> Res
     };
     let failed =
         |error: std::io::Error| Unfit::new(Reason::SpawnFailed, format!("the context's directory can't be created: {error}"), true);
+    if record.lease.repository.is_none() {
+        note_use(&agent.home, &record.task.context_id).map_err(failed)?;
+    }
     private_dir(&dir).map_err(failed)?;
+    drop(using);
     agent.lay_inputs(&record.task, &dir).await?;
     Ok(prepared)
 }
@@ -273,7 +279,7 @@ fn fail(completion: &mut Completion, trouble: &Trouble) {
 
 /// The statistics and the patch, in one file that `git apply` reads.
 fn diff_file(path: &Path, changes: &Changes) -> std::io::Result<File> {
-    let mut file = File::options().create(true).truncate(true).read(true).write(true).open(path)?;
+    let mut file = fresh_at(path)?;
     let note = if changes.is_cut { "\n# Only the beginning of the patch.\n" } else { "" };
     write!(file, "{}{note}\n{}", changes.stat, changes.patch)?;
     Ok(file)

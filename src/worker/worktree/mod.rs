@@ -25,7 +25,7 @@ use super::git::bounded;
 use super::home::{file_name, private_dir};
 pub use author::{CommitAuthor, commit_author};
 pub use commit::Changes;
-use removal::remove_all;
+pub use removal::remove_all;
 pub use repository::Repository;
 use repository::{FETCH_LIMIT, LOCAL_LIMIT};
 pub use trouble::Trouble;
