@@ -49,7 +49,8 @@ pub fn used(dirs: Vec<PathBuf>, since: Ms, enough: u64) -> u64 {
             } else if about.nlink() > 1 && !linked.insert((about.dev(), about.ino())) {
                 continue;
             }
-            if about.ctime().saturating_mul(1000) >= since {
+            // The time is in whole seconds.
+            if about.ctime().saturating_add(1).saturating_mul(1000) >= since {
                 used = used.saturating_add(about.blocks().saturating_mul(BLOCK));
             }
             if used > enough {

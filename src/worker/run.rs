@@ -345,7 +345,10 @@ impl Run<'_> {
             stop = left.stop;
             self.record_stop(stop);
         }
-        if let Some(why) = &left.unstored {
+        // Without any room, not even its end could be stored.
+        let no_room = || self.agent.home.reserve().fill().err().map(|error| error.to_string());
+        let unstored = left.unstored.clone().or_else(|| if left.is_clean || left.exit.is_some() { None } else { no_room() });
+        if let Some(why) = &unstored {
             tracing::error!(task = %record.task.id, lease, why, "what the run printed could not be stored as a whole");
             self.agent.pause_for_disk(why);
             if matches!(stop, None | Some(Stop::Unstored)) {
