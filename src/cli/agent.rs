@@ -131,10 +131,10 @@ pub struct WorkArgs {
     /// Largest clone of a repository, in MiB
     #[arg(long, env = "BLOOM_MAX_CLONE_MIB", default_value_t = 10_240, value_name = "MIB", value_parser = within(1..=1_048_576_u64))]
     max_clone_mib: u64,
-    /// Days after its last run for which the worktree of a context stays; its branch stays longer; 0 = until its tasks are removed
+    /// Days after its last run for which the directory of a context stays, such as a worktree; its branch stays longer; 0 = until its tasks are removed
     #[arg(long, env = "BLOOM_WORKTREE_DAYS", default_value_t = 14, value_name = "DAYS", value_parser = within(0..=3_650_u32))]
     worktree_days: u32,
-    /// What all worktrees together may take on the disk, in MiB; those that were not used for longest go first
+    /// What the directories of all contexts together may take on the disk, in MiB; those that were not used for longest go first
     #[arg(long, env = "BLOOM_MAX_WORKTREES_MIB", default_value_t = 51_200, value_name = "MIB", value_parser = within(1..=1_073_741_824_u64))]
     max_worktrees_mib: u64,
     /// Seconds that runs may go on after a stop or a drain, before their tasks are handed back
@@ -162,11 +162,15 @@ impl WorkArgs {
             projects: chosen(&self.projects),
             worktrees: WorktreeLimits { days: self.worktree_days, max_bytes: self.max_worktrees_mib << 20 },
             git: GitSettings { protocols: self.git_protocols.clone(), max_bytes: self.max_clone_mib << 20 },
-            grace: std::time::Duration::from_secs(self.grace_seconds),
+            grace: self.grace(),
             push_server: None,
             membridge: None,
             traces: Traces::default(),
         })
+    }
+
+    pub fn grace(&self) -> std::time::Duration {
+        std::time::Duration::from_secs(self.grace_seconds)
     }
 
     /// Chooses the echo runner if neither --runner nor --profiles is given and the Claude CLI is not installed. Returns whether it did.
@@ -300,7 +304,7 @@ async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
             tracing::error!("{error}");
         }
     })?;
-    let shutdown = signals::listen()?;
+    let shutdown = signals::listen(agent::stop_limit(args.work.grace()))?;
     let of_traces = config::traces_of_agent(&config::Environment::of_process()).map_err(|mistakes| {
         let lines: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
         CommandError::usage(lines.join("\n"))

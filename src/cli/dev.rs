@@ -4,7 +4,7 @@ use clap::Args;
 use tokio_util::sync::CancellationToken;
 
 use super::agent::WorkArgs;
-use super::{ServerArgs, announce, complain, serve, settings, signals};
+use super::{ServerArgs, announce, complain, parts, serve, settings, signals};
 use bloom_commands::CommandError;
 use bloom_config::{self as config, Serve};
 use bloom_telemetry::{Log, Traces};
@@ -47,7 +47,7 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
     let runs = if echoes { ECHOES.to_owned() } else { runners(&agent_settings.profiles) };
     // Without the profile `default`, nobody takes a task that names no agent.
     let agent = agent_settings.profiles.slugs().and_then(|slugs| slugs.into_iter().next());
-    let signal = signals::listen()?;
+    let signal = signals::listen(agent::stop_limit(agent_settings.grace) + parts::stop_limit(&settings))?;
     let (server_stop, agent_stop) = (CancellationToken::new(), signal.clone());
     let (ready, is_ready) = tokio::sync::oneshot::channel();
     let mut server =

@@ -84,7 +84,7 @@ impl Listening {
 pub async fn run(settings: Serve, flags: Flags) -> Result<(), CommandError> {
     let log = Log::start(&settings.log)?;
     signals::on_hangup(move || parts::reload(&log, &flags))?;
-    let shutdown = signals::listen()?;
+    let shutdown = signals::listen(parts::stop_limit(&settings))?;
     let connections = files::connections(&settings);
     let metrics = Metrics::new().map_err(|error| format!("metrics can't be set up: {error}"))?;
     let tls = settings.tls.clone().map(Tls::load).transpose().map_err(|fault| format!("TLS can't be set up: {fault}"))?;

@@ -1,6 +1,7 @@
 //! What the server, and the control plane by itself, both need at their start.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -108,6 +109,11 @@ pub fn reconcile_options(settings: &Serve) -> reconcile::ReconcileOptions {
 pub fn agent_options(settings: &Serve, own_url: &str) -> dispatch::DispatchOptions {
     let public_url = settings.public_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
     dispatch::DispatchOptions { key: settings.agent_key.clone(), public_url, own_url: own_url.to_owned() }
+}
+
+/// How long a stop takes at most, unless threads of the process hang: the requests in progress, and what the background loops are at.
+pub fn stop_limit(settings: &Serve) -> Duration {
+    settings.request_timeout + Duration::from_secs(120)
 }
 
 pub fn scheme(settings: &Serve) -> &'static str {

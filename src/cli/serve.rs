@@ -27,7 +27,8 @@ pub async fn serve(settings: Serve, flags: Flags) -> Result<(), CommandError> {
     signals::on_hangup(move || parts::reload(&log, &flags))?;
     let keyed = settings.api_key.is_some();
     let traces = Traces::start(settings.traces.as_ref())?;
-    let ended = run(settings, traces.clone(), signals::listen()?, move |url, others| announce(&next_step(url, others, keyed))).await;
+    let shutdown = signals::listen(parts::stop_limit(&settings))?;
+    let ended = run(settings, traces.clone(), shutdown, move |url, others| announce(&next_step(url, others, keyed))).await;
     traces.stop().await;
     ended
 }

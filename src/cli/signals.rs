@@ -1,18 +1,49 @@
-//! SIGTERM and SIGINT: the first signal starts a graceful shutdown, the second ends the process at once. SIGHUP: the log is rotated.
+//! SIGTERM and SIGINT: the first signal starts a graceful shutdown, the second ends the process at once, and so does the time limit of the
+//! shutdown. SIGHUP: the log is rotated.
 
 use std::io::{IsTerminal, stderr, stdin, stdout};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
+use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use bloom_commands::CommandError;
 
-/// A token that the first signal cancels.
-pub fn listen() -> Result<CancellationToken, CommandError> {
-    let (terminate, interrupt) = (take(SignalKind::terminate())?, take(SignalKind::interrupt())?);
+/// How long a command may take to end once it was interrupted.
+const INTERRUPT_LIMIT: Duration = Duration::from_secs(60);
+/// How long the last line may take to get into the log, which may be what the process hangs on.
+const LAST_LINE_LIMIT: Duration = Duration::from_secs(1);
+
+/// A token that the first signal cancels. The process has `limit` to end after that; then it is ended.
+pub fn listen(limit: Duration) -> Result<CancellationToken, CommandError> {
     let token = CancellationToken::new();
-    tokio::spawn(follow(terminate, interrupt, token.clone()));
+    let cancelled = token.clone();
+    let (tell, told) = mpsc::channel();
+    // A thread with a runtime of its own: the threads of the other one may hang, and the process must end all the same.
+    let follows = move || match own_runtime() {
+        Ok((runtime, terminate, interrupt)) => {
+            let _ = tell.send(Ok(()));
+            runtime.block_on(follow(terminate, interrupt, cancelled, limit));
+        }
+        Err(error) => drop(tell.send(Err(error))),
+    };
+    let failed = |error: &dyn std::fmt::Display| CommandError::from(format!("signals can't be received: {error}"));
+    thread::Builder::new().name("signals".to_owned()).spawn(follows).map_err(|error| failed(&error))?;
+    told.recv().map_err(|error| failed(&error))??;
     Ok(token)
+}
+
+fn own_runtime() -> Result<(Runtime, Signal, Signal), CommandError> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("signals can't be received: {error}"))?;
+    let (terminate, interrupt) = {
+        let _entered = runtime.enter();
+        (take(SignalKind::terminate())?, take(SignalKind::interrupt())?)
+    };
+    Ok((runtime, terminate, interrupt))
 }
 
 /// Calls `reload` at each SIGHUP. A process of a terminal keeps the usual effect of SIGHUP: it ends when its terminal is closed.
@@ -33,12 +64,27 @@ fn take(kind: SignalKind) -> Result<Signal, CommandError> {
     signal(kind).map_err(|error| format!("signals can't be received: {error}").into())
 }
 
-async fn follow(mut terminate: Signal, mut interrupt: Signal, token: CancellationToken) {
+async fn follow(mut terminate: Signal, mut interrupt: Signal, token: CancellationToken, limit: Duration) {
     next(&mut terminate, &mut interrupt).await;
     token.cancel();
-    let number = next(&mut terminate, &mut interrupt).await;
-    // The status that a shell reports for a process that the signal killed. All acknowledged changes are in the database.
-    std::process::exit(128 + number);
+    match tokio::time::timeout(limit, next(&mut terminate, &mut interrupt)).await {
+        // The status that a shell reports for a process that the signal killed. All acknowledged changes are in the database.
+        Ok(number) => std::process::exit(128 + number),
+        Err(_) => give_up(limit),
+    }
+}
+
+/// Ends the process, because it does not stop in order.
+fn give_up(limit: Duration) -> ! {
+    let (tell, told) = mpsc::channel();
+    let said = thread::Builder::new().spawn(move || {
+        tracing::error!("the process did not stop within {} s of the signal, so threads of it hang; it is ended", limit.as_secs());
+        tell.send(())
+    });
+    if said.is_ok() {
+        let _ = told.recv_timeout(LAST_LINE_LIMIT);
+    }
+    std::process::exit(1)
 }
 
 async fn next(terminate: &mut Signal, interrupt: &mut Signal) -> i32 {
@@ -50,7 +96,7 @@ async fn next(terminate: &mut Signal, interrupt: &mut Signal) -> i32 {
 
 /// Does work that may be dropped at a signal.
 pub async fn until<T>(work: impl Future<Output = Result<T, bloom_store::Error>>, message: &str) -> Result<T, CommandError> {
-    let signal = listen()?;
+    let signal = listen(INTERRUPT_LIMIT)?;
     tokio::select! {
         biased;
         done = work => done.map_err(|error| error.to_string().into()),

@@ -53,8 +53,9 @@ words! {
         AgentError = "agent_error", Timeout = "timeout", Stalled = "stalled", Cancelled = "cancelled", RateLimited = "rate_limited",
         Overloaded = "overloaded", Auth = "auth", Billing = "billing", ModelUnavailable = "model_unavailable",
         BudgetExceeded = "budget_exceeded", BadOutput = "bad_output", WorkerLost = "worker_lost", SpawnFailed = "spawn_failed",
-        DependencyFailed = "dependency_failed", OutOfMemory = "out_of_memory",
-        WorkerDisk = "worker_disk",
+        DependencyFailed = "dependency_failed", OutOfMemory = "out_of_memory", WorkerDisk = "worker_disk",
+        /// The run filled the disk, or took more of it than it may.
+        DiskLimit = "disk_limit",
         /// The repository, the ref or the worktree could not be used, or the branch could not be pushed.
         Project = "project",
         /// A file that the task is to have could not be put where it belongs.

@@ -82,7 +82,7 @@ row! {
         { let used = task.usage; cost_estimated: used.is_some_and(|u| u.cost_estimated) }
         { let asked = task.question.as_ref(); question: asked }
         { let project = task.project.as_deref(); project: project.unwrap_or_default() }
-        { let reason = task.failure.as_ref().map(|f| &f.reason); newer_failure_reason: reason.filter(|reason| stored_reason(reason) != *reason) }
+        { let reason = task.failure.as_ref().map(|f| &f.reason); newer_failure_reason: reason.and_then(newer_reason) }
         moves_files;
     }
     read {
@@ -112,8 +112,7 @@ row! {
         last_lease: part(|| Some(LastLease { id: last_lease_id?, worker_id: last_lease_worker?, status: last_lease_status? })),
         failure: part(|| {
             let stored = failure_reason?;
-            // A program without the word (before migration 22) leaves it when it writes another failure.
-            let reason = newer_failure_reason.filter(|reason| *stored_reason(reason) == stored).unwrap_or(stored);
+            let reason = read_reason(stored, newer_failure_reason);
             Some(Failure { reason, message: failure_message?, at: failure_at? })
         }),
         project: Some(project).filter(|project| !project.is_empty()),
@@ -133,7 +132,26 @@ fn written(parked: &Parked) -> &Parked {
 fn stored_reason(reason: &Reason) -> &Reason {
     match reason {
         Reason::Project | Reason::BadInput => &Reason::SpawnFailed,
+        Reason::DiskLimit => &Reason::AgentError,
         known => known,
+    }
+}
+
+/// What tells a newer word from the one that it is stored as. Programs since migration 22 could not read the row with a word that they don't
+/// know either: a word of their own, which does not go with the stored one, tells them nothing.
+fn newer_reason(reason: &Reason) -> Option<&Reason> {
+    match reason {
+        Reason::DiskLimit => Some(&Reason::WorkerDisk),
+        known => Some(known).filter(|reason| stored_reason(reason) != *reason),
+    }
+}
+
+/// A program without the word leaves what tells of it when it writes another failure.
+fn read_reason(stored: Reason, newer: Option<Reason>) -> Reason {
+    match newer {
+        Some(Reason::WorkerDisk) if stored == Reason::AgentError => Reason::DiskLimit,
+        Some(newer) if *stored_reason(&newer) == stored => newer,
+        _ => stored,
     }
 }
 

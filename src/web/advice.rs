@@ -220,6 +220,13 @@ fn failed(lang: Lang, reason: Reason) -> (&'static str, &'static str) {
             t("The worker's disk is full", "Диск воркера заповнений"),
             t("Make room on the worker's disk, then requeue it.", "Звільніть місце на диску воркера, тоді поверніть завдання в чергу."),
         ),
+        Reason::DiskLimit => (
+            t("The run took too much of the worker's disk", "Запуск зайняв забагато місця на диску воркера"),
+            t(
+                "Have it write less, or give the runs of its profile more room, then requeue it.",
+                "Зробіть так, щоб він писав менше, або дайте запускам його профілю більше місця, тоді поверніть завдання в чергу.",
+            ),
+        ),
         Reason::AgentError => (
             t("The agent ended with an error", "Агент завершився з помилкою"),
             t("Look at the events of its run, then requeue it.", "Перегляньте події його запуску, тоді поверніть його в чергу."),

@@ -102,7 +102,10 @@ struct Asker {
 impl Asker {
     async fn follow(mut self) {
         loop {
-            if let Some(question) = self.dir.open_question() {
+            let dir = self.dir.clone();
+            // The run may have put anything there, and reading it must not delay other runs.
+            let asked = tokio::task::spawn_blocking(move || dir.open_question()).await;
+            if let Ok(Some(question)) = asked {
                 self.pass_on(question).await;
             }
             sleep(LOOK_EVERY).await;

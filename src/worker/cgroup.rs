@@ -19,6 +19,8 @@ const CPU_PERIOD: f64 = 100_000.0;
 
 /// 16 TiB.
 const MAX_MEMORY_MIB: u64 = 16 << 20;
+/// 1 PiB.
+const MAX_DISK_MIB: u64 = 1 << 30;
 const MAX_CPUS: f64 = 4096.0;
 
 /// The limits of a run, from its profile.
@@ -31,6 +33,8 @@ pub struct Limits {
     pub cpus: Option<f64>,
     /// Processes and threads.
     pub max_processes: Option<u64>,
+    /// What the directories of a context may take on the disk, in MiB. The agent measures it, without a cgroup.
+    pub disk_mib: Option<u64>,
 }
 
 impl Limits {
@@ -44,6 +48,9 @@ impl Limits {
         }
         if self.max_processes.is_some_and(|max| max == 0) {
             return Err("limits.max_processes must be 1 or more".into());
+        }
+        if self.disk_mib.is_some_and(|mib| mib == 0 || mib > MAX_DISK_MIB) {
+            return Err(format!("limits.disk_mib must be 1 to {MAX_DISK_MIB}"));
         }
         Ok(())
     }
@@ -197,7 +204,7 @@ mod tests {
     #[test]
     fn limits_name_what_they_need() {
         let parent = Parent { path: PathBuf::new(), controllers: vec!["cpu".into(), "pids".into()] };
-        let limits = Limits { memory_mib: Some(1), cpus: Some(0.5), max_processes: None };
+        let limits = Limits { memory_mib: Some(1), cpus: Some(0.5), disk_mib: Some(1), ..Limits::default() };
         assert_eq!(missing(Some(&parent), &limits), ["memory"]);
         assert_eq!(missing(None, &limits), ["memory", "cpu"]);
         assert!(missing(None, &Limits::default()).is_empty());

@@ -24,15 +24,19 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::boot_clock::{Stamp, boot};
 use super::context_name::context_name;
+use super::open_below::{open_at, read_all};
 use super::reserve::Reserve;
 use bloom_client::now_ms;
 
+/// Longer files of the agent are not its own: a result of 16 MiB, in JSON, is shorter.
+pub const MAX_JSON: u64 = 256 << 20;
 /// The maximum number of kept runs whose files could not be used.
 const MAX_SET_ASIDE: usize = 20;
 
@@ -188,6 +192,13 @@ impl Home {
         self.root.join("repositories")
     }
 
+    /// Where the repository of a context is, for each project; most do not exist.
+    pub fn context_repositories(&self, context_id: &str) -> Vec<PathBuf> {
+        let name = self.context_dir(context_id).with_added_extension("git");
+        let projects = fs::read_dir(self.repositories_dir()).into_iter().flatten().flatten().map(|entry| entry.path());
+        projects.map(|project| project.join("contexts").join(name.file_name().unwrap_or_default())).collect()
+    }
+
     pub fn context_dir(&self, context_id: &str) -> PathBuf {
         self.contexts_dir().join(context_name(&self.root, context_id))
     }
@@ -209,6 +220,21 @@ impl Home {
 
     fn session_path(&self, context_id: &str) -> PathBuf {
         self.root.join("sessions").join(context_name(&self.root, context_id)).with_added_extension("json")
+    }
+
+    /// The note that tells when the directory of a context without a project was used.
+    pub fn use_path(&self, context_id: &str) -> PathBuf {
+        self.session_path(context_id).with_extension("used")
+    }
+
+    pub fn use_paths(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.root.join("sessions")).into_iter().flatten().flatten().map(|entry| entry.path());
+        entries.filter(|path| path.extension().is_some_and(|extension| extension == "used")).collect()
+    }
+
+    /// All that is here of a context without a project; the note comes last.
+    pub fn paths_of(&self, context_id: &str) -> Vec<PathBuf> {
+        vec![self.context_dir(context_id), self.sandboxed_sessions(context_id), self.session_path(context_id), self.use_path(context_id)]
     }
 
     pub fn reserve(&self) -> Reserve {
@@ -279,7 +305,7 @@ pub fn private_dir(path: &Path) -> io::Result<()> {
 }
 
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    serde_json::from_slice(&fs::read(path).ok()?).ok()
+    serde_json::from_slice(&read_all(open_at(path).ok()?, MAX_JSON).ok()?).ok()
 }
 
 /// Replaces the file atomically, without a flush. This is enough for data about running processes, which a power cut ends, too.
@@ -297,7 +323,9 @@ pub fn write_json_durably(path: &Path, value: &impl Serialize) -> io::Result<()>
 fn replace(path: &Path, value: &impl Serialize) -> io::Result<File> {
     let part = path.with_added_extension("part");
     // Only the agent's user may read what is in its files: prompts, answers, a key.
-    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+    // What is no file is not waited for: runs without a sandbox can put a pipe there.
+    let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed();
+    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).custom_flags(flags).open(&part)?;
     file.write_all(&serde_json::to_vec(value)?)?;
     fs::rename(&part, path)?;
     Ok(file)

@@ -22,6 +22,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+use super::open_below::open_below;
 use super::push_response::{PushResponse, refuse};
 use super::{Agent, home};
 use bloom_core::control_plane::MAX_MEMORY_BYTES;
@@ -180,7 +181,7 @@ fn archive(dir: &Dir, files: &[Stat]) -> io::Result<Vec<u8>> {
     for file in files {
         let mut content = Vec::new();
         let most = u64::try_from(MAX_MEMORY_BYTES).unwrap_or(u64::MAX);
-        match dir.open(&file.path) {
+        match open_below(dir, &file.path) {
             Ok(open) => open.take(most + 1).read_to_end(&mut content)?,
             // Removed since it was listed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,

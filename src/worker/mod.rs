@@ -14,7 +14,9 @@ mod command;
 mod confinement;
 mod connections;
 mod context_name;
+mod contexts;
 mod control;
+mod disk_use;
 mod echo;
 mod enrollment;
 mod environment;
@@ -30,6 +32,7 @@ mod leases;
 mod machine;
 mod membridge;
 mod memory;
+mod open_below;
 mod option_check;
 mod output;
 mod pause;
@@ -101,6 +104,8 @@ use worktrees::Worktrees;
 
 /// The time limit of the last calls at a stop, because the server may be unreachable.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// How long runs may take to end, and their verdicts to arrive, after the grace.
+const HAND_BACK_LIMIT: Duration = process::TERM_GRACE.saturating_add(STOP_LIMIT).saturating_add(STOP_LIMIT);
 
 /// The settings of an agent.
 #[derive(Clone, Debug)]
@@ -157,6 +162,12 @@ pub enum Ended {
     Stopped,
     /// The caller must start it again at once. Its runs go on meanwhile.
     Restart,
+}
+
+/// A stop takes no longer than this, unless threads of the process hang.
+pub fn stop_limit(grace: Duration) -> Duration {
+    // The loops and the last calls have their limits, too, and a busy machine is slow.
+    grace + HAND_BACK_LIMIT + STOP_LIMIT * 6
 }
 
 /// A running agent.
@@ -295,7 +306,7 @@ impl Agent {
         let claims = tokio::spawn(self.clone().claim_always(stopped.clone()));
         let probes = tokio::spawn(self.clone().probe_paused(stopped.clone()));
         let beats = tokio::spawn(self.clone().beat_at_membridge(stopped.clone()));
-        let worktrees = tokio::spawn(self.clone().keep_worktrees(stopped.clone()));
+        let contexts = tokio::spawn(self.clone().keep_contexts(stopped.clone()));
         let push_server = listener.map(|listener| tokio::spawn(push_server::serve(self.clone(), listener, stopped.clone())));
         let mut failure = None;
         let ended = tokio::select! {
@@ -322,13 +333,14 @@ impl Agent {
             self.drain().await;
         }
         stopped.cancel();
+        let until = tokio::time::Instant::now() + STOP_LIMIT;
         // With a time limit, because neither a server nor a caller of the push server may block the stop.
         for mut task in [
             Some(offer),
             Some(claims),
             Some(probes),
             Some(beats),
-            Some(worktrees),
+            Some(contexts),
             Some(heartbeats),
             Some(watcher),
             Some(tls_files),
@@ -337,7 +349,7 @@ impl Agent {
         .into_iter()
         .flatten()
         {
-            if tokio::time::timeout(STOP_LIMIT, &mut task).await.is_err() {
+            if tokio::time::timeout_at(until, &mut task).await.is_err() {
                 task.abort();
             }
         }
@@ -365,7 +377,7 @@ impl Agent {
     async fn drain(&self) {
         if !self.settled_within(self.settings.grace).await {
             self.stop_where(Stop::HandBack, |_| true);
-            if !self.settled_within(process::TERM_GRACE + STOP_LIMIT * 2).await {
+            if !self.settled_within(HAND_BACK_LIMIT).await {
                 tracing::warn!("some results could not be delivered to the server; the next start of this agent delivers them");
             }
         }

@@ -233,7 +233,7 @@ mod tests {
         wrong("[profiles.a]\nrunner = \"command\"", None, "needs command");
         wrong("[profiles.a]\nrunner = \"command\"\ncommand = [\"no-such-program\"]", None, "no-such-program is not installed");
         wrong("[profiles.a]\nrunner = \"echo\"", Some("b"), "choose one of a, claude, echo");
-        for limit in ["memory_mib = 0", "cpus = 0.0", "cpus = nan", "max_processes = 0"] {
+        for limit in ["memory_mib = 0", "cpus = 0.0", "cpus = nan", "max_processes = 0", "disk_mib = 0"] {
             let name = limit.split(' ').next().unwrap();
             wrong(&format!("[profiles.a]\nrunner = \"echo\"\nlimits = {{ {limit} }}"), None, &format!("limits.{name} must be"));
         }

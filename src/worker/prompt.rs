@@ -5,10 +5,10 @@ use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
 use cap_std::ambient_authority;
-use cap_std::fs::{Dir, OpenOptions, OpenOptionsExt};
+use cap_std::fs::Dir;
 use globset::GlobBuilder;
-use rustix::fs::OFlags;
 
+use super::open_below::open_below;
 use super::task::Task;
 use bloom_core::task::Format;
 
@@ -75,14 +75,10 @@ pub fn compose(task: &Task, dir: &Path, resumed_after_crash: bool) -> Result<Str
 }
 
 /// The bytes of a file, up to one more than it may have. Another run of the context may have put a symbolic link or a named pipe in its place
-/// since it was found: a link is followed only if it stays in the directory.
+/// since it was found.
 fn read(context: &Dir, path: &Path) -> io::Result<Vec<u8>> {
-    let file = context.open_with(path, OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()))?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is not a file"));
-    }
     let mut bytes = Vec::new();
-    file.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    open_below(context, path)?.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

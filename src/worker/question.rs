@@ -6,17 +6,17 @@
 //! questions.json           how long people were asked, for a later agent
 //! ```
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, open};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::boot_clock::Stamp;
 use super::home::{private_dir, read_json, write_json};
+use super::open_below::{open_at, read_all};
 use super::stream::cut;
 use bloom_core::limits::{ASKED_MS, NAME_CHARS, QUESTION_INPUT_BYTES, QUESTION_TEXT_CHARS, QUESTION_TEXTS};
 
@@ -169,13 +169,7 @@ impl QuestionDir {
     /// What the run asks and was not answered. A run may put anything there: links to files that only the agent may read, pipes, or a file
     /// without an end.
     pub fn open_question(&self) -> Option<Question> {
-        let file: File =
-            open(self.question_path(), OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).ok()?.into();
-        if !file.metadata().ok()?.is_file() {
-            return None;
-        }
-        let mut bytes = Vec::new();
-        file.take(MAX_QUESTION).read_to_end(&mut bytes).ok()?;
+        let bytes = read_all(open_at(&self.question_path()).ok()?, MAX_QUESTION).ok()?;
         let question: Question = serde_json::from_slice(&bytes).ok()?;
         (!self.reply_path(question.id).exists()).then_some(question)
     }
@@ -258,7 +252,7 @@ mod tests {
         std::os::unix::fs::symlink(&elsewhere, dir.question_path()).unwrap();
         assert_eq!(dir.open_question(), None, "a link");
         dir.withdraw();
-        rustix::fs::mknodat(rustix::fs::CWD, dir.question_path(), rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, dir.question_path(), rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
         assert_eq!(dir.open_question(), None, "a pipe");
         dir.withdraw();
         dir.ask(&asked).unwrap();

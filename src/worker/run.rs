@@ -1,7 +1,6 @@
 //! One run, from its lease to its verdict.
 
-use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,8 +12,10 @@ use uuid::Uuid;
 use super::asking::Asking;
 use super::boot_clock::millis;
 use super::control::Plan;
+use super::disk_use::{self, DiskLimit};
 use super::home::{SessionRecord, private_dir};
 use super::invocation::{Conversation, Invocation, RunFiles, git_settings};
+use super::open_below::fresh_at;
 use super::process::{HOME_VARIABLE, LEASE_VARIABLE, TERM_GRACE};
 use super::profile::{Profile, Runner};
 use super::program::find_program;
@@ -174,7 +175,9 @@ impl Run<'_> {
         let profiles_dir = &self.agent.settings.profiles.dir;
         let program = find_program(&profile.program(), profiles_dir)
             .ok_or_else(|| failed(&profile.program().display().to_string(), &"the program does not exist or is not executable"))?;
-        fs::write(self.dir.prompt(), text).map_err(|error| failed("the prompt can't be written", &error))?;
+        fresh_at(&self.dir.prompt())
+            .and_then(|mut file| file.write_all(text.as_bytes()))
+            .map_err(|error| failed("the prompt can't be written", &error))?;
         let prompt = self.dir.prompt();
         let tool = profile.ask_human.then(|| PermissionTool::prepare(self.dir.questions())).transpose();
         let tool = tool.map_err(|error| failed("a person can't be asked", &error))?;
@@ -205,8 +208,8 @@ impl Run<'_> {
     fn spawn(&self, record: &Record, profile: &Profile, invocation: &Invocation, context_dir: &Path) -> io::Result<Started> {
         let lease = record.lease.id;
         // Created here, because the agent reads them from now on.
-        File::create(self.dir.stdout(record.starts))?;
-        File::create(self.dir.stderr(record.starts))?;
+        fresh_at(&self.dir.stdout(record.starts))?;
+        fresh_at(&self.dir.stderr(record.starts))?;
         let plan = Plan {
             dir: self.dir.path().to_owned(),
             start: record.starts,
@@ -259,6 +262,7 @@ impl Run<'_> {
         let asking = Asking::start(self.agent, self.dir.questions(), record, profile);
         let mut limits =
             Limits::new(record, watched.running.started_at, asking.as_ref().map_or(Duration::ZERO, |asking| asking.asked_before));
+        let disk = DiskLimit::start(&self.agent.home, &record.task.context_id, profile.limits.disk_mib);
         let mut stored_at = Instant::now();
         let mut found = Vec::new();
         let mut stop = None;
@@ -305,7 +309,9 @@ impl Run<'_> {
                 watched.renew(until);
             }
             let wanted = *self.stop.borrow_and_update();
-            if let Some(reason) = wanted.or_else(|| limits.exceeded(reading.result.is_some())).filter(|_| !watched.is_ending()) {
+            if let Some(reason) =
+                wanted.or_else(|| limits.exceeded(reading.result.is_some())).or_else(|| disk.exceeded()).filter(|_| !watched.is_ending())
+            {
                 stop = reading.result.is_none().then_some(reason);
                 self.record_stop(stop);
                 let grace = if reason == Stop::LeaseLost { lease_grace(record) } else { TERM_GRACE };
@@ -339,10 +345,15 @@ impl Run<'_> {
             stop = left.stop;
             self.record_stop(stop);
         }
-        if let Some(why) = &left.unstored {
+        // Without any room, not even its end could be stored.
+        let no_room = || self.agent.home.reserve().fill().err().map(|error| error.to_string());
+        let unstored = left.unstored.clone().or_else(|| if left.is_clean || left.exit.is_some() { None } else { no_room() });
+        if let Some(why) = &unstored {
             tracing::error!(task = %record.task.id, lease, why, "what the run printed could not be stored as a whole");
             self.agent.pause_for_disk(why);
-            stop = stop.or(Some(Stop::Unstored));
+            if matches!(stop, None | Some(Stop::Unstored)) {
+                stop = Some(disk_use::full_disk(self.agent, record.lease.id).await);
+            }
         }
         self.log.phase("ended", json!({"exit": left.exit, "duration_ms": duration_ms}));
         let tells_session = profile.runner == Runner::Claude;

@@ -14,7 +14,7 @@
 //! ```
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,8 @@ use uuid::Uuid;
 
 use super::boot_clock::Stamp;
 use super::cgroup;
-use super::home::{private_dir, read_json, write_json, write_json_durably};
+use super::home::{MAX_JSON, private_dir, read_json, write_json, write_json_durably};
+use super::open_below::{open_at, read_all};
 use super::process::{Leader, Listed};
 use super::question::QuestionDir;
 use super::task::{Lease, Task};
@@ -115,7 +116,7 @@ impl RunDir {
     /// # Errors
     /// There is no record, or it can't be read.
     pub fn record(&self) -> io::Result<Record> {
-        Ok(serde_json::from_slice(&fs::read(self.path.join("run.json"))?)?)
+        Ok(serde_json::from_slice(&read_all(open_at(&self.path.join("run.json"))?, MAX_JSON)?)?)
     }
 
     /// The ids of the task and the lease, from a record that can't be read as a whole.
@@ -190,7 +191,8 @@ impl RunDir {
     /// How the process ended; all unknown if its supervisor did not live to see it.
     pub fn left_end(&self, start: u32) -> RunEnd {
         let of_earlier_version = || {
-            let text = fs::read_to_string(self.path.join(format!("exit.{start}"))).ok()?;
+            let bytes = read_all(open_at(&self.path.join(format!("exit.{start}"))).ok()?, MAX_JSON).ok()?;
+            let text = String::from_utf8(bytes).ok()?;
             text.ends_with('\n').then(|| text.trim().to_owned())
         };
         let end = read_json(&self.path.join(format!("end.{start}")));
@@ -200,7 +202,7 @@ impl RunDir {
     /// The last `max` bytes of standard error.
     pub fn stderr_tail(&self, start: u32, max: u64) -> String {
         let read = || -> io::Result<String> {
-            let mut file = File::open(self.stderr(start))?;
+            let mut file = open_at(&self.stderr(start))?;
             let length = file.metadata()?.len();
             file.seek(SeekFrom::Start(length.saturating_sub(max)))?;
             let mut bytes = Vec::new();

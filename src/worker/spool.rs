@@ -3,12 +3,15 @@
 use std::cmp::Ordering;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::open_below::open_at;
 use super::reserve::Reserve;
 use super::run_dir::RunDir;
 use super::stream::{Found, MAX_TEXT, cut};
@@ -100,7 +103,8 @@ pub struct EventLog {
 impl EventLog {
     pub fn open(dir: &RunDir, task: Uuid, reserve: Reserve) -> io::Result<Self> {
         let path = dir.events();
-        let mut file = File::options().create(true).read(true).append(true).open(&path)?;
+        let mut file =
+            File::options().create(true).read(true).append(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(&path)?;
         // Only the last event is needed. An incomplete line behind it was cut short by a crash and never sent, so it is removed.
         let length = file.metadata()?.len();
         let from = length.saturating_sub(LAST_LINES);
@@ -192,7 +196,7 @@ impl EventLog {
     }
 
     pub fn reader(&self) -> io::Result<EventReader> {
-        Ok(EventReader { file: File::open(&self.path)?, position: 0 })
+        Ok(EventReader { file: open_at(&self.path)?, position: 0 })
     }
 }
 
@@ -253,7 +257,7 @@ const MAX_LINE: usize = 64 << 20;
 
 impl Tail {
     pub fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self { file: File::open(path)?, begun: Vec::new(), offset: 0, has_gap: false, skips: false })
+        Ok(Self { file: open_at(path)?, begun: Vec::new(), offset: 0, has_gap: false, skips: false })
     }
 
     /// Reads the next piece, and passes on each complete line with the position behind it. Returns false if there is nothing new.

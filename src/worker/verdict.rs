@@ -27,6 +27,10 @@ pub enum Stop {
     Flooded,
     /// What the run printed could not be stored.
     Unstored,
+    /// The directories of its context took more room than its profile allows.
+    DiskLimit,
+    /// The disk was full, and of all runs here, this one has written most.
+    DiskFilled,
     /// The lease was lost, or may have expired.
     LeaseLost,
     /// The agent stops or is drained: the task is handed back and loses no attempt.
@@ -205,6 +209,14 @@ fn stopped(task: &Task, stop: Stop) -> Option<RunFailure> {
         Stop::Stalled => RunFailure::new(Reason::Stalled, "no output for too long (stall_seconds of its profile)"),
         Stop::Flooded => RunFailure::new(Reason::AgentError, "printed more than 1 GiB"),
         Stop::Unstored => RunFailure::new(Reason::WorkerDisk, "the worker could not store on its disk what the run printed"),
+        Stop::DiskLimit => RunFailure::new(
+            Reason::DiskLimit,
+            "the directory of its context took more room on the disk than limits.disk_mib of its profile allows",
+        ),
+        Stop::DiskFilled => RunFailure::new(
+            Reason::DiskLimit,
+            "the disk of the worker was full, and this run had written more than any other (limits.disk_mib of its profile ends it earlier)",
+        ),
         Stop::LeaseLost => RunFailure::new(Reason::WorkerLost, "the lease was lost, and the run was ended"),
     })
 }

@@ -10,8 +10,10 @@ use uuid::Uuid;
 
 use super::Agent;
 use super::confinement::{Confinement, end_commands};
-use super::files::{MAX_OUTPUTS, NoInput, Unsent, open_below, outputs};
+use super::contexts::note_use;
+use super::files::{MAX_OUTPUTS, NoInput, Unsent, open_output, outputs};
 use super::home::private_dir;
+use super::open_below::fresh_at;
 use super::profile::Profile;
 use super::run_dir::{Record, RunDir};
 use super::spool::EventLog;
@@ -191,9 +193,9 @@ impl Workspace<'_> {
         let dir = self.agent.home.context_dir(&record.task.context_id);
         let (below, globs) = (dir.clone(), record.task.outputs.clone());
         let found = tokio::task::spawn_blocking(move || outputs(&below, &globs)).await.unwrap_or_default();
-        let (mut stored, mut missing) = (0_usize, Vec::new());
+        let (mut stored, mut missing) = (0_usize, found.odd);
         for output in &found.found {
-            match self.store(record, "OUTPUT", &output.path, "application/octet-stream", open_below(&dir, &output.path)).await {
+            match self.store(record, "OUTPUT", &output.path, "application/octet-stream", open_output(&dir, &output.path).await).await {
                 Ok(()) => stored += 1,
                 Err(Unsent::Refused(why)) => missing.push(format!("{} ({} bytes): {why}", output.path, output.bytes)),
                 // What else there is can't be stored either.
@@ -273,9 +275,9 @@ async fn prepared(
     tree: Option<Worktree>,
 ) -> Result<Option<Prepared>, Unfit> {
     let dir = agent.home.context_dir(&record.task.context_id);
+    let using = agent.worktrees.using.read().await;
     let prepared = match &tree {
         Some(tree) => {
-            let _using = agent.worktrees.using.read().await;
             if !tree.exists() {
                 tree.check_free()?;
             }
@@ -291,7 +293,11 @@ async fn prepared(
     };
     let failed =
         |error: std::io::Error| Unfit::new(Reason::SpawnFailed, format!("the context's directory can't be created: {error}"), true);
+    if record.lease.repository.is_none() {
+        note_use(&agent.home, &record.task.context_id).map_err(failed)?;
+    }
     private_dir(&dir).map_err(failed)?;
+    drop(using);
     agent.lay_inputs(&record.task, &dir).await?;
     Ok(prepared)
 }
@@ -312,7 +318,7 @@ fn fail(completion: &mut Completion, trouble: &Trouble) {
 
 /// The statistics and the patch, in one file that `git apply` reads.
 fn diff_file(path: &Path, changes: &Changes) -> std::io::Result<File> {
-    let mut file = File::options().create(true).truncate(true).read(true).write(true).open(path)?;
+    let mut file = fresh_at(path)?;
     let note = if changes.is_cut { "\n# Only the beginning of the patch.\n" } else { "" };
     write!(file, "{}{note}\n{}", changes.stat, changes.patch)?;
     Ok(file)

@@ -1,4 +1,4 @@
-//! The worktrees of this agent: which context has one, and when it goes.
+//! The worktrees of this agent: which context has one, and what is noted of it.
 //!
 //! ```text
 //! repositories/PROJECT/contexts/NAME.json    whose worktree it is, and when it was used
@@ -6,38 +6,27 @@
 //! repositories/PROJECT/contexts/NAME.*       what git needs of it, see [`worktree`](super::worktree)
 //! ```
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
-use reqwest::Method;
 use serde::{Deserialize, Serialize};
 use tokio::sync::RwLock;
-use tokio_util::sync::CancellationToken;
 
 use super::Agent;
 use super::files::Laid;
-use super::git::size_of;
 use super::home::{Home, private_dir, read_json, write_json};
-use super::run_dir::RunDir;
 use super::task::{self, Task};
 use super::worktree::{Repository, Worktree, branch};
-use bloom_api::answers::GoneContexts;
 use bloom_api::files::Input;
-use bloom_api::requests::{MAX_CONTEXTS, WorkerContexts};
-use bloom_client::{CALL_LIMIT, now_ms, part};
+use bloom_client::now_ms;
 use bloom_core::Ms;
 use bloom_core::namespace::RESERVED;
 
-const LOOK_EVERY: Duration = Duration::from_secs(3600);
-const DAY_MS: Ms = 24 * 3600 * 1000;
-
-/// When worktrees go, unless a run needs them.
+/// When worktrees and other directories of contexts go, unless a run needs them.
 #[derive(Clone, Copy, Debug)]
 pub struct WorktreeLimits {
     /// Days after the last run; 0 = never.
@@ -50,18 +39,18 @@ pub struct WorktreeLimits {
 pub struct Worktrees {
     /// One for each repository in use.
     locks: Mutex<BTreeMap<PathBuf, Arc<tokio::sync::Mutex<()>>>>,
-    /// Held for reading while a run's worktree is prepared, for writing while one is removed.
+    /// Held for reading while the directory of a run is prepared, for writing while one is removed.
     pub using: RwLock<()>,
 }
 
 /// What is known of a worktree.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-struct Known {
-    context_id: String,
-    used_at: Ms,
+pub(super) struct Known {
+    pub context_id: String,
+    pub used_at: Ms,
     /// A run works there, or was interrupted there: what it changed is not committed yet.
     #[serde(default)]
-    is_open: bool,
+    pub is_open: bool,
     /// Inputs of tasks, which are no part of the project as long as no run changes them.
     #[serde(default)]
     inputs: Vec<Laid>,
@@ -93,12 +82,12 @@ impl Agent {
     }
 
     /// The repositories on the disk. Nothing is fetched for them, so they have no URL.
-    fn repositories(&self) -> Vec<Repository> {
+    pub(super) fn repositories(&self) -> Vec<Repository> {
         subdirs(&self.home.repositories_dir()).into_iter().map(|dir| self.repository(dir, "")).collect()
     }
 
     /// The worktrees on the disk, as far as they are noted.
-    fn known_worktrees(&self) -> Vec<(Worktree, Known)> {
+    pub(super) fn known_worktrees(&self) -> Vec<(Worktree, Known)> {
         let of_repository = |repository: Repository| {
             let notes = fs::read_dir(repository.contexts_dir()).into_iter().flatten().flatten().map(|entry| entry.path());
             let notes = notes.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
@@ -111,70 +100,6 @@ impl Agent {
     /// Whether runs of the context work in a worktree here.
     pub(super) fn has_worktree(&self, context_id: &str) -> bool {
         self.repositories().into_iter().any(|repository| self.worktree_in(repository, context_id).has_begun())
-    }
-
-    /// Removes worktrees that are not needed any more, at the start and once an hour.
-    pub(super) async fn keep_worktrees(self: Arc<Self>, stopped: CancellationToken) {
-        loop {
-            self.remove_worktrees().await;
-            tokio::select! {
-                () = tokio::time::sleep(LOOK_EVERY) => {}
-                () = stopped.cancelled() => return,
-            }
-        }
-    }
-
-    async fn remove_worktrees(&self) {
-        let mut all = self.known_worktrees();
-        let contexts: Vec<String> = all.iter().map(|(_, known)| known.context_id.clone()).collect();
-        let gone = self.gone(&contexts).await;
-        let oldest = if self.settings.worktrees.days == 0 { Ms::MIN } else { now_ms() - Ms::from(self.settings.worktrees.days) * DAY_MS };
-        // The newest ones may stay until the room is used up.
-        all.sort_by_key(|(_, known)| Reverse(known.used_at));
-        let mut room = self.settings.worktrees.max_bytes;
-        for (tree, known) in all {
-            let (dir, most) = (tree.dir.clone(), room);
-            let size = tokio::task::spawn_blocking(move || size_of(&dir, most)).await.unwrap_or(0);
-            let why = match () {
-                () if gone.contains(&known.context_id) => "its tasks were removed",
-                () if known.used_at < oldest => "it was not used for long",
-                // A run that was interrupted goes on there.
-                () if size > room && !known.is_open => "the worktrees take more room than they may",
-                () => {
-                    room = room.saturating_sub(size);
-                    continue;
-                }
-            };
-            // A worktree is being prepared. It is tried again at the next look.
-            let Ok(_using) = self.worktrees.using.try_write() else { return };
-            // A run that was accepted meanwhile has its record on disk before it prepares its worktree.
-            if in_use(&self.home).contains(&known.context_id) {
-                room = room.saturating_sub(size);
-                continue;
-            }
-            tracing::info!(context = known.context_id, why, "a worktree is removed; its branch stays");
-            tree.remove_with_notes();
-        }
-        for repository in self.repositories() {
-            let _lock = repository.lock.lock().await;
-            repository.tidy().await;
-        }
-    }
-
-    /// Those of the contexts that have no tasks left at the server.
-    async fn gone(&self, contexts: &[String]) -> BTreeSet<String> {
-        let path = format!("api/runtime/workers/{}/contexts", part(&self.name));
-        let mut gone = BTreeSet::new();
-        for page in contexts.chunks(MAX_CONTEXTS) {
-            let body = WorkerContexts { context_ids: page.iter().cloned().collect() };
-            let answer = self.client.send(Method::POST, &path, Some(&body), CALL_LIMIT).await;
-            match answer.and_then(|answer| answer.json::<GoneContexts>()) {
-                Ok(answer) => gone.extend(answer.gone),
-                // They stay a while longer.
-                Err(error) => tracing::debug!(%error, "the server could not tell which contexts have no tasks left"),
-            }
-        }
-        gone
     }
 }
 
@@ -206,7 +131,7 @@ impl Worktree {
     }
 
     /// Removes the worktree and what is noted of it.
-    fn remove_with_notes(&self) {
+    pub(super) fn remove_with_notes(&self) {
         // Else the directory has files of runs without this project.
         match if self.has_begun() { self.remove() } else { Ok(()) } {
             Ok(()) => ["json", "ignore"].iter().for_each(|extension| {
@@ -235,11 +160,6 @@ impl Worktree {
 /// The path as a line of a `.gitignore`.
 fn escaped(path: &str) -> String {
     path.chars().flat_map(|c| "\\*?[]!# ".contains(c).then_some('\\').into_iter().chain([c])).collect()
-}
-
-/// The contexts of all runs that are here.
-fn in_use(home: &Home) -> BTreeSet<String> {
-    home.run_dirs().into_iter().filter_map(|dir| Some(RunDir::new(dir).record().ok()?.task.context_id)).collect()
 }
 
 fn subdirs(dir: &Path) -> Vec<PathBuf> {

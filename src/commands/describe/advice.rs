@@ -75,6 +75,9 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
                 Some(Word::Known(Reason::BadInput)) => {
                     "give the input another path, or upload the file again, as the message says, and submit the task again".into()
                 }
+                Some(Word::Known(Reason::DiskLimit)) => {
+                    format!("have it write less, or give its runs more room (limits.disk_mib of the agent's profile), then: {again}")
+                }
                 Some(Word::Known(Reason::WorkerDisk)) => format!("make room on the worker's disk, then: {again}"),
                 Some(Word::Known(Reason::BudgetExceeded)) => {
                     format!("submit it again with a higher --budget, or with the same again: {again}")

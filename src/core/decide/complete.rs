@@ -125,7 +125,9 @@ impl End {
         }
         let reason = completion.reason.unwrap_or(Reason::AgentError);
         let failure = Failure { reason, message: completion.error_message.clone().unwrap_or_default(), at: set.now() };
-        if !completion.retryable && !task.cancel_requested {
+        // A run that fills one disk fills another. One more worker may try, because the first one may be short of room by itself.
+        let is_second = reason == Reason::DiskLimit && task.failure.as_ref().is_some_and(|last| last.reason == Reason::DiskLimit);
+        if (!completion.retryable || is_second) && !task.cancel_requested {
             return Ok(Self::Failed(failure));
         }
         let over_budget = over_budget(task, completion, &failure).filter(|_| !task.cancel_requested);
@@ -134,8 +136,8 @@ impl End {
         let cause = Retry {
             give_back: keep_attempt,
             wait: completion.retry_at.map_or(Wait::Backoff, Wait::Until),
-            // If the program could not be started, the next attempt may go to another worker.
-            session_worker: (reason != Reason::SpawnFailed).then(|| worker.to_owned()),
+            // If the program could not be started, or had too little room, the next attempt may go to another worker.
+            session_worker: (!matches!(reason, Reason::SpawnFailed | Reason::DiskLimit)).then(|| worker.to_owned()),
             failure,
             actor: Actor::Worker(worker.clone()),
         };

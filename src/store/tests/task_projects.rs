@@ -24,10 +24,16 @@ async fn a_newer_reason_is_stored_beside_one_that_older_programs_know(database) 
     let bench = Bench::new(database).await;
     let mut writer = bench.writer().await;
     register(&mut writer, "w", 4).await;
-    let ids = create(&mut writer, vec![spec("a"), spec("b")]).await;
-    commit(&mut writer, vec![lease(ids[0], "w"), lease(ids[1], "w")]).await;
-    commit(&mut writer, vec![failed(ids[0], Reason::Project), failed(ids[1], Reason::Timeout)]).await;
-    assert_eq!((reason(&bench, ids[0]).await, reason(&bench, ids[1]).await), (Reason::Project, Reason::Timeout));
+    let ids = create(&mut writer, vec![spec("a"), spec("b"), spec("c")]).await;
+    commit(&mut writer, ids.iter().map(|id| lease(*id, "w")).collect()).await;
+    let reasons = [Reason::Project, Reason::Timeout, Reason::DiskLimit];
+    commit(&mut writer, ids.iter().zip(reasons).map(|(id, reason)| failed(*id, reason)).collect()).await;
+    for (id, expected) in ids.iter().zip(reasons) {
+        assert_eq!(reason(&bench, *id).await, expected);
+    }
+    // A program since migration 22 reads the first word, because the second one does not go with it. It clears the second one when it writes.
+    execute(&bench.url, "UPDATE task_state SET newer_failure_reason = NULL WHERE failure_reason = 'agent_error'").await;
+    assert_eq!(reason(&bench, ids[2]).await, Reason::AgentError);
     // The words that a program of the version before reads.
     execute(&bench.url, "UPDATE task_state SET newer_failure_reason = NULL WHERE failure_reason = 'spawn_failed'").await;
     assert_eq!(reason(&bench, ids[0]).await, Reason::SpawnFailed);

@@ -30,7 +30,7 @@ use super::home::private_dir;
 pub use author::{CommitAuthor, commit_author};
 pub use commit::Changes;
 use confined::Confined;
-use removal::remove_all;
+pub use removal::remove_all;
 use repository::FETCH_LIMIT;
 pub use repository::Repository;
 pub use trouble::Trouble;

@@ -132,7 +132,7 @@ fn a_worker_that_was_removed_ends_its_runs_and_comes_back() {
 }
 
 /// Starts the agent with a small file system of its own for its directory.
-const ON_A_SMALL_DISK: &str = r#"[ "$(id -u)" = 0 ] || own=--map-root-user
+pub const ON_A_SMALL_DISK: &str = r#"[ "$(id -u)" = 0 ] || own=--map-root-user
     mkdir -p "$BLOOM_WORK_DIR"
     exec unshare --mount $own sh -c 'mount -t tmpfs -o size=4m tmpfs "$BLOOM_WORK_DIR" && exec "$0" "$@"' "$0" "$@""#;
 
@@ -162,7 +162,7 @@ fn a_run_that_fills_the_disk_is_ended_and_the_worker_waits_for_room() {
         let task =
             crew.task().prompt("head --bytes 9000000 /dev/zero >filler 2>/dev/null; echo said before the end; sleep 150").create().await;
         let failure = eventually("it fails", || async { task.now().await["failure"].as_object().cloned() }).await;
-        assert_eq!(failure["reason"], json!("worker_disk"));
+        assert_eq!(failure["reason"], json!("disk_limit"));
         let events = eventually("all is told", || async {
             let events = task.api.get(&task.path("/events")).await.ok();
             events.as_array().unwrap().iter().any(|event| event["data"]["phase"] == "ended").then_some(events)

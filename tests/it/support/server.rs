@@ -17,6 +17,8 @@ pub const BINARY: &str = env!("CARGO_BIN_EXE_bloom-runtime");
 
 /// How long a start or an end may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// For the end of a process that could not stop in order, too.
+const END_PATIENCE: Duration = Duration::from_secs(90);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Database {
@@ -287,7 +289,7 @@ pub fn wait_for_end(mut child: Child, log: &Mutex<String>) -> ExitStatus {
         if let Some(status) = child.try_wait().expect("its state") {
             return status;
         }
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > END_PATIENCE {
             let _ = child.kill();
             panic!("the process does not end: {}", log.lock().expect("the log"));
         }

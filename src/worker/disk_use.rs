@@ -1,0 +1,142 @@
+//! What the directories of contexts take on the disk: the limit of a run, and which run filled a disk that is full.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::task::{JoinHandle, spawn_blocking};
+use uuid::Uuid;
+
+use super::Agent;
+use super::home::Home;
+use super::run_dir::{Record, RunDir};
+use super::verdict::Stop;
+use bloom_core::Ms;
+
+/// The time between two measurements at least, and in terms of what one takes: a large directory is measured less often.
+const MEASURE_EVERY: Duration = Duration::from_secs(2);
+const REST: u32 = 20;
+/// Files and directories of one context; more count as any size.
+const MAX_ENTRIES: usize = 5_000_000;
+/// `st_blocks` counts these, whatever the file system's own blocks are.
+const BLOCK: u64 = 512;
+/// A run that wrote less than this has not filled a disk.
+const NOTHING_MUCH: u64 = 1 << 20;
+
+/// The directories that runs of a context write: where they work, their repository, and their sessions in a sandbox.
+pub fn dirs_of(home: &Home, context_id: &str) -> Vec<PathBuf> {
+    let dirs = [home.context_dir(context_id), home.sandboxed_sessions(context_id)];
+    dirs.into_iter().chain(home.context_repositories(context_id)).collect()
+}
+
+/// What the files below the directories take on the disk that have changed since then, until it is more than `enough`. Links are not followed,
+/// a file with several names counts once.
+pub fn used(dirs: Vec<PathBuf>, since: Ms, enough: u64) -> u64 {
+    let (mut used, mut entries, mut linked) = (0_u64, 0_usize, BTreeSet::new());
+    let mut left = dirs;
+    while let Some(dir) = left.pop() {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            entries += 1;
+            if entries > MAX_ENTRIES {
+                return u64::MAX;
+            }
+            // Not of what a link leads to.
+            let Ok(about) = entry.metadata() else { continue };
+            if about.is_dir() {
+                left.push(entry.path());
+            } else if about.nlink() > 1 && !linked.insert((about.dev(), about.ino())) {
+                continue;
+            }
+            // The time is in whole seconds.
+            if about.ctime().saturating_add(1).saturating_mul(1000) >= since {
+                used = used.saturating_add(about.blocks().saturating_mul(BLOCK));
+            }
+            if used > enough {
+                return used;
+            }
+        }
+    }
+    used
+}
+
+/// Measures the directories of a run while it goes on, if its profile limits them.
+pub struct DiskLimit {
+    limit: u64,
+    used: Arc<AtomicU64>,
+    task: Option<JoinHandle<()>>,
+}
+
+impl Drop for DiskLimit {
+    fn drop(&mut self) {
+        self.task.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl DiskLimit {
+    pub fn start(home: &Home, context_id: &str, mib: Option<u64>) -> Self {
+        let (limit, used) = (mib.map_or(u64::MAX, |mib| mib << 20), Arc::<AtomicU64>::default());
+        let task = mib.map(|_| tokio::spawn(measure(dirs_of(home, context_id), limit, used.clone())));
+        Self { limit, used, task }
+    }
+
+    /// The reason to stop the run now.
+    pub fn exceeded(&self) -> Option<Stop> {
+        (self.used.load(Ordering::Relaxed) > self.limit).then_some(Stop::DiskLimit)
+    }
+}
+
+async fn measure(dirs: Vec<PathBuf>, limit: u64, told: Arc<AtomicU64>) {
+    loop {
+        let (dirs, began) = (dirs.clone(), Instant::now());
+        if let Ok(used) = spawn_blocking(move || used(dirs, Ms::MIN, limit)).await {
+            told.store(used, Ordering::Relaxed);
+        }
+        tokio::time::sleep(MEASURE_EVERY.max(began.elapsed() * REST)).await;
+    }
+}
+
+/// Why a run was ended whose output could not be stored: it is to blame if it has written more into its directories than any other run here.
+pub async fn full_disk(agent: &Arc<Agent>, lease: Uuid) -> Stop {
+    let agent = agent.clone();
+    let is_to_blame = spawn_blocking(move || {
+        let written: Vec<(Uuid, u64)> = records(&agent.home).map(|record| (record.lease.id, written(&agent.home, &record))).collect();
+        let most = written.into_iter().max_by_key(|(_, bytes)| *bytes);
+        most.is_some_and(|(most, bytes)| most == lease && bytes >= NOTHING_MUCH)
+    });
+    if is_to_blame.await.unwrap_or_default() { Stop::DiskFilled } else { Stop::Unstored }
+}
+
+/// The runs that are here.
+fn records(home: &Home) -> impl Iterator<Item = Record> {
+    home.run_dirs().into_iter().filter_map(|dir| RunDir::new(dir).record().ok())
+}
+
+fn written(home: &Home, record: &Record) -> u64 {
+    record.process.map_or(0, |running| used(dirs_of(home, &record.task.context_id), running.started_at, u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_on_the_disk_counts_once() {
+        let temp = tempfile::tempdir().unwrap();
+        let (dir, elsewhere) = (temp.path().join("dir"), temp.path().join("elsewhere"));
+        std::fs::create_dir_all(dir.join("sub")).unwrap();
+        std::fs::create_dir_all(&elsewhere).unwrap();
+        std::fs::write(elsewhere.join("large"), vec![1; 4 << 20]).unwrap();
+        std::fs::write(dir.join("sub/one"), vec![1; 1 << 20]).unwrap();
+        std::fs::hard_link(dir.join("sub/one"), dir.join("two")).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, dir.join("link")).unwrap();
+        std::fs::File::create(dir.join("sparse")).unwrap().set_len(1 << 40).unwrap();
+        let measured = |since, enough| used(vec![dir.clone(), temp.path().join("none")], since, enough);
+        let all = measured(Ms::MIN, u64::MAX);
+        assert!((1 << 20..2 << 20).contains(&all), "{all}");
+        assert_eq!(measured(bloom_client::now_ms() + 60_000, u64::MAX), 0);
+        assert!(measured(Ms::MIN, 0) > 0);
+    }
+}

@@ -1,0 +1,60 @@
+//! Runs that take more room on the disk than they may, or all of it.
+
+use super::ending::ON_A_SMALL_DISK;
+use super::*;
+use crate::support::{Database, Server};
+
+const FOUR_MIB: &str = "runner = \"command\"\ncommand = [\"sh\"]\nlimits = { disk_mib = 4 }";
+
+#[test]
+fn a_run_that_takes_too_much_room_is_stopped_and_tried_once_more() {
+    run(async {
+        let (server, tally) = (Server::on(Database::Sqlite).start(), Tally::new());
+        let agent = server.agent("box").profile(FOUR_MIB).start();
+        let fills = format!("{}; head --bytes 8000000 /dev/urandom >large; sleep 150", tally.mark());
+        let task = server.crew().task().context("large").attempts(5).prompt(&fills).create().await;
+        let failed = task.reaches("failed").await;
+        assert_eq!(failed["failure"]["reason"], json!("disk_limit"), "{failed}");
+        assert!(failed["failure"]["message"].as_str().unwrap().contains("limits.disk_mib"), "{failed}");
+        assert_eq!((&failed["attempts"], tally.count()), (&json!(2), 2), "both count");
+        // What a link leads to does not count, nor what a file only seems to have, nor one file twice.
+        let small = "ln -s /usr usr; truncate --size 1G sparse; head --bytes 3000000 /dev/urandom >one; ln one two; sleep 3; echo done";
+        let small = server.crew().task().context("small").prompt(small).create().await;
+        small.reaches("completed").await;
+        agent.has_no_processes().await;
+    });
+}
+
+#[test]
+fn a_limit_of_nothing_is_refused() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let profile = "runner = \"command\"\ncommand = [\"sh\"]\nlimits = { disk_mib = 0 }";
+        let (code, said) = server.agent("box").profile(profile).start_in_vain();
+        assert!(code != Some(0) && said.contains("limits.disk_mib must be 1 to"), "{said}");
+    });
+}
+
+#[test]
+fn of_a_full_disk_the_run_that_filled_it_is_to_blame() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let agent = server.agent("box").slots(2).shell().through(ON_A_SMALL_DISK).start();
+        let (began, filled) = (Tally::new(), Tally::new());
+        let (prints, says) = (Latch::new(), Latch::new());
+        let much = "yes | head --bytes 9000000; sleep 150";
+        let hit = format!("{}; {}; {much}", began.mark(), prints.wait());
+        let hit = server.crew().task().context("hit").prompt(&hit).create().await;
+        began.reaches(1).await;
+        let fills = format!("head --bytes 9000000 /dev/zero >filler 2>/dev/null; {}; {}; {much}", filled.mark(), says.wait());
+        let fills = server.crew().task().context("fills").prompt(&fills).create().await;
+        filled.reaches(1).await;
+        prints.open();
+        let was_hit = eventually("it is hit", || async { Some(hit.now().await).filter(|task| task["failure"].is_object()) }).await;
+        assert_eq!((&was_hit["failure"]["reason"], &was_hit["attempts"]), (&json!("worker_disk"), &json!(0)));
+        says.open();
+        let to_blame = eventually("it ends", || async { Some(fills.now().await).filter(|task| task["failure"].is_object()) }).await;
+        assert_eq!((&to_blame["failure"]["reason"], &to_blame["attempts"]), (&json!("disk_limit"), &json!(1)));
+        agent.has_no_processes().await;
+    });
+}
