@@ -13,7 +13,7 @@ words! {
 words! {
     /// Why it is paused.
     PauseCause {
-        /// The account is out of quota until a known time.
+        /// The account is out of quota.
         Quota = "quota",
         /// The provider refused the credentials of the account.
         Credentials = "credentials",

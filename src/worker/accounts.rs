@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::Agent;
-use super::pause::{Pause, Paused};
+use super::pause::{Failed, Pause, Paused, Tried};
 use super::probe::{self, ProbeFailure, cause_of, login_changed_at};
 use super::profile::{Profile, Runner};
 use super::program::find_program;
@@ -153,9 +153,10 @@ impl Agent {
                 return Verdict::Complete(completion);
             }
             (_, Some(Reason::RateLimited)) => {
-                let (now, until) = (now_ms(), completion.retry_at.map_or(0, |until| until.0));
-                tracing::warn!(account = profile.account, until, "the account is out of quota; no new tasks for it until then");
-                self.pauses.until(&account, PauseCause::Quota, until, &message, now);
+                let tried = Some(Tried { profile: name.to_owned(), model: task.model.clone() });
+                let resets_at = completion.retry_at.map(|at| at.0);
+                let failed = Failed { cause: PauseCause::Quota, message: &message, is_probed: self.can_probe(&account), resets_at, tried };
+                self.pause(&account, failed);
             }
             (_, Some(reason)) if is_of_setup(reason, profile, &message) => {
                 let blame = tokio::select! {
@@ -186,7 +187,8 @@ impl Agent {
 
     /// Takes no tasks for the accounts that other workers found out of quota. Returns whether that changes anything.
     pub(super) fn heed(&self, paused: &[PausedAccount]) -> bool {
-        let is_news = self.pauses.tell(paused, now_ms());
+        let can_probe = |account: &str| self.claude_profiles().any(|(_, profile)| profile.account == account);
+        let is_news = self.pauses.tell(paused, can_probe, now_ms());
         if is_news {
             self.state_changed.notify_waiters();
         }
@@ -213,11 +215,11 @@ impl Agent {
         let Some(cause) = cause_of(reason) else {
             return match self.probe(profile).await {
                 Err((Some(PauseCause::Start), why)) => {
-                    self.pause(&of_profile, profile, PauseCause::Start, if why.is_empty() { &message } else { &why });
+                    self.pause(&of_profile, self.failed(&of_profile, PauseCause::Start, if why.is_empty() { &message } else { &why }));
                     Ok(())
                 }
                 Err((Some(cause), why)) => {
-                    self.pause(&account, profile, cause, &why);
+                    self.pause(&account, self.failed(&account, cause, &why));
                     Ok(())
                 }
                 Err((None, _)) => Err(Blame::Unknown),
@@ -228,26 +230,39 @@ impl Agent {
             return Err(Blame::Model);
         }
         match self.probe_account(&profile.account).await {
-            Ok(()) => self.pause(&of_profile, profile, PauseCause::Model, &message),
-            Err(_) => self.pause(&account, profile, cause, &message),
+            Ok(()) => self.pause(&of_profile, self.failed(&of_profile, PauseCause::Model, &message)),
+            Err(_) => self.pause(&account, self.failed(&account, cause, &message)),
         }
         Ok(())
     }
 
-    fn pause(&self, paused: &Paused, profile: &Profile, cause: PauseCause, message: &str) {
-        let pause = self.pauses.failed(paused, cause, profile.runner == Runner::Claude, message, now_ms());
+    fn failed<'a>(&self, paused: &Paused, cause: PauseCause, message: &'a str) -> Failed<'a> {
+        Failed { cause, message, is_probed: self.can_probe(paused), resets_at: None, tried: None }
+    }
+
+    fn pause(&self, paused: &Paused, failed: Failed<'_>) {
+        let pause = self.pauses.failed(paused, failed, now_ms());
         tracing::error!("{}", told(paused, &pause));
+    }
+
+    fn can_probe(&self, paused: &Paused) -> bool {
+        self.claude_profiles().any(|(name, profile)| of(name, profile).contains(paused))
     }
 
     /// Whether the profile works. Only the Claude CLI can be probed; of other programs, only whether they are there.
     async fn probe(&self, profile: &Profile) -> Result<(), ProbeFailure> {
+        self.probe_with(profile, None).await
+    }
+
+    /// The same with a model that a task named.
+    async fn probe_with(&self, profile: &Profile, model: Option<&str>) -> Result<(), ProbeFailure> {
         let dir = &self.settings.profiles.dir;
         if let Some(sandbox) = &profile.sandbox {
             let tried = sandbox_check::try_it(sandbox, dir, &self.home.contexts_dir()).await;
             tried.map_err(|why| (Some(PauseCause::Start), why))?;
         }
         match profile.runner {
-            Runner::Claude => probe::of_profile(profile, dir, self.home.root()).await,
+            Runner::Claude => probe::of_profile(profile, model, dir, self.home.root()).await,
             _ if find_program(&profile.program(), dir).is_none() => Err((Some(PauseCause::Start), String::new())),
             _ => Ok(()),
         }
@@ -301,22 +316,44 @@ impl Agent {
 
     async fn probe_again(&self, paused: &Paused) {
         let (kind, name) = paused;
-        let of_kind =
-            |(profile, settings): &(&str, &Profile)| if *kind == PauseKind::Account { settings.account == *name } else { profile == name };
-        let Some((_, profile)) = self.claude_profiles().find(of_kind) else { return };
-        let probed = if *kind == PauseKind::Account { self.probe_account(name).await } else { self.probe(profile).await };
-        match probed {
+        let Some(known) = self.pauses.on(now_ms()).remove(paused) else { return };
+        let works = match self.claude_profiles().find(|(profile, settings)| of(profile, settings).contains(paused)) {
+            // It was paused before a restart, and its profile is another one now.
+            None => Ok(()),
+            Some(_) if known.cause == PauseCause::Quota => self.probe_quota(name, known.tried.as_ref()).await,
+            Some(_) if *kind == PauseKind::Account => self.probe_account(name).await,
+            Some((_, profile)) => self.probe(profile).await,
+        };
+        match works {
             Ok(()) => {
-                if self.pauses.lift(paused, now_ms()) {
+                if self.pauses.lift(paused, now_ms()) | self.pauses.has_looked(paused, now_ms()) {
                     tracing::info!("the {kind} {name} works again");
                     self.state_changed.notify_waiters();
                 }
             }
             Err((_, why)) => {
-                let Some(known) = self.pauses.on(now_ms()).remove(paused) else { return };
-                self.pause(paused, profile, known.cause, if why.is_empty() { &known.message } else { &why });
+                self.pauses.has_looked(paused, now_ms());
+                self.pause(paused, self.failed(paused, known.cause, if why.is_empty() { &known.message } else { &why }));
+                self.state_changed.notify_waiters();
             }
         }
+    }
+
+    /// Whether the account has quota for what was refused. If that fails otherwise, as with a model that the account may not use, it says nothing
+    /// about the quota.
+    async fn probe_quota(&self, account: &str, tried: Option<&Tried>) -> Result<(), ProbeFailure> {
+        let refused = |tried: &Tried| {
+            let (_, profile) = self.claude_profiles().find(|(name, profile)| *name == tried.profile && profile.account == account)?;
+            Some((profile, tried.model.clone()))
+        };
+        if let Some((profile, model)) = tried.and_then(refused) {
+            match self.probe_with(profile, model.as_deref()).await {
+                Err((Some(PauseCause::Quota), why)) => return Err((Some(PauseCause::Quota), why)),
+                Ok(()) => return Ok(()),
+                Err(_) => {}
+            }
+        }
+        self.probe_account(account).await
     }
 
     fn claude_profiles(&self) -> impl Iterator<Item = (&str, &Profile)> {
@@ -355,7 +392,7 @@ fn told((kind, name): &Paused, pause: &Pause) -> String {
     };
     let what = format!("the {kind} {name}");
     match pause.cause {
-        PauseCause::Quota => format!("{what} is out of quota until {until}{message}; nothing needs to be done"),
+        PauseCause::Quota => format!("{what} is out of quota{message}; nothing needs to be done. Tried again at {until}"),
         PauseCause::Credentials => format!(
             "{what} was refused{message}: sign in with claude as the user of the agent, then nothing else is needed; with a key of the API, \
              correct it and restart the agent. Tried again at {until}"

@@ -59,6 +59,7 @@ mod supervisor;
 mod task;
 mod tls_files;
 mod token_count;
+mod told_accounts;
 mod traced_run;
 mod verdict;
 mod waits;

@@ -22,7 +22,7 @@ async fn has_status(server: &Server, wanted: &str) {
 }
 
 /// What the CLI does when a person signs in.
-fn sign_in(agent: &agent::Agent) {
+pub fn sign_in(agent: &agent::Agent) {
     let dir = agent.dir().join("home/.claude");
     std::fs::create_dir_all(&dir).unwrap();
     std::fs::write(dir.join(".credentials.json"), "{}").unwrap();
