@@ -15,7 +15,7 @@ use super::program::find_program;
 use super::sandbox_check;
 use super::task::Task;
 use super::verdict::{Stop, Verdict};
-use bloom_api::answers::PausedAccount;
+use bloom_api::answers::Directives;
 use bloom_api::values::{Int, List};
 use bloom_api::workers::NewPause;
 use bloom_client::now_ms;
@@ -185,10 +185,14 @@ impl Agent {
         Verdict::Complete(completion)
     }
 
-    /// Takes no tasks for the accounts that other workers found out of quota. Returns whether that changes anything.
-    pub(super) fn heed(&self, paused: &[PausedAccount]) -> bool {
+    /// Takes no tasks for the accounts that other workers found out of quota, and takes some again for those that were resumed. Returns whether that changes anything.
+    pub(super) fn heed(&self, directives: &Directives) -> bool {
+        let now = now_ms();
+        let resumed = directives.resumed_accounts.iter().filter(|resumed| self.pauses.resume(&resumed.account, resumed.since, now));
+        let is_resumed =
+            resumed.inspect(|resumed| tracing::info!(account = resumed.account, "an administrator has ended the pause")).count() > 0;
         let can_probe = |account: &str| self.claude_profiles().any(|(_, profile)| profile.account == account);
-        let is_news = self.pauses.tell(paused, can_probe, now_ms());
+        let is_news = self.pauses.tell(&directives.paused_accounts, can_probe, now) | is_resumed;
         if is_news {
             self.state_changed.notify_waiters();
         }

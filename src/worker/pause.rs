@@ -171,6 +171,13 @@ impl Pauses {
         self.told.lock().hear(accounts, can_probe, now)
     }
 
+    /// An administrator has ended the pause of the account that began then. Returns whether it was on.
+    pub fn resume(&self, account: &str, since: Ms, now: Ms) -> bool {
+        let paused = (PauseKind::Account, account.to_owned());
+        let Some(pause) = self.on(now).remove(&paused).filter(|pause| pause.since == since) else { return false };
+        if pause.told_by.is_some() { self.has_looked(&paused, now) } else { self.lift(&paused, now) | self.has_looked(&paused, now) }
+    }
+
     /// The account works, or the agent has found out itself that it does not: what others told counts no more. Returns whether it did.
     pub fn has_looked(&self, (kind, name): &Paused, now: Ms) -> bool {
         *kind == PauseKind::Account && self.told.lock().has_looked(name, now)

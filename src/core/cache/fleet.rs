@@ -7,7 +7,7 @@ use std::ops::Bound;
 use super::paused_accounts::PausedAccounts;
 use crate::Ms;
 use crate::ids::{LeaseId, TaskId, WorkerId};
-use crate::pause::{PauseCause, PausedAccount};
+use crate::pause::{PauseCause, PauseKind, PausedAccount, ResumedAccount};
 use crate::placement::{self, Candidate};
 use crate::requirement::Requirement;
 use crate::task::{ActiveLease, Origin, TaskSpec, TaskState};
@@ -170,6 +170,13 @@ impl Fleet {
         let Some(worker) = self.worker(worker) else { return Vec::new() };
         let is_there = |finder: &WorkerId| self.worker(finder).is_some_and(|finder| finder.shown_status() != WorkerStatus::Offline);
         accounts.iter().filter_map(|account| self.paused_accounts.found_by_others(worker, account, now, is_there)).collect()
+    }
+
+    /// The accounts of this worker whose pauses an administrator has ended, as long as its agent says that they are on.
+    pub fn resumed_accounts(&self, worker: &str) -> Vec<ResumedAccount> {
+        let pauses = self.worker(worker).map(|worker| &worker.pauses[..]).unwrap_or_default();
+        let resumed = pauses.iter().filter(|pause| pause.is_resumed && pause.kind == PauseKind::Account);
+        resumed.map(|pause| ResumedAccount { account: pause.name.clone(), since: pause.since }).collect()
     }
 
     pub fn workers(&self) -> impl Iterator<Item = &Worker> {

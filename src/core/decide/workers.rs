@@ -39,7 +39,10 @@ impl Operation for WorkerChange {
             return Err(other_agent(&before, now).into());
         }
         let mut worker = with_change(before.clone(), change);
-        worker.pauses.iter_mut().for_each(|pause| pause.until = bounded_end(pause, &before.pauses, now));
+        for pause in &mut worker.pauses {
+            pause.until = bounded_end(pause, &before.pauses, now);
+            pause.is_resumed = before.pauses.iter().any(|known| known.is_resumed && known.is_same(pause));
+        }
         let combinations = worker.capabilities.combinations();
         if combinations > WORKER_AGENTS {
             return Err(Rejection::TooManyCombinations(combinations).into());
@@ -82,9 +85,7 @@ fn bounded_end(pause: &Pause, before: &[Pause], now: Ms) -> Ms {
     if pause.until <= now + TOLD_PAUSE_MS {
         return pause.until;
     }
-    let is_same =
-        |known: &&Pause| (known.kind, &known.name, known.cause, known.since) == (pause.kind, &pause.name, pause.cause, pause.since);
-    let ends = before.iter().filter(is_same).map(|known| known.until);
+    let ends = before.iter().filter(|known| known.is_same(pause)).map(|known| known.until);
     let is_long = |end: &Ms| (now + TOLD_PAUSE_MS / 2..=now + TOLD_PAUSE_MS).contains(end);
     ends.filter(is_long).max().unwrap_or(now + TOLD_PAUSE_MS)
 }

@@ -164,6 +164,7 @@ fn why_nobody_takes_a_task() {
         message: "sign in".into(),
         agents: Some(vec!["coder".into()]),
         told_by: None,
+        is_resumed: false,
     };
     let paused =
         WorkerChange { id: "paused".into(), agents: Some(Some(vec!["other".into()])), actor: Actor::Api, ..WorkerChange::default() };

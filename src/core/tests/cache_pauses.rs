@@ -28,7 +28,7 @@ fn put(world: &World, cache: &mut Cache, worker: &str) {
 
 fn quota(account: &str, until: Ms) -> Pause {
     let (kind, cause, message) = (PauseKind::Account, PauseCause::Quota, format!("until {until}"));
-    Pause { kind, name: account.into(), cause, since: 1, until, message, agents: None, told_by: None }
+    Pause { kind, name: account.into(), cause, since: 1, until, message, agents: None, told_by: None, is_resumed: false }
 }
 
 #[test]
@@ -81,6 +81,15 @@ fn workers_learn_what_others_found_out_of_quota() {
     world.ok(op::MarkOffline { worker: "d".into(), cause: Loss::Uninstalled });
     put(&world, &mut cache, "d");
     assert_eq!(told(&cache, "a", 1), of("team", 700, "c"), "the worker that found it is gone");
+    register(&mut world, &mut cache, "c", vec![quota("team", 700)]);
+    world.ok(op::ResumeAccount { account: "team".into(), workers: vec!["c".into(), "gone".into()] });
+    put(&world, &mut cache, "c");
+    assert_eq!(told(&cache, "a", 1), [], "an administrator has ended it");
+    let resumed = |cache: &Cache, worker: &str| cache.fleet.resumed_accounts(worker).len();
+    register(&mut world, &mut cache, "c", vec![quota("team", 800)]);
+    assert_eq!((resumed(&cache, "c"), told(&cache, "a", 1)), (1, vec![]), "its agent has not heard of it yet");
+    register(&mut world, &mut cache, "c", vec![Pause { since: 2, ..quota("team", 700) }]);
+    assert_eq!((resumed(&cache, "c"), told(&cache, "a", 1)), (0, of("team", 700, "c")), "a new pause");
     register(&mut world, &mut cache, "a", vec![]);
     world.ok(op::RemoveWorker { worker: "c".into() });
     cache.remove_worker("c", world.db.tombstones["c"]);

@@ -49,7 +49,9 @@ on_both! { alone:
         })
         .await;
         assert_eq!(waiting["until"], own["until"], "{waiting}");
-        assert!(waiting["message"].as_str().unwrap().contains("is out of quota"), "{waiting}");
+        let message = waiting["message"].as_str().unwrap();
+        assert!(message.contains("an account is out of quota; tried again at 20"), "{waiting}");
+        assert!(!["team", "worker 'a'", "worker 'b'", "used up"].iter().any(|name| message.contains(name)), "{waiting}");
         assert_eq!(server.get(&format!("llm-tasks?agent_slug={}", task.now().await["agent_slug"].as_str().unwrap())).await.ok()[0]["waiting"], waiting);
         for (words, text) in [
             (&["task", "list"][..], "worker_paused ("),
@@ -151,6 +153,37 @@ fn a_quota_is_probed_while_its_pause_lasts() {
         sign_in(&agent);
         task.reaches("completed").await;
         assert_eq!(pause(&server, "box").await, None);
+    });
+}
+
+#[test]
+fn an_administrator_ends_a_pause_on_all_workers() {
+    run(async {
+        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        let _agents = ["a", "b"].map(|name| server.agent(name).claude(&api, "account = \"team\"").start());
+        let task = server.crew().task().prompt("MODE-429 SAY: hello").create().await;
+        for worker in ["a", "b"] {
+            eventually("both are paused", || pause(&server, worker)).await;
+        }
+        let listed = server.get("accounts").await.ok();
+        let account = &listed[0];
+        assert_eq!(
+            [&account["kind"], &account["name"], &account["cause"]],
+            [&json!("account"), &json!("team"), &json!("quota")],
+            "{listed}"
+        );
+        assert_eq!((&account["workers"], &account["resumed"]), (&json!(["a", "b"]), &json!(false)), "{listed}");
+        assert!(said(&server, &["account", "list"]).contains("team"));
+        api.heal();
+        let resumed = said(&server, &["account", "resume", "team"]);
+        assert!(resumed.contains("resumed"), "{resumed}");
+        task.reaches("completed").await;
+        let is_over = || async { (server.get("accounts").await.ok() == json!([])).then_some(()) };
+        eventually("no pause is left", is_over).await;
+        server.post("accounts/team/resume", json!({})).await.expect(404);
+        let audit = server.get("audit?limit=1000").await.ok();
+        let entries = audit.as_array().unwrap().iter().filter(|entry| entry["action"] == json!("account_resumed"));
+        assert_eq!(entries.count(), 2, "{audit}");
     });
 }
 
