@@ -3,8 +3,10 @@
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::openapi::path::{Parameter, ParameterIn};
+use utoipa::{IntoParams, ToSchema};
 
+use super::lists::page_params;
 use super::words::{AnyPauseCause, AnyPauseKind};
 use bloom_core::Ms;
 
@@ -27,4 +29,13 @@ pub struct Account<'a> {
     pub workers: Vec<Cow<'a, str>>,
     /// An administrator has ended the pause, and not all of these workers have heard of it.
     pub resumed: bool,
+}
+
+/// `limit` and `cursor` of the list of accounts.
+pub struct AccountPageParams;
+
+impl IntoParams for AccountPageParams {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        page_params(r"^((account|profile|worker)=[^\x00]*)?$", "account=team")
+    }
 }

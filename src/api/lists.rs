@@ -198,16 +198,7 @@ impl IntoParams for QueuePageParams {
     }
 }
 
-/// `limit` and `cursor` of the list of accounts.
-pub struct AccountPageParams;
-
-impl IntoParams for AccountPageParams {
-    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        page_params(r"^((account|profile|worker)=[^\x00]*)?$", "account=team")
-    }
-}
-
-fn page_params(pattern: &str, example: &str) -> Vec<Parameter> {
+pub(super) fn page_params(pattern: &str, example: &str) -> Vec<Parameter> {
     let cursor = ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).build();
     vec![
         limit_param(),

@@ -29,6 +29,7 @@ mod membridge;
 mod memory;
 mod option_check;
 mod pause;
+mod pause_text;
 mod permission_server;
 mod prices;
 mod probe;
