@@ -188,6 +188,24 @@ pub struct Directives {
     /// are none. An account that is no longer named may be used again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paused_accounts: Vec<PausedAccount>,
+    /// Accounts whose pauses an administrator has ended: the worker may use them again; absent if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resumed_accounts: Vec<ResumedAccount>,
+}
+
+/// An account whose pause an administrator has ended.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct ResumedAccount {
+    /// The name of the account.
+    pub account: String,
+    /// Since when the pause has been on that is over now. A pause that began later goes on.
+    pub since: Ms,
+}
+
+impl From<pause::ResumedAccount> for ResumedAccount {
+    fn from(resumed: pause::ResumedAccount) -> Self {
+        Self { account: resumed.account, since: resumed.since }
+    }
 }
 
 /// An account that is out of quota.
@@ -195,7 +213,7 @@ pub struct Directives {
 pub struct PausedAccount {
     /// The name of the account.
     pub account: String,
-    /// When its quota is reset, in milliseconds since the epoch.
+    /// When that worker tries it again, in milliseconds since the epoch. A worker that can should look for itself after some minutes.
     pub until: Ms,
     /// The worker that found it out.
     pub worker: String,

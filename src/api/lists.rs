@@ -198,7 +198,7 @@ impl IntoParams for QueuePageParams {
     }
 }
 
-fn page_params(pattern: &str, example: &str) -> Vec<Parameter> {
+pub(super) fn page_params(pattern: &str, example: &str) -> Vec<Parameter> {
     let cursor = ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).build();
     vec![
         limit_param(),

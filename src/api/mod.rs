@@ -3,6 +3,7 @@
 //! A request body is declared with [`body!`](wire): the type of a field defines both what is accepted and its OpenAPI schema, so the two
 //! can't differ. Answers borrow from the rows that they show; clients deserialize the same types.
 
+pub mod accounts;
 pub mod agents;
 pub mod answers;
 pub mod bulk;

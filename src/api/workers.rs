@@ -145,7 +145,7 @@ body! {
         cause: PauseCause,
         /// Since when, in milliseconds since the epoch.
         since: Moment,
-        /// When it ends, or when the agent tries again, in milliseconds since the epoch.
+        /// When it ends, or when the agent tries again, in milliseconds since the epoch. At most an hour from now counts: tell it again.
         until: Moment,
         /// For people: what is paused, why, and what to do.
         message: Text<0, { limits::PAUSE_MESSAGE_CHARS }>,
@@ -167,6 +167,7 @@ impl From<NewPause> for pause::Pause {
             message: pause.message.0,
             agents: pause.agents.map(List::texts),
             told_by: pause.told_by.map(|worker| worker.0),
+            is_resumed: false,
         }
     }
 }

@@ -6,6 +6,7 @@ use super::ids::short;
 use super::table::{Column, Kind};
 use super::term;
 use super::when::{span_text, time_text};
+use bloom_api::accounts::Account;
 use bloom_api::answers::{Audit, Lease};
 use bloom_api::keys::Key;
 use bloom_api::projects::{Project, ProjectNode};
@@ -108,6 +109,19 @@ pub static QUEUES: Kind<Queue> = Kind {
     ],
     // All queues together have none: these names are values of --agent.
     name: |queue| queue.agent_slug.as_deref().unwrap_or_default().to_owned(),
+};
+
+pub static ACCOUNTS: Kind<Account> = Kind {
+    columns: &[
+        Column::new("KIND", |account, _| account.kind.to_string()),
+        Column::new("NAME", |account: &Account, _| account.name.to_string()),
+        Column::new("CAUSE", |account, _| account.cause.to_string()),
+        Column::new("PAUSED", |account, now| if account.resumed { "resumed".into() } else { format!("for {}", age(account.since, now)) }),
+        Column::new("LOOKS IN", |account: &Account, now| age(now, account.until)).spare(1),
+        Column::new("FOUND BY", |account: &Account, _| account.found_by.join(",")).spare(2),
+        Column::new("WORKERS", |account: &Account, _| account.workers.join(",")).spare(3),
+    ],
+    name: |account| account.name.to_string(),
 };
 
 pub static PROJECTS: Kind<Project> = Kind {

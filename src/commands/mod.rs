@@ -2,6 +2,7 @@
 //!
 //! Data goes to standard output, everything else to standard error, so that a pipe gets only the data.
 
+mod account;
 mod audit;
 mod columns;
 mod confirm;
@@ -35,6 +36,7 @@ mod worker;
 
 use clap::Subcommand;
 
+use account::AccountCommand;
 use audit::AuditArgs;
 use connect::Connection;
 pub use connect::DEFAULT_SERVER;
@@ -76,6 +78,15 @@ pub enum Command {
     Queue {
         #[command(subcommand)]
         action: QueueCommand,
+        #[command(flatten)]
+        to: Connection,
+        #[command(flatten)]
+        shown: Shown,
+    },
+    /// Show accounts and profiles that are paused, and end the pause of an account
+    Account {
+        #[command(subcommand)]
+        action: AccountCommand,
         #[command(flatten)]
         to: Connection,
         #[command(flatten)]
@@ -183,6 +194,7 @@ async fn run_command(command: Command) -> Result<(), CommandError> {
         Command::Task { action, to, shown } => task::run(action, &to.server()?, shown).await,
         Command::Worker { action, to, shown } => worker::run(action, &to.server()?, shown).await,
         Command::Queue { action, to, shown } => queue::run(action, &to.server()?, shown).await,
+        Command::Account { action, to, shown } => account::run(action, &to.server()?, shown).await,
         Command::Project { action, to, shown } => project::run(action, &to.server()?, shown).await,
         Command::Lease { action, to, shown } => records::leases(action, &to.server()?, shown).await,
         Command::Audit { args, to, shown } => audit::run(args, &to.server()?, shown).await,

@@ -33,6 +33,7 @@ words! {
         KeyCreated = "key_created", KeyRevoked = "key_revoked", WorkerEnrolled = "worker_enrolled",
         ProjectCreated = "project_created", ProjectDeleted = "project_deleted", ProjectCloned = "project_cloned",
         ProjectPropagated = "project_propagated", MemorySyncPush = "memory_sync_push", MemorySyncPull = "memory_sync_pull",
+        AccountResumed = "account_resumed",
         QueuePaused = "queue_paused", QueueResumed = "queue_resumed", QueueLimited = "queue_limited",
     }
 }

@@ -19,7 +19,9 @@ pub const WORKER_PAUSES: usize = 8;
 /// Accounts of a worker that other workers use, too.
 pub const WORKER_ACCOUNTS: usize = 64;
 pub const PAUSE_MESSAGE_CHARS: usize = 600;
-/// How long a pause can be that ends by itself: the longest quota is one of 7 days.
+/// How far away the end of a pause may be that a worker tells of. It tells again while the pause lasts, so that none outlives its worker.
+pub const TOLD_PAUSE_MS: i64 = 60 * 60 * 1000;
+/// How long a pause can be: the longest quota is one of 7 days.
 pub const PAUSE_MS: i64 = 8 * 24 * 60 * 60 * 1000;
 /// What an agent says of itself beside what this program knows of: how much, the length of a name, and bytes of all together.
 pub const OTHER_CAPABILITIES: usize = 32;

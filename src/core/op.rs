@@ -1,6 +1,7 @@
 //! The operations of the state model. A file of [`decide`](super::decide) declares each one: what it needs, does and answers.
 
 pub use super::arguments::{Claim, Completion, WorkerChange};
+pub use super::decide::accounts::ResumeAccount;
 pub use super::decide::api_keys::{CreateKey, Enroll, RevokeKey};
 pub use super::decide::control_plane::{
     RecordJob, RecordNode, RegisterAgent, RegisterProject, RemoveAgent, RemoveProject, SelectLeader, StoreMemory,
@@ -94,6 +95,7 @@ operations! {
     RegisterWorker(WorkerChange) = "register_worker",
     RemoveWorker = "remove_worker",
     Cordon = "cordon",
+    ResumeAccount = "resume_account",
     RecordLastSeen = "record_last_seen",
     MarkOffline = "mark_offline",
     ChangeQueue = "change_queue",

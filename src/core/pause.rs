@@ -13,7 +13,7 @@ words! {
 words! {
     /// Why it is paused.
     PauseCause {
-        /// The account is out of quota until a known time.
+        /// The account is out of quota.
         Quota = "quota",
         /// The provider refused the credentials of the account.
         Credentials = "credentials",
@@ -51,6 +51,23 @@ pub struct Pause {
     /// The worker that found it out, if it was another one. Others are told of such a pause by that worker alone, so that it ends with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told_by: Option<WorkerId>,
+    /// An administrator has ended it, and its agent still says that it is on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_resumed: bool,
+}
+
+impl Pause {
+    /// Whether this is the same pause, told again.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (self.kind, &self.name, self.cause, self.since) == (other.kind, &other.name, other.cause, other.since)
+    }
+}
+
+/// An account whose pause since this time an administrator has ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResumedAccount {
+    pub account: String,
+    pub since: Ms,
 }
 
 /// An account that is out of quota, as a worker found out.

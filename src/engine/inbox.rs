@@ -93,6 +93,7 @@ fn weigh(op: &Op) -> (usize, usize) {
         | Op::RemoveProject(_)
         | Op::SelectLeader(_) => (2, 256),
         Op::AddFile(_) | Op::DeleteFile(_) => (3, 1024),
+        Op::ResumeAccount(op::ResumeAccount { workers, .. }) => (2 + workers.len() * 2, 256 + workers.len() * 128),
         Op::RecordClones(op::RecordClones { nodes, .. }) => (2 + nodes.len(), 512 + nodes.len() * 256),
     }
 }
@@ -124,6 +125,7 @@ fn urgency(op: &Op) -> usize {
         | Op::RegisterWorker(_)
         | Op::RemoveWorker(_)
         | Op::Cordon(_)
+        | Op::ResumeAccount(_)
         | Op::RecordLastSeen(_)
         | Op::MarkOffline(_)
         | Op::ChangeQueue(_)

@@ -3,6 +3,7 @@
 use bloom_core::Ms;
 use bloom_core::agent_queue::Closed;
 use bloom_core::cache::Shortage;
+use bloom_core::pause::PauseCause;
 use bloom_core::question::Question;
 use bloom_core::requirement::Requirement;
 use bloom_core::task::{Parked, TaskState, WaitingReason};
@@ -22,6 +23,23 @@ fn beginning(message: &str) -> &str {
     message.char_indices().nth(FAILURE_CHARS).map_or(message, |(end, _)| &message[..end])
 }
 
+fn time(at: Ms) -> String {
+    let time = jiff::Timestamp::from_millisecond(at).and_then(|at| at.round(jiff::Unit::Second));
+    time.map_or_else(|_| format!("{at} (ms since the epoch)"), |time| time.to_string())
+}
+
+/// For everyone who sees the task. What the agent says about its account is for those who may see workers.
+fn why_paused(cause: PauseCause) -> &'static str {
+    match cause {
+        PauseCause::Quota => "an account is out of quota",
+        PauseCause::Credentials => "an account was refused, and somebody must sign in",
+        PauseCause::Billing => "an account has no credit",
+        PauseCause::Model => "the model of a profile was refused",
+        PauseCause::Start => "the runs of a profile end before they begin",
+        PauseCause::Disk => "a disk is full or does not work",
+    }
+}
+
 impl WaitingState {
     /// Why the task is parked.
     pub(super) fn parked(task: &TaskState, parked: Parked) -> Self {
@@ -30,8 +48,7 @@ impl WaitingState {
             Parked::Suspended => (WaitingReason::Suspended, "suspended until it is resumed".into()),
             Parked::NotBefore => {
                 let at = task.not_before.unwrap_or_default();
-                let time = jiff::Timestamp::from_millisecond(at).and_then(|at| at.round(jiff::Unit::Second));
-                let time = time.map_or_else(|_| format!("{at} (ms since the epoch)"), |time| time.to_string());
+                let time = time(at);
                 let message = match &task.failure {
                     Some(failure) => format!("is tried again at {time}, because: {}", beginning(&failure.message)),
                     None => format!("does not run before {time}"),
@@ -80,8 +97,9 @@ impl WaitingState {
         let (reason, message) = match shortage {
             Shortage::NoWorker => (WaitingReason::NoWorker, format!("no online worker serves {rest}")),
             Shortage::Project => (WaitingReason::Project, format!("no online worker that serves {rest} serves project '{project}'")),
-            Shortage::Paused { worker, message, .. } => {
-                (WaitingReason::WorkerPaused, format!("every online worker that serves {of} is paused; worker '{worker}': {message}"))
+            Shortage::Paused { cause, until, .. } => {
+                let (why, again) = (why_paused(cause), time(until.0));
+                (WaitingReason::WorkerPaused, format!("every online worker that serves {of} is paused: {why}; tried again at {again}"))
             }
             Shortage::Cordoned => (WaitingReason::Cordoned, format!("every online worker that serves {of} is cordoned")),
             Shortage::NoCapacity => (WaitingReason::NoCapacity, format!("every worker that serves {of} is full")),

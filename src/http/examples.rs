@@ -31,6 +31,7 @@ pub fn of_answer(operation: &str) -> Option<Value> {
         "pauseQueue" => Some(with(queue(), &json!({ "paused": true, "paused_at": AT }))),
         "pauseAllQueues" => Some(with(all_queues(), &json!({ "paused": true, "paused_at": AT }))),
         "resumeAllQueues" => Some(all_queues()),
+        "listAccounts" => Some(json!([with(account(), &json!({ "resumed": false }))])),
         "listQueues" => Some(json!([all_queues(), queue()])),
         "enroll" => {
             let about = json!({ "name": "worker-worker-01", "scope": "worker", "worker": WORKER, "created_by": "key:join-eu" });
@@ -180,6 +181,8 @@ pub fn of_schema(name: &str) -> Option<Value> {
         "FileContent" => json!("hello"),
         "Lease" => lease(),
         "Queue" => queue(),
+        "Account" => account(),
+        "ResumedAccount" => json!({ "account": "team", "since": AT }),
         "Key" => key(),
         "CreatedKey" => with(key(), &json!({ "key": "bloom_Zt0yXW4mS9c2kQbGf7VhLd1uRnJa6eEi3oPxTwCqUz8" })),
         "Worker" => worker(),
@@ -297,6 +300,13 @@ fn lease_to_run() -> Value {
 
 fn queue() -> Value {
     json!({ "agent_slug": "writer", "paused": false, "paused_at": null, "max_concurrency": 2, "queued": 3, "active_leases": 2 })
+}
+
+fn account() -> Value {
+    json!({
+        "kind": "account", "name": "team", "cause": "quota", "since": AT, "until": AT + 300_000, "found_by": [WORKER],
+        "workers": [WORKER, "worker-02"], "resumed": true,
+    })
 }
 
 fn all_queues() -> Value {

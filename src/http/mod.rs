@@ -1,5 +1,6 @@
 //! The HTTP server: routes by resource, behind one [`middleware`] for what all requests have in common.
 
+mod accounts;
 mod agents;
 mod answer;
 mod artifact_content;

@@ -95,6 +95,23 @@ impl<S: Send + Sync> FromRequestParts<S> for QueuePath {
     }
 }
 
+/// `{name}` of an account.
+pub struct AccountPath(Option<String>);
+
+impl AccountPath {
+    pub fn name(self) -> Result<String, Error> {
+        self.0.ok_or(Error::fixed(404, "No account has this name: a name has 1 to 128 characters, and no NUL"))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for AccountPath {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
+        Ok(Self(part(parts, state).await.filter(|name| text_problem(name, 1, NAME_CHARS).is_none())))
+    }
+}
+
 /// `{cid}` of a project of the control plane. It becomes a segment of a URL there and must not lead to another path: URL parsers drop
 /// control characters and then resolve dots.
 pub struct ProjectPath(pub String);

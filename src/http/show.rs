@@ -7,7 +7,7 @@ use axum::extract::{FromRequestParts, RawQuery};
 use axum::http::request::Parts;
 
 use super::error::Error;
-use bloom_api::answers::{Directives, Lease, PausedAccount, Repository};
+use bloom_api::answers::{Directives, Lease, PausedAccount, Repository, ResumedAccount};
 use bloom_api::lists::Params;
 use bloom_api::tasks::{Task, Waiting};
 use bloom_api::usage::Usage;
@@ -39,7 +39,8 @@ pub fn show_worker<'a>(engine: &Engine, worker: &'a worker::Worker) -> Worker<'a
 pub fn directives(engine: &Engine, worker: &str, accounts: &[String]) -> Directives {
     let directives = engine.replica.directives(worker, accounts, engine.clock.now());
     let paused_accounts = directives.paused_accounts.into_iter().map(PausedAccount::from).collect();
-    Directives { cancel: directives.cancel, answered: directives.answered, drain: directives.drain, paused_accounts }
+    let resumed_accounts = directives.resumed_accounts.into_iter().map(ResumedAccount::from).collect();
+    Directives { cancel: directives.cancel, answered: directives.answered, drain: directives.drain, paused_accounts, resumed_accounts }
 }
 
 /// The active lease of this task, for the worker that is to run it.

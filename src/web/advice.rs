@@ -93,8 +93,8 @@ fn waits(lang: Lang, reason: WaitingReason) -> (&'static str, &'static str) {
         WaitingReason::WorkerPaused => (
             t("Its workers are paused", "Його воркери зупинені"),
             t(
-                "Do what the message says, or start an agent with another account.",
-                "Зробіть те, що сказано в повідомленні, або запустіть агента з іншим обліковим записом.",
+                "See its workers for what to do, or start an agent with another account.",
+                "На сторінці воркерів сказано, що робити; або запустіть агента з іншим обліковим записом.",
             ),
         ),
         WaitingReason::Suspended => {

@@ -16,8 +16,9 @@ use crate::times::shortened;
 use crate::visit::{Layout, Posted, Visit};
 use bloom_api::answers::{Lease, WorkerWithLeases};
 use bloom_api::tasks::Task;
-use bloom_api::workers::Worker;
+use bloom_api::workers::{Pause, Worker};
 use bloom_core::Ms;
+use bloom_core::pause::PauseKind;
 use uuid::Uuid;
 
 const ROWS: usize = 60;
@@ -35,7 +36,13 @@ struct Shown {
     registered_at: Ms,
     cordoned: bool,
     draining: bool,
-    pauses: Vec<String>,
+    pauses: Vec<ShownPause>,
+}
+
+/// A pause, and the account that an administrator can resume.
+struct ShownPause {
+    text: String,
+    account: Option<String>,
 }
 
 fn shown(lang: Lang, worker: Worker<'_>) -> Shown {
@@ -58,8 +65,13 @@ fn shown(lang: Lang, worker: Worker<'_>) -> Shown {
         registered_at: worker.registered_at,
         cordoned: worker.cordoned,
         draining: worker.draining,
-        pauses: worker.pauses.iter().map(|pause| shortened(&pause.message, 300)).collect(),
+        pauses: worker.pauses.iter().map(shown_pause).collect(),
     }
+}
+
+fn shown_pause(pause: &Pause<'_>) -> ShownPause {
+    let account = (pause.kind == PauseKind::Account).then(|| pause.name.to_string());
+    ShownPause { text: shortened(&pause.message, 300), account }
 }
 
 #[derive(Template)]
@@ -131,6 +143,7 @@ fn done(lang: Lang, word: &str) -> Option<&'static str> {
     Some(match word {
         "cordon" => lang.t("It is cordoned: it gets no new tasks.", "Його закрито: він не отримує нових завдань."),
         "uncordon" => lang.t("It takes tasks again.", "Він знову бере завдання."),
+        "resume" => lang.t("The pause of the account is over on all workers.", "Паузу облікового запису завершено на всіх воркерах."),
         "drain" => lang.t(
             "It is draining: it gets no new tasks, and finishes or hands back those that it has.",
             "Його виводять з роботи: він не отримує нових завдань, а наявні закінчує або повертає.",
@@ -139,12 +152,17 @@ fn done(lang: Lang, word: &str) -> Option<&'static str> {
     })
 }
 
-pub async fn act(Path((name, action)): Path<(String, String)>, Posted { visit, .. }: Posted) -> Result<Response, Refused> {
+pub async fn act(Path((name, action)): Path<(String, String)>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let path = format!("workers/{}", path_part(&name));
     match action.as_str() {
         "cordon" | "uncordon" | "drain" => {
             visit.act(Method::POST, &format!("{path}/{action}"), &json!({})).await?;
             Ok(see_other(&format!("/{path}?done={action}")))
+        }
+        "resume" => {
+            let account = fields.get("account").unwrap_or_default();
+            visit.act(Method::POST, &format!("accounts/{}/resume", path_part(account)), &json!({})).await?;
+            Ok(see_other(&format!("/{path}?done=resume")))
         }
         "remove" => {
             visit.act(Method::DELETE, &path, &json!({})).await?;

@@ -8,14 +8,15 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::Agent;
-use super::pause::{Pause, Paused};
+use super::pause::{Failed, Pause, Paused, Tried};
+use super::pause_text::{cut_chars, told};
 use super::probe::{self, ProbeFailure, cause_of, login_changed_at};
 use super::profile::{Profile, Runner};
 use super::program::find_program;
 use super::sandbox_check;
 use super::task::Task;
 use super::verdict::{Stop, Verdict};
-use bloom_api::answers::PausedAccount;
+use bloom_api::answers::Directives;
 use bloom_api::values::{Int, List};
 use bloom_api::workers::NewPause;
 use bloom_client::now_ms;
@@ -153,9 +154,10 @@ impl Agent {
                 return Verdict::Complete(completion);
             }
             (_, Some(Reason::RateLimited)) => {
-                let (now, until) = (now_ms(), completion.retry_at.map_or(0, |until| until.0));
-                tracing::warn!(account = profile.account, until, "the account is out of quota; no new tasks for it until then");
-                self.pauses.until(&account, PauseCause::Quota, until, &message, now);
+                let tried = Some(Tried { profile: name.to_owned(), model: task.model.clone() });
+                let resets_at = completion.retry_at.map(|at| at.0);
+                let failed = Failed { cause: PauseCause::Quota, message: &message, is_probed: self.can_probe(&account), resets_at, tried };
+                self.pause(&account, failed);
             }
             (_, Some(reason)) if is_of_setup(reason, profile, &message) => {
                 let blame = tokio::select! {
@@ -184,9 +186,14 @@ impl Agent {
         Verdict::Complete(completion)
     }
 
-    /// Takes no tasks for the accounts that other workers found out of quota. Returns whether that changes anything.
-    pub(super) fn heed(&self, paused: &[PausedAccount]) -> bool {
-        let is_news = self.pauses.tell(paused, now_ms());
+    /// Takes no tasks for the accounts that other workers found out of quota, and takes some again for those that were resumed. Returns whether that changes anything.
+    pub(super) fn heed(&self, directives: &Directives) -> bool {
+        let now = now_ms();
+        let resumed = directives.resumed_accounts.iter().filter(|resumed| self.pauses.resume(&resumed.account, resumed.since, now));
+        let is_resumed =
+            resumed.inspect(|resumed| tracing::info!(account = resumed.account, "an administrator has ended the pause")).count() > 0;
+        let can_probe = |account: &str| self.claude_profiles().any(|(_, profile)| profile.account == account);
+        let is_news = self.pauses.tell(&directives.paused_accounts, can_probe, now) | is_resumed;
         if is_news {
             self.state_changed.notify_waiters();
         }
@@ -213,11 +220,11 @@ impl Agent {
         let Some(cause) = cause_of(reason) else {
             return match self.probe(profile).await {
                 Err((Some(PauseCause::Start), why)) => {
-                    self.pause(&of_profile, profile, PauseCause::Start, if why.is_empty() { &message } else { &why });
+                    self.pause(&of_profile, self.failed(&of_profile, PauseCause::Start, if why.is_empty() { &message } else { &why }));
                     Ok(())
                 }
                 Err((Some(cause), why)) => {
-                    self.pause(&account, profile, cause, &why);
+                    self.pause(&account, self.failed(&account, cause, &why));
                     Ok(())
                 }
                 Err((None, _)) => Err(Blame::Unknown),
@@ -228,26 +235,39 @@ impl Agent {
             return Err(Blame::Model);
         }
         match self.probe_account(&profile.account).await {
-            Ok(()) => self.pause(&of_profile, profile, PauseCause::Model, &message),
-            Err(_) => self.pause(&account, profile, cause, &message),
+            Ok(()) => self.pause(&of_profile, self.failed(&of_profile, PauseCause::Model, &message)),
+            Err(_) => self.pause(&account, self.failed(&account, cause, &message)),
         }
         Ok(())
     }
 
-    fn pause(&self, paused: &Paused, profile: &Profile, cause: PauseCause, message: &str) {
-        let pause = self.pauses.failed(paused, cause, profile.runner == Runner::Claude, message, now_ms());
+    fn failed<'a>(&self, paused: &Paused, cause: PauseCause, message: &'a str) -> Failed<'a> {
+        Failed { cause, message, is_probed: self.can_probe(paused), resets_at: None, tried: None }
+    }
+
+    fn pause(&self, paused: &Paused, failed: Failed<'_>) {
+        let pause = self.pauses.failed(paused, failed, now_ms());
         tracing::error!("{}", told(paused, &pause));
+    }
+
+    fn can_probe(&self, paused: &Paused) -> bool {
+        self.claude_profiles().any(|(name, profile)| of(name, profile).contains(paused))
     }
 
     /// Whether the profile works. Only the Claude CLI can be probed; of other programs, only whether they are there.
     async fn probe(&self, profile: &Profile) -> Result<(), ProbeFailure> {
+        self.probe_with(profile, None).await
+    }
+
+    /// The same with a model that a task named.
+    async fn probe_with(&self, profile: &Profile, model: Option<&str>) -> Result<(), ProbeFailure> {
         let dir = &self.settings.profiles.dir;
         if let Some(sandbox) = &profile.sandbox {
             let tried = sandbox_check::try_it(sandbox, dir, &self.home.contexts_dir()).await;
             tried.map_err(|why| (Some(PauseCause::Start), why))?;
         }
         match profile.runner {
-            Runner::Claude => probe::of_profile(profile, dir, self.home.root()).await,
+            Runner::Claude => probe::of_profile(profile, model, dir, self.home.root()).await,
             _ if find_program(&profile.program(), dir).is_none() => Err((Some(PauseCause::Start), String::new())),
             _ => Ok(()),
         }
@@ -301,22 +321,44 @@ impl Agent {
 
     async fn probe_again(&self, paused: &Paused) {
         let (kind, name) = paused;
-        let of_kind =
-            |(profile, settings): &(&str, &Profile)| if *kind == PauseKind::Account { settings.account == *name } else { profile == name };
-        let Some((_, profile)) = self.claude_profiles().find(of_kind) else { return };
-        let probed = if *kind == PauseKind::Account { self.probe_account(name).await } else { self.probe(profile).await };
-        match probed {
+        let Some(known) = self.pauses.on(now_ms()).remove(paused) else { return };
+        let works = match self.claude_profiles().find(|(profile, settings)| of(profile, settings).contains(paused)) {
+            // It was paused before a restart, and its profile is another one now.
+            None => Ok(()),
+            Some(_) if known.cause == PauseCause::Quota => self.probe_quota(name, known.tried.as_ref()).await,
+            Some(_) if *kind == PauseKind::Account => self.probe_account(name).await,
+            Some((_, profile)) => self.probe(profile).await,
+        };
+        match works {
             Ok(()) => {
-                if self.pauses.lift(paused, now_ms()) {
+                if self.pauses.lift(paused, now_ms()) | self.pauses.has_looked(paused, now_ms()) {
                     tracing::info!("the {kind} {name} works again");
                     self.state_changed.notify_waiters();
                 }
             }
             Err((_, why)) => {
-                let Some(known) = self.pauses.on(now_ms()).remove(paused) else { return };
-                self.pause(paused, profile, known.cause, if why.is_empty() { &known.message } else { &why });
+                self.pauses.has_looked(paused, now_ms());
+                self.pause(paused, self.failed(paused, known.cause, if why.is_empty() { &known.message } else { &why }));
+                self.state_changed.notify_waiters();
             }
         }
+    }
+
+    /// Whether the account has quota for what was refused. If that fails otherwise, as with a model that the account may not use, it says nothing
+    /// about the quota.
+    async fn probe_quota(&self, account: &str, tried: Option<&Tried>) -> Result<(), ProbeFailure> {
+        let refused = |tried: &Tried| {
+            let (_, profile) = self.claude_profiles().find(|(name, profile)| *name == tried.profile && profile.account == account)?;
+            Some((profile, tried.model.clone()))
+        };
+        if let Some((profile, model)) = tried.and_then(refused) {
+            match self.probe_with(profile, model.as_deref()).await {
+                Err((Some(PauseCause::Quota), why)) => return Err((Some(PauseCause::Quota), why)),
+                Ok(()) => return Ok(()),
+                Err(_) => {}
+            }
+        }
+        self.probe_account(account).await
     }
 
     fn claude_profiles(&self) -> impl Iterator<Item = (&str, &Profile)> {
@@ -341,44 +383,4 @@ enum Blame {
     Task,
     /// The probe did not end.
     Unknown,
-}
-
-/// For people: what is paused, why, until when, and what to do.
-fn told((kind, name): &Paused, pause: &Pause) -> String {
-    let until = jiff::Timestamp::from_millisecond(pause.until);
-    let until = until.map_or_else(|_| pause.until.to_string(), |until| until.strftime("%Y-%m-%d %H:%M:%S UTC").to_string());
-    let message = pause.message.trim();
-    let message = match &pause.told_by {
-        Some(worker) => format!(" (as worker {worker} found out)"),
-        None if message.is_empty() => String::new(),
-        None => format!(" ({message})"),
-    };
-    let what = format!("the {kind} {name}");
-    match pause.cause {
-        PauseCause::Quota => format!("{what} is out of quota until {until}{message}; nothing needs to be done"),
-        PauseCause::Credentials => format!(
-            "{what} was refused{message}: sign in with claude as the user of the agent, then nothing else is needed; with a key of the API, \
-             correct it and restart the agent. Tried again at {until}"
-        ),
-        PauseCause::Billing => format!("{what} has no credit{message}: top it up, then nothing else is needed. Tried again at {until}"),
-        PauseCause::Model => {
-            format!(
-                "the model of {what} was refused{message}: choose another one in the profile, and restart the agent. Tried again at {until}"
-            )
-        }
-        PauseCause::Start => {
-            format!("runs of {what} end before they begin{message}: correct the profile, and restart the agent. Tried again at {until}")
-        }
-        PauseCause::Disk => {
-            format!("{what} can't write to its directory{message}: check that its disk has room and works. Tried again at {until}")
-        }
-    }
-}
-
-/// The server refuses longer messages.
-fn cut_chars(mut message: String) -> String {
-    if let Some((at, _)) = message.char_indices().nth(limits::PAUSE_MESSAGE_CHARS) {
-        message.truncate(at);
-    }
-    message.replace('\0', "\u{fffd}")
 }

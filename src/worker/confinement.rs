@@ -18,7 +18,7 @@ use super::profile::Profile;
 use super::program::find_program;
 use super::run_dir::RunDir;
 use super::sandbox::{Needs, Sandbox};
-use super::{Agent, cgroup, remains};
+use super::{Agent, remains};
 
 /// Enters the cgroup that is named first, and becomes the command that follows.
 const IN_CGROUP: &str = r#"echo 0 >"$0/cgroup.procs" && exec "$@""#;
@@ -59,12 +59,7 @@ impl Confinement {
     pub(super) async fn begin(agent: &Agent, dir: &RunDir, profile: &Profile, lease: Uuid) -> io::Result<Self> {
         let sandbox = profile.sandbox.as_ref().map(|sandbox| Wrapper::of(sandbox, &agent.settings.profiles.dir)).transpose()?;
         end_commands(dir).await;
-        let cgroup = agent.cgroups.as_ref().map(|parent| parent.leaf(&lease.to_string()));
-        if let Some(leaf) = &cgroup {
-            dir.keep_cgroup(leaf)?;
-            cgroup::remove(leaf);
-            cgroup::make(leaf, &profile.limits)?;
-        }
+        let cgroup = dir.make_cgroup(agent.cgroups.as_ref(), &profile.limits)?;
         let marks = vec![(LEASE_VARIABLE, lease.to_string().into()), (HOME_VARIABLE, agent.home.root().into())];
         Ok(Self { sandbox, cgroup, marks })
     }

@@ -83,7 +83,7 @@ impl Agent {
                     backoff = Backoff::default();
                     let came_empty = claimed.leases.is_empty();
                     // Before the tasks, because those whose account is paused are handed back.
-                    if self.heed(&claimed.directives.paused_accounts) {
+                    if self.heed(&claimed.directives) {
                         self.tell_pauses().await;
                     }
                     for given in claimed.leases {
@@ -337,7 +337,7 @@ impl Agent {
                     answer = called => match answer.and_then(|answer| answer.json::<RenewedLeases>()) {
                         Ok(renewed) => {
                             self.renew(&renewed, &sent);
-                            self.heed(&renewed.directives.paused_accounts);
+                            self.heed(&renewed.directives);
                             self.follow(&renewed.directives);
                         }
                         // The leases are not lost because a call failed: they are valid until they expire.

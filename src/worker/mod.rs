@@ -13,7 +13,7 @@ mod claude_settings;
 mod command;
 mod confinement;
 mod connections;
-mod context_name;
+mod context_files;
 mod contexts;
 mod control;
 mod disk_use;
@@ -36,6 +36,7 @@ mod open_below;
 mod option_check;
 mod output;
 mod pause;
+mod pause_text;
 mod permission_server;
 mod prices;
 mod probe;
@@ -65,6 +66,7 @@ mod supervisor;
 mod task;
 mod tls_files;
 mod token_count;
+mod told_accounts;
 mod traced_run;
 mod verdict;
 mod waits;
@@ -335,20 +337,7 @@ impl Agent {
         stopped.cancel();
         let until = tokio::time::Instant::now() + STOP_LIMIT;
         // With a time limit, because neither a server nor a caller of the push server may block the stop.
-        for mut task in [
-            Some(offer),
-            Some(claims),
-            Some(probes),
-            Some(beats),
-            Some(contexts),
-            Some(heartbeats),
-            Some(watcher),
-            Some(tls_files),
-            push_server,
-        ]
-        .into_iter()
-        .flatten()
-        {
+        for mut task in [offer, claims, probes, beats, contexts, heartbeats, watcher, tls_files].into_iter().chain(push_server) {
             if tokio::time::timeout_at(until, &mut task).await.is_err() {
                 task.abort();
             }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::home::{read_json, write_json_durably};
 use super::stream::cut;
+use super::told_accounts::{Told, ToldAccounts};
 use bloom_api::answers::PausedAccount;
 use bloom_core::Ms;
 use bloom_core::limits::PAUSE_MS;
@@ -18,6 +19,11 @@ const FIRST_MS: Ms = 15_000;
 /// Programs write the file of credentials without a login, too.
 const HURRY_EVERY_MS: Ms = 60_000;
 const LONGEST_MS: Ms = 30 * 60 * 1000;
+/// The same for a quota: while it is used up, probes are refused and cost nothing.
+const FIRST_OF_QUOTA_MS: Ms = 5 * 60 * 1000;
+const LONGEST_OF_QUOTA_MS: Ms = 60 * 60 * 1000;
+/// The longest pause for a quota that no probe can end.
+const UNPROBED_QUOTA_MS: Ms = 15 * 60 * 1000;
 /// Texts of failures are shown with the worker.
 const MAX_MESSAGE: usize = 300;
 
@@ -39,6 +45,30 @@ pub struct Pause {
     /// The worker that found it out, if the server told of it.
     #[serde(default)]
     pub told_by: Option<String>,
+    /// When the quota is reset, as the stream of a run said. A run can print what it likes, so this says when to look, too, and promises nothing.
+    #[serde(default)]
+    resets_at: Option<Ms>,
+    /// What was refused: a probe tries the same.
+    #[serde(default)]
+    pub tried: Option<Tried>,
+}
+
+/// A profile, and the model that the task named.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Tried {
+    pub profile: String,
+    pub model: Option<String>,
+}
+
+/// What a run or a probe says about why it failed.
+#[derive(Clone, Debug)]
+pub struct Failed<'a> {
+    pub cause: PauseCause,
+    pub message: &'a str,
+    /// Whether a probe can end the pause; else it ends by itself.
+    pub is_probed: bool,
+    pub resets_at: Option<Ms>,
+    pub tried: Option<Tried>,
 }
 
 impl Pause {
@@ -56,7 +86,7 @@ pub struct Pauses {
     path: PathBuf,
     all: Mutex<BTreeMap<Paused, Pause>>,
     /// What other workers found, as the server told last. They end when the server no longer tells of them, so they are not stored.
-    told: Mutex<BTreeMap<Paused, Pause>>,
+    told: Mutex<ToldAccounts>,
 }
 
 impl Pauses {
@@ -67,7 +97,9 @@ impl Pauses {
             pause.cause == PauseCause::Quota && (now - PAUSE_MS..=now).contains(&pause.since) && is_possible_end(pause.until, now)
         };
         let stored = stored.into_iter().filter(|(_, pause)| is_possible(pause));
-        let all = stored.map(|(account, pause)| ((PauseKind::Account, account), pause)).collect();
+        // An earlier version stored the reset that a stream named.
+        let sooner = |pause: Pause| Pause { until: pause.until.min(now + UNPROBED_QUOTA_MS), ..pause };
+        let all = stored.map(|(account, pause)| ((PauseKind::Account, account), sooner(pause))).collect();
         Self { path, all: Mutex::new(all), told: Mutex::default() }
     }
 
@@ -81,8 +113,19 @@ impl Pauses {
         }
         let since = known.map_or(now, |known| known.since);
         let message = cut(message, MAX_MESSAGE).to_owned();
-        all.insert(paused.clone(), Pause { cause, since, until, is_probed: false, before: 0, hurried_at: None, message, told_by: None });
-        self.store(&all, now);
+        let pause = Pause {
+            cause,
+            since,
+            until,
+            is_probed: false,
+            before: 0,
+            hurried_at: None,
+            message,
+            told_by: None,
+            resets_at: None,
+            tried: None,
+        };
+        all.insert(paused.clone(), pause);
     }
 
     fn store(&self, all: &BTreeMap<Paused, Pause>, now: Ms) {
@@ -94,39 +137,50 @@ impl Pauses {
     }
 
     /// Pauses after a failure: each time longer, until a success lifts the pause. With `is_probed`, only that ends it.
-    pub fn failed(&self, paused: &Paused, cause: PauseCause, is_probed: bool, message: &str, now: Ms) -> Pause {
+    pub fn failed(&self, paused: &Paused, failed: Failed<'_>, now: Ms) -> Pause {
+        let Failed { cause, message, is_probed, resets_at, tried } = failed;
         let mut all = self.all.lock();
-        let known = all.get(paused).filter(|known| known.cause == cause);
-        // A run that began before the pause, and fails in it, is no further try.
-        let (before, until) = match known {
-            Some(known) if known.until > now => (known.before, known.until),
-            Some(known) => (known.before.saturating_add(1), now + length(known.before.saturating_add(1))),
-            None => (0, now + length(0)),
+        let known = all.get(paused).filter(|known| known.cause == cause).cloned();
+        let message = cut(message, MAX_MESSAGE).to_owned();
+        let fresh =
+            Pause { cause, since: now, until: now, is_probed, before: 0, hurried_at: None, message, told_by: None, resets_at, tried };
+        let pause = match known {
+            // A run that began before the pause, and fails in it, is no further try.
+            Some(known) if known.until > now => Pause { message: fresh.message, is_probed, ..known },
+            Some(known) => Pause {
+                since: known.since,
+                before: known.before.saturating_add(1),
+                hurried_at: known.hurried_at,
+                resets_at: fresh.resets_at.or(known.resets_at),
+                tried: fresh.tried.clone().or(known.tried),
+                ..fresh
+            },
+            None => fresh,
         };
-        let since = known.map_or(now, |known| known.since);
-        let hurried_at = known.and_then(|known| known.hurried_at);
-        let pause =
-            Pause { cause, since, until, is_probed, before, hurried_at, message: cut(message, MAX_MESSAGE).to_owned(), told_by: None };
+        let until = if pause.until > now { pause.until } else { now + pause.length(now) };
+        let pause = Pause { until, ..pause };
         all.insert(paused.clone(), pause.clone());
+        if cause == PauseCause::Quota {
+            self.store(&all, now);
+        }
         pause
     }
 
-    /// Takes in which accounts the server says are out of quota, instead of what it said before. Returns whether that is another answer.
-    pub fn tell(&self, accounts: &[PausedAccount], now: Ms) -> bool {
-        let mut told = self.told.lock();
-        // The clock of another worker may be wrong.
-        let on = accounts.iter().filter(|account| account.until > now && is_possible_end(account.until, now));
-        let new: BTreeMap<Paused, Pause> = on
-            .map(|PausedAccount { account, until, worker }| {
-                let paused = (PauseKind::Account, account.clone());
-                let since = told.get(&paused).map_or(now, |known| known.since);
-                let (cause, message, told_by) = (PauseCause::Quota, String::new(), Some(worker.clone()));
-                (paused, Pause { cause, since, until: *until, is_probed: false, before: 0, hurried_at: None, message, told_by })
-            })
-            .collect();
-        let is_other = *told != new;
-        *told = new;
-        is_other
+    /// Takes in which accounts the server says are out of quota, instead of what it said before. Returns whether that changes anything.
+    pub fn tell(&self, accounts: &[PausedAccount], can_probe: impl Fn(&str) -> bool, now: Ms) -> bool {
+        self.told.lock().hear(accounts, can_probe, now)
+    }
+
+    /// An administrator has ended the pause of the account that began then. Returns whether it was on.
+    pub fn resume(&self, account: &str, since: Ms, now: Ms) -> bool {
+        let paused = (PauseKind::Account, account.to_owned());
+        let Some(pause) = self.on(now).remove(&paused).filter(|pause| pause.since == since) else { return false };
+        if pause.told_by.is_some() { self.has_looked(&paused, now) } else { self.lift(&paused, now) | self.has_looked(&paused, now) }
+    }
+
+    /// The account works, or the agent has found out itself that it does not: what others told counts no more. Returns whether it did.
+    pub fn has_looked(&self, (kind, name): &Paused, now: Ms) -> bool {
+        *kind == PauseKind::Account && self.told.lock().has_looked(name, now)
     }
 
     /// Ends the pause, if there is one, and says so.
@@ -141,6 +195,9 @@ impl Pauses {
 
     /// Has a probe made at once, which does not make the next pause longer; at most once a minute. Returns false if it is too early.
     pub fn hurry(&self, paused: &Paused, now: Ms) -> bool {
+        if paused.0 == PauseKind::Account {
+            self.told.lock().hurry(&paused.1, now);
+        }
         match self.all.lock().get_mut(paused).filter(|pause| pause.is_probed && pause.until > now) {
             Some(pause) if pause.hurried_at.is_some_and(|at| now - at < HURRY_EVERY_MS) => false,
             Some(pause) => {
@@ -153,37 +210,64 @@ impl Pauses {
     }
 
     pub fn is_paused(&self, paused: &Paused, now: Ms) -> bool {
-        let is_on = |pauses: &Mutex<BTreeMap<Paused, Pause>>| pauses.lock().get(paused).is_some_and(|pause| pause.is_on(now));
-        is_on(&self.all) || is_on(&self.told)
+        let is_told = || paused.0 == PauseKind::Account && self.told.lock().get(&paused.1, now).is_some();
+        self.all.lock().get(paused).is_some_and(|pause| pause.is_on(now)) || is_told()
     }
 
     /// The pauses that are on. What the agent found out itself comes before what it was told.
     pub fn on(&self, now: Ms) -> BTreeMap<Paused, Pause> {
-        let mut on = self.told.lock().clone();
+        let told = self.told.lock();
+        let mut on: BTreeMap<Paused, Pause> =
+            told.on(now).map(|(account, told)| ((PauseKind::Account, account.to_owned()), Pause::told(told))).collect();
         on.extend(self.all.lock().iter().filter(|(_, pause)| pause.is_on(now)).map(|(paused, pause)| (paused.clone(), pause.clone())));
-        on.retain(|_, pause| pause.is_on(now));
         on
     }
 
     /// Those for which a probe is due.
     pub fn due(&self, now: Ms) -> Vec<Paused> {
-        self.all.lock().iter().filter(|(_, pause)| pause.is_probed && pause.until <= now).map(|(paused, _)| paused.clone()).collect()
+        let (all, told) = (self.all.lock(), self.told.lock());
+        let own = all.iter().filter(|(_, pause)| pause.is_probed && pause.until <= now).map(|(paused, _)| paused.clone());
+        let of_others = told.due(now).map(|account| (PauseKind::Account, account.to_owned())).filter(|paused| !all.contains_key(paused));
+        own.chain(of_others).collect()
     }
 
     /// The next time at which a pause ends or a probe is due.
     pub fn next(&self, now: Ms) -> Option<Ms> {
-        let next =
-            |pauses: &Mutex<BTreeMap<Paused, Pause>>| pauses.lock().values().map(|pause| pause.until).filter(|until| *until > now).min();
-        [next(&self.all), next(&self.told)].into_iter().flatten().min()
+        let own = self.all.lock().values().map(|pause| pause.until).filter(|until| *until > now).min();
+        own.into_iter().chain(self.told.lock().next(now)).min()
+    }
+}
+
+impl Pause {
+    fn told(told: &Told) -> Self {
+        Self {
+            cause: PauseCause::Quota,
+            since: told.since,
+            until: told.until(),
+            is_probed: false,
+            before: 0,
+            hurried_at: None,
+            message: String::new(),
+            told_by: Some(told.worker.clone()),
+            resets_at: None,
+            tried: None,
+        }
+    }
+
+    /// How long it lasts from now on, until it ends or a probe is made.
+    fn length(&self, now: Ms) -> Ms {
+        let grown = |first: Ms, longest: Ms| first.saturating_mul(1 << self.before.min(16)).min(longest);
+        let to_reset = self.resets_at.map(|at| at - now).filter(|ms| *ms > 0);
+        match (self.cause, self.is_probed) {
+            (PauseCause::Quota, true) => grown(FIRST_OF_QUOTA_MS, LONGEST_OF_QUOTA_MS).min(to_reset.unwrap_or(Ms::MAX)),
+            (PauseCause::Quota, false) => to_reset.unwrap_or(FIRST_OF_QUOTA_MS).min(UNPROBED_QUOTA_MS),
+            _ => grown(FIRST_MS, LONGEST_MS),
+        }
     }
 }
 
 fn is_possible_end(until: Ms, now: Ms) -> bool {
     until <= now + PAUSE_MS
-}
-
-fn length(before: u32) -> Ms {
-    FIRST_MS.saturating_mul(1 << before.min(16)).min(LONGEST_MS)
 }
 
 #[cfg(test)]
@@ -198,48 +282,76 @@ mod tests {
         Pauses::load("/nonexistent/accounts.json".into(), 0)
     }
 
+    fn failed(cause: PauseCause, is_probed: bool) -> Failed<'static> {
+        Failed { cause, message: "why", is_probed, resets_at: None, tried: None }
+    }
+
+    const MINUTE: Ms = 60_000;
+
     #[test]
-    fn a_quota_outlives_the_process_and_ends_by_itself() {
-        let dir = tempfile::tempdir().unwrap();
-        let accounts = || Pauses::load(dir.path().join("accounts.json"), 9_000);
-        let default = account("default");
-        accounts().until(&default, PauseCause::Quota, 5_000, "weekly limit", 1_000);
-        let later = accounts();
-        let until = |now| later.on(now).get(&default).map(|pause| pause.until);
-        assert_eq!((until(4_999), until(5_000)), (Some(5_000), None));
-        later.until(&default, PauseCause::Quota, 3_000, "", 2_000);
-        assert!(later.is_paused(&default, 4_000), "a shorter pause does not shorten it");
-        accounts().lift(&default, 4_000);
-        assert!(!accounts().is_paused(&default, 4_000), "the end of a pause outlives the process, too");
-        // The clock was wrong when this was stored.
-        accounts().until(&account("far"), PauseCause::Quota, 20_000 + PAUSE_MS, "", 20_000);
-        assert!(!accounts().is_paused(&account("far"), 9_000));
-        later.failed(&default, PauseCause::Credentials, true, "401", 9_000);
-        assert!(!accounts().is_paused(&default, 9_000), "a restarted agent tries the account again");
+    fn a_quota_is_probed_at_growing_distances_and_right_after_its_reset() {
+        let (accounts, a) = (load(), account("a"));
+        let limited = |resets_at| Failed { resets_at, ..failed(PauseCause::Quota, true) };
+        let mut now = 0;
+        let mut minutes = |resets_at| {
+            let until = accounts.failed(&a, limited(resets_at), now).until;
+            assert!(accounts.is_paused(&a, until), "until a probe succeeds");
+            let length = (until - now) / MINUTE;
+            now = until;
+            length
+        };
+        let reset = Some(100 * MINUTE);
+        assert_eq!([reset, None, None, None, None, None].map(&mut minutes), [5, 10, 20, 40, 25, 60], "the reset is in the 100th minute");
+        assert_eq!([minutes(Some(MINUTE)), minutes(Some(1 << 50))], [60, 60], "a reset in the past, and one that never comes");
+        assert!(accounts.lift(&a, now) && !accounts.is_paused(&a, now));
+        assert_eq!(accounts.failed(&a, limited(None), now).until - now, 5 * MINUTE);
     }
 
     #[test]
-    fn what_the_server_tells_holds_until_it_tells_otherwise() {
+    fn a_quota_that_no_probe_can_end_pauses_for_minutes_at_a_time() {
+        let (accounts, a) = (load(), account("a"));
+        let limited = |resets_at| Failed { resets_at, ..failed(PauseCause::Quota, false) };
+        for (now, resets_at, minutes) in [(0, Some(1 << 50), 15), (20, None, 15), (40, Some(43 * MINUTE), 3)] {
+            let now = now * MINUTE;
+            assert_eq!(accounts.failed(&a, limited(resets_at), now).until - now, minutes * MINUTE);
+            assert!(!accounts.is_paused(&a, now + minutes * MINUTE) && accounts.due(now + 16 * MINUTE).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_quota_outlives_the_process() {
         let dir = tempfile::tempdir().unwrap();
-        let accounts = || Pauses::load(dir.path().join("accounts.json"), 0);
-        let (known, team) = (accounts(), account("team"));
-        let of = |until| [PausedAccount { account: "team".into(), until, worker: "a".into() }];
-        assert!(known.tell(&of(5_000), 1_000) && !known.tell(&of(5_000), 2_000));
-        let on = known.on(2_000);
-        assert_eq!((on[&team].since, on[&team].told_by.as_deref(), known.next(2_000)), (1_000, Some("a"), Some(5_000)));
-        assert!(known.is_paused(&team, 4_999) && !known.is_paused(&team, 5_000));
-        known.until(&team, PauseCause::Quota, 4_000, "", 2_000);
-        assert_eq!(known.on(2_000)[&team].told_by, None, "its own comes first");
-        assert!(known.lift(&team, 2_000) && known.is_paused(&team, 2_000), "a success does not end what others found");
-        assert!(!accounts().is_paused(&team, 2_000), "it is not stored");
-        assert!(known.tell(&[], 2_000) && !known.is_paused(&team, 2_000));
-        assert!(!known.tell(&of(3_000 + PAUSE_MS), 2_000), "the clock of the other one is wrong");
+        let accounts = |now| Pauses::load(dir.path().join("accounts.json"), now);
+        let default = account("default");
+        accounts(0).failed(&default, failed(PauseCause::Quota, true), 1_000);
+        let later = accounts(9_000);
+        assert_eq!(later.on(9_000)[&default].until, 1_000 + 5 * MINUTE);
+        accounts(9_000).lift(&default, 9_000);
+        assert!(!accounts(9_000).is_paused(&default, 9_000), "the end of a pause outlives the process, too");
+        // The clock was wrong when this was stored.
+        accounts(20_000).failed(&account("far"), failed(PauseCause::Quota, true), 20_000);
+        assert!(!accounts(9_000).is_paused(&account("far"), 9_000));
+        later.failed(&default, failed(PauseCause::Credentials, true), 9_000);
+        assert!(!accounts(9_000).is_paused(&default, 9_000), "a restarted agent tries the account again");
+    }
+
+    #[test]
+    fn what_the_agent_found_itself_comes_before_what_it_was_told() {
+        let (known, team) = (load(), account("team"));
+        let told = [PausedAccount { account: "team".into(), until: 50 * MINUTE, worker: "a".into() }];
+        assert!(known.tell(&told, |_| true, 0));
+        assert_eq!((known.on(0)[&team].until, known.due(9 * MINUTE).len(), known.due(10 * MINUTE).len()), (10 * MINUTE, 0, 1));
+        assert!(known.hurry(&team, MINUTE) && known.due(MINUTE) == [team.clone()]);
+        known.failed(&team, failed(PauseCause::Quota, true), MINUTE);
+        assert_eq!((known.on(MINUTE)[&team].told_by.clone(), known.due(MINUTE)), (None, vec![]));
+        assert!(known.lift(&team, MINUTE) && known.is_paused(&team, MINUTE));
+        assert!(known.has_looked(&team, MINUTE) && !known.is_paused(&team, MINUTE));
     }
 
     #[test]
     fn pauses_after_failures_get_longer_and_a_success_ends_them() {
         let (profiles, coder) = (load(), (PauseKind::Profile, "coder".to_owned()));
-        let fail = |now| profiles.failed(&coder, PauseCause::Start, false, "no such option", now).until - now;
+        let fail = |now| profiles.failed(&coder, failed(PauseCause::Start, false), now).until - now;
         assert_eq!(fail(0), 15_000);
         assert_eq!(fail(5_000), 10_000, "a run that had begun before is no further try");
         assert!(!profiles.is_paused(&coder, 15_000));
@@ -255,16 +367,16 @@ mod tests {
     #[test]
     fn what_needs_a_probe_stays_paused_until_it_succeeds() {
         let (accounts, a) = (load(), account("a"));
-        accounts.failed(&a, PauseCause::Billing, true, "no credit", 0);
+        accounts.failed(&a, failed(PauseCause::Billing, true), 0);
         assert_eq!((accounts.due(14_999), accounts.due(15_000)), (vec![], vec![a.clone()]));
         assert!(accounts.is_paused(&a, 1_000_000));
-        accounts.failed(&a, PauseCause::Billing, true, "no credit", 15_000);
+        accounts.failed(&a, failed(PauseCause::Billing, true), 15_000);
         assert_eq!((accounts.due(44_999).len(), accounts.next(15_000)), (0, Some(45_000)));
         assert!(accounts.hurry(&a, 20_000));
         assert_eq!(accounts.due(20_000).len(), 1);
-        assert_eq!(accounts.failed(&a, PauseCause::Billing, true, "no credit", 20_000).until, 50_000, "a login makes no pause longer");
+        assert_eq!(accounts.failed(&a, failed(PauseCause::Billing, true), 20_000).until, 50_000, "a login makes no pause longer");
         assert!(!accounts.hurry(&a, 30_000) && accounts.due(30_000).is_empty(), "not twice within a minute");
-        accounts.until(&a, PauseCause::Quota, 90_000, "", 20_000);
+        accounts.until(&a, PauseCause::Disk, 90_000, "", 20_000);
         assert_eq!(accounts.on(20_000)[&a].cause, PauseCause::Billing);
     }
 }

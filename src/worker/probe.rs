@@ -27,9 +27,9 @@ const BARE: [&str; 4] = ["--tools=", "--setting-sources=user", "--strict-mcp-con
 /// Why a probe did not succeed, if it says something about the profile or its account, and what it printed.
 pub type ProbeFailure = (Option<PauseCause>, String);
 
-/// Whether runs of the profile begin and reach their model.
-pub async fn of_profile(profile: &Profile, profiles_dir: &Path, dir: &Path) -> Result<(), ProbeFailure> {
-    run(profile, claude_options(profile, profiles_dir, None, profile.max_budget_usd), profiles_dir, dir).await
+/// Whether runs of the profile begin and reach their model, or this one.
+pub async fn of_profile(profile: &Profile, model: Option<&str>, profiles_dir: &Path, dir: &Path) -> Result<(), ProbeFailure> {
+    run(profile, claude_options(profile, profiles_dir, model, profile.max_budget_usd), profiles_dir, dir).await
 }
 
 /// Whether the account of the profile works with the model that the CLI chooses.
@@ -64,6 +64,7 @@ pub fn cause_of(reason: Reason) -> Option<PauseCause> {
     match reason {
         Reason::Auth => Some(PauseCause::Credentials),
         Reason::Billing => Some(PauseCause::Billing),
+        Reason::RateLimited => Some(PauseCause::Quota),
         _ => None,
     }
 }

@@ -11,9 +11,10 @@ use uuid::Uuid;
 
 use super::asking::Asking;
 use super::boot_clock::millis;
+use super::context_files::SessionRecord;
 use super::control::Plan;
 use super::disk_use::{self, DiskLimit};
-use super::home::{SessionRecord, private_dir};
+use super::home::private_dir;
 use super::invocation::{Conversation, Invocation, RunFiles, git_settings};
 use super::open_below::fresh_at;
 use super::process::{HOME_VARIABLE, LEASE_VARIABLE, TERM_GRACE};
@@ -218,17 +219,11 @@ impl Run<'_> {
             lease_until: self.agent.run_must_end_by(lease).unwrap_or(0),
             lease_ttl: millis(record.lease.ttl()),
             lease_grace: millis(lease_grace(record)),
-            cgroup: self.agent.cgroups.as_ref().map(|parent| parent.leaf(&lease.to_string())),
+            cgroup: self.dir.make_cgroup(self.agent.cgroups.as_ref(), &profile.limits)?,
             reserve: self.agent.home.reserve().path().to_owned(),
             makes_sandbox: profile.sandbox.is_some(),
             prints_alone: profile.runner == Runner::Claude,
         };
-        if let Some(leaf) = &plan.cgroup {
-            self.dir.keep_cgroup(leaf)?;
-            // Of an earlier process of this run.
-            cgroup::remove(leaf);
-            cgroup::make(leaf, &profile.limits)?;
-        }
         watched::start(self.dir, &plan, invocation, context_dir, |command| {
             environment::inherit(command, &profile.env, &profile.pass_env);
             command.env("DISABLE_AUTOUPDATER", "1");

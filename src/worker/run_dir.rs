@@ -175,9 +175,13 @@ impl RunDir {
         read_json::<Listed>(&self.listed()).map(Listed::current).unwrap_or_default()
     }
 
-    /// Stores the path of the run's cgroup, before it is made.
-    pub fn keep_cgroup(&self, leaf: &Path) -> io::Result<()> {
-        write_json(&self.path.join("cgroup.json"), &leaf)
+    /// Makes the cgroup of the run, where the agent may, instead of that of an earlier process of the run. Its path is stored before.
+    pub fn make_cgroup(&self, parent: Option<&cgroup::Parent>, limits: &cgroup::Limits) -> io::Result<Option<PathBuf>> {
+        let Some(leaf) = parent.map(|parent| parent.leaf(&self.lease())) else { return Ok(None) };
+        write_json(&self.path.join("cgroup.json"), &leaf)?;
+        cgroup::remove(&leaf);
+        cgroup::make(&leaf, limits)?;
+        Ok(Some(leaf))
     }
 
     pub fn cgroup(&self) -> Option<PathBuf> {

@@ -179,6 +179,9 @@ impl History {
                 }))
             }
             Step::Remove { worker: at } => Op::RemoveWorker(op::RemoveWorker { worker: worker(*at) }),
+            Step::ResumeAccount { worker: at } => {
+                Op::ResumeAccount(op::ResumeAccount { account: "default".into(), workers: vec![worker(*at)] })
+            }
             Step::Cordon { worker: at, change } => {
                 let changes = [CordonChange::Cordon, CordonChange::Uncordon, CordonChange::Drain];
                 Op::Cordon(op::Cordon { worker: worker(*at), change: changes[change % changes.len()] })

@@ -88,6 +88,7 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (any(), 1..4i64, option::weighted(0.3, 0..3usize), option::weighted(0.3, 0..3usize), option::weighted(0.5, 1..3u128))
             .prop_map(|(worker, slots, namespaces, projects, instance)| Step::Register { worker, slots, namespaces, projects, instance }),
         1 => any().prop_map(|worker| Step::Remove { worker }),
+        1 => any().prop_map(|worker| Step::ResumeAccount { worker }),
         1 => (any(), any()).prop_map(|(worker, change)| Step::Cordon { worker, change }),
         3 => prop_oneof![Just(1), Just(1_000), Just(61_000), Just(400_000)].prop_map(|ms| Step::Pass { ms }),
         1 => Just(Step::Crash),

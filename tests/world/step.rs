@@ -102,6 +102,9 @@ pub enum Step {
     Remove {
         worker: usize,
     },
+    ResumeAccount {
+        worker: usize,
+    },
     Cordon {
         worker: usize,
         change: usize,

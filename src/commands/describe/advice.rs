@@ -22,7 +22,9 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
             Word::Known(WaitingReason::WorkerPaused) if waiting.until.is_some() => {
                 "wait, start an agent with another account, or give the profile a fallback".into()
             }
-            Word::Known(WaitingReason::WorkerPaused) => "do what the message says, or start an agent with another account".into(),
+            Word::Known(WaitingReason::WorkerPaused) => {
+                "do what bloom-runtime account list and worker describe NAME say, or start an agent with another account".into()
+            }
             Word::Known(WaitingReason::Suspended) => format!("to let it run: bloom-runtime task resume {id}"),
             Word::Known(WaitingReason::NotBefore) if task.failure.is_some() => {
                 let what = match task.failure.as_ref().map(|failure| &failure.reason) {

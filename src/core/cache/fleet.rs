@@ -7,7 +7,7 @@ use std::ops::Bound;
 use super::paused_accounts::PausedAccounts;
 use crate::Ms;
 use crate::ids::{LeaseId, TaskId, WorkerId};
-use crate::pause::PausedAccount;
+use crate::pause::{PauseCause, PauseKind, PausedAccount, ResumedAccount};
 use crate::placement::{self, Candidate};
 use crate::requirement::Requirement;
 use crate::task::{ActiveLease, Origin, TaskSpec, TaskState};
@@ -70,13 +70,13 @@ pub enum Shortage {
     NoWorker,
     /// Workers would run it if they served its project.
     Project,
-    /// Only paused workers serve it. This is the one whose pause ends first, and what its agent says about it. A pause that ends by itself comes
-    /// before one that a person has to end, because that is when the task can run if nobody does anything.
+    /// Only paused workers serve it. This is why the one is paused whose pause ends first. A pause that ends by itself comes before one that a
+    /// person has to end, because that is when the task can run if nobody does anything. Names and texts of workers are not for everyone who
+    /// sees the task.
     Paused {
         is_passing: bool,
         until: Reverse<Ms>,
-        worker: WorkerId,
-        message: String,
+        cause: PauseCause,
     },
     Cordoned,
     NoCapacity,
@@ -172,6 +172,13 @@ impl Fleet {
         accounts.iter().filter_map(|account| self.paused_accounts.found_by_others(worker, account, now, is_there)).collect()
     }
 
+    /// The accounts of this worker whose pauses an administrator has ended, as long as its agent says that they are on.
+    pub fn resumed_accounts(&self, worker: &str) -> Vec<ResumedAccount> {
+        let pauses = self.worker(worker).map(|worker| &worker.pauses[..]).unwrap_or_default();
+        let resumed = pauses.iter().filter(|pause| pause.is_resumed && pause.kind == PauseKind::Account);
+        resumed.map(|pause| ResumedAccount { account: pause.name.clone(), since: pause.since }).collect()
+    }
+
     pub fn workers(&self) -> impl Iterator<Item = &Worker> {
         self.known().map(|(worker, _)| worker)
     }
@@ -251,12 +258,7 @@ impl Fleet {
         let serves_rest = |worker: &Worker| worker.is_online() && worker.capabilities.serves_but_for_project(required);
         for (worker, entry) in self.known() {
             let here = match worker.pause_of(required) {
-                Some(pause) => Shortage::Paused {
-                    is_passing: pause.cause.is_passing(),
-                    until: Reverse(pause.until),
-                    worker: worker.id.clone(),
-                    message: pause.message.clone(),
-                },
+                Some(pause) => Shortage::Paused { is_passing: pause.cause.is_passing(), until: Reverse(pause.until), cause: pause.cause },
                 None if !serves_rest(worker) => continue,
                 None if !worker.capabilities.serves(required) => Shortage::Project,
                 None if worker.cordoned || worker.draining => Shortage::Cordoned,

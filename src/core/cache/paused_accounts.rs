@@ -52,6 +52,8 @@ fn account_of(worker: &Worker, account: &str) -> Account {
 /// What the worker itself found out of quota. Other causes are not shared: their ends are not known, and each worker has credentials of its
 /// own for the account and probes them. What others told it is not shared again, so that no pause outlives its origin.
 fn found_by(worker: &Worker) -> impl Iterator<Item = (Account, Ms)> {
-    let is_shared = |pause: &&Pause| pause.kind == PauseKind::Account && pause.cause == PauseCause::Quota && pause.told_by.is_none();
+    let is_shared = |pause: &&Pause| {
+        pause.kind == PauseKind::Account && pause.cause == PauseCause::Quota && pause.told_by.is_none() && !pause.is_resumed
+    };
     worker.pauses.iter().filter(is_shared).map(|pause| (account_of(worker, &pause.name), pause.until))
 }

@@ -3,6 +3,7 @@
 //! Every function checks first whether it may act and has all rows that it needs, and changes something only then. So a command that is
 //! rejected, or halts for more rows, leaves the working set unchanged.
 
+pub(super) mod accounts;
 pub(super) mod api_keys;
 pub(super) mod complete;
 pub(super) mod control_plane;

@@ -4,8 +4,9 @@ use super::super::Ms;
 use super::super::arguments::{CordonChange, Loss, WorkerChange};
 use super::super::audit::{Action, Actor, Concerns, EntityType};
 use super::super::ids::WorkerId;
-use super::super::limits::WORKER_AGENTS;
+use super::super::limits::{TOLD_PAUSE_MS, WORKER_AGENTS};
 use super::super::operation::Operation;
+use super::super::pause::Pause;
 use super::super::rejection::Rejection;
 use super::super::reply::{ChangedWorker, Due};
 use super::super::row_keys::RowKeys;
@@ -38,6 +39,10 @@ impl Operation for WorkerChange {
             return Err(other_agent(&before, now).into());
         }
         let mut worker = with_change(before.clone(), change);
+        for pause in &mut worker.pauses {
+            pause.until = bounded_end(pause, &before.pauses, now);
+            pause.is_resumed = before.pauses.iter().any(|known| known.is_resumed && known.is_same(pause));
+        }
         let combinations = worker.capabilities.combinations();
         if combinations > WORKER_AGENTS {
             return Err(Rejection::TooManyCombinations(combinations).into());
@@ -72,6 +77,17 @@ impl Operation for WorkerChange {
         }
         Ok(reply(set, worker, created))
     }
+}
+
+/// When the pause ends, at most an hour from now, whatever the worker says. If it says the same again, the end stays for half of that time, so that
+/// not each repetition is a change.
+fn bounded_end(pause: &Pause, before: &[Pause], now: Ms) -> Ms {
+    if pause.until <= now + TOLD_PAUSE_MS {
+        return pause.until;
+    }
+    let ends = before.iter().filter(|known| known.is_same(pause)).map(|known| known.until);
+    let is_long = |end: &Ms| (now + TOLD_PAUSE_MS / 2..=now + TOLD_PAUSE_MS).contains(end);
+    ends.filter(is_long).max().unwrap_or(now + TOLD_PAUSE_MS)
 }
 
 /// The refusal of an agent whose name another one has.

@@ -164,15 +164,16 @@ fn why_nobody_takes_a_task() {
         message: "sign in".into(),
         agents: Some(vec!["coder".into()]),
         told_by: None,
+        is_resumed: false,
     };
     let paused =
         WorkerChange { id: "paused".into(), agents: Some(Some(vec!["other".into()])), actor: Actor::Api, ..WorkerChange::default() };
     world.ok(WorkerChange { pauses: Some(vec![pause.clone()]), ..paused.clone() });
     let told = || match shortage_of(&world, "coder") {
-        Some(Shortage::Paused { worker, message, .. }) => format!("{worker}: {message}"),
+        Some(Shortage::Paused { cause, .. }) => cause.to_string(),
         other => format!("{other:?}"),
     };
-    assert_eq!((told(), shortage_of(&world, "other")), ("paused: sign in".into(), None));
+    assert_eq!((told(), shortage_of(&world, "other")), ("credentials".into(), None));
     world.ok(WorkerChange { pauses: Some(vec![Pause { agents: None, ..pause }]), ..paused.clone() });
     assert_eq!(shortage_of(&world, "coder"), Some(Shortage::NoWorker), "it does not serve this agent");
     assert!(matches!(shortage_of(&world, "other"), Some(Shortage::Paused { .. })), "all agents are paused");

@@ -13,10 +13,10 @@ use bloom_core::Ms;
 use bloom_core::agent_queue::AgentQueue;
 use bloom_core::cache::CacheRead;
 use bloom_core::command::Choice;
-use bloom_core::ids::{InstanceId, LeaseId, TaskId};
-use bloom_core::pause::PausedAccount;
+use bloom_core::ids::{InstanceId, LeaseId, TaskId, WorkerId};
+use bloom_core::pause::{Pause, PausedAccount, ResumedAccount};
 use bloom_core::task::{Parked, Status, TaskState};
-use bloom_core::worker::Worker;
+use bloom_core::worker::{Worker, WorkerStatus};
 use bloom_core::working_set::{Counts, WorkingSet};
 use bloom_database::{CountDeltas, Position};
 use parking_lot::{Mutex, MutexGuard};
@@ -54,6 +54,8 @@ pub struct Directives {
     pub drain: bool,
     /// Accounts that it must not use, because other workers found that they are out of quota.
     pub paused_accounts: Vec<PausedAccount>,
+    /// Accounts whose pauses an administrator has ended.
+    pub resumed_accounts: Vec<ResumedAccount>,
 }
 
 pub struct Replica {
@@ -266,7 +268,15 @@ impl Replica {
             answered: remembered.answered(worker),
             drain: remembered.cache.fleet.worker(worker).is_some_and(|worker| worker.draining),
             paused_accounts: remembered.cache.fleet.paused_accounts(worker, accounts, now),
+            resumed_accounts: remembered.cache.fleet.resumed_accounts(worker),
         }
+    }
+
+    /// What is paused on workers that are not offline.
+    pub fn pauses(&self) -> Vec<(WorkerId, Pause)> {
+        let remembered = self.lock();
+        let there = remembered.cache.fleet.workers().filter(|worker| worker.shown_status() != WorkerStatus::Offline);
+        there.flat_map(|worker| worker.pauses.iter().map(|pause| (worker.id.clone(), pause.clone()))).collect()
     }
 
     /// The tasks whose runs wait for a person, the oldest first.

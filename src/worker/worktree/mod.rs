@@ -25,7 +25,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::confinement::Confinement;
-use super::context_name::short_file_name;
+use super::context_files::short_file_name;
 use super::home::private_dir;
 pub use author::{CommitAuthor, commit_author};
 pub use commit::Changes;

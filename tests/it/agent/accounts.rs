@@ -22,7 +22,7 @@ async fn has_status(server: &Server, wanted: &str) {
 }
 
 /// What the CLI does when a person signs in.
-fn sign_in(agent: &agent::Agent) {
+pub fn sign_in(agent: &agent::Agent) {
     let dir = agent.dir().join("home/.claude");
     std::fs::create_dir_all(&dir).unwrap();
     std::fs::write(dir.join(".credentials.json"), "{}").unwrap();
@@ -53,7 +53,8 @@ fn tasks_wait_until_somebody_has_signed_in() {
         eventually("a waiting task says it", || async {
             let waiting = tasks[0].now().await["waiting"].clone();
             let message = waiting["message"].as_str().unwrap_or_default().to_owned();
-            (waiting["reason"] == json!("worker_paused") && message.contains("worker 'box': the account default was refused")).then_some(())
+            (waiting["reason"] == json!("worker_paused") && message.contains("an account was refused, and somebody must sign in"))
+                .then_some(())
         })
         .await;
         assert!(server.get("/metrics").await.expect(200).text.contains("bloom_worker_pauses{cause=\"credentials\"} 1"));

@@ -129,7 +129,7 @@ fn a_quota_that_is_used_up_pauses_the_account() {
         assert_eq!((&worker["status"], &worker["pauses"][0]["cause"]), (&json!("syncing"), &json!("quota")));
         eventually("the task waits for another worker", || async {
             let waiting = task.now().await["waiting"].clone();
-            (waiting["reason"] == json!("worker_paused") && waiting.to_string().contains("is out of quota until")).then_some(())
+            (waiting["reason"] == json!("worker_paused") && waiting.to_string().contains("is out of quota")).then_some(())
         })
         .await;
         let other = server.crew().task().prompt("SAY: hello").create().await;

@@ -1,11 +1,72 @@
-//! The names of the files of a context in the agent's directory.
+//! The files of a context in the agent's directory: their names, and the record of its session.
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use super::home::{Home, read_json, write_json};
+
+/// The session of a context, as far as the agent knows it.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct SessionRecord {
+    pub context_id: String,
+    /// The profile's program, because another program does not have the session.
+    pub program: String,
+    pub session_id: String,
+    /// The task whose prompt the session got, if it has no result yet.
+    pub open_task: Option<Uuid>,
+}
+
+impl Home {
+    /// Where the repository of a context is, for each project; most do not exist.
+    pub fn context_repositories(&self, context_id: &str) -> Vec<PathBuf> {
+        let name = self.context_dir(context_id).with_added_extension("git");
+        let projects = fs::read_dir(self.repositories_dir()).into_iter().flatten().flatten().map(|entry| entry.path());
+        projects.map(|project| project.join("contexts").join(name.file_name().unwrap_or_default())).collect()
+    }
+
+    pub fn context_dir(&self, context_id: &str) -> PathBuf {
+        self.contexts_dir().join(context_name(self.root(), context_id))
+    }
+
+    /// Where the CLI keeps the sessions of a context whose runs are in a sandbox. It exists once there was such a run.
+    pub fn sandboxed_sessions(&self, context_id: &str) -> PathBuf {
+        self.session_path(context_id).with_extension("sandbox")
+    }
+
+    pub fn session(&self, context_id: &str) -> Option<SessionRecord> {
+        read_json::<SessionRecord>(&self.session_path(context_id)).filter(|record| record.context_id == context_id)
+    }
+
+    /// # Errors
+    /// The record can't be written.
+    pub fn keep_session(&self, record: &SessionRecord) -> io::Result<()> {
+        write_json(&self.session_path(&record.context_id), record)
+    }
+
+    fn session_path(&self, context_id: &str) -> PathBuf {
+        self.root().join("sessions").join(context_name(self.root(), context_id)).with_added_extension("json")
+    }
+
+    /// The note that tells when the directory of a context without a project was used.
+    pub fn use_path(&self, context_id: &str) -> PathBuf {
+        self.session_path(context_id).with_extension("used")
+    }
+
+    pub fn use_paths(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.root().join("sessions")).into_iter().flatten().flatten().map(|entry| entry.path());
+        entries.filter(|path| path.extension().is_some_and(|extension| extension == "used")).collect()
+    }
+
+    /// All that is here of a context without a project; the note comes last.
+    pub fn paths_of(&self, context_id: &str) -> Vec<PathBuf> {
+        vec![self.context_dir(context_id), self.sandboxed_sessions(context_id), self.session_path(context_id), self.use_path(context_id)]
+    }
+}
 
 /// Says whose files have a name: a file of its own, or the record of the context's session.
 #[derive(Deserialize, Serialize)]
@@ -72,6 +133,7 @@ fn with_digest(text: &str, digits: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::home::private_dir;
 
     #[test]
     fn contexts_have_names_of_their_own() {
@@ -97,5 +159,23 @@ mod tests {
         let session = root.join("sessions").join(&older).with_added_extension("json");
         fs::write(session, r#"{"context_id": "older", "program": "p"}"#).unwrap();
         assert!(!is_of_context(root, &older, "forged") && is_of_context(root, &older, "older"));
+    }
+
+    #[test]
+    fn files_of_earlier_versions_are_used_by_one_context() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::open(&dir.path().join("agent")).unwrap();
+        let earlier = home.contexts_dir().join(short_file_name("old"));
+        private_dir(&earlier).unwrap();
+        assert_eq!((home.context_dir("old"), home.context_dir("old")), (earlier.clone(), earlier.clone()));
+        let record = SessionRecord { context_id: "old".into(), program: "p".into(), session_id: "s".into(), open_task: None };
+        home.keep_session(&record).unwrap();
+        assert_eq!(home.session("old"), Some(record.clone()));
+        // The session of an earlier version is found, too.
+        let session = home.root().join("sessions").join(short_file_name("older")).with_added_extension("json");
+        write_json(&session, &SessionRecord { context_id: "older".into(), ..record }).unwrap();
+        assert!(home.session("older").is_some());
+        fs::remove_dir(&earlier).unwrap();
+        assert_eq!(home.context_dir("old"), earlier, "also before it is made again");
     }
 }

@@ -1,0 +1,48 @@
+//! Accounts: an administrator ends their pauses.
+
+use super::super::audit::{Action, Actor, EntityType};
+use super::super::ids::WorkerId;
+use super::super::operation::Operation;
+use super::super::pause::{Pause, PauseKind};
+use super::super::row_keys::RowKeys;
+use super::super::working_set::{Halt, WorkingSet};
+
+/// Ends the pauses of an account on these workers, those that have one. Each worker is told until its agent no longer says so itself.
+#[derive(Clone, Debug)]
+pub struct ResumeAccount {
+    pub account: String,
+    pub workers: Vec<WorkerId>,
+}
+
+impl Operation for ResumeAccount {
+    type Reply = ();
+
+    fn is_placement(&self) -> bool {
+        true
+    }
+
+    fn add_keys(&self, keys: &mut RowKeys) {
+        keys.workers.extend(self.workers.iter().cloned());
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<(), Halt> {
+        let mut changed = Vec::new();
+        for id in &self.workers {
+            let Some(mut worker) = set.find_worker(id)?.cloned() else { continue };
+            let is_meant = |pause: &Pause| pause.kind == PauseKind::Account && pause.name == self.account;
+            let mut is_changed = false;
+            for pause in worker.pauses.iter_mut().filter(|pause| is_meant(pause) && !pause.is_resumed) {
+                pause.is_resumed = true;
+                is_changed = true;
+            }
+            if is_changed {
+                changed.push(worker);
+            }
+        }
+        for worker in changed {
+            set.audit(Action::AccountResumed, EntityType::Worker, &worker.id, &Actor::Admin, format!("account {}", self.account));
+            set.put_worker(worker);
+        }
+        Ok(())
+    }
+}
