@@ -30,7 +30,7 @@ use super::stream::{Found, Reading};
 use super::verdict::{End, Stop, Verdict, decide, not_started};
 use super::watched::{self, Started, Watched};
 use super::workspace::{Unprepared, Workspace, tree};
-use super::{Agent, cgroup, environment, prompt, remains, traced_run};
+use super::{Agent, environment, prompt, remains, traced_run};
 use bloom_api::values::Usd;
 use bloom_client::now_ms;
 use bloom_core::task::{Reason, Session};
