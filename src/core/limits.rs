@@ -68,3 +68,8 @@ pub const QUESTION_TEXT_CHARS: usize = 2_000;
 
 /// Labels of a task.
 pub const TASK_LABELS: usize = 32;
+
+/// Bytes of what the events of one run say. Agents stop before; a client that speaks for them can't fill the database either.
+pub const RUN_EVENTS_BYTES: i64 = 80 << 20;
+/// Attempts that are given back in the life of a task; after that, the task is dead.
+pub const GIVE_BACKS: i64 = 20;

@@ -225,7 +225,7 @@ pub struct TaskState {
     pub status: Status,
     pub updated_at: Ms,
     pub attempts: i64,
-    /// How many attempts were given back; bounded by [`MAX_INFRA_RETRIES`].
+    /// How many attempts were given back; bounded by [`GIVE_BACKS`](super::limits::GIVE_BACKS).
     pub infra_retries: i64,
     pub lease_count: i64,
     /// A client has requested the cancellation of the task.
@@ -257,6 +257,8 @@ pub struct TaskState {
     pub event_count: i64,
     /// The highest `seq` that its newest lease has sent; −1 before the first event.
     pub event_seq: i64,
+    /// How many bytes the events of its newest lease have; more than [`RUN_EVENTS_BYTES`](super::limits::RUN_EVENTS_BYTES): no more are kept.
+    pub event_bytes: i64,
     /// The `seq` of the last event of its newest run, as the run's completion told; its events may arrive later.
     pub last_event_seq: Option<i64>,
     /// Its labels, once they were edited; until then those of the spec.
@@ -268,9 +270,6 @@ pub struct TaskState {
     /// What its run asks a person.
     pub question: Option<Question>,
 }
-
-/// The maximum number of attempts that are given back for one task; after that, the task is dead.
-pub const MAX_INFRA_RETRIES: i64 = 20;
 
 impl TaskState {
     pub fn new(spec: &TaskSpec) -> Self {
@@ -313,6 +312,7 @@ impl TaskState {
             remove_at: None,
             event_count: 0,
             event_seq: -1,
+            event_bytes: 0,
             last_event_seq: None,
             labels: None,
             suspend: spec.suspend,

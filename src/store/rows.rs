@@ -37,7 +37,7 @@ row! {
 }
 
 row! {
-    pub(super) STATE: task_state as task_state_row_11 of task: TaskState {
+    pub(super) STATE: task_state as task_state_row_12 of task: TaskState {
         id, context_id, agent_slug;
         { let priority = task.priority; rank: rank(priority) }
         session, max_attempts, timeout_sec, exclusive_key, ttl_after_finished_sec, has_dependencies, revision, status, updated_at, attempts,
@@ -83,7 +83,7 @@ row! {
         { let asked = task.question.as_ref(); question: asked }
         { let project = task.project.as_deref(); project: project.unwrap_or_default() }
         { let reason = task.failure.as_ref().map(|f| &f.reason); newer_failure_reason: reason.and_then(newer_reason) }
-        moves_files;
+        moves_files, event_bytes;
     }
     read {
         priority: priority(rank),
@@ -175,4 +175,4 @@ pub(super) const STATE_FIXED: &[&str] = STATE.only(&[
 /// The columns that a quiet change writes: a later expiry, more events, the flag that tasks wait. None of them is indexed. `check_at` is
 /// indexed, so if a quiet change moves it, the whole row is written.
 pub(super) const STATE_QUIET: &[&str] =
-    STATE.only(&["revision", "updated_at", "has_dependents", "expires_at", "last_heartbeat", "event_count", "event_seq"]);
+    STATE.only(&["revision", "updated_at", "has_dependents", "expires_at", "last_heartbeat", "event_count", "event_seq", "event_bytes"]);

@@ -344,7 +344,7 @@ fn place(set: &mut WorkingSet, id: TaskId, worker: &Worker, Terms { origin, ttl_
     task.wake_at = None;
     task.attempts += 1;
     task.lease_count += 1;
-    task.event_seq = -1;
+    (task.event_seq, task.event_bytes) = (-1, 0);
     task.last_event_seq = None;
     task.lease = Some(lease);
     set.leases_granted += 1;

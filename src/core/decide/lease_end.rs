@@ -4,9 +4,10 @@ use super::super::Ms;
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::backoff::delay_ms;
 use super::super::ids::{LeaseId, TaskId, WorkerId};
+use super::super::limits::GIVE_BACKS;
 use super::super::operation::Operation;
 use super::super::row_keys::RowKeys;
-use super::super::task::{ActiveLease, Failure, LastLease, LeaseStatus, MAX_INFRA_RETRIES, Parked, PastLease, Reason, Status, TaskState};
+use super::super::task::{ActiveLease, Failure, LastLease, LeaseStatus, Parked, PastLease, Reason, Status, TaskState};
 use super::super::usage::Usage;
 use super::super::working_set::{Halt, Slots, WorkingSet};
 use super::finish::{finish, wake_successors};
@@ -120,7 +121,7 @@ pub(super) enum Next {
 /// The task is cancelled if that was requested; otherwise it is queued while attempts remain, and dead after that. All look-ups are done
 /// here, while the lease still exists, so a command that needs more rows has changed nothing.
 pub(super) fn plan(set: &WorkingSet, task: &TaskState, cause: &Retry) -> Result<Next, Halt> {
-    let is_exhausted = cause.give_back && task.infra_retries >= MAX_INFRA_RETRIES;
+    let is_exhausted = cause.give_back && task.infra_retries >= GIVE_BACKS;
     let attempts = task.attempts - i64::from(cause.give_back);
     if task.cancel_requested {
         return Ok(Next::Cancelled);
@@ -143,7 +144,7 @@ pub(super) fn plan(set: &WorkingSet, task: &TaskState, cause: &Retry) -> Result<
 
 /// Carries out the plan, after the lease was taken off the task.
 pub(super) fn retry(set: &mut WorkingSet, task: &mut TaskState, cause: Retry, next: Next) {
-    if cause.give_back && task.infra_retries < MAX_INFRA_RETRIES {
+    if cause.give_back && task.infra_retries < GIVE_BACKS {
         task.infra_retries += 1;
         task.attempts = (task.attempts - 1).max(0);
     }

@@ -1,8 +1,9 @@
 //! Heartbeats and events of runs.
 
 use super::super::arguments::{Holder, NewEvent};
-use super::super::event::TaskEvent;
+use super::super::event::{EventKind, TaskEvent};
 use super::super::ids::{LeaseId, TaskId, WorkerId};
+use super::super::limits::RUN_EVENTS_BYTES;
 use super::super::operation::Operation;
 use super::super::rejection::Rejection;
 use super::super::reply::{Recorded, RenewedLeases};
@@ -99,6 +100,9 @@ impl Operation for RenewLeases {
     }
 }
 
+/// Stands for the first event of a run that is not kept, and for all that follow.
+const CUT: &str = r#"{"phase":"events_cut","text":"the run has too many events; the rest is not kept"}"#;
+
 /// Records events of a run. Events whose `seq` this lease has sent before are skipped.
 #[derive(Clone, Debug)]
 pub struct AppendEvents {
@@ -121,25 +125,30 @@ impl Operation for AppendEvents {
         let task = set.task(id)?;
         task.check_events(&Holder { lease: Some(lease), worker: worker.clone() })?;
         let mut task = task.clone();
-        let known = task.event_count;
+        let known = task.event_seq;
         for event in events {
             if event.seq <= task.event_seq {
                 continue;
             }
             task.event_seq = event.seq;
+            if task.event_bytes > RUN_EVENTS_BYTES {
+                continue;
+            }
+            task.event_bytes += i64::try_from(event.data.len()).unwrap_or(i64::MAX / 2);
+            let is_cut = task.event_bytes > RUN_EVENTS_BYTES;
             task.event_count += 1;
             set.dirty.events.push(TaskEvent {
                 task_id: id,
                 number: task.event_count,
                 lease_id: lease,
                 seq: event.seq,
-                kind: event.kind,
+                kind: if is_cut { EventKind::Lifecycle } else { event.kind },
                 at: event.at,
-                data: event.data.clone(),
+                data: if is_cut { CUT.to_owned() } else { event.data.clone() },
             });
         }
         let newest = task.event_count;
-        if newest > known {
+        if task.event_seq > known {
             set.put_task_quietly(task);
         }
         Ok(Recorded { newest })

@@ -65,6 +65,7 @@ impl Worktree {
         }
         self.repository.set_ref(&self.branch_ref(), &commit).await?;
         confined.update_branch(&commit).await?;
+        confined.prune_shared().await;
         if commit == begun.base {
             return Ok(None);
         }

@@ -177,6 +177,15 @@ impl<'a> Confined<'a> {
         if is_object_id(&commit) { Ok(commit) } else { Err("git told no commit".into()) }
     }
 
+    /// Removes the objects that the project's repository has, too.
+    pub async fn prune_shared(&self) {
+        let mut prune = self.git();
+        prune.args(["prune-packed", "--quiet"]);
+        if let Err(why) = self.run(prune, LOCAL_LIMIT).await {
+            tracing::debug!(dir = %self.tree.dir.display(), why, "the repository of a context keeps what that of its project has, too");
+        }
+    }
+
     /// Writes the commit, and all that it builds on and the project's repository does not have, into a file. Of the commits that it has, `known`
     /// is one.
     pub async fn bundle(&self, commit: &str, known: Option<&str>, into: &Path) -> Result<(), String> {

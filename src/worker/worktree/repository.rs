@@ -177,7 +177,15 @@ impl Repository {
         let _lock = self.lock.lock().await;
         let kept = format!("refs/bloom/{context}");
         let mut fetch = self.local(&self.git_dir());
-        fetch.env("GIT_ALLOW_PROTOCOL", "file").args(DURABLE).args(["fetch", "--quiet", "--no-tags", "--no-write-fetch-head"]);
+        // As a pack, because the repository of the context removes what packs have here.
+        fetch.env("GIT_ALLOW_PROTOCOL", "file").args(DURABLE).args([
+            "-c",
+            "fetch.unpackLimit=1",
+            "fetch",
+            "--quiet",
+            "--no-tags",
+            "--no-write-fetch-head",
+        ]);
         fetch.args(["--no-recurse-submodules", "--"]).arg(bundle).arg(format!("+{TAKEN}:{kept}"));
         let taken = bounded(fetch, FETCH_LIMIT, &self.git_dir(), self.settings.max_bytes).await;
         taken.map_err(|why| Trouble::of_git("what the run committed can't be taken over", &why))?;
@@ -212,7 +220,7 @@ impl Repository {
     /// Packs objects, once there are many loose ones. Those that no ref names may still be used by the repository of a context.
     pub async fn tidy(&self) {
         let mut gc = self.local(&self.git_dir());
-        gc.args(["-c", "gc.pruneExpire=never"]);
+        gc.args(["-c", "gc.pruneExpire=never", "-c", "gc.cruftPacks=true"]);
         gc.args(["-c", "gc.auto=6700", "-c", "gc.autoDetach=false", "gc", "--auto", "--quiet"]);
         if let Err(why) = output(gc, FETCH_LIMIT).await {
             tracing::warn!(repository = %self.dir.display(), why, "a repository could not be tidied");

@@ -124,8 +124,8 @@ fn a_quota_that_is_used_up_pauses_the_account() {
         .await;
         assert_eq!((&waiting["status"], &waiting["attempts"], &waiting["infra_retries"]), (&json!("queued"), &json!(0), &json!(1)));
         let worker = server.get("workers/box").await.ok();
-        let (reset, hour) = (worker["pauses"][0]["until"].as_i64().unwrap(), 3_600_000);
-        assert!((now_ms() + hour - 120_000..=now_ms() + hour + 1_000).contains(&reset), "it is paused until the quota resets: {worker}");
+        let (until, hour) = (worker["pauses"][0]["until"].as_i64().unwrap(), 3_600_000);
+        assert!((now_ms()..now_ms() + hour / 2).contains(&until), "it is tried long before the quota resets in an hour: {worker}");
         assert_eq!((&worker["status"], &worker["pauses"][0]["cause"]), (&json!("syncing"), &json!("quota")));
         eventually("the task waits for another worker", || async {
             let waiting = task.now().await["waiting"].clone();

@@ -173,7 +173,7 @@ fn a_run_that_fills_the_disk_is_ended_and_the_worker_waits_for_room() {
         // Nothing is taken, and people are told why, until there is room.
         let waiting = || async { Some(task.now().await["waiting"].clone()).filter(|waiting| waiting["reason"] == "worker_paused") };
         let waiting = eventually("the task waits for the worker", waiting).await;
-        assert!(waiting["message"].as_str().unwrap().contains("its disk has room"), "{waiting}");
+        assert!(waiting["message"].as_str().unwrap().contains("a disk is full"), "{waiting}");
         task.cancel().await.ok();
         let next = crew.task().prompt("echo next").create().await;
         let filler = format!("/proc/{}/root{}/contexts/{}/filler", agent.pid(), agent.work_dir().display(), "*");

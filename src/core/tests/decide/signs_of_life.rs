@@ -154,6 +154,34 @@ fn events_of_another_lease() {
     );
 }
 
+/// Whoever has the lease can't fill the database.
+#[test]
+fn a_run_has_room_for_so_many_events() {
+    check(
+        |case| {
+            let large = |seq| NewEvent { seq, kind: EventKind::Text, at: 0, data: "x".repeat(30 << 20) };
+            let events = (1..=5).map(large).collect();
+            Op::AppendEvents(op::AppendEvents { task: case.task, lease: case.lease_or_none(), worker: None, events })
+        },
+        "
+        ✗ Lease not found or already expired <- queued | waits for a dependency | waits for its time | waits in its context
+            | waits for its key | cancelled | requeued after death
+        newest 3; leased 1/3 on w1 till 300 <- leased by a call
+        newest 3; leased 1/3 on w1 till 180 <- leased by a claim | leased by a push
+        newest 3; running 1/3 on w1 till 300 <- running by a call
+        newest 3; running 1/3 on w1 till 179 <- running by a claim | running by a push
+        newest 3; running 1/1 on w1 till 300 <- on its last attempt
+        newest 3; leased 1/3 on w1 till 300 cancel <- leased, cancel requested
+        newest 3; running 1/1 on w1 till 300 cancel <- running, cancel requested
+        newest 3; queued 1/3 worker_lost <- queued after an expiry
+        newest 3; dead 1/1 worker_lost <- dead by an expiry
+        newest 3; queued 1/3 parked not_before agent_error <- waits after a failure
+        newest 3; dead 1/1 agent_error <- dead after a failure
+        newest 3; completed 1/3 <- completed
+        newest 3; failed 1/3 agent_error <- failed",
+    );
+}
+
 fn events(numbers: &[i64]) -> Vec<NewEvent> {
     numbers.iter().map(|seq| NewEvent { seq: *seq, kind: EventKind::Text, at: 0, data: "{}".into() }).collect()
 }
