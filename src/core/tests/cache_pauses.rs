@@ -72,7 +72,8 @@ fn workers_learn_what_others_found_out_of_quota() {
     register_in(&mut world, &mut cache, "z", Some(&["one"]), vec![]);
     let (same, other) = (told(&cache, "y", 1), (told(&cache, "z", 1), told(&cache, "a", 1)));
     assert_eq!((same, other), (of("own", 800, "x"), (vec![], of("team", 700, "c"))), "only workers of the same namespaces");
-    register(&mut world, &mut cache, "w", vec![quota("team", PAUSE_MS)]);
+    let far_away = world.now + PAUSE_MS;
+    register(&mut world, &mut cache, "w", vec![quota("team", far_away)]);
     let (end, far) = (world.now + TOLD_PAUSE_MS, told(&cache, "a", world.now));
     assert_eq!(far, of("team", end, "w"), "an hour, whatever it says");
     register(&mut world, &mut cache, "w", vec![]);
