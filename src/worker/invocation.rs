@@ -113,6 +113,8 @@ pub fn git_settings(profile: &Profile) -> &'static [(&'static str, &'static str)
         ("GIT_CONFIG_VALUE_0", "false"),
         ("GIT_CONFIG_KEY_1", "core.hooksPath"),
         ("GIT_CONFIG_VALUE_1", "/dev/null"),
+        // Else it calls `git status`, which executes filters. What the run changes is committed without its instructions.
+        ("CLAUDE_CODE_DISABLE_GIT_INSTRUCTIONS", "1"),
     ]
 }
 

@@ -82,6 +82,20 @@ fn commands_in_a_repository_that_a_run_left_behind_are_not_executed() {
 }
 
 #[test]
+fn filters_that_a_run_left_behind_are_not_executed_when_the_cli_starts() {
+    with("allowed_tools = [\"Bash\"]", async |server, _, agent| {
+        let script = agent.dir().join("leave.sh");
+        // The content may have changed, so `git status` compares it.
+        let left = "git init -q\ngit config filter.left.clean 'touch filtered; cat'\necho '* filter=left' >.gitattributes\n\
+                    echo 1 >file\ngit add file\nrm filtered\necho 2 >file\n";
+        std::fs::write(&script, left).expect("a script");
+        tool(server, "talk", &format!("sh {}", script.display())).await;
+        tool(server, "talk", "true").await;
+        assert!(!context_dir(agent, "talk").join("filtered").exists());
+    });
+}
+
+#[test]
 fn in_a_sandbox_a_conversation_goes_on_and_leaves_nothing_for_others() {
     with("sandbox = \"bubblewrap\"\nallowed_tools = [\"Bash\"]", async |server, api, agent| {
         let home = agent.dir().join("home/.claude");
