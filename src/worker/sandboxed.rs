@@ -30,7 +30,7 @@ pub fn sandboxed(
     let (own, shared) = files.git_dirs.clone().map_or((None, None), |[own, shared]| (Some(own), Some(shared)));
     let readable = config.chain([files.prompt.to_owned()]).chain(asks).chain(shared).collect();
     let writable = tool.into_iter().map(|tool| tool.dir.asked()).chain(own).collect();
-    let needs = Needs { program: &plain.program, context_dir: files.context_dir, readable, writable, claude };
+    let needs = Needs { program: &plain.program, context_dir: files.context_dir, readable, writable, claude, way_out: files.way_out };
     let args = sandbox.args(profiles_dir, &needs).into_iter().chain(plain.args).collect();
     Ok(Invocation { program, args, ..plain })
 }
