@@ -187,7 +187,6 @@ impl Sandbox {
         args.bind("--bind", needs.context_dir);
         if let Some(way_out) = needs.way_out {
             way_out.mounts().into_iter().for_each(|(from, to)| args.mount("--ro-bind", from, to));
-            way_out.env().into_iter().for_each(|(name, value)| args.add(["--setenv", name, value]));
         }
         args.add([OsStr::new("--chdir"), needs.context_dir.as_os_str()]);
         // Only what was mounted above can be written: not the directories in which it was mounted.

@@ -50,6 +50,8 @@ const PROXY_VARIABLES: [&str; 6] = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "h
 const LOOPBACK: [&str; 2] = ["localhost", "127.0.0.1"];
 /// The maximum number of connections of all runs. Each has two files, and they may be a quarter of those that the agent may open.
 const MAX_CONNECTIONS: u64 = 4096;
+/// The maximum number of names that are resolved at a time for a run. Each occupies a thread, also after the run has given up.
+const MAX_LOOK_UPS: usize = 8;
 const DEFAULT_API: &str = "https://api.anthropic.com";
 
 /// The way out of a sandbox.
@@ -76,8 +78,10 @@ impl WayOut {
         [(&self.dir, Path::new(DIR_IN_SANDBOX)), (&self.program, &self.program)]
     }
 
-    pub fn env(&self) -> [(&'static str, &str); 2] {
-        [("NO_PROXY", &self.no_proxy), ("no_proxy", &self.no_proxy)]
+    /// The variables that replace those of the agent, whose proxy may have a password. The helper sets the proxy.
+    pub fn env(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let proxies = PROXY_VARIABLES.into_iter().map(|name| (name, ""));
+        proxies.chain(["NO_PROXY", "no_proxy"].map(|name| (name, self.no_proxy.as_str())))
     }
 
     /// The words before those of the program.
@@ -127,6 +131,7 @@ impl Egress {
             list: list.clone(),
             profile: profile.unwrap_or_default().to_owned(),
             of_all_runs: of_all_runs.clone(),
+            look_ups: Arc::new(Semaphore::new(MAX_LOOK_UPS)),
             told: Mutex::default(),
             moved: AtomicU64::new(0),
         });
@@ -142,7 +147,7 @@ impl Egress {
         }
     }
 
-    /// Records how much the run has moved, on connections that have ended.
+    /// Records how much the run has moved.
     pub fn tell_end(&self, log: &mut EventLog) {
         self.tell(log);
         if let Some(Serving { proxy, .. }) = &self.0 {

@@ -38,6 +38,8 @@ pub struct Proxy {
     pub profile: String,
     /// The connections that all runs of the agent may have.
     pub of_all_runs: Arc<Semaphore>,
+    /// The names that are resolved at a time.
+    pub look_ups: Arc<Semaphore>,
     pub told: Mutex<Told>,
     /// The bytes of all connections, in both directions.
     pub moved: AtomicU64,
@@ -105,7 +107,7 @@ impl Proxy {
             Err(why) => return answer(&mut client, "400 Bad Request", &why).await,
         };
         let scheme = if asked.head.is_some() { "http" } else { "https" };
-        let Upstream { stream: mut server, early } = match upstream::connect(&self.list, &asked.target, scheme).await {
+        let Upstream { stream: mut server, early } = match upstream::connect(&self.list, &self.look_ups, &asked.target, scheme).await {
             Ok(upstream) => upstream,
             Err(Failed::Refused(why)) => {
                 let why = format!("{why} to the list of the profile {}", self.profile);
@@ -115,6 +117,10 @@ impl Proxy {
             Err(Failed::Unreachable(why)) => return answer(&mut client, "502 Bad Gateway", &why).await,
         };
         let moved = AtomicU64::new(0);
+        let count = |bytes| {
+            moved.fetch_add(bytes, Ordering::Relaxed);
+            self.moved.fetch_add(bytes, Ordering::Relaxed);
+        };
         let both = async {
             match &asked.head {
                 Some(head) => server.write_all(head).await?,
@@ -123,14 +129,13 @@ impl Proxy {
             server.write_all(&head.rest).await?;
             client.write_all(&early).await?;
             let ((from_client, to_client), (from_server, to_server)) = (client.split(), server.split());
-            tokio::try_join!(pump(from_client, to_server, &moved), pump(from_server, to_client, &moved)).map(drop)
+            tokio::try_join!(pump(from_client, to_server, &count), pump(from_server, to_client, &count)).map(drop)
         };
         let ended = tokio::select! {
             ended = both => ended,
             () = idle(&moved) => Err(io::ErrorKind::TimedOut.into()),
         };
-        let moved = moved.into_inner();
-        self.moved.fetch_add(moved, Ordering::Relaxed);
+        let moved = moved.load(Ordering::Relaxed);
         tracing::debug!(target = %asked.target, profile = self.profile, bytes = moved, "a connection of a run to the network ended");
         ended
     }
@@ -145,7 +150,7 @@ impl Proxy {
 }
 
 /// Copies one direction until its end, and passes that on.
-async fn pump(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, moved: &AtomicU64) -> io::Result<()> {
+async fn pump(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, count: &impl Fn(u64)) -> io::Result<()> {
     let mut piece = vec![0; PIECE];
     loop {
         let length = from.read(&mut piece).await?;
@@ -153,7 +158,7 @@ async fn pump(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin,
             return to.shutdown().await;
         }
         to.write_all(&piece[..length]).await?;
-        moved.fetch_add(length as u64, Ordering::Relaxed);
+        count(length as u64);
     }
 }
 

@@ -1,12 +1,16 @@
 //! Connections of the proxy to the hosts that a run may reach: by itself, or through the proxy that the agent's environment names.
 
 use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Uri;
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::allow_list::{AllowList, Host, Target};
@@ -34,14 +38,14 @@ pub enum Failed {
 }
 
 /// Connects to a host that the list must allow. `scheme` is that of the URL, by which the environment chooses a proxy.
-pub async fn connect(list: &AllowList, target: &Target, scheme: &str) -> Result<Upstream, Failed> {
+pub async fn connect(list: &AllowList, look_ups: &Arc<Semaphore>, target: &Target, scheme: &str) -> Result<Upstream, Failed> {
     if !list.allows(target) {
         return Err(Failed::Refused(format!("{target} is not in sandbox.network: add {:?}", target.to_string())));
     }
     let connected = async {
         match proxy_for(target, scheme) {
             Some(proxy) => through(&proxy, target).await,
-            None => directly(list, target).await,
+            None => directly(list, look_ups, target).await,
         }
     };
     let too_slow = || Failed::Unreachable(format!("{target} did not answer within {} s", CONNECT_LIMIT.as_secs()));
@@ -49,13 +53,13 @@ pub async fn connect(list: &AllowList, target: &Target, scheme: &str) -> Result<
 }
 
 /// The name is resolved once: the address that was checked is the one that is connected to.
-async fn directly(list: &AllowList, target: &Target) -> Result<Upstream, Failed> {
+async fn directly(list: &AllowList, look_ups: &Arc<Semaphore>, target: &Target) -> Result<Upstream, Failed> {
     let port = target.port;
     let found: Vec<_> = match &target.host {
         Host::Address(address) => vec![(*address, port).into()],
         Host::Name(name) => {
-            let found = lookup_host((name.as_str(), port)).await;
-            found.map_err(|error| Failed::Unreachable(format!("{name} can't be resolved: {error}")))?.collect()
+            let found = look_up(name.clone(), port, look_ups).await;
+            found.map_err(|error| Failed::Unreachable(format!("{name} can't be resolved: {error}")))?
         }
     };
     let mut last = match found.first() {
@@ -72,6 +76,17 @@ async fn directly(list: &AllowList, target: &Target) -> Result<Upstream, Failed>
         }
     }
     Err(last)
+}
+
+/// The addresses of a name. The turn lasts as long as the thread, which goes on if this future is dropped.
+async fn look_up(name: String, port: u16, turns: &Arc<Semaphore>) -> io::Result<Vec<SocketAddr>> {
+    let turn = turns.clone().acquire_owned().await.map_err(io::Error::other)?;
+    let found = spawn_blocking(move || {
+        let found = (name.as_str(), port).to_socket_addrs();
+        drop(turn);
+        found.map(Iterator::collect)
+    });
+    found.await.map_err(io::Error::other)?
 }
 
 /// The proxy for calls to this host, with the exceptions of NO_PROXY.

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+use super::sandbox::{AS_A_USER, AS_ROOT, context_with};
 use super::*;
-use crate::support::agent::{Agent, AgentPlan};
+use crate::support::agent::Agent;
 use crate::support::claude::Anthropic;
 use crate::support::stub::{Reply, Stub};
 use crate::support::{Database, Server, beside};
@@ -46,10 +47,10 @@ async fn refused(task: &Task<'_>) -> Vec<(String, String)> {
     refused.map(|data| (data["target"].as_str().unwrap().to_owned(), data["text"].as_str().unwrap().to_owned())).collect()
 }
 
-fn with_list(entries: &[&str], body: impl AsyncFnOnce(&Server, &Agent), change: impl FnOnce(AgentPlan) -> AgentPlan) {
+fn with_list(entries: &[&str], body: impl AsyncFnOnce(&Server, &Agent)) {
     run(async {
         let server = Server::on(Database::Sqlite).start();
-        let agent = change(server.agent("box").profile(&format!("{SHELL}{}", listed(entries)))).start();
+        let agent = server.agent("box").profile(&format!("{SHELL}{}", listed(entries))).start();
         body(&server, &agent).await;
         agent.has_no_processes().await;
     });
@@ -57,49 +58,54 @@ fn with_list(entries: &[&str], body: impl AsyncFnOnce(&Server, &Agent), change: 
 
 #[test]
 fn a_run_reaches_what_is_listed_and_nothing_else() {
-    run(async {
-        let (first, second) = (saying("first").await, saying("second").await);
-        let server = Server::on(Database::Sqlite).start();
-        let by_name = format!("localhost:{}", port(&second));
-        let agent = server.agent("box").profile(&format!("{SHELL}{}", listed(&[place(&first), &by_name]))).start();
+    for user in [AS_ROOT, AS_A_USER] {
+        run(async {
+            let (first, second) = (saying("first").await, saying("second").await);
+            let server = Server::on(Database::Sqlite).start();
+            let by_name = format!("localhost:{}", port(&second));
+            let plan = server.agent("box").profile(&format!("{SHELL}{}", listed(&[place(&first), &by_name])));
+            let agent = plan.through(user).start();
 
-        let fetch = "curl -s -m 20 -o - -w ' %{http_code} %{http_connect}\\n'";
-        let script = [
-            format!("{fetch} {}", first.url),
-            format!("{fetch} --proxytunnel {}", first.url),
-            // Neither another port nor a name that leads inside, be it listed or not.
-            format!("{fetch} {} >other", second.url),
-            format!("{fetch} --noproxy none -x $http_proxy http://localhost:{} >name", port(&first)),
-            format!("{fetch} --noproxy none -x $http_proxy --proxytunnel http://{by_name} >listed"),
-            "head -n 2 other name listed".to_owned(),
-            // Nothing without the proxy.
-            format!("{fetch} --noproxy '*' {}", first.url),
-            format!("env -i PATH=\"$PATH\" curl -s -m 20 {} || echo none", first.url),
-            "true".to_owned(),
-        ];
-        let (text, task) = printed(&server, &script.join("\n")).await;
-        let why = |target: &str| format!("{target} is not in sandbox.network: add {target:?} to the list of the profile default");
-        let (other, name) = (place(&second).to_owned(), format!("localhost:{}", port(&first)));
-        let inside = format!(
-            "{by_name} leads to 127.0.0.1, which is not an address of the internet: if runs may reach it, add \"127.0.0.1:{}\" to the list of \
+            let fetch = "curl -s -m 20 -o - -w ' %{http_code} %{http_connect}\\n'";
+            let script = [
+                format!("{fetch} {}", first.url),
+                format!("{fetch} --proxytunnel {}", first.url),
+                // Neither another port nor a name that leads inside, be it listed or not.
+                format!("{fetch} {} >other", second.url),
+                format!("{fetch} --noproxy none -x $http_proxy http://localhost:{} >name", port(&first)),
+                format!("{fetch} --noproxy none -x $http_proxy --proxytunnel http://{by_name} >listed"),
+                "head -n 2 other name listed".to_owned(),
+                // Nothing without the proxy.
+                format!("{fetch} --noproxy '*' {}", first.url),
+                format!("env -i PATH=\"$PATH\" curl -s -m 20 {} || echo none", first.url),
+                "true".to_owned(),
+            ];
+            let (text, task) = printed(&server, &script.join("\n")).await;
+            let why = |target: &str| format!("{target} is not in sandbox.network: add {target:?} to the list of the profile default");
+            let (other, name) = (place(&second).to_owned(), format!("localhost:{}", port(&first)));
+            let inside = format!(
+                "{by_name} leads to 127.0.0.1, which is not an address of the internet: if runs may reach it, add \"127.0.0.1:{}\" to the list of \
              the profile default",
-            port(&second)
-        );
-        assert!(text.starts_with("first 200 000\nfirst 200 200\n"), "{text}");
-        assert!(text.contains(&format!("==> other <==\nbloom-runtime: {}\n 403 000\n", why(&other))), "{text}");
-        assert!(text.contains(&format!("==> name <==\nbloom-runtime: {}\n 403 000\n", why(&name))), "{text}");
-        assert!(text.contains("==> listed <==\n 000 403\n"), "{text}");
-        assert!(text.ends_with(" 000 000\nnone\n"), "{text}");
-        assert_eq!(refused(&task).await, [(other.clone(), why(&other)), (name.clone(), why(&name)), (by_name.clone(), inside)]);
-        assert_eq!((first.seen("/").len(), second.seen("/").len()), (2, 0));
-        agent.has_no_processes().await;
-    });
+                port(&second)
+            );
+            assert!(text.starts_with("first 200 000\nfirst 200 200\n"), "{text}");
+            assert!(text.contains(&format!("==> other <==\nbloom-runtime: {}\n 403 000\n", why(&other))), "{text}");
+            assert!(text.contains(&format!("==> name <==\nbloom-runtime: {}\n 403 000\n", why(&name))), "{text}");
+            assert!(text.contains("==> listed <==\n 000 403\n"), "{text}");
+            assert!(text.ends_with(" 000 000\nnone\n"), "{text}");
+            assert_eq!(refused(&task).await, [(other.clone(), why(&other)), (name.clone(), why(&name)), (by_name.clone(), inside)]);
+            assert_eq!((first.seen("/").len(), second.seen("/").len()), (2, 0));
+            let moved = told(&task, "lifecycle").await.into_iter().find(|data| data["phase"] == json!("egress"));
+            assert!(moved.is_some_and(|data| data["bytes"].as_u64().unwrap() > 100));
+            agent.has_no_processes().await;
+        });
+    }
 }
 
 #[test]
 fn the_program_of_a_run_is_as_it_is_elsewhere() {
     let script = "echo out; echo err >&2; ls /run; ls /run/bloom-egress; touch /run/bloom-egress/new 2>/dev/null; exit 7";
-    let body = async |server: &Server, _: &Agent| {
+    let body = async |server: &Server, agent: &Agent| {
         let task = server.crew().task().prompt(script).attempts(1).create().await;
         let failure = task.reaches("dead").await["failure"].clone();
         assert_eq!(failure["message"], json!("ended with status 7 and without a result: err"));
@@ -109,13 +115,14 @@ fn the_program_of_a_run_is_as_it_is_elsewhere() {
         let failure = killed.reaches("dead").await["failure"].clone();
         assert_eq!(failure["message"], json!("ended with status 137 and without a result"));
 
-        let waiting =
-            server.crew().task().prompt("trap 'echo asked; exit 0' TERM; touch begun; while :; do sleep 0.1; done").create().await;
-        eventually("it runs", || async { (waiting.status().await == "running").then_some(()) }).await;
+        let prompt = "trap 'touch asked; exit' TERM; touch begun; while :; do sleep 0.1; done";
+        let waiting = server.crew().task().prompt(prompt).create().await;
+        let context = context_with(agent, "begun").await;
         waiting.cancel().await.ok();
         waiting.reaches("cancelled").await;
+        assert!(context.join("asked").exists(), "the run had time to end by itself");
     };
-    with_list(&["example.com:443"], body, |plan| plan);
+    with_list(&["example.com:443"], body);
 }
 
 #[test]
@@ -126,16 +133,12 @@ fn another_agent_goes_on_with_the_proxy() {
         let agent = server.agent("box").profile(&format!("{SHELL}{}", listed(&[place(&first)]))).start();
         let script = format!("touch begun; while [ ! -e {latch} ]; do sleep 0.05; done; curl -s -m 50 {}", first.url);
         let task = server.crew().task().prompt(&script).attempts(1).create().await;
-        let context = eventually("a run has begun", || async {
-            let contexts = std::fs::read_dir(agent.work_dir().join("contexts")).into_iter().flatten().flatten();
-            contexts.map(|entry| entry.path()).find(|path| path.join("begun").exists())
-        })
-        .await;
+        let context = context_with(&agent, "begun").await;
         agent.kill9();
         std::fs::write(context.join(latch), "").expect("a file");
         agent.start_again();
         task.reaches("completed").await;
-        assert_eq!(result(&task).await["output"], json!("first"));
+        assert_eq!(result(&task).await["output"], json!("first\n"));
         agent.has_no_processes().await;
     });
 }
@@ -147,7 +150,8 @@ async fn other_proxy() -> (String, Arc<Mutex<Vec<String>>>) {
     let known = seen.clone();
     beside(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            known.lock().expect("the list").push(head(&mut stream).await);
+            let asked = head(&mut stream).await;
+            known.lock().expect("the list").push(asked);
             stream.write_all(b"HTTP/1.1 200 Yes\r\n\r\n").await.expect("an answer");
             head(&mut stream).await;
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nthere").await.expect("an answer");
@@ -171,9 +175,9 @@ fn the_agents_own_proxy_is_used_for_what_is_listed() {
         let server = Server::on(Database::Sqlite).start();
         let plan = server.agent("box").profile(&format!("{SHELL}{}", listed(&["api.example.com:80"])));
         let agent = plan.env("HTTPS_PROXY", format!("http://me:secret@{address}")).start();
-        let script = "curl -s -m 20 --proxytunnel http://api.example.com; curl -s -m 20 --proxytunnel http://other.example.com; env | grep secret; true";
+        let script = "curl -s -m 20 --proxytunnel http://api.example.com; curl -s -m 20 --proxytunnel http://other.example.com; cat /proc/[0-9]*/environ | grep -a secret; true";
         let (text, task) = printed(&server, script).await;
-        assert_eq!(text, "there");
+        assert_eq!(text, "there\n");
         let asked = seen.lock().expect("the list").clone();
         let credentials = "Proxy-Authorization: Basic bWU6c2VjcmV0";
         assert_eq!(asked, [format!("CONNECT api.example.com:80 HTTP/1.1\r\nHost: api.example.com:80\r\n{credentials}\r\n\r\n")]);
