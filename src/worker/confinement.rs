@@ -102,7 +102,7 @@ impl Wrapper {
     fn words(&self, program: &OsStr, shown: &Shown<'_>) -> Vec<OsString> {
         let program = find_program(Path::new(program), &self.profiles_dir).unwrap_or_else(|| program.into());
         let (readable, writable) = (shown.readable.clone(), shown.writable.clone());
-        let needs = Needs { program: &program, context_dir: shown.dir, readable, writable, claude: None };
+        let needs = Needs { program: &program, context_dir: shown.dir, readable, writable, claude: None, way_out: None };
         let args = self.sandbox.args(&self.profiles_dir, &needs);
         [self.program.clone().into()].into_iter().chain(args).collect()
     }

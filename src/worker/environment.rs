@@ -99,7 +99,6 @@ fn inherited(
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> Vec<(String, OsString)> {
     let known: Vec<(String, OsString)> = variables.filter_map(|(name, value)| Some((name.into_string().ok()?, value))).collect();
-    let is_on = |value: &str| !["", "0", "false"].contains(&value);
     let uses = |switch: &str| {
         let own = env.get(switch).map(String::as_str);
         own.or_else(|| known.iter().find(|(name, _)| name == switch)?.1.to_str()).is_some_and(is_on)
@@ -108,6 +107,16 @@ fn inherited(
     passed.extend(BACKENDS.iter().filter(|(switch, _)| uses(switch)).flat_map(|(_, needed)| *needed));
     passed.extend(pass_env.iter().map(String::as_str));
     known.into_iter().filter(|(name, _)| names(&passed, name) && !names(&NEVER, name)).collect()
+}
+
+/// Whether a variable chooses another service for the models of the Claude CLI.
+pub fn uses_other_backend(env: &BTreeMap<String, String>) -> bool {
+    let is_set = |switch: &str| env.get(switch).cloned().or_else(|| std::env::var(switch).ok()).is_some_and(|value| is_on(&value));
+    BACKENDS.iter().any(|(switch, _)| is_set(switch))
+}
+
+fn is_on(value: &str) -> bool {
+    !["", "0", "false"].contains(&value)
 }
 
 /// # Errors

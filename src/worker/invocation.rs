@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::claude_settings::SettingSource;
+use super::egress::WayOut;
 use super::profile::{Profile, Runner};
 use super::question::PermissionTool;
 use super::task::Task;
@@ -38,6 +39,8 @@ pub struct RunFiles<'a> {
     pub git_dirs: Option<[PathBuf; 2]>,
     /// Where its CLI asks a person; `None`: it can't.
     pub permission_tool: Option<&'a PermissionTool>,
+    /// How it reaches what its profile lists of the network.
+    pub way_out: Option<&'a WayOut>,
 }
 
 impl Invocation {
@@ -168,7 +171,13 @@ mod tests {
         let task = serde_json::from_value(whole).unwrap();
         let conversation = Conversation::Resumed("s".into());
         let profile = profiles.of("a").unwrap();
-        let files = RunFiles { context_dir: Path::new("/ctx"), prompt: Path::new("/run/prompt"), git_dirs: None, permission_tool: None };
+        let files = RunFiles {
+            context_dir: Path::new("/ctx"),
+            prompt: Path::new("/run/prompt"),
+            git_dirs: None,
+            permission_tool: None,
+            way_out: None,
+        };
         Invocation::new(profile, profile.program(), Path::new("/p"), &task, &conversation, &files)
     }
 

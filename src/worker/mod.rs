@@ -18,6 +18,7 @@ mod contexts;
 mod control;
 mod disk_use;
 mod echo;
+mod egress;
 mod enrollment;
 mod environment;
 mod events;
@@ -190,6 +191,8 @@ pub(crate) struct Agent {
     /// Held while it is probed what made a run fail.
     probing: tokio::sync::Mutex<()>,
     runs: Mutex<BTreeMap<Uuid, HeldLease>>,
+    /// What runs with a list of hosts may have open.
+    egress: Arc<tokio::sync::Semaphore>,
     /// Notified when something changes that decides whether the agent takes new tasks.
     state_changed: Notify,
     /// Notified when a lease must be renewed at once.
@@ -211,6 +214,7 @@ pub fn called_by_itself(word: &OsStr) -> Option<io::Result<()>> {
     match word.to_str() {
         Some(invocation::ECHO) => Some(echo::run()),
         Some(control::SUPERVISOR) => Some(supervisor::run()),
+        Some(egress::HELPER) => Some(egress::run_helper()),
         Some(question::ASK_HUMAN) => Some(permission_server::run()),
         _ => None,
     }
@@ -266,6 +270,7 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
         worktrees: Worktrees::default(),
         probing: tokio::sync::Mutex::default(),
         runs: Mutex::default(),
+        egress: egress::connections(),
         state_changed: Notify::new(),
         renew_now: Notify::new(),
         events: events::Runs::default(),

@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::cgroup::Limits;
 use super::claude_settings::{SettingSource, user_settings};
+use super::egress::Network;
 use super::environment;
 use super::prices::Prices;
 use super::program::find_program;
@@ -164,6 +165,11 @@ impl Profile {
         self.runner == Runner::Command && self.output == Output::Text
     }
 
+    /// What its runs reach of the network.
+    pub fn network(&self) -> &Network {
+        self.sandbox.as_ref().map_or(&Network::Open, |sandbox| &sandbox.network)
+    }
+
     pub fn check(&self, dir: &Path) -> Result<(), String> {
         if self.runner == Runner::Command && self.command.first().is_none_or(String::is_empty) {
             return Err("runner = \"command\" needs command = [\"PROGRAM\", …]".into());
@@ -194,7 +200,7 @@ impl Profile {
         environment::check(&self.pass_env)?;
         self.prices.check()?;
         self.limits.check()?;
-        if self.runner == Runner::Claude && self.sandbox.as_ref().is_some_and(|sandbox| !sandbox.network) {
+        if self.runner == Runner::Claude && *self.network() == Network::Closed {
             return Err("sandbox.network = false: without the network, the Claude CLI reaches no model".into());
         }
         self.sandbox.as_ref().map_or(Ok(()), |sandbox| sandbox.check(dir))?;

@@ -1,5 +1,6 @@
-//! Finds the program of a profile.
+//! Finds the program of a profile, and this one.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// The path of the program: relative to `dir`, or for a bare name the first match in PATH. It must be an executable file.
@@ -11,4 +12,10 @@ pub fn find_program(program: &Path, dir: &Path) -> Option<PathBuf> {
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(is_program)
+}
+
+/// The path of this program. After an update it is the path of the new one.
+pub fn own_program() -> io::Result<PathBuf> {
+    let path = std::env::current_exe()?;
+    Ok(path.to_str().and_then(|path| path.strip_suffix(" (deleted)")).map_or_else(|| path.clone(), PathBuf::from))
 }

@@ -17,6 +17,7 @@ use uuid::Uuid;
 use super::boot_clock::Stamp;
 use super::home::{private_dir, read_json, write_json};
 use super::open_below::{open_at, read_all};
+use super::program::own_program;
 use super::stream::cut;
 use bloom_core::limits::{ASKED_MS, NAME_CHARS, QUESTION_INPUT_BYTES, QUESTION_TEXT_CHARS, QUESTION_TEXTS};
 
@@ -196,10 +197,7 @@ impl PermissionTool {
     pub fn prepare(dir: QuestionDir) -> io::Result<Self> {
         private_dir(&dir.asked())?;
         private_dir(&dir.answered())?;
-        let path = std::env::current_exe()?;
-        // After an update it is the path of the new program.
-        let program = path.to_str().and_then(|path| path.strip_suffix(" (deleted)")).map_or_else(|| path.clone(), PathBuf::from);
-        Ok(Self { program, dir })
+        Ok(Self { program: own_program()?, dir })
     }
 
     /// The options for the CLI.

@@ -14,6 +14,7 @@ use super::boot_clock::millis;
 use super::context_files::SessionRecord;
 use super::control::Plan;
 use super::disk_use::{self, DiskLimit};
+use super::egress::{Egress, WayOut};
 use super::home::private_dir;
 use super::invocation::{Conversation, Invocation, RunFiles, git_settings};
 use super::open_below::fresh_at;
@@ -22,7 +23,7 @@ use super::profile::{Profile, Runner};
 use super::program::find_program;
 use super::question::PermissionTool;
 use super::run_dir::{Record, RunDir};
-use super::run_limits::Limits;
+use super::run_limits::{Limits, lease_grace};
 use super::sandboxed::sandboxed;
 use super::spool::{EventLog, Position, Tail};
 use super::stderr::Stderr;
@@ -183,7 +184,10 @@ impl Run<'_> {
         let tool = profile.ask_human.then(|| PermissionTool::prepare(self.dir.questions())).transpose();
         let tool = tool.map_err(|error| failed("a person can't be asked", &error))?;
         let git_dirs = tree(self.agent, record).map(|tree| [tree.own_git_dir(), tree.repository.git_dir()]);
-        let files = RunFiles { context_dir: &context_dir, prompt: &prompt, git_dirs, permission_tool: tool.as_ref() };
+        let way_out =
+            WayOut::prepare(profile.network(), &self.dir.egress()).map_err(|error| failed("its network can't be prepared", &error))?;
+        let (permission_tool, way_out) = (tool.as_ref(), way_out.as_ref());
+        let files = RunFiles { context_dir: &context_dir, prompt: &prompt, git_dirs, permission_tool, way_out };
         let plain = Invocation::new(profile, program, profiles_dir, &record.task, conversation, &files);
         let invocation = sandboxed(plain, profile, profiles_dir, &self.agent.home, &record.task.context_id, &files);
         let invocation = invocation.map_err(|error| failed("the sandbox can't be prepared", &error))?;
@@ -258,6 +262,7 @@ impl Run<'_> {
         let mut limits =
             Limits::new(record, watched.running.started_at, asking.as_ref().map_or(Duration::ZERO, |asking| asking.asked_before));
         let disk = DiskLimit::start(&self.agent.home, &record.task.context_id, profile.limits.disk_mib);
+        let egress = Egress::start(profile.network(), record.profile.as_deref(), &self.dir.egress(), &self.agent.egress);
         let mut stored_at = Instant::now();
         let mut found = Vec::new();
         let mut stop = None;
@@ -284,6 +289,7 @@ impl Run<'_> {
             if let Some(asking) = &asking {
                 asking.tell(&mut found, &mut watched, &mut limits);
             }
+            egress.tell(self.log);
             if has_ended && !grew {
                 break;
             }
@@ -350,6 +356,7 @@ impl Run<'_> {
                 stop = Some(disk_use::full_disk(self.agent, record.lease.id).await);
             }
         }
+        egress.tell_end(self.log);
         self.log.phase("ended", json!({"exit": left.exit, "duration_ms": duration_ms}));
         let tells_session = profile.runner == Runner::Claude;
         (
@@ -387,9 +394,4 @@ fn session_is_gone(reading: &Reading, end: &End) -> bool {
     end.stop.is_none()
         && reading.usage().is_none_or(|usage| usage.output_tokens == 0)
         && [result, &reading.odd, &end.stderr].iter().any(|text| text.contains("No conversation found"))
-}
-
-/// The time between SIGTERM and SIGKILL when a lease is lost: little is left before another worker gets the task.
-fn lease_grace(record: &Record) -> Duration {
-    TERM_GRACE.min(record.lease.ttl() / 10)
 }

@@ -10,6 +10,7 @@
 //! end.N           how that process ended (exit.N: the exit status, by an earlier version)
 //! events.jsonl    the events, as they are sent
 //! verdict.json    the verdict, as it is sent
+//! egress/         the socket to the proxy of a run with a list of hosts, see [`egress`](super::egress)
 //! question/ answer/ questions.json   what the run asks a person, see [`question`](super::question)
 //! ```
 
@@ -131,6 +132,11 @@ impl RunDir {
             task: Named,
         }
         read_json::<Names>(&self.path.join("run.json")).map(|names| (names.task.id, names.lease.id))
+    }
+
+    /// The directory with the socket by which a run in a sandbox reaches the network.
+    pub fn egress(&self) -> PathBuf {
+        self.path.join("egress")
     }
 
     pub fn verdict(&self) -> Option<Verdict> {

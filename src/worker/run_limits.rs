@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::boot_clock::now;
+use super::process::TERM_GRACE;
 use super::run_dir::Record;
 use super::verdict::Stop;
 use super::waits::Waits;
@@ -39,4 +40,9 @@ impl Limits {
         }
         (now >= self.end).then_some(Stop::Timeout)
     }
+}
+
+/// The time between SIGTERM and SIGKILL when a lease is lost: little is left before another worker gets the task.
+pub fn lease_grace(record: &Record) -> Duration {
+    TERM_GRACE.min(record.lease.ttl() / 10)
 }

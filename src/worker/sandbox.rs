@@ -13,6 +13,8 @@ use serde::de::value::{MapAccessDeserializer, StrDeserializer};
 use serde::de::{Deserializer, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, de};
 
+use super::egress::{Network, WayOut};
+
 /// The directories of programs and libraries, and the files with which they find users, hosts, certificates and other libraries. The rest of
 /// /etc has keys of all kinds.
 const SYSTEM: [&str; 34] = [
@@ -67,9 +69,8 @@ const CLAUDE_CREDENTIALS: &str = ".credentials.json";
 pub struct Sandbox {
     #[serde(rename = "type")]
     kind: Kind,
-    /// Without it, runs reach no network, not even the services of this machine.
-    #[serde(default = "yes")]
-    pub network: bool,
+    #[serde(default)]
+    pub network: Network,
     /// Further files and directories that runs may read.
     #[serde(default)]
     readable: Vec<PathBuf>,
@@ -82,10 +83,6 @@ pub struct Sandbox {
 #[serde(rename_all = "lowercase")]
 enum Kind {
     Bubblewrap,
-}
-
-fn yes() -> bool {
-    true
 }
 
 pub fn word_or_table<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Sandbox>, D::Error> {
@@ -101,7 +98,7 @@ pub fn word_or_table<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Sandbo
         fn visit_str<E: de::Error>(self, word: &str) -> Result<Sandbox, E> {
             let word: StrDeserializer<'_, E> = word.into_deserializer();
             let kind = Kind::deserialize(word)?;
-            Ok(Sandbox { kind, network: true, readable: Vec::new(), writable: Vec::new() })
+            Ok(Sandbox { kind, network: Network::Open, readable: Vec::new(), writable: Vec::new() })
         }
 
         fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<Sandbox, A::Error> {
@@ -123,6 +120,8 @@ pub struct Needs<'a> {
     /// Directories of the agent in which it writes.
     pub writable: Vec<PathBuf>,
     pub claude: Option<ClaudeDirs>,
+    /// How it reaches what the profile lists of the network.
+    pub way_out: Option<&'a WayOut>,
 }
 
 /// The directories that the Claude CLI uses.
@@ -144,7 +143,7 @@ impl Sandbox {
 
     /// The same sandbox without what the profile adds to it, and without network: for the agent's own commands on what runs wrote.
     pub fn with_nothing_added(&self) -> Self {
-        Self { network: false, readable: Vec::new(), writable: Vec::new(), ..self.clone() }
+        Self { network: Network::Closed, readable: Vec::new(), writable: Vec::new(), ..self.clone() }
     }
 
     /// The arguments for that program, which end with the path of the run's program.
@@ -153,7 +152,7 @@ impl Sandbox {
         // Processes of the sandbox can't see or signal others. All end with the first one, and that one ends with the run's supervisor.
         args.add(["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent", "--new-session"]);
         args.add(["--cap-drop", "ALL"]);
-        if !self.network {
+        if self.network != Network::Open {
             args.add(["--unshare-net"]);
         }
         for path in SYSTEM {
@@ -186,9 +185,13 @@ impl Sandbox {
             args.bind("--bind", path);
         }
         args.bind("--bind", needs.context_dir);
+        if let Some(way_out) = needs.way_out {
+            way_out.mounts().into_iter().for_each(|(from, to)| args.mount("--ro-bind", from, to));
+        }
         args.add([OsStr::new("--chdir"), needs.context_dir.as_os_str()]);
         // Only what was mounted above can be written: not the directories in which it was mounted.
         args.add(["--remount-ro", "/", "--"]);
+        args.add(needs.way_out.iter().flat_map(|way_out| way_out.words()));
         args.add([program]);
         args.0
     }

@@ -6,6 +6,8 @@ use std::time::Duration;
 use tokio::process::Command;
 
 use super::command;
+use super::egress::lacks_api;
+use super::profile::Runner;
 use super::profiles::Profiles;
 use super::program::find_program;
 use super::sandbox::{Needs, Sandbox};
@@ -29,6 +31,9 @@ pub async fn check(profiles: &Profiles, hidden: &[PathBuf], dir: &Path) -> Resul
             )));
         }
         try_it(sandbox, &profiles.dir, dir).await.map_err(failed)?;
+        if let Some(api) = lacks_api(&sandbox.network, &profile.env).filter(|_| profile.runner == Runner::Claude) {
+            tracing::warn!(profile = slug, "the Claude CLI will reach no model, because sandbox.network lacks its API: add {api:?}");
+        }
     }
     Ok(())
 }
@@ -45,7 +50,7 @@ pub async fn try_it(sandbox: &Sandbox, profiles_dir: &Path, dir: &Path) -> Resul
     })?;
     let tried = find_program(Path::new("true"), profiles_dir).unwrap_or_else(|| PathBuf::from("/bin/true"));
     let mut call = Command::new(wrapper);
-    let needs = Needs { program: &tried, context_dir: dir, readable: Vec::new(), writable: Vec::new(), claude: None };
+    let needs = Needs { program: &tried, context_dir: dir, readable: Vec::new(), writable: Vec::new(), claude: None, way_out: None };
     call.args(sandbox.args(profiles_dir, &needs));
     command::output(call, LIMIT).await.map(drop).map_err(|why| {
         format!(

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use super::claude_settings::config_dir;
+use super::egress::WayOut;
 use super::home::Home;
 use super::invocation::{Invocation, RunFiles};
 use super::profile::{Profile, Runner};
@@ -30,7 +31,9 @@ pub fn sandboxed(
     let (own, shared) = files.git_dirs.clone().map_or((None, None), |[own, shared]| (Some(own), Some(shared)));
     let readable = config.chain([files.prompt.to_owned()]).chain(asks).chain(shared).collect();
     let writable = tool.into_iter().map(|tool| tool.dir.asked()).chain(own).collect();
-    let needs = Needs { program: &plain.program, context_dir: files.context_dir, readable, writable, claude };
+    let needs = Needs { program: &plain.program, context_dir: files.context_dir, readable, writable, claude, way_out: files.way_out };
     let args = sandbox.args(profiles_dir, &needs).into_iter().chain(plain.args).collect();
-    Ok(Invocation { program, args, ..plain })
+    let replaced = files.way_out.into_iter().flat_map(WayOut::env).map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let env = plain.env.into_iter().chain(replaced).collect();
+    Ok(Invocation { program, args, env, ..plain })
 }

@@ -11,6 +11,7 @@ mod costs;
 mod crash;
 mod dev;
 mod disk_limit;
+mod egress;
 mod ending;
 mod enrollment;
 mod events;

@@ -7,9 +7,9 @@ use crate::support::{Database, Server};
 
 const SHELL: &str = "runner = \"command\"\ncommand = [\"/bin/sh\"]\n";
 /// Starts the agent as a user without any rights, who owns the agent's directory. It makes sandboxes by namespaces of users.
-const AS_A_USER: &str = r#"
+pub(super) const AS_A_USER: &str = r#"
     chown -R nobody . && exec setpriv --pdeathsig KILL --reuid nobody --regid nogroup --clear-groups --bounding-set=-all --no-new-privs "$0" "$@" 7<."#;
-const AS_ROOT: &str = r#"exec "$0" "$@" 7<."#;
+pub(super) const AS_ROOT: &str = r#"exec "$0" "$@" 7<."#;
 
 fn three_profiles(plan: AgentPlan) -> AgentPlan {
     plan.profiles(&format!(
@@ -26,7 +26,7 @@ async fn printed(server: &Server, profile: &str, context: &str, script: &str) ->
 }
 
 /// The directory of the only context that has this file.
-async fn context_with(agent: &Agent, file: &str) -> PathBuf {
+pub(super) async fn context_with(agent: &Agent, file: &str) -> PathBuf {
     eventually("a run has made the file", || async {
         let contexts = std::fs::read_dir(agent.work_dir().join("contexts")).into_iter().flatten().flatten();
         contexts.map(|entry| entry.path()).find(|path| path.join(file).exists())

@@ -1,0 +1,55 @@
+//! What a sandbox lets runs reach of the network: all, nothing, or a list of hosts.
+
+use std::fmt;
+
+use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
+
+use super::allow_list::AllowList;
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Network {
+    /// The network of the machine.
+    #[default]
+    Open,
+    /// Not even the services of this machine.
+    Closed,
+    /// These hosts, through the agent.
+    Only(AllowList),
+}
+
+impl Network {
+    pub fn allow_list(&self) -> Option<&AllowList> {
+        match self {
+            Self::Only(list) => Some(list),
+            Self::Open | Self::Closed => None,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Network {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct FlagOrList;
+
+        impl<'de> Visitor<'de> for FlagOrList {
+            type Value = Network;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("true, false, or a list of \"HOST:PORT\"")
+            }
+
+            fn visit_bool<E: de::Error>(self, is_open: bool) -> Result<Network, E> {
+                Ok(if is_open { Network::Open } else { Network::Closed })
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Network, A::Error> {
+                let mut entries: Vec<String> = Vec::new();
+                while let Some(entry) = list.next_element()? {
+                    entries.push(entry);
+                }
+                AllowList::new(&entries).map(Network::Only).map_err(|why| de::Error::custom(format!("sandbox.network: {why}")))
+            }
+        }
+
+        from.deserialize_any(FlagOrList)
+    }
+}
