@@ -23,6 +23,7 @@ mod environment;
 mod events;
 mod files;
 pub mod git;
+mod hardening;
 mod held_lease;
 mod home;
 mod instance;
@@ -63,6 +64,7 @@ mod spool;
 mod stderr;
 mod stream;
 mod supervisor;
+mod syscall_filter;
 mod task;
 mod tls_files;
 mod token_count;
@@ -93,6 +95,7 @@ use uuid::Uuid;
 use bloom_client::{Client, Tls};
 use bloom_telemetry::Traces;
 use git::GitSettings;
+use hardening::Hardening;
 use held_lease::HeldLease;
 use home::Home;
 pub use home::hostname;
@@ -180,6 +183,8 @@ pub(crate) struct Agent {
     membridge: Option<Membridge>,
     /// Where runs get cgroups, if the agent may make some.
     cgroups: Option<cgroup::Parent>,
+    /// What hardens the sandboxes of runs.
+    hardening: Hardening,
     name: String,
     /// What tells it apart from other agents of its name.
     instance: Uuid,
@@ -236,7 +241,7 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
     }
     let home = Home::open(&settings.work_dir)?;
     let hidden: Vec<PathBuf> = settings.key_files.iter().cloned().chain([home.root().to_owned()]).collect();
-    sandbox_check::check(&settings.profiles, &hidden, &home.contexts_dir()).await?;
+    let hardening = sandbox_check::check(&settings.profiles, &hidden, &home).await?;
     if let Some(mark) = home.uninstalled() {
         tracing::warn!(mark = %mark.display(), "this agent was uninstalled; remove the marker file to run it again");
         return Ok(Ended::Stopped);
@@ -259,6 +264,7 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
         home,
         membridge,
         cgroups,
+        hardening,
         name,
         instance,
         replaced: watch::Sender::new(None),

@@ -1,9 +1,10 @@
 //! The command of a run in the sandbox of its profile, if it has one.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::claude_settings::config_dir;
+use super::hardening::Hardening;
 use super::home::Home;
 use super::invocation::{Invocation, RunFiles};
 use super::profile::{Profile, Runner};
@@ -16,12 +17,13 @@ pub fn sandboxed(
     profile: &Profile,
     profiles_dir: &Path,
     home: &Home,
+    hardening: &Hardening,
     context_id: &str,
     files: &RunFiles<'_>,
 ) -> io::Result<Invocation> {
     let Some(sandbox) = &profile.sandbox else { return Ok(plain) };
     let gone = || io::Error::new(io::ErrorKind::NotFound, "bubblewrap is not installed any more");
-    let program = find_program(sandbox.program(), profiles_dir).ok_or_else(gone)?;
+    let bubblewrap = find_program(sandbox.program(), profiles_dir).ok_or_else(gone)?;
     let config = config_dir(&profile.env).filter(|_| profile.runner == Runner::Claude);
     let claude = config.map(|config| ClaudeDirs { config, sessions: home.sandboxed_sessions(context_id) });
     let config = profile.mcp_config.iter().map(|path| profiles_dir.join(path));
@@ -31,6 +33,7 @@ pub fn sandboxed(
     let readable = config.chain([files.prompt.to_owned()]).chain(asks).chain(shared).collect();
     let writable = tool.into_iter().map(|tool| tool.dir.asked()).chain(own).collect();
     let needs = Needs { program: &plain.program, context_dir: files.context_dir, readable, writable, claude };
-    let args = sandbox.args(profiles_dir, &needs).into_iter().chain(plain.args).collect();
-    Ok(Invocation { program, args, ..plain })
+    let mut words = sandbox.command(&bubblewrap, hardening, profiles_dir, &needs).into_iter();
+    let program = words.next().map(PathBuf::from).ok_or_else(gone)?;
+    Ok(Invocation { program, args: words.chain(plain.args).collect(), ..plain })
 }

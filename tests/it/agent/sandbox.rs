@@ -19,7 +19,7 @@ fn three_profiles(plan: AgentPlan) -> AgentPlan {
 }
 
 /// What a run of this profile prints.
-async fn printed(server: &Server, profile: &str, context: &str, script: &str) -> String {
+pub async fn printed(server: &Server, profile: &str, context: &str, script: &str) -> String {
     let task = server.crew().task().with("agent_slug", json!(profile)).context(context).prompt(script).create().await;
     task.reaches("completed").await;
     result(&task).await["output"].as_str().expect("text").to_owned()
