@@ -3,8 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// Opens the file that is named first, for bubblewrap, and becomes the command that follows.
-const WITH_FILTER: &str = r#"exec 9<"$0" && exec "$@""#;
+/// Opens the file that is named first, for bubblewrap, and becomes the command that follows. What it says where it can't is taken for
+/// bubblewrap's own words: the sandbox can't be made.
+const WITH_FILTER: &str = r#"[ -r "$0" ] || { echo "bwrap: $0 can't be read" >&2; exit 1; }; exec 9<"$0" && exec "$@""#;
 /// The number of that open file.
 const FILTER_FD: &str = "9";
 

@@ -60,6 +60,7 @@ mod run_limits;
 mod sandbox;
 mod sandbox_check;
 mod sandboxed;
+mod server_keys;
 mod spool;
 mod stderr;
 mod stream;
@@ -292,7 +293,7 @@ impl Agent {
         if !is_known {
             // The runs in the directory may be those of an agent that still works, if the directory is a copy. The server knows.
             tokio::select! {
-                registered = self.register_first() => registered?,
+                registered = self.register_safely() => registered?,
                 () = shutdown.cancelled() => return Ok(Ended::Stopped),
             }
             self.home.registered();
@@ -306,7 +307,7 @@ impl Agent {
         let watcher = tokio::spawn(self.clone().watch_leases(stopped.clone()));
         if is_known {
             tokio::select! {
-                registered = self.register_first() => registered?,
+                registered = self.register_safely() => registered?,
                 () = shutdown.cancelled() => {}
             }
         }

@@ -53,7 +53,7 @@ fn profiles(plan: AgentPlan, listed: &[(&str, &str, &str)]) -> AgentPlan {
 fn the_kernel_refuses_what_helps_attackers_only() {
     for user in [AS_ROOT, AS_A_USER] {
         run(async {
-            let server = Server::on(Database::Sqlite).start();
+            let server = Server::on(Database::Sqlite).keyed().start();
             let closed = "sandbox = \"bubblewrap\"";
             let listed = [("open", PYTHON, ""), ("closed", PYTHON, closed), ("shell", SHELL, closed)];
             let agent = profiles(server.agent("box").through(user), &listed).start();
@@ -84,7 +84,7 @@ fn the_kernel_refuses_what_helps_attackers_only() {
 #[test]
 fn files_in_memory_have_a_limit() {
     run(async {
-        let server = Server::on(Database::Sqlite).start();
+        let server = Server::on(Database::Sqlite).keyed().start();
         let small = "sandbox = { type = \"bubblewrap\", tmp_mib = 2 }";
         let listed = [("small", SHELL, small), ("closed", SHELL, "sandbox = \"bubblewrap\"")];
         let _agent = profiles(server.agent("box"), &listed).start();
@@ -117,7 +117,7 @@ END
 #[test]
 fn what_an_old_bubblewrap_lacks_is_told_once() {
     run(async {
-        let server = Server::on(Database::Sqlite).start();
+        let server = Server::on(Database::Sqlite).keyed().start();
         let closed = "sandbox = \"bubblewrap\"";
         let listed = [("one", SHELL, closed), ("two", SHELL, closed)];
         let agent = profiles(server.agent("box").through(OLD), &listed).start();
