@@ -1,11 +1,13 @@
 //! `dev`: a server and an agent in one process, without configuration.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use tokio_util::sync::CancellationToken;
 
 use super::agent::WorkArgs;
 use super::{ServerArgs, announce, complain, parts, serve, settings, signals};
-use bloom_commands::CommandError;
+use bloom_commands::{CommandError, DEFAULT_SERVER, dev_key};
 use bloom_config::{self as config, Serve};
 use bloom_telemetry::{Log, Traces};
 use bloom_worker::profile::{Profile, Runner};
@@ -16,7 +18,8 @@ use bloom_worker::{self as agent};
 /// Start a server and an agent in one process, to try things out
 ///
 /// The server uses an SQLite file in the data directory. Tasks run on the Claude CLI if `claude` is installed, else on an echo runner that
-/// answers with the prompt. The flags and environment variables of `serve` work here, too.
+/// answers with the prompt. Without RUNTIME_API_KEY, the server has a key of its own, in the file dev.key of the data directory; commands of the
+/// same user find it in the default one. The flags and environment variables of `serve` work here, too.
 #[derive(Args, Debug)]
 pub struct DevArgs {
     #[command(flatten)]
@@ -37,10 +40,13 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
         settings.rate_limit_per_minute = 0;
     }
     Log::start(&settings.log)?;
+    let asks = if settings.api_key.is_some() { Asks::GivenKey } else { own_key(&mut settings)? };
     let echoes = args.work.or_echo();
-    let keyed = settings.api_key.is_some();
     let key = settings.worker_key.clone().or_else(|| settings.api_key.clone());
     let mut agent_settings = args.work.settings(String::new(), key, settings.data_dir.join("dev-agent"))?;
+    if let Asks::OwnKey(path) = &asks {
+        agent_settings.key_files.push(path.clone());
+    }
     agent_settings.name.get_or_insert_with(|| "dev".to_owned());
     let traces = Traces::start(settings.traces.as_ref())?;
     agent_settings.traces = traces.clone();
@@ -54,7 +60,7 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
         tokio::spawn(serve::run(settings, traces.clone(), server_stop.clone(), move |url, _| drop(ready.send(url.to_owned()))));
     let ended = match is_ready.await {
         Ok(url) => {
-            announce(&next_steps(&url, &runs, agent.as_deref(), keyed));
+            announce(&next_steps(&url, &runs, agent.as_deref(), &asks));
             agent_settings.server = url;
             tokio::select! {
                 ended = agent::run(agent_settings, None, agent_stop) => ended.map(drop).map_err(CommandError::from),
@@ -109,13 +115,45 @@ fn is_given(server: &ServerArgs, setting: &str) -> bool {
     config::load(&server.flags).rows.iter().any(|row| row.setting == setting && row.origin != "default")
 }
 
-fn next_steps(url: &str, runs: &str, agent: Option<&str>, keyed: bool) -> String {
-    let key = if keyed { "BLOOM_KEY=… " } else { "" };
-    let server = if url == "http://127.0.0.1:5000" { String::new() } else { format!(" --server {url}") };
+/// Which key the server asks for.
+enum Asks {
+    GivenKey,
+    /// The one in this file, which it has made for itself.
+    OwnKey(PathBuf),
+    NoKey,
+}
+
+/// Gives the server a key of its own, unless the user wants none: whoever reaches a server without keys, such as a run in a sandbox with
+/// network, can have everything run.
+fn own_key(settings: &mut Serve) -> Result<Asks, CommandError> {
+    if settings.allow_no_key {
+        return Ok(Asks::NoKey);
+    }
+    let mut random = [0; 32];
+    getrandom::fill(&mut random).map_err(|error| format!("no random bytes for a key: {error}"))?;
+    settings.api_key = Some(dev_key::stored_or(&settings.data_dir, &hex::encode(random))?);
+    Ok(Asks::OwnKey(dev_key::path(&settings.data_dir)))
+}
+
+fn next_steps(url: &str, runs: &str, agent: Option<&str>, asks: &Asks) -> String {
+    let is_default = url == DEFAULT_SERVER;
+    let mut server = if is_default { String::new() } else { format!(" --server {url}") };
+    let (mut key, mut page) = ("", format!("Or use the web page: {url}/\n\n"));
+    match asks {
+        Asks::NoKey => {}
+        Asks::GivenKey => key = "BLOOM_KEY=… ",
+        Asks::OwnKey(path) => {
+            // Commands find it by themselves where both are in their usual places.
+            if !is_default || *path != dev_key::path(&config::default_data_dir()) {
+                server.push_str(&format!(" --key-file {}", path.display()));
+            }
+            page = format!("Or use the web page: {url}/\nIt asks for the key in the file {}\n\n", path.display());
+        }
+    }
     let agent = agent.map_or_else(String::new, |slug| format!(" --agent {slug}"));
     let program = program();
     format!(
-        "  tasks run on {runs}\n\nIn another terminal, submit a task and wait for the answer:\n  {key}{program} task submit{server}{agent} --wait \"Say hello\"\n\n"
+        "  tasks run on {runs}\n\nIn another terminal, submit a task and wait for the answer:\n  {key}{program} task submit{server}{agent} --wait \"Say hello\"\n\n{page}"
     )
 }
 

@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 use url::form_urlencoded;
 
 use super::context_file::{self, Contexts};
+use super::dev_key;
 use super::flags;
-use super::key_file::read_key;
+use super::key_file::one_key;
 use super::term;
 use crate::CommandError;
 use bloom_client::{CALL_LIMIT, Client, Error, Tls};
@@ -83,8 +84,11 @@ impl Connection {
     /// Flags or variables contradict each other, or can't be used.
     pub fn server(&self) -> Result<Server, CommandError> {
         let environment = Environment::of_process();
-        let target =
+        let mut target =
             self.resolve(&environment, || context_file::path(&environment).map_or(Ok(Contexts::default()), |path| Contexts::read(&path)))?;
+        if target.key.is_none() && target.server == DEFAULT_SERVER {
+            target.key = dev_key::stored(&bloom_config::default_data_dir())?;
+        }
         Server::new(&target.server, target.key.as_ref(), &Tls::trusting(target.ca_file.as_deref()).map_err(failed)?)
     }
 
@@ -132,14 +136,6 @@ impl Connection {
             given => given,
         };
         Ok(Target { server: context.server, key, ca_file: ca_file.or(context.ca_file) })
-    }
-}
-
-fn one_key(name: &str, key: Option<SecretString>, file_name: &str, file: Option<PathBuf>) -> Result<Option<SecretString>, CommandError> {
-    match (key, file) {
-        (Some(_), Some(_)) => Err(CommandError::usage(format!("{name} and {file_name} are both given; use only one of them"))),
-        (None, Some(file)) => read_key(&file).map(Some),
-        (key, None) => Ok(key),
     }
 }
 

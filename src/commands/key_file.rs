@@ -44,6 +44,23 @@ pub fn read_key(path: &Path) -> Result<SecretString, CommandError> {
     }
 }
 
+/// The key that is given by itself or in a file; `name` and `file_name` are what they are given by.
+///
+/// # Errors
+/// Both are given, or the file can't be used.
+pub fn one_key(
+    name: &str,
+    key: Option<SecretString>,
+    file_name: &str,
+    file: Option<PathBuf>,
+) -> Result<Option<SecretString>, CommandError> {
+    match (key, file) {
+        (Some(_), Some(_)) => Err(CommandError::usage(format!("{name} and {file_name} are both given; use only one of them"))),
+        (None, Some(file)) => read_key(&file).map(Some),
+        (key, None) => Ok(key),
+    }
+}
+
 /// A file for a key that is not created yet. It is made first, so that no key is created that can't be kept.
 pub struct NewKeyFile {
     path: PathBuf,

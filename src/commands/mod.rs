@@ -10,6 +10,7 @@ mod connect;
 mod context_file;
 mod contexts;
 mod describe;
+pub mod dev_key;
 mod error;
 mod flags;
 mod form;

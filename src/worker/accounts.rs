@@ -263,7 +263,7 @@ impl Agent {
     async fn probe_with(&self, profile: &Profile, model: Option<&str>) -> Result<(), ProbeFailure> {
         let dir = &self.settings.profiles.dir;
         if let Some(sandbox) = &profile.sandbox {
-            let tried = sandbox_check::try_it(sandbox, dir, &self.home.contexts_dir()).await;
+            let tried = sandbox_check::try_it(sandbox, &self.hardening, dir, &self.home.contexts_dir()).await;
             tried.map_err(|why| (Some(PauseCause::Start), why))?;
         }
         match profile.runner {

@@ -9,8 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::git;
 use super::report::{self, Backoff};
+use super::server_keys;
 use super::verdict::Verdict;
-use super::{Agent, machine};
+use super::{Agent, STOP_LIMIT, machine};
 use bloom_api::answers::Claimed;
 use bloom_api::capabilities::{GivenCapabilities, NewCapabilities};
 use bloom_api::error::WRONG_SCOPE;
@@ -40,7 +41,7 @@ impl Agent {
     ///
     /// If the server refuses the first registration, the agent ends with an error for the user, unless runs of an earlier process must
     /// still be finished. Other failures are retried forever.
-    pub(super) async fn register_first(&self) -> Result<(), String> {
+    async fn register_first(&self) -> Result<(), String> {
         let mut backoff = Backoff::default();
         loop {
             match self.register_with_url(self.offer(), Some(self.url().unwrap_or_default())).await {
@@ -62,6 +63,17 @@ impl Agent {
                 }
             }
         }
+    }
+
+    /// The same, if runs in sandboxes can't call the server without a key.
+    pub(super) async fn register_safely(&self) -> Result<(), String> {
+        self.register_first().await?;
+        let checked = server_keys::check(&self.settings.profiles, self.client.server(), &self.settings.tls).await;
+        if checked.is_err() {
+            // Its name is free again.
+            let _ = tokio::time::timeout(STOP_LIMIT, self.go_offline()).await;
+        }
+        checked
     }
 
     fn url(&self) -> Option<&str> {

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::process::Command;
 use uuid::Uuid;
 
+use super::hardening::Hardening;
 use super::process::{HOME_VARIABLE, LEASE_VARIABLE};
 use super::profile::Profile;
 use super::program::find_program;
@@ -39,6 +40,7 @@ struct Wrapper {
     /// The resolved path of the program that makes the sandbox.
     program: PathBuf,
     sandbox: Sandbox,
+    hardening: Hardening,
     profiles_dir: PathBuf,
 }
 
@@ -57,7 +59,7 @@ impl Confinement {
     /// # Errors
     /// The sandbox or the cgroup can't be made.
     pub(super) async fn begin(agent: &Agent, dir: &RunDir, profile: &Profile, lease: Uuid) -> io::Result<Self> {
-        let sandbox = profile.sandbox.as_ref().map(|sandbox| Wrapper::of(sandbox, &agent.settings.profiles.dir)).transpose()?;
+        let sandbox = profile.sandbox.as_ref().map(|sandbox| Wrapper::of(sandbox, agent)).transpose()?;
         end_commands(dir).await;
         let cgroup = dir.make_cgroup(agent.cgroups.as_ref(), &profile.limits)?;
         let marks = vec![(LEASE_VARIABLE, lease.to_string().into()), (HOME_VARIABLE, agent.home.root().into())];
@@ -92,10 +94,11 @@ pub async fn end_commands(dir: &RunDir) {
 }
 
 impl Wrapper {
-    fn of(sandbox: &Sandbox, profiles_dir: &Path) -> io::Result<Self> {
+    fn of(sandbox: &Sandbox, agent: &Agent) -> io::Result<Self> {
+        let profiles_dir = agent.settings.profiles.dir.clone();
         let missing = || io::Error::new(io::ErrorKind::NotFound, "bubblewrap is not installed any more");
-        let program = find_program(sandbox.program(), profiles_dir).ok_or_else(missing)?;
-        Ok(Self { program, sandbox: sandbox.with_nothing_added(), profiles_dir: profiles_dir.to_owned() })
+        let program = find_program(sandbox.program(), &profiles_dir).ok_or_else(missing)?;
+        Ok(Self { program, sandbox: sandbox.with_nothing_added(), hardening: agent.hardening.clone(), profiles_dir })
     }
 
     /// The words that start this program in the sandbox.
@@ -103,7 +106,6 @@ impl Wrapper {
         let program = find_program(Path::new(program), &self.profiles_dir).unwrap_or_else(|| program.into());
         let (readable, writable) = (shown.readable.clone(), shown.writable.clone());
         let needs = Needs { program: &program, context_dir: shown.dir, readable, writable, claude: None, way_out: None };
-        let args = self.sandbox.args(&self.profiles_dir, &needs);
-        [self.program.clone().into()].into_iter().chain(args).collect()
+        self.sandbox.command(&self.program, &self.hardening, &self.profiles_dir, &needs)
     }
 }

@@ -8,6 +8,7 @@
 //! accounts.json       accounts that are out of quota
 //! uninstalled         exists if the agent was uninstalled and must not start
 //! renewed             when the leases were renewed last
+//! system-calls.bpf    which system calls are refused in sandboxes
 //! reserve             room for the ends of runs when the disk is full
 //! contexts/NAME/      working directory of the runs of a context, kept after them
 //! sessions/NAME.json  the CLI's session of that context
@@ -228,6 +229,11 @@ impl Home {
         Ok(target)
     }
 
+    /// The filter of system calls for sandboxes.
+    pub fn syscall_filter(&self) -> PathBuf {
+        self.root.join("system-calls.bpf")
+    }
+
     /// The runs that an earlier process left.
     pub fn run_dirs(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.root.join("runs")).into_iter().flatten().flatten();
@@ -264,12 +270,17 @@ pub fn write_json_durably(path: &Path, value: &impl Serialize) -> io::Result<()>
 }
 
 fn replace(path: &Path, value: &impl Serialize) -> io::Result<File> {
+    replace_with(path, &serde_json::to_vec(value)?)
+}
+
+/// Replaces the file atomically, without a flush.
+pub fn replace_with(path: &Path, content: &[u8]) -> io::Result<File> {
     let part = path.with_added_extension("part");
     // Only the agent's user may read what is in its files: prompts, answers, a key.
     // What is no file is not waited for: runs without a sandbox can put a pipe there.
     let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed();
     let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).custom_flags(flags).open(&part)?;
-    file.write_all(&serde_json::to_vec(value)?)?;
+    file.write_all(content)?;
     fs::rename(&part, path)?;
     Ok(file)
 }

@@ -24,6 +24,7 @@ mod environment;
 mod events;
 mod files;
 pub mod git;
+mod hardening;
 mod held_lease;
 mod home;
 mod instance;
@@ -60,10 +61,12 @@ mod run_limits;
 mod sandbox;
 mod sandbox_check;
 mod sandboxed;
+mod server_keys;
 mod spool;
 mod stderr;
 mod stream;
 mod supervisor;
+mod syscall_filter;
 mod task;
 mod tls_files;
 mod token_count;
@@ -94,6 +97,7 @@ use uuid::Uuid;
 use bloom_client::{Client, Tls};
 use bloom_telemetry::Traces;
 use git::GitSettings;
+use hardening::Hardening;
 use held_lease::HeldLease;
 use home::Home;
 pub use home::hostname;
@@ -181,6 +185,8 @@ pub(crate) struct Agent {
     membridge: Option<Membridge>,
     /// Where runs get cgroups, if the agent may make some.
     cgroups: Option<cgroup::Parent>,
+    /// What hardens the sandboxes of runs.
+    hardening: Hardening,
     name: String,
     /// What tells it apart from other agents of its name.
     instance: Uuid,
@@ -240,7 +246,7 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
     }
     let home = Home::open(&settings.work_dir)?;
     let hidden: Vec<PathBuf> = settings.key_files.iter().cloned().chain([home.root().to_owned()]).collect();
-    sandbox_check::check(&settings.profiles, &hidden, &home.contexts_dir()).await?;
+    let hardening = sandbox_check::check(&settings.profiles, &hidden, &home).await?;
     if let Some(mark) = home.uninstalled() {
         tracing::warn!(mark = %mark.display(), "this agent was uninstalled; remove the marker file to run it again");
         return Ok(Ended::Stopped);
@@ -263,6 +269,7 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
         home,
         membridge,
         cgroups,
+        hardening,
         name,
         instance,
         replaced: watch::Sender::new(None),
@@ -291,7 +298,7 @@ impl Agent {
         if !is_known {
             // The runs in the directory may be those of an agent that still works, if the directory is a copy. The server knows.
             tokio::select! {
-                registered = self.register_first() => registered?,
+                registered = self.register_safely() => registered?,
                 () = shutdown.cancelled() => return Ok(Ended::Stopped),
             }
             self.home.registered();
@@ -305,7 +312,7 @@ impl Agent {
         let watcher = tokio::spawn(self.clone().watch_leases(stopped.clone()));
         if is_known {
             tokio::select! {
-                registered = self.register_first() => registered?,
+                registered = self.register_safely() => registered?,
                 () = shutdown.cancelled() => {}
             }
         }

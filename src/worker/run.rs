@@ -189,7 +189,7 @@ impl Run<'_> {
         let (permission_tool, way_out) = (tool.as_ref(), way_out.as_ref());
         let files = RunFiles { context_dir: &context_dir, prompt: &prompt, git_dirs, permission_tool, way_out };
         let plain = Invocation::new(profile, program, profiles_dir, &record.task, conversation, &files);
-        let invocation = sandboxed(plain, profile, profiles_dir, &self.agent.home, &record.task.context_id, &files);
+        let invocation = sandboxed(plain, profile, profiles_dir, &self.agent.home, &self.agent.hardening, &record.task.context_id, &files);
         let invocation = invocation.map_err(|error| failed("the sandbox can't be prepared", &error))?;
         record.starts = record.starts.saturating_add(1);
         record.process = None;

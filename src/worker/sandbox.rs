@@ -9,6 +9,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::hardening::Hardening;
 use serde::de::value::{MapAccessDeserializer, StrDeserializer};
 use serde::de::{Deserializer, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, de};
@@ -55,6 +56,7 @@ const SYSTEM: [&str; 34] = [
 ];
 /// Settings and switches of the kernel, which root may change even without capabilities.
 const KERNEL: [&str; 7] = ["/proc/acpi", "/proc/fs", "/proc/mtrr", "/proc/pressure", "/proc/scsi", "/proc/sys", "/proc/sysrq-trigger"];
+const MAX_TMP_MIB: u64 = 1 << 20;
 /// The home of a run. It is empty at the start of each run but for the configuration of the Claude CLI.
 const HOME: &str = "/tmp/home";
 /// What the Claude CLI reads of its configuration and the user has written. It is read-only, so that no run leaves anything there for others.
@@ -77,12 +79,19 @@ pub struct Sandbox {
     /// Further files and directories that runs may change.
     #[serde(default)]
     writable: Vec<PathBuf>,
+    /// The size of /tmp, in which the home is, and of /dev/shm.
+    #[serde(default = "default_tmp_mib")]
+    tmp_mib: u64,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(rename_all = "lowercase")]
 enum Kind {
     Bubblewrap,
+}
+
+fn default_tmp_mib() -> u64 {
+    1024
 }
 
 pub fn word_or_table<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Sandbox>, D::Error> {
@@ -98,7 +107,7 @@ pub fn word_or_table<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Sandbo
         fn visit_str<E: de::Error>(self, word: &str) -> Result<Sandbox, E> {
             let word: StrDeserializer<'_, E> = word.into_deserializer();
             let kind = Kind::deserialize(word)?;
-            Ok(Sandbox { kind, network: Network::Open, readable: Vec::new(), writable: Vec::new() })
+            Ok(Sandbox { kind, network: Network::Open, readable: Vec::new(), writable: Vec::new(), tmp_mib: default_tmp_mib() })
         }
 
         fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<Sandbox, A::Error> {
@@ -146,19 +155,23 @@ impl Sandbox {
         Self { network: Network::Closed, readable: Vec::new(), writable: Vec::new(), ..self.clone() }
     }
 
-    /// The arguments for that program, which end with the path of the run's program.
-    pub fn args(&self, profiles_dir: &Path, needs: &Needs<'_>) -> Vec<OsString> {
-        let mut args = Args(Vec::new());
+    /// The command that starts a program in the sandbox, without the program's own arguments. `bubblewrap` is the resolved path of that program.
+    pub fn command(&self, bubblewrap: &Path, hardening: &Hardening, profiles_dir: &Path, needs: &Needs<'_>) -> Vec<OsString> {
+        let mut args = Args(hardening.program(bubblewrap));
         // Processes of the sandbox can't see or signal others. All end with the first one, and that one ends with the run's supervisor.
         args.add(["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent", "--new-session"]);
         args.add(["--cap-drop", "ALL"]);
+        args.add(hardening.namespaces());
         if self.network != Network::Open {
             args.add(["--unshare-net"]);
         }
         for path in SYSTEM {
             args.add(["--ro-bind-try", path, path]);
         }
-        args.add(["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--dir", HOME]);
+        args.add(["--proc", "/proc", "--dev", "/dev"]);
+        args.add(hardening.directory_in_memory("/tmp", self.tmp_mib));
+        args.add(hardening.directory_in_memory("/dev/shm", self.tmp_mib));
+        args.add(["--remount-ro", "/dev", "--dir", HOME]);
         for path in KERNEL {
             args.add(["--ro-bind-try", path, path]);
         }
@@ -197,8 +210,11 @@ impl Sandbox {
     }
 
     /// # Errors
-    /// A path that the profile adds does not exist.
+    /// The size is out of bounds, or a path that the profile adds does not exist.
     pub fn check(&self, profiles_dir: &Path) -> Result<(), String> {
+        if !(1..=MAX_TMP_MIB).contains(&self.tmp_mib) {
+            return Err(format!("sandbox.tmp_mib must be 1 to {MAX_TMP_MIB}"));
+        }
         for (key, paths) in [("readable", &self.readable), ("writable", &self.writable)] {
             if let Some(missing) = paths.iter().map(|path| profiles_dir.join(path)).find(|path| !path.exists()) {
                 return Err(format!("sandbox.{key} names {}, which does not exist", missing.display()));

@@ -1,10 +1,11 @@
 //! The command of a run in the sandbox of its profile, if it has one.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::claude_settings::config_dir;
 use super::egress::WayOut;
+use super::hardening::Hardening;
 use super::home::Home;
 use super::invocation::{Invocation, RunFiles};
 use super::profile::{Profile, Runner};
@@ -17,12 +18,13 @@ pub fn sandboxed(
     profile: &Profile,
     profiles_dir: &Path,
     home: &Home,
+    hardening: &Hardening,
     context_id: &str,
     files: &RunFiles<'_>,
 ) -> io::Result<Invocation> {
     let Some(sandbox) = &profile.sandbox else { return Ok(plain) };
     let gone = || io::Error::new(io::ErrorKind::NotFound, "bubblewrap is not installed any more");
-    let program = find_program(sandbox.program(), profiles_dir).ok_or_else(gone)?;
+    let bubblewrap = find_program(sandbox.program(), profiles_dir).ok_or_else(gone)?;
     let config = config_dir(&profile.env).filter(|_| profile.runner == Runner::Claude);
     let claude = config.map(|config| ClaudeDirs { config, sessions: home.sandboxed_sessions(context_id) });
     let config = profile.mcp_config.iter().map(|path| profiles_dir.join(path));
@@ -32,8 +34,9 @@ pub fn sandboxed(
     let readable = config.chain([files.prompt.to_owned()]).chain(asks).chain(shared).collect();
     let writable = tool.into_iter().map(|tool| tool.dir.asked()).chain(own).collect();
     let needs = Needs { program: &plain.program, context_dir: files.context_dir, readable, writable, claude, way_out: files.way_out };
-    let args = sandbox.args(profiles_dir, &needs).into_iter().chain(plain.args).collect();
+    let mut words = sandbox.command(&bubblewrap, hardening, profiles_dir, &needs).into_iter();
+    let program = words.next().map(PathBuf::from).ok_or_else(gone)?;
     let replaced = files.way_out.into_iter().flat_map(WayOut::env).map(|(name, value)| (name.to_owned(), value.to_owned()));
     let env = plain.env.into_iter().chain(replaced).collect();
-    Ok(Invocation { program, args, env, ..plain })
+    Ok(Invocation { program, args: words.chain(plain.args).collect(), env, ..plain })
 }

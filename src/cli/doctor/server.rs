@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use bloom_client::{Client, Error, Tls};
+use bloom_commands::dev_key;
 use bloom_config::Serve;
 use serde_json::Value;
 
@@ -27,7 +28,9 @@ pub async fn look(settings: &Serve, authority: Option<&Path>) -> Vec<Finding> {
             "PORT is 0, so its address is not known: give the port that it told at its start",
         )];
     }
-    let key = settings.api_key.as_ref().or(settings.read_key.as_ref());
+    // That of `dev`, which has no settings. What can't be read is told below, by the server's refusal.
+    let own = dev_key::stored(&settings.data_dir).ok().flatten();
+    let key = settings.api_key.as_ref().or(settings.read_key.as_ref()).or(own.as_ref());
     let authority = authority.filter(|path| !path.as_os_str().is_empty());
     let client = match Tls::trusting(authority).and_then(|tls| Client::new(&url, key, &tls)) {
         Ok(client) => client,

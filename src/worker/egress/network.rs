@@ -1,5 +1,7 @@
 //! What a sandbox lets runs reach of the network: all, nothing, or a list of hosts.
 
+use std::net::IpAddr;
+
 use std::fmt;
 
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
@@ -18,6 +20,15 @@ pub enum Network {
 }
 
 impl Network {
+    /// Whether runs reach this address inside, of this machine for example.
+    pub fn reaches(&self, inside: IpAddr, port: u16) -> bool {
+        match self {
+            Self::Open => true,
+            Self::Closed => false,
+            Self::Only(list) => list.may_connect(inside, port),
+        }
+    }
+
     pub fn allow_list(&self) -> Option<&AllowList> {
         match self {
             Self::Only(list) => Some(list),

@@ -55,7 +55,7 @@ on_both! { alone:
 
 pub(super) fn with(profile: &str, body: impl AsyncFnOnce(&Server, &Anthropic, &agent::Agent)) {
     run(async {
-        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        let (server, api) = (Server::on(Database::Sqlite).keyed().start(), Anthropic::start().await);
         let agent = server.agent("box").claude(&api, profile).start();
         body(&server, &api, &agent).await;
         agent.has_no_processes().await;

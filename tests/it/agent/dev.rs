@@ -1,5 +1,7 @@
 //! `dev`: a server and an agent without any configuration.
 
+use std::os::unix::fs::PermissionsExt;
+
 use super::*;
 use crate::support::{Database, Server};
 
@@ -18,16 +20,61 @@ fn a_person_submits_and_sees_the_answer() {
         let answer = tokio::task::spawn_blocking(move || shell.output()).await.unwrap().unwrap();
         assert!(answer.status.success(), "{next}");
         assert_eq!(String::from_utf8_lossy(&answer.stdout), "Say hello\n");
+
+        let file = server.data_dir().join("dev.key");
+        assert!(said.contains(&format!("asks for the key in the file {}", file.display())), "{said}");
+        let key = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(key.trim().len() == 64 && !server.log().contains(key.trim()));
+        assert_eq!(server.get("workers").await.status, 401, "whoever can't read the file does nothing");
+        assert_eq!(server.with_key(key.trim()).get("workers").await.status, 200);
         assert!(server.stop().success());
+        server.start_again();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), key, "it keeps its key");
+    });
+}
+
+/// Starts `dev` in a network of its own, where the usual port is free, and calls it from "another terminal".
+const TWO_TERMINALS: &str = r#"
+    ip link set lo up || exit 9
+    "$0" dev >log 2>&1 &
+    until grep -q "task submit" log; do kill -0 $! || { cat log >&2; exit 8; }; sleep 0.1; done
+    "$0" task submit --wait "Say hello"
+    "$0" task list --key wrong 2>&1 | grep -o 'key.*'
+    HOME=/nonexistent "$0" task list 2>&1 | grep -o 'key.*'
+    kill $!; wait $!"#;
+
+#[test]
+fn commands_without_flags_find_the_server_and_its_key() {
+    let home = janitor::new_path("home");
+    std::fs::create_dir_all(&home).unwrap();
+    let mut shell = janitor::bound(Path::new("unshare"), None, janitor::AtTheEnd::Kill);
+    shell.args(["--net", "sh", "-c", TWO_TERMINALS, server::BINARY]).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    shell.env("HOME", &home).current_dir(&home).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let output = janitor::spawn(shell).unwrap().wait_with_output().unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.starts_with("Say hello\n"), "{said}{errors}");
+    assert_eq!(said.lines().count(), 3, "it refuses calls without its key, or with another: {said}");
+    let log = std::fs::read_to_string(home.join("log")).unwrap();
+    let words = log.lines().find(|line| line.contains("task submit")).unwrap();
+    assert!(words.ends_with("task submit --wait \"Say hello\""), "{words}");
+}
+
+#[test]
+fn a_person_may_want_no_key() {
+    run(async {
+        let server = Server::on(Database::Sqlite).words(&["dev"]).env("BLOOM_RUNNER", "echo").env("ALLOW_NO_KEY", true).start();
+        assert_eq!(server.get("workers").await.status, 200);
+        assert!(!server.data_dir().join("dev.key").exists());
     });
 }
 
 #[test]
 fn a_second_dev_on_one_database_needs_another_name() {
     run(async {
-        let first = Server::on(Database::Postgres).words(&["dev"]).env("BLOOM_RUNNER", "echo").start();
+        let first = Server::on(Database::Postgres).words(&["dev"]).keyed().env("BLOOM_RUNNER", "echo").start();
         eventually("its agent has the name", || async { (first.get("workers/dev").await.status == 200).then_some(()) }).await;
-        let second = || Server::on_url(&first.database_url()).words(&["dev"]).env("BLOOM_RUNNER", "echo");
+        let second = || Server::on_url(&first.database_url()).words(&["dev"]).keyed().env("BLOOM_RUNNER", "echo");
         let refused = second().start();
         eventually("it says what to do", || async { refused.log().contains("Another agent runs as worker 'dev'").then_some(()) }).await;
         assert!(refused.log().contains("(--name)"), "{}", refused.log());

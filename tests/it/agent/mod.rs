@@ -26,6 +26,7 @@ mod questions;
 mod repositories;
 mod running;
 mod sandbox;
+mod sandbox_hardening;
 mod set_aside;
 mod shared_accounts;
 mod stopping;

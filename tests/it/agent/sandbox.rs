@@ -19,7 +19,7 @@ fn three_profiles(plan: AgentPlan) -> AgentPlan {
 }
 
 /// What a run of this profile prints.
-async fn printed(server: &Server, profile: &str, context: &str, script: &str) -> String {
+pub async fn printed(server: &Server, profile: &str, context: &str, script: &str) -> String {
     let task = server.crew().task().with("agent_slug", json!(profile)).context(context).prompt(script).create().await;
     task.reaches("completed").await;
     result(&task).await["output"].as_str().expect("text").to_owned()
@@ -38,11 +38,11 @@ pub(super) async fn context_with(agent: &Agent, file: &str) -> PathBuf {
 fn a_run_reaches_nothing_of_the_agent() {
     for user in [AS_ROOT, AS_A_USER] {
         run(async {
-            let server = Server::on(Database::Sqlite).start();
-            let plan = three_profiles(server.agent("box").through(user));
+            let server = Server::on(Database::Sqlite).keyed().start();
+            let plan = three_profiles(AgentPlan::at(server.base(), "box").through(user));
             let (dir, outside) = (plan.dir().clone(), janitor::new_path("outside"));
             let key = dir.join("agent.key");
-            std::fs::write(&key, "se'cret").expect("a key");
+            std::fs::write(&key, server::OWN_KEY).expect("a key");
             std::fs::write(&outside, "").expect("a file");
             let agent = plan.env("BLOOM_KEY_FILE", key.display()).start();
             printed(&server, "open", "other", "echo private >note").await;
@@ -88,7 +88,7 @@ fn a_run_reaches_nothing_of_the_agent() {
 #[test]
 fn what_a_run_in_a_sandbox_left_is_not_for_others() {
     run(async {
-        let server = Server::on(Database::Sqlite).start();
+        let server = Server::on(Database::Sqlite).keyed().start();
         let _agent = three_profiles(server.agent("box")).start();
         printed(&server, "closed", "mine", "echo left >here").await;
         let task = server.crew().task().with("agent_slug", json!("open")).context("mine").prompt("cat here").create().await;
@@ -102,7 +102,7 @@ fn what_a_run_in_a_sandbox_left_is_not_for_others() {
 #[test]
 fn a_sandbox_that_cannot_be_made_any_more_pauses_its_profile() {
     run(async {
-        let server = Server::on(Database::Sqlite).start();
+        let server = Server::on(Database::Sqlite).keyed().start();
         let shown = janitor::new_path("shown");
         std::fs::create_dir_all(&shown).expect("a directory");
         let sandbox = format!("sandbox = {{ type = \"bubblewrap\", readable = [\"{}\"] }}", shown.display());
@@ -144,7 +144,7 @@ fn daemon(word: &str) -> String {
 
 fn with_daemon(means: Means, body: impl for<'a> AsyncFnOnce(&'a Server, &Agent, &str) -> Task<'a>) {
     run(async {
-        let server = Server::on(Database::Sqlite).start();
+        let server = Server::on(Database::Sqlite).keyed().start();
         let agent = means.limit(server.agent("box").profile(&format!("{SHELL}sandbox = \"bubblewrap\""))).start();
         let word = unique("daemon");
         let task = body(&server, &agent, &word).await;
@@ -206,7 +206,7 @@ fn the_sandbox_ends_with_its_supervisor() {
 #[test]
 fn a_run_in_a_sandbox_goes_on_while_its_agent_is_gone() {
     run(async {
-        let server = Server::on(Database::Sqlite).start();
+        let server = Server::on(Database::Sqlite).keyed().start();
         let agent = server.agent("box").profile(&format!("{SHELL}sandbox = \"bubblewrap\"")).start();
         let prompt = "touch begun; while [ ! -e latch ]; do sleep 0.05; done; echo done; echo why >&2; exit 7";
         let task = server.crew().task().prompt(prompt).attempts(1).create().await;
@@ -223,7 +223,7 @@ fn a_run_in_a_sandbox_goes_on_while_its_agent_is_gone() {
 #[test]
 fn sandboxes_that_cannot_be_made_stop_the_start() {
     run(async {
-        let server = Server::on(Database::Sqlite).start();
+        let server = Server::on(Database::Sqlite).keyed().start();
         let closed = |sandbox: &str| server.agent("box").profile(&format!("{SHELL}sandbox = {sandbox}"));
         let word = "\"bubblewrap\"";
         let without = r#"PATH=/nonexistent exec "$0" "$@""#;
@@ -242,5 +242,23 @@ fn sandboxes_that_cannot_be_made_stop_the_start() {
             let (code, said) = plan.start_in_vain();
             assert!(code.is_some_and(|code| code != 0) && parts.iter().all(|part| said.contains(part)), "{parts:?}: {said}");
         }
+    });
+}
+
+#[test]
+fn a_sandbox_with_network_needs_a_server_with_keys() {
+    run(async {
+        let open = Server::on(Database::Sqlite).start();
+        let (code, said) = open.agent("box").profile(&format!("{SHELL}sandbox = \"bubblewrap\"")).start_in_vain();
+        assert_eq!(code, Some(1), "{said}");
+        for part in ["profile default: the runs in its sandbox reach the server", "RUNTIME_API_KEY", "network = false"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        let offline = "sandbox = { type = \"bubblewrap\", network = false }";
+        let _agent = open.agent("box").profile(&format!("{SHELL}{offline}")).start();
+        assert_eq!(printed(&open, "default", "mine", "echo fine").await, "fine\n");
+        let keyed = Server::on(Database::Sqlite).keyed().start();
+        let _agent = keyed.agent("box").profile(&format!("{SHELL}sandbox = \"bubblewrap\"")).start();
+        assert_eq!(printed(&keyed, "default", "mine", "echo fine").await, "fine\n");
     });
 }

@@ -13,7 +13,7 @@ pub(super) const SHELL: &str = "runner = \"command\"\ncommand = [\"sh\"]";
 
 pub(super) fn with_project(plan: impl FnOnce(AgentPlan) -> AgentPlan, body: impl AsyncFnOnce(&Server, &Repository, &Agent)) {
     run(async {
-        let (server, repository) = (Server::on(Database::Sqlite).start(), Repository::serve());
+        let (server, repository) = (Server::on(Database::Sqlite).keyed().start(), Repository::serve());
         repository.add_to(&server).await;
         let agent = plan(repository.known_to(server.agent("box").slots(3)).profile(SHELL)).start();
         body(&server, &repository, &agent).await;

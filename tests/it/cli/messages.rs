@@ -289,7 +289,7 @@ fn dev_says_what_runs_tasks() {
         std::fs::write(&profiles, "[profiles.default]\nrunner = \"echo\"\n[profiles.shout]\nrunner = \"command\"\ncommand = [\"cat\"]\n")
             .unwrap();
         let path = profiles.to_str().unwrap().to_owned();
-        let server = plan.env("BLOOM_PROFILES", path).words(&["dev"]).start();
+        let server = plan.env("BLOOM_PROFILES", path).env("ALLOW_NO_KEY", true).words(&["dev"]).start();
         eventually("its profiles", || async { server.log().contains("agent shout: the command cat").then_some(()) }).await;
         assert!(server.log().contains("all other agents: the echo runner"), "{}", server.log());
         let answer = server.get("stats").await;

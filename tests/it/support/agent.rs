@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 
-use super::server::{Plan, Server, follow, wait_for_end};
+use super::server::{OWN_KEY, Plan, Server, follow, wait_for_end};
 use super::{eventually, janitor};
 
 /// The settings and arguments that an agent is started with.
@@ -18,7 +18,8 @@ pub struct AgentPlan {
 impl Server {
     /// An agent that calls this server, in a directory of its own.
     pub fn agent(&self, name: &str) -> AgentPlan {
-        AgentPlan::at(self.base(), name)
+        let plan = AgentPlan::at(self.base(), name);
+        if self.plan().is_keyed() { plan.env("BLOOM_KEY", OWN_KEY) } else { plan }
     }
 }
 

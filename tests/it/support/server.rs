@@ -15,6 +15,10 @@ use super::postgres;
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_bloom-runtime");
 
+/// The key of servers that are [`keyed`](Plan::keyed).
+pub const OWN_KEY: &str = "a-key-for-tests-only";
+const KEY_SETTING: &str = "RUNTIME_API_KEY";
+
 /// How long a start or an end may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// For the end of a process that could not stop in order, too.
@@ -72,6 +76,15 @@ impl Plan {
         self.env.get(name).cloned()
     }
 
+    /// The server needs a key, which the calls of the test and its agents have.
+    pub fn keyed(self) -> Self {
+        self.env(KEY_SETTING, OWN_KEY)
+    }
+
+    pub fn is_keyed(&self) -> bool {
+        self.setting(KEY_SETTING).as_deref() == Some(OWN_KEY)
+    }
+
     /// Uses another command that serves.
     pub fn words(mut self, words: &'static [&'static str]) -> Self {
         self.words = words;
@@ -99,7 +112,8 @@ impl Plan {
     pub fn start(self) -> Server {
         let log = Arc::new(Mutex::new(String::new()));
         let (process, url) = start(&self, &log);
-        Server { api: Api::new(&url), plan: self, process: Mutex::new(Some(process)), log }
+        let api = if self.is_keyed() { Api::new(&url).with_key(OWN_KEY) } else { Api::new(&url) };
+        Server { api, plan: self, process: Mutex::new(Some(process)), log }
     }
 
     /// Runs the server when its start must fail.
