@@ -15,6 +15,9 @@ use super::program::find_program;
 use super::sandbox::{Needs, Sandbox};
 use super::syscall_filter;
 
+/// Adds one part of what hardens a sandbox.
+type Add<'a> = &'a dyn Fn(&mut Hardening);
+
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Finds out what hardens the sandboxes on this machine, too. `hidden` are the files and directories of the agent that runs must not see.
@@ -50,7 +53,7 @@ pub async fn check(profiles: &Profiles, hidden: &[PathBuf], home: &Home) -> Resu
 async fn find_hardening(sandbox: &Sandbox, profiles_dir: &Path, home: &Home) -> Result<Hardening, String> {
     let (mut found, mut missing) = (Hardening::default(), Vec::new());
     let filter = write_filter(home)?;
-    let parts: [(&str, &dyn Fn(&mut Hardening)); 3] = [
+    let parts: [(&str, Add<'_>); 3] = [
         ("a ban of user namespaces", &|hardening| hardening.bans_namespaces = true),
         ("a limit for the size of /tmp", &|hardening| hardening.limits_sizes = true),
         ("a filter of system calls", &|hardening| hardening.filter.clone_from(&filter)),
