@@ -40,11 +40,11 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
         settings.rate_limit_per_minute = 0;
     }
     Log::start(&settings.log)?;
-    let asks = if settings.api_key.is_some() { Asks::GivenKey } else { own_key(&mut settings)? };
+    let asks = if settings.api_key.is_some() { Asks::Given } else { own_key(&mut settings)? };
     let echoes = args.work.or_echo();
     let key = settings.worker_key.clone().or_else(|| settings.api_key.clone());
     let mut agent_settings = args.work.settings(String::new(), key, settings.data_dir.join("dev-agent"))?;
-    if let Asks::OwnKey(path) = &asks {
+    if let Asks::Own(path) = &asks {
         agent_settings.key_files.push(path.clone());
     }
     agent_settings.name.get_or_insert_with(|| "dev".to_owned());
@@ -117,22 +117,22 @@ fn is_given(server: &ServerArgs, setting: &str) -> bool {
 
 /// Which key the server asks for.
 enum Asks {
-    GivenKey,
+    Given,
     /// The one in this file, which it has made for itself.
-    OwnKey(PathBuf),
-    NoKey,
+    Own(PathBuf),
+    Nothing,
 }
 
 /// Gives the server a key of its own, unless the user wants none: whoever reaches a server without keys, such as a run in a sandbox with
 /// network, can have everything run.
 fn own_key(settings: &mut Serve) -> Result<Asks, CommandError> {
     if settings.allow_no_key {
-        return Ok(Asks::NoKey);
+        return Ok(Asks::Nothing);
     }
     let mut random = [0; 32];
     getrandom::fill(&mut random).map_err(|error| format!("no random bytes for a key: {error}"))?;
     settings.api_key = Some(dev_key::stored_or(&settings.data_dir, &hex::encode(random))?);
-    Ok(Asks::OwnKey(dev_key::path(&settings.data_dir)))
+    Ok(Asks::Own(dev_key::path(&settings.data_dir)))
 }
 
 fn next_steps(url: &str, runs: &str, agent: Option<&str>, asks: &Asks) -> String {
@@ -140,9 +140,9 @@ fn next_steps(url: &str, runs: &str, agent: Option<&str>, asks: &Asks) -> String
     let mut server = if is_default { String::new() } else { format!(" --server {url}") };
     let (mut key, mut page) = ("", format!("Or use the web page: {url}/\n\n"));
     match asks {
-        Asks::NoKey => {}
-        Asks::GivenKey => key = "BLOOM_KEY=… ",
-        Asks::OwnKey(path) => {
+        Asks::Nothing => {}
+        Asks::Given => key = "BLOOM_KEY=… ",
+        Asks::Own(path) => {
             // Commands find it by themselves where both are in their usual places.
             if !is_default || *path != dev_key::path(&config::default_data_dir()) {
                 server.push_str(&format!(" --key-file {}", path.display()));

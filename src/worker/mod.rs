@@ -185,7 +185,6 @@ pub(crate) struct Agent {
     membridge: Option<Membridge>,
     /// Where runs get cgroups, if the agent may make some.
     cgroups: Option<cgroup::Parent>,
-    /// What hardens the sandboxes of runs.
     hardening: Hardening,
     name: String,
     /// What tells it apart from other agents of its name.
