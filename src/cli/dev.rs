@@ -1,5 +1,6 @@
 //! `dev`: a server and an agent in one process, without configuration.
 
+use std::fs::File;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -44,7 +45,7 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
     let echoes = args.work.or_echo();
     let key = settings.worker_key.clone().or_else(|| settings.api_key.clone());
     let mut agent_settings = args.work.settings(String::new(), key, settings.data_dir.join("dev-agent"))?;
-    if let Asks::Own(path) = &asks {
+    if let Asks::Own(path, _) = &asks {
         agent_settings.key_files.push(path.clone());
     }
     agent_settings.name.get_or_insert_with(|| "dev".to_owned());
@@ -118,8 +119,8 @@ fn is_given(server: &ServerArgs, setting: &str) -> bool {
 /// Which key the server asks for.
 enum Asks {
     Given,
-    /// The one in this file, which it has made for itself.
-    Own(PathBuf),
+    /// The one in this file, which it has made for itself, and locks while it runs.
+    Own(PathBuf, #[expect(dead_code, reason = "it is open while this process runs")] File),
     Nothing,
 }
 
@@ -131,8 +132,9 @@ fn own_key(settings: &mut Serve) -> Result<Asks, CommandError> {
     }
     let mut random = [0; 32];
     getrandom::fill(&mut random).map_err(|error| format!("no random bytes for a key: {error}"))?;
-    settings.api_key = Some(dev_key::stored_or(&settings.data_dir, &hex::encode(random))?);
-    Ok(Asks::Own(dev_key::path(&settings.data_dir)))
+    let (key, file) = dev_key::locked(&settings.data_dir, &hex::encode(random))?;
+    settings.api_key = Some(key);
+    Ok(Asks::Own(dev_key::path(&settings.data_dir), file))
 }
 
 fn next_steps(url: &str, runs: &str, agent: Option<&str>, asks: &Asks) -> String {
@@ -142,7 +144,7 @@ fn next_steps(url: &str, runs: &str, agent: Option<&str>, asks: &Asks) -> String
     match asks {
         Asks::Nothing => {}
         Asks::Given => key = "BLOOM_KEY=… ",
-        Asks::Own(path) => {
+        Asks::Own(path, _) => {
             // Commands find it by themselves where both are in their usual places.
             if !is_default || *path != dev_key::path(&config::default_data_dir()) {
                 server.push_str(&format!(" --key-file {}", path.display()));

@@ -87,7 +87,7 @@ impl Connection {
         let mut target =
             self.resolve(&environment, || context_file::path(&environment).map_or(Ok(Contexts::default()), |path| Contexts::read(&path)))?;
         if target.key.is_none() && target.server == DEFAULT_SERVER {
-            target.key = dev_key::stored(&bloom_config::default_data_dir())?;
+            target.key = dev_key::in_use(&bloom_config::default_data_dir())?;
         }
         Server::new(&target.server, target.key.as_ref(), &Tls::trusting(target.ca_file.as_deref()).map_err(failed)?)
     }

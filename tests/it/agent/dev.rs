@@ -42,6 +42,10 @@ const TWO_TERMINALS: &str = r#"
     "$0" task submit --wait "Say hello"
     "$0" task list --key wrong 2>&1 | grep -o 'key.*'
     HOME=/nonexistent "$0" task list 2>&1 | grep -o 'key.*'
+    kill $!; wait $!
+    RUNTIME_API_KEY=of-another-user-0123 "$0" serve --data-dir other >>log 2>&1 &
+    until "$0" healthcheck >>log 2>&1; do kill -0 $! || exit 7; sleep 0.1; done
+    "$0" task list 2>&1 | grep -o 'key.*'
     kill $!; wait $!"#;
 
 #[test]
@@ -54,7 +58,9 @@ fn commands_without_flags_find_the_server_and_its_key() {
     let output = janitor::spawn(shell).unwrap().wait_with_output().unwrap();
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && said.starts_with("Say hello\n"), "{said}{errors}");
-    assert_eq!(said.lines().count(), 3, "it refuses calls without its key, or with another: {said}");
+    let told: Vec<&str> = said.lines().skip(1).collect();
+    assert_eq!(told.len(), 3, "it refuses calls without its key, or with another: {said}");
+    assert_eq!((told[1], told[0] == told[1]), (told[2], false), "another server, where `dev` was, is not told the key: {said}");
     let log = std::fs::read_to_string(home.join("log")).unwrap();
     let words = log.lines().find(|line| line.contains("task submit")).unwrap();
     assert!(words.ends_with("task submit --wait \"Say hello\""), "{words}");
