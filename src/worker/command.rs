@@ -1,8 +1,10 @@
-//! Commands that the push server runs: updates and clones.
+//! Commands that the agent runs: git, updates, probes. They have a limit of time, and what they print is kept up to a size: some of it may be
+//! the doing of a run.
 
-use std::process::{Output, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Command;
 use tokio::time::timeout;
 
@@ -12,30 +14,93 @@ use super::environment::scrub;
 use super::process::send_to_group;
 use super::stream;
 
+/// What is kept of what a command prints, unless the caller says otherwise.
+const MOST: usize = 1 << 20;
+/// The same of its errors. The rest is read and dropped.
+const MOST_ERRORS: usize = 64 << 10;
+/// What texts have of it.
+const SHOWN: usize = 2_000;
+
+/// How a command ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// `None`: it was ended, because it printed more than was wanted.
+    pub status: Option<ExitStatus>,
+    /// The beginning.
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+}
+
 /// Runs the command. Returns the start of what it printed.
 ///
 /// # Errors
-/// It could not be started, failed, or took longer than `limit`; the text says which, and what the command printed.
+/// It could not be started, failed, printed too much, or took longer than `limit`; the text says which, and what the command printed.
 pub(super) async fn output(command: Command, limit: Duration) -> Result<String, String> {
-    let ended = ended(command, limit).await?;
-    let text = |bytes: &[u8]| stream::cut(String::from_utf8_lossy(bytes).trim(), 2_000).to_owned();
-    if ended.status.success() { Ok(text(&ended.stdout)) } else { Err(format!("{} ({})", text(&ended.stderr), ended.status)) }
+    output_of(command, Stdio::null(), limit).await
 }
 
-/// Runs the command, whatever its status is.
+/// As [`output`], with this standard input.
+pub(super) async fn output_of(command: Command, stdin: Stdio, limit: Duration) -> Result<String, String> {
+    let ended = ended(command, stdin, limit, MOST).await?;
+    let text = |bytes: &[u8]| stream::cut(String::from_utf8_lossy(bytes).trim(), SHOWN).to_owned();
+    match ended.status {
+        Some(status) if status.success() => Ok(text(&ended.stdout)),
+        Some(status) => Err(format!("{} ({status})", text(&ended.stderr))),
+        None => Err(format!("it printed more than {} MiB", MOST >> 20)),
+    }
+}
+
+/// Runs the command, whatever its status is. At most `most` bytes of its output are wanted; one that prints more is ended.
 ///
 /// # Errors
 /// It could not be started, or took longer than `limit`.
-pub(super) async fn ended(mut command: Command, limit: Duration) -> Result<Output, String> {
+pub(super) async fn ended(mut command: Command, stdin: Stdio, limit: Duration, most: usize) -> Result<Ended, String> {
     scrub(command.as_std_mut());
     // A group of its own, so that the time limit ends what the command has started, too.
-    command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-    let child = command.spawn().map_err(|error| error.to_string())?;
+    command.process_group(0).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().map_err(|error| error.to_string())?;
     let mut group = Group(child.id().and_then(|id| i32::try_from(id).ok()));
-    let ended = timeout(limit, child.wait_with_output()).await.map_err(|_| format!("it took longer than {} s", limit.as_secs()))?;
-    // It was waited for, so its id may be used for another.
-    group.0 = None;
+    let (out, errors) = (child.stdout.take(), child.stderr.take());
+    let all = async {
+        let errors = beginning(errors, MOST_ERRORS, true);
+        tokio::pin!(errors);
+        let mut stderr = None;
+        let out = beginning(out, most, false);
+        tokio::pin!(out);
+        let stdout = loop {
+            tokio::select! {
+                stdout = &mut out => break stdout,
+                all = &mut errors, if stderr.is_none() => stderr = Some(all),
+            }
+        };
+        if stdout.len() > most {
+            return Ok(Ended { status: None, stdout, stderr: Vec::new() });
+        }
+        let stderr = match stderr {
+            Some(stderr) => stderr,
+            None => errors.await,
+        };
+        child.wait().await.map(|status| Ended { status: Some(status), stdout, stderr })
+    };
+    let ended = timeout(limit, all).await.map_err(|_| format!("it took longer than {} s", limit.as_secs()))?;
+    if ended.as_ref().is_ok_and(|ended| ended.status.is_some()) {
+        // It was waited for, so its id may be used for another.
+        group.0 = None;
+    }
     ended.map_err(|error| error.to_string())
+}
+
+/// The beginning of a stream: one byte more than `most` tells that there is more. With `drained`, the rest is read, too.
+async fn beginning(stream: Option<impl AsyncRead + Unpin>, most: usize, drained: bool) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let Some(mut stream) = stream else { return bytes };
+    // An error means that nothing more comes.
+    let _ = (&mut stream).take(most as u64 + 1).read_to_end(&mut bytes).await;
+    if drained {
+        let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+        bytes.truncate(most);
+    }
+    bytes
 }
 
 /// Ends the process group when it is dropped: at the time limit, and when the agent stops.
@@ -52,6 +117,20 @@ impl Drop for Group {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn what_is_printed_has_a_limit() {
+        let shell = |script: &str| {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", script]);
+            shell
+        };
+        let errors = output(shell("head -c 30000000 /dev/zero >&2; echo done"), Duration::from_secs(60));
+        assert_eq!(errors.await, Ok("done".into()), "errors are dropped");
+        assert_eq!(output(shell("exec yes"), Duration::from_secs(60)).await, Err("it printed more than 1 MiB".into()));
+        let cut = ended(shell("exec yes"), Stdio::null(), Duration::from_secs(60), 10).await.unwrap();
+        assert_eq!((cut.status, cut.stdout.as_slice()), (None, &b"y\ny\ny\ny\ny\ny"[..]));
+    }
 
     #[tokio::test]
     async fn the_time_limit_ends_all_that_the_command_started() {

@@ -14,6 +14,7 @@ use super::Agent;
 use super::home::Home;
 use super::run_dir::{Record, RunDir};
 use super::verdict::Stop;
+use super::walk::{Next, Seen, walk};
 use bloom_core::Ms;
 
 /// The time between two measurements at least, and in terms of what one takes: a large directory is measured less often.
@@ -33,30 +34,23 @@ pub fn dirs_of(home: &Home, context_id: &str) -> Vec<PathBuf> {
 }
 
 /// What the files below the directories take on the disk that have changed since then, until it is more than `enough`. Links are not followed,
-/// a file with several names counts once.
+/// a file with several names counts once. What can't be looked at counts as any size: a run could hide files there.
 pub fn used(dirs: Vec<PathBuf>, since: Ms, enough: u64) -> u64 {
-    let (mut used, mut entries, mut linked) = (0_u64, 0_usize, BTreeSet::new());
-    let mut left = dirs;
-    while let Some(dir) = left.pop() {
-        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-            entries += 1;
-            if entries > MAX_ENTRIES {
-                return u64::MAX;
-            }
-            // Not of what a link leads to.
-            let Ok(about) = entry.metadata() else { continue };
-            if about.is_dir() {
-                left.push(entry.path());
-            } else if about.nlink() > 1 && !linked.insert((about.dev(), about.ino())) {
-                continue;
+    let (mut used, mut linked) = (0_u64, BTreeSet::new());
+    for dir in dirs {
+        let is_whole = walk(&dir, MAX_ENTRIES, |seen| {
+            let Seen::Entry { about, .. } = seen else { return Next::Stop };
+            if !about.is_dir() && about.nlink() > 1 && !linked.insert((about.dev(), about.ino())) {
+                return Next::Past;
             }
             // The time is in whole seconds.
             if about.ctime().saturating_add(1).saturating_mul(1000) >= since {
                 used = used.saturating_add(about.blocks().saturating_mul(BLOCK));
             }
-            if used > enough {
-                return used;
-            }
+            if used > enough { Next::Stop } else { Next::Into }
+        });
+        if !is_whole {
+            return if used > enough { used } else { u64::MAX };
         }
     }
     used
@@ -121,6 +115,24 @@ fn written(home: &Home, record: &Record) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A run could hide files there.
+    #[test]
+    fn what_can_not_be_looked_at_counts_as_any_size() {
+        let temp = tempfile::tempdir().unwrap();
+        let top = temp.path().join("top");
+        std::fs::create_dir(&top).unwrap();
+        let deeper = "d".repeat(200);
+        let mut below = std::fs::File::open(&top).unwrap();
+        for _ in 0..30 {
+            rustix::fs::mkdirat(&below, &deeper, rustix::fs::Mode::RWXU).unwrap();
+            let flags = rustix::fs::OFlags::DIRECTORY;
+            below = rustix::fs::openat(&below, &deeper, flags, rustix::fs::Mode::empty()).unwrap().into();
+        }
+        assert_eq!(used(vec![top.clone()], Ms::MIN, u64::MAX - 1), u64::MAX);
+        crate::removal::remove_all(&top).unwrap();
+        assert_eq!(used(vec![top], Ms::MIN, 0), 0, "nothing is there");
+    }
 
     #[test]
     fn what_is_on_the_disk_counts_once() {

@@ -16,6 +16,7 @@ use super::open_below::open_below;
 use super::report::{Backoff, may_pass};
 use super::reserve::is_of_disk;
 use super::task::Task;
+use super::walk::{Next, Seen, walk};
 use bloom_api::files::{Input, glob};
 use bloom_client::{Digesting, Error, part};
 use bloom_core::file::MAX_FILES_OF_LEASE;
@@ -209,31 +210,22 @@ pub async fn open_output(dir: &Path, path: &str) -> io::Result<File> {
 pub fn outputs(dir: &Path, globs: &[String]) -> Outputs {
     let Some(wanted) = globset(globs).filter(|set| !set.is_empty()) else { return Outputs::default() };
     let mut all = Outputs::default();
-    let (mut left, mut seen) = (vec![PathBuf::new()], 0_usize);
-    while let Some(below) = left.pop() {
-        for entry in std::fs::read_dir(dir.join(&below)).into_iter().flatten().flatten() {
-            seen += 1;
-            if seen > MAX_ENTRIES {
-                all.is_cut = true;
-                return all.sorted();
-            }
-            let (path, Ok(kind)) = (below.join(entry.file_name()), entry.file_type()) else { continue };
-            if kind.is_dir() {
-                if !entry.file_name().eq_ignore_ascii_case(".git") {
-                    left.push(path);
-                }
-            } else if wanted.is_match(&path) {
-                if !kind.is_file() {
-                    all.add_odd(&path, if kind.is_symlink() { "it is a symbolic link" } else { "it is not a regular file" });
-                    continue;
-                }
-                match path.to_str() {
-                    Some(path) => all.found.push(Output { path: path.to_owned(), bytes: entry.metadata().map_or(0, |about| about.len()) }),
-                    None => all.is_cut = true,
-                }
+    let is_whole = walk(dir, MAX_ENTRIES, |seen| {
+        let Seen::Entry { path, name, about } = seen else { return Next::Past };
+        if about.is_dir() {
+            return if name.eq_ignore_ascii_case(".git") { Next::Past } else { Next::Into };
+        }
+        if wanted.is_match(path) {
+            match path.to_str() {
+                _ if about.is_symlink() => all.add_odd(path, "it is a symbolic link"),
+                _ if !about.is_file() => all.add_odd(path, "it is not a regular file"),
+                Some(path) => all.add(Output { path: path.to_owned(), bytes: about.len() }),
+                None => all.is_cut = true,
             }
         }
-    }
+        Next::Past
+    });
+    all.is_cut |= !is_whole;
     all.sorted()
 }
 
@@ -244,11 +236,23 @@ impl Outputs {
         }
     }
 
-    fn sorted(mut self) -> Self {
-        self.odd.sort();
+    /// Those whose paths come first are kept.
+    fn add(&mut self, output: Output) {
+        self.found.push(output);
+        if self.found.len() > 2 * MAX_OUTPUTS {
+            self.keep_first();
+        }
+    }
+
+    fn keep_first(&mut self) {
         self.found.sort_by(|one, other| one.path.cmp(&other.path));
         self.is_cut |= self.found.len() > MAX_OUTPUTS;
         self.found.truncate(MAX_OUTPUTS);
+    }
+
+    fn sorted(mut self) -> Self {
+        self.odd.sort();
+        self.keep_first();
         self
     }
 }

@@ -1,12 +1,13 @@
 //! The agent's own git commands: they execute nothing that a repository or a run wrote.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::process::Command;
 use tokio::time::sleep;
 
 use super::command::output;
+use super::walk::{Next, Seen, walk};
 
 /// How often the size of what a command writes is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -116,28 +117,17 @@ fn too_large(most: u64) -> String {
     format!("it is larger than {} MiB, which this agent takes at most (--max-clone-mib)", most >> 20)
 }
 
-/// The bytes of all files below the directory, until they are more than `enough`. Links are not followed.
+/// The bytes of all files below the directory, until they are more than `enough`. Links are not followed. What can't be looked at counts as any size.
 pub(super) fn size_of(dir: &Path, enough: u64) -> u64 {
-    let (mut size, mut files) = (0_u64, 0_usize);
-    let mut left: Vec<PathBuf> = vec![dir.to_owned()];
-    while let Some(dir) = left.pop() {
-        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-            let Ok(about) = entry.metadata() else { continue };
-            if about.is_dir() {
-                left.push(entry.path());
-            } else {
-                size = size.saturating_add(about.len());
-            }
-            files += 1;
-            if files > MAX_FILES {
-                return u64::MAX;
-            }
-            if size > enough {
-                return size;
-            }
+    let mut size = 0_u64;
+    let is_whole = walk(dir, MAX_FILES, |seen| match seen {
+        Seen::Entry { about, .. } => {
+            size = size.saturating_add(if about.is_dir() { 0 } else { about.len() });
+            if size > enough { Next::Stop } else { Next::Into }
         }
-    }
-    size
+        Seen::Unreadable { .. } => Next::Stop,
+    });
+    if is_whole || size > enough { size } else { u64::MAX }
 }
 
 #[cfg(test)]

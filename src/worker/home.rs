@@ -32,6 +32,7 @@ use uuid::Uuid;
 
 use super::boot_clock::{Stamp, boot};
 use super::open_below::{open_at, read_all};
+use super::removal::remove_all;
 use super::reserve::Reserve;
 use bloom_client::now_ms;
 
@@ -222,7 +223,7 @@ impl Home {
         let mut kept: Vec<PathBuf> = fs::read_dir(&dir)?.flatten().map(|entry| entry.path()).collect();
         kept.sort();
         for old in kept.iter().rev().skip(MAX_SET_ASIDE) {
-            if let Err(error) = fs::remove_dir_all(old) {
+            if let Err(error) = remove_all(old) {
                 tracing::warn!(path = %old.display(), %error, "the files of an old run could not be removed");
             }
         }

@@ -244,7 +244,7 @@ impl Agent {
         let verdict = copy.verdict().unwrap_or_else(|| Verdict::Release { reason: "the agent failed".into() });
         report::deliver(&self, &self.client, task, lease, verdict).await;
         self.forget(lease);
-        copy.remove();
+        copy.remove().await;
     }
 
     async fn run_and_report(self: Arc<Self>, dir: RunDir, record: Record, stop: watch::Receiver<Option<Stop>>, traced: TracedRun) {
@@ -293,7 +293,7 @@ impl Agent {
         if let Some(sending) = sending {
             sending.sent().await;
         }
-        dir.remove();
+        dir.remove().await;
     }
 
     pub(super) fn ended(&self, lease: Uuid) {

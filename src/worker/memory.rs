@@ -24,6 +24,7 @@ use uuid::Uuid;
 
 use super::open_below::open_below;
 use super::push_response::{PushResponse, refuse};
+use super::removal::remove_all;
 use super::{Agent, home};
 use bloom_core::control_plane::MAX_MEMORY_BYTES;
 
@@ -128,7 +129,7 @@ impl Memory {
         });
         // After the exchange, these are the former files.
         if fresh.exists() {
-            fs::remove_dir_all(&fresh)?;
+            remove_all(&fresh)?;
         }
         *self.read.lock() = None;
         placed

@@ -51,6 +51,7 @@ mod push_response;
 mod push_server;
 mod question;
 mod remains;
+mod removal;
 mod report;
 mod repositories;
 mod reserve;
@@ -74,6 +75,7 @@ mod told_accounts;
 mod traced_run;
 mod verdict;
 mod waits;
+mod walk;
 mod watched;
 mod workspace;
 mod worktree;
@@ -171,9 +173,8 @@ pub enum Ended {
     Restart,
 }
 
-/// A stop takes no longer than this, unless threads of the process hang.
+/// A stop takes no longer than this, also on a busy machine, unless threads of the process hang.
 pub fn stop_limit(grace: Duration) -> Duration {
-    // The loops and the last calls have their limits, too, and a busy machine is slow.
     grace + HAND_BACK_LIMIT + STOP_LIMIT * 6
 }
 
@@ -206,7 +207,6 @@ pub(crate) struct Agent {
     events: events::Runs,
     /// Notified when a lease was renewed, has ended or was removed from `runs`.
     changed: Notify,
-    /// The agent is stopping.
     draining: AtomicBool,
     /// Since when the server asks the agent to drain.
     drained_since: Mutex<Option<Instant>>,

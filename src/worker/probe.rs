@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
 use tokio::process::Command;
@@ -17,6 +18,8 @@ use super::verdict::error_of;
 use bloom_core::pause::PauseCause;
 use bloom_core::task::Reason;
 
+/// What is read of the CLI's output.
+const MOST: usize = 4 << 20;
 const LIMIT: Duration = Duration::from_secs(90);
 /// The prompt, and options that make the run as small as it can be.
 const ARGS: [&str; 6] =
@@ -44,7 +47,7 @@ async fn run(profile: &Profile, options: Vec<OsString>, profiles_dir: &Path, dir
     environment::inherit(call.as_std_mut(), &profile.env, &profile.pass_env);
     // Behind the prompt, because a profile may end all options by `--`.
     call.args(ARGS).args(options).current_dir(dir).envs(&profile.env).env("DISABLE_AUTOUPDATER", "1");
-    let ended = command::ended(call, LIMIT).await.map_err(|why| (None, why))?;
+    let ended = command::ended(call, Stdio::null(), LIMIT, MOST).await.map_err(|why| (None, why))?;
     let mut reading = Reading::default();
     String::from_utf8_lossy(&ended.stdout).lines().for_each(|line| reading.line(line, &mut Vec::new()));
     match error_of(&reading) {
@@ -53,7 +56,7 @@ async fn run(profile: &Profile, options: Vec<OsString>, profiles_dir: &Path, dir
         Some((reason, text)) => Err((cause_of(reason), text.to_owned())),
         None if reading.result.is_some() => Ok(()),
         None => {
-            let cause = (reading.session_id.is_none() && !ended.status.success()).then_some(PauseCause::Start);
+            let cause = (reading.session_id.is_none() && ended.status.is_some_and(|status| !status.success())).then_some(PauseCause::Start);
             Err((cause, String::from_utf8_lossy(&ended.stderr).trim().to_owned()))
         }
     }

@@ -1,9 +1,9 @@
 //! Clones repositories below the work directory when a server asks for it.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fs, io};
 
 use axum::Json;
 use axum::extract::State;
@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use super::git::{GitSettings, bounded, git};
 use super::push_response::{PushResponse, refuse};
+use super::removal::remove_all;
 use super::{Agent, home};
 
 const CLONE_LIMIT: Duration = Duration::from_secs(600);
@@ -73,7 +74,7 @@ async fn clone_to(settings: GitSettings, repo_url: String, projects: PathBuf, ta
         .map_err(|why| (StatusCode::BAD_GATEWAY, format!("git clone failed: {why}")));
     let moved = cloned.and_then(|_| move_to(&dir, &part, &target));
     if moved.is_err() {
-        let _ = fs::remove_dir_all(projects.join(&part));
+        let _ = remove_all(&projects.join(&part));
     }
     moved
 }

@@ -19,7 +19,7 @@ impl Agent {
             match dir.record() {
                 Ok(record) => found.push((dir, record)),
                 // Without a record, no process was started.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => dir.remove(),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => dir.remove().await,
                 Err(error) => unusable.push((dir, error)),
             }
         }

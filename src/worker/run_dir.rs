@@ -15,7 +15,6 @@
 //! ```
 
 use std::fmt;
-use std::fs;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -28,6 +27,7 @@ use super::home::{MAX_JSON, private_dir, read_json, write_json, write_json_durab
 use super::open_below::{open_at, read_all};
 use super::process::{Leader, Listed};
 use super::question::QuestionDir;
+use super::removal::remove_all;
 use super::task::{Lease, Task};
 use super::verdict::{Stop, Verdict};
 use super::worktree::Prepared;
@@ -222,11 +222,16 @@ impl RunDir {
         read().unwrap_or_default()
     }
 
-    pub fn remove(&self) {
+    /// Removes the directory, off the async threads: a run may have left very many files there.
+    pub async fn remove(self) {
+        let _ = tokio::task::spawn_blocking(move || self.remove_now()).await;
+    }
+
+    fn remove_now(&self) {
         if let Some(leaf) = self.cgroup() {
             cgroup::remove(&leaf);
         }
-        if let Err(error) = fs::remove_dir_all(&self.path) {
+        if let Err(error) = remove_all(&self.path) {
             let task = self.names().map(|(task, _)| task.to_string());
             tracing::warn!(task, path = %self.path.display(), %error, "the files of a run could not be removed");
         }

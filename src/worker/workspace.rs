@@ -146,16 +146,22 @@ impl Workspace<'_> {
             other => return other,
         };
         let mut stop = self.stop.clone();
+        // What a run changed that was cancelled is committed, too. But a person who does not want to wait for it may cancel what follows a run.
+        let was_cancelled = *stop.borrow() == Some(Stop::Cancelled);
         let is_whole = tokio::select! {
             () = self.fill(record, profile, &mut completion) => true,
             // Another worker may have the task now, and pushes what it does.
-            () = reached(&mut stop, |stop| *stop == Some(Stop::LeaseLost)) => {
+            () = reached(&mut stop, |stop| *stop == Some(Stop::LeaseLost) || (!was_cancelled && *stop == Some(Stop::Cancelled))) => {
                 end_commands(self.dir).await;
                 false
             }
         };
         let leaves = !record.task.outputs.is_empty() || record.task.push == PushMode::Branch;
-        if !is_whole && leaves && completion.status == Outcome::Success {
+        if !is_whole && *stop.borrow() == Some(Stop::Cancelled) {
+            completion.status = Outcome::Error;
+            completion.reason = Some(Reason::Cancelled);
+            completion.error_message = Some("cancelled while what the run left was stored; its files are in its directory".into());
+        } else if !is_whole && leaves && completion.status == Outcome::Success {
             completion.status = Outcome::Error;
             completion.reason = Some(Reason::WorkerLost);
             completion.error_message = Some("the lease was lost before the outputs and the branch were stored".into());

@@ -23,7 +23,7 @@ fn slow(after: Duration) -> Reply {
 
 /// The audit actions about the task and its leases, oldest first.
 async fn actions(server: &Api, task: &str) -> Vec<String> {
-    let entries = server.get("audit?limit=1000").await.ok();
+    let entries = server.get(&format!("audit?limit=1000&task_id={task}")).await.ok();
     let is_of = |entry: &&Value| entry["entity_id"] == task || entry["detail"].as_str().is_some_and(|detail| detail.contains(task));
     let mut actions: Vec<String> =
         entries.as_array().unwrap().iter().filter(is_of).map(|entry| entry["action"].as_str().unwrap().to_owned()).collect();

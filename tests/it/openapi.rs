@@ -26,6 +26,8 @@ const CALLS: &[&str] = &[
     "post /api/runtime/workers/{id}/agent-update",
     "post /api/runtime/workers/{id}/agent-restart",
     "post /api/runtime/workers/{id}/agent-uninstall",
+    "get /api/runtime/accounts",
+    "post /api/runtime/accounts/{name}/resume",
     "get /api/runtime/queues",
     "post /api/runtime/queues/{agent_slug}/pause",
     "post /api/runtime/queues/{agent_slug}/resume",

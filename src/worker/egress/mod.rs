@@ -50,6 +50,8 @@ const PROXY_VARIABLES: [&str; 6] = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "h
 const LOOPBACK: [&str; 2] = ["localhost", "127.0.0.1"];
 /// The maximum number of connections of all runs. Each has two files, and they may be a quarter of those that the agent may open.
 const MAX_CONNECTIONS: u64 = 4096;
+/// The same of one run, which may also have no more than a quarter of them: others need some.
+const MAX_OF_RUN: usize = 256;
 /// The maximum number of names that are resolved at a time for a run. Each occupies a thread, also after the run has given up.
 const MAX_LOOK_UPS: usize = 8;
 const DEFAULT_API: &str = "https://api.anthropic.com";
@@ -95,9 +97,13 @@ fn is_named(list: &AllowList, host: &str) -> bool {
 }
 
 /// The number of connections that all runs of the agent may have together.
-pub fn connections() -> Arc<Semaphore> {
+fn of_all_runs() -> usize {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    Arc::new(Semaphore::new(usize::try_from((files / 8).clamp(1, MAX_CONNECTIONS)).unwrap_or(1)))
+    usize::try_from((files / 8).clamp(1, MAX_CONNECTIONS)).unwrap_or(1)
+}
+
+pub fn connections() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(of_all_runs()))
 }
 
 /// The agent's proxy for a run whose network is a list. It ends when this is dropped.
@@ -118,7 +124,7 @@ impl Drop for Serving {
 
 impl Egress {
     /// Serves the run whose socket is in this directory. `profile` is the name of its profile, for texts.
-    pub fn start(network: &Network, profile: Option<&str>, dir: &Path, of_all_runs: &Arc<Semaphore>) -> Self {
+    pub fn start(network: &Network, profile: Option<&str>, dir: &Path, permits: &Arc<Semaphore>) -> Self {
         let Some(list) = network.allow_list() else { return Self(None) };
         let listener = match listen(dir) {
             Ok(listener) => listener,
@@ -130,7 +136,8 @@ impl Egress {
         let proxy = Arc::new(Proxy {
             list: list.clone(),
             profile: profile.unwrap_or_default().to_owned(),
-            of_all_runs: of_all_runs.clone(),
+            of_all_runs: permits.clone(),
+            of_one_run: (of_all_runs() / 4).clamp(1, MAX_OF_RUN),
             look_ups: Arc::new(Semaphore::new(MAX_LOOK_UPS)),
             told: Mutex::default(),
             moved: AtomicU64::new(0),

@@ -16,8 +16,6 @@ use super::allow_list::AllowList;
 use super::request::{Asked, Head};
 use super::upstream::{self, Failed, Upstream};
 
-/// The maximum number of open connections of a run.
-const MAX_CONNECTIONS: usize = 256;
 /// The time limit of a request's head.
 const HEAD_LIMIT: Duration = Duration::from_secs(30);
 /// A connection on which nothing moves in this time is closed.
@@ -38,6 +36,8 @@ pub struct Proxy {
     pub profile: String,
     /// The connections that all runs of the agent may have.
     pub of_all_runs: Arc<Semaphore>,
+    /// Of these, at most as many are for this run.
+    pub of_one_run: usize,
     /// The names that are resolved at a time.
     pub look_ups: Arc<Semaphore>,
     pub told: Mutex<Told>,
@@ -61,7 +61,7 @@ pub struct Refused {
 impl Proxy {
     /// Serves the run until this future is dropped, which ends all connections.
     pub async fn serve(self: Arc<Self>, listener: UnixListener) {
-        let of_run = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let of_run = Arc::new(Semaphore::new(self.of_one_run));
         let mut connections = JoinSet::new();
         loop {
             let accepted = tokio::select! {

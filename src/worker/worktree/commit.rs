@@ -3,10 +3,8 @@
 //! Repositories below the worktree are left out: they are no part of the project.
 
 use std::fs;
-use std::io::Read as _;
 use std::path::Path;
-
-use uuid::Uuid;
+use std::process::Stdio;
 
 use super::super::command::{ended, output};
 use super::super::confinement::Confinement;
@@ -80,10 +78,8 @@ impl Worktree {
         }))
     }
 
-    /// What changed between two commits: the beginning of it, and whether that is not all. It goes through a file, because a patch may be as
-    /// large as the worktree.
+    /// What changed between two commits: the beginning of it, and whether that is not all. A patch may be far larger than the files.
     async fn diff(&self, from: &str, to: &str, form: &[&str], most: usize) -> Result<(String, bool), Trouble> {
-        let file = self.repository.dir.join(format!(".diff-{}", Uuid::now_v7()));
         let mut diff = self.repository.local(&self.repository.git_dir());
         // Names that are not ASCII are shown as they are.
         diff.args([
@@ -95,23 +91,14 @@ impl Worktree {
             "--no-textconv",
             "--no-color",
             "--ignore-submodules=all",
-        ])
-        .args(form);
-        diff.arg(format!("--output={}", file.display())).args([from, to]);
-        let ended = ended(diff, LOCAL_LIMIT).await;
-        let read = fs::File::open(&file).and_then(|open| {
-            let mut bytes = Vec::new();
-            open.take(most as u64 + 1).read_to_end(&mut bytes)?;
-            Ok(bytes)
-        });
-        let _ = fs::remove_file(&file);
+        ]);
+        diff.args(form).args([from, to]);
         let failed = |why: String| Trouble::of_git("the changes can't be shown", &why);
-        let ended = ended.map_err(failed)?;
-        if !ended.status.success() {
+        let ended = ended(diff, Stdio::null(), LOCAL_LIMIT, most).await.map_err(failed)?;
+        if ended.status.is_some_and(|status| !status.success()) {
             return Err(failed(String::from_utf8_lossy(&ended.stderr).trim().to_owned()));
         }
-        let mut bytes = read.map_err(|error| failed(error.to_string()))?;
-        let is_cut = bytes.len() > most;
+        let (mut bytes, is_cut) = (ended.stdout, ended.status.is_none());
         bytes.truncate(most);
         Ok((String::from_utf8_lossy(&bytes).replace('\0', "\u{fffd}"), is_cut))
     }

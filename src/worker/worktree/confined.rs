@@ -11,7 +11,7 @@ use super::super::command::output;
 use super::super::confinement::{Confinement, Shown};
 use super::super::git::bounded;
 use super::author::CommitAuthor;
-use super::repository::{DURABLE, FETCH_LIMIT, LOCAL_LIMIT, TAKEN};
+use super::repository::{DURABLE, FETCH_LIMIT, LOCAL_LIMIT};
 use super::trouble::Trouble;
 use super::{LINK, Worktree};
 
@@ -20,6 +20,8 @@ const SHARE_OBJECTS: &str = r#"printf '%s\n' "$1" >"$2/objects/info/alternates""
 /// Runs find the repository by this file, which an earlier run may have removed, or replaced by a pipe or a link. A directory is left: it is
 /// a repository that the run has made.
 const WRITE_LINK: &str = r#"[ -d "$2" ] && [ ! -L "$2" ] || { rm -f -- "$2" && printf 'gitdir: %s\n' "$1" >"$2"; }"#;
+/// Tells the command that follows these commits: the first is wanted, the second, if it is one, is there.
+const PACK: &str = r#"wanted="$0"; known="$1"; shift; printf '%s\n' "$wanted" ${known:+"^$known"} | "$@""#;
 /// Stores what a command prints in a file, with the most 512-byte blocks that this file, or another of the command, may have.
 const INTO_FILE: &str = r#"ulimit -f "$1"; into="$0"; shift; exec "$@" >"$into""#;
 
@@ -186,15 +188,16 @@ impl<'a> Confined<'a> {
         }
     }
 
-    /// Writes the commit, and all that it builds on and the project's repository does not have, into a file. Of the commits that it has, `known`
-    /// is one.
-    pub async fn bundle(&self, commit: &str, known: Option<&str>, into: &Path) -> Result<(), String> {
-        let mut name = self.git();
-        name.args(["update-ref", TAKEN, commit]);
-        self.run(name, LOCAL_LIMIT).await?;
-        let mut bundle = self.git();
-        bundle.args(["bundle", "create", "--quiet", "-", TAKEN]).args(known.map(|known| format!("^{known}")));
-        let confined = self.confine(&bundle);
+    /// Writes the objects of the commit, and of all that it builds on and the project's repository does not have, into a file. Of the commits that it
+    /// has, `known` is one.
+    pub async fn pack(&self, commit: &str, known: Option<&str>, into: &Path) -> Result<(), String> {
+        let git = self.git();
+        let mut pack = Command::new("sh");
+        // What is to be packed comes by standard input.
+        pack.args(["-c", PACK, commit, known.unwrap_or_default()]).arg(git.as_std().get_program()).args(git.as_std().get_args());
+        pack.args(["pack-objects", "--revs", "--thin", "--stdout", "--quiet"]);
+        pack.envs(git.as_std().get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let confined = self.confine(&pack);
         let confined = confined.as_std();
         let blocks = self.tree.repository.settings.max_bytes.div_ceil(512);
         let mut stored = Command::new("sh");

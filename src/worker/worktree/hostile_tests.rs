@@ -117,3 +117,40 @@ async fn pipes_and_devices_hold_nothing_up() {
     fs::File::create(dir.join("large")).unwrap().set_len(1 << 40).unwrap();
     assert!(matches!(tree.committed(&prepared, "x").await, Err(Trouble::Size(why)) if why.contains("--max-clone-mib")));
 }
+
+/// Makes a commit whose history has a tree that no server of git should take, and lets the branch have it.
+const BAD_HISTORY: &str = r#"set -e
+blob=$(echo x | git hash-object -w --stdin)
+raw() { printf '%s %s\0' "$1" "$2"; printf "$(printf %s "$3" | sed 's/../\\x&/g')"; }
+below=$(raw 100644 config "$blob" | git hash-object -w -t tree --literally --stdin)
+bad=$(raw 40000 .git "$below" | git hash-object -w -t tree --literally --stdin)
+middle=$(git commit-tree "$bad" -p HEAD -m bad)
+git update-ref HEAD "$(git commit-tree 'HEAD^{tree}' -p "$middle" -m good)""#;
+
+/// Else it would be pushed, and no worker could fetch the repository any more.
+#[tokio::test]
+async fn objects_that_git_refuses_from_servers_are_refused_from_runs() {
+    let place = Place::new();
+    let dir = place.context("a");
+    let tree = place.tree("agent", &dir);
+    let prepared = tree.prepared_for(None).await.unwrap();
+    let names = ["GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"].map(|name| (name, "t"));
+    let made = std::process::Command::new("bash").args(["-c", BAD_HISTORY]).envs(names).current_dir(&dir).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let why = tree.committed(&prepared, "x").await.unwrap_err().to_string();
+    assert!(why.contains("can't be taken over") && why.contains(".git"), "{why}");
+    assert_eq!(tree.repository.commit_of("refs/heads/bloom/a").await, Some(prepared.base));
+}
+
+/// Settings of the context name a filter that says very much.
+#[tokio::test]
+async fn what_a_filter_says_is_not_kept() {
+    let place = Place::new();
+    let dir = place.context("a");
+    let tree = place.tree("agent", &dir);
+    let prepared = tree.prepared_for(None).await.unwrap();
+    run(&dir, &["config", "filter.loud.clean", "head -c 300000000 /dev/zero >&2; cat"]);
+    fs::write(dir.join(".gitattributes"), "* filter=loud\n").unwrap();
+    fs::write(dir.join("file"), "changed\n").unwrap();
+    assert!(tree.committed(&prepared, "x").await.unwrap().unwrap().patch.contains("+changed"));
+}

@@ -7,12 +7,11 @@
 //! ```
 //!
 //! The two repositories share the objects of the first one. The agent's own commands on the second one are confined like the runs that write
-//! it. What they committed comes to the first one in a file of objects (a bundle), which git checks like what a server sent.
+//! it. What they committed comes to the first one in a file of objects, which git checks like what a server sent.
 
 mod author;
 mod commit;
 mod confined;
-mod removal;
 mod repository;
 mod survey;
 mod trouble;
@@ -27,10 +26,10 @@ use serde::{Deserialize, Serialize};
 use super::confinement::Confinement;
 use super::context_files::short_file_name;
 use super::home::private_dir;
+use super::removal::remove_all;
 pub use author::{CommitAuthor, commit_author};
 pub use commit::Changes;
 use confined::Confined;
-pub use removal::remove_all;
 use repository::FETCH_LIMIT;
 pub use repository::Repository;
 pub use trouble::Trouble;
@@ -79,8 +78,14 @@ pub enum Origin {
 pub fn branch(context_id: &str) -> String {
     let is_plain = (1..=PLAIN_NAME).contains(&context_id.len())
         && context_id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
-        && !context_id.starts_with('-');
+        && !context_id.starts_with('-')
+        && !has_digest(context_id);
     format!("bloom/{}", if is_plain { context_id.to_owned() } else { short_file_name(context_id) })
+}
+
+/// Whether a name ends like one that was made of another.
+fn has_digest(name: &str) -> bool {
+    name.rsplit_once('-').is_some_and(|(_, digest)| digest.len() == 12 && digest.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 /// The worktree of one context in the repository of a project.
@@ -195,15 +200,14 @@ impl Worktree {
         if self.repository.commit_of(commit).await.is_some() {
             return Ok(());
         }
-        let bundle = self.repository.contexts_dir().join(self.name()).with_added_extension("bundle");
-        let _ = fs::remove_file(&bundle);
-        let made =
-            confined.bundle(commit, known, &bundle).await.map_err(|why| Trouble::of_git("what the run committed can't be read", &why));
+        let pack = self.own_git_dir().with_extension("pack");
+        let _ = fs::remove_file(&pack);
+        let made = confined.pack(commit, known, &pack).await.map_err(|why| Trouble::of_git("what the run committed can't be read", &why));
         let taken = match made {
-            Ok(()) => self.repository.take(&bundle, &self.name(), commit).await,
+            Ok(()) => self.repository.take(&pack, &self.name(), commit).await,
             Err(trouble) => Err(trouble),
         };
-        let _ = fs::remove_file(&bundle);
+        let _ = fs::remove_file(&pack);
         taken
     }
 

@@ -12,7 +12,7 @@ use tokio::process::Command;
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
-use super::super::command::output;
+use super::super::command::{output, output_of};
 use super::super::git::{GitSettings, bounded, git};
 use super::super::home::private_dir;
 use super::super::process::{HOME_VARIABLE, LEASE_VARIABLE};
@@ -20,6 +20,8 @@ use super::trouble::Trouble;
 
 pub const FETCH_LIMIT: Duration = Duration::from_secs(600);
 pub const LOCAL_LIMIT: Duration = Duration::from_secs(120);
+/// The limit of each step that takes over what a run committed: a small file may have objects that take very long to read.
+const TAKE_LIMIT: Duration = Duration::from_secs(120);
 /// The limit of questions to the server of a repository, such as which branch is its default.
 const ASK_LIMIT: Duration = Duration::from_secs(60);
 /// How often a fetch is tried again because another command has locked a ref, and how long it waits before each try.
@@ -30,8 +32,6 @@ const LOCK_IS_LEFT: Duration = Duration::from_secs(60);
 
 /// Flushed to the disk, because a run is over once its commit is reported.
 pub const DURABLE: [&str; 2] = ["-c", "core.fsync=committed"];
-/// The ref of what is taken over from the repository of a context, there and in bundles.
-pub const TAKEN: &str = "refs/bloom/commit";
 /// The settings of the repository. Runs of earlier versions could write others.
 const SETTINGS: &str = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n";
 
@@ -172,27 +172,20 @@ impl Repository {
         Ok(Some(branch.unwrap_or("HEAD").to_owned()))
     }
 
-    /// Takes the commit of a context, and all that it builds on, from a bundle, as if a server had sent it: its objects are checked.
-    pub async fn take(&self, bundle: &Path, context: &str, commit: &str) -> Result<(), Trouble> {
-        let _lock = self.lock.lock().await;
-        let kept = format!("refs/bloom/{context}");
-        let mut fetch = self.local(&self.git_dir());
-        // As a pack, because the repository of the context removes what packs have here.
-        fetch.env("GIT_ALLOW_PROTOCOL", "file").args(DURABLE).args([
-            "-c",
-            "fetch.unpackLimit=1",
-            "fetch",
-            "--quiet",
-            "--no-tags",
-            "--no-write-fetch-head",
-        ]);
-        fetch.args(["--no-recurse-submodules", "--"]).arg(bundle).arg(format!("+{TAKEN}:{kept}"));
-        let taken = bounded(fetch, FETCH_LIMIT, &self.git_dir(), self.settings.max_bytes).await;
-        taken.map_err(|why| Trouble::of_git("what the run committed can't be taken over", &why))?;
-        match self.commit_of(&kept).await {
-            Some(taken) if taken == commit => Ok(()),
-            _ => Err(Trouble::Failed("what the run committed can't be taken over: its repository gave another commit".into())),
-        }
+    /// Takes the commit of a context, and all that it builds on, from a file of objects. They are checked as if a server had sent them.
+    pub async fn take(&self, pack: &Path, context: &str, commit: &str) -> Result<(), Trouble> {
+        let file = fs::File::open(pack).map_err(|error| Trouble::of_disk("what the run committed can't be taken over", &error))?;
+        let failed = |why: String| Trouble::of_git("what the run committed can't be taken over", &why);
+        let mut index = self.local(&self.git_dir());
+        // Others may use the repository meanwhile. What is refused was never a part of it.
+        index.args(DURABLE).args(["index-pack", "--stdin", "--fix-thin", "--strict", "--threads=1"]);
+        index.arg(format!("--max-input-size={}", self.settings.max_bytes));
+        output_of(index, file.into(), TAKE_LIMIT).await.map_err(failed)?;
+        // That nothing is missing which an object names.
+        let mut check = self.local(&self.git_dir());
+        check.args(["rev-list", "--objects", "--quiet", commit, "--not", "--all"]);
+        output(check, TAKE_LIMIT).await.map_err(failed)?;
+        self.set_ref(&format!("refs/bloom/{context}"), commit).await
     }
 
     /// Lets a ref name this commit.

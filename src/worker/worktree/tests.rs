@@ -210,6 +210,8 @@ async fn ignored_files_are_not_committed() {
 #[test]
 fn a_branch_has_the_name_of_its_context() {
     assert_eq!(branch("issue-12"), "bloom/issue-12");
+    let of_another = branch("team/issue.1");
+    assert_ne!(branch(of_another.strip_prefix("bloom/").unwrap()), of_another, "names of contexts that are made of others are not theirs");
     for odd in ["", "-f", "a/b", "a b", "..", "namespace:team/a", "x.lock", &"a".repeat(101)] {
         let branch = branch(odd);
         assert!(

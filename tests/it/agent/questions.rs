@@ -11,7 +11,7 @@ const ASKS: &str = "ask_human = true";
 
 /// A task whose run wants to make this file.
 async fn wants(server: &Server, file: &Path) -> Task<'static> {
-    let server: &'static Api = Box::leak(Box::new(Api::new(server.base())));
+    let server: &'static Api = Box::leak(Box::new(Api::clone(server)));
     server.crew().task().prompt(&format!("MODE-TOOL RUN: touch {}\nSAY: done", file.display())).create().await
 }
 

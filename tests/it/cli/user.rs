@@ -34,7 +34,11 @@ impl User {
     }
 
     pub fn at(api: &Api) -> Self {
-        Self::new().with("BLOOM_SERVER", api.base())
+        let user = Self::new().with("BLOOM_SERVER", api.base());
+        match api.key() {
+            Some(key) => user.with("BLOOM_KEY", key),
+            None => user,
+        }
     }
 
     /// Sets an environment variable.

@@ -58,6 +58,11 @@ impl Api {
         self.with_header("x-runtime-api-key", key)
     }
 
+    /// The key of its requests.
+    pub fn key(&self) -> Option<&str> {
+        self.headers.iter().find(|(name, _)| name == "x-runtime-api-key").map(|(_, key)| key.as_str())
+    }
+
     pub async fn get(&self, path: &str) -> Answer {
         self.send(Method::GET, path, None).await
     }
