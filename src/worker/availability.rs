@@ -37,6 +37,10 @@ pub(super) struct Offer {
 }
 
 impl Agent {
+    pub(super) fn is_push_only(&self) -> bool {
+        self.settings.push_server.as_ref().is_some_and(|push_server| push_server.push_only)
+    }
+
     /// A URL of an earlier start with a push server is removed.
     ///
     /// If the server refuses the first registration, the agent ends with an error for the user, unless runs of an earlier process must

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::claude_settings::SettingSource;
+use super::claude_version::Version;
 use super::egress::WayOut;
 use super::profile::{Profile, Runner};
 use super::question::PermissionTool;
@@ -11,6 +12,8 @@ use super::task::Task;
 
 /// The first argument that makes this program the echo runner.
 pub const ECHO: &str = "echo-runner";
+/// Other sessions of the same user, such as runs of other contexts, must not tell a run what to do. Versions that do not know the setting ignore it.
+const REFUSE_MESSAGES: &str = r#"{"crossSessionInbound":"refuse"}"#;
 
 /// The command of a run. It reads its prompt from standard input.
 #[derive(Debug, PartialEq)]
@@ -86,6 +89,8 @@ fn claude(
 pub fn claude_options(profile: &Profile, profiles_dir: &Path, model: Option<&str>, budget: Option<f64>) -> Vec<OsString> {
     let list = |tools: &[String]| (!tools.is_empty()).then(|| tools.join(","));
     let sources = profile.setting_sources.iter().map(|source| source.word()).collect::<Vec<_>>().join(",");
+    let keeps_prompt = profile.cli_version.is_some_and(Version::keeps_system_prompt);
+    let brings_settings = profile.args.iter().any(|word| word == "--settings" || word.starts_with("--settings="));
     let options = [
         ("--model", model.or(profile.model.as_deref()).map(OsString::from)),
         ("--fallback-model", profile.fallback_model.as_ref().map(Into::into)),
@@ -96,6 +101,9 @@ pub fn claude_options(profile: &Profile, profiles_dir: &Path, model: Option<&str
         ("--setting-sources", Some(sources.into())),
         ("--mcp-config", profile.mcp_config.as_ref().map(|path| profiles_dir.join(path).into())),
         ("--append-system-prompt", profile.append_system_prompt.as_ref().map(Into::into)),
+        // What the profile says now holds, also in a conversation that began with another system prompt.
+        ("--system-prompt-snapshot", keeps_prompt.then(|| "off".into())),
+        ("--settings", (!brings_settings).then(|| REFUSE_MESSAGES.into())),
     ];
     let options = options.into_iter().filter_map(|(name, value)| Some(option(name, value?)));
     // The servers of the context's directory are settings of the project.
@@ -202,12 +210,22 @@ mod tests {
                 "--allowed-tools=Read,Bash(git *)",
                 "--setting-sources=user",
                 "--mcp-config=/p/mcp.json",
+                "--settings={\"crossSessionInbound\":\"refuse\"}",
                 "--strict-mcp-config",
                 "--effort",
                 "low",
             ]
         );
         assert_eq!((made.env, made.is_plain), (vec![("A".into(), "b".into())], false));
+    }
+
+    #[test]
+    fn settings_of_the_profile_replace_those_of_the_agent() {
+        for args in [r#"["--settings", "s.json"]"#, r#"["--settings=s.json"]"#] {
+            let made = made(&format!("program = \"/bin/sh\"\nargs = {args}"), json!({}));
+            let count = made.args.iter().filter(|arg| arg.to_string_lossy().starts_with("--settings")).count();
+            assert_eq!(count, 1, "{:?}", made.args);
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod boot_clock;
 mod cgroup;
 mod cgroup_check;
 mod claude_settings;
+mod claude_version;
 mod command;
 mod confinement;
 mod connections;
@@ -229,7 +230,7 @@ pub fn called_by_itself(word: &OsStr) -> Option<io::Result<()>> {
 ///
 /// # Errors
 /// The agent can't work with these settings; the text says what to do.
-pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: CancellationToken) -> Result<Ended, String> {
+pub async fn run(mut settings: Settings, listener: Option<TcpListener>, shutdown: CancellationToken) -> Result<Ended, String> {
     let mut client = Client::new(&settings.server, settings.key.as_ref(), &settings.tls).map_err(|error| error.to_string())?;
     // Files that whoever started it has left open are not for the programs that it runs.
     close_fds::set_fds_cloexec(3, &[]);
@@ -237,7 +238,7 @@ pub async fn run(settings: Settings, listener: Option<TcpListener>, shutdown: Ca
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
         tracing::warn!(%error, "runs may be able to read this agent's environment");
     }
-    option_check::check(&settings.profiles).await?;
+    option_check::check(&mut settings.profiles).await?;
     if settings.projects.is_some() && !git::is_installed() {
         return Err(
             "git is not installed, which the tasks of projects need: install it, or leave out --project (BLOOM_PROJECTS)".to_owned()
@@ -363,10 +364,6 @@ impl Agent {
             let _ = tokio::time::timeout(STOP_LIMIT, self.go_offline()).await;
         }
         Ok(ended)
-    }
-
-    fn is_push_only(&self) -> bool {
-        self.settings.push_server.as_ref().is_some_and(|push_server| push_server.push_only)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Uuid, HeldLease>> {

@@ -1,26 +1,36 @@
-//! Asks the Claude CLI at the start whether it accepts the options of each profile: with a wrong one, every run would fail.
+//! Asks the Claude CLI at the start for its version, and whether it accepts the options of each profile: with a wrong one, every run would fail.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::process::Command;
 
+use super::claude_version::Version;
 use super::command;
 use super::environment;
 use super::invocation::claude_options;
-use super::profile::Runner;
+use super::profile::{Profile, Runner};
 use super::profiles::Profiles;
 use super::program::find_program;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// Keeps the versions in the profiles, because options differ by them.
+///
 /// # Errors
 /// The CLI refuses the options of a profile; the text says which.
-pub async fn check(profiles: &Profiles) -> Result<(), String> {
+pub async fn check(profiles: &mut Profiles) -> Result<(), String> {
+    let mut versions = BTreeMap::<PathBuf, Option<Version>>::new();
     let mut accepted = BTreeSet::new();
-    for (slug, profile) in profiles.all().filter(|(_, profile)| profile.runner == Runner::Claude) {
-        let Some(program) = find_program(&profile.program(), &profiles.dir) else { continue };
-        let options = claude_options(profile, &profiles.dir, None, profile.max_budget_usd);
+    let dir = profiles.dir.clone();
+    for (slug, profile) in profiles.all_mut().filter(|(_, profile)| profile.runner == Runner::Claude) {
+        let Some(program) = find_program(&profile.program(), &dir) else { continue };
+        profile.cli_version = match versions.get(&program) {
+            Some(known) => *known,
+            None => *versions.entry(program.clone()).or_insert(version(&program, profile).await),
+        };
+        let options = claude_options(profile, &dir, None, profile.max_budget_usd);
         if !accepted.insert((program.clone(), options.clone())) {
             continue;
         }
@@ -36,4 +46,22 @@ pub async fn check(profiles: &Profiles) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// The version that the program tells, which is logged.
+async fn version(program: &Path, profile: &Profile) -> Option<Version> {
+    let mut call = Command::new(program);
+    environment::inherit(call.as_std_mut(), &profile.env, &profile.pass_env);
+    call.arg("--version").envs(&profile.env).env("DISABLE_AUTOUPDATER", "1");
+    let printed = command::output(call, LIMIT).await;
+    let version = printed.as_deref().ok().and_then(Version::parse);
+    let program = program.display();
+    match version.map(|version| (version, version.faults())) {
+        Some((version, None)) => tracing::info!(%program, %version, "the Claude CLI"),
+        Some((version, Some((oldest, faults)))) => {
+            tracing::warn!(%program, %version, faults, "this version of the Claude CLI has known faults: update it to {oldest} or newer");
+        }
+        None => tracing::warn!(%program, "the Claude CLI does not tell its version; it gets only the options that all versions know"),
+    }
+    version
 }

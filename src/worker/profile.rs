@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::cgroup::Limits;
 use super::claude_settings::{SettingSource, user_settings};
+use super::claude_version::Version;
 use super::egress::Network;
 use super::environment;
 use super::prices::Prices;
@@ -89,6 +90,9 @@ pub struct Profile {
     pub limits: Limits,
     #[serde(default, deserialize_with = "word_or_table")]
     pub sandbox: Option<Sandbox>,
+    /// That of the Claude CLI, which the agent asks for at its start.
+    #[serde(skip)]
+    pub cli_version: Option<Version>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
@@ -148,6 +152,7 @@ impl Profile {
             ask_human_seconds: ask_human_seconds(),
             limits: Limits::default(),
             sandbox: None,
+            cli_version: None,
         }
     }
 

@@ -127,6 +127,10 @@ impl Profiles {
         self.by_slug.iter().map(|(slug, profile)| (slug.as_str(), profile))
     }
 
+    pub fn all_mut(&mut self) -> impl Iterator<Item = (&str, &mut Profile)> {
+        self.by_slug.iter_mut().map(|(slug, profile)| (slug.as_str(), profile))
+    }
+
     /// Whether a profile runs the Claude CLI, which the worker reports as its capability `claude_cli`.
     pub fn run_claude(&self) -> bool {
         self.by_slug.values().any(|profile| profile.runner == Runner::Claude)

@@ -39,6 +39,7 @@ pub struct Reading {
     pub text: String,
     is_cut: bool,
     tokens: TokenCount,
+    total: Option<Total>,
     /// Those of the profile.
     prices: Prices,
     /// Streamed text that is not in an event yet.
@@ -54,7 +55,6 @@ pub struct Ending {
     pub text: String,
     /// The HTTP status of the API's refusal.
     pub api_status: Option<u64>,
-    pub total: Total,
     pub denied: usize,
 }
 
@@ -102,9 +102,9 @@ impl Reading {
         self.pieces.clear();
     }
 
-    /// Tokens and cost: the total of the result, or without a result the sum of the messages and what these cost by their prices.
+    /// Tokens and cost: the total of the results, or without a result the sum of the messages and what these cost by their prices.
     pub fn usage(&self) -> Option<Usage> {
-        self.tokens.usage(self.result.as_ref().map(|ending| &ending.total), &self.prices)
+        self.tokens.usage(self.total.as_ref(), &self.prices)
     }
 
     fn keep(&mut self, text: &str) {
@@ -248,13 +248,13 @@ impl Reading {
             let data = json!({"id": denial["tool_use_id"], "name": denial["tool_name"], "input": cut_value(&denial["tool_input"])});
             (EventKind::PermissionDenied, data)
         }));
+        self.total = Some(Total::of(message, self.model.as_deref(), self.total.as_ref()));
         let errors = message["errors"].as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join("; ");
         self.result = Some(Ending {
             subtype: message["subtype"].as_str().unwrap_or_default().to_owned(),
             is_error: message["is_error"].as_bool().unwrap_or(false),
             text: message["result"].as_str().map_or(errors, str::to_owned),
             api_status: message["api_error_status"].as_u64(),
-            total: Total::of(message, self.model.as_deref()),
             denied: message["permission_denials"].as_array().map_or(0, Vec::len),
         });
         let usage = self.usage().unwrap_or_default();
@@ -309,6 +309,9 @@ fn cut_value(value: &Value) -> Value {
     let text = value.to_string();
     if text.len() <= MAX_TEXT { value.clone() } else { json!(format!("{}…", cut(&text, MAX_TEXT))) }
 }
+
+#[cfg(test)]
+mod recorded;
 
 #[cfg(test)]
 mod tests {

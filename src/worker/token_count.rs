@@ -31,7 +31,7 @@ struct Counted {
     tokens: Tokens,
 }
 
-/// What the CLI's `result` says about the whole run.
+/// What the CLI's `result` lines say about the whole run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Total {
     /// The model's own loop: without sub-agents, and 0 after some errors.
@@ -39,22 +39,46 @@ pub struct Total {
     /// All that the run used, by models.
     by_model: Vec<Counted>,
     cost_usd: Option<f64>,
+    /// Each result tells what was used since the one before it: what else it tells is about the whole session, with its earlier runs.
+    adds_up: bool,
 }
 
 impl Total {
-    /// `model` is the one of the run.
-    pub fn of(result: &Value, model: Option<&str>) -> Self {
+    /// `model` is the one of the run, `earlier` the total of the process before this result.
+    pub fn of(result: &Value, model: Option<&str>, earlier: Option<&Self>) -> Self {
+        let total = Self::of_one(result, model);
+        match earlier.filter(|earlier| earlier.adds_up) {
+            Some(earlier) if total.adds_up => earlier.plus(total),
+            // A result after a fault of the CLI may lack the field, or have zeros.
+            Some(earlier) => earlier.clone(),
+            None => total,
+        }
+    }
+
+    fn of_one(result: &Value, model: Option<&str>) -> Self {
         let dollars = |value: &Value| value.as_f64().filter(|usd| *usd >= 0.0);
         let main_loop = Counted { model: short(model.unwrap_or_default()), tokens: tokens(&result["usage"]) };
-        let models = result["modelUsage"].as_object();
+        let since_last = result["model_usage_since_last_result"].as_object();
+        let models = since_last.or_else(|| result["modelUsage"].as_object());
         let by_model = models
             .into_iter()
             .flatten()
             .take(MAX_MODELS)
             .map(|(model, used)| Counted { model: short(model), tokens: tokens_of_model(used) });
         let of_models = models.and_then(|models| models.values().map(|used| dollars(&used["costUSD"])).sum::<Option<f64>>());
-        let cost_usd = dollars(&result["total_cost_usd"]).into_iter().chain(of_models.filter(|usd| *usd > 0.0)).reduce(f64::max);
-        Self { main_loop, by_model: by_model.collect(), cost_usd }
+        let cost_usd = match since_last {
+            Some(_) => of_models,
+            None => dollars(&result["total_cost_usd"]).into_iter().chain(of_models.filter(|usd| *usd > 0.0)).reduce(f64::max),
+        };
+        Self { main_loop, by_model: by_model.collect(), cost_usd, adds_up: since_last.is_some() }
+    }
+
+    fn plus(&self, later: Self) -> Self {
+        let mut sum = self.clone();
+        sum.main_loop.tokens = sum_of(sum.main_loop.tokens, later.main_loop.tokens);
+        add_to(&mut sum.by_model, later.by_model);
+        sum.cost_usd = self.cost_usd.zip(later.cost_usd).map(|(one, other)| one + other);
+        sum
     }
 }
 
@@ -100,13 +124,7 @@ impl TokenCount {
     /// Adds all messages to those before, except for the open one.
     fn add_up(&mut self) {
         let open = self.open.take().and_then(|id| self.messages.remove_entry(&id));
-        for counted in std::mem::take(&mut self.messages).into_values() {
-            match self.earlier.iter().position(|of_model| of_model.model == counted.model) {
-                Some(at) => self.earlier[at].tokens = sum_of(self.earlier[at].tokens, counted.tokens),
-                None if self.earlier.len() < MAX_MODELS => self.earlier.push(counted),
-                None => {}
-            }
-        }
+        add_to(&mut self.earlier, std::mem::take(&mut self.messages).into_values());
         self.open = open.as_ref().map(|(id, _)| id.clone());
         self.messages.extend(open);
     }
@@ -132,6 +150,17 @@ impl TokenCount {
             Some(cost_usd) => Usage { cost_usd, cost_estimated: false, ..usage },
             None => usage,
         })
+    }
+}
+
+/// Adds up by models.
+fn add_to(sums: &mut Vec<Counted>, more: impl IntoIterator<Item = Counted>) {
+    for counted in more {
+        match sums.iter().position(|of_model| of_model.model == counted.model) {
+            Some(at) => sums[at].tokens = sum_of(sums[at].tokens, counted.tokens),
+            None if sums.len() < MAX_MODELS => sums.push(counted),
+            None => {}
+        }
     }
 }
 
@@ -272,7 +301,7 @@ mod tests {
         let used = json!({"inputTokens": 2020, "outputTokens": 1818, "cacheReadInputTokens": 2000, "cacheCreationInputTokens": 120, "costUSD": 0.03456});
         let mut result = json!({"total_cost_usd": 0.03456, "usage": message("", 20, 18)["usage"], "modelUsage": {MODEL: used}});
         let expected = Usage { input_tokens: 4_140, output_tokens: 1_818, cost_usd: 0.03456, cost_estimated: false };
-        let usage = |result: &Value| seen().usage(Some(&Total::of(result, Some(MODEL))), &Prices::default());
+        let usage = |result: &Value| seen().usage(Some(&Total::of(result, Some(MODEL), None)), &Prices::default());
         assert_eq!(usage(&result), Some(expected));
         result.as_object_mut().unwrap().remove("total_cost_usd");
         assert_eq!(usage(&result), Some(expected), "the models' costs are the total");
@@ -288,7 +317,7 @@ mod tests {
         unknown.message(&json!({"id": "1", "usage": {"input_tokens": 10, "output_tokens": 2}}), Some("claude-stub"));
         let expected = Usage { input_tokens: 10, output_tokens: 2, cost_usd: 0.0, cost_estimated: false };
         assert_eq!(unknown.usage(None, &Prices::default()), Some(expected));
-        let none = Total::of(&json!({"total_cost_usd": 0.0, "usage": {}}), None);
+        let none = Total::of(&json!({"total_cost_usd": 0.0, "usage": {}}), None, None);
         assert_eq!(TokenCount::default().usage(Some(&none), &Prices::default()), Some(Usage::default()));
     }
 }

@@ -2,8 +2,8 @@
 
 use super::claude::with;
 use super::*;
-use crate::support::Server;
 use crate::support::claude::Anthropic;
+use crate::support::{Database, Server};
 
 /// Runs a shell command as a tool of the CLI, and returns what it printed.
 async fn tool(server: &Server, context: &str, command: &str) -> String {
@@ -116,6 +116,59 @@ fn in_a_sandbox_a_conversation_goes_on_and_leaves_nothing_for_others() {
 
         let seen = tool(server, "other", "grep -rl 'Kes[t]rel' $HOME .. || echo nothing").await;
         assert!(seen.contains("nothing") && !seen.contains("bird"), "the sessions and files of other contexts can't be seen: {seen}");
+    });
+}
+
+#[test]
+fn the_system_prompt_of_the_profile_holds_in_each_run_of_a_conversation() {
+    run(async {
+        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        let agent = server.agent("box").claude(&api, "append_system_prompt = \"FirstRule\"").start();
+        for rule in ["FirstRule", "SecondRule"] {
+            let task = server.crew().task().context("talk").prompt(&format!("SAY: {rule}-answer")).create().await;
+            task.reaches("completed").await;
+            let request = api.seen_with(&format!("SAY: {rule}-answer")).pop().expect("a request");
+            let system = request["system"].to_string();
+            assert_eq!(
+                ["FirstRule", "SecondRule"].map(|other| system.contains(other)),
+                [rule == "FirstRule", rule == "SecondRule"],
+                "{system}"
+            );
+            agent.has_no_processes().await;
+            let profiles = agent.dir().join("profiles.toml");
+            let changed = std::fs::read_to_string(&profiles).expect("the profiles").replace("FirstRule", "SecondRule");
+            std::fs::write(&profiles, changed).expect("the profiles");
+            agent.kill9();
+            agent.start_again();
+        }
+        agent.has_no_processes().await;
+    });
+}
+
+#[test]
+fn a_run_takes_no_messages_from_other_contexts() {
+    run(async {
+        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        let agent = server.agent("box").slots(2).claude(&api, "allowed_tools = [\"Bash\"]").start();
+        let receives = "MODE-TOOL RUN: until [ -e go ]; do sleep 0.2; done\nSAY: done";
+        let receiver = server.crew().task().context("receiver").prompt(receives).create().await;
+        eventually("it waits", || async { (!told(&receiver, "tool_use").await.is_empty()).then_some(()) }).await;
+        let call = async |what: &str| {
+            let task = server.crew().task().context("sender").prompt(&format!("CALL: {what}\nSAY: sent")).create().await;
+            task.reaches("completed").await;
+            told(&task, "tool_result").await.into_iter().map(|data| data["content"].to_string()).collect::<String>()
+        };
+        // Older CLIs know no other sessions.
+        let listed = call("ListAgents {}").await;
+        let peer = listed.split_once("Peer sessions (1):").and_then(|(_, peers)| peers.trim_start_matches("\\n").split_whitespace().next());
+        if let Some(peer) = peer {
+            let sent = call(&format!("SendMessage {}", json!({"to": peer, "message": "Kestrel-order", "summary": "an order"}))).await;
+            assert!(sent.contains("success"), "{sent}");
+        }
+        std::fs::write(context_dir(&agent, "receiver").join("go"), "").expect("a file");
+        receiver.reaches("completed").await;
+        assert!(!api.seen_with("until [ -e go ]").iter().any(|request| request.to_string().contains("Kestrel-order")));
+        agent.has_no_processes().await;
     });
 }
 

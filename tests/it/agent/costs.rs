@@ -111,6 +111,27 @@ fn sub_agents_count() {
 }
 
 #[test]
+fn each_turn_of_a_conversation_costs_what_it_used_itself() {
+    run(async {
+        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        let agent = server.agent("box").claude(&api, "").start();
+        let mut costs = Vec::new();
+        for turn in 1..=3 {
+            let task = server.crew().task().context("talk").prompt(&format!("SAY: turn {turn}")).create().await;
+            let done = task.reaches("completed").await;
+            // What the stub served for one message.
+            assert_eq!((&done["usage"]["input_tokens"], &done["usage"]["output_tokens"]), (&json!(10), &json!(9)), "turn {turn}: {done}");
+            let (usd, is_estimated) = cost(&done);
+            assert!(usd > 0.0 && !is_estimated, "{done}");
+            costs.push(usd);
+        }
+        assert_eq!(api.seen().len(), 3, "one request a turn");
+        assert!(costs.iter().all(|usd| is_about(*usd, costs[0])), "{costs:?}");
+        agent.has_no_processes().await;
+    });
+}
+
+#[test]
 fn a_cancelled_run_costs_what_it_used() {
     run(async {
         let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);

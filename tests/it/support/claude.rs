@@ -199,8 +199,14 @@ async fn speak(stub: Anthropic, prompt: String, has_tool_result: bool, to: Sende
     say(&to, "message_start", json!({"message": message})).await;
     let uses_agent = has("MODE-AGENT") && !has_tool_result;
     let asks = has("MODE-ASK");
-    let uses_tool = (has("MODE-TOOL") || uses_agent || asks) && !has_tool_result;
-    if uses_agent {
+    // `CALL: NAME JSON` uses any tool.
+    let calls = prompt.split_once("CALL: ").and_then(|(_, call)| call.lines().next()?.split_once(' ')).filter(|_| !has_tool_result);
+    let uses_tool = (has("MODE-TOOL") || uses_agent || asks || calls.is_some()) && !has_tool_result;
+    if let Some((name, input)) = calls {
+        let block = json!({"type": "tool_use", "id": "toolu_1", "name": name, "input": {}});
+        say(&to, "content_block_start", json!({"index": 0, "content_block": block})).await;
+        say(&to, "content_block_delta", json!({"index": 0, "delta": {"type": "input_json_delta", "partial_json": input}})).await;
+    } else if uses_agent {
         let block = json!({"type": "tool_use", "id": "toolu_1", "name": "Agent", "input": {}});
         say(&to, "content_block_start", json!({"index": 0, "content_block": block})).await;
         let input = json!({"description": "a part", "prompt": "SAY: done", "subagent_type": "general-purpose", "run_in_background": false});
