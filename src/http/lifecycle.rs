@@ -21,9 +21,10 @@ use bloom_api::answers::{Completed, Lease, Leased, Removed, Renewed};
 use bloom_api::complete::{Completion, bytes_besides_output};
 use bloom_api::edit::EditTask;
 use bloom_api::error::ErrorText;
-use bloom_api::requests::{Heartbeat, NewLease, Release};
+use bloom_api::requests::{Heartbeat, NewLease, Release, Requeue};
 use bloom_api::results::{Artifact, TaskResult};
 use bloom_api::tasks::Task;
+use bloom_api::time_limit::{PolicyChange, must_be_allowed};
 use bloom_api::wire::Wire;
 use bloom_api::workers::Worker;
 use bloom_core::api_key::Scope;
@@ -265,9 +266,10 @@ pub const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Queues a failed, dead or cancelled task again.
 ///
-/// The task has all its attempts again. Earlier results are kept.
+/// The task has all its attempts again. Earlier results are kept. A body may give its runs another time limit.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/requeue", operation_id = "requeueTask", tag = "tasks", params(("id" = String, Path)),
+    request_body = Requeue,
     responses(
         (status = 200, description = "The task, queued.", body = Task),
         (status = 404, description = "Task not found.", body = ErrorText),
@@ -275,9 +277,16 @@ pub const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
     )
 )]
 pub async fn requeue(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
-    body.raw()?;
+    let timeout_sec = allowed(&app, body.read::<Requeue>()?.policy)?;
     let task = path.id()?;
-    show_reply(&app, &caller, task, op::Requeue { task }).await
+    show_reply(&app, &caller, task, op::Requeue { task, timeout_sec }).await
+}
+
+/// The new time limit, if the server allows it.
+fn allowed(app: &AppState, policy: Option<PolicyChange>) -> Result<Option<i64>, Error> {
+    let seconds = policy.map(|policy| policy.timeout_sec.0);
+    seconds.map_or(Ok(()), |seconds| must_be_allowed(seconds, app.settings.max_timeout_sec))?;
+    Ok(seconds)
 }
 
 pub const SUSPEND: RoutePolicy = RoutePolicy::ADMIN.or_submit();
@@ -323,8 +332,8 @@ pub const EDIT: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Edits a queued task.
 ///
-/// Its priority, its `not_before` and its labels can be changed, and nothing else. The body is a JSON merge patch: absent fields stay as
-/// they are.
+/// Its priority, its `not_before`, the time limit of its runs and its labels can be changed, and nothing else. The body is a JSON merge
+/// patch: absent fields stay as they are.
 #[utoipa::path(
     patch, path = "/api/runtime/llm-tasks/{id}", operation_id = "editTask", tag = "tasks", params(("id" = String, Path)),
     request_body = EditTask,
@@ -336,6 +345,7 @@ pub const EDIT: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 )]
 pub async fn edit(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     let edit = body.read::<EditTask>()?;
+    allowed(&app, edit.policy)?;
     let id = path.id()?;
     let specs = app.engine.specs.by_id(&[id]).await?;
     let spec = specs.first().ok_or(Error::TASK_NOT_FOUND)?;

@@ -149,8 +149,8 @@ fn failed(lang: Lang, reason: Reason) -> (&'static str, &'static str) {
         Reason::Timeout => (
             t("The run took longer than it may", "Запуск тривав довше, ніж дозволено"),
             t(
-                "Submit it again with a longer time limit, or requeue it.",
-                "Надішліть його знову з більшим обмеженням часу або поверніть у чергу.",
+                "Press “Submit again…”, and give it a longer time limit.",
+                "Натисніть «Надіслати знову…» і дайте йому більше часу.",
             ),
         ),
         Reason::Stalled => (
