@@ -176,7 +176,8 @@ mod tests {
     #[test]
     fn an_edit_names_what_changes() {
         let read = |body: &str| EditTask::read(serde_json::from_str(body).unwrap()).map_err(|problems| Invalid::from(problems).line());
-        let edit = read(r#"{"priority": 9, "not_before": null, "policy": {"timeout_sec": 7200}, "labels": {"a": "1", "b": null}}"#).unwrap();
+        let edit =
+            read(r#"{"priority": 9, "not_before": null, "policy": {"timeout_sec": 7200}, "labels": {"a": "1", "b": null}}"#).unwrap();
         assert_eq!((edit.priority, edit.not_before, edit.policy), (Some(9), Some(None), Some(PolicyChange::to(7200))));
         assert_eq!(edit.labels, BTreeMap::from([("a".to_owned(), Some("1".to_owned())), ("b".to_owned(), None)]));
         assert_eq!(read(&serde_json::to_string(&edit).unwrap()), Ok(edit), "a client sends what the server reads");

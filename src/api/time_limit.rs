@@ -61,7 +61,8 @@ impl Wire for PolicyChange {
     fn describe() -> Schema {
         let mut seconds = TimeLimit::describe();
         if let Schema::Object(seconds) = &mut seconds {
-            let text = "Seconds after the start of the process at which the agent ends the run; at most `MAX_TIMEOUT_SECONDS` of the server.";
+            let text =
+                "Seconds after the start of the process at which the agent ends the run; at most `MAX_TIMEOUT_SECONDS` of the server.";
             seconds.description = Some(text.into());
         }
         let object = ObjectBuilder::new().description(Some("A new time limit. Other limits can't be changed."));
@@ -86,8 +87,7 @@ mod tests {
 
     #[test]
     fn only_the_time_limit_of_a_policy_changes() {
-        let read =
-            |body: &str| PolicyChange::read(serde_json::from_str(body).unwrap()).map_err(|problems| Invalid::from(problems).line());
+        let read = |body: &str| PolicyChange::read(serde_json::from_str(body).unwrap()).map_err(|problems| Invalid::from(problems).line());
         assert_eq!(read(r#"{"timeout_sec": 7200}"#), Ok(PolicyChange::to(7200)));
         assert_eq!(read(&serde_json::to_string(&PolicyChange::to(7200)).unwrap()), Ok(PolicyChange::to(7200)));
         let check = |body, expected: &str| assert_eq!(read(body).unwrap_err(), expected);

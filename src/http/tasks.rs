@@ -211,7 +211,7 @@ pub const GET: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Shows one task.
 ///
-/// The answer has the state of the task, the policy that it was created with, and what it waits for. Its output is a call of its own,
+/// The answer has the state of the task, its policy, and what it waits for. Its output is a call of its own,
 /// `result`.
 #[utoipa::path(
     get, path = "/api/runtime/llm-tasks/{id}", operation_id = "getTask", tag = "tasks", params(("id" = String, Path)),

@@ -111,7 +111,9 @@ mod tests {
             }))
         };
         assert!(record(604_800, 86_400).is_ok());
-        for (timeout_sec, ttl_seconds) in [(604_801, 300), (i64::MAX, 300), (i64::MIN, 300), (0, 300), (60, 86_401), (60, u64::MAX), (60, 0)] {
+        for (timeout_sec, ttl_seconds) in
+            [(604_801, 300), (i64::MAX, 300), (i64::MIN, 300), (0, 300), (60, 86_401), (60, u64::MAX), (60, 0)]
+        {
             assert!(record(timeout_sec, ttl_seconds).is_err(), "{timeout_sec} {ttl_seconds}");
         }
     }

@@ -153,7 +153,14 @@ impl History {
                 let id = task(*at)?;
                 let first_labels = db.specs.get(&id).map(|spec| spec.labels.clone()).unwrap_or_default();
                 let not_before = later.map(|later| later.map(|ms| now + ms));
-                Op::Edit(op::Edit { task: id, priority: *priority, not_before, labels, first_labels, timeout_sec: priority.map(|n| 100 + n) })
+                Op::Edit(op::Edit {
+                    task: id,
+                    priority: *priority,
+                    not_before,
+                    labels,
+                    first_labels,
+                    timeout_sec: priority.map(|n| 100 + n),
+                })
             }
             Step::Suspend { task: at, suspend } => Op::Suspend(op::Suspend { task: task(*at)?, suspend: *suspend }),
             Step::Delete { task: at } => Op::Delete(op::Delete { task: task(*at)? }),

@@ -67,7 +67,9 @@ impl EditArgs {
             labels,
         };
         if edit == EditTask::default() {
-            return Err(CommandError::usage("nothing to edit: give at least one of --priority, --not-before, --timeout, --label, --remove-label"));
+            return Err(CommandError::usage(
+                "nothing to edit: give at least one of --priority, --not-before, --timeout, --label, --remove-label",
+            ));
         }
         Ok(edit)
     }
@@ -99,7 +101,10 @@ mod tests {
             line.edit.body().map(|body| serde_json::to_value(body).unwrap()).map_err(|failure| failure.to_string())
         };
         let flags = ["--priority", "9", "--not-before", "now", "--timeout", "2h", "--label", "a=b=c", "--remove-label", "d"];
-        assert_eq!(body(&flags), Ok(json!({ "priority": 9, "not_before": null, "policy": { "timeout_sec": 7200 }, "labels": { "a": "b=c", "d": null } })));
+        assert_eq!(
+            body(&flags),
+            Ok(json!({ "priority": 9, "not_before": null, "policy": { "timeout_sec": 7200 }, "labels": { "a": "b=c", "d": null } }))
+        );
         assert_eq!(body(&["--not-before", "1772013600000"]), Ok(json!({ "not_before": 1_772_013_600_000_i64 })));
         assert!(body(&[]).unwrap_err().contains("--remove-label"));
         assert!(body(&["--label", "a=b", "--remove-label", "a"]).unwrap_err().contains("named twice"));

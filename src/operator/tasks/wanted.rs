@@ -97,7 +97,13 @@ fn gone() -> Problem {
 }
 
 /// The task, checked like the body of a request that creates one.
-fn task_spec(spec: &LLMTaskSpec, identity: &Identity, prompt: String, depends_on: &[Uuid], max_timeout_sec: i64) -> Result<TaskSpec, String> {
+fn task_spec(
+    spec: &LLMTaskSpec,
+    identity: &Identity,
+    prompt: String,
+    depends_on: &[Uuid],
+    max_timeout_sec: i64,
+) -> Result<TaskSpec, String> {
     let body = request(spec, prompt, depends_on).and_then(|body| to_raw_value(&body)).map_err(|error| error.to_string())?;
     let task = NewTask::read(&body).map_err(|problems| Invalid::from(problems).line())?.into_spec(None);
     time_limit::must_be_allowed(task.timeout_sec, max_timeout_sec).map_err(|wrong| wrong.line())?;
@@ -152,6 +158,15 @@ mod tests {
         assert_eq!(spec.idempotency_key.as_deref(), Some("namespace:team-a/once"));
         assert_eq!((spec.prompt.as_str(), spec.not_before, spec.labels.len()), ("hello", Some(1_795_348_800_000), 1));
         assert_eq!((spec.depends_on.as_slice(), spec.object.unwrap().uid), ([Uuid::from_u128(9)].as_slice(), Uuid::from_u128(7)));
+    }
+
+    #[test]
+    fn a_run_has_half_an_hour_unless_its_object_says_otherwise() {
+        for policy in [json!(null), json!({}), json!({ "budget": 2 })] {
+            assert_eq!(wanted(json!({ "policy": policy })).unwrap().timeout_sec, 1800, "{policy}");
+        }
+        let told = wanted(json!({ "policy": { "timeoutSec": 3601 } })).unwrap_err();
+        assert!(told.contains("less than or equal to 3600: that is MAX_TIMEOUT_SECONDS of this server"), "{told}");
     }
 
     #[test]

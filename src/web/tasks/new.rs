@@ -170,6 +170,7 @@ fn body(lang: Lang, fields: &Fields) -> Result<Value, (&'static str, String)> {
     for name in ["timeout_sec", "budget"] {
         policy.extend(number(name)?.map(|number| (name.to_owned(), json!(number))));
     }
+    policy.entry("timeout_sec").or_insert_with(|| json!(time_limit::USUAL));
     body.insert("policy".into(), Value::Object(policy));
     for name in ["max_attempts", "priority"] {
         body.extend(number(name)?.map(|number| (name.to_owned(), json!(number))));

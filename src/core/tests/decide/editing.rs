@@ -141,7 +141,8 @@ fn a_deleted_task_takes_those_that_wait_for_it_along() {
 fn a_task_that_ends_in_the_same_batch_is_deleted_in_the_next_one() {
     let mut world = world();
     let task = world.create(spec("c"));
-    let answers = world.run_batch(vec![op::Cancel { task }.into(), op::Delete { task }.into(), op::Requeue { task, timeout_sec: None }.into()]);
+    let answers =
+        world.run_batch(vec![op::Cancel { task }.into(), op::Delete { task }.into(), op::Requeue { task, timeout_sec: None }.into()]);
     let refused: Vec<_> = answers.into_iter().map(Result::err).collect();
     assert_eq!(refused, [None, None, Some(Rejection::TaskNotFound)]);
     assert!(world.db.tasks.is_empty() && world.db.specs.is_empty());
