@@ -12,6 +12,7 @@ mod config;
 pub mod control_plane;
 mod dispatch;
 mod docs;
+mod edit;
 mod environment_keys;
 mod error;
 mod error_precedence;

@@ -51,7 +51,7 @@ pub struct End {
     pub not_started: Option<String>,
     /// The kernel ended a process of the run because there was not enough memory.
     pub out_of_memory: bool,
-    /// Another attempt may end in time, as its profile says.
+    /// As its profile says: another attempt has the same time, so it rarely helps.
     pub retry_timeouts: bool,
 }
 
@@ -201,11 +201,11 @@ fn outcome(task: &Task, reading: &Reading, end: &End, now: Ms) -> Result<(String
     }
 }
 
-fn stopped(task: &Task, stop: Stop, retry_timeouts: bool) -> Option<RunFailure> {
+fn stopped(task: &Task, stop: Stop, retryable: bool) -> Option<RunFailure> {
     Some(match stop {
         Stop::HandBack => return None,
         Stop::Cancelled => RunFailure::new(Reason::Cancelled, "cancelled on request"),
-        Stop::Timeout => timed_out(task, retry_timeouts),
+        Stop::Timeout => RunFailure { retryable, ..RunFailure::new(Reason::Timeout, super::timeout_text::timed_out(task, retryable)) },
         Stop::Stalled => RunFailure::new(Reason::Stalled, "no output for too long (stall_seconds of its profile)"),
         Stop::Flooded => RunFailure::new(Reason::AgentError, "printed more than 1 GiB"),
         Stop::Unstored => RunFailure::new(Reason::WorkerDisk, "the worker could not store on its disk what the run printed"),
@@ -219,15 +219,6 @@ fn stopped(task: &Task, stop: Stop, retry_timeouts: bool) -> Option<RunFailure> 
         ),
         Stop::LeaseLost => RunFailure::new(Reason::WorkerLost, "the lease was lost, and the run was ended"),
     })
-}
-
-/// The next attempt would have the same time, so it rarely helps.
-fn timed_out(task: &Task, retryable: bool) -> RunFailure {
-    let seconds = task.policy.timeout_sec.0;
-    let hours = seconds.saturating_mul(2).unsigned_abs().div_ceil(3600).max(2);
-    let advice = format!("; give it more time: bloom-runtime task retry {} --timeout {hours}h", task.id);
-    let message = format!("did not end within {seconds} s (policy.timeout_sec){}", if retryable { "" } else { &advice });
-    RunFailure { retryable, ..RunFailure::new(Reason::Timeout, message) }
 }
 
 /// The error of the CLI, or of the API behind it, and its text. `None`: there was none.

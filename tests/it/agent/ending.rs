@@ -48,7 +48,7 @@ fn a_run_that_gets_more_time() {
 
 #[test]
 fn a_profile_may_say_that_runs_that_took_too_long_are_repeated() {
-    with(&format!("{SHELL}\nretry_timeouts = true"), async |server, _| {
+    with("runner = \"command\"\ncommand = [\"sh\"]\nretry_timeouts = true", async |server, _| {
         let task = server.crew().task().prompt("sleep 150").with("policy", json!({"timeout_sec": 1})).attempts(2).create().await;
         let dead = task.reaches("dead").await;
         assert_eq!((&dead["failure"]["reason"], &dead["attempts"]), (&json!("timeout"), &json!(2)));
