@@ -210,7 +210,6 @@ pub struct TaskState {
     pub priority: i64,
     pub session: Session,
     pub max_attempts: i64,
-    /// The time limit of a run, which may be edited.
     pub timeout_sec: i64,
     pub budget: f64,
     pub exclusive_key: Option<String>,

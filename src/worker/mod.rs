@@ -68,7 +68,6 @@ mod stream;
 mod supervisor;
 mod syscall_filter;
 mod task;
-mod timeout_text;
 mod tls_files;
 mod token_count;
 mod told_accounts;

@@ -28,25 +28,6 @@ fn one_task_is_cancelled_by_its_id() {
 }
 
 #[test]
-fn a_task_gets_more_time_when_it_is_retried_or_edited() {
-    run(async {
-        let crew = sqlite().crew();
-        let user = User::at(crew.api);
-        let (task, other) = (crew.task().create().await, crew.task().create().await);
-        let edited = user.does(&["task", "edit", &task.id, "--timeout", "90m", "-o", "json"]).json();
-        assert_eq!(edited["policy"]["timeout_sec"], 5400);
-        user.does(&["task", "cancel", &task.id, &other.id]).ends(0);
-        let said = user.does(&["task", "retry", &task.id, &other.id, "--timeout", "2h"]).complains(2);
-        assert!(said.contains("--timeout needs exactly one id"), "{said}");
-        assert_eq!(task.status().await, "cancelled");
-        user.does(&["task", "retry", &task.id, "--timeout", "2h"]).ends(0);
-        assert_eq!(task.now().await["policy"]["timeout_sec"], 7200);
-        let said = user.does(&["task", "edit", &task.id, "--timeout", "2d"]).complains(2);
-        assert!(said.contains("--timeout, in seconds: Number must be less than or equal to 86400"), "{said}");
-    });
-}
-
-#[test]
 fn many_ids_go_in_one_call() {
     run(async {
         let crew = sqlite().crew();
