@@ -18,9 +18,9 @@ address() { # FILE: waits for the first loopback address in it
   return 1
 }
 
-start_server() { # SETTING=VALUE...: a server without limits of rate, on a database of its own; sets url
+start_server() { # SETTING=VALUE...: a server without limits of rate, which takes all time limits of the schema, on a database of its own; sets url
   env -i PATH="$PATH" HOME="$dir" DATA_DIR="$dir/data" PORT=0 LOG_LEVEL=warn \
-    RATE_LIMIT_PER_MINUTE=0 TEST_CONNECTION_PER_MINUTE=0 WORKER_RATE_LIMIT_PER_MINUTE=0 "$@" \
+    RATE_LIMIT_PER_MINUTE=0 TEST_CONNECTION_PER_MINUTE=0 WORKER_RATE_LIMIT_PER_MINUTE=0 MAX_TIMEOUT_SECONDS=604800 "$@" \
     target/debug/bloom-runtime serve >"$dir/stdout" 2>"$dir/server.log" &
   pids+=($!)
   url="$(address "$dir/stdout")"

@@ -10,6 +10,7 @@ use utoipa::openapi::schema::{AdditionalProperties, ObjectBuilder, Schema, Schem
 use utoipa::{PartialSchema, ToSchema};
 
 use super::new_tasks::Priority;
+use super::time_limit::PolicyChange;
 use super::values::{MAX_LABEL_KEY, MAX_LABEL_VALUE, MAX_LABELS, Moment, Text, text_problem};
 use super::wire::{Members, Problems, Wire, problem, within};
 use bloom_core::Ms;
@@ -18,7 +19,7 @@ use bloom_core::op::Edit;
 use bloom_core::task::TaskSpec;
 
 /// The fields that may be edited.
-const FIELDS: [&str; 3] = ["priority", "not_before", "labels"];
+const FIELDS: [&str; 4] = ["priority", "not_before", "policy", "labels"];
 /// A task may get as many new labels as it loses old ones.
 const MAX_EDITED_LABELS: usize = 2 * MAX_LABELS;
 
@@ -28,14 +29,16 @@ pub struct EditTask {
     pub priority: Option<i64>,
     /// `Some(None)`, sent as null: the task may run at once.
     pub not_before: Option<Option<Ms>>,
+    pub policy: Option<PolicyChange>,
     /// New values of labels by name; `None`, sent as null, removes the label. Other labels stay.
     pub labels: BTreeMap<String, Option<String>>,
 }
 
 impl EditTask {
     pub fn into_op(self, task: TaskId, spec: &TaskSpec) -> Edit {
-        let Self { priority, not_before, labels } = self;
-        Edit { task, priority, not_before, labels, first_labels: spec.labels.clone() }
+        let Self { priority, not_before, policy, labels } = self;
+        let timeout_sec = policy.map(|policy| policy.timeout_sec.0);
+        Edit { task, priority, not_before, timeout_sec, labels, first_labels: spec.labels.clone() }
     }
 }
 
@@ -47,6 +50,9 @@ impl Serialize for EditTask {
         }
         if let Some(not_before) = self.not_before {
             members.serialize_entry("not_before", &not_before)?;
+        }
+        if let Some(policy) = self.policy {
+            members.serialize_entry("policy", &policy)?;
         }
         if !self.labels.is_empty() {
             members.serialize_entry("labels", &self.labels)?;
@@ -88,6 +94,9 @@ impl Wire for EditTask {
             let at = if is_null(raw) { Ok(None) } else { Moment::read(raw).map(|at| Some(at.0)) };
             note("not_before", at.map(|at| edit.not_before = Some(at)));
         }
+        if let Some(raw) = members.get("policy") {
+            note("policy", PolicyChange::read(raw).map(|policy| edit.policy = Some(policy)));
+        }
         if let Some(raw) = members.get("labels") {
             note("labels", labels(raw).map(|labels| edit.labels = labels));
         }
@@ -120,6 +129,7 @@ impl Wire for EditTask {
                 ))
                 .property("priority", described(Priority::describe(), "0 to 9; 9 is the most urgent."))
                 .property("not_before", not_before)
+                .property("policy", PolicyChange::describe())
                 .property("labels", Schema::Object(labels.build()))
                 .additional_properties(Some(AdditionalProperties::FreeForm(false)))
                 .min_properties(Some(1))
@@ -166,18 +176,20 @@ mod tests {
     #[test]
     fn an_edit_names_what_changes() {
         let read = |body: &str| EditTask::read(serde_json::from_str(body).unwrap()).map_err(|problems| Invalid::from(problems).line());
-        let edit = read(r#"{"priority": 9, "not_before": null, "labels": {"a": "1", "b": null}}"#).unwrap();
-        assert_eq!((edit.priority, edit.not_before), (Some(9), Some(None)));
+        let edit =
+            read(r#"{"priority": 9, "not_before": null, "policy": {"timeout_sec": 7200}, "labels": {"a": "1", "b": null}}"#).unwrap();
+        assert_eq!((edit.priority, edit.not_before, edit.policy), (Some(9), Some(None), Some(PolicyChange::to(7200))));
         assert_eq!(edit.labels, BTreeMap::from([("a".to_owned(), Some("1".to_owned())), ("b".to_owned(), None)]));
         assert_eq!(read(&serde_json::to_string(&edit).unwrap()), Ok(edit), "a client sends what the server reads");
         assert_eq!(read(r#"{"not_before": 5}"#).unwrap(), EditTask { not_before: Some(Some(5)), ..EditTask::default() });
         let check = |body, expected: &str| assert!(read(body).unwrap_err().contains(expected), "{body}: {:?}", read(body));
-        check("{}", "Nothing to edit: give at least one of priority, not_before, labels");
+        check("{}", "Nothing to edit: give at least one of priority, not_before, policy, labels");
         check("[]", "Expected object, received array");
-        check(r#"{"prompt": "x", "priority": 5}"#, "prompt: This field can't be edited; only priority, not_before, labels can");
+        check(r#"{"prompt": "x", "priority": 5}"#, "prompt: This field can't be edited; only priority, not_before, policy, labels can");
         check(r#"{"priority": null}"#, "priority: Expected number, received null");
         check(r#"{"priority": 10}"#, "priority: Number must be less than or equal to 9");
         check(r#"{"not_before": "now"}"#, "not_before: Expected number, received string");
+        check(r#"{"policy": {"timeout_sec": 0}}"#, "policy: timeout_sec: Number must be greater than or equal to 1");
         check(r#"{"labels": null}"#, "labels: Expected object, received null");
         check(r#"{"labels": {"": "x"}}"#, "labels: The name of a label");
         check(r#"{"labels": {"a": 1}}"#, "labels: a: Expected string, received number");

@@ -28,6 +28,7 @@ pub mod reports;
 pub mod requests;
 pub mod results;
 pub mod tasks;
+pub mod time_limit;
 pub mod uploads;
 pub mod usage;
 pub mod values;

@@ -7,6 +7,7 @@ use uuid::Uuid;
 use super::files::{NewInput, OutputGlob};
 use super::problem_texts::NEEDS_PROJECT;
 use super::projects::{GitRef, NamedProject};
+use super::time_limit::{self, TimeLimit};
 use super::values::{Id, Int, Labels, List, MAX_SAFE, Moment, Name, NonEmpty, ShortName, Text, Usd};
 use super::wire::{Problems, body, problem, within};
 use bloom_core::file::{MAX_INPUTS, MAX_OUTPUTS};
@@ -15,8 +16,6 @@ use bloom_core::task::{Format, Session, TaskSpec};
 
 pub const MAX_DEPENDENCIES: usize = 100;
 pub const MAX_BATCH: usize = 1000;
-const DEFAULT_TIMEOUT_SEC: i64 = 120;
-const MAX_TIMEOUT_SEC: i64 = 3600;
 const MAX_ATTEMPTS: Int<1, 10> = Int(3);
 /// 9 is the most urgent.
 pub type Priority = Int<0, 9>;
@@ -25,8 +24,8 @@ const PRIORITY: Priority = Int(5);
 body! {
     /// Limits of a run, which the agent enforces.
     pub struct NewPolicy {
-        /// Seconds after the start of the process at which the agent ends the run.
-        timeout_sec: Int<1, MAX_TIMEOUT_SEC> = Int(DEFAULT_TIMEOUT_SEC),
+        /// Seconds after the start of the process at which the agent ends the run; at most `MAX_TIMEOUT_SECONDS` of the server.
+        timeout_sec: TimeLimit = time_limit::DEFAULT,
         /// US dollars that all attempts together may cost; 0 = the task sets no limit. A requeued task begins with its whole budget.
         budget: Usd = Usd(0.0),
     }
@@ -102,7 +101,7 @@ fn of_a_project(task: &NewTask) -> Result<(), Problems> {
 impl NewTask {
     /// Converts it for the core, which assigns the id. `idempotency_key` is the header's; a key in the body takes precedence.
     pub fn into_spec(self, idempotency_key: Option<String>) -> TaskSpec {
-        let (timeout_sec, budget) = self.policy.map_or((DEFAULT_TIMEOUT_SEC, 0.0), |policy| (policy.timeout_sec.0, policy.budget.0));
+        let (timeout_sec, budget) = self.policy.map_or((time_limit::DEFAULT.0, 0.0), |policy| (policy.timeout_sec.0, policy.budget.0));
         let depends_on = self.depends_on.map(|id| id.0).into_iter().collect::<BTreeSet<_>>();
         TaskSpec {
             id: Uuid::nil(),

@@ -2,6 +2,7 @@
 
 use super::capabilities::{GivenCapabilities, NewCapabilities};
 use super::json::Json;
+use super::time_limit::PolicyChange;
 use super::values::{HeaderText, HttpUrl, Id, Int, List, MAX_SAFE, Moment, Name, ShortName, Text, WorkerName};
 use super::wire::body;
 use super::workers::NewPause;
@@ -35,6 +36,12 @@ body! {
         membridge_server_url: HttpUrl,
         /// The key for the control plane. It is stored, and never shown.
         admin_key: HeaderText,
+    }
+
+    /// Queues a task again.
+    pub struct Requeue {
+        /// A new time limit of its runs. Default: the one that it has.
+        policy: Option<PolicyChange>,
     }
 
     /// Registers a worker. Absent fields keep their value, except `agents`, `git` and `projects` of given capabilities and `pauses`; for a new worker, they get their default.

@@ -154,8 +154,9 @@ pub struct Policy {
 }
 
 impl Policy {
-    pub fn of(spec: &TaskSpec) -> Self {
-        Self { timeout_sec: spec.timeout_sec, budget: spec.budget }
+    /// The time limit may have been changed since the task was created.
+    pub fn of(spec: &TaskSpec, state: &TaskState) -> Self {
+        Self { timeout_sec: state.timeout_sec, budget: spec.budget }
     }
 }
 
@@ -198,7 +199,7 @@ impl<'a> Task<'a> {
             agent_slug: (&spec.agent_slug).into(),
             prompt: (&spec.prompt).into(),
             context_hints: (&spec.context_hints).into(),
-            policy: Policy::of(spec),
+            policy: Policy::of(spec, state),
             desired_format: spec.desired_format.into(),
             status: state.status.into(),
             created_at: state.created_at(),

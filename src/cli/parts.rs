@@ -92,6 +92,7 @@ pub fn http_settings(settings: &Serve, max_connections: usize) -> http::Settings
         kubernetes: None,
         objects: None,
         lease_ttl_ms: settings.lease_ttl_ms,
+        max_timeout_sec: settings.max_timeout_sec,
     }
 }
 

@@ -142,6 +142,7 @@ fn operator_options(settings: &Serve) -> operator::OperatorOptions {
             (None, true) => operator::AgentKeys::Impossible,
             (None, false) => operator::AgentKeys::NotNeeded,
         },
+        max_timeout_sec: settings.max_timeout_sec,
     }
 }
 

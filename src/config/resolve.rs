@@ -13,6 +13,7 @@ use super::report::{Mistake, Report, Row};
 use super::serve::{OwnMembridge, Serve, is_loopback};
 use super::settings::{self as s, Setting};
 use super::sources::{Environment, Found, Origin, Sources};
+use bloom_core::limits::TIMEOUT_SEC;
 use bloom_core::mask::masked_query;
 use bloom_telemetry::LogSettings;
 use bloom_telemetry::traces::{self, TraceSettings};
@@ -109,6 +110,7 @@ impl Resolver<'_> {
         let lease_ttl_ms = self.required(&s::LEASE_TTL_SECONDS, seconds(1, 86_400));
         let worker_offline_after_ms = self.required(&s::WORKER_OFFLINE_AFTER_SECONDS, seconds(1, 86_400));
         let session_wait_ms = self.required(&s::SESSION_WAIT_SECONDS, seconds(0, 86_400));
+        let max_timeout_sec = self.required(&s::MAX_TIMEOUT_SECONDS, parse::whole(1, TIMEOUT_SEC));
         let operator = self.required(&s::OPERATOR, parse::truth);
         let operator_namespaces = self.optional(&s::OPERATOR_NAMESPACES, parse::namespaces).unwrap_or_default();
         let operator_agent_image = self.optional(&s::OPERATOR_AGENT_IMAGE, parse::image);
@@ -154,6 +156,7 @@ impl Resolver<'_> {
             lease_ttl_ms: lease_ttl_ms?,
             worker_offline_after_ms: worker_offline_after_ms?,
             session_wait_ms: session_wait_ms?,
+            max_timeout_sec: max_timeout_sec?,
             operator: operator?,
             operator_namespaces,
             operator_agent_image,

@@ -243,6 +243,9 @@ pub const WORKER_OFFLINE_AFTER_SECONDS: Setting =
 pub const SESSION_WAIT_SECONDS: Setting =
     plain(WORK, "session_wait_seconds", "SECONDS", "30", "How long a task waits for a free slot on the worker that has its session");
 
+pub const MAX_TIMEOUT_SECONDS: Setting =
+    plain(WORK, "max_timeout_seconds", "SECONDS", "86400", "Longest time limit that a task may set for its runs");
+
 pub const OPERATOR: Setting =
     plain(KUBERNETES, "operator", "BOOL", "false", "true runs the tasks that are described by LLMTask objects of a Kubernetes cluster");
 pub const OPERATOR_NAMESPACES: Setting = plain(
@@ -368,6 +371,7 @@ pub const SETTINGS: &[&Setting] = &[
     &LEASE_TTL_SECONDS,
     &WORKER_OFFLINE_AFTER_SECONDS,
     &SESSION_WAIT_SECONDS,
+    &MAX_TIMEOUT_SECONDS,
     &OPERATOR,
     &OPERATOR_NAMESPACES,
     &OPERATOR_AGENT_IMAGE,

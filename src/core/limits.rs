@@ -37,6 +37,9 @@ pub const INSTALL_METHOD_CHARS: usize = 64;
 /// For the control plane's description of a worker's database.
 pub const DB_SHA_CHARS: usize = 128;
 
+/// The longest time limit of a run that a server can allow, in seconds: a week.
+pub const TIMEOUT_SEC: i64 = 7 * 24 * 60 * 60;
+
 /// The name of a project of the control plane.
 pub const PROJECT_NAME_CHARS: usize = 256;
 pub const CANONICAL_ID_CHARS: usize = 64;

@@ -49,7 +49,7 @@ pub const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 )]
 pub async fn requeue(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     const OVER: [Status; 3] = [Status::Failed, Status::Dead, Status::Cancelled];
-    apply(&app, &caller, body.read()?, &OVER, |task| op::Requeue { task }.into()).await
+    apply(&app, &caller, body.read()?, &OVER, |task| op::Requeue { task, timeout_sec: None }.into()).await
 }
 
 /// A dry run counts no further than this, so that it ends before the client gives up.

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 
 use super::AppState;
-use super::answer::{HandlerResult, json, ok};
+use super::answer::{HandlerResult, json};
 use super::body::Content;
 use super::body_memory::Room;
 use super::error::Error;
@@ -17,9 +17,8 @@ use super::ownership;
 use super::path::TaskPath;
 use super::policy::{Rate, RoutePolicy};
 use super::show::{bytes_of, lease_to_run, show_task, spec};
-use bloom_api::answers::{Completed, Lease, Leased, Removed, Renewed};
+use bloom_api::answers::{Completed, Lease, Leased, Renewed};
 use bloom_api::complete::{Completion, bytes_besides_output};
-use bloom_api::edit::EditTask;
 use bloom_api::error::ErrorText;
 use bloom_api::requests::{Heartbeat, NewLease, Release};
 use bloom_api::results::{Artifact, TaskResult};
@@ -261,25 +260,6 @@ pub async fn cancel(State(app): State<AppState>, caller: Caller, path: TaskPath,
     show_reply(&app, &caller, task, op::Cancel { task }).await
 }
 
-pub const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
-
-/// Queues a failed, dead or cancelled task again.
-///
-/// The task has all its attempts again. Earlier results are kept.
-#[utoipa::path(
-    post, path = "/api/runtime/llm-tasks/{id}/requeue", operation_id = "requeueTask", tag = "tasks", params(("id" = String, Path)),
-    responses(
-        (status = 200, description = "The task, queued.", body = Task),
-        (status = 404, description = "Task not found.", body = ErrorText),
-        (status = 409, description = "The task is not failed, dead or cancelled.", body = ErrorText),
-    )
-)]
-pub async fn requeue(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
-    body.raw()?;
-    let task = path.id()?;
-    show_reply(&app, &caller, task, op::Requeue { task }).await
-}
-
 pub const SUSPEND: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Suspends a task.
@@ -317,50 +297,6 @@ pub async fn resume(State(app): State<AppState>, caller: Caller, path: TaskPath,
     body.raw()?;
     let task = path.id()?;
     show_reply(&app, &caller, task, op::Suspend { task, suspend: false }).await
-}
-
-pub const EDIT: RoutePolicy = RoutePolicy::ADMIN.or_submit();
-
-/// Edits a queued task.
-///
-/// Its priority, its `not_before` and its labels can be changed, and nothing else. The body is a JSON merge patch: absent fields stay as
-/// they are.
-#[utoipa::path(
-    patch, path = "/api/runtime/llm-tasks/{id}", operation_id = "editTask", tag = "tasks", params(("id" = String, Path)),
-    request_body = EditTask,
-    responses(
-        (status = 200, description = "The task, as it is now.", body = Task),
-        (status = 404, description = "Task not found.", body = ErrorText),
-        (status = 409, description = "The task is not queued.", body = ErrorText),
-    )
-)]
-pub async fn edit(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
-    let edit = body.read::<EditTask>()?;
-    let id = path.id()?;
-    let specs = app.engine.specs.by_id(&[id]).await?;
-    let spec = specs.first().ok_or(Error::TASK_NOT_FOUND)?;
-    let room = app.room(&caller, bytes_of([&**spec]))?;
-    let state = app.engine.writers.submit(caller.command(edit.into_op(id, spec))).await?;
-    room.json(StatusCode::OK, &show_task(&app.engine, spec, &state))
-}
-
-pub const DELETE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
-
-/// Deletes a finished task.
-///
-/// Its leases, results and events are removed too. Its usage and its audit entries are kept. Tasks that still wait for it are cancelled.
-#[utoipa::path(
-    delete, path = "/api/runtime/llm-tasks/{id}", operation_id = "deleteTask", tag = "tasks", params(("id" = String, Path)),
-    responses(
-        (status = 200, description = "Removed.", body = Removed),
-        (status = 404, description = "Task not found.", body = ErrorText),
-        (status = 409, description = "The task is not finished: cancel it first.", body = ErrorText),
-    )
-)]
-pub async fn delete(State(app): State<AppState>, caller: Caller, path: TaskPath) -> HandlerResult {
-    let task = path.id()?;
-    app.engine.writers.submit(caller.command(op::Delete { task })).await?;
-    ok(&Removed { removed: true, id: task.to_string().into() })
 }
 
 pub async fn show_reply(app: &AppState, caller: &Caller, task: TaskId, op: impl Operation<Reply = TaskState> + Into<Op>) -> HandlerResult {

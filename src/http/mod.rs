@@ -12,6 +12,7 @@ mod config;
 pub mod control_plane;
 mod dispatch;
 mod docs;
+mod edit;
 mod environment_keys;
 mod error;
 mod error_precedence;
@@ -134,6 +135,8 @@ pub struct Settings {
     pub objects: Option<Objects>,
     /// TTL of a lease, unless the caller sets `ttl_seconds`.
     pub lease_ttl_ms: i64,
+    /// The longest time limit that a task may have, in seconds.
+    pub max_timeout_sec: i64,
 }
 
 /// See [`Settings::held_bytes`].

@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 
 use super::policy::{Rate, RoutePolicies, RoutePolicy};
 use super::{
-    AppState, accounts, agents, artifact_content, bulk, config, dispatch, events, files, install, keys, lifecycle, membridge,
+    AppState, accounts, agents, artifact_content, bulk, config, dispatch, edit, events, files, install, keys, lifecycle, membridge,
     openapi_common, probes, projects, questions, queues, records, tasks, wait, watch, worker_calls, workers,
 };
 use bloom_api::error::ErrorText;
@@ -76,11 +76,11 @@ pub fn routes() -> Routes {
         .add(routes!(lifecycle::complete), lifecycle::COMPLETE)
         .add(routes!(lifecycle::release), lifecycle::RELEASE)
         .add(routes!(lifecycle::cancel), lifecycle::CANCEL)
-        .add(routes!(lifecycle::requeue), lifecycle::REQUEUE)
+        .add(routes!(edit::requeue), edit::REQUEUE)
         .add(routes!(lifecycle::suspend), lifecycle::SUSPEND)
         .add(routes!(lifecycle::resume), lifecycle::RESUME)
-        .add(routes!(lifecycle::edit), lifecycle::EDIT)
-        .add(routes!(lifecycle::delete), lifecycle::DELETE)
+        .add(routes!(edit::edit), edit::EDIT)
+        .add(routes!(edit::delete), edit::DELETE)
         .add(routes!(events::send), events::SEND)
         .add(routes!(events::list), events::LIST)
         .add(routes!(questions::ask), questions::ASK)
@@ -225,6 +225,7 @@ fn complete(method: &Method, path: &str, operation: &mut Operation, policy: Rout
         || path == "/api/runtime/artifacts"
         || path.ends_with("/dispatch")
         || path.starts_with("/api/runtime/projects/")
+        || path == "/api/runtime/llm-tasks/{id}/requeue"
         || path == "/api/runtime/llm-tasks/{id}/heartbeat";
     if let (true, Some(RefOr::T(body))) = (is_optional, &mut operation.request_body) {
         body.required = Some(Required::False);

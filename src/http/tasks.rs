@@ -26,6 +26,7 @@ use bloom_api::lists::{PageParams, Params, StatusParam, TaskParams};
 use bloom_api::new_tasks::{NewTask, NewTasks};
 use bloom_api::results::TaskResult;
 use bloom_api::tasks::{CreatedTasks, Task};
+use bloom_api::time_limit::must_be_allowed;
 use bloom_api::values::text_problem;
 use bloom_core::ids::TaskId;
 use bloom_core::op;
@@ -85,6 +86,7 @@ pub async fn create_batch(State(app): State<AppState>, caller: Caller, body: Con
 
 /// The created tasks, and the room for an answer that shows them.
 async fn submit(app: &AppState, caller: &Caller, tasks: Vec<TaskSpec>) -> Result<(Vec<CreatedTask>, Room), Error> {
+    tasks.iter().try_for_each(|task| must_be_allowed(task.timeout_sec, app.settings.max_timeout_sec))?;
     let mut tasks = ownership::specs(app, caller, tasks).await?;
     tasks.iter_mut().for_each(|task| task.traceparent = caller.trace);
     let room = app.room(caller, bytes_of(&tasks))?;
@@ -209,7 +211,7 @@ pub const GET: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Shows one task.
 ///
-/// The answer has the state of the task, the policy that it was created with, and what it waits for. Its output is a call of its own,
+/// The answer has the state of the task, its policy, and what it waits for. Its output is a call of its own,
 /// `result`.
 #[utoipa::path(
     get, path = "/api/runtime/llm-tasks/{id}", operation_id = "getTask", tag = "tasks", params(("id" = String, Path)),

@@ -54,6 +54,8 @@ pub struct OperatorOptions {
     /// Where the pods of pools reach the server, without a slash at its end.
     pub agent_server: Option<String>,
     pub agent_keys: AgentKeys,
+    /// The longest time limit that a task may have, in seconds.
+    pub max_timeout_sec: i64,
 }
 
 /// Whether the agents of pools need keys.

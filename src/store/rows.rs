@@ -162,7 +162,6 @@ pub(super) const STATE_FIXED: &[&str] = STATE.only(&[
     "agent_slug",
     "session",
     "max_attempts",
-    "timeout_sec",
     "budget",
     "exclusive_key",
     "ttl_after_finished_sec",

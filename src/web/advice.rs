@@ -148,10 +148,7 @@ fn failed(lang: Lang, reason: Reason) -> (&'static str, &'static str) {
     match reason {
         Reason::Timeout => (
             t("The run took longer than it may", "Запуск тривав довше, ніж дозволено"),
-            t(
-                "Submit it again with a longer time limit, or requeue it.",
-                "Надішліть його знову з більшим обмеженням часу або поверніть у чергу.",
-            ),
+            t("Press “Submit again…”, and give it a longer time limit.", "Натисніть «Надіслати знову…» і дайте йому більше часу."),
         ),
         Reason::Stalled => (
             t("The run said nothing for too long", "Запуск задовго мовчав"),

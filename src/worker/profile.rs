@@ -80,6 +80,9 @@ pub struct Profile {
     /// A run that prints nothing for this long is ended.
     #[serde(default = "stall_seconds")]
     pub stall_seconds: u64,
+    /// A run that was stopped at its time limit is tried again, with the same limit.
+    #[serde(default)]
+    pub retry_timeouts: bool,
     /// What the CLI may not do without being allowed, and what it asks in words, waits for a person.
     #[serde(default)]
     pub ask_human: bool,
@@ -148,6 +151,7 @@ impl Profile {
             account: default_account(),
             fallback: None,
             stall_seconds: STALL_SECONDS,
+            retry_timeouts: false,
             ask_human: false,
             ask_human_seconds: ask_human_seconds(),
             limits: Limits::default(),

@@ -369,6 +369,7 @@ impl Run<'_> {
                 duration_ms,
                 not_started: left.not_started,
                 out_of_memory: left.out_of_memory,
+                retry_timeouts: profile.retry_timeouts,
             },
         )
     }

@@ -44,6 +44,20 @@ pub struct Task {
     pub outputs: Vec<String>,
 }
 
+impl Task {
+    /// What people read when a run took too long. Unless the task is tried again, with what to do: twice the time is proposed, and two hours
+    /// at least.
+    pub fn timed_out(&self, is_retried: bool) -> String {
+        let seconds = self.policy.timeout_sec.0;
+        let told = format!("did not end within {seconds} s (policy.timeout_sec)");
+        if is_retried {
+            return told;
+        }
+        let hours = seconds.saturating_mul(2).unsigned_abs().div_ceil(3600).max(2);
+        format!("{told}; give it more time: bloom-runtime task retry {} --timeout {hours}h", self.id)
+    }
+}
+
 /// The repository of a task's project.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Repository {
@@ -110,8 +124,10 @@ mod tests {
                 },
             }))
         };
-        assert!(record(3600, 86_400).is_ok());
-        for (timeout_sec, ttl_seconds) in [(3601, 300), (i64::MAX, 300), (i64::MIN, 300), (0, 300), (60, 86_401), (60, u64::MAX), (60, 0)] {
+        assert!(record(604_800, 86_400).is_ok());
+        for (timeout_sec, ttl_seconds) in
+            [(604_801, 300), (i64::MAX, 300), (i64::MIN, 300), (0, 300), (60, 86_401), (60, u64::MAX), (60, 0)]
+        {
             assert!(record(timeout_sec, ttl_seconds).is_err(), "{timeout_sec} {ttl_seconds}");
         }
     }

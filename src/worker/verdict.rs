@@ -51,6 +51,8 @@ pub struct End {
     pub not_started: Option<String>,
     /// The kernel ended a process of the run because there was not enough memory.
     pub out_of_memory: bool,
+    /// As its profile says: another attempt has the same time, so it rarely helps.
+    pub retry_timeouts: bool,
 }
 
 /// What the agent reports to the server.
@@ -162,7 +164,7 @@ fn outcome(task: &Task, reading: &Reading, end: &End, now: Ms) -> Result<(String
         return Ok((output, tags.into_iter().filter_map(|(applies, tag)| applies.then_some(tag)).collect()));
     }
     if let Some(stop) = end.stop {
-        return Err(stopped(task, stop));
+        return Err(stopped(task, stop, end.retry_timeouts));
     }
     if let Some(why) = &end.not_started {
         return Err(Some(RunFailure::new(Reason::SpawnFailed, format!("the program can't be started: {why}"))));
@@ -199,13 +201,11 @@ fn outcome(task: &Task, reading: &Reading, end: &End, now: Ms) -> Result<(String
     }
 }
 
-fn stopped(task: &Task, stop: Stop) -> Option<RunFailure> {
+fn stopped(task: &Task, stop: Stop, retryable: bool) -> Option<RunFailure> {
     Some(match stop {
         Stop::HandBack => return None,
         Stop::Cancelled => RunFailure::new(Reason::Cancelled, "cancelled on request"),
-        Stop::Timeout => {
-            RunFailure::new(Reason::Timeout, format!("did not end within {} s (policy.timeout_sec)", task.policy.timeout_sec.0))
-        }
+        Stop::Timeout => RunFailure { retryable, ..RunFailure::new(Reason::Timeout, task.timed_out(retryable)) },
         Stop::Stalled => RunFailure::new(Reason::Stalled, "no output for too long (stall_seconds of its profile)"),
         Stop::Flooded => RunFailure::new(Reason::AgentError, "printed more than 1 GiB"),
         Stop::Unstored => RunFailure::new(Reason::WorkerDisk, "the worker could not store on its disk what the run printed"),
@@ -351,14 +351,15 @@ mod tests {
             (error(json!({"is_error": true, "subtype": "error_max_budget_usd"})), exit("1"), Reason::BudgetExceeded, false, false),
             (error(json!({"is_error": true, "subtype": "error_max_turns"})), exit("1"), Reason::AgentError, true, false),
             (error(json!({"result": "no JSON"})), exit("0"), Reason::BadOutput, false, false),
-            (vec![], stop(Stop::Timeout), Reason::Timeout, true, false),
+            (vec![], stop(Stop::Timeout), Reason::Timeout, false, false),
+            (vec![], End { retry_timeouts: true, ..stop(Stop::Timeout) }, Reason::Timeout, true, false),
             (vec![], stop(Stop::Stalled), Reason::Stalled, true, false),
             (vec![], stop(Stop::Cancelled), Reason::Cancelled, false, false),
             (vec![], stop(Stop::LeaseLost), Reason::WorkerLost, true, true),
             (vec![], stop(Stop::Unstored), Reason::WorkerDisk, true, true),
             (vec![], End { not_started: Some("no such file".into()), ..End::default() }, Reason::SpawnFailed, true, true),
             (vec![], End { out_of_memory: true, ..exit("137") }, Reason::OutOfMemory, true, false),
-            (vec![], End { out_of_memory: true, ..stop(Stop::Timeout) }, Reason::Timeout, true, false),
+            (vec![], End { out_of_memory: true, ..stop(Stop::Timeout) }, Reason::Timeout, false, false),
         ] {
             let told = verdict("json", &lines, end);
             assert_eq!((told.reason, told.retryable, told.keep_attempt), (Some(reason), retryable, kept), "{lines:?}");

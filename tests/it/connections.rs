@@ -68,6 +68,7 @@ async fn open_with(write_timeout: Duration) -> TestServer {
         max_body_bytes: 1 << 20,
         max_output_bytes: 1 << 20,
         max_artifact_bytes: 1 << 20,
+        max_timeout_sec: 3600,
         request_timeout: Duration::from_secs(30),
         head_timeout: PATIENCE,
         write_timeout,

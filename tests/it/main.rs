@@ -69,6 +69,7 @@ mod sessions;
 mod suspend;
 mod task_projects;
 mod tasks;
+mod time_limits;
 mod timers;
 mod tls;
 mod traces;

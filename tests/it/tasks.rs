@@ -118,13 +118,13 @@ on_both! {
     async fn limits_themselves_are_allowed(server) {
         let labels = (0..32).map(|i| (format!("{i:k<63}"), json!("v".repeat(255)))).collect::<serde_json::Map<_, _>>();
         let task = server.crew().task().with("labels", json!(labels)).with("idempotency_key", json!(format!("{:i<255}", unique("i"))))
-            .with("max_attempts", json!(1)).with("priority", json!(0)).with("policy", json!({ "timeout_sec": 3600, "budget": 0 }));
+            .with("max_attempts", json!(1)).with("priority", json!(0)).with("policy", json!({ "timeout_sec": 86_400, "budget": 0 }));
         task.answer().await.created();
     }
 
     async fn a_nested_field_is_reported_under_its_parent(server) {
         for (policy, named) in [
-            (json!({ "timeout_sec": 0 }), "timeout_sec"), (json!({ "timeout_sec": 3601 }), "timeout_sec"),
+            (json!({ "timeout_sec": 0 }), "timeout_sec"), (json!({ "timeout_sec": 86_401 }), "timeout_sec"), (json!({ "timeout_sec": 604_801 }), "timeout_sec"),
             (json!({ "timeout_sec": 1.5 }), "timeout_sec"), (json!({ "timeout_sec": "60" }), "timeout_sec"),
             (json!({ "budget": -0.01 }), "budget"), (json!({ "budget": "1" }), "budget"),
         ] {

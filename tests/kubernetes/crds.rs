@@ -83,7 +83,7 @@ fn what_the_api_refuses_is_refused_with_its_words() {
             (json!({ "agentSlug": long }), "String must contain at most 128 character(s)"),
             (json!({ "priority": 10 }), "Number must be less than or equal to 9"),
             (json!({ "maxAttempts": 0 }), "Number must be greater than or equal to 1"),
-            (json!({ "policy": { "timeoutSec": 3601 } }), "Number must be less than or equal to 3600"),
+            (json!({ "policy": { "timeoutSec": 604_801 } }), "Number must be less than or equal to 604800"),
             (json!({ "policy": { "budget": -0.5 } }), "Number must be greater than or equal to 0"),
             (json!({ "desiredFormat": "xml" }), "Invalid enum value. Expected 'json' | 'text', received 'xml'"),
             (json!({ "session": "no" }), "Invalid enum value. Expected 'context' | 'none', received 'no'"),
@@ -115,13 +115,13 @@ fn what_the_api_refuses_is_refused_with_its_words() {
 }
 
 #[test]
-fn defaults_are_those_of_the_api() {
+fn defaults_are_those_of_the_api_besides_the_time_limit() {
     run(async {
         let team = shared().await.namespace().await;
         let name = team.create("nobody", json!({ "session": null, "policy": {} })).await;
         let spec = serde_json::to_value(team.get(&name).await.spec).unwrap();
         assert_eq!((&spec["priority"], &spec["maxAttempts"], &spec["desiredFormat"]), (&json!(5), &json!(3), &json!("text")));
-        assert_eq!((&spec["session"], &spec["policy"]["timeoutSec"]), (&json!("context"), &json!(120)));
+        assert_eq!((&spec["session"], &spec["policy"]["timeoutSec"]), (&json!("context"), &json!(1800)));
     });
 }
 

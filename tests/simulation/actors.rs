@@ -300,7 +300,7 @@ pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
         let limit = QueueChange::Limit(cluster.chance(70).then(|| cluster.below(3) as i64 + 1));
         let op = match cluster.below(28) {
             0 | 1 => Op::Cancel(op::Cancel { task }),
-            2..=4 => Op::Requeue(op::Requeue { task }),
+            2..=4 => Op::Requeue(op::Requeue { task, timeout_sec: None }),
             5 | 6 => Op::Lease(op::Lease {
                 task,
                 choice: Choice::Named(worker),
@@ -315,7 +315,14 @@ pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
                 let later = cluster.shared.lock().now() + cluster.below(4_000) as i64;
                 let not_before = cluster.chance(50).then(|| cluster.chance(60).then_some(later));
                 let (labels, first_labels) = Default::default();
-                Op::Edit(op::Edit { task, priority: Some(cluster.below(4) as i64 + 3), not_before, labels, first_labels })
+                Op::Edit(op::Edit {
+                    task,
+                    priority: Some(cluster.below(4) as i64 + 3),
+                    not_before,
+                    labels,
+                    first_labels,
+                    timeout_sec: None,
+                })
             }
             14 => {
                 let change = WorkerChange {

@@ -147,13 +147,20 @@ impl History {
                 Op::AnswerQuestion(op::AnswerQuestion { task: task(*at)?, question: None, answer })
             }
             Step::Cancel { task: at } => Op::Cancel(op::Cancel { task: task(*at)? }),
-            Step::Requeue { task: at } => Op::Requeue(op::Requeue { task: task(*at)? }),
+            Step::Requeue { task: at } => Op::Requeue(op::Requeue { task: task(*at)?, timeout_sec: None }),
             Step::Edit { task: at, priority, later, label } => {
                 let labels = label.map(|value| (LABEL.to_owned(), value.map(|value| value.to_string()))).into_iter().collect();
                 let id = task(*at)?;
                 let first_labels = db.specs.get(&id).map(|spec| spec.labels.clone()).unwrap_or_default();
                 let not_before = later.map(|later| later.map(|ms| now + ms));
-                Op::Edit(op::Edit { task: id, priority: *priority, not_before, labels, first_labels })
+                Op::Edit(op::Edit {
+                    task: id,
+                    priority: *priority,
+                    not_before,
+                    labels,
+                    first_labels,
+                    timeout_sec: priority.map(|n| 100 + n),
+                })
             }
             Step::Suspend { task: at, suspend } => Op::Suspend(op::Suspend { task: task(*at)?, suspend: *suspend }),
             Step::Delete { task: at } => Op::Delete(op::Delete { task: task(*at)? }),

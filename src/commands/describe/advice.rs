@@ -65,7 +65,7 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
         (Word::Known(Status::Failed | Status::Dead | Status::Cancelled), _, failure) => {
             let again = format!("bloom-runtime task retry {id}");
             match failure.as_ref().map(|failure| &failure.reason) {
-                Some(Word::Known(Reason::Timeout)) => format!("submit it again with a longer --timeout, or: {again}"),
+                Some(Word::Known(Reason::Timeout)) => format!("give its runs more time: {again} --timeout 2h"),
                 Some(Word::Known(Reason::OutOfMemory)) => {
                     format!("give its runs more memory (limits.memory_mib of the agent's profile, or the machine's), then: {again}")
                 }

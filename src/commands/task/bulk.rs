@@ -1,11 +1,12 @@
 //! `task cancel` and `task requeue`, for tasks given by id or by filters.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::super::confirm::confirm;
@@ -14,7 +15,8 @@ use super::super::ids::path;
 use super::super::interrupt::or_interrupted;
 use super::super::progress::{Progress, number};
 use super::super::show::{self, Shown};
-use super::super::{columns, ids, shell_completion, term};
+use super::super::{columns, ids, shell_completion, term, when};
+use super::fields::policy_with;
 use super::filters::Filters;
 use crate::CommandError;
 use bloom_api::answers::BulkResult;
@@ -45,6 +47,15 @@ pub struct BulkArgs {
     dry_run: bool,
     #[command(flatten)]
     filters: Filters,
+}
+
+#[derive(Args, Debug)]
+pub struct RequeueArgs {
+    #[command(flatten)]
+    tasks: BulkArgs,
+    /// With one id: how long its runs may take from now on: 90, 30m, 2h
+    #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
+    timeout: Option<Duration>,
 }
 
 #[derive(Clone, Copy)]
@@ -102,7 +113,16 @@ fn print(result: &BulkResult, shown: Shown) -> Result<(), CommandError> {
     }
 }
 
-pub async fn run(action: BulkAction, args: BulkArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub async fn requeue(args: RequeueArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    let is_one = args.tasks.ids.len() == 1 && args.tasks.filters.is_empty() && !args.tasks.dry_run;
+    if args.timeout.is_some() && !is_one {
+        return Err(CommandError::usage("--timeout needs exactly one id: give the tasks new time limits one by one"));
+    }
+    let body = args.timeout.map_or_else(|| json!({}), |time| json!({ "policy": policy_with(time) }));
+    run(BulkAction::Requeue, args.tasks, &body, server, shown).await
+}
+
+pub async fn run(action: BulkAction, args: BulkArgs, body: &Value, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let verb = action.verb();
     let args = BulkArgs { ids: ids::tasks(server, &args.ids).await?, ..args };
     match (args.ids.as_slice(), args.filters.is_empty()) {
@@ -114,7 +134,7 @@ pub async fn run(action: BulkAction, args: BulkArgs, server: &Server, shown: Sho
         }
         ([_, ..], false) => Err(CommandError::usage("give either ids or filters, not both")),
         ([id], true) if !args.dry_run => {
-            let answer = server.post(&path(id, &format!("/{verb}")), &json!({})).await.map_err(|failure| failure.about(id))?;
+            let answer = server.post(&path(id, &format!("/{verb}")), body).await.map_err(|failure| failure.about(id))?;
             match shown.form() {
                 Some(form) => show::one(form, &columns::TASKS, &answer),
                 None => {

@@ -1,6 +1,7 @@
 //! `task edit`: changes a queued task.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use clap::Args;
 use clap_complete::{ArgValueCandidates, ArgValueCompleter};
@@ -10,7 +11,7 @@ use super::super::ids::path;
 use super::super::number::within;
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, ids, shell_completion, when};
-use super::fields::named_twice;
+use super::fields::{named_twice, policy_with};
 use super::filters::label;
 use crate::CommandError;
 use bloom_api::edit::EditTask;
@@ -27,6 +28,9 @@ pub struct EditArgs {
     /// Do not run it before this time: +10m from now, 2026-02-25T10:00:00Z, milliseconds since the epoch; or now: run it at once
     #[arg(long, value_name = "WHEN", value_parser = start, allow_hyphen_values = true)]
     not_before: Option<Start>,
+    /// How long its runs may take: 90, 30m, 2h
+    #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
+    timeout: Option<Duration>,
     /// Add or change a label; may be repeated
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(shell_completion::labels))]
     labels: Vec<(String, String)>,
@@ -59,10 +63,13 @@ impl EditArgs {
         let edit = EditTask {
             priority: self.priority.map(i64::from),
             not_before: self.not_before.map(|start| if let Start::At(at) = start { Some(at) } else { None }),
+            policy: self.timeout.map(policy_with),
             labels,
         };
         if edit == EditTask::default() {
-            return Err(CommandError::usage("nothing to edit: give at least one of --priority, --not-before, --label, --remove-label"));
+            return Err(CommandError::usage(
+                "nothing to edit: give at least one of --priority, --not-before, --timeout, --label, --remove-label",
+            ));
         }
         Ok(edit)
     }
@@ -93,8 +100,11 @@ mod tests {
             let line = Line::try_parse_from([&["x", "id"], flags].concat()).map_err(|error| error.to_string())?;
             line.edit.body().map(|body| serde_json::to_value(body).unwrap()).map_err(|failure| failure.to_string())
         };
-        let flags = ["--priority", "9", "--not-before", "now", "--label", "a=b=c", "--remove-label", "d"];
-        assert_eq!(body(&flags), Ok(json!({ "priority": 9, "not_before": null, "labels": { "a": "b=c", "d": null } })));
+        let flags = ["--priority", "9", "--not-before", "now", "--timeout", "2h", "--label", "a=b=c", "--remove-label", "d"];
+        assert_eq!(
+            body(&flags),
+            Ok(json!({ "priority": 9, "not_before": null, "policy": { "timeout_sec": 7200 }, "labels": { "a": "b=c", "d": null } }))
+        );
         assert_eq!(body(&["--not-before", "1772013600000"]), Ok(json!({ "not_before": 1_772_013_600_000_i64 })));
         assert!(body(&[]).unwrap_err().contains("--remove-label"));
         assert!(body(&["--label", "a=b", "--remove-label", "a"]).unwrap_err().contains("named twice"));

@@ -11,6 +11,7 @@ use super::super::number::within;
 use super::super::{ids, shell_completion, when};
 use super::filters::label;
 use crate::CommandError;
+use bloom_api::time_limit::{PolicyChange, USUAL};
 use bloom_core::Ms;
 use bloom_core::project::PushMode;
 
@@ -41,7 +42,7 @@ pub struct Fields {
     /// US dollars that all attempts together may cost [default: 0, no limit by the task]
     #[arg(long, value_name = "USD", value_parser = dollars)]
     budget: Option<f64>,
-    /// How long a run may take: 90, 5m, at most 1h [default: 2m]
+    /// How long a run may take: 90, 5m, 2h; the server has a maximum, a day by default [default: 30m]
     #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
     timeout: Option<Duration>,
     /// The format of the answer [default: text]
@@ -128,6 +129,29 @@ impl Fields {
             ("push", json!(self.push.then_some(PushMode::Branch.as_str()))),
         ]))
     }
+}
+
+/// What a task has that neither its flags nor its line name, and that the API would set to another value.
+pub fn usual() -> Map<String, Value> {
+    present(vec![("policy", json!({ "timeout_sec": USUAL }))])
+}
+
+/// Adds missing fields, also in nested objects.
+pub fn fill(task: &mut Map<String, Value>, defaults: &Map<String, Value>) {
+    for (name, default) in defaults {
+        match (task.get_mut(name), default) {
+            (None | Some(Value::Null), _) => {
+                task.insert(name.clone(), default.clone());
+            }
+            (Some(Value::Object(members)), Value::Object(defaults)) => fill(members, defaults),
+            (Some(_), _) => {}
+        }
+    }
+}
+
+/// A time limit that the API refuses is sent as it is, so that the API says why.
+pub fn policy_with(timeout: Duration) -> PolicyChange {
+    PolicyChange::to(i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX))
 }
 
 pub fn named_twice(label: &str) -> CommandError {

@@ -17,7 +17,7 @@ use super::super::show::{self, Form, Shown};
 use super::super::{columns, ids, term, when};
 use super::batches::{End, Line, Made, send};
 use super::bulk::tasks;
-use super::fields::Fields;
+use super::fields::{Fields, fill, usual};
 use super::{standard_input, wrong_lines};
 use crate::CommandError;
 use bloom_api::new_tasks::NewTask;
@@ -208,6 +208,8 @@ fn task(
         ));
     }
     fill(&mut task, defaults);
+    // Not in the key: a file that an earlier version began to submit has the same keys now.
+    fill(&mut task, &usual());
     task.entry("idempotency_key").or_insert(json!(key));
     if !task.contains_key("context_id") {
         // Derived from the key, so that it is stable: with another context, a repeat would be a conflict.
@@ -219,19 +221,6 @@ fn task(
         return Err("prompt: it is blank".to_owned());
     }
     Ok(body)
-}
-
-/// Adds missing fields, also in nested objects.
-fn fill(task: &mut Map<String, Value>, defaults: &Map<String, Value>) {
-    for (name, default) in defaults {
-        match (task.get_mut(name), default) {
-            (None, _) => {
-                task.insert(name.clone(), default.clone());
-            }
-            (Some(Value::Object(members)), Value::Object(defaults)) => fill(members, defaults),
-            (Some(_), _) => {}
-        }
-    }
 }
 
 /// The idempotency key of a line, derived from its content, so that submitting a file again creates no task twice. If a line occurs several

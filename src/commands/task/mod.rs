@@ -33,14 +33,14 @@ use artifacts::ArtifactsArgs;
 use bloom_api::results::TaskResult;
 use bloom_api::tasks::Task;
 use bloom_core::task::{Outcome, Status};
-use bulk::BulkArgs;
+use bulk::{BulkArgs, RequeueArgs};
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
 use delete::DeleteArgs;
 use edit::EditArgs;
 use filters::Filters;
 use question::{AnswerArgs, Asked, DenyArgs};
-use serde_json::Value;
+use serde_json::{Value, json};
 use submit::Submit;
 use suspend::SuspendArgs;
 use wait::WaitOptions;
@@ -118,7 +118,7 @@ pub enum TaskCommand {
         bloom-runtime task cancel --status queued --label batch=7\n  bloom-runtime task cancel --agent reviewer --yes")]
     #[command(alias = "stop")]
     Cancel(BulkArgs),
-    /// Change a queued task: its priority, when it may run, its labels
+    /// Change a queued task: its priority, when it may run and how long, its labels
     #[command(after_help = "Examples:\n  bloom-runtime task edit 7c0d9e21 --priority 9\n  \
         bloom-runtime task edit 7c0d9e21 --not-before +2h --label batch=8 --remove-label draft\n  \
         bloom-runtime task edit 7c0d9e21 --not-before now")]
@@ -157,9 +157,10 @@ pub enum TaskCommand {
     ///
     /// With filters, the command first shows how many tasks match, and asks.
     #[command(after_help = "Examples:\n  bloom-runtime task requeue 0190a0a0-0000-7000-8000-000000000000\n  \
+        bloom-runtime task retry 7c0d9e21 --timeout 2h\n  \
         bloom-runtime task requeue --status failed --since 1h --yes")]
     #[command(visible_alias = "retry")]
-    Requeue(BulkArgs),
+    Requeue(RequeueArgs),
     /// Wait until tasks are finished, and show them
     ///
     /// Exits with 0 if all are completed, with 1 if one is not, and with 3 if the time limit was reached.
@@ -224,7 +225,7 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
         TaskCommand::Result { id } => answer(server, &ids::task(server, &id).await?, shown).await,
         TaskCommand::Artifacts(args) => artifacts::run(args, server, shown).await,
         TaskCommand::Diff { id } => artifacts::diff(&id, server).await,
-        TaskCommand::Cancel(args) => bulk::run(bulk::BulkAction::Cancel, args, server, shown).await,
+        TaskCommand::Cancel(args) => bulk::run(bulk::BulkAction::Cancel, args, &json!({}), server, shown).await,
         TaskCommand::Edit(args) => edit::run(args, server, shown).await,
         TaskCommand::Approve(args) => question::approve(args, server, shown).await,
         TaskCommand::Deny(args) => question::deny(args, server, shown).await,
@@ -232,7 +233,7 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
         TaskCommand::Suspend(args) => suspend::run(true, args, server, shown).await,
         TaskCommand::Resume(args) => suspend::run(false, args, server, shown).await,
         TaskCommand::Delete(args) => delete::run(args, server).await,
-        TaskCommand::Requeue(args) => bulk::run(bulk::BulkAction::Requeue, args, server, shown).await,
+        TaskCommand::Requeue(args) => bulk::requeue(args, server, shown).await,
         TaskCommand::Wait { ids, timeout } => wait_for_all(server, &ids::tasks(server, &ids).await?, timeout, shown).await,
     }
 }

@@ -1,4 +1,4 @@
-//! Changes what a client asked for, while the task is queued: when it runs, before which others, and its labels.
+//! Changes what a client asked for, while the task is queued: when it runs, before which others, how long, and its labels.
 
 use std::collections::BTreeMap;
 
@@ -13,6 +13,7 @@ use super::super::task::{Parked, Status, TaskState};
 use super::super::working_set::{Halt, WorkingSet};
 use super::readiness::{apply, evaluate};
 use super::reevaluate::dependencies;
+use super::task_ops::timeout_change;
 
 /// Changes a queued task. Fields that are `None` stay as they are.
 #[derive(Clone, Debug)]
@@ -21,6 +22,8 @@ pub struct Edit {
     pub priority: Option<i64>,
     /// `Some(None)`: it may run at once.
     pub not_before: Option<Option<Ms>>,
+    /// The time limit of its runs.
+    pub timeout_sec: Option<i64>,
     /// New values of labels by name; `None` removes the label. Other labels stay.
     pub labels: BTreeMap<String, Option<String>>,
     /// The labels of the task's spec, which it has until they are edited for the first time. A spec never changes, so the caller may read
@@ -50,6 +53,10 @@ impl Operation for Edit {
         if let Some(not_before) = self.not_before.filter(|at| *at != before.not_before) {
             task.not_before = not_before;
             changes.push(format!("not_before {} to {}", time(before.not_before), time(not_before)));
+        }
+        if let Some(seconds) = self.timeout_sec.filter(|seconds| *seconds != before.timeout_sec) {
+            task.timeout_sec = seconds;
+            changes.push(timeout_change(before, seconds));
         }
         let old = before.labels.as_ref().unwrap_or(&self.first_labels);
         let labels = self.edited(old)?;

@@ -59,6 +59,8 @@ impl Operation for Cancel {
 #[derive(Clone, Debug)]
 pub struct Requeue {
     pub task: TaskId,
+    /// The time limit of its runs from now on; `None`: the one that it has.
+    pub timeout_sec: Option<i64>,
 }
 
 impl Operation for Requeue {
@@ -74,9 +76,12 @@ impl Operation for Requeue {
         if !matches!(task.status, Status::Failed | Status::Dead | Status::Cancelled) {
             return Err(Rejection::CannotRequeue(task.status).into());
         }
+        let longer = self.timeout_sec.filter(|seconds| *seconds != task.timeout_sec);
+        let detail = longer.map_or_else(String::new, |seconds| timeout_change(task, seconds));
         let mut task = TaskState {
             status: Status::Queued,
             updated_at: set.stamp(),
+            timeout_sec: longer.unwrap_or(task.timeout_sec),
             attempts: 0,
             infra_retries: 0,
             cancel_requested: false,
@@ -99,7 +104,7 @@ impl Operation for Requeue {
         let waits = task.has_dependencies && task.lease_count == 0;
         let dependencies = if waits { known_dependencies(set, id)? } else { Vec::new() };
         let readiness = evaluate(set, &mut task, &dependencies, id)?;
-        set.audit(Action::TaskRequeued, EntityType::Task, id, &Actor::Admin, "");
+        set.audit(Action::TaskRequeued, EntityType::Task, id, &Actor::Admin, detail);
         apply(set, &mut task, readiness);
         task.revision = set.put_task(task.clone());
         if task.session == Session::Context && task.status == Status::Queued {
@@ -107,6 +112,11 @@ impl Operation for Requeue {
         }
         Ok(task)
     }
+}
+
+/// For the audit trail.
+pub(super) fn timeout_change(task: &TaskState, seconds: i64) -> String {
+    format!("timeout_sec {} to {seconds}", task.timeout_sec)
 }
 
 /// The next task of the context may be ready by now, and has to wait for this one again.

@@ -127,7 +127,7 @@ impl Run {
     fn check_attempts(&self, before: &World, op: &Op) {
         for (id, task) in &self.world.db.tasks {
             let Some(was) = before.db.tasks.get(id) else { continue };
-            let requeued = matches!(op, Op::Requeue(op::Requeue { task }) if task == id) && was.status != task.status;
+            let requeued = matches!(op, Op::Requeue(op::Requeue { task, .. }) if task == id) && was.status != task.status;
             let given_back = task.infra_retries - was.infra_retries;
             let expected = if requeued { 0 } else { was.attempts + (task.lease_count - was.lease_count) - given_back };
             assert_eq!(task.attempts, expected, "{op:?}\n{was:?}\n{task:?}");

@@ -9,6 +9,7 @@ pub mod task;
 pub mod worker;
 
 use bloom_api::new_tasks::NewTask;
+use bloom_api::time_limit::USUAL;
 use bloom_api::values::{Int, MAX_SAFE};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -75,6 +76,10 @@ fn llm_task() -> serde_json::Result<Value> {
             if !matches!(name.as_str(), "notBefore" | "dependsOn" | "suspend") {
                 *field = api.schema(name).unwrap_or_else(|| field.take());
             }
+        }
+        if let Some(policy) = fields.get_mut("policy") {
+            policy["description"] = format!("Limits of the run. Default: {} seconds, no budget.", USUAL.0).into();
+            policy["properties"]["timeoutSec"]["default"] = USUAL.0.into();
         }
         if let Some(depends_on) = fields.get_mut("dependsOn").and_then(Value::as_object_mut) {
             let most = bloom_api::new_tasks::MAX_DEPENDENCIES;

@@ -253,6 +253,7 @@ impl Tasks {
                 task: state.id,
                 priority,
                 not_before: None,
+                timeout_sec: None,
                 labels: std::collections::BTreeMap::new(),
                 first_labels: spec.labels.clone(),
             };

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use bloom_api::invalid::Invalid;
 use bloom_api::new_tasks::NewTask;
+use bloom_api::time_limit;
 use bloom_api::wire::Wire;
 use bloom_core::namespace::{KubernetesObject, qualified};
 use bloom_core::op;
@@ -42,7 +43,8 @@ impl Tasks {
             Ok(depends_on) => depends_on,
             Err(problem) => return Ok(Err(problem)),
         };
-        let spec = match task_spec(&task.spec, identity, prompt, &depends_on) {
+        let most = self.context.options.max_timeout_sec;
+        let spec = match task_spec(&task.spec, identity, prompt, &depends_on, most) {
             Ok(spec) => spec,
             Err(wrong) => return Ok(Err(Problem::invalid(wrong))),
         };
@@ -95,9 +97,16 @@ fn gone() -> Problem {
 }
 
 /// The task, checked like the body of a request that creates one.
-fn task_spec(spec: &LLMTaskSpec, identity: &Identity, prompt: String, depends_on: &[Uuid]) -> Result<TaskSpec, String> {
+fn task_spec(
+    spec: &LLMTaskSpec,
+    identity: &Identity,
+    prompt: String,
+    depends_on: &[Uuid],
+    max_timeout_sec: i64,
+) -> Result<TaskSpec, String> {
     let body = request(spec, prompt, depends_on).and_then(|body| to_raw_value(&body)).map_err(|error| error.to_string())?;
     let task = NewTask::read(&body).map_err(|problems| Invalid::from(problems).line())?.into_spec(None);
+    time_limit::must_be_allowed(task.timeout_sec, max_timeout_sec).map_err(|wrong| wrong.line())?;
     let own = |name: String| qualified(&identity.namespace, &name);
     Ok(TaskSpec {
         context_id: own(task.context_id),
@@ -116,9 +125,9 @@ fn request(spec: &LLMTaskSpec, prompt: String, depends_on: &[Uuid]) -> serde_jso
     if let Value::Object(fields) = serde_json::to_value(spec)? {
         body.extend(fields.into_iter().filter(|(name, _)| !OWN_FIELDS.contains(&name.as_str())).map(|(name, value)| (snake(&name), value)));
     }
-    if let Some(policy) = &spec.policy {
-        body.insert("policy".into(), json!({ "timeout_sec": policy.timeout_sec, "budget": policy.budget }));
-    }
+    let policy = spec.policy.as_ref();
+    let timeout_sec = policy.and_then(|policy| policy.timeout_sec).unwrap_or(time_limit::USUAL.0);
+    body.insert("policy".into(), json!({ "timeout_sec": timeout_sec, "budget": policy.and_then(|policy| policy.budget) }));
     body.insert("prompt".into(), prompt.into());
     body.insert("depends_on".into(), serde_json::to_value(depends_on)?);
     body.insert("not_before".into(), spec.not_before.as_ref().map(|at| at.0.as_millisecond().max(0)).into());
@@ -133,7 +142,7 @@ mod tests {
         let identity = Identity { namespace: "team-a".into(), name: "one".into(), uid: Uuid::from_u128(7) };
         let mut all = json!({ "contextId": "repo", "agentSlug": "coder" });
         all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        task_spec(&serde_json::from_value(all).unwrap(), &identity, "hello".into(), &[Uuid::from_u128(9)])
+        task_spec(&serde_json::from_value(all).unwrap(), &identity, "hello".into(), &[Uuid::from_u128(9)], 3600)
     }
 
     #[test]
@@ -149,6 +158,15 @@ mod tests {
         assert_eq!(spec.idempotency_key.as_deref(), Some("namespace:team-a/once"));
         assert_eq!((spec.prompt.as_str(), spec.not_before, spec.labels.len()), ("hello", Some(1_795_348_800_000), 1));
         assert_eq!((spec.depends_on.as_slice(), spec.object.unwrap().uid), ([Uuid::from_u128(9)].as_slice(), Uuid::from_u128(7)));
+    }
+
+    #[test]
+    fn a_run_has_half_an_hour_unless_its_object_says_otherwise() {
+        for policy in [json!(null), json!({}), json!({ "budget": 2 })] {
+            assert_eq!(wanted(json!({ "policy": policy })).unwrap().timeout_sec, 1800, "{policy}");
+        }
+        let told = wanted(json!({ "policy": { "timeoutSec": 3601 } })).unwrap_err();
+        assert!(told.contains("less than or equal to 3600: that is MAX_TIMEOUT_SECONDS of this server"), "{told}");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::lang::Lang;
 use crate::refused::{Refused, Said};
 use crate::visit::{Fields, Layout, Posted, Visit};
 use bloom_api::tasks::Task;
+use bloom_api::time_limit;
 use bloom_core::project::PushMode;
 
 /// What stands in the fields: as it was typed, so that nothing is lost when a field is wrong.
@@ -66,7 +67,7 @@ pub async fn form(visit: Visit) -> Result<Response, Refused> {
         Some(id) => like(&visit.get(&format!("llm-tasks/{}", id_of(id)?)).await?),
         None => Typed {
             agent_slug: "default".into(),
-            timeout_sec: "120".into(),
+            timeout_sec: time_limit::USUAL.0.to_string(),
             budget: "0".into(),
             max_attempts: "3".into(),
             priority: "5".into(),
@@ -169,6 +170,7 @@ fn body(lang: Lang, fields: &Fields) -> Result<Value, (&'static str, String)> {
     for name in ["timeout_sec", "budget"] {
         policy.extend(number(name)?.map(|number| (name.to_owned(), json!(number))));
     }
+    policy.entry("timeout_sec").or_insert_with(|| json!(time_limit::USUAL));
     body.insert("policy".into(), Value::Object(policy));
     for name in ["max_attempts", "priority"] {
         body.extend(number(name)?.map(|number| (name.to_owned(), json!(number))));

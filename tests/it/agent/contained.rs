@@ -157,7 +157,7 @@ fn what_escapes_ends_at_the_time_limit() {
         with(means, "", async |server, _, escaped| {
             let prompt = format!("{}; sleep 250", escaped.start());
             let task = server.crew().task().prompt(&prompt).with("policy", json!({"timeout_sec": 3})).attempts(1).create().await;
-            assert_eq!(task.reaches("dead").await["failure"]["reason"], json!("timeout"));
+            assert_eq!(task.reaches("failed").await["failure"]["reason"], json!("timeout"));
             task
         });
     }

@@ -58,7 +58,7 @@ fn the_time_limit_counts() {
             let (task, tally) = left_alone(server, agent, "echo begun; trap '' TERM; sleep 250", 2).await;
             agent.has_no_processes().await;
             agent.start_again();
-            assert_eq!(task.reaches("dead").await["failure"]["reason"], json!("timeout"));
+            assert_eq!(task.reaches("failed").await["failure"]["reason"], json!("timeout"));
             assert_eq!(tally.count(), 1);
             assert_eq!(told(&task, "text").await, [json!({"text": "begun\n"})]);
         },

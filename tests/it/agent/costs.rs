@@ -30,12 +30,12 @@ on_both! { alone:
         let agent = server.agent("box").claude(&api, PRICES).start();
         let policy = json!({"timeout_sec": 10});
         let task = server.crew().task().prompt("MODE-WAIT SAY: Kestrel").with("policy", policy).attempts(1).create().await;
-        let dead = failure(&task, "dead", "timeout").await;
-        let (usd, is_estimated) = cost(&dead);
-        assert!(is_about(usd, BEGUN) && is_estimated, "{dead}");
-        assert_eq!((&dead["usage"]["input_tokens"], &dead["usage"]["output_tokens"]), (&json!(10), &json!(1)));
+        let late = failure(&task, "failed", "timeout").await;
+        let (usd, is_estimated) = cost(&late);
+        assert!(is_about(usd, BEGUN) && is_estimated, "{late}");
+        assert_eq!((&late["usage"]["input_tokens"], &late["usage"]["output_tokens"]), (&json!(10), &json!(1)));
         let leases = server.get(&format!("leases?task_id={}", task.id)).await.ok();
-        assert_eq!(leases[0]["usage"], dead["usage"], "{leases}");
+        assert_eq!(leases[0]["usage"], late["usage"], "{leases}");
         agent.has_no_processes().await;
     }
 

@@ -20,9 +20,39 @@ const SHELL: &str = "runner = \"command\"\ncommand = [\"sh\"]";
 #[test]
 fn a_run_that_takes_too_long() {
     with(SHELL, async |server, _| {
-        let task = server.crew().task().prompt(STUBBORN).with("policy", json!({"timeout_sec": 1})).attempts(1).create().await;
+        let task = server.crew().task().prompt(STUBBORN).with("policy", json!({"timeout_sec": 1})).create().await;
+        let late = task.reaches("failed").await;
+        assert_eq!((&late["failure"]["reason"], &late["attempts"]), (&json!("timeout"), &json!(1)), "no further attempt is paid for");
+        let told =
+            format!("did not end within 1 s (policy.timeout_sec); give it more time: bloom-runtime task retry {} --timeout 2h", task.id);
+        assert_eq!(late["failure"]["message"], told);
+    });
+}
+
+#[test]
+fn a_run_that_gets_more_time() {
+    with(SHELL, async |server, _| {
+        // Only the first run takes too long.
+        let task = server
+            .crew()
+            .task()
+            .prompt("test -e begun || { touch begun; sleep 150; }; echo done")
+            .with("policy", json!({"timeout_sec": 2}))
+            .create()
+            .await;
+        task.reaches("failed").await;
+        server.post(&task.path("/requeue"), json!({"policy": {"timeout_sec": 100}})).await.ok();
+        task.reaches("completed").await;
+    });
+}
+
+#[test]
+fn a_profile_may_say_that_runs_that_took_too_long_are_repeated() {
+    with("runner = \"command\"\ncommand = [\"sh\"]\nretry_timeouts = true", async |server, _| {
+        let task = server.crew().task().prompt("sleep 150").with("policy", json!({"timeout_sec": 1})).attempts(2).create().await;
         let dead = task.reaches("dead").await;
-        assert_eq!(dead["failure"]["reason"], json!("timeout"));
+        assert_eq!((&dead["failure"]["reason"], &dead["attempts"]), (&json!("timeout"), &json!(2)));
+        assert_eq!(dead["failure"]["message"], "did not end within 1 s (policy.timeout_sec)");
     });
 }
 

@@ -22,6 +22,7 @@ mod submit;
 mod suspend;
 mod tables;
 mod terminal;
+mod time_limits;
 mod user;
 mod waiting;
 

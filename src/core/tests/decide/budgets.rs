@@ -64,7 +64,7 @@ fn a_requeued_task_has_its_whole_budget_again() {
     attempt(&mut world, task, |ended| Completion { usage: Some(Usage { cost_estimated: true, ..used(0.2) }), ..ended });
     let dead = world.task(task);
     assert!(dead.failure.as_ref().unwrap().message.starts_with("its attempts have cost about 0.3000 USD"), "{dead:?}");
-    world.ok(op::Requeue { task });
+    world.ok(op::Requeue { task, timeout_sec: None });
     let again = world.task(task);
     assert_eq!((again.status, again.budget_left()), (Status::Queued, Some(0.15)));
     assert!((again.usage.unwrap().cost_usd - 0.3).abs() < 1e-9, "the usage goes on");

@@ -162,7 +162,7 @@ pub fn cases() -> Vec<Case> {
         case("requeued after death", once(), |world, task| {
             run(world, task);
             world.expire(task);
-            world.ok(op::Requeue { task });
+            world.ok(op::Requeue { task, timeout_sec: None });
         }),
     ]
 }

@@ -199,7 +199,7 @@ fn a_push_that_finds_its_context_taken_waits() {
     world.complete(first, Outcome::Error);
     // The wake-up that would park the second task behind the requeued first one is not processed.
     world.crashing = true;
-    world.ok(op::Requeue { task: first });
+    world.ok(op::Requeue { task: first, timeout_sec: None });
     world.push(first, "a");
     match world.run(op::Push { task: second, worker: "a".into(), ttl_ms: TTL_MS }) {
         Ok(Pushed::Parked(task)) => assert_eq!(task.parked, Some(Parked::Session)),

@@ -71,7 +71,7 @@ fn a_task_that_has_run_needs_its_dependency_no_more() {
     run_to_the_end(&mut world, second, Outcome::Error);
     // Retention removes a dependency once no queued task waits for it.
     world.db.tasks.remove(&first);
-    world.ok(op::Requeue { task: second });
+    world.ok(op::Requeue { task: second, timeout_sec: None });
     assert_eq!(parked(&world, second), None);
 }
 
@@ -114,7 +114,7 @@ fn a_requeued_task_stands_before_later_ones_again() {
     let [first, second, third] = ["c", "c", "c"].map(|context| world.create(spec(context)));
     run_to_the_end(&mut world, first, Outcome::Error);
     world.claim("w1", 1);
-    world.ok(op::Requeue { task: first });
+    world.ok(op::Requeue { task: first, timeout_sec: None });
     assert_eq!(parked(&world, first), Some(Parked::Session), "the second task runs");
     world.complete(second, Outcome::Success);
     assert_eq!((parked(&world, first), parked(&world, third)), (None, Some(Parked::Session)));
@@ -183,7 +183,7 @@ fn attempts_are_given_back_twenty_times_then_it_is_dead() {
     let lease = world.lease(task, "w1");
     world.ok(op::Release { task, lease, reason: "shutdown".into() });
     assert_eq!(world.task(task).status, Status::Dead);
-    world.ok(op::Requeue { task });
+    world.ok(op::Requeue { task, timeout_sec: None });
     assert_eq!((world.task(task).attempts, world.task(task).infra_retries), (0, 0));
 }
 

@@ -204,11 +204,11 @@ fn a_requeued_task_and_an_edited_one_stay_suspended() {
     let mut world = two_workers();
     let task = world.create(TaskSpec { suspend: true, ..spec("c") });
     world.ok(op::Cancel { task });
-    world.ok(op::Requeue { task });
+    world.ok(op::Requeue { task, timeout_sec: None });
     assert_eq!((world.task(task).parked, world.task(task).suspend), (Some(Parked::Suspended), true));
     for not_before in [Some(world.now + 1_000), None] {
         let (labels, first_labels) = Default::default();
-        world.ok(op::Edit { task, priority: Some(9), not_before: Some(not_before), labels, first_labels });
+        world.ok(op::Edit { task, priority: Some(9), not_before: Some(not_before), labels, first_labels, timeout_sec: None });
         let state = world.task(task);
         assert_eq!((state.parked, state.wake_at, state.not_before, state.priority), (Some(Parked::Suspended), None, not_before, 9));
     }

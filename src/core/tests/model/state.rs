@@ -117,7 +117,7 @@ impl State {
             }
             Ask::Requeue(task) => {
                 self.requeued = true;
-                Op::Requeue(op::Requeue { task: *task })
+                Op::Requeue(op::Requeue { task: *task, timeout_sec: None })
             }
             Ask::Resume(task) => Op::Suspend(op::Suspend { task: *task, suspend: false }),
             Ask::Wake => {
@@ -203,7 +203,7 @@ impl State {
             Act::Postpone(task) => {
                 self.edited = true;
                 let (not_before, labels, first_labels) = (Some(Some(self.now + 1_000)), BTreeMap::new(), BTreeMap::new());
-                Op::Edit(op::Edit { task, priority: Some(9), not_before, labels, first_labels })
+                Op::Edit(op::Edit { task, priority: Some(9), not_before, labels, first_labels, timeout_sec: None })
             }
         };
         let mut keys = op.keys();

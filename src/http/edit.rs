@@ -1,0 +1,93 @@
+//! What clients change in tasks that exist: they requeue, edit and delete them.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+
+use super::AppState;
+use super::answer::{HandlerResult, ok};
+use super::body::Content;
+use super::error::Error;
+use super::lifecycle::show_reply;
+use super::middleware::Caller;
+use super::path::TaskPath;
+use super::policy::RoutePolicy;
+use super::show::{bytes_of, show_task};
+use bloom_api::answers::Removed;
+use bloom_api::edit::EditTask;
+use bloom_api::error::ErrorText;
+use bloom_api::requests::Requeue;
+use bloom_api::tasks::Task;
+use bloom_api::time_limit::{PolicyChange, must_be_allowed};
+use bloom_core::op;
+
+pub const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
+
+/// Queues a failed, dead or cancelled task again.
+///
+/// The task has all its attempts again. Earlier results are kept. A body may give its runs another time limit.
+#[utoipa::path(
+    post, path = "/api/runtime/llm-tasks/{id}/requeue", operation_id = "requeueTask", tag = "tasks", params(("id" = String, Path)),
+    request_body = Requeue,
+    responses(
+        (status = 200, description = "The task, queued.", body = Task),
+        (status = 404, description = "Task not found.", body = ErrorText),
+        (status = 409, description = "The task is not failed, dead or cancelled.", body = ErrorText),
+    )
+)]
+pub async fn requeue(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
+    let timeout_sec = allowed(&app, body.read::<Requeue>()?.policy)?;
+    let task = path.id()?;
+    show_reply(&app, &caller, task, op::Requeue { task, timeout_sec }).await
+}
+
+pub const EDIT: RoutePolicy = RoutePolicy::ADMIN.or_submit();
+
+/// Edits a queued task.
+///
+/// Its priority, its `not_before`, the time limit of its runs and its labels can be changed, and nothing else. The body is a JSON merge
+/// patch: absent fields stay as they are.
+#[utoipa::path(
+    patch, path = "/api/runtime/llm-tasks/{id}", operation_id = "editTask", tag = "tasks", params(("id" = String, Path)),
+    request_body = EditTask,
+    responses(
+        (status = 200, description = "The task, as it is now.", body = Task),
+        (status = 404, description = "Task not found.", body = ErrorText),
+        (status = 409, description = "The task is not queued.", body = ErrorText),
+    )
+)]
+pub async fn edit(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
+    let edit = body.read::<EditTask>()?;
+    allowed(&app, edit.policy)?;
+    let id = path.id()?;
+    let specs = app.engine.specs.by_id(&[id]).await?;
+    let spec = specs.first().ok_or(Error::TASK_NOT_FOUND)?;
+    let room = app.room(&caller, bytes_of([&**spec]))?;
+    let state = app.engine.writers.submit(caller.command(edit.into_op(id, spec))).await?;
+    room.json(StatusCode::OK, &show_task(&app.engine, spec, &state))
+}
+
+pub const DELETE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
+
+/// Deletes a finished task.
+///
+/// Its leases, results and events are removed too. Its usage and its audit entries are kept. Tasks that still wait for it are cancelled.
+#[utoipa::path(
+    delete, path = "/api/runtime/llm-tasks/{id}", operation_id = "deleteTask", tag = "tasks", params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "Removed.", body = Removed),
+        (status = 404, description = "Task not found.", body = ErrorText),
+        (status = 409, description = "The task is not finished: cancel it first.", body = ErrorText),
+    )
+)]
+pub async fn delete(State(app): State<AppState>, caller: Caller, path: TaskPath) -> HandlerResult {
+    let task = path.id()?;
+    app.engine.writers.submit(caller.command(op::Delete { task })).await?;
+    ok(&Removed { removed: true, id: task.to_string().into() })
+}
+
+/// The new time limit, if the server allows it.
+fn allowed(app: &AppState, policy: Option<PolicyChange>) -> Result<Option<i64>, Error> {
+    let seconds = policy.map(|policy| policy.timeout_sec.0);
+    seconds.map_or(Ok(()), |seconds| must_be_allowed(seconds, app.settings.max_timeout_sec))?;
+    Ok(seconds)
+}
