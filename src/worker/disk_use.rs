@@ -1,6 +1,6 @@
 //! What the directories of contexts take on the disk: the limit of a run, and which run filled a disk that is full.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::Agent;
 use super::home::Home;
+use super::process::{Leader, descendants_of};
 use super::run_dir::{Record, RunDir};
 use super::verdict::Stop;
 use super::walk::{Next, Seen, walk};
@@ -56,6 +57,17 @@ pub fn used(dirs: Vec<PathBuf>, since: Ms, enough: u64) -> u64 {
     used
 }
 
+/// What files take that the run has removed and still has open: by their device and number, each once.
+fn held_open(leader: Option<Leader>) -> u64 {
+    let pids = leader.map(|leader| descendants_of(leader.pid)).unwrap_or_default();
+    let dirs = pids.into_iter().map(|pid| PathBuf::from(format!("/proc/{pid}/fd")));
+    let open = dirs.flat_map(|dir| std::fs::read_dir(dir).into_iter().flatten().flatten());
+    // That of the open file, not of the link.
+    let files = open.filter_map(|entry| std::fs::metadata(entry.path()).ok()).filter(|about| about.is_file() && about.nlink() == 0);
+    let sizes: BTreeMap<(u64, u64), u64> = files.map(|about| ((about.dev(), about.ino()), about.blocks().saturating_mul(BLOCK))).collect();
+    sizes.into_values().fold(0, u64::saturating_add)
+}
+
 /// Measures the directories of a run while it goes on, if its profile limits them.
 pub struct DiskLimit {
     limit: u64,
@@ -70,9 +82,10 @@ impl Drop for DiskLimit {
 }
 
 impl DiskLimit {
-    pub fn start(home: &Home, context_id: &str, mib: Option<u64>) -> Self {
+    /// `leader`: the supervisor of the run.
+    pub fn start(home: &Home, context_id: &str, leader: Option<Leader>, mib: Option<u64>) -> Self {
         let (limit, used) = (mib.map_or(u64::MAX, |mib| mib << 20), Arc::<AtomicU64>::default());
-        let task = mib.map(|_| tokio::spawn(measure(dirs_of(home, context_id), limit, used.clone())));
+        let task = mib.map(|_| tokio::spawn(measure(dirs_of(home, context_id), leader, limit, used.clone())));
         Self { limit, used, task }
     }
 
@@ -82,10 +95,10 @@ impl DiskLimit {
     }
 }
 
-async fn measure(dirs: Vec<PathBuf>, limit: u64, told: Arc<AtomicU64>) {
+async fn measure(dirs: Vec<PathBuf>, leader: Option<Leader>, limit: u64, told: Arc<AtomicU64>) {
     loop {
         let (dirs, began) = (dirs.clone(), Instant::now());
-        if let Ok(used) = spawn_blocking(move || used(dirs, Ms::MIN, limit)).await {
+        if let Ok(used) = spawn_blocking(move || used(dirs, Ms::MIN, limit).saturating_add(held_open(leader))).await {
             told.store(used, Ordering::Relaxed);
         }
         tokio::time::sleep(MEASURE_EVERY.max(began.elapsed() * REST)).await;

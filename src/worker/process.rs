@@ -126,6 +126,12 @@ fn descendants(all: &[Stat], roots: BTreeSet<i32>) -> Vec<&Stat> {
     }
 }
 
+/// The processes below this one.
+pub fn descendants_of(ancestor: i32) -> Vec<i32> {
+    let all = living();
+    descendants(&all, BTreeSet::from([ancestor])).iter().map(|stat| stat.pid).filter(|pid| *pid != ancestor).collect()
+}
+
 /// Sends the signal to all processes below `ancestor` that are not in `asked` yet.
 pub fn signal_below(ancestor: i32, signal: Signal, asked: &mut BTreeSet<i32>) {
     let all = living();

@@ -26,6 +26,23 @@ fn a_run_that_takes_too_much_room_is_stopped_and_tried_once_more() {
 }
 
 #[test]
+fn a_run_hides_nothing_from_its_limit() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let agent = server.agent("box").profile(FOUR_MIB).start();
+        let fill = "head --bytes 8000000 /dev/urandom";
+        let removed = format!("exec 3>large; rm large; {fill} >&3; sleep 150");
+        let deep = format!("d=$(printf 'd%.0s' $(seq 200)); for i in $(seq 30); do mkdir $d; cd -P $d; done; {fill} >large; sleep 150");
+        for hides in [removed, deep] {
+            let task = server.crew().task().attempts(1).prompt(&hides).create().await;
+            let failure = eventually("it is stopped", || async { task.now().await["failure"].as_object().cloned() }).await;
+            assert_eq!(failure["reason"], json!("disk_limit"), "{hides}: {failure:?}");
+        }
+        agent.has_no_processes().await;
+    });
+}
+
+#[test]
 fn a_limit_of_nothing_is_refused() {
     run(async {
         let server = Server::on(Database::Sqlite).start();
