@@ -93,7 +93,14 @@ fn an_agent_whose_threads_hang_ends_at_a_signal() {
     run(async {
         let server = Server::on(Database::Sqlite).start();
         let agent = server.agent("box").shell().arg(&["--grace-seconds", "0"]).through(LOG_THAT_HANGS).start();
-        eventually("it has begun", || async { agent.log().contains("work dir").then_some(()) }).await;
+        // Before that it would stop in order.
+        let hangs = || {
+            let threads = std::fs::read_dir(format!("/proc/{}/task", agent.pid())).into_iter().flatten().flatten();
+            threads
+                .map(|thread| thread.path().join("wchan"))
+                .any(|at| std::fs::read_to_string(at).is_ok_and(|at| at.contains("pipe_write")))
+        };
+        eventually("a thread waits for the log", || async { hangs().then_some(()) }).await;
         agent.signal("TERM");
         assert!(!agent.wait_for_end().success(), "it could not stop in order");
     });

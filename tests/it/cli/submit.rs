@@ -140,7 +140,7 @@ fn what_makes_no_sense_is_not_sent() {
         (&["p", "--not-before", "soon"], "--not-before"),
         (&["p", "--label", "x"], "--label"),
         (&["p", "--label", "a=1", "--label", "a=2"], "the label a is named twice"),
-        (&["p", "--timeout", "2h"], "--timeout"),
+        (&["p", "--timeout", "25h"], "--timeout"),
         (&["p", "--context", ""], "--context"),
         (&["p", "--agent", &"a".repeat(300)], "--agent"),
         (&["p", "--depends-on", NO_ID], "--depends-on"),
