@@ -75,7 +75,8 @@ impl Agent {
         let mut room = limits.max_bytes;
         for one in all {
             let (dirs, most) = (dirs_of(&self.home, &one.context_id), room);
-            let size = spawn_blocking(move || used(dirs, Ms::MIN, most)).await.unwrap_or(0);
+            // A directory that can't be looked at is no reason to remove a context that has room.
+            let size = spawn_blocking(move || used(dirs, Ms::MIN, most, 0)).await.unwrap_or(0);
             let why = match () {
                 () if gone.contains(&one.context_id) => "its tasks were removed",
                 () if one.used_at < oldest => "it was not used for long",

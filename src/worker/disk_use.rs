@@ -28,6 +28,9 @@ const BLOCK: u64 = 512;
 /// A run that wrote less than this has not filled a disk.
 const NOTHING_MUCH: u64 = 1 << 20;
 
+/// What a run keeps from being measured counts as any size, where the run is to blame for it.
+const HIDDEN: u64 = u64::MAX;
+
 /// The directories that runs of a context write: where they work, their repository, and their sessions in a sandbox.
 pub fn dirs_of(home: &Home, context_id: &str) -> Vec<PathBuf> {
     let dirs = [home.context_dir(context_id), home.sandboxed_sessions(context_id)];
@@ -35,12 +38,15 @@ pub fn dirs_of(home: &Home, context_id: &str) -> Vec<PathBuf> {
 }
 
 /// What the files below the directories take on the disk that have changed since then, until it is more than `enough`. Links are not followed,
-/// a file with several names counts once. What can't be looked at counts as any size: a run could hide files there.
-pub fn used(dirs: Vec<PathBuf>, since: Ms, enough: u64) -> u64 {
+/// a file with several names counts once. `unreadable` is what each directory counts as that can't be looked at.
+pub fn used(dirs: Vec<PathBuf>, since: Ms, enough: u64, unreadable: u64) -> u64 {
     let (mut used, mut linked) = (0_u64, BTreeSet::new());
     for dir in dirs {
         let is_whole = walk(&dir, MAX_ENTRIES, |seen| {
-            let Seen::Entry { about, .. } = seen else { return Next::Stop };
+            let Seen::Entry { about, .. } = seen else {
+                used = used.saturating_add(unreadable);
+                return if used > enough { Next::Stop } else { Next::Past };
+            };
             if !about.is_dir() && about.nlink() > 1 && !linked.insert((about.dev(), about.ino())) {
                 return Next::Past;
             }
@@ -98,7 +104,7 @@ impl DiskLimit {
 async fn measure(dirs: Vec<PathBuf>, leader: Option<Leader>, limit: u64, told: Arc<AtomicU64>) {
     loop {
         let (dirs, began) = (dirs.clone(), Instant::now());
-        if let Ok(used) = spawn_blocking(move || used(dirs, Ms::MIN, limit).saturating_add(held_open(leader))).await {
+        if let Ok(used) = spawn_blocking(move || used(dirs, Ms::MIN, limit, HIDDEN).saturating_add(held_open(leader))).await {
             told.store(used, Ordering::Relaxed);
         }
         tokio::time::sleep(MEASURE_EVERY.max(began.elapsed() * REST)).await;
@@ -122,7 +128,7 @@ fn records(home: &Home) -> impl Iterator<Item = Record> {
 }
 
 fn written(home: &Home, record: &Record) -> u64 {
-    record.process.map_or(0, |running| used(dirs_of(home, &record.task.context_id), running.started_at, u64::MAX))
+    record.process.map_or(0, |running| used(dirs_of(home, &record.task.context_id), running.started_at, u64::MAX, HIDDEN))
 }
 
 #[cfg(test)]
@@ -142,9 +148,11 @@ mod tests {
             let flags = rustix::fs::OFlags::DIRECTORY;
             below = rustix::fs::openat(&below, &deeper, flags, rustix::fs::Mode::empty()).unwrap().into();
         }
-        assert_eq!(used(vec![top.clone()], Ms::MIN, u64::MAX - 1), u64::MAX);
+        assert_eq!(used(vec![top.clone()], Ms::MIN, u64::MAX - 1, HIDDEN), u64::MAX);
+        // Nobody's files are removed because they can't be measured.
+        assert!(used(vec![top.clone()], Ms::MIN, u64::MAX - 1, 0) < 1 << 20);
         crate::removal::remove_all(&top).unwrap();
-        assert_eq!(used(vec![top], Ms::MIN, 0), 0, "nothing is there");
+        assert_eq!(used(vec![top], Ms::MIN, 0, HIDDEN), 0, "nothing is there");
     }
 
     #[test]
@@ -158,7 +166,7 @@ mod tests {
         std::fs::hard_link(dir.join("sub/one"), dir.join("two")).unwrap();
         std::os::unix::fs::symlink(&elsewhere, dir.join("link")).unwrap();
         std::fs::File::create(dir.join("sparse")).unwrap().set_len(1 << 40).unwrap();
-        let measured = |since, enough| used(vec![dir.clone(), temp.path().join("none")], since, enough);
+        let measured = |since, enough| used(vec![dir.clone(), temp.path().join("none")], since, enough, HIDDEN);
         let all = measured(Ms::MIN, u64::MAX);
         assert!((1 << 20..2 << 20).contains(&all), "{all}");
         assert_eq!(measured(bloom_client::now_ms() + 60_000, u64::MAX), 0);
