@@ -192,7 +192,7 @@ impl Agent {
         let resumed = directives.resumed_accounts.iter().filter(|resumed| self.pauses.resume(&resumed.account, resumed.since, now));
         let is_resumed =
             resumed.inspect(|resumed| tracing::info!(account = resumed.account, "an administrator has ended the pause")).count() > 0;
-        let can_probe = |account: &str| self.claude_profiles().any(|(_, profile)| profile.account == account);
+        let can_probe = |account: &str| self.can_probe(&(PauseKind::Account, account.to_owned()));
         let is_news = self.pauses.tell(&directives.paused_accounts, can_probe, now) | is_resumed;
         if is_news {
             self.state_changed.notify_waiters();

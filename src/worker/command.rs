@@ -1,6 +1,8 @@
 //! Commands that the agent runs: git, updates, probes. They have a limit of time, and what they print is kept up to a size: some of it may be
 //! the doing of a run.
 
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -29,6 +31,16 @@ pub(super) struct Ended {
     /// The beginning.
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
+}
+
+/// The same command, started by these words. Of its environment, only what was set for it counts.
+pub(super) fn started_by(words: impl IntoIterator<Item = OsString>, command: &Command) -> Command {
+    let command = command.as_std();
+    let mut words = words.into_iter().chain([command.get_program().to_owned()]).chain(command.get_args().map(OsStr::to_owned));
+    let mut started = Command::new(words.next().unwrap_or_default());
+    started.args(words).env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    started.current_dir(command.get_current_dir().unwrap_or(Path::new(".")));
+    started
 }
 
 /// Runs the command. Returns the start of what it printed.

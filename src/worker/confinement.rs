@@ -96,8 +96,7 @@ pub async fn end_commands(dir: &RunDir) {
 impl Wrapper {
     fn of(sandbox: &Sandbox, agent: &Agent) -> io::Result<Self> {
         let profiles_dir = agent.settings.profiles.dir.clone();
-        let missing = || io::Error::new(io::ErrorKind::NotFound, "bubblewrap is not installed any more");
-        let program = find_program(sandbox.program(), &profiles_dir).ok_or_else(missing)?;
+        let program = sandbox.installed(&profiles_dir)?;
         Ok(Self { program, sandbox: sandbox.with_nothing_added(), hardening: agent.hardening.clone(), profiles_dir })
     }
 

@@ -7,9 +7,11 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::hardening::Hardening;
+use super::program::find_program;
 use serde::de::value::{MapAccessDeserializer, StrDeserializer};
 use serde::de::{Deserializer, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, de};
@@ -148,6 +150,15 @@ impl Sandbox {
         match self.kind {
             Kind::Bubblewrap => Path::new("bwrap"),
         }
+    }
+
+    /// The resolved path of that program.
+    ///
+    /// # Errors
+    /// It was removed since the agent's start, which has checked it.
+    pub fn installed(&self, profiles_dir: &Path) -> io::Result<PathBuf> {
+        let gone = || io::Error::new(io::ErrorKind::NotFound, "bubblewrap is not installed any more");
+        find_program(self.program(), profiles_dir).ok_or_else(gone)
     }
 
     /// The same sandbox without what the profile adds to it, and without network: for the agent's own commands on what runs wrote.

@@ -9,7 +9,6 @@ use super::hardening::Hardening;
 use super::home::Home;
 use super::invocation::{Invocation, RunFiles};
 use super::profile::{Profile, Runner};
-use super::program::find_program;
 use super::sandbox::{ClaudeDirs, Needs};
 
 /// `plain` is the command without the sandbox.
@@ -23,8 +22,7 @@ pub fn sandboxed(
     files: &RunFiles<'_>,
 ) -> io::Result<Invocation> {
     let Some(sandbox) = &profile.sandbox else { return Ok(plain) };
-    let gone = || io::Error::new(io::ErrorKind::NotFound, "bubblewrap is not installed any more");
-    let bubblewrap = find_program(sandbox.program(), profiles_dir).ok_or_else(gone)?;
+    let bubblewrap = sandbox.installed(profiles_dir)?;
     let config = config_dir(&profile.env).filter(|_| profile.runner == Runner::Claude);
     let claude = config.map(|config| ClaudeDirs { config, sessions: home.sandboxed_sessions(context_id) });
     let config = profile.mcp_config.iter().map(|path| profiles_dir.join(path));
@@ -35,7 +33,7 @@ pub fn sandboxed(
     let writable = tool.into_iter().map(|tool| tool.dir.asked()).chain(own).collect();
     let needs = Needs { program: &plain.program, context_dir: files.context_dir, readable, writable, claude, way_out: files.way_out };
     let mut words = sandbox.command(&bubblewrap, hardening, profiles_dir, &needs).into_iter();
-    let program = words.next().map(PathBuf::from).ok_or_else(gone)?;
+    let program = words.next().map_or(bubblewrap, PathBuf::from);
     let replaced = files.way_out.into_iter().flat_map(WayOut::env).map(|(name, value)| (name.to_owned(), value.to_owned()));
     let env = plain.env.into_iter().chain(replaced).collect();
     Ok(Invocation { program, args: words.chain(plain.args).collect(), env, ..plain })

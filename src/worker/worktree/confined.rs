@@ -1,13 +1,14 @@
 //! The agent's commands on a worktree and the repository of its context. Runs write both, so these commands are
 //! [confined](super::super::confinement), and what they tell is input like any other.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::process::Command;
 
-use super::super::command::output;
+use super::super::command::{output, started_by};
 use super::super::confinement::{Confinement, Shown};
 use super::super::git::bounded;
 use super::author::CommitAuthor;
@@ -191,18 +192,13 @@ impl<'a> Confined<'a> {
     /// Writes the objects of the commit, and of all that it builds on and the project's repository does not have, into a file. Of the commits that it
     /// has, `known` is one.
     pub async fn pack(&self, commit: &str, known: Option<&str>, into: &Path) -> Result<(), String> {
-        let git = self.git();
-        let mut pack = Command::new("sh");
-        // What is to be packed comes by standard input.
-        pack.args(["-c", PACK, commit, known.unwrap_or_default()]).arg(git.as_std().get_program()).args(git.as_std().get_args());
+        let mut pack = self.git();
         pack.args(["pack-objects", "--revs", "--thin", "--stdout", "--quiet"]);
-        pack.envs(git.as_std().get_envs().filter_map(|(name, value)| Some((name, value?))));
-        let confined = self.confine(&pack);
-        let confined = confined.as_std();
-        let blocks = self.tree.repository.settings.max_bytes.div_ceil(512);
-        let mut stored = Command::new("sh");
-        stored.args(["-c", INTO_FILE]).arg(into).arg(blocks.to_string()).arg(confined.get_program()).args(confined.get_args());
-        stored.env_clear().envs(confined.get_envs().filter_map(|(name, value)| Some((name, value?)))).current_dir(&self.tree.dir);
+        // What is to be packed comes by standard input.
+        let pack = started_by(["sh", "-c", PACK, commit, known.unwrap_or_default()].map(OsString::from), &pack);
+        let blocks = self.tree.repository.settings.max_bytes.div_ceil(512).to_string();
+        let store = [OsString::from("sh"), "-c".into(), INTO_FILE.into(), into.into(), blocks.into()];
+        let stored = started_by(store, &self.confine(&pack));
         // Made here, for this user alone.
         fs::File::create_new(into).map_err(|error| error.to_string())?;
         output(stored, FETCH_LIMIT).await.map(drop)

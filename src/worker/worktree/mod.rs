@@ -150,7 +150,7 @@ impl Worktree {
             confined.check_branch().await?;
             confined.link().await?;
             let head = confined.head().await?;
-            self.take(&confined, &head, self.repository.commit_of(&self.branch_ref()).await.as_deref()).await?;
+            self.take(&confined, &head, None).await?;
             // The worktree is there, so the run does not need the repository's server.
             if let Err(trouble) = self.repository.fetch(FOLLOW_LIMIT).await {
                 return Ok(Prepared { unfetched: Some(trouble.to_string()), ..self.prepared(head, Origin::Kept) });
@@ -195,11 +195,14 @@ impl Worktree {
         Ok(self.prepared(pushed, Origin::Fetched))
     }
 
-    /// Takes a commit of the context over into the project's repository, where nothing of a run has an effect. `known` is one that it has.
+    /// Takes a commit of the context over into the project's repository, where nothing of a run has an effect. `known` is one that it has; by
+    /// default, that of the branch.
     async fn take(&self, confined: &Confined<'_>, commit: &str, known: Option<&str>) -> Result<(), Trouble> {
         if self.repository.commit_of(commit).await.is_some() {
             return Ok(());
         }
+        let of_branch = if known.is_none() { self.repository.commit_of(&self.branch_ref()).await } else { None };
+        let known = known.or(of_branch.as_deref());
         let pack = self.own_git_dir().with_extension("pack");
         let _ = fs::remove_file(&pack);
         let made = confined.pack(commit, known, &pack).await.map_err(|why| Trouble::of_git("what the run committed can't be read", &why));
