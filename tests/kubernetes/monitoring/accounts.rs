@@ -30,7 +30,7 @@ pub async fn accounts_costs_and_failures(prometheus: &Prometheus) {
     fs::set_permissions(&cli, fs::Permissions::from_mode(0o755)).unwrap();
     // Each agent serves the slug that has its name.
     let agent = |name: &str| -> Agent {
-        let profiles = format!("[profiles.{name}]\nprogram = {:?}\n", cli.display().to_string());
+        let profiles = format!("[profiles.{name}]\naccount = {name:?}\nprogram = {:?}\n", cli.display().to_string());
         server.agent(name).profiles(&profiles).slots(4).start()
     };
     let (_working, _out_of_quota, refused) = (agent("working"), agent("quota"), agent("refused"));
@@ -61,7 +61,9 @@ pub async fn accounts_costs_and_failures(prometheus: &Prometheus) {
     // Else it would exhaust the quota again as soon as that has reset.
     over_quota.cancel().await.ok();
     of_refused.cancel().await.ok();
-    // As its user does after a correction of its key. The quota resets by itself: the shortest pause of an agent is a minute.
+    // As an administrator does who knows that there is quota again. Else the agent would probe it after five minutes.
+    server.post("accounts/quota/resume", json!({})).await.ok();
+    // As its user does after a correction of its key.
     refused.stop();
     refused.start_again();
     for alert in ["BloomCostHigh", "BloomAccountRefused", "BloomRunsFail", "BloomAccountOutOfQuota"] {
