@@ -58,6 +58,8 @@ body! {
         artifact_type: ShortName = Text(ARTIFACT_TYPE.into()),
         /// Tags of the stored artifact. Default: none.
         artifact_tags: List<Text<0, { limits::ARTIFACT_TAG_CHARS }>, 0, { limits::ARTIFACT_TAGS }> = List(Vec::new()),
+        /// What went wrong without making the run fail, for people: a tool server that did not start, for example. Default: none.
+        warnings: List<Text<1, { limits::WARNING_CHARS }>, 0, { limits::WARNINGS }> = List(Vec::new()),
         /// The fencing token: the call is refused if another lease holds the task. A repeated call returns what was stored first.
         lease_id: Option<Id>,
         /// The worker that ran the task; an alternative to `lease_id`.
@@ -193,6 +195,7 @@ impl Completion {
             metrics: NewMetrics { duration_ms: Int::nearest(duration_ms), tokens_used: tokens_used.map(Int::nearest) },
             artifact_type: ARTIFACT_TYPE.into(),
             artifact_tags: List(Vec::new()),
+            warnings: List(Vec::new()),
             lease_id: None,
             worker_id: None,
             reason: None,
@@ -219,6 +222,7 @@ impl Completion {
             tokens_used: self.metrics.tokens_used.map(|count| count.0),
             artifact_type: self.artifact_type.0,
             artifact_tags: self.artifact_tags.texts(),
+            warnings: self.warnings.texts(),
             object: None,
             reason: self.reason,
             retryable: self.retryable,

@@ -113,6 +113,10 @@ pub struct TaskResult<'a> {
     pub output: Option<Cow<'a, str>>,
     /// What went wrong, for people.
     pub error_message: Option<Cow<'a, str>>,
+    /// What went wrong without making the run fail, for people.
+    #[serde(default)]
+    #[schema(required)]
+    pub warnings: Cow<'a, [String]>,
     /// Measurements of the run.
     pub metrics: Metrics,
     /// When it was stored.
@@ -145,6 +149,7 @@ impl<'a> From<&'a RunResult> for TaskResult<'a> {
             status: result.status.into(),
             output: result.output.as_deref().map(Cow::from),
             error_message: result.error_message.as_deref().map(Cow::from),
+            warnings: (&result.warnings).into(),
             metrics: Metrics { duration_ms: result.duration_ms, tokens_used: result.tokens_used },
             completed_at: result.completed_at,
             branch: result.branch.as_deref().map(Cow::from),

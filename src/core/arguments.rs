@@ -77,6 +77,7 @@ pub struct Completion {
     pub tokens_used: Option<i64>,
     pub artifact_type: String,
     pub artifact_tags: Vec<String>,
+    pub warnings: Vec<String>,
     /// The output, if it was written to the object store before; `output` is `None` then.
     pub object: Option<ArtifactObject>,
     pub reason: Option<Reason>,

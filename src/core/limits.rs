@@ -47,6 +47,9 @@ pub const CANONICAL_ID_CHARS: usize = 64;
 pub const ERROR_MESSAGE_CHARS: usize = 65_536;
 pub const ARTIFACT_TAGS: usize = 64;
 pub const ARTIFACT_TAG_CHARS: usize = 255;
+/// Of one result.
+pub const WARNINGS: usize = 20;
+pub const WARNING_CHARS: usize = 500;
 /// Of one kind, in one run.
 pub const TOKENS: i64 = 1_000_000_000_000;
 /// Of both kinds.

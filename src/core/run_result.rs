@@ -32,6 +32,8 @@ pub struct RunResult {
     pub completed_at: Ms,
     pub artifact_type: String,
     pub artifact_tags: Vec<String>,
+    /// What went wrong without making the run fail, for people.
+    pub warnings: Vec<String>,
     pub object: Option<StoredObject>,
     /// The branch of the task's project that has the run's commits.
     pub branch: Option<String>,

@@ -54,6 +54,12 @@ words! {
         Overloaded = "overloaded", Auth = "auth", Billing = "billing", ModelUnavailable = "model_unavailable",
         BudgetExceeded = "budget_exceeded", BadOutput = "bad_output", WorkerLost = "worker_lost", SpawnFailed = "spawn_failed",
         DependencyFailed = "dependency_failed", OutOfMemory = "out_of_memory", WorkerDisk = "worker_disk",
+        /// The prompt, or the conversation of its context, is longer than the model can read.
+        ContextFull = "context_full",
+        /// The API refuses the request as it is: another attempt would meet the same.
+        InvalidRequest = "invalid_request",
+        /// The model refuses to answer.
+        Refused = "refused",
         /// The run filled the disk, or took more of it than it may.
         DiskLimit = "disk_limit",
         /// The repository, the ref or the worktree could not be used, or the branch could not be pushed.

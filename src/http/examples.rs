@@ -358,7 +358,7 @@ fn completion() -> Value {
 fn result() -> Value {
     json!({
         "id": RESULT, "task_id": TASK, "worker_id": WORKER, "artifact_id": ARTIFACT, "status": "success", "output": OUTPUT,
-        "error_message": null, "metrics": { "duration_ms": 6_800, "tokens_used": 7_508 }, "completed_at": AT + 9_000,
+        "error_message": null, "warnings": [], "metrics": { "duration_ms": 6_800, "tokens_used": 7_508 }, "completed_at": AT + 9_000,
         "branch": BRANCH, "commit": COMMIT,
     })
 }

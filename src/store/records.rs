@@ -33,7 +33,7 @@ row! {
 }
 
 row! {
-    pub(super) RESULT: results as results_row_3 of result: RunResult {
+    pub(super) RESULT: results as results_row_4 of result: RunResult {
         id, artifact_id, task_id, lease_id, worker_id, status, output, error_message, duration_ms, tokens_used, completed_at,
         artifact_type, artifact_tags;
         {
@@ -42,7 +42,7 @@ row! {
             object_bytes: object.map(|object| object.bytes),
             preview: object.map(|object| &*object.preview),
         }
-        branch, commit_id;
+        branch, commit_id, warnings;
     }
     read { object: part(|| Some(StoredObject { url: object_url?, bytes: object_bytes?, preview: preview? })) }
 }

@@ -188,6 +188,24 @@ fn failed(lang: Lang, reason: Reason) -> (&'static str, &'static str) {
                 "Мав бути JSON. Сформулюйте промпт чіткіше й надішліть завдання знову.",
             ),
         ),
+        Reason::ContextFull => (
+            t("The conversation of its context is full", "Розмова його контексту заповнена"),
+            t(
+                "Submit it again in another context, or make its prompt shorter.",
+                "Надішліть його знову в іншому контексті або скоротіть промпт.",
+            ),
+        ),
+        Reason::InvalidRequest => (
+            t("The API refuses the request", "API відхиляє запит"),
+            t(
+                "Do what the message says. If an earlier task of its context is the cause, submit it again in another context.",
+                "Зробіть те, що сказано в повідомленні. Якщо причина в попередньому завданні контексту, надішліть його знову в іншому контексті.",
+            ),
+        ),
+        Reason::Refused => (
+            t("The model refuses to answer", "Модель відмовляється відповідати"),
+            t("Change the prompt or the model, then submit it again.", "Змініть промпт або модель, тоді надішліть завдання знову."),
+        ),
         Reason::WorkerLost => (
             t("The worker was lost during the run", "Воркер зник під час запуску"),
             t(

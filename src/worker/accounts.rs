@@ -167,8 +167,14 @@ impl Agent {
                 if let Err(blame) = blame {
                     match blame {
                         Blame::Model => (completion.reason, completion.retryable) = (Some(Reason::ModelUnavailable), false),
+                        // With a status that refuses only this request, it would be refused again.
+                        Blame::Task if !completion.retryable => completion.reason = Some(Reason::InvalidRequest),
                         Blame::Task if has_run => completion.reason = Some(Reason::AgentError),
-                        Blame::Task | Blame::Unknown => return Verdict::Complete(completion),
+                        Blame::Task => return Verdict::Complete(completion),
+                        Blame::Unknown => {
+                            completion.retryable = true;
+                            return Verdict::Complete(completion);
+                        }
                     }
                     (completion.keep_attempt, completion.retry_at) = (false, None);
                     return Verdict::Complete(completion);
@@ -179,6 +185,7 @@ impl Agent {
             }
             _ => return Verdict::Complete(completion),
         }
+        completion.retryable = true;
         // What is paused here may run at once: by the fallback of the profile, or on another worker.
         completion.retry_at = Some(Int::nearest(now_ms().saturating_add(ELSEWHERE_MS)));
         self.state_changed.notify_waiters();
@@ -231,8 +238,9 @@ impl Agent {
                 Ok(()) => Err(Blame::Task),
             };
         };
-        if task.model.is_some() && profile.runner == Runner::Claude && self.probe(profile).await.is_ok() {
-            return Err(Blame::Model);
+        if profile.runner == Runner::Claude && self.probe(profile).await.is_ok() {
+            let Some(model) = task.model.as_deref() else { return Err(Blame::Task) };
+            return Err(if self.probe_with(profile, Some(model)).await.is_ok() { Blame::Task } else { Blame::Model });
         }
         match self.probe_account(&profile.account).await {
             Ok(()) => self.pause(&of_profile, self.failed(&of_profile, PauseCause::Model, &message)),

@@ -112,9 +112,22 @@ pub fn claude_options(profile: &Profile, profiles_dir: &Path, model: Option<&str
     options.chain(strict).chain(profile.args.iter().map(Into::into)).collect()
 }
 
+/// How often the CLI asks an API again that refuses or fails, with pauses that double: for about half a minute. It would go on for three minutes
+/// by itself, also if its key is wrong, and a run has no answer in time then. The server tries the task again, elsewhere too.
+const MAX_RETRIES: &str = "6";
+
+/// Variables of runs, which those of the profile may replace.
+pub fn claude_environment(profile: &Profile) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let is_claude = profile.runner == Runner::Claude;
+    let retries = is_claude.then_some(("CLAUDE_CODE_MAX_RETRIES", MAX_RETRIES));
+    let no_background = (is_claude && !profile.background).then_some(("CLAUDE_CODE_DISABLE_BACKGROUND_TASKS", "1"));
+    let own = [("DISABLE_AUTOUPDATER", "1")].into_iter().chain(retries).chain(no_background);
+    own.chain(git_settings(profile).iter().copied())
+}
+
 /// Settings of git for runs of the Claude CLI, which calls git at its start: a repository in the context's directory must not execute commands that
 /// an earlier run has left there, unless the profile heeds the settings of projects.
-pub fn git_settings(profile: &Profile) -> &'static [(&'static str, &'static str)] {
+fn git_settings(profile: &Profile) -> &'static [(&'static str, &'static str)] {
     if profile.runner != Runner::Claude || profile.setting_sources.contains(&SettingSource::Project) {
         return &[];
     }

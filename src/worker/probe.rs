@@ -10,7 +10,7 @@ use tokio::process::Command;
 use super::claude_settings::config_dir;
 use super::command;
 use super::environment;
-use super::invocation::claude_options;
+use super::invocation::{claude_environment, claude_options};
 use super::profile::Profile;
 use super::program::find_program;
 use super::stream::Reading;
@@ -46,15 +46,18 @@ async fn run(profile: &Profile, options: Vec<OsString>, profiles_dir: &Path, dir
     let mut call = Command::new(find_program(&program, profiles_dir).ok_or_else(missing)?);
     environment::inherit(call.as_std_mut(), &profile.env, &profile.pass_env);
     // Behind the prompt, because a profile may end all options by `--`.
-    call.args(ARGS).args(options).current_dir(dir).envs(&profile.env).env("DISABLE_AUTOUPDATER", "1");
+    call.args(ARGS).args(options).current_dir(dir).envs(claude_environment(profile)).envs(&profile.env);
     let ended = command::ended(call, Stdio::null(), LIMIT, MOST).await.map_err(|why| (None, why))?;
     let mut reading = Reading::default();
     String::from_utf8_lossy(&ended.stdout).lines().for_each(|line| reading.line(line, &mut Vec::new()));
     match error_of(&reading) {
-        // It reached the model, which did not say the word.
-        Some((Reason::AgentError, _)) if reading.result.is_some() => Ok(()),
+        // It reached the model, which did not say the word, or an API that does not want this question.
+        Some((Reason::AgentError | Reason::InvalidRequest | Reason::Refused | Reason::BadOutput | Reason::ContextFull, _)) | None
+            if reading.result.is_some() =>
+        {
+            Ok(())
+        }
         Some((reason, text)) => Err((cause_of(reason), text.to_owned())),
-        None if reading.result.is_some() => Ok(()),
         None => {
             let cause = (reading.session_id.is_none() && ended.status.is_some_and(|status| !status.success())).then_some(PauseCause::Start);
             Err((cause, String::from_utf8_lossy(&ended.stderr).trim().to_owned()))

@@ -20,7 +20,11 @@ use bloom_core::limits::{ASKED_MS, NAME_CHARS};
 pub const DEFAULT: &str = "default";
 /// Longer than the longest silent tool call, which the CLI ends after ten minutes.
 pub const STALL_SECONDS: u64 = 900;
+/// As long as the Claude CLI waits for its sub-agents by itself.
+const BACKGROUND_SECONDS: u64 = 600;
 
+/// A day.
+const MAX_BACKGROUND_SECONDS: u64 = 24 * 3600;
 /// A day.
 const MAX_ASK_SECONDS: u64 = ASKED_MS.unsigned_abs() / 1000;
 /// Modes in which the Claude CLI allows or denies all by itself.
@@ -80,6 +84,12 @@ pub struct Profile {
     /// A run that prints nothing for this long is ended.
     #[serde(default = "stall_seconds")]
     pub stall_seconds: u64,
+    /// Runs may begin tasks in the background, and go on with them after an answer.
+    #[serde(default = "yes")]
+    pub background: bool,
+    /// How long a run may wait for its background tasks after an answer, each time.
+    #[serde(default = "background_seconds")]
+    pub background_seconds: u64,
     /// A run that was stopped at its time limit is tried again, with the same limit.
     #[serde(default)]
     pub retry_timeouts: bool,
@@ -123,6 +133,14 @@ fn ask_human_seconds() -> u64 {
     3600
 }
 
+fn yes() -> bool {
+    true
+}
+
+fn background_seconds() -> u64 {
+    BACKGROUND_SECONDS
+}
+
 fn stall_seconds() -> u64 {
     STALL_SECONDS
 }
@@ -151,6 +169,8 @@ impl Profile {
             account: default_account(),
             fallback: None,
             stall_seconds: STALL_SECONDS,
+            background: true,
+            background_seconds: BACKGROUND_SECONDS,
             retry_timeouts: false,
             ask_human: false,
             ask_human_seconds: ask_human_seconds(),
@@ -191,6 +211,9 @@ impl Profile {
         }
         if self.stall_seconds == 0 {
             return Err("stall_seconds must be 1 or more".into());
+        }
+        if !(1..=MAX_BACKGROUND_SECONDS).contains(&self.background_seconds) {
+            return Err(format!("background_seconds must be 1 to {MAX_BACKGROUND_SECONDS}; background = false forbids background tasks"));
         }
         if !(1..=MAX_ASK_SECONDS).contains(&self.ask_human_seconds) {
             return Err(format!("ask_human_seconds must be 1 to {MAX_ASK_SECONDS}"));

@@ -33,6 +33,10 @@ pub fn compose(task: &Task, dir: &Path, resumed_after_crash: bool) -> Result<Str
             "Your last run on this task was interrupted. Look at what is done already, go on from there, and answer as asked:\n\n",
         );
     }
+    if text.is_empty() && task.prompt.starts_with('/') {
+        // As its first character it would make the prompt a command of the Claude CLI, which answers nothing, or forgets the conversation.
+        text.push('\n');
+    }
     text.push_str(&task.prompt);
     let (mut files, mut references) = (Vec::new(), Vec::new());
     for hint in &task.context_hints {

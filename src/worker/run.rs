@@ -16,7 +16,7 @@ use super::control::Plan;
 use super::disk_use::{self, DiskLimit};
 use super::egress::{Egress, WayOut};
 use super::home::private_dir;
-use super::invocation::{Conversation, Invocation, RunFiles, git_settings};
+use super::invocation::{Conversation, Invocation, RunFiles, claude_environment};
 use super::open_below::fresh_at;
 use super::process::{HOME_VARIABLE, LEASE_VARIABLE, TERM_GRACE};
 use super::profile::{Profile, Runner};
@@ -113,7 +113,7 @@ impl Run<'_> {
                 continue;
             }
             if resumable {
-                let open = reading.result.is_none().then_some(task.id);
+                let open = (reading.result.is_none() || reading.unfinished().is_some()).then_some(task.id);
                 let id = reading.session_id.clone();
                 let seen = id.map_or(conversation, Conversation::Resumed);
                 self.keep_session(&record, &program, &seen, open);
@@ -230,8 +230,7 @@ impl Run<'_> {
         };
         watched::start(self.dir, &plan, invocation, context_dir, |command| {
             environment::inherit(command, &profile.env, &profile.pass_env);
-            command.env("DISABLE_AUTOUPDATER", "1");
-            command.envs(git_settings(profile).iter().copied());
+            command.envs(claude_environment(profile));
             // The name that programs agree on: what a run does then belongs to its trace.
             command.envs(traced_run::context(self.agent, record).map(|context| ("TRACEPARENT", context.to_string())));
             command.envs(invocation.env.iter().map(|(name, value)| (name, value)));
@@ -260,7 +259,7 @@ impl Run<'_> {
         let mut errors = Stderr::open(&self.dir.stderr(start));
         let asking = Asking::start(self.agent, self.dir.questions(), record, profile);
         let mut limits =
-            Limits::new(record, watched.running.started_at, asking.as_ref().map_or(Duration::ZERO, |asking| asking.asked_before));
+            Limits::new(record, profile, watched.running.started_at, asking.as_ref().map_or(Duration::ZERO, |asking| asking.asked_before));
         let disk = DiskLimit::start(&self.agent.home, &record.task.context_id, watched.running.leader, profile.limits.disk_mib);
         let egress = Egress::start(profile.network(), record.profile.as_deref(), &self.dir.egress(), &self.agent.egress);
         let mut stored_at = Instant::now();
@@ -311,9 +310,11 @@ impl Run<'_> {
             }
             let wanted = *self.stop.borrow_and_update();
             if let Some(reason) =
-                wanted.or_else(|| limits.exceeded(reading.result.is_some())).or_else(|| disk.exceeded()).filter(|_| !watched.is_ending())
+                wanted.or_else(|| limits.exceeded(reading.activity(now_ms()))).or_else(|| disk.exceeded()).filter(|_| !watched.is_ending())
             {
-                stop = reading.result.is_none().then_some(reason);
+                let is_done =
+                    reading.result.is_some() && (reading.unfinished().is_none() || !matches!(reason, Stop::Cancelled | Stop::HandBack));
+                stop = (!is_done).then_some(reason);
                 self.record_stop(stop);
                 let grace = if reason == Stop::LeaseLost { lease_grace(record) } else { TERM_GRACE };
                 watched.end(stop, grace);

@@ -4,13 +4,15 @@ use std::time::{Duration, Instant};
 
 use super::boot_clock::now;
 use super::process::TERM_GRACE;
+use super::profile::Profile;
 use super::run_dir::Record;
+use super::stream::Activity;
 use super::verdict::Stop;
 use super::waits::Waits;
 use bloom_client::now_ms;
 use bloom_core::Ms;
 
-/// How long a process may go on after its result: some never end.
+/// How long a process that has nothing more to do may go on after its result: some never end.
 const AFTER_RESULT: Duration = Duration::from_secs(10);
 /// How much later than its supervisor the agent ends a run that takes too long.
 const TIMEOUT_SLACK: Duration = Duration::from_secs(20);
@@ -19,24 +21,41 @@ const TIMEOUT_SLACK: Duration = Duration::from_secs(20);
 pub struct Limits {
     end: Instant,
     pub waits: Waits,
-    result_at: Option<Instant>,
+    /// How long the CLI may wait for what it began in the background.
+    background: Duration,
+    /// Since when it only waits, or has nothing to do, behind a result.
+    since: Option<(Activity, Instant)>,
 }
 
 impl Limits {
     /// `asked`: how long people were asked before.
-    pub fn new(record: &Record, started_at: Ms, asked: Duration) -> Self {
+    pub fn new(record: &Record, profile: &Profile, started_at: Ms, asked: Duration) -> Self {
         let ran = Duration::from_millis(u64::try_from(now_ms().saturating_sub(started_at)).unwrap_or(0));
         let left = Duration::from_secs(record.task.policy.timeout_sec.0.unsigned_abs()).saturating_add(asked).saturating_sub(ran);
-        Self { end: Instant::now() + left + TIMEOUT_SLACK, waits: Waits::new(now()), result_at: None }
+        Self {
+            end: Instant::now() + left + TIMEOUT_SLACK,
+            waits: Waits::new(now()),
+            background: Duration::from_secs(profile.background_seconds),
+            since: None,
+        }
     }
 
-    /// The reason to stop the run now.
-    pub fn exceeded(&mut self, has_result: bool) -> Option<Stop> {
+    /// The reason to stop the run now. `activity`: what the CLI does after a result; `None`: there is none yet.
+    pub fn exceeded(&mut self, activity: Option<Activity>) -> Option<Stop> {
         self.end += Duration::from_millis(self.waits.passed(now()));
         let now = Instant::now();
-        if has_result {
-            let since = *self.result_at.get_or_insert(now);
-            return (now - since >= AFTER_RESULT).then_some(Stop::Stalled);
+        let limit = match activity {
+            None | Some(Activity::Turn) => None,
+            Some(Activity::Waits) => Some(self.background),
+            Some(Activity::Idle) => Some(AFTER_RESULT),
+        };
+        let activity = activity.filter(|_| limit.is_some());
+        if self.since.map(|(before, _)| before) != activity {
+            self.since = activity.map(|activity| (activity, now));
+        }
+        let is_over = |(_, since)| limit.is_some_and(|limit| now - since >= limit);
+        if self.since.is_some_and(is_over) {
+            return Some(Stop::Stalled);
         }
         (now >= self.end).then_some(Stop::Timeout)
     }

@@ -3,6 +3,11 @@
 //! The stream decides how a run ended, because the exit status is unreliable: runs may exit with 0 after an error, and with others after a
 //! success.
 
+mod ending;
+mod own_text;
+mod pending;
+mod warnings;
+
 use serde_json::{Value, json};
 
 use super::json_line;
@@ -11,6 +16,11 @@ use super::token_count::{TokenCount, Total};
 use bloom_core::Ms;
 use bloom_core::event::EventKind;
 use bloom_core::usage::Usage;
+pub use ending::{Answers, Ending};
+use own_text::OwnText;
+pub use pending::Activity;
+use pending::Pending;
+pub use warnings::Warnings;
 
 /// The maximum text of an event; the result contains the whole text.
 pub const MAX_TEXT: usize = 32 * 1024;
@@ -28,9 +38,13 @@ pub struct Reading {
     plain: bool,
     pub session_id: Option<String>,
     pub model: Option<String>,
+    /// The end of the last turn.
     pub result: Option<Ending>,
+    pub answers: Answers,
     /// The API's name for the last error that the CLI met.
     pub api_error: Option<String>,
+    /// The HTTP status of that error.
+    pub api_status: Option<u64>,
     /// When the quota is renewed, if the stream says so.
     pub resets_at: Option<Ms>,
     /// Lines that are not JSON objects.
@@ -42,20 +56,11 @@ pub struct Reading {
     total: Option<Total>,
     /// Those of the profile.
     prices: Prices,
-    /// Streamed text that is not in an event yet.
-    pieces: String,
-    had_pieces: bool,
-}
-
-/// The `result` message, the last one of the stream.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Ending {
-    pub subtype: String,
-    pub is_error: bool,
-    pub text: String,
-    /// The HTTP status of the API's refusal.
-    pub api_status: Option<u64>,
-    pub denied: usize,
+    own_text: OwnText,
+    pending: Pending,
+    /// The run was denied the use of a tool.
+    pub has_denials: bool,
+    pub warnings: Warnings,
 }
 
 pub type Found = (EventKind, Value);
@@ -70,41 +75,50 @@ impl Reading {
         if self.plain {
             self.keep(line);
             self.keep("\n");
-            self.pieces.push_str(line);
-            self.pieces.push('\n');
+            self.own_text.piece(line);
+            self.own_text.piece("\n");
+            // Nothing follows that has the same text as a whole.
+            self.own_text.message_begins();
             return;
         }
         if line.trim().is_empty() {
             return;
         }
-        match json_line::parse(line) {
-            Some(message) if message.is_object() => self.message(&message, found),
-            _ => {
-                if self.odd.len() < MAX_ODD {
-                    self.odd.push_str(cut(line, MAX_ODD - self.odd.len()));
-                    self.odd.push('\n');
-                }
-                found.push((EventKind::Log, json!({"stream": "stdout", "text": cut(line, MAX_TEXT)})));
+        let objects = json_line::objects(line);
+        if objects.is_empty() {
+            if self.odd.len() < MAX_ODD {
+                self.odd.push_str(cut(line, MAX_ODD - self.odd.len()));
+                self.odd.push('\n');
             }
+            found.push((EventKind::Log, json!({"stream": "stdout", "text": cut(line, MAX_TEXT)})));
         }
+        objects.iter().for_each(|message| self.message(message, found));
     }
 
     /// Turns the text streamed since the last call into events.
     pub fn take_pieces(&mut self, found: &mut Vec<Found>) {
-        if !self.pieces.is_empty() {
-            let text = std::mem::take(&mut self.pieces);
-            found.extend(chunks(&text).map(|text| (EventKind::Text, json!({"text": text}))));
-        }
+        let text = self.own_text.take_pending();
+        found.extend(chunks(&text).map(|text| (EventKind::Text, json!({"text": text}))));
     }
 
     /// Drops pending text that an earlier agent has stored as events.
     pub fn forget_pieces(&mut self) {
-        self.pieces.clear();
+        self.own_text.forget_pending();
     }
 
     /// Tokens and cost: the total of the results, or without a result the sum of the messages and what these cost by their prices.
     pub fn usage(&self) -> Option<Usage> {
         self.tokens.usage(self.total.as_ref(), &self.prices)
+    }
+
+    /// What the CLI does now; `None`: no turn has ended.
+    pub fn activity(&self, now: Ms) -> Option<Activity> {
+        self.result.as_ref().map(|_| self.pending.activity(now))
+    }
+
+    /// What the end of the run has cut off behind its last answer; `None`: nothing.
+    pub fn unfinished(&self) -> Option<String> {
+        self.pending.unfinished()
     }
 
     fn keep(&mut self, text: &str) {
@@ -139,14 +153,17 @@ impl Reading {
             "assistant" => self.assistant(message, found),
             "user" => self.user(message, found),
             "rate_limit_event" => self.rate_limit(message, found),
+            "command_lifecycle" => self.pending.prompt(message),
             "result" => self.ending(message, found),
             _ => {}
         }
     }
 
     fn system(&mut self, message: &Value, found: &mut Vec<Found>) {
+        self.pending.system(message);
         match message["subtype"].as_str() {
             Some("init") => {
+                self.warnings.init(message, found);
                 self.model = message["model"].as_str().map(bare_model);
                 found.push((
                     EventKind::Lifecycle,
@@ -155,6 +172,7 @@ impl Reading {
             }
             Some("api_retry") => {
                 self.api_error = message["error"].as_str().map(str::to_owned).or_else(|| self.api_error.take());
+                self.api_status = message["error_status"].as_u64();
                 found.push((
                     EventKind::Log,
                     json!({"stream": "cli", "text": format!("the API is asked again: {}", cut(&message.to_string(), 500))}),
@@ -170,21 +188,27 @@ impl Reading {
         if !message["parent_tool_use_id"].is_null() {
             return;
         }
+        self.pending.works();
         let event = &message["event"];
         match event["type"].as_str() {
-            Some("message_start") => self.tokens.begins(&event["message"], self.model.as_deref()),
+            Some("message_start") => {
+                // The API answers again.
+                (self.api_error, self.api_status) = (None, None);
+                self.own_text.message_begins();
+                self.tokens.begins(&event["message"], self.model.as_deref());
+            }
             Some("message_delta") => self.tokens.ends(&event["usage"]),
             _ => {}
         }
         if let Some(text) = event["delta"]["text"].as_str() {
-            self.pieces.push_str(text);
-            self.had_pieces = true;
+            self.own_text.piece(text);
         }
     }
 
     fn assistant(&mut self, message: &Value, found: &mut Vec<Found>) {
         // An answer without an error means that earlier errors are over.
         self.api_error = message["error"].as_str().map(str::to_owned);
+        self.api_status = message["api_error_status"].as_u64();
         if self.api_error.is_none() {
             self.resets_at = None;
         }
@@ -195,10 +219,13 @@ impl Reading {
         self.tokens.message(inner, self.model.as_deref());
         self.take_pieces(found);
         let is_own = message["parent_tool_use_id"].is_null();
+        if is_own {
+            self.pending.works();
+        }
         for block in inner["content"].as_array().into_iter().flatten() {
             match block["type"].as_str() {
-                Some("text") if is_own && !self.had_pieces => {
-                    let text = block["text"].as_str().unwrap_or_default();
+                Some("text") if is_own => {
+                    let text = self.own_text.whole(block["text"].as_str().unwrap_or_default()).unwrap_or_default();
                     found.extend(chunks(text).map(|text| (EventKind::Text, json!({"text": text}))));
                 }
                 Some("tool_use") => {
@@ -208,14 +235,10 @@ impl Reading {
                 _ => {}
             }
         }
-        // The CLI prints a message in several lines, and its text was streamed before the first of them, so the flag lasts until the last.
-        if !inner["stop_reason"].is_null() {
-            self.had_pieces = false;
-        }
     }
 
     fn user(&mut self, message: &Value, found: &mut Vec<Found>) {
-        self.had_pieces = false;
+        self.pending.tool_result(message);
         self.tokens.tool_result(message, self.model.as_deref());
         for block in message["message"]["content"].as_array().into_iter().flatten() {
             if block["type"] == "tool_result" {
@@ -249,14 +272,11 @@ impl Reading {
             (EventKind::PermissionDenied, data)
         }));
         self.total = Some(Total::of(message, self.model.as_deref(), self.total.as_ref()));
-        let errors = message["errors"].as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join("; ");
-        self.result = Some(Ending {
-            subtype: message["subtype"].as_str().unwrap_or_default().to_owned(),
-            is_error: message["is_error"].as_bool().unwrap_or(false),
-            text: message["result"].as_str().map_or(errors, str::to_owned),
-            api_status: message["api_error_status"].as_u64(),
-            denied: message["permission_denials"].as_array().map_or(0, Vec::len),
-        });
+        self.has_denials |= message["permission_denials"].as_array().is_some_and(|denials| !denials.is_empty());
+        let ending = Ending::of(message, &self.own_text.take_last(), self.api_error.as_deref());
+        self.answers.add(&ending);
+        self.result = Some(ending);
+        self.pending.turn_ends(message);
         let usage = self.usage().unwrap_or_default();
         let mut data = json!({
             "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens, "cost_usd": usage.cost_usd,
@@ -314,80 +334,4 @@ fn cut_value(value: &Value) -> Value {
 mod recorded;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(lines: &[Value]) -> (Reading, Vec<Found>) {
-        let (mut reading, mut found) = (Reading::new(false, Prices::default()), Vec::new());
-        lines.iter().for_each(|line| reading.line(&line.to_string(), &mut found));
-        (reading, found)
-    }
-
-    fn texts(found: &[Found]) -> Vec<&str> {
-        found.iter().filter(|(kind, _)| *kind == EventKind::Text).filter_map(|(_, data)| data["text"].as_str()).collect()
-    }
-
-    fn delta(text: &str) -> Value {
-        json!({"type": "stream_event", "parent_tool_use_id": null, "event": {"type": "content_block_delta", "delta": {"type": "text_delta", "text": text}}})
-    }
-
-    #[test]
-    fn text_that_came_in_pieces_is_not_told_twice() {
-        let whole = json!({"type": "assistant", "message": {"id": "1", "content": [{"type": "text", "text": "ab"}], "stop_reason": null}});
-        assert_eq!(texts(&read(&[delta("a"), delta("b"), whole.clone()]).1), ["ab"]);
-        assert_eq!(texts(&read(&[whole]).1), ["ab"], "a stream without partial messages");
-    }
-
-    #[test]
-    fn an_allowed_rate_limit_event_is_no_error() {
-        let event = |status: &str| json!({"type": "rate_limit_event", "rate_limit_info": {"status": status, "resetsAt": 1_800_000_000}});
-        let (reading, found) = read(&[event("allowed"), event("allowed_warning")]);
-        assert_eq!((reading.api_error, reading.resets_at, found.len()), (None, None, 2));
-        let (reading, _) = read(&[event("rejected")]);
-        assert_eq!(reading.resets_at, Some(1_800_000_000_000));
-        for at in [1.8e9, 1.8e12, 1.8e15, 1.8e18] {
-            assert_eq!(milliseconds(at), 1_800_000_000_000, "{at}");
-        }
-    }
-
-    #[test]
-    fn usage_of_a_run_without_a_result_is_that_of_its_messages_and_sub_agents() {
-        let usage = |output: u64| json!({"input_tokens": 10, "cache_read_input_tokens": 5, "output_tokens": output});
-        let message = |id: &str, output: u64, parent: Value| json!({"type": "assistant", "parent_tool_use_id": parent, "message": {"id": id, "usage": usage(output)}});
-        let started = json!({"type": "stream_event", "parent_tool_use_id": null, "event": {"type": "message_start", "message": {"id": "3", "usage": usage(1)}}});
-        let result = json!({"type": "user", "tool_use_result": {"usage": usage(20)}, "message": {"content": [{"type": "tool_result", "tool_use_id": "t"}]}});
-        let init = json!({"type": "system", "subtype": "init", "model": "claude-sonnet-5"});
-        let own = [init, message("1", 1, Value::Null), message("1", 7, Value::Null), started];
-        let (reading, _) = read(&own);
-        let Usage { input_tokens, output_tokens, cost_usd, cost_estimated } = reading.usage().unwrap();
-        assert_eq!((input_tokens, output_tokens, (cost_usd * 1e9).round(), cost_estimated), (30, 8, 122_000.0, true));
-        let (reading, _) = read(&[&own[..], &[message("2", 2, json!("t")), result]].concat());
-        let all = reading.usage().unwrap();
-        assert_eq!((all.input_tokens, all.output_tokens), (60, 30), "a sub-agent's messages are its own, and its result is its last one");
-    }
-
-    #[test]
-    fn the_event_of_usage_tells_what_the_run_used() {
-        let ended = |more: Value| {
-            let mut ended = json!({"type": "result", "subtype": "success", "result": "", "usage": {"input_tokens": 1, "output_tokens": 1}});
-            ended.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            read(&[json!({"type": "system", "subtype": "init", "model": "claude-haiku-4-5"}), ended]).1.pop().unwrap().1
-        };
-        assert_eq!(
-            ended(json!({"total_cost_usd": 0.5, "modelUsage": {"m": {"inputTokens": 3, "outputTokens": 2}}})),
-            json!({
-                "input_tokens": 3, "output_tokens": 2, "cost_usd": 0.5, "turns": null, "duration_ms": null,
-            })
-        );
-        assert_eq!(ended(json!({}))["cost_estimated"], json!(true));
-    }
-
-    #[test]
-    fn garbage_is_kept_to_be_shown() {
-        let (mut reading, mut found) = (Reading::new(false, Prices::default()), Vec::new());
-        for line in ["", "Segmentation fault", "[1]", "{\"type\":\"new\"}"] {
-            reading.line(line, &mut found);
-        }
-        assert_eq!(reading.odd, "Segmentation fault\n[1]\n");
-    }
-}
+mod tests;

@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::stream::{MAX_OUTPUT, Reading, cut};
+use super::stream::{Answers, Ending, MAX_OUTPUT, Reading, Warnings, cut};
 use super::task::Task;
 use bloom_api::complete::Completion;
-use bloom_api::values::{Id, Int};
+use bloom_api::values::{Id, Int, List};
 use bloom_core::Ms;
 use bloom_core::task::{Format, Outcome, Reason};
 
@@ -96,15 +96,23 @@ impl RunFailure {
                 | Reason::SpawnFailed
         );
         // Another attempt would not help, because the cause needs intervention.
-        let needs_intervention =
-            matches!(reason, Reason::ModelUnavailable | Reason::BudgetExceeded | Reason::BadOutput | Reason::Cancelled);
+        let needs_intervention = matches!(
+            reason,
+            Reason::ModelUnavailable
+                | Reason::BudgetExceeded
+                | Reason::BadOutput
+                | Reason::ContextFull
+                | Reason::InvalidRequest
+                | Reason::Refused
+                | Reason::Cancelled
+        );
         Self { reason, message: message.into(), is_outside, retryable: !needs_intervention, retry_at: None }
     }
 }
 
 /// # The rules
-/// A success in the stream counts as a success, whatever happened after it. Otherwise a stop by the agent decides, then the stream's
-/// result, then the last error that the CLI met, and last the exit status.
+/// A success in the stream counts as a success, whatever happened after it, unless the run was cancelled or handed back while it still worked.
+/// Otherwise a stop by the agent decides, then the stream's result, then the last error that the CLI met, and last the exit status.
 pub fn decide(task: &Task, lease: Uuid, reading: &Reading, end: &End, now: Ms) -> Verdict {
     match outcome(task, reading, end, now) {
         Ok((output, tags)) => {
@@ -135,7 +143,7 @@ fn failed(lease: Uuid, reading: &Reading, end: &End, failure: RunFailure) -> Ver
     Verdict::Complete(Box::new(Completion {
         status: Outcome::Error,
         // An answer that can't be used is sent as well, so that users can see it.
-        output: reading.result.as_ref().map(|ending| clean(&ending.text)).filter(|text| !text.is_empty()).map(Into::into),
+        output: Some(said(reading)).filter(|text| !text.is_empty()).map(Into::into),
         error_message: Some(if message.is_empty() { failure.reason.as_str().into() } else { message.into() }),
         reason: Some(failure.reason),
         retryable: failure.retryable,
@@ -145,9 +153,29 @@ fn failed(lease: Uuid, reading: &Reading, end: &End, failure: RunFailure) -> Ver
     }))
 }
 
+/// What the run has answered, or what the CLI said instead.
+fn said(reading: &Reading) -> String {
+    let text =
+        if reading.answers.is_empty() { reading.result.as_ref().map(|ending| ending.text.clone()) } else { Some(reading.answers.text()) };
+    let text = clean(&text.unwrap_or_default());
+    cut(&text, MAX_OUTPUT).to_owned()
+}
+
+/// What went wrong without making the run fail.
+fn warnings(mut warnings: Warnings, reading: &Reading) -> Warnings {
+    if let Some(why) = reading.answers.later_failure() {
+        warnings.add(&format!("a turn after this answer failed: {why}"));
+    }
+    if let Some(what) = reading.unfinished().filter(|_| !reading.answers.is_empty()) {
+        warnings.add(&format!("the run was ended while it still worked ({what}); background_seconds of its profile says how long it may"));
+    }
+    warnings
+}
+
 fn completion(lease_id: Uuid, reading: &Reading, end: &End) -> Completion {
     let usage = reading.usage();
     Completion {
+        warnings: List::from_iter(warnings(reading.warnings.clone(), reading).texts().iter().map(String::as_str)),
         lease_id: Some(Id(lease_id)),
         usage: usage.map(Into::into),
         session_id: reading.session_id.clone().map(Into::into),
@@ -158,12 +186,18 @@ fn completion(lease_id: Uuid, reading: &Reading, end: &End) -> Completion {
 
 /// The answer and the tags of its artifact, or the failure; `Err(None)` hands the task back.
 fn outcome(task: &Task, reading: &Reading, end: &End, now: Ms) -> Result<(String, Vec<&'static str>), Option<RunFailure>> {
-    if let Some(ending) = reading.result.as_ref().filter(|ending| !ending.is_error && ending.subtype == "success") {
-        let (output, is_cut) = formatted(task, &ending.text, false)?;
-        let tags = [(ending.denied > 0, "tools_denied"), (is_cut, OUTPUT_CUT)];
+    let is_interrupted = matches!(end.stop, Some(Stop::Cancelled | Stop::HandBack)) && reading.unfinished().is_some();
+    if !reading.answers.is_empty() && !is_interrupted {
+        let (output, is_cut) = answer(task, &reading.answers)?;
+        let tags = [(reading.has_denials, "tools_denied"), (is_cut, OUTPUT_CUT)];
         return Ok((output, tags.into_iter().filter_map(|(applies, tag)| applies.then_some(tag)).collect()));
     }
     if let Some(stop) = end.stop {
+        // The CLI has asked the API again and again, and this is why it had no answer in time.
+        let refused = refused(reading, now).filter(|refused| refused.is_outside && matches!(stop, Stop::Timeout | Stop::Stalled));
+        if refused.is_some() {
+            return Err(refused);
+        }
         return Err(stopped(task, stop, end.retry_timeouts));
     }
     if let Some(why) = &end.not_started {
@@ -224,14 +258,16 @@ fn stopped(task: &Task, stop: Stop, retryable: bool) -> Option<RunFailure> {
 /// The error of the CLI, or of the API behind it, and its text. `None`: there was none.
 pub fn error_of(reading: &Reading) -> Option<(Reason, &str)> {
     let (ending, api_error) = (reading.result.as_ref(), reading.api_error.as_deref());
-    if ending.is_some_and(|ending| !ending.is_error && ending.subtype == "success") || (ending.is_none() && api_error.is_none()) {
+    if ending.is_some_and(Ending::is_success) || (ending.is_none() && api_error.is_none()) {
         return None;
     }
-    let subtype = ending.map(|ending| ending.subtype.as_str());
+    let subtype = ending.map(Ending::subtype);
     let text = ending.map(|ending| ending.text.as_str()).filter(|text| !text.is_empty()).or(api_error).or(subtype).unwrap_or_default();
-    let reason = match (ending.and_then(|ending| ending.api_status), api_error) {
+    let lasting = ending.and_then(Ending::lasting_failure);
+    let reason = match (ending.map_or(reading.api_status, |ending| ending.api_status), api_error) {
         (Some(402), _) | (_, Some("billing_error")) => Reason::Billing,
         (_, Some("model_not_found")) => Reason::ModelUnavailable,
+        _ if lasting.is_some() => lasting.unwrap_or(Reason::AgentError),
         (Some(401 | 403), _) | (_, Some("authentication_failed" | "oauth_org_not_allowed")) => Reason::Auth,
         (Some(429), _) | (_, Some("rate_limit")) => Reason::RateLimited,
         (Some(500..=599), _) | (_, Some("overloaded" | "server_error")) => Reason::Overloaded,
@@ -242,7 +278,7 @@ pub fn error_of(reading: &Reading) -> Option<(Reason, &str)> {
 
 fn refused(reading: &Reading, now: Ms) -> Option<RunFailure> {
     let (reason, text) = error_of(reading)?;
-    if reading.result.as_ref().is_some_and(|ending| ending.subtype == "error_max_budget_usd") {
+    if reading.result.as_ref().is_some_and(Ending::is_over_budget) {
         let cost_usd = reading.usage().map_or(0.0, |usage| usage.cost_usd);
         let message = format!("the run used {cost_usd:.4} USD, more than its budget; {text}");
         return Some(RunFailure::new(Reason::BudgetExceeded, message));
@@ -252,10 +288,28 @@ fn refused(reading: &Reading, now: Ms) -> Option<RunFailure> {
         Reason::RateLimited => Some(reading.resets_at.map_or(now + UNKNOWN_RESET_MS, |at| at.max(now + SHORTEST_PAUSE_MS))),
         _ => None,
     };
-    Some(RunFailure { retry_at, ..RunFailure::new(reason, text) })
+    let mut failure = RunFailure { retry_at, ..RunFailure::new(reason, text) };
+    // It refuses this request, until a probe shows that it refuses all.
+    failure.retryable &= reading.result.as_ref().and_then(|ending| ending.api_status) != Some(403);
+    Some(failure)
 }
 
-/// The answer in the format that the task asks for, and whether it is only the beginning of what the run said.
+/// The answer in the format that the task asks for. Of several turns, the last whose text is JSON answers a task that wants JSON: those before say
+/// what is done, and those after that nothing is left to do.
+fn answer(task: &Task, answers: &Answers) -> Result<(String, bool), Option<RunFailure>> {
+    let text = answers.text();
+    if text.trim().is_empty() {
+        return Err(Some(RunFailure::new(Reason::BadOutput, "the run ended without an answer: its result is empty")));
+    }
+    let whole = || formatted(task, &text, false);
+    if task.desired_format == Format::Json {
+        answers.backwards().find_map(|text| formatted(task, text, false).ok()).map_or_else(whole, Ok)
+    } else {
+        whole()
+    }
+}
+
+/// The text in the format that the task asks for, and whether it is only the beginning of what the run said.
 fn formatted(task: &Task, text: &str, is_cut: bool) -> Result<(String, bool), Option<RunFailure>> {
     let text = clean(text);
     let beginning = cut(&text, MAX_OUTPUT);
@@ -287,114 +341,4 @@ fn clean(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::prices::Prices;
-
-    fn task(format: &str) -> Task {
-        serde_json::from_value(json!({
-            "id": Uuid::nil(), "context_id": "c", "agent_slug": "a", "prompt": "p", "policy": {"timeout_sec": 60}, "desired_format": format,
-        }))
-        .unwrap()
-    }
-
-    fn verdict(format: &str, lines: &[serde_json::Value], end: End) -> Completion {
-        let mut reading = Reading::default();
-        lines.iter().for_each(|line| reading.line(&line.to_string(), &mut Vec::new()));
-        match decide(&task(format), Uuid::nil(), &reading, &end, 1_000) {
-            Verdict::Complete(completion) => *completion,
-            Verdict::Release { .. } => panic!("handed back"),
-        }
-    }
-
-    fn exit(status: &str) -> End {
-        End { exit: Some(status.into()), ..End::default() }
-    }
-
-    fn result(more: serde_json::Value) -> serde_json::Value {
-        let mut result =
-            json!({"type": "result", "subtype": "success", "is_error": false, "result": "done", "total_cost_usd": 0.5, "usage": {}});
-        result.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        result
-    }
-
-    #[test]
-    fn the_stream_decides_not_the_exit_status() {
-        let good = verdict("text", &[result(json!({}))], exit("143"));
-        assert_eq!((good.status, good.output.as_deref(), good.reason), (Outcome::Success, Some("done"), None));
-        let late = verdict("text", &[result(json!({}))], End { stop: Some(Stop::Timeout), ..exit("9") });
-        assert_eq!(late.status, Outcome::Success, "the run had succeeded before it was stopped");
-        let lie = verdict("text", &[result(json!({"is_error": true, "result": "API Error: 529", "api_error_status": 529}))], exit("0"));
-        assert_eq!((lie.status, lie.reason, lie.keep_attempt), (Outcome::Error, Some(Reason::Overloaded), true));
-        let begun = json!({"type": "system", "subtype": "init", "session_id": "s"});
-        assert_eq!(verdict("text", &[begun], exit("0")).reason, Some(Reason::AgentError), "a stream without a result");
-        let unbegun = verdict("text", &[], End { tells_session: true, ..exit("1") });
-        assert_eq!((unbegun.reason, unbegun.keep_attempt), (Some(Reason::SpawnFailed), true));
-        assert_eq!(verdict("text", &[], exit("1")).reason, Some(Reason::AgentError), "a program that may have worked");
-        assert_eq!(verdict("text", &[], End::default()).reason, Some(Reason::WorkerLost));
-    }
-
-    #[test]
-    fn each_reason_and_what_becomes_of_the_task() {
-        let error = |more| vec![result(more)];
-        let limited = json!({"type": "rate_limit_event", "rate_limit_info": {"status": "rejected", "resetsAt": 1_800_000_000}});
-        let stop = |stop| End { stop: Some(stop), ..End::default() };
-        // Reason, retryable, attempt kept.
-        for (lines, end, reason, retryable, kept) in [
-            (error(json!({"is_error": true, "api_error_status": 401})), exit("1"), Reason::Auth, true, true),
-            (error(json!({"is_error": true, "api_error_status": 402})), exit("1"), Reason::Billing, true, true),
-            (error(json!({"is_error": true, "api_error_status": 429})), exit("1"), Reason::RateLimited, true, true),
-            (vec![limited], exit("1"), Reason::RateLimited, true, true),
-            (error(json!({"is_error": true, "api_error_status": 503})), exit("1"), Reason::Overloaded, true, true),
-            (error(json!({"is_error": true, "subtype": "error_max_budget_usd"})), exit("1"), Reason::BudgetExceeded, false, false),
-            (error(json!({"is_error": true, "subtype": "error_max_turns"})), exit("1"), Reason::AgentError, true, false),
-            (error(json!({"result": "no JSON"})), exit("0"), Reason::BadOutput, false, false),
-            (vec![], stop(Stop::Timeout), Reason::Timeout, false, false),
-            (vec![], End { retry_timeouts: true, ..stop(Stop::Timeout) }, Reason::Timeout, true, false),
-            (vec![], stop(Stop::Stalled), Reason::Stalled, true, false),
-            (vec![], stop(Stop::Cancelled), Reason::Cancelled, false, false),
-            (vec![], stop(Stop::LeaseLost), Reason::WorkerLost, true, true),
-            (vec![], stop(Stop::Unstored), Reason::WorkerDisk, true, true),
-            (vec![], End { not_started: Some("no such file".into()), ..End::default() }, Reason::SpawnFailed, true, true),
-            (vec![], End { out_of_memory: true, ..exit("137") }, Reason::OutOfMemory, true, false),
-            (vec![], End { out_of_memory: true, ..stop(Stop::Timeout) }, Reason::Timeout, false, false),
-        ] {
-            let told = verdict("json", &lines, end);
-            assert_eq!((told.reason, told.retryable, told.keep_attempt), (Some(reason), retryable, kept), "{lines:?}");
-            assert_eq!(told.retry_at.is_some(), reason == Reason::RateLimited);
-        }
-    }
-
-    #[test]
-    fn json_is_taken_out_of_its_fence() {
-        for answer in ["{\"a\": 1}", "```json\n{\"a\": 1}\n```", "```\n{\"a\": 1}\n```"] {
-            assert_eq!(verdict("json", &[result(json!({"result": answer}))], exit("0")).output.as_deref(), Some("{\"a\": 1}"));
-        }
-        let bad = verdict("json", &[result(json!({"result": "Here: {}"}))], exit("0"));
-        assert_eq!((bad.reason, bad.output.as_deref()), (Some(Reason::BadOutput), Some("Here: {}")));
-    }
-
-    #[test]
-    fn an_answer_that_is_too_long_is_cut_and_marked() {
-        let long = result(json!({"result": "ä".repeat(MAX_OUTPUT / 2 + 1)}));
-        let cut = verdict("text", std::slice::from_ref(&long), exit("0"));
-        assert_eq!((cut.status, cut.output.unwrap().len()), (Outcome::Success, MAX_OUTPUT));
-        assert_eq!(cut.artifact_tags.texts(), vec!["output_cut".to_owned()]);
-        assert_eq!(verdict("json", &[long], exit("0")).reason, Some(Reason::BadOutput));
-
-        let mut reading = Reading::new(true, Prices::default());
-        reading.line("the beginning", &mut Vec::new());
-        reading.cut();
-        let Verdict::Complete(plain) = decide(&task("text"), Uuid::nil(), &reading, &exit("0"), 1_000) else { panic!("handed back") };
-        assert_eq!((plain.status, plain.output.as_deref()), (Outcome::Success, Some("the beginning\n")));
-        assert_eq!(plain.artifact_tags.texts(), vec!["output_cut".to_owned()]);
-    }
-
-    #[test]
-    fn denied_tools_are_marked() {
-        let denied = verdict("text", &[result(json!({"permission_denials": [{"tool_name": "Bash"}]}))], exit("0"));
-        assert_eq!((denied.status, denied.artifact_tags.texts()), (Outcome::Success, vec!["tools_denied".to_owned()]));
-    }
-}
+mod tests;

@@ -23,6 +23,7 @@ pub fn success(task: TaskId, output: &str) -> Op {
         output: Some(output.into()),
         duration_ms: 12,
         artifact_tags: vec!["t".into()],
+        warnings: vec!["w".into()],
         object: None,
         usage: Some(Usage { input_tokens: 10, output_tokens: 5, cost_usd: 0.25, cost_estimated: true }),
         session_id: Some("sess".into()),

@@ -55,6 +55,7 @@ pub fn completion(task: TaskId, lease: Option<LeaseId>, status: Outcome) -> Comp
         tokens_used: None,
         artifact_type: "LLM_RESULT".into(),
         artifact_tags: Vec::new(),
+        warnings: Vec::new(),
         object: None,
         reason: None,
         retryable: false,

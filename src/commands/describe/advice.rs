@@ -80,6 +80,11 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
                 Some(Word::Known(Reason::DiskLimit)) => {
                     format!("have it write less, or give its runs more room (limits.disk_mib of the agent's profile), then: {again}")
                 }
+                Some(Word::Known(Reason::ContextFull)) => "submit it again in another context, or with a shorter prompt".into(),
+                Some(Word::Known(Reason::InvalidRequest)) => {
+                    "do what the message says; if an earlier task of its context is the cause, submit it again in another context".into()
+                }
+                Some(Word::Known(Reason::Refused)) => "change the prompt or the model, then submit it again".into(),
                 Some(Word::Known(Reason::WorkerDisk)) => format!("make room on the worker's disk, then: {again}"),
                 Some(Word::Known(Reason::BudgetExceeded)) => {
                     format!("submit it again with a higher --budget, or with the same again: {again}")

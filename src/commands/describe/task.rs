@@ -49,7 +49,8 @@ pub async fn task(named: &str, server: &Server, shown: Shown) -> Result<(), Comm
         let found = existing.iter().find(|task| task["id"].as_str().is_some_and(|id| id == on.to_string()));
         found.cloned().unwrap_or_else(|| json!({ "id": on, "status": "removed" }))
     };
-    let result = if task.project.is_some() { result(server, &id).await? } else { None };
+    let has_ended = !matches!(task.status, Word::Known(Status::Queued | Status::Leased | Status::Running));
+    let result = if has_ended || task.project.is_some() { result(server, &id).await? } else { None };
     let asked = if waits_for(&task, WaitingReason::NeedsHuman) { question(server, &id).await? } else { None };
     let dependencies: Vec<Value> = task.depends_on.iter().map(dependency).collect();
     match shown.form_or(Form::Table) {
@@ -156,6 +157,7 @@ fn of(task: &Task, id: &str, (all_paused, asked): (Option<bool>, Option<&Questio
         ("Asks", asked.map(told).unwrap_or_default()),
         ("Question", asked.map(|asked| asked.id.to_string()).unwrap_or_default()),
         ("Failure", failure.unwrap_or_default()),
+        ("Warnings", run.result.as_ref().map(|result| result.warnings.join("; ")).unwrap_or_default()),
         ("What to do", what_to_do),
         ("Agent", task.agent_slug.to_string()),
         ("Context", format!("{} (session: {})", task.context_id, task.session)),

@@ -278,6 +278,9 @@ pub async fn answer(server: &Server, id: &str, shown: Shown) -> Result<(), Comma
             if !branch.is_empty() {
                 term::info(&format!("Its branch: {}", term::line(&branch)));
             }
+            for warning in &*result.warnings {
+                term::info(&format!("Warning: {}", term::line(warning)));
+            }
         }
     }
     if result.status == Outcome::Success {

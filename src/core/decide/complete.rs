@@ -181,6 +181,7 @@ fn conclude(set: &mut WorkingSet, mut task: TaskState, lease: LeaseId, worker: &
         completed_at: set.now(),
         artifact_type: completion.artifact_type.clone(),
         artifact_tags: completion.artifact_tags.clone(),
+        warnings: completion.warnings.clone(),
         object: completion.object.as_ref().map(|object| object.stored.clone()),
         branch: completion.branch.clone(),
         commit_id: completion.commit.clone(),

@@ -66,6 +66,7 @@ pub struct Answer {
     pub text: String,
     pub is_cut: bool,
     pub error: String,
+    pub warnings: Vec<String>,
     pub took: String,
 }
 
@@ -230,6 +231,7 @@ fn answer(lang: Lang, result: &TaskResult<'_>, told: &str) -> Answer {
             .filter(|error| !told.contains(error))
             .map(|error| shortened(error, 2_000))
             .unwrap_or_default(),
+        warnings: result.warnings.to_vec(),
         took: duration(lang, result.metrics.duration_ms),
     }
 }

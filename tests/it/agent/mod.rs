@@ -2,6 +2,7 @@
 
 mod accounts;
 mod asleep;
+mod background;
 mod claude;
 mod claude_settings;
 mod contained;
@@ -13,6 +14,7 @@ mod dev;
 mod disk_limit;
 mod egress;
 mod ending;
+mod endings;
 mod enrollment;
 mod events;
 mod fallback_sessions;

@@ -21,7 +21,7 @@ fn new_file() -> PathBuf {
 
 impl Task<'_> {
     /// Waits until the run asks, and returns the question.
-    async fn asks(&self) -> Value {
+    pub(super) async fn asks(&self) -> Value {
         eventually("the run asks", || async {
             let answer = self.api.get(&self.path("/question")).await;
             (answer.status == 200).then(|| answer.json())
@@ -29,7 +29,7 @@ impl Task<'_> {
         .await
     }
 
-    async fn answered(&self, answer: Value) -> Value {
+    pub(super) async fn answered(&self, answer: Value) -> Value {
         self.api.post(&self.path("/answer"), answer).await.ok()
     }
 }

@@ -1,6 +1,7 @@
 //! The real Claude CLI, and a stub of the API that it calls. The newest user message tells the stub what to answer.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -21,6 +22,11 @@ pub fn cli() -> PathBuf {
     PathBuf::from(path)
 }
 
+/// Whether that is the oldest version which is supported.
+pub fn is_oldest() -> bool {
+    cli().to_string_lossy().contains("2.1.197")
+}
+
 type Refusal = (u16, &'static str, &'static str);
 
 #[derive(Clone)]
@@ -35,6 +41,8 @@ pub struct Anthropic {
     refusing: watch::Sender<Option<Refusal>>,
     /// Of these tokens, the quota is used up.
     used_up: Arc<Mutex<Vec<&'static str>>>,
+    /// How many streams are still broken off in the middle, of those that can be.
+    breaks: Arc<AtomicI64>,
 }
 
 impl Anthropic {
@@ -51,6 +59,7 @@ impl Anthropic {
             healed: watch::Sender::new(false),
             refusing: watch::Sender::new(None),
             used_up: Arc::default(),
+            breaks: Arc::new(AtomicI64::new(1)),
         };
         let app = Router::new().fallback(answer).with_state(stub.clone());
         beside(async move { axum::serve(listener, app).await });
@@ -131,9 +140,14 @@ async fn answer(State(stub): State<Anthropic>, method: Method, uri: Uri, headers
         return Response::new(Body::empty());
     }
     let request: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let prompt = asked(&request);
-    let has_tool_result =
-        request["messages"].as_array().and_then(|messages| messages.last()).is_some_and(|last| last.to_string().contains("tool_result"));
+    let mut prompt = asked(&request);
+    if request["messages"].to_string().contains("MODE-THINK") {
+        // The CLI asks for more than a thought, in words of its own.
+        "MODE-THINK".clone_into(&mut prompt);
+    }
+    let last = request["messages"].as_array().and_then(|messages| messages.last()).map(Value::to_string).unwrap_or_default();
+    let (has_tool_result, is_notified) = (last.contains("tool_result"), last.contains("<task-notification>"));
+    let was_notified = request["messages"].to_string().contains("<task-notification>");
     let model = request["model"].as_str().unwrap_or_default().to_owned();
     stub.seen.lock().expect("what was seen").push(request);
     let has = |word: &str| prompt.contains(word);
@@ -150,6 +164,17 @@ async fn answer(State(stub): State<Anthropic>, method: Method, uri: Uri, headers
     if has("MODE-529") && !healed {
         return refuse(529, "overloaded_error", "too much to do", None);
     }
+    const REFUSALS: [(&str, Refusal); 4] = [
+        ("MODE-TOO-LONG", (400, "invalid_request_error", "prompt is too long: 213462 tokens > 200000 maximum")),
+        ("MODE-400", (400, "invalid_request_error", "messages.1: the history is not valid")),
+        ("MODE-413", (413, "request_too_large", "Request exceeds the maximum size")),
+        ("MODE-403", (403, "permission_error", "the gateway does not let this pass")),
+    ];
+    let refused = REFUSALS.iter().find(|(mode, _)| has(mode) && !healed);
+    let then_refused = has("THEN-REFUSED") && was_notified;
+    if let Some((_, (status, kind, message))) = refused.or_else(|| REFUSALS.get(1).filter(|_| then_refused)) {
+        return refuse(*status, kind, message, None);
+    }
     // A key that has no right to use one model.
     if model.contains("forbidden") {
         return refuse(403, "permission_error", "Your API key does not have permission to use the specified resource.", None);
@@ -158,7 +183,14 @@ async fn answer(State(stub): State<Anthropic>, method: Method, uri: Uri, headers
         return refuse(404, "not_found_error", "model: there is none of this name", None);
     }
     let (sender, receiver) = mpsc::channel::<Result<Bytes, std::io::Error>>(16);
-    beside(speak(stub, prompt, has_tool_result, sender));
+    let turn = if is_notified {
+        Turn::Notified
+    } else if has_tool_result {
+        Turn::ToolResult
+    } else {
+        Turn::Asked
+    };
+    beside(speak(stub, prompt, turn, sender));
     Response::builder()
         .header("content-type", "text/event-stream")
         .body(Body::from_stream(ReceiverStream::new(receiver).map(|piece| piece)))
@@ -186,8 +218,18 @@ async fn say(to: &Sender, kind: &str, mut data: Value) {
     let _ = to.send(Ok(Bytes::from(format!("event: {kind}\ndata: {data}\n\n")))).await;
 }
 
-async fn speak(stub: Anthropic, prompt: String, has_tool_result: bool, to: Sender) {
+/// What the newest message is.
+#[derive(Clone, Copy, PartialEq)]
+enum Turn {
+    Asked,
+    ToolResult,
+    /// Something in the background has ended.
+    Notified,
+}
+
+async fn speak(stub: Anthropic, prompt: String, turn: Turn, to: Sender) {
     let has = |word: &str| prompt.contains(word);
+    let has_tool_result = turn == Turn::ToolResult;
     if has("MODE-GARBAGE") {
         let _ = to.send(Ok(Bytes::from_static(b"this is no stream\n\n"))).await;
         return;
@@ -198,9 +240,9 @@ async fn speak(stub: Anthropic, prompt: String, has_tool_result: bool, to: Sende
     });
     say(&to, "message_start", json!({"message": message})).await;
     let uses_agent = has("MODE-AGENT") && !has_tool_result;
-    let asks = has("MODE-ASK");
+    let asks = has("MODE-ASK") || turn == Turn::Notified && has("THEN-ASKS");
     // `CALL: NAME JSON` uses any tool.
-    let calls = prompt.split_once("CALL: ").and_then(|(_, call)| call.lines().next()?.split_once(' ')).filter(|_| !has_tool_result);
+    let calls = prompt.split_once("CALL: ").and_then(|(_, call)| call.lines().next()?.split_once(' ')).filter(|_| turn == Turn::Asked);
     let uses_tool = (has("MODE-TOOL") || uses_agent || asks || calls.is_some()) && !has_tool_result;
     if let Some((name, input)) = calls {
         let block = json!({"type": "tool_use", "id": "toolu_1", "name": name, "input": {}});
@@ -223,6 +265,10 @@ async fn speak(stub: Anthropic, prompt: String, has_tool_result: bool, to: Sende
         ]});
         say(&to, "content_block_delta", json!({"index": 0, "delta": {"type": "input_json_delta", "partial_json": input.to_string()}}))
             .await;
+    } else if has("MODE-THINK") {
+        say(&to, "content_block_start", json!({"index": 0, "content_block": {"type": "thinking", "thinking": "", "signature": ""}})).await;
+        say(&to, "content_block_delta", json!({"index": 0, "delta": {"type": "thinking_delta", "thinking": "hm"}})).await;
+        say(&to, "content_block_delta", json!({"index": 0, "delta": {"type": "signature_delta", "signature": "a"}})).await;
     } else if uses_tool {
         let command = prompt.split_once("RUN:").map_or("true", |(_, command)| command.lines().next().unwrap_or("true")).trim();
         let block = json!({"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": {}});
@@ -231,10 +277,15 @@ async fn speak(stub: Anthropic, prompt: String, has_tool_result: bool, to: Sende
         say(&to, "content_block_delta", json!({"index": 0, "delta": {"type": "input_json_delta", "partial_json": input}})).await;
     } else {
         say(&to, "content_block_start", json!({"index": 0, "content_block": {"type": "text", "text": ""}})).await;
-        let text = prompt.split_once("SAY:").map_or("Hello from the stub", |(_, text)| text.lines().next().unwrap_or("")).trim().to_owned();
+        let word = if turn == Turn::Notified { "THEN:" } else { "SAY:" };
+        let text = prompt.split_once(word).map_or("Hello from the stub", |(_, text)| text.lines().next().unwrap_or("")).trim().to_owned();
         let middle = text.len() / 2;
         let middle = (0..=middle).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
         say(&to, "content_block_delta", json!({"index": 0, "delta": {"type": "text_delta", "text": &text[..middle]}})).await;
+        if has("MODE-BREAK") && stub.breaks.fetch_sub(1, Ordering::Relaxed) > 0 {
+            let _ = to.send(Err(std::io::Error::other("the connection is closed"))).await;
+            return;
+        }
         if has("MODE-WAIT") {
             let mut allowed = stub.allowed.subscribe();
             tokio::select! {
@@ -246,7 +297,11 @@ async fn speak(stub: Anthropic, prompt: String, has_tool_result: bool, to: Sende
     }
     say(&to, "content_block_stop", json!({"index": 0})).await;
     let output = if has("MODE-EXPENSIVE") { 2_000_000 } else { 9 };
-    let reason = if uses_tool { "tool_use" } else { "end_turn" };
+    let reason = match uses_tool {
+        true => "tool_use",
+        false if has("MODE-REFUSAL") => "refusal",
+        false => "end_turn",
+    };
     say(&to, "message_delta", json!({"delta": {"stop_reason": reason, "stop_sequence": null}, "usage": {"output_tokens": output}})).await;
     say(&to, "message_stop", json!({})).await;
 }

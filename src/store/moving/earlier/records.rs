@@ -200,6 +200,7 @@ fn result(row: &Fields) -> Field<RunResult> {
         completed_at,
         artifact_type: artifact.optional_text("type")?.unwrap_or_else(|| "LLM_RESULT".into()),
         artifact_tags: artifact.texts("tags")?,
+        warnings: Vec::new(),
         object: None,
         branch: None,
         commit_id: None,

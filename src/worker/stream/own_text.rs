@@ -1,0 +1,54 @@
+//! The text of the model's own messages: as events while it is written, and the last of it as the answer of a turn whose result is empty.
+
+use super::{MAX_OUTPUT, cut};
+
+/// Text arrives in pieces, and then as a whole; each part of it must become an event once.
+#[derive(Debug, Default)]
+pub struct OwnText {
+    /// Streamed text that is not in an event yet.
+    pending: String,
+    /// The streamed text of the message that is being written, as far as no whole text has confirmed it.
+    streamed: String,
+    /// The last text of this turn.
+    last: String,
+}
+
+impl OwnText {
+    pub fn message_begins(&mut self) {
+        self.streamed.clear();
+    }
+
+    pub fn piece(&mut self, text: &str) {
+        self.pending.push_str(text);
+        if self.streamed.len() <= MAX_OUTPUT {
+            self.streamed.push_str(text);
+        }
+    }
+
+    /// A text as a whole. Returns it if it was not streamed: without partial messages, or after the stream had broken.
+    pub fn whole<'a>(&mut self, text: &'a str) -> Option<&'a str> {
+        if !text.trim().is_empty() {
+            cut(text, MAX_OUTPUT).clone_into(&mut self.last);
+        }
+        match self.streamed.strip_prefix(text) {
+            Some(rest) if !text.is_empty() => {
+                self.streamed = rest.to_owned();
+                None
+            }
+            _ => Some(text),
+        }
+    }
+
+    pub fn take_pending(&mut self) -> String {
+        std::mem::take(&mut self.pending)
+    }
+
+    pub fn forget_pending(&mut self) {
+        self.pending.clear();
+    }
+
+    /// The last text of the turn, which ends.
+    pub fn take_last(&mut self) -> String {
+        std::mem::take(&mut self.last)
+    }
+}

@@ -1,0 +1,44 @@
+//! What goes wrong in a run without making it fail.
+
+use serde_json::{Value, json};
+
+use super::{Found, cut};
+use bloom_core::event::EventKind;
+use bloom_core::limits;
+
+/// Each is told once: as an event when it is found, and with the result.
+#[derive(Clone, Debug, Default)]
+pub struct Warnings(Vec<String>);
+
+impl Warnings {
+    /// The last of those that fit says that there were more.
+    pub fn texts(&self) -> &[String] {
+        &self.0
+    }
+
+    pub fn add(&mut self, text: &str) {
+        let text: String = text.replace('\0', "\u{fffd}").chars().take(limits::WARNING_CHARS).collect();
+        if self.0.len() < limits::WARNINGS && !text.is_empty() && !self.0.contains(&text) {
+            self.0.push(if self.0.len() + 1 < limits::WARNINGS { text } else { "and more, which the events of the run tell".into() });
+        }
+    }
+
+    /// The CLI goes on without the tools of servers and plugins that do not start.
+    pub(super) fn init(&mut self, message: &Value, found: &mut Vec<Found>) {
+        let name = |value: &Value, name: &str| cut(value[name].as_str().unwrap_or_default(), 200).to_owned();
+        let all = |list: &str| message[list].as_array().into_iter().flatten().take(limits::WARNINGS);
+        let servers = all("mcp_servers").filter_map(|server| match server["status"].as_str()? {
+            "failed" => Some(format!("the MCP server {} did not start; the run had none of its tools", name(server, "name"))),
+            "needs-auth" => Some(format!("the MCP server {} needs a login; the run had none of its tools", name(server, "name"))),
+            _ => None,
+        });
+        let plugins = all("plugin_errors")
+            .map(|error| format!("the plugin {} was not loaded as a whole: {}", name(error, "plugin"), name(error, "message")));
+        for text in servers.chain(plugins) {
+            if !self.0.contains(&text) {
+                found.push((EventKind::Log, json!({"stream": "agent", "text": text})));
+            }
+            self.add(&text);
+        }
+    }
+}
