@@ -34,7 +34,7 @@ fn quota(account: &str, until: Ms) -> Pause {
 #[test]
 fn of_several_pauses_the_first_that_ends_by_itself_counts() {
     let (mut world, mut cache) = (world(), Cache::default());
-    let told = |cache: &Cache| match cache.fleet.shortage(spec("c").requirement()) {
+    let told = |cache: &Cache| match cache.fleet.shortage(spec("c").requirement(), 0, START) {
         Some(Shortage::Paused { until, cause, .. }) => format!("{cause} until {}", until.0),
         other => format!("{other:?}"),
     };
