@@ -7,7 +7,7 @@ use bloom_core::command::{Loss, WorkerChange};
 use bloom_core::limits::{PAUSE_MS, TOLD_PAUSE_MS};
 use bloom_core::op;
 use bloom_core::pause::{Pause, PauseCause, PauseKind};
-use bloom_test_world::world::{World, spec, world};
+use bloom_test_world::world::{START, World, spec, world};
 
 /// Registers a worker, and lets the cache hear of it.
 fn register(world: &mut World, cache: &mut Cache, worker: &str, pauses: Vec<Pause>) {
