@@ -40,6 +40,8 @@ pub struct ClaimRequest {
 
 /// The longest wait of a claim while a cancellation or an answer is pending, because the answer reports it to the worker.
 const WAIT_WITH_ORDERS: Duration = Duration::from_secs(1);
+/// The least time between two looks at tasks that are kept for other workers: all idle workers look, and many such tasks may come.
+const LOOKS_APART: Duration = Duration::from_secs(1);
 /// The most tries of one claim that find only tasks that another program keeps locked.
 const LOCKED_TRIES: u32 = 3;
 /// The most tries of one claim, if other claims always take its candidates first.
@@ -85,7 +87,7 @@ impl Claims {
             if now >= deadline || self.background.is_stopping() || is_ready(&self.replica.lock()) {
                 return Ok(Vec::new());
             }
-            let kept_for = kept_until.map(|at| Duration::from_millis((at - self.clock.now()).max(0).unsigned_abs()));
+            let kept_for = kept_until.map(|at| Duration::from_millis((at - self.clock.now()).max(0).unsigned_abs()).max(LOOKS_APART));
             let again = (deadline - now).min(self.last_seen.every).min(kept_for.unwrap_or(Duration::MAX));
             tokio::select! {
                 biased;
