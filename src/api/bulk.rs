@@ -7,6 +7,7 @@ use utoipa::openapi::schema::{OneOfBuilder, Schema, Type};
 use utoipa::openapi::{Object, RefOr};
 
 use super::new_tasks::MAX_BATCH;
+use super::time_limit::PolicyChange;
 use super::values::{Id, LabelText, Labels, List, MAX_LABELS, Moment, Text};
 use super::wire::{FieldSchema, Members, Problems, Wire, body, named_schema, object_schema, problem, within};
 use bloom_core::Ms;
@@ -127,6 +128,20 @@ impl Wire for Bulk {
     }
 
     fn describe() -> Schema {
+        Self::described([Self::BY_IDS, Self::BY_FILTER], "Tasks, named either by their ids or by a filter.", Vec::new)
+    }
+
+    fn components(found: &mut Vec<(String, RefOr<Schema>)>) {
+        Filter::components(found);
+    }
+}
+
+impl Bulk {
+    const BY_IDS: &'static str = "BulkByIds";
+    const BY_FILTER: &'static str = "BulkByFilter";
+
+    /// The schema of a body that has these fields, too. Generators of clients name the type of an alternative by its title.
+    fn described([by_ids, by_filter]: [&str; 2], text: &str, more: impl Fn() -> Vec<FieldSchema>) -> Schema {
         let none = |name| FieldSchema {
             name,
             doc: "Absent: the other of `ids` and `filter` is given.",
@@ -137,18 +152,13 @@ impl Wire for Bulk {
         let dry_run = || FieldSchema::of::<bool>("dry_run", "Only count the tasks; change nothing.", Some(false.into()));
         let ids = FieldSchema::of::<Ids>("ids", "Ids of the tasks: at most 1000.", None);
         let filter = FieldSchema::of::<Filter>("filter", "The tasks that match. At least one field is given and not empty.", None);
-        let by_ids = titled("BulkByIds", object_schema("Tasks by their ids.", vec![ids, none("filter"), dry_run()]));
-        let by_filter = titled("BulkByFilter", object_schema("Tasks by a filter.", vec![none("ids"), filter, dry_run()]));
-        let either = OneOfBuilder::new().description(Some("Tasks, named either by their ids or by a filter."));
-        Schema::OneOf(either.item(by_ids).item(by_filter).build())
-    }
-
-    fn components(found: &mut Vec<(String, RefOr<Schema>)>) {
-        Filter::components(found);
+        let with_more = |fields: [FieldSchema; 3]| fields.into_iter().chain(more()).collect();
+        let by_ids = titled(by_ids, object_schema("Tasks by their ids.", with_more([ids, none("filter"), dry_run()])));
+        let by_filter = titled(by_filter, object_schema("Tasks by a filter.", with_more([none("ids"), filter, dry_run()])));
+        Schema::OneOf(OneOfBuilder::new().description(Some(text)).item(by_ids).item(by_filter).build())
     }
 }
 
-/// Generators of clients name the type of an alternative by its title.
 fn titled(title: &str, schema: Schema) -> Schema {
     match schema {
         Schema::Object(mut object) => {
@@ -160,6 +170,44 @@ fn titled(title: &str, schema: Schema) -> Schema {
 }
 
 named_schema!(Bulk);
+
+/// Queues many tasks again.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BulkRequeue {
+    #[serde(flatten)]
+    pub bulk: Bulk,
+    /// A new time limit of their runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicyChange>,
+}
+
+impl Wire for BulkRequeue {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        let mut problems = Problems::new();
+        let policy = Members::of(raw)?.field("policy", Some(|| None), &mut problems);
+        match (Bulk::read(raw), policy) {
+            (Ok(bulk), Some(policy)) => Ok(Self { bulk, policy }),
+            (bulk, _) => {
+                problems.extend(bulk.err().into_iter().flatten());
+                Err(problems)
+            }
+        }
+    }
+
+    fn describe() -> Schema {
+        let text = "Tasks, named either by their ids or by a filter, and what their runs have from now on.";
+        let policy =
+            || FieldSchema::of::<Option<PolicyChange>>("policy", "A new time limit of their runs. Default: the one that each has.", None);
+        Bulk::described(["BulkRequeueByIds", "BulkRequeueByFilter"], text, || vec![policy()])
+    }
+
+    fn components(found: &mut Vec<(String, RefOr<Schema>)>) {
+        Filter::components(found);
+        PolicyChange::components(found);
+    }
+}
+
+named_schema!(BulkRequeue);
 
 #[cfg(test)]
 mod tests {

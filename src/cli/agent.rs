@@ -19,7 +19,7 @@ use bloom_telemetry::{Log, Traces};
 use bloom_worker::git::GitSettings;
 use bloom_worker::profiles::Profiles;
 use bloom_worker::program::find_program;
-use bloom_worker::{self as agent, Ended, MembridgeSettings, PushServer, Settings, WorktreeLimits};
+use bloom_worker::{self as agent, Ended, MembridgeSettings, PushServer, RenewableFiles, Settings, WorktreeLimits};
 
 /// Run tasks on this machine
 ///
@@ -151,6 +151,7 @@ impl WorkArgs {
             server,
             key,
             join_token: None,
+            renewable: RenewableFiles::default(),
             tls: Tls::default(),
             name: self.name.clone().filter(|name| !name.is_empty()),
             max_concurrency: self.max_concurrency,
@@ -313,6 +314,7 @@ async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
     let key_files =
         [&args.key_file, &args.join_token_file, &args.tls_key_file, &args.agent_key_file, &args.membridge_key_file, &args.work.profiles];
     let key_files: Vec<_> = key_files.into_iter().cloned().filter_map(given).collect();
+    let renewable = RenewableFiles { key: given(args.key_file.clone()), join_token: given(args.join_token_file.clone()) };
     let (server_key, agent_key) = (key(args.key, args.key_file)?, key(args.agent_key, args.agent_key_file)?);
     let server = if args.server.is_empty() { DEFAULT_SERVER.to_owned() } else { args.server };
     let tls = tls(args.ca_file, args.tls_cert_file, args.tls_key_file)?;
@@ -320,6 +322,7 @@ async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
     let mut settings = args.work.settings(server, server_key, config::default_data_dir().join("agent"))?;
     settings.tls = tls;
     settings.key_files = key_files;
+    settings.renewable = renewable;
     settings.join_token = key(None, args.join_token_file)?;
     settings.membridge = membridge(args.membridge, args.membridge_key, args.membridge_key_file, args.memories)?;
     settings.namespaces = chosen(&args.namespaces);

@@ -97,6 +97,7 @@ pub async fn run(settings: Serve, flags: Flags) -> Result<(), CommandError> {
     database::unlocked(&settings, || store.begin_service()).await?;
     let options = engine::EngineOptions {
         session_wait_ms: settings.session_wait_ms,
+        named_agent_wait_ms: settings.named_agent_wait_ms,
         worker_offline_after_ms: settings.worker_offline_after_ms,
         traces: Traces::default(),
         manual_clock: None,

@@ -62,6 +62,7 @@ pub async fn run(
     database::unlocked(&settings, || store.begin_service()).await?;
     let options = engine::EngineOptions {
         session_wait_ms: settings.session_wait_ms,
+        named_agent_wait_ms: settings.named_agent_wait_ms,
         worker_offline_after_ms: settings.worker_offline_after_ms,
         traces,
         manual_clock: None,

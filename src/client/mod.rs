@@ -3,6 +3,7 @@
 //! It sends each request once; the caller decides whether to try again.
 
 mod error;
+mod key;
 mod path;
 mod proxy;
 mod refusal;
@@ -17,15 +18,16 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use parking_lot::RwLock;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, LINK};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, LINK};
 use reqwest::{ClientBuilder, Method, RequestBuilder, Response};
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::SecretString;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 use url::{Host, Url};
 
 pub use error::Error;
+pub use key::read_key;
 pub use path::{next_page, part};
 pub use sse::{Event, Events};
 pub use tls::{Files, IdentityFiles, Tls};
@@ -35,6 +37,7 @@ use bloom_core::Ms;
 use bloom_core::mask::masked_url;
 use bloom_core::trace_context::TraceContext;
 use bloom_outbound::{self as outbound, cause};
+use key::Key;
 use proxy::Proxy;
 use refusal::{NOT_THE_API, refusal};
 
@@ -57,7 +60,7 @@ pub struct Client {
     base: Url,
     /// The proxy of the environment that calls go through.
     proxy: Option<Proxy>,
-    key: Option<HeaderValue>,
+    key: Arc<Key>,
     /// The span that its calls have as their parent.
     traceparent: Option<TraceContext>,
 }
@@ -89,17 +92,11 @@ impl Client {
         base.set_query(None);
         base.set_fragment(None);
         base.set_path(&format!("{}/", base.path().trim_end_matches('/').to_owned()));
-        let key = key.map(|key| {
-            let mut value = HeaderValue::from_str(key.expose_secret()).map_err(|_| {
-                Error::Usage("the key must be one line of visible ASCII characters: correct BLOOM_KEY, or the file of --key-file".into())
-            })?;
-            value.set_sensitive(true);
-            Ok(value)
-        });
+        let key = Arc::new(Key::new(key)?);
         // A proxy would look for this machine's addresses on its own machine.
         let proxy = if is_loopback(&base) { None } else { Proxy::of_environment(&base) };
         let http = Arc::new(RwLock::new(http_client(&base, tls)?));
-        Ok(Self { http, base, proxy, key: key.transpose()?, traceparent: None })
+        Ok(Self { http, base, proxy, key, traceparent: None })
     }
 
     /// The same client, whose calls belong to this trace.
@@ -135,16 +132,21 @@ impl Client {
         self.send(Method::POST, path, Some(body), CALL_LIMIT).await?.json()
     }
 
-    /// Sends once. `path` begins with `api/` and its parts are encoded. `limit` is the time until the end of the answer.
+    /// Sends once, and once more if the server refuses the key and the file of the key has another one by now. `path` begins with `api/` and
+    /// its parts are encoded. `limit` is the time until the end of the answer.
     ///
     /// # Errors
     /// See [`Error`].
     pub async fn send<B: Serialize>(&self, method: Method, path: &str, body: Option<&B>, limit: Duration) -> Result<Answer, Error> {
-        let mut request = self.request(method, path)?.timeout(limit);
-        if let Some(body) = body {
-            request = request.json(body);
+        let request = || {
+            let request = self.request(method.clone(), path)?.timeout(limit);
+            Ok::<_, Error>(if let Some(body) = body { request.json(body) } else { request })
+        };
+        let key = self.key.value();
+        match self.answer(request()?, limit).await {
+            Err(error) if error.status() == Some(401) && key != self.key.value() => self.answer(request()?, limit).await,
+            answer => answer,
         }
-        self.answer(request, limit).await
     }
 
     async fn answer(&self, request: RequestBuilder, limit: Duration) -> Result<Answer, Error> {
@@ -160,7 +162,7 @@ impl Client {
         if status.is_success() {
             return Ok(Answer { status: status.as_u16(), body: bytes, next: headers.get(LINK).and_then(next_page) });
         }
-        Err(refusal(status.as_u16(), &headers, &bytes, self.key.is_some()))
+        Err(self.refusal(status.as_u16(), &headers, &bytes))
     }
 
     /// Opens a stream of server-sent events, starting after the event id `last`.
@@ -189,7 +191,15 @@ impl Client {
     async fn refused(&self, response: Response) -> Error {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let body = response.bytes().await.unwrap_or_default();
-        refusal(status, &headers, &body, self.key.is_some())
+        self.refusal(status, &headers, &body)
+    }
+
+    fn refusal(&self, status: u16, headers: &HeaderMap, body: &[u8]) -> Error {
+        if status == 401 {
+            // A file that can't be used leaves the key as it is, and this refusal tells of it.
+            let _ = self.renew_key();
+        }
+        refusal(status, headers, body, self.key.value().is_some())
     }
 
     fn request(&self, method: Method, path: &str) -> Result<RequestBuilder, Error> {
@@ -204,7 +214,7 @@ impl Client {
             Some(context) => request.header(HeaderName::from_static("traceparent"), context.to_string()),
             None => request,
         };
-        Ok(match &self.key {
+        Ok(match self.key.value() {
             Some(key) => request.header(HeaderName::from_static("x-runtime-api-key"), key),
             None => request,
         })
@@ -284,6 +294,7 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use reqwest::header::HeaderValue;
     use serde_json::Value;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};

@@ -1,7 +1,7 @@
 //! A key that is kept in a file.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -9,8 +9,6 @@ use secrecy::SecretString;
 
 use super::term;
 use crate::CommandError;
-
-const MAX_KEY_BYTES: u64 = 64 * 1024;
 
 /// Reads a key from a file. Line breaks at its end are removed. Warns if everybody on this machine can read the file.
 ///
@@ -21,27 +19,14 @@ pub fn read_key(path: &Path) -> Result<SecretString, CommandError> {
     let shown = path.to_string_lossy();
     let shown = if shown.len() >= 16 && !shown.contains(['/', '.']) && !path.exists() { "****".into() } else { shown };
     let wrong = |why: String| CommandError::usage(format!("the key file {shown}: {why}"));
-    let mut text = String::new();
-    let file = File::open(path).map_err(|error| wrong(error.to_string()))?;
-    if let Ok(about) = file.metadata()
+    if let Ok(about) = fs::metadata(path)
         && about.is_file()
         && about.mode() & 0o004 != 0
     {
         let mode = about.mode() & 0o7777;
         term::info(&format!("Warning: other users can read the key file {shown} (mode {mode:04o}). Restrict it: chmod 600 {shown}"));
     }
-    let read = file.take(MAX_KEY_BYTES + 1).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
-    if read as u64 > MAX_KEY_BYTES {
-        return Err(wrong(format!("it is longer than {MAX_KEY_BYTES} bytes")));
-    }
-    match text.trim_end_matches(['\r', '\n']) {
-        "" => Err(wrong(
-            "it is empty. In a shell, `> FILE` empties the file before the command starts, so a `key create` that failed has removed the \
-             key that was in it: revoke that key, and create another one with --out FILE"
-                .into(),
-        )),
-        key => Ok(SecretString::from(key)),
-    }
+    bloom_client::read_key(path).map_err(wrong)
 }
 
 /// The key that is given by itself or in a file; `name` and `file_name` are what they are given by.

@@ -110,6 +110,7 @@ impl Resolver<'_> {
         let lease_ttl_ms = self.required(&s::LEASE_TTL_SECONDS, seconds(1, 86_400));
         let worker_offline_after_ms = self.required(&s::WORKER_OFFLINE_AFTER_SECONDS, seconds(1, 86_400));
         let session_wait_ms = self.required(&s::SESSION_WAIT_SECONDS, seconds(0, 86_400));
+        let named_agent_wait_ms = self.required(&s::NAMED_AGENT_WAIT_SECONDS, seconds(0, 86_400));
         let max_timeout_sec = self.required(&s::MAX_TIMEOUT_SECONDS, parse::whole(1, TIMEOUT_SEC));
         let operator = self.required(&s::OPERATOR, parse::truth);
         let operator_namespaces = self.optional(&s::OPERATOR_NAMESPACES, parse::namespaces).unwrap_or_default();
@@ -156,6 +157,7 @@ impl Resolver<'_> {
             lease_ttl_ms: lease_ttl_ms?,
             worker_offline_after_ms: worker_offline_after_ms?,
             session_wait_ms: session_wait_ms?,
+            named_agent_wait_ms: named_agent_wait_ms?,
             max_timeout_sec: max_timeout_sec?,
             operator: operator?,
             operator_namespaces,

@@ -62,6 +62,7 @@ pub struct Serve {
     pub lease_ttl_ms: i64,
     pub worker_offline_after_ms: i64,
     pub session_wait_ms: i64,
+    pub named_agent_wait_ms: i64,
     pub max_timeout_sec: i64,
     /// Whether the Kubernetes operator runs.
     pub operator: bool,

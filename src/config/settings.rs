@@ -242,6 +242,8 @@ pub const WORKER_OFFLINE_AFTER_SECONDS: Setting =
     plain(WORK, "worker_offline_after_seconds", "SECONDS", "60", "A worker that has not been seen for longer than this is offline");
 pub const SESSION_WAIT_SECONDS: Setting =
     plain(WORK, "session_wait_seconds", "SECONDS", "30", "How long a task waits for a free slot on the worker that has its session");
+pub const NAMED_AGENT_WAIT_SECONDS: Setting =
+    plain(WORK, "named_agent_wait_seconds", "SECONDS", "30", "How long a task waits for workers that name its agent_slug; 0: not at all");
 
 pub const MAX_TIMEOUT_SECONDS: Setting =
     plain(WORK, "max_timeout_seconds", "SECONDS", "86400", "Longest time limit that a task may set for its runs");
@@ -371,6 +373,7 @@ pub const SETTINGS: &[&Setting] = &[
     &LEASE_TTL_SECONDS,
     &WORKER_OFFLINE_AFTER_SECONDS,
     &SESSION_WAIT_SECONDS,
+    &NAMED_AGENT_WAIT_SECONDS,
     &MAX_TIMEOUT_SECONDS,
     &OPERATOR,
     &OPERATOR_NAMESPACES,

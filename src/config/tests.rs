@@ -39,8 +39,8 @@ fn nothing_given_means_the_documented_defaults() {
     assert_eq!(serve.database_url.expose_secret(), "sqlite:/home/me/.local/share/bloom-runtime/bloom.db");
     assert_eq!((serve.rate_limit_per_minute, serve.test_connection_per_minute, serve.worker_rate_limit_per_minute), (100, 20, 6000));
     assert_eq!(
-        (serve.lease_ttl_ms, serve.worker_offline_after_ms, serve.worker_sync_ms, serve.session_wait_ms),
-        (300_000, 60_000, 10_000, 30_000)
+        (serve.lease_ttl_ms, serve.worker_offline_after_ms, serve.worker_sync_ms, serve.session_wait_ms, serve.named_agent_wait_ms),
+        (300_000, 60_000, 10_000, 30_000, 30_000)
     );
     assert_eq!((serve.max_body_bytes, serve.max_output_bytes), (1 << 20, 16 << 20));
     assert!(serve.api_key.is_none());

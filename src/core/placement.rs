@@ -24,13 +24,20 @@ pub fn is_open(worker: &Worker) -> bool {
     worker.is_online() && worker.capabilities.claude_cli && !worker.cordoned && !worker.draining
 }
 
-/// Among workers with free slots: the sticky one, else the one with the most free slots, else the one seen last. Ties are broken by name,
-/// so that the choice is deterministic.
-pub fn best<'a>(candidates: impl Iterator<Item = Candidate<'a>>, sticky: Option<&str>) -> Option<&'a Worker> {
+/// Whether a task that requires this is kept for the worker for a while: it names the task's agent and takes tasks. A worker whose accounts
+/// for this agent are paused does not: it no longer names the agent, or is not online.
+pub fn is_kept_for(worker: &Worker, required: Requirement<'_>) -> bool {
+    worker.capabilities.names_agent(required.agent_slug) && worker.is_worth_waiting_for(required)
+}
+
+/// Among workers with free slots: the sticky one, else one that names the agent, else the one with the most free slots, else the one seen
+/// last. Ties are broken by name, so that the choice is deterministic.
+pub fn best<'a>(candidates: impl Iterator<Item = Candidate<'a>>, agent_slug: &str, sticky: Option<&str>) -> Option<&'a Worker> {
     candidates
         .filter(|candidate| candidate.free > 0)
         .max_by(|a, b| {
-            let rank = |c: &Candidate<'a>| (sticky == Some(c.worker.id.as_str()), c.free, c.worker.last_seen);
+            let names = |worker: &Worker| worker.capabilities.names_agent(agent_slug);
+            let rank = |c: &Candidate<'a>| (sticky == Some(c.worker.id.as_str()), names(c.worker), c.free, c.worker.last_seen);
             rank(a).cmp(&rank(b)).then_with(|| b.worker.id.cmp(&a.worker.id))
         })
         .map(|candidate| candidate.worker)

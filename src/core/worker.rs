@@ -78,6 +78,11 @@ impl Capabilities {
         self.agents.as_ref().is_none_or(|slugs| slugs.iter().any(|slug| slug == agent_slug))
     }
 
+    /// Whether the worker names this agent, rather than serving it because it serves all.
+    pub fn names_agent(&self, agent_slug: &str) -> bool {
+        self.agents.is_some() && self.serves_agent(agent_slug)
+    }
+
     fn serves_namespace(&self, namespace: Option<&str>) -> bool {
         let Some(served) = &self.namespaces else { return true };
         namespace.is_some_and(|namespace| served.iter().any(|one| one == namespace))

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bloom_core::Ms;
 use bloom_core::cache::PageRead;
 use bloom_core::ids::TaskId;
 use bloom_database::Database;
@@ -12,6 +13,7 @@ use tokio::sync::futures::Notified;
 
 use super::Error;
 use super::background::Background;
+use super::clock::Clock;
 use super::random::Random;
 use super::replica::feed::Feed;
 use super::replica::{QueueState, Replica};
@@ -36,6 +38,8 @@ const REFUSED_FOR: Duration = Duration::from_millis(300);
 pub(super) struct Offer {
     pub tasks: Vec<TaskId>,
     pub max: usize,
+    /// When the worker may have further tasks, which are kept for others until then.
+    pub kept_until: Option<Ms>,
     /// Other claims or pushes that are under way hold more candidates.
     pub is_contended: bool,
 }
@@ -65,6 +69,7 @@ impl Tries {
 
 pub(crate) struct Candidates {
     database: Arc<dyn Database>,
+    clock: Arc<Clock>,
     replica: Arc<Replica>,
     feed: Arc<Feed>,
     random: Arc<Random>,
@@ -75,8 +80,15 @@ pub(crate) struct Candidates {
 }
 
 impl Candidates {
-    pub fn new(database: Arc<dyn Database>, replica: Arc<Replica>, feed: Arc<Feed>, random: Arc<Random>, background: Background) -> Self {
-        Self { database, replica, feed, random, background, pages_read: Notify::new(), given_back: Notify::new() }
+    pub fn new(
+        database: Arc<dyn Database>,
+        clock: Arc<Clock>,
+        replica: Arc<Replica>,
+        feed: Arc<Feed>,
+        random: Arc<Random>,
+        background: Background,
+    ) -> Self {
+        Self { database, clock, replica, feed, random, background, pages_read: Notify::new(), given_back: Notify::new() }
     }
 
     /// Waits until a claim or a push gives back its candidates.
@@ -101,7 +113,10 @@ impl Candidates {
                 let queues = &remembered.queues;
                 let is_open =
                     |slug: &str| tries.queue_state.as_ref().map_or_else(|| queues.is_open(slug), |queue_state| queue_state.is_open(slug));
-                let ready = remembered.cache.take_ready(&scopes, is_open, max + tries.extra(), tries.spread(), self.random.draw());
+                let names_any = remembered.cache.fleet.worker(worker).is_some_and(|worker| worker.capabilities.agents.is_some());
+                let names_none_at = (!names_any).then(|| self.clock.now());
+                let (wanted, spread) = (max + tries.extra(), tries.spread());
+                let ready = remembered.cache.take_ready(&scopes, is_open, names_none_at, wanted, spread, self.random.draw());
                 let page = ready.page.as_ref().and_then(|scope| remembered.cache.begin_page(scope));
                 if ready.page.is_some() {
                     remembered.cache.queue.give_back(&ready.tasks);
@@ -112,7 +127,9 @@ impl Candidates {
                 (Some(page), _) => self.read_page(page).await?,
                 // Another claim or push reads this page already, and its read has a time limit.
                 (None, Some(_)) => page_read.await,
-                (None, None) => return Ok(Offer { tasks: ready.tasks, max, is_contended: ready.is_contended }),
+                (None, None) => {
+                    return Ok(Offer { tasks: ready.tasks, max, is_contended: ready.is_contended, kept_until: ready.kept_until });
+                }
             }
         }
         Ok(Offer::default())

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bloom_core::Ms;
 use bloom_core::command::{Claim, Command, Rejection, Requester};
 use bloom_core::ids::{InstanceId, LeaseId, TaskId, WorkerId};
 use bloom_core::reply::Claimed;
@@ -17,6 +18,7 @@ use tokio::time::Instant;
 use super::Error;
 use super::background::Background;
 use super::candidates::{Candidates, Offer, Taken, Tries};
+use super::clock::Clock;
 use super::last_seen::LastSeen;
 use super::replica::Replica;
 use super::replica::feed::Feed;
@@ -38,6 +40,8 @@ pub struct ClaimRequest {
 
 /// The longest wait of a claim while a cancellation or an answer is pending, because the answer reports it to the worker.
 const WAIT_WITH_ORDERS: Duration = Duration::from_secs(1);
+/// The least time between two looks at tasks that are kept for other workers: all idle workers look, and many such tasks may come.
+const LOOKS_APART: Duration = Duration::from_secs(1);
 /// The most tries of one claim that find only tasks that another program keeps locked.
 const LOCKED_TRIES: u32 = 3;
 /// The most tries of one claim, if other claims always take its candidates first.
@@ -45,6 +49,7 @@ const TRIES: u32 = 1_000;
 
 pub struct Claims {
     pub(super) database: Arc<dyn Database>,
+    pub(super) clock: Arc<Clock>,
     pub(super) replica: Arc<Replica>,
     pub(super) feed: Arc<Feed>,
     pub(super) candidates: Arc<Candidates>,
@@ -74,7 +79,7 @@ impl Claims {
             self.last_seen.record(&request.worker, request.instance);
             let leased = self.try_claim(&request, std::mem::take(&mut redeliver), std::mem::take(&mut is_new)).await;
             self.replica.lock().pass_on();
-            let leased = leased?;
+            let (leased, kept_until) = leased?;
             if !leased.is_empty() {
                 return Ok(leased);
             }
@@ -82,18 +87,21 @@ impl Claims {
             if now >= deadline || self.background.is_stopping() || is_ready(&self.replica.lock()) {
                 return Ok(Vec::new());
             }
+            let kept_for = kept_until.map(|at| Duration::from_millis((at - self.clock.now()).max(0).unsigned_abs()).max(LOOKS_APART));
+            let again = (deadline - now).min(self.last_seen.every).min(kept_for.unwrap_or(Duration::MAX));
             tokio::select! {
                 biased;
                 () = self.background.stopped() => {}
                 () = open.notify.notified() => {}
-                () = tokio::time::sleep((deadline - now).min(self.last_seen.every)) => {}
+                () = tokio::time::sleep(again) => {}
             }
         }
     }
 
     /// Leases what the worker can get now. The result is empty only if there was nothing for it at some moment during this call, or if all
-    /// that there was is locked. `is_new`: this is the first try of the claim.
-    async fn try_claim(&self, request: &ClaimRequest, redeliver: bool, is_new: bool) -> Result<Vec<TaskState>, Error> {
+    /// that there was is locked; then the time tells when the worker may have tasks that are kept for others. `is_new`: this is the first try
+    /// of the claim.
+    async fn try_claim(&self, request: &ClaimRequest, redeliver: bool, is_new: bool) -> Result<(Vec<TaskState>, Option<Ms>), Error> {
         let mut redeliver = redeliver && self.may_have_undelivered(request);
         let mut tries = Tries::default();
         let mut locked_tries = 0;
@@ -103,7 +111,8 @@ impl Claims {
             tries.number += 1;
             let is_unknown = self.replica.lock().cache.fleet.worker(&request.worker).is_none();
             let given_back = self.candidates.given_back();
-            let Offer { tasks: candidates, max, is_contended } = self.candidates.offer(&request.worker, request.max, &tries).await?;
+            let Offer { tasks: candidates, max, is_contended, kept_until } =
+                self.candidates.offer(&request.worker, request.max, &tries).await?;
             if candidates.is_empty() && !redeliver && !is_unknown && !std::mem::take(&mut is_doubtful) {
                 if is_contended {
                     // Other claims take what they want with their next commit, and give back the rest.
@@ -111,7 +120,7 @@ impl Claims {
                     continue;
                 }
                 if tries.is_confirmed {
-                    return Ok(Vec::new());
+                    return Ok((Vec::new(), kept_until));
                 }
                 // The cache is searched once more in any case, because the feed may have brought a task meanwhile.
                 if is_new {
@@ -125,12 +134,12 @@ impl Claims {
             let Claimed { leased, missed, locked, closed, .. } =
                 self.take(request, candidates, max, std::mem::take(&mut redeliver)).await?;
             if !leased.is_empty() {
-                return Ok(leased);
+                return Ok((leased, None));
             }
             if !locked.is_empty() && locked.len() == missed {
                 locked_tries += 1;
                 if locked_tries >= LOCKED_TRIES {
-                    return Ok(Vec::new());
+                    return Ok((Vec::new(), kept_until));
                 }
             }
             if !closed.is_empty() {

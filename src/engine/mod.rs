@@ -98,6 +98,8 @@ impl From<Rejection> for Error {
 pub struct EngineOptions {
     /// How long a task is reserved for the worker that has its session.
     pub session_wait_ms: i64,
+    /// How long a task is kept for the workers that name its agent, before one that serves all agents gets it.
+    pub named_agent_wait_ms: i64,
     /// A worker without a sign of life for this long is lost. Signs of life are written several times in that period.
     pub worker_offline_after_ms: i64,
     /// Takes the spans of attempts.
@@ -139,16 +141,18 @@ impl Engine {
         let random = Arc::new(Random::new(options.seed));
         let alarms = Arc::new(Alarms::default());
         let specs = Arc::new(Specs::new(database.clone()));
-        let replica = Arc::new(Replica::new(specs.clone(), alarms.clone()));
+        let replica = Arc::new(Replica::new(specs.clone(), alarms.clone(), options.named_agent_wait_ms));
         let feed = Arc::new(Feed::new(database.clone(), replica.clone(), clock.clone()));
         let writers = Arc::new(Writers::new(is_shared));
         let last_seen = LastSeen::new(options.worker_offline_after_ms, clock.clone(), replica.clone(), writers.clone());
         let last_seen = Arc::new(last_seen);
         let wakeups = Arc::new(Wakeups::new(database.clone(), writers.clone(), background.clone()));
-        let candidates = Candidates::new(database.clone(), replica.clone(), feed.clone(), random.clone(), background.clone());
+        let candidates =
+            Candidates::new(database.clone(), clock.clone(), replica.clone(), feed.clone(), random.clone(), background.clone());
         let candidates = Arc::new(candidates);
         let claims = Arc::new(Claims {
             database: database.clone(),
+            clock: clock.clone(),
             replica: replica.clone(),
             feed: feed.clone(),
             candidates: candidates.clone(),
@@ -166,6 +170,7 @@ impl Engine {
             wakeups: wakeups.clone(),
             spans: Spans::start(options.traces.clone(), specs.clone(), &background),
             session_wait_ms: options.session_wait_ms,
+            named_agent_wait_ms: options.named_agent_wait_ms,
         });
         let traces = options.traces;
         let engine = Self {

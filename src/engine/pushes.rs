@@ -62,7 +62,10 @@ impl Pushes {
             let best = (0..open_workers.len()).max_by_key(|at| (open_workers[*at].free, open_workers[*at].last_seen));
             let Some(at) = best.filter(|at| open_workers[*at].free > 0) else { break };
             let tasks = match self.candidates.offer(&open_workers[at].worker, 1, &Tries::default()).await {
-                Ok(offer) => offer.tasks,
+                Ok(offer) => {
+                    offer.kept_until.into_iter().for_each(|at| round.again_at(at));
+                    offer.tasks
+                }
                 Err(error) => {
                     round.error = Some(error);
                     break;

@@ -92,6 +92,7 @@ impl WaitingState {
         let of = if project.is_empty() { rest.clone() } else { format!("{rest} and project '{project}'") };
         let until = match &shortage {
             Shortage::Paused { is_passing: true, until, .. } => Some(until.0),
+            Shortage::Kept { until } => Some(*until),
             _ => None,
         };
         let (reason, message) = match shortage {
@@ -103,6 +104,11 @@ impl WaitingState {
             }
             Shortage::Cordoned => (WaitingReason::Cordoned, format!("every online worker that serves {of} is cordoned")),
             Shortage::NoCapacity => (WaitingReason::NoCapacity, format!("every worker that serves {of} is full")),
+            Shortage::Kept { until } => {
+                let at = time(until);
+                let message = format!("every worker that names {of} is full; at {at}, one that serves all agents may take it");
+                (WaitingReason::NoCapacity, message)
+            }
         };
         Self { reason, message, until }
     }

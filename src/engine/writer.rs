@@ -43,6 +43,7 @@ pub(super) struct Shared {
     pub wakeups: Arc<Wakeups>,
     pub spans: Spans,
     pub session_wait_ms: i64,
+    pub named_agent_wait_ms: i64,
 }
 
 pub(super) struct WriterTask {
@@ -194,6 +195,7 @@ impl WriterTask {
         let mut set = WorkingSet::new(loaded, self.shared.random.draw());
         set.exact = exact;
         set.session_wait_ms = self.shared.session_wait_ms;
+        set.named_agent_wait_ms = self.shared.named_agent_wait_ms;
         self.shared.random.rise_above_last_id(&mut set.ids);
         self.hint_slots(&mut set);
         let outcomes: Vec<Decided> =

@@ -7,13 +7,14 @@ use axum::extract::State;
 use super::AppState;
 use super::answer::{HandlerResult, ok};
 use super::body::Content;
+use super::edit::allowed;
 use super::error::Error;
 use super::middleware::Caller;
 use super::ownership;
 use super::policy::RoutePolicy;
 use super::tasks::filter_of_body;
 use bloom_api::answers::BulkResult;
-use bloom_api::bulk::{Bulk, Named};
+use bloom_api::bulk::{Bulk, BulkRequeue, Named};
 use bloom_api::new_tasks::MAX_BATCH;
 use bloom_core::command::Op;
 use bloom_core::ids::TaskId;
@@ -42,21 +43,23 @@ pub const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 /// Queues many failed, dead or cancelled tasks again.
 ///
 /// Tasks are named by their ids or by a filter, at most 1000 a call; if `more` is true, call again. Tasks in other states do not count.
-/// With `dry_run`, the call only counts.
+/// With `dry_run`, the call only counts. A `policy` gives their runs another time limit.
 #[utoipa::path(
-    post, path = "/api/runtime/llm-tasks:requeue", operation_id = "requeueTasks", tag = "tasks", request_body = Bulk,
+    post, path = "/api/runtime/llm-tasks:requeue", operation_id = "requeueTasks", tag = "tasks", request_body = BulkRequeue,
     responses((status = 200, description = "The outcome.", body = BulkResult))
 )]
 pub async fn requeue(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     const OVER: [Status; 3] = [Status::Failed, Status::Dead, Status::Cancelled];
-    apply(&app, &caller, body.read()?, &OVER, |task| op::Requeue { task, timeout_sec: None }.into()).await
+    let BulkRequeue { bulk, policy } = body.read()?;
+    let timeout_sec = allowed(&app, policy)?;
+    apply(&app, &caller, bulk, &OVER, |task| op::Requeue { task, timeout_sec }.into()).await
 }
 
 /// A dry run counts no further than this, so that it ends before the client gives up.
 const MAX_COUNTED: usize = 100_000;
 
 /// Only tasks that the call would change count, so a client that repeats the call while there are more comes to an end.
-async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, statuses: &[Status], op: fn(TaskId) -> Op) -> HandlerResult {
+async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, statuses: &[Status], op: impl Fn(TaskId) -> Op) -> HandlerResult {
     let limit = if bulk.dry_run { MAX_COUNTED } else { MAX_BATCH };
     let (tasks, more) = match bulk.named {
         Named::Ids(ids) => (changeable(app, &ownership::tasks(app, caller, ids).await?, statuses).await?, false),

@@ -86,7 +86,7 @@ pub async fn delete(State(app): State<AppState>, caller: Caller, path: TaskPath)
 }
 
 /// The new time limit, if the server allows it.
-fn allowed(app: &AppState, policy: Option<PolicyChange>) -> Result<Option<i64>, Error> {
+pub(super) fn allowed(app: &AppState, policy: Option<PolicyChange>) -> Result<Option<i64>, Error> {
     let seconds = policy.map(|policy| policy.timeout_sec.0);
     seconds.map_or(Ok(()), |seconds| must_be_allowed(seconds, app.settings.max_timeout_sec))?;
     Ok(seconds)

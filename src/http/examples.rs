@@ -148,6 +148,9 @@ pub fn of_schema(name: &str) -> Option<Value> {
         "NewKey" => json!({ "name": "ci", "scope": "submit", "expires_in_sec": 2_592_000 }),
         "NewEnrollment" => json!({ "worker": WORKER }),
         "Bulk" => json!({ "filter": { "status": "queued", "labels": { "team": "docs" } }, "dry_run": true }),
+        "BulkRequeue" => {
+            json!({ "filter": { "status": "failed", "agent_slug": "writer" }, "dry_run": false, "policy": { "timeout_sec": 7200 } })
+        }
         "NewLease" => json!({ "worker_id": WORKER, "ttl_seconds": 300 }),
         "NewDispatch" => json!({ "worker_id": WORKER, "wait_sec": 25 }),
         "Heartbeat" => json!({ "lease_id": LEASE }),

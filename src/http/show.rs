@@ -18,7 +18,7 @@ use bloom_engine::Engine;
 use bloom_store::LeaseRow;
 
 pub fn show_task<'a>(engine: &Engine, spec: &'a TaskSpec, state: &'a TaskState) -> Task<'a> {
-    let waiting = engine.replica.waiting(state);
+    let waiting = engine.replica.waiting(state, engine.clock.now());
     let waiting = waiting.map(|waiting| Waiting { reason: waiting.reason.into(), message: waiting.message, until: waiting.until });
     Task::new(spec, state, waiting)
 }

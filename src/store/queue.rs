@@ -13,7 +13,7 @@ use bloom_database::{DuePage, ReadyRow, Scope};
 
 /// A program without suspension (before migration 9) may leave a suspended task unparked.
 const IS_READY: &str = "status = 'queued' AND parked IS NULL AND NOT suspend";
-const READY_ROW: &str = "id, revision, rank, agent_slug, namespace, project";
+const READY_ROW: &str = "id, revision, rank, agent_slug, namespace, project, coalesce(ready_at, 0)";
 /// The next ready tasks with these values of these columns, by an index that begins with them.
 fn ready_of(d: Kind, index: &str, columns: &[&str]) -> String {
     let given: String = columns.iter().zip(4..).map(|(column, at)| format!(" AND {column} = ${at}")).collect();
@@ -215,6 +215,7 @@ pub(super) async fn ready(pool: &Pool, scope: &Scope, after: Option<(i64, TaskId
             agent_slug: row.take()?,
             namespace: row.take()?,
             project: row.take().map(|project: String| Some(project).filter(|project| !project.is_empty()))?,
+            ready_at: row.take()?,
             reserved_for: row.take()?,
         })
     })

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::home::{Home, read_json, write_json_durably};
 use super::report::Backoff;
 use bloom_api::keys::{CreatedKey, EnrolledName, NewEnrollment};
-use bloom_client::{Client, Tls};
+use bloom_client::Client;
 
 #[derive(Deserialize, Serialize)]
 struct Kept {
@@ -25,14 +25,15 @@ struct Kept {
 ///
 /// # Errors
 /// The server refuses the token, or the key can't be kept. The text says what to do.
-pub async fn key(home: &Home, server: &str, worker: &str, token: Option<&SecretString>, tls: &Tls) -> Result<Option<SecretString>, String> {
+pub async fn key(home: &Home, client: &Client, worker: &str, token: Option<&SecretString>) -> Result<Option<SecretString>, String> {
+    let server = client.server();
     let kept = read_json::<Kept>(&home.key_path()).filter(|kept| kept.server == server && kept.worker == worker);
     let Some(token) = token else { return Ok(kept.map(|kept| SecretString::from(kept.key))) };
     let digest = hex::encode(Sha256::digest(token.expose_secret().as_bytes()));
     if let Some(kept) = kept.filter(|kept| kept.token == digest) {
         return Ok(Some(SecretString::from(kept.key)));
     }
-    let key = exchange(server, worker, token, tls).await?;
+    let key = exchange(client, worker, token).await?;
     let kept = Kept { server: server.to_owned(), worker: worker.to_owned(), token: digest, key };
     let failed = |error: io::Error| {
         let path = home.key_path();
@@ -43,8 +44,8 @@ pub async fn key(home: &Home, server: &str, worker: &str, token: Option<&SecretS
     Ok(Some(SecretString::from(kept.key)))
 }
 
-async fn exchange(server: &str, worker: &str, token: &SecretString, tls: &Tls) -> Result<String, String> {
-    let client = Client::new(server, Some(token), tls).map_err(|error| error.to_string())?;
+async fn exchange(client: &Client, worker: &str, token: &SecretString) -> Result<String, String> {
+    let (server, client) = (client.server(), client.with_key(token).map_err(|error| error.to_string())?);
     let wanted = NewEnrollment { worker: EnrolledName(worker.to_owned()) };
     let mut backoff = Backoff::default();
     loop {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use reqwest::Method;
 use secrecy::SecretString;
 use serde_json::{Value, json};
@@ -38,13 +38,17 @@ pub struct MembridgeSettings {
 }
 
 pub(super) struct Membridge {
-    http: reqwest::Client,
+    http: RwLock<reqwest::Client>,
     settings: MembridgeSettings,
     pub memories: Vec<Arc<Memory>>,
     /// What was registered last.
     registered: Mutex<Option<Value>>,
     /// When this process has registered for the first time.
     since: OnceLock<Instant>,
+}
+
+fn http_client(tls: &Tls) -> Result<reqwest::Client, String> {
+    outbound::client_by_proxy(|builder| tls.add_to(builder))
 }
 
 /// The first 16 hexadecimal digits of the SHA-256 digest of the name.
@@ -56,10 +60,19 @@ impl Membridge {
     /// # Errors
     /// TLS can't be set up on this machine, or the URL can't be called.
     pub fn new(settings: MembridgeSettings, tls: &Tls) -> Result<Self, String> {
-        let http = outbound::client_by_proxy(|builder| tls.add_to(builder))?;
+        let http = RwLock::new(http_client(tls)?);
         outbound::address(&settings.url, &["agents"]).map_err(|error| format!("the control plane's URL can't be called: {error}"))?;
         let memories = settings.memories.iter().map(|(project, dir)| Arc::new(Memory::new(project, canonical_id(project), dir.clone())));
         Ok(Self { http, memories: memories.collect(), registered: Mutex::default(), since: OnceLock::new(), settings })
+    }
+
+    /// Uses other TLS files from now on.
+    ///
+    /// # Errors
+    /// TLS can't be set up with them.
+    pub fn use_tls(&self, tls: &Tls) -> Result<(), String> {
+        *self.http.write() = http_client(tls)?;
+        Ok(())
     }
 
     pub fn memory(&self, canonical_id: &str) -> Option<Arc<Memory>> {
@@ -69,7 +82,7 @@ impl Membridge {
     async fn call(&self, method: Method, path: &[&str], body: Option<&Value>) -> Result<Value, client::Error> {
         let usage = |error: String| client::Error::Usage(format!("the control plane can't be called: {error}"));
         let url = outbound::address(&self.settings.url, path).map_err(usage)?;
-        let request = outbound::with_key(self.http.request(method, url), KEY_HEADER, self.settings.key.as_ref()).map_err(usage)?;
+        let request = outbound::with_key(self.http.read().request(method, url), KEY_HEADER, self.settings.key.as_ref()).map_err(usage)?;
         let request = if let Some(body) = body { request.json(body) } else { request };
         let sent = outbound::send(request, CALL_LIMIT).await;
         let reply = sent.map_err(|error| client::Error::Unreachable(format!("the control plane {}: {}", self.url(), error.text)))?;

@@ -53,6 +53,7 @@ mod push_server;
 mod question;
 mod remains;
 mod removal;
+mod renewal;
 mod report;
 mod repositories;
 mod reserve;
@@ -70,7 +71,6 @@ mod stream;
 mod supervisor;
 mod syscall_filter;
 mod task;
-mod tls_files;
 mod token_count;
 mod told_accounts;
 mod traced_run;
@@ -108,6 +108,7 @@ use membridge::Membridge;
 pub use membridge::MembridgeSettings;
 use pause::Pauses;
 use profiles::Profiles;
+pub use renewal::RenewableFiles;
 use verdict::Stop;
 pub use worktrees::WorktreeLimits;
 use worktrees::Worktrees;
@@ -125,6 +126,8 @@ pub struct Settings {
     pub key: Option<SecretString>,
     /// Exchanged for the worker's key at the first start; used only if there is no `key`.
     pub join_token: Option<SecretString>,
+    /// The files that `key` and `join_token` are from.
+    pub renewable: RenewableFiles,
     /// For calls of the server.
     pub tls: Tls,
     /// `None` for the stored name; at the first start, one is made from the host name.
@@ -231,7 +234,7 @@ pub fn called_by_itself(word: &OsStr) -> Option<io::Result<()>> {
 /// # Errors
 /// The agent can't work with these settings; the text says what to do.
 pub async fn run(mut settings: Settings, listener: Option<TcpListener>, shutdown: CancellationToken) -> Result<Ended, String> {
-    let mut client = Client::new(&settings.server, settings.key.as_ref(), &settings.tls).map_err(|error| error.to_string())?;
+    let client = renewal::client(&settings)?;
     // Files that whoever started it has left open are not for the programs that it runs.
     close_fds::set_fds_cloexec(3, &[]);
     // Otherwise the programs that it runs, as the same user, could read the keys in this process's memory.
@@ -254,10 +257,10 @@ pub async fn run(mut settings: Settings, listener: Option<TcpListener>, shutdown
     let name = home.name(settings.name.as_deref(), client.server())?;
     if settings.key.is_none() {
         let key = tokio::select! {
-            key = enrollment::key(&home, client.server(), &name, settings.join_token.as_ref(), &settings.tls) => key?,
+            key = enrollment::key(&home, &client, &name, settings.join_token.as_ref()) => key?,
             () = shutdown.cancelled() => return Ok(Ended::Stopped),
         };
-        client = Client::new(&settings.server, key.as_ref(), &settings.tls).map_err(|error| error.to_string())?;
+        key.as_ref().map_or(Ok(()), |key| client.use_key(key)).map_err(|error| error.to_string())?;
     }
     let pauses = Pauses::load(home.accounts_path(), bloom_client::now_ms());
     let cgroups = cgroup_check::check(&settings.profiles)?;
@@ -294,7 +297,7 @@ impl Agent {
     async fn work(self: Arc<Self>, listener: Option<TcpListener>, shutdown: CancellationToken, is_known: bool) -> Result<Ended, String> {
         let stopped = CancellationToken::new();
         let _stop = stopped.clone().drop_guard();
-        let tls_files = tokio::spawn(tls_files::follow(self.settings.tls.clone(), self.client.clone(), stopped.clone()));
+        let files = tokio::spawn(self.clone().follow_files(stopped.clone()));
         if !is_known {
             // The runs in the directory may be those of an agent that still works, if the directory is a copy. The server knows.
             tokio::select! {
@@ -349,7 +352,7 @@ impl Agent {
         stopped.cancel();
         let until = tokio::time::Instant::now() + STOP_LIMIT;
         // With a time limit, because neither a server nor a caller of the push server may block the stop.
-        for mut task in [offer, claims, probes, beats, contexts, heartbeats, watcher, tls_files].into_iter().chain(push_server) {
+        for mut task in [offer, claims, probes, beats, contexts, heartbeats, watcher, files].into_iter().chain(push_server) {
             if tokio::time::timeout_at(until, &mut task).await.is_err() {
                 task.abort();
             }

@@ -64,6 +64,7 @@ fn the_documented_defaults_are_in_force() {
         ("WORKER_OFFLINE_AFTER_SECONDS", "60"),
         ("WORKER_SYNC_SECONDS", "10"),
         ("SESSION_WAIT_SECONDS", "30"),
+        ("NAMED_AGENT_WAIT_SECONDS", "30"),
         ("MAX_TIMEOUT_SECONDS", "86400"),
         ("TASK_RETENTION_DAYS", "0"),
         ("AUDIT_RETENTION_DAYS", "0"),

@@ -51,6 +51,7 @@ async fn open_with(write_timeout: Duration) -> TestServer {
     let metrics = Metrics::new().unwrap();
     let options = engine::EngineOptions {
         session_wait_ms: 30_000,
+        named_agent_wait_ms: 30_000,
         worker_offline_after_ms: 60_000,
         traces: Default::default(),
         manual_clock: None,

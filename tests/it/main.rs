@@ -49,6 +49,7 @@ mod membridge;
 mod membridge_proxy;
 mod metrics;
 mod moving;
+mod named_agents;
 mod objects;
 mod open_files;
 mod openapi;

@@ -28,6 +28,33 @@ on_both! {
         assert_eq!(task.requeue().await.ok()["policy"], longer, "it is kept");
     }
 
+    async fn many_requeued_tasks_get_more_time(server) {
+        let crew = server.crew();
+        let mut tasks = Vec::new();
+        for _ in 0..3 {
+            let task = crew.task().create().await;
+            task.cancel().await.ok();
+            tasks.push(task);
+        }
+        let named = json!({ "ids": [tasks[0].id, tasks[1].id] });
+        let with = |mut body: Value, policy: Value| {
+            body["policy"] = policy;
+            body
+        };
+        for wrong in [json!({ "timeout_sec": 0 }), json!({ "timeout_sec": 86_401 }), json!({ "timeout_sec": 60, "budget": 1 }), json!("2h")] {
+            server.post("llm-tasks:requeue", with(named.clone(), wrong)).await.refuses(&["policy"]);
+        }
+        assert_eq!(tasks[0].status().await, "cancelled", "a wrong request changes nothing");
+        let all = json!({ "filter": { "agent_slug": crew.slug } });
+        let changed = async |body: Value| server.post("llm-tasks:requeue", body).await.ok()["changed"].clone();
+        assert_eq!(changed(with(named, json!({ "timeout_sec": 7200 }))).await, 2);
+        assert_eq!(changed(with(all, json!({ "timeout_sec": 600 }))).await, 1);
+        for (task, seconds) in tasks.iter().zip([7200, 7200, 600]) {
+            let now = task.now().await;
+            assert_eq!((&now["status"], &now["policy"]["timeout_sec"]), (&json!("queued"), &json!(seconds)));
+        }
+    }
+
     async fn a_queued_task_may_get_more_time(server) {
         let task = server.crew().task().create().await;
         assert_eq!(server.patch(&task.path(""), policy(86_400)).await.ok()["policy"], json!({ "timeout_sec": 86_400, "budget": 0.0 }));
@@ -53,6 +80,8 @@ on_both! { alone:
         assert_eq!(server.patch(&task.path(""), policy(3601)).await.refuses(&["policy"])["policy"][0], told);
         task.cancel().await.ok();
         assert_eq!(server.post(&task.path("/requeue"), policy(3601)).await.refuses(&["policy"])["policy"][0], told);
+        let bulk = json!({ "ids": [task.id], "policy": { "timeout_sec": 3601 } });
+        assert_eq!(server.post("llm-tasks:requeue", bulk).await.refuses(&["policy"])["policy"][0], told);
         let listed = server.get(&format!("llm-tasks?agent_slug={}", crew.slug)).await.ok();
         assert_eq!(listed.as_array().unwrap().len(), 1, "nothing else was created: {listed}");
     }

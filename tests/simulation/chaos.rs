@@ -21,6 +21,7 @@ pub async fn start(cluster: &Cluster, plan: &Plan) -> Replica {
         let database = SimDatabase { shared: cluster.shared.clone(), condition: condition.clone() };
         let options = EngineOptions {
             session_wait_ms: plan.session_wait_ms,
+            named_agent_wait_ms: plan.named_agent_wait_ms,
             worker_offline_after_ms: OFFLINE_AFTER_MS,
             traces: Default::default(),
             manual_clock: None,

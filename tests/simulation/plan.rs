@@ -19,6 +19,7 @@ pub struct Plan {
     pub row_locks: Option<u64>,
     pub operators: Option<u64>,
     pub session_wait_ms: i64,
+    pub named_agent_wait_ms: i64,
 }
 
 impl Plan {
@@ -50,6 +51,7 @@ impl Plan {
             clock_steps,
             operators,
             session_wait_ms: *dice.pick(&[0, 3_000]),
+            named_agent_wait_ms: *dice.pick(&[0, 3_000]),
             row_locks: dice.chance(30).then(|| dice.between(3, 10)),
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use uuid::Uuid;
 
 use super::super::confirm::confirm;
@@ -20,10 +20,12 @@ use super::fields::policy_with;
 use super::filters::Filters;
 use crate::CommandError;
 use bloom_api::answers::BulkResult;
-use bloom_api::bulk::{Bulk, Named};
+use bloom_api::bulk::{Bulk, BulkRequeue, Named};
 use bloom_api::lists::MAX_IDS;
 use bloom_api::new_tasks::MAX_BATCH;
+use bloom_api::requests::Requeue;
 use bloom_api::tasks::Task;
+use bloom_api::time_limit::PolicyChange;
 use bloom_api::words::Word;
 use bloom_core::task::Status;
 
@@ -53,7 +55,7 @@ pub struct BulkArgs {
 pub struct RequeueArgs {
     #[command(flatten)]
     tasks: BulkArgs,
-    /// With one id: how long its runs may take from now on: 90, 30m, 2h
+    /// How long their runs may take from now on: 90, 30m, 2h
     #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
     timeout: Option<Duration>,
 }
@@ -114,15 +116,14 @@ fn print(result: &BulkResult, shown: Shown) -> Result<(), CommandError> {
 }
 
 pub async fn requeue(args: RequeueArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
-    let is_one = args.tasks.ids.len() == 1 && args.tasks.filters.is_empty() && !args.tasks.dry_run;
-    if args.timeout.is_some() && !is_one {
-        return Err(CommandError::usage("--timeout needs exactly one id: give the tasks new time limits one by one"));
-    }
-    let body = args.timeout.map_or_else(|| json!({}), |time| json!({ "policy": policy_with(time) }));
-    run(BulkAction::Requeue, args.tasks, &body, server, shown).await
+    run(BulkAction::Requeue, args.tasks, args.timeout.map(policy_with), server, shown).await
 }
 
-pub async fn run(action: BulkAction, args: BulkArgs, body: &Value, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub async fn cancel(args: BulkArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    run(BulkAction::Cancel, args, None, server, shown).await
+}
+
+async fn run(action: BulkAction, args: BulkArgs, policy: Option<PolicyChange>, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let verb = action.verb();
     let args = BulkArgs { ids: ids::tasks(server, &args.ids).await?, ..args };
     match (args.ids.as_slice(), args.filters.is_empty()) {
@@ -134,7 +135,7 @@ pub async fn run(action: BulkAction, args: BulkArgs, body: &Value, server: &Serv
         }
         ([_, ..], false) => Err(CommandError::usage("give either ids or filters, not both")),
         ([id], true) if !args.dry_run => {
-            let answer = server.post(&path(id, &format!("/{verb}")), body).await.map_err(|failure| failure.about(id))?;
+            let answer = server.post(&path(id, &format!("/{verb}")), &Requeue { policy }).await.map_err(|failure| failure.about(id))?;
             match shown.form() {
                 Some(form) => show::one(form, &columns::TASKS, &answer),
                 None => {
@@ -147,17 +148,24 @@ pub async fn run(action: BulkAction, args: BulkArgs, body: &Value, server: &Serv
                 }
             }
         }
-        (ids, true) => by_ids(action, ids, args.dry_run, server, shown).await,
-        ([], false) => by_filter(action, &args, server, shown).await,
+        (ids, true) => by_ids(action, ids, (args.dry_run, policy), server, shown).await,
+        ([], false) => by_filter(action, &args, policy, server, shown).await,
     }
 }
 
-async fn by_ids(action: BulkAction, ids: &[String], dry_run: bool, server: &Server, shown: Shown) -> Result<(), CommandError> {
+async fn by_ids(
+    action: BulkAction,
+    ids: &[String],
+    (dry_run, policy): (bool, Option<PolicyChange>),
+    server: &Server,
+    shown: Shown,
+) -> Result<(), CommandError> {
     let progress = Progress::new(ids.len() as u64);
     let calls = async {
         let mut all = NOTHING;
         for ids in ids.chunks(MAX_BATCH) {
-            add(&mut all, &call(action, &json!({ "ids": ids, "dry_run": dry_run }), server).await?);
+            let body = json!({ "ids": ids, "dry_run": dry_run, "policy": policy });
+            add(&mut all, &call(action, &body, server).await?);
             progress.add(ids.len() as u64);
         }
         Ok(all)
@@ -203,9 +211,16 @@ async fn left(action: BulkAction, ids: &[String], count: usize, server: &Server)
     }
 }
 
-async fn by_filter(action: BulkAction, args: &BulkArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+async fn by_filter(
+    action: BulkAction,
+    args: &BulkArgs,
+    policy: Option<PolicyChange>,
+    server: &Server,
+    shown: Shown,
+) -> Result<(), CommandError> {
     // A call takes one status at most.
-    let body = |status, dry_run| Bulk { named: Named::Filter(Box::new(args.filters.body(status))), dry_run };
+    let named = |status| Named::Filter(Box::new(args.filters.body(status)));
+    let body = |status, dry_run| BulkRequeue { bulk: Bulk { named: named(status), dry_run }, policy };
     let statuses = args.filters.statuses();
     let mut meant = NOTHING;
     for status in &statuses {

@@ -40,7 +40,7 @@ use delete::DeleteArgs;
 use edit::EditArgs;
 use filters::Filters;
 use question::{AnswerArgs, Asked, DenyArgs};
-use serde_json::{Value, json};
+use serde_json::Value;
 use submit::Submit;
 use suspend::SuspendArgs;
 use wait::WaitOptions;
@@ -225,7 +225,7 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
         TaskCommand::Result { id } => answer(server, &ids::task(server, &id).await?, shown).await,
         TaskCommand::Artifacts(args) => artifacts::run(args, server, shown).await,
         TaskCommand::Diff { id } => artifacts::diff(&id, server).await,
-        TaskCommand::Cancel(args) => bulk::run(bulk::BulkAction::Cancel, args, &json!({}), server, shown).await,
+        TaskCommand::Cancel(args) => bulk::cancel(args, server, shown).await,
         TaskCommand::Edit(args) => edit::run(args, server, shown).await,
         TaskCommand::Approve(args) => question::approve(args, server, shown).await,
         TaskCommand::Deny(args) => question::deny(args, server, shown).await,

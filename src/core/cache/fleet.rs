@@ -57,6 +57,10 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct Fleet {
     entries: BTreeMap<WorkerId, Entry>,
+    /// How long a task is kept for the workers that name its agent.
+    pub named_agent_wait_ms: Ms,
+    /// The workers that name each agent.
+    naming: BTreeMap<String, BTreeSet<WorkerId>>,
     /// The workers to which the leader pushes.
     pushed_to: BTreeSet<WorkerId>,
     paused_accounts: PausedAccounts,
@@ -80,6 +84,10 @@ pub enum Shortage {
     },
     Cordoned,
     NoCapacity,
+    /// A worker that names no agents has room, but the task is kept for those that name its agent, which are full.
+    Kept {
+        until: Ms,
+    },
 }
 
 impl Fleet {
@@ -98,8 +106,12 @@ impl Fleet {
         }
         if let Some(before) = &entry.worker {
             self.paused_accounts.remove(before);
+            forget_names(&mut self.naming, before);
         }
         self.paused_accounts.add(&worker);
+        for agent_slug in worker.capabilities.agents.iter().flatten() {
+            self.naming.entry(agent_slug.clone()).or_default().insert(worker.id.clone());
+        }
         entry.worker = Some(Worker { last_seen: worker.last_seen.max(last_seen), ..worker });
     }
 
@@ -111,6 +123,7 @@ impl Fleet {
         entry.revision = revision;
         if let Some(before) = entry.worker.take() {
             self.paused_accounts.remove(&before);
+            forget_names(&mut self.naming, &before);
         }
         entry.at = at;
         self.pushed_to.remove(id);
@@ -229,17 +242,37 @@ impl Fleet {
         if self.takes_tasks(worker) { self.free(worker).max(0) } else { 0 }
     }
 
-    /// The candidates for a lease call, or for a dispatch call, which needs a URL: the workers with the most free slots, and a worker that
-    /// runs a task of the same context.
+    /// The workers for which tasks that require this are kept.
+    fn kept_for(&self, required: Requirement<'_>) -> impl Iterator<Item = &Worker> {
+        let naming = self.naming.get(required.agent_slug).into_iter().flatten().filter_map(|id| self.worker(id));
+        naming.filter(move |worker| placement::is_kept_for(worker, required))
+    }
+
+    /// Until when a task that requires this, and could run since then, is kept for the workers that name its agent; `None` if it is not now.
+    pub fn kept_until(&self, required: Requirement<'_>, ready_at: Ms, now: Ms) -> Option<Ms> {
+        let until = ready_at + self.named_agent_wait_ms;
+        (until > now && self.kept_for(required).next().is_some()).then_some(until)
+    }
+
+    /// The agents that the worker names, if it takes tasks.
+    pub fn kept_agents(&self, worker: &str) -> Vec<String> {
+        let takes = |worker: &&Worker| worker.takes_tasks() && !worker.lost;
+        self.worker(worker).filter(takes).and_then(|worker| worker.capabilities.agents.clone()).unwrap_or_default()
+    }
+
+    /// The candidates for a lease call, or for a dispatch call, which needs a URL: the workers with the most free slots, those that name the
+    /// agent first; a worker that runs a task of the same context; and one for which the task may be kept, even if it is full.
     pub fn shortlist(&self, task: &TaskSpec, length: usize, needs_url: bool) -> Vec<WorkerId> {
         let mut best: Vec<Candidate<'_>> = Vec::with_capacity(length + 1);
+        let required = task.requirement();
+        let is_reachable = |worker: &Worker| !(needs_url && worker.url.is_empty());
         for (worker, entry) in self.known() {
             let candidate = Candidate { worker, free: entry.free(worker) };
-            let is_fit = placement::may_pick(worker, task.requirement()) && !(needs_url && worker.url.is_empty());
+            let is_fit = placement::may_pick(worker, required) && is_reachable(worker);
             if candidate.free <= 0 || !is_fit {
                 continue;
             }
-            let rank = |c: &Candidate<'_>| (c.free, c.worker.last_seen);
+            let rank = |c: &Candidate<'_>| (c.worker.capabilities.names_agent(required.agent_slug), c.free, c.worker.last_seen);
             let at = best.iter().position(|other| rank(other) < rank(&candidate)).unwrap_or(best.len());
             if at < length {
                 best.insert(at, candidate);
@@ -248,12 +281,18 @@ impl Fleet {
         }
         let mut ids: Vec<WorkerId> = best.iter().map(|candidate| candidate.worker.id.clone()).collect();
         let runs_it = self.known().find(|(_, entry)| entry.held.values().any(|held| held.context_id == task.context_id));
-        ids.extend(runs_it.map(|(worker, _)| worker.id.clone()).filter(|id| !best.iter().any(|c| c.worker.id == *id)));
+        let kept_for = self.kept_for(required).find(|worker| is_reachable(worker));
+        for worker in runs_it.map(|(worker, _)| worker).into_iter().chain(kept_for) {
+            if !ids.contains(&worker.id) {
+                ids.push(worker.id.clone());
+            }
+        }
         ids
     }
 
-    /// Why no worker takes a ready task that requires this; `None` if one can.
-    pub fn shortage(&self, required: Requirement<'_>) -> Option<Shortage> {
+    /// Why no worker takes a ready task that requires this, and could run since then; `None` if one can.
+    pub fn shortage(&self, required: Requirement<'_>, ready_at: Ms, now: Ms) -> Option<Shortage> {
+        let kept_until = self.kept_until(required, ready_at, now);
         let mut shortage = Shortage::NoWorker;
         let serves_rest = |worker: &Worker| worker.is_online() && worker.capabilities.serves_but_for_project(required);
         for (worker, entry) in self.known() {
@@ -262,12 +301,26 @@ impl Fleet {
                 None if !serves_rest(worker) => continue,
                 None if !worker.capabilities.serves(required) => Shortage::Project,
                 None if worker.cordoned || worker.draining => Shortage::Cordoned,
-                None if entry.free(worker) > 0 => return None,
-                None => Shortage::NoCapacity,
+                None if entry.free(worker) <= 0 => Shortage::NoCapacity,
+                None => match kept_until.filter(|_| !worker.capabilities.names_agent(required.agent_slug)) {
+                    Some(until) => Shortage::Kept { until },
+                    None => return None,
+                },
             };
             shortage = shortage.max(here);
         }
         Some(shortage)
+    }
+}
+
+fn forget_names(naming: &mut BTreeMap<String, BTreeSet<WorkerId>>, worker: &Worker) {
+    for agent_slug in worker.capabilities.agents.iter().flatten() {
+        if let Some(workers) = naming.get_mut(agent_slug) {
+            workers.remove(&worker.id);
+            if workers.is_empty() {
+                naming.remove(agent_slug);
+            }
+        }
     }
 }
 

@@ -20,6 +20,7 @@ pub use fleet::{Fleet, HeldLease, Shortage};
 pub use queue::{PageRead, Queue, ReadyTasks};
 pub use window::{Part, Projects, ReadyKey, Scope, WINDOW};
 
+use super::Ms;
 use super::ids::{TaskId, WorkerId};
 use super::requirement::Requirement;
 use super::task::{Parked, Status, TaskState};
@@ -39,6 +40,8 @@ pub struct ReadyRow {
     pub project: Option<String>,
     /// The worker for which the task is reserved; `None` for ready tasks.
     pub reserved_for: Option<WorkerId>,
+    /// Since when the task could run; 0 if that is not known.
+    pub ready_at: Ms,
 }
 
 impl ReadyRow {
@@ -51,7 +54,8 @@ impl ReadyRow {
             Some(_) => return None,
         };
         let (agent_slug, namespace, project) = (task.agent_slug.clone(), task.namespace.clone(), task.project.clone());
-        Some(Self { id: task.id, revision: task.revision, rank: rank(task.priority), agent_slug, namespace, project, reserved_for })
+        let (rank, ready_at) = (rank(task.priority), task.ready_at.unwrap_or_default());
+        Some(Self { id: task.id, revision: task.revision, rank, agent_slug, namespace, project, reserved_for, ready_at })
     }
 
     /// What a worker must serve to run the task.
@@ -274,10 +278,24 @@ impl Cache {
     ///
     /// `spread` adds this many tasks of the same priority to the choice, and `chance` selects among them: if several replicas claim from
     /// one queue, another replica has always just taken the first tasks.
-    pub fn take_ready(&mut self, scopes: &[Scope], is_open: impl Fn(&str) -> bool, max: usize, spread: usize, chance: u64) -> ReadyTasks {
+    ///
+    /// `names_none_at` is the time, if the worker names no agents: it does not get tasks that are kept for others then.
+    pub fn take_ready(
+        &mut self,
+        scopes: &[Scope],
+        is_open: impl Fn(&str) -> bool,
+        names_none_at: Option<Ms>,
+        max: usize,
+        spread: usize,
+        chance: u64,
+    ) -> ReadyTasks {
         let (tasks, fleet) = (&self.tasks, &self.fleet);
         let has = |worker: &str, id: &TaskId| can_have(tasks, fleet, &is_open, worker, id).unwrap_or(true);
-        let ready = self.queue.take_ready(scopes, has, max, spread, chance);
+        let kept_until = |id: &TaskId| {
+            let (now, ready) = (names_none_at?, tasks.get(id)?.ready.as_ref()?);
+            fleet.kept_until(ready.requirement(), ready.ready_at, now)
+        };
+        let ready = self.queue.take_ready(scopes, has, kept_until, max, spread, chance);
         self.forget_dropped();
         ready
     }

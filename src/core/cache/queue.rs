@@ -9,6 +9,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::ReadyRow;
 use super::window::{Part, ReadyKey, Scope, WINDOW, Window, Windows};
+use crate::Ms;
 use crate::ids::{TaskId, WorkerId};
 
 /// The maximum number of windows, unless one worker names more agents. The least recently used are dropped, and read again when needed. The
@@ -36,6 +37,8 @@ pub struct ReadyTasks {
     pub page: Option<Scope>,
     /// Other claims have taken tasks of these scopes, and may give them back.
     pub is_contended: bool,
+    /// When the worker may have the first of the tasks that were left out because they are kept for others.
+    pub kept_until: Option<Ms>,
 }
 
 #[derive(Debug, Default)]
@@ -169,11 +172,12 @@ impl Queue {
         }
     }
 
-    /// Reserved tasks for which `is_open` does not hold, with their worker, are left out.
+    /// Reserved tasks for which `is_open` does not hold, with their worker, are left out, and so are ready tasks that are kept for others.
     pub(super) fn take_ready(
         &mut self,
         scopes: &[Scope],
         is_open: impl Fn(&str, &TaskId) -> bool,
+        kept_until: impl Fn(&TaskId) -> Option<Ms>,
         max: usize,
         spread: usize,
         chance: u64,
@@ -186,13 +190,20 @@ impl Queue {
         let end = open_ended.map(|(window, scope)| (window.known_to, *scope, window.entries.len() < WINDOW)).min();
         let mut heads: Vec<_> = windows.iter().map(|(window, _)| window.entries.iter().peekable()).collect();
         let mut found: Vec<ReadyKey> = Vec::new();
-        let mut is_contended = false;
+        let (mut is_contended, mut first_kept_until) = (false, None::<Ms>);
         while found.len() < max.saturating_add(spread) {
             let next = heads.iter_mut().enumerate().filter_map(|(i, head)| head.peek().map(|key| (**key, i))).min();
             let Some((key, i)) = next.filter(|(key, _)| end.is_none_or(|(known_to, ..)| Some(*key) <= known_to)) else { break };
             heads[i].next();
             // An agent that is named twice has two heads.
-            if self.withheld.contains(&key.1) || matches!(windows[i].1, Scope::Reserved(worker) if !is_open(worker, &key.1)) {
+            let (is_hidden, kept_until) = match windows[i].1 {
+                Scope::Reserved(worker) => (!is_open(worker, &key.1), None),
+                Scope::Ready { .. } => (false, kept_until(&key.1)),
+            };
+            if let Some(until) = kept_until {
+                first_kept_until = Some(first_kept_until.map_or(until, |first| first.min(until)));
+            }
+            if is_hidden || kept_until.is_some() || self.withheld.contains(&key.1) {
                 continue;
             }
             if self.taken.contains(&key.1) {
@@ -207,7 +218,7 @@ impl Queue {
         let start = if equal > max { (chance % (equal - max + 1) as u64) as usize } else { 0 };
         let tasks: Vec<TaskId> = found.iter().skip(start).take(max).map(|(_, id)| *id).collect();
         self.taken.extend(tasks.iter().copied());
-        ReadyTasks { tasks, page, is_contended }
+        ReadyTasks { tasks, page, is_contended, kept_until: first_kept_until }
     }
 
     /// Makes sure that these windows exist; the least recently used others are dropped.

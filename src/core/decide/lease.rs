@@ -133,14 +133,18 @@ pub(super) fn best(
     if let Some(id) = sticky {
         set.find_worker(id)?;
     }
-    let fits = |worker: &&Worker| placement::may_pick(worker, task.requirement()) && takes(worker);
+    let required = task.requirement();
+    let is_kept = task.ready_at.is_some_and(|at| set.now() < at + set.named_agent_wait_ms)
+        && set.loaded.workers.values().flatten().any(|worker| placement::is_kept_for(worker, required) && takes(worker));
+    let may_have = |worker: &Worker| !is_kept || worker.capabilities.names_agent(required.agent_slug) || sticky == Some(&worker.id);
+    let fits = |worker: &&Worker| placement::may_pick(worker, required) && takes(worker) && may_have(worker);
     let suited = || set.loaded.workers.values().flatten().filter(fits);
     let unsure: Vec<WorkerId> = suited().filter(|worker| !is_sure(set, worker)).map(|worker| worker.id.clone()).collect();
     if !unsure.is_empty() {
         return Err(need(|keys| keys.exact_slots.extend(unsure)));
     }
     let candidates = suited().map(|worker| Candidate { worker, free: free_slots(worker, set.slots(&worker.id)) });
-    Ok(placement::best(candidates, sticky).map(|worker| worker.id.clone()))
+    Ok(placement::best(candidates, required.agent_slug, sticky).map(|worker| worker.id.clone()))
 }
 
 /// Whether the known slots are good enough to decide. The cache's view is, unless the database has refused it in a first try, or the worker

@@ -10,7 +10,7 @@ use bloom_core::pause::{Pause, PauseCause, PauseKind};
 use bloom_core::requirement::Requirement;
 use bloom_core::task::{TaskSpec, TaskState};
 use bloom_core::worker::{Worker, WorkerStatus};
-use bloom_test_world::world::{World, in_project, registration, spec, world};
+use bloom_test_world::world::{START, World, in_project, registration, spec, world};
 
 fn hear(cache: &mut Cache, task: &TaskState) -> Option<String> {
     let read = cache.begin_read();
@@ -136,7 +136,7 @@ fn a_removal_is_a_fact_with_a_revision() {
 }
 
 fn shortage_of(world: &World, agent: &str) -> Option<Shortage> {
-    cache_of(world).fleet.shortage(Requirement { agent_slug: agent, namespace: None, project: None })
+    cache_of(world).fleet.shortage(Requirement { agent_slug: agent, namespace: None, project: None }, 0, START)
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn why_nobody_takes_a_task() {
 
     let namespaces = Some(vec!["team".into()]);
     world.ok(WorkerChange { id: "team".into(), namespaces, actor: Actor::Api, ..WorkerChange::default() });
-    let shortage = |namespace| cache_of(&world).fleet.shortage(Requirement { agent_slug: "coder", namespace, project: None });
+    let shortage = |namespace| cache_of(&world).fleet.shortage(Requirement { agent_slug: "coder", namespace, project: None }, 0, START);
     assert_eq!(
         (shortage(Some("team")), shortage(Some("other")), shortage(None)),
         (None, Some(Shortage::NoWorker), Some(Shortage::NoWorker))
@@ -194,7 +194,8 @@ fn why_nobody_takes_a_task() {
 #[test]
 fn nobody_serves_the_project_of_a_task() {
     let mut world = world();
-    let of_project = |world: &World| cache_of(world).fleet.shortage(Requirement { project: Some("p"), ..spec("c").requirement() });
+    let of_project =
+        |world: &World| cache_of(world).fleet.shortage(Requirement { project: Some("p"), ..spec("c").requirement() }, 0, START);
     world.ok(WorkerChange { agents: Some(Some(vec!["writer".into()])), git: Some(true), ..registration("writer", 1) });
     assert_eq!(of_project(&world), Some(Shortage::NoWorker));
     world.ok(WorkerChange { projects: Some(Some(vec!["other".into()])), git: Some(true), ..registration("a", 1) });
@@ -241,4 +242,34 @@ fn a_short_list_has_the_best_and_whoever_runs_the_context() {
     assert_eq!(cache.fleet.shortlist(&spec("x"), 9, false), ["b", "d", "c", "a"]);
     let object = KubernetesObject { namespace: "team".into(), name: "o".into(), uid: TaskId::nil() };
     assert_eq!(cache.fleet.shortlist(&TaskSpec { object: Some(object), ..spec("y") }, 2, false), ["team", "b"]);
+}
+
+#[test]
+fn a_task_is_kept_for_those_who_name_its_agent() {
+    const WAIT: i64 = 30_000;
+    let mut world = world().worker("general", 2);
+    let names = |names: &[&str]| Some(Some(names.iter().map(|&name| name.to_owned()).collect()));
+    world.ok(WorkerChange { agents: names(&["coder", "writer"]), ..registration("named", 1) });
+    let told = |world: &World, ready_at: i64| {
+        let mut cache = cache_of(world);
+        cache.fleet.named_agent_wait_ms = WAIT;
+        let required = Requirement { agent_slug: "coder", namespace: None, project: None };
+        (cache.fleet.kept_until(required, ready_at, START), cache.fleet.shortage(required, ready_at, START))
+    };
+    assert_eq!(told(&world, START - 1), (Some(START - 1 + WAIT), None), "it has room");
+    assert_eq!(told(&world, START - WAIT), (None, None), "the wait is over");
+    let held = world.create(TaskSpec { agent_slug: "coder".into(), ..spec("c") });
+    world.lease(held, "named");
+    let until = START + WAIT;
+    assert_eq!(told(&world, START), (Some(until), Some(Shortage::Kept { until })));
+    assert_eq!(cache_of(&world).fleet.shortlist(&TaskSpec { agent_slug: "coder".into(), ..spec("d") }, 1, false), ["general", "named"]);
+    world.ok(WorkerChange { agents: names(&["writer"]), ..registration("named", 1) });
+    assert_eq!(told(&world, START), (None, None), "it names another one now");
+    world.ok(WorkerChange { agents: names(&["coder"]), ..registration("named", 1) });
+    for change in [CordonChange::Cordon, CordonChange::Drain] {
+        world.ok(op::Cordon { worker: "named".into(), change });
+        assert_eq!(told(&world, START), (None, None), "{change:?}");
+        world.ok(op::Cordon { worker: "named".into(), change: CordonChange::Uncordon });
+        assert_eq!(told(&world, START).0, Some(until));
+    }
 }

@@ -49,7 +49,7 @@ fn tasks_of_other_namespaces_are_not_read() {
     let crowd = (1..=20_000).map(|n| in_namespace("crowd", ready(0, n)));
     let mut desk = Desk::with(crowd.chain([in_namespace("team", ready(9, 30_000))]));
     let scope = [in_part(Some("team"), None)];
-    let ready = desk.cache.take_ready(&scope, |_| true, 1, 0, 0);
+    let ready = desk.cache.take_ready(&scope, |_| true, None, 1, 0, 0);
     let page = desk.cache.begin_page(&ready.page.unwrap()).unwrap();
     let rows = desk.read(&page, 10);
     assert_eq!(rows.iter().map(|row| row.id).collect::<Vec<_>>(), [id(30_000)]);

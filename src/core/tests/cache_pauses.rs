@@ -7,7 +7,7 @@ use bloom_core::command::{Loss, WorkerChange};
 use bloom_core::limits::{PAUSE_MS, TOLD_PAUSE_MS};
 use bloom_core::op;
 use bloom_core::pause::{Pause, PauseCause, PauseKind};
-use bloom_test_world::world::{World, spec, world};
+use bloom_test_world::world::{START, World, spec, world};
 
 /// Registers a worker, and lets the cache hear of it.
 fn register(world: &mut World, cache: &mut Cache, worker: &str, pauses: Vec<Pause>) {
@@ -34,7 +34,7 @@ fn quota(account: &str, until: Ms) -> Pause {
 #[test]
 fn of_several_pauses_the_first_that_ends_by_itself_counts() {
     let (mut world, mut cache) = (world(), Cache::default());
-    let told = |cache: &Cache| match cache.fleet.shortage(spec("c").requirement()) {
+    let told = |cache: &Cache| match cache.fleet.shortage(spec("c").requirement(), 0, START) {
         Some(Shortage::Paused { until, cause, .. }) => format!("{cause} until {}", until.0),
         other => format!("{other:?}"),
     };

@@ -66,7 +66,7 @@ impl Desk {
     }
 
     fn take_ready(&mut self, max: usize) -> ReadyTasks {
-        self.cache.take_ready(&[all()], |_| true, max, 0, 0)
+        self.cache.take_ready(&[all()], |_| true, None, max, 0, 0)
     }
 
     fn begin(&mut self) -> PageRead {
@@ -80,7 +80,7 @@ impl Desk {
 
     pub fn take_in(&mut self, scopes: &[Scope], max: usize, page: usize) -> Vec<u128> {
         for _ in 0..10_000 {
-            let ready = self.cache.take_ready(scopes, |_| true, max, 0, 0);
+            let ready = self.cache.take_ready(scopes, |_| true, None, max, 0, 0);
             let Some(scope) = ready.page else { return ready.tasks.iter().map(|id| id.as_u128()).collect() };
             self.cache.queue.give_back(&ready.tasks);
             let begun = self.cache.begin_page(&scope).unwrap();
@@ -146,7 +146,7 @@ fn a_spread_picks_among_tasks_of_the_first_priority_only() {
     assert!(desk.take(1, 10) == [1]);
     let mut seen = std::collections::BTreeSet::new();
     for chance in 0..20 {
-        let ready = desk.cache.take_ready(&[all()], |_| true, 1, 100, chance);
+        let ready = desk.cache.take_ready(&[all()], |_| true, None, 1, 100, chance);
         desk.cache.queue.give_back(&ready.tasks);
         seen.extend(ready.tasks.iter().map(|id| id.as_u128()));
     }
@@ -289,7 +289,7 @@ fn tasks_of_closed_queues_are_passed_over() {
     let all = [1, 2, 3, 4].map(id);
     assert_eq!(desk.take_in(&scopes(), 9, 9), [1, 2, 3]);
     desk.cache.queue.give_back(&all);
-    let ready = desk.cache.take_ready(&scopes(), is_open, 9, 0, 0);
+    let ready = desk.cache.take_ready(&scopes(), is_open, None, 9, 0, 0);
     assert_eq!((ready.tasks, ready.is_contended), (vec![id(2), id(3)], false));
     assert_eq!(desk.take_in(&agents(["closed"]), 9, 9), [4]);
     desk.cache.queue.give_back(&[id(4)]);

@@ -11,7 +11,7 @@ fn worker(id: &str, last_seen: i64) -> Worker {
 
 fn pick(workers: &[(&str, i64, i64)], sticky: Option<&str>) -> Option<String> {
     let workers: Vec<(Worker, i64)> = workers.iter().map(|(id, free, seen)| (worker(id, *seen), *free)).collect();
-    best(workers.iter().map(|(worker, free)| Candidate { worker, free: *free }), sticky).map(|worker| worker.id.clone())
+    best(workers.iter().map(|(worker, free)| Candidate { worker, free: *free }), "coder", sticky).map(|worker| worker.id.clone())
 }
 
 #[test]
@@ -22,6 +22,21 @@ fn the_sticky_one_then_room_then_the_last_seen_then_the_name() {
     assert_eq!(pick(&workers, Some("full")).as_deref(), Some("c"), "a full worker is not preferred");
     assert_eq!(pick(&workers, Some("gone")).as_deref(), Some("c"));
     assert_eq!(pick(&[("full", 0, 1), ("over", -1, 1)], None), None);
+}
+
+#[test]
+fn who_names_the_agent_goes_before_room_and_after_the_sticky_one() {
+    let mut named = worker("named", 1);
+    named.capabilities.agents = Some(vec!["coder".into()]);
+    let general = worker("general", 9);
+    let pick = |agent_slug: &str, free: i64, sticky| {
+        let candidates = [Candidate { worker: &general, free: 5 }, Candidate { worker: &named, free }];
+        best(candidates.into_iter(), agent_slug, sticky).map(|worker| worker.id.clone())
+    };
+    assert_eq!(pick("coder", 1, None).as_deref(), Some("named"));
+    assert_eq!(pick("coder", 1, Some("general")).as_deref(), Some("general"));
+    assert_eq!(pick("coder", 0, None).as_deref(), Some("general"));
+    assert_eq!(pick("writer", 1, None).as_deref(), Some("general"));
 }
 
 fn task<'a>(agent_slug: &'a str, namespace: Option<&'a str>) -> Requirement<'a> {

@@ -180,6 +180,8 @@ pub struct WorkingSet {
     pub exact: bool,
     /// How long a task is reserved for the worker that has its session.
     pub session_wait_ms: i64,
+    /// How long a task is kept for the workers that name its agent.
+    pub named_agent_wait_ms: i64,
     pub dirty: Dirty,
     /// Wake-ups that the current command caused. Its reply is sent after their first page was re-evaluated.
     pub caused: Vec<Wakeup>,
@@ -208,6 +210,7 @@ impl WorkingSet {
             ids,
             exact: false,
             session_wait_ms: 0,
+            named_agent_wait_ms: 0,
             dirty: Dirty::default(),
             caused: Vec::new(),
             counts: Counts::new(),

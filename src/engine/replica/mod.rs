@@ -88,8 +88,10 @@ impl Drop for OpenRead {
 
 // Updates.
 impl Replica {
-    pub(super) fn new(specs: Arc<Specs>, alarms: Arc<Alarms>) -> Self {
-        Self { remembered: Mutex::default(), specs, alarms, changes: broadcast::channel(CHANGES_KEPT).0 }
+    pub(super) fn new(specs: Arc<Specs>, alarms: Arc<Alarms>, named_agent_wait_ms: Ms) -> Self {
+        let mut remembered = Remembered::default();
+        remembered.cache.fleet.named_agent_wait_ms = named_agent_wait_ms;
+        Self { remembered: Mutex::new(remembered), specs, alarms, changes: broadcast::channel(CHANGES_KEPT).0 }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Remembered> {
@@ -287,7 +289,7 @@ impl Replica {
     }
 
     /// Why the task does not run yet, or its run does not go on. `None` if workers are free and it only waits for its turn.
-    pub fn waiting(&self, task: &TaskState) -> Option<WaitingState> {
+    pub fn waiting(&self, task: &TaskState, now: Ms) -> Option<WaitingState> {
         if let Some(question) = task.asks() {
             return Some(WaitingState::asked(question));
         }
@@ -297,7 +299,8 @@ impl Replica {
         let remembered = self.lock();
         let closed = || remembered.queues.closed(&task.agent_slug).map(|closed| WaitingState::closed(&closed));
         let required = task.requirement();
-        let short = || Some(WaitingState::short(required, remembered.cache.fleet.shortage(required)?));
+        let short =
+            || Some(WaitingState::short(required, remembered.cache.fleet.shortage(required, task.ready_at.unwrap_or_default(), now)?));
         match task.parked {
             // Its worker could have it.
             Some(parked @ Parked::Reserved) => Some(closed().unwrap_or_else(|| WaitingState::parked(task, parked))),

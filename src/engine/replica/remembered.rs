@@ -109,7 +109,7 @@ impl Remembered {
     pub fn put_queues(&mut self, rows: Vec<AgentQueue>) {
         if self.queues.put(rows) {
             let agents: Vec<String> = self.queues.tasks().keys().cloned().collect();
-            agents.iter().for_each(|agent_slug| self.wake_for_queue(agent_slug));
+            self.wake_for_queues(&agents);
         }
     }
 
@@ -119,7 +119,7 @@ impl Remembered {
         if agents.iter().any(|slug| slug == ALL_QUEUES) {
             agents = self.queues.tasks().keys().cloned().collect();
         }
-        agents.iter().for_each(|agent_slug| self.wake_for_queue(agent_slug));
+        self.wake_for_queues(&agents);
     }
 
     /// Wakes as many claims as the queue has room for. The namespaces and projects of its tasks are not known, so this many of the workers of
@@ -135,7 +135,7 @@ impl Remembered {
         let groups: BTreeSet<_> = serving.map(|worker| Part::served_by(&worker.capabilities)).collect();
         for parts in groups {
             let suits = |served: &Capabilities| served.serves_agent(agent_slug) && Part::served_by(served) == parts;
-            self.wake_suited(leasable, suits);
+            self.wake_suited(agent_slug, leasable, suits);
         }
     }
 
@@ -143,6 +143,7 @@ impl Remembered {
         let fleet = &self.cache.fleet;
         let before = (fleet.free(&worker.id), fleet.takes_tasks(&worker.id));
         let served_before = fleet.worker(&worker.id).map(|known| known.capabilities.clone());
+        let kept_before = fleet.kept_agents(&worker.id);
         self.cache.put_worker(worker.clone(), read);
         let fleet = &self.cache.fleet;
         let is_changed = match (&served_before, fleet.worker(&worker.id)) {
@@ -152,17 +153,28 @@ impl Remembered {
         if is_changed || before != (fleet.free(&worker.id), fleet.takes_tasks(&worker.id)) || worker.draining {
             self.wake(&worker.id);
         }
+        if is_changed || kept_before != self.cache.fleet.kept_agents(&worker.id) {
+            self.wake_for_queues(&kept_before);
+        }
     }
 
     pub fn remove_worker(&mut self, id: &str, revision: i64) {
+        let kept_before = self.cache.fleet.kept_agents(id);
         self.cache.remove_worker(id, revision);
         self.wake(id);
+        self.wake_for_queues(&kept_before);
     }
 
     /// A read of all workers has not found this worker.
     pub fn forget_worker(&mut self, id: &str, read: &CacheRead) {
+        let kept_before = self.cache.fleet.kept_agents(id);
         self.cache.forget_worker(id, read);
         self.wake(id);
+        self.wake_for_queues(&kept_before);
+    }
+
+    fn wake_for_queues(&mut self, agents: &[String]) {
+        agents.iter().for_each(|agent_slug| self.wake_for_queue(agent_slug));
     }
 
     /// Adds rows and wakes the claims that they may concern.
@@ -263,20 +275,22 @@ impl Remembered {
         }
     }
 
-    /// Wakes as many waiting workers as are needed for this many new tasks, those with the most free slots first.
+    /// Wakes as many waiting workers as are needed for this many new tasks, those that name the agent and those with the
+    /// most free slots first.
     fn wake_for(&mut self, required: Requirement<'_>, tasks: i64) {
         if self.queues.is_open(required.agent_slug) {
             self.round += 1;
-            self.wake_suited(tasks, |served| served.serves(required));
+            self.wake_suited(required.agent_slug, tasks, |served| served.serves(required));
         }
     }
 
-    fn wake_suited(&mut self, mut tasks: i64, suits: impl Fn(&Capabilities) -> bool) {
+    fn wake_suited(&mut self, agent_slug: &str, mut tasks: i64, suits: impl Fn(&Capabilities) -> bool) {
         let fleet = &self.cache.fleet;
         let is_suited = |id: &&WorkerId| fleet.worker(id).is_some_and(|worker| suits(&worker.capabilities)) && fleet.free(id) > 0;
-        let mut waiting: Vec<(i64, Option<Ms>, WorkerId)> = self.pollers.keys().filter(is_suited).map(|id| self.eagerness(id)).collect();
+        let names = |id: &WorkerId| fleet.worker(id).is_some_and(|worker| worker.capabilities.names_agent(agent_slug));
+        let mut waiting: Vec<_> = self.pollers.keys().filter(is_suited).map(|id| (names(id), self.eagerness(id))).collect();
         waiting.sort_unstable_by(|a, b| b.cmp(a));
-        for (free, _, id) in waiting {
+        for (_, (free, _, id)) in waiting {
             if tasks <= 0 {
                 break;
             }

@@ -25,6 +25,7 @@ use super::{Changes, ClaimRequest, Engine, EngineOptions, Error};
 async fn engine(database: &ScriptedDatabase, seed: u64) -> Engine {
     let options = EngineOptions {
         session_wait_ms: 0,
+        named_agent_wait_ms: 0,
         worker_offline_after_ms: 60_000,
         traces: Default::default(),
         manual_clock: None,

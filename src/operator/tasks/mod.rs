@@ -227,7 +227,7 @@ impl Tasks {
             Status::Completed => self.context.store.result_preview(state.id, status::PREVIEW_BYTES).await?,
             _ => None,
         };
-        let waiting = self.context.engine.replica.waiting(state);
+        let waiting = self.context.engine.replica.waiting(state, self.context.engine.clock.now());
         let own_lease = state.lease.as_ref().filter(|_| is_own(&row.spec, identity));
         let lease_name = own_lease.map(|lease| leases::name(identity, lease.id));
         Ok(Shown { last_lease, result, waiting, lease_name, public_url: self.context.options.public_url.clone() })

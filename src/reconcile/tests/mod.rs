@@ -44,6 +44,7 @@ impl Replica {
     async fn start(database: ScriptedDatabase, seed: u64, task_retention_days: u32, audit_retention_days: u32) -> Self {
         let options = EngineOptions {
             session_wait_ms: 0,
+            named_agent_wait_ms: 0,
             worker_offline_after_ms: OFFLINE_AFTER_MS,
             traces: Default::default(),
             manual_clock: None,

@@ -37,13 +37,23 @@ pub fn done(lang: Lang, word: &str) -> Option<&'static str> {
 pub async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let id = id_of(&id)?;
     let body = match action.as_str() {
-        "cancel" | "requeue" | "suspend" | "resume" => json!({}),
+        "cancel" | "suspend" | "resume" => json!({}),
+        "requeue" => with_limit(json!({}), &fields),
         "answer" => answer(&fields)?,
         "delete" => return delete(&visit, id).await,
         _ => return Err(Refused::new(404, "There is no such button", "Такої кнопки немає")),
     };
     visit.act(Method::POST, &format!("llm-tasks/{id}/{action}"), &body).await?;
     Ok(see_other(&format!("/tasks/{id}?done={action}")))
+}
+
+/// The body of a call that requeues, with the new time limit of the form if it has one. Whether that can be used, the API says.
+pub fn with_limit(mut body: Value, fields: &Fields) -> Value {
+    if let Some(limit) = fields.get("timeout_sec").map(str::trim).filter(|limit| !limit.is_empty()) {
+        let seconds = limit.parse::<i64>().map_or_else(|_| json!(limit), |seconds| json!(seconds));
+        body["policy"] = json!({ "timeout_sec": seconds });
+    }
+    body
 }
 
 async fn delete(visit: &Visit, id: Uuid) -> Result<Response, Refused> {

@@ -5,6 +5,7 @@ use axum::http::Method;
 use axum::response::Response;
 use serde_json::{Value, json};
 
+use super::act::with_limit;
 use super::filter::Filter;
 use crate::answer::see_other;
 use crate::refused::Refused;
@@ -90,5 +91,6 @@ async fn call(visit: &Visit, action: &str, fields: &Fields, filter: &Filter, dry
         }
         (false, false) => json!({ "ids": ids, "dry_run": dry_run }),
     };
+    let body = if action == "requeue" { with_limit(body, fields) } else { body };
     visit.act(Method::POST, &format!("llm-tasks:{action}"), &body).await
 }

@@ -21,6 +21,7 @@ mod fallback_sessions;
 mod files;
 mod fleet;
 mod instances;
+mod key_renewal;
 mod odd_files;
 mod push_limits;
 mod push_server;

@@ -41,11 +41,21 @@ fn a_task_gets_more_time_when_it_is_retried_or_edited() {
         let edited = user.does(&["task", "edit", &task.id, "--timeout", "90m", "-o", "json"]).json();
         assert_eq!(edited["policy"]["timeout_sec"], 5400);
         user.does(&["task", "cancel", &task.id, &other.id]).ends(0);
-        let said = user.does(&["task", "retry", &task.id, &other.id, "--timeout", "2h"]).complains(2);
-        assert!(said.contains("--timeout needs exactly one id"), "{said}");
         assert_eq!(task.status().await, "cancelled");
         user.does(&["task", "retry", &task.id, "--timeout", "2h"]).ends(0);
         assert_eq!(task.now().await["policy"]["timeout_sec"], 7200);
+        user.does(&["task", "cancel", &task.id]).ends(0);
+        user.does(&["task", "retry", &task.id, &other.id, "--timeout", "3h"]).ends(0);
+        for task in [&task, &other] {
+            assert_eq!(task.now().await["policy"]["timeout_sec"], 10_800);
+        }
+        user.does(&["task", "cancel", &task.id, &other.id]).ends(0);
+        user.does(&["task", "retry", "--agent", &crew.slug, "--yes", "--timeout", "4h"]).ends(0);
+        for task in [&task, &other] {
+            assert_eq!(task.now().await["policy"]["timeout_sec"], 14_400);
+        }
+        let said = user.does(&["task", "retry", "--agent", &crew.slug, "--yes", "--timeout", "2d"]).complains(2);
+        assert!(said.contains("--timeout, in seconds: Number must be less than or equal to 86400"), "{said}");
         let said = user.does(&["task", "edit", &task.id, "--timeout", "2d"]).complains(2);
         assert!(said.contains("--timeout, in seconds: Number must be less than or equal to 86400"), "{said}");
     });

@@ -159,6 +159,7 @@ impl Plane {
 async fn engine(store: Store, clock: &Arc<AtomicI64>) -> Engine {
     let options = engine::EngineOptions {
         session_wait_ms: 30_000,
+        named_agent_wait_ms: 30_000,
         worker_offline_after_ms: 60_000,
         traces: Default::default(),
         manual_clock: Some(clock.clone()),

@@ -56,8 +56,16 @@ on_both! {
         press("resume").await.leads_to(&format!("{page}?done=resume"));
         press("cancel").await.leads_to(&format!("{page}?done=cancel"));
         assert_eq!(task.status().await, "cancelled");
-                press("requeue").await.leads_to(&format!("{page}?done=requeue"));
-        assert_eq!(task.status().await, "queued");
+        let requeue = async |limit: &str| browser.send_form(&page, &format!("{page}/requeue"), &[("timeout_sec", limit)]).await;
+        for wrong in ["2h", "0", "86401"] {
+            requeue(wrong).await.expect(400).has("timeout_sec: ");
+        }
+        requeue(" 7200 ").await.leads_to(&format!("{page}?done=requeue"));
+        assert_eq!((task.status().await.as_str(), &task.now().await["policy"]["timeout_sec"]), ("queued", &json!(7200)));
+        press("cancel").await;
+        browser.ok(&page).await.has("name=\"timeout_sec\" placeholder=\"7200\"");
+        requeue("").await.leads_to(&format!("{page}?done=requeue"));
+        assert_eq!((task.status().await.as_str(), &task.now().await["policy"]["timeout_sec"]), ("queued", &json!(7200)));
         press("requeue").await.expect(409).has("Cannot requeue task with status &#39;queued&#39;");
         press("explode").await.expect(404);
         press("cancel").await;
