@@ -129,13 +129,16 @@ pub static CONVERSATIONS: Kind<Context> = Kind {
     columns: &[
         Column::new("CONTEXT", |context, _| context.context_id.to_string()),
         Column::new("TASKS", |context: &Context, _| tasks_of(&context.tasks)),
-        Column::new("LAST", |context: &Context, now| format!("{} {} ago", context.last_task.status, age(context.last_task.updated_at, now)))
-            .spare(1)
-            .by(|context| -context.last_task.updated_at),
+        Column::new("LAST", |context: &Context, now| {
+            format!("{} {} ago", context.last_task.status, age(context.last_task.updated_at, now))
+        })
+        .spare(1)
+        .by(|context| -context.last_task.updated_at),
         Column::new("PROJECT", |context: &Context, _| given(&context.project)).spare(3),
         Column::new("WORKER", |context: &Context, _| given(&context.worker_id)).spare(4),
         Column::new("COST", |context: &Context, _| cost(&context.usage)).spare(5).by(|context| millionths(context.usage.cost_usd)),
-        Column::new("RESET", |context: &Context, now| context.reset_at.map(|at| format!("{} ago", age(at, now))).unwrap_or_default()).spare(2),
+        Column::new("RESET", |context: &Context, now| context.reset_at.map(|at| format!("{} ago", age(at, now))).unwrap_or_default())
+            .spare(2),
         Column::wide("SESSION", |context: &Context, _| given(&context.session_id)),
         Column::wide("TASK", |context, _| context.last_task.id.to_string()),
     ],

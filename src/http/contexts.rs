@@ -52,6 +52,8 @@ fn cursor(text: &str) -> Result<String, Error> {
 pub const SHOW: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Shows a context.
+///
+/// With the numbers of its tasks, its newest task, and the worker and the session of the last run that has completed.
 #[utoipa::path(
     get, path = "/api/runtime/contexts/{context_id}", operation_id = "getContext", tag = "contexts", params(("context_id" = String, Path)),
     responses(

@@ -15,8 +15,8 @@ use utoipa_axum::routes;
 
 use super::policy::{Rate, RoutePolicies, RoutePolicy};
 use super::{
-    AppState, accounts, agents, artifact_content, bulk, config, contexts, dispatch, edit, events, files, install, keys, lifecycle, membridge,
-    openapi_common, probes, projects, questions, queues, records, tasks, wait, watch, worker_calls, workers,
+    AppState, accounts, agents, artifact_content, bulk, config, contexts, dispatch, edit, events, files, install, keys, lifecycle,
+    membridge, openapi_common, probes, projects, questions, queues, records, tasks, wait, watch, worker_calls, workers,
 };
 use bloom_api::error::ErrorText;
 

@@ -63,8 +63,9 @@ impl Of {
 /// The next contexts after `$1`, at most `$2`. Each is found by a look-up of its own in the index, so the tasks in between are not read.
 fn page(d: Kind, of: Of) -> String {
     let (index, filter) = of.parts(d, "t", 3);
-    let next =
-        |after: &str| format!("(SELECT t.context_id FROM tasks t {index} WHERE {filter}t.context_id > {after} ORDER BY t.context_id LIMIT 1)");
+    let next = |after: &str| {
+        format!("(SELECT t.context_id FROM tasks t {index} WHERE {filter}t.context_id > {after} ORDER BY t.context_id LIMIT 1)")
+    };
     format!(
         "WITH RECURSIVE page (context_id, n) AS (SELECT {}, CAST(1 AS BIGINT) \
             UNION ALL SELECT {}, page.n + 1 FROM page WHERE page.context_id IS NOT NULL AND page.n < $2) \
@@ -73,9 +74,9 @@ fn page(d: Kind, of: Of) -> String {
         next("page.context_id")
     )
 }
-statement!(PAGE, |d| "{}", page(d, Of::All));
-statement!(PAGE_OF_PROJECT, |d| "{}", page(d, Of::Project));
-statement!(PAGE_OF_OWNER, |d| "{}", page(d, Of::Owner));
+statement!(pub(super) PAGE, |d| "{}", page(d, Of::All));
+statement!(pub(super) PAGE_OF_PROJECT, |d| "{}", page(d, Of::Project));
+statement!(pub(super) PAGE_OF_OWNER, |d| "{}", page(d, Of::Owner));
 
 fn facts(d: Kind, of: Of) -> String {
     let (index, filter) = of.parts(d, "t", 2);
@@ -88,8 +89,8 @@ fn facts(d: Kind, of: Of) -> String {
         d.texts(1)
     )
 }
-statement!(FACTS, |d| "{}", facts(d, Of::All));
-statement!(FACTS_OF_OWNER, |d| "{}", facts(d, Of::Owner));
+statement!(pub(super) FACTS, |d| "{}", facts(d, Of::All));
+statement!(pub(super) FACTS_OF_OWNER, |d| "{}", facts(d, Of::Owner));
 
 fn counts(d: Kind, of: Of) -> String {
     let (index, filter) = of.parts(d, "t", 2);
@@ -113,8 +114,8 @@ fn counts(d: Kind, of: Of) -> String {
         d.texts(1)
     )
 }
-statement!(COUNTS, |d| "{}", counts(d, Of::All));
-statement!(COUNTS_OF_OWNER, |d| "{}", counts(d, Of::Owner));
+statement!(pub(super) COUNTS, |d| "{}", counts(d, Of::All));
+statement!(pub(super) COUNTS_OF_OWNER, |d| "{}", counts(d, Of::Owner));
 
 impl Store {
     /// The ids of the contexts after this one that have tasks of the submit key, else of the project, else any; in the order of the database.

@@ -37,7 +37,7 @@ on_both! {
         let lease = claimed(&worker).await;
         assert!(lease.get("context_reset_at").is_none(), "{lease}");
         let used = json!({ "output": "x", "session_id": "s-1", "usage": { "input_tokens": 3, "output_tokens": 4, "cost_usd": 0.5 } });
-        let mut done = json!({ "lease_id": lease["id"], "status": "success" });
+        let mut done = json!({ "lease_id": lease["id"], "status": "success", "metrics": { "duration_ms": 5 } });
         done.as_object_mut().unwrap().extend(used.as_object().unwrap().clone());
         first.complete(done).await.ok();
         let second = crew.task().context(&context).create().await;
