@@ -80,7 +80,7 @@ on_both! {
             crew.task().context(context).with("project", json!(name)).create().await;
         }
         crew.task().context(&outside).create().await;
-        assert_eq!(all(server, &format!("limit=1&project={name}")).await, [inside.clone()]);
+        assert_eq!(all(server, &format!("limit=1&project={name}")).await, [inside.as_str()]);
         assert_eq!(shown(server, &inside).await["project"], json!(name));
     }
 
