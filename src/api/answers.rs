@@ -73,6 +73,11 @@ pub struct Lease<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub repository: Option<Repository<'a>>,
+    /// When the task's context was last reset: the run continues no session that was begun under another value. Only in answers for the
+    /// worker that is to run the task, and only if the context was reset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub context_reset_at: Option<Ms>,
 }
 
 /// The repository of a task's project, for the worker that is to run the task.
@@ -111,6 +116,7 @@ impl<'a> Lease<'a> {
             traceparent: None,
             budget_left: None,
             repository: None,
+            context_reset_at: None,
         })
     }
 }

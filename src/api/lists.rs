@@ -151,7 +151,7 @@ pub(super) fn parameter(name: &str, description: &str, schema: Schema, example: 
     parameter.description(Some(description)).schema(Some(schema)).example(Some(example.into())).build()
 }
 
-fn text() -> Schema {
+pub(super) fn text() -> Schema {
     Schema::Object(ObjectBuilder::new().schema_type(Type::String).pattern(Some(TEXT_PATTERN)).build())
 }
 
@@ -161,7 +161,7 @@ fn comma_list(pattern: &str, most: usize) -> Schema {
     Schema::Object(ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).build())
 }
 
-fn integer(range: RangeInclusive<i64>, default: i64) -> Schema {
+pub(super) fn integer(range: RangeInclusive<i64>, default: i64) -> Schema {
     let object = ObjectBuilder::new().schema_type(Type::Integer).default(Some(default.into()));
     Schema::Object(object.minimum(Some(*range.start() as isize)).maximum(Some(*range.end() as isize)).build())
 }
@@ -199,11 +199,12 @@ impl IntoParams for QueuePageParams {
 }
 
 pub(super) fn page_params(pattern: &str, example: &str) -> Vec<Parameter> {
+    vec![limit_param(), cursor_param(pattern, example)]
+}
+
+pub(super) fn cursor_param(pattern: &str, example: &str) -> Parameter {
     let cursor = ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).build();
-    vec![
-        limit_param(),
-        parameter("cursor", "The cursor of the next page, from the Link header of the previous page.", Schema::Object(cursor), example),
-    ]
+    parameter("cursor", "The cursor of the next page, from the Link header of the previous page.", Schema::Object(cursor), example)
 }
 
 fn limit_param() -> Parameter {

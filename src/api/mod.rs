@@ -9,6 +9,7 @@ pub mod answers;
 pub mod bulk;
 pub mod capabilities;
 pub mod complete;
+pub mod contexts;
 pub mod edit;
 pub mod error;
 pub mod files;

@@ -8,6 +8,7 @@ use super::term;
 use super::when::{span_text, time_text};
 use bloom_api::accounts::Account;
 use bloom_api::answers::{Audit, Lease};
+use bloom_api::contexts::{Context, ContextTasks};
 use bloom_api::keys::Key;
 use bloom_api::projects::{Project, ProjectNode};
 use bloom_api::queues::Queue;
@@ -123,6 +124,33 @@ pub static ACCOUNTS: Kind<Account> = Kind {
     ],
     name: |account| account.name.to_string(),
 };
+
+pub static CONVERSATIONS: Kind<Context> = Kind {
+    columns: &[
+        Column::new("CONTEXT", |context, _| context.context_id.to_string()),
+        Column::new("TASKS", |context: &Context, _| tasks_of(&context.tasks)),
+        Column::new("LAST", |context: &Context, now| {
+            format!("{} {} ago", context.last_task.status, age(context.last_task.updated_at, now))
+        })
+        .spare(1)
+        .by(|context| -context.last_task.updated_at),
+        Column::new("PROJECT", |context: &Context, _| given(&context.project)).spare(3),
+        Column::new("WORKER", |context: &Context, _| given(&context.worker_id)).spare(4),
+        Column::new("COST", |context: &Context, _| cost(&context.usage)).spare(5).by(|context| millionths(context.usage.cost_usd)),
+        Column::new("RESET", |context: &Context, now| context.reset_at.map(|at| format!("{} ago", age(at, now))).unwrap_or_default())
+            .spare(2),
+        Column::wide("SESSION", |context: &Context, _| given(&context.session_id)),
+        Column::wide("TASK", |context, _| context.last_task.id.to_string()),
+    ],
+    name: |context| context.context_id.to_string(),
+};
+
+/// "1 queued, 7 finished".
+pub fn tasks_of(tasks: &ContextTasks) -> String {
+    let counts = [(tasks.queued, "queued"), (tasks.running, "running"), (tasks.finished, "finished")];
+    let counts = counts.iter().filter(|(count, _)| *count > 0).map(|(count, of)| format!("{count} {of}")).collect::<Vec<_>>().join(", ");
+    if tasks.more { format!("{counts} of the newest") } else { counts }
+}
 
 pub static PROJECTS: Kind<Project> = Kind {
     columns: &[

@@ -9,6 +9,7 @@ mod confirm;
 mod connect;
 mod context_file;
 mod contexts;
+mod conversation;
 mod describe;
 pub mod dev_key;
 mod error;
@@ -42,6 +43,7 @@ use audit::AuditArgs;
 use connect::Connection;
 pub use connect::DEFAULT_SERVER;
 use contexts::ContextCommand;
+use conversation::ConversationCommand;
 pub use error::CommandError;
 use key::KeyCommand;
 pub use key_file::read_key;
@@ -79,6 +81,17 @@ pub enum Command {
     Queue {
         #[command(subcommand)]
         action: QueueCommand,
+        #[command(flatten)]
+        to: Connection,
+        #[command(flatten)]
+        shown: Shown,
+    },
+    /// Show the conversations (contexts) of tasks, and have one begin anew
+    ///
+    /// Tasks with one --context continue one conversation. The command `context` is about something else: stored servers.
+    Conversation {
+        #[command(subcommand)]
+        action: ConversationCommand,
         #[command(flatten)]
         to: Connection,
         #[command(flatten)]
@@ -167,7 +180,7 @@ pub enum Command {
     /// A command calls the server given by --server or --use-context, else by BLOOM_SERVER, else by
     /// BLOOM_CONTEXT, else by the context in use, else http://127.0.0.1:5000. The key of a context is
     /// sent to the server of that context only. The --context of `task submit` is something else: the
-    /// conversation that the task belongs to.
+    /// conversation that the task belongs to; see `bloom-runtime conversation`.
     #[command(verbatim_doc_comment)]
     Context {
         #[command(subcommand)]
@@ -195,6 +208,7 @@ async fn run_command(command: Command) -> Result<(), CommandError> {
         Command::Task { action, to, shown } => task::run(action, &to.server()?, shown).await,
         Command::Worker { action, to, shown } => worker::run(action, &to.server()?, shown).await,
         Command::Queue { action, to, shown } => queue::run(action, &to.server()?, shown).await,
+        Command::Conversation { action, to, shown } => conversation::run(action, &to.server()?, shown).await,
         Command::Account { action, to, shown } => account::run(action, &to.server()?, shown).await,
         Command::Project { action, to, shown } => project::run(action, &to.server()?, shown).await,
         Command::Lease { action, to, shown } => records::leases(action, &to.server()?, shown).await,

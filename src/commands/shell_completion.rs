@@ -54,6 +54,7 @@ pub fn columns() -> Vec<CompletionCandidate> {
         "task" => Some(columns::TASKS.titles()),
         "worker" => Some(columns::WORKERS.titles()),
         "queue" => Some(columns::QUEUES.titles()),
+        "conversation" => Some(columns::CONVERSATIONS.titles()),
         "lease" => Some(columns::LEASES.titles()),
         "audit" => Some(columns::AUDIT.titles()),
         _ => None,

@@ -33,7 +33,7 @@ words! {
         KeyCreated = "key_created", KeyRevoked = "key_revoked", WorkerEnrolled = "worker_enrolled",
         ProjectCreated = "project_created", ProjectDeleted = "project_deleted", ProjectCloned = "project_cloned",
         ProjectPropagated = "project_propagated", MemorySyncPush = "memory_sync_push", MemorySyncPull = "memory_sync_pull",
-        AccountResumed = "account_resumed",
+        AccountResumed = "account_resumed", ContextReset = "context_reset",
         QueuePaused = "queue_paused", QueueResumed = "queue_resumed", QueueLimited = "queue_limited",
     }
 }
@@ -41,6 +41,7 @@ words! {
     /// The kind of object that an audit entry is about.
     EntityType {
         Task = "llm_task", Lease = "lease", Worker = "worker", Queue = "queue", Config = "config", Project = "project", Key = "key",
+        Context = "context",
     }
 }
 

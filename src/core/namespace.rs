@@ -39,3 +39,8 @@ pub fn qualified(namespace: &str, name: &str) -> String {
 pub fn unqualified<'a>(namespace: &str, name: &'a str) -> Option<&'a str> {
     name.strip_prefix(RESERVED)?.strip_prefix(namespace)?.strip_prefix('/')
 }
+
+/// The namespace of a name that [`qualified`] made.
+pub fn namespace_of(name: &str) -> Option<&str> {
+    name.strip_prefix(RESERVED)?.split_once('/').map(|(namespace, _)| namespace)
+}

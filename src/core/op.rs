@@ -3,6 +3,7 @@
 pub use super::arguments::{Claim, Completion, WorkerChange};
 pub use super::decide::accounts::ResumeAccount;
 pub use super::decide::api_keys::{CreateKey, Enroll, RevokeKey};
+pub use super::decide::contexts::ResetContext;
 pub use super::decide::control_plane::{
     RecordJob, RecordNode, RegisterAgent, RegisterProject, RemoveAgent, RemoveProject, SelectLeader, StoreMemory,
 };
@@ -96,6 +97,7 @@ operations! {
     RemoveWorker = "remove_worker",
     Cordon = "cordon",
     ResumeAccount = "resume_account",
+    ResetContext = "reset_context",
     RecordLastSeen = "record_last_seen",
     MarkOffline = "mark_offline",
     ChangeQueue = "change_queue",

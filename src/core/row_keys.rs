@@ -51,6 +51,8 @@ pub struct RowKeys {
     pub places: bool,
     /// Queues to change. No lease is made meanwhile.
     pub queues: BTreeSet<String>,
+    /// Contexts to reset. No lease is made meanwhile.
+    pub resets: BTreeSet<String>,
     /// Load and lock all projects, and let no other be created meanwhile.
     pub projects: bool,
     /// Projects of which it is loaded, too, which workers have them; besides `projects`.
@@ -124,6 +126,7 @@ impl RowKeys {
             free_names,
             places,
             queues,
+            resets,
             projects,
             project_nodes,
             named_projects,
@@ -152,6 +155,7 @@ impl RowKeys {
         self.free_names |= free_names;
         self.places |= places;
         self.queues.extend(queues.iter().cloned());
+        self.resets.extend(resets.iter().cloned());
         self.projects |= projects;
         self.project_nodes.extend(project_nodes.iter().copied());
         self.named_projects.extend(named_projects.iter().cloned());

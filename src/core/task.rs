@@ -103,8 +103,7 @@ impl Origin {
         self != Self::Call
     }
 
-    /// Whether the system chose when to run the task. Then at most one task of a context runs at a time. Lease calls and dispatch calls are
-    /// not restricted.
+    /// Whether the system chose when to run the task. Then at most one task of a context runs at a time; other calls are not restricted.
     pub fn is_in_order(self) -> bool {
         matches!(self, Self::Claim | Self::Push)
     }
@@ -169,8 +168,7 @@ pub struct ActiveLease {
     pub started_at: Ms,
     pub ttl_ms: i64,
     pub expires_at: Ms,
-    /// When the expiry reconciler checks the lease: never later than its end. Heartbeats move the end but not this column, because it is
-    /// indexed and a heartbeat must not update an index. If the reconciler finds the lease alive, it moves `check_at`.
+    /// When the expiry reconciler checks the lease, never later than its end. Only it moves the check, because heartbeats update no index.
     pub check_at: Ms,
     /// Leases by claim or push end at this time at the latest, whatever their heartbeats say.
     pub hard_end_at: Option<Ms>,
@@ -179,6 +177,8 @@ pub struct ActiveLease {
     pub holds_context: bool,
     /// The agent that claimed it, to which alone it is delivered again; `None` if that is not known.
     pub instance: Option<InstanceId>,
+    /// When the task's context was last reset before the lease: the run continues no session that began before that.
+    pub context_reset_at: Option<Ms>,
 }
 
 #[derive(Clone, Debug, PartialEq)]

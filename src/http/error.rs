@@ -40,6 +40,7 @@ impl Error {
     }
 
     pub const TASK_NOT_FOUND: Self = Self::fixed(404, "Task not found");
+    pub const CONTEXT_NOT_FOUND: Self = Self::fixed(404, "No task belongs to this context");
     pub const WORKER_NOT_FOUND: Self = Self::fixed(404, "Worker not found");
 
     /// An error in one field.

@@ -187,6 +187,7 @@ pub fn of_schema(name: &str) -> Option<Value> {
         "Lease" => lease(),
         "Queue" => queue(),
         "Account" => account(),
+        "Context" => context(),
         "ResumedAccount" => json!({ "account": "team", "since": AT }),
         "Key" => key(),
         "CreatedKey" => with(key(), &json!({ "key": "bloom_Zt0yXW4mS9c2kQbGf7VhLd1uRnJa6eEi3oPxTwCqUz8" })),
@@ -300,7 +301,7 @@ fn lease() -> Value {
 /// The same, as the worker gets it that is to run the task.
 fn lease_to_run() -> Value {
     let repository = json!({ "project_id": PROJECT, "project": "docs", "url": REPOSITORY });
-    with(lease(), &json!({ "budget_left": 0.5, "repository": repository }))
+    with(lease(), &json!({ "budget_left": 0.5, "repository": repository, "context_reset_at": AT - 60_000 }))
 }
 
 fn queue() -> Value {
@@ -311,6 +312,15 @@ fn account() -> Value {
     json!({
         "kind": "account", "name": "team", "cause": "quota", "since": AT, "until": AT + 300_000, "found_by": [WORKER],
         "workers": [WORKER, "worker-02"], "resumed": true,
+    })
+}
+
+fn context() -> Value {
+    json!({
+        "context_id": "docs-review", "namespace": null, "project": "docs",
+        "tasks": { "queued": 1, "running": 0, "finished": 7, "more": false },
+        "last_task": { "id": TASK, "status": "queued", "agent_slug": "writer", "updated_at": AT }, "session_id": INSTANCE,
+        "worker_id": WORKER, "usage": { "input_tokens": 1200, "output_tokens": 340, "cost_usd": 0.05 }, "reset_at": AT,
     })
 }
 

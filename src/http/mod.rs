@@ -9,6 +9,7 @@ mod body_memory;
 mod bulk;
 mod clients;
 mod config;
+mod contexts;
 pub mod control_plane;
 mod dispatch;
 mod docs;

@@ -15,8 +15,8 @@ use utoipa_axum::routes;
 
 use super::policy::{Rate, RoutePolicies, RoutePolicy};
 use super::{
-    AppState, accounts, agents, artifact_content, bulk, config, dispatch, edit, events, files, install, keys, lifecycle, membridge,
-    openapi_common, probes, projects, questions, queues, records, tasks, wait, watch, worker_calls, workers,
+    AppState, accounts, agents, artifact_content, bulk, config, contexts, dispatch, edit, events, files, install, keys, lifecycle,
+    membridge, openapi_common, probes, projects, questions, queues, records, tasks, wait, watch, worker_calls, workers,
 };
 use bloom_api::error::ErrorText;
 
@@ -96,6 +96,9 @@ pub fn routes() -> Routes {
         .add(routes!(workers::drain), workers::DRAIN)
         .add(routes!(accounts::list), accounts::LIST)
         .add(routes!(accounts::resume), accounts::RESUME)
+        .add(routes!(contexts::list), contexts::LIST)
+        .add(routes!(contexts::show), contexts::SHOW)
+        .add(routes!(contexts::reset), contexts::RESET)
         .add(routes!(queues::list), queues::LIST)
         .add(routes!(queues::pause), queues::PAUSE)
         .add(routes!(queues::resume), queues::RESUME)

@@ -37,9 +37,15 @@ pub fn filter(caller: &Caller, filter: TaskFilter) -> TaskFilter {
     match caller.owner() {
         None => filter,
         Some(owner) => {
-            TaskFilter { owner: Some(owner.to_owned()), context_id: filter.context_id.map(|context| qualified(owner, &context)), ..filter }
+            let context_id = filter.context_id.map(|id| context(caller, id));
+            TaskFilter { owner: Some(owner.to_owned()), context_id, ..filter }
         }
     }
+}
+
+/// The id of a context that the caller names: a submit key may leave out its own name in front.
+pub fn context(caller: &Caller, id: String) -> String {
+    caller.owner().map(|owner| qualified(owner, &id)).unwrap_or(id)
 }
 
 /// Those of these tasks that the caller may see, if they exist.

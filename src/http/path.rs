@@ -112,6 +112,23 @@ impl<S: Send + Sync> FromRequestParts<S> for AccountPath {
     }
 }
 
+/// `{context_id}`. For a submit key, a name without that of the key in front is its own, as when it creates tasks.
+pub struct ContextPath(Option<String>);
+
+impl ContextPath {
+    pub fn id(self, caller: &Caller) -> Result<String, Error> {
+        self.0.map(|id| ownership::context(caller, id)).ok_or(Error::CONTEXT_NOT_FOUND)
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for ContextPath {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
+        Ok(Self(part(parts, state).await.filter(|id| !id.contains('\0'))))
+    }
+}
+
 /// `{cid}` of a project of the control plane. It becomes a segment of a URL there and must not lead to another path: URL parsers drop
 /// control characters and then resolve dots.
 pub struct ProjectPath(pub String);

@@ -48,7 +48,8 @@ pub fn lease_to_run<'a>(engine: &Engine, spec: &'a TaskSpec, state: &'a TaskStat
     let lease = Lease::active(state)?;
     let traceparent = spec.traceparent.map(|task| engine.traces.attempt_of(task, lease.id));
     let repository = spec.project.as_ref().map(Repository::from);
-    Some(Lease { traceparent, budget_left: state.budget_left(), repository, ..lease })
+    let context_reset_at = state.lease.as_ref().and_then(|active| active.context_reset_at);
+    Some(Lease { traceparent, budget_left: state.budget_left(), repository, context_reset_at, ..lease })
 }
 
 /// The spec of a task that existed a moment ago.
@@ -75,6 +76,7 @@ pub fn show_lease(row: &LeaseRow) -> Lease<'_> {
         traceparent: None,
         budget_left: None,
         repository: None,
+        context_reset_at: None,
     }
 }
 

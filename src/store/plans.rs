@@ -1,9 +1,11 @@
-//! Checks that the pages of a namespace and of a project are read by an index, however many tasks of others are in front.
+//! Checks that the pages of a namespace and of a project, and those of contexts, are read by an index, however many tasks of others are in
+//! front.
 
 use bloom_test_support::{janitor, postgres, waiting::run};
 use sqlx::{Connection as _, PgConnection, SqliteConnection};
 
 use super::args::Args;
+use super::contexts::{COUNTED_TASKS, COUNTS, COUNTS_OF_OWNER, FACTS, FACTS_OF_OWNER, PAGE, PAGE_OF_OWNER, PAGE_OF_PROJECT};
 use super::dialect::{Kind, Sql};
 use super::queue::{
     READY_OF_AGENT_IN_NAMESPACE, READY_OF_AGENT_IN_NAMESPACE_AND_PROJECT, READY_OF_AGENT_IN_PROJECT, READY_OF_NAMESPACE,
@@ -96,12 +98,82 @@ async fn check(url: String) {
     store.close().await;
 }
 
+/// Inserts very many tasks of the context `b`, and one each of `a` and `c`. All are of one project and one key, and `c` is also of none.
+async fn fill_contexts(store: &Store, url: &str) {
+    let insert = |context: &'static str, number: i64, of: &'static str| {
+        move |kind| {
+            let id = if kind == Kind::Sqlite { "randomblob(16)" } else { "gen_random_uuid()" };
+            format!(
+                "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {number}) INSERT INTO tasks (id, context_id, \
+                agent_slug, prompt, context_hints, timeout_sec, budget, desired_format, max_attempts, priority, depends_on, labels, session, \
+                project, owner) SELECT {id}, '{context}', 'coder', 'p', '[]', 120, 0, 'text', 3, 5, '[]', '{{}}', 'none', {of} FROM n"
+            )
+        }
+    };
+    for (context, number) in [("a", 1), ("b", CROWD), ("c", 1)] {
+        execute(store, url, insert(context, number, "'p', 'k'")).await;
+    }
+    execute(store, url, insert("d", 1, "NULL, NULL")).await;
+    execute(store, url, |_| {
+        "INSERT INTO task_state (id, context_id, agent_slug, rank, max_attempts, timeout_sec, has_dependencies, status, updated_at, attempts, \
+        infra_retries, lease_count, cancel_requested, has_dependents, event_count, event_seq, session) SELECT id, context_id, agent_slug, 4, \
+        3, 120, false, 'queued', 1, 0, 0, 0, false, false, 0, -1, 'none' FROM tasks"
+            .to_owned()
+    })
+    .await;
+    execute(store, url, |kind| if kind == Kind::Postgres { "ANALYZE tasks; ANALYZE task_state" } else { "SELECT 1" }.to_owned()).await;
+}
+
+async fn check_contexts(url: String) {
+    let store = Store::open(&StoreOptions { url: url.clone(), max_connections: 2 }).await.unwrap();
+    store.migrate().await.unwrap();
+    fill_contexts(&store, &url).await;
+    for (after, project, owner, expected) in [
+        ("", None, None, &["a", "b", "c"][..]),
+        ("b", None, None, &["c", "d"]),
+        ("", Some("p"), None, &["a", "b", "c"]),
+        ("a", Some("p"), None, &["b", "c"]),
+        ("", None, Some("k"), &["a", "b", "c"]),
+        ("", Some("none"), None, &[]),
+    ] {
+        assert_eq!(store.context_ids(after, 3, project, owner).await.unwrap(), expected, "{after} {project:?} {owner:?}");
+    }
+    for owner in [None, Some("k")] {
+        let found = store.contexts(&["c".into(), "b".into(), "e".into()], owner).await.unwrap();
+        let counted: Vec<_> = found.iter().map(|row| (row.context_id.as_str(), row.tasks.values().sum::<i64>())).collect();
+        assert_eq!(counted, [("c", 1), ("b", COUNTED_TASKS)], "{owner:?}");
+    }
+    if store.kind() == Kind::Postgres {
+        let (page, ids) = (|| Args::new().text("").int(3), || Args::new().texts(["a", "b"]));
+        for (statement, args, index) in [
+            (&PAGE, page(), "tasks_context"),
+            (&PAGE_OF_PROJECT, page().text("p"), "tasks_context_of_project"),
+            (&PAGE_OF_OWNER, page().text("k"), "tasks_context_of_owner"),
+            (&FACTS, ids(), "tasks_context"),
+            (&FACTS_OF_OWNER, ids().text("k"), "tasks_context_of_owner"),
+            (&COUNTS, ids(), "tasks_context"),
+            (&COUNTS_OF_OWNER, ids().text("k"), "tasks_context_of_owner"),
+        ] {
+            let plan = plan(&store, statement, args).await;
+            let is_scan = ["Seq Scan on tasks", "Seq Scan on task_state"].iter().any(|scan| plan.contains(scan));
+            assert!(plan.contains(&format!("{index} ")) && !is_scan, "{plan}");
+        }
+    }
+    store.close().await;
+}
+
+fn sqlite() -> String {
+    format!("sqlite:{}", janitor::new_path("plans").join("bloom.db").display())
+}
+
 #[test]
 fn on_sqlite() {
-    run(check(format!("sqlite:{}", janitor::new_path("plans").join("bloom.db").display())));
+    run(check(sqlite()));
+    run(check_contexts(sqlite()));
 }
 
 #[test]
 fn on_postgresql() {
     run(check(postgres::database()));
+    run(check_contexts(postgres::database()));
 }

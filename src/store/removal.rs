@@ -48,13 +48,21 @@ statement!(
     d.any(Type::Uuid, 1)
 );
 statement!(DELETE_FILES, |d| "DELETE FROM files WHERE id {}", d.any(Type::Uuid, 1));
+// When the last task of a context goes, so does what agents keep for it, and a task that is created there later begins anew.
+statement!(
+    DELETE_RESETS,
+    |d| "DELETE FROM context_resets WHERE context_id IN (SELECT context_id FROM tasks WHERE id {0}) \
+    AND NOT EXISTS (SELECT 1 FROM tasks o WHERE o.context_id = context_resets.context_id AND NOT o.id {0})",
+    d.any(Type::Uuid, 1)
+);
 
 /// The statements that remove the files of parameter 1, in this order.
 pub(super) const OF_FILES: [&Statement; 2] = [&DROP_CHUNKS, &DELETE_FILES];
 
 /// The statements that remove the tasks of parameter 1, in this order. The usage of their runs is kept, and so are their audit entries.
-pub(super) const STATEMENTS: [&Statement; 12] = [
+pub(super) const STATEMENTS: [&Statement; 13] = [
     &KEEP_USAGE,
+    &DELETE_RESETS,
     &DELETE_STATES,
     &DELETE_SPECS,
     &DELETE_LABELS,

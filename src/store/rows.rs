@@ -37,7 +37,7 @@ row! {
 }
 
 row! {
-    pub(super) STATE: task_state as task_state_row_12 of task: TaskState {
+    pub(super) STATE: task_state as task_state_row_13 of task: TaskState {
         id, context_id, agent_slug;
         { let priority = task.priority; rank: rank(priority) }
         session, max_attempts, timeout_sec, exclusive_key, ttl_after_finished_sec, has_dependencies, revision, status, updated_at, attempts,
@@ -84,6 +84,7 @@ row! {
         { let project = task.project.as_deref(); project: project.unwrap_or_default() }
         { let reason = task.failure.as_ref().map(|f| &f.reason); newer_failure_reason: reason.and_then(newer_reason) }
         moves_files, event_bytes;
+        { let lease = task.lease.as_ref(); context_reset_at: lease.and_then(|l| l.context_reset_at) }
     }
     read {
         priority: priority(rank),
@@ -105,6 +106,7 @@ row! {
                     last_heartbeat: last_heartbeat?,
                     holds_context: holds_context.unwrap_or(false),
                     instance: lease_instance,
+                    context_reset_at,
                 }))
                 .ok_or_else(|| Error::Corrupt("a task has a slot of a worker, but only a part of a lease".into()))?,
             ),

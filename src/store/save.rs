@@ -28,6 +28,7 @@ row! { pub(super) struct InputOf: task_inputs as task_inputs_row { file_id: File
 row! { pub(super) struct Seen<'a>: worker_seen as worker_seen_row { worker_id: &'a str, last_seen: Ms } }
 row! { pub(super) struct Removal<'a>: workers as worker_removal_row { id: &'a str, revision: i64, removed_at: Ms } }
 row! { pub(super) struct Reached: wakeup_cursor as wakeup_cursor_row { id: WakeupId, cursor: TaskId } }
+row! { pub(super) struct Reset<'a>: context_resets as context_resets_row { context_id: &'a str, reset_at: Ms } }
 row! { pub(super) struct Setting<'a>: settings as settings_row { key: &'a str, value: &'a str } }
 
 statement!(INSERT_SPECS, |d| "{}", d.insert(&rows::SPEC, ""));
@@ -51,6 +52,7 @@ statement!(UPSERT_SEEN, |d| "{}", d.insert(Seen::ROW, &upsert(Seen::ROW, "worker
 statement!(REMOVE_WORKERS, |d| "{}", d.update(Removal::ROW, &Removal::ROW.all_but(&["id"]), ""));
 statement!(UPSERT_QUEUES, |d| "{}", d.insert(&records::QUEUE, &upsert(&records::QUEUE, "agent_slug")));
 statement!(REMOVE_QUEUES, |d| "DELETE FROM queues WHERE agent_slug {}", d.any(Type::Text, 1));
+statement!(UPSERT_RESETS, |d| "{}", d.insert(Reset::ROW, &upsert(Reset::ROW, "context_id")));
 statement!(UPSERT_SETTINGS, |d| "{}", d.insert(Setting::ROW, &upsert(Setting::ROW, "key")));
 statement!(INSERT_WAKEUPS, |d| "{}", d.insert(&records::WAKEUP, ""));
 statement!(END_WAKEUPS, |d| "DELETE FROM wakeups WHERE id {}", d.any(Type::Uuid, 1));
@@ -103,6 +105,8 @@ pub(super) fn save<'a>(script: &mut Script<'a>, set: &'a WorkingSet, before: &Be
     prune_events(script, &dirty.events);
     save_workers(script, set, before);
     save_queues(script, set);
+    let resets = dirty.context_resets.iter().filter_map(|id| set.loaded.context_resets.get_key_value(id));
+    write(script, &UPSERT_RESETS, resets.map(|(context_id, reset_at)| Reset { context_id, reset_at: *reset_at }));
     save_wakeups(script, dirty);
     save_api_keys(script, set);
     save_projects(script, set);

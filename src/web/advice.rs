@@ -244,7 +244,10 @@ fn failed(lang: Lang, reason: Reason) -> (&'static str, &'static str) {
         ),
         Reason::AgentError => (
             t("The agent ended with an error", "Агент завершився з помилкою"),
-            t("Look at the events of its run, then requeue it.", "Перегляньте події його запуску, тоді поверніть його в чергу."),
+            t(
+                "Look at the events of its run, then requeue it. If its conversation is full or refused, reset its context first.",
+                "Перегляньте події його запуску, тоді поверніть його в чергу. Якщо розмова завелика або її відхилено, спершу скиньте його контекст.",
+            ),
         ),
         Reason::Project => (
             t("Its repository could not be used", "Не вдалося скористатися його репозиторієм"),

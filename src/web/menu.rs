@@ -8,6 +8,7 @@ pub fn of(layout: &Layout) -> Vec<(&'static str, &'static str)> {
         ("/", layout.t("Overview", "Огляд"), true),
         ("/tasks", layout.t("Tasks", "Завдання"), true),
         ("/tasks/new", layout.t("New task", "Нове завдання"), layout.may_act()),
+        ("/contexts", layout.t("Contexts", "Контексти"), true),
         ("/workers", layout.t("Workers", "Воркери"), layout.sees_all()),
         ("/projects", layout.t("Projects", "Проєкти"), layout.sees_all()),
         ("/leases", layout.t("Leases", "Оренди"), layout.sees_all()),

@@ -8,6 +8,7 @@ mod answer;
 mod assets;
 mod call;
 mod chart;
+mod contexts;
 mod cookies;
 mod files;
 mod lang;
@@ -58,6 +59,10 @@ pub fn pages() -> Pages {
         .look("/tasks/{id}/output", get(tasks::show::output))
         .look("/tasks/{id}/confirm-delete", get(tasks::act::confirm_delete))
         .form("/tasks/{id}/{action}", post(tasks::act::act))
+        .look("/contexts", shared(get(contexts::list)))
+        .look("/contexts/{id}", shared(get(contexts::show)))
+        .look("/contexts/{id}/confirm-reset", get(contexts::confirm_reset))
+        .form("/contexts/{id}/reset", post(contexts::reset))
         .look("/workers", shared(get(workers::list)))
         .look("/workers/{name}", shared(get(workers::show)))
         .look("/workers/{name}/confirm-remove", get(workers::confirm_remove))

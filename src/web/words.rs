@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::lang::Lang;
 
 /// The words and their labels in Ukrainian. Forms that agree with no noun are used, because tasks, leases and clones share words.
-const LABELS: [(&str, &str); 80] = [
+const LABELS: [(&str, &str); 81] = [
     // Tasks, leases, workers, clones.
     ("queued", "у черзі"),
     ("leased", "видано"),
@@ -86,6 +86,7 @@ const LABELS: [(&str, &str); 80] = [
     ("project_propagated", "проєкт поширено"),
     ("memory_sync_push", "пам’ять надіслано"),
     ("memory_sync_pull", "пам’ять отримано"),
+    ("context_reset", "контекст скинуто"),
     ("account_resumed", "паузу облікового запису завершено"),
     ("queue_paused", "чергу зупинено"),
     ("queue_resumed", "чергу відновлено"),

@@ -5,10 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::home::{Home, read_json, write_json};
+use bloom_core::Ms;
 
 /// The session of a context, as far as the agent knows it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -19,6 +21,23 @@ pub struct SessionRecord {
     pub session_id: String,
     /// The task whose prompt the session got, if it has no result yet.
     pub open_task: Option<Uuid>,
+    /// When the context was last reset before the lease whose run began or continued the session.
+    #[serde(default)]
+    pub context_reset_at: Option<Ms>,
+}
+
+impl SessionRecord {
+    /// Why a run with this program, and a lease with this reset, does not continue the session: the event that tells it.
+    pub fn ended_for(&self, program: &str, context_reset_at: Option<Ms>) -> Option<(&'static str, Value)> {
+        let (phase, text) = if self.context_reset_at != context_reset_at {
+            ("session_replaced", "the context was reset by a person; the run starts a new session".to_owned())
+        } else if self.program != program {
+            ("session_lost", format!("the session belongs to {}; the run starts a new one", self.program))
+        } else {
+            return None;
+        };
+        Some((phase, json!({"session_id": self.session_id, "text": text})))
+    }
 }
 
 impl Home {
@@ -168,7 +187,13 @@ mod tests {
         let earlier = home.contexts_dir().join(short_file_name("old"));
         private_dir(&earlier).unwrap();
         assert_eq!((home.context_dir("old"), home.context_dir("old")), (earlier.clone(), earlier.clone()));
-        let record = SessionRecord { context_id: "old".into(), program: "p".into(), session_id: "s".into(), open_task: None };
+        let record = SessionRecord {
+            context_id: "old".into(),
+            program: "p".into(),
+            session_id: "s".into(),
+            open_task: None,
+            context_reset_at: None,
+        };
         home.keep_session(&record).unwrap();
         assert_eq!(home.session("old"), Some(record.clone()));
         // The session of an earlier version is found, too.

@@ -66,10 +66,8 @@ impl Run<'_> {
         let resumable = profile.runner == Runner::Claude && task.session == Session::Context;
         let program = profile.program().display().to_string();
         let kept = self.agent.home.session(&task.context_id).filter(|_| resumable);
-        let (known, mut lost) = match kept {
-            Some(kept) if kept.program != program => (None, Some(kept)),
-            kept => (kept, None),
-        };
+        let mut ended = kept.as_ref().and_then(|kept| kept.ended_for(&program, record.lease.context_reset_at));
+        let known = kept.filter(|_| ended.is_none());
         let mut adopted = record.process;
         let mut conversation = match &known {
             Some(known) => Conversation::Resumed(known.session_id.clone()),
@@ -89,9 +87,8 @@ impl Run<'_> {
                         Err(Unprepared::Failed(verdict)) => return *verdict,
                         Err(Unprepared::Stopped) => continue,
                     }
-                    if let Some(lost) = lost.take() {
-                        let why = format!("the session belongs to {}; the run starts a new one", lost.program);
-                        self.log.phase("session_lost", json!({"session_id": lost.session_id, "text": why}));
+                    if let Some((phase, told)) = ended.take() {
+                        self.log.phase(phase, told);
                     }
                     if resumable {
                         self.keep_session(&record, &program, &conversation, Some(task.id));
@@ -130,7 +127,8 @@ impl Run<'_> {
 
     fn keep_session(&self, record: &Record, program: &str, conversation: &Conversation, open_task: Option<Uuid>) {
         let (Conversation::New(session_id) | Conversation::Resumed(session_id)) = conversation.clone();
-        let kept = SessionRecord { context_id: record.task.context_id.clone(), program: program.to_owned(), session_id, open_task };
+        let (context_id, context_reset_at) = (record.task.context_id.clone(), record.lease.context_reset_at);
+        let kept = SessionRecord { context_id, program: program.to_owned(), session_id, open_task, context_reset_at };
         if let Err(error) = self.agent.home.keep_session(&kept) {
             tracing::warn!(task = %record.task.id, context = record.task.context_id, %error, "the session could not be stored; the next task of the context starts a new one");
         }

@@ -13,6 +13,7 @@ use bloom_api::requests::LeaseSeconds;
 use bloom_api::tasks::{self, in_its_context, never};
 use bloom_api::wire::deserialize;
 use bloom_api::words::{AnyFormat, AnyPushMode, AnySession};
+use bloom_core::Ms;
 use bloom_core::trace_context::TraceContext;
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -80,6 +81,9 @@ pub struct Lease {
     /// Servers without tasks in projects send none.
     #[serde(default)]
     pub repository: Option<Repository>,
+    /// When the context was last reset. Servers that can't reset contexts send none.
+    #[serde(default)]
+    pub context_reset_at: Option<Ms>,
 }
 
 impl Lease {

@@ -44,11 +44,13 @@ const WORKER: [&str; 13] = [
     "POST workers/{id}/events",
     "POST workers/{id}/heartbeat",
 ];
-const SUBMIT: [&str; 22] = [
+const SUBMIT: [&str; 25] = [
     "DELETE artifacts/{id}",
     "DELETE llm-tasks/{id}",
     "GET artifacts",
     "GET artifacts/{id}/content",
+    "GET contexts",
+    "GET contexts/{context_id}",
     "GET llm-tasks",
     "GET llm-tasks/{id}",
     "GET llm-tasks/{id}/events",
@@ -58,6 +60,7 @@ const SUBMIT: [&str; 22] = [
     "GET watch",
     "PATCH llm-tasks/{id}",
     "POST artifacts",
+    "POST contexts/{context_id}/reset",
     "POST llm-tasks",
     "POST llm-tasks/{id}/answer",
     "POST llm-tasks/{id}/cancel",

@@ -22,6 +22,7 @@ mod completion;
 mod concurrency;
 mod config;
 mod connections;
+mod contexts;
 mod control_plane;
 mod cross_site;
 mod disk;

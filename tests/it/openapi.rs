@@ -26,6 +26,9 @@ const CALLS: &[&str] = &[
     "post /api/runtime/workers/{id}/agent-update",
     "post /api/runtime/workers/{id}/agent-restart",
     "post /api/runtime/workers/{id}/agent-uninstall",
+    "get /api/runtime/contexts",
+    "get /api/runtime/contexts/{context_id}",
+    "post /api/runtime/contexts/{context_id}/reset",
     "get /api/runtime/accounts",
     "post /api/runtime/accounts/{name}/resume",
     "get /api/runtime/queues",
@@ -258,7 +261,7 @@ on_both! {
         let schemas = &document["components"]["schemas"];
         assert_eq!(schemas["Status"]["enum"], json!(["queued", "leased", "running", "completed", "failed", "dead", "cancelled"]));
         assert!(schemas["Status"]["description"].is_string());
-        assert_eq!(schemas["EntityType"]["enum"], json!(["llm_task", "lease", "worker", "queue", "config", "project", "key"]));
+        assert_eq!(schemas["EntityType"]["enum"], json!(["llm_task", "lease", "worker", "queue", "config", "project", "key", "context"]));
         let waits_for = server.crew().task().create().await.waits_for().await;
         let words = schemas["WaitingReason"]["enum"].as_array().expect("an enum");
         assert!(words.contains(&json!(waits_for)), "{waits_for} is none of {words:?}");

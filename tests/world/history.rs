@@ -189,6 +189,7 @@ impl History {
             Step::ResumeAccount { worker: at } => {
                 Op::ResumeAccount(op::ResumeAccount { account: "default".into(), workers: vec![worker(*at)] })
             }
+            Step::ResetContext { context } => Op::ResetContext(op::ResetContext { context_id: format!("context{context}") }),
             Step::Cordon { worker: at, change } => {
                 let changes = [CordonChange::Cordon, CordonChange::Uncordon, CordonChange::Drain];
                 Op::Cordon(op::Cordon { worker: worker(*at), change: changes[change % changes.len()] })

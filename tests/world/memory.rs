@@ -38,6 +38,7 @@ pub struct Memory {
     pub events: BTreeMap<(TaskId, i64), TaskEvent>,
     /// The row of all queues is added by the first change.
     pub queues: BTreeMap<String, AgentQueue>,
+    pub context_resets: BTreeMap<String, Ms>,
     pub settings: BTreeMap<String, String>,
     pub api_keys: BTreeMap<String, ApiKey>,
     pub projects: BTreeMap<ProjectId, Project>,
@@ -116,6 +117,9 @@ impl Memory {
         tasks.extend(keys.tasks.iter().copied());
         let mut loaded = Loaded { now, all_workers: keys.all_workers, ..found };
         loaded.tasks = tasks.into_iter().map(|id| (id, self.tasks.get(&id).cloned())).collect();
+        let of_tasks = loaded.tasks.values().flatten().map(|task| &task.context_id);
+        let reset = of_tasks.chain(&keys.resets).filter_map(|id| self.context_resets.get_key_value(id));
+        loaded.context_resets = reset.map(|(id, at)| (id.clone(), *at)).collect();
         loaded.workers = keys.workers.iter().map(|id| (id.clone(), self.workers.get(id).cloned())).collect();
         if keys.all_workers {
             loaded.workers.extend(self.tombstones.keys().map(|id| (id.clone(), None)));
@@ -233,6 +237,7 @@ impl Memory {
                 None => drop(self.queues.remove(slug)),
             }
         }
+        self.context_resets.extend(dirty.context_resets.iter().map(|id| (id.clone(), set.loaded.context_resets[id])));
         self.settings.extend(dirty.settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
         for name in &dirty.removed_api_keys {
             self.api_keys.remove(name);
@@ -293,7 +298,11 @@ impl Memory {
         self.results.retain(|result| result.task_id != id);
         self.events.retain(|(task, _), _| *task != id);
         self.files.forget_task(id);
-        self.tasks.remove(&id).expect("a removed task exists")
+        let task = self.tasks.remove(&id).expect("a removed task exists");
+        if !self.tasks.values().any(|other| other.context_id == task.context_id) {
+            self.context_resets.remove(&task.context_id);
+        }
+        task
     }
 
     /// A page of the tasks that wait for the wake-up's subject.

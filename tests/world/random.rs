@@ -64,6 +64,7 @@ fn command() -> impl Strategy<Value = Step> {
         1 => any().prop_map(|lease| Step::Expire { lease }),
         1 => any().prop_map(|lease| Step::Grace { lease }),
         2 => queue(),
+        1 => any().prop_map(|context| Step::ResetContext { context }),
         1 => any().prop_map(|worker| Step::Seen { worker }),
         1 => any().prop_map(|worker| Step::Silent { worker }),
         1 => any().prop_map(|name| Step::CreateKey { name }),

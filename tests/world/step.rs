@@ -105,6 +105,9 @@ pub enum Step {
     ResumeAccount {
         worker: usize,
     },
+    ResetContext {
+        context: usize,
+    },
     Cordon {
         worker: usize,
         change: usize,

@@ -2,7 +2,7 @@
 
 use bloom_api::tasks::Task;
 use bloom_api::words::Word;
-use bloom_core::task::{Reason, Status, WaitingReason};
+use bloom_core::task::{Reason, Session, Status, WaitingReason};
 
 /// Advice for this task; the empty text if there is nothing to do. `all_paused`: whether all queues are paused, if that is known.
 pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
@@ -96,6 +96,11 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
                 Some(Word::Known(Reason::SpawnFailed)) => format!("check the agent's profile and its program on the worker, then: {again}"),
                 Some(Word::Known(Reason::WorkerLost)) => format!("check the worker and its connection, then: {again}"),
                 Some(Word::Known(Reason::DependencyFailed)) => format!("see its dependencies below; retry them first, then: {again}"),
+                Some(Word::Known(Reason::AgentError)) if task.session == Session::Context => format!(
+                    "see what its runs did: bloom-runtime task logs {id}; if its conversation is full or refused, begin a new one: \
+                     bloom-runtime conversation reset {}; to queue it again: {again}",
+                    task.context_id
+                ),
                 _ => format!("see what its runs did: bloom-runtime task logs {id}; to queue it again: {again}"),
             }
         }

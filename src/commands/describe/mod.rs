@@ -1,7 +1,8 @@
-//! `task describe` and `worker describe`: all that there is to know about one object, for people. With -o json, the answers of the server
+//! `task describe`, `worker describe` and `conversation describe`: all that there is to know about one object, for people. With -o json, the answers of the server
 //! from which it is made.
 
 mod advice;
+mod conversation;
 mod task;
 mod worker;
 
@@ -19,6 +20,7 @@ use bloom_core::Ms;
 use bloom_core::audit::Action;
 use bloom_core::task::LeaseStatus;
 
+pub use conversation::conversation;
 pub use task::task;
 pub use worker::worker;
 

@@ -327,6 +327,7 @@ fn place(set: &mut WorkingSet, id: TaskId, worker: &Worker, Terms { origin, ttl_
         last_heartbeat: now,
         holds_context,
         instance,
+        context_reset_at: set.loaded.context_resets.get(&task.context_id).copied(),
     };
     if holds_context {
         set.context_holders.insert(task.context_id.clone(), Some(id));

@@ -6,6 +6,7 @@
 pub(super) mod accounts;
 pub(super) mod api_keys;
 pub(super) mod complete;
+pub(super) mod contexts;
 pub(super) mod control_plane;
 pub(super) mod create;
 pub(super) mod delete;

@@ -94,6 +94,8 @@ pub struct Loaded {
     /// Tasks of Kubernetes objects, by the uids of the objects.
     pub objects: HashMap<Uuid, Option<Arc<TaskSpec>>>,
     pub contexts: HashMap<String, ContextView>,
+    /// When the contexts of the loaded tasks, and those to reset, were last reset; those that never were are missing.
+    pub context_resets: HashMap<String, Ms>,
     pub predecessors: HashMap<(String, TaskId), Option<TaskId>>,
     pub exclusive: HashMap<String, Option<TaskId>>,
     pub dependencies: HashMap<TaskId, Vec<TaskId>>,
@@ -144,6 +146,8 @@ pub struct Dirty {
     pub removed_workers: BTreeSet<WorkerId>,
     /// Queues whose rows are written, or removed if nothing is set for them any more.
     pub queues: BTreeSet<String>,
+    /// Contexts that were reset.
+    pub context_resets: BTreeSet<String>,
     pub settings: Vec<(&'static str, String)>,
     /// Named keys to insert.
     pub api_keys: BTreeSet<String>,

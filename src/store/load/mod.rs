@@ -54,11 +54,14 @@ statement!(
     d.rows(ContextTask::ROW, 1)
 );
 
+statement!(RESETS, |d| "SELECT context_id, reset_at FROM context_resets WHERE context_id {}", d.any(Type::Text, 1));
+
 // The outer SELECT reads the clock for each row after the inner one has locked it, so the latest of these times is after every lock.
 fn lock_tasks(d: Kind, lock: &str) -> String {
     format!(
         "WITH l AS MATERIALIZED (SELECT {0} FROM task_state WHERE id {1} ORDER BY id {lock}) \
-        SELECT {0}, {2}, EXISTS (SELECT 1 FROM queues WHERE agent_slug <> '' OR paused_at IS NOT NULL) FROM l",
+        SELECT {0}, {2}, EXISTS (SELECT 1 FROM queues WHERE agent_slug <> '' OR paused_at IS NOT NULL), \
+        (SELECT r.reset_at FROM context_resets r WHERE r.context_id = l.context_id) FROM l",
         rows::STATE.names(""),
         d.any(Type::Uuid, 1),
         d.clock(2)
@@ -172,6 +175,10 @@ impl Load<'_> {
             }
         }
         self.look_up_projects(keys).await?;
+        if !keys.resets.is_empty() {
+            let found = self.conn.fetch(&RESETS, Args::new().texts(&keys.resets)).await?;
+            self.loaded.context_resets.extend(all(&found, |row| Ok((row.take()?, row.take()?)))?);
+        }
         self.look_up_contexts(keys).await
     }
 
@@ -265,6 +272,7 @@ impl Load<'_> {
             let task = TaskState::read(&mut row)?;
             self.saw_clock(&mut row)?;
             self.has_queues = row.take()?;
+            self.loaded.context_resets.extend(row.take::<Option<Ms>>()?.map(|at| (task.context_id.clone(), at)));
             self.loaded.locked_tasks.remove(&task.id);
             self.loaded.tasks.insert(task.id, Some(task));
         }

@@ -32,10 +32,11 @@ statement!(
 );
 
 impl Load<'_> {
-    /// Nobody may make a lease while a queue changes, so that none is made by what was set before once the change is acknowledged.
+    /// Nobody may make a lease while a queue changes or a context is reset, so that none is made by what was set before once the change is
+    /// acknowledged.
     pub(super) async fn hold_queues(&mut self, keys: &RowKeys) -> Result<(), Error> {
         let has_workers = keys.all_workers || !keys.workers.is_empty();
-        if !keys.queues.is_empty() {
+        if !(keys.queues.is_empty() && keys.resets.is_empty()) {
             self.conn.fetch(&HOLD_QUEUES, Args::new()).await?;
         } else if keys.places && !has_workers {
             // Otherwise the statement that locks the workers does it.

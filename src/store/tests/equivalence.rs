@@ -107,6 +107,7 @@ pub fn assert_same(found: &Loaded, expected: &Loaded, told: &impl Fn() -> String
     assert_covers(&found.workers, &expected.workers, told);
     assert_covers(&found.worker_revisions, &expected.worker_revisions, told);
     assert_covers(&found.observed_workers, &expected.observed_workers, told);
+    assert_covers(&found.context_resets, &expected.context_resets, told);
     assert_covers(&found.slots, &expected.slots, told);
     assert_covers(&found.lease_tasks, &expected.lease_tasks, told);
     assert_covers(&found.past_leases, &expected.past_leases, told);
@@ -149,6 +150,7 @@ pub async fn compare_all(store: &Store, writer: &mut Box<dyn Writer>, memory: &M
         past_leases: memory.past_leases.keys().copied().collect(),
         contexts: memory.tasks.values().map(|task| task.context_id.clone()).collect(),
         dependencies: memory.tasks.keys().copied().collect(),
+        resets: memory.context_resets.keys().cloned().collect(),
         ..RowKeys::default()
     };
     let loaded = writer.begin_and_load(&everything, LockWait::Long).await.expect("loads");

@@ -8,6 +8,7 @@ mod claude_settings;
 mod contained;
 mod contained_without_agent;
 mod context_removal;
+mod context_reset;
 mod costs;
 mod crash;
 mod dev;

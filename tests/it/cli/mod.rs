@@ -7,6 +7,7 @@ mod audit;
 mod bulk;
 mod completions;
 mod contexts;
+mod conversations;
 mod describe;
 mod files;
 mod follow;

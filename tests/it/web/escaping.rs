@@ -55,6 +55,10 @@ on_both! {
             format!("/tasks?agent_slug={in_query}&label={in_query}&id="),
             format!("/tasks?status={in_query}"),
             format!("/tasks?context_id={in_query}"),
+            "/contexts".to_owned(),
+            format!("/contexts?project={in_query}"),
+            format!("/contexts/{}", in_query.replace('/', "%2F")),
+            format!("/contexts/{}/confirm-reset", in_query.replace('/', "%2F")),
             format!("/tasks/{id}"),
             format!("/tasks/{failed}"),
             format!("/tasks/{id}/events"),
@@ -87,7 +91,7 @@ on_both! {
     async fn pages_have_no_scripts_or_styles_in_them(server) {
         let browser = Browser::of(server);
         let task = server.crew().task().create().await;
-        for page in ["/", "/tasks", "/tasks/new", "/workers", "/leases", "/artifacts", "/audit", "/membridge", &format!("/tasks/{}", task.id), "/nothing"] {
+        for page in ["/", "/tasks", "/tasks/new", "/contexts", "/workers", "/leases", "/artifacts", "/audit", "/membridge", &format!("/tasks/{}", task.id), "/nothing"] {
             let shown = browser.get(page).await;
             let text = &shown.text;
             assert_eq!(text.matches("<script").count(), text.matches("<script src=\"/assets/").count(), "{page}: {text}");

@@ -241,6 +241,7 @@ on_both! { alone:
         }
         pages.extend(["clone", "propagate", "asked"].map(|word| format!("{project}?done={word}")));
         pages.extend(["/projects?done=1", "/membridge?done=1", "/tasks?done=3"].map(str::to_owned));
+        pages.extend(["/contexts", "/contexts?project=x", "/contexts/1", "/contexts/1?done=1", "/contexts/1/confirm-reset"].map(str::to_owned));
         for page in &pages {
             is_ukrainian(page, &browser.ok(page).await, &data);
         }

@@ -2,6 +2,7 @@
 
 mod again;
 mod browser;
+mod contexts;
 mod escaping;
 mod forms;
 mod languages;

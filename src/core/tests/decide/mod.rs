@@ -7,6 +7,7 @@ mod api_keys;
 mod budgets;
 mod cases;
 mod completions;
+mod contexts;
 mod control_plane;
 mod editing;
 mod files;

@@ -1,0 +1,34 @@
+//! Contexts: a client ends the conversation of one.
+
+use super::super::audit::{Action, Actor, EntityType};
+use super::super::operation::Operation;
+use super::super::row_keys::RowKeys;
+use super::super::working_set::{Halt, WorkingSet};
+
+/// Has the next run of a context begin a new session. A run that has its lease already goes on, with the session that it has.
+#[derive(Clone, Debug)]
+pub struct ResetContext {
+    pub context_id: String,
+}
+
+impl Operation for ResetContext {
+    type Reply = ();
+
+    fn is_placement(&self) -> bool {
+        true
+    }
+
+    fn add_keys(&self, keys: &mut RowKeys) {
+        keys.resets.insert(self.context_id.clone());
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<(), Halt> {
+        // Agents compare it with that of the session which they keep, so no two resets of a context have the same time.
+        let before = set.loaded.context_resets.get(&self.context_id);
+        let reset_at = before.map_or(set.now(), |before| set.now().max(before + 1));
+        set.audit(Action::ContextReset, EntityType::Context, &self.context_id, &Actor::Api, "");
+        set.loaded.context_resets.insert(self.context_id.clone(), reset_at);
+        set.dirty.context_resets.insert(self.context_id.clone());
+        Ok(())
+    }
+}

@@ -1,0 +1,159 @@
+//! Contexts: pages of them, and what is known of each. Nothing is stored for a context but its reset; what is told here is read from its
+//! tasks and leases, through indexes, and from a limited number of tasks.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::args::Args;
+use super::dialect::{Kind, statement};
+use super::error::Error;
+use super::{Store, all};
+use bloom_core::Ms;
+use bloom_core::ids::{TaskId, WorkerId};
+use bloom_core::task::Status;
+use bloom_core::usage::Usage;
+
+/// The most tasks of a context that are counted, its newest ones.
+pub const COUNTED_TASKS: i64 = 1_000;
+
+/// A context and its tasks, or those of its tasks that were asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ContextRow {
+    pub context_id: String,
+    pub newest: NewestTask,
+    /// The worker of the last completed run, and the session that it reported.
+    pub worker_id: Option<WorkerId>,
+    pub session_id: Option<String>,
+    pub reset_at: Option<Ms>,
+    /// The numbers of its newest [`COUNTED_TASKS`] tasks, and what their runs used.
+    pub tasks: BTreeMap<Status, i64>,
+    pub usage: Usage,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewestTask {
+    pub id: TaskId,
+    pub status: Status,
+    pub updated_at: Ms,
+    pub agent_slug: String,
+    pub project: Option<String>,
+}
+
+/// Which tasks make a context appear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    All,
+    /// Those in the project `$3`.
+    Project,
+    /// Those of the submit key: `$3` for pages, `$2` for facts.
+    Owner,
+}
+
+impl Of {
+    /// The index that has the contexts in order, and the condition on the task `t`.
+    fn parts(self, d: Kind, t: &str, param: usize) -> (String, String) {
+        let (index, column) = match self {
+            Self::All => return (d.by_index("tasks_context"), String::new()),
+            Self::Project => ("tasks_context_of_project", "project"),
+            Self::Owner => ("tasks_context_of_owner", "owner"),
+        };
+        (d.by_index(index), format!("{t}.{column} = ${param} AND "))
+    }
+}
+
+/// The next contexts after `$1`, at most `$2`. Each is found by a look-up of its own in the index, so the tasks in between are not read.
+fn page(d: Kind, of: Of) -> String {
+    let (index, filter) = of.parts(d, "t", 3);
+    let next = |after: &str| {
+        format!("(SELECT t.context_id FROM tasks t {index} WHERE {filter}t.context_id > {after} ORDER BY t.context_id LIMIT 1)")
+    };
+    format!(
+        "WITH RECURSIVE page (context_id, n) AS (SELECT {}, CAST(1 AS BIGINT) \
+            UNION ALL SELECT {}, page.n + 1 FROM page WHERE page.context_id IS NOT NULL AND page.n < $2) \
+        SELECT context_id FROM page WHERE context_id IS NOT NULL ORDER BY n",
+        next("$1"),
+        next("page.context_id")
+    )
+}
+statement!(pub(super) PAGE, |d| "{}", page(d, Of::All));
+statement!(pub(super) PAGE_OF_PROJECT, |d| "{}", page(d, Of::Project));
+statement!(pub(super) PAGE_OF_OWNER, |d| "{}", page(d, Of::Owner));
+
+fn facts(d: Kind, of: Of) -> String {
+    let (index, filter) = of.parts(d, "t", 2);
+    format!(
+        "SELECT value, n.id, n.status, n.updated_at, n.agent_slug, n.project, l.worker_id, s.session_id, r.reset_at FROM {} \
+        JOIN task_state n ON n.id = (SELECT t.id FROM tasks t {index} WHERE {filter}t.context_id = value ORDER BY t.id DESC LIMIT 1) \
+        LEFT JOIN leases l ON l.id = (SELECT p.id FROM leases p WHERE p.context_id = value AND p.completed ORDER BY p.id DESC LIMIT 1) \
+        LEFT JOIN task_state s ON s.id = l.task_id \
+        LEFT JOIN context_resets r ON r.context_id = value",
+        d.texts(1)
+    )
+}
+statement!(pub(super) FACTS, |d| "{}", facts(d, Of::All));
+statement!(pub(super) FACTS_OF_OWNER, |d| "{}", facts(d, Of::Owner));
+
+fn counts(d: Kind, of: Of) -> String {
+    let (index, filter) = of.parts(d, "t", 2);
+    let [input_tokens, output_tokens] = ["input_tokens", "output_tokens"].map(|column| d.sum(&format!("coalesce({column}, 0)")));
+    let newest = match d {
+        // SQLite has no LATERAL. It joins a CROSS JOIN in the order in which it is written.
+        Kind::Sqlite => format!(
+            "CROSS JOIN tasks t {index} CROSS JOIN task_state s WHERE {filter}t.context_id = value AND t.id >= coalesce(\
+                (SELECT t.id FROM tasks t {index} WHERE {filter}t.context_id = value ORDER BY t.id DESC LIMIT 1 OFFSET {COUNTED_TASKS} - 1), x'') \
+            AND s.id = t.id"
+        ),
+        Kind::Postgres => format!(
+            "CROSS JOIN LATERAL (SELECT s.* FROM tasks t JOIN task_state s ON s.id = t.id WHERE {filter}t.context_id = value \
+            ORDER BY t.id DESC LIMIT {COUNTED_TASKS}) AS s"
+        ),
+    };
+    format!(
+        "SELECT value, s.status, count(*), {input_tokens}, {output_tokens}, CAST(sum(coalesce(s.cost_usd, 0.0)) AS DOUBLE PRECISION), {} \
+        FROM {} {newest} GROUP BY value, s.status",
+        d.any_true("s.cost_estimated"),
+        d.texts(1)
+    )
+}
+statement!(pub(super) COUNTS, |d| "{}", counts(d, Of::All));
+statement!(pub(super) COUNTS_OF_OWNER, |d| "{}", counts(d, Of::Owner));
+
+impl Store {
+    /// The ids of the contexts after this one that have tasks of the submit key, else of the project, else any; in the order of the database.
+    pub async fn context_ids(&self, after: &str, limit: i64, project: Option<&str>, owner: Option<&str>) -> Result<Vec<String>, Error> {
+        let args = Args::new().text(after).int(limit);
+        let (statement, args) = match (owner, project) {
+            (Some(owner), _) => (&PAGE_OF_OWNER, args.text(owner)),
+            (None, Some(project)) => (&PAGE_OF_PROJECT, args.text(project)),
+            (None, None) => (&PAGE, args),
+        };
+        all(&self.pool().fetch(statement, args).await?, |row| row.take())
+    }
+
+    /// Those of these contexts that have tasks, in the same order. With an owner, only the tasks of this submit key are told.
+    pub async fn contexts(&self, ids: &[String], owner: Option<&str>) -> Result<Vec<ContextRow>, Error> {
+        let args = || owner.into_iter().fold(Args::new().texts(ids), |args, owner| args.text(owner));
+        let (facts, counts) = if owner.is_some() { (&FACTS_OF_OWNER, &COUNTS_OF_OWNER) } else { (&FACTS, &COUNTS) };
+        let found = all(&self.pool().fetch(facts, args()).await?, |row| {
+            let context_id: String = row.take()?;
+            let (id, status, updated_at) = (row.take()?, row.take()?, row.take()?);
+            let (agent_slug, project): (_, String) = (row.take()?, row.take()?);
+            let newest = NewestTask { id, status, updated_at, agent_slug, project: Some(project).filter(|project| !project.is_empty()) };
+            let (worker_id, session_id, reset_at) = (row.take()?, row.take()?, row.take()?);
+            let (tasks, usage) = (BTreeMap::new(), Usage::default());
+            Ok((context_id.clone(), ContextRow { context_id, newest, worker_id, session_id, reset_at, tasks, usage }))
+        })?;
+        let mut found: HashMap<String, ContextRow> = found.into_iter().collect();
+        for row in &self.pool().fetch(counts, args()).await? {
+            let mut row = row.cells();
+            let (context_id, status, count): (String, Status, i64) = (row.take()?, row.take()?, row.take()?);
+            let (input_tokens, output_tokens) = (row.take()?, row.take()?);
+            let (cost_usd, cost_estimated) = (row.take()?, row.take()?);
+            // A context may have got its first task between the two reads.
+            if let Some(context) = found.get_mut(&context_id) {
+                context.tasks.insert(status, count);
+                context.usage.add(Usage { input_tokens, output_tokens, cost_usd, cost_estimated });
+            }
+        }
+        Ok(ids.iter().filter_map(|id| found.remove(id)).collect())
+    }
+}

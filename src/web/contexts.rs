@@ -1,0 +1,121 @@
+//! Contexts: the list, and a context's page with its tasks and the button that resets it.
+
+use askama::Template;
+use axum::extract::Path;
+use axum::http::Method;
+use axum::response::Response;
+use serde_json::json;
+
+use crate::answer::see_other;
+use crate::call::path_part;
+use crate::refused::Refused;
+use crate::tasks::act::Confirm;
+use crate::tasks::list::Row as TaskRow;
+use crate::times::{dollars, shortened};
+use crate::visit::{Layout, Posted, Visit};
+use bloom_api::contexts::Context;
+use bloom_api::tasks::Task;
+use bloom_core::Ms;
+use uuid::Uuid;
+
+const ROWS: usize = 60;
+/// Tasks on the page of a context.
+const TASKS: usize = 15;
+const NAME_CHARS: usize = 60;
+
+struct Row {
+    id: String,
+    name: String,
+    namespace: String,
+    project: String,
+    queued: i64,
+    running: i64,
+    finished: i64,
+    more: bool,
+    last_task: Uuid,
+    last_status: String,
+    last_at: Ms,
+    session: String,
+    worker: String,
+    cost: String,
+    reset_at: Option<Ms>,
+}
+
+fn row(layout: &Layout, context: Context<'_>) -> Row {
+    let used = context.usage;
+    Row {
+        name: shortened(&context.context_id, NAME_CHARS),
+        id: context.context_id.into_owned(),
+        namespace: context.namespace.unwrap_or_default().into_owned(),
+        project: context.project.unwrap_or_default().into_owned(),
+        queued: context.tasks.queued,
+        running: context.tasks.running,
+        finished: context.tasks.finished,
+        more: context.tasks.more,
+        last_task: context.last_task.id,
+        last_status: context.last_task.status.to_string(),
+        last_at: context.last_task.updated_at,
+        session: shortened(&context.session_id.unwrap_or_default(), NAME_CHARS),
+        worker: context.worker_id.unwrap_or_default().into_owned(),
+        cost: format!("{}{}", if used.cost_estimated { "~" } else { "" }, dollars(layout.at.lang, used.cost_usd)),
+        reset_at: context.reset_at,
+    }
+}
+
+#[derive(Template)]
+#[template(path = "contexts.html")]
+struct Contexts<'a> {
+    v: &'a Layout,
+    rows: Vec<Row>,
+    project: String,
+    next: Option<String>,
+}
+
+pub async fn list(visit: Visit) -> Result<Response, Refused> {
+    let (v, query) = (&visit.layout, visit.query());
+    let listed =
+        visit.list(&format!("contexts?limit={ROWS}&{}", query.query_of(&["cursor", "project"])), |context| row(v, context)).await?;
+    let kept = query.query_of(&["project"]);
+    let next = listed.next.map(|cursor| format!("/contexts?cursor={}&{kept}", path_part(&cursor)));
+    visit.ok(&Contexts { v, rows: listed.rows, project: query.text("project"), next })
+}
+
+#[derive(Template)]
+#[template(path = "context.html")]
+struct ContextPage<'a> {
+    v: &'a Layout,
+    context: Row,
+    recent: Vec<TaskRow>,
+    done: bool,
+}
+
+pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
+    let v = &visit.layout;
+    let context = row(v, visit.get(&format!("contexts/{}", path_part(&id))).await?);
+    let tasks = format!("llm-tasks?context_id={}&limit={TASKS}", path_part(&context.id));
+    let recent = visit.list(&tasks, |task: Task| TaskRow::of(v.at.lang, task)).await?.rows;
+    visit.ok(&ContextPage { v, context, recent, done: visit.query().get("done").is_some() })
+}
+
+pub async fn reset(Path(id): Path<String>, Posted { visit, .. }: Posted) -> Result<Response, Refused> {
+    let path = format!("contexts/{}", path_part(&id));
+    visit.act(Method::POST, &format!("{path}/reset"), &json!({})).await?;
+    Ok(see_other(&format!("/{path}?done=1")))
+}
+
+pub async fn confirm_reset(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
+    let path = format!("contexts/{}", path_part(&id));
+    let context: Context = visit.get(&path).await?;
+    let (v, name) = (&visit.layout, shortened(&context.context_id, NAME_CHARS));
+    visit.ok(&Confirm {
+        v,
+        title: &v.t(format!("Reset the context {name}?"), format!("Скинути контекст {name}?")),
+        text: v.t(
+            "Its next run begins a new session and knows nothing of what was said before. A run that goes on now ends in its own session. The files of the context stay.",
+            "Його наступний запуск почне новий сеанс і не знатиме, про що йшлося раніше. Запуск, який триває зараз, закінчиться у своєму сеансі. Файли контексту залишаться.",
+        ),
+        target: format!("/{path}/reset"),
+        button: v.t("Reset it", "Скинути"),
+        back: format!("/{path}"),
+    })
+}

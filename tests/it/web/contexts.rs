@@ -1,0 +1,70 @@
+//! The pages of contexts, and the button that resets one.
+
+use super::browser::Browser;
+use crate::keys::{ADMIN, create};
+use crate::on_both;
+use crate::support::*;
+
+on_both! {
+    async fn a_context_is_found_from_its_task_and_reset(server) {
+        let (crew, browser) = (server.crew(), Browser::of(server));
+        let context = unique("a/talk");
+        let page = format!("/contexts/{}", context.replace('/', "%2F"));
+        let task = crew.task().context(&context).prompt("what was said").create().await;
+        browser.ok(&format!("/tasks/{}", task.id)).await.has(&format!("href=\"{page}\""));
+        let shown = browser.ok(&page).await;
+        shown.has("what was said");
+        shown.has(">never<");
+        let asked = browser.ok(&format!("{page}/confirm-reset")).await;
+        asked.has(&format!("Reset the context {context}?"));
+        asked.has("The files of the context stay");
+        browser.send_form(&format!("{page}/confirm-reset"), &format!("{page}/reset"), &[]).await.leads_to(&format!("{page}?done=1"));
+        let reset = browser.ok(&format!("{page}?done=1")).await;
+        reset.has("its next run begins a new session");
+        reset.has_not(">never<");
+        assert!(server.get(&format!("contexts/{}", context.replace('/', "%2F"))).await.ok()["reset_at"].is_i64());
+        browser.get("/contexts/nobody-talks").await.expect(404);
+        browser.post(&format!("{page}/reset"), &[], &[]).await.expect(403);
+    }
+
+    async fn pages_of_contexts_follow_each_other(server) {
+        let (crew, browser) = (server.crew(), Browser::of(server));
+        let base = unique("many");
+        for number in 0..61 {
+            crew.task().context(&format!("{base}-{number:02}")).create().await;
+        }
+        let (mut path, mut found) = ("/contexts?project=".to_owned(), 0);
+        loop {
+            let shown = browser.ok(&path).await;
+            found += shown.text.matches(&format!("href=\"/contexts/{base}-")).count();
+            let Some(next) = shown.text.split("rel=\"next\" href=\"").nth(1) else { break };
+            path = next.split('"').next().unwrap().replace("&#38;", "&");
+        }
+        assert_eq!(found, 61);
+        browser.ok("/contexts?project=none-has-it").await.has("No context has tasks in this project.");
+    }
+}
+
+on_both! { alone:
+    async fn a_read_key_has_no_button_and_a_submit_key_its_own(database) {
+        let server = Server::on(database).env("RUNTIME_API_KEY", ADMIN).start();
+        let admin = server.with_key(ADMIN);
+        admin.post("llm-tasks", json!({ "context_id": "c", "agent_slug": "a", "prompt": "p" })).await.created();
+        let reader = Browser::signed_in(&server, &create(&admin, "eyes", "read", json!({})).await).await;
+        let shown = reader.ok("/contexts/c").await;
+        shown.has_not("confirm-reset");
+        let token = reader.ok("/tasks").await.text;
+        let token = token.split("name=\"form_token\" value=\"").nth(1).map(|rest| rest.split('"').next().unwrap().to_owned());
+        reader.post("/contexts/c/reset", &[("form_token", &token.unwrap_or_default())], &[]).await.expect(403);
+        let team = create(&admin, "team", "submit", json!({})).await;
+        server.with_key(&team).post("llm-tasks", json!({ "context_id": "own", "agent_slug": "a", "prompt": "p" })).await.created();
+        let submitter = Browser::signed_in(&server, &team).await;
+        let list = submitter.ok("/contexts").await;
+        list.has("href=\"/contexts/team%2Fown\"");
+        list.has_not("href=\"/contexts/c\"");
+        submitter.get("/contexts/c").await.expect(404);
+        let page = "/contexts/team%2Fown";
+        submitter.send_form(page, &format!("{page}/reset"), &[]).await.leads_to(&format!("{page}?done=1"));
+        assert!(admin.get("contexts/c").await.ok()["reset_at"].is_null());
+    }
+}
