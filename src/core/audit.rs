@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::Ms;
 use super::ids::{TaskId, WorkerId};
-use super::task::Origin;
+use super::origin::Origin;
 use super::words::words;
 
 /// The longest time between an entry's timestamp and the end of its commit. The store gives up a transaction that takes longer, so whoever

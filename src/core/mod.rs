@@ -21,6 +21,7 @@ pub mod mask;
 pub mod namespace;
 pub mod op;
 mod operation;
+pub mod origin;
 pub mod pause;
 pub mod placement;
 mod preconditions;

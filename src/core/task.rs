@@ -6,6 +6,7 @@ use super::Ms;
 use super::file::Input;
 use super::ids::{InstanceId, LeaseId, TaskId, WorkerId, created_at};
 use super::namespace::KubernetesObject;
+use super::origin::Origin;
 use super::project::TaskProject;
 use super::question::Question;
 use super::trace_context::TraceContext;
@@ -80,36 +81,6 @@ words! {
         ExclusiveKey = "exclusive_key",
         /// Reserved for the worker that has its session: until `wake_at`, only that worker may claim it.
         Reserved = "reserved",
-    }
-}
-words! {
-    /// How a lease was made.
-    Origin {
-        /// By a lease call; the caller runs the task or has it run.
-        Call = "call",
-        /// By a claim of the worker.
-        Claim = "claim",
-        /// By a dispatch call, which pushes the task to the worker's agent.
-        Dispatch = "dispatch",
-        /// By the leader, which pushes the task to the worker's agent.
-        Push = "push",
-    }
-}
-
-impl Origin {
-    /// Whether the worker got the task together with the lease, by claim or push. Then the run starts when the lease does, and a lease
-    /// without heartbeats may never have arrived.
-    pub fn is_delivered(self) -> bool {
-        self != Self::Call
-    }
-
-    /// Whether the system chose when to run the task. Then at most one task of a context runs at a time; other calls are not restricted.
-    pub fn is_in_order(self) -> bool {
-        matches!(self, Self::Claim | Self::Push)
-    }
-
-    pub fn is_pushed(self) -> bool {
-        matches!(self, Self::Dispatch | Self::Push)
     }
 }
 words! {

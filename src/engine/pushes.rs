@@ -6,9 +6,10 @@ use bloom_core::Ms;
 use bloom_core::command::{Command, Rejection, Requester};
 use bloom_core::ids::WorkerId;
 use bloom_core::op;
+use bloom_core::origin::Origin;
 use bloom_core::placement::is_open;
 use bloom_core::reply::{Leased, Pushed};
-use bloom_core::task::{Origin, TaskState};
+use bloom_core::task::TaskState;
 use bloom_core::worker::Worker;
 
 use super::Error;

@@ -16,10 +16,11 @@ use bloom_core::audit::{Action, EntityType};
 use bloom_core::control_plane::{JobAction, JobStatus, Source};
 use bloom_core::event::EventKind;
 use bloom_core::file::{FileKind, Input};
+use bloom_core::origin::Origin;
 use bloom_core::pause::Pause;
 use bloom_core::project::{CloneStatus, PushMode};
 use bloom_core::question::Question;
-use bloom_core::task::{Format, LeaseStatus, Origin, Outcome, Parked, Reason, Session, Status};
+use bloom_core::task::{Format, LeaseStatus, Outcome, Parked, Reason, Session, Status};
 use bloom_core::trace_context::TraceContext;
 use bloom_core::worker::{Capabilities, DispatchMode, WorkerStatus};
 

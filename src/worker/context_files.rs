@@ -5,40 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use uuid::Uuid;
 
 use super::home::{Home, read_json, write_json};
-use bloom_core::Ms;
-
-/// The session of a context, as far as the agent knows it.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct SessionRecord {
-    pub context_id: String,
-    /// The profile's program, because another program does not have the session.
-    pub program: String,
-    pub session_id: String,
-    /// The task whose prompt the session got, if it has no result yet.
-    pub open_task: Option<Uuid>,
-    /// When the context was last reset before the lease whose run began or continued the session.
-    #[serde(default)]
-    pub context_reset_at: Option<Ms>,
-}
-
-impl SessionRecord {
-    /// Why a run with this program, and a lease with this reset, does not continue the session: the event that tells it.
-    pub fn ended_for(&self, program: &str, context_reset_at: Option<Ms>) -> Option<(&'static str, Value)> {
-        let (phase, text) = if self.context_reset_at != context_reset_at {
-            ("session_replaced", "the context was reset by a person; the run starts a new session".to_owned())
-        } else if self.program != program {
-            ("session_lost", format!("the session belongs to {}; the run starts a new one", self.program))
-        } else {
-            return None;
-        };
-        Some((phase, json!({"session_id": self.session_id, "text": text})))
-    }
-}
+use super::session::SessionRecord;
 
 impl Home {
     /// Where the repository of a context is, for each project; most do not exist.
@@ -193,6 +163,7 @@ mod tests {
             session_id: "s".into(),
             open_task: None,
             context_reset_at: None,
+            refusals: 0,
         };
         home.keep_session(&record).unwrap();
         assert_eq!(home.session("old"), Some(record.clone()));

@@ -65,6 +65,7 @@ mod sandbox;
 mod sandbox_check;
 mod sandboxed;
 mod server_keys;
+mod session;
 mod spool;
 mod stderr;
 mod stream;
@@ -108,6 +109,7 @@ use membridge::Membridge;
 pub use membridge::MembridgeSettings;
 use pause::Pauses;
 use profiles::Profiles;
+pub use push_server::PushServer;
 pub use renewal::RenewableFiles;
 use verdict::Stop;
 pub use worktrees::WorktreeLimits;
@@ -153,19 +155,6 @@ pub struct Settings {
     pub membridge: Option<MembridgeSettings>,
     /// Takes the spans of runs.
     pub traces: Traces,
-}
-
-/// The settings of the push server.
-#[derive(Clone, Debug)]
-pub struct PushServer {
-    /// The key that callers must send as X-MEMBRIDGE-AGENT.
-    pub key: SecretString,
-    /// The URL at which servers reach it.
-    pub url: String,
-    /// The agent only takes pushed tasks and does not claim.
-    pub push_only: bool,
-    /// The shell command that `/self-update` runs.
-    pub update_command: Option<String>,
 }
 
 /// Why the agent ended.

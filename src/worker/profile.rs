@@ -13,6 +13,7 @@ use super::environment;
 use super::prices::Prices;
 use super::program::find_program;
 use super::sandbox::{Sandbox, word_or_table};
+use super::session::OnSessionLost;
 use super::worktree::{CommitAuthor, commit_author};
 use bloom_core::limits::{ASKED_MS, NAME_CHARS};
 
@@ -84,6 +85,9 @@ pub struct Profile {
     /// A run that prints nothing for this long is ended.
     #[serde(default = "stall_seconds")]
     pub stall_seconds: u64,
+    /// When the session of a context is lost, or can't go on.
+    #[serde(default)]
+    pub on_session_lost: OnSessionLost,
     /// Runs may begin tasks in the background, and go on with them after an answer.
     #[serde(default = "yes")]
     pub background: bool,
@@ -169,6 +173,7 @@ impl Profile {
             account: default_account(),
             fallback: None,
             stall_seconds: STALL_SECONDS,
+            on_session_lost: OnSessionLost::New,
             background: true,
             background_seconds: BACKGROUND_SECONDS,
             retry_timeouts: false,

@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures_util::StreamExt;
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -34,6 +34,19 @@ use bloom_api::answers::Renewed;
 use bloom_api::requests::Heartbeat;
 use bloom_api::values::Id;
 use bloom_core::control_plane::MAX_MEMORY_BYTES;
+
+/// The settings of the push server.
+#[derive(Clone, Debug)]
+pub struct PushServer {
+    /// The key that callers must send as X-MEMBRIDGE-AGENT.
+    pub key: SecretString,
+    /// The URL at which servers reach it.
+    pub url: String,
+    /// The agent only takes pushed tasks and does not claim.
+    pub push_only: bool,
+    /// The shell command that `/self-update` runs.
+    pub update_command: Option<String>,
+}
 
 /// Enough for a prompt of 1 MiB and the other fields.
 const MAX_BODY: usize = 4 << 20;

@@ -11,7 +11,6 @@ use uuid::Uuid;
 
 use super::asking::Asking;
 use super::boot_clock::millis;
-use super::context_files::SessionRecord;
 use super::control::Plan;
 use super::disk_use::{self, DiskLimit};
 use super::egress::{Egress, WayOut};
@@ -25,6 +24,7 @@ use super::question::PermissionTool;
 use super::run_dir::{Record, RunDir};
 use super::run_limits::{Limits, lease_grace};
 use super::sandboxed::sandboxed;
+use super::session::{self, Ended, OnSessionLost, SessionRecord};
 use super::spool::{EventLog, Position, Tail};
 use super::stderr::Stderr;
 use super::stream::{Found, Reading};
@@ -68,6 +68,8 @@ impl Run<'_> {
         let kept = self.agent.home.session(&task.context_id).filter(|_| resumable);
         let mut ended = kept.as_ref().and_then(|kept| kept.ended_for(&program, record.lease.context_reset_at));
         let known = kept.filter(|_| ended.is_none());
+        let refusals = known.as_ref().map_or(0, |known| known.refusals);
+        let mut began_anew = None;
         let mut adopted = record.process;
         let mut conversation = match &known {
             Some(known) => Conversation::Resumed(known.session_id.clone()),
@@ -87,11 +89,15 @@ impl Run<'_> {
                         Err(Unprepared::Failed(verdict)) => return *verdict,
                         Err(Unprepared::Stopped) => continue,
                     }
-                    if let Some((phase, told)) = ended.take() {
-                        self.log.phase(phase, told);
+                    if let Some(ended) = ended.take() {
+                        if profile.on_session_lost == OnSessionLost::Fail && !ended.by_person {
+                            return not_started(lease, Reason::ContextFull, &session::refusal(&record, &ended), false);
+                        }
+                        self.log.phase(ended.phase, ended.event());
+                        began_anew = ended.warning();
                     }
                     if resumable {
-                        self.keep_session(&record, &program, &conversation, Some(task.id));
+                        self.keep_session(&session_of(&record, &program, &conversation, Some(task.id), refusals));
                     }
                     record.profile = Some(name.clone());
                     match self.start(&mut record, &profile, &conversation, was_open).await {
@@ -100,22 +106,24 @@ impl Run<'_> {
                     }
                 }
             };
-            let (reading, end) = self.watch(&record, &profile, watched).await;
+            let (mut reading, end) = self.watch(&record, &profile, watched).await;
             if let Conversation::Resumed(lost) = &conversation
-                && session_is_gone(&reading, &end)
+                && session::is_gone(&reading, &end)
             {
-                self.log
-                    .phase("session_lost", json!({"session_id": lost, "text": "the session no longer exists; the run starts a new one"}));
+                ended = Some(Ended::lost(lost));
                 conversation = Conversation::New(Uuid::now_v7().to_string());
                 continue;
             }
+            began_anew.iter().for_each(|warning| reading.warnings.add(warning));
+            let mut verdict = decide(&task, lease, &reading, &end, now_ms());
             if resumable {
                 let open = (reading.result.is_none() || reading.unfinished().is_some()).then_some(task.id);
-                let id = reading.session_id.clone();
-                let seen = id.map_or(conversation, Conversation::Resumed);
-                self.keep_session(&record, &program, &seen, open);
+                let is_resumed = matches!(conversation, Conversation::Resumed(_));
+                let seen = reading.session_id.clone().map_or(conversation, Conversation::Resumed);
+                let mut session = session_of(&record, &program, &seen, open, refusals);
+                session.learn(&mut verdict, is_resumed);
+                self.keep_session(&session);
             }
-            let verdict = decide(&task, lease, &reading, &end, now_ms());
             let verdict = self.workspace().take_results(&record, &profile, verdict).await;
             return self.agent.learn((&name, &profile), &task, true, verdict, &mut self.stop).await;
         }
@@ -125,12 +133,9 @@ impl Run<'_> {
         Workspace { agent: self.agent, dir: self.dir, log: self.log, stop: self.stop.clone() }
     }
 
-    fn keep_session(&self, record: &Record, program: &str, conversation: &Conversation, open_task: Option<Uuid>) {
-        let (Conversation::New(session_id) | Conversation::Resumed(session_id)) = conversation.clone();
-        let (context_id, context_reset_at) = (record.task.context_id.clone(), record.lease.context_reset_at);
-        let kept = SessionRecord { context_id, program: program.to_owned(), session_id, open_task, context_reset_at };
-        if let Err(error) = self.agent.home.keep_session(&kept) {
-            tracing::warn!(task = %record.task.id, context = record.task.context_id, %error, "the session could not be stored; the next task of the context starts a new one");
+    fn keep_session(&self, session: &SessionRecord) {
+        if let Err(error) = self.agent.home.keep_session(session) {
+            tracing::warn!(task = %self.log.task, context = session.context_id, %error, "the session could not be stored; the next task of the context starts a new one");
         }
     }
 
@@ -388,10 +393,8 @@ impl Run<'_> {
     }
 }
 
-/// Whether the CLI refused to resume the session because it does not exist.
-fn session_is_gone(reading: &Reading, end: &End) -> bool {
-    let result = reading.result.as_ref().map_or("", |ending| ending.text.as_str());
-    end.stop.is_none()
-        && reading.usage().is_none_or(|usage| usage.output_tokens == 0)
-        && [result, &reading.odd, &end.stderr].iter().any(|text| text.contains("No conversation found"))
+fn session_of(record: &Record, program: &str, conversation: &Conversation, open_task: Option<Uuid>, refusals: u32) -> SessionRecord {
+    let (Conversation::New(session_id) | Conversation::Resumed(session_id)) = conversation.clone();
+    let (context_id, context_reset_at) = (record.task.context_id.clone(), record.lease.context_reset_at);
+    SessionRecord { context_id, program: program.to_owned(), session_id, open_task, context_reset_at, refusals }
 }

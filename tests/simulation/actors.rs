@@ -11,7 +11,8 @@ use bloom_core::command::{Choice, Completion, CordonChange, Op, Operation, Queue
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::namespace::{KubernetesObject, qualified};
 use bloom_core::op;
-use bloom_core::task::{Format, Origin, Outcome, Session, TaskSpec, TaskState};
+use bloom_core::origin::Origin;
+use bloom_core::task::{Format, Outcome, Session, TaskSpec, TaskState};
 use bloom_engine::{ClaimRequest, Engine, Error};
 use bloom_test_world::history::NAMESPACES;
 use bloom_test_world::world::in_project;

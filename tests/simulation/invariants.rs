@@ -7,7 +7,8 @@ use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue};
 use bloom_core::audit::AuditEntry;
 use bloom_core::cache::{ReadyRow, rank};
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
-use bloom_core::task::{ActiveLease, LeaseStatus, Origin, Status};
+use bloom_core::origin::Origin;
+use bloom_core::task::{ActiveLease, LeaseStatus, Status};
 use bloom_core::working_set::WorkingSet;
 use tokio::time::Instant;
 

@@ -7,8 +7,9 @@ use bloom_core::event::EventKind;
 use bloom_core::ids::{InstanceId, LeaseId, QuestionId, TaskId};
 use bloom_core::namespace::{KubernetesObject, qualified};
 use bloom_core::op;
+use bloom_core::origin::Origin;
 use bloom_core::question::Answer;
-use bloom_core::task::{Origin, Outcome, Session, TaskSpec};
+use bloom_core::task::{Outcome, Session, TaskSpec};
 use bloom_core::usage::Usage;
 
 use super::control_plane;

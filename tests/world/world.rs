@@ -8,7 +8,8 @@ use bloom_core::command::{Choice, Claim, Command, Grace, Holder, Op, Operation, 
 use bloom_core::decide::decide;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId, created_at};
 use bloom_core::op;
-use bloom_core::task::{Origin, Outcome, Parked, Status, TaskSpec, TaskState};
+use bloom_core::origin::Origin;
+use bloom_core::task::{Outcome, Parked, Status, TaskSpec, TaskState};
 use bloom_core::wakeup::{Progress, Waiters, Wakeup};
 use bloom_core::working_set::{Halt, Loaded, Slots, WorkingSet};
 

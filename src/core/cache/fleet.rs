@@ -7,10 +7,11 @@ use std::ops::Bound;
 use super::paused_accounts::PausedAccounts;
 use crate::Ms;
 use crate::ids::{LeaseId, TaskId, WorkerId};
+use crate::origin::Origin;
 use crate::pause::{PauseCause, PauseKind, PausedAccount, ResumedAccount};
 use crate::placement::{self, Candidate};
 use crate::requirement::Requirement;
-use crate::task::{ActiveLease, Origin, TaskSpec, TaskState};
+use crate::task::{ActiveLease, TaskSpec, TaskState};
 use crate::worker::{MAX_CONCURRENCY, Worker, WorkerStatus};
 
 #[derive(Clone, Debug)]

@@ -41,7 +41,7 @@ on_both! { alone:
         assert!(!messages(&api, "SAY: three").contains("SAY: one"), "{}", messages(&api, "SAY: three"));
         let event = replaced(&third).await.expect("it is told");
         assert_eq!(event, json!({
-            "phase": "session_replaced", "session_id": first, "text": "the context was reset by a person; the run starts a new session",
+            "phase": "session_replaced", "session_id": first, "text": "the session was ended by a person, who reset the context; the run starts a new one",
         }));
         assert!(dir.join("kept").exists(), "the files of the context stay");
         let fourth = say("four").await;

@@ -147,6 +147,7 @@ async fn answer(State(stub): State<Anthropic>, method: Method, uri: Uri, headers
     }
     let last = request["messages"].as_array().and_then(|messages| messages.last()).map(Value::to_string).unwrap_or_default();
     let (has_tool_result, is_notified) = (last.contains("tool_result"), last.contains("<task-notification>"));
+    let has_spoiled_history = request["messages"].to_string().contains("SPOILED");
     let was_notified = request["messages"].to_string().contains("<task-notification>");
     let model = request["model"].as_str().unwrap_or_default().to_owned();
     stub.seen.lock().expect("what was seen").push(request);
@@ -170,9 +171,11 @@ async fn answer(State(stub): State<Anthropic>, method: Method, uri: Uri, headers
         ("MODE-413", (413, "request_too_large", "Request exceeds the maximum size")),
         ("MODE-403", (403, "permission_error", "the gateway does not let this pass")),
     ];
+    // A conversation that the API no longer takes, once it is continued.
+    let is_spoiled = has_spoiled_history && !has("SPOILED");
     let refused = REFUSALS.iter().find(|(mode, _)| has(mode) && !healed);
     let then_refused = has("THEN-REFUSED") && was_notified;
-    if let Some((_, (status, kind, message))) = refused.or_else(|| REFUSALS.get(1).filter(|_| then_refused)) {
+    if let Some((_, (status, kind, message))) = refused.or_else(|| REFUSALS.get(1).filter(|_| then_refused || is_spoiled)) {
         return refuse(*status, kind, message, None);
     }
     // A key that has no right to use one model.

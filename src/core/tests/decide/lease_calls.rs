@@ -4,7 +4,7 @@ use super::cases::Case;
 use super::table::check;
 use bloom_core::command::{Choice, Claim, Op};
 use bloom_core::op;
-use bloom_core::task::Origin;
+use bloom_core::origin::Origin;
 use bloom_test_world::world::TTL_MS;
 
 #[test]

@@ -4,7 +4,8 @@ use bloom_core::command::{Choice, Claim, Rejection, WorkerChange};
 use bloom_core::ids::TaskId;
 use bloom_core::namespace::{KubernetesObject, qualified};
 use bloom_core::op;
-use bloom_core::task::{Origin, TaskSpec};
+use bloom_core::origin::Origin;
+use bloom_core::task::TaskSpec;
 use bloom_test_world::world::{TTL_MS, World, registration, spec, world};
 use uuid::Uuid;
 

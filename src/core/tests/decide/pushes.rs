@@ -5,8 +5,9 @@ use super::table::check;
 use bloom_core::command::{Choice, Op, PushEnd, Rejection, WorkerChange};
 use bloom_core::ids::TaskId;
 use bloom_core::op;
+use bloom_core::origin::Origin;
 use bloom_core::reply::Pushed;
-use bloom_core::task::{Origin, Outcome, Parked, Session, TaskSpec};
+use bloom_core::task::{Outcome, Parked, Session, TaskSpec};
 use bloom_core::worker::DispatchMode;
 use bloom_test_world::world::{TTL_MS, World, registration, spec, world};
 

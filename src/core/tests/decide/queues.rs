@@ -4,8 +4,9 @@ use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue, Closed, MAX_QUEUES};
 use bloom_core::command::{Choice, Claim, Op, QueueChange, Rejection, Reply};
 use bloom_core::ids::TaskId;
 use bloom_core::op;
+use bloom_core::origin::Origin;
 use bloom_core::reply::Claimed;
-use bloom_core::task::{Origin, Outcome, Session, TaskSpec};
+use bloom_core::task::{Outcome, Session, TaskSpec};
 use bloom_test_world::world::{START, TTL_MS, World, spec, world};
 
 fn change(world: &mut World, agent_slug: &str, change: QueueChange) -> AgentQueue {

@@ -5,7 +5,8 @@ use super::table::{check, check_in};
 use bloom_core::command::{Choice, Op, Rejection};
 use bloom_core::ids::TaskId;
 use bloom_core::op;
-use bloom_core::task::{Origin, Outcome, Parked, Session, Status, TaskSpec};
+use bloom_core::origin::Origin;
+use bloom_core::task::{Outcome, Parked, Session, Status, TaskSpec};
 use bloom_test_world::world::{SESSION_WAIT_MS, START, TTL_MS, World, spec, world};
 
 fn suspend(world: &mut World, task: TaskId) {

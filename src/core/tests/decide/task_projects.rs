@@ -3,8 +3,9 @@
 use bloom_core::command::{Choice, Claim, Rejection, WorkerChange};
 use bloom_core::ids::TaskId;
 use bloom_core::op;
+use bloom_core::origin::Origin;
 use bloom_core::project::{Project, TaskProject};
-use bloom_core::task::{Origin, Outcome, Parked, TaskSpec};
+use bloom_core::task::{Outcome, Parked, TaskSpec};
 use bloom_test_world::world::{TTL_MS, World, completion, in_project, registration, spec, world};
 
 use super::namespaces::takers;

@@ -4,7 +4,8 @@ use super::table::compare;
 use bloom_core::command::{Choice, Claim, CordonChange, Loss, Op, WorkerChange};
 use bloom_core::ids::TaskId;
 use bloom_core::op;
-use bloom_core::task::{Origin, Outcome};
+use bloom_core::origin::Origin;
+use bloom_core::task::Outcome;
 use bloom_core::worker::WorkerStatus;
 use bloom_test_world::world::{TTL_MS, World, registration, spec, world};
 

@@ -4,7 +4,8 @@ use super::state::{Act, Ask, State};
 use super::{Setting, WORKERS};
 use bloom_core::command::Op;
 use bloom_core::ids::TaskId;
-use bloom_core::task::{Origin, Status, TaskState};
+use bloom_core::origin::Origin;
+use bloom_core::task::{Status, TaskState};
 
 impl Setting {
     /// The requests that a free replica may begin with.

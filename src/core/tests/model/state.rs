@@ -8,9 +8,10 @@ use bloom_core::command::{Choice, Claim, Completion, Grace, Holder, Op, PushEnd,
 use bloom_core::decide::decide;
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::op;
+use bloom_core::origin::Origin;
 use bloom_core::reply;
 use bloom_core::reply::StoredResult;
-use bloom_core::task::{Origin, Outcome, TaskSpec};
+use bloom_core::task::{Outcome, TaskSpec};
 use bloom_core::wakeup::{Progress, Waiters};
 use bloom_core::working_set::{Halt, Loaded, WorkingSet};
 use bloom_test_world::memory::Memory;
