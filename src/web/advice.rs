@@ -184,22 +184,22 @@ fn failed(lang: Lang, reason: Reason) -> (&'static str, &'static str) {
         Reason::BadOutput => (
             t("The answer is not what was asked for", "Відповідь не така, як просили"),
             t(
-                "It should have been JSON. Make the prompt clearer, then submit it again.",
-                "Мав бути JSON. Сформулюйте промпт чіткіше й надішліть завдання знову.",
+                "It is empty, too long, or not the JSON that was asked for. Make the prompt clearer, then submit it again.",
+                "Вона порожня, задовга або не є JSON, як просили. Сформулюйте промпт чіткіше й надішліть завдання знову.",
             ),
         ),
         Reason::ContextFull => (
             t("The conversation of its context is full", "Розмова його контексту заповнена"),
             t(
-                "Submit it again in another context, or make its prompt shorter.",
-                "Надішліть його знову в іншому контексті або скоротіть промпт.",
+                "Make its prompt shorter, or reset its context. Then requeue it.",
+                "Скоротіть промпт або скиньте його контекст. Тоді поверніть завдання в чергу.",
             ),
         ),
         Reason::InvalidRequest => (
             t("The API refuses the request", "API відхиляє запит"),
             t(
-                "Do what the message says. If an earlier task of its context is the cause, submit it again in another context.",
-                "Зробіть те, що сказано в повідомленні. Якщо причина в попередньому завданні контексту, надішліть його знову в іншому контексті.",
+                "Do what the message says. If the conversation of its context is the cause, reset the context. Then requeue it.",
+                "Зробіть те, що сказано в повідомленні. Якщо причина в розмові його контексту, скиньте контекст. Тоді поверніть завдання в чергу.",
             ),
         ),
         Reason::Refused => (
@@ -244,10 +244,7 @@ fn failed(lang: Lang, reason: Reason) -> (&'static str, &'static str) {
         ),
         Reason::AgentError => (
             t("The agent ended with an error", "Агент завершився з помилкою"),
-            t(
-                "Look at the events of its run, then requeue it. If its conversation is full or refused, reset its context first.",
-                "Перегляньте події його запуску, тоді поверніть його в чергу. Якщо розмова завелика або її відхилено, спершу скиньте його контекст.",
-            ),
+            t("Look at the events of its run, then requeue it.", "Перегляньте події його запуску, тоді поверніть його в чергу."),
         ),
         Reason::Project => (
             t("Its repository could not be used", "Не вдалося скористатися його репозиторієм"),

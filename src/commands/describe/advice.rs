@@ -2,7 +2,7 @@
 
 use bloom_api::tasks::Task;
 use bloom_api::words::Word;
-use bloom_core::task::{Reason, Session, Status, WaitingReason};
+use bloom_core::task::{Reason, Status, WaitingReason};
 
 /// Advice for this task; the empty text if there is nothing to do. `all_paused`: whether all queues are paused, if that is known.
 pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
@@ -64,6 +64,7 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
         },
         (Word::Known(Status::Failed | Status::Dead | Status::Cancelled), _, failure) => {
             let again = format!("bloom-runtime task retry {id}");
+            let reset = format!("bloom-runtime conversation reset {}", task.context_id);
             match failure.as_ref().map(|failure| &failure.reason) {
                 Some(Word::Known(Reason::Timeout)) => format!("give its runs more time: {again} --timeout 2h"),
                 Some(Word::Known(Reason::OutOfMemory)) => {
@@ -80,9 +81,11 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
                 Some(Word::Known(Reason::DiskLimit)) => {
                     format!("have it write less, or give its runs more room (limits.disk_mib of the agent's profile), then: {again}")
                 }
-                Some(Word::Known(Reason::ContextFull)) => "submit it again in another context, or with a shorter prompt".into(),
+                Some(Word::Known(Reason::ContextFull)) => {
+                    format!("make its prompt shorter, or begin a new conversation: {reset}; then: {again}")
+                }
                 Some(Word::Known(Reason::InvalidRequest)) => {
-                    "do what the message says; if an earlier task of its context is the cause, submit it again in another context".into()
+                    format!("do what the message says; if its conversation is the cause, begin a new one: {reset}; then: {again}")
                 }
                 Some(Word::Known(Reason::Refused)) => "change the prompt or the model, then submit it again".into(),
                 Some(Word::Known(Reason::WorkerDisk)) => format!("make room on the worker's disk, then: {again}"),
@@ -96,11 +99,6 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
                 Some(Word::Known(Reason::SpawnFailed)) => format!("check the agent's profile and its program on the worker, then: {again}"),
                 Some(Word::Known(Reason::WorkerLost)) => format!("check the worker and its connection, then: {again}"),
                 Some(Word::Known(Reason::DependencyFailed)) => format!("see its dependencies below; retry them first, then: {again}"),
-                Some(Word::Known(Reason::AgentError)) if task.session == Session::Context => format!(
-                    "see what its runs did: bloom-runtime task logs {id}; if its conversation is full or refused, begin a new one: \
-                     bloom-runtime conversation reset {}; to queue it again: {again}",
-                    task.context_id
-                ),
                 _ => format!("see what its runs did: bloom-runtime task logs {id}; to queue it again: {again}"),
             }
         }
