@@ -115,7 +115,7 @@ impl Run<'_> {
                 let seen = id.map_or(conversation, Conversation::Resumed);
                 self.keep_session(&record, &program, &seen, open);
             }
-            let verdict = decide(&task, lease, &reading, &end, now_ms());
+            let verdict = decide(&record.task, lease, &reading, &end, now_ms());
             let verdict = self.workspace().take_results(&record, &profile, verdict).await;
             return self.agent.learn((&name, &profile), &task, true, verdict, &mut self.stop).await;
         }
@@ -151,6 +151,7 @@ impl Run<'_> {
             }
             record.task.policy.budget = Usd(left);
         }
+        record.task.policy.limit_by(profile, &record.lease);
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             Box::new(not_started(lease, Reason::SpawnFailed, &format!("{what}: {error}"), true))
         };
@@ -216,7 +217,7 @@ impl Run<'_> {
         let plan = Plan {
             dir: self.dir.path().to_owned(),
             start: record.starts,
-            timeout: record.task.policy.timeout_sec.0.unsigned_abs() * 1000,
+            timeout: millis(record.task.policy.timeout()),
             stall: profile.stall_seconds.saturating_mul(1000),
             lease_until: self.agent.run_must_end_by(lease).unwrap_or(0),
             lease_ttl: millis(record.lease.ttl()),
