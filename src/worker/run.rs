@@ -151,7 +151,7 @@ impl Run<'_> {
             }
             record.task.policy.budget = Usd(left);
         }
-        record.task.policy.limit_by(profile, &record.lease);
+        record.task.policy.limit_by(profile.timeout_sec, &record.lease);
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             Box::new(not_started(lease, Reason::SpawnFailed, &format!("{what}: {error}"), true))
         };

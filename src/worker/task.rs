@@ -6,7 +6,6 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::profile::Profile;
 use bloom_api::answers;
 use bloom_api::files::Input;
 use bloom_api::requests::LeaseSeconds;
@@ -64,9 +63,9 @@ fn no_budget() -> Usd {
 
 impl Policy {
     /// The profile's time limit, if it has one, in place of a default, but no more than the server allows.
-    pub fn limit_by(&mut self, profile: &Profile, lease: &Lease) {
-        if let (Some(seconds), Some(most)) = (profile.timeout_sec, lease.profile_timeout_max) {
-            (self.timeout_sec, self.timeout_of_profile) = (Int(seconds.min(most)), true);
+    pub fn limit_by(&mut self, of_profile: Option<i64>, lease: &Lease) {
+        if let (Some(seconds), Some(most)) = (of_profile, lease.profile_timeout_max) {
+            (self.timeout_sec, self.timeout_of_profile) = (Int(seconds.min(most.0)), true);
         }
     }
 
@@ -116,8 +115,8 @@ pub struct Lease {
     #[serde(default)]
     pub context_reset_at: Option<Ms>,
     /// The longest time limit that the profile may set, in seconds. Servers send none if the task has its own, and earlier ones never.
-    #[serde(default)]
-    pub profile_timeout_max: Option<i64>,
+    #[serde(default, deserialize_with = "deserialize")]
+    pub profile_timeout_max: Option<TimeLimit>,
 }
 
 impl Lease {

@@ -42,7 +42,7 @@ pub struct Fields {
     /// US dollars that all attempts together may cost [default: 0, no limit by the task]
     #[arg(long, value_name = "USD", value_parser = dollars)]
     budget: Option<f64>,
-    /// How long a run may take: 90, 5m, 2h; the server has a maximum, a day by default [default: 30m]
+    /// How long a run may take: 90, 5m, 2h; the server has a maximum, a day by default [default: that of the agent's profile, or 30m]
     #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
     timeout: Option<Duration>,
     /// The format of the answer [default: text]

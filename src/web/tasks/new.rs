@@ -65,13 +65,9 @@ pub async fn form(visit: Visit) -> Result<Response, Refused> {
     }
     let typed = match visit.query().get("like") {
         Some(id) => like(&visit.get(&format!("llm-tasks/{}", id_of(id)?)).await?),
-        None => Typed {
-            agent_slug: "default".into(),
-            budget: "0".into(),
-            max_attempts: "3".into(),
-            priority: "5".into(),
-            ..Typed::default()
-        },
+        None => {
+            Typed { agent_slug: "default".into(), budget: "0".into(), max_attempts: "3".into(), priority: "5".into(), ..Typed::default() }
+        }
     };
     visit.ok(&NewTaskPage { v: &visit.layout, typed, wrong: BTreeMap::new(), told_in: visit.layout.at.lang, error: None })
 }
