@@ -78,6 +78,11 @@ pub struct Lease<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub context_reset_at: Option<Ms>,
+    /// The longest time limit, in seconds, that the agent's profile may set in place of `timeout_sec`. Only in answers for the worker that is to
+    /// run the task, and only if `timeout_is_default`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub profile_timeout_max: Option<i64>,
 }
 
 /// The repository of a task's project, for the worker that is to run the task.
@@ -117,6 +122,7 @@ impl<'a> Lease<'a> {
             budget_left: None,
             repository: None,
             context_reset_at: None,
+            profile_timeout_max: None,
         })
     }
 }

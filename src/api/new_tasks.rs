@@ -11,6 +11,7 @@ use super::time_limit::{self, TimeLimit};
 use super::values::{Id, Int, Labels, List, MAX_SAFE, Moment, Name, NonEmpty, ShortName, Text, Usd};
 use super::wire::{Problems, body, problem, within};
 use bloom_core::file::{MAX_INPUTS, MAX_OUTPUTS};
+use bloom_core::limits::TIMEOUT_SEC;
 use bloom_core::project::{ProjectId, PushMode, TaskProject};
 use bloom_core::task::{Format, Session, TaskSpec};
 
@@ -23,9 +24,12 @@ const PRIORITY: Priority = Int(5);
 
 body! {
     /// Limits of a run, which the agent enforces.
-    pub struct NewPolicy {
+    pub struct NewPolicy: Default {
         /// Seconds after the start of the process at which the agent ends the run; at most `MAX_TIMEOUT_SECONDS` of the server.
-        timeout_sec: TimeLimit = time_limit::DEFAULT,
+        timeout_sec: Option<TimeLimit>,
+        /// Whether the time limit of the agent's profile holds in place of `timeout_sec`, if it has one. Default: true if `timeout_sec` is left
+        /// out, else false.
+        timeout_is_default: Option<bool>,
         /// US dollars that all attempts together may cost; 0 = the task sets no limit. A requeued task begins with its whole budget.
         budget: Usd = Usd(0.0),
     }
@@ -40,7 +44,7 @@ body! {
         prompt: NonEmpty,
         /// Files in the directory of the context, by path or glob, that the agent inserts; other texts are references. Default: none.
         context_hints: List<Text> = List(Vec::new()),
-        /// Limits of the run. Default: 120 seconds, no budget.
+        /// Limits of the run. Default: the time limit of the agent's profile, or 120 seconds if it has none; no budget.
         policy: Option<NewPolicy>,
         /// The form of the output. With `json`, the task fails if the output is not JSON.
         desired_format: Format = Format::Text,
@@ -101,7 +105,8 @@ fn of_a_project(task: &NewTask) -> Result<(), Problems> {
 impl NewTask {
     /// Converts it for the core, which assigns the id. `idempotency_key` is the header's; a key in the body takes precedence.
     pub fn into_spec(self, idempotency_key: Option<String>) -> TaskSpec {
-        let (timeout_sec, budget) = self.policy.map_or((time_limit::DEFAULT.0, 0.0), |policy| (policy.timeout_sec.0, policy.budget.0));
+        let policy = self.policy.unwrap_or_default();
+        let is_default = policy.timeout_is_default.unwrap_or(policy.timeout_sec.is_none());
         let depends_on = self.depends_on.map(|id| id.0).into_iter().collect::<BTreeSet<_>>();
         TaskSpec {
             id: Uuid::nil(),
@@ -109,8 +114,9 @@ impl NewTask {
             agent_slug: self.agent_slug.0,
             prompt: self.prompt.0,
             context_hints: self.context_hints.texts(),
-            timeout_sec,
-            budget,
+            timeout_sec: policy.timeout_sec.unwrap_or(time_limit::DEFAULT).0,
+            profile_timeout_max: is_default.then_some(TIMEOUT_SEC),
+            budget: policy.budget.0,
             desired_format: self.desired_format,
             max_attempts: self.max_attempts.0,
             priority: self.priority.0,
@@ -166,6 +172,20 @@ mod tests {
             with(r#""policy": {"budget": 1.5}, "max_attempts": 2.0, "idempotency_key": "own""#).unwrap().into_spec(Some("key".into()));
         assert_eq!((spec.timeout_sec, spec.budget, spec.max_attempts), (120, 1.5, 2));
         assert_eq!(spec.idempotency_key.as_deref(), Some("own"));
+    }
+
+    #[test]
+    fn whoever_names_no_time_limit_leaves_it_to_profiles() {
+        let limits = |policy: &str| {
+            let spec = with(&format!(r#""policy": {policy}"#)).unwrap().into_spec(None);
+            (spec.timeout_sec, spec.profile_timeout_max.is_some())
+        };
+        assert_eq!([limits("null"), limits("{}"), limits(r#"{"timeout_sec": null}"#)], [(120, true); 3]);
+        assert_eq!(limits(r#"{"timeout_sec": 60}"#), (60, false));
+        assert_eq!(limits(r#"{"timeout_sec": 60, "timeout_is_default": true}"#), (60, true));
+        assert_eq!(limits(r#"{"timeout_is_default": false}"#), (120, false));
+        let wrong = with(r#""policy": {"timeout_is_default": "yes"}"#).unwrap_err();
+        assert_eq!(wrong, "policy: timeout_is_default: Expected boolean, received string");
     }
 
     #[test]

@@ -147,6 +147,10 @@ pub fn never() -> AnyPushMode {
 pub struct Policy {
     /// Seconds after the start of the process at which the agent ends the run.
     pub timeout_sec: i64,
+    /// The client named no time limit: that of the agent's profile holds in place of `timeout_sec`, if it has one.
+    #[serde(default)]
+    #[schema(required)]
+    pub timeout_is_default: bool,
     /// US dollars that all attempts together may cost; 0 = no limit.
     #[serde(default)]
     #[schema(required)]
@@ -156,7 +160,7 @@ pub struct Policy {
 impl Policy {
     /// The time limit may have been changed since the task was created.
     pub fn of(spec: &TaskSpec, state: &TaskState) -> Self {
-        Self { timeout_sec: state.timeout_sec, budget: spec.budget }
+        Self { timeout_sec: state.timeout_sec, timeout_is_default: state.profile_timeout_max.is_some(), budget: spec.budget }
     }
 }
 

@@ -58,7 +58,7 @@ fn is_read<T: DeserializeOwned + Serialize>(answer: Value) {
 
 fn task() -> Value {
     json!({
-        "id": ID, "context_id": "c", "agent_slug": "a", "prompt": "p", "context_hints": ["h"], "policy": {"timeout_sec": 60, "budget": 0.5},
+        "id": ID, "context_id": "c", "agent_slug": "a", "prompt": "p", "context_hints": ["h"], "policy": {"timeout_sec": 60, "timeout_is_default": true, "budget": 0.5},
         "desired_format": NEW, "status": NEW, "created_at": 1, "updated_at": 2, "lease_id": ID, "worker_id": "w", "attempts": 1,
         "max_attempts": 3, "priority": 5, "not_before": 4, "depends_on": [ID], "exclusive_key": "k", "idempotency_key": "i",
         "labels": {"l": "1"}, "session": NEW, "model": "m", "ttl_after_finished_sec": 9, "infra_retries": 0, "cancel_requested": false, "suspend": true,
@@ -115,7 +115,7 @@ fn tasks_and_their_runs() {
     is_read::<Gone>(json!({"kind": "task", "id": ID}));
     is_read::<PushedTask>(json!({
         "task_id": ID, "prompt": "p", "context_id": "c", "agent_slug": "a", "desired_format": NEW, "context_hints": ["h"],
-        "policy": {"timeout_sec": 60, "budget": 0.5}, "runtime_url": "http://s", "lease_id": ID, "worker_id": "w", "ttl_seconds": 8,
+        "policy": {"timeout_sec": 60, "timeout_is_default": true, "budget": 0.5}, "runtime_url": "http://s", "lease_id": ID, "worker_id": "w", "ttl_seconds": 8,
         "session": NEW, "session_id": null, "model": "m",
     }));
 }

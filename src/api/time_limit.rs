@@ -1,6 +1,7 @@
 //! The time limit of runs: what is usual, what a server allows, and its change in a task that exists.
 
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 use utoipa::openapi::schema::{AdditionalProperties, ObjectBuilder, Schema};
 
 use super::invalid::Invalid;
@@ -8,15 +9,18 @@ use super::problem_texts::too_large;
 use super::values::Int;
 use super::wire::{Members, Problems, Wire, named_schema, problem, within};
 use bloom_core::limits::TIMEOUT_SEC;
+use bloom_core::task::TaskSpec;
 
 /// Seconds. The server's setting `MAX_TIMEOUT_SECONDS` allows less; see [`must_be_allowed`].
 pub type TimeLimit = Int<1, TIMEOUT_SEC>;
 /// Of a task whose request to the API names none.
 pub const DEFAULT: TimeLimit = Int(120);
-/// Of a task that a person submits without naming one, on the command line, on the page or as an object of Kubernetes.
+/// Of a task that a person submits without naming one, on the command line, on the page or as an object of Kubernetes, unless the profile of
+/// its agent has one; see [`add_usual`].
 pub const USUAL: TimeLimit = Int(1800);
 
 const FIELD: &str = "timeout_sec";
+const IS_DEFAULT: &str = "timeout_is_default";
 
 /// # Errors
 /// The server allows no time limit as long as this.
@@ -26,6 +30,24 @@ pub fn must_be_allowed(seconds: i64, most: i64) -> Result<(), Invalid> {
     }
     let wrong = format!("{FIELD}: {}: that is MAX_TIMEOUT_SECONDS of this server", too_large(most));
     Err(Invalid::field("policy", wrong))
+}
+
+/// Checks the time limit of a new task, and keeps profiles within what the server allows, too.
+///
+/// # Errors
+/// The server allows no time limit as long as this.
+pub fn keep_within(task: &mut TaskSpec, most: i64) -> Result<(), Invalid> {
+    must_be_allowed(task.timeout_sec, most)?;
+    task.profile_timeout_max = task.profile_timeout_max.map(|longest| longest.min(most));
+    Ok(())
+}
+
+/// Adds [`USUAL`] to the policy of a new task that a person submits, if it names no time limit.
+pub fn add_usual(policy: &mut Map<String, Value>) {
+    if policy.get(FIELD).is_none_or(Value::is_null) {
+        policy.insert(FIELD.into(), USUAL.0.into());
+        policy.insert(IS_DEFAULT.into(), true.into());
+    }
 }
 
 /// The changes of a task's policy: only its time limit can be changed.

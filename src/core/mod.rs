@@ -33,6 +33,7 @@ pub mod requirement;
 mod row_keys;
 pub mod run_result;
 pub mod task;
+mod task_limits;
 pub mod trace_context;
 pub mod usage;
 pub mod wakeup;

@@ -98,6 +98,9 @@ pub struct TaskSpec {
     pub prompt: String,
     pub context_hints: Vec<String>,
     pub timeout_sec: i64,
+    /// The longest time limit, in seconds, that the profile of its agent may set in place of `timeout_sec`, which then is only a default;
+    /// `None`: the client named the limit.
+    pub profile_timeout_max: Option<i64>,
     /// US dollars that all attempts together may cost; 0 = no limit.
     pub budget: f64,
     pub desired_format: Format,
@@ -188,6 +191,7 @@ pub struct TaskState {
     pub session: Session,
     pub max_attempts: i64,
     pub timeout_sec: i64,
+    pub profile_timeout_max: Option<i64>,
     pub budget: f64,
     pub exclusive_key: Option<String>,
     pub ttl_after_finished_sec: Option<i64>,
@@ -259,6 +263,7 @@ impl TaskState {
             session: spec.session,
             max_attempts: spec.max_attempts,
             timeout_sec: spec.timeout_sec,
+            profile_timeout_max: spec.profile_timeout_max,
             budget: spec.budget,
             exclusive_key: spec.exclusive_key.clone(),
             ttl_after_finished_sec: spec.ttl_after_finished_sec,
@@ -304,19 +309,6 @@ impl TaskState {
 
     pub fn labels<'a>(&'a self, spec: &'a TaskSpec) -> &'a BTreeMap<String, String> {
         self.labels.as_ref().unwrap_or(&spec.labels)
-    }
-
-    /// What is left of its budget, in US dollars; `None`: it has none.
-    pub fn budget_left(&self) -> Option<f64> {
-        self.budget_after(self.usage.unwrap_or_default()).map(|(left, _)| left)
-    }
-
-    /// What is left of its budget if its attempts have used this, and what they have spent of it, in US dollars; `None`: it has no budget.
-    pub fn budget_after(&self, usage: Usage) -> Option<(f64, f64)> {
-        let spent = (usage.cost_usd - self.cost_before_requeue).max(0.0);
-        // In whole millionths, because sums of fractions are not exact. The smallest budget is one of them.
-        let left = ((self.budget.max(1e-6) - spent) * 1e6).round().max(0.0) / 1e6;
-        (self.budget > 0.0).then_some((left, spent))
     }
 
     pub fn is_ready(&self) -> bool {

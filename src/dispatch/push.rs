@@ -155,7 +155,7 @@ impl Agents {
         let reply = match request {
             // Usually the lease ends before this limit, and then the answer is no longer awaited.
             Ok(request) => tokio::select! {
-                reply = outbound::send(request, Duration::from_millis((task.timeout_sec + 120).unsigned_abs() * 1000)) => reply,
+                reply = outbound::send(request, Duration::from_millis((task.longest_run_sec() + 120).unsigned_abs() * 1000)) => reply,
                 () = self.is_over(task.id, lease.id) => return self.unanswered(task.id, lease.id, worker).await,
                 () = engine.background.stopped() => return Outcome::Unanswered,
             },

@@ -49,7 +49,8 @@ pub fn lease_to_run<'a>(engine: &Engine, spec: &'a TaskSpec, state: &'a TaskStat
     let traceparent = spec.traceparent.map(|task| engine.traces.attempt_of(task, lease.id));
     let repository = spec.project.as_ref().map(Repository::from);
     let context_reset_at = state.lease.as_ref().and_then(|active| active.context_reset_at);
-    Some(Lease { traceparent, budget_left: state.budget_left(), repository, context_reset_at, ..lease })
+    let profile_timeout_max = state.profile_timeout_max;
+    Some(Lease { traceparent, budget_left: state.budget_left(), repository, context_reset_at, profile_timeout_max, ..lease })
 }
 
 /// The spec of a task that existed a moment ago.
@@ -77,6 +78,7 @@ pub fn show_lease(row: &LeaseRow) -> Lease<'_> {
         budget_left: None,
         repository: None,
         context_reset_at: None,
+        profile_timeout_max: None,
     }
 }
 

@@ -26,7 +26,7 @@ use bloom_api::lists::{PageParams, Params, StatusParam, TaskParams};
 use bloom_api::new_tasks::{NewTask, NewTasks};
 use bloom_api::results::TaskResult;
 use bloom_api::tasks::{CreatedTasks, Task};
-use bloom_api::time_limit::must_be_allowed;
+use bloom_api::time_limit::keep_within;
 use bloom_api::values::text_problem;
 use bloom_core::ids::TaskId;
 use bloom_core::op;
@@ -85,8 +85,8 @@ pub async fn create_batch(State(app): State<AppState>, caller: Caller, body: Con
 }
 
 /// The created tasks, and the room for an answer that shows them.
-async fn submit(app: &AppState, caller: &Caller, tasks: Vec<TaskSpec>) -> Result<(Vec<CreatedTask>, Room), Error> {
-    tasks.iter().try_for_each(|task| must_be_allowed(task.timeout_sec, app.settings.max_timeout_sec))?;
+async fn submit(app: &AppState, caller: &Caller, mut tasks: Vec<TaskSpec>) -> Result<(Vec<CreatedTask>, Room), Error> {
+    tasks.iter_mut().try_for_each(|task| keep_within(task, app.settings.max_timeout_sec))?;
     let mut tasks = ownership::specs(app, caller, tasks).await?;
     tasks.iter_mut().for_each(|task| task.traceparent = caller.trace);
     let room = app.room(caller, bytes_of(&tasks))?;

@@ -15,7 +15,7 @@ use super::program::find_program;
 use super::sandbox::{Sandbox, word_or_table};
 use super::session::OnSessionLost;
 use super::worktree::{CommitAuthor, commit_author};
-use bloom_core::limits::{ASKED_MS, NAME_CHARS};
+use bloom_core::limits::{ASKED_MS, NAME_CHARS, TIMEOUT_SEC};
 
 /// The profile for all slugs that have none of their own.
 pub const DEFAULT: &str = "default";
@@ -94,6 +94,8 @@ pub struct Profile {
     /// How long a run may wait for its background tasks after an answer, each time.
     #[serde(default = "background_seconds")]
     pub background_seconds: u64,
+    /// The time limit of tasks that name none, as far as the server allows it.
+    pub timeout_sec: Option<i64>,
     /// A run that was stopped at its time limit is tried again, with the same limit.
     #[serde(default)]
     pub retry_timeouts: bool,
@@ -176,6 +178,7 @@ impl Profile {
             on_session_lost: OnSessionLost::New,
             background: true,
             background_seconds: BACKGROUND_SECONDS,
+            timeout_sec: None,
             retry_timeouts: false,
             ask_human: false,
             ask_human_seconds: ask_human_seconds(),
@@ -216,6 +219,9 @@ impl Profile {
         }
         if self.stall_seconds == 0 {
             return Err("stall_seconds must be 1 or more".into());
+        }
+        if self.timeout_sec.is_some_and(|seconds| !(1..=TIMEOUT_SEC).contains(&seconds)) {
+            return Err(format!("timeout_sec must be 1 to {TIMEOUT_SEC}, which is a week"));
         }
         if !(1..=MAX_BACKGROUND_SECONDS).contains(&self.background_seconds) {
             return Err(format!("background_seconds must be 1 to {MAX_BACKGROUND_SECONDS}; background = false forbids background tasks"));

@@ -243,6 +243,10 @@ mod tests {
         }
         wrong("[profiles.a]\nrunner = \"echo\"\nlimits = { memory = 5 }", None, "unknown field `memory`");
         wrong("[profiles.a]\nprices = { m = { input = -1, output = 1 } }", None, "profile a: prices.\"m\".input must be 0 or more");
+        for seconds in [0, 604_801] {
+            let text = format!("[profiles.a]\nrunner = \"echo\"\ntimeout_sec = {seconds}");
+            wrong(&text, None, "profile a: timeout_sec must be 1 to 604800, which is a week");
+        }
         wrong("", None, "no [profiles.NAME]");
         let accounts =
             |count: usize| (0..count).map(|n| format!("[profiles.p{n}]\nrunner = \"echo\"\naccount = \"a{n}\"\n")).collect::<String>();

@@ -115,7 +115,7 @@ impl Run<'_> {
                 continue;
             }
             began_anew.iter().for_each(|warning| reading.warnings.add(warning));
-            let mut verdict = decide(&task, lease, &reading, &end, now_ms());
+            let mut verdict = decide(&record.task, lease, &reading, &end, now_ms());
             if resumable {
                 let open = (reading.result.is_none() || reading.unfinished().is_some()).then_some(task.id);
                 let is_resumed = matches!(conversation, Conversation::Resumed(_));
@@ -156,6 +156,7 @@ impl Run<'_> {
             }
             record.task.policy.budget = Usd(left);
         }
+        record.task.policy.limit_by(profile.timeout_sec, &record.lease);
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             Box::new(not_started(lease, Reason::SpawnFailed, &format!("{what}: {error}"), true))
         };
@@ -221,7 +222,7 @@ impl Run<'_> {
         let plan = Plan {
             dir: self.dir.path().to_owned(),
             start: record.starts,
-            timeout: record.task.policy.timeout_sec.0.unsigned_abs() * 1000,
+            timeout: millis(record.task.policy.timeout()),
             stall: profile.stall_seconds.saturating_mul(1000),
             lease_until: self.agent.run_must_end_by(lease).unwrap_or(0),
             lease_ttl: millis(record.lease.ttl()),

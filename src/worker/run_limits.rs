@@ -31,7 +31,7 @@ impl Limits {
     /// `asked`: how long people were asked before.
     pub fn new(record: &Record, profile: &Profile, started_at: Ms, asked: Duration) -> Self {
         let ran = Duration::from_millis(u64::try_from(now_ms().saturating_sub(started_at)).unwrap_or(0));
-        let left = Duration::from_secs(record.task.policy.timeout_sec.0.unsigned_abs()).saturating_add(asked).saturating_sub(ran);
+        let left = record.task.policy.timeout().saturating_add(asked).saturating_sub(ran);
         Self {
             end: Instant::now() + left + TIMEOUT_SLACK,
             waits: Waits::new(now()),

@@ -8,9 +8,10 @@ use uuid::Uuid;
 
 use bloom_api::answers;
 use bloom_api::files::Input;
-use bloom_api::new_tasks::NewPolicy;
 use bloom_api::requests::LeaseSeconds;
 use bloom_api::tasks::{self, in_its_context, never};
+use bloom_api::time_limit::TimeLimit;
+use bloom_api::values::{Int, Usd};
 use bloom_api::wire::deserialize;
 use bloom_api::words::{AnyFormat, AnyPushMode, AnySession};
 use bloom_core::Ms;
@@ -24,7 +25,7 @@ pub struct Task {
     pub prompt: String,
     #[serde(default)]
     pub context_hints: Vec<String>,
-    pub policy: NewPolicy,
+    pub policy: Policy,
     pub desired_format: AnyFormat,
     #[serde(default = "in_its_context")]
     pub session: AnySession,
@@ -45,12 +46,41 @@ pub struct Task {
     pub outputs: Vec<String>,
 }
 
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Policy {
+    #[serde(deserialize_with = "deserialize")]
+    pub timeout_sec: TimeLimit,
+    /// `timeout_sec` is that of the profile. Servers send none.
+    #[serde(default)]
+    pub timeout_of_profile: bool,
+    #[serde(default = "no_budget", deserialize_with = "deserialize")]
+    pub budget: Usd,
+}
+
+fn no_budget() -> Usd {
+    Usd(0.0)
+}
+
+impl Policy {
+    /// The profile's time limit, if it has one, in place of a default, but no more than the server allows.
+    pub fn limit_by(&mut self, of_profile: Option<i64>, lease: &Lease) {
+        if let (Some(seconds), Some(most)) = (of_profile, lease.profile_timeout_max) {
+            (self.timeout_sec, self.timeout_of_profile) = (Int(seconds.min(most.0)), true);
+        }
+    }
+
+    pub fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout_sec.0.unsigned_abs())
+    }
+}
+
 impl Task {
     /// What people read when a run took too long. Unless the task is tried again, with what to do: twice the time is proposed, and two hours
     /// at least.
     pub fn timed_out(&self, is_retried: bool) -> String {
         let seconds = self.policy.timeout_sec.0;
-        let told = format!("did not end within {seconds} s (policy.timeout_sec)");
+        let whose = if self.policy.timeout_of_profile { "timeout_sec of its profile" } else { "policy.timeout_sec" };
+        let told = format!("did not end within {seconds} s ({whose})");
         if is_retried {
             return told;
         }
@@ -84,6 +114,9 @@ pub struct Lease {
     /// When the context was last reset. Servers that can't reset contexts send none.
     #[serde(default)]
     pub context_reset_at: Option<Ms>,
+    /// The longest time limit that the profile may set, in seconds. Servers send none if the task has its own, and earlier ones never.
+    #[serde(default, deserialize_with = "deserialize")]
+    pub profile_timeout_max: Option<TimeLimit>,
 }
 
 impl Lease {

@@ -15,7 +15,7 @@ on_both! {
         assert!((before - 1000..=now_ms() + 1000).contains(&created_at), "{created_at}");
         let wanted = json!({
             "id": id, "context_id": "c", "agent_slug": body["agent_slug"], "prompt": "p", "context_hints": [],
-            "policy": { "timeout_sec": 120, "budget": 0 }, "desired_format": "text", "status": "queued",
+            "policy": { "timeout_sec": 120, "timeout_is_default": true, "budget": 0 }, "desired_format": "text", "status": "queued",
             "created_at": created_at, "updated_at": created_at, "lease_id": null, "worker_id": null, "attempts": 0, "max_attempts": 3,
             "priority": 5, "not_before": null, "depends_on": [], "exclusive_key": null, "idempotency_key": null, "labels": {},
             "session": "context", "model": null, "ttl_after_finished_sec": null,
@@ -37,7 +37,7 @@ on_both! {
         server.post("projects", json!({ "name": project, "repo_url": "https://git.example.com/p.git" })).await.created();
         let asked = json!({
             "context_id": unique("context"), "agent_slug": unique("agent"), "prompt": "Grüße, 世界 \u{1F33C}\n\t\"quoted\"",
-            "context_hints": ["a", ""], "policy": { "timeout_sec": 3600, "budget": 1.25 }, "desired_format": "json", "max_attempts": 10,
+            "context_hints": ["a", ""], "policy": { "timeout_sec": 3600, "timeout_is_default": true, "budget": 1.25 }, "desired_format": "json", "max_attempts": 10,
             "priority": 9, "not_before": now_ms() + 3_600_000, "depends_on": [other.id], "exclusive_key": unique("key"),
             "idempotency_key": unique("idempotency"), "labels": { "team": "blue", "empty": "" }, "session": "none", "model": "opus",
             "ttl_after_finished_sec": 86400, "suspend": true, "project": project, "ref": "v1.2", "push": "branch", "outputs": ["out/**", "*.txt"],
@@ -125,7 +125,7 @@ on_both! {
     async fn a_nested_field_is_reported_under_its_parent(server) {
         for (policy, named) in [
             (json!({ "timeout_sec": 0 }), "timeout_sec"), (json!({ "timeout_sec": 86_401 }), "timeout_sec"), (json!({ "timeout_sec": 604_801 }), "timeout_sec"),
-            (json!({ "timeout_sec": 1.5 }), "timeout_sec"), (json!({ "timeout_sec": "60" }), "timeout_sec"),
+            (json!({ "timeout_is_default": 1 }), "timeout_is_default"), (json!({ "timeout_sec": 1.5 }), "timeout_sec"), (json!({ "timeout_sec": "60" }), "timeout_sec"),
             (json!({ "budget": -0.01 }), "budget"), (json!({ "budget": "1" }), "budget"),
         ] {
             let complaints = server.crew().task().with("policy", policy.clone()).answer().await.refuses(&["policy"]);

@@ -141,6 +141,7 @@ pub fn spec(cluster: &Cluster) -> TaskSpec {
         prompt: "p".into(),
         context_hints: Vec::new(),
         timeout_sec: 5,
+        profile_timeout_max: None,
         budget: 0.0,
         desired_format: Format::Text,
         max_attempts: 3,

@@ -17,6 +17,7 @@ pub fn spec(context: &str) -> TaskSpec {
         prompt: "do it".into(),
         context_hints: Vec::new(),
         timeout_sec: 120,
+        profile_timeout_max: None,
         budget: 0.0,
         desired_format: Format::Text,
         max_attempts: 3,

@@ -143,6 +143,7 @@ fn of(task: &Task, id: &str, (all_paused, asked): (Option<bool>, Option<&Questio
     let labels = task.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(", ");
     let given_back = if task.infra_retries > 0 { format!(", {} given back", task.infra_retries) } else { String::new() };
     let will_wait = task.suspend && !matches!(task.status, Word::Known(Status::Queued | Status::Completed));
+    let or_of_profile = if task.policy.timeout_is_default { " (or the limit of the agent's profile)" } else { "" };
     let budget = if task.policy.budget > 0.0 {
         format!(", at most {} for all attempts", columns::dollars(task.policy.budget))
     } else {
@@ -172,7 +173,7 @@ fn of(task: &Task, id: &str, (all_paused, asked): (Option<bool>, Option<&Questio
         ("Labels", labels),
         ("Model", columns::given(&task.model)),
         ("Exclusive key", columns::given(&task.exclusive_key)),
-        ("Limits", format!("{} s for a run{budget}", task.policy.timeout_sec)),
+        ("Limits", format!("{} s for a run{or_of_profile}{budget}", task.policy.timeout_sec)),
         ("Attempts used", format!("{} of {}{given_back}", task.attempts, task.max_attempts)),
         ("Usage", usage.unwrap_or_default()),
         ("Created", format!("{} ({} ago)", time_text(task.created_at), columns::age(task.created_at, now))),

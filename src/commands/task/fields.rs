@@ -11,7 +11,7 @@ use super::super::number::within;
 use super::super::{ids, shell_completion, when};
 use super::filters::label;
 use crate::CommandError;
-use bloom_api::time_limit::{PolicyChange, USUAL};
+use bloom_api::time_limit::{self, PolicyChange};
 use bloom_core::Ms;
 use bloom_core::project::PushMode;
 
@@ -42,7 +42,7 @@ pub struct Fields {
     /// US dollars that all attempts together may cost [default: 0, no limit by the task]
     #[arg(long, value_name = "USD", value_parser = dollars)]
     budget: Option<f64>,
-    /// How long a run may take: 90, 5m, 2h; the server has a maximum, a day by default [default: 30m]
+    /// How long a run may take: 90, 5m, 2h; the server has a maximum, a day by default [default: that of the agent's profile, or 30m]
     #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
     timeout: Option<Duration>,
     /// The format of the answer [default: text]
@@ -131,9 +131,16 @@ impl Fields {
     }
 }
 
-/// What a task has that neither its flags nor its line name, and that the API would set to another value.
-pub fn usual() -> Map<String, Value> {
-    present(vec![("policy", json!({ "timeout_sec": USUAL }))])
+/// Adds what a task has that neither its flags nor its line name, and that the API would set to another value.
+pub fn add_usual(task: &mut Map<String, Value>) {
+    let policy = task.entry("policy").or_insert(Value::Null);
+    if policy.is_null() {
+        *policy = json!({});
+    }
+    // One that is no object is sent as it is, so that it is refused.
+    if let Value::Object(policy) = policy {
+        time_limit::add_usual(policy);
+    }
 }
 
 /// Adds missing fields, also in nested objects.

@@ -17,7 +17,7 @@ use super::super::show::{self, Form, Shown};
 use super::super::{columns, ids, term, when};
 use super::batches::{End, Line, Made, send};
 use super::bulk::tasks;
-use super::fields::{Fields, fill, usual};
+use super::fields::{Fields, add_usual, fill};
 use super::{standard_input, wrong_lines};
 use crate::CommandError;
 use bloom_api::new_tasks::NewTask;
@@ -209,7 +209,7 @@ fn task(
     }
     fill(&mut task, defaults);
     // Not in the key: a file that an earlier version began to submit has the same keys now.
-    fill(&mut task, &usual());
+    add_usual(&mut task);
     task.entry("idempotency_key").or_insert(json!(key));
     if !task.contains_key("context_id") {
         // Derived from the key, so that it is stable: with another context, a repeat would be a conflict.

@@ -12,7 +12,7 @@ use super::super::connect::{Server, read, with_query};
 use super::super::ids::path;
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, started, term, when};
-use super::fields::{Fields, fill, usual};
+use super::fields::{Fields, add_usual};
 use super::from_file::{self, Scope};
 use super::prompt::PromptArgs;
 use super::uploads::{self, FileOfTask, file_of_task};
@@ -141,7 +141,7 @@ async fn tell_other_profile(server: &Server, id: &str, task: &Task<'_>) {
 
 async fn create(submit: &Submit, server: &Server) -> Result<Value, CommandError> {
     let mut body = submit.fields.given()?;
-    fill(&mut body, &usual());
+    add_usual(&mut body);
     let prompt = submit.prompt.read().await?;
     body.insert("prompt".into(), json!(prompt));
     if !submit.files.is_empty() {

@@ -13,7 +13,6 @@ use super::super::task::{Parked, Status, TaskState};
 use super::super::working_set::{Halt, WorkingSet};
 use super::readiness::{apply, evaluate};
 use super::reevaluate::dependencies;
-use super::task_ops::timeout_change;
 
 /// Changes a queued task. Fields that are `None` stay as they are.
 #[derive(Clone, Debug)]
@@ -54,10 +53,7 @@ impl Operation for Edit {
             task.not_before = not_before;
             changes.push(format!("not_before {} to {}", time(before.not_before), time(not_before)));
         }
-        if let Some(seconds) = self.timeout_sec.filter(|seconds| *seconds != before.timeout_sec) {
-            task.timeout_sec = seconds;
-            changes.push(timeout_change(before, seconds));
-        }
+        changes.extend(self.timeout_sec.and_then(|seconds| task.limit_to(seconds)));
         let old = before.labels.as_ref().unwrap_or(&self.first_labels);
         let labels = self.edited(old)?;
         if labels != *old {

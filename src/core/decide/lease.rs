@@ -293,7 +293,7 @@ pub(super) fn blocker(set: &WorkingSet, task: &TaskState) -> Result<Option<(Park
 }
 
 pub(super) fn hard_end(now: Ms, task: &TaskState) -> Ms {
-    now + task.timeout_sec * 1000 + HARD_END_SLACK_MS + if task.moves_files { FILES_MS } else { 0 }
+    now + task.longest_run_sec() * 1000 + HARD_END_SLACK_MS + if task.moves_files { FILES_MS } else { 0 }
 }
 
 /// How a lease is made.

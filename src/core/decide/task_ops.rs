@@ -76,12 +76,9 @@ impl Operation for Requeue {
         if !matches!(task.status, Status::Failed | Status::Dead | Status::Cancelled) {
             return Err(Rejection::CannotRequeue(task.status).into());
         }
-        let longer = self.timeout_sec.filter(|seconds| *seconds != task.timeout_sec);
-        let detail = longer.map_or_else(String::new, |seconds| timeout_change(task, seconds));
         let mut task = TaskState {
             status: Status::Queued,
             updated_at: set.stamp(),
-            timeout_sec: longer.unwrap_or(task.timeout_sec),
             attempts: 0,
             infra_retries: 0,
             cancel_requested: false,
@@ -100,6 +97,7 @@ impl Operation for Requeue {
             has_dependents: task.has_dependents || task.session == Session::Context,
             ..task.clone()
         };
+        let detail = self.timeout_sec.and_then(|seconds| task.limit_to(seconds)).unwrap_or_default();
         // A task that has run had its dependencies met; they may have been removed since.
         let waits = task.has_dependencies && task.lease_count == 0;
         let dependencies = if waits { known_dependencies(set, id)? } else { Vec::new() };
@@ -112,11 +110,6 @@ impl Operation for Requeue {
         }
         Ok(task)
     }
-}
-
-/// For the audit trail.
-pub(super) fn timeout_change(task: &TaskState, seconds: i64) -> String {
-    format!("timeout_sec {} to {seconds}", task.timeout_sec)
 }
 
 /// The next task of the context may be ready by now, and has to wait for this one again.

@@ -78,8 +78,10 @@ fn llm_task() -> serde_json::Result<Value> {
             }
         }
         if let Some(policy) = fields.get_mut("policy") {
-            policy["description"] = format!("Limits of the run. Default: {} seconds, no budget.", USUAL.0).into();
-            policy["properties"]["timeoutSec"]["default"] = USUAL.0.into();
+            let default = format!("Default: the time limit of the agent's profile, or {} seconds if it has none", USUAL.0);
+            policy["description"] = format!("Limits of the run. {default}; no budget.").into();
+            // An object that leaves `timeoutSec` out says so already.
+            policy["properties"].as_object_mut().map(|fields| fields.remove("timeoutIsDefault"));
         }
         if let Some(depends_on) = fields.get_mut("dependsOn").and_then(Value::as_object_mut) {
             let most = bloom_api::new_tasks::MAX_DEPENDENCIES;

@@ -13,7 +13,7 @@ use bloom_store::TaskRow;
 use kube::Api;
 use kube::runtime::reflector::ObjectRef;
 use serde_json::value::to_raw_value;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::status::Problem;
@@ -105,8 +105,8 @@ fn task_spec(
     max_timeout_sec: i64,
 ) -> Result<TaskSpec, String> {
     let body = request(spec, prompt, depends_on).and_then(|body| to_raw_value(&body)).map_err(|error| error.to_string())?;
-    let task = NewTask::read(&body).map_err(|problems| Invalid::from(problems).line())?.into_spec(None);
-    time_limit::must_be_allowed(task.timeout_sec, max_timeout_sec).map_err(|wrong| wrong.line())?;
+    let mut task = NewTask::read(&body).map_err(|problems| Invalid::from(problems).line())?.into_spec(None);
+    time_limit::keep_within(&mut task, max_timeout_sec).map_err(|wrong| wrong.line())?;
     let own = |name: String| qualified(&identity.namespace, &name);
     Ok(TaskSpec {
         context_id: own(task.context_id),
@@ -125,9 +125,13 @@ fn request(spec: &LLMTaskSpec, prompt: String, depends_on: &[Uuid]) -> serde_jso
     if let Value::Object(fields) = serde_json::to_value(spec)? {
         body.extend(fields.into_iter().filter(|(name, _)| !OWN_FIELDS.contains(&name.as_str())).map(|(name, value)| (snake(&name), value)));
     }
-    let policy = spec.policy.as_ref();
-    let timeout_sec = policy.and_then(|policy| policy.timeout_sec).unwrap_or(time_limit::USUAL.0);
-    body.insert("policy".into(), json!({ "timeout_sec": timeout_sec, "budget": policy.and_then(|policy| policy.budget) }));
+    let mut policy = Map::new();
+    if let Some(given) = &spec.policy {
+        policy.insert("timeout_sec".into(), given.timeout_sec.into());
+        policy.insert("budget".into(), given.budget.into());
+    }
+    time_limit::add_usual(&mut policy);
+    body.insert("policy".into(), policy.into());
     body.insert("prompt".into(), prompt.into());
     body.insert("depends_on".into(), serde_json::to_value(depends_on)?);
     body.insert("not_before".into(), spec.not_before.as_ref().map(|at| at.0.as_millisecond().max(0)).into());
@@ -136,6 +140,8 @@ fn request(spec: &LLMTaskSpec, prompt: String, depends_on: &[Uuid]) -> serde_jso
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn wanted(fields: Value) -> Result<TaskSpec, String> {
@@ -152,7 +158,8 @@ mod tests {
             "notBefore": "2026-11-22T12:00:00Z", "labels": { "a": "b" }, "session": "none", "desiredFormat": "json", "model": "opus",
         }));
         let spec = spec.unwrap();
-        assert_eq!((spec.timeout_sec, spec.budget, spec.priority, spec.max_attempts), (7, 1.5, 8, 2));
+        assert_eq!((spec.timeout_sec, spec.profile_timeout_max), (7, None));
+        assert_eq!((spec.budget, spec.priority, spec.max_attempts), (1.5, 8, 2));
         assert_eq!(spec.context_id, "namespace:team-a/repo");
         assert_eq!(spec.exclusive_key.as_deref(), Some("namespace:team-a/lock"));
         assert_eq!(spec.idempotency_key.as_deref(), Some("namespace:team-a/once"));
@@ -163,7 +170,9 @@ mod tests {
     #[test]
     fn a_run_has_half_an_hour_unless_its_object_says_otherwise() {
         for policy in [json!(null), json!({}), json!({ "budget": 2 })] {
-            assert_eq!(wanted(json!({ "policy": policy })).unwrap().timeout_sec, 1800, "{policy}");
+            let spec = wanted(json!({ "policy": policy })).unwrap();
+            // The limit of the profile, as far as this server allows it.
+            assert_eq!((spec.timeout_sec, spec.profile_timeout_max), (1800, Some(3600)), "{policy}");
         }
         let told = wanted(json!({ "policy": { "timeoutSec": 3601 } })).unwrap_err();
         assert!(told.contains("less than or equal to 3600: that is MAX_TIMEOUT_SECONDS of this server"), "{told}");

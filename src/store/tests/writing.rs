@@ -23,6 +23,7 @@ async fn what_is_written_is_read(database) {
         exclusive_key: Some(qualified("team-a", "repo")),
         object: Some(KubernetesObject { namespace: "team-a".into(), name: "one".into(), uid: Uuid::from_u128(77) }),
         priority: 9,
+        profile_timeout_max: Some(3600),
         model: Some("opus".into()),
         ttl_after_finished_sec: Some(60),
         session: Session::Context,

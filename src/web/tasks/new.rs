@@ -65,14 +65,9 @@ pub async fn form(visit: Visit) -> Result<Response, Refused> {
     }
     let typed = match visit.query().get("like") {
         Some(id) => like(&visit.get(&format!("llm-tasks/{}", id_of(id)?)).await?),
-        None => Typed {
-            agent_slug: "default".into(),
-            timeout_sec: time_limit::USUAL.0.to_string(),
-            budget: "0".into(),
-            max_attempts: "3".into(),
-            priority: "5".into(),
-            ..Typed::default()
-        },
+        None => {
+            Typed { agent_slug: "default".into(), budget: "0".into(), max_attempts: "3".into(), priority: "5".into(), ..Typed::default() }
+        }
     };
     visit.ok(&NewTaskPage { v: &visit.layout, typed, wrong: BTreeMap::new(), told_in: visit.layout.at.lang, error: None })
 }
@@ -83,7 +78,7 @@ fn like(task: &Task<'_>) -> Typed {
         prompt: task.prompt.to_string(),
         agent_slug: task.agent_slug.to_string(),
         context_id: task.context_id.to_string(),
-        timeout_sec: task.policy.timeout_sec.to_string(),
+        timeout_sec: if task.policy.timeout_is_default { String::new() } else { task.policy.timeout_sec.to_string() },
         budget: task.policy.budget.to_string(),
         max_attempts: task.max_attempts.to_string(),
         priority: task.priority.to_string(),
@@ -170,7 +165,7 @@ fn body(lang: Lang, fields: &Fields) -> Result<Value, (&'static str, String)> {
     for name in ["timeout_sec", "budget"] {
         policy.extend(number(name)?.map(|number| (name.to_owned(), json!(number))));
     }
-    policy.entry("timeout_sec").or_insert_with(|| json!(time_limit::USUAL));
+    time_limit::add_usual(&mut policy);
     body.insert("policy".into(), Value::Object(policy));
     for name in ["max_attempts", "priority"] {
         body.extend(number(name)?.map(|number| (name.to_owned(), json!(number))));

@@ -18,7 +18,7 @@ use crate::visit::{Layout, Visit};
 use bloom_api::answers::{Audit, Event, Lease};
 use bloom_api::questions::Question;
 use bloom_api::results::TaskResult;
-use bloom_api::tasks::Task;
+use bloom_api::tasks::{Policy, Task};
 use bloom_api::words::Word;
 use bloom_core::Ms;
 use bloom_core::project::PushMode;
@@ -152,7 +152,7 @@ pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refu
         branch: result.as_ref().and_then(branch),
         files,
         cost: task.usage.map(|usage| cost(lang, &usage)).unwrap_or_default(),
-        timeout: format!("{} {}", task.policy.timeout_sec, lang.t("s", "с")),
+        timeout: timeout(lang, &task.policy),
         budget: lang.t(format!("${}", task.policy.budget), format!("{}\u{a0}$", task.policy.budget.to_string().replace('.', ","))),
         done: visit.query().get("done").and_then(|word| super::act::done(lang, word)),
         may: May::of(&task, &visit.layout),
@@ -163,6 +163,12 @@ pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refu
 fn branch(result: &TaskResult<'_>) -> Option<Branch> {
     let commit = result.commit.as_deref().unwrap_or_default().to_owned();
     result.branch.as_deref().map(|name| Branch { name: name.to_owned(), commit })
+}
+
+fn timeout(lang: Lang, policy: &Policy) -> String {
+    let seconds = policy.timeout_sec;
+    let or_of_profile = lang.t(" (or the limit of the agent’s profile)", " (або обмеження профілю агента)");
+    format!("{seconds} {}{}", lang.t("s", "с"), if policy.timeout_is_default { or_of_profile } else { "" })
 }
 
 fn cost(lang: Lang, usage: &bloom_api::usage::Usage) -> String {

@@ -30,6 +30,44 @@ fn a_run_that_takes_too_long() {
 }
 
 #[test]
+fn a_profile_limits_the_time_of_tasks_that_name_no_limit() {
+    with("runner = \"command\"\ncommand = [\"sh\"]\ntimeout_sec = 2", async |server, _| {
+        let crew = server.crew();
+        let limited = [json!({}), json!({"timeout_sec": 1800, "timeout_is_default": true})];
+        for policy in limited {
+            let task = crew.task().prompt(STUBBORN).with("policy", policy).create().await;
+            let failure = task.reaches("failed").await["failure"].clone();
+            let told = format!(
+                "did not end within 2 s (timeout_sec of its profile); give it more time: bloom-runtime task retry {} --timeout 2h",
+                task.id
+            );
+            assert_eq!((&failure["reason"], &failure["message"]), (&json!("timeout"), &json!(told)));
+        }
+        // One that names its limit keeps to it, be it shorter or longer.
+        let short = crew.task().prompt("sleep 150").with("policy", json!({"timeout_sec": 1})).create().await;
+        let told = short.reaches("failed").await["failure"]["message"].as_str().unwrap_or_default().to_owned();
+        assert!(told.starts_with("did not end within 1 s (policy.timeout_sec)"), "{told}");
+        let long = crew.task().prompt("test -e begun || { touch begun; sleep 150; }; sleep 3; echo done").create().await;
+        long.reaches("failed").await;
+        server.post(&long.path("/requeue"), json!({"policy": {"timeout_sec": 100}})).await.ok();
+        long.reaches("completed").await;
+    });
+}
+
+#[test]
+fn a_profile_may_give_more_time_than_tasks_have_without_it_but_no_more_than_the_server() {
+    run(async {
+        let server = Server::on(Database::Sqlite).env("MAX_TIMEOUT_SECONDS", 2).start();
+        let agent = server.agent("box").profile("runner = \"command\"\ncommand = [\"sh\"]\ntimeout_sec = 604800").start();
+        let policy = json!({"timeout_sec": 1, "timeout_is_default": true});
+        let task = server.crew().task().prompt("sleep 150").with("policy", policy).create().await;
+        let told = task.reaches("failed").await["failure"]["message"].clone();
+        assert!(told.as_str().is_some_and(|told| told.starts_with("did not end within 2 s (timeout_sec of its profile)")), "{told}");
+        agent.has_no_processes().await;
+    });
+}
+
+#[test]
 fn a_run_that_gets_more_time() {
     with(SHELL, async |server, _| {
         // Only the first run takes too long.

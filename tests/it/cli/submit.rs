@@ -83,7 +83,7 @@ fn every_field_has_a_flag() {
         let task = User::at(server).does(&flags).json();
         let expected = json!({
             "context_id": context, "agent_slug": agent, "priority": 9, "not_before": 7_258_118_400_000_i64, "depends_on": [first.id],
-            "labels": { "k": "v", "l": "w=x" }, "model": "m", "policy": { "timeout_sec": 300, "budget": 0.5 }, "desired_format": "json",
+            "labels": { "k": "v", "l": "w=x" }, "model": "m", "policy": { "timeout_sec": 300, "timeout_is_default": false, "budget": 0.5 }, "desired_format": "json",
             "max_attempts": 2, "session": "none", "exclusive_key": context, "idempotency_key": context, "context_hints": ["a.txt"], "outputs": ["out/*"],
             "ttl_after_finished_sec": 3600, "prompt": "--really",
         });

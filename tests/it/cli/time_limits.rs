@@ -20,10 +20,20 @@ fn a_run_has_half_an_hour_unless_its_task_says_otherwise() {
         ];
         fs::write(user.home.join("limits.jsonl"), lines.map(|line| line.to_string()).join("\n")).unwrap();
         let flags = ["task", "submit", "-o", "json", "--again", "--from", "limits.jsonl"];
+        let is_default = |task: &Value| task["policy"]["timeout_is_default"] == true;
+        let defaults = user.does(&flags).json();
+        assert_eq!(defaults.as_array().unwrap().iter().map(is_default).collect::<Vec<_>>(), [true, true, false, true]);
         let all =
             |more: &[&str]| user.does(&[&flags[..], more].concat()).json().as_array().unwrap().iter().map(seconds).collect::<Vec<_>>();
         assert_eq!(all(&[]), [1800, 1800, 60, 1800]);
         assert_eq!(all(&["--timeout", "5m"]), [300, 300, 60, 300]);
+        let shown = |flags: &[&str]| {
+            let id = user.does(&[&["task", "submit", "-o", "name", "hello"], flags].concat()).ok().trim().to_owned();
+            user.does(&["task", "describe", &id]).ok()
+        };
+        assert!(shown(&[]).contains("1800 s for a run (or the limit of the agent's profile)"));
+        let named = shown(&["--timeout", "30m"]);
+        assert!(named.contains("1800 s for a run") && !named.contains("limit of the agent's profile"), "{named}");
         let said = user.does(&["task", "submit", "--timeout", "2d", "hello"]).complains(2);
         assert!(
             said.contains("--timeout, in seconds: Number must be less than or equal to 86400") && said.contains("MAX_TIMEOUT_SECONDS"),

@@ -35,12 +35,15 @@ on_both! {
 
     async fn a_task_of_the_form_has_half_an_hour(server) {
         let browser = Browser::of(server);
-        browser.ok("/tasks/new").await.has("name=\"timeout_sec\" value=\"1800\"");
+        browser.ok("/tasks/new").await.has("name=\"timeout_sec\" value=\"\"");
         let context = unique("web");
         let fields = [("prompt", "hello"), ("agent_slug", "writer"), ("context_id", context.as_str()), ("timeout_sec", "")];
         assert_eq!(browser.send_form("/tasks/new", "/tasks/new", &fields).await.status, 303);
         let task = &server.get(&format!("llm-tasks?context_id={context}")).await.ok()[0];
-        assert_eq!(task["policy"]["timeout_sec"], 1800);
+        assert_eq!(task["policy"], json!({ "timeout_sec": 1800, "timeout_is_default": true, "budget": 0.0 }));
+        let id = task["id"].as_str().unwrap();
+        browser.ok(&format!("/tasks/{id}")).await.has("1800 s (or the limit of the agent’s profile)");
+        browser.ok(&format!("/tasks/new?like={id}")).await.has("name=\"timeout_sec\" value=\"\"");
         let wrong = [&fields[..3], &[("timeout_sec", "86401")]].concat();
         browser.send_form("/tasks/new", "/tasks/new", &wrong).await.expect(400).has("id=\"timeout_sec-wrong\"");
     }

@@ -93,6 +93,7 @@ fn task(row: &Fields) -> Field<(TaskSpec, TaskState)> {
         prompt: row.text("prompt")?,
         context_hints: row.texts("context_hints")?,
         timeout_sec: timeout_sec.unwrap_or(120),
+        profile_timeout_max: None,
         budget,
         desired_format: row.word("desired_format", Format::parse)?,
         max_attempts: row.optional_int("max_attempts", MAX_ATTEMPTS)?.unwrap_or(3),

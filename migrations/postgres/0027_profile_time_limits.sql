@@ -1,0 +1,18 @@
+-- The longest time limit that the profile of its agent may set in place of `timeout_sec`, if the client named none; NULL: it named one. The
+-- client may name one later, and so the state of a task has its own.
+ALTER TABLE tasks ADD COLUMN profile_timeout_max BIGINT;
+ALTER TABLE task_state ADD COLUMN profile_timeout_max BIGINT;
+CREATE VIEW tasks_row_8 AS SELECT
+    id, context_id, agent_slug, prompt, context_hints, timeout_sec, budget, desired_format, max_attempts, priority, not_before, depends_on,
+    exclusive_key, idempotency_key, labels, session, model, ttl_after_finished_sec, owner, suspend, namespace, object_name, object_uid,
+    traceparent, project_id, project, repo_url, git_ref, push, inputs, outputs, profile_timeout_max
+    FROM tasks;
+CREATE VIEW task_state_row_14 AS SELECT
+    id, context_id, agent_slug, rank, session, max_attempts, timeout_sec, exclusive_key, ttl_after_finished_sec, has_dependencies,
+    revision, status, updated_at, attempts, infra_retries, lease_count, cancel_requested, not_before, parked, wake_at, ready_at,
+    session_worker, created_after, has_dependents, worker_id, lease_id, slot, origin, started_at, ttl_ms, expires_at, check_at,
+    hard_end_at, last_heartbeat, holds_context, lease_instance, last_lease_id, last_lease_worker, last_lease_status, session_id,
+    failure_reason, failure_message, failure_at, input_tokens, output_tokens, cost_usd, finished_at, remove_at, event_count, event_seq,
+    last_event_seq, labels, suspend, namespace, made_at, budget, cost_before_requeue, cost_estimated, question, project,
+    newer_failure_reason, moves_files, event_bytes, context_reset_at, profile_timeout_max
+    FROM task_state;
