@@ -1,5 +1,7 @@
 //! What the real Claude CLI reads of settings that runs may have left behind, and what it finds in a sandbox.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use super::claude::with;
 use super::*;
 use crate::support::claude::Anthropic;
@@ -203,4 +205,44 @@ fn tools_cannot_write_into_the_output_of_their_cli() {
             assert!(result(&task).await["output"] == json!(long), "all of it arrives");
         });
     }
+}
+
+#[test]
+fn runs_have_temporary_directories_of_their_own() {
+    run(async {
+        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        // Those that the agent has are not passed on.
+        let shared = janitor::new_path("shared");
+        let names = ["TMPDIR", "CLAUDE_CODE_TMPDIR", "XDG_RUNTIME_DIR"];
+        std::fs::create_dir(&shared).expect("a directory");
+        let agent = names.iter().fold(server.agent("box").slots(2), |agent, name| agent.env(name, shared.display()));
+        let agent = agent.claude(&api, "allowed_tools = [\"Bash\"]").start();
+        let temp = agent.work_dir().join("tmp");
+        let sockets = |dir: &Path| -> Vec<PathBuf> {
+            let all = std::fs::read_dir(dir.join("cc-socks")).into_iter().flatten().flatten().map(|entry| entry.path());
+            all.filter(|path| path.extension().is_some_and(|extension| extension == "sock")).collect()
+        };
+        let waits = "MODE-TOOL RUN: echo kestrel >$TMPDIR/left; until [ -e go ]; do sleep 0.2; done\nSAY: done";
+        let waits = server.crew().task().context("first").prompt(waits).create().await;
+        let first = eventually("the first run has its socket", || async {
+            let dir = std::fs::read_dir(&temp).ok()?.flatten().next()?.path();
+            (dir.join("left").exists() && sockets(&dir).len() == 1).then_some(dir)
+        })
+        .await;
+        assert_eq!(std::fs::metadata(&first).expect("it").permissions().mode() & 0o777, 0o700);
+
+        let looks = "pwd -P; echo $TMPDIR; find $TMPDIR ${CLAUDE_CODE_TMPDIR%/claude-*} $XDG_RUNTIME_DIR /tmp/cc-socks /tmp/cc-socks-*";
+        let second = tool(&server, "second", &format!("{looks} 2>/dev/null || true")).await;
+        let own = second.split(".sock").next().and_then(|until| until.rsplit_once("/tmp/")).map(|(_, name)| name);
+        assert!(own.is_some_and(|own| !own.is_empty()) && second.contains(&temp.display().to_string()), "it sees its own socket: {second}");
+        let of_first = first.file_name().expect("a name").to_string_lossy().into_owned();
+        let socket = sockets(&first)[0].file_name().expect("a name").to_string_lossy().into_owned();
+        assert!(!second.contains(&of_first) && !second.contains(&socket) && !second.contains("left"), "not that of the first: {second}");
+
+        std::fs::write(context_dir(&agent, "first").join("go"), "").expect("a file");
+        waits.reaches("completed").await;
+        agent.has_no_processes().await;
+        eventually("their directories are gone", || async { std::fs::read_dir(&temp).ok()?.next().is_none().then_some(()) }).await;
+        assert!(std::fs::read_dir(&shared).expect("it").next().is_none(), "nothing is where the agent has its files");
+    });
 }
