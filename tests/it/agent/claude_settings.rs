@@ -211,38 +211,47 @@ fn tools_cannot_write_into_the_output_of_their_cli() {
 fn runs_have_temporary_directories_of_their_own() {
     run(async {
         let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
-        // Those that the agent has are not passed on.
+        // Those of the agent are not passed on.
         let shared = janitor::new_path("shared");
-        let names = ["TMPDIR", "CLAUDE_CODE_TMPDIR", "XDG_RUNTIME_DIR"];
         std::fs::create_dir(&shared).expect("a directory");
-        let agent = names.iter().fold(server.agent("box").slots(2), |agent, name| agent.env(name, shared.display()));
-        let agent = agent.claude(&api, "allowed_tools = [\"Bash\"]").start();
+        let plan = server.agent("box").slots(2).claude(&api, "allowed_tools = [\"Bash\"]");
+        let names = ["TMPDIR", "CLAUDE_CODE_TMPDIR", "XDG_RUNTIME_DIR"];
+        let agent = names.iter().fold(plan, |plan, name| plan.env(name, shared.display())).start();
         let temp = agent.work_dir().join("tmp");
-        let sockets = |dir: &Path| -> Vec<PathBuf> {
-            let all = std::fs::read_dir(dir.join("cc-socks")).into_iter().flatten().flatten().map(|entry| entry.path());
-            all.filter(|path| path.extension().is_some_and(|extension| extension == "sock")).collect()
-        };
-        let waits = "MODE-TOOL RUN: echo kestrel >$TMPDIR/left; until [ -e go ]; do sleep 0.2; done\nSAY: done";
+        let waits = "MODE-TOOL RUN: echo >$TMPDIR/left; until [ -e go ]; do sleep 0.2; done\nSAY: done";
         let waits = server.crew().task().context("first").prompt(waits).create().await;
-        let first = eventually("the first run has its socket", || async {
+        let (first, socket) = eventually("the first run has its socket", || async {
             let dir = std::fs::read_dir(&temp).ok()?.flatten().next()?.path();
-            (dir.join("left").exists() && sockets(&dir).len() == 1).then_some(dir)
+            let socket = std::fs::read_dir(dir.join("cc-socks")).ok()?.flatten().next()?.file_name();
+            dir.join("left").exists().then(|| (dir, socket.to_string_lossy().into_owned()))
         })
         .await;
         assert_eq!(std::fs::metadata(&first).expect("it").permissions().mode() & 0o777, 0o700);
 
-        let looks = "pwd -P; echo $TMPDIR; find $TMPDIR ${CLAUDE_CODE_TMPDIR%/claude-*} $XDG_RUNTIME_DIR /tmp/cc-socks /tmp/cc-socks-*";
-        let second = tool(&server, "second", &format!("{looks} 2>/dev/null || true")).await;
-        let own = second.split(".sock").next().and_then(|until| until.rsplit_once("/tmp/")).map(|(_, name)| name);
-        assert!(own.is_some_and(|own| !own.is_empty()) && second.contains(&temp.display().to_string()), "it sees its own socket: {second}");
-        let of_first = first.file_name().expect("a name").to_string_lossy().into_owned();
-        let socket = sockets(&first)[0].file_name().expect("a name").to_string_lossy().into_owned();
-        assert!(!second.contains(&of_first) && !second.contains(&socket) && !second.contains("left"), "not that of the first: {second}");
+        let looks = "find $TMPDIR $XDG_RUNTIME_DIR; find /tmp -maxdepth 2 -name '*.sock' 2>/dev/null; true";
+        let seen = tool(&server, "second", looks).await;
+        assert!(seen.contains(&format!("{}/", temp.display())) && seen.contains("/cc-socks/"), "it sees its own: {seen}");
+        assert!(![&*first.to_string_lossy(), &socket, "/left"].iter().any(|of_first| seen.contains(of_first)), "{seen}");
 
         std::fs::write(context_dir(&agent, "first").join("go"), "").expect("a file");
         waits.reaches("completed").await;
         agent.has_no_processes().await;
-        eventually("their directories are gone", || async { std::fs::read_dir(&temp).ok()?.next().is_none().then_some(()) }).await;
-        assert!(std::fs::read_dir(&shared).expect("it").next().is_none(), "nothing is where the agent has its files");
+        eventually("the directories are gone", || async { std::fs::read_dir(&temp).ok()?.next().is_none().then_some(()) }).await;
+    });
+}
+
+#[test]
+fn sockets_have_room_for_their_path_below_a_long_work_directory() {
+    run(async {
+        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        let plan = server.agent("box").claude(&api, "allowed_tools = [\"Bash\"]");
+        let long = plan.dir().join("d".repeat(80));
+        let agent = plan.env("BLOOM_WORK_DIR", long.display()).start();
+        let seen = tool(&server, "talk", "find $TMPDIR").await;
+        let (_, path) = seen.split_once("/tmp/bloom-").expect("a directory in that of the machine");
+        let temp = PathBuf::from(format!("/tmp/bloom-{}", path.split(['\\', '/', '"']).next().expect("its name")));
+        assert!(seen.contains(&format!("{}/cc-socks/", temp.display())), "{seen}");
+        eventually("it is gone", || async { (!temp.exists()).then_some(()) }).await;
+        agent.has_no_processes().await;
     });
 }
