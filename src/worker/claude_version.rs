@@ -6,12 +6,13 @@ use std::fmt;
 /// the one before that was looked at may know the option too.
 const KEEPS_SYSTEM_PROMPT: Version = Version([2, 1, 265]);
 /// What older versions do wrong, with the first version that no longer does.
-const FAULTS: [(Version, &str); 5] = [
+const FAULTS: [(Version, &str); 6] = [
     (Version([2, 1, 206]), "the permission tool is missing at a cold start"),
     (Version([2, 1, 214]), "streams are cut, results are missing, and costs count twice"),
     (Version([2, 1, 217]), "the budget does not stop sub-agents in the background"),
     (Version([2, 1, 221]), "MCP servers are not connected in the first turn"),
     (Version([2, 1, 225]), "after a 401, CLAUDE_CODE_OAUTH_TOKEN is no longer used"),
+    (Version([2, 1, 292]), "tasks in the background are ended about five seconds after the answer, and what they did is lost"),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,11 +65,12 @@ mod tests {
     fn what_old_versions_do_wrong_is_told() {
         let faults = |patch| Version([2, 1, patch]).faults();
         let (oldest, told) = faults(214).unwrap();
-        assert_eq!(oldest.to_string(), "2.1.225");
+        assert_eq!(oldest.to_string(), "2.1.292");
         assert!(
             told.starts_with("the budget does not stop sub-agents in the background (before 2.1.217); MCP") && !told.contains("2.1.214")
         );
-        assert_eq!((faults(225), faults(332)), (None, None));
+        assert_eq!((faults(292), faults(332)), (None, None));
+        assert!(faults(291).unwrap().1.starts_with("tasks in the background"));
         assert!(faults(197).unwrap().1.contains("costs count twice (before 2.1.214)"));
     }
 }

@@ -37,6 +37,11 @@ pub fn dirs_of(home: &Home, context_id: &str) -> Vec<PathBuf> {
     dirs.into_iter().chain(home.context_repositories(context_id)).collect()
 }
 
+fn dirs_of_run(home: &Home, record: &Record) -> Vec<PathBuf> {
+    let temp = RunDir::new(home.run_dir(record.lease.id)).temp();
+    dirs_of(home, &record.task.context_id).into_iter().chain([temp]).collect()
+}
+
 /// What the files below the directories take on the disk that have changed since then, until it is more than `enough`. Links are not followed,
 /// a file with several names counts once. `unreadable` is what each directory counts as that can't be looked at.
 pub fn used(dirs: Vec<PathBuf>, since: Ms, enough: u64, unreadable: u64) -> u64 {
@@ -89,9 +94,9 @@ impl Drop for DiskLimit {
 
 impl DiskLimit {
     /// `leader`: the supervisor of the run.
-    pub fn start(home: &Home, context_id: &str, leader: Option<Leader>, mib: Option<u64>) -> Self {
+    pub fn start(home: &Home, record: &Record, leader: Option<Leader>, mib: Option<u64>) -> Self {
         let (limit, used) = (mib.map_or(u64::MAX, |mib| mib << 20), Arc::<AtomicU64>::default());
-        let task = mib.map(|_| tokio::spawn(measure(dirs_of(home, context_id), leader, limit, used.clone())));
+        let task = mib.map(|_| tokio::spawn(measure(dirs_of_run(home, record), leader, limit, used.clone())));
         Self { limit, used, task }
     }
 
@@ -128,7 +133,7 @@ fn records(home: &Home) -> impl Iterator<Item = Record> {
 }
 
 fn written(home: &Home, record: &Record) -> u64 {
-    record.process.map_or(0, |running| used(dirs_of(home, &record.task.context_id), running.started_at, u64::MAX, HIDDEN))
+    record.process.map_or(0, |running| used(dirs_of_run(home, record), running.started_at, u64::MAX, HIDDEN))
 }
 
 #[cfg(test)]

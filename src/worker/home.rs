@@ -14,6 +14,7 @@
 //! sessions/NAME.json  the CLI's session of that context
 //! sessions/NAME.sandbox/  what the CLI keeps of sessions in a sandbox
 //! runs/LEASE/         one run, until its end is acknowledged
+//! tmp/END-OF-LEASE/   its temporary files, unless it is in a sandbox
 //! set-aside/TIME-LEASE/  a run whose files could not be used; the newest ones are kept
 //! projects/           repositories that servers asked this agent to clone
 //! repositories/       repositories of the projects of tasks, see [`worktree`](super::worktree)

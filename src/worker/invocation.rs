@@ -125,6 +125,9 @@ pub fn claude_environment(profile: &Profile) -> impl Iterator<Item = (&'static s
     own.chain(git_settings(profile).iter().copied())
 }
 
+/// Variables that name the directory for the temporary files of the CLI and its tools, and for its socket.
+pub const TEMP_VARIABLES: [&str; 3] = ["TMPDIR", "CLAUDE_CODE_TMPDIR", "XDG_RUNTIME_DIR"];
+
 /// Settings of git for runs of the Claude CLI, which calls git at its start: a repository in the context's directory must not execute commands that
 /// an earlier run has left there, unless the profile heeds the settings of projects.
 fn git_settings(profile: &Profile) -> &'static [(&'static str, &'static str)] {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::boot_clock::{Stamp, millis, now};
 use super::process::TERM_GRACE;
+use super::removal::remove_all;
 use super::run_dir::{Record, RunDir};
 use super::verdict::Verdict;
 use super::{Agent, HeldLease, process, remains};
@@ -47,6 +48,9 @@ impl Agent {
         if let Some((task, lease)) = names {
             let unusable = || Verdict::Release { reason: format!("the agent can't use its files of the run: {error}") };
             self.report(task, lease, dir.verdict().unwrap_or_else(unusable));
+        }
+        if let Err(error) = remove_all(&dir.temp()) {
+            tracing::warn!(task = of_task, run = %dir, %error, "the temporary files of a run could not be removed");
         }
         match self.home.set_aside(dir.path()) {
             Ok(path) => tracing::error!(

@@ -15,7 +15,7 @@ use super::control::Plan;
 use super::disk_use::{self, DiskLimit};
 use super::egress::{Egress, WayOut};
 use super::home::private_dir;
-use super::invocation::{Conversation, Invocation, RunFiles, claude_environment};
+use super::invocation::{Conversation, Invocation, RunFiles, TEMP_VARIABLES, claude_environment};
 use super::open_below::fresh_at;
 use super::process::{HOME_VARIABLE, LEASE_VARIABLE, TERM_GRACE};
 use super::profile::{Profile, Runner};
@@ -219,6 +219,7 @@ impl Run<'_> {
         // Created here, because the agent reads them from now on.
         fresh_at(&self.dir.stdout(record.starts))?;
         fresh_at(&self.dir.stderr(record.starts))?;
+        let temp = (profile.runner == Runner::Claude && profile.sandbox.is_none()).then(|| self.dir.make_temp()).transpose()?;
         let plan = Plan {
             dir: self.dir.path().to_owned(),
             start: record.starts,
@@ -235,6 +236,7 @@ impl Run<'_> {
         watched::start(self.dir, &plan, invocation, context_dir, |command| {
             environment::inherit(command, &profile.env, &profile.pass_env);
             command.envs(claude_environment(profile));
+            command.envs(temp.iter().flat_map(|dir| TEMP_VARIABLES.map(|name| (name, dir))));
             // The name that programs agree on: what a run does then belongs to its trace.
             command.envs(traced_run::context(self.agent, record).map(|context| ("TRACEPARENT", context.to_string())));
             command.envs(invocation.env.iter().map(|(name, value)| (name, value)));
@@ -264,7 +266,7 @@ impl Run<'_> {
         let asking = Asking::start(self.agent, self.dir.questions(), record, profile);
         let mut limits =
             Limits::new(record, profile, watched.running.started_at, asking.as_ref().map_or(Duration::ZERO, |asking| asking.asked_before));
-        let disk = DiskLimit::start(&self.agent.home, &record.task.context_id, watched.running.leader, profile.limits.disk_mib);
+        let disk = DiskLimit::start(&self.agent.home, record, watched.running.leader, profile.limits.disk_mib);
         let egress = Egress::start(profile.network(), record.profile.as_deref(), &self.dir.egress(), &self.agent.egress);
         let mut stored_at = Instant::now();
         let mut found = Vec::new();

@@ -15,7 +15,9 @@
 //! ```
 
 use std::fmt;
+use std::fs::DirBuilder;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -32,6 +34,9 @@ use super::task::{Lease, Task};
 use super::verdict::{Stop, Verdict};
 use super::worktree::Prepared;
 use bloom_core::Ms;
+
+/// The longest path of a directory in which the CLI makes its socket, `cc-socks/PID.sock`. With a longer one, it makes that in a directory of all runs.
+const MAX_TEMP_PATH: usize = 103 - "/cc-socks/4194304.sock".len();
 
 /// The record of a run, stored before each step that can't be undone. It may be missing after a power cut, which ended the processes of the
 /// run, too; then the server delivers the lease again.
@@ -139,6 +144,24 @@ impl RunDir {
         self.path.join("egress")
     }
 
+    /// The temporary files and sockets of a run outside of a sandbox: in the agent's directory, or in that of the machine if the path is too long
+    /// for sockets. The end of a lease's id is random.
+    pub fn temp(&self) -> PathBuf {
+        let lease = self.lease();
+        let name = lease.rsplit('-').next().unwrap_or_default();
+        let own = self.path.ancestors().nth(2).unwrap_or(&self.path).join("tmp").join(name);
+        if own.as_os_str().len() <= MAX_TEMP_PATH { own } else { Path::new("/tmp").join(format!("bloom-{name}")) }
+    }
+
+    /// Makes it anew: empty, and for the agent's user only, also where others may make directories.
+    pub fn make_temp(&self) -> io::Result<PathBuf> {
+        let temp = self.temp();
+        remove_all(&temp)?;
+        private_dir(temp.parent().unwrap_or(&temp))?;
+        DirBuilder::new().mode(0o700).create(&temp)?;
+        Ok(temp)
+    }
+
     pub fn verdict(&self) -> Option<Verdict> {
         read_json(&self.path.join("verdict.json"))
     }
@@ -231,7 +254,8 @@ impl RunDir {
         if let Some(leaf) = self.cgroup() {
             cgroup::remove(&leaf);
         }
-        if let Err(error) = remove_all(&self.path) {
+        // Its directory goes last, because the agent finds by it what is left of a run.
+        if let Err(error) = remove_all(&self.temp()).and_then(|()| remove_all(&self.path)) {
             let task = self.names().map(|(task, _)| task.to_string());
             tracing::warn!(task, path = %self.path.display(), %error, "the files of a run could not be removed");
         }

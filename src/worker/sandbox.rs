@@ -186,7 +186,10 @@ impl Sandbox {
         for path in KERNEL {
             args.add(["--ro-bind-try", path, path]);
         }
-        args.add(["--setenv", "HOME", HOME, "--unsetenv", "CLAUDE_CONFIG_DIR", "--unsetenv", "TMPDIR"]);
+        args.add(["--setenv", "HOME", HOME, "--unsetenv", "CLAUDE_CONFIG_DIR"]);
+        for name in ["TMPDIR", "CLAUDE_CODE_TMPDIR"] {
+            args.add(["--unsetenv", name]);
+        }
         for path in &self.readable {
             args.bind("--ro-bind", &profiles_dir.join(path));
         }

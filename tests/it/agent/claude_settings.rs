@@ -1,5 +1,7 @@
 //! What the real Claude CLI reads of settings that runs may have left behind, and what it finds in a sandbox.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use super::claude::with;
 use super::*;
 use crate::support::claude::Anthropic;
@@ -203,4 +205,53 @@ fn tools_cannot_write_into_the_output_of_their_cli() {
             assert!(result(&task).await["output"] == json!(long), "all of it arrives");
         });
     }
+}
+
+#[test]
+fn runs_have_temporary_directories_of_their_own() {
+    run(async {
+        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        // Those of the agent are not passed on.
+        let shared = janitor::new_path("shared");
+        std::fs::create_dir(&shared).expect("a directory");
+        let plan = server.agent("box").slots(2).claude(&api, "allowed_tools = [\"Bash\"]");
+        let names = ["TMPDIR", "CLAUDE_CODE_TMPDIR", "XDG_RUNTIME_DIR"];
+        let agent = names.iter().fold(plan, |plan, name| plan.env(name, shared.display())).start();
+        let temp = agent.work_dir().join("tmp");
+        let waits = "MODE-TOOL RUN: echo >$TMPDIR/left; until [ -e go ]; do sleep 0.2; done\nSAY: done";
+        let waits = server.crew().task().context("first").prompt(waits).create().await;
+        let (first, socket) = eventually("the first run has its socket", || async {
+            let dir = std::fs::read_dir(&temp).ok()?.flatten().next()?.path();
+            let socket = std::fs::read_dir(dir.join("cc-socks")).ok()?.flatten().next()?.file_name();
+            dir.join("left").exists().then(|| (dir, socket.to_string_lossy().into_owned()))
+        })
+        .await;
+        assert_eq!(std::fs::metadata(&first).expect("it").permissions().mode() & 0o777, 0o700);
+
+        let looks = "find $TMPDIR $XDG_RUNTIME_DIR; find /tmp -maxdepth 2 -name '*.sock' 2>/dev/null; true";
+        let seen = tool(&server, "second", looks).await;
+        assert!(seen.contains(&format!("{}/", temp.display())) && seen.contains("/cc-socks/"), "it sees its own: {seen}");
+        assert!(![&*first.to_string_lossy(), &socket, "/left"].iter().any(|of_first| seen.contains(of_first)), "{seen}");
+
+        std::fs::write(context_dir(&agent, "first").join("go"), "").expect("a file");
+        waits.reaches("completed").await;
+        agent.has_no_processes().await;
+        eventually("the directories are gone", || async { std::fs::read_dir(&temp).ok()?.next().is_none().then_some(()) }).await;
+    });
+}
+
+#[test]
+fn sockets_have_room_for_their_path_below_a_long_work_directory() {
+    run(async {
+        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        let plan = server.agent("box").claude(&api, "allowed_tools = [\"Bash\"]");
+        let long = plan.dir().join("d".repeat(80));
+        let agent = plan.env("BLOOM_WORK_DIR", long.display()).start();
+        let seen = tool(&server, "talk", "find $TMPDIR").await;
+        let (_, path) = seen.split_once("/tmp/bloom-").expect("a directory in that of the machine");
+        let temp = PathBuf::from(format!("/tmp/bloom-{}", path.split(['\\', '/', '"']).next().expect("its name")));
+        assert!(seen.contains(&format!("{}/cc-socks/", temp.display())), "{seen}");
+        eventually("it is gone", || async { (!temp.exists()).then_some(()) }).await;
+        agent.has_no_processes().await;
+    });
 }

@@ -43,6 +43,17 @@ fn a_run_hides_nothing_from_its_limit() {
 }
 
 #[test]
+fn temporary_files_count() {
+    let profile = "allowed_tools = [\"Bash\"]\nlimits = { disk_mib = 4 }";
+    super::claude::with(profile, async |server, _, _| {
+        let fills = "MODE-TOOL RUN: head --bytes 8000000 /dev/urandom >$TMPDIR/large; sleep 150\nSAY: done";
+        let task = server.crew().task().attempts(1).prompt(fills).create().await;
+        let failure = eventually("it is stopped", || async { task.now().await["failure"].as_object().cloned() }).await;
+        assert_eq!(failure["reason"], json!("disk_limit"), "{failure:?}");
+    });
+}
+
+#[test]
 fn a_limit_of_nothing_is_refused() {
     run(async {
         let server = Server::on(Database::Sqlite).start();
