@@ -33,6 +33,14 @@ pub enum Conversation {
     Resumed(String),
 }
 
+impl Conversation {
+    /// That of the session.
+    pub fn id(&self) -> &str {
+        let (Self::New(id) | Self::Resumed(id)) = self;
+        id
+    }
+}
+
 /// The files and directories of a run.
 #[derive(Debug)]
 pub struct RunFiles<'a> {

@@ -97,7 +97,8 @@ impl Run<'_> {
                         began_anew = ended.warning();
                     }
                     if resumable {
-                        self.keep_session(&session_of(&record, &program, &conversation, Some(task.id), refusals));
+                        let id = conversation.id().to_owned();
+                        self.keep_session(&SessionRecord::of(&record, &program, id, Some(task.id), refusals));
                     }
                     record.profile = Some(name.clone());
                     match self.start(&mut record, &profile, &conversation, was_open).await {
@@ -119,8 +120,8 @@ impl Run<'_> {
             if resumable {
                 let open = (reading.result.is_none() || reading.unfinished().is_some()).then_some(task.id);
                 let is_resumed = matches!(conversation, Conversation::Resumed(_));
-                let seen = reading.session_id.clone().map_or(conversation, Conversation::Resumed);
-                let mut session = session_of(&record, &program, &seen, open, refusals);
+                let id = reading.session_id.clone().unwrap_or_else(|| conversation.id().to_owned());
+                let mut session = SessionRecord::of(&record, &program, id, open, refusals);
                 session.learn(&mut verdict, is_resumed);
                 self.keep_session(&session);
             }
@@ -394,10 +395,4 @@ impl Run<'_> {
             tracing::warn!(task = %self.log.task, %error, "events could not be stored and are lost");
         }
     }
-}
-
-fn session_of(record: &Record, program: &str, conversation: &Conversation, open_task: Option<Uuid>, refusals: u32) -> SessionRecord {
-    let (Conversation::New(session_id) | Conversation::Resumed(session_id)) = conversation.clone();
-    let (context_id, context_reset_at) = (record.task.context_id.clone(), record.lease.context_reset_at);
-    SessionRecord { context_id, program: program.to_owned(), session_id, open_task, context_reset_at, refusals }
 }

@@ -68,6 +68,11 @@ impl Ended {
 }
 
 impl SessionRecord {
+    pub fn of(record: &Record, program: &str, session_id: String, open_task: Option<Uuid>, refusals: u32) -> Self {
+        let (context_id, context_reset_at) = (record.task.context_id.clone(), record.lease.context_reset_at);
+        Self { context_id, program: program.to_owned(), session_id, open_task, context_reset_at, refusals }
+    }
+
     /// Why a run with this program, and a lease with this reset, does not continue the session.
     pub fn ended_for(&self, program: &str, context_reset_at: Option<Ms>) -> Option<Ended> {
         let is_reset = self.context_reset_at != context_reset_at;
