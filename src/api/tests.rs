@@ -96,7 +96,7 @@ fn artifact() -> Value {
 
 fn result() -> Value {
     json!({
-        "id": ID, "task_id": ID, "worker_id": "w", "artifact_id": ID, "status": NEW, "output": "done", "error_message": null,
+        "id": ID, "task_id": ID, "worker_id": "w", "artifact_id": ID, "status": NEW, "output": "done", "error_message": null, "warnings": ["w"],
         "metrics": {"duration_ms": 1, "tokens_used": 2}, "completed_at": 3, "branch": "bloom/c", "commit": null,
     })
 }
