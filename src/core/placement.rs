@@ -30,6 +30,16 @@ pub fn is_kept_for(worker: &Worker, required: Requirement<'_>) -> bool {
     worker.capabilities.names_agent(required.agent_slug) && worker.is_worth_waiting_for(required)
 }
 
+/// The clocks of replicas may differ by as much as this from that of the database.
+const CLOCK_SLACK_MS: Ms = 500;
+
+/// Until when a task that could run since then is kept for workers that name its agent; `None` if that is over. So it is when the clock was set
+/// back: else the task would be kept for as long as that.
+pub fn kept_until(ready_at: Ms, wait: Ms, now: Ms) -> Option<Ms> {
+    let until = ready_at.saturating_add(wait);
+    (wait > 0 && ready_at <= now.saturating_add(CLOCK_SLACK_MS) && now < until).then_some(until)
+}
+
 /// Among workers with free slots: the sticky one, else one that names the agent, else the one with the most free slots, else the one seen
 /// last. Ties are broken by name, so that the choice is deterministic.
 pub fn best<'a>(candidates: impl Iterator<Item = Candidate<'a>>, agent_slug: &str, sticky: Option<&str>) -> Option<&'a Worker> {

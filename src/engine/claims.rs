@@ -42,7 +42,7 @@ pub struct ClaimRequest {
 /// The longest wait of a claim while a cancellation or an answer is pending, because the answer reports it to the worker.
 const WAIT_WITH_ORDERS: Duration = Duration::from_secs(1);
 /// The least time between two looks at tasks that are kept for other workers: all idle workers look, and many such tasks may come.
-const LOOKS_APART: Duration = Duration::from_secs(1);
+const LOOKS_APART: Duration = Duration::from_millis(200);
 /// The most tries of one claim that find only tasks that another program keeps locked.
 const LOCKED_TRIES: u32 = 3;
 /// The most tries of one claim, if other claims always take its candidates first.

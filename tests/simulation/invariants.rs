@@ -8,7 +8,8 @@ use bloom_core::audit::AuditEntry;
 use bloom_core::cache::{ReadyRow, rank};
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::origin::Origin;
-use bloom_core::task::{ActiveLease, LeaseStatus, Status};
+use bloom_core::task::{ActiveLease, LeaseStatus, Status, TaskState};
+use bloom_core::worker::Worker;
 use bloom_core::working_set::WorkingSet;
 use tokio::time::Instant;
 
@@ -52,6 +53,8 @@ pub struct InvariantChecker {
     /// What was set for the queues by the commit before.
     queues: BTreeMap<String, AgentQueue>,
     last_audit: BTreeMap<String, uuid::Uuid>,
+    /// How long tasks are kept for workers that name their agent.
+    pub named_agent_wait_ms: Ms,
     /// The clock has stepped, so its times can't be compared.
     pub has_clock_steps: bool,
     /// The clock has stepped forward for a moment, which replicas may not notice.
@@ -208,6 +211,11 @@ impl InvariantChecker {
         }
     }
 
+    /// How long the task may be kept from the worker for those that name its agent.
+    fn kept_ms(&self, worker: &Worker, task: &TaskState) -> u128 {
+        if worker.capabilities.names_agent(&task.agent_slug) { 0 } else { self.named_agent_wait_ms.unsigned_abs().into() }
+    }
+
     fn check_order(&mut self, memory: &Memory, set: &WorkingSet) {
         for task in set.dirty.tasks.iter().filter_map(|id| memory.tasks.get(id)) {
             let Some(lease) = task.lease.as_ref().filter(|lease| lease.origin == Origin::Claim && task.status == Status::Leased) else {
@@ -223,7 +231,7 @@ impl InvariantChecker {
                     continue;
                 }
                 let is_before = rank(other.priority) < rank(task.priority) && worker.capabilities.serves(other.requirement());
-                if !is_before || since.elapsed().as_millis() <= ORDER_MS {
+                if !is_before || since.elapsed().as_millis() <= ORDER_MS + self.kept_ms(worker, other) {
                     continue;
                 }
                 // This may happen a few times, because another claim may have held the task and given it back.
@@ -290,7 +298,7 @@ impl InvariantChecker {
                 let serves = worker.capabilities.serves(task.requirement());
                 let could = task.is_open_to(&worker.id) && serves;
                 let together = since.elapsed().min(claimed.elapsed()).min(free.elapsed()).min(open.elapsed()).as_millis();
-                if could && together > TOGETHER_MS {
+                if could && together > TOGETHER_MS + checker.kept_ms(worker, task) {
                     checker.violations.push(format!("worker {} waits beside a ready task for {together} ms: {task:?}", worker.id));
                 }
             }

@@ -58,6 +58,7 @@ async fn live(plan: &Plan, mirror: Option<Arc<dyn Mirror>>) -> Outcome {
         let replica = chaos::start(&cluster, plan).await;
         cluster.replicas.lock().expect("replicas").push(replica);
     }
+    shared.lock().checker.named_agent_wait_ms = plan.named_agent_wait_ms;
     shared.lock().fault_rates = plan.fault_rates;
     for number in 0..plan.workers {
         tokio::spawn(actors::worker(cluster.clone(), number));

@@ -251,8 +251,8 @@ impl Fleet {
 
     /// Until when a task that requires this, and could run since then, is kept for the workers that name its agent; `None` if it is not now.
     pub fn kept_until(&self, required: Requirement<'_>, ready_at: Ms, now: Ms) -> Option<Ms> {
-        let until = ready_at + self.named_agent_wait_ms;
-        (until > now && self.kept_for(required).next().is_some()).then_some(until)
+        let until = placement::kept_until(ready_at, self.named_agent_wait_ms, now)?;
+        self.kept_for(required).next().map(|_| until)
     }
 
     /// The agents that the worker names, if it takes tasks.

@@ -135,7 +135,7 @@ pub(super) fn best(
         set.find_worker(id)?;
     }
     let required = task.requirement();
-    let is_kept = task.ready_at.is_some_and(|at| set.now() < at + set.named_agent_wait_ms)
+    let is_kept = task.ready_at.is_some_and(|at| placement::kept_until(at, set.named_agent_wait_ms, set.now()).is_some())
         && set.loaded.workers.values().flatten().any(|worker| placement::is_kept_for(worker, required) && takes(worker));
     let may_have = |worker: &Worker| !is_kept || worker.capabilities.names_agent(required.agent_slug) || sticky == Some(&worker.id);
     let fits = |worker: &&Worker| placement::may_pick(worker, required) && takes(worker) && may_have(worker);

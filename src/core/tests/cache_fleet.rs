@@ -273,3 +273,11 @@ fn a_task_is_kept_for_those_who_name_its_agent() {
         assert_eq!(told(&world, START).0, Some(until));
     }
 }
+
+#[test]
+fn tasks_are_kept_for_no_longer_than_the_setting_says() {
+    let kept = |ready_at, wait, now| bloom_core::placement::kept_until(ready_at, wait, now);
+    assert_eq!([kept(0, 3_000, 0), kept(0, 3_000, 2_999), kept(0, 3_000, 3_000)], [Some(3_000), Some(3_000), None]);
+    // The clock was set back since then, or is that of another replica.
+    assert_eq!([kept(3_600_000, 3_000, 0), kept(100, 3_000, 0), kept(100, 0, 0)], [None, Some(3_100), None]);
+}
