@@ -75,7 +75,8 @@ impl SessionRecord {
 
     /// Why a run with this program, and a lease with this reset, does not continue the session.
     pub fn ended_for(&self, program: &str, context_reset_at: Option<Ms>) -> Option<Ended> {
-        let is_reset = self.context_reset_at != context_reset_at;
+        // The server forgets a reset with the last task of the context, which resets nothing.
+        let is_reset = context_reset_at.is_some() && self.context_reset_at != context_reset_at;
         let (phase, why) = if is_reset {
             ("session_replaced", "the session was ended by a person, who reset the context".to_owned())
         } else if self.program != program {

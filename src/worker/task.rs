@@ -65,7 +65,7 @@ impl Policy {
     /// The profile's time limit, if it has one, in place of a default, but no more than the server allows.
     pub fn limit_by(&mut self, of_profile: Option<i64>, lease: &Lease) {
         if let (Some(seconds), Some(most)) = (of_profile, lease.profile_timeout_max) {
-            (self.timeout_sec, self.timeout_of_profile) = (Int(seconds.min(most.0)), true);
+            (self.timeout_sec, self.timeout_of_profile) = (Int::nearest(seconds.min(most)), true);
         }
     }
 
@@ -115,8 +115,8 @@ pub struct Lease {
     #[serde(default)]
     pub context_reset_at: Option<Ms>,
     /// The longest time limit that the profile may set, in seconds. Servers send none if the task has its own, and earlier ones never.
-    #[serde(default, deserialize_with = "deserialize")]
-    pub profile_timeout_max: Option<TimeLimit>,
+    #[serde(default)]
+    pub profile_timeout_max: Option<i64>,
 }
 
 impl Lease {
@@ -180,7 +180,8 @@ mod tests {
             },
         }))
         .unwrap();
-        assert_eq!((record.lease.ttl_seconds.0, record.task.policy.timeout_sec.0, record.task.model), (300, 60, None));
+        assert_eq!((record.lease.ttl_seconds.0, record.task.policy.timeout_sec.0, &record.task.model), (300, 60, &None));
+        serde_json::from_value::<Record>(serde_json::to_value(&record).unwrap()).expect("what is written is read");
         let told = json!({"Complete": {
             "lease_id": ID, "status": "error", "output": "o", "error_message": "why", "artifact_tags": ["t"], "reason": "timeout",
             "metrics": {"duration_ms": 7, "tokens_used": null}, "retryable": true, "retry_at": 9, "keep_attempt": true,

@@ -31,8 +31,8 @@ pub struct Pending {
     /// Descriptions by ids.
     tasks: BTreeMap<String, String>,
     wakes_at: Option<Ms>,
-    /// Background tasks that were stopped while no turn was in progress: nobody has seen their end.
-    stopped: Vec<String>,
+    /// Background tasks that were stopped while no turn was in progress: nobody has seen their end. Descriptions by ids.
+    stopped: BTreeMap<String, String>,
 }
 
 impl Pending {
@@ -51,7 +51,7 @@ impl Pending {
         if self.in_turn {
             parts.push("another turn".to_owned());
         }
-        let tasks: Vec<&str> = self.stopped.iter().chain(self.tasks.values()).map(String::as_str).collect();
+        let tasks: Vec<&str> = self.stopped.values().chain(self.tasks.values()).map(String::as_str).collect();
         if !tasks.is_empty() {
             parts.push(format!("in the background: {}", tasks.join(", ")));
         }
@@ -107,9 +107,12 @@ impl Pending {
             return;
         }
         let known = self.tasks.remove(&id);
-        // In a turn, it was the model that stopped it.
-        if is_stopped && !self.in_turn && self.stopped.len() < MAX_TASKS {
-            self.stopped.extend(known.map(|known| if known.is_empty() { described(message) } else { known }));
+        // In a turn, it was the model that stopped it. Some versions list it no more by now, and tell of it twice.
+        if is_stopped && !self.in_turn && (self.stopped.len() < MAX_TASKS || self.stopped.contains_key(&id)) {
+            let description = self.stopped.entry(id).or_default();
+            if description.is_empty() {
+                *description = known.filter(|known| !known.is_empty()).unwrap_or_else(|| described(message));
+            }
         }
     }
 
@@ -163,8 +166,12 @@ mod tests {
     fn what_the_cli_stops_by_itself_is_unfinished_and_what_the_model_stops_is_not() {
         let begins = json!({"subtype": "task_started", "task_id": "a", "description": "the build"});
         let stops = json!({"subtype": "task_updated", "task_id": "a", "patch": {"status": "killed"}});
-        let pending = after(&[begins.clone(), stops.clone()]);
-        assert_eq!((pending.activity(0), pending.unfinished()), (Activity::Idle, Some("in the background: the build".into())));
+        let none_left = json!({"subtype": "background_tasks_changed", "tasks": []});
+        let notified = json!({"subtype": "task_notification", "task_id": "a", "status": "stopped", "summary": "the build"});
+        for ends in [vec![stops.clone()], vec![none_left, stops.clone(), notified]] {
+            let pending = after(&[vec![begins.clone()], ends].concat());
+            assert_eq!((pending.activity(0), pending.unfinished()), (Activity::Idle, Some("in the background: the build".into())));
+        }
         let mut pending = after(&[json!({"subtype": "init"}), begins, stops]);
         pending.turn_ends(&json!({}));
         assert_eq!((pending.activity(0), pending.unfinished()), (Activity::Idle, None));
