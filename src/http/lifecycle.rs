@@ -62,7 +62,8 @@ pub async fn lease(State(app): State<AppState>, caller: Caller, path: TaskPath, 
     // The lease is made by now. Without its trace, the caller can run the task all the same.
     let specs = app.engine.specs.by_id(&[reply.task.id]).await.unwrap_or_default();
     let lease = match specs.first() {
-        Some(spec) => to_run(&app.engine, spec, &reply.task)?,
+        // Who leases a task by this call has no profiles.
+        Some(spec) => Lease { profile_timeout_max: None, ..to_run(&app.engine, spec, &reply.task)? },
         None => active(&reply.task)?,
     };
     json(StatusCode::CREATED, &Leased { lease, worker: Worker::new(&reply.worker, reply.active_leases) })

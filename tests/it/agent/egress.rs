@@ -115,7 +115,7 @@ fn the_program_of_a_run_is_as_it_is_elsewhere() {
         let failure = killed.reaches("dead").await["failure"].clone();
         assert_eq!(failure["message"], json!("ended with status 137 and without a result"));
 
-        let prompt = "trap 'touch asked; exit' TERM; touch begun; while :; do sleep 0.1; done";
+        let prompt = "trap ': > asked; exit' TERM; touch begun; while :; do sleep 0.1; done";
         let waiting = server.crew().task().prompt(prompt).create().await;
         let context = context_with(agent, "begun").await;
         waiting.cancel().await.ok();

@@ -50,7 +50,7 @@ fn a_failed_task_tells_of_its_context() {
         let worker = crew.worker().register().await;
         let task = crew.task().attempts(1).context("a-talk").create().await;
         let lease = task.lease_to(&worker).await;
-        lease.complete("error", json!({ "error_message": "too long", "reason": "agent_error" })).await.ok();
+        lease.complete("error", json!({ "error_message": "too long", "reason": "context_full" })).await.ok();
         let described = User::at(crew.api).does(&["task", "describe", &task.id]).ok();
         assert!(described.contains("bloom-runtime conversation reset a-talk"), "{described}");
     });
