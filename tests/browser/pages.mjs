@@ -48,7 +48,7 @@ const seed = async () => {
   const usage = { input_tokens: 41200, output_tokens: 1804, cost_usd: 0.1834 };
   const done = await newTask("Review the pull request 1842 and say what could break in production", { labels: { team: "docs" } });
   const output = JSON.stringify({ verdict: "changes needed", risks: ["The list is read twice for each page"] });
-  await end(done, await run(done), { status: "success", output, usage });
+  await end(done, await run(done), { status: "success", output, usage, warnings: ["the MCP server tickets did not start; the run had none of its tools"] });
   const failed = await newTask("Write release notes for 2.4 from the commits since v2.3");
   await end(failed, await run(failed), { status: "error", error_message: "401 OAuth token has expired", reason: "auth", usage });
   const asking = await newTask("Find the flaky tests in tests/it and propose a fix for each of them");
@@ -67,7 +67,7 @@ const pages = {
   overview: "/", tasks: "/tasks", "tasks-filtered": "/tasks?status=dead", task: `/tasks/${tasks.done}`, "task-failed": `/tasks/${tasks.failed}`,
   "task-asking": `/tasks/${tasks.asking}`, events: `/tasks/${tasks.done}/events`, "new-task": "/tasks/new",
   delete: `/tasks/${tasks.done}/confirm-delete`, workers: "/workers", worker: "/workers/build-01", leases: "/leases",
-  projects: "/projects", project: `/projects/${tasks.project}`,
+  contexts: "/contexts", context: "/contexts/repo-1", projects: "/projects", project: `/projects/${tasks.project}`,
   artifacts: "/artifacts", audit: "/audit", membridge: "/membridge", error: "/nothing",
 };
 const looks = {
