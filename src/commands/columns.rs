@@ -371,6 +371,11 @@ pub fn cost(usage: &Usage) -> String {
     spent(usage.cost_usd, usage.cost_estimated)
 }
 
+/// "1200 input and 340 output tokens, $0.05".
+pub fn used(usage: &Usage) -> String {
+    format!("{} input and {} output tokens, {}", usage.input_tokens, usage.output_tokens, cost(usage))
+}
+
 fn spent(usd: f64, is_estimated: bool) -> String {
     format!("{}{}", if is_estimated { "~" } else { "" }, dollars(usd))
 }

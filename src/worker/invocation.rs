@@ -3,9 +3,12 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use tokio::process::Command;
+
 use super::claude_settings::SettingSource;
 use super::claude_version::Version;
 use super::egress::WayOut;
+use super::environment;
 use super::profile::{Profile, Runner};
 use super::question::PermissionTool;
 use super::task::Task;
@@ -124,12 +127,23 @@ pub fn claude_options(profile: &Profile, profiles_dir: &Path, model: Option<&str
 /// by itself, also if its key is wrong, and a run has no answer in time then. The server tries the task again, elsewhere too.
 const MAX_RETRIES: &str = "6";
 
+/// The CLI does not update itself: that is up to the administrator of the machine.
+const NO_UPDATES: (&str, &str) = ("DISABLE_AUTOUPDATER", "1");
+
+/// A call of the CLI that is no run, in the environment of the profile's runs.
+pub fn claude_call(program: PathBuf, profile: &Profile) -> Command {
+    let mut call = Command::new(program);
+    environment::inherit(call.as_std_mut(), &profile.env, &profile.pass_env);
+    call.envs(claude_environment(profile)).envs(&profile.env).env(NO_UPDATES.0, NO_UPDATES.1);
+    call
+}
+
 /// Variables of runs, which those of the profile may replace.
 pub fn claude_environment(profile: &Profile) -> impl Iterator<Item = (&'static str, &'static str)> {
     let is_claude = profile.runner == Runner::Claude;
     let retries = is_claude.then_some(("CLAUDE_CODE_MAX_RETRIES", MAX_RETRIES));
     let no_background = (is_claude && !profile.background).then_some(("CLAUDE_CODE_DISABLE_BACKGROUND_TASKS", "1"));
-    let own = [("DISABLE_AUTOUPDATER", "1")].into_iter().chain(retries).chain(no_background);
+    let own = [NO_UPDATES].into_iter().chain(retries).chain(no_background);
     own.chain(git_settings(profile).iter().copied())
 }
 

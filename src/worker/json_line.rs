@@ -8,7 +8,7 @@ const MAX_DEPTH: usize = 100;
 /// The objects of a line; empty if there is anything else in it.
 pub fn objects(line: &str) -> Vec<Value> {
     let line = without_controls(line);
-    let values = parse(line).or_else(|| parse(&shallow(line))).or_else(|| parse(&without_lone_surrogates(&shallow(line))));
+    let values = parse(line).or_else(|| parse(&without_lone_surrogates(&shallow(line))));
     values.filter(|values| values.iter().all(Value::is_object)).unwrap_or_default()
 }
 

@@ -4,12 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::process::Command;
-
 use super::claude_version::Version;
 use super::command;
-use super::environment;
-use super::invocation::claude_options;
+use super::invocation::{claude_call, claude_options};
 use super::profile::{Profile, Runner};
 use super::profiles::Profiles;
 use super::program::find_program;
@@ -34,11 +31,10 @@ pub async fn check(profiles: &mut Profiles) -> Result<(), String> {
         if !accepted.insert((program.clone(), options.clone())) {
             continue;
         }
-        let mut call = Command::new(program);
-        environment::inherit(call.as_std_mut(), &profile.env, &profile.pass_env);
+        let mut call = claude_call(program, profile);
         // Behind the options, because it looks at those in front of it only, and not behind the end of all options.
         let (checked, _) = options.split_at(options.iter().position(|word| word == "--").unwrap_or(options.len()));
-        call.args(checked).arg("--version").envs(&profile.env).env("DISABLE_AUTOUPDATER", "1");
+        call.args(checked).arg("--version");
         if let Err(why) = command::output(call, LIMIT).await {
             // Some errors are printed below the program's own code.
             let line = why.lines().find(|line| line.starts_with("error: ")).unwrap_or(&why);
@@ -50,9 +46,8 @@ pub async fn check(profiles: &mut Profiles) -> Result<(), String> {
 
 /// The version that the program tells, which is logged.
 async fn version(program: &Path, profile: &Profile) -> Option<Version> {
-    let mut call = Command::new(program);
-    environment::inherit(call.as_std_mut(), &profile.env, &profile.pass_env);
-    call.arg("--version").envs(&profile.env).env("DISABLE_AUTOUPDATER", "1");
+    let mut call = claude_call(program.to_owned(), profile);
+    call.arg("--version");
     let printed = command::output(call, LIMIT).await;
     let version = printed.as_deref().ok().and_then(Version::parse);
     let program = program.display();

@@ -5,12 +5,9 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
-use tokio::process::Command;
-
 use super::claude_settings::config_dir;
 use super::command;
-use super::environment;
-use super::invocation::{claude_environment, claude_options};
+use super::invocation::{claude_call, claude_options};
 use super::profile::Profile;
 use super::program::find_program;
 use super::stream::Reading;
@@ -43,10 +40,9 @@ pub async fn of_account(profile: &Profile, profiles_dir: &Path, dir: &Path) -> R
 async fn run(profile: &Profile, options: Vec<OsString>, profiles_dir: &Path, dir: &Path) -> Result<(), ProbeFailure> {
     let program = profile.program();
     let missing = || (Some(PauseCause::Start), format!("{} does not exist or is not executable", program.display()));
-    let mut call = Command::new(find_program(&program, profiles_dir).ok_or_else(missing)?);
-    environment::inherit(call.as_std_mut(), &profile.env, &profile.pass_env);
+    let mut call = claude_call(find_program(&program, profiles_dir).ok_or_else(missing)?, profile);
     // Behind the prompt, because a profile may end all options by `--`.
-    call.args(ARGS).args(options).current_dir(dir).envs(claude_environment(profile)).envs(&profile.env);
+    call.args(ARGS).args(options).current_dir(dir);
     let ended = command::ended(call, Stdio::null(), LIMIT, MOST).await.map_err(|why| (None, why))?;
     let mut reading = Reading::default();
     String::from_utf8_lossy(&ended.stdout).lines().for_each(|line| reading.line(line, &mut Vec::new()));

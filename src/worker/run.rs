@@ -319,9 +319,7 @@ impl Run<'_> {
             if let Some(reason) =
                 wanted.or_else(|| limits.exceeded(reading.activity(now_ms()))).or_else(|| disk.exceeded()).filter(|_| !watched.is_ending())
             {
-                let is_done =
-                    reading.result.is_some() && (reading.unfinished().is_none() || !matches!(reason, Stop::Cancelled | Stop::HandBack));
-                stop = (!is_done).then_some(reason);
+                stop = (reading.result.is_none() || reason.interrupts(&reading)).then_some(reason);
                 self.record_stop(stop);
                 let grace = if reason == Stop::LeaseLost { lease_grace(record) } else { TERM_GRACE };
                 watched.end(stop, grace);

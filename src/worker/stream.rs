@@ -75,10 +75,8 @@ impl Reading {
         if self.plain {
             self.keep(line);
             self.keep("\n");
-            self.own_text.piece(line);
-            self.own_text.piece("\n");
-            // Nothing follows that has the same text as a whole.
-            self.own_text.message_begins();
+            self.own_text.tell(line);
+            self.own_text.tell("\n");
             return;
         }
         if line.trim().is_empty() {
@@ -225,7 +223,7 @@ impl Reading {
         for block in inner["content"].as_array().into_iter().flatten() {
             match block["type"].as_str() {
                 Some("text") if is_own => {
-                    let text = self.own_text.whole(block["text"].as_str().unwrap_or_default()).unwrap_or_default();
+                    let text = self.own_text.whole(block["text"].as_str().unwrap_or_default());
                     found.extend(chunks(text).map(|text| (EventKind::Text, json!({"text": text}))));
                 }
                 Some("tool_use") => {

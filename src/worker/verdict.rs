@@ -37,6 +37,13 @@ pub enum Stop {
     HandBack,
 }
 
+impl Stop {
+    /// Whether a run that has answered is not done all the same: it still worked, and nobody here wants what it would have done.
+    pub fn interrupts(self, reading: &Reading) -> bool {
+        matches!(self, Self::Cancelled | Self::HandBack) && reading.unfinished().is_some()
+    }
+}
+
 /// What is known about the end of a run besides its stream.
 #[derive(Debug, Default)]
 pub struct End {
@@ -162,7 +169,8 @@ fn said(reading: &Reading) -> String {
 }
 
 /// What went wrong without making the run fail.
-fn warnings(mut warnings: Warnings, reading: &Reading) -> Warnings {
+fn warnings(reading: &Reading) -> Warnings {
+    let mut warnings = reading.warnings.clone();
     if let Some(why) = reading.answers.later_failure() {
         warnings.add(&format!("a turn after this answer failed: {why}"));
     }
@@ -175,7 +183,7 @@ fn warnings(mut warnings: Warnings, reading: &Reading) -> Warnings {
 fn completion(lease_id: Uuid, reading: &Reading, end: &End) -> Completion {
     let usage = reading.usage();
     Completion {
-        warnings: List::from_iter(warnings(reading.warnings.clone(), reading).texts().iter().map(String::as_str)),
+        warnings: List::from_iter(warnings(reading).texts().iter().map(String::as_str)),
         lease_id: Some(Id(lease_id)),
         usage: usage.map(Into::into),
         session_id: reading.session_id.clone().map(Into::into),
@@ -186,8 +194,7 @@ fn completion(lease_id: Uuid, reading: &Reading, end: &End) -> Completion {
 
 /// The answer and the tags of its artifact, or the failure; `Err(None)` hands the task back.
 fn outcome(task: &Task, reading: &Reading, end: &End, now: Ms) -> Result<(String, Vec<&'static str>), Option<RunFailure>> {
-    let is_interrupted = matches!(end.stop, Some(Stop::Cancelled | Stop::HandBack)) && reading.unfinished().is_some();
-    if !reading.answers.is_empty() && !is_interrupted {
+    if !reading.answers.is_empty() && !end.stop.is_some_and(|stop| stop.interrupts(reading)) {
         let (output, is_cut) = answer(task, &reading.answers)?;
         let tags = [(reading.has_denials, "tools_denied"), (is_cut, OUTPUT_CUT)];
         return Ok((output, tags.into_iter().filter_map(|(applies, tag)| applies.then_some(tag)).collect()));

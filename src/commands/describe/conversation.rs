@@ -32,7 +32,6 @@ pub async fn conversation(id: &str, server: &Server, shown: Shown) -> Result<(),
 
 fn of(context: &Context) -> Vec<(&'static str, String)> {
     let now = when::now();
-    let usage = &context.usage;
     vec![
         ("Context", context.context_id.to_string()),
         ("Namespace", columns::given(&context.namespace)),
@@ -40,7 +39,7 @@ fn of(context: &Context) -> Vec<(&'static str, String)> {
         ("Tasks", columns::tasks_of(&context.tasks)),
         ("Session", columns::given(&context.session_id)),
         ("Worker", columns::given(&context.worker_id)),
-        ("Usage", format!("{} input and {} output tokens, {}", usage.input_tokens, usage.output_tokens, columns::cost(usage))),
+        ("Usage", columns::used(&context.usage)),
         ("Reset", context.reset_at.map(|at| format!("{} ({} ago)", time_text(at), columns::age(at, now))).unwrap_or_default()),
         ("To begin anew", format!("bloom-runtime conversation reset {}", term::line(&context.context_id))),
     ]

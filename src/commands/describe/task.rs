@@ -49,7 +49,7 @@ pub async fn task(named: &str, server: &Server, shown: Shown) -> Result<(), Comm
         let found = existing.iter().find(|task| task["id"].as_str().is_some_and(|id| id == on.to_string()));
         found.cloned().unwrap_or_else(|| json!({ "id": on, "status": "removed" }))
     };
-    let has_ended = !matches!(task.status, Word::Known(Status::Queued | Status::Leased | Status::Running));
+    let has_ended = !matches!(task.status, Word::Known(status) if !status.is_final());
     let result = if has_ended || task.project.is_some() { result(server, &id).await? } else { None };
     let asked = if waits_for(&task, WaitingReason::NeedsHuman) { question(server, &id).await? } else { None };
     let dependencies: Vec<Value> = task.depends_on.iter().map(dependency).collect();
@@ -136,10 +136,7 @@ fn of(task: &Task, id: &str, (all_paused, asked): (Option<bool>, Option<&Questio
         .failure
         .as_ref()
         .map(|failure| format!("{} ({} ago)", term::short(&columns::failure(failure), REASON), columns::age(failure.at, now)));
-    let usage = task
-        .usage
-        .as_ref()
-        .map(|usage| format!("{} input and {} output tokens, {}", usage.input_tokens, usage.output_tokens, columns::cost(usage)));
+    let usage = task.usage.as_ref().map(columns::used);
     let labels = task.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(", ");
     let given_back = if task.infra_retries > 0 { format!(", {} given back", task.infra_retries) } else { String::new() };
     let will_wait = task.suspend && !matches!(task.status, Word::Known(Status::Queued | Status::Completed));

@@ -6,7 +6,7 @@ use super::MAX_OUTPUT;
 use bloom_core::task::Reason;
 
 /// A `result` message.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Debug)]
 pub struct Ending {
     subtype: String,
     is_error: bool,

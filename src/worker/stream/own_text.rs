@@ -18,24 +18,29 @@ impl OwnText {
         self.streamed.clear();
     }
 
-    pub fn piece(&mut self, text: &str) {
+    /// Text that does not come as a whole, too.
+    pub fn tell(&mut self, text: &str) {
         self.pending.push_str(text);
+    }
+
+    pub fn piece(&mut self, text: &str) {
+        self.tell(text);
         if self.streamed.len() <= MAX_OUTPUT {
             self.streamed.push_str(text);
         }
     }
 
-    /// A text as a whole. Returns it if it was not streamed: without partial messages, or after the stream had broken.
-    pub fn whole<'a>(&mut self, text: &'a str) -> Option<&'a str> {
+    /// A text as a whole. Returns what of it was not streamed: nothing, or all of it without partial messages and after the stream had broken.
+    pub fn whole<'a>(&mut self, text: &'a str) -> &'a str {
         if !text.trim().is_empty() {
             cut(text, MAX_OUTPUT).clone_into(&mut self.last);
         }
         match self.streamed.strip_prefix(text) {
             Some(rest) if !text.is_empty() => {
                 self.streamed = rest.to_owned();
-                None
+                ""
             }
-            _ => Some(text),
+            _ => text,
         }
     }
 
