@@ -191,7 +191,7 @@ impl Agent {
             self.report(record.task.id, record.lease.id, Verdict::Release { reason: format!("the worker's disk: {error}") });
             return false;
         }
-        tokio::spawn(self.clone().see_through(dir, record, stop));
+        self.seen_through.spawn(self.clone().see_through(dir, record, stop));
         self.renew_now.notify_one();
         true
     }

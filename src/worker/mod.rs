@@ -96,6 +96,7 @@ use secrecy::SecretString;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use bloom_client::{Client, Tls};
@@ -190,6 +191,8 @@ pub(crate) struct Agent {
     /// Held while it is probed what made a run fail.
     probing: tokio::sync::Mutex<()>,
     runs: Mutex<BTreeMap<Uuid, HeldLease>>,
+    /// What sees runs through, which goes on behind the end of their leases: it sends the last events and removes files.
+    seen_through: TaskTracker,
     /// What runs with a list of hosts may have open.
     egress: Arc<tokio::sync::Semaphore>,
     /// Notified when something changes that decides whether the agent takes new tasks.
@@ -269,6 +272,7 @@ pub async fn run(mut settings: Settings, listener: Option<TcpListener>, shutdown
         worktrees: Worktrees::default(),
         probing: tokio::sync::Mutex::default(),
         runs: Mutex::default(),
+        seen_through: TaskTracker::new(),
         egress: egress::connections(),
         state_changed: Notify::new(),
         renew_now: Notify::new(),
@@ -345,6 +349,10 @@ impl Agent {
             if tokio::time::timeout_at(until, &mut task).await.is_err() {
                 task.abort();
             }
+        }
+        if ended == Ended::Stopped {
+            self.seen_through.close();
+            let _ = tokio::time::timeout_at(until, self.seen_through.wait()).await;
         }
         if let Some(why) = failure {
             if let Some(membridge) = &self.membridge {

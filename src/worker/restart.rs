@@ -73,6 +73,6 @@ impl Agent {
         let held = HeldLease { has_begun, ..HeldLease::new(&record.task, record.lease.ttl(), valid_until, in_worktree, None) };
         let stop = held.stop.subscribe();
         self.lock().insert(record.lease.id, held);
-        tokio::spawn(self.clone().see_through(dir, record, stop));
+        self.seen_through.spawn(self.clone().see_through(dir, record, stop));
     }
 }
