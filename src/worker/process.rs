@@ -132,24 +132,49 @@ pub fn descendants_of(ancestor: i32) -> Vec<i32> {
     descendants(&all, BTreeSet::from([ancestor])).iter().map(|stat| stat.pid).filter(|pid| *pid != ancestor).collect()
 }
 
-/// Sends the signal to all processes below `ancestor` that are not in `asked` yet.
-pub fn signal_below(ancestor: i32, signal: Signal, asked: &mut BTreeSet<i32>) {
-    let all = living();
-    let below: Vec<&Stat> = descendants(&all, BTreeSet::from([ancestor])).into_iter().filter(|stat| stat.pid != ancestor).collect();
-    below.iter().for_each(|stat| ask(stat, signal, asked));
+/// The processes and groups that were signalled to end a run.
+#[derive(Debug, Default)]
+pub struct Signalled {
+    processes: BTreeSet<i32>,
+    groups: BTreeSet<i32>,
+    /// A process that gets no SIGTERM, nor does its group.
+    spared: Option<i32>,
 }
 
-/// Sends the signal to the process and to its group, unless they have got it, or the group is that of this process. With the group, a process
-/// can't avoid the signal by giving its place to a child again and again.
-fn ask(stat: &Stat, signal: Signal, asked: &mut BTreeSet<i32>) {
-    if asked.insert(stat.pid)
-        && let Some(target) = Pid::from_raw(stat.pid)
-    {
-        // Fails if the process has ended meanwhile, which is fine.
-        let _ = kill_process(target, signal);
+impl Signalled {
+    pub fn sparing(spared: Option<i32>) -> Self {
+        Self { spared, ..Self::default() }
     }
-    if stat.pgrp != getpgrp().as_raw_nonzero().get() && asked.insert(-stat.pgrp) {
-        send_to_group(stat.pgrp, signal);
+
+    /// Signals all processes below `ancestor` that have not got a signal yet.
+    pub fn signal_below(&mut self, ancestor: i32, signal: Signal) {
+        let all = living();
+        self.signal(descendants(&all, BTreeSet::from([ancestor])).into_iter().filter(|stat| stat.pid != ancestor), signal);
+    }
+
+    /// SIGKILL goes to all each time. SIGTERM goes to each process once, and spares what a process starts after it has got it, because these
+    /// are what it needs to end: the commands of a shell's trap, or the hooks of the Claude CLI.
+    fn signal<'a>(&mut self, stats: impl Iterator<Item = &'a Stat>, signal: Signal) {
+        if signal == Signal::KILL {
+            *self = Self::default();
+        }
+        let (earlier, spared) = (self.processes.clone(), self.spared);
+        for stat in stats.filter(|stat| !earlier.contains(&stat.ppid) && spared != Some(stat.pid)) {
+            if self.processes.insert(stat.pid)
+                && let Some(target) = Pid::from_raw(stat.pid)
+            {
+                // Fails if the process has ended meanwhile, which is fine.
+                let _ = kill_process(target, signal);
+            }
+            self.signal_group(stat.pgrp, signal);
+        }
+    }
+
+    /// With its group, a process can't avoid the signal by giving its place to a child again and again. The group of this process gets none.
+    fn signal_group(&mut self, id: i32, signal: Signal) {
+        if id != getpgrp().as_raw_nonzero().get() && self.spared != Some(id) && self.groups.insert(id) {
+            send_to_group(id, signal);
+        }
     }
 }
 
@@ -190,7 +215,7 @@ async fn end_all(is_meant: impl Fn(&Stat) -> bool, groups: &[&Leader], grace: Du
     let began = Instant::now();
     // All that were found, by their start times: when a parent has ended, nothing else may tell that a process is of the run.
     let mut seen: BTreeMap<i32, u64> = BTreeMap::new();
-    let mut asked = BTreeSet::new();
+    let mut signalled = Signalled::default();
     loop {
         let all: Vec<Stat> = living().into_iter().filter(|stat| stat.pid != own).collect();
         let is_root = |stat: &&Stat| seen.get(&stat.pid) == Some(&stat.starttime) || is_meant(stat);
@@ -200,17 +225,10 @@ async fn end_all(is_meant: impl Fn(&Stat) -> bool, groups: &[&Leader], grace: Du
         if (left.is_empty() && groups.is_empty()) || waited > grace + KILL_LIMIT {
             return left.iter().map(|stat| stat.pid).chain(groups).collect();
         }
-        let is_over = waited >= grace;
-        let signal = if is_over { Signal::KILL } else { Signal::TERM };
-        if is_over {
-            // All get it again, because others have come since.
-            asked.clear();
-        }
-        groups.into_iter().filter(|group| asked.insert(-group)).for_each(|group| send_to_group(group, signal));
-        for stat in left {
-            seen.insert(stat.pid, stat.starttime);
-            ask(stat, signal, &mut asked);
-        }
+        let signal = if waited >= grace { Signal::KILL } else { Signal::TERM };
+        seen.extend(left.iter().map(|stat| (stat.pid, stat.starttime)));
+        signalled.signal(left.into_iter(), signal);
+        groups.into_iter().for_each(|group| signalled.signal_group(group, signal));
         tokio::time::sleep(POLL_EVERY).await;
     }
 }

@@ -176,7 +176,7 @@ impl Reading {
                     json!({"stream": "cli", "text": format!("the API is asked again: {}", cut(&message.to_string(), 500))}),
                 ));
             }
-            _ => {}
+            _ => self.warnings.notice(message, found),
         }
     }
 

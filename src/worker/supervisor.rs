@@ -4,7 +4,6 @@
 //! and stores how it ended. All processes of the run are its descendants, however they were started, because it adopts those whose parents
 //! end. It is single-threaded and leads a session without a terminal.
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
@@ -24,7 +23,7 @@ use super::cgroup;
 use super::control::{Order, Plan, pipe};
 use super::home::write_json;
 use super::output::{output_file, output_stream, write_out};
-use super::process::{KILL_LIMIT, Listed, TERM_GRACE, signal_below};
+use super::process::{KILL_LIMIT, Listed, Signalled, TERM_GRACE};
 use super::reserve::Reserve;
 use super::run_dir::{RunDir, RunEnd};
 use super::verdict::Stop;
@@ -103,8 +102,7 @@ struct Ending {
     kill_at: u64,
     gives_up_at: u64,
     next_look: u64,
-    /// The processes, and with a minus the groups, that have got the signal.
-    asked: BTreeSet<i32>,
+    signalled: Signalled,
 }
 
 impl<'a> Supervisor<'a> {
@@ -305,9 +303,9 @@ impl<'a> Supervisor<'a> {
         let now = now();
         let kill_at = now.saturating_add(grace);
         // With the program that made the sandbox, the kernel would kill all in it at once. It ends when they have ended.
-        let main = self.main.as_raw_nonzero().get();
-        let spared = if self.plan.makes_sandbox { BTreeSet::from([main, -main]) } else { BTreeSet::new() };
-        let ending = self.ending.get_or_insert(Ending { kill_at, gives_up_at: 0, next_look: now, asked: spared });
+        let spared = self.plan.makes_sandbox.then_some(self.main.as_raw_nonzero().get());
+        let signalled = || Signalled::sparing(spared);
+        let ending = self.ending.get_or_insert_with(|| Ending { kill_at, gives_up_at: 0, next_look: now, signalled: signalled() });
         ending.kill_at = ending.kill_at.min(kill_at);
         ending.gives_up_at = ending.kill_at.saturating_add(millis(KILL_LIMIT));
     }
@@ -325,14 +323,10 @@ impl<'a> Supervisor<'a> {
         ending.next_look = now + ENDING_TICK;
         let own = getpid().as_raw_nonzero().get();
         let is_killed = now >= ending.kill_at;
-        if is_killed {
-            // All get the signal again, because others have come since.
-            ending.asked.clear();
-            if let Some(leaf) = &self.plan.cgroup {
-                cgroup::kill(leaf);
-            }
+        if let (true, Some(leaf)) = (is_killed, &self.plan.cgroup) {
+            cgroup::kill(leaf);
         }
-        signal_below(own, if is_killed { Signal::KILL } else { Signal::TERM }, &mut ending.asked);
+        ending.signalled.signal_below(own, if is_killed { Signal::KILL } else { Signal::TERM });
         now >= ending.gives_up_at
     }
 

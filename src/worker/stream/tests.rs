@@ -75,3 +75,36 @@ fn garbage_is_kept_to_be_shown() {
     }
     assert_eq!(reading.odd, "Segmentation fault\n[1]\n");
 }
+
+#[test]
+fn what_the_cli_tells_beside_the_conversation_is_an_event_and_what_changes_the_answer_a_warning() {
+    let system = |subtype: &str, more: Value| {
+        let mut message = json!({"type": "system", "subtype": subtype});
+        message.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        message
+    };
+    let (reading, found) = read(&[
+        system("informational", json!({"content": "continuing once", "level": "notice"})),
+        system("notification", json!({"key": "k", "text": "two files of settings", "color": "warning"})),
+        system("informational", json!({"content": "stopped by a Stop hook", "level": "info", "prevent_continuation": true})),
+        system("model_refusal_fallback", json!({"original_model": "opus", "fallback_model": "haiku", "content": "flagged"})),
+        system("session_writes_lost", json!({"error_code": "ENOSPC", "lost": ["transcript"]})),
+        system("hook_response", json!({"hook_name": "SessionStart:startup", "exit_code": 3, "stderr": "no such file\n", "outcome": "error"})),
+        system("hook_response", json!({"hook_name": "SessionStart:startup", "exit_code": 0, "outcome": "success"})),
+        system("compact_boundary", json!({"compact_metadata": {"trigger": "auto", "pre_tokens": 160_000}})),
+        system("code_change_published", json!({"action": "created", "url": "https://example.com/pull/1"})),
+        system("informational", json!({"content": 7})),
+    ]);
+    let events: Vec<_> = found.iter().map(|(kind, data)| (*kind == EventKind::Log && data["stream"] == "cli", data["text"].as_str().unwrap())).collect();
+    let warnings = [
+        "two files of settings",
+        "stopped by a Stop hook",
+        "the model haiku answered instead of opus: flagged",
+        "the disk was full (ENOSPC): a later run of this context may not know all of this conversation",
+        "the hook SessionStart:startup failed with exit status 3: no such file",
+    ];
+    let told = ["the conversation was compacted; it had 160000 tokens", "created https://example.com/pull/1"];
+    let all: Vec<_> = ["continuing once"].iter().chain(&warnings).chain(&told).map(|text| (true, *text)).collect();
+    assert_eq!(events, all);
+    assert_eq!(reading.warnings.texts(), warnings);
+}

@@ -41,4 +41,39 @@ impl Warnings {
             self.add(&text);
         }
     }
+
+    /// What the CLI tells a person beside the conversation. What changes the worth of the answer is a warning of the result, too: another
+    /// model that answered, a hook that stopped the turn, a conversation that was not saved.
+    pub(super) fn notice(&mut self, message: &Value, found: &mut Vec<Found>) {
+        let text = |name: &str| message[name].as_str().unwrap_or_default();
+        let subtype = text("subtype");
+        let (text, warns) = match subtype {
+            "informational" => (text("content").to_owned(), message["level"] == "warning" || message["prevent_continuation"] == true),
+            "notification" => (text("text").to_owned(), matches!(text("color"), "warning" | "error")),
+            "model_fallback" | "model_refusal_fallback" | "model_consent_fallback" => {
+                let models = format!("the model {} answered instead of {}", text("fallback_model"), text("original_model"));
+                (format!("{models}: {}", cut(text("content"), 300)), true)
+            }
+            "session_writes_lost" => {
+                let why = text("error_code");
+                (format!("the disk was full ({why}): a later run of this context may not know all of this conversation"), true)
+            }
+            "hook_response" if text("outcome") == "error" => {
+                (format!("the hook {} failed with exit status {}: {}", text("hook_name"), message["exit_code"], text("stderr")), true)
+            }
+            "compact_boundary" => {
+                let tokens = &message["compact_metadata"]["pre_tokens"];
+                (format!("the conversation was compacted; it had {tokens} tokens"), false)
+            }
+            "code_change_published" => (format!("{} {}", text("action"), text("url")), false),
+            _ => return,
+        };
+        let text = cut(text.trim(), limits::WARNING_CHARS);
+        if !text.is_empty() {
+            found.push((EventKind::Log, json!({"stream": "cli", "text": text})));
+        }
+        if warns {
+            self.add(text);
+        }
+    }
 }

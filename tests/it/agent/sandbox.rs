@@ -159,8 +159,8 @@ fn with_daemon(means: Means, body: impl for<'a> AsyncFnOnce(&'a Server, &Agent, 
 fn a_cancel_asks_all_to_end_and_then_ends_all() {
     for means in BOTH {
         with_daemon(means, async |server, agent, word| {
-            // Without a process of its own, which would be asked to end, too.
-            let prompt = format!("trap ': > asked; exit' TERM; {}; while :; do sleep 0.1; done", daemon(word));
+            // What a process starts to end is not asked to end itself.
+            let prompt = format!("trap 'sleep 0.3 && : > asked; exit' TERM; {}; while :; do sleep 0.1; done", daemon(word));
             let task = server.crew().task().prompt(&prompt).create().await;
             let context = context_with(agent, "begun").await;
             // A child that it has just forked for `sleep` has its arguments, too.
