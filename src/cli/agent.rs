@@ -299,7 +299,7 @@ pub fn run(args: AgentArgs) -> Result<(), CommandError> {
 }
 
 async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
-    let log = Log::start(&LogSettings { format: args.log_format, level: args.log_level, file: given(args.log_file) })?;
+    let (log, _flush) = Log::start(&LogSettings { format: args.log_format, level: args.log_level, file: given(args.log_file) })?;
     signals::on_hangup(move || {
         if let Err(error) = log.reopen() {
             tracing::error!("{error}");

@@ -40,7 +40,7 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
         // All clients are this machine's user, and a limit would only be in the way of their scripts.
         settings.rate_limit_per_minute = 0;
     }
-    Log::start(&settings.log)?;
+    let (_, _flush) = Log::start(&settings.log)?;
     let asks = if settings.api_key.is_some() { Asks::Given } else { own_key(&mut settings)? };
     let echoes = args.work.or_echo();
     let key = settings.worker_key.clone().or_else(|| settings.api_key.clone());

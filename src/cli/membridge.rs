@@ -82,7 +82,7 @@ impl Listening {
 
 /// `bloom-runtime membridge`. `flags`: those that `settings` were read from.
 pub async fn run(settings: Serve, flags: Flags) -> Result<(), CommandError> {
-    let log = Log::start(&settings.log)?;
+    let (log, _flush) = Log::start(&settings.log)?;
     signals::on_hangup(move || parts::reload(&log, &flags))?;
     let shutdown = signals::listen(parts::stop_limit(&settings))?;
     let connections = files::connections(&settings);

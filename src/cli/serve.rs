@@ -23,7 +23,7 @@ use bloom_worker as agent;
 
 /// `flags`: those that `settings` were read from.
 pub async fn serve(settings: Serve, flags: Flags) -> Result<(), CommandError> {
-    let log = Log::start(&settings.log)?;
+    let (log, _flush) = Log::start(&settings.log)?;
     signals::on_hangup(move || parts::reload(&log, &flags))?;
     let keyed = settings.api_key.is_some();
     let traces = Traces::start(settings.traces.as_ref())?;

@@ -1,16 +1,17 @@
 //! Logs go to standard error or to a file, as text or as one JSON object per line.
 
 use std::fs::File;
-use std::io::{IsTerminal, stderr};
+use std::io::{self, IsTerminal, Write, stderr};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
+
+use super::line_queue::{Flush, LineQueue};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
@@ -42,28 +43,51 @@ pub struct LogSettings {
 
 /// The log of the process, which can be changed while it runs.
 pub struct Log {
-    file: Option<(PathBuf, Arc<RwLock<Arc<File>>>)>,
+    file: Option<(PathBuf, OpenFile)>,
     level: reload::Handle<EnvFilter, Registry>,
 }
 
+type OpenFile = Arc<RwLock<Arc<File>>>;
+
+/// Where the lines go.
+enum Target {
+    Stderr,
+    File(OpenFile),
+}
+
+impl Write for Target {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Stderr => stderr().write(line),
+            Self::File(file) => {
+                // The file may be opened anew while this is written.
+                let file = Arc::clone(&file.read());
+                (&*file).write(line)
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 impl Log {
-    /// Starts logging for the process.
+    /// Starts logging for the process, until it ends. Lines are written by a thread of their own.
     ///
     /// # Errors
     /// The level is not understood, the file can't be opened, or logging was started before. The text is for users.
-    pub fn start(settings: &LogSettings) -> Result<Self, String> {
+    pub fn start(settings: &LogSettings) -> Result<(Self, Flush), String> {
         let filter = filter(&settings.level)?;
         let file = match &settings.file {
             Some(path) => Some((path.clone(), Arc::new(RwLock::new(Arc::new(open(path)?))))),
             None => None,
         };
-        let writer = match &file {
-            // The reference keeps the file open until the line is written, also if the log is reopened meanwhile.
-            Some((_, file)) => BoxMakeWriter::new({
-                let file = file.clone();
-                move || Arc::clone(&file.read())
-            }),
-            None => BoxMakeWriter::new(stderr),
+        let target = file.as_ref().map_or(Target::Stderr, |(_, file)| Target::File(file.clone()));
+        let queue = LineQueue::start(target).map_err(|error| format!("logging can't start: {error}"))?;
+        let writer = {
+            let queue = queue.clone();
+            move || queue.clone()
         };
         let has_colors = settings.file.is_none() && stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(has_colors);
@@ -74,7 +98,7 @@ impl Log {
         let (filter, level) = reload::Layer::new(filter);
         let started = tracing_subscriber::registry().with(filter).with(lines).try_init();
         started.map_err(|error| format!("logging can't start: {error}"))?;
-        Ok(Self { file, level })
+        Ok((Self { file, level }, Flush(queue)))
     }
 
     /// Opens the log's file anew, after it was renamed: without it, the log would go on in the renamed file.

@@ -8,6 +8,7 @@ use prometheus::{CounterVec, Error, Gauge, Histogram, HistogramVec, IntCounter, 
 
 use super::families::{BATCH_COMMANDS, Bounded, FAST_SECONDS, Families, MAX_AGENTS, RUN_SECONDS, WAIT_SECONDS};
 use super::kubernetes::KubernetesMetrics;
+use super::line_queue::LOST;
 use super::objects::ObjectMetrics;
 use super::scrape::Scraped;
 use bloom_core::Ms;
@@ -68,6 +69,7 @@ impl Metrics {
     pub fn new() -> Result<Self, Error> {
         let registry = Registry::new();
         registry.register(Box::new(ProcessCollector::for_self()))?;
+        registry.register(Box::new(LOST.clone()))?;
         let f = Families(&registry);
         let build = f.gauges("bloom_build_info", "Always 1; the label is the version of the program.", &["version"])?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);

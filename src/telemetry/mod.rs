@@ -2,6 +2,7 @@
 
 mod families;
 mod kubernetes;
+mod line_queue;
 mod logging;
 mod metrics;
 mod objects;
@@ -10,6 +11,7 @@ pub mod traces;
 
 pub use families::MAX_AGENTS;
 pub use kubernetes::KubernetesMetrics;
+pub use line_queue::Flush;
 pub use logging::{Log, LogFormat, LogSettings};
 pub use metrics::Metrics;
 pub use objects::ObjectMetrics;

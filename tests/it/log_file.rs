@@ -81,3 +81,46 @@ fn a_pipe_is_refused_and_holds_nothing_up() {
         assert!(String::from_utf8_lossy(&refused.stderr).contains("is a pipe: name a regular file"), "{refused:?}");
     });
 }
+
+/// A blocked log driver of containers, or a paused terminal, does this for ever.
+#[test]
+fn what_reads_the_log_and_stalls_holds_nothing_up() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let stalled = |plan: &str| {
+            let pipe = dir.path().join(plan);
+            assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+            let reader = fs::File::options().read(true).write(true).open(&pipe).unwrap();
+            (pipe.display().to_string(), reader)
+        };
+        const INTO_THE_PIPE: &str = r#"exec "$0" "$@" 2>"$PIPE""#;
+        let ((server_pipe, reader), (agent_pipe, _unread)) = (stalled("server"), stalled("agent"));
+        let server = Server::on(Database::Sqlite).env("LOG_LEVEL", "debug").env("PIPE", server_pipe).through(INTO_THE_PIPE).start();
+        let agent = server.agent("quiet").echo().env("LOG_LEVEL", "trace").env("PIPE", agent_pipe).through(INTO_THE_PIPE).start();
+
+        // More lines than the pipe and the queue of the process take. A longer path is cut off.
+        let long = format!("llm-tasks/{}", "x".repeat(256));
+        let mut is_lost = false;
+        for _ in 0..20 {
+            for _ in 0..200 {
+                server.get(&long).await;
+            }
+            let metrics = server.get("/metrics").await.expect(200).text;
+            is_lost = !metrics.contains("\nbloom_log_lines_lost_total 0\n");
+            if is_lost {
+                break;
+            }
+        }
+        assert!(is_lost, "not all lines are kept");
+        server.crew().task().with("agent_slug", json!("quiet")).create().await.reaches("completed").await;
+
+        let (sender, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let lines = std::io::BufRead::lines(std::io::BufReader::new(reader)).map_while(Result::ok);
+            lines.for_each(|line| drop(line.contains("lines of the log were lost").then(|| sender.send(line))));
+        });
+        told.recv_timeout(std::time::Duration::from_secs(30)).expect("the loss is told once the log is read");
+        agent.signal("TERM");
+        assert!(agent.wait_for_end().success() && server.stop().success());
+    });
+}

@@ -1,0 +1,100 @@
+//! Writes the log in a thread of its own. What reads the log may stall for ever (a container's log driver, a paused terminal), and must not
+//! hold up the process: then lines are lost, and counted.
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, LazyLock};
+use std::thread;
+use std::time::Duration;
+
+use prometheus::IntCounter;
+
+/// The bytes of lines that wait to be written; further lines are lost.
+const MAX_WAITING: usize = 1 << 20;
+/// What a waiting line takes beside its text.
+const OVERHEAD: usize = 64;
+/// How long the end of the process waits for the lines that are still to be written.
+const FLUSH_LIMIT: Duration = Duration::from_secs(1);
+
+/// Lines that were lost. A process has one log.
+pub(super) static LOST: LazyLock<IntCounter> = LazyLock::new(|| {
+    let help = "Lines of the log that were lost, because what reads the log was too slow.";
+    IntCounter::new("bloom_log_lines_lost_total", help).expect("a valid name")
+});
+
+enum Message {
+    Line(Vec<u8>),
+    /// All lines before it are written when the sender is dropped.
+    Flush(#[expect(dead_code, reason = "it is dropped")] Sender<()>),
+}
+
+/// Each `write` is a line. Clones share the queue.
+#[derive(Clone)]
+pub(super) struct LineQueue {
+    lines: Sender<Message>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl LineQueue {
+    /// # Errors
+    /// The thread can't be started.
+    pub fn start(target: impl Write + Send + 'static) -> io::Result<Self> {
+        let (lines, received) = channel();
+        let queue = Self { lines, waiting: Arc::default() };
+        let waiting = queue.waiting.clone();
+        thread::Builder::new().name("log".into()).spawn(move || write_all(&received, &waiting, target))?;
+        Ok(queue)
+    }
+
+    /// Waits until the lines are written, or the limit is over.
+    fn flush(&self) {
+        let (done, is_done) = channel();
+        let _ = self.lines.send(Message::Flush(done));
+        let _ = is_done.recv_timeout(FLUSH_LIMIT);
+    }
+}
+
+fn write_all(lines: &Receiver<Message>, waiting: &AtomicUsize, mut target: impl Write) {
+    let mut told = 0;
+    for message in lines {
+        let Message::Line(line) = message else { continue };
+        // Nothing can be told about a log that can't be written.
+        let _ = target.write_all(&line);
+        waiting.fetch_sub(line.len() + OVERHEAD, Ordering::Relaxed);
+        let lost = LOST.get();
+        if lost > told {
+            // If this line is lost as well, the next one that is written has it told again.
+            told = lost;
+            tracing::warn!(lost, "lines of the log were lost, because what reads the log was too slow; this is their number since the start");
+        }
+    }
+}
+
+impl Write for LineQueue {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let size = line.len() + OVERHEAD;
+        if self.waiting.fetch_add(size, Ordering::Relaxed) + size > MAX_WAITING {
+            self.waiting.fetch_sub(size, Ordering::Relaxed);
+            LOST.inc();
+        } else {
+            // The thread ends with the process.
+            let _ = self.lines.send(Message::Line(line.to_vec()));
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Keep it until the process ends: when it is dropped, it waits until the last lines are written, a second at most.
+#[must_use]
+pub struct Flush(pub(super) LineQueue);
+
+impl Drop for Flush {
+    fn drop(&mut self) {
+        LineQueue::flush(&self.0);
+    }
+}
