@@ -172,7 +172,9 @@ impl Candidates {
         let workers = self.database.workers_by_id(&[worker.to_owned()]).await.map_err(unreadable)?;
         let tasks = if held.is_empty() { Vec::new() } else { self.database.task_states(held).await.map_err(unreadable)? };
         let mut remembered = self.replica.lock();
-        workers.into_iter().for_each(|worker| remembered.put_worker(&worker, &read));
+        for worker in &workers {
+            remembered.put_worker(worker, &read);
+        }
         remembered.put_tasks(tasks.iter(), &read);
         Ok(())
     }

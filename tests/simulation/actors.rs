@@ -21,12 +21,15 @@ use uuid::Uuid;
 
 use crate::database::Condition;
 use crate::shared::{Dice, Shared};
+use crate::watcher::Told;
 
 /// The process of a replica.
 #[derive(Clone)]
 pub struct Replica {
     pub engine: Engine,
     pub condition: Arc<Condition>,
+    /// What its watcher keeps.
+    pub told: Arc<Mutex<Told>>,
 }
 
 /// What all actors share.

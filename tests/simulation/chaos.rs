@@ -11,6 +11,7 @@ use crate::actors::{Cluster, Replica};
 use crate::database::{Condition, SimDatabase};
 use crate::plan::Plan;
 use crate::shared::OUTSIDER;
+use crate::watcher;
 
 pub const OFFLINE_AFTER_MS: i64 = 5_000;
 
@@ -39,8 +40,10 @@ pub async fn start(cluster: &Cluster, plan: &Plan) -> Replica {
             audit_retention_days: 0,
             audit_is_flushed: false,
         };
+        let told = Arc::default();
+        tokio::spawn(watcher::watch(cluster.shared.clone(), engine.replica.subscribe(), condition.clone(), Arc::clone(&told)));
         bloom_reconcile::start(&engine, options);
-        return Replica { engine, condition };
+        return Replica { engine, condition, told };
     }
 }
 

@@ -4,7 +4,8 @@
 //!
 //! A run begins with a phase of faults, and a quiet phase follows. The rules of the state model must always hold. In the quiet phase, the
 //! promises of liveness must hold too: no ready task waits next to a claim that could take it, nothing that is due is left, and order is
-//! kept. At the end, the cache of every replica must equal the database.
+//! kept. A watcher is never told an older state of an object after a newer one. At the end, the cache of every replica must equal the database,
+//! and so must what its watchers keep.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod actors;
@@ -16,6 +17,7 @@ pub mod plan;
 pub mod run;
 pub mod seeds;
 pub mod shared;
+pub mod watcher;
 pub mod writer;
 
 pub use plan::Plan;

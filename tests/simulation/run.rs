@@ -179,6 +179,8 @@ fn compare(cluster: &Cluster) {
                     None => format!("replica {at} shows task {id}, which is not there"),
                 });
             }
+            let told = replica.told.lock().expect("what was told");
+            violations.extend(told.compare(&state.tables.memory).map(|wrong| format!("a watcher of replica {at} {wrong}")));
             let mut counts = replica.engine.replica.counts();
             counts.retain(|_, n| *n != 0);
             if counts != right {

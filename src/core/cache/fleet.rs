@@ -92,10 +92,11 @@ pub enum Shortage {
 }
 
 impl Fleet {
-    pub(super) fn put_worker(&mut self, worker: Worker, at: u64) {
+    /// Returns whether no newer row was known.
+    pub(super) fn put_worker(&mut self, worker: Worker, at: u64) -> bool {
         let entry = self.entries.entry(worker.id.clone()).or_default();
         if entry.revision > worker.revision {
-            return;
+            return false;
         }
         entry.at = at;
         let last_seen = entry.worker.as_ref().filter(|_| entry.revision == worker.revision).map_or(0, |known| known.last_seen);
@@ -114,6 +115,7 @@ impl Fleet {
             self.naming.entry(agent_slug.clone()).or_default().insert(worker.id.clone());
         }
         entry.worker = Some(Worker { last_seen: worker.last_seen.max(last_seen), ..worker });
+        true
     }
 
     pub(super) fn remove_worker(&mut self, id: &str, revision: i64, at: u64) {

@@ -93,9 +93,11 @@ struct Known {
     held_by: Option<WorkerId>,
 }
 
-/// What a new row changed for waiting claims.
+/// What a new row changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Effect {
+    /// No newer row of the task was known, nor can there have been one that the cache has forgotten.
+    pub is_newest: bool,
     /// The worker whose slot became free.
     pub freed: Option<WorkerId>,
     /// Whether the task can be claimed.
@@ -121,7 +123,7 @@ pub struct Cache {
     clock: u64,
 }
 
-/// Tasks and workers of which a copy is shown that was read before the last rebuild.
+/// Tasks and workers of which a copy came that was read before the last rebuild.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Suspects {
     pub tasks: BTreeSet<TaskId>,
@@ -179,7 +181,8 @@ impl Cache {
         if self.tasks.get(&id).is_some_and(|known| known.revision > revision) {
             return Effect::default();
         }
-        if began < self.rebuilt && (ready.is_some() || held.is_some()) {
+        let is_newest = began >= self.rebuilt;
+        if !is_newest {
             self.suspects.tasks.insert(id);
         }
         self.clock += 1;
@@ -205,7 +208,7 @@ impl Cache {
             self.fleet.hold(held);
         }
         self.keep_or_forget(id);
-        Effect { freed, is_ready }
+        Effect { is_newest, freed, is_ready }
     }
 
     /// Takes in a claimable task, unless a newer row is known.
@@ -213,13 +216,14 @@ impl Cache {
         self.put(row.id, row.revision, Some(row), None, read.0)
     }
 
-    /// Takes in a worker's row, unless a newer one is known.
-    pub fn put_worker(&mut self, worker: Worker, read: &CacheRead) {
-        if read.0 < self.rebuilt {
+    /// Takes in a worker's row, unless a newer one is known. Returns whether it is the newest, as far as [`Effect::is_newest`] is known.
+    pub fn put_worker(&mut self, worker: Worker, read: &CacheRead) -> bool {
+        let is_suspect = read.0 < self.rebuilt;
+        if is_suspect {
             self.suspects.workers.insert(worker.id.clone());
         }
         self.clock += 1;
-        self.fleet.put_worker(worker, self.clock);
+        self.fleet.put_worker(worker, self.clock) && !is_suspect
     }
 
     /// The worker was removed; `revision` is that of its removal.

@@ -7,10 +7,12 @@ use std::time::Duration;
 use bloom_core::cache::CacheRead;
 use bloom_core::ids::{TaskId, WorkerId, created_at, has_time};
 use bloom_core::task::TaskState;
+use bloom_core::worker::Worker;
 use bloom_database::{Database, FeedEntry, Result};
 use tokio::sync::Notify;
 
 use super::Replica;
+use super::remembered::Remembered;
 use crate::background::Background;
 use crate::changes::Changes;
 use crate::clock::Clock;
@@ -105,7 +107,7 @@ impl Feed {
         if *must_rebuild {
             self.rebuild().await?;
             *must_rebuild = false;
-            self.replica.announce(Changes { reset: true, settings: true, ..Changes::default() });
+            self.replica.announce(&self.replica.lock(), Changes { reset: true, settings: true, ..Changes::default() });
         }
         Ok(())
     }
@@ -149,20 +151,17 @@ impl Feed {
         tasks.dedup();
         for page in tasks.chunks(PAGE) {
             let rows = self.database.task_states(page).await?;
-            self.replica.lock().put_tasks(rows.iter(), read);
-            self.replica.announce(Changes { tasks: rows.into_iter().map(Into::into).collect(), ..Changes::default() });
+            self.put_tasks(&mut self.replica.lock(), rows, read);
         }
         let mut workers: Vec<_> = entries.iter().flat_map(|entry| &entry.changes.workers).cloned().collect();
         workers.sort_unstable();
         workers.dedup();
-        let mut changes = Changes::default();
         for page in workers.chunks(PAGE) {
             let rows = self.database.workers_by_id(page).await?;
-            let mut remembered = self.replica.lock();
-            rows.iter().for_each(|worker| remembered.put_worker(worker, read));
-            changes.workers.extend(rows.into_iter().map(Into::into));
+            self.put_workers(&mut self.replica.lock(), rows, read);
         }
         {
+            let mut changes = Changes::default();
             let mut remembered = self.replica.lock();
             for entry in entries {
                 remembered.remove_tasks(&entry.changes.removed_tasks);
@@ -177,9 +176,7 @@ impl Feed {
                 changes.settings |= entry.changes.settings;
                 remembered.count(entry.at, &entry.counts);
             }
-        }
-        if !changes.is_empty() {
-            self.replica.announce(changes);
+            self.replica.announce(&remembered, changes);
         }
         if entries.iter().any(|entry| entry.changes.recounted) {
             self.read_counts().await?;
@@ -216,7 +213,9 @@ impl Feed {
             let is_last = page.len() < PAGE;
             after = page.last().map(|worker| worker.id.clone());
             let mut remembered = self.replica.lock();
-            page.iter().for_each(|worker| remembered.put_worker(worker, &read));
+            for worker in &page {
+                remembered.put_worker(worker, &read);
+            }
             if is_last {
                 break;
             }
@@ -256,20 +255,34 @@ impl Feed {
     async fn read_again(&self, tasks: &[TaskId], workers: &[WorkerId], read: &CacheRead) -> Result<()> {
         for page in tasks.chunks(PAGE) {
             let rows = self.database.task_states(page).await?;
-            let mut remembered = self.replica.lock();
-            remembered.put_tasks(rows.iter(), read);
             let gone: Vec<TaskId> = page.iter().filter(|id| !has(&rows, **id)).copied().collect();
+            let mut remembered = self.replica.lock();
+            self.put_tasks(&mut remembered, rows, read);
             remembered.remove_tasks(&gone);
+            self.replica.announce(&remembered, Changes { removed_tasks: gone, ..Changes::default() });
         }
         for page in workers.chunks(PAGE) {
             let rows = self.database.workers_by_id(page).await?;
+            let gone: Vec<&WorkerId> = page.iter().filter(|id| !rows.iter().any(|worker| worker.id == **id)).collect();
             let mut remembered = self.replica.lock();
-            rows.iter().for_each(|worker| remembered.put_worker(worker, read));
-            for id in page.iter().filter(|id| !rows.iter().any(|worker| worker.id == **id)) {
-                remembered.forget_worker(id, read);
-            }
+            self.put_workers(&mut remembered, rows, read);
+            gone.iter().for_each(|id| remembered.forget_worker(id, read));
+            let removed_workers = gone.into_iter().filter(|id| remembered.cache.fleet.worker(id).is_none()).cloned().collect();
+            self.replica.announce(&remembered, Changes { removed_workers, ..Changes::default() });
         }
         Ok(())
+    }
+
+    /// Takes in rows, and tells those that are the newest.
+    fn put_tasks(&self, remembered: &mut Remembered, mut rows: Vec<TaskState>, read: &CacheRead) {
+        let older = remembered.put_tasks(rows.iter(), read);
+        rows.retain(|task| !older.contains(&task.id));
+        self.replica.announce(remembered, Changes { tasks: rows.into_iter().map(Into::into).collect(), ..Changes::default() });
+    }
+
+    fn put_workers(&self, remembered: &mut Remembered, mut rows: Vec<Worker>, read: &CacheRead) {
+        rows.retain(|worker| remembered.put_worker(worker, read));
+        self.replica.announce(remembered, Changes { workers: rows.into_iter().map(Into::into).collect(), ..Changes::default() });
     }
 }
 

@@ -111,37 +111,36 @@ impl Replica {
         for spec in &set.dirty.specs {
             self.specs.put(spec.clone());
         }
-        {
-            let mut remembered = self.lock();
-            let workers: BTreeMap<_, _> = set.loaded.workers.iter().collect();
-            for (id, worker) in workers {
-                match (worker, set.loaded.worker_revisions.get(id)) {
-                    (Some(worker), _) => remembered.put_worker(worker, read),
-                    (None, Some(revision)) => remembered.remove_worker(id, *revision),
-                    (None, None) => {}
-                }
-            }
-            let tasks: BTreeMap<_, _> = set.loaded.tasks.iter().collect();
-            remembered.put_tasks(tasks.into_values().flatten(), read);
-            let removed: Vec<TaskId> = set.dirty.removed_tasks.iter().copied().collect();
-            remembered.remove_tasks(&removed);
-            if let Some(position) = committed {
-                remembered.count(position, &CountDeltas::of(set));
+        let committed = committed.map(|position| (position, Changes::of(set)));
+        let mut remembered = self.lock();
+        let workers: BTreeMap<_, _> = set.loaded.workers.iter().collect();
+        let mut older_workers = Vec::new();
+        for (id, worker) in workers {
+            match (worker, set.loaded.worker_revisions.get(id)) {
+                (Some(worker), _) => older_workers.extend((!remembered.put_worker(worker, read)).then_some(id)),
+                (None, Some(revision)) => remembered.remove_worker(id, *revision),
+                (None, None) => {}
             }
         }
-        if committed.is_some() {
-            self.announce(Changes::of(set));
+        let tasks: BTreeMap<_, _> = set.loaded.tasks.iter().collect();
+        let older_tasks = remembered.put_tasks(tasks.into_values().flatten(), read);
+        let removed: Vec<TaskId> = set.dirty.removed_tasks.iter().copied().collect();
+        remembered.remove_tasks(&removed);
+        if let Some((position, mut changes)) = committed {
+            remembered.count(position, &CountDeltas::of(set));
+            changes.tasks.retain(|task| !older_tasks.contains(&task.id));
+            changes.workers.retain(|worker| !older_workers.contains(&&worker.id));
+            changes.removed_workers.retain(|id| remembered.cache.fleet.worker(id).is_none());
+            self.announce(&remembered, changes);
         }
     }
 
     /// Takes in a batch that a maintenance job has committed.
     pub(super) fn publish_removal(&self, removed: &[TaskId], counts: &CountDeltas, committed: Position) {
-        {
-            let mut remembered = self.lock();
-            remembered.remove_tasks(removed);
-            remembered.count(committed, counts);
-        }
-        self.announce(Changes { removed_tasks: removed.to_vec(), ..Changes::default() });
+        let mut remembered = self.lock();
+        remembered.remove_tasks(removed);
+        remembered.count(committed, counts);
+        self.announce(&remembered, Changes { removed_tasks: removed.to_vec(), ..Changes::default() });
     }
 
     /// Takes in all queues, as they were read at one moment.
@@ -156,8 +155,12 @@ impl Replica {
         self.alarms.push_due.ring();
     }
 
-    /// Notifies watchers and reconcilers.
-    fn announce(&self, changes: Changes) {
+    /// Notifies watchers and reconcilers, under the lock of what is remembered: an object's changes are told in their order, and never one that
+    /// is older than what is remembered.
+    fn announce(&self, remembered: &Remembered, changes: Changes) {
+        if changes.is_empty() {
+            return;
+        }
         for id in &changes.removed_tasks {
             self.specs.remove(*id);
         }
@@ -174,7 +177,7 @@ impl Replica {
         }
         // A task may be ready, or a worker may have a free slot.
         let may_push = !changes.workers.is_empty() || changes.tasks.iter().any(|task| task.lease.is_none());
-        if may_push && self.lock().cache.fleet.has_pushed_workers() {
+        if may_push && remembered.cache.fleet.has_pushed_workers() {
             self.alarms.push_due.ring();
         }
         if changes.reset {

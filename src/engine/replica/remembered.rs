@@ -139,12 +139,13 @@ impl Remembered {
         }
     }
 
-    pub fn put_worker(&mut self, worker: &Worker, read: &CacheRead) {
+    /// Returns whether the row is the newest.
+    pub fn put_worker(&mut self, worker: &Worker, read: &CacheRead) -> bool {
         let fleet = &self.cache.fleet;
         let before = (fleet.free(&worker.id), fleet.takes_tasks(&worker.id));
         let served_before = fleet.worker(&worker.id).map(|known| known.capabilities.clone());
         let kept_before = fleet.kept_agents(&worker.id);
-        self.cache.put_worker(worker.clone(), read);
+        let is_newest = self.cache.put_worker(worker.clone(), read);
         let fleet = &self.cache.fleet;
         let is_changed = match (&served_before, fleet.worker(&worker.id)) {
             (Some(before), Some(known)) => known.capabilities.serves_others_than(before),
@@ -156,6 +157,7 @@ impl Remembered {
         if is_changed || kept_before != self.cache.fleet.kept_agents(&worker.id) {
             self.wake_for_queues(&kept_before);
         }
+        is_newest
     }
 
     pub fn remove_worker(&mut self, id: &str, revision: i64) {
@@ -177,11 +179,13 @@ impl Remembered {
         agents.iter().for_each(|agent_slug| self.wake_for_queue(agent_slug));
     }
 
-    /// Adds rows and wakes the claims that they may concern.
-    pub fn put_tasks<'a>(&mut self, tasks: impl Iterator<Item = &'a TaskState>, read: &CacheRead) {
+    /// Adds rows and wakes the claims that they may concern. Returns the tasks whose rows are not the newest.
+    pub fn put_tasks<'a>(&mut self, tasks: impl Iterator<Item = &'a TaskState>, read: &CacheRead) -> Vec<TaskId> {
+        let mut older = Vec::new();
         let mut ready: BTreeMap<Requirement<'_>, i64> = BTreeMap::new();
         for task in tasks {
-            let Effect { freed, is_ready } = self.cache.put_task(task, read);
+            let Effect { is_newest, freed, is_ready } = self.cache.put_task(task, read);
+            older.extend((!is_newest).then_some(task.id));
             if let Some(worker) = freed {
                 self.wake(&worker);
             }
@@ -197,6 +201,7 @@ impl Remembered {
         for (required, tasks) in ready {
             self.wake_for(required, tasks);
         }
+        older
     }
 
     /// Adds tasks that were read as claimable.

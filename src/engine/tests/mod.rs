@@ -62,7 +62,7 @@ fn tasks_in(database: &ScriptedDatabase) -> usize {
 }
 
 /// Waits for the next change for which this holds.
-async fn heard(changes: &mut broadcast::Receiver<Arc<Changes>>, is_it: impl Fn(&Changes) -> bool) -> Arc<Changes> {
+async fn heard(changes: &mut broadcast::Receiver<Arc<Changes>>, mut is_it: impl FnMut(&Changes) -> bool) -> Arc<Changes> {
     loop {
         let change = timeout(Duration::from_secs(60), changes.recv()).await.expect("a change is announced in time").unwrap();
         if is_it(&change) {
