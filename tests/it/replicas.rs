@@ -1,6 +1,7 @@
 //! Several servers on one PostgreSQL: each answers requests, one is the leader, and all of them learn of changes.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::faults::examine;
@@ -41,6 +42,47 @@ fn replicas_share_the_work() {
         load.goes_on(200).await;
         eventually("one replica leads", || async { leader(&servers).await }).await;
         examine(&servers[0], load).await;
+    });
+}
+
+/// The last word that a client has on each task, by its id as the tables have it, if it follows the watch stream.
+type Kept = Arc<Mutex<BTreeMap<String, String>>>;
+
+async fn keep(server: Arc<Server>, kept: Kept) {
+    let mut stream = sse::open(&server, "watch", None).await;
+    while let Some(event) = stream.read().await {
+        let mut kept = kept.lock().expect("what is kept");
+        let text = |name: &str| event.json()[name].as_str().expect("a text").to_owned();
+        match event.kind.as_str() {
+            "task" => drop(kept.insert(text("id").replace('-', ""), text("status"))),
+            "removed" => drop(kept.remove(&text("id").replace('-', ""))),
+            "reset" => kept.clear(),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn watchers_of_each_replica_keep_the_last_word() {
+    let url = postgres::database();
+    let servers = replicas(&url, 2);
+    run(async {
+        let watchers: Vec<Kept> = (0..4).map(|_| Kept::default()).collect();
+        for (at, kept) in watchers.iter().enumerate() {
+            beside(keep(servers[at % 2].clone(), kept.clone()));
+        }
+        let load = Load::start(&apis(&servers));
+        load.goes_on(300).await;
+        examine(&servers[0], load).await;
+        eventually("what they keep is what the database has", || async {
+            let tables = checker::read(&url).await;
+            let is_right = |kept: &Kept| {
+                let kept = kept.lock().expect("what is kept");
+                kept.len() > 100 && kept.iter().all(|(id, status)| tables.states.get(id).is_some_and(|state| state.status == *status))
+            };
+            watchers.iter().all(is_right).then_some(())
+        })
+        .await;
     });
 }
 

@@ -52,7 +52,8 @@ impl Stream {
         tokio::time::timeout(Duration::from_secs(20), self.read()).await.expect("an event in time")
     }
 
-    async fn read(&mut self) -> Option<Event> {
+    /// As [`next`](Self::next), for streams that may be silent.
+    pub async fn read(&mut self) -> Option<Event> {
         loop {
             while let Some(found) = self.unread[self.searched..].find("\n\n") {
                 let end = self.searched + found;
