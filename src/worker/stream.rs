@@ -265,7 +265,7 @@ impl Reading {
             self.model = Some(bare_model(&model));
         }
         let denials = message["permission_denials"].as_array().into_iter().flatten().take(MAX_DENIALS);
-        found.extend(denials.map(|denial| {
+        found.extend(denials.inspect(|denial| self.warnings.denied(denial)).map(|denial| {
             let data = json!({"id": denial["tool_use_id"], "name": denial["tool_name"], "input": cut_value(&denial["tool_input"])});
             (EventKind::PermissionDenied, data)
         }));

@@ -41,7 +41,7 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
                 format!("wait for the task that holds the key '{}'", task.exclusive_key.as_deref().unwrap_or_default())
             }
             Word::Known(WaitingReason::SessionWorker) => {
-                format!("see the tasks before it: bloom-runtime task list --context {}", task.context_id)
+                format!("wait for that worker, or see what else runs in its context: bloom-runtime task list --context {}", task.context_id)
             }
             Word::Known(WaitingReason::SessionOrder) => {
                 format!("wait for the task before it: bloom-runtime task list --context {}", task.context_id)

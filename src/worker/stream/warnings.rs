@@ -42,6 +42,15 @@ impl Warnings {
         }
     }
 
+    /// A run whose tools were denied may say that all is done.
+    pub(super) fn denied(&mut self, denial: &Value) {
+        let tool = cut(denial["tool_name"].as_str().unwrap_or_default(), 200);
+        self.add(&match tool {
+            "AskUserQuestion" => "its question was not answered: ask_human in the profile of its agent has a person asked".to_owned(),
+            _ => format!("the tool {tool} was denied: allow it with allowed_tools or permission_mode in the profile of its agent"),
+        });
+    }
+
     /// What the CLI tells a person beside the conversation. What changes the worth of the answer is a warning of the result, too: another
     /// model that answered, a hook that stopped the turn, a conversation that was not saved.
     pub(super) fn notice(&mut self, message: &Value, found: &mut Vec<Found>) {

@@ -108,4 +108,6 @@ fn an_answer_that_is_too_long_is_cut_and_marked() {
 fn denied_tools_are_marked() {
     let denied = verdict("text", &[result(json!({"permission_denials": [{"tool_name": "Bash"}]}))], exit("0"));
     assert_eq!((denied.status, denied.artifact_tags.texts()), (Outcome::Success, vec!["tools_denied".to_owned()]));
+    let told = denied.warnings.texts();
+    assert!(told.len() == 1 && told[0].starts_with("the tool Bash was denied: "), "{told:?}");
 }
