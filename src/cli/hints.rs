@@ -7,6 +7,7 @@ use clap::{Arg, Command, Error};
 /// Words that people know from other tools: the group in which they are given, the word, and the commands that they mean.
 const HABITS: &[(Option<&str>, &str, &[&str])] = &[
     (None, "version", &["--version"]),
+    (None, "status", &["stats", "doctor", "task list", "worker list"]),
     (Some("task"), "status", &["task get", "task describe"]),
     (Some("task"), "show", &["task get", "task describe"]),
     (Some("worker"), "status", &["worker get", "worker describe"]),

@@ -16,10 +16,10 @@ pub struct Started {
 }
 
 impl Started {
-    /// The profile, if it has another name than the task's agent.
+    /// The profile, if it has another name than the task's agent, and why.
     pub fn other_profile(&self, agent_slug: &str) -> Option<&str> {
         let name = self.profile.split(',').next()?;
-        (self.profile != agent_slug && name != agent_slug).then_some(name)
+        (self.profile != agent_slug && name != agent_slug).then_some(&*self.profile)
     }
 }
 
@@ -53,7 +53,7 @@ mod tests {
         let start = |lease: &str, profile: &str| json!({ "lease_id": lease, "kind": "lifecycle", "data": { "phase": "started", "worker": "w", "profile": profile } });
         let events = [start("a", "old"), start("b", "default, because no profile is named x"), json!({ "lease_id": "b", "kind": "text" })];
         let started = find(&events, &json!("b")).unwrap();
-        assert_eq!((started.worker.as_str(), started.other_profile("x")), ("w", Some("default")));
+        assert_eq!((started.worker.as_str(), started.other_profile("x")), ("w", Some("default, because no profile is named x")));
         assert_eq!(find(&events, &json!("a")).unwrap().other_profile("old"), None);
         assert!(find(&events, &json!("c")).is_none());
     }

@@ -217,6 +217,9 @@ impl Profile {
         if self.account.is_empty() || self.account.chars().count() > NAME_CHARS {
             return Err(format!("account must have 1 to {NAME_CHARS} characters"));
         }
+        if self.model.as_ref().is_some_and(|model| model.trim().is_empty()) {
+            return Err("model must not be empty; leave it out for the default model of the CLI".into());
+        }
         if self.stall_seconds == 0 {
             return Err("stall_seconds must be 1 or more".into());
         }

@@ -156,11 +156,21 @@ fn with_advice(error: &toml::de::Error, text: &str) -> String {
     let value = error.span().and_then(|span| text.get(span)).unwrap_or_default();
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let line = before.rsplit('\n').next().unwrap_or_default();
-    let key = line.split('=').next().unwrap_or_default().trim();
+    // The last key before the value, which may be one of an inline table.
+    let key = line.rsplit(['{', ',']).next().unwrap_or_default().split('=').next().unwrap_or_default().trim();
     let advice = match error.message() {
-        message if message.ends_with("expected a sequence") && line.contains('=') => format!("write a list: {key} = [{value}]"),
-        message if key == "stall_seconds" && message.ends_with("expected u64") => {
+        message if message.ends_with("expected a sequence") && line.contains('=') => {
+            let words: Vec<String> = value.trim_matches('"').split_whitespace().map(|word| format!("{word:?}")).collect();
+            format!("write a list: {key} = [{}]", words.join(", "))
+        }
+        message if !message.contains("expected") => return error.to_string(),
+        _ if key.ends_with("_seconds") || key.ends_with("_sec") => {
             format!("{key} must be a whole number of seconds, such as {STALL_SECONDS}")
+        }
+        _ if key.ends_with("_mib") => format!("{key} must be a whole number of MiB, such as 2048"),
+        _ if key.ends_with("_usd") => format!("{key} must be a number of US dollars, such as 2.5"),
+        _ if line.trim_start().starts_with("prices") => {
+            "write US dollars for a million tokens: prices = { MODEL = { input = 3.0, output = 15.0 } }".into()
         }
         _ => return error.to_string(),
     };
@@ -253,8 +263,15 @@ mod tests {
         wrong(&accounts(65), None, "the profiles name 65 accounts, and an agent may name at most 64");
         assert_eq!(load(&format!("{}[profiles.b]\nrunner = \"echo\"", accounts(64)), None).unwrap().shared_accounts().len(), 64);
         wrong("[profiles.a]\nrunner = \"command\"\ncommand = \"false\"", None, "write a list: command = [\"false\"]");
-        for value in ["\"90\"", "-1", "1.5"] {
-            wrong(&format!("[profiles.a]\nstall_seconds = {value}"), None, "stall_seconds must be a whole number of seconds");
+        wrong("[profiles.a]\nrunner = \"command\"\ncommand = \"tr a-z A-Z\"", None, "write a list: command = [\"tr\", \"a-z\", \"A-Z\"]");
+        for value in ["\"90\"", "\"10m\"", "1.5"] {
+            for key in ["stall_seconds", "background_seconds", "timeout_sec", "ask_human_seconds"] {
+                wrong(&format!("[profiles.a]\n{key} = {value}"), None, &format!("{key} must be a whole number of seconds"));
+            }
         }
+        wrong("[profiles.a]\nstall_seconds = -1", None, "stall_seconds must be a whole number of seconds");
+        wrong("[profiles.a]\nlimits = { cpus = 2.0, memory_mib = \"2G\" }", None, "memory_mib must be a whole number of MiB");
+        wrong("[profiles.a]\nmax_budget_usd = \"2\"", None, "max_budget_usd must be a number of US dollars");
+        wrong("[profiles.a]\nprices = { x = 3 }", None, "prices = { MODEL = { input = 3.0, output = 15.0 } }");
     }
 }

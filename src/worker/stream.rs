@@ -171,10 +171,7 @@ impl Reading {
             Some("api_retry") => {
                 self.api_error = message["error"].as_str().map(str::to_owned).or_else(|| self.api_error.take());
                 self.api_status = message["error_status"].as_u64();
-                found.push((
-                    EventKind::Log,
-                    json!({"stream": "cli", "text": format!("the API is asked again: {}", cut(&message.to_string(), 500))}),
-                ));
+                found.push((EventKind::Log, json!({"stream": "cli", "text": asked_again(message)})));
             }
             _ => self.warnings.notice(message, found),
         }
@@ -285,6 +282,15 @@ impl Reading {
         }
         found.push((EventKind::Usage, data));
     }
+}
+
+/// What an `api_retry` says.
+fn asked_again(message: &Value) -> String {
+    let error = cut(message["error"].as_str().unwrap_or("an unknown error"), 200);
+    let status = message["error_status"].as_u64().map_or_else(|| "no connection".to_owned(), |status| format!("status {status}"));
+    let wait = message["retry_delay_ms"].as_u64().unwrap_or_default() as f64 / 1000.0;
+    let number = |name: &str| message[name].as_u64().unwrap_or_default();
+    format!("the API failed ({status}, {error}) and is asked again in {wait:.1} s: {} of {}", number("attempt"), number("max_retries"))
 }
 
 /// `claude-x[1m]` is the model `claude-x` with a longer context.

@@ -127,15 +127,14 @@ pub async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Result<()
     answer(server, &id, shown).await
 }
 
-/// Says so if the task ran by the profile of other agents: the name of its agent may be misspelt.
+/// Says so if the task ran by the profile of other agents: the name of its agent may be misspelt, or its account is paused.
 async fn tell_other_profile(server: &Server, id: &str, task: &Task<'_>) {
     // The task is finished, so events that can't be read are no failure of the command.
     let Ok((events, _)) = server.page(&with_query(&path(id, "/events"), &[("last", NEWEST_EVENTS.to_string())])).await else { return };
     if let Ok(Some(started)) = started::newest(server, id, &events).await
         && let Some(profile) = started.other_profile(&task.agent_slug)
     {
-        let (worker, agent) = (&started.worker, &task.agent_slug);
-        term::info(&format!("no profile of worker {worker} is named '{agent}'; it ran with the profile {profile}"));
+        term::info(&format!("worker {} ran it with the profile {profile}", started.worker));
     }
 }
 

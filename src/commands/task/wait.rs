@@ -17,7 +17,7 @@ use crate::CommandError;
 use bloom_api::tasks::Task;
 use bloom_api::words::Word;
 use bloom_core::Ms;
-use bloom_core::task::Status;
+use bloom_core::task::{Status, WaitingReason};
 
 /// How many seconds the first calls wait: short at first, when much changes, then longer to save the server's rate limit.
 const STEPS: [u64; 5] = [2, 5, 10, 20, 30];
@@ -160,7 +160,13 @@ pub fn must_be_over(task: &Task) -> Result<(), CommandError> {
 /// What the task does now, or what it waits for.
 fn state(task: &Task) -> String {
     match (&task.status, &task.waiting) {
-        (_, Some(waiting)) => format!("waits: {}: {}", waiting.reason, waiting.message),
+        (_, Some(waiting)) => {
+            let answer = match &waiting.reason {
+                Word::Known(WaitingReason::NeedsHuman) => format!("; to answer it: bloom-runtime task describe {}", task.id),
+                _ => String::new(),
+            };
+            format!("waits: {}: {}{answer}", waiting.reason, waiting.message)
+        }
         (Word::Known(Status::Leased | Status::Running), _) => {
             let worker = task.worker_id.as_deref().unwrap_or_default();
             format!("runs on {worker}, attempt {} of {}", task.attempts, task.max_attempts)

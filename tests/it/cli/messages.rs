@@ -302,7 +302,7 @@ fn dev_says_what_runs_tasks() {
         let profile = described.lines().find(|line| line.starts_with("Profile:")).unwrap_or_default();
         assert!(profile.ends_with("default, because no profile is named shuot"), "{described}");
         let done = user.does(&["task", "submit", "--wait", "--agent", "shuot", "p"]).ends(0);
-        assert!(done.err.contains("is named 'shuot'; it ran with the profile default"), "{}", done.err);
+        assert!(done.err.contains("ran it with the profile default, because no profile is named shuot"), "{}", done.err);
         let done = user.does(&["task", "submit", "--wait", "--agent", "shout", "p"]).ends(0);
         assert!(!done.err.contains("profile"), "{}", done.err);
     });
