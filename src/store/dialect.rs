@@ -36,6 +36,14 @@ impl Kind {
         }
     }
 
+    /// The bytes of a text. For SQLite it is written so that programs older than 3.43, such as that of Debian 12, can read an index with it.
+    pub(super) fn bytes(self, column: &str) -> String {
+        match self {
+            Self::Sqlite => format!("length(CAST({column} AS BLOB))"),
+            Self::Postgres => format!("octet_length({column})"),
+        }
+    }
+
     pub(super) fn share(self) -> &'static str {
         match self {
             Self::Sqlite => "",

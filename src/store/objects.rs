@@ -24,14 +24,16 @@ pub const DATABASE_ID: &str = "database_id";
 
 statement!(
     TO_MOVE,
-    |d| "SELECT artifact_id FROM results {} WHERE octet_length(output) > 65536 AND artifact_id > $1 ORDER BY artifact_id LIMIT $2",
-    d.by_index("results_to_move")
+    |d| "SELECT artifact_id FROM results {} WHERE {} > 65536 AND artifact_id > $1 ORDER BY artifact_id LIMIT $2",
+    d.by_index("results_to_move"),
+    d.bytes("output")
 );
 statement!(
     BACKLOG,
-    |d| "SELECT (SELECT count(*) FROM (SELECT 1 FROM results {} WHERE octet_length(output) > 65536 LIMIT $1) AS large) \
+    |d| "SELECT (SELECT count(*) FROM (SELECT 1 FROM results {} WHERE {} > 65536 LIMIT $1) AS large) \
         + (SELECT count(*) FROM (SELECT 1 FROM files {} WHERE object_url IS NULL AND bytes > 65536 LIMIT $1) AS large)",
     d.by_index("results_to_move"),
+    d.bytes("output"),
     d.by_index("files_to_move")
 );
 statement!(

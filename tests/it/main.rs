@@ -55,6 +55,7 @@ mod objects;
 mod open_files;
 mod openapi;
 mod picking;
+mod postgres_refused;
 mod probes;
 mod projects;
 mod push;

@@ -123,8 +123,12 @@ fn create_database(bin: &Path, host: &str, port: &str) -> String {
 
 /// Ends every connection to this database, as an administrator could.
 pub fn cut_off_clients(url: &str) {
-    let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
-    run(Command::new(bin_dir().join("psql")).args(["-X", "-q", "-c", sql, url]));
+    execute(url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()");
+}
+
+/// Executes a statement by PostgreSQL's own client.
+pub fn execute(url: &str, sql: &str) {
+    run(Command::new(bin_dir().join("psql")).args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-c", sql, url]));
 }
 
 /// PostgreSQL refuses to run as root; Debian's package creates a user for it.

@@ -1,0 +1,2 @@
+-- Only SQLite's index changes.
+SELECT 1;
