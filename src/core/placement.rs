@@ -16,7 +16,7 @@ pub struct Candidate<'a> {
 
 /// Whether the server may choose this worker for a task that requires this. Claims have their own rule.
 pub fn may_pick(worker: &Worker, required: Requirement<'_>) -> bool {
-    is_open(worker) && worker.capabilities.serves(required)
+    is_open(worker) && worker.serves(required)
 }
 
 /// As [`may_pick`], for any task.

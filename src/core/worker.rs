@@ -233,6 +233,20 @@ impl Worker {
         self.pauses.iter().filter(|_| is_there).filter(concerns).max_by_key(order)
     }
 
+    /// Whether the worker serves tasks that require this.
+    pub fn serves(&self, required: Requirement<'_>) -> bool {
+        self.capabilities.serves(required) && !self.is_closed_for(required.agent_slug)
+    }
+
+    /// The agents that pauses close on a worker that names none. One that names agents names only those that are open.
+    pub fn closed_agents(&self) -> impl Iterator<Item = &String> {
+        self.pauses.iter().filter(|_| self.capabilities.agents.is_none()).flat_map(|pause| pause.agents.iter().flatten())
+    }
+
+    pub fn is_closed_for(&self, agent_slug: &str) -> bool {
+        self.closed_agents().any(|slug| slug == agent_slug)
+    }
+
     /// Whether the worker gets tasks when it claims. A worker that is lost does, because claiming brings it back.
     pub fn takes_tasks(&self) -> bool {
         self.status == WorkerStatus::Online && !self.cordoned && !self.draining
@@ -240,7 +254,7 @@ impl Worker {
 
     /// Whether to reserve a task that requires this for the worker.
     pub fn is_worth_waiting_for(&self, required: Requirement<'_>) -> bool {
-        self.takes_tasks() && !self.lost && self.capabilities.serves(required)
+        self.takes_tasks() && !self.lost && self.serves(required)
     }
 
     /// Whether the leader pushes tasks to the worker.

@@ -186,7 +186,8 @@ impl Candidates {
             if remembered.cache.fleet.claimable(worker) == 0 {
                 return Ok(());
             }
-            remembered.queues.is_any_closed()
+            let known = remembered.cache.fleet.worker(worker);
+            remembered.queues.is_any_closed() || known.is_some_and(|worker| worker.closed_agents().next().is_some())
         };
         tries.queue_state = if is_any_closed { Some(self.ask_about_queues().await?) } else { None };
         let scopes = self.replica.lock().scopes(worker, tries.queue_state.as_ref());

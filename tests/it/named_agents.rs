@@ -45,6 +45,31 @@ on_both! { alone:
         tasks[2].lease_to(&general).await;
     }
 
+    async fn a_worker_that_serves_all_agents_is_paused_for_some(database) {
+        let server = Server::on(database).start();
+        let (paused, open) = (server.crew(), server.crew());
+        let general = server.worker().slots(4).register().await;
+        let tell = async |agents: &[&str]| {
+            let pause = |slug: &&str| json!({
+                "kind": "account", "name": "x", "cause": "quota", "since": now_ms(), "until": now_ms() + 600_000, "message": "paused", "agents": [slug],
+            });
+            let pauses: Vec<Value> = agents.iter().map(pause).collect();
+            server.post("workers", json!({ "name": general.name, "status": "online", "pauses": pauses })).await.ok();
+        };
+        tell(&[&paused.slug]).await;
+        let (waits, runs) = (paused.task().create().await, open.task().create().await);
+        assert_eq!(task_ids(&general.claim(4).await), [runs.id.as_str()], "only what is not paused");
+        assert_eq!(waits.waits_for().await, "worker_paused");
+        waits.lease(json!({})).await.fails(503, "No available worker with free capacity");
+
+        let claim = open_claim(&general);
+        let another = open.task().create().await;
+        assert_eq!(claim.await.unwrap(), json!(another.id));
+        let claim = open_claim(&general);
+        tell(&[]).await;
+        assert_eq!(claim.await.unwrap(), json!(waits.id), "the end of the pause wakes the claim");
+    }
+
     async fn a_worker_that_takes_no_tasks_is_not_waited_for(database) {
         let server = patient(database);
         for change in ["offline", "cordon", "drain", "removal", "other agents", "a namespace"] {

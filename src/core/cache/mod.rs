@@ -381,6 +381,6 @@ impl Cache {
 /// a worker that does not serve its namespace or its project.
 fn can_have(tasks: &HashMap<TaskId, Known>, fleet: &Fleet, is_open: &impl Fn(&str) -> bool, worker: &str, id: &TaskId) -> Option<bool> {
     let ready = tasks.get(id)?.ready.as_ref()?;
-    let serves = |worker: &Worker| worker.capabilities.serves(ready.requirement());
+    let serves = |worker: &Worker| worker.serves(ready.requirement());
     Some(is_open(&ready.agent_slug) && fleet.worker(worker).is_none_or(serves))
 }

@@ -200,7 +200,7 @@ impl Operation for Claim {
             if granted >= claim.max {
                 break;
             }
-            let takable = |task: &&TaskState| task.is_open_to(&worker.id) && worker.capabilities.serves(task.requirement());
+            let takable = |task: &&TaskState| task.is_open_to(&worker.id) && worker.serves(task.requirement());
             let Some(task) = set.find_task(*id)?.filter(takable) else {
                 missed += 1;
                 continue;

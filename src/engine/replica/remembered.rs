@@ -11,7 +11,7 @@ use bloom_core::cache::{Cache, CacheRead, Effect, Part, ReadyRow, Scope};
 use bloom_core::ids::{TaskId, WorkerId};
 use bloom_core::requirement::Requirement;
 use bloom_core::task::TaskState;
-use bloom_core::worker::{Capabilities, Worker};
+use bloom_core::worker::Worker;
 use bloom_database::{CountDeltas, CountsAt, Position};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -131,10 +131,11 @@ impl Remembered {
         }
         self.round += 1;
         let fleet = &self.cache.fleet;
-        let serving = self.pollers.keys().filter_map(|id| fleet.worker(id)).filter(|worker| worker.capabilities.serves_agent(agent_slug));
+        let serves = |worker: &Worker| worker.capabilities.serves_agent(agent_slug) && !worker.is_closed_for(agent_slug);
+        let serving = self.pollers.keys().filter_map(|id| fleet.worker(id)).filter(|worker| serves(worker));
         let groups: BTreeSet<_> = serving.map(|worker| Part::served_by(&worker.capabilities)).collect();
         for parts in groups {
-            let suits = |served: &Capabilities| served.serves_agent(agent_slug) && Part::served_by(served) == parts;
+            let suits = |worker: &Worker| serves(worker) && Part::served_by(&worker.capabilities) == parts;
             self.wake_suited(agent_slug, leasable, suits);
         }
     }
@@ -143,12 +144,15 @@ impl Remembered {
     pub fn put_worker(&mut self, worker: &Worker, read: &CacheRead) -> bool {
         let fleet = &self.cache.fleet;
         let before = (fleet.free(&worker.id), fleet.takes_tasks(&worker.id));
-        let served_before = fleet.worker(&worker.id).map(|known| known.capabilities.clone());
+        let served = |known: &Worker| (known.capabilities.clone(), known.closed_agents().cloned().collect::<Vec<_>>());
+        let served_before = fleet.worker(&worker.id).map(served);
         let kept_before = fleet.kept_agents(&worker.id);
         let is_newest = self.cache.put_worker(worker.clone(), read);
         let fleet = &self.cache.fleet;
         let is_changed = match (&served_before, fleet.worker(&worker.id)) {
-            (Some(before), Some(known)) => known.capabilities.serves_others_than(before),
+            (Some((before, closed)), Some(known)) => {
+                known.capabilities.serves_others_than(before) || !known.closed_agents().eq(closed)
+            }
             (before, known) => before.is_some() != known.is_some(),
         };
         if is_changed || before != (fleet.free(&worker.id), fleet.takes_tasks(&worker.id)) || worker.draining {
@@ -285,13 +289,13 @@ impl Remembered {
     fn wake_for(&mut self, required: Requirement<'_>, tasks: i64) {
         if self.queues.is_open(required.agent_slug) {
             self.round += 1;
-            self.wake_suited(required.agent_slug, tasks, |served| served.serves(required));
+            self.wake_suited(required.agent_slug, tasks, |worker| worker.serves(required));
         }
     }
 
-    fn wake_suited(&mut self, agent_slug: &str, mut tasks: i64, suits: impl Fn(&Capabilities) -> bool) {
+    fn wake_suited(&mut self, agent_slug: &str, mut tasks: i64, suits: impl Fn(&Worker) -> bool) {
         let fleet = &self.cache.fleet;
-        let is_suited = |id: &&WorkerId| fleet.worker(id).is_some_and(|worker| suits(&worker.capabilities)) && fleet.free(id) > 0;
+        let is_suited = |id: &&WorkerId| fleet.worker(id).is_some_and(&suits) && fleet.free(id) > 0;
         let names = |id: &WorkerId| fleet.worker(id).is_some_and(|worker| worker.capabilities.names_agent(agent_slug));
         let mut waiting: Vec<_> = self.pollers.keys().filter(is_suited).map(|id| (names(id), self.eagerness(id))).collect();
         waiting.sort_unstable_by(|a, b| b.cmp(a));
@@ -333,14 +337,17 @@ impl Remembered {
         }
     }
 
-    /// The windows of the queue that have tasks for the worker. While some queue is closed, a worker that serves every agent uses the
-    /// windows of the agents that have tasks: a window on all tasks could be full of tasks that nobody may have.
+    /// The windows of the queue that have tasks for the worker. While some queue is closed, or some agent is for the worker, a worker that names
+    /// no agents uses the windows of the agents that have tasks: a window on all tasks could be full of tasks that it may not have.
     pub fn scopes(&self, worker: &str, queue_state: Option<&QueueState>) -> Vec<Scope> {
-        let capabilities = self.cache.fleet.worker(worker).map(|worker| &worker.capabilities);
+        let known = self.cache.fleet.worker(worker);
+        let capabilities = known.map(|worker| &worker.capabilities);
         let is_open = |agent_slug: &&String| {
-            queue_state.map_or_else(|| self.queues.is_open(agent_slug), |queue_state| queue_state.is_open(agent_slug))
+            let is_open = queue_state.map_or_else(|| self.queues.is_open(agent_slug), |queue_state| queue_state.is_open(agent_slug));
+            is_open && !known.is_some_and(|worker| worker.is_closed_for(agent_slug))
         };
-        let is_restricted = queue_state.map_or_else(|| self.queues.is_any_closed(), |queue_state| !queue_state.closed.is_empty());
+        let is_restricted = queue_state.map_or_else(|| self.queues.is_any_closed(), |queue_state| !queue_state.closed.is_empty())
+            || known.is_some_and(|worker| worker.closed_agents().next().is_some());
         // `None`: one window for all agents.
         let agents: Option<Vec<&String>> = match (capabilities.and_then(|served| served.agents.as_ref()), queue_state) {
             (Some(agents), _) => Some(agents.iter().filter(is_open).collect()),
