@@ -6,6 +6,7 @@
 mod accounts;
 mod asking;
 mod availability;
+mod blame;
 mod boot_clock;
 mod cgroup;
 mod cgroup_check;
