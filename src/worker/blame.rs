@@ -44,6 +44,8 @@ impl Agent {
             return Err(if self.probe_with(profile, Some(model)).await.is_ok() { Blame::Task } else { Blame::Model });
         }
         match self.probe_account(&profile.account).await {
+            // It may have been mended since the profile was probed: then this failure is over, and says nothing about the model.
+            Ok(()) if profile.runner == Runner::Claude && self.probe(profile).await.is_ok() => return Err(Blame::Unknown),
             Ok(()) => self.pause(&of_profile, self.failed(&of_profile, PauseCause::Model, &message)),
             Err(_) => self.pause(&account, self.failed(&account, cause, &message)),
         }

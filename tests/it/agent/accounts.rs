@@ -222,3 +222,17 @@ fn a_model_without_quota_keeps_its_own_task_waiting_and_nobody_else() {
         assert_eq!(result(&task).await["output"], json!("hello"), "not by the fallback");
     });
 }
+
+#[test]
+fn an_account_that_is_mended_while_it_is_probed_is_no_fault_of_the_model() {
+    run(async {
+        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        api.refuse_all(CREDENTIALS.0, CREDENTIALS.1, CREDENTIALS.2);
+        api.heal_between_probes();
+        let agent = server.agent("box").claude(&api, "").start();
+        let task = server.crew().task().prompt("SAY: hello").attempts(1).create().await;
+        let done = task.reaches("completed").await;
+        assert_eq!((&done["attempts"], &done["infra_retries"]), (&json!(1), &json!(1)), "{done}");
+        assert!(!agent.log().contains("choose another one"), "{}", agent.log());
+    });
+}
