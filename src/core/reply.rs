@@ -110,6 +110,8 @@ pub struct RenewedLeases {
     pub lost: Vec<LeaseId>,
     /// Tasks of the renewed leases whose cancellation was requested.
     pub cancel: Vec<TaskId>,
+    /// Those of the renewed leases.
+    pub cancel_leases: Vec<LeaseId>,
     /// Tasks of the renewed leases with an answer that their agent has not taken yet.
     pub answered: Vec<TaskId>,
 }

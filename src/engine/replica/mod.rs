@@ -49,6 +49,8 @@ pub struct Stats {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Directives {
     pub cancel: Vec<TaskId>,
+    /// The leases of these tasks.
+    pub cancel_leases: Vec<LeaseId>,
     /// Tasks with an answer for their runs.
     pub answered: Vec<TaskId>,
     pub drain: bool,
@@ -270,6 +272,7 @@ impl Replica {
         let remembered = self.lock();
         Directives {
             cancel: remembered.cancels(worker),
+            cancel_leases: remembered.cancelled_leases(worker),
             answered: remembered.answered(worker),
             drain: remembered.cache.fleet.worker(worker).is_some_and(|worker| worker.draining),
             paused_accounts: remembered.cache.fleet.paused_accounts(worker, accounts, now),
