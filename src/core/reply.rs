@@ -141,6 +141,8 @@ pub struct Recorded {
 pub struct Asked {
     /// What a person has answered.
     pub answer: Option<Answer>,
+    /// The question was over before this call, and is not asked again.
+    pub is_over: bool,
 }
 
 #[derive(Clone, Debug)]
