@@ -32,12 +32,12 @@ impl Status {
 }
 
 words! {
-    /// Why a queued task is not running yet, or a running one does not go on: `needs_human`.
+    /// Why a queued task is not running yet, or a running one does not go on: `needs_human`, `worker_silent`.
     WaitingReason {
         NoWorker = "no_worker", NoCapacity = "no_capacity", NotBefore = "not_before", DependsOn = "depends_on",
         ExclusiveKey = "exclusive_key", SessionWorker = "session_worker", SessionOrder = "session_order", Cordoned = "cordoned",
         Paused = "paused", Limit = "limit", Suspended = "suspended", WorkerPaused = "worker_paused",
-        NeedsHuman = "needs_human", Project = "project",
+        NeedsHuman = "needs_human", Project = "project", WorkerSilent = "worker_silent",
     }
 }
 words! {

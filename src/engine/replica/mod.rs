@@ -299,10 +299,14 @@ impl Replica {
         if let Some(question) = task.asks() {
             return Some(WaitingState::asked(question));
         }
+        let remembered = self.lock();
+        if let Some(lease) = &task.lease {
+            let silent = remembered.cache.fleet.worker(&lease.worker_id).filter(|worker| worker.lost);
+            return silent.map(|worker| WaitingState::silent(worker.last_seen, lease));
+        }
         if task.status != Status::Queued {
             return None;
         }
-        let remembered = self.lock();
         let closed = || remembered.queues.closed(&task.agent_slug).map(|closed| WaitingState::closed(&closed));
         let required = task.requirement();
         let short =
