@@ -191,6 +191,10 @@ pub struct Completed<'a> {
 pub struct Directives {
     /// Tasks whose runs the worker must end.
     pub cancel: Vec<Uuid>,
+    /// The leases of these tasks: a worker that knows this field ends their runs and no others, because an answer that comes late may name a
+    /// task that the worker has again; absent if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cancel_leases: Vec<Uuid>,
     /// Tasks whose runs have an answer: the worker takes it by asking again; absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub answered: Vec<Uuid>,
@@ -203,6 +207,13 @@ pub struct Directives {
     /// Accounts whose pauses an administrator has ended: the worker may use them again; absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resumed_accounts: Vec<ResumedAccount>,
+}
+
+impl Directives {
+    /// Whether the run of this lease must be ended. Servers of earlier versions name tasks only.
+    pub fn cancels(&self, lease: Uuid, task: Uuid) -> bool {
+        if self.cancel_leases.is_empty() { self.cancel.contains(&task) } else { self.cancel_leases.contains(&lease) }
+    }
 }
 
 /// An account whose pause an administrator has ended.

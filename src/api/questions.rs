@@ -112,6 +112,9 @@ pub struct Answer<'a> {
 pub struct Asked<'a> {
     /// What a person has answered; null: nobody has answered yet.
     pub answer: Option<Answer<'a>>,
+    /// The question was over before this call, and nobody is asked; absent otherwise.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub over: bool,
 }
 
 impl<'a> Question<'a> {

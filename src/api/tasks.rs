@@ -83,7 +83,7 @@ pub struct Task<'a> {
     pub failure: Option<Failure<'a>>,
     /// The sum of all attempts, including failed ones.
     pub usage: Option<Usage>,
-    /// What a queued task waits for, or why a running one does not go on: `needs_human`.
+    /// What a queued task waits for, or why a running one does not go on: `needs_human`, `worker_silent`.
     pub waiting: Option<Waiting>,
     /// The submit key that created the task; absent if another key did.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -23,6 +23,46 @@ pub struct Question {
     /// By how much the end of the lease was put off, in ms.
     pub put_off_ms: i64,
     pub answer: Option<Answer>,
+    /// It is over, and asks nobody any more: a call about it that comes late must not ask it again.
+    #[serde(default)]
+    pub is_over: bool,
+    /// The questions of the lease before this one, the newest last, as far as they are remembered.
+    #[serde(default)]
+    pub past: Vec<QuestionId>,
+}
+
+/// How many questions of a lease are remembered that are over: a call does not come later than after so many others.
+const PAST: usize = 32;
+
+impl Question {
+    /// A question that ended before it was asked.
+    pub fn over(id: QuestionId, lease: LeaseId, at: Ms) -> Self {
+        let (tool, input, texts) = (String::new(), String::new(), Vec::new());
+        let mut over =
+            Self { id, lease, tool, input, texts, asked_at: at, until: at, put_off_ms: 0, answer: None, is_over: false, past: vec![] };
+        over.end();
+        over
+    }
+
+    pub fn end(&mut self) {
+        // Programs that do not know `is_over` take it for answered, so that they ask nobody.
+        self.answer.get_or_insert(Answer { allow: false, message: None, texts: Vec::new() });
+        (self.is_over, self.put_off_ms) = (true, 0);
+        "null".clone_into(&mut self.input);
+        self.texts.clear();
+    }
+
+    /// Whether the question of this id is over.
+    pub fn knows_as_over(&self, id: QuestionId) -> bool {
+        self.is_over && self.id == id || self.past.contains(&id)
+    }
+
+    pub fn add_past(&mut self, id: QuestionId) {
+        if self.past.len() >= PAST {
+            self.past.remove(0);
+        }
+        self.past.push(id);
+    }
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]

@@ -110,6 +110,8 @@ pub struct RenewedLeases {
     pub lost: Vec<LeaseId>,
     /// Tasks of the renewed leases whose cancellation was requested.
     pub cancel: Vec<TaskId>,
+    /// Those of the renewed leases.
+    pub cancel_leases: Vec<LeaseId>,
     /// Tasks of the renewed leases with an answer that their agent has not taken yet.
     pub answered: Vec<TaskId>,
 }
@@ -139,6 +141,8 @@ pub struct Recorded {
 pub struct Asked {
     /// What a person has answered.
     pub answer: Option<Answer>,
+    /// The question was over before this call, and is not asked again.
+    pub is_over: bool,
 }
 
 #[derive(Clone, Debug)]

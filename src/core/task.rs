@@ -32,12 +32,12 @@ impl Status {
 }
 
 words! {
-    /// Why a queued task is not running yet, or a running one does not go on: `needs_human`.
+    /// Why a queued task is not running yet, or a running one does not go on: `needs_human`, `worker_silent`.
     WaitingReason {
         NoWorker = "no_worker", NoCapacity = "no_capacity", NotBefore = "not_before", DependsOn = "depends_on",
         ExclusiveKey = "exclusive_key", SessionWorker = "session_worker", SessionOrder = "session_order", Cordoned = "cordoned",
         Paused = "paused", Limit = "limit", Suspended = "suspended", WorkerPaused = "worker_paused",
-        NeedsHuman = "needs_human", Project = "project",
+        NeedsHuman = "needs_human", Project = "project", WorkerSilent = "worker_silent",
     }
 }
 words! {
@@ -248,7 +248,7 @@ pub struct TaskState {
     pub suspend: bool,
     /// When it was created, if its id does not contain that: a task that was imported with an id of another program.
     pub made_at: Option<Ms>,
-    /// What its run asks a person.
+    /// What its run asks a person, or asked last.
     pub question: Option<Question>,
 }
 
@@ -332,14 +332,19 @@ impl TaskState {
         }
     }
 
+    /// What its run asks, and what was answered as long as the agent has not taken it.
+    pub fn open_question(&self) -> Option<&Question> {
+        self.question.as_ref().filter(|question| !question.is_over)
+    }
+
     /// What its run asks and nobody has answered yet.
     pub fn asks(&self) -> Option<&Question> {
-        self.question.as_ref().filter(|question| question.answer.is_none())
+        self.open_question().filter(|question| question.answer.is_none())
     }
 
     /// Whether there is an answer that the agent has not taken yet.
     pub fn is_answered(&self) -> bool {
-        self.question.as_ref().is_some_and(|question| question.answer.is_some())
+        self.open_question().is_some_and(|question| question.answer.is_some())
     }
 }
 

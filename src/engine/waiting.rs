@@ -6,7 +6,7 @@ use bloom_core::cache::Shortage;
 use bloom_core::pause::PauseCause;
 use bloom_core::question::Question;
 use bloom_core::requirement::Requirement;
-use bloom_core::task::{Parked, TaskState, WaitingReason};
+use bloom_core::task::{ActiveLease, Parked, TaskState, WaitingReason};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct WaitingState {
@@ -72,6 +72,15 @@ impl WaitingState {
             Some(text) => format!("it asks: {text}"),
         };
         Self { reason: WaitingReason::NeedsHuman, message, until: Some(question.until) }
+    }
+
+    /// The worker of its run is offline: nobody knows whether the run goes on.
+    pub(super) fn silent(last_seen: Ms, lease: &ActiveLease) -> Self {
+        let (since, end) = (time(last_seen), time(lease.expires_at));
+        let message = format!(
+            "its worker has been silent since {since}; unless it is back before, its lease ends at {end}, and its run counts as lost"
+        );
+        Self { reason: WaitingReason::WorkerSilent, message, until: Some(lease.expires_at) }
     }
 
     /// Why no worker may have the task.

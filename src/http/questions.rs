@@ -22,7 +22,7 @@ pub const ASK: RoutePolicy = RoutePolicy::WORKER.rate(Rate::Events);
 
 /// Asks a person what the run wants to know.
 ///
-/// A run asks one thing at a time: another `id` replaces the question before. Repeating the call changes nothing, and tells the answer as
+/// A run asks one thing at a time: another `id` replaces the question before, which is over then and not asked again. Repeating the call changes nothing, and tells the answer as
 /// soon as there is one; `directives` of claims and heartbeats say when. The call without `question` ends the question of this `id`; its
 /// answer is the last that there was. While a person is asked, the time limit of the task stands still, for at most a day in all.
 #[utoipa::path(
@@ -41,8 +41,8 @@ pub async fn ask(State(app): State<AppState>, caller: Caller, path: TaskPath, bo
         Err(wrong) => return Err(app.most_important_error(&path, error_precedence::Ask::Question, raw, wrong.into()).await),
     };
     ownership::lease(&app, &caller, path.known(), asked.lease_id.0).await?;
-    let reply::Asked { answer } = app.engine.writers.submit(caller.command(asked.into_op(path.id()?))).await?;
-    ok(&Asked { answer: answer.as_ref().map(Answer::from) })
+    let reply::Asked { answer, is_over } = app.engine.writers.submit(caller.command(asked.into_op(path.id()?))).await?;
+    ok(&Asked { answer: answer.as_ref().map(Answer::from), over: is_over })
 }
 
 pub const GET: RoutePolicy = RoutePolicy::READ.or_submit();
@@ -60,7 +60,7 @@ pub const GET: RoutePolicy = RoutePolicy::READ.or_submit();
 pub async fn get(State(app): State<AppState>, path: TaskPath) -> HandlerResult {
     let id = path.id()?;
     let state = app.store.task_states(&[id]).await?.into_iter().next().ok_or(Error::TASK_NOT_FOUND)?;
-    let question = state.question.as_ref().ok_or(Error::fixed(404, "The task's run asks nothing now"))?;
+    let question = state.open_question().ok_or(Error::fixed(404, "The task's run asks nothing now"))?;
     ok(&Question::new(id, question).map_err(|error| Error::Internal(format!("the question of task {id}: {error}")))?)
 }
 

@@ -40,7 +40,8 @@ pub fn directives(engine: &Engine, worker: &str, accounts: &[String]) -> Directi
     let directives = engine.replica.directives(worker, accounts, engine.clock.now());
     let paused_accounts = directives.paused_accounts.into_iter().map(PausedAccount::from).collect();
     let resumed_accounts = directives.resumed_accounts.into_iter().map(ResumedAccount::from).collect();
-    Directives { cancel: directives.cancel, answered: directives.answered, drain: directives.drain, paused_accounts, resumed_accounts }
+    let bloom_engine::Directives { cancel, cancel_leases, answered, drain, .. } = directives;
+    Directives { cancel, cancel_leases, answered, drain, paused_accounts, resumed_accounts }
 }
 
 /// The active lease of this task, for the worker that is to run it.

@@ -134,14 +134,15 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: Worker
     let WorkerHeartbeat { leases, instance, accounts } = body.read()?;
     let worker = path.name()?;
     let op = op::RenewLeases { worker: worker.clone(), leases: leases.map(|id| id.0) };
-    let reply::RenewedLeases { renewed, lost, cancel, answered } = app.engine.writers.submit(caller.command(op)).await?;
+    let reply::RenewedLeases { renewed, lost, cancel, cancel_leases, answered } = app.engine.writers.submit(caller.command(op)).await?;
     if renewed.is_empty() {
         must_be_known(&app, &worker).await?;
     }
     app.engine.last_seen.record(&worker, instance.map(|id| id.0));
     let mut directives = directives(&app.engine, &worker, &accounts.texts());
     // The database has every requested cancel and every answer; the cache of this replica may not have it yet.
-    for (known, found) in [(&mut directives.cancel, cancel), (&mut directives.answered, answered)] {
+    let found = [(&mut directives.cancel, cancel), (&mut directives.cancel_leases, cancel_leases), (&mut directives.answered, answered)];
+    for (known, found) in found {
         known.extend(found);
         known.sort_unstable();
         known.dedup();

@@ -133,6 +133,13 @@ fn waits(lang: Lang, reason: WaitingReason) -> (&'static str, &'static str) {
             t("Its queue is at its limit", "Його черга досягла свого ліміту"),
             t("It runs when another task of the queue has ended.", "Воно виконається, коли закінчиться інше завдання черги."),
         ),
+        WaitingReason::WorkerSilent => (
+            t("Its worker is silent", "Його воркер мовчить"),
+            t(
+                "See whether its machine and its agent are up: see Workers. Otherwise it is tried again when its lease has ended.",
+                "Перевірте, чи працюють його машина й агент: див. «Воркери». Інакше його буде повторено, коли закінчиться його оренда.",
+            ),
+        ),
         WaitingReason::NeedsHuman => (
             t("It needs your answer", "Потрібна ваша відповідь"),
             t(

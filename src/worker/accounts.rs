@@ -8,9 +8,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::Agent;
-use super::pause::{Failed, Pause, Paused, Tried};
+use super::blame::{Blame, is_of_setup};
+use super::pause::{Failed, Pause, Paused, of};
 use super::pause_text::{cut_chars, told};
-use super::probe::{self, ProbeFailure, cause_of, login_changed_at};
+use super::probe::{self, ProbeFailure, login_changed_at};
 use super::profile::{Profile, Runner};
 use super::program::find_program;
 use super::sandbox_check;
@@ -33,11 +34,6 @@ const DISK_PAUSE_MS: Ms = 60_000;
 /// How long a task that is handed back waits until the server knows that its account is closed.
 const TELL_LIMIT: Duration = Duration::from_secs(5);
 
-/// What is paused together with a profile.
-fn of(name: &str, profile: &Profile) -> [Paused; 2] {
-    [(PauseKind::Account, profile.account.clone()), (PauseKind::Profile, name.to_owned())]
-}
-
 impl Agent {
     /// The profile that runs tasks of the slug now: the first that is not paused, or the first of all.
     pub(super) fn profile_now(&self, agent_slug: &str) -> Option<(String, Profile)> {
@@ -47,7 +43,7 @@ impl Agent {
         open.or(first).map(|(name, profile)| (name.to_owned(), profile.clone()))
     }
 
-    fn is_paused(&self, name: &str, profile: &Profile) -> bool {
+    pub(super) fn is_paused(&self, name: &str, profile: &Profile) -> bool {
         let now = now_ms();
         of(name, profile).iter().any(|paused| self.pauses.is_paused(paused, now))
     }
@@ -154,10 +150,15 @@ impl Agent {
                 return Verdict::Complete(completion);
             }
             (_, Some(Reason::RateLimited)) => {
-                let tried = Some(Tried { profile: name.to_owned(), model: task.model.clone() });
-                let resets_at = completion.retry_at.map(|at| at.0);
-                let failed = Failed { cause: PauseCause::Quota, message: &message, is_probed: self.can_probe(&account), resets_at, tried };
-                self.pause(&account, failed);
+                let is_paused = tokio::select! {
+                    is_paused = self.check_quota(name, profile, &message, completion.retry_at.map(|at| at.0)) => is_paused,
+                    _ = stop.wait_for(Option::is_some) => Err(None),
+                };
+                if let Err(why) = is_paused {
+                    // It waits by itself until the reset that its run named.
+                    completion.error_message = Some([message.as_str(), why.unwrap_or_default()].concat().into());
+                    return Verdict::Complete(completion);
+                }
             }
             (_, Some(reason)) if is_of_setup(reason, profile, &message) => {
                 let blame = tokio::select! {
@@ -212,63 +213,26 @@ impl Agent {
         let _ = tokio::time::timeout(TELL_LIMIT, self.register_again()).await;
     }
 
-    /// Finds out by probes what made a run fail, and pauses the profile or its account. What a task brings (its model, its prompt, the files
-    /// of its context) must not pause anything for others.
-    ///
-    /// # Errors
-    /// Neither is to blame.
-    async fn blame(&self, name: &str, profile: &Profile, task: &Task, (reason, message): (Reason, String)) -> Result<(), Blame> {
-        // One after the other: the next run that was refused alike needs no probe.
-        let _turn = self.probing.lock().await;
-        if self.is_paused(name, profile) {
-            return Ok(());
-        }
-        let [account, of_profile] = of(name, profile);
-        let Some(cause) = cause_of(reason) else {
-            return match self.probe(profile).await {
-                Err((Some(PauseCause::Start), why)) => {
-                    self.pause(&of_profile, self.failed(&of_profile, PauseCause::Start, if why.is_empty() { &message } else { &why }));
-                    Ok(())
-                }
-                Err((Some(cause), why)) => {
-                    self.pause(&account, self.failed(&account, cause, &why));
-                    Ok(())
-                }
-                Err((None, _)) => Err(Blame::Unknown),
-                Ok(()) => Err(Blame::Task),
-            };
-        };
-        if profile.runner == Runner::Claude && self.probe(profile).await.is_ok() {
-            let Some(model) = task.model.as_deref() else { return Err(Blame::Task) };
-            return Err(if self.probe_with(profile, Some(model)).await.is_ok() { Blame::Task } else { Blame::Model });
-        }
-        match self.probe_account(&profile.account).await {
-            Ok(()) => self.pause(&of_profile, self.failed(&of_profile, PauseCause::Model, &message)),
-            Err(_) => self.pause(&account, self.failed(&account, cause, &message)),
-        }
-        Ok(())
+    pub(super) fn failed<'a>(&self, paused: &Paused, cause: PauseCause, message: &'a str) -> Failed<'a> {
+        Failed { cause, message, is_probed: self.can_probe(paused), resets_at: None, profile: None }
     }
 
-    fn failed<'a>(&self, paused: &Paused, cause: PauseCause, message: &'a str) -> Failed<'a> {
-        Failed { cause, message, is_probed: self.can_probe(paused), resets_at: None, tried: None }
-    }
-
-    fn pause(&self, paused: &Paused, failed: Failed<'_>) {
+    pub(super) fn pause(&self, paused: &Paused, failed: Failed<'_>) {
         let pause = self.pauses.failed(paused, failed, now_ms());
         tracing::error!("{}", told(paused, &pause));
     }
 
-    fn can_probe(&self, paused: &Paused) -> bool {
+    pub(super) fn can_probe(&self, paused: &Paused) -> bool {
         self.claude_profiles().any(|(name, profile)| of(name, profile).contains(paused))
     }
 
     /// Whether the profile works. Only the Claude CLI can be probed; of other programs, only whether they are there.
-    async fn probe(&self, profile: &Profile) -> Result<(), ProbeFailure> {
+    pub(super) async fn probe(&self, profile: &Profile) -> Result<(), ProbeFailure> {
         self.probe_with(profile, None).await
     }
 
     /// The same with a model that a task named.
-    async fn probe_with(&self, profile: &Profile, model: Option<&str>) -> Result<(), ProbeFailure> {
+    pub(super) async fn probe_with(&self, profile: &Profile, model: Option<&str>) -> Result<(), ProbeFailure> {
         let dir = &self.settings.profiles.dir;
         if let Some(sandbox) = &profile.sandbox {
             let tried = sandbox_check::try_it(sandbox, &self.hardening, dir, &self.home.contexts_dir()).await;
@@ -282,7 +246,7 @@ impl Agent {
     }
 
     /// Whether the account works with any profile, or with the model that the CLI chooses.
-    async fn probe_account(&self, account: &str) -> Result<(), ProbeFailure> {
+    pub(super) async fn probe_account(&self, account: &str) -> Result<(), ProbeFailure> {
         let mut failure = (None, String::new());
         for (_, profile) in self.claude_profiles().filter(|(_, profile)| profile.account == account) {
             match probe::of_account(profile, &self.settings.profiles.dir, self.home.root()).await {
@@ -333,7 +297,7 @@ impl Agent {
         let works = match self.claude_profiles().find(|(profile, settings)| of(profile, settings).contains(paused)) {
             // It was paused before a restart, and its profile is another one now.
             None => Ok(()),
-            Some(_) if known.cause == PauseCause::Quota => self.probe_quota(name, known.tried.as_ref()).await,
+            Some(_) if known.cause == PauseCause::Quota => self.probe_quota(name, known.profile.as_deref()).await,
             Some(_) if *kind == PauseKind::Account => self.probe_account(name).await,
             Some((_, profile)) => self.probe(profile).await,
         };
@@ -352,15 +316,11 @@ impl Agent {
         }
     }
 
-    /// Whether the account has quota for what was refused. If that fails otherwise, as with a model that the account may not use, it says nothing
-    /// about the quota.
-    async fn probe_quota(&self, account: &str, tried: Option<&Tried>) -> Result<(), ProbeFailure> {
-        let refused = |tried: &Tried| {
-            let (_, profile) = self.claude_profiles().find(|(name, profile)| *name == tried.profile && profile.account == account)?;
-            Some((profile, tried.model.clone()))
-        };
-        if let Some((profile, model)) = tried.and_then(refused) {
-            match self.probe_with(profile, model.as_deref()).await {
+    /// Whether the account has quota for the profile that was refused. If that fails otherwise, as with a model that the account may not use, it
+    /// says nothing about the quota.
+    async fn probe_quota(&self, account: &str, refused: Option<&str>) -> Result<(), ProbeFailure> {
+        if let Some((_, profile)) = self.claude_profiles().find(|(name, profile)| Some(*name) == refused && profile.account == account) {
+            match self.probe(profile).await {
                 Err((Some(PauseCause::Quota), why)) => return Err((Some(PauseCause::Quota), why)),
                 Ok(()) => return Ok(()),
                 Err(_) => {}
@@ -372,23 +332,4 @@ impl Agent {
     fn claude_profiles(&self) -> impl Iterator<Item = (&str, &Profile)> {
         self.settings.profiles.all().filter(|(_, profile)| profile.runner == Runner::Claude)
     }
-}
-
-/// Whether the profile or its account may be the cause of a failure. A run can print what bubblewrap does when it can't make the sandbox.
-fn is_of_setup(reason: Reason, profile: &Profile, message: &str) -> bool {
-    match reason {
-        Reason::Auth | Reason::Billing | Reason::SpawnFailed => true,
-        Reason::AgentError => profile.sandbox.is_some() && message.contains("bwrap: "),
-        _ => false,
-    }
-}
-
-/// Why a run failed, if neither its profile nor its account is the cause.
-enum Blame {
-    /// The model that the task names.
-    Model,
-    /// Something else of the task or its context.
-    Task,
-    /// The probe did not end.
-    Unknown,
 }

@@ -164,8 +164,9 @@ impl Asker {
                 limit_sec: Int::nearest(i64::try_from(left).unwrap_or(i64::MAX)),
             };
             match self.tell(question.id, Some(asked)).await {
-                Ok(Asked { answer: Some(answer) }) => return reply(question.clone(), answer),
-                Ok(Asked { answer: None }) => {
+                Ok(Asked { answer: Some(answer), .. }) => return reply(question.clone(), answer),
+                Ok(Asked { over: true, .. }) => return denied(question.clone(), "The question is over".into()),
+                Ok(Asked { .. }) => {
                     backoff = Backoff::default();
                     let _ = timeout(ASK_EVERY, told).await;
                 }
@@ -185,7 +186,7 @@ impl Asker {
     /// The time limit is over: ends the question, so that it can't be answered any more, and takes an answer that was given meanwhile.
     async fn last_answer(&self, question: Question) -> Reply {
         match timeout(LAST_CALL, self.tell(question.id, None)).await {
-            Ok(Ok(Asked { answer: Some(answer) })) => reply(question, answer),
+            Ok(Ok(Asked { answer: Some(answer), .. })) => reply(question, answer),
             _ => denied(question, format!("Nobody has answered within {} s", self.limit.as_secs())),
         }
     }

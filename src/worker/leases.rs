@@ -132,7 +132,7 @@ impl Agent {
     /// Handles 404: this worker was removed at the server, and its leases ended with it. Stops all runs and registers again.
     async fn register_if_removed(&self, error: &client::Error) {
         if error.status() == Some(404) {
-            self.stop_where(Stop::LeaseLost, |_| true);
+            self.stop_where(Stop::LeaseLost, |_, _| true);
             self.register_again().await;
         }
     }
@@ -306,9 +306,9 @@ impl Agent {
     /// Stops the runs whose leases are about to expire, and hands back those whose drain grace is over, even while calls hang.
     pub(super) async fn watch_leases(self: Arc<Self>, stopped: CancellationToken) {
         loop {
-            self.stop_where(Stop::LeaseLost, |held| held.valid_until <= now().saturating_add(millis(safety(held.ttl))));
+            self.stop_where(Stop::LeaseLost, |_, held| held.valid_until <= now().saturating_add(millis(safety(held.ttl))));
             if self.drained_since().is_some_and(|since| since.elapsed() >= self.settings.grace) {
-                self.stop_where(Stop::HandBack, |_| true);
+                self.stop_where(Stop::HandBack, |_, _| true);
             }
             tokio::select! {
                 () = tokio::time::sleep(CHECK_EVERY) => {}
@@ -380,7 +380,7 @@ impl Agent {
     }
 
     pub(super) fn follow(&self, directives: &Directives) {
-        self.stop_where(Stop::Cancelled, |held| directives.cancel.contains(&held.task));
+        self.stop_where(Stop::Cancelled, |lease, held| directives.cancels(lease, held.task));
         for held in self.lock().values().filter(|held| directives.answered.contains(&held.task)) {
             held.answered.notify_one();
         }
@@ -392,8 +392,8 @@ impl Agent {
         }
     }
 
-    pub(super) fn stop_where(&self, reason: Stop, is_meant: impl Fn(&HeldLease) -> bool) {
-        for held in self.lock().values().filter(|held| !held.is_over && is_meant(held)) {
+    pub(super) fn stop_where(&self, reason: Stop, is_meant: impl Fn(Uuid, &HeldLease) -> bool) {
+        for (_, held) in self.lock().iter().filter(|(lease, held)| !held.is_over && is_meant(**lease, held)) {
             held.end(reason);
         }
     }

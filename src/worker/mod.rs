@@ -6,6 +6,7 @@
 mod accounts;
 mod asking;
 mod availability;
+mod blame;
 mod boot_clock;
 mod cgroup;
 mod cgroup_check;
@@ -373,7 +374,7 @@ impl Agent {
     /// Waits for runs to end until the grace is over, then hands back the rest.
     async fn drain(&self) {
         if !self.settled_within(self.settings.grace).await {
-            self.stop_where(Stop::HandBack, |_| true);
+            self.stop_where(Stop::HandBack, |_, _| true);
             if !self.settled_within(HAND_BACK_LIMIT).await {
                 tracing::warn!("some results could not be delivered to the server; the next start of this agent delivers them");
             }

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::home::{read_json, write_json_durably};
+use super::profile::Profile;
 use super::stream::cut;
 use super::told_accounts::{Told, ToldAccounts};
 use bloom_api::answers::PausedAccount;
@@ -48,16 +49,9 @@ pub struct Pause {
     /// When the quota is reset, as the stream of a run said. A run can print what it likes, so this says when to look, too, and promises nothing.
     #[serde(default)]
     resets_at: Option<Ms>,
-    /// What was refused: a probe tries the same.
+    /// The profile whose run was refused: a probe tries it.
     #[serde(default)]
-    pub tried: Option<Tried>,
-}
-
-/// A profile, and the model that the task named.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Tried {
-    pub profile: String,
-    pub model: Option<String>,
+    pub profile: Option<String>,
 }
 
 /// What a run or a probe says about why it failed.
@@ -68,7 +62,7 @@ pub struct Failed<'a> {
     /// Whether a probe can end the pause; else it ends by itself.
     pub is_probed: bool,
     pub resets_at: Option<Ms>,
-    pub tried: Option<Tried>,
+    pub profile: Option<String>,
 }
 
 impl Pause {
@@ -79,6 +73,11 @@ impl Pause {
 
 /// What is paused: its kind and its name.
 pub type Paused = (PauseKind, String);
+
+/// What is paused together with a profile.
+pub fn of(name: &str, profile: &Profile) -> [Paused; 2] {
+    [(PauseKind::Account, profile.account.clone()), (PauseKind::Profile, name.to_owned())]
+}
 
 #[derive(Debug)]
 pub struct Pauses {
@@ -123,7 +122,7 @@ impl Pauses {
             message,
             told_by: None,
             resets_at: None,
-            tried: None,
+            profile: None,
         };
         all.insert(paused.clone(), pause);
     }
@@ -138,12 +137,12 @@ impl Pauses {
 
     /// Pauses after a failure: each time longer, until a success lifts the pause. With `is_probed`, only that ends it.
     pub fn failed(&self, paused: &Paused, failed: Failed<'_>, now: Ms) -> Pause {
-        let Failed { cause, message, is_probed, resets_at, tried } = failed;
+        let Failed { cause, message, is_probed, resets_at, profile } = failed;
         let mut all = self.all.lock();
         let known = all.get(paused).filter(|known| known.cause == cause).cloned();
         let message = cut(message, MAX_MESSAGE).to_owned();
         let fresh =
-            Pause { cause, since: now, until: now, is_probed, before: 0, hurried_at: None, message, told_by: None, resets_at, tried };
+            Pause { cause, since: now, until: now, is_probed, before: 0, hurried_at: None, message, told_by: None, resets_at, profile };
         let pause = match known {
             // A run that began before the pause, and fails in it, is no further try.
             Some(known) if known.until > now => Pause { message: fresh.message, is_probed, ..known },
@@ -152,7 +151,7 @@ impl Pauses {
                 before: known.before.saturating_add(1),
                 hurried_at: known.hurried_at,
                 resets_at: fresh.resets_at.or(known.resets_at),
-                tried: fresh.tried.clone().or(known.tried),
+                profile: fresh.profile.clone().or(known.profile),
                 ..fresh
             },
             None => fresh,
@@ -250,7 +249,7 @@ impl Pause {
             message: String::new(),
             told_by: Some(told.worker.clone()),
             resets_at: None,
-            tried: None,
+            profile: None,
         }
     }
 
@@ -283,7 +282,7 @@ mod tests {
     }
 
     fn failed(cause: PauseCause, is_probed: bool) -> Failed<'static> {
-        Failed { cause, message: "why", is_probed, resets_at: None, tried: None }
+        Failed { cause, message: "why", is_probed, resets_at: None, profile: None }
     }
 
     const MINUTE: Ms = 60_000;

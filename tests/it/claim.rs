@@ -263,8 +263,10 @@ on_both! {
         task.cancel().await.ok();
         let heartbeat = server.post(&worker.path("/heartbeat"), json!({ "leases": ids })).await.ok();
         assert_eq!(heartbeat["directives"]["cancel"], json!([task.id]));
+        assert_eq!(heartbeat["directives"]["cancel_leases"], json!([heartbeat["renewed"][0]]));
         let claim = server.post(&worker.path("/claim"), json!({ "max": 1, "held": ids })).await.ok();
         assert_eq!(claim["directives"]["cancel"], json!([task.id]));
+        assert_eq!(claim["directives"]["cancel_leases"], heartbeat["renewed"]);
         task.succeed("x").await;
         let heartbeat = server.post(&worker.path("/heartbeat"), json!({ "leases": [] })).await.ok();
         assert_eq!(heartbeat["directives"]["cancel"], json!([]));

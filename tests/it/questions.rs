@@ -54,6 +54,22 @@ on_both! {
         server.post(&task.path("/answer"), json!({ "allow": true })).await.fails(409, "Cannot answer task with status 'running': its run asks nothing now");
     }
 
+    async fn a_late_call_neither_asks_again_nor_drops_an_answer(server) {
+        let (task, lease) = server.crew().leased_task().await;
+        let over = json!({ "answer": null, "over": true });
+        lease.asks(asked(&lease.id, ID)).await.ok();
+        lease.asks(json!({ "lease_id": lease.id, "id": ID })).await.ok();
+        assert_eq!(lease.asks(asked(&lease.id, ID)).await.ok(), over);
+        server.get(&task.path("/question")).await.fails(404, "The task's run asks nothing now");
+        server.post(&task.path("/answer"), json!({ "allow": true })).await.fails(409, "Cannot answer task with status 'leased': its run asks nothing now");
+        assert_eq!(task.waits_for().await, "");
+        lease.asks(asked(&lease.id, NO_ID)).await.ok();
+        server.post(&task.path("/answer"), json!({ "allow": true })).await.ok();
+        assert_eq!(lease.asks(asked(&lease.id, ID)).await.ok(), over);
+        let taken = json!({ "answer": { "allow": true, "message": null, "answers": [] } });
+        assert_eq!(lease.asks(asked(&lease.id, NO_ID)).await.ok(), taken);
+    }
+
     async fn a_question_ends_with_its_lease_and_belongs_to_it(server) {
         let crew = server.crew();
         let worker = crew.worker().slots(4).register().await;

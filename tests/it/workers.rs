@@ -48,9 +48,15 @@ on_both! { alone:
         let late = now_ms() - lost["last_heartbeat"].as_i64().unwrap();
         assert!((1000..3000).contains(&late), "offline {late} ms after it was last seen");
         assert_eq!(task.status().await, "leased", "going offline leaves leases alone");
+        let shown = task.now().await;
+        let waiting = &shown["waiting"];
+        assert_eq!(waiting["reason"], json!("worker_silent"), "{shown}");
+        assert!(waiting["message"].as_str().unwrap().contains("its lease ends at 20"), "{waiting}");
+        assert!(waiting["until"].as_i64() > Some(now_ms()), "{waiting}");
         crew.task().create().await.lease(json!({})).await.fails(503, "No available worker with free capacity");
         lease.heartbeat().await.ok();
         eventually("a heartbeat makes the worker online", || async { (worker.status().await == "online").then_some(()) }).await;
+        assert_eq!(task.waits_for().await, "");
         eventually("the worker is offline again", || async { (worker.status().await == "offline").then_some(()) }).await;
         worker.claim(1).await;
         eventually("a claim makes the worker online", || async { (worker.status().await == "online").then_some(()) }).await;

@@ -56,7 +56,7 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
                 }
             }
             // It is not queued.
-            Word::Known(WaitingReason::NeedsHuman) => String::new(),
+            Word::Known(WaitingReason::NeedsHuman | WaitingReason::WorkerSilent) => String::new(),
             Word::Known(WaitingReason::Limit) => {
                 format!("wait for a lease to end, or raise the limit: bloom-runtime queue limit --agent {} N", task.agent_slug)
             }
@@ -101,6 +101,10 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
                 Some(Word::Known(Reason::DependencyFailed)) => format!("see its dependencies below; retry them first, then: {again}"),
                 _ => format!("see what its runs did: bloom-runtime task logs {id}; to queue it again: {again}"),
             }
+        }
+        (Word::Known(Status::Leased | Status::Running), Some(waiting), _) if waiting.reason == WaitingReason::WorkerSilent => {
+            let worker = task.worker_id.as_deref().unwrap_or("NAME");
+            format!("see whether its worker is up, or wait until it is tried again: bloom-runtime worker describe {worker}")
         }
         (Word::Known(Status::Leased | Status::Running), ..) => format!("follow it: bloom-runtime task logs -f {id}"),
         (Word::Known(Status::Completed), ..) => format!("see its answer: bloom-runtime task result {id}"),

@@ -46,12 +46,23 @@ impl Operation for AskPerson {
     fn decide(&self, set: &mut WorkingSet) -> Result<Asked, Halt> {
         let task = set.task(self.task)?;
         let worker = task.active_lease(Some(self.lease))?.worker_id.clone();
-        let known = task.question.as_ref().filter(|known| known.id == self.id);
+        let known = task.open_question().filter(|known| known.id == self.id);
         let answer = known.and_then(|known| known.answer.clone());
-        if self.question.is_some() == known.is_some() {
-            return Ok(Asked { answer });
+        let was_over = task.question.as_ref().is_some_and(|last| last.knows_as_over(self.id));
+        if was_over || self.question.is_some() && known.is_some() {
+            return Ok(Asked { answer, is_over: was_over && self.question.is_some() });
         }
+        let is_asked = known.is_some();
         let mut task = task.clone();
+        if self.question.is_none() && !is_asked {
+            // The call that asks it may still come.
+            match &mut task.question {
+                Some(other) => other.add_past(self.id),
+                None => task.question = Some(Question::over(self.id, self.lease, set.now())),
+            }
+            set.put_task_quietly(task);
+            return Ok(Asked { answer, is_over: false });
+        }
         end_question(&mut task, set.now());
         if let Some(new) = &self.question {
             begin_question(set, &mut task, self, new);
@@ -64,7 +75,7 @@ impl Operation for AskPerson {
         }
         task.updated_at = set.stamp();
         set.put_task(task);
-        Ok(Asked { answer })
+        Ok(Asked { answer, is_over: false })
     }
 }
 
@@ -81,7 +92,13 @@ fn begin_question(set: &WorkingSet, task: &mut TaskState, asked: &AskPerson, new
         put_off_ms = later - end;
         lease.hard_end_at = Some(later);
     }
+    let past = task.question.take().map_or_else(Vec::new, |mut last| {
+        last.add_past(last.id);
+        last.past
+    });
     task.question = Some(Question {
+        is_over: false,
+        past,
         id: asked.id,
         lease: asked.lease,
         tool: new.tool.clone(),
@@ -96,9 +113,10 @@ fn begin_question(set: &WorkingSet, task: &mut TaskState, asked: &AskPerson, new
 
 /// The lease may last longer by the time that the question took, and no more.
 fn end_question(task: &mut TaskState, now: i64) {
-    let Some(over) = task.question.take() else { return };
-    let Some(lease) = &mut task.lease else { return };
+    let Some(over) = task.question.as_mut().filter(|question| !question.is_over) else { return };
     let unused = (over.asked_at + over.put_off_ms - now).clamp(0, over.put_off_ms);
+    over.end();
+    let Some(lease) = &mut task.lease else { return };
     lease.hard_end_at = lease.hard_end_at.map(|end| end - unused);
     lease.expires_at = lease.hard_end_at.map_or(lease.expires_at, |end| end.min(lease.expires_at));
     lease.check_at = lease.check_at.min(lease.expires_at);
@@ -124,7 +142,7 @@ impl Operation for AnswerQuestion {
         let Self { task: id, question: named, ref answer } = *self;
         let task = set.task(id)?;
         let refused = |why: &'static str| Halt::from(Rejection::CannotAnswer { status: task.status, why });
-        let question = task.question.as_ref().ok_or_else(|| refused("its run asks nothing now"))?;
+        let question = task.open_question().ok_or_else(|| refused("its run asks nothing now"))?;
         if named.is_some_and(|named| named != question.id) {
             return Err(refused("its run asks something else now"));
         }

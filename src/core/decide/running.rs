@@ -88,15 +88,16 @@ impl Operation for RenewLeases {
             }
         }
         let mut renewed = Vec::with_capacity(holds.len());
-        let (mut cancel, mut answered) = (Vec::new(), Vec::new());
+        let (mut cancel, mut cancel_leases, mut answered) = (Vec::new(), Vec::new(), Vec::new());
         for (lease, task) in holds {
             let task = set.task(task)?.clone();
             cancel.extend(task.cancel_requested.then_some(task.id));
+            cancel_leases.extend(task.cancel_requested.then_some(lease));
             answered.extend(task.is_answered().then_some(task.id));
             renew_lease(set, task);
             renewed.push(lease);
         }
-        Ok(RenewedLeases { renewed, lost, cancel, answered })
+        Ok(RenewedLeases { renewed, lost, cancel, cancel_leases, answered })
     }
 }
 

@@ -49,6 +49,8 @@ pub struct Stats {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Directives {
     pub cancel: Vec<TaskId>,
+    /// The leases of these tasks.
+    pub cancel_leases: Vec<LeaseId>,
     /// Tasks with an answer for their runs.
     pub answered: Vec<TaskId>,
     pub drain: bool,
@@ -270,6 +272,7 @@ impl Replica {
         let remembered = self.lock();
         Directives {
             cancel: remembered.cancels(worker),
+            cancel_leases: remembered.cancelled_leases(worker),
             answered: remembered.answered(worker),
             drain: remembered.cache.fleet.worker(worker).is_some_and(|worker| worker.draining),
             paused_accounts: remembered.cache.fleet.paused_accounts(worker, accounts, now),
@@ -296,10 +299,14 @@ impl Replica {
         if let Some(question) = task.asks() {
             return Some(WaitingState::asked(question));
         }
+        let remembered = self.lock();
+        if let Some(lease) = &task.lease {
+            let silent = remembered.cache.fleet.worker(&lease.worker_id).filter(|worker| worker.lost);
+            return silent.map(|worker| WaitingState::silent(worker.last_seen, lease));
+        }
         if task.status != Status::Queued {
             return None;
         }
-        let remembered = self.lock();
         let closed = || remembered.queues.closed(&task.agent_slug).map(|closed| WaitingState::closed(&closed));
         let required = task.requirement();
         let short =

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bloom_core::Ms;
 use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue};
 use bloom_core::cache::{Cache, CacheRead, Effect, Part, ReadyRow, Scope};
-use bloom_core::ids::{TaskId, WorkerId};
+use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::requirement::Requirement;
 use bloom_core::task::TaskState;
 use bloom_core::worker::Worker;
@@ -370,6 +370,10 @@ impl Remembered {
 
     pub fn cancels(&self, worker: &str) -> Vec<TaskId> {
         self.cache.fleet.held(worker).filter(|held| held.cancel_requested).map(|held| held.task).collect()
+    }
+
+    pub fn cancelled_leases(&self, worker: &str) -> Vec<LeaseId> {
+        self.cache.fleet.held(worker).filter(|held| held.cancel_requested).map(|held| held.lease).collect()
     }
 
     pub fn answered(&self, worker: &str) -> Vec<TaskId> {

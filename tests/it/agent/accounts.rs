@@ -200,3 +200,39 @@ fn the_model_of_a_profile_pauses_the_profile_and_not_its_account() {
         assert_eq!((bad.status().await.as_str(), status(&server).await), ("queued", json!("online")), "{}", agent.log());
     });
 }
+
+#[test]
+fn a_model_without_quota_keeps_its_own_task_waiting_and_nobody_else() {
+    run(async {
+        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        let other = "account = \"team\"\nfallback = \"other\"\n[profiles.other]\nrunner = \"command\"\ncommand = [\"sh\"]\naccount = \"b\"";
+        let agent = server.agent("box").claude(&api, other).start();
+        let limited = server.crew().task().with("model", json!("claude-limited-1")).prompt("SAY: hello").attempts(1).create().await;
+        let waiting = eventually("the task waits", || async {
+            let now = limited.now().await;
+            (now["failure"]["reason"] == json!("rate_limited")).then_some(now)
+        })
+        .await;
+        assert_eq!([&waiting["status"], &waiting["attempts"], &waiting["infra_retries"]], [&json!("queued"), &json!(0), &json!(1)]);
+        assert!(waiting["failure"]["message"].as_str().unwrap().contains("only this task waits"), "{waiting}");
+        assert!(waiting["not_before"].as_i64().unwrap() - now_ms() > 60_000, "a probe is paid for each of its tries: {waiting}");
+        assert_eq!((status(&server).await, pause(&server).await), (json!("online"), Value::Null), "{}", agent.log());
+        let task = server.crew().task().prompt("SAY: hello").create().await;
+        task.reaches("completed").await;
+        assert_eq!(result(&task).await["output"], json!("hello"), "not by the fallback");
+    });
+}
+
+#[test]
+fn an_account_that_is_mended_while_it_is_probed_is_no_fault_of_the_model() {
+    run(async {
+        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        api.refuse_all(CREDENTIALS.0, CREDENTIALS.1, CREDENTIALS.2);
+        api.heal_between_probes();
+        let agent = server.agent("box").claude(&api, "").start();
+        let task = server.crew().task().prompt("SAY: hello").attempts(1).create().await;
+        let done = task.reaches("completed").await;
+        assert_eq!((&done["attempts"], &done["infra_retries"]), (&json!(1), &json!(1)), "{done}");
+        assert!(!agent.log().contains("choose another one"), "{}", agent.log());
+    });
+}

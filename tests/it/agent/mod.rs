@@ -34,6 +34,7 @@ mod sandbox_hardening;
 mod sessions_replaced;
 mod set_aside;
 mod shared_accounts;
+mod stale_orders;
 mod stopping;
 mod worktree_confinement;
 mod worktree_removal;

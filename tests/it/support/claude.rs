@@ -1,7 +1,7 @@
 //! The real Claude CLI, and a stub of the API that it calls. The newest user message tells the stub what to answer.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -40,7 +40,9 @@ pub struct Anthropic {
     /// All requests are refused with this status, kind of error and message.
     refusing: watch::Sender<Option<Refusal>>,
     /// Of these tokens, the quota is used up.
-    used_up: Arc<Mutex<Vec<&'static str>>>,
+    used_up: Arc<Mutex<Vec<String>>>,
+    /// Once set, it is healed when an account is probed without a profile.
+    is_mended: Arc<AtomicBool>,
     /// How many streams are still broken off in the middle, of those that can be.
     breaks: Arc<AtomicI64>,
 }
@@ -59,6 +61,7 @@ impl Anthropic {
             healed: watch::Sender::new(false),
             refusing: watch::Sender::new(None),
             used_up: Arc::default(),
+            is_mended: Arc::default(),
             breaks: Arc::new(AtomicI64::new(1)),
         };
         let app = Router::new().fallback(answer).with_state(stub.clone());
@@ -83,13 +86,18 @@ impl Anthropic {
 
     /// From now on, the quota of the account with this token is used up.
     pub fn use_up(&self, token: &'static str) {
-        self.used_up.lock().expect("the tokens").push(token);
+        self.used_up.lock().expect("the tokens").push(token.to_owned());
     }
 
     pub fn heal(&self) {
         self.used_up.lock().expect("the tokens").clear();
         self.healed.send_replace(true);
         self.refusing.send_replace(None);
+    }
+
+    /// Somebody mends the account while the agent probes it: after the probe of the profile, and before that of the account.
+    pub fn heal_between_probes(&self) {
+        self.is_mended.store(true, Ordering::Relaxed);
     }
 
     /// Refuses all requests until it is healed.
@@ -150,14 +158,22 @@ async fn answer(State(stub): State<Anthropic>, method: Method, uri: Uri, headers
     let has_spoiled_history = request["messages"].to_string().contains("SPOILED");
     let was_notified = request["messages"].to_string().contains("<task-notification>");
     let model = request["model"].as_str().unwrap_or_default().to_owned();
+    let is_account_probe = request["system"].to_string().contains("Answer with one word.");
     stub.seen.lock().expect("what was seen").push(request);
     let has = |word: &str| prompt.contains(word);
+    if is_account_probe && stub.is_mended.load(Ordering::Relaxed) {
+        stub.heal();
+    }
     if let Some((status, kind, message)) = *stub.refusing.borrow() {
         return refuse(status, kind, message, None);
     }
     let healed = *stub.healed.borrow();
     let token = headers.get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let is_used_up = stub.used_up.lock().expect("the tokens").iter().any(|used_up| token.ends_with(used_up));
+    let is_used_up = stub.used_up.lock().expect("the tokens").iter().any(|used_up| token.ends_with(used_up.as_str()));
+    if has("MODE-429") && !healed {
+        // This takes what was left.
+        stub.used_up.lock().expect("the tokens").push(token.to_owned());
+    }
     if is_used_up || has("MODE-429") && !healed {
         let reset = now_ms() / 1000 + 3600;
         return refuse(429, "rate_limit_error", "the quota is used up", Some(reset));
@@ -181,6 +197,10 @@ async fn answer(State(stub): State<Anthropic>, method: Method, uri: Uri, headers
     // A key that has no right to use one model.
     if model.contains("forbidden") {
         return refuse(403, "permission_error", "Your API key does not have permission to use the specified resource.", None);
+    }
+    // A model that has a quota of its own.
+    if model.contains("limited") && !healed {
+        return refuse(429, "rate_limit_error", "Extra usage is required for this model", None);
     }
     if model.contains("unknown") {
         return refuse(404, "not_found_error", "model: there is none of this name", None);

@@ -98,6 +98,33 @@ fn a_question_is_answered_once_and_in_time() {
 }
 
 #[test]
+fn a_question_that_is_over_is_not_asked_again() {
+    let (mut world, task, lease) = claimed();
+    world.ok(ask(task, lease, 1, 1_000));
+    world.ok(over(task, lease, 1));
+    let ended = world.task(task).clone();
+    assert!(world.ok(ask(task, lease, 1, 900_000)).is_over, "its call comes late");
+    assert_eq!(*world.task(task), ended, "nor does the lease last longer");
+    world.ok(over(task, lease, 2));
+    assert!(world.ok(ask(task, lease, 2, 1_000)).is_over, "it comes after its own end");
+    world.ok(ask(task, lease, 3, 1_000));
+    world.ok(ask(task, lease, 4, 1_000));
+    world.ok(answer(task, true));
+    for late in [1, 2, 3] {
+        assert!(world.ok(ask(task, lease, late, 1_000)).is_over, "{late}");
+        assert!(world.ok(over(task, lease, late)).answer.is_none(), "{late}");
+    }
+    world.ok(over(task, lease, 5));
+    assert_eq!(world.ok(ask(task, lease, 4, 1_000)).answer.map(|answer| answer.allow), Some(true), "its answer is not lost");
+    world.ok(over(task, lease, 4));
+    assert!(world.task(task).open_question().is_none() && !world.task(task).is_answered());
+    for id in 6..500 {
+        world.ok(ask(task, lease, id, 1));
+    }
+    assert_eq!(world.task(task).question.as_ref().unwrap().past.len(), 32);
+}
+
+#[test]
 fn answers_are_as_many_as_questions() {
     let (mut world, task, lease) = claimed();
     let mut asked = ask(task, lease, 1, 1_000);
