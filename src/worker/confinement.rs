@@ -31,6 +31,8 @@ const PASSED: [&str; 2] = ["PATH", "HOME"];
 pub struct Confinement {
     sandbox: Option<Wrapper>,
     cgroup: Option<PathBuf>,
+    /// The most bytes that the run's directories may take on the disk.
+    pub disk_limit: Option<u64>,
     /// By which the processes are found again, by a later agent, too.
     marks: Vec<(&'static str, OsString)>,
 }
@@ -63,7 +65,7 @@ impl Confinement {
         end_commands(dir).await;
         let cgroup = dir.make_cgroup(agent.cgroups.as_ref(), &profile.limits)?;
         let marks = vec![(LEASE_VARIABLE, lease.to_string().into()), (HOME_VARIABLE, agent.home.root().into())];
-        Ok(Self { sandbox, cgroup, marks })
+        Ok(Self { sandbox, cgroup, disk_limit: profile.limits.disk_mib.map(|mib| mib << 20), marks })
     }
 
     /// The command, confined. Of its environment, only what was set for it counts.

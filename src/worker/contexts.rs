@@ -18,7 +18,8 @@ use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use super::Agent;
-use super::disk_use::{dirs_of, used};
+use super::disk_size::used;
+use super::disk_use::dirs_of;
 use super::home::{Home, read_json, write_json};
 use super::removal::remove_all;
 use super::run_dir::RunDir;

@@ -89,27 +89,36 @@ pub(super) fn is_installed() -> bool {
 /// # Errors
 /// It could not be started, failed, or exceeded a limit.
 pub(super) async fn bounded(command: Command, limit: Duration, dir: &Path, most: u64) -> Result<String, String> {
+    let dir = dir.to_owned();
+    unless(move || size_of(&dir, most) > most, &too_large(most), command, limit).await
+}
+
+/// Runs a command, and ends it when it has become too large.
+///
+/// # Errors
+/// It could not be started, failed, took longer than `limit`, or became too large: then the text is `why`.
+pub(super) async fn unless(
+    is_large: impl Fn() -> bool + Clone + Send + 'static,
+    why: &str,
+    command: Command,
+    limit: Duration,
+) -> Result<String, String> {
+    let is_large = || async { tokio::task::spawn_blocking(is_large.clone()).await.unwrap_or_default() };
     let watched = async {
         loop {
             sleep(LOOK_EVERY).await;
-            let dir = dir.to_owned();
-            let size = tokio::task::spawn_blocking(move || size_of(&dir, most)).await;
-            if size.is_ok_and(|size| size > most) {
+            if is_large().await {
                 return;
             }
         }
     };
     tokio::select! {
-        ended = output(command, limit) => {
-            let dir = dir.to_owned();
-            let size = tokio::task::spawn_blocking(move || size_of(&dir, most)).await;
-            match ended {
-                Ok(_) if size.is_ok_and(|size| size > most) => Err(too_large(most)),
-                ended => ended,
-            }
-        }
+        ended = output(command, limit) => match ended {
+            Ok(_) if is_large().await => Err(why.to_owned()),
+            ended => ended,
+        },
         // The command is dropped, which ends its process group.
-        () = watched => Err(too_large(most)),
+        () = watched => Err(why.to_owned()),
     }
 }
 

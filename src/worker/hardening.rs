@@ -34,9 +34,8 @@ impl Hardening {
     }
 
     /// The arguments that make an empty directory in memory.
-    pub fn directory_in_memory(&self, path: &str, mib: u64) -> Vec<OsString> {
-        let size = self.limits_sizes.then(|| ["--size".to_owned(), (mib << 20).to_string()]);
-        let made = ["--tmpfs".to_owned(), path.to_owned()];
-        size.into_iter().flatten().chain(made).map(OsString::from).collect()
+    pub fn directory_in_memory(&self, path: &Path, mib: u64) -> Vec<OsString> {
+        let size = self.limits_sizes.then(|| ["--size".into(), (mib << 20).to_string().into()]);
+        size.into_iter().flatten().chain(["--tmpfs".into(), path.into()]).collect()
     }
 }

@@ -9,6 +9,7 @@
 //! uninstalled         exists if the agent was uninstalled and must not start
 //! renewed             when the leases were renewed last
 //! system-calls.bpf    which system calls are refused in sandboxes
+//! empty               an empty file, which sandboxes show where there is none
 //! reserve             room for the ends of runs when the disk is full
 //! contexts/NAME/      working directory of the runs of a context, kept after them
 //! sessions/NAME.json  the CLI's session of that context
@@ -101,6 +102,15 @@ impl Home {
 
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// An empty file.
+    ///
+    /// # Errors
+    /// It can't be made.
+    pub fn empty_file(&self) -> io::Result<PathBuf> {
+        let path = self.root.join("empty");
+        File::create(&path).map(|_| path)
     }
 
     /// The worker's name: `given`, or the name that the first start generated from the host name and a random suffix.

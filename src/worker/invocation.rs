@@ -130,6 +130,10 @@ const MAX_RETRIES: &str = "6";
 /// The CLI does not update itself: that is up to the administrator of the machine.
 const NO_UPDATES: (&str, &str) = ("DISABLE_AUTOUPDATER", "1");
 
+/// The CLI keeps no memory beside its sessions: notes that it, or a tool, writes for later sessions of the directory would outlive a conversation
+/// that was reset.
+const NO_MEMORY: (&str, &str) = ("CLAUDE_CODE_DISABLE_AUTO_MEMORY", "1");
+
 /// A call of the CLI that is no run, in the environment of the profile's runs.
 pub fn claude_call(program: PathBuf, profile: &Profile) -> Command {
     let mut call = Command::new(program);
@@ -143,7 +147,7 @@ pub fn claude_environment(profile: &Profile) -> impl Iterator<Item = (&'static s
     let is_claude = profile.runner == Runner::Claude;
     let retries = is_claude.then_some(("CLAUDE_CODE_MAX_RETRIES", MAX_RETRIES));
     let no_background = (is_claude && !profile.background).then_some(("CLAUDE_CODE_DISABLE_BACKGROUND_TASKS", "1"));
-    let own = [NO_UPDATES].into_iter().chain(retries).chain(no_background);
+    let own = [NO_UPDATES].into_iter().chain(is_claude.then_some(NO_MEMORY)).chain(retries).chain(no_background);
     own.chain(git_settings(profile).iter().copied())
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::Duration;
 
 use super::claude_version::Version;
@@ -12,6 +13,8 @@ use super::profiles::Profiles;
 use super::program::find_program;
 
 const LIMIT: Duration = Duration::from_secs(60);
+/// Of what it prints there; errors have a limit of their own.
+const MOST: usize = 64 << 10;
 
 /// Keeps the versions in the profiles, because options differ by them.
 ///
@@ -32,13 +35,15 @@ pub async fn check(profiles: &mut Profiles) -> Result<(), String> {
             continue;
         }
         let mut call = claude_call(program, profile);
-        // Behind the options, because it looks at those in front of it only, and not behind the end of all options.
-        let (checked, _) = options.split_at(options.iter().position(|word| word == "--").unwrap_or(options.len()));
-        call.args(checked).arg("--version");
-        if let Err(why) = command::output(call, LIMIT).await {
-            // Some errors are printed below the program's own code.
-            let line = why.lines().find(|line| line.starts_with("error: ")).unwrap_or(&why);
-            return Err(format!("profile {slug}: the Claude CLI does not accept its options: {line}; correct them, or update the CLI"));
+        // As a run begins, but with a session that it refuses once it has understood all options, before it does anything. Nor has it a prompt.
+        call.args(["-p", "--session-id=none"]).args(&options);
+        let refused = match command::ended(call, Stdio::null(), LIMIT, MOST).await {
+            // It prints some errors below its own code.
+            Ok(ended) => String::from_utf8_lossy(&ended.stderr).lines().find(|line| line.starts_with("error: ")).map(str::to_owned),
+            Err(why) => Some(why),
+        };
+        if let Some(why) = refused {
+            return Err(format!("profile {slug}: the Claude CLI does not accept its options: {why}; correct them, or update the CLI"));
         }
     }
     Ok(())

@@ -267,7 +267,7 @@ impl Run<'_> {
         let asking = Asking::start(self.agent, self.dir.questions(), record, profile);
         let mut limits =
             Limits::new(record, profile, watched.running.started_at, asking.as_ref().map_or(Duration::ZERO, |asking| asking.asked_before));
-        let disk = DiskLimit::start(&self.agent.home, record, watched.running.leader, profile.limits.disk_mib);
+        let disk = DiskLimit::start(&self.agent.home, record, watched.running.leader, profile);
         let egress = Egress::start(profile.network(), record.profile.as_deref(), &self.dir.egress(), &self.agent.egress);
         let mut stored_at = Instant::now();
         let mut found = Vec::new();

@@ -10,6 +10,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::claude_settings::CREDENTIALS;
 use super::hardening::Hardening;
 use super::program::find_program;
 use serde::de::value::{MapAccessDeserializer, StrDeserializer};
@@ -61,11 +62,12 @@ const KERNEL: [&str; 7] = ["/proc/acpi", "/proc/fs", "/proc/mtrr", "/proc/pressu
 const MAX_TMP_MIB: u64 = 1 << 20;
 /// The home of a run. It is empty at the start of each run but for the configuration of the Claude CLI.
 const HOME: &str = "/tmp/home";
-/// What the Claude CLI reads of its configuration and the user has written. It is read-only, so that no run leaves anything there for others.
-const CLAUDE_SETUP: [&str; 9] =
-    ["CLAUDE.md", "agents", "commands", "hooks", "output-styles", "plugins", "rules", "settings.json", "skills"];
-/// The CLI writes renewed credentials into this file.
-const CLAUDE_CREDENTIALS: &str = ".credentials.json";
+/// What the Claude CLI reads of its configuration and the user has written, or its provider. It is read-only, so that no run leaves anything there
+/// for others. What does not exist is there and empty: the CLI reads most of it again during a run, whose tools would be allowed what they write.
+const CLAUDE_SETUP_FILES: [&str; 6] =
+    ["CLAUDE.md", "policy-limits.json", "remote-settings.json", "scheduled_tasks.json", "settings.json", "settings.local.json"];
+const CLAUDE_SETUP_DIRS: [&str; 9] =
+    ["agents", "commands", "hooks", "output-styles", "plugins", "routines", "rules", "skills", "workflows"];
 
 /// The sandbox that a profile asks for: the word `bubblewrap`, or a table.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
@@ -142,6 +144,8 @@ pub struct ClaudeDirs {
     pub config: PathBuf,
     /// The sessions of the context.
     pub sessions: PathBuf,
+    /// An empty file, which is shown in place of those that do not exist.
+    pub empty: PathBuf,
 }
 
 impl Sandbox {
@@ -180,8 +184,8 @@ impl Sandbox {
             args.add(["--ro-bind-try", path, path]);
         }
         args.add(["--proc", "/proc", "--dev", "/dev"]);
-        args.add(hardening.directory_in_memory("/tmp", self.tmp_mib));
-        args.add(hardening.directory_in_memory("/dev/shm", self.tmp_mib));
+        args.add(hardening.directory_in_memory("/tmp".as_ref(), self.tmp_mib));
+        args.add(hardening.directory_in_memory("/dev/shm".as_ref(), self.tmp_mib));
         args.add(["--remount-ro", "/dev", "--dir", HOME]);
         for path in KERNEL {
             args.add(["--ro-bind-try", path, path]);
@@ -199,10 +203,20 @@ impl Sandbox {
         }
         if let Some(claude) = &needs.claude {
             let to = Path::new(HOME).join(".claude");
-            for name in CLAUDE_SETUP {
+            // Something is mounted on each, and on what is in them, because that can be neither moved away nor replaced.
+            for dir in [Path::new(HOME), &to] {
+                args.add(hardening.directory_in_memory(dir, self.tmp_mib));
+            }
+            for name in CLAUDE_SETUP_FILES {
+                args.mount("--ro-bind", &claude.empty, &to.join(name));
+            }
+            for name in CLAUDE_SETUP_DIRS {
+                args.add(["--tmpfs".as_ref(), to.join(name).as_os_str(), "--remount-ro".as_ref(), to.join(name).as_os_str()]);
+            }
+            for name in CLAUDE_SETUP_FILES.iter().chain(&CLAUDE_SETUP_DIRS) {
                 args.mount("--ro-bind-try", &claude.config.join(name), &to.join(name));
             }
-            args.mount("--bind-try", &claude.config.join(CLAUDE_CREDENTIALS), &to.join(CLAUDE_CREDENTIALS));
+            args.mount("--bind-try", &claude.config.join(CREDENTIALS), &to.join(CREDENTIALS));
             args.mount("--bind", &claude.sessions, &to.join("projects"));
         }
         for path in &self.writable {

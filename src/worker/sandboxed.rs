@@ -24,7 +24,8 @@ pub fn sandboxed(
     let Some(sandbox) = &profile.sandbox else { return Ok(plain) };
     let bubblewrap = sandbox.installed(profiles_dir)?;
     let config = config_dir(&profile.env).filter(|_| profile.runner == Runner::Claude);
-    let claude = config.map(|config| ClaudeDirs { config, sessions: home.sandboxed_sessions(context_id) });
+    let dirs = |config| Ok::<_, io::Error>(ClaudeDirs { config, sessions: home.sandboxed_sessions(context_id), empty: home.empty_file()? });
+    let claude = config.map(dirs).transpose()?;
     let config = profile.mcp_config.iter().map(|path| profiles_dir.join(path));
     let tool = files.permission_tool;
     let asks = tool.into_iter().flat_map(|tool| [tool.program.clone(), tool.dir.answered()]);

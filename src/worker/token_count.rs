@@ -51,12 +51,13 @@ impl Total {
             Some(earlier) if total.adds_up => earlier.plus(total),
             // A result after a fault of the CLI may lack the field, or have zeros.
             Some(earlier) => earlier.clone(),
-            None => total,
+            None => earlier.map_or_else(|| total.clone(), |earlier| earlier.or_more(&total)),
         }
     }
 
     fn of_one(result: &Value, model: Option<&str>) -> Self {
-        let dollars = |value: &Value| value.as_f64().filter(|usd| *usd >= 0.0);
+        // Zero has a sign, too.
+        let dollars = |value: &Value| value.as_f64().filter(|usd| usd.is_finite() && *usd >= 0.0).map(f64::abs);
         let main_loop = Counted { model: short(model.unwrap_or_default()), tokens: tokens(&result["usage"]) };
         let since_last = result["model_usage_since_last_result"].as_object();
         let models = since_last.or_else(|| result["modelUsage"].as_object());
@@ -65,7 +66,7 @@ impl Total {
             .flatten()
             .take(MAX_MODELS)
             .map(|(model, used)| Counted { model: short(model), tokens: tokens_of_model(used) });
-        let of_models = models.and_then(|models| models.values().map(|used| dollars(&used["costUSD"])).sum::<Option<f64>>());
+        let of_models = models.and_then(|models| models.values().map(|used| dollars(&used["costUSD"])).try_fold(0.0, add_dollars));
         let cost_usd = match since_last {
             Some(_) => of_models,
             None => dollars(&result["total_cost_usd"]).into_iter().chain(of_models.filter(|usd| *usd > 0.0)).reduce(f64::max),
@@ -77,8 +78,22 @@ impl Total {
         let mut sum = self.clone();
         sum.main_loop.tokens = sum_of(sum.main_loop.tokens, later.main_loop.tokens);
         add_to(&mut sum.by_model, later.by_model);
-        sum.cost_usd = self.cost_usd.zip(later.cost_usd).map(|(one, other)| one + other);
+        sum.cost_usd = self.cost_usd.and_then(|earlier| add_dollars(earlier, later.cost_usd));
         sum
+    }
+
+    /// The larger of two counts of the same.
+    fn or_more(&self, later: &Self) -> Self {
+        let mut most = later.clone();
+        most.main_loop.tokens = larger_of(self.main_loop.tokens, later.main_loop.tokens);
+        for counted in &self.by_model {
+            match most.by_model.iter_mut().find(|of_model| of_model.model == counted.model) {
+                Some(of_model) => of_model.tokens = larger_of(of_model.tokens, counted.tokens),
+                None => most.by_model.push(counted.clone()),
+            }
+        }
+        most.cost_usd = self.cost_usd.into_iter().chain(later.cost_usd).reduce(f64::max);
+        most
     }
 }
 
@@ -151,6 +166,11 @@ impl TokenCount {
             None => usage,
         })
     }
+}
+
+/// A sum that JSON can have, whatever a run prints.
+fn add_dollars(sum: f64, more: Option<f64>) -> Option<f64> {
+    more.map(|usd| (sum + usd).min(f64::MAX))
 }
 
 /// Adds up by models.
@@ -319,5 +339,24 @@ mod tests {
         assert_eq!(unknown.usage(None, &Prices::default()), Some(expected));
         let none = Total::of(&json!({"total_cost_usd": 0.0, "usage": {}}), None, None);
         assert_eq!(TokenCount::default().usage(Some(&none), &Prices::default()), Some(Usage::default()));
+    }
+    #[test]
+    fn a_later_result_never_tells_less() {
+        let total = |results: &[Value]| {
+            let total = results.iter().fold(None, |earlier, result| Some(Total::of(result, Some(MODEL), earlier.as_ref())));
+            TokenCount::default().usage(total.as_ref(), &Prices::default()).unwrap()
+        };
+        let nothing = json!({"model_usage_since_last_result": {}, "total_cost_usd": 0});
+        assert!(total(std::slice::from_ref(&nothing)).cost_usd.is_sign_positive(), "an empty sum");
+        let first = json!({"total_cost_usd": 2.5, "modelUsage": {MODEL: {"inputTokens": 7, "costUSD": 2.5}, "other": {"outputTokens": 3}}});
+        let both = total(&[first.clone(), nothing.clone()]);
+        assert_eq!((both.cost_usd, both.input_tokens, both.output_tokens), (2.5, 7, 3));
+        let less = json!({"total_cost_usd": 0.5, "modelUsage": {MODEL: {"inputTokens": 9, "costUSD": 0.5}}});
+        let both = total(&[first, less]);
+        assert_eq!((both.cost_usd, both.input_tokens, both.output_tokens), (2.5, 9, 3));
+        let huge = json!({"model_usage_since_last_result": {MODEL: {"costUSD": 1e308}, "other": {"costUSD": 1e308}}});
+        assert_eq!(total(&[huge.clone(), huge]).cost_usd, f64::MAX);
+        assert_eq!(total(&[json!({"total_cost_usd": 1e308}), nothing]).cost_usd, 1e308);
+        assert!(total(&[json!({"total_cost_usd": -0.0})]).cost_usd.is_sign_positive());
     }
 }

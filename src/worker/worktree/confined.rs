@@ -10,11 +10,13 @@ use tokio::process::Command;
 
 use super::super::command::{output, started_by};
 use super::super::confinement::{Confinement, Shown};
-use super::super::git::bounded;
+use super::super::disk_size::{HIDDEN, used};
+use super::super::git::{bounded, unless};
 use super::author::CommitAuthor;
 use super::repository::{DURABLE, FETCH_LIMIT, LOCAL_LIMIT};
-use super::trouble::Trouble;
+use super::trouble::{ROOM, Trouble};
 use super::{LINK, Worktree};
+use bloom_core::Ms;
 
 /// The repository has the objects of the project's repository, without a copy of them.
 const SHARE_OBJECTS: &str = r#"printf '%s\n' "$1" >"$2/objects/info/alternates""#;
@@ -25,6 +27,9 @@ const WRITE_LINK: &str = r#"[ -d "$2" ] && [ ! -L "$2" ] || { rm -f -- "$2" && p
 const PACK: &str = r#"wanted="$0"; known="$1"; shift; printf '%s\n' "$wanted" ${known:+"^$known"} | "$@""#;
 /// Stores what a command prints in a file, with the most 512-byte blocks that this file, or another of the command, may have.
 const INTO_FILE: &str = r#"ulimit -f "$1"; into="$0"; shift; exec "$@" >"$into""#;
+
+/// A command none of whose files has more 512-byte blocks.
+const SMALL_FILES: &str = r#"ulimit -f "$0"; exec "$@""#;
 
 pub struct Confined<'a> {
     pub tree: &'a Worktree,
@@ -54,6 +59,15 @@ impl<'a> Confined<'a> {
 
     pub async fn run(&self, plain: Command, limit: Duration) -> Result<String, String> {
         output(self.confine(&plain), limit).await
+    }
+
+    /// As [`Self::run`], for a command that executes filters or the like, which write what they want: it may take no more room than the run.
+    async fn run_within(&self, plain: Command, limit: Duration) -> Result<String, String> {
+        let Some(most) = self.confinement.disk_limit else { return self.run(plain, limit).await };
+        let dirs = vec![self.tree.dir.clone(), self.tree.own_git_dir()];
+        let is_large = move || used(dirs.clone(), Ms::MIN, most, HIDDEN) > most;
+        let words = ["sh", "-c", SMALL_FILES, &most.div_ceil(512).to_string()].map(OsString::from);
+        unless(is_large, ROOM, self.confine(&started_by(words, &plain)), limit).await
     }
 
     async fn script(&self, script: &str, words: &[&Path]) -> Result<(), String> {
@@ -125,7 +139,7 @@ impl<'a> Confined<'a> {
         ]);
         fetch.args(["--no-write-fetch-head", "--no-recurse-submodules", "--"]).arg(self.tree.repository.git_dir());
         fetch.args(["+refs/remotes/origin/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*"]);
-        if let Err(why) = self.run(fetch, LOCAL_LIMIT).await {
+        if let Err(why) = self.run_within(fetch, LOCAL_LIMIT).await {
             tracing::warn!(dir = %self.tree.dir.display(), why, "a context does not see the newest branches of its project");
         }
     }
@@ -134,7 +148,7 @@ impl<'a> Confined<'a> {
     pub async fn follow(&self, head: &str, commit: &str) -> Result<bool, Trouble> {
         let mut read = self.git();
         read.args(["read-tree", "-m", "-u", head, commit]);
-        if self.run(read, LOCAL_LIMIT).await.is_err() {
+        if self.run_within(read, LOCAL_LIMIT).await.is_err() {
             return Ok(false);
         }
         self.update_branch(commit).await.map(|()| true)
@@ -167,7 +181,7 @@ impl<'a> Confined<'a> {
         add.args(DURABLE).arg("-c").arg(format!("core.excludesFile={}", ignored.display()));
         add.args(["-c", "core.autocrlf=false", "-c", "advice.addEmbeddedRepo=false", "add", "--all", "--pathspec-file-nul"]);
         add.arg(format!("--pathspec-from-file={}", paths.display()));
-        self.run(add, FETCH_LIMIT).await?;
+        self.run_within(add, FETCH_LIMIT).await?;
         let mut write = self.git();
         write.args(DURABLE).arg("write-tree");
         let tree = self.run(write, LOCAL_LIMIT).await?;

@@ -6,6 +6,9 @@ use bloom_core::task::Reason;
 
 use crate::reserve::is_of_disk;
 
+/// A command took more room than the run may.
+pub const ROOM: &str = "it takes more room on the disk than limits.disk_mib of the profile allows";
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// The repository can't be fetched: it is gone, or the worker may not read it.
@@ -16,6 +19,8 @@ pub enum Trouble {
     Empty,
     /// It is larger than the agent's limits.
     Size(String),
+    /// What the run has git execute takes more room than the run may.
+    Room(String),
     /// The disk is full, or can't be written.
     Disk(String),
     /// The run has left a merge or a rebase unfinished, or something else that needs a person.
@@ -36,6 +41,7 @@ impl Trouble {
     pub fn of_git(what: &str, why: &str) -> Self {
         let text = format!("{what}: {why}");
         match why {
+            ROOM => Self::Room(text),
             why if why.contains("No space left on device") || why.contains("Disk quota exceeded") => Self::Disk(text),
             why if why.contains("larger than") => Self::Size(text),
             _ => Self::Failed(text),
@@ -54,7 +60,11 @@ impl Trouble {
     }
 
     pub fn reason(&self) -> Reason {
-        if matches!(self, Self::Disk(_)) { Reason::WorkerDisk } else { Reason::Project }
+        match self {
+            Self::Disk(_) => Reason::WorkerDisk,
+            Self::Room(_) => Reason::DiskLimit,
+            _ => Reason::Project,
+        }
     }
 
     /// Whether the same may succeed later, or on another worker.
@@ -80,9 +90,13 @@ impl std::fmt::Display for Trouble {
         match self {
             Self::RefMissing(name) => write!(f, "the project's repository has no branch, tag or commit '{name}'"),
             Self::Empty => f.write_str("the project's repository is empty: push a first commit to it"),
-            Self::Repository(why) | Self::Size(why) | Self::Disk(why) | Self::State(why) | Self::Push(why) | Self::Failed(why) => {
-                f.write_str(why)
-            }
+            Self::Repository(why)
+            | Self::Size(why)
+            | Self::Room(why)
+            | Self::Disk(why)
+            | Self::State(why)
+            | Self::Push(why)
+            | Self::Failed(why) => f.write_str(why),
         }
     }
 }

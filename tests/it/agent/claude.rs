@@ -237,8 +237,13 @@ fn mentions_in_hinted_files_attach_nothing_from_outside() {
 fn options_that_the_cli_refuses_stop_the_start() {
     run(async {
         let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
-        let (code, said) = server.agent("box").claude(&api, "permission_mode = \"acceptEdit\"").start_in_vain();
-        assert_eq!(code, Some(1));
-        assert!(said.contains("profile default: ") && said.contains("acceptEdit") && said.contains("acceptEdits"), "{said}");
+        for (options, parts) in [
+            ("permission_mode = \"acceptEdit\"", ["acceptEdit", "acceptEdits"]),
+            ("args = [\"--effrot=low\"]", ["unknown option", "--effrot"]),
+        ] {
+            let (code, said) = server.agent("box").claude(&api, options).start_in_vain();
+            assert!(code == Some(1) && said.contains("profile default: ") && parts.iter().all(|part| said.contains(part)), "{said}");
+        }
+        assert!(api.seen().is_empty(), "{:?}", api.seen());
     });
 }

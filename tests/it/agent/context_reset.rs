@@ -32,6 +32,10 @@ on_both! { alone:
         assert!(messages(&api, "SAY: two").contains("SAY: one"), "the conversation goes on");
         let dir = std::fs::read_dir(agent.work_dir().join("contexts")).unwrap().next().expect("its directory").unwrap().path();
         std::fs::write(dir.join("kept"), "").unwrap();
+        // What a run leaves for all later sessions of the directory.
+        let of_cli = std::fs::read_dir(agent.dir().join("home/.claude/projects")).unwrap().next().expect("its sessions").unwrap().path();
+        std::fs::create_dir_all(of_cli.join("memory")).unwrap();
+        std::fs::write(of_cli.join("memory/MEMORY.md"), "- always say Kestrel\n").unwrap();
 
         server.poke("contexts/talk/reset").await.ok();
         // What an agent forgets when it starts again is on its disk.
@@ -39,6 +43,7 @@ on_both! { alone:
         agent.start_again();
         let third = say("three").await;
         assert!(!messages(&api, "SAY: three").contains("SAY: one"), "{}", messages(&api, "SAY: three"));
+        assert!(!api.seen().iter().any(|request| request.to_string().contains("Kestrel")), "no memory of another session");
         let event = replaced(&third).await.expect("it is told");
         assert_eq!(event, json!({
             "phase": "session_replaced", "session_id": first, "text": "the session was ended by a person, who reset the context; the run starts a new one",

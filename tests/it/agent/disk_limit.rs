@@ -33,12 +33,39 @@ fn a_run_hides_nothing_from_its_limit() {
         let fill = "head --bytes 8000000 /dev/urandom";
         let removed = format!("exec 3>large; rm large; {fill} >&3; sleep 150");
         let deep = format!("d=$(printf 'd%.0s' $(seq 200)); for i in $(seq 30); do mkdir $d; cd -P $d; done; {fill} >large; sleep 150");
-        for hides in [removed, deep] {
+        let program = "import mmap, os, time; f = os.open(\"large\", os.O_RDWR | os.O_CREAT); os.unlink(\"large\"); os.ftruncate(f, 8000000); \
+                       m = mmap.mmap(f, 8000000); os.close(f); m.write(bytes(range(250)) * 32000); m.flush(); time.sleep(150)";
+        let mapped = format!("python3 -c '{program}'");
+        for hides in [removed, deep, mapped] {
             let task = server.crew().task().attempts(1).prompt(&hides).create().await;
             let failure = eventually("it is stopped", || async { task.now().await["failure"].as_object().cloned() }).await;
             assert_eq!(failure["reason"], json!("disk_limit"), "{hides}: {failure:?}");
         }
         agent.has_no_processes().await;
+    });
+}
+
+/// All runs of the account read it.
+#[test]
+fn the_login_of_the_cli_counts_and_is_put_right() {
+    let profile = "allowed_tools = [\"Bash\"]\nlimits = { disk_mib = 4 }\nsandbox = \"bubblewrap\"";
+    super::claude::with(profile, async |server, _, agent| {
+        let login = agent.dir().join("home/.claude/.credentials.json");
+        std::fs::create_dir_all(login.parent().expect("its directory")).expect("a directory");
+        let good = r#"{"claudeAiOauth": {"accessToken": "good"}}"#;
+        std::fs::write(&login, good).expect("a login");
+        let is_good = async || {
+            let read = || std::fs::read_to_string(&login).is_ok_and(|now| now == good);
+            eventually("the login is there again", || async { read().then_some(()) }).await;
+        };
+        let fills = r#"MODE-TOOL RUN: sh -c 'head --bytes 8000000 /dev/urandom >"$HOME/.claude/.credentials.json"; sleep 150'"#;
+        let task = server.crew().task().attempts(1).prompt(fills).create().await;
+        let failure = eventually("it is stopped", || async { task.now().await["failure"].as_object().cloned() }).await;
+        assert_eq!(failure["reason"], json!("disk_limit"), "{failure:?}");
+        is_good().await;
+        let spoils = r#"MODE-TOOL RUN: sh -c 'echo spoiled >"$HOME/.claude/.credentials.json"'"#;
+        server.crew().task().prompt(spoils).create().await.reaches("completed").await;
+        is_good().await;
     });
 }
 

@@ -94,6 +94,20 @@ fn what_the_filter_of_a_run_starts_ends_with_the_run() {
     );
 }
 
+#[test]
+fn what_the_filter_of_a_run_writes_counts_for_the_limit_of_the_run() {
+    with_project(
+        |plan| plan.profile(&format!("{SHELL}\nlimits = {{ disk_mib = 4 }}")),
+        async |server, _, agent| {
+            let fill = "for n in 1 2 3; do head -c 3000000 /dev/zero >large$n; done; sleep 150; cat";
+            let script = format!("git config filter.evil.clean '{fill}'; echo '* filter=evil' >.gitattributes; echo three >file");
+            let failed = task(server, "a", &script).await.reaches("failed").await;
+            assert_eq!(failed["failure"]["reason"], json!("disk_limit"), "{failed}");
+            agent.has_no_processes().await;
+        },
+    );
+}
+
 /// Else it could change what the agent commits, while git reads it.
 #[test]
 fn a_run_without_a_project_follows_the_others_of_its_worktree() {

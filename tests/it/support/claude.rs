@@ -155,6 +155,7 @@ async fn answer(State(stub): State<Anthropic>, method: Method, uri: Uri, headers
     }
     let last = request["messages"].as_array().and_then(|messages| messages.last()).map(Value::to_string).unwrap_or_default();
     let (has_tool_result, is_notified) = (last.contains("tool_result"), last.contains("<task-notification>"));
+    let results = request["messages"].to_string().matches(r#""type":"tool_result""#).count();
     let has_spoiled_history = request["messages"].to_string().contains("SPOILED");
     let was_notified = request["messages"].to_string().contains("<task-notification>");
     let model = request["model"].as_str().unwrap_or_default().to_owned();
@@ -208,6 +209,10 @@ async fn answer(State(stub): State<Anthropic>, method: Method, uri: Uri, headers
     let (sender, receiver) = mpsc::channel::<Result<Bytes, std::io::Error>>(16);
     let turn = if is_notified {
         Turn::Notified
+    } else if let Some((_, next)) = prompt.split_once("NEXT:").filter(|_| has_tool_result && results == 1) {
+        // A second command, after that of `RUN:`.
+        prompt = format!("MODE-TOOL RUN: {}", next.lines().next().unwrap_or_default());
+        Turn::Asked
     } else if has_tool_result {
         Turn::ToolResult
     } else {

@@ -1,0 +1,106 @@
+//! The login of the Claude CLI, which all runs of an account use. A run in a sandbox can write the file, because the CLI in it renews the login
+//! there: in place, as the file is mounted.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::claude_settings::{CREDENTIALS, config_dir};
+use super::disk_size::size_of;
+use super::profile::{Profile, Runner};
+
+/// A login has a few hundred bytes, with those of MCP servers some thousands.
+const MOST: u64 = 1 << 20;
+/// Another CLI may be writing it.
+const WRITTEN_WITHIN: Duration = Duration::from_millis(200);
+
+/// The file while a run goes on that can write it.
+pub struct Login {
+    path: PathBuf,
+    /// The newest content that could be one.
+    kept: Mutex<Vec<u8>>,
+}
+
+impl Login {
+    /// `None`: runs of the profile can't write it, or there is none.
+    pub fn of(profile: &Profile) -> Option<Self> {
+        profile.sandbox.as_ref().filter(|_| profile.runner == Runner::Claude)?;
+        let path = config_dir(&profile.env)?.join(CREDENTIALS);
+        let kept = Mutex::new(content(&path)?);
+        Some(Self { path, kept })
+    }
+
+    /// What it takes on the disk now. One that is too large is put right at once.
+    pub fn look(&self) -> u64 {
+        let about = fs::metadata(&self.path);
+        match (&about, content(&self.path)) {
+            (_, Some(newer)) => *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = newer,
+            (Ok(about), None) if about.len() > MOST => self.write(),
+            _ => {}
+        }
+        about.map_or(0, |about| size_of(&about))
+    }
+
+    /// Writes the last good one again, if the run has left what can't be a login.
+    pub fn repair(&self) {
+        if content(&self.path).is_some() {
+            return;
+        }
+        std::thread::sleep(WRITTEN_WITHIN);
+        if content(&self.path).is_none() {
+            self.write();
+        }
+    }
+
+    /// In place, for the runs that have it mounted.
+    fn write(&self) {
+        let path = self.path.display();
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        match fs::write(&self.path, &*kept) {
+            Ok(()) => tracing::warn!(%path, "a run has spoiled the login of the Claude CLI; the last good one is there again"),
+            Err(error) => tracing::warn!(%path, %error, "a run has spoiled the login of the Claude CLI, and it can't be written"),
+        }
+    }
+}
+
+/// The content, if it could be a login: one object of JSON, and not large.
+fn content(path: &Path) -> Option<Vec<u8>> {
+    let read = || -> io::Result<Vec<u8>> {
+        let about = fs::metadata(path)?;
+        if !about.is_file() || about.len() > MOST {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        fs::read(path)
+    };
+    read().ok().filter(|bytes| serde_json::from_slice::<Map<String, Value>>(bytes).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_login_that_a_run_has_spoiled_is_put_right() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(CREDENTIALS);
+        fs::write(&path, r#"{"token": 1}"#).unwrap();
+        let login = Login { kept: Mutex::new(content(&path).unwrap()), path: path.clone() };
+        let now = || fs::read_to_string(&path).unwrap();
+        fs::write(&path, r#"{"token": 2}"#).unwrap();
+        login.look();
+        for spoiled in ["", "[]", "x"] {
+            fs::write(&path, spoiled).unwrap();
+            login.look();
+            assert_eq!(now(), spoiled, "it may be written just now");
+            login.repair();
+            assert_eq!(now(), r#"{"token": 2}"#);
+        }
+        fs::write(&path, vec![b' '; 2 << 20]).unwrap();
+        assert!(login.look() >= 2 << 20);
+        assert_eq!(now(), r#"{"token": 2}"#, "at once");
+    }
+}
