@@ -12,7 +12,7 @@ use super::blame::{Blame, is_of_setup};
 use super::pause::{Failed, Pause, Paused, of};
 use super::pause_text::{cut_chars, told};
 use super::probe::{self, ProbeFailure, login_changed_at};
-use super::profile::{Profile, Runner};
+use super::profile::{DEFAULT, Profile, Runner};
 use super::program::find_program;
 use super::sandbox_check;
 use super::task::Task;
@@ -65,8 +65,9 @@ impl Agent {
         of_each
             .map(|(paused, pause)| {
                 let slugs: Vec<String> = closed.iter().filter(|slug| concerns(&paused, slug)).map(|slug| (*slug).to_owned()).collect();
-                // A worker that serves all slugs can't offer some of them only.
-                let closes_all = served.as_ref().map_or(!slugs.is_empty(), |served| served.len() == slugs.len());
+                // Without the profile `default`, only the slugs of the others could be served, which an agent with it does not name.
+                let closes_default = || slugs.iter().any(|slug| slug == DEFAULT);
+                let closes_all = served.as_ref().map_or_else(closes_default, |served| served.len() == slugs.len());
                 (paused, pause, (!closes_all).then_some(slugs))
             })
             .collect()

@@ -34,6 +34,14 @@ pub(super) struct Offer {
     pub status: WorkerStatus,
     /// The agent slugs that the worker takes now; `None` for all.
     agents: Option<Vec<String>>,
+    /// Those that it does not, although it takes all: the server learns them from the pauses.
+    closed: Vec<String>,
+}
+
+impl Offer {
+    fn new(status: WorkerStatus, agents: Option<Vec<String>>) -> Self {
+        Self { status, agents, closed: Vec::new() }
+    }
 }
 
 impl Agent {
@@ -134,30 +142,32 @@ impl Agent {
         GivenCapabilities { known, ..GivenCapabilities::default() }
     }
 
-    /// A pause of an account or of a profile closes its slugs. If no slug is left, or the agent serves all slugs, it closes the worker.
+    /// A pause of an account or of a profile closes its slugs. If no slug is left, or the profile `default` is one of them, it closes the worker.
     pub(super) fn offer(&self) -> Offer {
         let agents = self.settings.profiles.slugs();
         if self.draining.load(Ordering::Relaxed) {
-            return Offer { status: WorkerStatus::Syncing, agents };
+            return Offer::new(WorkerStatus::Syncing, agents);
         }
         let open = agents.as_ref().map(|slugs| slugs.iter().filter(|slug| !self.is_closed_for(slug)).cloned().collect::<Vec<_>>());
         if let Some(open) = open.filter(|open| !open.is_empty()) {
-            return Offer { status: WorkerStatus::Online, agents: Some(open) };
+            return Offer::new(WorkerStatus::Online, Some(open));
         }
-        let closes = |slugs: &Option<Vec<String>>| slugs.as_ref().is_none_or(|slugs| !slugs.is_empty());
-        let causes: Vec<PauseCause> =
-            self.pauses_now().into_iter().filter(|(.., slugs)| closes(slugs)).map(|(_, pause, _)| pause.cause).collect();
+        // An agent with the profile `default` serves the others: the server reads in its pauses which slugs it does not.
+        let closes = |slugs: &Option<Vec<String>>| slugs.as_ref().is_none_or(|slugs| agents.is_some() && !slugs.is_empty());
+        let pauses = self.pauses_now();
+        let causes: Vec<PauseCause> = pauses.iter().filter(|(.., slugs)| closes(slugs)).map(|(_, pause, _)| pause.cause).collect();
         let status = match causes.iter().all(|cause| cause.is_passing()) {
             _ if causes.is_empty() => WorkerStatus::Online,
             true => WorkerStatus::Syncing,
             false => WorkerStatus::Error,
         };
-        Offer { status, agents }
+        let closed = pauses.into_iter().filter(|_| agents.is_none()).filter_map(|(.., slugs)| slugs).flatten().collect();
+        Offer { status, agents, closed }
     }
 
     /// Reports the offer to the server whenever it changes, and again after `REPORT_EVERY`.
     pub(super) async fn keep_offer(self: Arc<Self>, stopped: CancellationToken) {
-        let mut reported = Offer { status: WorkerStatus::Online, agents: self.settings.profiles.slugs() };
+        let mut reported = Offer::new(WorkerStatus::Online, self.settings.profiles.slugs());
         let mut reported_at = Instant::now();
         let mut backoff = Backoff::default();
         loop {
@@ -197,7 +207,7 @@ impl Agent {
 
     /// Registers as offline, so that the server gives no more tasks, and releases a task that it gave just before.
     pub(super) async fn go_offline(&self) {
-        if let Err(error) = self.register(Offer { status: WorkerStatus::Offline, agents: self.settings.profiles.slugs() }).await {
+        if let Err(error) = self.register(Offer::new(WorkerStatus::Offline, self.settings.profiles.slugs())).await {
             return tracing::warn!(%error, "the server could not be informed that this worker stops");
         }
         let path = format!("api/runtime/workers/{}/claim", client::part(&self.name));

@@ -236,3 +236,25 @@ fn an_account_that_is_mended_while_it_is_probed_is_no_fault_of_the_model() {
         assert!(!agent.log().contains("choose another one"), "{}", agent.log());
     });
 }
+
+/// One account of an agent that serves all slugs is refused: only the tasks of its profile wait.
+#[test]
+fn a_paused_profile_beside_the_default_one_stops_its_own_tasks_only() {
+    run(async {
+        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        api.refuse_all(CREDENTIALS.0, CREDENTIALS.1, CREDENTIALS.2);
+        let plan = server.agent("box");
+        let other = plan.claude_profile("other", &api, "sk-ant-oat01-dummy", "account = \"other\"");
+        let _agent = plan.profiles(&format!("[profiles.default]\nrunner = \"echo\"\n{other}")).start();
+        let of = async |slug: &str| server.crew().task().with("agent_slug", json!(slug)).prompt("SAY: hello").create().await;
+        let refused = of("other").await;
+        eventually("its task waits for the account", || async { (refused.waits_for().await == "worker_paused").then_some(()) }).await;
+        assert_eq!(status(&server).await, json!("online"));
+        assert_eq!(pause(&server).await["agents"], json!(["other"]));
+        of("anyone").await.reaches("completed").await;
+        api.heal();
+        server.post("accounts/other/resume", json!({})).await.ok();
+        refused.reaches("completed").await;
+        of("anyone").await.reaches("completed").await;
+    });
+}
