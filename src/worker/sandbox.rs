@@ -62,8 +62,9 @@ const KERNEL: [&str; 7] = ["/proc/acpi", "/proc/fs", "/proc/mtrr", "/proc/pressu
 const MAX_TMP_MIB: u64 = 1 << 20;
 /// The home of a run. It is empty at the start of each run but for the configuration of the Claude CLI.
 const HOME: &str = "/tmp/home";
-/// What the Claude CLI reads of its configuration and the user has written, or its provider. It is read-only, so that no run leaves anything there
-/// for others. What does not exist is there and empty: the CLI reads most of it again during a run, whose tools would be allowed what they write.
+/// What the Claude CLI reads of its configuration and the user has written, or its provider. It is read-only, so that no run leaves anything
+/// there for others. What does not exist is there and empty: the CLI reads most of it again during a run, whose tools would be allowed what
+/// they write.
 const CLAUDE_SETUP_FILES: [&str; 6] =
     ["CLAUDE.md", "policy-limits.json", "remote-settings.json", "scheduled_tasks.json", "settings.json", "settings.local.json"];
 const CLAUDE_SETUP_DIRS: [&str; 9] =
