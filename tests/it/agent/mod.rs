@@ -31,6 +31,7 @@ mod repositories;
 mod running;
 mod sandbox;
 mod sandbox_hardening;
+mod session_moves;
 mod sessions_replaced;
 mod set_aside;
 mod shared_accounts;
