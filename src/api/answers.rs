@@ -78,6 +78,11 @@ pub struct Lease<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub context_reset_at: Option<Ms>,
+    /// The session in which the newest run of the task's context answered since it was reset: a worker that does not have it can't continue the
+    /// conversation. Only in answers for the worker that is to run the task, and only if the task continues the conversation and there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub conversation: Option<Cow<'a, str>>,
     /// The longest time limit, in seconds, that the agent's profile may set in place of `timeout_sec`. Only in answers for the worker that is to
     /// run the task, and only if `timeout_is_default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -122,6 +127,7 @@ impl<'a> Lease<'a> {
             budget_left: None,
             repository: None,
             context_reset_at: None,
+            conversation: None,
             profile_timeout_max: None,
         })
     }

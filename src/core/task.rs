@@ -227,6 +227,8 @@ pub struct TaskState {
     pub lease: Option<ActiveLease>,
     pub last_lease: Option<LastLease>,
     pub session_id: Option<String>,
+    /// The session in which its context has its conversation, as far as the server knows; its runs continue it.
+    pub conversation: Option<String>,
     pub failure: Option<Failure>,
     pub usage: Option<Usage>,
     /// What its attempts had cost when a client requeued it: the budget begins anew there.
@@ -287,6 +289,7 @@ impl TaskState {
             lease: None,
             last_lease: None,
             session_id: None,
+            conversation: None,
             failure: None,
             usage: None,
             cost_before_requeue: 0.0,

@@ -51,7 +51,8 @@ pub fn lease_to_run<'a>(engine: &Engine, spec: &'a TaskSpec, state: &'a TaskStat
     let repository = spec.project.as_ref().map(Repository::from);
     let context_reset_at = state.lease.as_ref().and_then(|active| active.context_reset_at);
     let profile_timeout_max = state.profile_timeout_max;
-    Some(Lease { traceparent, budget_left: state.budget_left(), repository, context_reset_at, profile_timeout_max, ..lease })
+    let conversation = state.conversation.as_deref().map(Cow::from);
+    Some(Lease { traceparent, budget_left: state.budget_left(), repository, context_reset_at, conversation, profile_timeout_max, ..lease })
 }
 
 /// The spec of a task that existed a moment ago.
@@ -79,6 +80,7 @@ pub fn show_lease(row: &LeaseRow) -> Lease<'_> {
         budget_left: None,
         repository: None,
         context_reset_at: None,
+        conversation: None,
         profile_timeout_max: None,
     }
 }

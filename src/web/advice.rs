@@ -251,7 +251,10 @@ fn failed(lang: Lang, reason: Reason) -> (&'static str, &'static str) {
         ),
         Reason::AgentError => (
             t("The agent ended with an error", "Агент завершився з помилкою"),
-            t("Look at the events of its run, then requeue it.", "Перегляньте події його запуску, тоді поверніть його в чергу."),
+            t(
+                "Do what the message says, or look at the events of its run. Then requeue it.",
+                "Зробіть те, що сказано в повідомленні, або перегляньте події його запуску. Тоді поверніть завдання в чергу.",
+            ),
         ),
         Reason::Project => (
             t("Its repository could not be used", "Не вдалося скористатися його репозиторієм"),

@@ -5,6 +5,8 @@ use std::fmt;
 /// The first version whose conversations keep the system prompt of their first run, unless an option says otherwise. Versions between this one and
 /// the one before that was looked at may know the option too.
 const KEEPS_SYSTEM_PROMPT: Version = Version([2, 1, 265]);
+/// The first version that waits for what it has begun in the background, as long as it is told to.
+const KEEPS_BACKGROUND: Version = Version([2, 1, 292]);
 /// What older versions do wrong, with the first version that no longer does.
 const FAULTS: [(Version, &str); 6] = [
     (Version([2, 1, 206]), "the permission tool is missing at a cold start"),
@@ -12,7 +14,7 @@ const FAULTS: [(Version, &str); 6] = [
     (Version([2, 1, 217]), "the budget does not stop sub-agents in the background"),
     (Version([2, 1, 221]), "MCP servers are not connected in the first turn"),
     (Version([2, 1, 225]), "after a 401, CLAUDE_CODE_OAUTH_TOKEN is no longer used"),
-    (Version([2, 1, 292]), "tasks in the background are ended about five seconds after the answer, and what they did is lost"),
+    (KEEPS_BACKGROUND, "tasks in the background are ended about five seconds after the answer, and what they did is lost"),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,6 +27,16 @@ impl Version {
         let mut numbers = word.split(['-', '+']).next()?.split('.').map(str::parse);
         let version = [numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?];
         numbers.next().is_none().then_some(Self(version))
+    }
+
+    /// Of what its stream tells: `2.1.332`.
+    pub fn told(version: &str) -> Option<Self> {
+        Self::parse(&format!("{version} (Claude Code)"))
+    }
+
+    /// The first version that waits for tasks in the background, if this one does not.
+    pub fn ends_background(self) -> Option<Self> {
+        (self < KEEPS_BACKGROUND).then_some(KEEPS_BACKGROUND)
     }
 
     pub fn keeps_system_prompt(self) -> bool {

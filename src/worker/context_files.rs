@@ -163,7 +163,11 @@ mod tests {
             session_id: "s".into(),
             open_task: None,
             context_reset_at: None,
+            after: None,
+            has_answered: true,
+            warning: None,
             refusals: 0,
+            refused: None,
         };
         home.keep_session(&record).unwrap();
         assert_eq!(home.session("old"), Some(record.clone()));

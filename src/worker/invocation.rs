@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use tokio::process::Command;
+use uuid::Uuid;
 
 use super::claude_settings::SettingSource;
 use super::claude_version::Version;
@@ -11,6 +12,7 @@ use super::egress::WayOut;
 use super::environment;
 use super::profile::{Profile, Runner};
 use super::question::PermissionTool;
+use super::session::RunSession;
 use super::task::Task;
 
 /// The first argument that makes this program the echo runner.
@@ -37,10 +39,10 @@ pub enum Conversation {
 }
 
 impl Conversation {
-    /// That of the session.
-    pub fn id(&self) -> &str {
-        let (Self::New(id) | Self::Resumed(id)) = self;
-        id
+    /// `None`: the run is in no conversation of its context.
+    pub fn of(session: Option<&RunSession>) -> Self {
+        let id = session.map_or_else(|| Uuid::now_v7().to_string(), |session| session.record.session_id.clone());
+        if session.is_some_and(|session| session.is_resumed) { Self::Resumed(id) } else { Self::New(id) }
     }
 }
 

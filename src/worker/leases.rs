@@ -26,7 +26,7 @@ use super::{Agent, HeldLease, remains, run};
 use bloom_api::answers::{Claimed, ClaimedLease, Directives, RenewedLeases};
 use bloom_api::requests::{Accounts, Claim, WorkerHeartbeat};
 use bloom_api::values::{Id, Int, List};
-use bloom_client::{self as client, CALL_LIMIT, now_ms};
+use bloom_client::{self as client, CALL_LIMIT};
 use bloom_core::task::Reason;
 use bloom_core::worker::WorkerStatus;
 
@@ -182,8 +182,7 @@ impl Agent {
             return true;
         }
         let dir = RunDir::new(self.home.run_dir(lease.id));
-        let record =
-            Record { lease, taken_at: now_ms(), taken: Some(Stamp::now()), task, prepared: None, profile: None, process: None, starts: 0 };
+        let record = Record::new(lease, task);
         if let Err(error) = dir.create(&record) {
             tracing::error!(task = %record.task.id, lease = %record.lease.id, %error, "a task could not be stored on disk; it is handed back, and no others are taken for a while");
             self.pause_for_disk(&error.to_string());

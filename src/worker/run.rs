@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tokio::sync::{oneshot, watch};
-use uuid::Uuid;
 
 use super::asking::Asking;
 use super::boot_clock::millis;
@@ -24,7 +23,7 @@ use super::question::PermissionTool;
 use super::run_dir::{Record, RunDir};
 use super::run_limits::{Limits, lease_grace};
 use super::sandboxed::sandboxed;
-use super::session::{self, Ended, OnSessionLost, SessionRecord};
+use super::session::{self, Ended, OnSessionLost, RunSession, SessionRecord};
 use super::spool::{EventLog, Position, Tail};
 use super::stderr::Stderr;
 use super::stream::{Found, Reading};
@@ -65,20 +64,18 @@ impl Run<'_> {
         };
         let resumable = profile.runner == Runner::Claude && task.session == Session::Context;
         let program = profile.program().display().to_string();
-        let kept = self.agent.home.session(&task.context_id).filter(|_| resumable);
-        let mut ended = kept.as_ref().and_then(|kept| kept.ended_for(&program, record.lease.context_reset_at));
-        let known = kept.filter(|_| ended.is_none());
-        let refusals = known.as_ref().map_or(0, |known| known.refusals);
-        let mut began_anew = None;
+        record.session = record.session.filter(|_| resumable);
         let mut adopted = record.process;
-        let mut conversation = match &known {
-            Some(known) => Conversation::Resumed(known.session_id.clone()),
-            None => Conversation::New(Uuid::now_v7().to_string()),
-        };
-        let was_open = known.is_some_and(|known| known.open_task == Some(task.id));
+        let mut lost = None;
         loop {
             let watched = match adopted.take() {
-                Some(running) => Watched::adopted(self.dir, running),
+                Some(running) => {
+                    // An earlier version did not store it with the run.
+                    if resumable && record.session.is_none() {
+                        record.session = Some(self.next_session(&record, None, &program).0);
+                    }
+                    Watched::adopted(self.dir, running)
+                }
                 None => {
                     if !self.agent.is_ours(lease, &mut self.stop).await {
                         let end = End { stop: *self.stop.borrow(), ..End::default() };
@@ -89,41 +86,42 @@ impl Run<'_> {
                         Err(Unprepared::Failed(verdict)) => return *verdict,
                         Err(Unprepared::Stopped) => continue,
                     }
-                    if let Some(ended) = ended.take() {
-                        if profile.on_session_lost == OnSessionLost::Fail && !ended.by_person {
-                            return not_started(lease, Reason::ContextFull, &session::refusal(&record, &ended), false);
-                        }
-                        self.log.phase(ended.phase, ended.event());
-                        began_anew = ended.warning();
-                    }
+                    // Only now: the run of the context that this one has waited for has left its session.
                     if resumable {
-                        let id = conversation.id().to_owned();
-                        self.keep_session(&SessionRecord::of(&record, &program, id, Some(task.id), refusals));
+                        let (mut session, ended) = self.next_session(&record, lost.take(), &program);
+                        if let Some(ended) = ended {
+                            if profile.on_session_lost == OnSessionLost::Fail && !ended.by_person {
+                                return not_started(lease, ended.reason, &session::refusal(&task.context_id, &ended), false);
+                            }
+                            self.log.phase(ended.phase, ended.event());
+                            session.record.warning = ended.warning();
+                        }
+                        self.keep_session(&session.record);
+                        record.session = Some(session);
                     }
                     record.profile = Some(name.clone());
-                    match self.start(&mut record, &profile, &conversation, was_open).await {
+                    match self.start(&mut record, &profile).await {
                         Ok(watched) => watched,
                         Err(verdict) => return self.agent.learn((&name, &profile), &task, false, *verdict, &mut self.stop).await,
                     }
                 }
             };
             let (mut reading, end) = self.watch(&record, &profile, watched).await;
-            if let Conversation::Resumed(lost) = &conversation
-                && session::is_gone(&reading, &end)
-            {
-                ended = Some(Ended::lost(lost));
-                conversation = Conversation::New(Uuid::now_v7().to_string());
+            let resumed = record.session.as_ref().filter(|session| session.is_resumed);
+            if let Some(session) = resumed.filter(|_| session::is_gone(&reading, &end)) {
+                lost = Some(session.record.clone());
                 continue;
             }
-            began_anew.iter().for_each(|warning| reading.warnings.add(warning));
+            let warning = record.session.as_ref().and_then(|session| session.record.warning.as_ref());
+            warning.iter().for_each(|warning| reading.warnings.add(warning));
             let mut verdict = decide(&record.task, lease, &reading, &end, now_ms());
-            if resumable {
-                let open = (reading.result.is_none() || reading.unfinished().is_some()).then_some(task.id);
-                let is_resumed = matches!(conversation, Conversation::Resumed(_));
-                let id = reading.session_id.clone().unwrap_or_else(|| conversation.id().to_owned());
-                let mut session = SessionRecord::of(&record, &program, id, open, refusals);
-                session.learn(&mut verdict, is_resumed);
-                self.keep_session(&session);
+            if let Some(session) = &record.session {
+                self.keep_session(&session.after_run(&task, &reading, &mut verdict));
+            } else if task.session == Session::Context
+                && let (Some(kept), Some(told)) = (self.agent.home.session(&task.context_id), &reading.session_id)
+            {
+                // The server takes it for the conversation, which it is not: the next run of the Claude CLI goes on with its own.
+                self.keep_session(&SessionRecord { after: Some(told.clone()), ..kept });
             }
             let verdict = self.workspace().take_results(&record, &profile, verdict).await;
             return self.agent.learn((&name, &profile), &task, true, verdict, &mut self.stop).await;
@@ -134,6 +132,11 @@ impl Run<'_> {
         Workspace { agent: self.agent, dir: self.dir, log: self.log, stop: self.stop.clone() }
     }
 
+    fn next_session(&self, record: &Record, lost: Option<SessionRecord>, program: &str) -> (RunSession, Option<Ended>) {
+        let kept = self.agent.home.session(&record.task.context_id);
+        RunSession::next(kept, lost, program, &record.task, &record.lease)
+    }
+
     fn keep_session(&self, session: &SessionRecord) {
         if let Err(error) = self.agent.home.keep_session(session) {
             tracing::warn!(task = %self.log.task, context = session.context_id, %error, "the session could not be stored; the next task of the context starts a new one");
@@ -141,13 +144,7 @@ impl Run<'_> {
     }
 
     /// Starts the process. If it can't be started, the error is the verdict.
-    async fn start(
-        &mut self,
-        record: &mut Record,
-        profile: &Profile,
-        conversation: &Conversation,
-        was_open: bool,
-    ) -> Result<Watched, Box<Verdict>> {
+    async fn start(&mut self, record: &mut Record, profile: &Profile) -> Result<Watched, Box<Verdict>> {
         let lease = record.lease.id;
         // The budget of the task, as far as earlier attempts have left it.
         if let Some(left) = record.lease.budget_left {
@@ -170,7 +167,9 @@ impl Run<'_> {
             let why = "earlier runs of this context were in a sandbox, and this agent's profile has none: use another context, or give the profile a sandbox";
             return Err(Box::new(not_started(lease, Reason::AgentError, why, false)));
         }
-        let resumes = was_open && matches!(conversation, Conversation::Resumed(_));
+        let resumed = record.session.as_ref().filter(|session| session.is_resumed);
+        let (resumes, resumed) = (resumed.is_some_and(|session| session.was_open), resumed.is_some());
+        let conversation = Conversation::of(record.session.as_ref());
         // Reading files blocks, and must not delay other runs.
         let (task, dir) = (record.task.clone(), context_dir.clone());
         // Not by the runtime, which panics if no thread can be started.
@@ -193,7 +192,7 @@ impl Run<'_> {
             WayOut::prepare(profile.network(), &self.dir.egress()).map_err(|error| failed("its network can't be prepared", &error))?;
         let (permission_tool, way_out) = (tool.as_ref(), way_out.as_ref());
         let files = RunFiles { context_dir: &context_dir, prompt: &prompt, git_dirs, permission_tool, way_out };
-        let plain = Invocation::new(profile, program, profiles_dir, &record.task, conversation, &files);
+        let plain = Invocation::new(profile, program, profiles_dir, &record.task, &conversation, &files);
         let invocation = sandboxed(plain, profile, profiles_dir, &self.agent.home, &self.agent.hardening, &record.task.context_id, &files);
         let invocation = invocation.map_err(|error| failed("the sandbox can't be prepared", &error))?;
         record.starts = record.starts.saturating_add(1);
@@ -208,7 +207,6 @@ impl Run<'_> {
         });
         let watched = begun.map_err(|error| failed("the run can't begin", &error))?;
         let pid = watched.running.leader.map(|leader| leader.pid);
-        let resumed = matches!(conversation, Conversation::Resumed(_));
         let profile = self.agent.settings.profiles.told(&record.task.agent_slug, record.profile.as_deref().unwrap_or_default());
         self.log.phase("started", json!({"pid": pid, "worker": self.agent.name, "resumed": resumed, "profile": profile}));
         tracing::info!(task = %record.task.id, %lease, agent = record.task.agent_slug, pid, resumed, "run started");
@@ -271,7 +269,7 @@ impl Run<'_> {
         let egress = Egress::start(profile.network(), record.profile.as_deref(), &self.dir.egress(), &self.agent.egress);
         let mut stored_at = Instant::now();
         let mut found = Vec::new();
-        let mut stop = None;
+        let (mut stop, mut ended_for) = (None, None);
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -319,6 +317,7 @@ impl Run<'_> {
             if let Some(reason) =
                 wanted.or_else(|| limits.exceeded(reading.activity(now_ms()))).or_else(|| disk.exceeded()).filter(|_| !watched.is_ending())
             {
+                ended_for = Some(reason);
                 stop = (reading.result.is_none() || reason.interrupts(&reading)).then_some(reason);
                 self.record_stop(stop);
                 let grace = if reason == Stop::LeaseLost { lease_grace(record) } else { TERM_GRACE };
@@ -370,6 +369,7 @@ impl Run<'_> {
             End {
                 tells_session,
                 stop,
+                ended_for,
                 exit: left.exit,
                 stderr,
                 duration_ms,

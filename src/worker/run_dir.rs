@@ -30,9 +30,11 @@ use super::open_below::{open_at, read_all};
 use super::process::{Leader, Listed};
 use super::question::QuestionDir;
 use super::removal::remove_all;
+use super::session::RunSession;
 use super::task::{Lease, Task};
 use super::verdict::{Stop, Verdict};
 use super::worktree::Prepared;
+use bloom_client::now_ms;
 use bloom_core::Ms;
 
 /// The longest path of a directory in which the CLI makes its socket, `cc-socks/PID.sock`. With a longer one, it makes that in a directory of all runs.
@@ -55,10 +57,21 @@ pub struct Record {
     /// The profile of the newest process. Records of earlier versions have none.
     #[serde(default)]
     pub profile: Option<String>,
+    /// The session of the newest process. Records of earlier versions have none.
+    #[serde(default)]
+    pub session: Option<RunSession>,
     /// The supervisor of the newest process. Stored before that is started, so a process is always found by the record.
     pub process: Option<Running>,
     /// How many processes were started. There is a second one if the session of the first did not exist any more.
     pub starts: u32,
+}
+
+impl Record {
+    /// Of a lease that is accepted now.
+    pub fn new(lease: Lease, task: Task) -> Self {
+        let (taken_at, taken) = (now_ms(), Some(Stamp::now()));
+        Self { lease, taken_at, taken, task, prepared: None, profile: None, session: None, process: None, starts: 0 }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]

@@ -4,14 +4,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::run_dir::Record;
-use super::stream::Reading;
+use super::stream::{Reading, cut};
+use super::task::{Lease, Task};
 use super::verdict::{End, Verdict};
 use bloom_core::Ms;
 use bloom_core::task::Reason;
 
 /// How many runs in a row may fail because of what the session contains, until it is replaced: the first may have been a passing fault of the API.
 const MAX_REFUSALS: u32 = 2;
+/// Bytes of a refusal that are kept.
+const MAX_REFUSAL: usize = 500;
 
 /// What the runs of a profile do when the session of their context is lost, or can't go on.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
@@ -36,9 +38,31 @@ pub struct SessionRecord {
     /// When the context was last reset before the lease whose run began or continued the session.
     #[serde(default)]
     pub context_reset_at: Option<Ms>,
+    /// The conversation of the context that the server told with that lease: if it tells another one later, other than this session, that is newer.
+    #[serde(default)]
+    pub after: Option<String>,
+    /// A run has answered in it. Earlier versions did not store it.
+    #[serde(default = "yes")]
+    pub has_answered: bool,
+    /// What its first answer warns of: it stands in for a session that is lost.
+    #[serde(default)]
+    pub warning: Option<String>,
     /// How many of its last runs in a row failed because the conversation is too long, or because the API refuses it.
     #[serde(default)]
     pub refusals: u32,
+    /// The last of these failures.
+    #[serde(default)]
+    pub refused: Option<Refusal>,
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Refusal {
+    reason: Reason,
+    message: String,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// Why a session is not continued.
@@ -46,13 +70,19 @@ pub struct Ended {
     pub phase: &'static str,
     pub session_id: String,
     pub why: String,
+    /// How a task fails that wants no new one.
+    pub reason: Reason,
     /// A person wanted it so.
     pub by_person: bool,
 }
 
 impl Ended {
-    pub fn lost(session_id: &str) -> Self {
-        Self { phase: "session_lost", session_id: session_id.to_owned(), why: "the session no longer exists".into(), by_person: false }
+    fn lost(session_id: &str, why: String) -> Self {
+        Self { phase: "session_lost", session_id: session_id.to_owned(), why, reason: Reason::AgentError, by_person: false }
+    }
+
+    fn elsewhere(newest: &str) -> Self {
+        Self::lost(newest, format!("the conversation of this context went on as session {newest}, which this worker does not have"))
     }
 
     /// The data of the event that tells it.
@@ -68,42 +98,115 @@ impl Ended {
 }
 
 impl SessionRecord {
-    pub fn of(record: &Record, program: &str, session_id: String, open_task: Option<Uuid>, refusals: u32) -> Self {
-        let (context_id, context_reset_at) = (record.task.context_id.clone(), record.lease.context_reset_at);
-        Self { context_id, program: program.to_owned(), session_id, open_task, context_reset_at, refusals }
+    fn new(program: &str, task: &Task, lease: &Lease) -> Self {
+        Self {
+            context_id: task.context_id.clone(),
+            program: program.to_owned(),
+            session_id: Uuid::now_v7().to_string(),
+            open_task: Some(task.id),
+            context_reset_at: lease.context_reset_at,
+            after: lease.conversation.clone(),
+            has_answered: false,
+            warning: None,
+            refusals: 0,
+            refused: None,
+        }
     }
 
-    /// Why a run with this program, and a lease with this reset, does not continue the session.
-    pub fn ended_for(&self, program: &str, context_reset_at: Option<Ms>) -> Option<Ended> {
+    /// Whether something was said in it, or in one that it stands in for, that a run with another session does not know.
+    fn is_conversation(&self) -> bool {
+        self.has_answered || self.warning.is_some()
+    }
+
+    /// The session in which the conversation went on without this one.
+    fn newer<'a>(&self, lease: &'a Lease) -> Option<&'a str> {
+        lease.conversation.as_deref().filter(|newest| *newest != self.session_id && self.after.as_deref() != Some(newest))
+    }
+
+    /// Why a run with this program and this lease does not continue the session.
+    fn ended_for(&self, program: &str, lease: &Lease) -> Option<Ended> {
+        // Also after a reset: the server tells what was said since then.
+        if let Some(newest) = self.newer(lease) {
+            return Some(Ended::elsewhere(newest));
+        }
         // The server forgets a reset with the last task of the context, which resets nothing.
-        let is_reset = context_reset_at.is_some() && self.context_reset_at != context_reset_at;
-        let (phase, why) = if is_reset {
-            ("session_replaced", "the session was ended by a person, who reset the context".to_owned())
-        } else if self.program != program {
-            ("session_lost", format!("the session belongs to {}", self.program))
-        } else if self.refusals >= MAX_REFUSALS {
-            ("session_replaced", "the session can't go on: its conversation is too long, or the API refuses it".to_owned())
-        } else {
-            return None;
-        };
-        Some(Ended { phase, session_id: self.session_id.clone(), why, by_person: is_reset })
+        if lease.context_reset_at.is_some() && self.context_reset_at != lease.context_reset_at {
+            let why = "the session was ended by a person, who reset the context".to_owned();
+            return Some(Ended { phase: "session_replaced", by_person: true, ..Ended::lost(&self.session_id, why) });
+        }
+        if self.program != program {
+            return Some(Ended::lost(&self.session_id, format!("the session belongs to {}", self.program)));
+        }
+        (self.refusals >= MAX_REFUSALS).then(|| {
+            let told = self.refused.as_ref().map(|refused| format!(" ({})", refused.message)).unwrap_or_default();
+            let why = format!("the session can't go on: its conversation is too long, or the API refuses it{told}");
+            let reason = self.refused.as_ref().map_or(Reason::ContextFull, |refused| refused.reason);
+            Ended { phase: "session_replaced", reason, ..Ended::lost(&self.session_id, why) }
+        })
     }
 
     /// Counts the end of a run. `is_resumed`: the run continued the session.
     ///
     /// What the session contains may be the cause of a failure that would not pass by itself: then the task is tried again.
-    pub fn learn(&mut self, verdict: &mut Verdict, is_resumed: bool) {
+    fn learn(&mut self, verdict: &mut Verdict, is_resumed: bool) {
         let Verdict::Complete(completion) = verdict else { return };
         match completion.reason {
-            Some(Reason::ContextFull | Reason::InvalidRequest) if is_resumed => {
-                self.refusals = self.refusals.saturating_add(1);
-                completion.retryable = true;
+            Some(reason @ (Reason::ContextFull | Reason::InvalidRequest)) => {
+                // All that a new one contains is the prompt that was refused.
+                self.refusals = if is_resumed { self.refusals.saturating_add(1) } else { MAX_REFUSALS };
+                completion.retryable |= is_resumed;
+                let message = cut(completion.error_message.as_deref().unwrap_or_default(), MAX_REFUSAL).to_owned();
+                self.refused = Some(Refusal { reason, message });
             }
-            // All that it contains is the prompt that was refused.
-            Some(Reason::ContextFull | Reason::InvalidRequest) => self.refusals = MAX_REFUSALS,
-            None => self.refusals = 0,
+            None => (self.refusals, self.refused, self.has_answered, self.warning) = (0, None, true, None),
             Some(_) => {}
         }
+    }
+}
+
+/// The session of a run, as the context's record was when the run began: whoever sees its end, and however often, concludes the same.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct RunSession {
+    pub record: SessionRecord,
+    /// The run continues it.
+    pub is_resumed: bool,
+    /// It has the prompt of the task already, from a run without a result.
+    pub was_open: bool,
+}
+
+impl RunSession {
+    /// The session for the next run, and which one it can't continue, if something was said there. `lost`: one that the CLI does not have.
+    pub fn next(
+        kept: Option<SessionRecord>,
+        lost: Option<SessionRecord>,
+        program: &str,
+        task: &Task,
+        lease: &Lease,
+    ) -> (Self, Option<Ended>) {
+        let new = || Self { record: SessionRecord::new(program, task, lease), is_resumed: false, was_open: false };
+        if let Some(lost) = lost {
+            let is_newest = lease.conversation.as_ref() == Some(&lost.session_id);
+            let ended = || Ended::lost(&lost.session_id, "the session no longer exists".into());
+            return (new(), (is_newest || lost.is_conversation()).then(ended));
+        }
+        let Some(kept) = kept else { return (new(), lease.conversation.as_deref().map(Ended::elsewhere)) };
+        if let Some(ended) = kept.ended_for(program, lease) {
+            let is_told = ended.by_person || kept.newer(lease).is_some() || kept.is_conversation();
+            return (new(), Some(ended).filter(|_| is_told));
+        }
+        let was_open = kept.open_task == Some(task.id);
+        let after = lease.conversation.clone().or_else(|| kept.after.clone());
+        let record = SessionRecord { open_task: Some(task.id), context_reset_at: lease.context_reset_at, after, ..kept };
+        (Self { record, is_resumed: true, was_open }, None)
+    }
+
+    /// The context's record after the run, whose verdict it may change.
+    pub fn after_run(&self, task: &Task, reading: &Reading, verdict: &mut Verdict) -> SessionRecord {
+        let open_task = (reading.result.is_none() || reading.unfinished().is_some()).then_some(task.id);
+        let session_id = reading.session_id.clone().unwrap_or_else(|| self.record.session_id.clone());
+        let mut record = SessionRecord { session_id, open_task, ..self.record.clone() };
+        record.learn(verdict, self.is_resumed);
+        record
     }
 }
 
@@ -116,8 +219,7 @@ pub fn is_gone(reading: &Reading, end: &End) -> bool {
 }
 
 /// What a task is told whose profile wants no new session.
-pub fn refusal(record: &Record, ended: &Ended) -> String {
-    let context = &record.task.context_id;
+pub fn refusal(context: &str, ended: &Ended) -> String {
     format!(
         "{}, and on_session_lost = \"fail\" of its profile: to begin a new one, reset the context: bloom-runtime conversation reset {context}",
         ended.why

@@ -10,6 +10,7 @@ mod warnings;
 
 use serde_json::{Value, json};
 
+use super::claude_version::Version;
 use super::json_line;
 use super::prices::Prices;
 use super::token_count::{TokenCount, Total};
@@ -38,6 +39,8 @@ pub struct Reading {
     plain: bool,
     pub session_id: Option<String>,
     pub model: Option<String>,
+    /// The version of the CLI.
+    pub cli: Option<Version>,
     /// The end of the last turn.
     pub result: Option<Ending>,
     pub answers: Answers,
@@ -162,6 +165,7 @@ impl Reading {
         match message["subtype"].as_str() {
             Some("init") => {
                 self.warnings.init(message, found);
+                self.cli = message["claude_code_version"].as_str().and_then(Version::told);
                 self.model = message["model"].as_str().map(bare_model);
                 found.push((
                     EventKind::Lifecycle,

@@ -114,6 +114,9 @@ pub struct Lease {
     /// When the context was last reset. Servers that can't reset contexts send none.
     #[serde(default)]
     pub context_reset_at: Option<Ms>,
+    /// The session in which the context has its conversation. Servers send none if there is no conversation, and earlier ones never.
+    #[serde(default)]
+    pub conversation: Option<String>,
     /// The longest time limit that the profile may set, in seconds. Servers send none if the task has its own, and earlier ones never.
     #[serde(default)]
     pub profile_timeout_max: Option<i64>,

@@ -50,6 +50,8 @@ pub struct End {
     /// The program is one that tells its session before it does anything.
     pub tells_session: bool,
     pub stop: Option<Stop>,
+    /// Why the agent ended a run that had answered. `None`: it ended by itself, or its supervisor ended it.
+    pub ended_for: Option<Stop>,
     /// `None` if the status is unknown, because the run's supervisor was killed or could not store it.
     pub exit: Option<String>,
     pub stderr: String,
@@ -169,21 +171,40 @@ fn said(reading: &Reading) -> String {
 }
 
 /// What went wrong without making the run fail.
-fn warnings(reading: &Reading) -> Warnings {
+fn warnings(reading: &Reading, end: &End) -> Warnings {
     let mut warnings = reading.warnings.clone();
     if let Some(why) = reading.answers.later_failure() {
         warnings.add(&format!("a turn after this answer failed: {why}"));
     }
     if let Some(what) = reading.unfinished().filter(|_| !reading.answers.is_empty()) {
-        warnings.add(&format!("the run was ended while it still worked ({what}); background_seconds of its profile says how long it may"));
+        warnings.add(&cut_off(&what, reading, end));
     }
     warnings
+}
+
+/// Why a run did not do all that it had begun.
+fn cut_off(what: &str, reading: &Reading, end: &End) -> String {
+    let why = match end.stop.or(end.ended_for) {
+        Some(Stop::Cancelled) => "it was cancelled".to_owned(),
+        Some(Stop::HandBack) => "the worker is stopping or draining".to_owned(),
+        Some(Stop::Timeout) => "its time limit was reached".to_owned(),
+        Some(Stop::LeaseLost) => "its lease was lost".to_owned(),
+        Some(Stop::Flooded) => "it printed more than 1 GiB".to_owned(),
+        Some(Stop::Unstored | Stop::DiskLimit | Stop::DiskFilled) => "there was not enough room on the disk".to_owned(),
+        Some(Stop::Stalled) | None => match reading.cli.and_then(|cli| Some((cli, cli.ends_background()?))) {
+            Some((cli, waits)) => format!(
+                "version {cli} of the Claude CLI ends what is in the background about five seconds after its answer; {waits} and later wait for it"
+            ),
+            None => "background_seconds of its profile says how long it may".to_owned(),
+        },
+    };
+    format!("the run was ended while it still worked ({what}); {why}")
 }
 
 fn completion(lease_id: Uuid, reading: &Reading, end: &End) -> Completion {
     let usage = reading.usage();
     Completion {
-        warnings: List::from_iter(warnings(reading).texts().iter().map(String::as_str)),
+        warnings: List::from_iter(warnings(reading, end).texts().iter().map(String::as_str)),
         lease_id: Some(Id(lease_id)),
         usage: usage.map(Into::into),
         session_id: reading.session_id.clone().map(Into::into),

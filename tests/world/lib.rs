@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod control_plane;
+mod conversations;
 pub mod files;
 pub mod history;
 pub mod memory;

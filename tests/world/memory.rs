@@ -388,6 +388,7 @@ impl Memory {
             active_worker: here().next().and_then(|task| Some(task.lease.as_ref()?.worker_id.clone())),
             last_worker: last.map(|lease| (lease.worker_id.clone(), lease.ended_at)),
             session_id: last.and_then(|lease| self.tasks.get(&lease.task_id)?.session_id.clone()),
+            conversation: self.conversation(context),
         }
     }
 }

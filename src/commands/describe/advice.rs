@@ -87,6 +87,10 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
                 Some(Word::Known(Reason::InvalidRequest)) => {
                     format!("do what the message says; if its conversation is the cause, begin a new one: {reset}; then: {again}")
                 }
+                // An error of a run is tried again: this one is of the agent, which says what to do.
+                Some(Word::Known(Reason::AgentError)) if matches!(task.status, Word::Known(Status::Failed)) => {
+                    format!("do what the message says, then: {again}")
+                }
                 Some(Word::Known(Reason::Refused)) => "change the prompt or the model, then submit it again".into(),
                 Some(Word::Known(Reason::WorkerDisk)) => format!("make room on the worker's disk, then: {again}"),
                 Some(Word::Known(Reason::BudgetExceeded)) => {

@@ -312,6 +312,11 @@ fn place(set: &mut WorkingSet, id: TaskId, worker: &Worker, Terms { origin, ttl_
     let slot = slots.used.trailing_ones();
     set.loaded.slots.insert(worker.id.clone(), Slots { used: slots.used | 1 << slot, ..slots });
 
+    let context_reset_at = set.loaded.context_resets.get(&task.context_id).copied();
+    // It was looked up when the task became ready.
+    if context_reset_at.is_some_and(|reset_at| task.ready_at.is_none_or(|ready_at| ready_at <= reset_at)) {
+        task.conversation = None;
+    }
     let holds_context = origin.is_in_order() && task.session == Session::Context;
     let hard_end_at = origin.is_delivered().then(|| hard_end(now, &task));
     let expires_at = hard_end_at.map_or(now + ttl_ms, |end| end.min(now + ttl_ms));
@@ -328,7 +333,7 @@ fn place(set: &mut WorkingSet, id: TaskId, worker: &Worker, Terms { origin, ttl_
         last_heartbeat: now,
         holds_context,
         instance,
-        context_reset_at: set.loaded.context_resets.get(&task.context_id).copied(),
+        context_reset_at,
     };
     if holds_context {
         set.context_holders.insert(task.context_id.clone(), Some(id));

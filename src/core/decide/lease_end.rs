@@ -48,6 +48,9 @@ impl Operation for Release {
 pub(super) fn end_lease(set: &mut WorkingSet, task: &mut TaskState, status: LeaseStatus) -> Option<ActiveLease> {
     let lease = task.lease.take()?;
     task.question = None;
+    if set.loaded.context_resets.get(&task.context_id).copied() != lease.context_reset_at {
+        task.conversation = None;
+    }
     set.dirty.past_leases.push(record(task, &lease, status, set.now()));
     task.last_lease = Some(LastLease { id: lease.id, worker_id: lease.worker_id.clone(), status });
     if let Some(slots) = set.loaded.slots.get_mut(&lease.worker_id) {

@@ -57,6 +57,9 @@ pub(super) fn evaluate(set: &WorkingSet, task: &mut TaskState, dependencies: &[T
     if let Some(readiness) = blocked(set, task, dependencies, id_bound)? {
         return Ok(readiness);
     }
+    if task.session == Session::Context {
+        task.conversation.clone_from(&set.context(&task.context_id)?.conversation);
+    }
     // A task that waited for a key or was reserved has its session recorded already, and is not reserved again.
     if !matches!(task.parked, Some(Parked::ExclusiveKey | Parked::Reserved)) {
         remember_session(set, task)?;

@@ -68,6 +68,8 @@ pub struct ContextView {
     pub last_worker: Option<(WorkerId, Ms)>,
     /// The session id that the last completed run reported.
     pub session_id: Option<String>,
+    /// The session of the newest run that answered in it, since it was last reset.
+    pub conversation: Option<String>,
 }
 
 /// What the store loaded. A key that is missing in a map was not loaded; `None` (or an empty list) means that no such row exists.

@@ -47,7 +47,12 @@ statement!(
             ORDER BY t.id DESC LIMIT 1), \
         (SELECT h.id FROM task_state h WHERE h.context_id = v.context_id AND h.holds_context = true AND h.slot IS NOT NULL), \
         (SELECT a.worker_id FROM task_state a WHERE a.context_id = v.context_id AND a.slot IS NOT NULL LIMIT 1), \
-        l.worker_id, l.ended_at, s.session_id \
+        l.worker_id, l.ended_at, s.session_id, \
+        (SELECT c.session_id FROM (SELECT p.id, p.task_id, p.started_at FROM leases p \
+                WHERE p.context_id = v.context_id AND p.completed ORDER BY p.id DESC LIMIT 100) n \
+            JOIN task_state c ON c.id = n.task_id AND c.session = 'context' AND c.status = 'completed' AND c.session_id IS NOT NULL \
+            WHERE NOT EXISTS (SELECT 1 FROM context_resets r WHERE r.context_id = v.context_id AND r.reset_at >= n.started_at) \
+            ORDER BY n.id DESC LIMIT 1) \
     FROM {} \
     LEFT JOIN leases l ON l.id = (SELECT p.id FROM leases p WHERE p.context_id = v.context_id AND p.completed ORDER BY p.id DESC LIMIT 1) \
     LEFT JOIN task_state s ON s.id = l.task_id",
@@ -325,6 +330,6 @@ impl Load<'_> {
 fn context_view(row: &mut Cells<'_>) -> Result<ContextView, Error> {
     let (holder, active_worker) = (row.take()?, row.take()?);
     let (worker, ended_at): (Option<WorkerId>, Option<Ms>) = (row.take()?, row.take()?);
-    let session_id = row.take()?;
-    Ok(ContextView { holder, active_worker, last_worker: worker.zip(ended_at), session_id })
+    let (session_id, conversation) = (row.take()?, row.take()?);
+    Ok(ContextView { holder, active_worker, last_worker: worker.zip(ended_at), session_id, conversation })
 }

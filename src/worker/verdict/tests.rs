@@ -111,3 +111,28 @@ fn denied_tools_are_marked() {
     let told = denied.warnings.texts();
     assert!(told.len() == 1 && told[0].starts_with("the tool Bash was denied: "), "{told:?}");
 }
+
+#[test]
+fn a_warning_says_why_a_run_was_cut_off() {
+    let began = |version| {
+        let begins = json!({"type": "system", "subtype": "task_started", "task_id": "a", "description": "the build"});
+        vec![json!({"type": "system", "subtype": "init", "claude_code_version": version}), result(json!({})), begins]
+    };
+    let warning = |version, end| {
+        let warnings = verdict("text", &began(version), end).warnings;
+        warnings.0.first().map(|text| text.to_string()).unwrap_or_default()
+    };
+    let ended_for = |stop| End { ended_for: Some(stop), ..exit("143") };
+    for (version, end, why) in [
+        ("2.1.332", exit("0"), "background_seconds"),
+        ("2.1.332", ended_for(Stop::Stalled), "background_seconds"),
+        ("2.1.197", exit("0"), "version 2.1.197 of the Claude CLI"),
+        ("2.1.332", ended_for(Stop::Timeout), "its time limit was reached"),
+        ("2.1.332", End { stop: Some(Stop::Cancelled), ..ended_for(Stop::Cancelled) }, "it was cancelled"),
+    ] {
+        let told = warning(version, end);
+        let begins = "the run was ended while it still worked (in the background: the build); ";
+        assert!(told.starts_with(begins) && told.contains(why), "{why}: {told}");
+        assert_eq!(told.contains("background_seconds"), why == "background_seconds", "{told}");
+    }
+}

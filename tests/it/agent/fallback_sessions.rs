@@ -9,10 +9,14 @@ const B: &str = "sk-ant-oat01-account-b";
 
 /// An agent with a profile for each of two accounts.
 fn plan(server: &Server, api: &Anthropic, config_dirs: [&str; 2]) -> agent::AgentPlan {
+    plan_with(server, api, config_dirs, "")
+}
+
+fn plan_with(server: &Server, api: &Anthropic, config_dirs: [&str; 2], more: &str) -> agent::AgentPlan {
     let plan = server.agent("box");
     let dir = |name: &str| format!("CLAUDE_CONFIG_DIR = {:?}\n", plan.dir().join(name).display().to_string());
-    let first = plan.claude_profile("default", api, A, "account = \"a\"\nfallback = \"b\"");
-    let second = plan.claude_profile("b", api, B, "account = \"b\"");
+    let first = plan.claude_profile("default", api, A, &format!("account = \"a\"\nfallback = \"b\"\n{more}"));
+    let second = plan.claude_profile("b", api, B, &format!("account = \"b\"\n{more}"));
     let profiles = format!("{first}{}{second}{}", dir(config_dirs[0]), dir(config_dirs[1]));
     plan.profiles(&profiles)
 }
@@ -62,6 +66,18 @@ fn another_configuration_directory_begins_a_new_conversation() {
         assert!(!four.messages.contains("SAY: one"), "the old conversation of the account lacks the newest messages: {}", four.messages);
         let five = say(&server, &api, "five").await;
         assert!(five.lost.is_none() && five.messages.contains("SAY: four"), "{}", five.messages);
+    });
+}
+
+/// What was begun under the first account has no answer, so nothing is lost.
+#[test]
+fn a_conversation_that_never_was_is_not_lost() {
+    run(async {
+        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        let _agent = plan_with(&server, &api, ["a", "b"], "on_session_lost = \"fail\"").start();
+        api.use_up(A);
+        let first = say(&server, &api, "one").await;
+        assert!(first.profile.starts_with("b,") && first.lost.is_none(), "{} {:?}", first.profile, first.lost);
     });
 }
 

@@ -32,6 +32,7 @@ mod running;
 mod sandbox;
 mod sandbox_hardening;
 mod sandbox_settings;
+mod session_moves;
 mod sessions_replaced;
 mod set_aside;
 mod shared_accounts;

@@ -46,11 +46,12 @@ fn a_conversation_that_the_api_refuses_is_replaced_after_two_failures() {
 
 #[test]
 fn a_first_prompt_that_is_too_long_spoils_no_later_task() {
-    with("", async |server, api, _| {
+    with("on_session_lost = \"fail\"", async |server, api, _| {
         let long = failure(&say(server, "MODE-TOO-LONG").await, "failed", "context_full").await;
         assert_eq!(long["attempts"], json!(1));
         let next = say(server, "SAY: two").await;
         assert_eq!(next.reaches("completed").await["attempts"], json!(1));
+        assert_eq!(result(&next).await["warnings"], json!([]), "nothing had been said");
         assert!(!messages(api, "SAY: two").contains("MODE-TOO-LONG"));
     });
 }
@@ -59,15 +60,16 @@ fn a_first_prompt_that_is_too_long_spoils_no_later_task() {
 fn a_profile_wants_no_new_session_before_a_person_says_so() {
     with("on_session_lost = \"fail\"", async |server, _, agent| {
         spoil(server).await;
-        let failed = failure(&say(server, "SAY: two").await, "failed", "context_full").await;
+        let failed = failure(&say(server, "SAY: two").await, "failed", "invalid_request").await;
         let why = failed["failure"]["message"].as_str().unwrap();
+        assert!(why.contains("API Error: 400 messages.1: the history is not valid"), "{why}");
         assert!(why.contains("on_session_lost = \"fail\"") && why.contains("bloom-runtime conversation reset talk"), "{why}");
         server.poke("contexts/talk/reset").await.ok();
         say(server, "SAY: three").await.reaches("completed").await;
 
         let sessions = agent.work_dir().join("../home/.claude/projects");
         std::fs::remove_dir_all(sessions).expect("the CLI's sessions");
-        let failed = failure(&say(server, "SAY: four").await, "failed", "context_full").await;
+        let failed = failure(&say(server, "SAY: four").await, "failed", "agent_error").await;
         assert!(failed["failure"]["message"].as_str().unwrap().starts_with("the session no longer exists"), "{failed}");
     });
 }
