@@ -2,13 +2,11 @@
 //! hold up the process: then lines are lost, and counted.
 
 use std::io::{self, Write};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
-
-use prometheus::IntCounter;
 
 /// The bytes of lines that wait to be written; further lines are lost.
 const MAX_WAITING: usize = 1 << 20;
@@ -17,11 +15,12 @@ const OVERHEAD: usize = 64;
 /// How long the end of the process waits for the lines that are still to be written.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 
-/// Lines that were lost. A process has one log.
-pub(super) static LOST: LazyLock<IntCounter> = LazyLock::new(|| {
-    let help = "Lines of the log that were lost, because what reads the log was too slow.";
-    IntCounter::new("bloom_log_lines_lost_total", help).expect("a valid name")
-});
+/// How many lines were lost. A process has one log.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+pub(super) fn lost() -> u64 {
+    LOST.load(Ordering::Relaxed)
+}
 
 enum Message {
     Line(Vec<u8>),
@@ -62,11 +61,14 @@ fn write_all(lines: &Receiver<Message>, waiting: &AtomicUsize, mut target: impl 
         // Nothing can be told about a log that can't be written.
         let _ = target.write_all(&line);
         waiting.fetch_sub(line.len() + OVERHEAD, Ordering::Relaxed);
-        let lost = LOST.get();
+        let lost = lost();
         if lost > told {
             // If this line is lost as well, the next one that is written has it told again.
             told = lost;
-            tracing::warn!(lost, "lines of the log were lost, because what reads the log was too slow; this is their number since the start");
+            tracing::warn!(
+                lost,
+                "lines of the log were lost, because what reads the log was too slow; this is their number since the start"
+            );
         }
     }
 }
@@ -76,7 +78,7 @@ impl Write for LineQueue {
         let size = line.len() + OVERHEAD;
         if self.waiting.fetch_add(size, Ordering::Relaxed) + size > MAX_WAITING {
             self.waiting.fetch_sub(size, Ordering::Relaxed);
-            LOST.inc();
+            LOST.fetch_add(1, Ordering::Relaxed);
         } else {
             // The thread ends with the process.
             let _ = self.lines.send(Message::Line(line.to_vec()));

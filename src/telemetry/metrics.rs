@@ -8,7 +8,7 @@ use prometheus::{CounterVec, Error, Gauge, Histogram, HistogramVec, IntCounter, 
 
 use super::families::{BATCH_COMMANDS, Bounded, FAST_SECONDS, Families, MAX_AGENTS, RUN_SECONDS, WAIT_SECONDS};
 use super::kubernetes::KubernetesMetrics;
-use super::line_queue::LOST;
+use super::line_queue;
 use super::objects::ObjectMetrics;
 use super::scrape::Scraped;
 use bloom_core::Ms;
@@ -59,6 +59,7 @@ struct Inner {
     cost: CounterVec,
     cost_agents: Bounded,
     cost_models: Bounded,
+    log_lines_lost: IntCounter,
     objects: ObjectMetrics,
     scraped: Scraped,
 }
@@ -69,7 +70,6 @@ impl Metrics {
     pub fn new() -> Result<Self, Error> {
         let registry = Registry::new();
         registry.register(Box::new(ProcessCollector::for_self()))?;
-        registry.register(Box::new(LOST.clone()))?;
         let f = Families(&registry);
         let build = f.gauges("bloom_build_info", "Always 1; the label is the version of the program.", &["version"])?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
@@ -156,6 +156,10 @@ impl Metrics {
             cost: f.sums("bloom_cost_usd_total", "US dollars spent by runs, as the agents report or estimate.", &["agent", "model"])?,
             cost_agents: Bounded::new(MAX_AGENTS),
             cost_models: Bounded::new(MAX_MODELS),
+            log_lines_lost: f.counter(
+                "bloom_log_lines_lost_total",
+                "Lines of the log that were lost, because what reads the log was too slow.",
+            )?,
             objects: ObjectMetrics::new(&f)?,
             scraped: Scraped::new(&f)?,
             registry: registry.clone(),
@@ -304,6 +308,9 @@ impl Metrics {
     pub fn render(&self) -> String {
         let hooks = self.0.before_render.lock();
         hooks.iter().for_each(|hook| hook(self.scraped()));
+        // The log is older than the metrics, and counts by itself.
+        let lost = &self.0.log_lines_lost;
+        lost.inc_by(line_queue::lost().saturating_sub(lost.get()));
         let mut text = String::new();
         if let Err(error) = TextEncoder::new().encode_utf8(&self.0.registry.gather(), &mut text) {
             tracing::error!(%error, "the metrics could not be rendered");

@@ -138,7 +138,6 @@ fn metric_names(text: &str, mark: char) -> BTreeSet<&str> {
 fn its_table_has_every_metric() {
     let families = [
         include_str!("../../src/telemetry/kubernetes.rs"),
-        include_str!("../../src/telemetry/line_queue.rs"),
         include_str!("../../src/telemetry/metrics.rs"),
         include_str!("../../src/telemetry/objects.rs"),
         include_str!("../../src/telemetry/scrape.rs"),

@@ -43,7 +43,10 @@ impl Told {
     /// Returns complaints if the last word on a task is not what the database has.
     pub fn compare(&self, memory: &Memory) -> impl Iterator<Item = String> {
         let is_right = |(id, revision): &(&TaskId, &i64)| memory.tasks.get(id).map_or(REMOVED, |task| task.revision) == **revision;
-        self.tasks.iter().filter(move |told| !is_right(told)).map(|(id, revision)| format!("was told revision {revision} of task {id} last"))
+        self.tasks
+            .iter()
+            .filter(move |told| !is_right(told))
+            .map(|(id, revision)| format!("was told revision {revision} of task {id} last"))
     }
 }
 

@@ -150,9 +150,7 @@ impl Remembered {
         let is_newest = self.cache.put_worker(worker.clone(), read);
         let fleet = &self.cache.fleet;
         let is_changed = match (&served_before, fleet.worker(&worker.id)) {
-            (Some((before, closed)), Some(known)) => {
-                known.capabilities.serves_others_than(before) || !known.closed_agents().eq(closed)
-            }
+            (Some((before, closed)), Some(known)) => known.capabilities.serves_others_than(before) || !known.closed_agents().eq(closed),
             (before, known) => before.is_some() != known.is_some(),
         };
         if is_changed || before != (fleet.free(&worker.id), fleet.takes_tasks(&worker.id)) || worker.draining {

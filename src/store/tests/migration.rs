@@ -205,6 +205,9 @@ async fn the_first_version_s_database_is_taken_over(database) {
 async fn an_older_sqlite3_reads_the_file() {
     let bench = Bench::new(Database::Sqlite).await;
     let path = bench.url.strip_prefix("sqlite:").expect("a file");
-    let checked = std::process::Command::new("sqlite3").args([path, "PRAGMA integrity_check; SELECT count(*) FROM tasks;"]).output().expect("it runs");
+    let checked = std::process::Command::new("sqlite3")
+        .args([path, "PRAGMA integrity_check; SELECT count(*) FROM tasks;"])
+        .output()
+        .expect("it runs");
     assert_eq!((String::from_utf8_lossy(&checked.stdout).as_ref(), checked.stderr.as_slice()), ("ok\n0\n", &b""[..]));
 }

@@ -89,13 +89,17 @@ fn what_the_cli_tells_beside_the_conversation_is_an_event_and_what_changes_the_a
         system("informational", json!({"content": "stopped by a Stop hook", "level": "info", "prevent_continuation": true})),
         system("model_refusal_fallback", json!({"original_model": "opus", "fallback_model": "haiku", "content": "flagged"})),
         system("session_writes_lost", json!({"error_code": "ENOSPC", "lost": ["transcript"]})),
-        system("hook_response", json!({"hook_name": "SessionStart:startup", "exit_code": 3, "stderr": "no such file\n", "outcome": "error"})),
+        system(
+            "hook_response",
+            json!({"hook_name": "SessionStart:startup", "exit_code": 3, "stderr": "no such file\n", "outcome": "error"}),
+        ),
         system("hook_response", json!({"hook_name": "SessionStart:startup", "exit_code": 0, "outcome": "success"})),
         system("compact_boundary", json!({"compact_metadata": {"trigger": "auto", "pre_tokens": 160_000}})),
         system("code_change_published", json!({"action": "created", "url": "https://example.com/pull/1"})),
         system("informational", json!({"content": 7})),
     ]);
-    let events: Vec<_> = found.iter().map(|(kind, data)| (*kind == EventKind::Log && data["stream"] == "cli", data["text"].as_str().unwrap())).collect();
+    let events: Vec<_> =
+        found.iter().map(|(kind, data)| (*kind == EventKind::Log && data["stream"] == "cli", data["text"].as_str().unwrap())).collect();
     let warnings = [
         "two files of settings",
         "stopped by a Stop hook",
