@@ -10,6 +10,7 @@ pub mod bulk;
 pub mod capabilities;
 pub mod complete;
 pub mod contexts;
+pub mod directives;
 pub mod edit;
 pub mod error;
 pub mod files;

@@ -7,7 +7,8 @@ use axum::extract::{FromRequestParts, RawQuery};
 use axum::http::request::Parts;
 
 use super::error::Error;
-use bloom_api::answers::{Directives, Lease, PausedAccount, Repository, ResumedAccount};
+use bloom_api::answers::{Lease, Repository};
+use bloom_api::directives::{Directives, PausedAccount, ResumedAccount};
 use bloom_api::lists::Params;
 use bloom_api::tasks::{Task, Waiting};
 use bloom_api::usage::Usage;

@@ -12,6 +12,7 @@ use super::lock_file::may_be_made;
 use super::migrate::{MigrationState, MigrationStatus, Schema};
 use super::objects;
 use super::open::{self, StoreOptions};
+use super::postgres_check;
 use super::{Store, all, first, one};
 
 /// The state of a database. What the kind of database does not have is `None`.
@@ -110,7 +111,7 @@ async fn read(pool: &Pool, file: Option<PathBuf>) -> Result<Checkup, Error> {
         found.database_id = first(&pool.fetch(&objects::MARK, Args::new().text(objects::DATABASE_ID)).await?, |row| row.take())?;
     }
     let Some(file) = file else {
-        let durable = open::is_durable(pool.fetch(&open::DURABILITY, Args::new()).await?);
+        let durable = postgres_check::is_durable(pool.fetch(&postgres_check::DURABILITY, Args::new()).await?);
         found.excluded = found.excluded.or(durable.err().map(|error| error.to_string()));
         let before = wall_clock();
         let (bytes, now): (i64, i64) = one(&pool.fetch(&POSTGRES_SIZE, Args::new()).await?, |row| Ok((row.take()?, row.take()?)))?;

@@ -39,6 +39,7 @@ mod page;
 mod page_sizes;
 #[cfg(test)]
 mod plans;
+mod postgres_check;
 mod queue;
 mod reads;
 mod records;

@@ -9,14 +9,13 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, Connection as _};
 
-use super::args::Args;
-use super::cells::Row;
 use super::conn::{ACQUIRE, Conn, Pool, pool_options};
-use super::dialect::{Kind, statement};
+use super::dialect::Kind;
 use super::error::{Error, told};
 use super::file_access::{full_disk, unwritable};
 use super::health::Health;
 use super::lock_file::{LockFile, is_there, prepare_file};
+use super::postgres_check;
 
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
@@ -101,7 +100,7 @@ async fn open_postgres(url: &str, max_connections: u32) -> Result<Opened, Error>
         ("idle_in_transaction_session_timeout", "20s"),
     ]);
     let mut first = Conn::Postgres(connect(&readers).await.map_err(|error| explain(error, &readers))?);
-    check_postgres(&mut first).await?;
+    postgres_check::check(&mut first).await?;
     first.close().await;
     let pool = |connections: u32| {
         let pool = pool_options(connections)
@@ -151,56 +150,6 @@ fn explain(error: sqlx::Error, options: &PgConnectOptions) -> Error {
         )),
         _ => Error::Unavailable(format!("no connection to PostgreSQL at {server} ({})", told(&error))),
     }
-}
-
-statement!(
-    pub(super) DURABILITY,
-    "SELECT current_setting('fsync'), current_setting('synchronous_commit'), current_setting('server_version_num')::bigint, \
-        current_setting('server_encoding'), pg_is_in_recovery()"
-);
-statement!(READ_ONLY, "SELECT current_setting('transaction_read_only')");
-
-async fn check_postgres(conn: &mut Conn) -> Result<(), Error> {
-    is_durable(conn.fetch(&DURABILITY, Args::new()).await?)?;
-    for row in conn.fetch(&READ_ONLY, Args::new()).await? {
-        if row.cells().take::<String>()? != "on" {
-            continue;
-        }
-        return Err(Error::Setup(
-            "transactions of this user are read-only in PostgreSQL (default_transaction_read_only): switch that off for the user and the database".into(),
-        ));
-    }
-    Ok(())
-}
-
-/// Whether PostgreSQL keeps what it acknowledged, and takes all texts: what [`DURABILITY`] has found.
-pub(super) fn is_durable(found: Vec<Row>) -> Result<(), Error> {
-    for row in found {
-        let mut row = row.cells();
-        let (fsync, synchronous_commit, version): (String, String, i64) = (row.take()?, row.take()?, row.take()?);
-        let (encoding, is_standby): (String, bool) = (row.take()?, row.take()?);
-        if version < 140_000 {
-            return Err(Error::Setup(format!("PostgreSQL {} is too old: version 14 or newer is needed", version / 10_000)));
-        }
-        if is_standby {
-            return Err(Error::Setup("this PostgreSQL is a standby, which is read-only: name the primary in DATABASE_URL".into()));
-        }
-        if encoding != "UTF8" {
-            return Err(Error::Setup(format!(
-                "the PostgreSQL database has the encoding {encoding}, which can't keep all texts: make one with createdb --encoding=UTF8 \
-                 --template=template0"
-            )));
-        }
-        if fsync != "on" {
-            return Err(Error::Setup("PostgreSQL runs with fsync = off and would lose acknowledged tasks in a power cut: set fsync = on in postgresql.conf and restart it".into()));
-        }
-        if synchronous_commit == "off" {
-            return Err(Error::Setup(
-                "synchronous_commit is off and can't be switched on for this user: set it on for the database".into(),
-            ));
-        }
-    }
-    Ok(())
 }
 
 /// The path in a URL such as `sqlite:path` or `sqlite://path?mode=rwc`. `None`: the URL is of another kind.

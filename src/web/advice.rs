@@ -245,8 +245,8 @@ fn failed(lang: Lang, reason: Reason) -> (&'static str, &'static str) {
         Reason::DiskLimit => (
             t("The run took too much of the worker's disk", "Запуск зайняв забагато місця на диску воркера"),
             t(
-                "Have it write less, or give the runs of its profile more room, then requeue it.",
-                "Зробіть так, щоб він писав менше, або дайте запускам його профілю більше місця, тоді поверніть завдання в чергу.",
+                "Have it write less, or give the runs of its profile more room. What it has written is still there: do what the message says, then requeue it.",
+                "Зробіть так, щоб він писав менше, або дайте запускам його профілю більше місця. Написане ще там: зробіть, що каже повідомлення, тоді поверніть завдання в чергу.",
             ),
         ),
         Reason::AgentError => (

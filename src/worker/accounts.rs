@@ -17,7 +17,7 @@ use super::program::find_program;
 use super::sandbox_check;
 use super::task::Task;
 use super::verdict::{Stop, Verdict};
-use bloom_api::answers::Directives;
+use bloom_api::directives::Directives;
 use bloom_api::values::{Int, List};
 use bloom_api::workers::NewPause;
 use bloom_client::now_ms;

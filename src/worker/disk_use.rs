@@ -33,6 +33,12 @@ pub fn dirs_of(home: &Home, context_id: &str) -> Vec<PathBuf> {
     dirs.into_iter().chain(home.context_repositories(context_id)).collect()
 }
 
+/// Whether the directories of the context take more than this.
+pub async fn is_over(home: &Home, context_id: &str, mib: u64) -> bool {
+    let (dirs, limit) = (dirs_of(home, context_id), mib << 20);
+    spawn_blocking(move || used(dirs, Ms::MIN, limit, HIDDEN) > limit).await.unwrap_or_default()
+}
+
 fn dirs_of_run(home: &Home, record: &Record) -> Vec<PathBuf> {
     let temp = RunDir::new(home.run_dir(record.lease.id)).temp();
     dirs_of(home, &record.task.context_id).into_iter().chain([temp]).collect()

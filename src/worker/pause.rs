@@ -10,7 +10,7 @@ use super::home::{read_json, write_json_durably};
 use super::profile::Profile;
 use super::stream::cut;
 use super::told_accounts::{Told, ToldAccounts};
-use bloom_api::answers::PausedAccount;
+use bloom_api::directives::PausedAccount;
 use bloom_core::Ms;
 use bloom_core::limits::PAUSE_MS;
 use bloom_core::pause::{PauseCause, PauseKind};

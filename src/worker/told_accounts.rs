@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use bloom_api::answers::PausedAccount;
+use bloom_api::directives::PausedAccount;
 use bloom_core::Ms;
 use bloom_core::limits::{PAUSE_MS, WORKER_ACCOUNTS};
 

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::Agent;
 use super::confinement::{Confinement, end_commands};
 use super::contexts::note_use;
+use super::disk_use;
 use super::files::{MAX_OUTPUTS, NoInput, Unsent, open_output, outputs};
 use super::home::private_dir;
 use super::open_below::fresh_at;
@@ -281,6 +282,18 @@ async fn prepared(
     tree: Option<Worktree>,
 ) -> Result<Option<Prepared>, Unfit> {
     let dir = agent.home.context_dir(&record.task.context_id);
+    if let Some(mib) = profile.limits.disk_mib
+        && disk_use::is_over(&agent.home, &record.task.context_id, mib).await
+    {
+        // It would be ended at once, whatever it does.
+        let name = dir.file_name().unwrap_or_default().to_string_lossy();
+        let why = format!(
+            "the directory of its context takes more than the {mib} MiB of limits.disk_mib already: have files in contexts/{name} of the agent's \
+             work directory removed on worker {}, or use another context",
+            agent.name
+        );
+        return Err(Unfit::new(Reason::DiskLimit, why, true));
+    }
     let using = agent.worktrees.using.read().await;
     let prepared = match &tree {
         Some(tree) => {

@@ -79,7 +79,10 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
                     "give the input another path, or upload the file again, as the message says, and submit the task again".into()
                 }
                 Some(Word::Known(Reason::DiskLimit)) => {
-                    format!("have it write less, or give its runs more room (limits.disk_mib of the agent's profile), then: {again}")
+                    format!(
+                        "have it write less, or give its runs more room (limits.disk_mib of the agent's profile); what it has written is still there: \
+                         do what the message says, then: {again}"
+                    )
                 }
                 Some(Word::Known(Reason::ContextFull)) => {
                     format!("make its prompt shorter, or begin a new conversation: {reset}; then: {again}")
