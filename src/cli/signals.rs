@@ -14,8 +14,6 @@ use bloom_commands::CommandError;
 
 /// How long a command may take to end once it was interrupted.
 const INTERRUPT_LIMIT: Duration = Duration::from_secs(60);
-/// How long the last line may take to get into the log, which may be what the process hangs on.
-const LAST_LINE_LIMIT: Duration = Duration::from_secs(1);
 
 /// A token that the first signal cancels. The process has `limit` to end after that; then it is ended.
 pub fn listen(limit: Duration) -> Result<CancellationToken, CommandError> {
@@ -69,22 +67,20 @@ async fn follow(mut terminate: Signal, mut interrupt: Signal, token: Cancellatio
     token.cancel();
     match tokio::time::timeout(limit, next(&mut terminate, &mut interrupt)).await {
         // The status that a shell reports for a process that the signal killed. All acknowledged changes are in the database.
-        Ok(number) => std::process::exit(128 + number),
+        Ok(number) => exit(128 + number),
         Err(_) => give_up(limit),
     }
 }
 
 /// Ends the process, because it does not stop in order.
 fn give_up(limit: Duration) -> ! {
-    let (tell, told) = mpsc::channel();
-    let said = thread::Builder::new().spawn(move || {
-        tracing::error!("the process did not stop within {} s of the signal, so threads of it hang; it is ended", limit.as_secs());
-        tell.send(())
-    });
-    if said.is_ok() {
-        let _ = told.recv_timeout(LAST_LINE_LIMIT);
-    }
-    std::process::exit(1)
+    tracing::error!("the process did not stop within {} s of the signal, so threads of it hang; it is ended", limit.as_secs());
+    exit(1)
+}
+
+fn exit(status: i32) -> ! {
+    bloom_telemetry::flush_log();
+    std::process::exit(status)
 }
 
 async fn next(terminate: &mut Signal, interrupt: &mut Signal) -> i32 {

@@ -2,9 +2,9 @@
 //! hold up the process: then lines are lost, and counted.
 
 use std::io::{self, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -15,7 +15,9 @@ const OVERHEAD: usize = 64;
 /// How long the end of the process waits for the lines that are still to be written.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 
-/// How many lines were lost. A process has one log.
+/// The queue of the log. A process has one log.
+static QUEUE: OnceLock<LineQueue> = OnceLock::new();
+/// How many lines were lost.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
 pub(super) fn lost() -> u64 {
@@ -43,15 +45,16 @@ impl LineQueue {
         let queue = Self { lines, waiting: Arc::default() };
         let waiting = queue.waiting.clone();
         thread::Builder::new().name("log".into()).spawn(move || write_all(&received, &waiting, target))?;
-        Ok(queue)
+        Ok(QUEUE.get_or_init(|| queue).clone())
     }
+}
 
-    /// Waits until the lines are written, or the limit is over.
-    fn flush(&self) {
-        let (done, is_done) = channel();
-        let _ = self.lines.send(Message::Flush(done));
-        let _ = is_done.recv_timeout(FLUSH_LIMIT);
-    }
+/// Waits until the lines of the log are written, a second at most. Call it before the process ends.
+pub fn flush_log() {
+    let Some(queue) = QUEUE.get() else { return };
+    let (done, is_done) = channel();
+    let _ = queue.lines.send(Message::Flush(done));
+    let _ = is_done.recv_timeout(FLUSH_LIMIT);
 }
 
 fn write_all(lines: &Receiver<Message>, waiting: &AtomicUsize, mut target: impl Write) {
@@ -91,12 +94,18 @@ impl Write for LineQueue {
     }
 }
 
-/// Keep it until the process ends: when it is dropped, it waits until the last lines are written, a second at most.
+/// Keep it until the process ends: [`flush_log`] is called when it is dropped.
 #[must_use]
-pub struct Flush(pub(super) LineQueue);
+pub struct Flush(());
+
+impl Flush {
+    pub(super) fn at_the_end() -> Self {
+        Self(())
+    }
+}
 
 impl Drop for Flush {
     fn drop(&mut self) {
-        LineQueue::flush(&self.0);
+        flush_log();
     }
 }

@@ -85,10 +85,7 @@ impl Log {
         };
         let target = file.as_ref().map_or(Target::Stderr, |(_, file)| Target::File(file.clone()));
         let queue = LineQueue::start(target).map_err(|error| format!("logging can't start: {error}"))?;
-        let writer = {
-            let queue = queue.clone();
-            move || queue.clone()
-        };
+        let writer = move || queue.clone();
         let has_colors = settings.file.is_none() && stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(has_colors);
         let lines = match settings.format {
@@ -98,7 +95,7 @@ impl Log {
         let (filter, level) = reload::Layer::new(filter);
         let started = tracing_subscriber::registry().with(filter).with(lines).try_init();
         started.map_err(|error| format!("logging can't start: {error}"))?;
-        Ok((Self { file, level }, Flush(queue)))
+        Ok((Self { file, level }, Flush::at_the_end()))
     }
 
     /// Opens the log's file anew, after it was renamed: without it, the log would go on in the renamed file.

@@ -11,7 +11,7 @@ pub mod traces;
 
 pub use families::MAX_AGENTS;
 pub use kubernetes::KubernetesMetrics;
-pub use line_queue::Flush;
+pub use line_queue::{Flush, flush_log};
 pub use logging::{Log, LogFormat, LogSettings};
 pub use metrics::Metrics;
 pub use objects::ObjectMetrics;

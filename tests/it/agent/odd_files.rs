@@ -1,6 +1,7 @@
 //! Runs that leave something else than files where their agent expects files.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 use super::*;
 use crate::support::{Database, Server};
@@ -83,25 +84,41 @@ fn outputs_that_are_exchanged_meanwhile_hold_up_nobody() {
     });
 }
 
-/// Starts the agent with a log that is full and that nobody reads, so that its threads hang.
-const LOG_THAT_HANGS: &str = r#"mkfifo "$BLOOM_WORK_DIR.log" && exec 9<>"$BLOOM_WORK_DIR.log" || exit 1
-    dd if=/dev/zero of="$BLOOM_WORK_DIR.log" oflag=nonblock bs=4096 count=1000 2>/dev/null
-    exec "$0" "$@" 2>&9"#;
+/// Stops the threads of a process that work for its runtime, as a file system that does not answer does, until they are killed.
+const HOLDS_THREADS: &str = r#"
+import ctypes, os, pathlib, sys
+ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+ptrace.argtypes = [ctypes.c_long] * 4
+SEIZE, INTERRUPT, ALL_THREADS = 0x4206, 0x4207, 0x40000000
+for thread in pathlib.Path("/proc", sys.argv[1], "task").iterdir():
+    if (thread / "comm").read_text().startswith("tokio-rt"):
+        tid = int(thread.name)
+        assert ptrace(SEIZE, tid, 0, 0) == 0 and ptrace(INTERRUPT, tid, 0, 0) == 0, os.strerror(ctypes.get_errno())
+        os.waitpid(tid, ALL_THREADS)
+        print("held", tid, flush=True)
+print("all", flush=True)
+# Who traces a thread must take notice of its end, or its process does not end.
+try:
+    while True:
+        os.waitpid(-1, ALL_THREADS)
+except ChildProcessError:
+    pass
+"#;
 
 #[test]
 fn an_agent_whose_threads_hang_ends_at_a_signal() {
     run(async {
         let server = Server::on(Database::Sqlite).start();
-        let agent = server.agent("box").shell().arg(&["--grace-seconds", "0"]).through(LOG_THAT_HANGS).start();
-        // Before that it would stop in order.
-        let hangs = || {
-            let threads = std::fs::read_dir(format!("/proc/{}/task", agent.pid())).into_iter().flatten().flatten();
-            threads
-                .map(|thread| thread.path().join("wchan"))
-                .any(|at| std::fs::read_to_string(at).is_ok_and(|at| at.contains("pipe_write")))
-        };
-        eventually("a thread waits for the log", || async { hangs().then_some(()) }).await;
+        let agent = server.agent("box").shell().arg(&["--grace-seconds", "0"]).start();
+        eventually("it is registered", || async { (server.try_get("workers/box").await.ok()?.status == 200).then_some(()) }).await;
+        let mut holds = Command::new("python3");
+        holds.args(["-c", HOLDS_THREADS, &agent.pid().to_string()]).stdout(Stdio::piped());
+        let mut holder = janitor::spawn(holds).expect("python3");
+        let said = BufReader::new(holder.stdout.take().expect("its output")).lines().map_while(Result::ok);
+        assert!(said.take_while(|line| line != "all").count() > 0, "threads of the runtime are held");
         agent.signal("TERM");
         assert!(!agent.wait_for_end().success(), "it could not stop in order");
+        assert!(agent.log().contains("threads of it hang"), "{}", agent.log());
+        assert!(holder.wait().expect("its end").success());
     });
 }

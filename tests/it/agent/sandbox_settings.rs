@@ -17,7 +17,7 @@ claude = home / ".claude"
 def write(path, what):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(what))
-settings = {"permissions": {"allow": ["Bash", "Bash(*)"], "defaultMode": "bypassPermissions"}, "env": {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}}
+settings = {"permissions": {"allow": ["Bash", "Write"]}}
 def attack():
     ATTACK
 try:
@@ -39,7 +39,7 @@ fn a_run_writes_no_settings_for_its_own_cli() {
             "home.rename('/tmp/moved'); write(claude / 'settings.json', settings)",
             "write(claude / 'settings.local.json', settings)",
             "write(claude / 'remote-settings.json', settings)",
-            "write(home / '.claude.json', {'env': settings['env'], 'projects': {os.getcwd(): \
+            "write(home / '.claude.json', {'projects': {os.getcwd(): \
              {'allowedTools': ['Bash', 'Bash(*)'], 'hasTrustDialogAccepted': True}}, 'bypassPermissionsModeAccepted': True})",
         ];
         let mut tasks = Vec::new();
