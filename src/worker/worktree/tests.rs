@@ -14,10 +14,15 @@ pub(super) struct Place {
     url: String,
 }
 
-pub(super) fn run(dir: &Path, words: &[&str]) -> String {
+/// The end of a git command, which has nothing of the machine's user.
+fn ended(dir: &Path, words: &[&str]) -> std::process::Output {
     let mut command = std::process::Command::new("git");
     command.args(["-c", "user.name=t", "-c", "user.email=t@localhost", "-c", "init.defaultBranch=main"]);
-    let ended = command.args(words).current_dir(dir).output().expect("git");
+    command.args(words).current_dir(dir).output().expect("git")
+}
+
+pub(super) fn run(dir: &Path, words: &[&str]) -> String {
+    let ended = ended(dir, words);
     assert!(ended.status.success(), "git {words:?}: {}", String::from_utf8_lossy(&ended.stderr));
     String::from_utf8_lossy(&ended.stdout).trim().to_owned()
 }
@@ -273,8 +278,7 @@ async fn a_state_that_a_run_left_is_named() {
     fs::write(dir.join("file"), "theirs\n").unwrap();
     run(&dir, &["commit", "--quiet", "-am", "theirs"]);
     run(&dir, &["checkout", "--quiet", "bloom/a"]);
-    let merge = std::process::Command::new("git").args(["merge", "side"]).current_dir(&dir).output().unwrap();
-    assert!(!merge.status.success());
+    assert!(!ended(&dir, &["merge", "side"]).status.success());
     for why in [tree.committed(&prepared, "x").await.unwrap_err(), tree.prepared_for(None).await.unwrap_err()] {
         assert!(why.to_string().contains("left a merge unfinished"), "{why}");
     }
