@@ -67,26 +67,30 @@ on_both! { alone:
 
     async fn attempts_share_the_budget(database) {
         let server = Server::on(database).start();
-        // It tells what it may cost, and costs a fifth of a dollar.
-        let program = janitor::new_path("program");
+        // It waits until it may go, tells what it may cost, and costs a fifth of a dollar.
+        let (program, go) = (janitor::new_path("program"), janitor::new_path("go"));
         std::fs::write(&program, concat!(
-            "#!/bin/sh\ncat >/dev/null\nmay=$(printf '%s\\n' \"$@\" | sed -n 's/^--max-budget-usd=//p')\n",
+            "#!/bin/sh\ncase \"$*\" in *--version* | *--session-id=none*) exit;; esac\ncat >/dev/null\nwhile ! rm \"$GO\" 2>/dev/null; do sleep 0.02; done\nmay=$(printf '%s\\n' \"$@\" | sed -n 's/^--max-budget-usd=//p')\n",
             "echo '{\"type\":\"system\",\"subtype\":\"init\",\"session_id\":\"s\",\"model\":\"m\"}'\n",
             "echo '{\"type\":\"result\",\"subtype\":\"error_during_execution\",\"is_error\":true,\"total_cost_usd\":0.2,\"errors\":[\"may cost '$may'\"]}'\n",
         ))
         .unwrap();
         std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let agent = server.agent("box").profile(&format!("program = {:?}\nmax_budget_usd = 0.4", program.display().to_string())).start();
+        let profile = format!("program = {program:?}\nmax_budget_usd = 0.4\nenv = {{ GO = {go:?} }}");
+        let agent = server.agent("box").profile(&profile).start();
         let task = server.crew().task().with("policy", json!({"timeout_sec": 60, "budget": 0.5})).create().await;
         for (spent, may) in [(0.2, "may cost 0.4"), (0.4, "may cost 0.3")] {
+            std::fs::write(&go, "").unwrap();
             let now = eventually("the attempt ends", || async {
                 let now = task.now().await;
-                (now["status"] == json!("queued") && is_about(cost(&now).0, spent)).then_some(now)
+                is_about(cost(&now).0, spent).then_some(now)
             })
             .await;
             assert_eq!((&now["failure"]["reason"], &now["failure"]["message"]), (&json!("agent_error"), &json!(may)), "{now}");
-            server.patch(&task.path(""), json!({"not_before": null})).await.ok();
+            // The next attempt has begun already, or begins now.
+            server.patch(&task.path(""), json!({"not_before": null})).await;
         }
+        std::fs::write(&go, "").unwrap();
         let dead = failure(&task, "dead", "budget_exceeded").await;
         let message = dead["failure"]["message"].as_str().unwrap();
         assert!(message.contains("cost 0.6000 USD") && message.ends_with("agent_error: may cost 0.1"), "{message}");
