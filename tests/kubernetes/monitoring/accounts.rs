@@ -10,13 +10,13 @@ use crate::support::{Database, Server, Task, janitor, json};
 /// Answers as the Claude CLI does, with what the prompt asks for.
 const CLI: &str = r#"#!/bin/sh
 usage='"usage":{"input_tokens":10,"output_tokens":5},"num_turns":1'
-case "$* $(cat)" in
+case "$ACCOUNT $* $(cat)" in
 *COSTS*) echo '{"type":"result","subtype":"success","is_error":false,"result":"done","total_cost_usd":60,'"$usage}" ;;
 *FAILS*) echo '{"type":"result","subtype":"error_during_execution","is_error":true,"total_cost_usd":0,'"$usage}" ;;
-*QUOTA*)
+# The agent probes an account before it pauses it, and while it is paused, with an answer of one word.
+quota*QUOTA* | quota*Answer*)
     echo '{"type":"rate_limit_event","rate_limit_info":{"status":"rejected","resetsAt":'"$(date +%s)"'}}'
     echo '{"type":"result","subtype":"success","is_error":true,"api_error_status":429,"result":"out of quota",'"$usage}" ;;
-# The agent probes a refused account with an answer of one word.
 *REFUSED* | *Answer*) echo '{"type":"result","subtype":"success","is_error":true,"api_error_status":401,"result":"log in",'"$usage}" ;;
 esac
 "#;
@@ -30,7 +30,7 @@ pub async fn accounts_costs_and_failures(prometheus: &Prometheus) {
     fs::set_permissions(&cli, fs::Permissions::from_mode(0o755)).unwrap();
     // Each agent serves the slug that has its name.
     let agent = |name: &str| -> Agent {
-        let profiles = format!("[profiles.{name}]\naccount = {name:?}\nprogram = {:?}\n", cli.display().to_string());
+        let profiles = format!("[profiles.{name}]\naccount = {name:?}\nprogram = {cli:?}\nenv = {{ ACCOUNT = {name:?} }}\n");
         server.agent(name).profiles(&profiles).slots(4).start()
     };
     let (_working, _out_of_quota, refused) = (agent("working"), agent("quota"), agent("refused"));
