@@ -243,8 +243,17 @@ impl Worker {
         self.pauses.iter().filter(|_| self.capabilities.agents.is_none()).flat_map(|pause| pause.agents.iter().flatten())
     }
 
+    pub fn has_closed_agents(&self) -> bool {
+        self.closed_agents().next().is_some()
+    }
+
     pub fn is_closed_for(&self, agent_slug: &str) -> bool {
         self.closed_agents().any(|slug| slug == agent_slug)
+    }
+
+    /// Whether the worker serves tasks of this agent, of some namespace or of none.
+    pub fn serves_agent(&self, agent_slug: &str) -> bool {
+        self.capabilities.serves_agent(agent_slug) && !self.is_closed_for(agent_slug)
     }
 
     /// Whether the worker gets tasks when it claims. A worker that is lost does, because claiming brings it back.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bloom_core::Ms;
 use bloom_core::cache::PageRead;
 use bloom_core::ids::TaskId;
+use bloom_core::worker::Worker;
 use bloom_database::Database;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
@@ -187,7 +188,7 @@ impl Candidates {
                 return Ok(());
             }
             let known = remembered.cache.fleet.worker(worker);
-            remembered.queues.is_any_closed() || known.is_some_and(|worker| worker.closed_agents().next().is_some())
+            remembered.queues.is_any_closed() || known.is_some_and(Worker::has_closed_agents)
         };
         tries.queue_state = if is_any_closed { Some(self.ask_about_queues().await?) } else { None };
         let scopes = self.replica.lock().scopes(worker, tries.queue_state.as_ref());

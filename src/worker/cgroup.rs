@@ -38,6 +38,11 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// `disk_mib` in bytes.
+    pub fn disk_bytes(&self) -> Option<u64> {
+        self.disk_mib.map(|mib| mib << 20)
+    }
+
     pub fn check(&self) -> Result<(), String> {
         if self.memory_mib.is_some_and(|mib| mib == 0 || mib > MAX_MEMORY_MIB) {
             return Err(format!("limits.memory_mib must be 1 to {MAX_MEMORY_MIB}"));

@@ -65,7 +65,7 @@ impl Confinement {
         end_commands(dir).await;
         let cgroup = dir.make_cgroup(agent.cgroups.as_ref(), &profile.limits)?;
         let marks = vec![(LEASE_VARIABLE, lease.to_string().into()), (HOME_VARIABLE, agent.home.root().into())];
-        Ok(Self { sandbox, cgroup, disk_limit: profile.limits.disk_mib.map(|mib| mib << 20), marks })
+        Ok(Self { sandbox, cgroup, disk_limit: profile.limits.disk_bytes(), marks })
     }
 
     /// The command, confined. Of its environment, only what was set for it counts.

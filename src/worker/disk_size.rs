@@ -45,6 +45,11 @@ pub fn used(dirs: Vec<PathBuf>, since: Ms, enough: u64, unreadable: u64) -> u64 
     used
 }
 
+/// Whether the files below the directories take more than this; what can't be looked at counts as any size.
+pub fn is_larger(dirs: Vec<PathBuf>, limit: u64) -> bool {
+    used(dirs, Ms::MIN, limit, HIDDEN) > limit
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,7 +12,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use uuid::Uuid;
 
 use super::Agent;
-use super::disk_size::{HIDDEN, size_of, used};
+use super::disk_size::{HIDDEN, is_larger, size_of, used};
 use super::home::Home;
 use super::login::Login;
 use super::process::{Leader, descendants_of};
@@ -34,9 +34,9 @@ pub fn dirs_of(home: &Home, context_id: &str) -> Vec<PathBuf> {
 }
 
 /// Whether the directories of the context take more than this.
-pub async fn is_over(home: &Home, context_id: &str, mib: u64) -> bool {
-    let (dirs, limit) = (dirs_of(home, context_id), mib << 20);
-    spawn_blocking(move || used(dirs, Ms::MIN, limit, HIDDEN) > limit).await.unwrap_or_default()
+pub async fn is_over(home: &Home, context_id: &str, limit: u64) -> bool {
+    let dirs = dirs_of(home, context_id);
+    spawn_blocking(move || is_larger(dirs, limit)).await.unwrap_or_default()
 }
 
 fn dirs_of_run(home: &Home, record: &Record) -> Vec<PathBuf> {
@@ -106,11 +106,11 @@ impl Drop for DiskLimit {
 impl DiskLimit {
     /// `leader`: the supervisor of the run.
     pub fn start(home: &Home, record: &Record, leader: Option<Leader>, profile: &Profile) -> Self {
-        let (mib, used) = (profile.limits.disk_mib, Arc::<AtomicU64>::default());
-        let limit = mib.map_or(u64::MAX, |mib| mib << 20);
+        let (given, used) = (profile.limits.disk_bytes(), Arc::<AtomicU64>::default());
+        let limit = given.unwrap_or(u64::MAX);
         let login = Login::of(profile).map(Arc::new);
-        let dirs = if mib.is_some() { dirs_of_run(home, record) } else { Vec::new() };
-        let task = (mib.is_some() || login.is_some()).then(|| tokio::spawn(measure(dirs, leader, login.clone(), limit, used.clone())));
+        let dirs = if given.is_some() { dirs_of_run(home, record) } else { Vec::new() };
+        let task = (given.is_some() || login.is_some()).then(|| tokio::spawn(measure(dirs, leader, login.clone(), limit, used.clone())));
         Self { limit, used, login, task }
     }
 

@@ -282,14 +282,15 @@ async fn prepared(
     tree: Option<Worktree>,
 ) -> Result<Option<Prepared>, Unfit> {
     let dir = agent.home.context_dir(&record.task.context_id);
-    if let Some(mib) = profile.limits.disk_mib
-        && disk_use::is_over(&agent.home, &record.task.context_id, mib).await
+    if let Some(limit) = profile.limits.disk_bytes()
+        && disk_use::is_over(&agent.home, &record.task.context_id, limit).await
     {
         // It would be ended at once, whatever it does.
         let name = dir.file_name().unwrap_or_default().to_string_lossy();
         let why = format!(
-            "the directory of its context takes more than the {mib} MiB of limits.disk_mib already: have files in contexts/{name} of the agent's \
+            "the directory of its context takes more than the {} MiB of limits.disk_mib already: have files in contexts/{name} of the agent's \
              work directory removed on worker {}, or use another context",
+            limit >> 20,
             agent.name
         );
         return Err(Unfit::new(Reason::DiskLimit, why, true));

@@ -131,11 +131,10 @@ impl Remembered {
         }
         self.round += 1;
         let fleet = &self.cache.fleet;
-        let serves = |worker: &Worker| worker.capabilities.serves_agent(agent_slug) && !worker.is_closed_for(agent_slug);
-        let serving = self.pollers.keys().filter_map(|id| fleet.worker(id)).filter(|worker| serves(worker));
+        let serving = self.pollers.keys().filter_map(|id| fleet.worker(id)).filter(|worker| worker.serves_agent(agent_slug));
         let groups: BTreeSet<_> = serving.map(|worker| Part::served_by(&worker.capabilities)).collect();
         for parts in groups {
-            let suits = |worker: &Worker| serves(worker) && Part::served_by(&worker.capabilities) == parts;
+            let suits = |worker: &Worker| worker.serves_agent(agent_slug) && Part::served_by(&worker.capabilities) == parts;
             self.wake_suited(agent_slug, leasable, suits);
         }
     }
@@ -345,7 +344,7 @@ impl Remembered {
             is_open && !known.is_some_and(|worker| worker.is_closed_for(agent_slug))
         };
         let is_restricted = queue_state.map_or_else(|| self.queues.is_any_closed(), |queue_state| !queue_state.closed.is_empty())
-            || known.is_some_and(|worker| worker.closed_agents().next().is_some());
+            || known.is_some_and(Worker::has_closed_agents);
         // `None`: one window for all agents.
         let agents: Option<Vec<&String>> = match (capabilities.and_then(|served| served.agents.as_ref()), queue_state) {
             (Some(agents), _) => Some(agents.iter().filter(is_open).collect()),

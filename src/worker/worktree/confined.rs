@@ -10,13 +10,12 @@ use tokio::process::Command;
 
 use super::super::command::{output, started_by};
 use super::super::confinement::{Confinement, Shown};
-use super::super::disk_size::{HIDDEN, used};
+use super::super::disk_size::is_larger;
 use super::super::git::{bounded, unless};
 use super::author::CommitAuthor;
 use super::repository::{DURABLE, FETCH_LIMIT, LOCAL_LIMIT};
 use super::trouble::{ROOM, Trouble};
 use super::{LINK, Worktree};
-use bloom_core::Ms;
 
 /// The repository has the objects of the project's repository, without a copy of them.
 const SHARE_OBJECTS: &str = r#"printf '%s\n' "$1" >"$2/objects/info/alternates""#;
@@ -65,7 +64,7 @@ impl<'a> Confined<'a> {
     async fn run_within(&self, plain: Command, limit: Duration) -> Result<String, String> {
         let Some(most) = self.confinement.disk_limit else { return self.run(plain, limit).await };
         let dirs = vec![self.tree.dir.clone(), self.tree.own_git_dir()];
-        let is_large = move || used(dirs.clone(), Ms::MIN, most, HIDDEN) > most;
+        let is_large = move || is_larger(dirs.clone(), most);
         let words = ["sh", "-c", SMALL_FILES, &most.div_ceil(512).to_string()].map(OsString::from);
         unless(is_large, ROOM, self.confine(&started_by(words, &plain)), limit).await
     }
