@@ -14,9 +14,7 @@ use uuid::Uuid;
 
 use super::invalid::Invalid;
 use super::requests::MAX_WAIT_SEC;
-use super::values::{
-    Id, LABEL_PATTERN, LabelText, MAX_LABELS, MAX_MS, MAX_SAFE, Moment, TEXT_PATTERN, URL_PATTERN, parse_id, text_problem,
-};
+use super::values::{Id, LABEL_PATTERN, LabelText, MAX_LABELS, MAX_MS, MAX_SAFE, Moment, TEXT_PATTERN, parse_id, text_problem};
 use super::wire::Wire;
 use bloom_core::Ms;
 use bloom_core::audit::Action;
@@ -278,31 +276,6 @@ impl IntoParams for WaitParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         let description = "Seconds to wait. A larger number means 60; a value that is no such number means the default.";
         vec![parameter("timeout_sec", description, integer(0..=MAX_WAIT_SEC, DEFAULT_WAIT_SEC), 30)]
-    }
-}
-
-/// `node_id` and `server_url` of the agent's install script.
-pub struct InstallParams;
-
-impl IntoParams for InstallParams {
-    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        let name = ObjectBuilder::new().schema_type(Type::String).max_length(Some(128)).pattern(Some(r"^[^\x00-\x1F\x7F-\x9F]*$"));
-        let url = format!("^$|{URL_PATTERN}");
-        let url = ObjectBuilder::new().schema_type(Type::String).max_length(Some(2048)).pattern(Some(url));
-        vec![
-            parameter(
-                "node_id",
-                "The worker's name. Default: made from the machine's host name.",
-                Schema::Object(name.build()),
-                "worker-01",
-            ),
-            parameter(
-                "server_url",
-                "URL at which the agent reaches this server. Default: the address of this request.",
-                Schema::Object(url.build()),
-                "http://bloom.internal:5000",
-            ),
-        ]
     }
 }
 

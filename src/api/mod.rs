@@ -15,6 +15,7 @@ pub mod edit;
 pub mod error;
 pub mod files;
 pub mod ids;
+pub mod install;
 pub mod invalid;
 pub mod json;
 pub mod keys;

@@ -5,10 +5,11 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
 use url::Url;
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
-use uuid::Uuid;
+use uuid::{Builder, Uuid};
 
 use super::values::{List, ShortName, Text};
 use super::wire::{Problems, Wire, body, problem};
@@ -16,7 +17,9 @@ use super::words::AnyCloneStatus;
 use bloom_core::Ms;
 use bloom_core::limits;
 use bloom_core::op;
-use bloom_core::project::{MAX_GIT_REF, MAX_PROJECT_NAME, MAX_TARGET_PATH, is_commit_id, is_git_ref, is_project_name, is_target_path};
+use bloom_core::project::{
+    CloneStatus, MAX_GIT_REF, MAX_PROJECT_NAME, MAX_TARGET_PATH, is_commit_id, is_git_ref, is_project_name, is_target_path,
+};
 
 /// Workers that one call may name.
 const MAX_NODES: usize = 1_000;
@@ -76,7 +79,7 @@ impl Wire for CommitId {
     }
 }
 
-/// A path below the directory of projects.
+/// A path that agents map below their directory of projects.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TargetPath(pub String);
 
@@ -87,13 +90,13 @@ impl Wire for TargetPath {
             return Ok(Self(text));
         }
         problem(format!(
-            "Expected a path below the agent's directory of projects, of 1 to {MAX_TARGET_PATH} of the characters A-Z a-z 0-9 space . _ - \
-             and /, no part of it empty or with a dot in front"
+            "Expected a path of 1 to {MAX_TARGET_PATH} of the characters A-Z a-z 0-9 space . _ - and /, no part of it empty or with a dot in \
+             front. It is below the agent's directory of projects, also if it begins with / or ~/"
         ))
     }
 
     fn describe() -> Schema {
-        text("^[A-Za-z0-9 _-][A-Za-z0-9 ._-]*(/[A-Za-z0-9 _-][A-Za-z0-9 ._-]*)*$", MAX_TARGET_PATH)
+        text("^(~?/)?[A-Za-z0-9 _-][A-Za-z0-9 ._-]*(/[A-Za-z0-9 _-][A-Za-z0-9 ._-]*)*$", MAX_TARGET_PATH)
     }
 }
 
@@ -146,7 +149,7 @@ body! {
         name: ProjectName,
         /// The repository: a URL that begins with `https://` or `git@`, without a password. Workers use git credentials of their own.
         repo_url: RepoUrl,
-        /// Where agents put the clone, below their directory of projects. Default: under the name.
+        /// Where agents put the clone: a path below their directory of projects, also if it begins with `/` or `~/`. Default: under the name.
         target_path: Option<TargetPath>,
         /// The worker that clones it if a call names none.
         primary_node_id: Option<ShortName>,
@@ -156,14 +159,14 @@ body! {
     #[derive(Default)]
     pub struct NewClone {
         /// Default: the project's primary worker.
-        node_id: Option<Text>,
+        node_id: Option<ShortName>,
     }
 
     /// Which workers clone the project.
     #[derive(Default)]
     pub struct Propagation {
         /// Default: all that lack it and have a URL.
-        node_ids: Option<List<Text, 0, MAX_NODES>>,
+        node_ids: Option<List<ShortName, 0, MAX_NODES>>,
     }
 
     /// Moves a project's memory between a worker and the control plane.
@@ -172,7 +175,7 @@ body! {
         /// From the worker (`push`) or to it (`pull`).
         direction: Direction = Direction::Push,
         /// Default: the project's primary worker.
-        node_id: Option<Text>,
+        node_id: Option<ShortName>,
     }
 }
 
@@ -225,9 +228,11 @@ pub struct Project<'a> {
     pub name: Cow<'a, str>,
     /// The repository.
     pub repo_url: Cow<'a, str>,
-    /// Where agents put the clone, below their directory of projects; null: under the name.
+    /// What the control plane calls a project of this name: the first 16 hexadecimal digits of the name's SHA-256.
+    pub canonical_id: Cow<'a, str>,
+    /// Where agents put the clone: a path below their directory of projects, also if it begins with `/` or `~/`; null: under the name.
     pub target_path: Option<Cow<'a, str>>,
-    /// The worker that clones it if a call names none.
+    /// The worker that clones it if a call names none: that of its creation, or else the first that was asked for a clone.
     pub primary_node_id: Option<Cow<'a, str>>,
     /// How the last clone that was asked for ended.
     pub clone_status: AnyCloneStatus,
@@ -242,6 +247,8 @@ pub struct Project<'a> {
 /// What is known of the clone of a project on a worker.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct ProjectNode<'a> {
+    /// An id that is made of the project and the worker: it stays the same.
+    pub id: Uuid,
     /// The project.
     pub project_id: Uuid,
     /// The worker.
@@ -249,9 +256,13 @@ pub struct ProjectNode<'a> {
     /// Whether the worker has a clone.
     pub clone_status: AnyCloneStatus,
     /// Where the agent says that the clone is.
+    pub repo_path: Option<Cow<'a, str>>,
+    /// The same as `repo_path`.
     pub clone_path: Option<Cow<'a, str>>,
     /// Why the last clone failed.
     pub error_message: Option<Cow<'a, str>>,
+    /// When the worker last made the clone; null: never.
+    pub last_sync_at: Option<Ms>,
     /// When the agent was last asked for the clone; null: never.
     pub updated_at: Option<Ms>,
 }
@@ -333,6 +344,7 @@ impl<'a> From<&'a bloom_core::project::Project> for Project<'a> {
             id: project.id,
             name: (&project.name).into(),
             repo_url: (&project.repo_url).into(),
+            canonical_id: canonical_id(&project.name).into(),
             target_path: project.target_path.as_deref().map(Cow::from),
             primary_node_id: project.primary_node_id.as_deref().map(Cow::from),
             clone_status: project.clone_status.into(),
@@ -345,13 +357,40 @@ impl<'a> From<&'a bloom_core::project::Project> for Project<'a> {
 
 impl<'a> From<&'a bloom_core::project::ProjectNode> for ProjectNode<'a> {
     fn from(node: &'a bloom_core::project::ProjectNode) -> Self {
+        let path = node.clone_path.as_deref().map(Cow::from);
         Self {
-            project_id: node.project_id,
-            node_id: (&node.node_id).into(),
             clone_status: node.clone_status.into(),
-            clone_path: node.clone_path.as_deref().map(Cow::from),
+            repo_path: path.clone(),
+            clone_path: path,
             error_message: node.error_message.as_deref().map(Cow::from),
+            last_sync_at: node.last_sync_at,
             updated_at: Some(node.updated_at),
+            ..Self::pending(node.project_id, &node.node_id)
         }
     }
+}
+
+impl<'a> ProjectNode<'a> {
+    /// A worker that was never asked for a clone.
+    pub fn pending(project_id: Uuid, node_id: &'a str) -> Self {
+        let mut id = [0; 16];
+        let digest = Sha256::new_with_prefix(project_id).chain_update(node_id).finalize();
+        id.copy_from_slice(&digest[..16]);
+        Self {
+            id: Builder::from_custom_bytes(id).into_uuid(),
+            project_id,
+            node_id: node_id.into(),
+            clone_status: CloneStatus::Pending.into(),
+            repo_path: None,
+            clone_path: None,
+            error_message: None,
+            last_sync_at: None,
+            updated_at: None,
+        }
+    }
+}
+
+/// What the control plane calls a project of this name.
+pub fn canonical_id(name: &str) -> String {
+    hex::encode(&Sha256::digest(name)[..8])
 }

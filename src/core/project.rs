@@ -53,9 +53,9 @@ pub struct Project {
     /// No two projects have the same.
     pub name: String,
     pub repo_url: String,
-    /// Where agents put the clone, below their directory of projects; `None` = under the name.
+    /// Where agents put the clone ([`is_target_path`]); `None` = under the name.
     pub target_path: Option<String>,
-    /// The worker that clones it if a request names none.
+    /// The worker that clones it if a request names none: the one that the project was created with, or else the first that was asked.
     pub primary_node_id: Option<WorkerId>,
     pub clone_status: CloneStatus,
     /// Why the last clone failed.
@@ -73,6 +73,8 @@ pub struct ProjectNode {
     /// Where the agent says that the clone is.
     pub clone_path: Option<String>,
     pub error_message: Option<String>,
+    /// When a clone was last made; it stays when a later one fails.
+    pub last_sync_at: Option<Ms>,
     pub updated_at: Ms,
 }
 
@@ -112,9 +114,15 @@ pub fn is_project_name(name: &str) -> bool {
     (1..=MAX_PROJECT_NAME).contains(&name.len()) && is_directory_name(name)
 }
 
-/// Whether this is a path below the directory of projects.
+/// Whether this is a path that agents map below their directory of projects. It may be absolute or begin at the home directory (`~/`), as
+/// clients of the documented runtime write it; see [`path_below`].
 pub fn is_target_path(path: &str) -> bool {
-    (1..=MAX_TARGET_PATH).contains(&path.len()) && path.split('/').all(is_directory_name)
+    (1..=MAX_TARGET_PATH).contains(&path.len()) && path_below(path).split('/').all(is_directory_name)
+}
+
+/// A target path without what makes it absolute: the path below the agent's directory of projects.
+pub fn path_below(target_path: &str) -> &str {
+    target_path.strip_prefix("~/").or_else(|| target_path.strip_prefix('/')).unwrap_or(target_path)
 }
 
 fn is_directory_name(name: &str) -> bool {

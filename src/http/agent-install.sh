@@ -1,6 +1,6 @@
 # Installs `bloom-runtime agent` as a service of this machine (systemd or OpenRC). Run it as root. Running it again updates the service.
-# The first lines set the server that the agent works for, and the agent's name (empty: made from the host name); the functions after them
-# print the files of the service.
+# The first lines set the server that the agent works for, the agent's name (empty: made from the host name), and the port on which it listens
+# for pushes (empty: it does not listen); the functions after them print the files of the service.
 #
 # The program is the bloom-runtime in PATH, or the one that BLOOM_RUNTIME_BIN names. The key for the server is read from the file that
 # BLOOM_KEY_FILE names; without it, the key of an earlier run is used, or the script asks for it. A worker key (RUNTIME_WORKER_KEY at the
@@ -58,6 +58,12 @@ user=${BLOOM_USER:-${SUDO_USER:-root}}
 case $user in *[!A-Za-z0-9._-]* | -*) die "BLOOM_USER is not a valid user name" ;; esac
 plain BLOOM_WORK_DIR "${BLOOM_WORK_DIR:-}"
 case ${BLOOM_GRACE_SECONDS:-300} in *[!0-9]* | 0?*) die "BLOOM_GRACE_SECONDS must be a whole number of seconds" ;; esac
+
+if [ -n "$PORT" ]; then
+	BLOOM_LISTEN=${BLOOM_LISTEN:-0.0.0.0:$PORT}
+	[ -n "${MEMBRIDGE_AGENT_KEY_FILE:-}" ] || [ -s "$root$etc/membridge-agent.key" ] ||
+		die "the agent is to listen on port $PORT: set MEMBRIDGE_AGENT_KEY_FILE to a file with the key that the server sends (its MEMBRIDGE_AGENT_KEY)"
+fi
 
 # The settings that the agent gets from this script's environment.
 settings="BLOOM_MAX_CONCURRENCY BLOOM_WORK_DIR BLOOM_RUNNER BLOOM_PROFILES BLOOM_LABELS BLOOM_LISTEN BLOOM_AGENT_URL BLOOM_PUSH_ONLY

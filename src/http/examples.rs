@@ -247,14 +247,15 @@ const CLONE_PATH: &str = "/var/lib/bloom-runtime/agent/projects/docs";
 
 fn project() -> Value {
     json!({
-        "id": PROJECT, "name": "docs", "repo_url": REPOSITORY, "target_path": null, "primary_node_id": WORKER, "clone_status": "cloned",
+        "id": PROJECT, "name": "docs", "repo_url": REPOSITORY, "canonical_id": "46b42b4229cd7a39", "target_path": null, "primary_node_id": WORKER, "clone_status": "cloned",
         "error_message": null, "created_at": AT, "updated_at": AT + 20_000,
     })
 }
 
 fn project_node() -> Value {
     json!({
-        "project_id": PROJECT, "node_id": WORKER, "clone_status": "cloned", "clone_path": CLONE_PATH, "error_message": null,
+        "id": "3a7c1a4e-55d0-8e2f-9b1c-2f0c64a1b7d3", "project_id": PROJECT, "node_id": WORKER, "clone_status": "cloned",
+        "repo_path": CLONE_PATH, "clone_path": CLONE_PATH, "error_message": null, "last_sync_at": AT + 20_000,
         "updated_at": AT + 20_000,
     })
 }

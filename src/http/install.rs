@@ -9,7 +9,7 @@ use super::dispatch::RuntimeUrl;
 use super::error::Error;
 use super::policy::RoutePolicy;
 use super::show::Query;
-use bloom_api::lists::InstallParams;
+use bloom_api::install::InstallParams;
 
 const TEXT: &str = include_str!("agent-install.sh");
 /// The files of the services, by the names of the functions of the script that print them.
@@ -46,8 +46,17 @@ pub async fn script(RuntimeUrl(here): RuntimeUrl, Query(params): Query) -> Handl
             "Invalid url: must be an http or https address such as http://127.0.0.1:5000, without a key",
         ));
     }
+    let port = params.get("port").filter(|port| !port.is_empty());
+    if !port.is_none_or(|port| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0)) {
+        return Err(Error::field("port", "Expected the number of a port, from 1 to 65535"));
+    }
     // The values come first, each quoted as one word, so that no value can be executed as a part of the script.
-    let values = format!("NODE_ID={}\nSERVER_URL={}\n", quoted(name), quoted(server.trim_end_matches('/')));
+    let values = format!(
+        "NODE_ID={}\nSERVER_URL={}\nPORT={}\n",
+        quoted(name),
+        quoted(server.trim_end_matches('/')),
+        quoted(port.unwrap_or_default())
+    );
     let files: String = FILES.iter().map(|(name, text)| format!("{name}() {{\n\tcat <<'{END}'\n{text}{END}\n}}\n")).collect();
     let script = format!("#!/bin/sh\n{values}\n{files}\n{TEXT}");
     Ok(typed(StatusCode::OK, CONTENT_TYPE, Bytes::from(script)))

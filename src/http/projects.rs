@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use axum::extract::State;
 use axum::http::StatusCode;
 use futures_util::{StreamExt as _, stream};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::AppState;
 use super::answer::{HandlerResult, json as json_answer, ok, page};
@@ -133,14 +133,7 @@ pub async fn node_status(State(app): State<AppState>, path: ProjectId) -> Handle
     let workers = workers(&app).await?;
     let mut rows: BTreeMap<&str, NodeStatus<'_>> = BTreeMap::new();
     for worker in workers.values().filter(|worker| !worker.url.is_empty()) {
-        let node = ProjectNode {
-            project_id: project.id,
-            node_id: (&worker.id).into(),
-            clone_status: CloneStatus::Pending.into(),
-            clone_path: None,
-            error_message: None,
-            updated_at: None,
-        };
+        let node = ProjectNode::pending(project.id, &worker.id);
         rows.insert(&worker.id, NodeStatus { node, worker_status: Some(worker.shown_status().as_str().into()) });
     }
     for node in &nodes {
@@ -175,12 +168,11 @@ pub async fn clone(State(app): State<AppState>, caller: Caller, path: ProjectId,
     let node = body.read::<NewClone>()?.node_id.map(|node| node.0).or_else(|| project.primary_node_id.clone());
     let node = node.ok_or(NO_NODE)?;
     let url = app.store.worker(&node).await?.map(|worker| worker.url).filter(|url| !url.is_empty());
-    let url = url.ok_or_else(|| bad_gateway(format!("Worker \"{node}\" not found or has no URL")))?;
     let permit = app.stream_limits.agents.take(&caller)?;
     // In a background task, so that a clone that was asked for is recorded even if the client disconnects.
     let done = tokio::spawn(async move {
         let _permit = permit;
-        let answer = app.agents.clone_project(&url, &wanted(&project)).await;
+        let answer = clone_at(&app, &node, url.as_deref(), &wanted(&project)).await;
         let outcome = answer.as_ref().map(path_of).map_err(Clone::clone);
         let nodes = vec![NodeClone { node_id: node.clone(), outcome }];
         app.engine.writers.submit(caller.command(op::RecordClones { project: project.id, nodes, propagated: false })).await?;
@@ -196,6 +188,14 @@ fn bad_gateway(text: String) -> Error {
     Error::Text { status: 502, text: text.into() }
 }
 
+/// Has the agent of a worker clone a project.
+async fn clone_at(app: &AppState, node: &str, url: Option<&str>, wanted: &Value) -> Result<Map<String, Value>, String> {
+    match url {
+        Some(url) => app.agents.clone_project(url, wanted).await,
+        None => Err(format!("Worker \"{node}\" not found or has no URL")),
+    }
+}
+
 /// The body of a call to an agent's `/clone`.
 fn wanted(project: &project::Project) -> Value {
     let mut wanted = json!({ "repo_url": project.repo_url, "project_name": project.name });
@@ -206,7 +206,7 @@ fn wanted(project: &project::Project) -> Value {
 }
 
 /// Where the clone is, as the agent's answer says.
-fn path_of(answer: &serde_json::Map<String, Value>) -> Option<String> {
+fn path_of(answer: &Map<String, Value>) -> Option<String> {
     let path = answer.get("path")?.as_str()?;
     (path.len() <= MAX_TEXT_CHARS && !path.contains('\0')).then(|| path.to_owned())
 }
@@ -248,30 +248,23 @@ pub async fn propagate(State(app): State<AppState>, caller: Caller, path: Projec
     let permit = app.stream_limits.agents.take(&caller)?;
     let done = tokio::spawn(async move {
         let _permit = permit;
-        let (agents, body) = (&app.agents, &wanted(&project));
+        let (state, body) = (&app, &wanted(&project));
         let clone = |(node_id, url): (String, Option<String>)| async move {
-            match url {
-                Some(url) => (agents.clone_project(&url, body).await.map(|answer| path_of(&answer)), node_id, true),
-                None => (Err(format!("Worker \"{node_id}\" not found or has no URL")), node_id, false),
-            }
+            let outcome = clone_at(state, &node_id, url.as_deref(), body).await.map(|answer| path_of(&answer));
+            NodeClone { node_id, outcome }
         };
-        let mut ended: Vec<_> = stream::iter(asked).map(clone).buffer_unordered(CLONES_AT_ONCE).collect().await;
-        ended.sort_by(|(_, a, _), (_, b, _)| a.cmp(b));
-        let results: Vec<NodeResult<'_>> = ended
+        let mut nodes: Vec<NodeClone> = stream::iter(asked).map(clone).buffer_unordered(CLONES_AT_ONCE).collect().await;
+        nodes.sort_by(|a, b| a.node_id.cmp(&b.node_id));
+        let results: Vec<NodeResult<'_>> = nodes
             .iter()
-            .map(|(outcome, node, _)| NodeResult {
-                node_id: node.clone().into(),
+            .map(|NodeClone { node_id, outcome }| NodeResult {
+                node_id: node_id.clone().into(),
                 status: if outcome.is_ok() { CloneStatus::Cloned } else { CloneStatus::Failed }.as_str().into(),
                 error: outcome.clone().err().map(Into::into),
             })
             .collect();
-        let is_whole = ended.iter().all(|(outcome, ..)| outcome.is_ok());
-        // Nothing is known of workers that could not be asked.
-        let nodes: Vec<NodeClone> =
-            ended.into_iter().filter(|(.., asked)| *asked).map(|(outcome, node_id, _)| NodeClone { node_id, outcome }).collect();
-        if !nodes.is_empty() {
-            app.engine.writers.submit(caller.command(op::RecordClones { project: project.id, nodes, propagated: true })).await?;
-        }
+        let is_whole = nodes.iter().all(|node| node.outcome.is_ok());
+        app.engine.writers.submit(caller.command(op::RecordClones { project: project.id, nodes, propagated: true })).await?;
         let status = if is_whole { CloneStatus::Synced } else { CloneStatus::Partial };
         ok(&Propagated { status: status.as_str().into(), results: Some(results), message: None })
     });

@@ -109,8 +109,8 @@ row! {
 }
 
 row! {
-    pub(super) PROJECT_NODE: project_nodes as project_nodes_row of node: ProjectNode {
-        project_id, node_id, clone_status, clone_path, error_message, updated_at
+    pub(super) PROJECT_NODE: project_nodes as project_nodes_row_2 of node: ProjectNode {
+        project_id, node_id, clone_status, clone_path, error_message, updated_at, last_sync_at
     }
 }
 

@@ -99,7 +99,6 @@ pub struct DiskLimit {
 impl Drop for DiskLimit {
     fn drop(&mut self) {
         self.task.iter().for_each(JoinHandle::abort);
-        self.login.iter().for_each(|login| login.repair());
     }
 }
 
@@ -117,6 +116,13 @@ impl DiskLimit {
     /// The reason to stop the run now.
     pub fn exceeded(&self) -> Option<Stop> {
         (self.used.load(Ordering::Relaxed) > self.limit).then_some(Stop::DiskLimit)
+    }
+
+    /// Puts the login right. To be called when no process of the run is left.
+    pub async fn end(mut self) {
+        if let Some(login) = self.login.take() {
+            spawn_blocking(move || login.repair()).await.unwrap_or_else(|error| tracing::error!(%error, "the login was not looked at"));
+        }
     }
 }
 

@@ -15,13 +15,14 @@ use serde::Deserialize;
 use serde_json::json;
 use uuid::Uuid;
 
+use bloom_core::project::{is_target_path, path_below};
+
 use super::git::{GitSettings, bounded, git};
 use super::push_response::{PushResponse, refuse};
 use super::removal::remove_all;
 use super::{Agent, home};
 
 const CLONE_LIMIT: Duration = Duration::from_secs(600);
-const MAX_PATH: usize = 256;
 
 #[derive(Deserialize)]
 pub(super) struct Wanted {
@@ -40,15 +41,13 @@ pub(super) async fn clone(State(agent): State<Arc<Agent>>, body: Result<Json<Wan
         return refuse(StatusCode::BAD_REQUEST, "repo_url must begin with https:// or git@");
     }
     let target = wanted.target_path.unwrap_or(wanted.project_name);
-    let is_name =
-        |part: &str| !part.starts_with('.') && !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || " ._-".contains(c));
-    if target.len() > MAX_PATH || !target.split('/').all(is_name) {
+    if !is_target_path(&target) {
         return refuse(
             StatusCode::BAD_REQUEST,
             "project_name and target_path must be a path below the work directory, of letters, digits, space . _ - and /",
         );
     }
-    let projects = agent.home.root().join("projects");
+    let (projects, target) = (agent.home.root().join("projects"), path_below(&target).to_owned());
     // Spawned, so that the clone is not cancelled when the caller disconnects.
     let cloned = tokio::spawn(clone_to(agent.settings.git.clone(), wanted.repo_url, projects.clone(), target.clone())).await;
     match cloned {

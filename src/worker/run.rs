@@ -361,6 +361,7 @@ impl Run<'_> {
                 stop = Some(disk_use::full_disk(self.agent, record.lease.id).await);
             }
         }
+        disk.end().await;
         egress.tell_end(self.log);
         self.log.phase("ended", json!({"exit": left.exit, "duration_ms": duration_ms}));
         let tells_session = profile.runner == Runner::Claude;

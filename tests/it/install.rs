@@ -160,6 +160,21 @@ on_both! {
         assert_eq!(std::fs::read_to_string(&given).unwrap(), "root /etc/bloom-runtime/agent.key\n");
     }
 
+    async fn an_agent_that_gets_a_port_listens_for_pushes(server) {
+        let script = server.get(&query(&[("node_id", "worker-01"), ("port", "9400")])).await.expect(200).text;
+        let dir = tempfile::tempdir().unwrap();
+        let refused = install(&script, dir.path(), "systemd");
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && said.contains("set MEMBRIDGE_AGENT_KEY_FILE"), "{said}");
+        write(&dir.path().join("push.key"), "pu'sh\n", 0o600);
+        let done = install(&format!("MEMBRIDGE_AGENT_KEY_FILE={}\n{script}", dir.path().join("push.key").display()), dir.path(), "systemd");
+        assert!(done.status.success(), "{done:?}");
+        let again = install(&script, dir.path(), "systemd");
+        assert!(again.status.success(), "it keeps the key: {again:?}");
+        let settings = std::fs::read_to_string(dir.path().join("root/etc/bloom-agent.env")).unwrap();
+        assert!(settings.contains("\nBLOOM_LISTEN=\"0.0.0.0:9400\"\n") && settings.contains("\nMEMBRIDGE_AGENT_KEY=\"pu'sh\"\n"), "{settings}");
+    }
+
     async fn every_shell_can_read_it(server) {
         let script = server.get("agent-install-script").await.expect(200).text;
         assert!(script.starts_with("#!/bin/sh\nNODE_ID=''\n"));
@@ -185,6 +200,9 @@ on_both! {
         }
         for url in ["ftp://h", "h:5000", "http://user:password@h", "http://h/\nx", "http://h x"] {
             server.get(&query(&[("server_url", url)])).await.refuses(&["server_url"]);
+        }
+        for port in ["0", "65536", "+1", "1;id", "x"] {
+            server.get(&query(&[("port", port)])).await.refuses(&["port"]);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Projects: what they are, clones by agents, and their memory.
 
+use sha2::{Digest as _, Sha256};
+
 use crate::on_both;
 use crate::support::pushed::nowhere;
 use crate::support::stub::{Reply, Stub};
@@ -7,6 +9,11 @@ use crate::support::*;
 
 const KEY: &str = "membridge-admin-key";
 const REPO: &str = "https://git.example.com/team/docs.git";
+
+/// As the documented runtime makes it.
+fn canonical_id(name: &str) -> String {
+    hex::encode(&Sha256::digest(name)[..8])
+}
 
 fn project(name: &str) -> Value {
     json!({ "name": name, "repo_url": REPO })
@@ -33,7 +40,7 @@ on_both! {
         let name = format!("docs {}", crew.slug);
         let made = created(server, json!({ "name": name, "repo_url": REPO, "target_path": "a/b c", "primary_node_id": "w", "x": 1 })).await;
         let expected = json!({
-            "id": made["id"], "name": name, "repo_url": REPO, "target_path": "a/b c", "primary_node_id": "w", "clone_status": "pending",
+            "id": made["id"], "name": name, "repo_url": REPO, "canonical_id": canonical_id(&name), "target_path": "a/b c", "primary_node_id": "w", "clone_status": "pending",
             "error_message": null, "created_at": made["created_at"], "updated_at": made["created_at"],
         });
         assert_eq!(made, expected);
@@ -76,7 +83,9 @@ on_both! {
             ("repo_url", json!({ "name": "p", "repo_url": "ext::sh -c id" })),
             ("repo_url", json!({ "name": "p", "repo_url": "--upload-pack=id" })),
             ("target_path", json!({ "name": "p", "repo_url": REPO, "target_path": "../x" })),
-            ("target_path", json!({ "name": "p", "repo_url": REPO, "target_path": "/x" })),
+            ("target_path", json!({ "name": "p", "repo_url": REPO, "target_path": "~/../x" })),
+            ("target_path", json!({ "name": "p", "repo_url": REPO, "target_path": "~me/x" })),
+            ("target_path", json!({ "name": "p", "repo_url": REPO, "target_path": "/" })),
             ("target_path", json!({ "name": "p", "repo_url": REPO, "target_path": "a//b" })),
         ];
         for (field, body) in wrong {
@@ -97,7 +106,12 @@ on_both! {
         assert_eq!((refused.status, refused.json()["error"].as_str()), (502, Some(text)));
         let shown = server.get(&path(&made, "")).await.ok();
         assert_eq!((&shown["clone_status"], &shown["error_message"]), (&json!("failed"), &json!(text)));
-        assert_eq!((&shown["nodes"][0]["clone_status"], &shown["nodes"][0]["error_message"]), (&json!("failed"), &json!(text)));
+        let node = json!({
+            "id": shown["nodes"][0]["id"], "project_id": made["id"], "node_id": worker.name, "clone_status": "failed", "repo_path": null,
+            "clone_path": null, "error_message": text, "last_sync_at": null, "updated_at": shown["updated_at"],
+        });
+        assert_eq!(shown["nodes"], json!([node]));
+        assert!(node["id"].as_str().unwrap().parse::<uuid::Uuid>().is_ok(), "{node}");
         stub.always("/clone", Reply::new(200, r#"{"status":"cloned","path":"/w/projects/x"}"#));
         let cloned = server.post(&path(&made, "/clone"), json!({ "node_id": null })).await.ok();
         let result = json!({ "status": "cloned", "path": "/w/projects/x" });
@@ -106,9 +120,19 @@ on_both! {
         assert_eq!(sent, json!({ "repo_url": REPO, "project_name": worker.name, "target_path": "x" }));
         let status = server.get(&path(&made, "/node-status")).await.ok();
         let of_worker = status.as_array().unwrap().iter().find(|node| node["node_id"] == worker.name.as_str()).unwrap();
-        assert_eq!((&of_worker["clone_status"], &of_worker["clone_path"]), (&json!("cloned"), &json!("/w/projects/x")));
-        assert_eq!((&of_worker["error_message"], &of_worker["worker_status"]), (&Value::Null, &json!("online")));
-        assert_eq!(told(server, &made).await, ["project_created", "project_cloned", "project_cloned"]);
+        let project = server.get(&path(&made, "")).await.ok();
+        assert_eq!((&project["clone_status"], &project["error_message"]), (&json!("cloned"), &Value::Null));
+        let of_node = json!({
+            "id": node["id"], "project_id": made["id"], "node_id": worker.name, "clone_status": "cloned", "repo_path": "/w/projects/x",
+            "clone_path": "/w/projects/x", "error_message": null, "last_sync_at": project["updated_at"], "updated_at": project["updated_at"],
+            "worker_status": "online",
+        });
+        assert_eq!(of_worker, &of_node);
+        stub.once("/clone", Reply::new(507, "full"));
+        assert_eq!(server.poke(&path(&made, "/clone")).await.status, 502);
+        let failed = &server.get(&path(&made, "")).await.ok()["nodes"][0];
+        assert_eq!((&failed["clone_status"], &failed["last_sync_at"]), (&json!("failed"), &project["updated_at"]), "it was there once");
+        assert_eq!(told(server, &made).await, ["project_created", "project_cloned", "project_cloned", "project_cloned"]);
     }
 
     async fn a_clone_needs_a_worker_with_a_url(server) {
@@ -120,7 +144,15 @@ on_both! {
             let refused = server.post(&path(&made, "/clone"), json!({ "node_id": node })).await;
             let text = format!("Worker \"{node}\" not found or has no URL");
             assert_eq!((refused.status, refused.json()["error"].as_str()), (502, Some(text.as_str())));
+            let shown = server.get(&path(&made, "")).await.ok();
+            assert_eq!((&shown["clone_status"], &shown["error_message"]), (&json!("failed"), &json!(text)), "it is kept");
+            assert_eq!(shown["primary_node_id"], "nobody", "the first that was named");
+            let kept = shown["nodes"].as_array().unwrap().iter().find(|one| one["node_id"] == node).unwrap();
+            assert_eq!((&kept["clone_status"], &kept["error_message"]), (&json!("failed"), &json!(text)));
         }
+        let again = server.poke(&path(&made, "/clone")).await;
+        assert_eq!(again.json()["error"], "Worker \"nobody\" not found or has no URL", "as the primary node");
+        assert_eq!(server.post(&path(&made, "/clone"), json!({ "node_id": "n".repeat(300) })).await.status, 400);
         let lost = server.crew().worker_at(&nowhere()).register().await;
         let refused = server.post(&path(&made, "/clone"), json!({ "node_id": lost.name })).await;
         assert_eq!(refused.status, 502);
@@ -149,6 +181,37 @@ on_both! {
         assert_eq!(told_of, json!({ "status": "nothing_to_propagate", "message": "All nodes already have this project" }));
         assert_eq!(server.get(&path(&made, "")).await.ok()["clone_status"], "synced");
         assert_eq!(told(server, &made).await, ["project_created", "project_propagated", "project_propagated"]);
+    }
+
+    async fn a_propagation_in_which_all_fail_has_failed(server) {
+        let stub = Stub::start().await;
+        let worker = server.crew().worker_at(&stub.url).register().await;
+        let made = created(server, project(&worker.name)).await;
+        stub.always("/clone", Reply::new(507, "full"));
+        let told_of = server.post(&path(&made, "/propagate"), json!({ "node_ids": [worker.name, "nobody"] })).await.ok();
+        let missing = "Worker \"nobody\" not found or has no URL";
+        let of = |node: &str, error: &str| json!({ "node_id": node, "status": "failed", "error": error });
+        let mut results = vec![of(&worker.name, "Agent returned 507: full"), of("nobody", missing)];
+        results.sort_by_key(|one| one["node_id"].as_str().unwrap().to_owned());
+        assert_eq!(told_of, json!({ "status": "partial", "results": results }));
+        let shown = server.get(&path(&made, "")).await.ok();
+        assert_eq!((&shown["clone_status"], &shown["primary_node_id"]), (&json!("failed"), &Value::Null));
+        assert!(shown["error_message"].as_str().is_some_and(|text| text.contains(": ")), "{shown}");
+        assert_eq!(shown["nodes"].as_array().unwrap().len(), 2);
+    }
+
+    async fn a_target_path_may_be_a_wish(server) {
+        let stub = Stub::start().await;
+        stub.always("/clone", Reply::new(200, "{}"));
+        let worker = server.crew().worker_at(&stub.url).register().await;
+        for (n, wish) in ["~/projects/x-1", "/srv/sites/x 2", "a/b"].into_iter().enumerate() {
+            let name = format!("{} {n}", worker.name);
+            let made = created(server, json!({ "name": name, "repo_url": REPO, "target_path": wish, "primary_node_id": worker.name })).await;
+            assert_eq!(made["target_path"], wish);
+            assert_eq!(server.poke(&path(&made, "/clone")).await.ok()["status"], "cloned");
+            let sent: Value = serde_json::from_str(&stub.seen("/clone")[n].body).unwrap();
+            assert_eq!(sent["target_path"], wish, "the agent maps it");
+        }
     }
 
     async fn capabilities_that_are_not_known_are_kept(server) {
@@ -191,10 +254,12 @@ on_both! { alone:
         let pulled = server.post(&call, json!({ "node_id": "w", "direction": "pull" })).await.ok();
         assert_eq!(pulled, json!({ "status": "ok", "direction": "pull", "node": "w", "result": null }));
         assert_eq!(server.post(&call, json!({ "node_id": "w", "direction": "up" })).await.status, 400);
+        assert_eq!(server.post(&path(&made, "/clone"), json!({ "node_id": "w" })).await.status, 502);
+        assert_eq!(server.poke(&call).await.ok()["node"], "w", "the node that was named first");
         let seen = &stub.seen("/sync/push")[1];
         assert_eq!(seen.headers["x-membridge-admin"], KEY);
         assert_eq!(serde_json::from_str::<Value>(&seen.body).unwrap(), json!({ "project": "docs", "agent": "w" }));
-        assert_eq!(told(&server, &made).await, ["project_created", "memory_sync_push", "memory_sync_pull"]);
+        assert_eq!(told(&server, &made).await, ["project_created", "memory_sync_push", "memory_sync_pull", "project_cloned", "memory_sync_push"]);
     }
 
     async fn there_is_a_limit_of_projects_and_pages(database) {

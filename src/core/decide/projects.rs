@@ -104,30 +104,34 @@ impl Operation for RecordClones {
         }
         let updated_at = set.stamp();
         let failures = || self.nodes.iter().filter_map(|node| Some((&node.node_id, node.outcome.as_ref().err()?)));
-        let (action, status) = match (self.propagated, failures().next()) {
-            (true, None) => (Action::ProjectPropagated, CloneStatus::Synced),
-            (true, Some(_)) => (Action::ProjectPropagated, CloneStatus::Partial),
-            (false, None) => (Action::ProjectCloned, CloneStatus::Cloned),
-            (false, Some(_)) => (Action::ProjectCloned, CloneStatus::Failed),
+        let failed = failures().count();
+        let action = if self.propagated { Action::ProjectPropagated } else { Action::ProjectCloned };
+        let status = match (self.propagated, failed) {
+            (true, 0) => CloneStatus::Synced,
+            (false, 0) => CloneStatus::Cloned,
+            _ if failed == self.nodes.len() => CloneStatus::Failed,
+            _ => CloneStatus::Partial,
         };
         let error_message = failures().next().map(|(node, why)| match self.propagated {
             true => shortened(&format!("{node}: {why}")),
             false => shortened(why),
         });
         for NodeClone { node_id, outcome } in &self.nodes {
+            let last_sync_at = set.nodes_of(self.project)?.get(node_id).and_then(|node| node.last_sync_at);
             let (project_id, node_id) = (self.project, node_id.clone());
-            let (clone_status, clone_path, error_message) = match outcome {
-                Ok(path) => (CloneStatus::Cloned, path.clone(), None),
-                Err(why) => (CloneStatus::Failed, None, Some(shortened(why))),
+            let (clone_status, clone_path, error_message, last_sync_at) = match outcome {
+                Ok(path) => (CloneStatus::Cloned, path.clone(), None, Some(updated_at)),
+                Err(why) => (CloneStatus::Failed, None, Some(shortened(why)), last_sync_at),
             };
-            set.put_project_node(ProjectNode { project_id, node_id, clone_status, clone_path, error_message, updated_at });
+            set.put_project_node(ProjectNode { project_id, node_id, clone_status, clone_path, error_message, last_sync_at, updated_at });
         }
-        let failed = failures().count();
         let nodes = self.nodes.iter().map(|node| node.node_id.as_str()).take(SHOWN_NODES).collect::<Vec<_>>().join(", ");
         let more = if self.nodes.len() > SHOWN_NODES { ", …" } else { "" };
         let failed = if failed == 0 { String::new() } else { format!("; {failed} failed") };
         set.audit(action, EntityType::Project, self.project, &Actor::Admin, format!("{} to {nodes}{more}{failed}", known.name));
-        let project = Project { clone_status: status, error_message, updated_at, ..known };
+        let chosen = self.nodes.first().filter(|_| !self.propagated).map(|node| node.node_id.clone());
+        let primary_node_id = known.primary_node_id.clone().or(chosen);
+        let project = Project { primary_node_id, clone_status: status, error_message, updated_at, ..known };
         set.put_project(project.clone());
         Ok(project)
     }

@@ -9,7 +9,6 @@ use serde_json::{Map, Value, json};
 use super::failure::Failure;
 use super::fields::Fields;
 use super::guard::Caller;
-use super::projects::canonical_id as canonical_id_of;
 use super::{ControlPlane, seconds};
 use crate::answer::{ok, typed};
 use crate::probes;
@@ -126,7 +125,7 @@ pub async fn heartbeat(State(plane): State<ControlPlane>, caller: Caller, body: 
     let project_id = fields.text("project_id", 0..=limits::PROJECT_NAME_CHARS);
     fields.check()?;
     // A node may name its project; any other text is an id that it has elsewhere.
-    let named = project_id.as_ref().filter(|name| canonical_id_of(name) == canonical_id);
+    let named = project_id.as_ref().filter(|name| bloom_api::projects::canonical_id(name) == canonical_id);
     let name = named.unwrap_or(&canonical_id).clone();
     let heartbeat = op::RecordNode { canonical_id: canonical_id.clone(), name, node_id, obs_count, db_sha, ip_addrs, project_id };
     let role = plane.engine.writers.submit(caller.command(heartbeat)).await?;

@@ -5,13 +5,13 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use super::failure::Failure;
 use super::fields::Fields;
 use super::guard::Caller;
 use super::{ControlPlane, seconds};
 use crate::answer::{self, ok};
+use bloom_api::projects::canonical_id;
 use bloom_core::Ms;
 use bloom_core::command::Rejection;
 use bloom_core::control_plane::{Node, Project};
@@ -23,11 +23,6 @@ const LEASE_SECONDS: i64 = 31 * 86_400;
 const DEFAULT_LEASE_SECONDS: i64 = 3_600;
 
 type Answer = Result<Response, Failure>;
-
-/// The first 16 hexadecimal digits of the SHA-256 digest of the name.
-pub fn canonical_id(name: &str) -> String {
-    hex::encode(&Sha256::digest(name.as_bytes())[..8])
-}
 
 pub async fn list(State(plane): State<ControlPlane>) -> Answer {
     let projects = plane.store.memory_projects().await?;

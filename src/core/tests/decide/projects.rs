@@ -2,7 +2,7 @@
 
 use bloom_core::command::Rejection;
 use bloom_core::op::{self, NodeClone};
-use bloom_core::project::{CloneStatus, MAX_CLONE_ERROR, MAX_PROJECT_NODES, MAX_PROJECTS, is_project_name, is_target_path};
+use bloom_core::project::{CloneStatus, MAX_CLONE_ERROR, MAX_PROJECT_NODES, MAX_PROJECTS, is_project_name, is_target_path, path_below};
 use bloom_test_world::world::{World, world};
 
 fn create(name: &str) -> op::CreateProject {
@@ -77,7 +77,11 @@ fn names_and_paths_stay_below_their_directory() {
         assert!(!is_project_name(wrong), "{wrong:?}");
     }
     assert!(is_target_path("a/b c/d"));
-    for wrong in ["", "/a", "a/", "a//b", "../a", "a/../b", "a/.git"] {
+    for (wish, below) in [("/a", "a"), ("~/projects/x-1", "projects/x-1"), ("a/b", "a/b")] {
+        assert!(is_target_path(wish), "{wish}");
+        assert_eq!(path_below(wish), below);
+    }
+    for wrong in ["", "/", "~", "~/", "//a", "~/.ssh", "~me/a", "/a/../b", "a/", "a//b", "../a", "a/../b", "a/.git"] {
         assert!(!is_target_path(wrong), "{wrong:?}");
     }
 }
