@@ -120,7 +120,7 @@ impl Asker {
                 self.past.count = self.past.count.saturating_add(1);
                 let texts = question.texts();
                 let text = (!texts.is_empty()).then(|| texts.join("; "));
-                let data = json!({"id": id, "name": question.tool, "input": question.shown_input(), "text": text});
+                let data = json!({"id": id, "name": question.shown_tool(), "input": question.shown_input(), "text": text});
                 self.record(EventKind::Question, data).await;
                 Stamp::now()
             }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use procfs::process::Process;
 use rustix::fs::{Access, access};
+use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 
 /// The name of the agent's own cgroup where the cgroup above it is delegated to the agent (`DelegateSubgroup=` of systemd).
@@ -170,6 +171,10 @@ pub fn members(leaf: &Path) -> Vec<i32> {
 pub fn kill(leaf: &Path) {
     // Fails if it does not exist any more, which is fine.
     let _ = fs::write(leaf.join("cgroup.kill"), "1");
+    // The kernel signals the first thread of each process. If that has ended, the others live on, and only a signal for the whole process ends them.
+    for pid in members(leaf).into_iter().filter_map(Pid::from_raw) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
 }
 
 /// Whether the kernel ended a process of the cgroup because there was not enough memory.

@@ -14,12 +14,12 @@ use tokio::process::Command;
 use uuid::Uuid;
 
 use super::hardening::Hardening;
-use super::process::{HOME_VARIABLE, LEASE_VARIABLE};
+use super::process::{self, HOME_VARIABLE, LEASE_VARIABLE};
 use super::profile::Profile;
 use super::program::find_program;
 use super::run_dir::RunDir;
 use super::sandbox::{Needs, Sandbox};
-use super::{Agent, remains};
+use super::{Agent, cgroup, remains};
 
 /// Enters the cgroup that is named first, and becomes the command that follows.
 const IN_CGROUP: &str = r#"echo 0 >"$0/cgroup.procs" && exec "$@""#;
@@ -33,8 +33,9 @@ pub struct Confinement {
     cgroup: Option<PathBuf>,
     /// The most bytes that the run's directories may take on the disk.
     pub disk_limit: Option<u64>,
-    /// By which the processes are found again, by a later agent, too.
-    marks: Vec<(&'static str, OsString)>,
+    /// By these two, a later agent finds the processes, too: they are in the environment.
+    lease: String,
+    home: PathBuf,
 }
 
 #[derive(Debug)]
@@ -64,8 +65,14 @@ impl Confinement {
         let sandbox = profile.sandbox.as_ref().map(|sandbox| Wrapper::of(sandbox, agent)).transpose()?;
         end_commands(dir).await;
         let cgroup = dir.make_cgroup(agent.cgroups.as_ref(), &profile.limits)?;
-        let marks = vec![(LEASE_VARIABLE, lease.to_string().into()), (HOME_VARIABLE, agent.home.root().into())];
-        Ok(Self { sandbox, cgroup, disk_limit: profile.limits.disk_bytes(), marks })
+        let (lease, home) = (lease.to_string(), agent.home.root().to_owned());
+        Ok(Self { sandbox, cgroup, disk_limit: profile.limits.disk_bytes(), lease, home })
+    }
+
+    /// Finds the processes of its commands.
+    pub fn processes(&self) -> impl Fn() -> Vec<i32> + Clone + Send + 'static {
+        let (cgroup, lease) = (self.cgroup.clone(), self.lease.clone());
+        move || cgroup.as_deref().map_or_else(|| process::of_lease(&lease), cgroup::members)
     }
 
     /// The command, confined. Of its environment, only what was set for it counts.
@@ -85,7 +92,7 @@ impl Confinement {
         command.args(words).env_clear().current_dir(shown.dir);
         command.envs(PASSED.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
         command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        command.envs(self.marks.iter().map(|(name, value)| (name, value)));
+        command.env(LEASE_VARIABLE, &self.lease).env(HOME_VARIABLE, &self.home);
         command
     }
 }

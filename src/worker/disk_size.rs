@@ -1,5 +1,7 @@
 //! What files take on the disk.
 
+pub mod held;
+
 use std::collections::BTreeSet;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::claude_settings::{CREDENTIALS, config_dir};
+use super::disk_size::held::is_written_by;
 use super::disk_size::size_of;
 use super::profile::{Profile, Runner};
 
@@ -34,15 +35,17 @@ impl Login {
         Some(Self { path, kept })
     }
 
-    /// What it takes on the disk now. One that is too large is put right at once.
-    pub fn look(&self) -> u64 {
-        let about = fs::metadata(&self.path);
-        match (&about, content(&self.path)) {
-            (_, Some(newer)) => *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = newer,
-            (Ok(about), None) if about.len() > MOST => self.write(),
-            _ => {}
+    /// One that is too large is put right at once. Returns what it took on the disk if one of these processes, which are those of the run, was writing
+    /// it: the runs of all contexts have the file, and no other is to blame.
+    pub fn look(&self, processes: &[i32]) -> u64 {
+        if let Some(newer) = content(&self.path) {
+            *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = newer;
+            return 0;
         }
-        about.map_or(0, |about| size_of(&about))
+        let Some(about) = fs::metadata(&self.path).ok().filter(|about| about.len() > MOST) else { return 0 };
+        let is_writer = is_written_by(processes, &about);
+        self.write();
+        if is_writer { size_of(&about) } else { 0 }
     }
 
     /// Writes the last good one again, if the run has left what can't be a login.
@@ -91,16 +94,24 @@ mod tests {
         let login = Login { kept: Mutex::new(content(&path).unwrap()), path: path.clone() };
         let now = || fs::read_to_string(&path).unwrap();
         fs::write(&path, r#"{"token": 2}"#).unwrap();
-        login.look();
+        login.look(&[]);
         for spoiled in ["", "[]", "x"] {
             fs::write(&path, spoiled).unwrap();
-            login.look();
+            login.look(&[]);
             assert_eq!(now(), spoiled, "it may be written just now");
             login.repair();
             assert_eq!(now(), r#"{"token": 2}"#);
         }
         fs::write(&path, vec![b' '; 2 << 20]).unwrap();
-        assert!(login.look() >= 2 << 20);
+        let own = [std::process::id().cast_signed()];
+        assert_eq!(login.look(&own), 0, "written by another");
         assert_eq!(now(), r#"{"token": 2}"#, "at once");
+        let reading = fs::File::open(&path).unwrap();
+        fs::write(&path, vec![b' '; 2 << 20]).unwrap();
+        assert_eq!(login.look(&own), 0, "it is read only");
+        let mut writing = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        io::Write::write_all(&mut writing, &vec![b' '; 2 << 20]).unwrap();
+        assert!(login.look(&own) >= 2 << 20);
+        drop((reading, writing));
     }
 }

@@ -4,9 +4,9 @@
 //! it listed, by the run's cgroup, and by the id of the run's lease in their environment.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use procfs::ProcError;
@@ -105,9 +105,14 @@ fn living_stat(process: &Process) -> Option<Stat> {
     process.stat().ok().filter(is_living)
 }
 
-/// False for a zombie: it has ended, and only its parent has not waited for it yet.
+/// False for a zombie: it has ended, and only its parent has not waited for it yet. One that still has other threads has not: its first thread
+/// alone has ended, and the others go on.
 fn is_living(stat: &Stat) -> bool {
-    !matches!(stat.state, 'Z' | 'X')
+    match stat.state {
+        'X' => false,
+        'Z' => stat.num_threads > 1,
+        _ => true,
+    }
 }
 
 fn living() -> Vec<Stat> {
@@ -190,18 +195,18 @@ pub struct Marks {
 pub async fn end(marks: &Marks, grace: Duration) -> Vec<i32> {
     // If a leader has ended, another process may have its pid. Then its group is another one.
     let leaders: Vec<&Leader> = marks.leaders.iter().filter(|leader| !leader.is_replaced()).collect();
-    let is_of_run = |stat: &Stat| leaders.iter().any(|leader| leader.has(stat)) || has(stat.pid, LEASE_VARIABLE, marks.lease.as_bytes());
+    let is_of_run = |stat: &Stat| {
+        leaders.iter().any(|leader| leader.has(stat)) || value(&environment(stat.pid), LEASE_VARIABLE) == Some(marks.lease.as_bytes())
+    };
     end_all(is_of_run, &leaders, grace).await
 }
 
 /// Ends the processes that earlier agents of this directory left behind, except for those of the leases in `keep`.
 pub async fn sweep(home: &Path, keep: &[String]) {
     let is_orphan = |stat: &Stat| {
-        Process::new(stat.pid).and_then(|process| process.environ()).is_ok_and(|environment| {
-            let value = |name: &str| environment.get(OsStr::new(name));
-            value(HOME_VARIABLE).is_some_and(|of| of == home.as_os_str())
-                && value(LEASE_VARIABLE).is_some_and(|lease| !keep.iter().any(|kept| kept.as_bytes() == lease.as_bytes()))
-        })
+        let environment = environment(stat.pid);
+        value(&environment, HOME_VARIABLE).is_some_and(|of| of == home.as_os_str().as_bytes())
+            && value(&environment, LEASE_VARIABLE).is_some_and(|lease| !keep.iter().any(|kept| kept.as_bytes() == lease))
     };
     let left = end_all(is_orphan, &[], Duration::from_secs(2)).await;
     if !left.is_empty() {
@@ -239,7 +244,25 @@ pub fn send_to_group(id: i32, signal: Signal) {
     }
 }
 
-fn has(pid: i32, name: &str, value: &[u8]) -> bool {
-    let environment = Process::new(pid).and_then(|process| process.environ());
-    environment.is_ok_and(|environment| environment.get(OsStr::new(name)).is_some_and(|found| found.as_bytes() == value))
+/// The processes of a run that its lease finds.
+pub fn of_lease(lease: &str) -> Vec<i32> {
+    let all = living();
+    let is_marked = |stat: &&Stat| value(&environment(stat.pid), LEASE_VARIABLE) == Some(lease.as_bytes());
+    descendants(&all, all.iter().filter(is_marked).map(|stat| stat.pid).collect()).iter().map(|stat| stat.pid).collect()
+}
+
+/// The environment that a process was started with. If its first thread has ended, only the others have it.
+fn environment(pid: i32) -> Vec<u8> {
+    let read = |path: PathBuf| fs::read(path).ok().filter(|bytes| !bytes.is_empty());
+    let of_process = read(format!("/proc/{pid}/environ").into());
+    of_process.or_else(|| threads(pid).find_map(|thread| read(thread.join("environ")))).unwrap_or_default()
+}
+
+fn value<'a>(environment: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    environment.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+}
+
+/// The directories of a process's threads, in which each has its open files and its memory: a thread may share those with no other.
+pub fn threads(pid: i32) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten().map(|entry| entry.path())
 }

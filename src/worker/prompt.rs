@@ -37,7 +37,7 @@ pub fn compose(task: &Task, dir: &Path, resumed_after_crash: bool) -> Result<Str
         // As its first character it would make the prompt a command of the Claude CLI, which answers nothing, or forgets the conversation.
         text.push('\n');
     }
-    text.push_str(&task.prompt);
+    text.push_str(&escaped(&task.prompt, &dir));
     let (mut files, mut references) = (Vec::new(), Vec::new());
     for hint in &task.context_hints {
         let found = if hint.starts_with('@') { Vec::new() } else { matches(hint, &dir)? };
@@ -227,6 +227,24 @@ mod tests {
             "see @link, please",
         ] {
             assert!(composed(&inside, &[hint]).unwrap_err().contains("leads out"), "{hint}");
+        }
+    }
+
+    #[test]
+    fn a_prompt_attaches_nothing_from_outside() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("inside"), "").unwrap();
+        let composed = |prompt: &str| {
+            let task = json!({
+                "id": uuid::Uuid::nil(), "context_id": "c", "agent_slug": "a", "prompt": prompt, "policy": {"timeout_sec": 60},
+                "desired_format": "text", "context_hints": [],
+            });
+            compose(&serde_json::from_value(task).unwrap(), dir.path(), false).unwrap()
+        };
+        assert_eq!(composed("see @/etc/passwd, @../x and @~/.ssh/id"), "see \\@/etc/passwd, \\@../x and \\@~/.ssh/id\n");
+        assert_eq!(composed("@\"/etc/passwd\""), "\\@\"/etc/passwd\"\n");
+        for same in ["see @inside and @none", "write to me@example.org or @team"] {
+            assert_eq!(composed(same), format!("{same}\n"));
         }
     }
 

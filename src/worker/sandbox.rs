@@ -62,6 +62,8 @@ const KERNEL: [&str; 7] = ["/proc/acpi", "/proc/fs", "/proc/mtrr", "/proc/pressu
 const MAX_TMP_MIB: u64 = 1 << 20;
 /// The home of a run. It is empty at the start of each run but for the configuration of the Claude CLI.
 const HOME: &str = "/tmp/home";
+/// The sessions of the context's conversations, as its runs see them.
+pub const SESSIONS: &str = "/tmp/home/.claude/projects";
 /// What the Claude CLI reads of its configuration and the user has written, or its provider. It is read-only, so that no run leaves anything
 /// there for others. What does not exist is there and empty: the CLI reads most of it again during a run, whose tools would be allowed what
 /// they write.
@@ -218,7 +220,7 @@ impl Sandbox {
                 args.mount("--ro-bind-try", &claude.config.join(name), &to.join(name));
             }
             args.mount("--bind-try", &claude.config.join(CREDENTIALS), &to.join(CREDENTIALS));
-            args.mount("--bind", &claude.sessions, &to.join("projects"));
+            args.mount("--bind", &claude.sessions, Path::new(SESSIONS));
         }
         for path in &self.writable {
             args.bind("--bind", &profiles_dir.join(path));

@@ -68,6 +68,9 @@ const NEW_NAMESPACE: [i32; 7] = [
     libc::CLONE_NEWPID,
     libc::CLONE_NEWNET,
 ];
+/// The families of sockets that programs need. The others are refused: `AF_VSOCK` reaches the hypervisor and its other machines, whatever the network
+/// namespace is, and most have seen more errors of the kernel than users.
+const FAMILIES: [i32; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
 /// These put input into the terminal of others.
 const TERMINAL_INPUT: [u32; 2] = [0x5412, 0x541c];
 /// The numbers of the x32 variant of x86_64 begin here. No other system has numbers that high.
@@ -96,6 +99,10 @@ fn program() -> Result<BpfProgram, Error> {
     rules.insert(libc::SYS_clone, NEW_NAMESPACE.iter().map(has_flag).collect::<Result<_, _>>()?);
     // The kernel looks at 32 bits of the request.
     let is_request = |request: &u32| rule(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, u64::from(*request));
+    // The rules of a call are alternatives; the conditions of a rule are met together.
+    let is_other = |family: &i32| SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, u64::from(family.cast_unsigned()));
+    let is_unusual = SeccompRule::new(FAMILIES.iter().map(is_other).collect::<Result<_, _>>()?)?;
+    rules.insert(libc::SYS_socket, vec![is_unusual]);
     rules.insert(libc::SYS_ioctl, TERMINAL_INPUT.iter().map(is_request).collect::<Result<_, _>>()?);
     let refuse = SeccompAction::Errno(libc::EPERM.cast_unsigned());
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;

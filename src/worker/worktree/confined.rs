@@ -10,6 +10,7 @@ use tokio::process::Command;
 
 use super::super::command::{output, started_by};
 use super::super::confinement::{Confinement, Shown};
+use super::super::disk_size::held::held_open;
 use super::super::disk_size::is_larger;
 use super::super::git::{bounded, unless};
 use super::author::CommitAuthor;
@@ -63,8 +64,8 @@ impl<'a> Confined<'a> {
     /// As [`Self::run`], for a command that executes filters or the like, which write what they want: it may take no more room than the run.
     async fn run_within(&self, plain: Command, limit: Duration) -> Result<String, String> {
         let Some(most) = self.confinement.disk_limit else { return self.run(plain, limit).await };
-        let dirs = vec![self.tree.dir.clone(), self.tree.own_git_dir()];
-        let is_large = move || is_larger(dirs.clone(), most);
+        let (dirs, processes) = (vec![self.tree.dir.clone(), self.tree.own_git_dir()], self.confinement.processes());
+        let is_large = move || is_larger(dirs.clone(), most.saturating_sub(held_open(&processes(), &dirs)));
         let words = ["sh", "-c", SMALL_FILES, &most.div_ceil(512).to_string()].map(OsString::from);
         unless(is_large, ROOM, self.confine(&started_by(words, &plain)), limit).await
     }

@@ -210,7 +210,7 @@ fn a_session_that_is_gone_starts_afresh() {
 }
 
 #[test]
-fn mentions_in_hinted_files_attach_nothing_from_outside() {
+fn mentions_attach_nothing_from_outside() {
     with("", async |server, api, agent| {
         server.crew().task().context("talk").prompt("SAY: hello").create().await.reaches("completed").await;
         let context = std::fs::read_dir(agent.work_dir().join("contexts")).unwrap().next().expect("its directory").unwrap().path();
@@ -223,11 +223,13 @@ fn mentions_in_hinted_files_attach_nothing_from_outside() {
         let ask = async |prompt: &str, hints: Value| {
             let task = server.crew().task().context("talk").prompt(prompt).with("context_hints", hints).create().await;
             task.reaches("completed").await;
-            api.seen_with(prompt).pop().expect("a request")["messages"].to_string()
+            api.seen().pop().expect("a request")["messages"].to_string()
         };
         let messages = ask("SAY: one", json!(["note"])).await;
         assert!(messages.contains("from-inside") && messages.contains("mail a@b.example"), "{messages}");
         assert!(!messages.contains("from-outside"), "{messages}");
+        let messages = ask(&format!("SAY: three, and {note}"), json!([])).await;
+        assert!(messages.contains("from-inside") && !messages.contains("from-outside"), "in the prompt itself: {messages}");
         let refused = server.crew().task().context("talk").prompt("SAY: two").with("context_hints", json!(["@link#L1"])).create().await;
         failure(&refused, "failed", "agent_error").await;
     });

@@ -30,6 +30,19 @@ impl Means {
     }
 }
 
+/// A process without any environment, of which only the second thread is left: it looks as if it had ended.
+const HEADLESS: &str = r#"
+import ctypes, os, platform, signal, sys, threading, time
+if len(sys.argv) == 2:
+    os.execve(sys.executable, [sys.executable, "-S", *sys.argv, "bare"], {})
+os.setsid()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+threading.Thread(target=time.sleep, args=(250,)).start()
+with open(sys.argv[1], "a") as file:
+    file.write(f"{os.getpid()}\n")
+ctypes.CDLL(None).syscall(60 if platform.machine() == "x86_64" else 93, 0)
+"#;
+
 /// Processes that have left everything that they can leave. They write their ids to a file.
 pub(super) struct Escaped(PathBuf);
 
@@ -38,19 +51,22 @@ impl Escaped {
         Self(janitor::new_path("escaped"))
     }
 
-    /// A shell script that starts them: in a session of its own without any environment, as a daemon, and one that gives its place to a child
-    /// again and again. None of them heeds SIGTERM.
+    /// A shell script that starts them: in a session of its own without any environment, as a daemon, one that gives its place to a child
+    /// again and again, and one whose first thread has ended. None of them heeds SIGTERM.
     pub fn start(&self) -> String {
         let (file, script) = (self.0.display(), self.0.with_extension("sh"));
         std::fs::write(&script, format!("trap '' TERM HUP INT; echo $$ >>{file}; exec sleep 250")).expect("a script");
-        let script = script.display();
+        let headless = self.0.with_extension("py");
+        std::fs::write(&headless, HEADLESS).expect("a script");
+        let (script, headless) = (script.display(), headless.display());
         format!(
             "env -i setsid sh {script} & \
              (cd /; env -i setsid sh -c 'sh {script} </dev/null >/dev/null 2>&1 &' &) \n\
              perl -e '$SIG{{TERM}} = \"IGNORE\"; fork and exit; setpgrp; open F, \">>\", \"{file}\"; print F \"$$\\n\"; close F; \
                       for (1..20000) {{ fork and exit; select undef, undef, undef, 0.002 }}' & \n\
              perl -e '$SIG{{TERM}} = \"IGNORE\"; for (1..50) {{ fork or do {{ setpgrp; sleep 250; exit }} }}' & \n\
-             while [ \"$(wc -l <{file} 2>/dev/null)\" != 3 ]; do sleep 0.05; done"
+             python3 {headless} {file} & \n\
+             while [ \"$(wc -l <{file} 2>/dev/null)\" != 4 ]; do sleep 0.05; done"
         )
     }
 
@@ -67,7 +83,7 @@ impl Escaped {
 
     /// No such process is left, not even a zombie.
     pub async fn are_gone(&self) {
-        assert_eq!(self.recorded().len(), 3, "they have started");
+        assert_eq!(self.recorded().len(), 4, "they have started");
         eventually("no escaped process is left", || async { self.alive().is_empty().then_some(()) }).await;
     }
 

@@ -42,7 +42,12 @@ fn a_run_hides_nothing_from_its_limit() {
         let program = "import mmap, os, time; f = os.open(\"large\", os.O_RDWR | os.O_CREAT); os.unlink(\"large\"); os.ftruncate(f, 8000000); \
                        m = mmap.mmap(f, 8000000); os.close(f); m.write(bytes(range(250)) * 32000); m.flush(); time.sleep(150)";
         let mapped = format!("python3 -c '{program}'");
-        for hides in [removed, deep, mapped] {
+        // Its other threads go on, and have the file open.
+        let headless = "import ctypes, os, platform, threading, time; f = os.open(\"large\", os.O_RDWR | os.O_CREAT); os.unlink(\"large\"); \
+                        work = lambda: (os.write(f, bytes(8000000)), time.sleep(150)); threading.Thread(target=work).start(); \
+                        ctypes.CDLL(None).syscall(60 if platform.machine() == \"x86_64\" else 93, 0)";
+        let headless = format!("(python3 -c '{headless}' &) & sleep 150");
+        for hides in [removed, deep, mapped, headless] {
             let task = server.crew().task().attempts(1).prompt(&hides).create().await;
             let failure = eventually("it is stopped", || async { task.now().await["failure"].as_object().cloned() }).await;
             assert_eq!(failure["reason"], json!("disk_limit"), "{hides}: {failure:?}");
@@ -64,11 +69,17 @@ fn the_login_of_the_cli_counts_and_is_put_right() {
             let read = || std::fs::read_to_string(&login).is_ok_and(|now| now == good);
             eventually("the login is there again", || async { read().then_some(()) }).await;
         };
-        let fills = r#"MODE-TOOL RUN: sh -c 'head --bytes 8000000 /dev/urandom >"$HOME/.claude/.credentials.json"; sleep 150'"#;
+        // Nobody else is to blame, although their runs have the file, too.
+        let waits = Latch::new();
+        let other = server.crew().task().attempts(1).prompt(&format!("MODE-TOOL RUN: {}\nSAY: done", waits.wait())).create().await;
+        other.reaches("running").await;
+        let fills = "MODE-TOOL RUN: while :; do head --bytes 8000000 /dev/urandom >$HOME/.claude/.credentials.json; done";
         let task = server.crew().task().attempts(1).prompt(fills).create().await;
         let failure = eventually("it is stopped", || async { task.now().await["failure"].as_object().cloned() }).await;
         assert_eq!(failure["reason"], json!("disk_limit"), "{failure:?}");
         is_good().await;
+        waits.open();
+        other.reaches("completed").await;
         let spoils = r#"MODE-TOOL RUN: sh -c 'echo spoiled >"$HOME/.claude/.credentials.json"'"#;
         server.crew().task().prompt(spoils).create().await.reaches("completed").await;
         is_good().await;
@@ -83,6 +94,24 @@ fn temporary_files_count() {
         let task = server.crew().task().attempts(1).prompt(fills).create().await;
         let failure = eventually("it is stopped", || async { task.now().await["failure"].as_object().cloned() }).await;
         assert_eq!(failure["reason"], json!("disk_limit"), "{failure:?}");
+    });
+}
+
+/// Where the run puts its questions, and its sessions, which it sees at another place.
+#[test]
+fn what_a_sandbox_shows_of_the_agent_counts() {
+    let profile = "allowed_tools = [\"Bash(python3 *)\"]\nlimits = { disk_mib = 4 }\nsandbox = \"bubblewrap\"\nask_human = true";
+    super::claude::with(profile, async |server, _, _| {
+        let asks = "path = os.environ[\"BLOOM_AGENT_HOME\"] + \"/runs/\" + os.environ[\"BLOOM_LEASE_ID\"] + \"/question/large\"; \
+                    open(path, \"wb\").write(bytes(8000000))";
+        let maps = "path = os.path.expanduser(\"~/.claude/projects/large\"); f = os.open(path, os.O_RDWR | os.O_CREAT); os.unlink(path); \
+                    os.ftruncate(f, 8000000); m = mmap.mmap(f, 8000000); os.close(f); m.write(bytes(range(250)) * 32000); m.flush()";
+        for fills in [asks, maps] {
+            let prompt = format!("MODE-TOOL RUN: python3 -c 'import mmap, os, time; {fills}; time.sleep(150)'\nSAY: done");
+            let task = server.crew().task().attempts(1).prompt(&prompt).create().await;
+            let failure = eventually("it is stopped", || async { task.now().await["failure"].as_object().cloned() }).await;
+            assert_eq!(failure["reason"], json!("disk_limit"), "{fills}: {failure:?}");
+        }
     });
 }
 

@@ -24,6 +24,7 @@ calls = {
     'keyctl': ([250, 219], 0, -3, 1), 'bpf': ([321, 280], 0, 0, 0), 'process_vm_readv': ([310, 270], 1, 0, 0, 0, 0, 0),
     'open_by_handle_at': ([304, 265], -1, 0, 0), 'unshare': ([272, 97], 0x10000000), 'clone': ([56, 220], NEW_USER_AND_FS, 0, 0, 0, 0),
     'clone3': ([435, 435], 0, 0), 'mount': ([165, 40], 0, room, 0, 0, 0), 'TIOCSTI': ([16, 29], 0, 0x5412, 0),
+    'AF_VSOCK': ([41, 198], 40, 1, 0), 'AF_ALG': ([41, 198], 38, 5, 0), 'AF_PACKET': ([41, 198], 17, 3, 0),
     'TIOCLINUX with more': ([16, 29], 0, 0x10000541c, 0),
 }
 for name, (numbers, *words) in calls.items():
