@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Agent;
@@ -27,6 +28,8 @@ use bloom_core::{Ms, limits};
 
 /// The interval at which the agent looks for probes that are due and for new logins.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Probes at the same time. Each is a process.
+const MAX_PROBES: usize = 4;
 /// When a task may run again that did not run because of a pause.
 const ELSEWHERE_MS: Ms = 5 * 1000;
 /// How long no task is taken after one could not be stored.
@@ -261,13 +264,23 @@ impl Agent {
         Err(failure)
     }
 
-    /// Probes what is paused until it works: after pauses that get longer, and at once after a login.
+    /// Probes what is paused until it works: after pauses that get longer, and at once after a login. Accounts do not wait for each other: a provider that
+    /// does not answer takes minutes.
     pub(super) async fn probe_paused(self: Arc<Self>, stopped: CancellationToken) {
-        let mut logins: BTreeMap<&str, Option<SystemTime>> = self.logins().collect();
+        let mut logins: BTreeMap<&str, Option<SystemTime>> =
+            self.claude_profiles().map(|(name, profile)| (name, login_changed_at(profile))).collect();
+        let (mut probes, mut probed) = (JoinSet::new(), BTreeMap::new());
         loop {
             tokio::select! {
                 () = stopped.cancelled() => return,
                 () = tokio::time::sleep(LOOK_EVERY) => {}
+                Some(done) = probes.join_next_with_id() => {
+                    let paused = probed.remove(&done.map_or_else(|error| error.id(), |(id, ())| id));
+                    // It may have written the credentials anew.
+                    let is_probed = |profile: &(&str, &Profile)| paused.as_ref().is_some_and(|paused| of(profile.0, profile.1).contains(paused));
+                    logins.extend(self.claude_profiles().filter(is_probed).map(|(name, profile)| (name, login_changed_at(profile))));
+                    continue;
+                }
             }
             self.check_disk();
             for (name, profile) in self.claude_profiles() {
@@ -278,18 +291,12 @@ impl Agent {
                 }
             }
             for paused in self.pauses.due(now_ms()) {
-                tokio::select! {
-                    () = stopped.cancelled() => return,
-                    () = self.probe_again(&paused) => {}
+                if probes.len() < MAX_PROBES && !probed.values().any(|probed| *probed == paused) {
+                    let (agent, about) = (self.clone(), paused.clone());
+                    probed.insert(probes.spawn(async move { agent.probe_again(&about).await }).id(), paused);
                 }
-                // A probe may write the credentials anew.
-                logins = self.logins().collect();
             }
         }
-    }
-
-    fn logins(&self) -> impl Iterator<Item = (&str, Option<SystemTime>)> {
-        self.claude_profiles().map(|(name, profile)| (name, login_changed_at(profile)))
     }
 
     async fn probe_again(&self, paused: &Paused) {
@@ -309,6 +316,8 @@ impl Agent {
                     self.state_changed.notify_waiters();
                 }
             }
+            // It has ended meanwhile, because a person or a run says that the account works: what a probe saw before is no news.
+            Err(_) if self.pauses.on(now_ms()).get(paused).is_none_or(|now| now.since != known.since) => {}
             Err((_, why)) => {
                 self.pauses.has_looked(paused, now_ms());
                 self.pause(paused, self.failed(paused, known.cause, if why.is_empty() { &known.message } else { &why }));

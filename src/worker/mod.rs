@@ -305,13 +305,13 @@ impl Agent {
         self.check_disk();
         // It ends with the process: a run that it drops counts as sent, and the run's directory would be removed.
         tokio::spawn(self.clone().send_events());
-        self.continue_runs().await;
+        let over = self.continue_runs().await;
         // Started before the registration: leases of an earlier process may expire while the server can't be reached.
         let heartbeats = tokio::spawn(self.clone().send_heartbeats(stopped.clone()));
         let watcher = tokio::spawn(self.clone().watch_leases(stopped.clone()));
         if is_known {
             tokio::select! {
-                registered = self.register_safely() => registered?,
+                registered = self.register_and_report(&over) => registered?,
                 () = shutdown.cancelled() => {}
             }
         }

@@ -2,6 +2,9 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
 
 use super::boot_clock::{Stamp, millis, now};
 use super::process::TERM_GRACE;
@@ -10,9 +13,12 @@ use super::run_dir::{Record, RunDir};
 use super::verdict::Verdict;
 use super::{Agent, HeldLease, process, remains};
 
+/// How long the results of earlier runs keep an agent from new tasks at its start.
+const REPORT_LIMIT: Duration = Duration::from_secs(30);
+
 impl Agent {
-    /// Continues the runs of an earlier process.
-    pub(super) async fn continue_runs(self: &Arc<Self>) {
+    /// Continues the runs of an earlier process. Returns the leases of those that were over already.
+    pub(super) async fn continue_runs(self: &Arc<Self>) -> Vec<Uuid> {
         let mut found: Vec<(RunDir, Record)> = Vec::new();
         let mut unusable = Vec::new();
         for path in self.home.run_dirs() {
@@ -33,12 +39,36 @@ impl Agent {
             self.set_aside(&dir, &error);
         }
         let renewed = self.home.renewed_at().map(|at| at.age());
+        let mut over = Vec::new();
         for (dir, record) in found {
+            if record.process.as_ref().is_some_and(|running| running.leader.is_none_or(|leader| !leader.is_alive())) {
+                over.push(record.lease.id);
+            }
             let taken = record.taken.clone().unwrap_or_else(|| Stamp::of_wall_clock(record.taken_at)).age();
             let left = record.lease.ttl().saturating_sub(renewed.map_or(taken, |renewed| renewed.min(taken)));
             tracing::info!(lease = %record.lease.id, task = %record.task.id, "continuing an earlier run");
             self.continue_run(dir, record, now().saturating_add(millis(left)));
         }
+        over
+    }
+
+    /// Registers, and waits until the server has what came of these runs. Otherwise a claim could get their tasks again, and their results would be
+    /// refused.
+    pub(super) async fn register_and_report(&self, over: &[Uuid]) -> Result<(), String> {
+        self.register_safely().await?;
+        let all = async {
+            loop {
+                let changed = self.changed.notified();
+                if over.iter().all(|lease| !self.lock().contains_key(lease)) {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        if tokio::time::timeout(REPORT_LIMIT, all).await.is_err() {
+            tracing::warn!("some results of earlier runs are not delivered yet; new tasks are taken nevertheless");
+        }
+        Ok(())
     }
 
     /// Sets aside a run whose record is damaged or written by a newer agent, so that this agent can start. Its processes have been ended.

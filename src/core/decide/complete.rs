@@ -100,12 +100,20 @@ fn late(set: &mut WorkingSet, mut task: TaskState, past: PastLease, completion: 
 /// The run has ended too late to change the task, but it has cost what it cost.
 fn count_usage(set: &mut WorkingSet, mut task: TaskState, past: PastLease, completion: &Completion) -> TaskState {
     if let (None, Some(usage)) = (past.usage, completion.usage) {
+        let actor = Actor::Worker(past.worker_id.clone());
+        let lost = || Failure { reason: Reason::WorkerLost, message: "the lease of a run has ended before it".into(), at: set.now() };
+        let last = task.failure.clone().unwrap_or_else(lost);
+        let over_budget = over_budget(&task, completion, &last).filter(|_| task.status == Status::Queued);
         let past = PastLease { model: completion.model.clone(), usage: Some(usage), ..past };
         set.loaded.past_leases.insert(past.id, Some(past.clone()));
         set.dirty.past_leases.retain(|record| record.id != past.id);
         set.dirty.past_leases.push(past);
         task.usage.get_or_insert_default().add(usage);
         task.updated_at = set.stamp();
+        if let Some(failure) = over_budget {
+            // No worker is to get it any more.
+            retry(set, &mut task, Retry { give_back: false, wait: Wait::No, session_worker: None, failure, actor }, Next::Dead);
+        }
         task.revision = set.put_task(task.clone());
     }
     task

@@ -258,3 +258,57 @@ fn a_paused_profile_beside_the_default_one_stops_its_own_tasks_only() {
         of("anyone").await.reaches("completed").await;
     });
 }
+
+/// Both are probed after a login. The first one's provider does not answer for as long as a probe lasts.
+#[test]
+fn an_account_does_not_wait_for_the_probe_of_another() {
+    run(async {
+        let (server, hangs, works) = (Server::on(Database::Sqlite).start(), Anthropic::start().await, Anthropic::start().await);
+        for api in [&hangs, &works] {
+            api.refuse_all(CREDENTIALS.0, CREDENTIALS.1, CREDENTIALS.2);
+        }
+        let plan = server.agent("box").slots(2);
+        let of = |name, api| plan.claude_profile(name, api, "sk-ant-oat01-dummy", &format!("account = \"{name}\""));
+        let profiles = [of("first", &hangs), of("second", &works)].concat();
+        let agent = plan.profiles(&profiles).start();
+        let task = async |slug: &str| server.crew().task().with("agent_slug", json!(slug)).prompt("SAY: hello").create().await;
+        let (first, second) = (task("first").await, task("second").await);
+        for task in [&first, &second] {
+            eventually("its account is paused", || async { (task.waits_for().await == "worker_paused").then_some(()) }).await;
+        }
+        hangs.hold(true);
+        works.heal();
+        sign_in(&agent);
+        eventually("the first is probed", || async { hangs.holds_one().then_some(()) }).await;
+        second.reaches("completed").await;
+        assert!(hangs.holds_one(), "the probe of the first still waits");
+        hangs.heal();
+        hangs.hold(false);
+        first.reaches("completed").await;
+    });
+}
+
+#[test]
+fn a_probe_that_began_before_a_resume_pauses_nothing() {
+    run(async {
+        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        api.refuse_all(CREDENTIALS.0, CREDENTIALS.1, CREDENTIALS.2);
+        let agent = server.agent("box").claude(&api, "account = \"team\"").start();
+        let task = server.crew().task().prompt("SAY: hello").create().await;
+        eventually("its account is paused", || async { (task.waits_for().await == "worker_paused").then_some(()) }).await;
+        let paused = || agent.log().matches("): sign in with claude").count();
+        let before = paused();
+        api.hold(true);
+        sign_in(&agent);
+        eventually("it is probed", || async { api.holds_one().then_some(()) }).await;
+        server.post("accounts/team/resume", json!({})).await.ok();
+        let is_resumed = || async { agent.log().contains("an administrator has ended the pause").then_some(()) };
+        eventually("the agent has resumed it", is_resumed).await;
+        // What the probe asked is refused; a run that begins now is not.
+        api.hold(false);
+        eventually("the probe is over", || async { (!api.holds_one()).then_some(()) }).await;
+        api.heal();
+        task.reaches("completed").await;
+        assert_eq!((paused(), pause(&server).await), (before, Value::Null), "{}", agent.log());
+    });
+}

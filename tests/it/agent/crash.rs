@@ -64,6 +64,18 @@ on_both! { alone:
         assert_eq!(tally.count(), 1, "the run was not repeated");
     }
 
+    async fn a_run_ends_while_no_agent_watches_and_its_lease_expires(database) {
+        let server = Server::on(database).env("LEASE_TTL_SECONDS", 10).start();
+        let Begun { agent, task, tally, latch } = begun(&server, server.agent("box")).await;
+        agent.kill9();
+        latch.open();
+        agent.has_no_processes().await;
+        task.reaches("queued").await;
+        agent.start_again();
+        ended_once(&server, &task).await;
+        assert_eq!((tally.count(), task.now().await["attempts"].clone()), (1, json!(1)), "{}", agent.log());
+    }
+
     async fn the_agent_and_its_run_are_killed(database) {
         let server = Server::on(database).start();
         let Begun { agent, task, tally, latch } = begun(&server, server.agent("box")).await;

@@ -43,6 +43,10 @@ pub struct Anthropic {
     used_up: Arc<Mutex<Vec<String>>>,
     /// Once set, it is healed when an account is probed without a profile.
     is_mended: Arc<AtomicBool>,
+    /// While set, requests wait.
+    holding: watch::Sender<bool>,
+    /// The requests that wait because of it.
+    held: Arc<AtomicI64>,
     /// How many streams are still broken off in the middle, of those that can be.
     breaks: Arc<AtomicI64>,
 }
@@ -62,6 +66,8 @@ impl Anthropic {
             refusing: watch::Sender::new(None),
             used_up: Arc::default(),
             is_mended: Arc::default(),
+            holding: watch::Sender::new(false),
+            held: Arc::default(),
             breaks: Arc::new(AtomicI64::new(1)),
         };
         let app = Router::new().fallback(answer).with_state(stub.clone());
@@ -100,6 +106,16 @@ impl Anthropic {
         self.is_mended.store(true, Ordering::Relaxed);
     }
 
+    /// From now on, requests wait, as if nothing answered; or no longer.
+    pub fn hold(&self, holds: bool) {
+        self.holding.send_replace(holds);
+    }
+
+    /// Whether a request waits. One whose client has gone does not.
+    pub fn holds_one(&self) -> bool {
+        self.held.load(Ordering::Relaxed) > 0
+    }
+
     /// Refuses all requests until it is healed.
     pub fn refuse_all(&self, status: u16, kind: &'static str, message: &'static str) {
         self.refusing.send_replace(Some((status, kind, message)));
@@ -125,6 +141,22 @@ impl AgentPlan {
             home.display().to_string(),
             api.url
         )
+    }
+}
+
+/// Counts a request that waits, until it is answered or its client is gone.
+struct Held(Arc<AtomicI64>);
+
+impl Held {
+    fn new(count: Arc<AtomicI64>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -162,6 +194,9 @@ async fn answer(State(stub): State<Anthropic>, method: Method, uri: Uri, headers
     let is_account_probe = request["system"].to_string().contains("Answer with one word.");
     stub.seen.lock().expect("what was seen").push(request);
     let has = |word: &str| prompt.contains(word);
+    let waits = Held::new(stub.held.clone());
+    let _ = stub.holding.subscribe().wait_for(|holds| !holds).await;
+    drop(waits);
     if is_account_probe && stub.is_mended.load(Ordering::Relaxed) {
         stub.heal();
     }

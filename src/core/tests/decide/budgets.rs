@@ -123,6 +123,22 @@ fn what_a_lost_run_has_used_is_counted_once() {
 }
 
 #[test]
+fn a_queued_task_whose_budget_a_lost_run_has_spent_is_dead() {
+    let (mut world, task) = with_budget(1.0);
+    let lost = world.lease(task, "w1");
+    world.expire(task);
+    let second = world.lease(task, "w1");
+    world.ok(timed_out(task, second, used(0.3)));
+    assert_eq!(world.task(task).status, Status::Queued);
+    let answer = world.ok(timed_out(task, lost, used(1.5)));
+    assert!(matches!(answer.result, StoredResult::UsageOnly(_)), "{answer:?}");
+    let state = world.task(task);
+    let failure = state.failure.as_ref().unwrap();
+    assert_eq!((state.status, failure.reason), (Status::Dead, Reason::BudgetExceeded));
+    assert!(failure.message.contains("cost 1.8000 USD") && failure.message.contains("the last one: timeout"), "{}", failure.message);
+}
+
+#[test]
 fn what_a_run_has_used_is_counted_however_its_lease_ended() {
     let ends: [fn(&mut World, TaskId, LeaseId); 2] = [
         |world, task, lease| {
