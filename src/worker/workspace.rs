@@ -304,7 +304,12 @@ async fn prepared(
             let noted = tree.opened(&record.task.context_id, &record.task.inputs);
             noted.map_err(|error| Trouble::of_disk("the worktree can't be prepared", &error))?;
             let confinement = confinement(agent, run, record, profile).await?;
-            let made = tree.prepare(&confinement, record.task.git_ref.as_deref()).await;
+            let mut made = tree.prepare(&confinement, record.task.git_ref.as_deref()).await;
+            if let Ok(begun) = &made
+                && record.task.push == PushMode::Branch
+            {
+                made = tree.repository.check_branch_name(&begun.branch).await.and(made);
+            }
             end_commands(run).await;
             tree.forget_unless_made();
             Some(made?)

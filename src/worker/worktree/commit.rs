@@ -2,8 +2,9 @@
 //!
 //! Repositories below the worktree are left out: they are no part of the project.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use super::super::command::{ended, output};
@@ -46,9 +47,7 @@ impl Worktree {
         confined.forget_locks().await;
         self.check_unfinished()?;
         let head = confined.head().await?;
-        let (tree, most) = (self.dir.clone(), self.repository.settings.max_bytes);
-        let left_out = tokio::task::spawn_blocking(move || repositories_within(&tree, most)).await;
-        let left_out = left_out.map_err(|error| failed(error.to_string()))??;
+        let left_out = self.left_out().await?;
         let paths = self.own_git_dir().with_extension("paths");
         fs::write(&paths, all_but(&left_out)).map_err(|error| Trouble::of_disk("the changes can't be committed", &error))?;
         confined.read = vec![paths.clone(), ignored.to_owned()];
@@ -78,21 +77,28 @@ impl Worktree {
         }))
     }
 
+    /// What of the worktree is no part of the project. Fails if the worktree is such that its changes could not be committed.
+    pub(super) async fn left_out(&self) -> Result<BTreeSet<PathBuf>, Trouble> {
+        let (tree, most) = (self.dir.clone(), self.repository.settings.max_bytes);
+        let looked = tokio::task::spawn_blocking(move || repositories_within(&tree, most)).await;
+        looked.map_err(|error| Trouble::Failed(format!("the changes can't be committed: {error}")))?
+    }
+
     /// What changed between two commits: the beginning of it, and whether that is not all. A patch may be far larger than the files.
     async fn diff(&self, from: &str, to: &str, form: &[&str], most: usize) -> Result<(String, bool), Trouble> {
+        // Names that are not ASCII are shown as they are, if they are UTF-8.
+        let (mut bytes, mut is_cut) = self.diff_bytes(from, to, form, most, "core.quotePath=false").await?;
+        if !is_text(&bytes) {
+            (bytes, is_cut) = self.diff_bytes(from, to, form, most, "core.quotePath=true").await?;
+        }
+        Ok((String::from_utf8_lossy(&bytes).replace('\0', "\u{fffd}"), is_cut))
+    }
+
+    async fn diff_bytes(&self, from: &str, to: &str, form: &[&str], most: usize, names: &str) -> Result<(Vec<u8>, bool), Trouble> {
         let mut diff = self.repository.local(&self.repository.git_dir());
-        // Names that are not ASCII are shown as they are.
-        diff.args([
-            "-c",
-            "core.quotePath=false",
-            "diff-tree",
-            "-r",
-            "--no-ext-diff",
-            "--no-textconv",
-            "--no-color",
-            "--ignore-submodules=all",
-        ]);
-        diff.args(form).args([from, to]);
+        diff.args(["-c", names, "diff-tree", "-r", "--no-ext-diff", "--no-textconv", "--no-color"]);
+        // Trees are compared: nothing is looked for in a submodule.
+        diff.args(["--ignore-submodules=none", "--submodule=short"]).args(form).args([from, to]);
         let failed = |why: String| Trouble::of_git("the changes can't be shown", &why);
         let ended = ended(diff, Stdio::null(), LOCAL_LIMIT, most).await.map_err(failed)?;
         if ended.status.is_some_and(|status| !status.success()) {
@@ -100,7 +106,7 @@ impl Worktree {
         }
         let (mut bytes, is_cut) = (ended.stdout, ended.status.is_none());
         bytes.truncate(most);
-        Ok((String::from_utf8_lossy(&bytes).replace('\0', "\u{fffd}"), is_cut))
+        Ok((bytes, is_cut))
     }
 
     /// Pushes the branch with the user's own credentials, unless the repository's server has its commits already, as far as the last fetch
@@ -130,4 +136,9 @@ impl Worktree {
         push.args([&self.repository.url, &branch]);
         output(push, FETCH_LIMIT).await.map(drop)
     }
+}
+
+/// Whether it is UTF-8, of which the last character may be cut.
+fn is_text(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).map_or_else(|error| error.error_len().is_none(), |_| true)
 }

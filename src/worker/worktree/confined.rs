@@ -51,7 +51,7 @@ impl<'a> Confined<'a> {
         git
     }
 
-    fn confine(&self, plain: &Command) -> Command {
+    pub fn confine(&self, plain: &Command) -> Command {
         let readable = [self.tree.repository.git_dir()].into_iter().chain(self.read.iter().cloned()).collect();
         let shown = Shown { dir: &self.tree.dir, writable: vec![self.tree.own_git_dir()], readable };
         self.confinement.command(plain, &shown)
@@ -114,7 +114,7 @@ impl<'a> Confined<'a> {
         let failed = |why: String| Trouble::of_git("the worktree can't be made", &why);
         let (own, repository) = (self.tree.own_git_dir(), &self.tree.repository);
         let mut init = self.git();
-        init.args(["init", "--quiet", "--template="]);
+        init.args(["init", "--quiet", "--template=", &format!("--object-format={}", repository.format())]);
         self.run(init, LOCAL_LIMIT).await.map_err(failed)?;
         self.script(SHARE_OBJECTS, &[&repository.git_dir().join("objects"), &own]).await.map_err(failed)?;
         self.link().await?;
@@ -174,6 +174,7 @@ impl<'a> Confined<'a> {
         author: &CommitAuthor,
         message: &str,
     ) -> Result<String, String> {
+        self.end_sparse_checkout().await?;
         let mut read = self.git();
         read.args(["read-tree", head]);
         self.run(read, LOCAL_LIMIT).await?;
@@ -182,6 +183,7 @@ impl<'a> Confined<'a> {
         add.args(["-c", "core.autocrlf=false", "-c", "advice.addEmbeddedRepo=false", "add", "--all", "--pathspec-file-nul"]);
         add.arg(format!("--pathspec-from-file={}", paths.display()));
         self.run_within(add, FETCH_LIMIT).await?;
+        self.keep_unchanged(head).await?;
         let mut write = self.git();
         write.args(DURABLE).arg("write-tree");
         let tree = self.run(write, LOCAL_LIMIT).await?;
@@ -192,6 +194,18 @@ impl<'a> Confined<'a> {
         make.envs(author.env()).args(DURABLE).args(["commit-tree", "--no-gpg-sign", &tree, "-p", head, "-m", message]);
         let commit = self.run(make, LOCAL_LIMIT).await?;
         if is_object_id(&commit) { Ok(commit) } else { Err("git told no commit".into()) }
+    }
+
+    /// The files that a run has left out with `git sparse-checkout` come back: else they would be committed as deleted.
+    async fn end_sparse_checkout(&self) -> Result<(), String> {
+        let mut ask = self.git();
+        ask.args(["config", "--type=bool", "--get", "core.sparseCheckout"]);
+        if self.run(ask, LOCAL_LIMIT).await.as_deref() != Ok("true") {
+            return Ok(());
+        }
+        let mut end = self.git();
+        end.args(["sparse-checkout", "disable"]);
+        self.run_within(end, FETCH_LIMIT).await.map(drop)
     }
 
     /// Removes the objects that the project's repository has, too.

@@ -15,6 +15,7 @@ mod confined;
 mod repository;
 mod survey;
 mod trouble;
+mod unchanged;
 
 use std::fs;
 use std::io;
@@ -148,6 +149,8 @@ impl Worktree {
             confined.forget_locks().await;
             self.check_unfinished()?;
             confined.check_branch().await?;
+            // Before the run, because that costs something.
+            self.left_out().await?;
             confined.link().await?;
             let head = confined.head().await?;
             self.take(&confined, &head, None).await?;
@@ -290,6 +293,8 @@ impl Worktree {
     }
 }
 
+#[cfg(test)]
+mod as_it_is_tests;
 #[cfg(test)]
 mod hostile_tests;
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -12,8 +13,8 @@ use tokio::process::Command;
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
-use super::super::command::{output, output_of};
-use super::super::git::{GitSettings, bounded, git};
+use super::super::command::{ended, output, output_of};
+use super::super::git::{GitSettings, bounded, git, strict};
 use super::super::home::private_dir;
 use super::super::process::{HOME_VARIABLE, LEASE_VARIABLE};
 use super::trouble::Trouble;
@@ -34,6 +35,13 @@ const LOCK_IS_LEFT: Duration = Duration::from_secs(60);
 pub const DURABLE: [&str; 2] = ["-c", "core.fsync=committed"];
 /// The settings of the repository. Runs of earlier versions could write others.
 const SETTINGS: &str = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n";
+/// The same of one whose objects have names by SHA-256.
+const SETTINGS_SHA256: &str =
+    "[core]\n\trepositoryformatversion = 1\n\tfilemode = true\n\tbare = true\n[extensions]\n\tobjectformat = sha256\n";
+/// The first line of what a repository has is shorter.
+const FIRST_LINE: usize = 4_096;
+/// Branches that a message names.
+const SHOWN_BRANCHES: &str = "5";
 
 /// The repository of a project.
 #[derive(Clone, Debug)]
@@ -95,8 +103,9 @@ impl Repository {
         private_dir(&self.dir).map_err(|error| Trouble::of_disk("the repository's directory can't be created", &error))?;
         // Complete, or not there at all: a later start of the agent must not find a half one.
         let part = self.dir.join(format!(".git-{}", Uuid::now_v7()));
+        let format = self.remote_format().await?;
         let mut init = self.git(&[]);
-        init.args(["init", "--quiet", "--bare", "--template="]).arg(&part);
+        init.args(["init", "--quiet", "--bare", "--template=", &format!("--object-format={format}")]).arg(&part);
         output(init, LOCAL_LIMIT).await.map_err(|why| Trouble::of_git("the repository can't be created", &why))?;
         fs::rename(&part, self.git_dir()).map_err(|error| Trouble::of_disk("the repository can't be created", &error))?;
         self.set_settings()
@@ -104,11 +113,30 @@ impl Repository {
 
     fn set_settings(&self) -> Result<(), Trouble> {
         let (file, part) = (self.git_dir().join("config"), self.dir.join(".config"));
-        if fs::read_to_string(&file).is_ok_and(|settings| settings == SETTINGS) {
+        let wanted = if self.format() == "sha256" { SETTINGS_SHA256 } else { SETTINGS };
+        if fs::read_to_string(&file).is_ok_and(|settings| settings == wanted) {
             return Ok(());
         }
-        let written = fs::write(&part, SETTINGS).and_then(|()| fs::rename(&part, file));
+        let written = fs::write(&part, wanted).and_then(|()| fs::rename(&part, file));
         written.map_err(|error| Trouble::of_disk("the repository can't be used", &error))
+    }
+
+    /// How the objects of the repository are named: `sha1` or `sha256`.
+    pub fn format(&self) -> &'static str {
+        let settings = fs::read_to_string(self.git_dir().join("config")).unwrap_or_default();
+        if settings.contains("objectformat = sha256") { "sha256" } else { "sha1" }
+    }
+
+    /// The same of the repository that is fetched; an empty one does not tell.
+    async fn remote_format(&self) -> Result<&'static str, Trouble> {
+        let mut ask = self.git(&self.settings.protocols);
+        ask.args(["ls-remote", "--", &self.url]);
+        let ended = ended(ask, Stdio::null(), ASK_LIMIT, FIRST_LINE).await.map_err(|why| Trouble::of_fetch(&why))?;
+        if ended.status.is_some_and(|status| !status.success()) {
+            return Err(Trouble::of_fetch(String::from_utf8_lossy(&ended.stderr).trim()));
+        }
+        let id = ended.stdout.split(|byte| *byte == b'\t').next().unwrap_or_default();
+        Ok(if id.len() == 64 { "sha256" } else { "sha1" })
     }
 
     async fn fetch_refs(&self, refs: &[&str], limit: Duration) -> Result<(), Trouble> {
@@ -133,16 +161,16 @@ impl Repository {
 
     /// The commit of this branch, tag or commit; `None` = of the default branch.
     pub async fn wanted_commit(&self, wanted: Option<&str>) -> Result<String, Trouble> {
-        let Some(wanted) = wanted else {
-            let branch = self.default_branch().await?.ok_or(Trouble::Empty)?;
-            let found = self.commit_of(&format!("refs/remotes/origin/{branch}")).await;
-            return found.ok_or(Trouble::RefMissing(branch));
+        let default = match wanted {
+            Some("HEAD") | None => Some(self.default_ref().await?),
+            Some(_) => None,
         };
+        let wanted = default.as_deref().or(wanted).unwrap_or_default();
         let missing = || Trouble::RefMissing(wanted.to_owned());
         let mut check = self.local(&self.git_dir());
         check.args(["check-ref-format", &format!("refs/heads/{wanted}")]);
         output(check, LOCAL_LIMIT).await.map_err(|_| missing())?;
-        for name in [format!("refs/remotes/origin/{wanted}"), format!("refs/tags/{wanted}")] {
+        for name in names(wanted) {
             if let Some(commit) = self.commit_of(&name).await {
                 return Ok(commit);
             }
@@ -160,16 +188,39 @@ impl Repository {
         self.commit_of(wanted).await.ok_or_else(missing)
     }
 
-    /// `None` if the repository has no commit.
-    async fn default_branch(&self) -> Result<Option<String>, Trouble> {
+    /// The default branch of the repository, or the commit that it has in place of one.
+    async fn default_ref(&self) -> Result<String, Trouble> {
         let mut ask = self.remote();
         ask.args(["ls-remote", "--symref", "--", &self.url, "HEAD"]);
         let told = output(ask, ASK_LIMIT).await.map_err(|why| Trouble::of_fetch(&why))?;
-        if told.is_empty() {
-            return Ok(None);
+        let branch = told.lines().find_map(|line| line.strip_prefix("ref: ")?.split_whitespace().next());
+        if let Some(found) = branch.or_else(|| told.split_whitespace().next()) {
+            return Ok(found.to_owned());
         }
-        let branch = told.lines().find_map(|line| line.strip_prefix("ref: refs/heads/")?.split_whitespace().next());
-        Ok(Some(branch.unwrap_or("HEAD").to_owned()))
+        // Its default branch is one that nobody has pushed, or it has none at all.
+        let mut list = self.local(&self.git_dir());
+        list.args(["for-each-ref", "--count", SHOWN_BRANCHES, "--format=%(refname:lstrip=3)", "refs/remotes/origin"]);
+        let branches = output(list, LOCAL_LIMIT).await.unwrap_or_default();
+        if branches.is_empty() { Err(Trouble::Empty) } else { Err(Trouble::NoDefault(branches.lines().collect::<Vec<_>>().join(", "))) }
+    }
+
+    /// Whether the repository can have a branch of this name, as far as the last fetch tells: git keeps branches like files in directories.
+    pub async fn check_branch_name(&self, branch: &str) -> Result<(), Trouble> {
+        let above = branch.match_indices('/').map(|(end, _)| &branch[..end]);
+        let mut taken = None;
+        for name in above {
+            taken = taken.or(self.commit_of(&format!("refs/remotes/origin/{name}")).await.map(|_| name.to_owned()));
+        }
+        let mut list = self.local(&self.git_dir());
+        list.args(["for-each-ref", "--count=1", "--format=%(refname:lstrip=3)", &format!("refs/remotes/origin/{branch}/")]);
+        let below = output(list, LOCAL_LIMIT).await.ok().filter(|found| !found.is_empty());
+        match taken.or(below) {
+            Some(taken) => Err(Trouble::State(format!(
+                "the branch {branch} can't be pushed, because the project's repository has a branch {taken}, and git has no two of which one is \
+                 like a directory of the other: rename {taken} there, or submit the task without push"
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Takes the commit of a context, and all that it builds on, from a file of objects. They are checked as if a server had sent them.
@@ -178,7 +229,8 @@ impl Repository {
         let failed = |why: String| Trouble::of_git("what the run committed can't be taken over", &why);
         let mut index = self.local(&self.git_dir());
         // Others may use the repository meanwhile. What is refused was never a part of it.
-        index.args(DURABLE).args(["index-pack", "--stdin", "--fix-thin", "--strict", "--threads=1"]);
+        index.args(DURABLE).args(["index-pack", "--stdin", "--fix-thin", "--threads=1"]);
+        index.arg(format!("--strict={}", strict()));
         index.arg(format!("--max-input-size={}", self.settings.max_bytes));
         output_of(index, file.into(), TAKE_LIMIT).await.map_err(failed)?;
         // That nothing is missing which an object names.
@@ -219,6 +271,18 @@ impl Repository {
             tracing::warn!(repository = %self.dir.display(), why, "a repository could not be tidied");
         }
     }
+}
+
+/// What a branch or a tag that a person names is called here. People also write it as git shows it elsewhere.
+fn names(wanted: &str) -> Vec<String> {
+    let branch = |name: &str| format!("refs/remotes/origin/{name}");
+    if let Some(name) = wanted.strip_prefix("refs/heads/") {
+        return vec![branch(name)];
+    }
+    if wanted.starts_with("refs/") {
+        return vec![wanted.to_owned()];
+    }
+    [branch(wanted), format!("refs/tags/{wanted}")].into_iter().chain(wanted.strip_prefix("origin/").map(branch)).collect()
 }
 
 /// The lock of another command because of which a command failed.

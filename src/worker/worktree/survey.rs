@@ -1,6 +1,7 @@
 //! What a run has left in its worktree, as far as git must be kept from it.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -15,12 +16,17 @@ const MAX_REPOSITORIES: usize = 1_000;
 const READ_BY_GIT: [&str; 2] = [".gitignore", ".gitattributes"];
 
 /// Directories below the worktree that are repositories of their own, or that pose as such. Git would run commands inside of them, with
-/// their own settings. So none may be missed, whatever its name is, and a directory that can't be read is an error.
+/// their own settings. So none may be missed, whatever its name is. Directories that may not be read are among them.
 pub fn repositories_within(tree: &Path, max_bytes: u64) -> Result<BTreeSet<PathBuf>, Trouble> {
     let (mut found, mut bytes, mut trouble) = (BTreeSet::new(), 0_u64, None);
     let is_whole = walk(tree, MAX_ENTRIES, |seen| {
         let (path, name, about) = match seen {
             Seen::Entry { path, name, about } => (path, name, about),
+            // Git could neither look into it, and shall not try: the run may have hidden a repository there.
+            Seen::Unreadable { path, error } if error.kind() == io::ErrorKind::PermissionDenied && path != Path::new("") => {
+                found.insert(path.to_owned());
+                return if found.len() > MAX_REPOSITORIES { Next::Stop } else { Next::Past };
+            }
             Seen::Unreadable { path, error } => {
                 let text = format!("the changes can't be committed: {} can't be read: {error}", tree.join(path).display());
                 trouble = Some(Trouble::State(text));

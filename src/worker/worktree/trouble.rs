@@ -15,6 +15,8 @@ pub enum Trouble {
     Repository(String),
     /// Neither a branch nor a tag nor a commit of the repository.
     RefMissing(String),
+    /// Its default branch does not exist; it has these.
+    NoDefault(String),
     /// It has no commit.
     Empty,
     /// It is larger than the agent's limits.
@@ -89,6 +91,9 @@ impl std::fmt::Display for Trouble {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::RefMissing(name) => write!(f, "the project's repository has no branch, tag or commit '{name}'"),
+            Self::NoDefault(branches) => {
+                write!(f, "the default branch of the project's repository does not exist: submit with a ref; it has {branches}")
+            }
             Self::Empty => f.write_str("the project's repository is empty: push a first commit to it"),
             Self::Repository(why)
             | Self::Size(why)
