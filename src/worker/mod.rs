@@ -48,6 +48,7 @@ mod prices;
 mod probe;
 mod process;
 pub mod profile;
+mod profile_keys;
 pub mod profiles;
 pub mod program;
 mod prompt;

@@ -217,8 +217,9 @@ fn profiles_that_would_ask_nobody_are_refused() {
                 "program = \"/bin/true\"\nask_human = true\npermission_mode = \"dontAsk\"",
                 "with permission_mode = \"dontAsk\" the Claude CLI asks nobody",
             ),
-            ("program = \"/bin/true\"\nask_human_seconds = 86401", "ask_human_seconds must be 1 to 86400"),
-            ("program = \"/bin/true\"\nask_human_seconds = 0", "ask_human_seconds must be 1 to 86400"),
+            ("program = \"/bin/true\"\nask_human_seconds = 60", "ask_human_seconds needs ask_human = true"),
+            ("program = \"/bin/true\"\nask_human = true\nask_human_seconds = 86401", "ask_human_seconds must be 1 to 86400"),
+            ("program = \"/bin/true\"\nask_human = true\nask_human_seconds = 0", "ask_human_seconds must be 1 to 86400"),
         ] {
             let (code, said) = server.agent("box").profile(lines).start_in_vain();
             assert!(code != Some(0) && said.contains(expected), "{lines}: {said}");
