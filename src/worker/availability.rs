@@ -62,7 +62,7 @@ impl Agent {
                     return Ok(());
                 }
                 Err(error) if !error.is_passing() && self.lock().is_empty() => {
-                    let advice = if is_wrong_scope(&error) { create_key(&self.name) } else { String::new() };
+                    let advice = advice(&error, &self.name);
                     return Err(match &self.membridge {
                         Some(_) => format!("this agent was not registered: {error}"),
                         None => format!("the server {} did not register this worker: {error}{advice}", self.client.server()),
@@ -219,9 +219,17 @@ impl Agent {
     }
 }
 
-/// Whether the server refused the call because of the scope of the agent's key.
-fn is_wrong_scope(error: &client::Error) -> bool {
-    error.status() == Some(403) && error.to_string().starts_with(WRONG_SCOPE)
+/// What to do if the server refused the call because of the scope of the agent's key; the empty text for other failures.
+fn advice(error: &client::Error, worker: &str) -> String {
+    let told = error.to_string();
+    match told.strip_prefix(WRONG_SCOPE).filter(|_| error.status() == Some(403)) {
+        None => String::new(),
+        // It need not be replaced: it only has to be given as what it is.
+        Some(scope) if scope.trim_start().starts_with(KeyScope::Join.as_str()) => {
+            "\nThis is a join token, which the agent exchanges for a key of its own: give its file with --join-token-file instead of --key-file".into()
+        }
+        Some(_) => create_key(worker),
+    }
 }
 
 /// How to create a key for this worker.
