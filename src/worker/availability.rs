@@ -19,7 +19,7 @@ use bloom_api::projects::ProjectName;
 use bloom_api::requests::{Claim, NewWorker};
 use bloom_api::values::{Id, Int, List};
 use bloom_client::{self as client, now_ms};
-use bloom_core::api_key::is_key_name;
+use bloom_core::api_key::{Scope, is_key_name};
 use bloom_core::pause::PauseCause;
 use bloom_core::worker::{DispatchMode, WorkerStatus};
 
@@ -225,7 +225,7 @@ fn advice(error: &client::Error, worker: &str) -> String {
     match told.strip_prefix(WRONG_SCOPE).filter(|_| error.status() == Some(403)) {
         None => String::new(),
         // It need not be replaced: it only has to be given as what it is.
-        Some(scope) if scope.trim_start().starts_with(KeyScope::Join.as_str()) => {
+        Some(scope) if scope.trim_start().starts_with(Scope::Join.as_str()) => {
             "\nThis is a join token, which the agent exchanges for a key of its own: give its file with --join-token-file instead of --key-file".into()
         }
         Some(_) => create_key(worker),
@@ -241,4 +241,21 @@ fn create_key(worker: &str) -> String {
          {} --out {key}.key\nThen start the agent with: --key-file {key}.key",
         if is_key_name(worker) { worker.to_owned() } else { format!("'{}'", worker.replace('\'', r"'\''")) }
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_of_a_wrong_scope_is_explained() {
+        let told = |status, scope: &str| {
+            let message = format!("{WRONG_SCOPE} {scope}, and this call needs worker");
+            advice(&client::Error::Refused { status, message, retry_after: None, fields: Vec::new() }, "box")
+        };
+        let join = told(403, "join");
+        assert!(join.contains("--join-token-file") && !join.contains("key create"), "{join}");
+        assert!(told(403, "read").contains("key create box --scope worker"));
+        assert_eq!(told(500, "join"), "");
+    }
 }

@@ -111,7 +111,8 @@ fn denied_tools_are_marked() {
     let told = denied.warnings.texts();
     assert!(told.len() == 1 && told[0].starts_with("the tool Bash was denied: allow it with allowed_tools"), "{told:?}");
     // Who denied it can't be known, but not that nobody was asked.
-    let mut reading = Reading { asks_human: true, ..Reading::default() };
+    let mut reading = Reading::new(false, Prices::default());
+    reading.asks_human = true;
     let denials = json!([{"tool_name": "Bash"}, {"tool_name": "AskUserQuestion"}]);
     reading.line(&result(json!({"permission_denials": denials})).to_string(), &mut Vec::new());
     let asked = reading.warnings.texts();
