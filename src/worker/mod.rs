@@ -48,7 +48,6 @@ mod prices;
 mod probe;
 mod process;
 pub mod profile;
-mod profile_keys;
 pub mod profiles;
 pub mod program;
 mod prompt;

@@ -1,12 +1,13 @@
 //! All profiles of an agent, and the file that has them.
 
+mod keys;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
 use super::profile::{DEFAULT, Profile, Runner, STALL_SECONDS};
-use super::profile_keys;
 use bloom_core::limits::WORKER_ACCOUNTS;
 
 /// Profiles that run the tasks of another one while it is paused, one after the other.
@@ -156,10 +157,10 @@ fn read(path: &Path) -> Result<BTreeMap<String, Profile>, String> {
         return Err(failed(&"it has no [profiles.NAME]"));
     }
     // A profile does not tell what of it was written and what is a default.
-    let keys: ProfileTables = toml::from_str(&text).map_err(|error| failed(&error))?;
+    let tables: ProfileTables = toml::from_str(&text).map_err(|error| failed(&error))?;
     for (name, profile) in &file.profiles {
-        let table = keys.profiles.get(name).ok_or_else(|| failed(&format_args!("profile {name} is not a table")))?;
-        profile_keys::check(profile, table).map_err(|why| format!("profile {name}: {why}"))?;
+        let table = tables.profiles.get(name).ok_or_else(|| failed(&format_args!("profile {name} is not a table")))?;
+        keys::check(profile, table).map_err(|why| format!("profile {name}: {why}"))?;
     }
     Ok(file.profiles)
 }

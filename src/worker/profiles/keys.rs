@@ -2,7 +2,7 @@
 
 use toml::Table;
 
-use super::profile::{Profile, Runner};
+use crate::profile::{Profile, Runner};
 
 /// What only the Claude CLI heeds, and what to do instead with another program.
 const OF_CLAUDE: [(&str, &str); 15] = [
