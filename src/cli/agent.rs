@@ -1,5 +1,6 @@
 //! `agent`: runs tasks on this machine.
 
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 
@@ -7,11 +8,12 @@ use clap::Args;
 use secrecy::SecretString;
 use tokio::net::TcpListener;
 
+use super::agent_keys::{Source, key, one_of};
 use super::{announce, block_on, signals};
 use bloom_client::{Client, Files, IdentityFiles, Tls};
 use bloom_commands::CommandError;
+use bloom_commands::DEFAULT_SERVER;
 use bloom_commands::number::within;
-use bloom_commands::{DEFAULT_SERVER, read_key};
 use bloom_config::{self as config, LogFormat, LogSettings};
 use bloom_core::mask::masked_url;
 use bloom_core::project::is_project_name;
@@ -34,14 +36,15 @@ pub struct AgentArgs {
     /// The server's address
     #[arg(long, env = "BLOOM_SERVER", value_name = "URL", default_value = DEFAULT_SERVER)]
     server: String,
-    /// The server's worker key, if it has one; the list of processes shows it, so prefer the environment or --key-file
-    #[arg(long, env = "BLOOM_KEY", hide_env_values = true, conflicts_with = "key_file")]
+    /// The server's worker key, if it has one; the list of processes shows it, so prefer the environment or --key-file [env: BLOOM_KEY]
+    #[arg(long, conflicts_with = "key_file")]
     key: Option<String>,
-    /// File with the value of --key
-    #[arg(long, env = "BLOOM_KEY_FILE", value_name = "FILE")]
+    /// File with the value of --key [env: BLOOM_KEY_FILE]
+    #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// File with a join token, which the first start exchanges for a key of this worker; the key is kept in --work-dir
-    #[arg(long, env = "BLOOM_JOIN_TOKEN_FILE", value_name = "FILE", conflicts_with_all = ["key", "key_file"])]
+    /// File with a join token, which the first start exchanges for a key of this worker; the key is kept in --work-dir [env:
+    /// BLOOM_JOIN_TOKEN_FILE]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["key", "key_file"])]
     join_token_file: Option<PathBuf>,
     /// PEM file with authorities that the server's certificate may come from, in addition to those of the operating system
     #[arg(long, env = "BLOOM_CA_FILE", value_name = "FILE")]
@@ -63,11 +66,11 @@ pub struct AgentArgs {
     /// Also accept pushed tasks at this address, such as 0.0.0.0:7000; needs --agent-key
     #[arg(long, env = "BLOOM_LISTEN", value_name = "ADDRESS:PORT", value_parser = address_and_port)]
     listen: Option<String>,
-    /// The key that servers must send as X-MEMBRIDGE-AGENT
-    #[arg(long, env = "MEMBRIDGE_AGENT_KEY", hide_env_values = true, conflicts_with = "agent_key_file")]
+    /// The key that servers must send as X-MEMBRIDGE-AGENT [env: MEMBRIDGE_AGENT_KEY]
+    #[arg(long, conflicts_with = "agent_key_file")]
     agent_key: Option<String>,
-    /// File with the value of --agent-key
-    #[arg(long, env = "MEMBRIDGE_AGENT_KEY_FILE", value_name = "FILE")]
+    /// File with the value of --agent-key [env: MEMBRIDGE_AGENT_KEY_FILE]
+    #[arg(long, value_name = "FILE")]
     agent_key_file: Option<PathBuf>,
     /// URL at which servers reach --listen [default: http:// and the host name]
     #[arg(long, env = "BLOOM_AGENT_URL", value_name = "URL", requires = "listen")]
@@ -75,11 +78,11 @@ pub struct AgentArgs {
     /// Control plane to register at, instead of at the server, which takes the worker over from there
     #[arg(long, env = "BLOOM_MEMBRIDGE", value_name = "URL")]
     membridge: Option<String>,
-    /// The key of --membridge, sent as X-MEMBRIDGE-ADMIN
-    #[arg(long, env = "MEMBRIDGE_ADMIN_KEY", hide_env_values = true, conflicts_with = "membridge_key_file")]
+    /// The key of --membridge, sent as X-MEMBRIDGE-ADMIN [env: MEMBRIDGE_ADMIN_KEY]
+    #[arg(long, conflicts_with = "membridge_key_file")]
     membridge_key: Option<String>,
-    /// File with the value of --membridge-key
-    #[arg(long, env = "MEMBRIDGE_ADMIN_KEY_FILE", value_name = "FILE")]
+    /// File with the value of --membridge-key [env: MEMBRIDGE_ADMIN_KEY_FILE]
+    #[arg(long, value_name = "FILE")]
     membridge_key_file: Option<PathBuf>,
     /// Directory with the memory of a project, which --membridge keeps versions of; may be repeated
     #[arg(long = "memory", env = "BLOOM_MEMORY", value_name = "PROJECT=DIR", value_delimiter = ',', value_parser = memory)]
@@ -240,8 +243,7 @@ fn memory(text: &str) -> Result<(String, PathBuf), String> {
 /// The control plane. An empty variable counts as unset.
 fn membridge(
     url: Option<String>,
-    value: Option<String>,
-    file: Option<PathBuf>,
+    [value, file]: [Option<OsString>; 2],
     memories: Vec<(String, PathBuf)>,
 ) -> Result<Option<MembridgeSettings>, CommandError> {
     let memories: Vec<_> = memories.into_iter().filter(|(project, _)| !project.is_empty()).collect();
@@ -251,7 +253,7 @@ fn membridge(
     if memories.len() > MAX_MEMORIES {
         return Err(CommandError::usage(format!("--memory can be given {MAX_MEMORIES} times")));
     }
-    Ok(Some(MembridgeSettings { url, key: key(value, file)?, memories }))
+    Ok(Some(MembridgeSettings { url, key: key(value, file.map(PathBuf::from))?, memories }))
 }
 
 /// The most memories of an agent.
@@ -268,14 +270,6 @@ fn tls(ca: Option<PathBuf>, certificate: Option<PathBuf>, key: Option<PathBuf>) 
         (None, Some(_)) => return Err(CommandError::usage("--tls-key-file needs the certificate of the key: give --tls-cert-file, too")),
     };
     Tls::read(Files { authorities: given(ca), identity }).map_err(|error| CommandError::usage(error.to_string()))
-}
-
-/// The given key, as a value or in a file. An empty variable counts as unset.
-fn key(value: Option<String>, file: Option<PathBuf>) -> Result<Option<SecretString>, CommandError> {
-    match (value.filter(|value| !value.is_empty()), given(file)) {
-        (None, Some(file)) => read_key(&file).map(Some),
-        (value, _) => Ok(value.map(|value| SecretString::from(value.trim_end_matches(['\r', '\n'])))),
-    }
 }
 
 pub fn run(args: AgentArgs) -> Result<(), CommandError> {
@@ -306,16 +300,33 @@ async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
         }
     })?;
     let shutdown = signals::listen(agent::stop_limit(args.work.grace()))?;
-    let of_traces = config::traces_of_agent(&config::Environment::of_process()).map_err(|mistakes| {
+    let environment = config::Environment::of_process();
+    let of_traces = config::traces_of_agent(&environment).map_err(|mistakes| {
         let lines: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
         CommandError::usage(lines.join("\n"))
     })?;
+    let [server_key, key_file, join_token_file] = one_of(
+        [
+            Source::new("BLOOM_KEY", args.key),
+            Source::new("BLOOM_KEY_FILE", args.key_file),
+            Source::new("BLOOM_JOIN_TOKEN_FILE", args.join_token_file),
+        ],
+        &environment,
+    )?;
+    let [agent_key, agent_key_file] = one_of(
+        [Source::new("MEMBRIDGE_AGENT_KEY", args.agent_key), Source::new("MEMBRIDGE_AGENT_KEY_FILE", args.agent_key_file)],
+        &environment,
+    )?;
+    let [plane_key, plane_key_file] = one_of(
+        [Source::new("MEMBRIDGE_ADMIN_KEY", args.membridge_key), Source::new("MEMBRIDGE_ADMIN_KEY_FILE", args.membridge_key_file)],
+        &environment,
+    )?;
+    let [key_file, join_token_file, agent_key_file] = [key_file, join_token_file, agent_key_file].map(|file| file.map(PathBuf::from));
     // The profiles may name keys in the environment of their runs.
-    let key_files =
-        [&args.key_file, &args.join_token_file, &args.tls_key_file, &args.agent_key_file, &args.membridge_key_file, &args.work.profiles];
-    let key_files: Vec<_> = key_files.into_iter().cloned().filter_map(given).collect();
-    let renewable = RenewableFiles { key: given(args.key_file.clone()), join_token: given(args.join_token_file.clone()) };
-    let (server_key, agent_key) = (key(args.key, args.key_file)?, key(args.agent_key, args.agent_key_file)?);
+    let hidden = [given(args.tls_key_file.clone()), given(args.work.profiles.clone()), plane_key_file.clone().map(PathBuf::from)];
+    let key_files = [&key_file, &join_token_file, &agent_key_file].into_iter().chain(&hidden).flatten().cloned().collect();
+    let renewable = RenewableFiles { key: key_file.clone(), join_token: join_token_file.clone() };
+    let (server_key, agent_key, join_token) = (key(server_key, key_file)?, key(agent_key, agent_key_file)?, key(None, join_token_file)?);
     let server = if args.server.is_empty() { DEFAULT_SERVER.to_owned() } else { args.server };
     let tls = tls(args.ca_file, args.tls_cert_file, args.tls_key_file)?;
     Client::new(&server, server_key.as_ref(), &tls).map_err(|error| CommandError::usage(error.to_string()))?;
@@ -323,8 +334,8 @@ async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
     settings.tls = tls;
     settings.key_files = key_files;
     settings.renewable = renewable;
-    settings.join_token = key(None, args.join_token_file)?;
-    settings.membridge = membridge(args.membridge, args.membridge_key, args.membridge_key_file, args.memories)?;
+    settings.join_token = join_token;
+    settings.membridge = membridge(args.membridge, [plane_key, plane_key_file], args.memories)?;
     settings.namespaces = chosen(&args.namespaces);
     settings.labels = args.labels.into_iter().filter(|label| !label.is_empty()).collect();
     let listener = match args.listen.filter(|address| !address.is_empty()) {

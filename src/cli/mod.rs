@@ -4,6 +4,7 @@
 //! 3 the time limit of waiting was reached, 130 interrupted. If the reader of the output closes it early, a command ends with 0.
 
 mod agent;
+mod agent_keys;
 mod backup;
 mod bench;
 mod config_check;

@@ -63,6 +63,7 @@ pub static EDITED: Kind<Task> = Kind {
         Column::new("STATUS", status_of_task),
         Column::new("PRIORITY", |task, _| task.priority.to_string()),
         Column::new("NOT_BEFORE", |task: &Task, _| task.not_before.map(time_text).unwrap_or_default()).spare(1),
+        Column::new("TIMEOUT", |task: &Task, _| format!("{} s", task.policy.timeout_sec)),
         Column::new("LABELS", |task: &Task, _| labels(task)).spare(2),
         Column::new("PROMPT", |task: &Task, _| term::short(&task.prompt, MAX_TEXT)).cut(LEAST_TEXT, PROMPT).spare(3),
     ],

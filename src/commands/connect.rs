@@ -108,12 +108,9 @@ impl Connection {
             return Err(CommandError::usage("--server and --use-context both name a server; use only one of them"));
         }
         let flag_key = one_key("--key", self.key.clone(), "--key-file", self.key_file.clone())?;
-        let env_key = one_key(
-            "BLOOM_KEY",
-            variable("BLOOM_KEY")?.map(SecretString::from),
-            "BLOOM_KEY_FILE",
-            environment.get("BLOOM_KEY_FILE").map(PathBuf::from),
-        )?;
+        // With a flag, the variables don't count, even if they contradict each other or name a file that is gone.
+        let (env_key, file) = (variable("BLOOM_KEY")?.map(SecretString::from), environment.get("BLOOM_KEY_FILE").map(PathBuf::from));
+        let env_key = if flag_key.is_some() { None } else { one_key("BLOOM_KEY", env_key, "BLOOM_KEY_FILE", file)? };
         let ca_file = self.ca_file.clone().or_else(|| environment.get("BLOOM_CA_FILE").map(PathBuf::from));
         if let Some(server) = self.server.clone() {
             return Ok(Target { server, key: flag_key.or(env_key), ca_file });
@@ -366,7 +363,7 @@ mod tests {
         let (env_server, env_key) = (("BLOOM_SERVER", "http://e"), ("BLOOM_KEY", "of-e"));
         check(&[], &[], "http://a", "of-a");
         check(&[], &[env_key], "http://a", "of-e");
-        check(&["--key", "k"], &[env_key], "http://a", "k");
+        check(&["--key", "k"], &[env_key, ("BLOOM_KEY_FILE", "/nowhere/at/all")], "http://a", "k");
         check(&[], &[("BLOOM_CONTEXT", "b")], "http://b", "");
         check(&["--use-context", "b"], &[env_server, env_key], "http://b", "of-e");
         check(&["--use-context", "a"], &[env_server, env_key], "http://a", "of-a");
@@ -385,6 +382,8 @@ mod tests {
         assert!(resolve(&["--server", "http://s", "--use-context", "a"], &[]).unwrap_err().contains("--use-context"));
         assert!(resolve(&["--key", "k", "--key-file", "f"], &[]).unwrap_err().contains("--key-file"));
         assert!(resolve(&[], &[("BLOOM_CONTEXT", "c")]).unwrap_err().contains("a, b"));
+        let both = [("BLOOM_KEY", "k"), ("BLOOM_KEY_FILE", "/nowhere/at/all")];
+        assert!(resolve(&[], &both).unwrap_err().contains("BLOOM_KEY and BLOOM_KEY_FILE are both given"));
         assert!(resolve(&["--key-file", "/nowhere/at/all"], &[]).unwrap_err().contains("/nowhere/at/all"));
     }
 

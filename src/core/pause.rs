@@ -28,6 +28,9 @@ words! {
     }
 }
 
+/// Why a task waits for [`PauseCause::Disk`], in the words of its message; what shows it says then what to do.
+pub const DISK_PAUSED: &str = "a disk is full or does not work";
+
 impl PauseCause {
     /// Whether it ends by itself, without a person who does something.
     pub fn is_passing(self) -> bool {

@@ -48,6 +48,9 @@ words! {
     /// Whether a task continues the conversation of its context, or runs on its own.
     Session { Context = "context", None = "none" }
 }
+/// What a failure for [`Reason::Project`] says if only the push failed; what shows it advises then to push by hand.
+pub const NOT_PUSHED: &str = "can't be pushed";
+
 words! {
     /// Why a run, or a task, did not succeed.
     Reason {

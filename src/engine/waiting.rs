@@ -3,7 +3,7 @@
 use bloom_core::Ms;
 use bloom_core::agent_queue::Closed;
 use bloom_core::cache::Shortage;
-use bloom_core::pause::PauseCause;
+use bloom_core::pause::{DISK_PAUSED, PauseCause};
 use bloom_core::question::Question;
 use bloom_core::requirement::Requirement;
 use bloom_core::task::{ActiveLease, Parked, TaskState, WaitingReason};
@@ -36,7 +36,7 @@ fn why_paused(cause: PauseCause) -> &'static str {
         PauseCause::Billing => "an account has no credit",
         PauseCause::Model => "the model of a profile was refused",
         PauseCause::Start => "the runs of a profile end before they begin",
-        PauseCause::Disk => "a disk is full or does not work",
+        PauseCause::Disk => DISK_PAUSED,
     }
 }
 

@@ -3,7 +3,8 @@
 use super::lang::Lang;
 use bloom_api::tasks::Task;
 use bloom_api::words::Word;
-use bloom_core::task::{Reason, Status, WaitingReason};
+use bloom_core::pause::DISK_PAUSED;
+use bloom_core::task::{NOT_PUSHED, Reason, Status, WaitingReason};
 
 pub struct Advice {
     /// What happened.
@@ -28,6 +29,13 @@ pub fn of(lang: Lang, task: &Task<'_>) -> Option<Advice> {
                     "Усуньте те, про що сказано в повідомленні. У цей час його буде повторено автоматично.",
                 ),
             ),
+            Word::Known(WaitingReason::WorkerPaused) if waiting.message.contains(DISK_PAUSED) => (
+                t("The disk of its workers is full", "Диск його воркерів заповнений"),
+                t(
+                    "Make room on the worker's disk: see Workers. Then it goes on by itself.",
+                    "Звільніть місце на диску воркера: див. «Воркери». Тоді воно продовжиться автоматично.",
+                ),
+            ),
             Word::Known(reason) => waits(lang, reason),
             Word::Other(_) => (t("It waits", "Воно очікує"), ""),
         };
@@ -36,6 +44,13 @@ pub fn of(lang: Lang, task: &Task<'_>) -> Option<Advice> {
     let message = task.failure.as_ref().map(|failure| failure.message.to_string()).unwrap_or_default();
     let (title, to_do) = match (status, task.failure.as_ref().map(|failure| &failure.reason)) {
         (Status::Cancelled, None) => cancelled(lang),
+        (Status::Failed | Status::Dead, Some(Word::Known(Reason::Project))) if message.contains(NOT_PUSHED) => (
+            t("Its branch could not be pushed", "Не вдалося надіслати його гілку"),
+            t(
+                "Mend what the message says, then push the branch by hand on its worker. To requeue it runs the prompt again, and pays for it again.",
+                "Усуньте те, про що сказано в повідомленні, тоді надішліть гілку вручну на його воркері. Повернення в чергу знову виконає промпт і знову коштуватиме.",
+            ),
+        ),
         (Status::Failed | Status::Dead | Status::Cancelled, Some(Word::Known(reason))) => failed(lang, *reason),
         (Status::Failed | Status::Dead, _) => (
             t("It failed", "Сталася помилка"),
@@ -184,8 +199,8 @@ fn failed(lang: Lang, reason: Reason) -> (&'static str, &'static str) {
         Reason::BudgetExceeded => (
             t("It has cost its whole budget", "Воно витратило весь свій бюджет"),
             t(
-                "Submit it again with a higher budget, or requeue it with the same budget again.",
-                "Надішліть його знову з більшим бюджетом або поверніть у чергу з тим самим.",
+                "Submit it again with a higher budget, or requeue it with the same budget again. max_budget_usd of the agent's profile may be the limit, too.",
+                "Надішліть його знову з більшим бюджетом або поверніть у чергу з тим самим. Межею може бути й max_budget_usd у профілі агента.",
             ),
         ),
         Reason::BadOutput => (

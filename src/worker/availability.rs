@@ -19,7 +19,7 @@ use bloom_api::projects::ProjectName;
 use bloom_api::requests::{Claim, NewWorker};
 use bloom_api::values::{Id, Int, List};
 use bloom_client::{self as client, now_ms};
-use bloom_core::api_key::is_key_name;
+use bloom_core::api_key::{Scope, is_key_name};
 use bloom_core::pause::PauseCause;
 use bloom_core::worker::{DispatchMode, WorkerStatus};
 
@@ -62,7 +62,7 @@ impl Agent {
                     return Ok(());
                 }
                 Err(error) if !error.is_passing() && self.lock().is_empty() => {
-                    let advice = if is_wrong_scope(&error) { create_key(&self.name) } else { String::new() };
+                    let advice = advice(&error, &self.name);
                     return Err(match &self.membridge {
                         Some(_) => format!("this agent was not registered: {error}"),
                         None => format!("the server {} did not register this worker: {error}{advice}", self.client.server()),
@@ -219,9 +219,17 @@ impl Agent {
     }
 }
 
-/// Whether the server refused the call because of the scope of the agent's key.
-fn is_wrong_scope(error: &client::Error) -> bool {
-    error.status() == Some(403) && error.to_string().starts_with(WRONG_SCOPE)
+/// What to do if the server refused the call because of the scope of the agent's key; the empty text for other failures.
+fn advice(error: &client::Error, worker: &str) -> String {
+    let told = error.to_string();
+    match told.strip_prefix(WRONG_SCOPE).filter(|_| error.status() == Some(403)) {
+        None => String::new(),
+        // It need not be replaced: it only has to be given as what it is.
+        Some(scope) if scope.trim_start().starts_with(Scope::Join.as_str()) => {
+            "\nThis is a join token, which the agent exchanges for a key of its own: give its file with --join-token-file instead of --key-file".into()
+        }
+        Some(_) => create_key(worker),
+    }
 }
 
 /// How to create a key for this worker.
@@ -233,4 +241,21 @@ fn create_key(worker: &str) -> String {
          {} --out {key}.key\nThen start the agent with: --key-file {key}.key",
         if is_key_name(worker) { worker.to_owned() } else { format!("'{}'", worker.replace('\'', r"'\''")) }
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_of_a_wrong_scope_is_explained() {
+        let told = |status, scope: &str| {
+            let message = format!("{WRONG_SCOPE} {scope}, and this call needs worker");
+            advice(&client::Error::Refused { status, message, retry_after: None, fields: Vec::new() }, "box")
+        };
+        let join = told(403, "join");
+        assert!(join.contains("--join-token-file") && !join.contains("key create"), "{join}");
+        assert!(told(403, "read").contains("key create box --scope worker"));
+        assert_eq!(told(500, "join"), "");
+    }
 }

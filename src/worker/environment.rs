@@ -140,6 +140,20 @@ pub fn check(pass_env: &[String]) -> Result<(), String> {
     Ok(())
 }
 
+/// # Errors
+/// A variable can't be set, and no run could start. The text does not show the value, which may be a key.
+pub fn check_env(env: &BTreeMap<String, String>) -> Result<(), String> {
+    for (name, value) in env {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Err(format!("env: {name:?} is not the name of a variable: write NAME = \"VALUE\", with a name that has no = in it"));
+        }
+        if value.contains('\0') {
+            return Err(format!("env: the value of {name} has a NUL character, which no variable can have: leave it out"));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -24,6 +24,10 @@ const ARGS: [&str; 6] =
 /// Those of a run without the options of the profile.
 const BARE: [&str; 4] = ["--tools=", "--setting-sources=user", "--strict-mcp-config", "--system-prompt=Answer with one word."];
 
+/// Of a program that ends well, and says nothing of its own.
+const NO_STREAM: &str = "the program ended with status 0 and printed no stream of the Claude CLI; check program, and args of the profile, which must \
+                         leave --output-format alone";
+
 /// Why a probe did not succeed, if it says something about the profile or its account, and what it printed.
 pub type ProbeFailure = (Option<PauseCause>, String);
 
@@ -55,8 +59,12 @@ async fn run(profile: &Profile, options: Vec<OsString>, profiles_dir: &Path, dir
         }
         Some((reason, text)) => Err((cause_of(reason), text.to_owned())),
         None => {
-            let cause = (reading.session_id.is_none() && ended.status.is_some_and(|status| !status.success())).then_some(PauseCause::Start);
-            Err((cause, String::from_utf8_lossy(&ended.stderr).trim().to_owned()))
+            // Its status says nothing here: another program than the CLI, and one whose `args` ask for another format, end well. What had to
+            // be ended, because it printed too much, has no status.
+            let cause = ended.status.filter(|_| reading.session_id.is_none()).map(|_| PauseCause::Start);
+            let errors = String::from_utf8_lossy(&ended.stderr).trim().to_owned();
+            let is_silent = errors.is_empty() && ended.status.is_some_and(|status| status.success());
+            Err((cause, if is_silent && cause.is_some() { NO_STREAM.to_owned() } else { errors }))
         }
     }
 }
@@ -74,4 +82,34 @@ pub fn cause_of(reason: Reason) -> Option<PauseCause> {
 /// When the file was changed in which the CLI keeps the credentials of this profile. A login writes it.
 pub fn login_changed_at(profile: &Profile) -> Option<SystemTime> {
     config_dir(&profile.env)?.join(".credentials.json").metadata().and_then(|file| file.modified()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::profile::Runner;
+
+    /// How a probe ends whose program is this shell script.
+    async fn probed(script: &str) -> Result<(), ProbeFailure> {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("claude");
+        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let profile = Profile { program: Some(program), ..Profile::of(Runner::Claude) };
+        of_profile(&profile, None, dir.path(), dir.path()).await
+    }
+
+    #[tokio::test]
+    async fn a_program_that_ends_without_a_session_does_not_start() {
+        for silent in ["exit 0", "echo ok"] {
+            assert_eq!(probed(silent).await, Err((Some(PauseCause::Start), NO_STREAM.into())), "{silent}");
+        }
+        assert_eq!(probed("echo 'wrong option' >&2").await, Err((Some(PauseCause::Start), "wrong option".into())));
+        assert_eq!(probed("echo 'wrong option' >&2; exit 1").await, Err((Some(PauseCause::Start), "wrong option".into())));
+        let begun = r#"echo '{"type":"system","subtype":"init","session_id":"0199a4b6-5a51-7000-8b0e-4dbb7d3d4f0a"}'"#;
+        assert_eq!(probed(begun).await, Err((None, String::new())), "it has begun, so the profile works so far");
+    }
 }

@@ -211,9 +211,6 @@ impl Profile {
         if self.runner == Runner::Command && self.command.first().is_none_or(String::is_empty) {
             return Err("runner = \"command\" needs command = [\"PROGRAM\", …]".into());
         }
-        if self.runner != Runner::Command && !self.command.is_empty() {
-            return Err("command needs runner = \"command\"".into());
-        }
         if self.account.is_empty() || self.account.chars().count() > NAME_CHARS {
             return Err(format!("account must have 1 to {NAME_CHARS} characters"));
         }
@@ -232,9 +229,6 @@ impl Profile {
         if !(1..=MAX_ASK_SECONDS).contains(&self.ask_human_seconds) {
             return Err(format!("ask_human_seconds must be 1 to {MAX_ASK_SECONDS}"));
         }
-        if self.ask_human && self.runner != Runner::Claude {
-            return Err("ask_human needs runner = \"claude\": other programs do not ask".into());
-        }
         if self.ask_human
             && let Some(mode) = self.permission_mode.as_deref().filter(|mode| ASKING_NOBODY.contains(mode))
         {
@@ -244,6 +238,7 @@ impl Profile {
             return Err("max_budget_usd must be more than 0".into());
         }
         environment::check(&self.pass_env)?;
+        environment::check_env(&self.env)?;
         self.prices.check()?;
         self.limits.check()?;
         if self.runner == Runner::Claude && *self.network() == Network::Closed {

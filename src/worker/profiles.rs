@@ -1,5 +1,7 @@
 //! All profiles of an agent, and the file that has them.
 
+mod keys;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -25,6 +27,12 @@ pub struct Profiles {
 struct ProfilesFile {
     #[serde(default)]
     profiles: BTreeMap<String, Profile>,
+}
+
+/// The same file, for the names of its keys.
+#[derive(Deserialize)]
+struct ProfileTables {
+    profiles: BTreeMap<String, toml::Table>,
 }
 
 impl Profiles {
@@ -148,6 +156,12 @@ fn read(path: &Path) -> Result<BTreeMap<String, Profile>, String> {
     if file.profiles.is_empty() {
         return Err(failed(&"it has no [profiles.NAME]"));
     }
+    // A profile does not tell what of it was written and what is a default.
+    let tables: ProfileTables = toml::from_str(&text).map_err(|error| failed(&error))?;
+    for (name, profile) in &file.profiles {
+        let table = tables.profiles.get(name).ok_or_else(|| failed(&format_args!("profile {name} is not a table")))?;
+        keys::check(profile, table).map_err(|why| format!("profile {name}: {why}"))?;
+    }
     Ok(file.profiles)
 }
 
@@ -247,6 +261,13 @@ mod tests {
         wrong("[profiles.a]\nrunner = \"command\"", None, "needs command");
         wrong("[profiles.a]\nrunner = \"command\"\ncommand = [\"no-such-program\"]", None, "no-such-program is not installed");
         wrong("[profiles.a]\nrunner = \"echo\"", Some("b"), "choose one of a, claude, echo");
+        let command = "[profiles.a]\nrunner = \"command\"\ncommand = [\"cat\"]";
+        wrong(&format!("{command}\nmax_budget_usd = 2.0"), None, "profile a: max_budget_usd needs runner = \"claude\"");
+        for (env, told) in
+            [("\"A=B\" = \"c\"", "\"A=B\" is not the name"), ("\"\" = \"c\"", "\"\" is not"), ("A = \"\\u0000\"", "the value of A")]
+        {
+            wrong(&format!("{command}\nenv = {{ {env} }}"), None, &format!("profile a: env: {told}"));
+        }
         for limit in ["memory_mib = 0", "cpus = 0.0", "cpus = nan", "max_processes = 0", "disk_mib = 0"] {
             let name = limit.split(' ').next().unwrap();
             wrong(&format!("[profiles.a]\nrunner = \"echo\"\nlimits = {{ {limit} }}"), None, &format!("limits.{name} must be"));

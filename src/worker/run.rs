@@ -252,6 +252,7 @@ impl Run<'_> {
     /// Reads the output until no process of the run is left.
     async fn watch(&mut self, record: &Record, profile: &Profile, mut watched: Watched) -> (Reading, End) {
         let mut reading = Reading::new(profile.is_plain(), profile.prices.clone());
+        reading.asks_human = profile.ask_human;
         let lease = record.lease.id.to_string();
         let start = record.starts;
         let mut tail = match Tail::open(&self.dir.stdout(start)) {

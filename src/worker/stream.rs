@@ -61,6 +61,8 @@ pub struct Reading {
     prices: Prices,
     own_text: OwnText,
     pending: Pending,
+    /// As the profile says: a person is asked for what nothing allows.
+    pub asks_human: bool,
     /// The run was denied the use of a tool.
     pub has_denials: bool,
     pub warnings: Warnings,
@@ -266,7 +268,7 @@ impl Reading {
             self.model = Some(bare_model(&model));
         }
         let denials = message["permission_denials"].as_array().into_iter().flatten().take(MAX_DENIALS);
-        found.extend(denials.inspect(|denial| self.warnings.denied(denial)).map(|denial| {
+        found.extend(denials.inspect(|denial| self.warnings.denied(denial, self.asks_human)).map(|denial| {
             let data = json!({"id": denial["tool_use_id"], "name": denial["tool_name"], "input": cut_value(&denial["tool_input"])});
             (EventKind::PermissionDenied, data)
         }));

@@ -2,7 +2,8 @@
 
 use bloom_api::tasks::Task;
 use bloom_api::words::Word;
-use bloom_core::task::{Reason, Status, WaitingReason};
+use bloom_core::pause::DISK_PAUSED;
+use bloom_core::task::{NOT_PUSHED, Reason, Status, WaitingReason};
 
 /// Advice for this task; the empty text if there is nothing to do. `all_paused`: whether all queues are paused, if that is known.
 pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
@@ -19,6 +20,9 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
                 format!("wait for a free slot, add workers, or let it go first: bloom-runtime task edit {id} --priority 9")
             }
             Word::Known(WaitingReason::Cordoned) => "put a worker back into service: bloom-runtime worker uncordon NAME".into(),
+            Word::Known(WaitingReason::WorkerPaused) if waiting.message.contains(DISK_PAUSED) => {
+                "make room on the worker's disk: bloom-runtime worker list; then it goes on by itself".into()
+            }
             Word::Known(WaitingReason::WorkerPaused) if waiting.until.is_some() => {
                 "wait, start an agent with another account, or give the profile a fallback".into()
             }
@@ -70,6 +74,14 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
                 Some(Word::Known(Reason::OutOfMemory)) => {
                     format!("give its runs more memory (limits.memory_mib of the agent's profile, or the machine's), then: {again}")
                 }
+                Some(Word::Known(Reason::Project)) if failure.as_ref().is_some_and(|failure| failure.message.contains(NOT_PUSHED)) => {
+                    format!(
+                        "mend what the message says, then push its commits by hand, as the user of its agent{}: git --git-dir \
+                         WORK_DIR/repositories/ID/git push URL bloom/{}; {again} runs its prompt again, and pays for it again",
+                        task.worker_id.as_deref().map(|worker| format!(" on {worker}")).unwrap_or_default(),
+                        task.context_id
+                    )
+                }
                 Some(Word::Known(Reason::Project)) => {
                     format!(
                         "do what the message says: it concerns the repository, the ref, the worker's git or its directory of the context; then: {again}"
@@ -97,7 +109,10 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
                 Some(Word::Known(Reason::Refused)) => "change the prompt or the model, then submit it again".into(),
                 Some(Word::Known(Reason::WorkerDisk)) => format!("make room on the worker's disk, then: {again}"),
                 Some(Word::Known(Reason::BudgetExceeded)) => {
-                    format!("submit it again with a higher --budget, or with the same again: {again}")
+                    format!(
+                        "submit it again with a higher --budget (max_budget_usd of the agent's profile may be the limit, too), or with the same \
+                         again: {again}"
+                    )
                 }
                 Some(Word::Known(Reason::RateLimited | Reason::Overloaded)) => format!("when the provider has room again: {again}"),
                 Some(Word::Known(Reason::Auth)) => format!("check the credentials of the agent on the worker, then: {again}"),
@@ -116,5 +131,46 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
         (Word::Known(Status::Leased | Status::Running), ..) => format!("follow it: bloom-runtime task logs -f {id}"),
         (Word::Known(Status::Completed), ..) => format!("see its answer: bloom-runtime task result {id}"),
         _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize as _;
+    use serde_json::{Value, json};
+
+    /// The advice for a task with these fields.
+    fn advised(fields: &Value) -> String {
+        let mut task = json!({
+            "id": uuid::Uuid::nil(), "context_id": "c", "agent_slug": "a", "prompt": "p", "policy": { "timeout_sec": 60 },
+            "desired_format": "text", "status": "failed", "created_at": 1, "updated_at": 1, "attempts": 1, "max_attempts": 3,
+            "priority": 5, "depends_on": [], "labels": {}, "infra_retries": 0, "cancel_requested": false,
+        });
+        let all = task.as_object_mut().unwrap();
+        all.extend(fields.as_object().unwrap().clone());
+        advice(&Task::deserialize(task).unwrap(), "7c0d9e21", None)
+    }
+
+    #[test]
+    fn a_full_disk_needs_room() {
+        let waits = |why: &str| {
+            let message = format!("every online worker that serves agent 'a' is paused: {why}; tried again at 2026-01-01T00:00:00Z");
+            advised(&json!({ "status": "queued", "waiting": { "reason": "worker_paused", "message": message, "until": 9 } }))
+        };
+        assert!(waits(DISK_PAUSED).starts_with("make room on the worker's disk"));
+        assert!(waits("an account is out of quota").starts_with("wait, start an agent"));
+    }
+
+    #[test]
+    fn a_branch_is_pushed_by_hand() {
+        let failed = |reason: &str, message: &str| {
+            advised(&json!({ "worker_id": "box", "failure": { "reason": reason, "message": message, "at": 1 } }))
+        };
+        let told = failed("project", "the branch bloom/c can't be pushed: rejected");
+        assert!(told.contains("on box: git --git-dir WORK_DIR/repositories/ID/git push URL bloom/c;"), "{told}");
+        assert!(told.contains("task retry 7c0d9e21 runs its prompt again, and pays"), "{told}");
+        assert!(!failed("project", "the project's repository is empty").contains("push URL"));
+        assert!(failed("budget_exceeded", "the run used 2 USD").contains("max_budget_usd of the agent's profile may be the limit, too"));
     }
 }

@@ -70,13 +70,19 @@ async fn answer(args: Asked, server: &Server, shown: Shown, verb: &str, (allow, 
     let failed = |failure: CommandError| failure.about(&args.id);
     // The question that is told here is the one that is answered.
     let question: Question = read(&server.get(&path(&id, "/question")).await.map_err(failed)?)?;
+    let fits = !allow || answers.len() == question.questions.len();
     let body = NewAnswer {
         question_id: Some(Id(args.question.unwrap_or(question.id))),
         allow,
         message: message.map(Into::into),
         answers: answers.into_iter().collect::<List<_, 0, _>>(),
     };
-    let task: Value = server.post(&path(&id, "/answer"), &body).await.map_err(failed)?;
+    // The command may be another one: a question in words is not approved.
+    let refused = |failure: CommandError| match fits {
+        true => failed(failure),
+        false => failed(CommandError { message: format!("{}: {}", failure.message, advice(&question, &args.id)), ..failure }),
+    };
+    let task: Value = server.post(&path(&id, "/answer"), &body).await.map_err(refused)?;
     match shown.form() {
         Some(form) => show::one(form, &columns::TASKS, &task),
         None => {

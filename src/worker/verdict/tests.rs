@@ -109,7 +109,14 @@ fn denied_tools_are_marked() {
     let denied = verdict("text", &[result(json!({"permission_denials": [{"tool_name": "Bash"}]}))], exit("0"));
     assert_eq!((denied.status, denied.artifact_tags.texts()), (Outcome::Success, vec!["tools_denied".to_owned()]));
     let told = denied.warnings.texts();
-    assert!(told.len() == 1 && told[0].starts_with("the tool Bash was denied: "), "{told:?}");
+    assert!(told.len() == 1 && told[0].starts_with("the tool Bash was denied: allow it with allowed_tools"), "{told:?}");
+    // Who denied it can't be known, but not that nobody was asked.
+    let mut reading = Reading::new(false, Prices::default());
+    reading.asks_human = true;
+    let denials = json!([{"tool_name": "Bash"}, {"tool_name": "AskUserQuestion"}]);
+    reading.line(&result(json!({"permission_denials": denials})).to_string(), &mut Vec::new());
+    let asked = reading.warnings.texts();
+    assert!(asked.len() == 2 && asked.iter().all(|text| text.contains("a person denied it or did not answer")), "{asked:?}");
 }
 
 #[test]

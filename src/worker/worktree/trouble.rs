@@ -2,7 +2,7 @@
 
 use std::io;
 
-use bloom_core::task::Reason;
+use bloom_core::task::{NOT_PUSHED, Reason};
 
 use crate::reserve::is_of_disk;
 
@@ -58,7 +58,7 @@ impl Trouble {
     }
 
     pub fn of_push(branch: &str, why: &str) -> Self {
-        Self::Push(format!("the branch {branch} can't be pushed: {}", without_urls(why)))
+        Self::Push(format!("the branch {branch} {NOT_PUSHED}: {}", without_urls(why)))
     }
 
     pub fn reason(&self) -> Reason {

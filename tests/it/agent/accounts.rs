@@ -128,6 +128,21 @@ fn a_profile_whose_runs_do_not_start_costs_no_attempts() {
 }
 
 #[test]
+fn a_profile_whose_program_is_not_the_cli_is_paused() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let agent = server.agent("box").profile("program = \"/bin/true\"").start();
+        let task = server.crew().task().prompt("SAY: hello").attempts(1).create().await;
+        has_status(&server, "error").await;
+        let told = pause(&server).await;
+        assert!(told["cause"] == "start" && told["message"].to_string().contains("printed no stream of the Claude CLI"), "{told}");
+        // The worker tells its pause before it gives the task back.
+        let now = eventually("the task is given back", || async { Some(task.now().await).filter(|now| now["status"] == "queued") }).await;
+        assert_eq!((&now["attempts"], &now["infra_retries"]), (&json!(0), &json!(1)), "{}", agent.log());
+    });
+}
+
+#[test]
 fn a_fallback_runs_the_tasks_of_a_paused_account() {
     run(async {
         let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);

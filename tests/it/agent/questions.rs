@@ -135,6 +135,7 @@ fn questions_in_words_get_answers_in_words() {
         let user = User::at(server);
         let said = user.does(&["task", "approve", &task.id]).complains(2);
         assert!(said.contains("the run asks 2 questions in words: give one answer for each, or deny them"), "{said}");
+        assert!(said.contains(&format!("bloom-runtime task answer {} TEXT…", task.id)), "{said}");
         user.does(&["task", "answer", &task.id, "green", "as big as it gets"]).ends(0);
         task.reaches("completed").await;
         let log = user.does(&["task", "logs", &task.id]).ok();
@@ -157,6 +158,8 @@ fn nobody_answers_in_time() {
         task.reaches("completed").await;
         assert_eq!(told(&task, "answer").await[0]["text"], json!("denied: Nobody has answered within 1 s"));
         assert!(!file.exists() && outcome(&task).await.contains("Nobody has answered within 1 s"));
+        let warning = "the tool Bash was denied: a person denied it or did not answer within ask_human_seconds of the profile";
+        assert_eq!(result(&task).await["warnings"], json!([warning]));
     });
 }
 
@@ -217,8 +220,9 @@ fn profiles_that_would_ask_nobody_are_refused() {
                 "program = \"/bin/true\"\nask_human = true\npermission_mode = \"dontAsk\"",
                 "with permission_mode = \"dontAsk\" the Claude CLI asks nobody",
             ),
-            ("program = \"/bin/true\"\nask_human_seconds = 86401", "ask_human_seconds must be 1 to 86400"),
-            ("program = \"/bin/true\"\nask_human_seconds = 0", "ask_human_seconds must be 1 to 86400"),
+            ("program = \"/bin/true\"\nask_human_seconds = 60", "ask_human_seconds needs ask_human = true"),
+            ("program = \"/bin/true\"\nask_human = true\nask_human_seconds = 86401", "ask_human_seconds must be 1 to 86400"),
+            ("program = \"/bin/true\"\nask_human = true\nask_human_seconds = 0", "ask_human_seconds must be 1 to 86400"),
         ] {
             let (code, said) = server.agent("box").profile(lines).start_in_vain();
             assert!(code != Some(0) && said.contains(expected), "{lines}: {said}");

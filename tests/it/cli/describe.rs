@@ -120,6 +120,8 @@ fn a_task_is_edited_and_deleted() {
         assert_eq!(edit(&["--not-before", "now"]).json()["not_before"], Value::Null);
         let table = user.does(&["task", "edit", &task.id, "--priority", "7"]).ok();
         assert!(table.contains("PRIORITY") && table.contains(" 7 ") && table.contains("new=2"), "{table}");
+        let table = user.does(&["task", "edit", &task.id, "--timeout", "2h"]).ok();
+        assert!(table.contains("TIMEOUT") && table.contains(" 7200 s "), "{table}");
         edit(&[]).complains(2);
         edit(&["--priority", "10"]).complains(2);
         edit(&["--label", "a=1", "--remove-label", "a"]).complains(2);

@@ -70,3 +70,22 @@ fn an_empty_key_file_is_explained() {
     let said = user.does(&["stats", "--key-file", "ci.key"]).complains(2);
     assert!(said.contains("ci.key: it is empty") && said.contains("`> FILE` empties") && said.contains("--out FILE"), "{said}");
 }
+
+#[test]
+fn a_key_of_a_flag_wins_over_both_variables() {
+    let server = keyed(Database::Sqlite);
+    let user = User::at(&server).with("BLOOM_KEY", "another").with("BLOOM_KEY_FILE", "gone.key");
+    std::fs::write(user.home.join("own.key"), ADMIN).unwrap();
+    user.does(&["stats", "--key-file", "own.key"]).ends(0);
+    user.does(&["stats", "--key", ADMIN]).ends(0);
+    for words in [&["stats"][..], &["agent"]] {
+        let said = user.does(words).complains(2);
+        assert!(said.contains("BLOOM_KEY and BLOOM_KEY_FILE are"), "{said}");
+    }
+    for flag in ["--key-file", "--join-token-file"] {
+        let said = user.does(&["agent", flag, "missing.key"]).complains(2);
+        assert!(said.contains("the key file missing.key"), "{said}");
+    }
+    let said = user.does(&["agent", "--key", "k", "--key-file", "own.key"]).complains(2);
+    assert!(said.contains("--key-file") && said.contains("cannot be used with"), "{said}");
+}
