@@ -28,6 +28,7 @@ pub mod projects;
 pub mod questions;
 pub mod queues;
 pub mod reports;
+pub mod repository;
 pub mod requests;
 pub mod results;
 pub mod tasks;

@@ -6,16 +6,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
-use url::Url;
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use uuid::{Builder, Uuid};
 
+use super::repository::RepoUrl;
 use super::values::{List, ShortName, Text};
 use super::wire::{Problems, Wire, body, problem};
 use super::words::AnyCloneStatus;
 use bloom_core::Ms;
-use bloom_core::limits;
 use bloom_core::op;
 use bloom_core::project::{
     CloneStatus, MAX_GIT_REF, MAX_PROJECT_NAME, MAX_TARGET_PATH, is_commit_id, is_git_ref, is_project_name, is_target_path,
@@ -100,43 +99,6 @@ impl Wire for TargetPath {
     }
 }
 
-/// The URL of a repository: https, or git over ssh. What it names is given to git, so it has no blanks, and no password: agents have
-/// credentials of their own.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct RepoUrl(pub String);
-
-impl Wire for RepoUrl {
-    fn read(raw: &RawValue) -> Result<Self, Problems> {
-        let Text(text) = Text::<1, { limits::URL_CHARS }>::read(raw)?;
-        if text.chars().any(|c| c.is_whitespace() || c.is_control() || !c.is_ascii()) {
-            return problem("Invalid url: it must be ASCII, without blanks");
-        }
-        if let Some(place) = text.strip_prefix("git@") {
-            let (host, path) = place.split_once(':').unwrap_or_default();
-            let is_host = |host: &str| {
-                host.starts_with(|c: char| c.is_ascii_alphanumeric())
-                    && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte))
-            };
-            let is_right = is_host(host) && !path.is_empty() && !path.starts_with('-');
-            return if is_right { Ok(Self(text)) } else { problem("Invalid url: git@HOST:PATH is wanted") };
-        }
-        match Url::parse(&text) {
-            Ok(url) if url.scheme() == "https" && text.starts_with("https://") && url.has_host() => {
-                if url.password().is_some() || !url.username().is_empty() {
-                    return problem("Invalid url: it must have no user and no password: the worker's own git credentials are used");
-                }
-                Ok(Self(text))
-            }
-            _ => problem("Invalid url: it must begin with https:// or git@"),
-        }
-    }
-
-    fn describe() -> Schema {
-        // No pattern can say what a URL is; this one refuses nothing that is read.
-        text("^(https://|git@)[!-~]+$", limits::URL_CHARS)
-    }
-}
-
 fn text(pattern: &str, max: usize) -> Schema {
     let object = ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern));
     Schema::Object(object.min_length(Some(1)).max_length(Some(max)).build())
@@ -147,7 +109,8 @@ body! {
     pub struct NewProject {
         /// Its name, which no other project has, and the directory of its clones.
         name: ProjectName,
-        /// The repository: a URL that begins with `https://` or `git@`, without a password. Workers use git credentials of their own.
+        /// The repository: a URL that begins with `https://`, `ssh://` or `git@`, without a password, as workers use git credentials of their own; or
+        /// with `file:///`, for a repository on the machines of workers that have `file` in `--git-protocols`.
         repo_url: RepoUrl,
         /// Where agents put the clone: a path below their directory of projects, also if it begins with `/` or `~/`. Default: under the name.
         target_path: Option<TargetPath>,

@@ -128,8 +128,9 @@ pub struct WorkArgs {
     /// Project whose tasks it takes, by name; may be repeated [default: those of all projects, if git is installed]
     #[arg(long = "project", env = "BLOOM_PROJECTS", value_name = "NAME", value_delimiter = ',', value_parser = project)]
     projects: Vec<String>,
-    /// Protocols by which repositories of projects are fetched; http, git and file are for tests
-    #[arg(long, env = "BLOOM_GIT_PROTOCOLS", value_name = "NAME", value_delimiter = ',', default_value = "https,ssh", value_parser = ["https", "ssh", "http", "git", "file"])]
+    /// Protocols by which repositories of projects are fetched; file is for those on this machine, http and git are not encrypted [default:
+    /// https,ssh; of dev: https,ssh,file]
+    #[arg(long, env = "BLOOM_GIT_PROTOCOLS", value_name = "NAME", value_delimiter = ',', value_parser = ["https", "ssh", "http", "git", "file"])]
     git_protocols: Vec<String>,
     /// Largest clone of a repository, in MiB
     #[arg(long, env = "BLOOM_MAX_CLONE_MIB", default_value_t = 10_240, value_name = "MIB", value_parser = within(1..=1_048_576_u64))]
@@ -144,6 +145,9 @@ pub struct WorkArgs {
     #[arg(long, env = "BLOOM_GRACE_SECONDS", default_value_t = 300, value_name = "SECONDS", value_parser = within(0..=86_400_u64))]
     grace_seconds: u64,
 }
+
+/// By which an agent fetches unless others are given.
+const GIT_PROTOCOLS: [&str; 2] = ["https", "ssh"];
 
 impl WorkArgs {
     /// The settings of an agent that works for this server.
@@ -165,7 +169,10 @@ impl WorkArgs {
             profiles,
             projects: chosen(&self.projects),
             worktrees: WorktreeLimits { days: self.worktree_days, max_bytes: self.max_worktrees_mib << 20 },
-            git: GitSettings { protocols: self.git_protocols.clone(), max_bytes: self.max_clone_mib << 20 },
+            git: GitSettings {
+                protocols: chosen(&self.git_protocols).unwrap_or_else(|| GIT_PROTOCOLS.map(str::to_owned).into()),
+                max_bytes: self.max_clone_mib << 20,
+            },
             grace: self.grace(),
             push_server: None,
             membridge: None,
@@ -175,6 +182,13 @@ impl WorkArgs {
 
     pub fn grace(&self) -> std::time::Duration {
         std::time::Duration::from_secs(self.grace_seconds)
+    }
+
+    /// Fetches from repositories on this machine, too, unless other protocols are given.
+    pub fn or_local_repositories(&mut self) {
+        if chosen(&self.git_protocols).is_none() {
+            self.git_protocols = GIT_PROTOCOLS.iter().chain(&["file"]).map(|name| (*name).to_owned()).collect();
+        }
     }
 
     /// Chooses the echo runner if neither --runner nor --profiles is given and the Claude CLI is not installed. Returns whether it did.

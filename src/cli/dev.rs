@@ -43,6 +43,7 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
     let (_, _flush) = Log::start(&settings.log)?;
     let asks = if settings.api_key.is_some() { Asks::Given } else { own_key(&mut settings)? };
     let echoes = args.work.or_echo();
+    args.work.or_local_repositories();
     let key = settings.worker_key.clone().or_else(|| settings.api_key.clone());
     let mut agent_settings = args.work.settings(String::new(), key, settings.data_dir.join("dev-agent"))?;
     if let Asks::Own(path, _) = &asks {

@@ -14,7 +14,8 @@ use super::show::{self, Form, Shown};
 use super::{columns, term};
 use crate::CommandError;
 use bloom_api::problem_texts::NO_NODE;
-use bloom_api::projects::{NewClone, NewProject, Project, ProjectName, Propagated, Propagation, RepoUrl, TargetPath};
+use bloom_api::projects::{NewClone, NewProject, Project, ProjectName, Propagated, Propagation, TargetPath};
+use bloom_api::repository::RepoUrl;
 use bloom_api::values::{ShortName, Text};
 use bloom_client::part;
 use bloom_core::project::MAX_PROJECTS;
@@ -29,6 +30,7 @@ const PROPAGATE_LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
 pub const EXAMPLES: &str = "\
 Examples:
   bloom-runtime project add docs https://git.example.com/team/docs.git --worker worker-1
+  bloom-runtime project add site ~/src/site
   bloom-runtime project clone docs
   bloom-runtime project propagate docs
   bloom-runtime project rm docs";
@@ -45,8 +47,9 @@ pub enum ProjectCommand {
     Add {
         /// Its name, which no other project has: letters, digits, spaces and . _ -
         name: String,
-        /// The repository: https://… without a password, or git@HOST:PATH; workers use git credentials of their own
-        #[arg(value_name = "URL")]
+        /// The repository: https://… or ssh://… without a password, or git@HOST:PATH, as workers use git credentials of their own; or a
+        /// directory of this machine, for workers that run on it and fetch by `file` (--git-protocols; the one of `dev` does)
+        #[arg(value_name = "URL|DIR")]
         repo_url: String,
         /// Where workers put the clone, below their directory of projects [default: under the name]
         #[arg(long, value_name = "PATH")]
@@ -94,7 +97,7 @@ pub async fn run(command: ProjectCommand, server: &Server, shown: Shown) -> Resu
         ProjectCommand::Add { name, repo_url, path, worker } => {
             let new = NewProject {
                 name: ProjectName(name.clone()),
-                repo_url: RepoUrl(repo_url),
+                repo_url: RepoUrl(url_of(repo_url)?),
                 target_path: path.map(TargetPath),
                 primary_node_id: worker.map(ShortName::from),
             };
@@ -158,6 +161,20 @@ pub async fn run(command: ProjectCommand, server: &Server, shown: Shown) -> Resu
             Ok(())
         }
     }
+}
+
+/// The URL of a repository that was given as a URL, or as a directory of this machine.
+fn url_of(given: String) -> Result<String, CommandError> {
+    if given.starts_with("git@") || given.contains("://") {
+        return Ok(given);
+    }
+    let dir = std::fs::canonicalize(&given)
+        .map_err(|error| CommandError::usage(format!("{given} is neither a URL nor a directory here: {error}")))?;
+    let has_objects = ["objects", ".git"].iter().any(|inside| dir.join(inside).exists());
+    let url = url::Url::from_file_path(&dir).map(String::from);
+    url.ok()
+        .filter(|_| has_objects)
+        .ok_or_else(|| CommandError::usage(format!("{given} is no git repository: give the top of one, or a URL")))
 }
 
 fn print(answer: &Value, shown: Shown, line: impl FnOnce(&Value) -> String) -> Result<(), CommandError> {

@@ -72,8 +72,8 @@ impl Projects<'_> {
     fn inputs(&self) -> [(&'static str, &'static str, &'static str, bool); 4] {
         let t = |english, ukrainian| self.v.t(english, ukrainian);
         let repo_hint = t(
-            "https://… or git@HOST:PATH, without a password: workers use git credentials of their own.",
-            "https://… або git@HOST:PATH, без пароля: воркери мають власні облікові дані git.",
+            "https://…, ssh://… or git@HOST:PATH, without a password: workers use git credentials of their own.",
+            "https://…, ssh://… або git@HOST:PATH, без пароля: воркери мають власні облікові дані git.",
         );
         let path_hint =
             t("Below the agents' directory of projects; empty: the name.", "Усередині каталогу проєктів агентів; порожньо: назва.");

@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::json;
 use uuid::Uuid;
 
+use bloom_api::repository::repository_problem;
 use bloom_core::project::{is_target_path, path_below};
 
 use super::git::{GitSettings, bounded, git};
@@ -37,8 +38,8 @@ pub(super) async fn clone(State(agent): State<Arc<Agent>>, body: Result<Json<Wan
         Ok(Json(wanted)) => wanted,
         Err(rejection) => return refuse(rejection.status(), &rejection.body_text()),
     };
-    if !(wanted.repo_url.starts_with("https://") || wanted.repo_url.starts_with("git@")) {
-        return refuse(StatusCode::BAD_REQUEST, "repo_url must begin with https:// or git@");
+    if let Some(why) = repository_problem(&wanted.repo_url) {
+        return refuse(StatusCode::BAD_REQUEST, &format!("repo_url: {why}"));
     }
     let target = wanted.target_path.unwrap_or(wanted.project_name);
     if !is_target_path(&target) {

@@ -76,7 +76,12 @@ on_both! {
             ("name", json!({ "name": ".git", "repo_url": REPO })), ("name", json!({ "name": "a/b", "repo_url": REPO })),
             ("name", json!({ "name": "n".repeat(257), "repo_url": REPO })), ("repo_url", json!({ "name": "p" })),
             ("repo_url", json!({ "name": "p", "repo_url": "http://git.example.com/r" })),
-            ("repo_url", json!({ "name": "p", "repo_url": "file:///etc" })),
+            ("repo_url", json!({ "name": "p", "repo_url": "file://host/etc" })),
+            ("repo_url", json!({ "name": "p", "repo_url": "file:///" })),
+            ("repo_url", json!({ "name": "p", "repo_url": "/srv/git/site" })),
+            ("repo_url", json!({ "name": "p", "repo_url": "ssh://me:secret@git.example.com/r" })),
+            ("repo_url", json!({ "name": "p", "repo_url": "ssh://-oProxyCommand=x/r" })),
+            ("repo_url", json!({ "name": "p", "repo_url": "ssh://git.example.com" })),
             ("repo_url", json!({ "name": "p", "repo_url": "https://me:secret@git.example.com/r" })),
             ("repo_url", json!({ "name": "p", "repo_url": "git@-oProxyCommand=x:r" })),
             ("repo_url", json!({ "name": "p", "repo_url": "git@host:-r" })),
@@ -92,6 +97,15 @@ on_both! {
             let refused = server.post("projects", body.clone()).await;
             assert_eq!(refused.status, 400, "{body}");
             assert!(refused.json()["error"]["fieldErrors"][field].is_array(), "{body}: {}", refused.text);
+        }
+    }
+
+    async fn repositories_have_urls_of_these_forms(server) {
+        let crew = server.crew();
+        let urls = ["https://h/r", "git@h:team/r.git", "ssh://git@h:2222/team/r.git", "ssh://h/r", "file:///srv/git/site%201"];
+        for (n, url) in urls.into_iter().enumerate() {
+            let made = created(server, json!({ "name": format!("{} {n}", crew.slug), "repo_url": url })).await;
+            assert_eq!(made["repo_url"], url);
         }
     }
 

@@ -51,7 +51,9 @@ impl Trouble {
     }
 
     pub fn of_fetch(why: &str) -> Self {
-        match Self::of_git("the project's repository can't be fetched", &without_urls(why)) {
+        // What git says of a protocol that the agent does not allow.
+        let advice = if why.contains("not allowed") { "; --git-protocols of the agent says which protocols it may use" } else { "" };
+        match Self::of_git("the project's repository can't be fetched", &[&without_urls(why), advice].concat()) {
             Self::Failed(text) => Self::Repository(text),
             other => other,
         }

@@ -34,6 +34,35 @@ fn a_person_submits_and_sees_the_answer() {
     });
 }
 
+#[test]
+fn a_repository_of_this_machine_is_a_project() {
+    run(async {
+        let dir = janitor::new_path("own repository");
+        let script =
+            "git init -q \"$0\" && cd \"$0\" && git -c user.name=t -c user.email=t@localhost commit -q --allow-empty -m one && mkdir sub";
+        let made = std::process::Command::new("sh").args(["-c", script]).arg(&dir).status().unwrap();
+        assert!(made.success());
+        let server = Server::on(Database::Sqlite).words(&["dev"]).env("PATH", "/usr/bin:/bin").start();
+        let key_file = server.data_dir().join("dev.key").display().to_string();
+        let said = async |words: &[&str]| {
+            let words = [words, &["--server", server.base(), "--key-file", &key_file]].concat();
+            let mut command = server.plan().command(&words);
+            let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
+            (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+        };
+        let (path, below) = (dir.display().to_string(), dir.join("sub").display().to_string());
+        let (code, added) = said(&["project", "add", "site", &path]).await;
+        assert_eq!(code, Some(0), "{added}");
+        for (wrong, why) in [(below.as_str(), "is no git repository"), ("/nonexistent/x", "neither a URL nor a directory here")] {
+            let (code, refused) = said(&["project", "add", "other", wrong]).await;
+            assert!(code == Some(2) && refused.contains(why), "{refused}");
+        }
+        let (code, answer) = said(&["task", "submit", "--project", "site", "--push", "--wait", "hello"]).await;
+        assert!(code == Some(0) && answer.starts_with("hello\n"), "{answer}");
+        let _ = std::fs::remove_dir_all(&dir);
+    });
+}
+
 /// Starts `dev` in a network of its own, where the usual port is free, and calls it from "another terminal".
 const TWO_TERMINALS: &str = r#"
     ip link set lo up || exit 9

@@ -46,9 +46,9 @@ on_both! {
 
     async fn what_is_wrong_is_told_at_its_field(server) {
         let browser = Browser::of(server);
-        let typed = [("name", "a/b"), ("repo_url", "file:///etc"), ("primary_node_id", "w-typed")];
+        let typed = [("name", "a/b"), ("repo_url", "file://etc"), ("primary_node_id", "w-typed")];
         let refused = browser.send_form("/projects", "/projects", &typed).await.expect(400);
-        for text in ["id=\"name-wrong\"", "id=\"repo_url-wrong\"", "value=\"w-typed\"", "value=\"file:///etc\""] {
+        for text in ["id=\"name-wrong\"", "id=\"repo_url-wrong\"", "value=\"w-typed\"", "value=\"file://etc\""] {
             refused.has(text);
         }
         let name = unique("twice");
