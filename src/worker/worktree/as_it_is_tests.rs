@@ -71,6 +71,25 @@ async fn files_that_no_run_has_changed_stay_as_they_were_committed() {
     assert_eq!(run(&dir, &["show", "HEAD:run"]), "one\r\ntwo");
 }
 
+/// As `pip install -e git+…` makes them.
+#[tokio::test]
+async fn a_repository_in_an_ignored_directory_is_ignored() {
+    let place = Place::new();
+    let dir = place.context("a");
+    let tree = place.tree("agent", &dir);
+    let begun = tree.prepared_for(None).await.unwrap();
+    fs::write(dir.join(".gitignore"), ".venv/\n").unwrap();
+    for inside in [".venv/src/module", "shown"] {
+        fs::create_dir_all(dir.join(inside)).unwrap();
+        run(&dir.join(inside), &["init", "--quiet"]);
+        fs::write(dir.join(inside).join("file"), "").unwrap();
+    }
+    fs::write(dir.join("new"), "new\n").unwrap();
+    let changes = tree.committed(&begun, "-").await.unwrap().unwrap();
+    assert_eq!(run(&dir, &["diff", "--name-only", &begun.base, &changes.commit]), ".gitignore\nnew");
+    assert_eq!(changes.left_out, [".venv/src/module", "shown"]);
+}
+
 #[tokio::test]
 async fn a_sparse_checkout_ends_with_its_run() {
     let place = Place::new();
@@ -155,6 +174,8 @@ async fn a_ref_may_be_written_as_git_shows_it() {
     ] {
         assert_eq!(repository.wanted_commit(Some(name)).await.as_ref(), Ok(commit), "{name}");
     }
+    // The branches of other contexts have such names.
+    assert!(matches!(repository.wanted_commit(Some("refs/bloom/a")).await, Err(Trouble::RefMissing(_))));
     assert!(matches!(repository.wanted_commit(Some("refs/heads/v1")).await, Err(Trouble::RefMissing(_))));
     let served = place.root.join("served");
     run(&served, &["update-ref", "--no-deref", "HEAD", &other]);

@@ -12,7 +12,7 @@ use super::super::confinement::Confinement;
 use super::author::CommitAuthor;
 use super::confined::Confined;
 use super::repository::{FETCH_LIMIT, LOCAL_LIMIT};
-use super::survey::{all_but, repositories_within};
+use super::survey::repositories_within;
 use super::trouble::Trouble;
 use super::{Prepared, Worktree};
 
@@ -49,9 +49,9 @@ impl Worktree {
         let head = confined.head().await?;
         let left_out = self.left_out().await?;
         let paths = self.own_git_dir().with_extension("paths");
-        fs::write(&paths, all_but(&left_out)).map_err(|error| Trouble::of_disk("the changes can't be committed", &error))?;
+        fs::write(&paths, "").map_err(|error| Trouble::of_disk("the changes can't be committed", &error))?;
         confined.read = vec![paths.clone(), ignored.to_owned()];
-        let commit = confined.commit_files(&head, &paths, ignored, author, message).await;
+        let commit = confined.commit_files(&head, (&left_out, &paths), ignored, author, message).await;
         confined.read.clear();
         let _ = fs::remove_file(&paths);
         let commit = commit.map_err(failed)?;

@@ -1,20 +1,24 @@
 //! The agent's commands on a worktree and the repository of its context. Runs write both, so these commands are
 //! [confined](super::super::confinement), and what they tell is input like any other.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::process::Command;
 
-use super::super::command::{output, started_by};
+use super::super::command::{ended, output, started_by};
 use super::super::confinement::{Confinement, Shown};
 use super::super::disk_size::held::held_open;
 use super::super::disk_size::is_larger;
 use super::super::git::{bounded, unless};
 use super::author::CommitAuthor;
 use super::repository::{DURABLE, FETCH_LIMIT, LOCAL_LIMIT};
+use super::survey::all_but;
 use super::trouble::{ROOM, Trouble};
 use super::{LINK, Worktree};
 
@@ -28,6 +32,8 @@ const PACK: &str = r#"wanted="$0"; known="$1"; shift; printf '%s\n' "$wanted" ${
 /// Stores what a command prints in a file, with the most 512-byte blocks that this file, or another of the command, may have.
 const INTO_FILE: &str = r#"ulimit -f "$1"; into="$0"; shift; exec "$@" >"$into""#;
 
+/// The bytes of the names of a thousand directories.
+const MOST_NAMES: usize = 8 << 20;
 /// A command none of whose files has more 512-byte blocks.
 const SMALL_FILES: &str = r#"ulimit -f "$0"; exec "$@""#;
 
@@ -165,11 +171,11 @@ impl<'a> Confined<'a> {
         self.run(point, LOCAL_LIMIT).await.map(drop).map_err(failed)
     }
 
-    /// Commits all files that the pathspecs in a file mean. Returns `head` if they are as they were.
+    /// Commits all files but those in the directories that are left out, which `paths` names to git. Returns `head` if they are as they were.
     pub async fn commit_files(
         &self,
         head: &str,
-        paths: &Path,
+        (left_out, paths): (&BTreeSet<PathBuf>, &Path),
         ignored: &Path,
         author: &CommitAuthor,
         message: &str,
@@ -178,6 +184,8 @@ impl<'a> Confined<'a> {
         let mut read = self.git();
         read.args(["read-tree", head]);
         self.run(read, LOCAL_LIMIT).await?;
+        let named = self.without_ignored(left_out, ignored).await?;
+        fs::write(paths, all_but(&named)).map_err(|error| error.to_string())?;
         let mut add = self.git();
         add.args(DURABLE).arg("-c").arg(format!("core.excludesFile={}", ignored.display()));
         add.args(["-c", "core.autocrlf=false", "-c", "advice.addEmbeddedRepo=false", "add", "--all", "--pathspec-file-nul"]);
@@ -194,6 +202,33 @@ impl<'a> Confined<'a> {
         make.envs(author.env()).args(DURABLE).args(["commit-tree", "--no-gpg-sign", &tree, "-p", head, "-m", message]);
         let commit = self.run(make, LOCAL_LIMIT).await?;
         if is_object_id(&commit) { Ok(commit) } else { Err("git told no commit".into()) }
+    }
+
+    /// The directories that git would look into. It looks into none that `.gitignore` leaves out, and fails if such a one is named to it.
+    async fn without_ignored(&self, dirs: &BTreeSet<PathBuf>, ignored: &Path) -> Result<BTreeSet<PathBuf>, String> {
+        if dirs.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let mut ask = self.git();
+        ask.arg("-c").arg(format!("core.excludesFile={}", ignored.display())).args(["check-ignore", "-z", "--stdin"]);
+        let names = dirs.iter().flat_map(|dir| [dir.as_os_str().as_bytes(), b"\0"].concat()).collect();
+        let told = ended(self.confine(&ask), self.input(names)?, LOCAL_LIMIT, MOST_NAMES).await?;
+        match told.status.and_then(|status| status.code()) {
+            // All that are left out, or none.
+            Some(0 | 1) => {
+                let left_out: BTreeSet<&[u8]> = told.stdout.split(|byte| *byte == 0).collect();
+                Ok(dirs.iter().filter(|dir| !left_out.contains(dir.as_os_str().as_bytes())).cloned().collect())
+            }
+            _ => Err(String::from_utf8_lossy(&told.stderr).trim().to_owned()),
+        }
+    }
+
+    /// The standard input of a command, from a file that has no name.
+    pub fn input(&self, bytes: Vec<u8>) -> Result<Stdio, String> {
+        let path = self.tree.own_git_dir().with_extension("input");
+        let opened = fs::write(&path, bytes).and_then(|()| fs::File::open(&path));
+        let _ = fs::remove_file(&path);
+        opened.map(Stdio::from).map_err(|error| error.to_string())
     }
 
     /// The files that a run has left out with `git sparse-checkout` come back: else they would be committed as deleted.

@@ -279,7 +279,7 @@ fn names(wanted: &str) -> Vec<String> {
     if let Some(name) = wanted.strip_prefix("refs/heads/") {
         return vec![branch(name)];
     }
-    if wanted.starts_with("refs/") {
+    if wanted.starts_with("refs/tags/") || wanted.starts_with("refs/remotes/origin/") {
         return vec![wanted.to_owned()];
     }
     [branch(wanted), format!("refs/tags/{wanted}")].into_iter().chain(wanted.strip_prefix("origin/").map(branch)).collect()

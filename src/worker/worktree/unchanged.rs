@@ -4,7 +4,6 @@
 //! a large file itself where a pointer to it is. Git leaves them as they are, until somebody adds them. The agent adds all files, so it takes
 //! those back whose bytes are those of the commit.
 
-use std::fs;
 use std::process::Stdio;
 
 use super::super::command::ended;
@@ -64,14 +63,6 @@ impl Confined<'_> {
             Some(status) if status.success() => Ok(()),
             _ => Err(String::from_utf8_lossy(&updated.stderr).trim().to_owned()),
         }
-    }
-
-    /// The standard input of a command, from a file that has no name.
-    fn input(&self, bytes: Vec<u8>) -> Result<Stdio, String> {
-        let path = self.tree.own_git_dir().with_extension("input");
-        let opened = fs::write(&path, bytes).and_then(|()| fs::File::open(&path));
-        let _ = fs::remove_file(&path);
-        opened.map(Stdio::from).map_err(|error| error.to_string())
     }
 }
 
