@@ -1,5 +1,6 @@
 //! What runs write into their worktrees and repositories, and the agent's own git.
 
+use super::sandbox::AS_A_USER;
 use super::worktrees::{SHELL, diff, plan, repository_of, task, with_project};
 use super::*;
 use crate::support::repository::git;
@@ -100,10 +101,31 @@ fn what_the_filter_of_a_run_writes_counts_for_the_limit_of_the_run() {
         |plan| plan.profile(&format!("{SHELL}\nlimits = {{ disk_mib = 4 }}")),
         async |server, _, agent| {
             let fill = "for n in 1 2 3; do head -c 3000000 /dev/zero >large$n; done; sleep 150; cat";
-            let script = format!("git config filter.evil.clean '{fill}'; echo '* filter=evil' >.gitattributes; echo three >file");
-            let failed = task(server, "a", &script).await.reaches("failed").await;
-            assert_eq!(failed["failure"]["reason"], json!("disk_limit"), "{failed}");
+            let much = "head -c 3000000 /dev/zero";
+            let hold = format!("exec 3>a; rm a; {much} >&3; exec 4>b; rm b; {much} >&4; sleep 150; cat");
+            for (context, filter) in [("fills", fill), ("holds", &hold)] {
+                let script = format!("git config filter.evil.clean '{filter}'; echo '* filter=evil' >.gitattributes; echo three >file");
+                let failed = task(server, context, &script).await.reaches("failed").await;
+                assert_eq!(failed["failure"]["reason"], json!("disk_limit"), "{context}: {failed}");
+            }
             agent.has_no_processes().await;
+        },
+    );
+}
+
+/// Git could not look into it either. A run must not fail for it after it was paid.
+#[test]
+fn a_directory_that_the_agent_may_not_read_is_left_out() {
+    with_project(
+        |plan| plan.through(AS_A_USER),
+        async |server, _, _| {
+            let hides =
+                "mkdir ignored other; echo ignored >.gitignore; touch ignored/file other/file; chmod 0 ignored other; echo new >new";
+            let hides = task(server, "a", hides).await;
+            hides.reaches("completed").await;
+            let shown = diff(&hides).await;
+            assert!(shown.contains("+new") && !shown.contains("other"), "{shown}");
+            task(server, "a", "echo more >more").await.reaches("completed").await;
         },
     );
 }
