@@ -123,9 +123,23 @@ pub async fn cancel(args: BulkArgs, server: &Server, shown: Shown) -> Result<(),
     run(BulkAction::Cancel, args, None, server, shown).await
 }
 
+/// Changes the tasks that are found, whatever the others are.
 async fn run(action: BulkAction, args: BulkArgs, policy: Option<PolicyChange>, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    let (ids, mut failures) = ids::each(server, &args.ids).await;
+    if !ids.is_empty() || failures.is_empty() {
+        failures.extend(change(action, BulkArgs { ids, ..args }, policy, server, shown).await.err());
+    }
+    CommandError::all(&failures)
+}
+
+async fn change(
+    action: BulkAction,
+    args: BulkArgs,
+    policy: Option<PolicyChange>,
+    server: &Server,
+    shown: Shown,
+) -> Result<(), CommandError> {
     let verb = action.verb();
-    let args = BulkArgs { ids: ids::tasks(server, &args.ids).await?, ..args };
     match (args.ids.as_slice(), args.filters.is_empty()) {
         ([], true) => {
             let statuses = action.usual();

@@ -41,6 +41,14 @@ fn many_ids_go_in_one_call() {
         one.requeue().await.ok();
         let said = user.does(&["task", "cancel", &one.id, &two.id]).complains(1);
         assert!(said.contains("1 of 2"), "{said}");
+        // A part of an id that names no task is no reason to leave the others as they are.
+        let three = crew.task().create().await;
+        for (command, state) in [("cancel", "cancelled"), ("retry", "queued")] {
+            let said = user.does(&["task", command, "ffff1111", short(&three.id)]).complains(1);
+            assert!(said.contains("no task whose id begins or ends with ffff1111"), "{said}");
+            assert_eq!(three.status().await, state, "{said}");
+        }
+        user.does(&["task", "cancel", &three.id]).ends(0);
     });
 }
 
