@@ -100,12 +100,14 @@ fn bad_pushes_are_refused() {
             assert_eq!(answer.status, status, "{body}: {}", answer.text);
         }
         for body in [
-            json!({"repo_url": "file:///etc", "project_name": "p"}),
+            json!({"repo_url": "file://etc", "project_name": "p"}),
             json!({"repo_url": "https://h/r", "project_name": "../p"}),
-            json!({"repo_url": "https://h/r", "project_name": "p", "target_path": "/tmp/p"}),
+            json!({"repo_url": "https://h/r", "project_name": "p", "target_path": "/tmp/../p"}),
         ] {
             assert_eq!(push_server.post("/clone", body.clone()).await.status, 400, "{body}");
         }
+        let own = push_server.post("/clone", json!({"repo_url": "file:///etc", "project_name": "p"})).await;
+        assert!(own.status == 502 && own.text.contains("transport 'file' not allowed"), "{}", own.text);
         assert_eq!(push_server.poke("/self-update").await.status, 501);
     });
 }
