@@ -33,7 +33,7 @@ impl IntoParams for InstallParams {
                 "port",
                 "The port on which the agent listens for pushes. Default: it does not listen.",
                 Schema::Object(port.build()),
-                "9400",
+                9400,
             ),
         ]
     }
