@@ -1,5 +1,6 @@
 //! What the agent does when another one has its name: it takes no more tasks, and its runs end where they are.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use tokio_util::sync::CancellationToken;
@@ -37,7 +38,7 @@ impl Agent {
         self.draining.store(true, Ordering::Relaxed);
         self.state_changed.notify_waiters();
         tokio::select! {
-            () = self.settled() => {}
+            () = self.until_runs(BTreeMap::is_empty) => {}
             () = shutdown.cancelled() => {}
         }
     }

@@ -383,11 +383,11 @@ impl Agent {
         }
     }
 
-    /// Waits until all runs have ended and their verdicts are acknowledged.
-    async fn settled(&self) {
+    /// Waits until this is so of the runs. One is among them until it has ended and its verdict is acknowledged.
+    async fn until_runs(&self, are_so: impl Fn(&BTreeMap<Uuid, HeldLease>) -> bool) {
         loop {
             let changed = self.changed.notified();
-            if self.lock().is_empty() {
+            if are_so(&self.lock()) {
                 return;
             }
             changed.await;
@@ -395,6 +395,6 @@ impl Agent {
     }
 
     async fn settled_within(&self, limit: Duration) -> bool {
-        tokio::time::timeout(limit, self.settled()).await.is_ok()
+        tokio::time::timeout(limit, self.until_runs(BTreeMap::is_empty)).await.is_ok()
     }
 }

@@ -195,9 +195,7 @@ pub struct Marks {
 pub async fn end(marks: &Marks, grace: Duration) -> Vec<i32> {
     // If a leader has ended, another process may have its pid. Then its group is another one.
     let leaders: Vec<&Leader> = marks.leaders.iter().filter(|leader| !leader.is_replaced()).collect();
-    let is_of_run = |stat: &Stat| {
-        leaders.iter().any(|leader| leader.has(stat)) || value(&environment(stat.pid), LEASE_VARIABLE) == Some(marks.lease.as_bytes())
-    };
+    let is_of_run = |stat: &Stat| leaders.iter().any(|leader| leader.has(stat)) || has_lease(stat.pid, &marks.lease);
     end_all(is_of_run, &leaders, grace).await
 }
 
@@ -247,8 +245,14 @@ pub fn send_to_group(id: i32, signal: Signal) {
 /// The processes of a run that its lease finds.
 pub fn of_lease(lease: &str) -> Vec<i32> {
     let all = living();
-    let is_marked = |stat: &&Stat| value(&environment(stat.pid), LEASE_VARIABLE) == Some(lease.as_bytes());
-    descendants(&all, all.iter().filter(is_marked).map(|stat| stat.pid).collect()).iter().map(|stat| stat.pid).collect()
+    descendants(&all, all.iter().filter(|stat| has_lease(stat.pid, lease)).map(|stat| stat.pid).collect())
+        .iter()
+        .map(|stat| stat.pid)
+        .collect()
+}
+
+fn has_lease(pid: i32, lease: &str) -> bool {
+    value(&environment(pid), LEASE_VARIABLE) == Some(lease.as_bytes())
 }
 
 /// The environment that a process was started with. If its first thread has ended, only the others have it.

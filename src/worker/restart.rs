@@ -56,16 +56,8 @@ impl Agent {
     /// refused.
     pub(super) async fn register_and_report(&self, over: &[Uuid]) -> Result<(), String> {
         self.register_safely().await?;
-        let all = async {
-            loop {
-                let changed = self.changed.notified();
-                if over.iter().all(|lease| !self.lock().contains_key(lease)) {
-                    return;
-                }
-                changed.await;
-            }
-        };
-        if tokio::time::timeout(REPORT_LIMIT, all).await.is_err() {
+        let reported = self.until_runs(|runs| over.iter().all(|lease| !runs.contains_key(lease)));
+        if tokio::time::timeout(REPORT_LIMIT, reported).await.is_err() {
             tracing::warn!("some results of earlier runs are not delivered yet; new tasks are taken nevertheless");
         }
         Ok(())

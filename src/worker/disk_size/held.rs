@@ -42,13 +42,9 @@ pub fn is_written_by(processes: &[i32], file: &Metadata) -> bool {
     processes.iter().any(|pid| open_files(*pid).any(|(path, about)| is_it(&about) && is_for_writing(&path)))
 }
 
-/// The flags of an open file, in octal digits, end with how it was opened.
+/// The rights of the link in `/proc` say how the file was opened (see proc_pid_fd(5)).
 fn is_for_writing(descriptor: &Path) -> bool {
-    let info =
-        descriptor.parent().and_then(Path::parent).zip(descriptor.file_name()).map(|(thread, number)| thread.join("fdinfo").join(number));
-    let text = info.and_then(|info| fs::read_to_string(info).ok()).unwrap_or_default();
-    let flags = text.lines().find_map(|line| u32::from_str_radix(line.strip_prefix("flags:")?.trim(), 8).ok());
-    flags.is_some_and(|flags| flags & libc::O_ACCMODE.cast_unsigned() != libc::O_RDONLY.cast_unsigned())
+    fs::symlink_metadata(descriptor).is_ok_and(|link| link.mode() & 0o200 != 0)
 }
 
 /// A part of a removed file in the memory of a process.
@@ -65,14 +61,14 @@ struct Mapped<'a> {
 fn mapped<'a>(maps: &'a str, dirs: &[PathBuf]) -> impl Iterator<Item = Mapped<'a>> {
     maps.lines().filter_map(|line| {
         let (about, path) = line.strip_suffix(" (deleted)")?.split_once('/')?;
-        let is_within = |dir: &PathBuf| Path::new("/").join(path).starts_with(dir);
+        let is_within = |dir: &Path| Path::new("/").join(path).starts_with(dir);
         let mut words = about.split_whitespace();
         let (range, offset) = (words.next()?, words.nth(1)?);
         let inode = words.nth(1)?.parse().ok()?;
         let hex = |text: &str| u64::from_str_radix(text, 16).ok();
         let (from, to) = range.split_once('-')?;
         let end = hex(offset)?.saturating_add(hex(to)?.saturating_sub(hex(from)?));
-        (dirs.iter().any(is_within) || is_within(&PathBuf::from(SESSIONS))).then_some(Mapped { range, inode, end })
+        dirs.iter().map(PathBuf::as_path).chain([Path::new(SESSIONS)]).any(is_within).then_some(Mapped { range, inode, end })
     })
 }
 

@@ -3,7 +3,6 @@
 //! Repositories below the worktree are left out: they are no part of the project.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -48,12 +47,9 @@ impl Worktree {
         self.check_unfinished()?;
         let head = confined.head().await?;
         let left_out = self.left_out().await?;
-        let paths = self.own_git_dir().with_extension("paths");
-        fs::write(&paths, "").map_err(|error| Trouble::of_disk("the changes can't be committed", &error))?;
-        confined.read = vec![paths.clone(), ignored.to_owned()];
-        let commit = confined.commit_files(&head, (&left_out, &paths), ignored, author, message).await;
+        confined.read = vec![ignored.to_owned()];
+        let commit = confined.commit_files(&head, &left_out, ignored, author, message).await;
         confined.read.clear();
-        let _ = fs::remove_file(&paths);
         let commit = commit.map_err(failed)?;
         self.take(&confined, &commit, Some(&begun.base)).await?;
         // A run may have made commits of its own, also on another branch; but not thrown away those of earlier runs.

@@ -6,7 +6,6 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::process::Command;
@@ -32,8 +31,8 @@ const PACK: &str = r#"wanted="$0"; known="$1"; shift; printf '%s\n' "$wanted" ${
 /// Stores what a command prints in a file, with the most 512-byte blocks that this file, or another of the command, may have.
 const INTO_FILE: &str = r#"ulimit -f "$1"; into="$0"; shift; exec "$@" >"$into""#;
 
-/// The bytes of the names of a thousand directories.
-const MOST_NAMES: usize = 8 << 20;
+/// The bytes of a list that git prints: the changed files of a large repository.
+const MOST_ANSWERED: usize = 64 << 20;
 /// A command none of whose files has more 512-byte blocks.
 const SMALL_FILES: &str = r#"ulimit -f "$0"; exec "$@""#;
 
@@ -57,7 +56,7 @@ impl<'a> Confined<'a> {
         git
     }
 
-    pub fn confine(&self, plain: &Command) -> Command {
+    fn confine(&self, plain: &Command) -> Command {
         let readable = [self.tree.repository.git_dir()].into_iter().chain(self.read.iter().cloned()).collect();
         let shown = Shown { dir: &self.tree.dir, writable: vec![self.tree.own_git_dir()], readable };
         self.confinement.command(plain, &shown)
@@ -171,11 +170,11 @@ impl<'a> Confined<'a> {
         self.run(point, LOCAL_LIMIT).await.map(drop).map_err(failed)
     }
 
-    /// Commits all files but those in the directories that are left out, which `paths` names to git. Returns `head` if they are as they were.
+    /// Commits all files but those in the directories that are left out. Returns `head` if they are as they were.
     pub async fn commit_files(
-        &self,
+        &mut self,
         head: &str,
-        (left_out, paths): (&BTreeSet<PathBuf>, &Path),
+        left_out: &BTreeSet<PathBuf>,
         ignored: &Path,
         author: &CommitAuthor,
         message: &str,
@@ -185,12 +184,16 @@ impl<'a> Confined<'a> {
         read.args(["read-tree", head]);
         self.run(read, LOCAL_LIMIT).await?;
         let named = self.without_ignored(left_out, ignored).await?;
-        fs::write(paths, all_but(&named)).map_err(|error| error.to_string())?;
-        let mut add = self.git();
-        add.args(DURABLE).arg("-c").arg(format!("core.excludesFile={}", ignored.display()));
-        add.args(["-c", "core.autocrlf=false", "-c", "advice.addEmbeddedRepo=false", "add", "--all", "--pathspec-file-nul"]);
+        let paths = self.tree.own_git_dir().with_extension("paths");
+        fs::write(&paths, all_but(&named)).map_err(|error| error.to_string())?;
+        let mut add = self.git_ignoring(ignored);
+        add.args(DURABLE).args(["-c", "core.autocrlf=false", "-c", "advice.addEmbeddedRepo=false", "add", "--all", "--pathspec-file-nul"]);
         add.arg(format!("--pathspec-from-file={}", paths.display()));
-        self.run_within(add, FETCH_LIMIT).await?;
+        self.read.push(paths.clone());
+        let added = self.run_within(add, FETCH_LIMIT).await;
+        self.read.pop();
+        let _ = fs::remove_file(&paths);
+        added?;
         self.keep_unchanged(head).await?;
         let mut write = self.git();
         write.args(DURABLE).arg("write-tree");
@@ -209,26 +212,35 @@ impl<'a> Confined<'a> {
         if dirs.is_empty() {
             return Ok(BTreeSet::new());
         }
-        let mut ask = self.git();
-        ask.arg("-c").arg(format!("core.excludesFile={}", ignored.display())).args(["check-ignore", "-z", "--stdin"]);
+        let mut ask = self.git_ignoring(ignored);
+        ask.args(["check-ignore", "-z", "--stdin"]);
         let names = dirs.iter().flat_map(|dir| [dir.as_os_str().as_bytes(), b"\0"].concat()).collect();
-        let told = ended(self.confine(&ask), self.input(names)?, LOCAL_LIMIT, MOST_NAMES).await?;
-        match told.status.and_then(|status| status.code()) {
-            // All that are left out, or none.
-            Some(0 | 1) => {
-                let left_out: BTreeSet<&[u8]> = told.stdout.split(|byte| *byte == 0).collect();
-                Ok(dirs.iter().filter(|dir| !left_out.contains(dir.as_os_str().as_bytes())).cloned().collect())
-            }
-            _ => Err(String::from_utf8_lossy(&told.stderr).trim().to_owned()),
-        }
+        // 1: none is left out.
+        let told = self.answer(&ask, names, &[0, 1]).await?;
+        let left_out: BTreeSet<&[u8]> = told.split(|byte| *byte == 0).collect();
+        Ok(dirs.iter().filter(|dir| !left_out.contains(dir.as_os_str().as_bytes())).cloned().collect())
     }
 
-    /// The standard input of a command, from a file that has no name.
-    pub fn input(&self, bytes: Vec<u8>) -> Result<Stdio, String> {
+    /// A git command that leaves out what this file names, too.
+    fn git_ignoring(&self, ignored: &Path) -> Command {
+        let mut git = self.git();
+        git.arg("-c").arg(format!("core.excludesFile={}", ignored.display()));
+        git
+    }
+
+    /// What a command prints that gets these bytes on its standard input, and ends with one of these statuses.
+    pub async fn answer(&self, plain: &Command, input: Vec<u8>, statuses: &[i32]) -> Result<Vec<u8>, String> {
+        // A file has no limit of what fits in, as a pipe that nobody reads has.
         let path = self.tree.own_git_dir().with_extension("input");
-        let opened = fs::write(&path, bytes).and_then(|()| fs::File::open(&path));
+        let opened = fs::write(&path, input).and_then(|()| fs::File::open(&path));
         let _ = fs::remove_file(&path);
-        opened.map(Stdio::from).map_err(|error| error.to_string())
+        let input = opened.map_err(|error| error.to_string())?;
+        let ended = ended(self.confine(plain), input.into(), LOCAL_LIMIT, MOST_ANSWERED).await?;
+        match ended.status {
+            Some(status) if status.code().is_some_and(|code| statuses.contains(&code)) => Ok(ended.stdout),
+            Some(_) => Err(String::from_utf8_lossy(&ended.stderr).trim().to_owned()),
+            None => Err(format!("git printed more than {} MiB", MOST_ANSWERED >> 20)),
+        }
     }
 
     /// The files that a run has left out with `git sparse-checkout` come back: else they would be committed as deleted.

@@ -38,6 +38,9 @@ const SETTINGS: &str = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true
 /// The same of one whose objects have names by SHA-256.
 const SETTINGS_SHA256: &str =
     "[core]\n\trepositoryformatversion = 1\n\tfilemode = true\n\tbare = true\n[extensions]\n\tobjectformat = sha256\n";
+/// How git names objects, as `--object-format` takes it.
+const SHA1: &str = "sha1";
+const SHA256: &str = "sha256";
 /// The first line of what a repository has is shorter.
 const FIRST_LINE: usize = 4_096;
 /// Branches that a message names.
@@ -113,8 +116,9 @@ impl Repository {
 
     fn set_settings(&self) -> Result<(), Trouble> {
         let (file, part) = (self.git_dir().join("config"), self.dir.join(".config"));
-        let wanted = if self.format() == "sha256" { SETTINGS_SHA256 } else { SETTINGS };
-        if fs::read_to_string(&file).is_ok_and(|settings| settings == wanted) {
+        let settings = fs::read_to_string(&file).unwrap_or_default();
+        let wanted = if format_of(&settings) == SHA256 { SETTINGS_SHA256 } else { SETTINGS };
+        if settings == wanted {
             return Ok(());
         }
         let written = fs::write(&part, wanted).and_then(|()| fs::rename(&part, file));
@@ -123,8 +127,7 @@ impl Repository {
 
     /// How the objects of the repository are named: `sha1` or `sha256`.
     pub fn format(&self) -> &'static str {
-        let settings = fs::read_to_string(self.git_dir().join("config")).unwrap_or_default();
-        if settings.contains("objectformat = sha256") { "sha256" } else { "sha1" }
+        format_of(&fs::read_to_string(self.git_dir().join("config")).unwrap_or_default())
     }
 
     /// The same of the repository that is fetched; an empty one does not tell.
@@ -136,7 +139,7 @@ impl Repository {
             return Err(Trouble::of_fetch(String::from_utf8_lossy(&ended.stderr).trim()));
         }
         let id = ended.stdout.split(|byte| *byte == b'\t').next().unwrap_or_default();
-        Ok(if id.len() == 64 { "sha256" } else { "sha1" })
+        Ok(if id.len() == 64 { SHA256 } else { SHA1 })
     }
 
     async fn fetch_refs(&self, refs: &[&str], limit: Duration) -> Result<(), Trouble> {
@@ -271,6 +274,11 @@ impl Repository {
             tracing::warn!(repository = %self.dir.display(), why, "a repository could not be tidied");
         }
     }
+}
+
+/// How the objects of a repository with these settings are named.
+fn format_of(settings: &str) -> &'static str {
+    if settings.contains("objectformat = sha256") { SHA256 } else { SHA1 }
 }
 
 /// What a branch or a tag that a person names is called here. People also write it as git shows it elsewhere.

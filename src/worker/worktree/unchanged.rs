@@ -4,14 +4,9 @@
 //! a large file itself where a pointer to it is. Git leaves them as they are, until somebody adds them. The agent adds all files, so it takes
 //! those back whose bytes are those of the commit.
 
-use std::process::Stdio;
-
-use super::super::command::ended;
 use super::confined::Confined;
-use super::repository::LOCAL_LIMIT;
 
-/// The bytes of a list of changed files. Of more, none is taken back.
-const MOST: usize = 64 << 20;
+/// The modes of regular files begin so.
 const FILE: &[u8] = b"100";
 
 /// A file whose content in the index is not that of the commit.
@@ -37,19 +32,18 @@ impl Confined<'_> {
             "--ignore-submodules=all",
             head,
         ]);
-        let listed = ended(self.confine(&diff), Stdio::null(), LOCAL_LIMIT, MOST).await?;
-        let changed: Vec<Changed<'_>> = changed(&listed.stdout).collect();
-        if changed.is_empty() || !listed.status.is_some_and(|status| status.success()) {
+        // There may be more than are listed: then none is taken back.
+        let Ok(listed) = self.answer(&diff, Vec::new(), &[0]).await else { return Ok(()) };
+        let changed: Vec<Changed<'_>> = changed(&listed).collect();
+        if changed.is_empty() {
             return Ok(());
         }
         let mut hash = self.git();
         hash.args(["hash-object", "--no-filters", "--stdin-paths"]);
-        let names = changed.iter().flat_map(|file| quoted(file.path)).collect();
-        let hashed = ended(self.confine(&hash), self.input(names)?, LOCAL_LIMIT, MOST).await?;
-        let ids: Vec<&[u8]> = hashed.stdout.split(|byte| *byte == b'\n').collect();
-        let is_whole = hashed.status.is_some_and(|status| status.success()) && ids.len() == changed.len() + 1;
-        if !is_whole {
-            return Err(format!("the changed files can't be read: {}", String::from_utf8_lossy(&hashed.stderr).trim()));
+        let hashed = self.answer(&hash, changed.iter().flat_map(|file| quoted(file.path)).collect(), &[0]).await?;
+        let ids: Vec<&[u8]> = hashed.split(|byte| *byte == b'\n').collect();
+        if ids.len() != changed.len() + 1 {
+            return Err("git told of other files than it was asked about".into());
         }
         let same = changed.iter().zip(ids).filter(|(file, id)| file.committed == *id);
         let entries: Vec<u8> = same.flat_map(|(file, _)| [file.mode, b" ", file.committed, b"\t", file.path, b"\0"].concat()).collect();
@@ -58,11 +52,7 @@ impl Confined<'_> {
         }
         let mut update = self.git();
         update.args(["update-index", "-z", "--index-info"]);
-        let updated = ended(self.confine(&update), self.input(entries)?, LOCAL_LIMIT, MOST).await?;
-        match updated.status {
-            Some(status) if status.success() => Ok(()),
-            _ => Err(String::from_utf8_lossy(&updated.stderr).trim().to_owned()),
-        }
+        self.answer(&update, entries, &[0]).await.map(drop)
     }
 }
 
