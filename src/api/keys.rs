@@ -13,7 +13,7 @@ use super::values::{Int, List, Name, ShortName, Text};
 use super::wire::{Problems, Wire, body, problem};
 use super::words::AnyScope;
 use bloom_core::Ms;
-use bloom_core::api_key::{ApiKey, MAX_ENROLLED_NAME, MAX_KEY_NAME, Scope, is_key_name};
+use bloom_core::api_key::{ApiKey, MAX_ENROLLED_NAME, MAX_KEY_NAME, MAX_QUOTA_BYTES, MAX_QUOTA_TASKS, Quota, Scope, is_key_name};
 use bloom_core::audit::is_name_of_another_actor;
 use bloom_core::limits;
 use bloom_core::op;
@@ -95,6 +95,20 @@ body! {
         namespaces: Option<List<Namespace, 1, { limits::WORKER_NAMESPACES }>>,
         /// Seconds until the key expires; default: never, and a day for a join token, which may last 30 days.
         expires_in_sec: Option<Int<1, MAX_KEY_SEC>>,
+        /// What its owner may have at most. Only for keys of scope `submit`. Default: no limits.
+        quota: Option<NewQuota>,
+    }
+
+    /// What the owner of a submit key may have at most. A field that is missing is no limit.
+    pub struct NewQuota {
+        /// Tasks that have not finished: those that are queued, leased or running. Creating and requeuing more gets a 409.
+        max_open_tasks: Option<Int<1, MAX_QUOTA_TASKS>>,
+        /// Tasks that are created in a minute. As many may be created at once, and their room comes back evenly over a minute; until then,
+        /// creating gets a 429 with `Retry-After`.
+        max_tasks_per_minute: Option<Int<1, MAX_QUOTA_TASKS>>,
+        /// Bytes of its tasks and uploads: prompts, answers, events and files. Prompts and uploads count at once, what runs produce and what
+        /// is deleted within about a minute. Creating tasks and uploading more gets a 409; runs go on, and keep what they produce.
+        max_stored_bytes: Option<Int<1, MAX_QUOTA_BYTES>>,
     }
 
     /// The worker to enroll.
@@ -128,6 +142,9 @@ impl NewKey {
         if namespaces.is_some() && !matches!(self.scope, Scope::Worker | Scope::Join) {
             return Err(Invalid::field("namespaces", "Only keys of the scopes 'worker' and 'join' are for a worker: leave it out"));
         }
+        if self.quota.is_some() && self.scope != Scope::Submit {
+            return Err(Invalid::field("quota", "Only keys of the scope 'submit' have quotas: leave it out"));
+        }
         if self.scope == Scope::Join {
             if seconds.is_some_and(|seconds| seconds > MAX_JOIN_SEC) {
                 return Err(Invalid::field("expires_in_sec", "A join token lasts 30 days at most"));
@@ -135,7 +152,41 @@ impl NewKey {
             seconds.get_or_insert(DEFAULT_JOIN_SEC);
         }
         let lasts_ms = seconds.map(|seconds| seconds * 1000);
-        Ok(op::CreateKey { name: self.name.0, digest, scope: self.scope, worker, push, namespaces, lasts_ms })
+        let quota = self.quota.map(Quota::from).unwrap_or_default();
+        Ok(op::CreateKey { name: self.name.0, digest, scope: self.scope, worker, push, namespaces, lasts_ms, quota })
+    }
+}
+
+impl From<NewQuota> for Quota {
+    fn from(new: NewQuota) -> Self {
+        Self {
+            max_open_tasks: new.max_open_tasks.map(|most| most.0),
+            max_tasks_per_minute: new.max_tasks_per_minute.map(|most| most.0),
+            max_stored_bytes: new.max_stored_bytes.map(|most| most.0),
+        }
+    }
+}
+
+/// The quota of a submit key, and how much of it is used. What has no limit is not counted.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, ToSchema)]
+pub struct KeyQuota {
+    /// The most open tasks; null: no limit.
+    pub max_open_tasks: Option<i64>,
+    /// The most tasks that are created in a minute; null: no limit.
+    pub max_tasks_per_minute: Option<i64>,
+    /// The most bytes of its tasks and uploads; null: no limit.
+    pub max_stored_bytes: Option<i64>,
+    /// Its open tasks now.
+    pub open_tasks: Option<i64>,
+    /// The bytes of its tasks and uploads, as they were measured last, and what was added since.
+    pub stored_bytes: Option<i64>,
+}
+
+impl KeyQuota {
+    /// `None` for a key without a quota.
+    pub fn of(key: &ApiKey, open_tasks: Option<i64>, stored_bytes: Option<i64>) -> Option<Self> {
+        let Quota { max_open_tasks, max_tasks_per_minute, max_stored_bytes } = key.quota;
+        (!key.quota.is_unlimited()).then_some(Self { max_open_tasks, max_tasks_per_minute, max_stored_bytes, open_tasks, stored_bytes })
     }
 }
 
@@ -160,6 +211,9 @@ pub struct Key<'a> {
     pub expires_at: Option<Ms>,
     /// `admin`, or `key:` and the name of the key that was used to create it.
     pub created_by: Cow<'a, str>,
+    /// What its owner may have at most, and has; null: no limits. An older server does not tell.
+    #[serde(default)]
+    pub quota: Option<KeyQuota>,
 }
 
 impl<'a> From<&'a ApiKey> for Key<'a> {
@@ -173,6 +227,7 @@ impl<'a> From<&'a ApiKey> for Key<'a> {
             created_at: key.created_at,
             expires_at: key.expires_at,
             created_by: (&key.created_by).into(),
+            quota: KeyQuota::of(key, None, None),
         }
     }
 }

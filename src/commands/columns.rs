@@ -9,7 +9,7 @@ use super::when::{span_text, time_text};
 use bloom_api::accounts::Account;
 use bloom_api::answers::{Audit, Lease};
 use bloom_api::contexts::{Context, ContextTasks};
-use bloom_api::keys::Key;
+use bloom_api::keys::{Key, KeyQuota};
 use bloom_api::projects::{Project, ProjectNode};
 use bloom_api::queues::Queue;
 use bloom_api::reports::{Stats, UsageRow};
@@ -252,6 +252,7 @@ pub static KEYS: Kind<Key> = Kind {
             Some(_) => "expired".to_owned(),
         })
         .spare(1),
+        Column::new("QUOTA", |key: &Key, _| key.quota.as_ref().map(quota).unwrap_or_default()).spare(2),
         Column::wide("CREATED_BY", |key, _| key.created_by.to_string()),
     ],
     name: |key| key.name.to_string(),
@@ -302,6 +303,18 @@ pub fn text(value: &Value) -> String {
         Value::Null => String::new(),
         other => other.to_string(),
     }
+}
+
+/// What of a quota is used, and the limits.
+fn quota(quota: &KeyQuota) -> String {
+    let of = |used: Option<i64>, most: i64| used.map_or_else(|| most.to_string(), |used| format!("{used}/{most}"));
+    let mib = |bytes: i64| (bytes + (1 << 20) - 1) >> 20;
+    let parts = [
+        quota.max_open_tasks.map(|most| format!("{} open", of(quota.open_tasks, most))),
+        quota.max_tasks_per_minute.map(|most| format!("{most} a minute")),
+        quota.max_stored_bytes.map(|most| format!("{} MiB", of(quota.stored_bytes.map(mib), mib(most)))),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 pub fn given(text: &Option<impl ToString>) -> String {

@@ -34,6 +34,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("project", "--project"),
     ("prompt", "the prompt"),
     ("push", "--push"),
+    ("quota", "--max-open-tasks, --max-tasks-per-minute, --max-stored-mib"),
     ("ref", "--ref"),
     ("scope", "--scope"),
     ("session", "--session"),

@@ -4,25 +4,28 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use serde_json::Value;
 
 use super::connect::{Server, read};
 use super::key_file::NewKeyFile;
+use super::number::within;
 use super::show::{self, Form, Shown};
 use super::{columns, term, when};
 use crate::CommandError;
-use bloom_api::keys::{CreatedKey, EnrolledName, KeyName, NewEnrollment, NewKey};
+use bloom_api::keys::{CreatedKey, EnrolledName, KeyName, NewEnrollment, NewKey, NewQuota};
 use bloom_api::values::{Int, ShortName};
 use bloom_client::part;
 use bloom_config as config;
-use bloom_core::api_key::Scope;
+use bloom_core::api_key::{MAX_QUOTA_BYTES, MAX_QUOTA_TASKS, Quota, Scope};
 
 pub const EXAMPLES: &str = "\
 Examples:
   bloom-runtime key create ci --scope submit --expires 90d --out ci.key
   bloom-runtime key create worker-7 --scope worker --worker worker-7 --out worker-7.key
   bloom-runtime key create new-machine --scope join --worker worker-8 --out join.token
+  bloom-runtime key create web --scope submit --max-open-tasks 200 --max-tasks-per-minute 60 --out web.key
+  bloom-runtime key quota web --max-open-tasks 500
   bloom-runtime key revoke ci";
 
 #[derive(Debug, Subcommand)]
@@ -48,7 +51,23 @@ pub enum KeyCommand {
         #[arg(long, value_name = "TIME", value_parser = when::duration_with_unit, allow_hyphen_values = true)]
         expires: Option<Duration>,
         #[command(flatten)]
+        quota: QuotaFlags,
+        #[command(flatten)]
         out: Out,
+    },
+    /// Set what the owner of a key of scope submit may have at most; it replaces the quota that the key had
+    ///
+    /// What it has already stays, and its runs go on.
+    #[command(group = ArgGroup::new("limits").args(QUOTA_FLAGS).arg("none").required(true).multiple(true))]
+    Quota {
+        /// Its name, as `key list` shows it
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
+        name: String,
+        #[command(flatten)]
+        quota: QuotaFlags,
+        /// Remove all limits
+        #[arg(long, conflicts_with_all = QUOTA_FLAGS)]
+        none: bool,
     },
     /// List the keys; the keys themselves are not shown
     List,
@@ -70,6 +89,38 @@ pub enum KeyCommand {
     },
 }
 
+/// The names of the fields of [`QuotaFlags`].
+const QUOTA_FLAGS: [&str; 3] = ["max_open_tasks", "max_tasks_per_minute", "max_stored_mib"];
+
+/// What the owner of a submit key may have at most.
+#[derive(Args, Debug)]
+pub struct QuotaFlags {
+    /// Tasks of its owner that have not finished, for a key of scope submit [default: no limit]
+    #[arg(long, value_name = "N", value_parser = within(1..=MAX_QUOTA_TASKS))]
+    max_open_tasks: Option<i64>,
+    /// Tasks that its owner creates in a minute, for a key of scope submit [default: no limit]
+    #[arg(long, value_name = "N", value_parser = within(1..=MAX_QUOTA_TASKS))]
+    max_tasks_per_minute: Option<i64>,
+    /// MiB of the tasks and uploads of its owner: prompts, answers, events and files; for a key of scope submit [default: no limit]
+    #[arg(long, value_name = "MIB", value_parser = within(1..=MAX_QUOTA_BYTES >> 20))]
+    max_stored_mib: Option<i64>,
+}
+
+impl QuotaFlags {
+    fn body(&self) -> NewQuota {
+        NewQuota {
+            max_open_tasks: self.max_open_tasks.map(Int),
+            max_tasks_per_minute: self.max_tasks_per_minute.map(Int),
+            max_stored_bytes: self.max_stored_mib.map(|mib| Int(mib << 20)),
+        }
+    }
+
+    /// `None` if no limit is given.
+    fn given(&self) -> Option<NewQuota> {
+        Some(self.body()).filter(|body| Quota::from(body.clone()) != Quota::default())
+    }
+}
+
 #[derive(Args, Debug)]
 pub struct Out {
     /// Store the key in this file, which must not exist yet and which only you can read. A shell's > FILE would make a file that others
@@ -85,7 +136,7 @@ fn scope_parser() -> impl TypedValueParser<Value = Scope> {
 
 pub async fn run(command: KeyCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     match command {
-        KeyCommand::Create { name, scope, worker, push, namespaces, expires, out } => {
+        KeyCommand::Create { name, scope, worker, push, namespaces, expires, quota, out } => {
             let file = out.out.map(NewKeyFile::create).transpose()?;
             let body = NewKey {
                 name: KeyName(name.clone()),
@@ -94,9 +145,15 @@ pub async fn run(command: KeyCommand, server: &Server, shown: Shown) -> Result<(
                 push: push.then_some(true),
                 namespaces: (!namespaces.is_empty()).then(|| namespaces.into_iter().collect()),
                 expires_in_sec: expires.map(|time| Int(i64::try_from(time.as_secs()).unwrap_or(i64::MAX))),
+                quota: quota.given(),
             };
             let created = server.post("api/runtime/keys", &body).await.map_err(|failure| failure.about(&name))?;
             hand_over(created, file, shown)
+        }
+        KeyCommand::Quota { name, quota, none: _ } => {
+            let path = format!("api/runtime/keys/{}/quota", part(&name));
+            let key = server.post(&path, &quota.body()).await.map_err(|failure| failure.about(&name))?;
+            show::one(shown.form_or(Form::Table), &columns::KEYS, &key)
         }
         KeyCommand::List => {
             let keys = server.get("api/runtime/keys").await?;

@@ -1,5 +1,7 @@
 //! Named keys of the API. Only a digest of each is known here; the key itself exists only at its owner.
 
+use std::fmt;
+
 use super::Ms;
 use super::audit::namespace_of_actor;
 use super::ids::WorkerId;
@@ -38,6 +40,36 @@ pub struct ApiKey {
     pub expires_at: Option<Ms>,
     /// The [`Actor`](super::audit::Actor) that created it.
     pub created_by: String,
+    pub quota: Quota,
+}
+
+/// The most that the owner of a submit key may have; `None` = no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quota {
+    /// Tasks that have not finished.
+    pub max_open_tasks: Option<i64>,
+    /// Tasks that are created in a minute. As many may be created at once; their room comes back evenly over a minute.
+    pub max_tasks_per_minute: Option<i64>,
+    /// Bytes of its uploads and tasks: prompts, answers, events and files.
+    pub max_stored_bytes: Option<i64>,
+}
+
+impl Quota {
+    pub fn is_unlimited(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl fmt::Display for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [
+            self.max_open_tasks.map(|most| format!("{most} open tasks")),
+            self.max_tasks_per_minute.map(|most| format!("{most} tasks a minute")),
+            self.max_stored_bytes.map(|most| format!("{most} stored bytes")),
+        ];
+        let parts: Vec<_> = parts.into_iter().flatten().collect();
+        f.write_str(if parts.is_empty() { "no quota".to_owned() } else { parts.join(", ") }.as_str())
+    }
 }
 
 /// Marks a key as one of this program, for people and for programs that look for secrets in texts.
@@ -48,6 +80,9 @@ pub const MAX_KEYS: usize = 1_000;
 pub const MAX_POOL_KEYS: usize = 10_000;
 pub const MAX_POOL_KEYS_OF_NAMESPACE: usize = 1_000;
 pub const MAX_KEY_NAME: usize = 63;
+/// The largest limits of a [`Quota`].
+pub const MAX_QUOTA_TASKS: i64 = 10_000_000;
+pub const MAX_QUOTA_BYTES: i64 = 1 << 50;
 /// Before the worker's name in the name of the key that enrolling creates.
 const ENROLLED: &str = "worker-";
 /// Limit of the names of workers that can be enrolled: the name of the key has to fit.

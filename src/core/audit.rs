@@ -30,7 +30,7 @@ words! {
         TaskDead = "task_dead", LeaseExpired = "lease_expired",
         LeadershipPromote = "leadership_promote",
         AgentUpdated = "agent_updated", AgentRestarted = "agent_restarted", AgentUninstalled = "agent_uninstalled",
-        KeyCreated = "key_created", KeyRevoked = "key_revoked", WorkerEnrolled = "worker_enrolled",
+        KeyCreated = "key_created", KeyRevoked = "key_revoked", QuotaChanged = "quota_changed", WorkerEnrolled = "worker_enrolled",
         ProjectCreated = "project_created", ProjectDeleted = "project_deleted", ProjectCloned = "project_cloned",
         ProjectPropagated = "project_propagated", MemorySyncPush = "memory_sync_push", MemorySyncPull = "memory_sync_pull",
         AccountResumed = "account_resumed", ContextReset = "context_reset",
@@ -80,12 +80,14 @@ pub struct Requester {
     pub request_id: Option<String>,
     /// The name of the key that the request used; `None` for a key of the environment, and without keys.
     pub key: Option<Arc<str>>,
+    /// Whether that key has a quota.
+    pub has_quota: bool,
 }
 
 impl Requester {
     /// The objects of a Kubernetes namespace. No client can pose as them, because no key has a colon in its name.
     pub fn of_namespace(namespace: &str) -> Self {
-        Self { request_id: None, key: Some(format!("{NAMESPACE}{namespace}").into()) }
+        Self { key: Some(format!("{NAMESPACE}{namespace}").into()), ..Self::default() }
     }
 
     /// The Kubernetes namespace in whose name the command is given.

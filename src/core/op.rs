@@ -18,6 +18,7 @@ pub use super::decide::projects::{CreateProject, DeleteProject, NodeClone, Recor
 pub use super::decide::push::{EndPush, Push};
 pub use super::decide::questions::{AnswerQuestion, AskPerson, NewQuestion};
 pub use super::decide::queues::ChangeQueue;
+pub use super::decide::quotas::SetQuota;
 pub use super::decide::reevaluate::Reevaluate;
 pub use super::decide::running::{AppendEvents, Heartbeat, RenewLeases};
 pub use super::decide::suspend::Suspend;
@@ -105,6 +106,7 @@ operations! {
     RecordAudit = "record_audit",
     CreateKey = "create_key",
     RevokeKey = "revoke_key",
+    SetQuota = "set_quota",
     Enroll = "enroll",
     CreateProject = "create_project",
     DeleteProject = "delete_project",

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::Ms;
 use super::agent_queue::{Closed, MAX_QUEUES};
-use super::api_key::{MAX_KEYS, MAX_POOL_KEYS, MAX_POOL_KEYS_OF_NAMESPACE};
+use super::api_key::{MAX_KEYS, MAX_POOL_KEYS, MAX_POOL_KEYS_OF_NAMESPACE, Scope};
 use super::control_plane::{MAX_AGENTS, MAX_NODES};
 use super::file::{FileId, MAX_FILE_BYTES_OF_TASK, MAX_FILES_OF_LEASE, MAX_UNUSED_BYTES, MAX_UNUSED_UPLOADS};
 use super::ids::{TaskId, WorkerId};
@@ -95,6 +95,27 @@ pub enum Rejection {
     TooManyFileBytes,
     /// There are too many uploads that no task uses.
     TooManyUploads,
+    /// Only submit keys have quotas.
+    NoQuotaFor(Scope),
+    /// The key has as many open tasks as its quota allows, or would have more.
+    QuotaOfOpenTasks {
+        most: i64,
+        open: i64,
+    },
+    /// The key stores as many bytes as its quota allows, or would store more.
+    QuotaOfStoredBytes {
+        most: i64,
+        stored: i64,
+    },
+    /// The call alone creates more tasks than the quota allows in a minute.
+    QuotaOfOneCall {
+        most: i64,
+    },
+    /// The key has created as many tasks in the last minute as its quota allows; there is room after this time.
+    QuotaOfTasksPerMinute {
+        most: i64,
+        wait_ms: Ms,
+    },
     /// No such files, or they are not the caller's.
     UnknownInputs(Vec<FileId>),
     /// Two inputs can't be there together: their paths are equal, or one is a directory of the other.
@@ -121,6 +142,20 @@ pub enum Rejection {
     },
     /// The leadership under which the command was sent is over.
     NotLeader,
+}
+
+impl Rejection {
+    /// Seconds after which the call may succeed, if that is known.
+    pub fn retry_after_sec(&self) -> Option<Ms> {
+        match self {
+            Self::QuotaOfTasksPerMinute { wait_ms, .. } => Some(wait_sec(*wait_ms)),
+            _ => None,
+        }
+    }
+}
+
+fn wait_sec(ms: Ms) -> Ms {
+    (ms + 999) / 1000
 }
 
 impl fmt::Display for Rejection {
@@ -216,6 +251,21 @@ impl fmt::Display for Rejection {
                  them, or delete some (DELETE artifacts/ID)",
                 MAX_UNUSED_BYTES >> 30
             ),
+            Self::NoQuotaFor(scope) => write!(f, "A quota is for keys of the scope 'submit', and this key has the scope '{scope}'"),
+            Self::QuotaOfOpenTasks { most, open } => {
+                write!(f, "The quota of this key is {most} open tasks, and {open} are open: wait until some end, or cancel some")
+            }
+            Self::QuotaOfStoredBytes { most, stored } => write!(
+                f,
+                "The quota of this key is {most} stored bytes, and {stored} are stored: delete finished tasks, or uploads that no task \
+                 uses (what is deleted counts for a minute more)"
+            ),
+            Self::QuotaOfOneCall { most } => {
+                write!(f, "The quota of this key is {most} tasks a minute, and this call alone creates more: send them in several calls")
+            }
+            Self::QuotaOfTasksPerMinute { most, wait_ms } => {
+                write!(f, "The quota of this key is {most} tasks a minute: try again in {} s", wait_sec(*wait_ms))
+            }
             Self::InputsClash(one, other) if one == other => write!(f, "two inputs have the path '{one}': give each another path"),
             Self::InputsClash(one, other) => write!(f, "the path '{one}' is a directory of '{other}': give each input another path"),
             Self::UnknownInputs(ids) => {

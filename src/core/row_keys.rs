@@ -66,6 +66,8 @@ pub struct RowKeys {
     pub lease_files: BTreeSet<(TaskId, LeaseId)>,
     /// Submit keys whose uploads that no task uses are counted; the empty name stands for all other keys.
     pub unused_uploads: BTreeSet<String>,
+    /// Submit keys whose quotas, and their use, are loaded and locked.
+    pub quotas: BTreeSet<String>,
 }
 
 /// A node of a project of the control plane: the canonical id of the project, and the node's name.
@@ -134,6 +136,7 @@ impl RowKeys {
             files,
             lease_files,
             unused_uploads,
+            quotas,
         } = other;
         self.tasks.extend(tasks.iter().copied());
         self.workers.extend(workers.iter().cloned());
@@ -163,6 +166,7 @@ impl RowKeys {
         self.files.extend(files.iter().copied());
         self.lease_files.extend(lease_files.iter().copied());
         self.unused_uploads.extend(unused_uploads.iter().cloned());
+        self.quotas.extend(quotas.iter().cloned());
     }
 }
 

@@ -134,6 +134,14 @@ pub struct TaskSpec {
     pub outputs: Vec<String>,
 }
 
+impl TaskSpec {
+    /// The size of what its client wrote.
+    pub fn bytes(&self) -> i64 {
+        let texts = self.context_hints.iter().map(String::len).sum::<usize>() + self.prompt.len();
+        i64::try_from(texts).unwrap_or(i64::MAX)
+    }
+}
+
 /// The lease that holds a task now. Ended leases are kept as [`PastLease`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct ActiveLease {
@@ -203,6 +211,8 @@ pub struct TaskState {
     pub moves_files: bool,
     /// The namespace of its Kubernetes object; `None` for all other tasks.
     pub namespace: Option<String>,
+    /// The submit key that created it; `None` if another key did.
+    pub owner: Option<String>,
     /// The name of its project.
     pub project: Option<String>,
 
@@ -275,6 +285,7 @@ impl TaskState {
             has_dependencies: !spec.depends_on.is_empty(),
             moves_files: spec.project.is_some() || !spec.inputs.is_empty() || !spec.outputs.is_empty(),
             namespace: spec.object.as_ref().map(|object| object.namespace.clone()),
+            owner: spec.owner.clone(),
             project: spec.project.as_ref().map(|project| project.name.clone()),
             status: Status::Queued,
             updated_at: created_at(spec.id),

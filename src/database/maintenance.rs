@@ -27,6 +27,8 @@ pub enum Maintenance {
     RemoveFiles { limit: i64 },
     /// Records that this file is in the object store. Its pieces are removed later, so that whoever reads them comes to the end.
     MoveFile { file: FileId, url: String },
+    /// Records how many bytes this submit key stores.
+    SetStoredBytes { key: String, bytes: i64 },
     /// Stores a mark of the object store, if it is as the caller knows it; an empty `known` stands for a mark that does not exist.
     SetMark { name: &'static str, known: String, value: String },
     /// Removes tasks that finished longer ago than this (`None`: only those whose own `ttl_after_finished_sec` is over), with all rows

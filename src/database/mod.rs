@@ -131,6 +131,9 @@ pub trait Database: Send + Sync + 'static {
 
     /// What must be added to the counts to correct them. Reads all tasks while writes go on.
     async fn count_errors(&self) -> Result<CountDeltas>;
+
+    /// How many bytes the submit keys store whose quota limits that, for those where it has changed. Reads all their tasks.
+    async fn stored_bytes(&self) -> Result<Vec<(String, i64)>>;
 }
 
 /// How long a load waits for rows that another transaction has locked.

@@ -23,6 +23,8 @@ pub enum Error {
         status: u16,
         code: Code,
         text: String,
+        /// Seconds after which it may.
+        retry_after: Option<i64>,
     },
     /// The content of a request is wrong: 400.
     Invalid(Invalid),
@@ -106,6 +108,9 @@ impl IntoResponse for Error {
             Self::Internal(cause) => {
                 response.extensions_mut().insert(Cause(cause));
             }
+            Self::Rejected { retry_after: Some(seconds), .. } => {
+                response.headers_mut().insert(RETRY_AFTER, seconds.into());
+            }
             Self::Text { .. } | Self::Rejected { .. } | Self::Invalid(_) => {}
         }
         response
@@ -157,6 +162,9 @@ impl From<Rejection> for Error {
             | Rejection::ArtifactOfTask
             | Rejection::ArtifactInUse
             | Rejection::TooManyUploads
+            | Rejection::NoQuotaFor(_)
+            | Rejection::QuotaOfOpenTasks { .. }
+            | Rejection::QuotaOfStoredBytes { .. }
             | Rejection::TooManyProjects
             | Rejection::TooManyProjectNodes
             | Rejection::TooManyPoolKeys
@@ -169,6 +177,8 @@ impl From<Rejection> for Error {
             | Rejection::TermChanged { .. }
             | Rejection::OtherAgent { .. } => 409,
             Rejection::TooManyFiles | Rejection::TooManyFileBytes => 413,
+            Rejection::QuotaOfTasksPerMinute { .. } => 429,
+            Rejection::QuotaOfOneCall { .. } => 413,
             Rejection::JoinTokenGone => 401,
             Rejection::JoinTokenFor(_) => 403,
             Rejection::ReservedName(field) => return Self::field(field, rejection.to_string()),
@@ -188,7 +198,7 @@ impl From<Rejection> for Error {
             Rejection::NoWorker => Code::NoCapacity,
             _ => Code::of(status),
         };
-        Self::Rejected { status, code, text: rejection.to_string() }
+        Self::Rejected { status, code, text: rejection.to_string(), retry_after: rejection.retry_after_sec() }
     }
 }
 

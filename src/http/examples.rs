@@ -146,6 +146,7 @@ pub fn of_schema(name: &str) -> Option<Value> {
         "Propagated" => json!({ "status": "synced", "results": [{ "node_id": WORKER, "status": "cloned" }] }),
         "MemorySynced" => json!({ "status": "ok", "direction": "push", "node": WORKER, "result": { "ok": true } }),
         "NewKey" => json!({ "name": "ci", "scope": "submit", "expires_in_sec": 2_592_000 }),
+        "NewQuota" => json!({ "max_open_tasks": 200, "max_tasks_per_minute": 60, "max_stored_bytes": 2_147_483_648_i64 }),
         "NewEnrollment" => json!({ "worker": WORKER }),
         "Bulk" => json!({ "filter": { "status": "queued", "labels": { "team": "docs" } }, "dry_run": true }),
         "BulkRequeue" => {

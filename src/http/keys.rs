@@ -15,8 +15,9 @@ use super::path::KeyPath;
 use super::policy::RoutePolicy;
 use bloom_api::answers::Removed;
 use bloom_api::error::ErrorText;
-use bloom_api::keys::{CreatedKey, Key, NewEnrollment, NewKey};
+use bloom_api::keys::{CreatedKey, Key, KeyQuota, NewEnrollment, NewKey, NewQuota};
 use bloom_core::api_key::{ApiKey, PREFIX, Scope};
+use bloom_core::command::Rejection;
 use bloom_core::op;
 
 const KEY_BYTES: usize = 32;
@@ -84,7 +85,45 @@ pub const LIST: RoutePolicy = RoutePolicy::ADMIN;
     responses((status = 200, description = "All keys: at most 1000, and at most 10000 of WorkerPools.", body = Vec<Key>))
 )]
 pub async fn list(State(app): State<AppState>) -> HandlerResult {
-    ok(&app.store.api_keys().await?.iter().map(Key::from).collect::<Vec<_>>())
+    let keys = app.store.api_keys().await?;
+    let mut shown = Vec::with_capacity(keys.len());
+    for key in &keys {
+        shown.push(with_use(&app, key).await?);
+    }
+    ok(&shown)
+}
+
+/// The key, with how much of its quota is used.
+async fn with_use<'a>(app: &AppState, key: &'a ApiKey) -> Result<Key<'a>, Error> {
+    let (open_tasks, stored_bytes) = app.store.quota_use(key).await?;
+    Ok(Key { quota: KeyQuota::of(key, open_tasks, stored_bytes), ..key.into() })
+}
+
+pub const SET_QUOTA: RoutePolicy = RoutePolicy::ADMIN;
+
+/// Sets the quota of a submit key.
+///
+/// It replaces the quota that the key had: a limit that is not named is removed. It counts from the key's next call on at this server, and
+/// at the other replicas within seconds. What the key has already stays, and its runs go on.
+#[utoipa::path(
+    post, path = "/api/runtime/keys/{id}/quota", operation_id = "setKeyQuota", tag = "keys", request_body = NewQuota,
+    params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "The key, with its quota and how much of it is used.", body = Key),
+        (status = 404, description = "Key not found.", body = ErrorText),
+        (status = 409, description = "The key is not one of scope submit.", body = ErrorText),
+    )
+)]
+pub async fn set_quota(State(app): State<AppState>, caller: Caller, path: KeyPath, body: Content) -> HandlerResult {
+    let name = path.name()?;
+    let quota = body.read::<NewQuota>()?.into();
+    app.engine.writers.submit(caller.command(op::SetQuota { name: name.clone(), quota })).await?;
+    if let Err(error) = app.ring.read(&app.store).await {
+        tracing::warn!(%error, "the named keys could not be read");
+    }
+    let keys = app.store.api_keys().await?;
+    let key = keys.iter().find(|key| key.name == name).ok_or(Rejection::KeyNotFound)?;
+    ok(&with_use(&app, key).await?)
 }
 
 pub const REVOKE: RoutePolicy = RoutePolicy::ADMIN;

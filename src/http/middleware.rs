@@ -86,7 +86,11 @@ impl Caller {
 
     /// The request and its named key, for the audit trail.
     pub fn requester(&self) -> Requester {
-        Requester { request_id: Some(self.request_id.to_string()), key: self.key.as_ref().map(|key| key.name.as_str().into()) }
+        Requester {
+            request_id: Some(self.request_id.to_string()),
+            key: self.key.as_ref().map(|key| key.name.as_str().into()),
+            has_quota: self.key.as_ref().is_some_and(|key| !key.quota.is_unlimited()),
+        }
     }
 
     pub fn command<O>(&self, op: O) -> Command<O> {

@@ -129,6 +129,7 @@ pub fn routes() -> Routes {
         .add(routes!(keys::create), keys::CREATE)
         .add(routes!(keys::list), keys::LIST)
         .add(routes!(keys::revoke), keys::REVOKE)
+        .add(routes!(keys::set_quota), keys::SET_QUOTA)
         .add(routes!(keys::enroll), keys::ENROLL)
         .add(routes!(projects::create), projects::CREATE)
         .add(routes!(projects::list), projects::LIST)

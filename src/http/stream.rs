@@ -109,7 +109,7 @@ pub fn event_stream(frames: impl Stream<Item = Bytes> + Send + 'static) -> Respo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bloom_core::api_key::ApiKey;
+    use bloom_core::api_key::{ApiKey, Quota};
 
     fn caller(scope: Scope, name: Option<&str>, client: usize) -> Caller {
         let key = name.map(|name| {
@@ -123,6 +123,7 @@ mod tests {
                 created_at: 0,
                 expires_at: None,
                 created_by: "admin".into(),
+                quota: Quota::default(),
             })
         });
         Caller { scope, key, client: format!("192.0.2.{client}").parse().unwrap(), request_id: "r".into(), trace: None }

@@ -9,6 +9,7 @@ mod expire;
 mod leader;
 mod liveness;
 mod maintenance;
+mod quotas;
 mod service;
 #[cfg(test)]
 mod tests;
@@ -59,6 +60,7 @@ pub fn start(engine: &Engine, options: ReconcileOptions) -> ReconcileContext {
     engine.background.spawn(maintenance::compact(context.clone()));
     engine.background.spawn(maintenance::retain(context.clone()));
     engine.background.spawn(counts::check(context.clone()));
+    engine.background.spawn(quotas::measure(context.clone()));
     context
 }
 

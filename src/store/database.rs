@@ -190,4 +190,8 @@ impl Database for Store {
     async fn count_errors(&self) -> Result<CountDeltas> {
         Ok(Store::count_errors(self).await?)
     }
+
+    async fn stored_bytes(&self) -> Result<Vec<(String, i64)>> {
+        Ok(self.measure_stored().await?)
+    }
 }

@@ -19,7 +19,8 @@ fn declared() -> Vec<&'static RowType> {
         [&records::LEASE, &records::RESULT, &records::EVENT, &records::AUDIT, &records::WAKEUP, &records::API_KEY, save::Reached::ROW];
     let projects = [&records::PROJECT, &records::PROJECT_NODE];
     let workers = [&records::WORKER, &records::QUEUE, save::Seen::ROW, save::Removal::ROW];
-    let others = [save::Setting::ROW, save::Reset::ROW, counts::Count::ROW, feed::LanePosition::ROW, load::ContextTask::ROW];
+    let others =
+        [save::Setting::ROW, save::Reset::ROW, save::QuotaRow::ROW, counts::Count::ROW, feed::LanePosition::ROW, load::ContextTask::ROW];
     let control_plane =
         [&control_plane::AGENT, &control_plane::PROJECT, &control_plane::NODE, control_plane::Memory::ROW, &control_plane::JOB];
     tasks.into_iter().chain(records).chain(workers).chain(projects).chain(others).chain(control_plane).collect()

@@ -41,6 +41,7 @@ mod page_sizes;
 mod plans;
 mod postgres_check;
 mod queue;
+mod quotas;
 mod reads;
 mod records;
 mod removal;

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::error::Error;
 use super::table::{part, row};
 use bloom_core::agent_queue::AgentQueue;
-use bloom_core::api_key::ApiKey;
+use bloom_core::api_key::{ApiKey, Quota};
 use bloom_core::audit::AuditEntry;
 use bloom_core::event::TaskEvent;
 use bloom_core::file::File;
@@ -91,9 +91,16 @@ row! {
 }
 
 row! {
-    pub(super) API_KEY: api_keys as api_keys_row_3 of key: ApiKey {
-        name, digest, scope, worker, push, namespaces, created_at, expires_at, created_by
+    pub(super) API_KEY: api_keys as api_keys_row_4 of key: ApiKey {
+        name, digest, scope, worker, push, namespaces, created_at, expires_at, created_by;
+        {
+            let quota = key.quota;
+            max_open_tasks: quota.max_open_tasks,
+            max_tasks_per_minute: quota.max_tasks_per_minute,
+            max_stored_bytes: quota.max_stored_bytes,
+        }
     }
+    read { quota: Quota { max_open_tasks, max_tasks_per_minute, max_stored_bytes } }
 }
 
 row! {

@@ -37,7 +37,7 @@ row! {
 }
 
 row! {
-    pub(super) STATE: task_state as task_state_row_15 of task: TaskState {
+    pub(super) STATE: task_state as task_state_row_16 of task: TaskState {
         id, context_id, agent_slug;
         { let priority = task.priority; rank: rank(priority) }
         session, max_attempts, timeout_sec, exclusive_key, ttl_after_finished_sec, has_dependencies, revision, status, updated_at, attempts,
@@ -85,7 +85,7 @@ row! {
         { let reason = task.failure.as_ref().map(|f| &f.reason); newer_failure_reason: reason.and_then(newer_reason) }
         moves_files, event_bytes;
         { let lease = task.lease.as_ref(); context_reset_at: lease.and_then(|l| l.context_reset_at) }
-        profile_timeout_max, conversation;
+        profile_timeout_max, conversation, owner;
     }
     read {
         priority: priority(rank),
@@ -170,6 +170,7 @@ pub(super) const STATE_FIXED: &[&str] = STATE.only(&[
     "ttl_after_finished_sec",
     "has_dependencies",
     "namespace",
+    "owner",
     "project",
     "moves_files",
     "made_at",

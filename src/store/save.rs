@@ -9,6 +9,7 @@ use super::script::Script;
 use super::table::{WriteRow, row};
 use super::{control_plane, records, removal, rows};
 use bloom_core::Ms;
+use bloom_core::api_key::Quota;
 use bloom_core::event::TaskEvent;
 use bloom_core::file::FileId;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
@@ -64,6 +65,23 @@ statement!(
 );
 statement!(REMOVE_API_KEYS, |d| "DELETE FROM api_keys WHERE name {}", d.any(Type::Text, 1));
 statement!(INSERT_API_KEYS, |d| "{}", d.insert(&records::API_KEY, ""));
+row! {
+    pub(super) struct QuotaRow<'a>: api_keys as quotas_row {
+        name: &'a str,
+        max_open_tasks: Option<i64>,
+        max_tasks_per_minute: Option<i64>,
+        max_stored_bytes: Option<i64>,
+        refilled_at: Ms,
+        stored_bytes: i64,
+    }
+}
+statement!(
+    UPDATE_QUOTAS,
+    |d| "UPDATE api_keys SET max_open_tasks = v.max_open_tasks, max_tasks_per_minute = v.max_tasks_per_minute, \
+        max_stored_bytes = v.max_stored_bytes, refilled_at = v.refilled_at, stored_bytes = v.stored_bytes \
+        FROM {} WHERE api_keys.name = v.name",
+    d.rows(QuotaRow::ROW, 1)
+);
 statement!(REMOVE_PROJECTS, |d| "DELETE FROM projects WHERE id {}", d.any(Type::Uuid, 1));
 statement!(REMOVE_PROJECT_NODES, |d| "DELETE FROM project_nodes WHERE project_id {}", d.any(Type::Uuid, 1));
 statement!(UPSERT_PROJECTS, |d| "{}", d.insert(&records::PROJECT, &upsert(&records::PROJECT, "id")));
@@ -109,6 +127,7 @@ pub(super) fn save<'a>(script: &mut Script<'a>, set: &'a WorkingSet, before: &Be
     write(script, &UPSERT_RESETS, resets.map(|(context_id, reset_at)| Reset { context_id, reset_at: *reset_at }));
     save_wakeups(script, dirty);
     save_api_keys(script, set);
+    save_quotas(script, set);
     save_projects(script, set);
     save_files(script, dirty);
     control_plane::save(script, set);
@@ -227,6 +246,16 @@ fn save_api_keys<'a>(script: &mut Script<'a>, set: &'a WorkingSet) {
     if !added.is_empty() {
         script.ordered(&INSERT_API_KEYS, Args::new().bulk(added));
     }
+}
+
+fn save_quotas<'a>(script: &mut Script<'a>, set: &'a WorkingSet) {
+    let used = set.dirty.quotas.written.iter().filter_map(|name| Some((name, set.loaded.quotas.uses.get(name)?.as_ref()?)));
+    let rows = used.map(|(name, used)| {
+        let Quota { max_open_tasks, max_tasks_per_minute, max_stored_bytes } = used.quota;
+        let (refilled_at, stored_bytes) = (used.refilled_at, used.stored_bytes);
+        QuotaRow { name, max_open_tasks, max_tasks_per_minute, max_stored_bytes, refilled_at, stored_bytes }
+    });
+    write(script, &UPDATE_QUOTAS, rows);
 }
 
 /// A project may get the name of one that the batch removes, so the removal comes first.

@@ -80,6 +80,7 @@ const LABELS: [(&str, &str); 81] = [
     ("agent_uninstalled", "агента вилучено"),
     ("key_created", "ключ створено"),
     ("key_revoked", "ключ відкликано"),
+    ("quota_changed", "квоту змінено"),
     ("project_created", "проєкт створено"),
     ("project_deleted", "проєкт видалено"),
     ("project_cloned", "проєкт клоновано"),

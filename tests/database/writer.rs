@@ -112,11 +112,12 @@ impl Writer for ScriptedWriter {
             }
             // There is no object store in these tests.
             Maintenance::MoveOutput { .. } | Maintenance::SetMark { .. } => Done::default(),
-            // The contents of files are the store's.
+            // The contents of files, and what keys store, are known to the store alone.
             Maintenance::StoreChunk { .. }
             | Maintenance::DropChunks { .. }
             | Maintenance::RemoveFiles { .. }
-            | Maintenance::MoveFile { .. } => Done::default(),
+            | Maintenance::MoveFile { .. }
+            | Maintenance::SetStoredBytes { .. } => Done::default(),
             Maintenance::RemoveTasks { finished_for_ms, limit } => {
                 let is_due = |task: &TaskState| {
                     let is_old = |finished_for_ms: &Ms| task.finished_at.is_some_and(|at| at <= now - finished_for_ms);

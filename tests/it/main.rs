@@ -61,6 +61,7 @@ mod projects;
 mod push;
 mod questions;
 mod queues;
+mod quotas;
 mod readiness;
 mod readme;
 mod replicas;

@@ -76,6 +76,7 @@ const CALLS: &[&str] = &[
     "get /api/runtime/keys",
     "post /api/runtime/keys",
     "delete /api/runtime/keys/{id}",
+    "post /api/runtime/keys/{id}/quota",
     "post /api/runtime/enroll",
     "get /api/membridge/health",
     "get /api/runtime/projects",

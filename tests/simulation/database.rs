@@ -275,6 +275,10 @@ impl Database for SimDatabase {
         self.shared.lock().compare("count_errors", &none, ask, |_, found, none| same_counts(found, none));
         Ok(none)
     }
+
+    async fn stored_bytes(&self) -> Result<Vec<(String, i64)>> {
+        Ok(Vec::new())
+    }
 }
 
 /// Whether all tasks have finished and no wake-up is left.

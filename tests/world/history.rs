@@ -1,7 +1,7 @@
 //! Histories of commands. Each step is meaningful in whatever state it meets.
 
 use bloom_core::agent_queue::ALL_QUEUES;
-use bloom_core::api_key::Scope;
+use bloom_core::api_key::{Quota, Scope};
 use bloom_core::command::{Choice, Completion, CordonChange, Grace, Holder, Loss, NewEvent, Op, PushEnd, WorkerChange};
 use bloom_core::event::EventKind;
 use bloom_core::ids::{InstanceId, LeaseId, QuestionId, TaskId};
@@ -213,6 +213,7 @@ impl History {
                     push: scope != Scope::Submit && name % 5 == 0,
                     namespaces: (scope != Scope::Submit && name % 7 == 0).then(|| vec![NAMESPACES[0].to_owned()]),
                     lasts_ms: (name % 4 == 0).then_some(30_000),
+                    quota: Quota::default(),
                 })
             }
             Step::RevokeKey { name } => Op::RevokeKey(op::RevokeKey { name: format!("key{name}") }),

@@ -5,6 +5,7 @@ pub mod control_plane;
 mod conversations;
 pub mod files;
 pub mod history;
+mod keys;
 pub mod memory;
 mod projects;
 pub mod random;

@@ -17,7 +17,7 @@ use bloom_core::run_result::RunResult;
 use bloom_core::task::{Parked, PastLease, Session, Status, TaskSpec, TaskState};
 use bloom_core::wakeup::{Subject, Waiters, Wakeup, WakeupId};
 use bloom_core::worker::Worker;
-use bloom_core::working_set::{ContextView, Counts, Loaded, LoadedKeys, Slots, WorkingSet};
+use bloom_core::working_set::{ContextView, Counts, Loaded, Slots, WorkingSet};
 
 use super::control_plane::ControlPlaneRows;
 use super::files::FileRows;
@@ -41,6 +41,8 @@ pub struct Memory {
     pub context_resets: BTreeMap<String, Ms>,
     pub settings: BTreeMap<String, String>,
     pub api_keys: BTreeMap<String, ApiKey>,
+    /// Of keys with a quota: `refilled_at` and `stored_bytes`.
+    pub quota_uses: BTreeMap<String, (Ms, i64)>,
     pub projects: BTreeMap<ProjectId, Project>,
     pub project_nodes: BTreeMap<(ProjectId, WorkerId), ProjectNode>,
     pub control_plane: ControlPlaneRows,
@@ -130,21 +132,12 @@ impl Memory {
         let everyone = self.workers.keys().filter(|_| keys.all_workers);
         loaded.slots = keys.exact_slots.iter().chain(everyone).map(|id| (id.clone(), Slots { used: self.used(id), exact: true })).collect();
         loaded.past_leases = keys.past_leases.iter().map(|id| (*id, self.past_leases.get(id).cloned())).collect();
-        loaded.api_keys = keys.api_keys.then(|| self.load_keys(keys));
+        self.load_keys(keys, &mut loaded);
         self.load_projects(keys, &mut loaded);
         self.load_queues(keys, &mut loaded);
         loaded.control_plane = self.control_plane.load(keys);
         loaded.files = self.files.load(keys);
         loaded
-    }
-
-    fn load_keys(&self, keys: &RowKeys) -> LoadedKeys {
-        let wanted = self.api_keys.values().filter(|key| keys.wants_key(key)).cloned();
-        let mut of_pools = BTreeMap::new();
-        for namespace in self.api_keys.values().filter_map(|key| key.pool_namespace()) {
-            *of_pools.entry(namespace.to_owned()).or_default() += 1;
-        }
-        LoadedKeys::new(keys, wanted, of_pools)
     }
 
     fn load_queues(&self, keys: &RowKeys, loaded: &mut Loaded) {
@@ -239,15 +232,7 @@ impl Memory {
         }
         self.context_resets.extend(dirty.context_resets.iter().map(|id| (id.clone(), set.loaded.context_resets[id])));
         self.settings.extend(dirty.settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
-        for name in &dirty.removed_api_keys {
-            self.api_keys.remove(name);
-        }
-        for name in &dirty.api_keys {
-            let key = set.loaded.api_keys.as_ref().expect("keys were loaded").rows[name].clone();
-            if self.api_keys.insert(name.clone(), key).is_some() {
-                return Err("one key a name");
-            }
-        }
+        self.write_keys(set)?;
         self.write_projects(set)?;
         self.control_plane.save(set);
         self.files.save(set);

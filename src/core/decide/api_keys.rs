@@ -1,6 +1,6 @@
 //! Named keys: creation, revocation, and the enrollment of a worker by a join token.
 
-use super::super::api_key::{ApiKey, MAX_KEYS, MAX_POOL_KEYS, MAX_POOL_KEYS_OF_NAMESPACE, Scope, enrolled_name};
+use super::super::api_key::{ApiKey, MAX_KEYS, MAX_POOL_KEYS, MAX_POOL_KEYS_OF_NAMESPACE, Quota, Scope, enrolled_name};
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::ids::WorkerId;
 use super::super::operation::Operation;
@@ -22,6 +22,7 @@ pub struct CreateKey {
     pub namespaces: Option<Vec<String>>,
     /// Milliseconds until it expires; `None` = never.
     pub lasts_ms: Option<i64>,
+    pub quota: Quota,
 }
 
 impl Operation for CreateKey {
@@ -59,11 +60,13 @@ impl Operation for CreateKey {
             created_at: set.stamp(),
             expires_at: self.lasts_ms.map(|ms| set.now().saturating_add(ms)),
             created_by: set.actor(&Actor::Admin),
+            quota: self.quota,
         };
         let worker = key.worker.as_ref().map_or_else(String::new, |worker| format!(", worker {worker}"));
         let push = if key.push { ", may be pushed to" } else { "" };
         let namespaces = key.namespaces.as_ref().map_or_else(String::new, |names| format!(", namespaces {}", names.join(", ")));
-        let detail = format!("scope {}{worker}{push}{namespaces}", key.scope);
+        let quota = if key.quota.is_unlimited() { String::new() } else { format!(", quota {}", key.quota) };
+        let detail = format!("scope {}{worker}{push}{namespaces}{quota}", key.scope);
         set.audit(Action::KeyCreated, EntityType::Key, &key.name, &Actor::Admin, detail);
         set.add_api_key(key.clone());
         Ok(key)
@@ -200,6 +203,7 @@ impl Operation for Enroll {
             created_at: set.stamp(),
             expires_at: None,
             created_by: set.actor(&Actor::Api),
+            quota: Quota::default(),
         };
         if set.api_keys_of(&self.worker)?.any(|key| key.push) {
             forget_url(set, &self.worker)?;

@@ -12,7 +12,8 @@ use super::super::rejection::Rejection;
 use super::super::reply::CreatedTask;
 use super::super::row_keys::{AFTER_ALL, RowKeys};
 use super::super::task::{Session, Status, TaskSpec, TaskState};
-use super::super::working_set::{Halt, WorkingSet, need};
+use super::super::working_set::{Halt, QuotaUse, WorkingSet, need};
+use super::quotas::{self, Added};
 use super::readiness::{apply, evaluate, newest_in_context};
 
 /// Creates all of these tasks or none. The ids in the specs are ignored and assigned here, and projects are found by their names or ids. A task that exists already, by its Kubernetes
@@ -42,7 +43,8 @@ impl Operation for Create {
 
     fn decide(&self, set: &mut WorkingSet) -> Result<Vec<CreatedTask>, Halt> {
         let wanted = &self.tasks[..];
-        check(set, wanted)?;
+        let used = check(set, wanted)?;
+        quotas::take(set, used);
         let mut created = Vec::with_capacity(wanted.len());
         for spec in wanted {
             created.push(match earlier(set, spec)? {
@@ -54,8 +56,9 @@ impl Operation for Create {
     }
 }
 
-/// Checks everything that could reject the call, before anything is changed.
-fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<(), Halt> {
+/// Checks everything that could reject the call, before anything is changed. Returns what the call uses of its key's quota.
+fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<Option<QuotaUse>, Halt> {
+    let mut added = Added::default();
     let mut keys: HashMap<&str, &TaskSpec> = HashMap::new();
     for spec in wanted {
         check_names(spec)?;
@@ -75,8 +78,10 @@ fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<(), Halt> {
         }
         if let Some(key) = &spec.idempotency_key
             && let Some(first) = keys.insert(key, spec)
-            && !is_same_spec(first, spec)
         {
+            if is_same_spec(first, spec) {
+                continue;
+            }
             return Err(conflict(spec));
         }
         let spec = &with_inputs(set, with_project(set, spec)?)?;
@@ -90,8 +95,10 @@ fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<(), Halt> {
             return Err(Rejection::UnknownDependencies(unknown).into());
         }
         evaluate(set, &mut TaskState::new(spec), &spec.depends_on, AFTER_ALL)?;
+        added.created_tasks += 1;
+        added.bytes = added.bytes.saturating_add(spec.bytes());
     }
-    Ok(())
+    quotas::check(set, Added { open_tasks: added.created_tasks, ..added })
 }
 
 /// The task with what it keeps of the project that it names.

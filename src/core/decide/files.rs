@@ -11,6 +11,7 @@ use super::super::rejection::Rejection;
 use super::super::reply::AddedFile;
 use super::super::row_keys::RowKeys;
 use super::super::working_set::{Halt, WorkingSet};
+use super::quotas::{self, Added};
 
 /// The run that uploads a file.
 #[derive(Clone, Debug)]
@@ -52,6 +53,7 @@ impl Operation for AddFile {
     }
 
     fn decide(&self, set: &mut WorkingSet) -> Result<AddedFile, Halt> {
+        let mut used = None;
         let worker_id = match &self.run {
             Some(run) => {
                 let task = set.task(run.task)?;
@@ -75,6 +77,7 @@ impl Operation for AddFile {
                 if unused.count >= MAX_UNUSED_UPLOADS || unused.bytes.saturating_add(self.bytes) > MAX_UNUSED_BYTES {
                     return Err(Rejection::TooManyUploads.into());
                 }
+                used = quotas::check(set, Added { bytes: self.bytes, ..Added::default() })?;
                 None
             }
         };
@@ -96,6 +99,7 @@ impl Operation for AddFile {
             remove_at: self.run.is_none().then(|| set.now() + UNUSED_MS),
             object_url: self.object_url.clone(),
         };
+        quotas::take(set, used);
         set.add_file(file.clone());
         Ok(AddedFile { file, is_new: true })
     }

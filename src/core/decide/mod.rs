@@ -20,6 +20,7 @@ pub(super) mod projects;
 pub(super) mod push;
 pub(super) mod questions;
 pub(super) mod queues;
+pub(super) mod quotas;
 mod readiness;
 pub(super) mod reevaluate;
 pub(super) mod running;

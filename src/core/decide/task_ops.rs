@@ -10,6 +10,7 @@ use super::super::task::{Parked, Session, Status, TaskState};
 use super::super::wakeup::Subject;
 use super::super::working_set::{Halt, WorkingSet};
 use super::finish::finish;
+use super::quotas::{self, Added};
 use super::readiness::{apply, evaluate, known_dependencies, park};
 
 /// Names of the stored settings.
@@ -76,6 +77,7 @@ impl Operation for Requeue {
         if !matches!(task.status, Status::Failed | Status::Dead | Status::Cancelled) {
             return Err(Rejection::CannotRequeue(task.status).into());
         }
+        let used = quotas::check(set, Added { open_tasks: 1, ..Added::default() })?;
         let mut task = TaskState {
             status: Status::Queued,
             updated_at: set.stamp(),
@@ -102,6 +104,7 @@ impl Operation for Requeue {
         let waits = task.has_dependencies && task.lease_count == 0;
         let dependencies = if waits { known_dependencies(set, id)? } else { Vec::new() };
         let readiness = evaluate(set, &mut task, &dependencies, id)?;
+        quotas::take(set, used);
         set.audit(Action::TaskRequeued, EntityType::Task, id, &Actor::Admin, detail);
         apply(set, &mut task, readiness);
         task.revision = set.put_task(task.clone());

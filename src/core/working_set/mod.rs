@@ -8,6 +8,7 @@ mod control_plane;
 mod files;
 mod projects;
 mod queues;
+mod quotas;
 mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -17,6 +18,7 @@ pub use api_keys::LoadedKeys;
 pub use control_plane::{DirtyControlPlane, LoadedControlPlane};
 pub use files::{DirtyFiles, KnownFile, LeaseFiles, LoadedFiles, UnusedUploads};
 pub use projects::{DirtyProjects, LoadedProjects, project_named};
+pub use quotas::{DirtyQuotas, LoadedQuotas, QuotaUse};
 
 use uuid::Uuid;
 
@@ -123,6 +125,7 @@ pub struct Loaded {
     /// Some of its rows could not be loaded because another program keeps them locked.
     pub locked_control_plane: bool,
     pub files: LoadedFiles,
+    pub quotas: LoadedQuotas,
 }
 
 /// What the batch changed. The store writes exactly this, in one transaction.
@@ -158,6 +161,7 @@ pub struct Dirty {
     pub projects: DirtyProjects,
     pub control_plane: DirtyControlPlane,
     pub files: DirtyFiles,
+    pub quotas: DirtyQuotas,
     pub audit: Vec<AuditEntry>,
     pub wakeups: Vec<Wakeup>,
     /// Wake-ups that have advanced or finished.
@@ -171,7 +175,8 @@ impl Dirty {
 
     /// Whether replicas have to read the stored settings and keys again.
     pub fn has_settings(&self) -> bool {
-        !(self.settings.is_empty() && self.api_keys.is_empty() && self.removed_api_keys.is_empty())
+        let is_same = self.settings.is_empty() && self.api_keys.is_empty() && self.removed_api_keys.is_empty();
+        !is_same || self.quotas.has_changed
     }
 }
 
@@ -261,6 +266,7 @@ impl WorkingSet {
         let before = self.loaded.tasks.get(&task.id).and_then(Option::as_ref);
         task.revision = before.map_or(0, |before| before.revision) + 1;
         let was_active = before.is_some_and(|before| before.status.is_active());
+        let was_open = before.is_some_and(|before| !before.status.is_final());
         if let Some(active) = self.loaded.active_leases.get_mut(&task.agent_slug) {
             *active += i64::from(task.status.is_active()) - i64::from(was_active);
         }
@@ -272,6 +278,7 @@ impl WorkingSet {
         }
         self.dirty.quiet_tasks.remove(&task.id);
         self.dirty.tasks.insert(task.id);
+        self.count_open(&task, was_open);
         let revision = task.revision;
         self.loaded.tasks.insert(task.id, Some(task));
         revision

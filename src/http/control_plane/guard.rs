@@ -36,7 +36,7 @@ pub struct Caller {
 
 impl Caller {
     pub fn command<O>(&self, op: O) -> Command<O> {
-        Command { op, by: Requester { request_id: Some(self.request_id.to_string()), key: None }, epoch: None }
+        Command { op, by: Requester { request_id: Some(self.request_id.to_string()), ..Requester::default() }, epoch: None }
     }
 }
 

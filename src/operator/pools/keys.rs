@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bloom_core::api_key::{ApiKey, PREFIX, Scope};
+use bloom_core::api_key::{ApiKey, PREFIX, Quota, Scope};
 use bloom_core::op;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
@@ -84,6 +84,7 @@ impl Pools {
             push: false,
             namespaces: Some(setup.namespaces.clone()),
             lasts_ms: None,
+            quota: Quota::default(),
         };
         if let Err(rejection) = self.submit(identity, wanted).await? {
             return Ok(Err(Problem::new("KeyRefused", format!("No key can be made for the pod '{name}': {rejection}"))));
@@ -137,6 +138,7 @@ mod tests {
             created_at: 0,
             expires_at: None,
             created_by: String::new(),
+            quota: Quota::default(),
         };
         let keys = [key(format!("pool-{pool}-3")), key(format!("pool-{}-4", Uuid::from_u128(8))), key("pool-a".into())];
         assert_eq!(keys.iter().map(pool_of).collect::<Vec<_>>(), [Some(pool), Some(Uuid::from_u128(8)), None]);

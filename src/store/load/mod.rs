@@ -5,6 +5,9 @@ mod control_plane;
 mod files;
 mod projects;
 mod queues;
+mod quotas;
+
+pub(super) use quotas::OPEN_TASKS;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -114,6 +117,7 @@ pub(super) async fn load(conn: &mut Conn, time: Option<Ms>, keys: &RowKeys, skip
     load.lock_workers(keys).await?;
     load.lock_tasks().await?;
     load.lock_api_keys(keys).await?;
+    load.lock_quotas(keys).await?;
     load.lock_projects(keys).await?;
     load.lock_files(keys).await?;
     load.lock_control_plane(keys).await?;

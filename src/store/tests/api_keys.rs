@@ -1,7 +1,7 @@
 //! Keys of WorkerPools are counted, and loaded only if they are asked for; nobody adds or removes keys meanwhile.
 
 use super::*;
-use bloom_core::api_key::Scope;
+use bloom_core::api_key::{Quota, Scope};
 use bloom_core::audit::Requester;
 use bloom_core::working_set::LoadedKeys;
 
@@ -14,6 +14,7 @@ fn key(name: &str, worker: &str) -> op::CreateKey {
         push: false,
         namespaces: None,
         lasts_ms: None,
+        quota: Quota::default(),
     }
 }
 

@@ -58,3 +58,30 @@ fn keys_are_created_listed_and_revoked() {
         machine.does(&["key", "enroll", "w3"]).complains(1);
     });
 }
+
+#[test]
+fn a_quota_is_given_shown_and_changed() {
+    let server = keyed(Database::Sqlite);
+    run(async {
+        let user = User::at(&server).with("BLOOM_KEY", ADMIN);
+        let limits = ["--max-open-tasks", "2", "--max-tasks-per-minute", "9", "--max-stored-mib", "1"];
+        let made = user.does(&[&["key", "create", "web", "--scope", "submit"][..], &limits].concat()).ok();
+        let own = User::at(&server).with("BLOOM_KEY", made.trim_end());
+        own.does(&["task", "submit", "--agent", "nobody", "one"]).ok();
+        let listed = user.does(&["key", "list"]).ok();
+        assert!(listed.contains("QUOTA") && listed.contains("1/2 open, 9 a minute, 1/1 MiB"), "{listed}");
+        let changed = user.does(&["key", "quota", "web", "--max-open-tasks", "1"]).ok();
+        assert!(changed.contains("1/1 open\n") || changed.contains("1/1 open "), "{changed}");
+        let said = own.does(&["task", "submit", "--agent", "nobody", "two"]).complains(1);
+        assert!(said.contains("The quota of this key is 1 open tasks, and 1 are open"), "{said}");
+        let free = user.does(&["key", "quota", "web", "--none", "-o", "json"]).json();
+        assert_eq!(free["quota"], json!(null));
+        own.does(&["task", "submit", "--agent", "nobody", "two"]).ok();
+
+        user.does(&["key", "quota", "web"]).complains(2);
+        user.does(&["key", "quota", "web", "--none", "--max-open-tasks", "1"]).complains(2);
+        let said = user.does(&["key", "create", "r", "--scope", "read", "--max-open-tasks", "1"]).complains(2);
+        assert!(said.contains("--max-open-tasks") && said.contains("'submit'"), "{said}");
+        user.does(&["key", "quota", "nobody", "--none"]).complains(1);
+    });
+}

@@ -19,7 +19,7 @@ fn bytes(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8).collect()
 }
 
-async fn upload(api: &Api, query: &str, content: &[u8]) -> Answer {
+pub async fn upload(api: &Api, query: &str, content: &[u8]) -> Answer {
     api.post_bytes(&format!("artifacts?{query}"), content).await
 }
 

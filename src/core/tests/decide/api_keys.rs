@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bloom_core::api_key::{ApiKey, MAX_KEYS, MAX_POOL_KEYS, MAX_POOL_KEYS_OF_NAMESPACE, Scope, is_key_name};
+use bloom_core::api_key::{ApiKey, MAX_KEYS, MAX_POOL_KEYS, MAX_POOL_KEYS_OF_NAMESPACE, Quota, Scope, is_key_name};
 use bloom_core::command::{Command, Op, Rejection, Reply, Requester};
 use bloom_core::decide::decide;
 use bloom_core::op;
@@ -21,6 +21,7 @@ fn create(name: &str, scope: Scope) -> op::CreateKey {
         push: false,
         namespaces: None,
         lasts_ms: None,
+        quota: Quota::default(),
     }
 }
 
@@ -66,6 +67,7 @@ fn a_key_is_created_and_revoked() {
         created_at: START,
         expires_at: Some(START + DAY_MS),
         created_by: "admin".into(),
+        quota: Quota::default(),
     };
     assert_eq!(created, expected);
     assert_eq!(world.db.api_keys["k"], expected);
@@ -128,6 +130,7 @@ fn with_pool_keys(world: &mut World, namespace: &str, count: usize) {
             created_at: START,
             expires_at: None,
             created_by: format!("key:kubernetes:{namespace}"),
+            quota: Quota::default(),
         };
         world.db.api_keys.insert(key.name.clone(), key);
     }
@@ -310,7 +313,7 @@ fn the_actor_is_the_key_and_can_not_pose_as_another() {
     let act = |key: Option<&str>, op: Op| {
         let loaded = Loaded { now: START, ..world().db.load(START, &op.keys()) };
         let mut set = WorkingSet::new(loaded, 1);
-        let command = Command { by: Requester { key: key.map(Arc::from), request_id: None }, ..op.into() };
+        let command = Command { by: Requester { key: key.map(Arc::from), ..Requester::default() }, ..op.into() };
         decide(&mut set, &command).unwrap();
         set.dirty.audit.remove(0).actor
     };

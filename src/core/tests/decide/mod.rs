@@ -18,6 +18,7 @@ mod projects;
 mod pushes;
 mod questions;
 mod queues;
+mod quotas;
 mod readiness;
 mod signs_of_life;
 mod suspension;

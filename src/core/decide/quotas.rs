@@ -1,0 +1,90 @@
+//! Quotas of submit keys: what they may have is changed here, and checked when they create, requeue or upload.
+
+use super::super::Ms;
+use super::super::api_key::{Quota, Scope};
+use super::super::audit::{Action, Actor, EntityType};
+use super::super::operation::Operation;
+use super::super::rejection::Rejection;
+use super::super::row_keys::RowKeys;
+use super::super::working_set::{Halt, QuotaUse, WorkingSet};
+
+const MINUTE_MS: Ms = 60_000;
+
+/// Gives a submit key another quota, which counts from its next call on. What it has already stays.
+#[derive(Clone, Debug)]
+pub struct SetQuota {
+    pub name: String,
+    pub quota: Quota,
+}
+
+impl Operation for SetQuota {
+    type Reply = ();
+
+    fn add_keys(&self, keys: &mut RowKeys) {
+        keys.api_keys = true;
+        keys.key_names.insert(self.name.clone());
+        keys.quotas.insert(self.name.clone());
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<(), Halt> {
+        let key = set.find_api_key(&self.name)?.ok_or(Rejection::KeyNotFound)?;
+        if key.scope != Scope::Submit {
+            return Err(Rejection::NoQuotaFor(key.scope).into());
+        }
+        let used = set.quota_use(&self.name)?.ok_or(Rejection::KeyNotFound)?;
+        if used.quota != self.quota {
+            set.audit(Action::QuotaChanged, EntityType::Key, &self.name, &Actor::Admin, self.quota.to_string());
+            set.put_quota_use(&self.name, QuotaUse { quota: self.quota, ..used });
+            set.dirty.quotas.has_changed = true;
+        }
+        Ok(())
+    }
+}
+
+/// What a call adds to what its key has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Added {
+    pub created_tasks: i64,
+    /// Tasks that are open from now on, new ones among them.
+    pub open_tasks: i64,
+    pub bytes: i64,
+}
+
+/// The use of the requester's quota after this call; `None` if it has no quota.
+///
+/// # Errors
+/// The quota has no room for it.
+pub(super) fn check(set: &WorkingSet, added: Added) -> Result<Option<QuotaUse>, Halt> {
+    let Some(key) = set.by.key.as_deref().filter(|_| set.by.has_quota) else { return Ok(None) };
+    // A key that was revoked meanwhile is refused by the next call.
+    let Some(used) = set.quota_use(key)? else { return Ok(None) };
+    let Quota { max_open_tasks, max_tasks_per_minute, max_stored_bytes } = used.quota;
+    if let Some(most) = max_open_tasks.filter(|most| added.open_tasks > 0 && used.open_tasks + added.open_tasks > *most) {
+        return Err(Rejection::QuotaOfOpenTasks { most, open: used.open_tasks }.into());
+    }
+    if let Some(most) = max_stored_bytes.filter(|most| added.bytes > 0 && used.stored_bytes.saturating_add(added.bytes) > *most) {
+        return Err(Rejection::QuotaOfStoredBytes { most, stored: used.stored_bytes }.into());
+    }
+    let refilled_at = match max_tasks_per_minute.filter(|_| added.created_tasks > 0) {
+        None => used.refilled_at,
+        Some(most) if added.created_tasks > most => return Err(Rejection::QuotaOfOneCall { most }.into()),
+        Some(most) => {
+            let now = set.now();
+            // A clock that was set back, or another quota, must not keep the key waiting for longer than a minute.
+            let begins = used.refilled_at.clamp(now, now + MINUTE_MS);
+            let refilled_at = begins + (added.created_tasks * MINUTE_MS + most - 1) / most;
+            if refilled_at > now + MINUTE_MS {
+                return Err(Rejection::QuotaOfTasksPerMinute { most, wait_ms: refilled_at - now - MINUTE_MS }.into());
+            }
+            refilled_at
+        }
+    };
+    Ok(Some(QuotaUse { refilled_at, stored_bytes: used.stored_bytes.saturating_add(added.bytes), ..used }))
+}
+
+/// Writes the use that [`check`] returned, after it and before the tasks change.
+pub(super) fn take(set: &mut WorkingSet, used: Option<QuotaUse>) {
+    if let Some((key, used)) = set.by.key.clone().zip(used) {
+        set.put_quota_use(&key, used);
+    }
+}

@@ -1,0 +1,60 @@
+//! What the submit keys of a working set may have, and what they have.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::Ms;
+use super::super::api_key::Quota;
+use super::super::task::TaskState;
+use super::{Halt, WorkingSet, need};
+
+/// The quota of a key, and how much of it is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct QuotaUse {
+    pub quota: Quota,
+    pub open_tasks: i64,
+    /// When all room of `max_tasks_per_minute` is back, if no further task is created.
+    pub refilled_at: Ms,
+    /// As the leader measured it last, and what was created since.
+    pub stored_bytes: i64,
+}
+
+/// A key that is missing was not asked for; `None` means that it does not exist.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LoadedQuotas {
+    pub uses: BTreeMap<String, Option<QuotaUse>>,
+    /// Keys that could not be loaded because another program keeps their rows locked.
+    pub locked: BTreeSet<String>,
+}
+
+/// The keys whose quota, or its use, a batch changed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DirtyQuotas {
+    pub written: BTreeSet<String>,
+    /// One of them has another quota: other replicas have to know.
+    pub has_changed: bool,
+}
+
+impl WorkingSet {
+    /// The quota of this key and its use; `None` if there is no such key.
+    pub fn quota_use(&self, key: &str) -> Result<Option<QuotaUse>, Halt> {
+        match self.loaded.quotas.uses.get(key) {
+            Some(known) => Ok(*known),
+            None if self.loaded.quotas.locked.contains(key) => Err(Halt::Locked),
+            None => Err(need(|keys| keys.quotas.insert(key.to_owned()))),
+        }
+    }
+
+    pub fn put_quota_use(&mut self, key: &str, used: QuotaUse) {
+        self.dirty.quotas.written.insert(key.to_owned());
+        self.loaded.quotas.uses.insert(key.to_owned(), Some(used));
+    }
+
+    /// Counts the open tasks of a loaded key anew when one of its tasks changes.
+    pub(super) fn count_open(&mut self, task: &TaskState, was_open: bool) {
+        if let Some(owner) = &task.owner
+            && let Some(Some(used)) = self.loaded.quotas.uses.get_mut(owner)
+        {
+            used.open_tasks += i64::from(!task.status.is_final()) - i64::from(was_open);
+        }
+    }
+}
