@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use jiff::Timestamp;
 use rustls::pki_types::CertificateDer;
-use x509_cert::der::Decode;
+use x509_cert::der::{Decode, Encode};
 use x509_cert::ext::pkix::name::GeneralName;
 use x509_cert::ext::pkix::{BasicConstraints, SubjectAltName};
 use x509_cert::time::Time;
@@ -18,6 +18,8 @@ pub struct Certificate {
     pub not_after: Timestamp,
     /// It is that of an authority (CA:TRUE).
     pub is_authority: bool,
+    subject: Vec<u8>,
+    issuer: Vec<u8>,
 }
 
 impl Certificate {
@@ -31,7 +33,20 @@ impl Certificate {
         let constraints = content.get_extension::<BasicConstraints>().map_err(|error| error.to_string())?;
         let is_authority = constraints.is_some_and(|(_, constraints)| constraints.ca);
         let validity = content.validity();
-        Ok(Self { names, not_before: timestamp(&validity.not_before)?, not_after: timestamp(&validity.not_after)?, is_authority })
+        let name = |name: &x509_cert::name::Name| name.to_der().map_err(|error| error.to_string());
+        Ok(Self {
+            names,
+            not_before: timestamp(&validity.not_before)?,
+            not_after: timestamp(&validity.not_after)?,
+            is_authority,
+            subject: name(content.subject())?,
+            issuer: name(content.issuer())?,
+        })
+    }
+
+    /// Whether that one may have issued this one.
+    pub(super) fn is_issued_by(&self, other: &Self) -> bool {
+        self.issuer == other.subject
     }
 
     /// Why clients refuse it at this time, and what to do.
@@ -80,7 +95,7 @@ mod tests {
     fn only_a_valid_certificate_causes_no_warning() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
         let (not_before, not_after) = (at("2026-01-01T00:00:00Z"), at("2026-04-01T00:00:00Z"));
-        let certificate = Certificate { names: Vec::new(), not_before, not_after, is_authority: false };
+        let certificate = Certificate { names: Vec::new(), not_before, not_after, is_authority: false, subject: Vec::new(), issuer: Vec::new() };
         assert_eq!(certificate.warning(at("2026-02-01T00:00:00Z")), None);
         let early = certificate.warning(at("2025-12-31T23:59:59Z")).unwrap();
         assert!(early.contains("not valid before 2026-01-01T00:00:00Z"), "{early}");

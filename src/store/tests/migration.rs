@@ -134,7 +134,7 @@ async fn a_newer_schema_serves_programs_that_it_does_not_exclude(database) {
     execute(&bench.url, &newer.replace("''", if database == Database::Sqlite { "x''" } else { "''::bytea" })).await;
     execute(&bench.url, "ALTER TABLE task_state ADD COLUMN of_a_newer_program TEXT").await;
     bench.store.ping().await.unwrap();
-    assert!(bench.store.migrate().await.unwrap().is_empty(), "this program can run next to the newer one");
+    assert!(bench.store.migrate().await.unwrap().applied.is_empty(), "this program can run next to the newer one");
     let last = bench.store.migration_status().await.unwrap().pop().unwrap();
     assert_eq!((last.name.as_str(), last.state), ("9000_wider", MigrationState::Newer));
     let mut writer = bench.writer().await;
