@@ -21,7 +21,12 @@ const MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The lines of a file without byte order marks, which a file that was put together of several ones may have in each of them.
 fn lines(file: &[u8]) -> impl Iterator<Item = &[u8]> {
-    file.split_inclusive(|byte| matches!(byte, b'\n')).map(|line| line.strip_prefix(MARK).unwrap_or(line))
+    file.split_inclusive(|byte| *byte == b'\n').map(|line| line.strip_prefix(MARK).unwrap_or(line))
+}
+
+/// The file without byte order marks.
+pub fn without_marks(file: &[u8]) -> Vec<u8> {
+    lines(file).flatten().copied().collect()
 }
 
 /// # Errors
@@ -74,7 +79,6 @@ pub fn authorities(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> 
 /// # Errors
 /// The end of a sentence that names the file.
 pub(super) fn key(file: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
-    let file: Vec<u8> = lines(file).flatten().copied().collect();
-    PrivateKeyDer::from_pem_slice(&file)
+    PrivateKeyDer::from_pem_slice(&without_marks(file))
         .map_err(|_| "has no private key in PEM form without a password (-----BEGIN PRIVATE KEY-----)".to_owned())
 }

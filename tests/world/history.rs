@@ -201,7 +201,7 @@ impl History {
             }
             Step::Seen { worker: at } => Op::RecordLastSeen(op::RecordLastSeen { last_seen: vec![(worker(*at), now)] }),
             Step::Silent { worker: at } => {
-                Op::MarkOffline(op::MarkOffline { worker: worker(*at), cause: Loss::Silent { for_ms: NOT_SEEN_MS, served_since: 0 } })
+                Op::MarkOffline(op::MarkOffline { worker: worker(*at), cause: Loss::Silent { for_ms: NOT_SEEN_MS, served_since: 0, has_started: false } })
             }
             Step::CreateKey { name } => {
                 let scope = [Scope::Join, Scope::Submit, Scope::Worker][name % 3];
