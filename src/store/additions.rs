@@ -30,8 +30,7 @@ impl fmt::Display for Addition {
     }
 }
 
-const SQLITE: &str =
-    "SELECT type, name, tbl_name FROM sqlite_master WHERE type = 'trigger' OR name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY type DESC, name";
+const SQLITE: &str = "SELECT type, name, tbl_name FROM sqlite_master WHERE type = 'trigger' OR name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY type DESC, name";
 // On PostgreSQL, the schema may have tables of other programs: only what acts on this program's tables matters.
 statement!(
     FOUND,

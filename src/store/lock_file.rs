@@ -182,12 +182,7 @@ const LOCKED_BYTE: libc::off_t = 1 << 62;
 /// likes, neither loses it nor meets it. Closing this file would release the locks of SQLite in this process, so it must stay open as long
 /// as a connection (see `Files` in `health`).
 fn set_lock(file: &File, kind: libc::c_int) -> nix::Result<()> {
-    let lock = libc::flock {
-        l_type: kind as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: LOCKED_BYTE,
-        l_len: 1,
-        l_pid: 0,
-    };
+    let lock =
+        libc::flock { l_type: kind as libc::c_short, l_whence: libc::SEEK_SET as libc::c_short, l_start: LOCKED_BYTE, l_len: 1, l_pid: 0 };
     fcntl(file, FcntlArg::F_OFD_SETLK(&lock)).map(drop)
 }

@@ -159,9 +159,8 @@ const PARAMETERS: [&str; 4] = ["mode=", "cache=", "immutable=", "vfs="];
 fn sqlite_path(url: &str) -> Option<PathBuf> {
     let path = url.trim().strip_prefix("sqlite:")?;
     let path = path.strip_prefix("//").unwrap_or(path);
-    let are_parameters = |text: &str| {
-        text.split('&').all(|part| PARAMETERS.iter().any(|name| part.starts_with(name))) && !text.contains('/')
-    };
+    let are_parameters =
+        |text: &str| text.split('&').all(|part| PARAMETERS.iter().any(|name| part.starts_with(name))) && !text.contains('/');
     let path = path.rsplit_once('?').filter(|(_, behind)| are_parameters(behind)).map_or(path, |(path, _)| path);
     // A relative path that begins like this would be a URL for SQLite.
     Some(if path.starts_with("file:") { Path::new(".").join(path) } else { path.into() })
@@ -369,7 +368,8 @@ impl Target {
         Ok(match self {
             Self::Sqlite { options, health, .. } => sqlite(options, health).await?,
             Self::Postgres { options } => {
-                let settings = [("lock_timeout", "60s"), ("client_min_messages", "warning"), ("enable_seqscan", "on"), ("enable_hashjoin", "on")];
+                let settings =
+                    [("lock_timeout", "60s"), ("client_min_messages", "warning"), ("enable_seqscan", "on"), ("enable_hashjoin", "on")];
                 let options = options.as_ref().clone().options(settings);
                 Conn::Postgres(connect(&options).await?)
             }

@@ -95,7 +95,8 @@ mod tests {
     fn only_a_valid_certificate_causes_no_warning() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
         let (not_before, not_after) = (at("2026-01-01T00:00:00Z"), at("2026-04-01T00:00:00Z"));
-        let certificate = Certificate { names: Vec::new(), not_before, not_after, is_authority: false, subject: Vec::new(), issuer: Vec::new() };
+        let certificate =
+            Certificate { names: Vec::new(), not_before, not_after, is_authority: false, subject: Vec::new(), issuer: Vec::new() };
         assert_eq!(certificate.warning(at("2026-02-01T00:00:00Z")), None);
         let early = certificate.warning(at("2025-12-31T23:59:59Z")).unwrap();
         assert!(early.contains("not valid before 2026-01-01T00:00:00Z"), "{early}");
