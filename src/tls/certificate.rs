@@ -18,11 +18,16 @@ pub struct Certificate {
     pub not_after: Timestamp,
     /// It is that of an authority (CA:TRUE).
     pub is_authority: bool,
+}
+
+/// A certificate of a chain, with the names by which its parts belong to each other.
+pub(super) struct Link {
+    pub certificate: Certificate,
     subject: Vec<u8>,
     issuer: Vec<u8>,
 }
 
-impl Certificate {
+impl Link {
     /// # Errors
     /// It is not a certificate; the text says why.
     pub(super) fn parse(der: &CertificateDer<'_>) -> Result<Self, String> {
@@ -34,21 +39,18 @@ impl Certificate {
         let is_authority = constraints.is_some_and(|(_, constraints)| constraints.ca);
         let validity = content.validity();
         let name = |name: &x509_cert::name::Name| name.to_der().map_err(|error| error.to_string());
-        Ok(Self {
-            names,
-            not_before: timestamp(&validity.not_before)?,
-            not_after: timestamp(&validity.not_after)?,
-            is_authority,
-            subject: name(content.subject())?,
-            issuer: name(content.issuer())?,
-        })
+        let (not_before, not_after) = (timestamp(&validity.not_before)?, timestamp(&validity.not_after)?);
+        let certificate = Certificate { names, not_before, not_after, is_authority };
+        Ok(Self { certificate, subject: name(content.subject())?, issuer: name(content.issuer())? })
     }
 
     /// Whether that one may have issued this one.
     pub(super) fn is_issued_by(&self, other: &Self) -> bool {
         self.issuer == other.subject
     }
+}
 
+impl Certificate {
     /// Why clients refuse it at this time, and what to do.
     pub(super) fn warning(&self, now: Timestamp) -> Option<String> {
         if now > self.not_after {
@@ -95,8 +97,7 @@ mod tests {
     fn only_a_valid_certificate_causes_no_warning() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
         let (not_before, not_after) = (at("2026-01-01T00:00:00Z"), at("2026-04-01T00:00:00Z"));
-        let certificate =
-            Certificate { names: Vec::new(), not_before, not_after, is_authority: false, subject: Vec::new(), issuer: Vec::new() };
+        let certificate = Certificate { names: Vec::new(), not_before, not_after, is_authority: false };
         assert_eq!(certificate.warning(at("2026-02-01T00:00:00Z")), None);
         let early = certificate.warning(at("2025-12-31T23:59:59Z")).unwrap();
         assert!(early.contains("not valid before 2026-01-01T00:00:00Z"), "{early}");

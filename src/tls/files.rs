@@ -13,7 +13,7 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{InconsistentKeys, RootCertStore, ServerConfig};
 
-use super::certificate::Certificate;
+use super::certificate::{Certificate, Link};
 use super::pem::{self, Found};
 
 /// A chain of certificates has some kilobytes, a bundle of authorities some hundred.
@@ -127,7 +127,7 @@ fn chain(file: &[u8], key: Arc<dyn SigningKey>) -> Result<(CertifiedKey, Certifi
     let mut rest = Vec::new();
     for Found { line, certificate: der } in pem::certificates(file).map_err(wrong)? {
         let unreadable = |why| wrong(format!("has a certificate in line {line} that can't be read: {why}"));
-        let said = Certificate::parse(&der).map_err(unreadable)?;
+        let said = Link::parse(&der).map_err(unreadable)?;
         rest.push((line, der, said));
     }
     let is_of_key = |der: &CertificateDer<'static>| match CertifiedKey::new(vec![der.clone()], key.clone()).keys_match() {
@@ -139,13 +139,14 @@ fn chain(file: &[u8], key: Arc<dyn SigningKey>) -> Result<(CertifiedKey, Certifi
         let text = "is not the key of any certificate in TLS_CERT_FILE: put both in place together";
         return Err(Fault { part: Part::Key, text: text.to_owned() });
     };
-    let (line, der, certificate) = rest.remove(own);
+    let (line, der, mut last) = rest.remove(own);
+    let certificate = last.certificate.clone();
     if certificate.names.is_empty() {
         return Err(wrong(format!(
             "has a certificate without names (subjectAltName) in line {line}, which no client accepts: issue one for the names of this server"
         )));
     }
-    let (mut chain, mut last) = (vec![der], certificate.clone());
+    let mut chain = vec![der];
     while let Some(next) = rest.iter().position(|(_, _, one)| last.is_issued_by(one)) {
         let (_, der, said) = rest.remove(next);
         chain.push(der);
