@@ -258,6 +258,12 @@ impl IntoParams for AuditParams {
             parameter("worker_id", "Only entries of this worker, of its leases, and of what it did.", text(), "worker-01"),
             parameter("actor", actor, text(), "admin"),
             parameter(
+                "request_id",
+                "Only what this request did: the `X-Request-Id` of its answer and of the log.",
+                text(),
+                "5c1f0a9e7d3b2468-2a",
+            ),
+            parameter(
                 "action",
                 "Only these actions, with commas between them; an unknown one is an error.",
                 action,

@@ -21,12 +21,20 @@ pub fn options(settings: &Serve) -> StoreOptions {
 /// `migrate up`
 pub async fn migrate(settings: Serve) -> Result<(), CommandError> {
     let store = open(&settings).await?;
-    let applied = unlocked(&settings, || store.migrate()).await?;
+    let applied = unlocked(&settings, || store.migrate()).await?.applied;
     store.close().await;
     if applied.is_empty() {
         return term::print(&format!("{}: the schema is up to date, nothing to apply\n", settings.shown_database_url()));
     }
     term::print(&applied.iter().map(|name| format!("applied {name}\n")).collect::<String>())
+}
+
+/// Applies the pending migrations when a server starts.
+pub async fn migrate_at_start(settings: &Serve, store: &Store) -> Result<(), CommandError> {
+    if let Some(told) = unlocked(settings, || store.migrate()).await?.told() {
+        tracing::info!("{told}");
+    }
+    Ok(())
 }
 
 /// `migrate status`

@@ -24,7 +24,7 @@ mod parts;
 mod serve;
 mod signals;
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -221,7 +221,8 @@ pub fn run() -> ExitCode {
         // The help and the version are output, which may get lost.
         Err(asked) => return ended(show(&asked)),
     };
-    ended(match line.command {
+    let is_service = matches!(line.command, Command::Serve(_) | Command::Membridge(_) | Command::Agent(_));
+    let done = match line.command {
         Command::Serve(args) => settings(&args).and_then(|settings| block_on(serve::serve(settings, args.flags))),
         Command::Membridge(args) => membridge::settings(&args.flags).and_then(|settings| block_on(membridge::run(settings, args.flags))),
         Command::Dev(_) | Command::Agent(_) if std::process::id() == 1 => block_on(init::run()),
@@ -242,7 +243,12 @@ pub fn run() -> ExitCode {
         Command::Completions { shell } => completions(shell),
         Command::Man { dir } => generate::man(&dir),
         Command::Bench(args) => block_on(async move { Ok(bench::run(&args).await?) }),
-    })
+    };
+    // A service that can't start is started again and again: what its supervisor keeps of it has times, as its log has.
+    if is_service && done.as_ref().is_err_and(|failure| !failure.message.is_empty()) && !std::io::stderr().is_terminal() {
+        let _ = write!(std::io::stderr().lock(), "{:.6} ", jiff::Timestamp::now());
+    }
+    ended(done)
 }
 
 /// Whether the program was called by the name of the plugin of kubectl.

@@ -55,9 +55,7 @@ pub async fn run(
     let tls = settings.tls.clone().map(Tls::load).transpose().map_err(|fault| format!("TLS can't be set up: {fault}"))?;
     let store = database::open(&settings).await?;
     let (listener, address) = listen(&settings).await?;
-    for name in database::unlocked(&settings, || store.migrate()).await? {
-        tracing::info!(migration = name, "a migration was applied");
-    }
+    database::migrate_at_start(&settings, &store).await?;
     database::unlocked(&settings, || store.read_tables()).await?;
     database::unlocked(&settings, || store.begin_service()).await?;
     let options = engine::EngineOptions {

@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use bloom_tls::pem;
 use reqwest::{Certificate, ClientBuilder, Identity};
 
 use super::Error;
@@ -58,20 +59,18 @@ impl Tls {
         let authorities = match &files.authorities {
             None => Vec::new(),
             Some(path) => {
-                let wrong = |why: &str| Error::Usage(format!("the file {} of --ca-file {why}", path.display()));
-                let found = Certificate::from_pem_bundle(&read(path, "--ca-file")?).map_err(|_| wrong("is not PEM"))?;
-                if found.is_empty() {
-                    return Err(wrong("has no certificate in PEM form (-----BEGIN CERTIFICATE-----)"));
-                }
-                found
+                let wrong = |why: String| Error::Usage(format!("the file {} of --ca-file {why}", path.display()));
+                let found = pem::authorities(&read(path, "--ca-file")?).map_err(wrong)?;
+                let found: Result<_, _> = found.iter().map(|der| Certificate::from_der(der)).collect();
+                found.map_err(|error| wrong(format!("can't be used: {error}")))?
             }
         };
         let identity = match &files.identity {
             None => None,
             Some(files) => {
-                let mut pem = read(&files.certificate, "--tls-cert-file")?;
+                let mut pem = pem::without_marks(&read(&files.certificate, "--tls-cert-file")?);
                 pem.push(b'\n');
-                pem.extend(read(&files.key, "--tls-key-file")?);
+                pem.extend(pem::without_marks(&read(&files.key, "--tls-key-file")?));
                 Some(Identity::from_pem(&pem).map_err(|_| {
                     let (certificate, key) = (files.certificate.display(), files.key.display());
                     Error::Usage(format!(

@@ -53,6 +53,9 @@ struct AuditFilters {
     /// Only by this actor: admin, api, router, reconciler, a worker's name, or key: and the name of a key
     #[arg(long, value_name = "ACTOR", value_parser = NonEmptyStringValueParser::new())]
     actor: Option<String>,
+    /// Only what this request did: the X-Request-Id of its answer, `request_id` in the log
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
+    request: Option<String>,
     /// Only this action; several: task_dead,lease_expired
     #[arg(
         long,
@@ -72,7 +75,13 @@ struct AuditFilters {
 impl AuditFilters {
     fn query(&self) -> Vec<(&'static str, String)> {
         let actions = Some(self.action.join(",")).filter(|actions| !actions.is_empty());
-        let texts = [("task_id", &self.task), ("worker_id", &self.worker), ("actor", &self.actor), ("action", &actions)];
+        let texts = [
+            ("task_id", &self.task),
+            ("worker_id", &self.worker),
+            ("actor", &self.actor),
+            ("request_id", &self.request),
+            ("action", &actions),
+        ];
         let times = [("created_after", self.since), ("created_before", self.until)];
         let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text.clone()?)));
         texts.chain(times.into_iter().filter_map(|(name, at)| Some((name, at?.to_string())))).collect()

@@ -225,8 +225,7 @@ pub fn key(text: &str) -> Result<SecretString, String> {
 
 pub fn database_url(text: &str) -> Result<SecretString, String> {
     if let Some(path) = text.strip_prefix("sqlite:") {
-        let path = path.split('?').next().unwrap_or_default().trim_start_matches("//");
-        return match path {
+        return match path.strip_prefix("//").unwrap_or(path).split('?').next().unwrap_or_default() {
             "" => Err("does not name a file; write sqlite:FILE, such as sqlite:/var/lib/bloom-runtime/bloom.db".to_owned()),
             ":memory:" => Err("would lose everything at a restart; write sqlite:FILE".to_owned()),
             _ => Ok(SecretString::from(text)),

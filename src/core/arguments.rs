@@ -114,8 +114,9 @@ pub enum PushEnd {
 /// Why a worker is marked offline.
 #[derive(Clone, Debug)]
 pub enum Loss {
-    /// It was not seen for `for_ms`, and some replica served during all of that time. Service resumed at `served_since`.
-    Silent { for_ms: i64, served_since: Ms },
+    /// It was not seen for `for_ms`. Service resumed at `served_since`: only the time since then counts, unless it resumed because this
+    /// replica started (`has_started`), and the worker had not been seen for that long by then.
+    Silent { for_ms: i64, served_since: Ms, has_started: bool },
     /// Its agent does not answer; the text is the error.
     Unreachable(String),
     /// Its agent was removed from the machine.

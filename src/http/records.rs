@@ -109,6 +109,7 @@ pub async fn audit(State(app): State<AppState>, Query(params): Query) -> Handler
         task_id: params.id("task_id")?,
         worker_id: params.text("worker_id")?,
         actor: params.text("actor")?,
+        request_id: params.text("request_id")?,
         actions: params.words("action", Action::ALL)?,
         created_after: params.moment("created_after")?,
         created_before: params.moment("created_before")?,

@@ -1,5 +1,7 @@
 //! Marks workers as lost that have not been seen for too long.
 
+use std::sync::{Arc, OnceLock};
+
 use bloom_core::Ms;
 use bloom_core::command::Loss;
 use bloom_core::op;
@@ -14,20 +16,24 @@ const RUNS_PER_LIMIT: i64 = 10;
 pub(super) async fn run(context: ReconcileContext) {
     let engine = context.engine.clone();
     let every_ms = (context.options.worker_offline_after_ms / RUNS_PER_LIMIT).max(RECONCILE_EVERY_MS);
-    context.run("worker_liveness", &engine.alarms.worker_silent, every_ms, reconcile).await;
+    let first = Arc::new(OnceLock::new());
+    context.run("worker_liveness", &engine.alarms.worker_silent, every_ms, |context| reconcile(context, first.clone())).await;
 }
 
-async fn reconcile(context: ReconcileContext) -> Result<Option<Ms>, Error> {
+/// `first`: when service had resumed by the first run of this process.
+async fn reconcile(context: ReconcileContext, first: Arc<OnceLock<Ms>>) -> Result<Option<Ms>, Error> {
     let engine = &context.engine;
     let silent_for_ms = context.options.worker_offline_after_ms;
     let due = engine.database.silent_workers(silent_for_ms, PAGE_ROWS).await.map_err(unreadable)?;
-    // While no replica served, and when the clock stepped, no worker could be seen.
-    let served_since = match due.items.is_empty() {
+    // While no replica served, and when the clock stepped, no worker could be seen. After a start, those that had not been seen for that long
+    // are not called online until they are.
+    let served_since = match due.items.is_empty() && first.get().is_some() {
         true => 0,
         false => engine.database.mark_served().await.map_err(unreadable)?.resumed_at,
     };
+    let has_started = *first.get_or_init(|| served_since) == served_since;
     let mut next = due.next_at;
-    let mark = |worker| op::MarkOffline { worker, cause: Loss::Silent { for_ms: silent_for_ms, served_since } };
+    let mark = |worker| op::MarkOffline { worker, cause: Loss::Silent { for_ms: silent_for_ms, served_since, has_started } };
     let Some(replies) = context.submit_led(due.items.into_iter().map(mark)).await? else { return Ok(None) };
     for reply in replies {
         if let Due::Later(at) = reply {

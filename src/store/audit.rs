@@ -23,6 +23,8 @@ pub struct AuditFilter {
     /// Entries of the worker, of its leases, and of what it did.
     pub worker_id: Option<String>,
     pub actor: Option<String>,
+    /// Entries that this request has caused.
+    pub request_id: Option<String>,
     /// Only entries of these actions; none means all.
     pub actions: Vec<Action>,
     /// Only entries that were made after this time.
@@ -58,6 +60,7 @@ impl AuditFilter {
         let is_rare_action = !actions.is_empty() && !actions.iter().any(|action| FREQUENT_ACTIONS.contains(action));
         let is_rare_actor = actor.is_some_and(|actor| !FREQUENT_ACTORS.contains(&actor));
         let index = match (self.task_id, &self.worker_id) {
+            _ if self.request_id.is_some() => Some("audit_request"),
             (Some(_), _) => Some("audit_task"),
             (None, Some(_)) => Some("audit_worker"),
             _ if is_rare_action => Some("audit_action"),
@@ -70,6 +73,7 @@ impl AuditFilter {
         }
         build.equal("worker_id = ", self.worker_id.as_deref());
         build.equal("actor = ", actor);
+        build.equal("request_id = ", self.request_id.as_deref());
         match index {
             Some("audit_action") => build.fixed(&is_none_of("action", FREQUENT_ACTIONS)),
             Some("audit_actor") => build.fixed(&is_none_of("actor", FREQUENT_ACTORS)),

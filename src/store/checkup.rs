@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::additions;
 use super::args::Args;
 use super::clock::wall_clock;
 use super::conn::Pool;
@@ -22,6 +23,8 @@ pub struct Checkup {
     pub migrations: Vec<MigrationStatus>,
     /// Why this program can't work with the schema.
     pub excluded: Option<String>,
+    /// What the database has besides the schema, and what to do about it.
+    pub additions: Option<String>,
     pub bytes: i64,
     /// SQLite: bytes of the file that no row uses.
     pub unused_bytes: Option<i64>,
@@ -96,6 +99,7 @@ async fn read(pool: &Pool, file: Option<PathBuf>) -> Result<Checkup, Error> {
     let mut found = Checkup {
         kind: pool.kind(),
         excluded: schema.check().err().map(|error| error.to_string()),
+        additions: additions::told(&additions::read(pool, &schema).await?),
         migrations: schema.status(),
         bytes: 0,
         unused_bytes: None,

@@ -7,6 +7,7 @@ use std::fs::{File, Metadata};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::SetOnce;
@@ -28,7 +29,7 @@ fn identity(metadata: &Metadata) -> Identity {
 struct Files {
     known: [(PathBuf, Identity); 2],
     /// Stays open until the process closes its connections, because closing it releases SQLite's own locks on the file.
-    database: File,
+    database: Arc<File>,
 }
 
 #[derive(Default)]
@@ -40,7 +41,7 @@ pub(super) struct Health {
 
 impl Health {
     /// Must be called while a connection is open. `database` was opened before all connections.
-    pub fn of_sqlite(path: &Path, database: File) -> std::io::Result<Self> {
+    pub fn of_sqlite(path: &Path, database: Arc<File>) -> std::io::Result<Self> {
         let mut log = path.as_os_str().to_owned();
         log.push("-wal");
         let known = |path: PathBuf| -> std::io::Result<_> {

@@ -1,9 +1,14 @@
-//! The file beside an SQLite database that keeps other processes from using it.
+//! What keeps other processes from using an SQLite database: a lock on the file beside it, which says who has it, and one on the database
+//! itself, because the file beside it may be removed.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::Path;
+use std::sync::Arc;
 
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
 use rustix::fs::{Access, access, statvfs};
 
 use super::backup::partial::remove_unfinished;
@@ -11,9 +16,9 @@ use super::error::Error;
 use super::file_access::{advice, beside};
 
 /// Creates the directory and the file (for its owner only), and takes the lock.
-pub(super) fn prepare_file(path: &Path) -> Result<(LockFile, File), Error> {
+pub(super) fn prepare_file(path: &Path) -> Result<(LockFile, Arc<File>), Error> {
     let fail = |what: &str, error: std::io::Error| Error::Setup(format!("{what} {}: {error}; {}", path.display(), advice(&error)));
-    let lock = LockFile::take(path)?;
+    let mut lock = LockFile::take(path)?;
     let log = beside(path, "-wal");
     if !path.exists() && log.metadata().is_ok_and(|log| log.len() > 0) {
         // SQLite would drop it, with the changes that were acknowledged last.
@@ -26,7 +31,10 @@ pub(super) fn prepare_file(path: &Path) -> Result<(LockFile, File), Error> {
     }
     // It has the prompts of a whole backup, and nobody would look for it.
     remove_unfinished(path);
-    let file = private_file(path).map_err(|e| fail("cannot open", e))?;
+    let file = match &lock.database {
+        Some(file) => file.clone(),
+        None => lock.take_database(private_file(path).map_err(|e| fail("cannot open", e))?, path)?,
+    };
     Ok((lock, file))
 }
 
@@ -78,9 +86,11 @@ fn private_file(path: &Path) -> std::io::Result<File> {
     options.open(path)
 }
 
-/// Prevents that a second process uses the same SQLite file. The operating system releases the lock when the process ends in any way.
+/// Prevents that a second process uses the same SQLite file. The operating system releases the locks when the process ends in any way.
 pub(super) struct LockFile {
     file: File,
+    /// The database, if it is there.
+    database: Option<Arc<File>>,
     /// When this process took it, for people.
     since: String,
 }
@@ -112,9 +122,31 @@ impl LockFile {
             }
             Err(TryLockError::Error(error)) => return Err(fail(error)),
         }
-        let lock = Self { file, since: jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string() };
+        let since = jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string();
+        let mut lock = Self { file, database: None, since };
+        match OpenOptions::new().read(true).write(true).open(database) {
+            Ok(file) => drop(lock.take_database(file, database)?),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => {
+                let (database, advice) = (database.display(), advice(&error));
+                return Err(Error::Setup(format!("the database {database} can't be used: {error}; {advice}")));
+            }
+        }
         lock.tell(None).map_err(fail)?;
         Ok(lock)
+    }
+
+    /// Locks the database itself. The file stays open at least as long as this.
+    fn take_database(&mut self, file: File, path: &Path) -> Result<Arc<File>, Error> {
+        match set_lock(&file, libc::F_WRLCK) {
+            Ok(()) => Ok(self.database.insert(Arc::new(file)).clone()),
+            Err(Errno::EAGAIN | Errno::EACCES) => Err(Error::Setup(format!(
+                "another process has the database {0}, although its lock file {0}.lock was removed or replaced: stop that process first \
+                 (`fuser {0}` shows it)",
+                path.display()
+            ))),
+            Err(error) => Err(Error::Setup(format!("the database {} can't be locked: {error}; put it on a local disk", path.display()))),
+        }
     }
 
     /// Gives the file to this user.
@@ -137,5 +169,20 @@ impl Drop for LockFile {
     /// A process that is being started has a copy of the descriptor until it executes its program, which would keep the lock.
     fn drop(&mut self) {
         let _ = self.file.unlock();
+        if let Some(database) = &self.database {
+            let _ = set_lock(database, libc::F_UNLCK);
+        }
     }
+}
+
+/// Where the lock is in the file of the database. No file is that long, and SQLite's own locks are elsewhere (some bytes at 1 GiB).
+const LOCKED_BYTE: libc::off_t = 1 << 62;
+
+/// Locks the database, or unlocks it. The lock belongs to the open file, not to the process: SQLite, which opens and closes the file as it
+/// likes, neither loses it nor meets it. Closing this file would release the locks of SQLite in this process, so it must stay open as long
+/// as a connection (see `Files` in `health`).
+fn set_lock(file: &File, kind: libc::c_int) -> nix::Result<()> {
+    let lock =
+        libc::flock { l_type: kind as libc::c_short, l_whence: libc::SEEK_SET as libc::c_short, l_start: LOCKED_BYTE, l_len: 1, l_pid: 0 };
+    fcntl(file, FcntlArg::F_OFD_SETLK(&lock)).map(drop)
 }

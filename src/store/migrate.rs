@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use sqlx::SqlStr;
 use sqlx::migrate::{MigrateError, Migrator};
 
 use super::args::Args;
@@ -26,6 +27,28 @@ fn beside_newer(mut migrator: Migrator) -> Migrator {
 pub struct MigrationStatus {
     pub name: String,
     pub state: MigrationState,
+}
+
+/// What [`Store::migrate`] did.
+#[derive(Clone, Debug)]
+pub struct Migrated {
+    /// The newest migration that was there; 0: the database was empty.
+    pub from: i64,
+    pub to: i64,
+    /// The names of those that were applied.
+    pub applied: Vec<String>,
+}
+
+impl Migrated {
+    /// In a line; `None`: there was nothing to do.
+    pub fn told(&self) -> Option<String> {
+        let Self { from, to, applied } = self;
+        match from {
+            _ if applied.is_empty() => None,
+            0 => Some(format!("database created, schema version {to}")),
+            from => Some(format!("database migrated from schema version {from} to {to}")),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,8 +85,7 @@ impl Schema {
     /// Whether this program can work with the database, once its own migrations are applied.
     pub fn check(&self) -> Result<(), Error> {
         let newest = self.newest_known();
-        let is_newer = self.applied.keys().any(|version| !self.known.contains_key(version));
-        if is_newer && newest < self.compatible_since {
+        if self.is_newer() && newest < self.compatible_since {
             return Err(Error::Setup(format!(
                 "the database's schema is newer than this program: it needs a program that knows migration {}, this one knows {newest}; \
                  run the newer version",
@@ -76,6 +98,16 @@ impl Schema {
     /// Whether no migration was applied yet.
     pub fn is_empty(&self) -> bool {
         self.applied.is_empty()
+    }
+
+    /// Whether a newer program has applied migrations that this one does not know.
+    pub fn is_newer(&self) -> bool {
+        self.applied.keys().any(|version| !self.known.contains_key(version))
+    }
+
+    /// What makes the schema of the database, as far as this program knows it, in an SQLite database.
+    pub fn statements(&self) -> impl Iterator<Item = SqlStr> {
+        SQLITE.iter().filter(|migration| self.applied.contains_key(&migration.version)).map(|migration| migration.sql.clone())
     }
 
     /// The newest migration that this program knows.
@@ -122,19 +154,22 @@ impl Schema {
 const UNMARKED: Duration = Duration::from_secs(5);
 
 impl Store {
-    /// Applies the pending migrations and returns their names. Replicas that start together wait for each other.
+    /// Applies the pending migrations. Replicas that start together wait for each other.
     ///
     /// # Errors
-    /// [`Error::Setup`] if the database belongs to another version of this program, or if a migration failed.
-    pub async fn migrate(&self) -> Result<Vec<String>, Error> {
-        self.schema().await?.check()?;
-        let before = self.migration_status().await?;
+    /// [`Error::Setup`] if the database belongs to another version of this program or has triggers, or if a migration failed.
+    pub async fn migrate(&self) -> Result<Migrated, Error> {
+        let schema = self.schema().await?;
+        schema.check()?;
+        self.refuse_triggers(&schema).await?;
+        let (from, to) = (schema.applied.keys().last().copied().unwrap_or_default(), schema.newest_known());
         let ran = match self.inner.target.migrator().await? {
             Conn::Sqlite { mut conn, .. } => SQLITE.run_direct(None, &mut conn, false).await,
             Conn::Postgres(mut conn) => POSTGRES.run_direct(None, &mut conn, false).await,
         };
         ran.map_err(explain)?;
-        Ok(before.into_iter().filter(|migration| migration.state == MigrationState::Pending).map(|migration| migration.name).collect())
+        let pending = schema.status().into_iter().filter(|migration| migration.state == MigrationState::Pending);
+        Ok(Migrated { from, to, applied: pending.map(|migration| migration.name).collect() })
     }
 
     /// This program's migrations, and those that a newer one has applied; oldest first.

@@ -4,6 +4,7 @@
 //! transactions load a working set and save what changed in a few set-based statements. Reads of requests (a task, lists, the audit
 //! trail) use other connections and never wait for a writer.
 
+mod additions;
 mod args;
 mod audit;
 mod backup;
@@ -68,7 +69,7 @@ pub use error::{Error, Fault};
 pub use files::CHUNK_BYTES;
 pub use lists::{LeaseFilter, LeaseRow, TaskFilter, TaskRow};
 pub use maintenance::Checkpoint;
-pub use migrate::{MigrationState, MigrationStatus};
+pub use migrate::{Migrated, MigrationState, MigrationStatus};
 pub use moving::{FromEarlier, Imported, Moved, Target};
 pub use objects::{AUDIT_FLUSHED, DATABASE_ID, LARGE_OUTPUT_BYTES};
 pub use open::StoreOptions;

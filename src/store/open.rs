@@ -67,7 +67,7 @@ pub(super) async fn open(options: &StoreOptions) -> Result<Opened, Error> {
     if is_postgres(url) {
         open_postgres(url, options.max_connections).await
     } else if let Some(path) = sqlite_path(url) {
-        open_sqlite(path, options.max_connections).await
+        open_sqlite(&path, options.max_connections).await
     } else {
         Err(Error::Setup(
             "DATABASE_URL must start with sqlite:, postgres:// or postgresql://, for example sqlite:/var/lib/bloom-runtime/bloom.db".into(),
@@ -152,22 +152,29 @@ fn explain(error: sqlx::Error, options: &PgConnectOptions) -> Error {
     }
 }
 
-/// The path in a URL such as `sqlite:path` or `sqlite://path?mode=rwc`. `None`: the URL is of another kind.
-fn sqlite_path(url: &str) -> Option<&Path> {
+/// What URLs of other programs have behind the path of an SQLite file.
+const PARAMETERS: [&str; 4] = ["mode=", "cache=", "immutable=", "vfs="];
+
+/// The path in `sqlite:path` or `sqlite://path`, as it is. `None`: the URL is of another kind.
+fn sqlite_path(url: &str) -> Option<PathBuf> {
     let path = url.trim().strip_prefix("sqlite:")?;
     let path = path.strip_prefix("//").unwrap_or(path);
-    Some(Path::new(path.split('?').next().unwrap_or(path)))
+    let are_parameters =
+        |text: &str| text.split('&').all(|part| PARAMETERS.iter().any(|name| part.starts_with(name))) && !text.contains('/');
+    let path = path.rsplit_once('?').filter(|(_, behind)| are_parameters(behind)).map_or(path, |(path, _)| path);
+    // A relative path that begins like this would be a URL for SQLite.
+    Some(if path.starts_with("file:") { Path::new(".").join(path) } else { path.into() })
 }
 
 /// The file of an SQLite database.
 pub(super) fn sqlite_file(options: &StoreOptions) -> Option<PathBuf> {
-    sqlite_path(&options.url).map(Path::to_owned)
+    sqlite_path(&options.url)
 }
 
 /// The SQLite file of this URL, if there is one.
-fn existing_file(url: &str) -> Result<Option<&Path>, Error> {
+fn existing_file(url: &str) -> Result<Option<PathBuf>, Error> {
     let Some(path) = sqlite_path(url) else { return Ok(None) };
-    Ok(is_there(path)?.then_some(path))
+    Ok(is_there(&path)?.then_some(path))
 }
 
 /// A connection that only reads, without the lock of an SQLite file: also beside the server that uses it. `None`: there is no such file.
@@ -179,7 +186,7 @@ pub(super) async fn beside(options: &StoreOptions) -> Result<Option<Pool>, Error
         return Ok(Some(Pool::Postgres(pool)));
     }
     let Some(path) = existing_file(&options.url)? else { return Ok(None) };
-    refuse_other_program(path).await?;
+    refuse_other_program(&path).await?;
     let options = SqliteConnectOptions::new().filename(path).busy_timeout(BUSY).pragma("query_only", "on").disable_statement_logging();
     let pool = pool_options(1).connect_lazy_with(options);
     Ok(Some(Pool::Sqlite(pool, Arc::default())))
@@ -191,8 +198,8 @@ pub(super) async fn snapshot(options: &StoreOptions) -> Result<Option<Conn>, Err
         return Ok(Some(postgres_snapshot(postgres_options(&options.url)?.options([("enable_seqscan", "on")])).await?));
     }
     let Some(path) = existing_file(&options.url)? else { return Ok(None) };
-    let options = SqliteConnectOptions::new().filename(path).busy_timeout(BUSY).pragma("query_only", "on").disable_statement_logging();
-    let conn = options.connect().await.map_err(|error| unusable(path, &error))?;
+    let options = SqliteConnectOptions::new().filename(&path).busy_timeout(BUSY).pragma("query_only", "on").disable_statement_logging();
+    let conn = options.connect().await.map_err(|error| unusable(&path, &error))?;
     Ok(Some(Conn::sqlite(conn, Arc::default())))
 }
 
@@ -361,8 +368,9 @@ impl Target {
         Ok(match self {
             Self::Sqlite { options, health, .. } => sqlite(options, health).await?,
             Self::Postgres { options } => {
-                let options =
-                    options.as_ref().clone().options([("lock_timeout", "60s"), ("enable_seqscan", "on"), ("enable_hashjoin", "on")]);
+                let settings =
+                    [("lock_timeout", "60s"), ("client_min_messages", "warning"), ("enable_seqscan", "on"), ("enable_hashjoin", "on")];
+                let options = options.as_ref().clone().options(settings);
                 Conn::Postgres(connect(&options).await?)
             }
         })

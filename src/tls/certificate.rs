@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use jiff::Timestamp;
 use rustls::pki_types::CertificateDer;
-use x509_cert::der::Decode;
+use x509_cert::der::{Decode, Encode};
 use x509_cert::ext::pkix::name::GeneralName;
 use x509_cert::ext::pkix::{BasicConstraints, SubjectAltName};
 use x509_cert::time::Time;
@@ -20,7 +20,14 @@ pub struct Certificate {
     pub is_authority: bool,
 }
 
-impl Certificate {
+/// A certificate of a chain, with the names by which its parts belong to each other.
+pub(super) struct Link {
+    pub certificate: Certificate,
+    subject: Vec<u8>,
+    issuer: Vec<u8>,
+}
+
+impl Link {
     /// # Errors
     /// It is not a certificate; the text says why.
     pub(super) fn parse(der: &CertificateDer<'_>) -> Result<Self, String> {
@@ -31,9 +38,19 @@ impl Certificate {
         let constraints = content.get_extension::<BasicConstraints>().map_err(|error| error.to_string())?;
         let is_authority = constraints.is_some_and(|(_, constraints)| constraints.ca);
         let validity = content.validity();
-        Ok(Self { names, not_before: timestamp(&validity.not_before)?, not_after: timestamp(&validity.not_after)?, is_authority })
+        let name = |name: &x509_cert::name::Name| name.to_der().map_err(|error| error.to_string());
+        let (not_before, not_after) = (timestamp(&validity.not_before)?, timestamp(&validity.not_after)?);
+        let certificate = Certificate { names, not_before, not_after, is_authority };
+        Ok(Self { certificate, subject: name(content.subject())?, issuer: name(content.issuer())? })
     }
 
+    /// Whether that one may have issued this one.
+    pub(super) fn is_issued_by(&self, other: &Self) -> bool {
+        self.issuer == other.subject
+    }
+}
+
+impl Certificate {
     /// Why clients refuse it at this time, and what to do.
     pub(super) fn warning(&self, now: Timestamp) -> Option<String> {
         if now > self.not_after {

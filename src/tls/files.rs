@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::CertificateDer;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::sign::CertifiedKey;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::sign::{CertifiedKey, SigningKey};
+use rustls::{InconsistentKeys, RootCertStore, ServerConfig};
 
-use super::certificate::Certificate;
+use super::certificate::{Certificate, Link};
+use super::pem::{self, Found};
 
 /// A chain of certificates has some kilobytes, a bundle of authorities some hundred.
 const MAX_BYTES: u64 = 1 << 20;
@@ -97,26 +97,12 @@ impl Contents {
     /// The first part that can't be used.
     pub(super) fn config(&self) -> Result<(ServerConfig, Certificate), Fault> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let chain = certificates(&self.certificate, Part::Certificate)?;
-        let of_certificate = |text: String| Fault { part: Part::Certificate, text };
-        let [own, ..] = chain.as_slice() else { return Err(of_certificate(NO_CERTIFICATE.to_owned())) };
-        let certificate = Certificate::parse(own).map_err(|why| of_certificate(format!("has a certificate that can't be read: {why}")))?;
-        if certificate.names.is_empty() {
-            let text = "has a certificate without names (subjectAltName), which no client accepts: issue one for the names of this server";
-            return Err(of_certificate(text.to_owned()));
-        }
-        let of_key = |text: &str| Fault { part: Part::Key, text: text.to_owned() };
-        let key = PrivateKeyDer::from_pem_slice(&self.key)
-            .map_err(|_| of_key("has no private key in PEM form without a password (-----BEGIN PRIVATE KEY-----)"))?;
-        // Compares the key with the first certificate.
-        let own = CertifiedKey::from_der(chain, key, &provider).map_err(|error| match error {
-            rustls::Error::InconsistentKeys(_) => {
-                of_key("is not the key of the first certificate in TLS_CERT_FILE: put both in place together")
-            }
-            other => of_key(&format!("has a key that can't be used: {other}")),
-        })?;
+        let of_key = |text: String| Fault { part: Part::Key, text };
+        let key = pem::key(&self.key).map_err(of_key)?;
+        let key = provider.key_provider.load_private_key(key).map_err(|error| of_key(format!("has a key that can't be used: {error}")))?;
+        let (own, certificate) = chain(&self.certificate, key)?;
         let builder = ServerConfig::builder_with_provider(provider.clone());
-        let builder = builder.with_safe_default_protocol_versions().map_err(|error| of_key(&error.to_string()))?;
+        let builder = builder.with_safe_default_protocol_versions().map_err(|error| of_key(error.to_string()))?;
         let builder = match &self.client_ca {
             None => builder.with_no_client_auth(),
             Some(pem) => {
@@ -135,26 +121,47 @@ impl Contents {
     }
 }
 
-const NO_CERTIFICATE: &str = "has no certificate in PEM form (-----BEGIN CERTIFICATE-----)";
-
-fn certificates(pem: &[u8], part: Part) -> Result<Vec<CertificateDer<'static>>, Fault> {
-    let wrong = |text: String| Fault { part, text };
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let found = found.map_err(|error| {
-        wrong(match error {
-            // Its text has the line as numbers.
-            pem::Error::MissingSectionEnd { .. } => "ends in the middle of a certificate".to_owned(),
-            other => format!("is not PEM: {other}"),
-        })
-    })?;
-    if found.is_empty() { Err(wrong(NO_CERTIFICATE.to_owned())) } else { Ok(found) }
+/// The certificate of the key with those of its authorities behind it, in whatever order the file has them, and what it says.
+fn chain(file: &[u8], key: Arc<dyn SigningKey>) -> Result<(CertifiedKey, Certificate), Fault> {
+    let wrong = |text: String| Fault { part: Part::Certificate, text };
+    let mut rest = Vec::new();
+    for Found { line, certificate: der } in pem::certificates(file).map_err(wrong)? {
+        let unreadable = |why| wrong(format!("has a certificate in line {line} that can't be read: {why}"));
+        let said = Link::parse(&der).map_err(unreadable)?;
+        rest.push((line, der, said));
+    }
+    let is_of_key = |der: &CertificateDer<'static>| match CertifiedKey::new(vec![der.clone()], key.clone()).keys_match() {
+        // Of some keys the public half is unknown.
+        Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => true,
+        Err(_) => false,
+    };
+    let Some(own) = rest.iter().position(|(_, der, _)| is_of_key(der)) else {
+        let text = "is not the key of any certificate in TLS_CERT_FILE: put both in place together";
+        return Err(Fault { part: Part::Key, text: text.to_owned() });
+    };
+    let (line, der, mut last) = rest.remove(own);
+    let certificate = last.certificate.clone();
+    if certificate.names.is_empty() {
+        return Err(wrong(format!(
+            "has a certificate without names (subjectAltName) in line {line}, which no client accepts: issue one for the names of this server"
+        )));
+    }
+    let mut chain = vec![der];
+    while let Some(next) = rest.iter().position(|(_, _, one)| last.is_issued_by(one)) {
+        let (_, der, said) = rest.remove(next);
+        chain.push(der);
+        last = said;
+    }
+    // What belongs to none of them may still help a client.
+    chain.extend(rest.into_iter().map(|(_, der, _)| der));
+    Ok((CertifiedKey::new(chain, key), certificate))
 }
 
-fn authorities(pem: &[u8]) -> Result<RootCertStore, Fault> {
+fn authorities(file: &[u8]) -> Result<RootCertStore, Fault> {
+    let wrong = |text: String| Fault { part: Part::ClientCa, text };
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(pem, Part::ClientCa)? {
-        let wrong = |error| Fault { part: Part::ClientCa, text: format!("has a certificate that can't be used: {error}") };
-        roots.add(certificate).map_err(wrong)?;
+    for certificate in pem::authorities(file).map_err(wrong)? {
+        roots.add(certificate).map_err(|error| wrong(format!("has a certificate that can't be used: {error}")))?;
     }
     Ok(roots)
 }

@@ -1,8 +1,9 @@
-//! The TLS of the server: the certificate, the key and the CA of clients, and how they follow their files.
+//! The TLS of the server: the certificate, the key and the CA of clients, and how they follow their files. `pem` reads files of clients, too.
 
 mod certificate;
 mod files;
 mod follow;
+pub mod pem;
 
 pub use certificate::Certificate;
 pub use files::{Fault, Files, Part};

@@ -141,6 +141,7 @@ struct AuditPage<'a> {
     actor: String,
     worker_id: String,
     task_id: String,
+    request_id: String,
     actions: Vec<&'static str>,
     rows: Vec<AuditRow>,
     pages: Pages,
@@ -148,7 +149,7 @@ struct AuditPage<'a> {
 }
 
 pub async fn audit(visit: Visit) -> Result<Response, Refused> {
-    const FILTERS: [&str; 4] = ["action", "actor", "worker_id", "task_id"];
+    const FILTERS: [&str; 5] = ["action", "actor", "worker_id", "task_id", "request_id"];
     let row = |entry: Audit| AuditRow {
         at: entry.timestamp,
         action: entry.action.to_string(),
@@ -168,6 +169,7 @@ pub async fn audit(visit: Visit) -> Result<Response, Refused> {
         actor: visit.query().text("actor"),
         worker_id: visit.query().text("worker_id"),
         task_id: visit.query().text("task_id"),
+        request_id: visit.query().text("request_id"),
         actions: Action::ALL.iter().map(|action| action.as_str()).collect(),
         rows,
         pages: Pages::of(&visit, "/audit", &FILTERS, next),

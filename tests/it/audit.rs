@@ -38,6 +38,28 @@ on_both! { alone:
         ]);
     }
 
+    async fn what_a_request_did_is_found_by_its_id(database) {
+        let server = Server::on(database).start();
+        let slug = unique("agent");
+        let tasks: Vec<_> = (0..3).map(|_| json!({ "context_id": "c", "agent_slug": slug, "prompt": "p", "session": "none" })).collect();
+        let post = |path: &str, body: Value| server.request(reqwest::Method::POST, path).json(&body).send();
+        let answer = post("llm-tasks:batch", json!({ "tasks": tasks })).await.unwrap();
+        let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
+        server.request(reqwest::Method::POST, "workers").header("x-request-id", "mine-1").json(&json!({ "name": "w" })).send().await.unwrap();
+        let found = server.get(&format!("audit?request_id={id}")).await.ok();
+        let found = found.as_array().unwrap();
+        assert!(found.len() == 3 && found.iter().all(|entry| entry["action"] == "task_created" && entry["request_id"] == id), "{found:?}");
+        assert_eq!(server.get(&format!("audit?request_id={id}&limit=2")).await.ok().as_array().unwrap().len(), 2);
+        assert_eq!(server.get(&format!("audit?request_id={id}&actor=admin")).await.ok(), json!([]));
+        assert_eq!(server.get("audit?request_id=none").await.ok(), json!([]));
+        let user = crate::cli::User::at(&server);
+        let told = user.does(&["audit", "--request", "mine-1", "-o", "json"]).ok();
+        let told: Value = serde_json::from_str(&told).unwrap();
+        assert!(told.as_array().unwrap().len() == 1 && told[0]["action"] == "worker_registered", "{told}");
+        let page = server.request(reqwest::Method::GET, "/audit?request_id=mine-1").send().await.unwrap().text().await.unwrap();
+        assert!(page.contains("value=\"mine-1\"") && page.contains("/workers/w") && !page.contains(&slug), "{page}");
+    }
+
     async fn every_deed_is_told(database) {
         let server = Server::on(database).env("WORKER_OFFLINE_AFTER_SECONDS", 1).start();
         let crew = server.crew();

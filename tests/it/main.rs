@@ -6,6 +6,7 @@
 
 mod support;
 
+mod additions;
 mod agent;
 mod agents;
 mod architecture;
@@ -25,6 +26,7 @@ mod connections;
 mod contexts;
 mod control_plane;
 mod cross_site;
+mod data_directory;
 mod disk;
 mod dispatch;
 mod doctor;

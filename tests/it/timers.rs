@@ -48,7 +48,10 @@ async fn a_silent_worker_turns_offline(on_postgres: bool) {
     let early = plane
         .engine
         .writers
-        .submit(Op::MarkOffline(op::MarkOffline { worker: "w".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0 } }))
+        .submit(Op::MarkOffline(op::MarkOffline {
+            worker: "w".into(),
+            cause: Loss::Silent { for_ms: 60_000, served_since: 0, has_started: false },
+        }))
         .await
         .unwrap();
     assert!(matches!(early, Reply::Due(Due::Later(at)) if at == START + 60_001), "{early:?}");

@@ -77,6 +77,23 @@ on_both! { alone:
         assert_eq!(worker.status().await, "online");
     }
 
+    async fn after_a_restart_those_unseen_for_long_are_offline_until_they_are_seen(database) {
+        let server = Server::on(database).start();
+        let crew = server.crew();
+        let (gone, fresh) = (crew.worker().register().await, crew.worker().register().await);
+        let lease = crew.task().create().await.lease_for(&gone, 600).await;
+        server.stop();
+        // 32 minutes: longer than a worker may be silent, and than this test takes.
+        let unseen = format!("UPDATE worker_seen SET last_seen = last_seen - 1920000 WHERE worker_id = '{}'", gone.name);
+        direct::execute(&server.database_url(), &unseen).await;
+        server.start_again();
+        eventually("who was not seen is offline", || async { (gone.status().await == "offline").then_some(()) }).await;
+        assert_eq!(fresh.status().await, "online", "who was seen shortly before is given time to come back");
+        lease.heartbeat().await.ok();
+        eventually("a sign of life makes it online", || async { (gone.status().await == "online").then_some(()) }).await;
+        lease.complete("success", json!({ "output": "x" })).await.ok();
+    }
+
     async fn a_status_set_explicitly_stays(database) {
         let server = Server::on(database).env("WORKER_OFFLINE_AFTER_SECONDS", 1).start();
         let crew = server.crew();

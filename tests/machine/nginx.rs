@@ -153,7 +153,26 @@ fn the_api_works_through_it_and_clients_are_told_apart() {
         }
         assert_eq!(statuses.last(), Some(&429), "a client beside the proxy can't choose its address: {statuses:?}");
         server.kill9();
-        assert_eq!(api.request(Method::GET, "stats").send().await.unwrap().status(), 502);
+        is_json(&api, 502, "does not answer").await;
+    });
+}
+
+/// What nginx itself answers has the form of the server's errors.
+async fn is_json(api: &Api, status: u16, text: &str) {
+    let answer = api.request(Method::GET, "stats").send().await.unwrap();
+    assert_eq!((answer.status().as_u16(), answer.headers()["content-type"].to_str().unwrap()), (status, "application/json"));
+    let error: crate::support::Value = answer.json().await.unwrap();
+    assert!(error["code"] == "unavailable" && error["error"].as_str().unwrap().contains(text), "{error}");
+}
+
+#[test]
+fn a_server_that_is_late_is_told_in_json() {
+    run(async {
+        let server = behind_nginx();
+        let nginx = Nginx::start(&PLAIN.replace("proxy_read_timeout 3660s", "proxy_read_timeout 1s"), &server).await;
+        server.pause();
+        is_json(&nginx.api(), 504, "did not answer in time").await;
+        server.resume();
     });
 }
 
@@ -258,9 +277,11 @@ fn its_limits_are_those_of_the_server() {
         assert_eq!(value(configuration, "proxy_buffering"), "off");
         assert_eq!(value(configuration, "keepalive"), "32");
     }
-    // The file with TLS forwards requests as the other one does.
+    // The file with TLS forwards requests, and answers for the server, as the other one does.
     let forwards = |text: &'static str| text.rsplit_once("location / {").unwrap().1;
     assert_eq!(forwards(PLAIN), forwards(TLS));
+    let answers = |text: &'static str| text.split_once("error_page 413").unwrap().1.split_once("\n\n").unwrap().0;
+    assert_eq!(answers(PLAIN), answers(TLS));
     let upstream = |text: &'static str| text.split_once("upstream ").unwrap().1.split_once("\n\n").unwrap().0;
     assert_eq!(upstream(PLAIN), upstream(TLS));
 }

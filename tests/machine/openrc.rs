@@ -190,3 +190,26 @@ fn runs_go_on_when_the_agent_is_killed() {
     assert_eq!(machine.read("/var/log/bloom-agent-error.log"), "");
     assert!(!machine.path("/run-by").exists(), "run by {}", machine.read("/run-by"));
 }
+
+#[test]
+fn an_agent_that_does_not_stay_is_not_healthy() {
+    const HEALTHY: &str = "rc-service bloom-agent healthcheck";
+    let installed = Installed::new();
+    let settings = format!("BLOOM_SERVER=http://127.0.0.1:5000\nBLOOM_KEY='{KEY}'\nBLOOM_RUNNER=echo\n");
+    installed.write("etc/bloom-agent.env", &format!("{settings}BLOOM_PROFILES=/nowhere.toml\n"));
+    installed.enable("bloom-agent");
+    let machine = with_server(installed);
+    let error = machine.until("cat /var/log/bloom-agent-error.log", |log| log.lines().count() > 1);
+    for line in error.lines() {
+        let (time, text) = line.split_once(' ').unwrap();
+        assert!(time.parse::<jiff::Timestamp>().is_ok() && text.contains("/nowhere.toml"), "{line}");
+    }
+    assert!(machine.sh("rc-service bloom-agent status").unwrap().contains("started"));
+    let refused = machine.sh(HEALTHY).unwrap_err();
+    assert!(refused.contains("does not stay") && refused.contains("/nowhere.toml"), "{refused}");
+    machine.write("/etc/bloom-agent.env", &settings);
+    machine.sh("rc-service bloom-agent restart").unwrap();
+    machine.until(HEALTHY, |_| true);
+    machine.sh("rc-service bloom-agent stop").unwrap();
+    machine.sh(HEALTHY).unwrap_err();
+}

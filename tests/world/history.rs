@@ -200,9 +200,10 @@ impl History {
                 Op::ChangeQueue(op::ChangeQueue { agent_slug, change: *change })
             }
             Step::Seen { worker: at } => Op::RecordLastSeen(op::RecordLastSeen { last_seen: vec![(worker(*at), now)] }),
-            Step::Silent { worker: at } => {
-                Op::MarkOffline(op::MarkOffline { worker: worker(*at), cause: Loss::Silent { for_ms: NOT_SEEN_MS, served_since: 0 } })
-            }
+            Step::Silent { worker: at } => Op::MarkOffline(op::MarkOffline {
+                worker: worker(*at),
+                cause: Loss::Silent { for_ms: NOT_SEEN_MS, served_since: 0, has_started: false },
+            }),
             Step::CreateKey { name } => {
                 let scope = [Scope::Join, Scope::Submit, Scope::Worker][name % 3];
                 Op::CreateKey(op::CreateKey {

@@ -46,7 +46,7 @@ fn size(shown: &str, found: &Checkup) -> Finding {
 }
 
 fn schema(found: &Checkup) -> Finding {
-    if let Some(why) = &found.excluded {
+    if let Some(why) = found.excluded.as_ref().or(found.additions.as_ref()) {
         return Finding::new("schema", State::Wrong, why.clone());
     }
     match found.migrations.iter().filter(|migration| migration.state == MigrationState::Pending).count() {
@@ -112,6 +112,7 @@ mod tests {
             kind: Kind::Postgres,
             migrations: Vec::new(),
             excluded: None,
+            additions: None,
             bytes: 600 * MIB,
             unused_bytes: None,
             log_bytes: None,

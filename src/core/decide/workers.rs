@@ -224,10 +224,14 @@ impl Operation for MarkOffline {
             return Ok(Due::Later(set.now() + 1));
         }
         let (actor, detail) = match cause {
-            Loss::Silent { for_ms, served_since } if set.now() - worker.last_seen.max(*served_since) <= *for_ms => {
-                return Ok(Due::Later(worker.last_seen.max(*served_since) + for_ms + 1));
+            Loss::Silent { for_ms, served_since, has_started } => {
+                let was_silent = *has_started && served_since - worker.last_seen > *for_ms;
+                let counted_from = if was_silent { worker.last_seen } else { worker.last_seen.max(*served_since) };
+                if set.now() - counted_from <= *for_ms {
+                    return Ok(Due::Later(counted_from + for_ms + 1));
+                }
+                (Actor::Reconciler, format!("not seen for more than {} s", for_ms / 1000))
             }
-            Loss::Silent { for_ms, .. } => (Actor::Reconciler, format!("not seen for more than {} s", for_ms / 1000)),
             Loss::Unreachable(error) => (Actor::Admin, format!("its agent does not answer: {error}")),
             Loss::Uninstalled => (Actor::Admin, "its agent was uninstalled".into()),
             Loss::PodEnded => (Actor::Reconciler, "its pod has ended".into()),

@@ -220,12 +220,12 @@ fn of(project: &str) -> TaskSpec {
 fn a_lost_worker_takes_tasks_by_claiming_unless_its_status_says_otherwise() {
     let mut world = world().worker("a", 1);
     world.now += 100_000;
-    world.ok(op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0 } });
+    world.ok(op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0, has_started: false } });
     assert!(cache_of(&world).fleet.takes_tasks("a"));
     let change = WorkerChange { id: "a".into(), status: Some(WorkerStatus::Error), actor: Actor::Api, ..WorkerChange::default() };
     world.ok(change);
     world.now += 100_000;
-    world.ok(op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0 } });
+    world.ok(op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0, has_started: false } });
     assert!(!cache_of(&world).fleet.takes_tasks("a"));
 }
 

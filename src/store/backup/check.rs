@@ -7,17 +7,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Connection as _};
 
+use crate::additions;
 use crate::conn::{Pool, pool_options};
 use crate::error::{Error, told};
 use crate::migrate::Schema;
 
 /// How thoroughly a file is checked.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(super) enum Depth {
     /// Each page.
     Pages,
-    /// Each page, and that the indexes match the tables. It takes several times as long.
-    Indexes,
+    /// Each page, that the indexes match the tables (it takes several times as long), and that there is nothing besides the schema.
+    Whole,
 }
 
 /// Instructions of SQLite between two looks at whether the statement is still wanted: some milliseconds.
@@ -47,7 +48,7 @@ pub(super) fn reading(file: &Path) -> SqliteConnectOptions {
 }
 
 /// # Errors
-/// It is damaged, of another program, or of a newer version that excludes this one.
+/// It is damaged, of another program, of a newer version that excludes this one, or has more than the schema.
 pub(super) async fn check(file: &Path, depth: Depth) -> Result<(), Error> {
     let unusable = |why: &str| Error::Setup(format!("{} is not a usable database of bloom-runtime: {why}", file.display()));
     let (found, is_own) = look(file, depth).await.map_err(|error| unusable(&told(&error)))?;
@@ -58,9 +59,14 @@ pub(super) async fn check(file: &Path, depth: Depth) -> Result<(), Error> {
         return Err(unusable("it does not have its tables"));
     }
     let pool = Pool::Sqlite(pool_options(1).connect_lazy_with(reading(file)), Arc::default());
-    let schema = Schema::read(&pool).await.and_then(|schema| schema.check());
+    let checked = async {
+        let schema = Schema::read(&pool).await?;
+        schema.check()?;
+        if depth == Depth::Whole { additions::refuse(&pool, &schema).await } else { Ok(()) }
+    };
+    let checked = checked.await;
     pool.close().await;
-    schema.map_err(|error| unusable(&error.to_string()))
+    checked.map_err(|error| unusable(&error.to_string()))
 }
 
 /// What SQLite finds, and whether there are tables of this program.
@@ -70,7 +76,7 @@ async fn look(file: &Path, depth: Depth) -> Result<(String, bool), sqlx::Error> 
     interrupt.ends(&mut conn).await?;
     let pragma = match depth {
         Depth::Pages => "PRAGMA quick_check(1)",
-        Depth::Indexes => "PRAGMA integrity_check(1)",
+        Depth::Whole => "PRAGMA integrity_check(1)",
     };
     let found = sqlx::query_scalar(pragma).fetch_one(&mut conn).await?;
     let tables = "SELECT count(*) = 2 FROM sqlite_master WHERE type = 'table' AND name IN ('_sqlx_migrations', 'task_state')";

@@ -52,7 +52,7 @@ impl Store {
         if (backup.dev(), backup.ino()) == (model.dev(), model.ino()) {
             return Err(Error::Setup(format!("{} is the database itself: name a backup", from.display())));
         }
-        check(from, Depth::Indexes).await?;
+        check(from, Depth::Whole).await?;
         let partial = Partial::create(unfinished(&database), true)?;
         let owner = (model.uid(), model.gid());
         partial.give_to(owner).and_then(|()| lock.give_to(owner)).map_err(|error| {

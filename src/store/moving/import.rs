@@ -9,6 +9,7 @@ use super::Moved;
 use super::begin::{self, Activity, Found, Target};
 use super::file::{Head, Line, Reader};
 use super::tables::{self, Column, Table};
+use crate::additions;
 use crate::args::Args;
 use crate::conn::Conn;
 use crate::dialect::statement;
@@ -58,6 +59,7 @@ impl Store {
             )));
         }
         let activity = if schema.is_empty() { Activity::default() } else { self.refuse_served().await? };
+        additions::refuse(self.pool(), &schema).await?;
         self.migrate().await?;
         let mut conn = self.inner.target.migrator().await?;
         begin::prepare(&mut conn).await?;

@@ -235,7 +235,7 @@ async fn silent_workers_are_found(database) {
     bench.at(100_000);
     assert_eq!(silent(9).await, (vec!["a".into(), "b".into()], None));
     assert_eq!(silent(1).await, (vec!["a".into()], Some(100_000)));
-    commit(&mut writer, vec![Op::MarkOffline(op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0 } })]).await;
+    commit(&mut writer, vec![Op::MarkOffline(op::MarkOffline { worker: "a".into(), cause: Loss::Silent { for_ms: 60_000, served_since: 0, has_started: false } })]).await;
     assert_eq!(silent(9).await, (vec!["b".into()], None));
     // The clock stepped back, so the worker was seen in the future.
     bench.at(-1);

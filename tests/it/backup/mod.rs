@@ -27,6 +27,10 @@ impl Said {
         self.text
     }
 
+    pub fn text(self) -> String {
+        self.text
+    }
+
     /// Expects a failure whose text has these words, and no panic.
     #[track_caller]
     pub fn refuses(self, words: &[&str]) {

@@ -46,7 +46,7 @@ fn a_certificate_without_its_key_is_not_taken() {
         second.install_certificate(&place.0);
         eventually("it is logged", || async { server.log().contains(REFUSED).then_some(()) }).await;
         let log = server.log();
-        assert!(log.contains("is not the key of the first certificate") && log.contains("put both in place together"), "{log}");
+        assert!(log.contains("is not the key of any certificate") && log.contains("put both in place together"), "{log}");
         assert_eq!(presented(&server, &authority).await, first.der());
         // The file that can't be read is another fault, which is logged after more than one look at the one before.
         std::fs::remove_file(place.key()).unwrap();

@@ -21,7 +21,7 @@ fn cases() -> Vec<(&'static str, World, TaskId)> {
     };
     let lose = |world: &mut World| {
         world.now += NOT_SEEN_MS + 1;
-        world.ok(op::MarkOffline { worker: "w".into(), cause: Loss::Silent { for_ms: NOT_SEEN_MS, served_since: 0 } });
+        world.ok(op::MarkOffline { worker: "w".into(), cause: Loss::Silent { for_ms: NOT_SEEN_MS, served_since: 0, has_started: false } });
     };
     let case = |name, then: &dyn Fn(&mut World)| {
         let mut world = world().worker("w", 1);
@@ -199,7 +199,12 @@ fn it_was_seen_before_what_is_known() {
 #[test]
 fn it_is_silent_but_not_for_long() {
     check(
-        |_, _| Op::MarkOffline(op::MarkOffline { worker: "w".into(), cause: Loss::Silent { for_ms: 10 * NOT_SEEN_MS, served_since: 0 } }),
+        |_, _| {
+            Op::MarkOffline(op::MarkOffline {
+                worker: "w".into(),
+                cause: Loss::Silent { for_ms: 10 * NOT_SEEN_MS, served_since: 0, has_started: false },
+            })
+        },
         "
         unchanged <- unknown | online | lost | set offline | in error | in error, lost | cordoned | draining | full
             | without claude | for other agents | for a namespace",
@@ -209,7 +214,9 @@ fn it_is_silent_but_not_for_long() {
 #[test]
 fn it_is_silent_for_too_long() {
     check(
-        |_, _| Op::MarkOffline(op::MarkOffline { worker: "w".into(), cause: Loss::Silent { for_ms: -1, served_since: 0 } }),
+        |_, _| {
+            Op::MarkOffline(op::MarkOffline { worker: "w".into(), cause: Loss::Silent { for_ms: -1, served_since: 0, has_started: false } })
+        },
         "
         unchanged <- unknown | lost | set offline | in error, lost
         offline seen 0 s ago 0/1; worker_offline by reconciler <- online | in error | without claude | for other agents | for a namespace

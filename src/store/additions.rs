@@ -1,0 +1,109 @@
+//! What a database has besides its schema. A trigger changes rows without any command, for example the scope of a key, and comes back with a
+//! backup: so nothing is taken over with one.
+
+use std::fmt;
+
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _, SqliteConnection};
+
+use super::args::Args;
+use super::conn::Pool;
+use super::dialect::{Kind, statement};
+use super::error::Error;
+use super::migrate::Schema;
+use super::{Store, all};
+
+/// An object of a database that the schema does not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Addition {
+    /// `trigger`, `rule`, `view`, `table` or `index`.
+    kind: String,
+    name: String,
+    /// Its table; that of a table or a view is itself.
+    of: String,
+}
+
+impl fmt::Display for Addition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, name, of } = self;
+        if name == of { write!(f, "{kind} {name}") } else { write!(f, "{kind} {name} on {of}") }
+    }
+}
+
+const SQLITE: &str = "SELECT type, name, tbl_name FROM sqlite_master WHERE type = 'trigger' OR name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY type DESC, name";
+// On PostgreSQL, the schema may have tables of other programs: only what acts on this program's tables matters.
+statement!(
+    FOUND,
+    |d| "{}",
+    match d {
+        Kind::Sqlite => SQLITE,
+        Kind::Postgres => {
+            "SELECT f.kind, f.name::text, c.relname::text FROM ( \
+                 SELECT 'trigger' AS kind, tgname AS name, tgrelid AS id FROM pg_trigger WHERE NOT tgisinternal \
+                 UNION ALL SELECT 'rule', rulename, ev_class FROM pg_rewrite) f \
+             JOIN pg_class c ON c.oid = f.id AND c.relkind = 'r' \
+                 AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'task_state'::regclass) \
+             ORDER BY f.kind DESC, f.name"
+        }
+    }
+);
+
+/// What the database has besides the schema.
+pub(super) async fn read(pool: &Pool, schema: &Schema) -> Result<Vec<Addition>, Error> {
+    if schema.is_empty() {
+        return Ok(Vec::new());
+    }
+    let found = all(&pool.fetch(&FOUND, Args::new()).await?, |row| Ok(Addition { kind: row.take()?, name: row.take()?, of: row.take()? }))?;
+    let own = own(schema).await?;
+    let is_added = |one: &Addition| match pool.kind() {
+        Kind::Postgres => own.iter().any(|table| table.kind == "table" && table.name == one.of),
+        // No version has triggers; what else a newer one has added is not known here.
+        Kind::Sqlite if schema.is_newer() && one.kind != "trigger" => false,
+        Kind::Sqlite => !own.contains(one),
+    };
+    Ok(found.into_iter().filter(is_added).collect())
+}
+
+/// What the schema has: the migrations that the database has, applied to an empty one. The tables of PostgreSQL have the same names.
+async fn own(schema: &Schema) -> Result<Vec<Addition>, Error> {
+    let mut conn: SqliteConnection = SqliteConnectOptions::new().in_memory(true).disable_statement_logging().connect().await?;
+    for sql in schema.statements() {
+        conn.execute(sql).await?;
+    }
+    let own: Vec<(String, String, String)> = sqlx::query_as(SQLITE).fetch_all(&mut conn).await?;
+    conn.close().await?;
+    let of_migrations = ["table", "_sqlx_migrations", "_sqlx_migrations"].map(str::to_owned).into();
+    Ok(own.into_iter().chain([of_migrations]).map(|(kind, name, of)| Addition { kind, name, of }).collect())
+}
+
+/// What was found, and what to do about it. `None`: nothing.
+pub(super) fn told(found: &[Addition]) -> Option<String> {
+    let names: Vec<_> = found.iter().map(Addition::to_string).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "the database has what its schema does not have ({}), which may change what the program writes, such as the scope of a key: \
+             drop what you made yourself (DROP TRIGGER, DROP VIEW, …), or keep it in another database; if nobody made it, look at the keys, too",
+            names.join(", ")
+        )
+    })
+}
+
+/// # Errors
+/// The database has something that the schema does not have: it is named.
+pub(super) async fn refuse(pool: &Pool, schema: &Schema) -> Result<(), Error> {
+    told(&read(pool, schema).await?).map_or(Ok(()), |text| Err(Error::Setup(text)))
+}
+
+impl Store {
+    /// Must be called before the first write. What someone added to an SQLite file may just make reports, but a trigger acts. On PostgreSQL, the
+    /// programs of its administrators use triggers, for example while they rewrite a table.
+    pub(super) async fn refuse_triggers(&self, schema: &Schema) -> Result<(), Error> {
+        let found = read(self.pool(), schema).await?;
+        match told(&found) {
+            Some(text) if self.kind() == Kind::Sqlite && found.iter().any(|one| one.kind == "trigger") => return Err(Error::Setup(text)),
+            Some(text) => tracing::warn!("{text}"),
+            None => {}
+        }
+        Ok(())
+    }
+}

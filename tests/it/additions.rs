@@ -1,0 +1,71 @@
+//! What someone added to a database besides its schema.
+
+use crate::backup::{does, place, said, text};
+use crate::keys::{ADMIN, create, keyed};
+use crate::on_both;
+use crate::support::*;
+
+/// Makes each new key one of an administrator.
+fn trigger(database: Database) -> &'static str {
+    match database {
+        Database::Sqlite => {
+            "CREATE TRIGGER raise AFTER INSERT ON api_keys BEGIN UPDATE api_keys SET scope = 'admin' WHERE name = new.name; END"
+        }
+        Database::Postgres => {
+            "CREATE FUNCTION raise() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN new.scope := 'admin'; RETURN new; END $$; \
+             CREATE TRIGGER raise BEFORE INSERT ON api_keys FOR EACH ROW EXECUTE FUNCTION raise()"
+        }
+    }
+}
+
+#[test]
+fn a_backup_with_more_than_the_schema_is_not_restored() {
+    run(async {
+        let server = keyed(Database::Sqlite);
+        create(&server.with_key(ADMIN), "ci", "read", json!({})).await;
+        let (file, plan) = (place().join("x.db"), server.plan().clone());
+        does(&plan, &["backup", text(&file)]).ok();
+        server.stop();
+        for (added, name) in [
+            (trigger(Database::Sqlite), "trigger raise on api_keys"),
+            ("CREATE VIEW mine AS SELECT * FROM tasks", "view mine"),
+            ("CREATE TABLE filler (x TEXT)", "table filler"),
+            ("CREATE INDEX by_x ON tasks (context_id)", "index by_x on tasks"),
+        ] {
+            let changed = file.with_file_name("changed.db");
+            std::fs::copy(&file, &changed).unwrap();
+            direct::execute(&format!("sqlite:{}", changed.display()), added).await;
+            does(&plan, &["restore", "--force", text(&changed)]).refuses(&["changed.db", "what its schema does not have", name, "DROP"]);
+        }
+        does(&plan, &["restore", "--force", text(&file)]).ok();
+        server.start_again();
+        server.with_key(ADMIN).get("keys").await.ok();
+    });
+}
+
+on_both! { alone:
+    async fn a_trigger_on_the_tables_is_found(database) {
+        let server = keyed(database);
+        server.with_key(ADMIN).crew().task().create().await;
+        let (plan, export) = (server.plan().clone(), place().join("x.export"));
+        does(&plan, &["export", text(&export)]).ok();
+        server.stop();
+        if database == Database::Postgres {
+            // Tables of other programs are their own affair.
+            direct::execute(&plan.database_url(), "CREATE TABLE others (id INT); CREATE RULE one AS ON INSERT TO others DO ALSO NOTHING; \
+                CREATE VIEW of_others AS SELECT * FROM others").await;
+        }
+        assert!(does(&plan, &["doctor"]).text().contains("all migrations of this program are applied"));
+        direct::execute(&plan.database_url(), trigger(database)).await;
+        let found = does(&plan, &["doctor"]).text();
+        assert!(found.contains("wrong    schema") && found.contains("trigger raise on api_keys"), "{found}");
+        does(&plan, &["import", "--replace", text(&export)]).refuses(&["trigger raise on api_keys"]);
+        match database {
+            Database::Sqlite => said(plan.start_in_vain()).refuses(&["trigger raise on api_keys"]),
+            Database::Postgres => {
+                server.start_again();
+                assert!(server.log().contains("trigger raise on api_keys"), "{}", server.log());
+            }
+        }
+    }
+}
