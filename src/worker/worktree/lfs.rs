@@ -45,6 +45,8 @@ const LINK_ALL: &str = r#"while read -r path; do
   [ -d "$1/${path%/*}" ] || mkdir -p -- "$1/${path%/*}" || exit
   [ -L "$1/$path" ] || ln -sfn -- "$0/$path" "$1/$path" || exit
 done"#;
+/// Where git-lfs stores what it handles: in each repository, also in that of a server that is a directory, whose git-lfs reads this, too.
+const STORAGE: &str = "lfs.storage=lfs";
 const PIECE: usize = 1 << 20;
 /// Trees that one command looks into: they are words of its command line.
 const TREES: usize = 1_000;
@@ -122,7 +124,7 @@ impl Repository {
     fn lfs(&self) -> Command {
         let mut lfs = self.remote();
         lfs.arg("-c").arg(format!("remote.origin.url={}", self.url));
-        lfs.arg("-c").arg(format!("lfs.storage={}", self.git_dir().join("lfs").display())).arg("lfs");
+        lfs.args(["-c", STORAGE, "lfs"]);
         lfs
     }
 
@@ -232,10 +234,10 @@ impl Confined<'_> {
         let Some(program) = &self.lfs else { return };
         // git gives it to a shell.
         let quoted = format!("'{}'", program.display().to_string().replace('\'', r"'\''"));
-        let storage = ("lfs.storage", self.tree.own_git_dir().join("lfs").display().to_string());
-        for (name, value) in settings(&quoted, &self.tree.repository).into_iter().chain([storage]) {
+        for (name, value) in settings(&quoted, &self.tree.repository) {
             git.arg("-c").arg(format!("{name}={value}"));
         }
+        git.args(["-c", STORAGE]);
         git.env("GIT_LFS_SKIP_SMUDGE", "0");
     }
 

@@ -307,4 +307,6 @@ mod as_it_is_tests;
 #[cfg(test)]
 mod hostile_tests;
 #[cfg(test)]
+mod lfs_tests;
+#[cfg(test)]
 mod tests;
