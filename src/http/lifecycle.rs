@@ -16,6 +16,7 @@ use super::objects;
 use super::ownership;
 use super::path::TaskPath;
 use super::policy::{Rate, RoutePolicy};
+use super::projects::note_clone_for_run;
 use super::show::{bytes_of, lease_to_run, show_task, spec};
 use bloom_api::answers::{Completed, Lease, Leased, Renewed};
 use bloom_api::complete::{Completion, bytes_besides_output};
@@ -191,6 +192,7 @@ async fn completed(
     let result = match result {
         StoredResult::Now(result) => {
             app.engine.last_seen.record(&result.worker_id, None);
+            note_clone_for_run(app, caller, &result);
             now = match written {
                 Some(output) => Arc::new(RunResult { output: Some(output), ..(*result).clone() }),
                 None => result,

@@ -25,8 +25,9 @@ use bloom_api::projects::{
 };
 use bloom_core::audit::{Action, Actor, EntityType};
 use bloom_core::command::Rejection;
-use bloom_core::op::{self, NodeClone};
+use bloom_core::op::{self, ClonedFor, NodeClone};
 use bloom_core::project::{self, CloneStatus};
+use bloom_core::run_result::RunResult;
 use bloom_core::worker::Worker;
 use bloom_membridge::{Call, Upstream};
 
@@ -175,7 +176,7 @@ pub async fn clone(State(app): State<AppState>, caller: Caller, path: ProjectId,
         let answer = clone_at(&app, &node, url.as_deref(), &wanted(&project)).await;
         let outcome = answer.as_ref().map(path_of).map_err(Clone::clone);
         let nodes = vec![NodeClone { node_id: node.clone(), outcome }];
-        app.engine.writers.submit(caller.command(op::RecordClones { project: project.id, nodes, propagated: false })).await?;
+        app.engine.writers.submit(caller.command(op::RecordClones { project: project.id, nodes, cloned_for: ClonedFor::Call })).await?;
         let result = answer.map_err(bad_gateway)?;
         ok(&Cloned { status: CloneStatus::Cloned.as_str().into(), node: node.into(), result })
     });
@@ -186,6 +187,32 @@ const NO_NODE: Error = Error::fixed(400, problem_texts::NO_NODE);
 
 fn bad_gateway(text: String) -> Error {
     Error::Text { status: 502, text: text.into() }
+}
+
+/// Notes that a worker has the project of a run that has ended: its agent has made a clone, if it tells of a branch. It is noted once, in the
+/// background: if that fails, the next run is noted.
+pub(super) fn note_clone_for_run(app: &AppState, caller: &Caller, result: &RunResult) {
+    if result.branch.is_none() {
+        return;
+    }
+    let (app, caller, task, node_id) = (app.clone(), caller.clone(), result.task_id, result.worker_id.clone());
+    tokio::spawn(async move {
+        let noted = async {
+            let specs = app.engine.specs.by_id(&[task]).await?;
+            let Some(project) = specs.first().and_then(|spec| spec.project.as_ref()).map(|project| project.id) else { return Ok(()) };
+            let nodes = app.store.project_nodes(project).await?;
+            if nodes.iter().any(|node| node.node_id == node_id && node.clone_status == CloneStatus::Cloned) {
+                return Ok(());
+            }
+            let nodes = vec![NodeClone { node_id, outcome: Ok(None) }];
+            app.engine.writers.submit(caller.command(op::RecordClones { project, nodes, cloned_for: ClonedFor::Run })).await?;
+            Ok::<_, Error>(())
+        };
+        // The project may have been deleted meanwhile.
+        if let Err(error) = noted.await {
+            tracing::debug!(?error, "the clone of a run is not noted");
+        }
+    });
 }
 
 /// Has the agent of a worker clone a project.
@@ -264,7 +291,10 @@ pub async fn propagate(State(app): State<AppState>, caller: Caller, path: Projec
             })
             .collect();
         let is_whole = nodes.iter().all(|node| node.outcome.is_ok());
-        app.engine.writers.submit(caller.command(op::RecordClones { project: project.id, nodes, propagated: true })).await?;
+        app.engine
+            .writers
+            .submit(caller.command(op::RecordClones { project: project.id, nodes, cloned_for: ClonedFor::Propagation }))
+            .await?;
         let status = if is_whole { CloneStatus::Synced } else { CloneStatus::Partial };
         ok(&Propagated { status: status.as_str().into(), results: Some(results), message: None })
     });

@@ -17,6 +17,7 @@ use super::middleware::Caller;
 use super::objects;
 use super::path::WorkerPath;
 use super::policy::{Rate, RoutePolicy};
+use super::projects::note_clone_for_run;
 use super::show::{bytes_of, directives, lease_to_run, show_task};
 use bloom_api::answers::{Claimed, ClaimedLease, GoneContexts, RenewedLeases, RunResult, RunResults};
 use bloom_api::complete::{Completion, NewCompletions, WorkerCompletion};
@@ -195,7 +196,11 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
     for (position, outcome) in positions.into_iter().zip(app.engine.writers.submit_all(commands).await) {
         let outcome = outcome.and_then(|reply::Completed { result, .. }| match result {
             StoredResult::UsageOnly(refusal) => Err(refusal.into()),
-            result => Ok(matches!(result, StoredResult::Now(_))),
+            StoredResult::Now(result) => {
+                note_clone_for_run(&app, &caller, &result);
+                Ok(true)
+            }
+            StoredResult::Before(_) => Ok(false),
         });
         match outcome {
             Ok(is_now) => is_holder |= is_now,

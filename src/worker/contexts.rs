@@ -103,6 +103,10 @@ impl Agent {
         for repository in self.repositories() {
             let _lock = repository.lock.lock().await;
             repository.tidy().await;
+            // A run that is being prepared needs what was fetched for it.
+            if let Err(trouble) = repository.tidy_large_files((now_ms() - DAY_MS) / 1_000).await {
+                tracing::warn!(repository = %repository.dir.display(), %trouble, "large files that nobody needs stay");
+            }
         }
     }
 

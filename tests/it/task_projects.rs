@@ -190,6 +190,41 @@ on_both! {
         assert_eq!(second.now().await["failure"]["reason"], json!("project"));
     }
 
+    async fn a_project_that_runs_have_used_is_cloned(server) {
+        let (crew, project) = (server.crew(), project(server).await);
+        let worker = crew.worker().able("git", json!(true)).register().await;
+        let path = format!("projects/{}", project["id"].as_str().unwrap());
+        let ended = async |branch: Value| {
+            let task = of(&crew, &project).create().await;
+            let lease = task.lease_to(&worker).await;
+            let done = json!({ "status": "success", "output": "o", "metrics": { "duration_ms": 1 }, "lease_id": lease.id, "branch": branch });
+            task.complete(done).await.ok();
+        };
+        // A run that could not begin has no branch.
+        ended(json!(null)).await;
+        ended(json!("bloom/c")).await;
+        let shown = eventually("it is noted", || async {
+            Some(server.get(&path).await.ok()).filter(|project| project["clone_status"] == json!("cloned"))
+        })
+        .await;
+        let nodes = shown["nodes"].as_array().unwrap();
+        assert_eq!((nodes.len(), &nodes[0]["node_id"], &nodes[0]["clone_status"]), (1, &json!(worker.name), &json!("cloned")));
+        assert!(nodes[0]["last_sync_at"].is_i64() && nodes[0]["error_message"].is_null(), "{shown}");
+        assert_eq!(shown["primary_node_id"], json!(null), "nobody has chosen a worker");
+        // A clone that was asked for and failed is told of, also after another run.
+        server.post(&format!("{path}/clone"), json!({ "node_id": "nobody-of-this-name" })).await.error(502);
+        let other = crew.worker().able("git", json!(true)).register().await;
+        let task = of(&crew, &project).create().await;
+        let lease = task.lease_to(&other).await;
+        let done = json!({ "task_id": task.id, "lease_id": lease.id, "status": "success", "output": "o", "metrics": { "duration_ms": 1 }, "branch": "bloom/c" });
+        server.post(&other.path("/complete"), json!({ "completions": [done] })).await.ok();
+        let shown = eventually("the second is noted", || async {
+            Some(server.get(&path).await.ok()).filter(|project| project["nodes"].as_array().unwrap().len() == 3)
+        })
+        .await;
+        assert_eq!(shown["clone_status"], json!("failed"), "{shown}");
+    }
+
     async fn a_session_goes_elsewhere_if_its_worker_serves_the_project_no_more(server) {
         let (crew, project) = (server.crew(), project(server).await);
         let first = crew.worker().able("git", json!(true)).register().await;

@@ -356,7 +356,11 @@ pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
                 let nodes = vec![op::NodeClone { node_id: worker, outcome }];
                 match cluster.chance(30) {
                     true => Op::DeleteProject(op::DeleteProject { project }),
-                    false => Op::RecordClones(op::RecordClones { project, nodes, propagated: cluster.chance(50) }),
+                    false => Op::RecordClones(op::RecordClones {
+                        project,
+                        nodes,
+                        cloned_for: if cluster.chance(50) { op::ClonedFor::Propagation } else { op::ClonedFor::Run },
+                    }),
                 }
             }
             _ => Op::RemoveWorker(op::RemoveWorker { worker }),

@@ -233,12 +233,13 @@ impl History {
                 Op::DeleteProject(op::DeleteProject { project: *db.projects.keys().nth(project % db.projects.len().max(1))? })
             }
             Step::RecordClones { project, workers, propagated } => {
+                let cloned_for = if *propagated { op::ClonedFor::Propagation } else { op::ClonedFor::Call };
                 let clone = |at: &usize| op::NodeClone {
                     node_id: worker(*at),
                     outcome: if at % 2 == 1 { Err("no room".into()) } else { Ok(Some(format!("/p{at}")).filter(|_| *at > 1)) },
                 };
                 let project = *db.projects.keys().nth(project % db.projects.len().max(1))?;
-                Op::RecordClones(op::RecordClones { project, nodes: workers.iter().map(clone).collect(), propagated: *propagated })
+                Op::RecordClones(op::RecordClones { project, nodes: workers.iter().map(clone).collect(), cloned_for })
             }
             Step::AddFile { lease, name } => {
                 let (task, lease, _) = pick(&self.leases, *lease)?.clone();

@@ -78,13 +78,23 @@ pub struct NodeClone {
     pub outcome: Result<Option<String>, String>,
 }
 
-/// Records what agents answered.
+/// What a clone was made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClonedFor {
+    /// A call that names the worker, or leaves it to the project.
+    Call,
+    /// A call to all workers that lack the project.
+    Propagation,
+    /// A run: nobody has asked for it by itself.
+    Run,
+}
+
+/// Records what agents answered, or have done for a run.
 #[derive(Clone, Debug)]
 pub struct RecordClones {
     pub project: ProjectId,
     pub nodes: Vec<NodeClone>,
-    /// All workers that lack the project were asked, not only a chosen one.
-    pub propagated: bool,
+    pub cloned_for: ClonedFor,
 }
 
 impl Operation for RecordClones {
@@ -105,17 +115,18 @@ impl Operation for RecordClones {
         let updated_at = set.stamp();
         let failures = || self.nodes.iter().filter_map(|node| Some((&node.node_id, node.outcome.as_ref().err()?)));
         let failed = failures().count();
-        let action = if self.propagated { Action::ProjectPropagated } else { Action::ProjectCloned };
-        let status = match (self.propagated, failed) {
-            (true, 0) => CloneStatus::Synced,
-            (false, 0) => CloneStatus::Cloned,
+        let propagated = self.cloned_for == ClonedFor::Propagation;
+        let action = if propagated { Action::ProjectPropagated } else { Action::ProjectCloned };
+        let status = match (self.cloned_for, failed) {
+            // What became of the clones that were asked for stays true.
+            (ClonedFor::Run, 0) if known.clone_status != CloneStatus::Pending => known.clone_status,
+            (ClonedFor::Propagation, 0) => CloneStatus::Synced,
+            (_, 0) => CloneStatus::Cloned,
             _ if failed == self.nodes.len() => CloneStatus::Failed,
             _ => CloneStatus::Partial,
         };
-        let error_message = failures().next().map(|(node, why)| match self.propagated {
-            true => shortened(&format!("{node}: {why}")),
-            false => shortened(why),
-        });
+        let new_error = failures().next().map(|(node, why)| if propagated { shortened(&format!("{node}: {why}")) } else { shortened(why) });
+        let error_message = if self.cloned_for == ClonedFor::Run { known.error_message.clone() } else { new_error };
         for NodeClone { node_id, outcome } in &self.nodes {
             let last_sync_at = set.nodes_of(self.project)?.get(node_id).and_then(|node| node.last_sync_at);
             let (project_id, node_id) = (self.project, node_id.clone());
@@ -128,8 +139,12 @@ impl Operation for RecordClones {
         let nodes = self.nodes.iter().map(|node| node.node_id.as_str()).take(SHOWN_NODES).collect::<Vec<_>>().join(", ");
         let more = if self.nodes.len() > SHOWN_NODES { ", …" } else { "" };
         let failed = if failed == 0 { String::new() } else { format!("; {failed} failed") };
-        set.audit(action, EntityType::Project, self.project, &Actor::Admin, format!("{} to {nodes}{more}{failed}", known.name));
-        let chosen = self.nodes.first().filter(|_| !self.propagated).map(|node| node.node_id.clone());
+        let (actor, why) = match self.nodes.first() {
+            Some(node) if self.cloned_for == ClonedFor::Run => (Actor::Worker(node.node_id.clone()), ", for a run"),
+            _ => (Actor::Admin, ""),
+        };
+        set.audit(action, EntityType::Project, self.project, &actor, format!("{} to {nodes}{more}{failed}{why}", known.name));
+        let chosen = self.nodes.first().filter(|_| self.cloned_for == ClonedFor::Call).map(|node| node.node_id.clone());
         let primary_node_id = known.primary_node_id.clone().or(chosen);
         let project = Project { primary_node_id, clone_status: status, error_message, updated_at, ..known };
         set.put_project(project.clone());

@@ -52,6 +52,7 @@ impl Worktree {
         confined.read.clear();
         let commit = commit.map_err(failed)?;
         self.take(&confined, &commit, Some(&begun.base)).await?;
+        self.take_large_files(&confined, &commit).await?;
         // A run may have made commits of its own, also on another branch; but not thrown away those of earlier runs.
         if !self.repository.is_ancestor(&begun.base, &commit).await {
             return Err(self.state(&format!("a run has checked out {head}, which does not build on {} {}", begun.branch, begun.base)));
@@ -126,6 +127,8 @@ impl Worktree {
     }
 
     async fn push_once(&self) -> Result<(), String> {
+        // First, so that nobody fetches a commit whose files are missing.
+        self.repository.push_large_files(&self.branch_ref()).await?;
         let branch = format!("{0}:{0}", self.branch_ref());
         let mut push = self.repository.remote();
         push.args(["push", "--quiet", "--no-verify", "--no-follow-tags", "--recurse-submodules=no", "--no-signed", "--"]);

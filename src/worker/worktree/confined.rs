@@ -19,7 +19,7 @@ use super::author::CommitAuthor;
 use super::repository::{DURABLE, FETCH_LIMIT, LOCAL_LIMIT};
 use super::survey::all_but;
 use super::trouble::{ROOM, Trouble};
-use super::{LINK, Worktree};
+use super::{LINK, Worktree, lfs};
 
 /// The repository has the objects of the project's repository, without a copy of them.
 const SHARE_OBJECTS: &str = r#"printf '%s\n' "$1" >"$2/objects/info/alternates""#;
@@ -41,11 +41,13 @@ pub struct Confined<'a> {
     pub confinement: &'a Confinement,
     /// Files of the agent that a command reads.
     pub read: Vec<PathBuf>,
+    /// The program git-lfs, if it is installed.
+    pub lfs: Option<PathBuf>,
 }
 
 impl<'a> Confined<'a> {
     pub fn new(tree: &'a Worktree, confinement: &'a Confinement) -> Self {
-        Self { tree, confinement, read: Vec::new() }
+        Self { tree, confinement, read: Vec::new(), lfs: lfs::program() }
     }
 
     /// A git command in the worktree, which is not confined yet.
@@ -53,11 +55,12 @@ impl<'a> Confined<'a> {
         let mut git = self.tree.repository.local(&self.tree.own_git_dir());
         // Paths of commands are relative to the worktree; git does not look for a repository there.
         git.arg("--work-tree").arg(&self.tree.dir);
+        self.with_lfs(&mut git);
         git
     }
 
     fn confine(&self, plain: &Command) -> Command {
-        let readable = [self.tree.repository.git_dir()].into_iter().chain(self.read.iter().cloned()).collect();
+        let readable = [self.tree.repository.git_dir()].into_iter().chain(self.read.iter().chain(&self.lfs).cloned()).collect();
         let shown = Shown { dir: &self.tree.dir, writable: vec![self.tree.own_git_dir()], readable };
         self.confinement.command(plain, &shown)
     }
@@ -124,6 +127,7 @@ impl<'a> Confined<'a> {
         self.script(SHARE_OBJECTS, &[&repository.git_dir().join("objects"), &own]).await.map_err(failed)?;
         self.link().await?;
         self.update_branch(start).await?;
+        self.show_large_files(start).await?;
         let mut read = self.git();
         read.args(["read-tree", "--reset"]).args(files.then_some("-u")).arg(start);
         bounded(self.confine(&read), FETCH_LIMIT, &self.tree.dir, repository.settings.max_bytes).await.map_err(failed)?;

@@ -12,6 +12,7 @@
 mod author;
 mod commit;
 mod confined;
+mod lfs;
 mod repository;
 mod survey;
 mod trouble;
@@ -154,11 +155,14 @@ impl Worktree {
             confined.link().await?;
             let head = confined.head().await?;
             self.take(&confined, &head, None).await?;
+            self.take_large_files(&confined, &head).await?;
+            self.repository.check_lfs(&head).await?;
             // The worktree is there, so the run does not need the repository's server.
             if let Err(trouble) = self.repository.fetch(FOLLOW_LIMIT).await {
                 return Ok(Prepared { unfetched: Some(trouble.to_string()), ..self.prepared(head, Origin::Kept) });
             }
-            return self.follow_pushed(&confined, head).await;
+            let kept = self.large_files(&confined, self.prepared(head.clone(), Origin::Kept)).await?;
+            return if kept.unfetched.is_some() { Ok(kept) } else { self.follow_pushed(&confined, head).await };
         }
         self.repository.fetch(FETCH_LIMIT).await?;
         let of_branch = |name: String| async move { self.repository.commit_of(&name).await };
@@ -169,6 +173,7 @@ impl Worktree {
         } else {
             (Origin::Fresh, self.repository.wanted_commit(wanted).await?)
         };
+        self.repository.fetch_large_files(&base).await?;
         self.add(&confined, &base).await?;
         if origin == Origin::Kept {
             return self.follow_pushed(&confined, base).await;
@@ -191,11 +196,15 @@ impl Worktree {
         confined.follow_refs().await;
         let pushed = self.repository.commit_of(&self.pushed_ref()).await.filter(|pushed| *pushed != head);
         let Some(pushed) = pushed else { return Ok(self.prepared(head, Origin::Kept)) };
-        if !self.repository.is_ancestor(&head, &pushed).await || !confined.follow(&head, &pushed).await? {
+        if !self.repository.is_ancestor(&head, &pushed).await {
             return Ok(self.prepared(head, Origin::Kept));
         }
+        let followed = self.large_files(confined, self.prepared(pushed.clone(), Origin::Fetched)).await?;
+        if followed.unfetched.is_some() || !confined.follow(&head, &pushed).await? {
+            return Ok(Prepared { unfetched: followed.unfetched, ..self.prepared(head, Origin::Kept) });
+        }
         self.repository.set_ref(&self.branch_ref(), &pushed).await?;
-        Ok(self.prepared(pushed, Origin::Fetched))
+        Ok(followed)
     }
 
     /// Takes a commit of the context over into the project's repository, where nothing of a run has an effect. `known` is one that it has; by
@@ -297,5 +306,7 @@ impl Worktree {
 mod as_it_is_tests;
 #[cfg(test)]
 mod hostile_tests;
+#[cfg(test)]
+mod lfs_tests;
 #[cfg(test)]
 mod tests;

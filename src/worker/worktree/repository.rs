@@ -41,6 +41,8 @@ const SETTINGS_SHA256: &str =
 /// How git names objects, as `--object-format` takes it.
 const SHA1: &str = "sha1";
 const SHA256: &str = "sha256";
+/// Its HEAD is a branch that no context has, so nothing is checked out, and git-lfs finds no `.lfsconfig` (see [`lfs`](super::lfs)).
+const NO_HEAD: &str = "--initial-branch=none";
 /// The first line of what a repository has is shorter.
 const FIRST_LINE: usize = 4_096;
 /// Branches that a message names.
@@ -108,7 +110,7 @@ impl Repository {
         let part = self.dir.join(format!(".git-{}", Uuid::now_v7()));
         let format = self.remote_format().await?;
         let mut init = self.git(&[]);
-        init.args(["init", "--quiet", "--bare", "--template=", &format!("--object-format={format}")]).arg(&part);
+        init.args(["init", "--quiet", "--bare", "--template=", NO_HEAD, &format!("--object-format={format}")]).arg(&part);
         output(init, LOCAL_LIMIT).await.map_err(|why| Trouble::of_git("the repository can't be created", &why))?;
         fs::rename(&part, self.git_dir()).map_err(|error| Trouble::of_disk("the repository can't be created", &error))?;
         self.set_settings()

@@ -27,6 +27,8 @@ pub enum Trouble {
     Disk(String),
     /// The run has left a merge or a rebase unfinished, or something else that needs a person.
     State(String),
+    /// The repository has files in git-lfs, which is not installed.
+    Lfs(String),
     /// The server of the repository refuses the branch, or can't be reached.
     Push(String),
     Failed(String),
@@ -102,6 +104,7 @@ impl std::fmt::Display for Trouble {
             | Self::Room(why)
             | Self::Disk(why)
             | Self::State(why)
+            | Self::Lfs(why)
             | Self::Push(why)
             | Self::Failed(why) => f.write_str(why),
         }

@@ -23,6 +23,7 @@ mod files;
 mod fleet;
 mod instances;
 mod key_renewal;
+mod large_files;
 mod odd_files;
 mod push_limits;
 mod push_server;

@@ -77,6 +77,31 @@ impl Repository {
         self.dir.join("served/r")
     }
 
+    /// Adds `large.bin` to its branch `main`, in git-lfs, and this `.lfsconfig`.
+    pub fn add_large_file(&self, lfsconfig: &str) {
+        let source = self.dir.join("source");
+        for (name, text) in [(".gitattributes", "*.bin filter=lfs -text\n"), ("large.bin", "a large file\n")] {
+            std::fs::write(source.join(name), text).expect("a file");
+        }
+        git(&source, &["lfs", "install", "--local"]);
+        git(&source, &["remote", "add", "origin", &format!("file://{}", self.bare().display())]);
+        git(&source, &["add", "."]);
+        git(&source, &["commit", "--quiet", "-m", "a large file"]);
+        git(&source, &["push", "--quiet", "origin", "main"]);
+        std::fs::write(source.join(".lfsconfig"), lfsconfig).expect("a file");
+        git(&source, &["add", "."]);
+        git(&source, &["commit", "--quiet", "-m", "its server"]);
+        git(&source, &["push", "--quiet", "--no-verify", "origin", "main"]);
+    }
+
+    /// An agent that can fetch and push it as a directory of this machine: git-lfs knows no server of git's own kind.
+    pub fn by_path(&self, plan: AgentPlan) -> AgentPlan {
+        let config = self.dir.join("gitconfig-path");
+        let text = format!("[url \"file://{}/\"]\n\tinsteadOf = https://host.invalid/\n", self.dir.join("served").display());
+        std::fs::write(&config, text).expect("the settings of git");
+        plan.env("GIT_CONFIG_GLOBAL", config.display()).env("BLOOM_GIT_PROTOCOLS", "https,file")
+    }
+
     /// An agent that can fetch and push it.
     pub fn known_to(&self, plan: AgentPlan) -> AgentPlan {
         let config = self.dir.join("gitconfig");

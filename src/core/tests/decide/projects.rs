@@ -10,12 +10,13 @@ fn create(name: &str) -> op::CreateProject {
 }
 
 fn clones(world: &World, nodes: &[(&str, Result<Option<&str>, &str>)], propagated: bool) -> op::RecordClones {
+    let cloned_for = if propagated { op::ClonedFor::Propagation } else { op::ClonedFor::Call };
     let node = |(node, outcome): &(&str, Result<Option<&str>, &str>)| NodeClone {
         node_id: (*node).into(),
         outcome: outcome.map(|path| path.map(str::to_owned)).map_err(str::to_owned),
     };
     let project = *world.db.projects.keys().next().expect("a project");
-    op::RecordClones { project, nodes: nodes.iter().map(node).collect(), propagated }
+    op::RecordClones { project, nodes: nodes.iter().map(node).collect(), cloned_for }
 }
 
 fn told(world: &World) -> Vec<String> {

@@ -1,0 +1,114 @@
+//! Projects with files in git-lfs: runs have the files, commits have the pointers.
+
+use super::worktrees::{SHELL, diff, failed, plan, repository_of};
+use super::*;
+use crate::support::agent::{Agent, AgentPlan};
+use crate::support::repository::{Repository, git};
+use crate::support::stub::Stub;
+use crate::support::{Database, Server};
+
+/// A repository with `large.bin` in git-lfs, whose `.lfsconfig` names another server.
+async fn repository(server: &Server) -> (Repository, Stub) {
+    let (repository, elsewhere) = (Repository::serve(), Stub::start().await);
+    repository.add_large_file(&format!("[lfs]\n\turl = {0}\n\tpushurl = {0}\n", elsewhere.url));
+    repository.add_to(server).await;
+    (repository, elsewhere)
+}
+
+/// What the large files are that a repository has.
+fn stored(dir: &Path) -> Vec<String> {
+    let found = std::process::Command::new("find").arg(dir.join("lfs/objects")).args(["-type", "f"]).output().expect("find");
+    let names = String::from_utf8(found.stdout).expect("paths");
+    let mut names: Vec<String> = names.lines().map(|path| path.rsplit('/').next().unwrap().to_owned()).collect();
+    names.sort();
+    names
+}
+
+async fn with_large_file(profile: &str, body: impl AsyncFnOnce(&Server, &Repository, &dyn Fn(&str) -> AgentPlan)) {
+    let server = Server::on(Database::Sqlite).keyed().start();
+    let (repository, elsewhere) = repository(&server).await;
+    let agent = |name: &str| repository.by_path(server.agent(name).slots(3).profile(profile));
+    body(&server, &repository, &agent).await;
+    assert!(elsewhere.seen("/objects/batch").is_empty(), "the server that .lfsconfig names was asked");
+}
+
+/// The run reads the file, and its changes are pointers that go to the project's server with the file.
+async fn works(server: &Server, repository: &Repository, one: &Agent, start_two: impl FnOnce() -> Agent) {
+    let of_run = async |context: &str, script: &str| {
+        let task = plan(server, context, script).with("push", json!("branch")).create().await;
+        task.reaches("completed").await;
+        task
+    };
+    let read = of_run("a", "cat large.bin; git status --short").await;
+    assert_eq!(result(&read).await["output"], json!("a large file\n"));
+    let head = git(&repository.bare(), &["rev-parse", "main"]);
+    assert_eq!(result(&read).await["commit"], json!(head), "a run that changes nothing commits nothing");
+    let before = stored(&repository.bare());
+    let changed =
+        of_run("a", "echo other >large.bin; cp large.bin more.bin; git add more.bin; git commit -qm mine; echo third >more.bin").await;
+    let shown = diff(&changed).await;
+    assert!(shown.contains("+oid sha256:") && !shown.contains("+other") && !shown.contains("+third"), "{shown}");
+    let after = stored(&repository.bare());
+    assert_eq!((before.len(), after.len()), (1, 3), "the file of each commit is there");
+    assert_eq!(stored(&repository_of(one)), after, "the files are there once for all contexts");
+    let again = of_run("b", "cat large.bin; find $(git rev-parse --git-dir)/lfs/objects -type f").await;
+    assert_eq!(result(&again).await["output"], json!("a large file\n"));
+    // The branch goes on elsewhere, and comes back.
+    assert!(one.stop().success());
+    let two = start_two();
+    let there = of_run("a", "cat large.bin more.bin; echo fourth >more.bin").await;
+    assert_eq!(result(&there).await["output"], json!("other\nthird\n"));
+    assert!(two.stop().success());
+    one.start_again();
+    assert_eq!(result(&of_run("a", "cat large.bin more.bin; git status --short").await).await["output"], json!("other\nfourth\n"));
+    one.has_no_processes().await;
+}
+
+#[test]
+fn runs_have_the_files_and_commits_the_pointers() {
+    run(with_large_file(SHELL, async |server, repository, agent| {
+        works(server, repository, &agent("one").start(), || agent("two").start()).await;
+    }));
+}
+
+#[test]
+fn runs_in_a_sandbox_have_them_too() {
+    let profile = format!("{SHELL}\nsandbox = \"bubblewrap\"");
+    run(with_large_file(&profile, async |server, repository, agent| {
+        works(server, repository, &agent("one").start(), || agent("two").start()).await;
+    }));
+}
+
+#[test]
+fn a_run_takes_no_file_over_that_is_not_what_its_name_says() {
+    run(with_large_file(SHELL, async |server, repository, agent| {
+        let one = agent("one").start();
+        let script = "echo other >large.bin; git add large.bin; for f in $(find $(git rev-parse --git-dir)/lfs/objects -type f); \
+                      do chmod u+w $f; echo wrong >$f; done";
+        let task = plan(server, "a", &format!("{script}; git commit -qm mine; echo third >large.bin")).with("push", json!("branch"));
+        failed(&task.create().await, "failed", "project", "git-lfs: ").await;
+        assert_eq!(git(&repository.bare(), &["branch", "--list", "bloom/*"]), "");
+        let other = plan(server, "b", "cat large.bin").create().await;
+        other.reaches("completed").await;
+        assert_eq!(result(&other).await["output"], json!("a large file\n"));
+        one.has_no_processes().await;
+    }));
+}
+
+#[test]
+fn a_worker_without_git_lfs_fails_the_task_before_it_is_paid_for() {
+    run(with_large_file(SHELL, async |server, _, agent| {
+        // All programs but that one.
+        let without = r#"mkdir programs; for dir in /usr/local/bin /usr/bin /bin; do ln -s $dir/* programs/ 2>/dev/null; done; rm programs/git-lfs
+            PATH="$PWD/programs" exec "$0" "$@""#;
+        let one = agent("one").through(without).start();
+        let mark = janitor::new_path("mark");
+        let task = plan(server, "a", &format!("touch {}", mark.display())).create().await;
+        failed(&task, "failed", "project", "install git-lfs").await;
+        assert!(!mark.exists(), "the run has begun");
+        let other = plan(server, "b", "cat file").with("ref", json!("v1")).create().await;
+        other.reaches("completed").await;
+        assert_eq!(result(&other).await["output"], json!("one\n"), "a commit without such files needs no git-lfs");
+        one.has_no_processes().await;
+    }));
+}
