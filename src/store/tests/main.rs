@@ -71,8 +71,8 @@ impl Bench {
         let store =
             Store::with_clock(&StoreOptions { url: url.clone(), max_connections: 4 }, Clock::Manual(time.clone())).await.expect("opens");
         assert!(store.ping().await.is_err(), "an empty database is not current");
-        assert_eq!(store.migrate().await.expect("migrates")[0], "0001_init");
-        assert!(store.migrate().await.expect("migrates again").is_empty());
+        assert_eq!(store.migrate().await.expect("migrates").applied[0], "0001_init");
+        assert!(store.migrate().await.expect("migrates again").applied.is_empty());
         store.ping().await.expect("current");
         Self { url, store, time }
     }
