@@ -29,8 +29,11 @@ pub enum Error {
     Invalid(Invalid),
     /// Temporarily unavailable, try again in a second: 503.
     Later(&'static str),
-    /// As `Later`, for probes.
-    Unready(Cow<'static, str>),
+    /// As `Later`, for probes. The cause is only logged.
+    Unready {
+        text: Cow<'static, str>,
+        cause: String,
+    },
     /// As `Later`, because of the database. The cause is only logged.
     Away {
         text: Cow<'static, str>,
@@ -65,7 +68,7 @@ impl Error {
         match self {
             Self::Text { status, .. } | Self::Rejected { status, .. } => *status,
             Self::Invalid(_) => 400,
-            Self::Later(_) | Self::Unready(_) | Self::Away { .. } => 503,
+            Self::Later(_) | Self::Unready { .. } | Self::Away { .. } => 503,
             Self::Internal(_) => 500,
         }
     }
@@ -85,7 +88,7 @@ impl Error {
     /// The error in one line, for answers about many objects.
     pub fn line(&self) -> String {
         match self {
-            Self::Text { text, .. } | Self::Unready(text) | Self::Away { text, .. } => text.to_string(),
+            Self::Text { text, .. } | Self::Unready { text, .. } | Self::Away { text, .. } => text.to_string(),
             Self::Rejected { text, .. } => text.clone(),
             Self::Later(text) => (*text).to_owned(),
             Self::Internal(_) => INTERNAL.to_owned(),
@@ -112,7 +115,11 @@ impl IntoResponse for Error {
         let status = StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, [(CONTENT_TYPE, "application/json")], self.body()).into_response();
         match self {
-            Self::Later(_) | Self::Unready(_) => {
+            Self::Unready { cause, .. } => {
+                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+                response.extensions_mut().insert(Cause(cause));
+            }
+            Self::Later(_) => {
                 response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
             }
             Self::Away { cause, .. } => {

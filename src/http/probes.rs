@@ -65,7 +65,7 @@ pub async fn check(store: &Store, shutdown: &CancellationToken) -> Result<(), Er
             (.., Some(outage)) => format!("The database can't be written to: {}. The server tries again by itself", outage.told()).into(),
             _ => "The database can't be reached or written to; check that it runs. The server tries again by itself".into(),
         };
-        return Err(Error::Unready(text));
+        return Err(Error::Unready { text, cause: error.to_string() });
     }
     Ok(())
 }
