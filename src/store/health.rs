@@ -136,6 +136,10 @@ impl Health {
             Some(known) => {
                 (known.reason, known.errors) = (reason, known.errors + 1);
                 error.clone_into(&mut known.error);
+                if known.logged.contains(&reason) {
+                    return;
+                }
+                known.logged.push(reason);
             }
             None => *outage = Some(Outage::begins(reason, error)),
         }

@@ -85,11 +85,13 @@ pub struct Outage {
     pub error: String,
     pub(super) since: Instant,
     pub(super) errors: u64,
+    /// Connections may notice the same outage by different errors, in any order.
+    pub(super) logged: Vec<OutageReason>,
 }
 
 impl Outage {
     pub(super) fn begins(reason: OutageReason, error: &str) -> Self {
-        Self { reason, error: error.to_owned(), since: Instant::now(), errors: 1 }
+        Self { reason, error: error.to_owned(), since: Instant::now(), errors: 1, logged: vec![reason] }
     }
 
     /// What is wrong, for everybody who may ask.
