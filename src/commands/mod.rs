@@ -19,6 +19,7 @@ mod ids;
 mod interrupt;
 mod key;
 mod key_file;
+mod local_repository;
 pub mod kubectl;
 pub mod number;
 mod progress;
