@@ -145,7 +145,8 @@ impl LocalRepository {
     pub async fn begin(&self, place: &Place) -> Result<String, CommandError> {
         let branch = self.git(&["symbolic-ref", "--short", "--quiet", "HEAD"]).await.ok();
         let head = self.git(&["rev-parse", "--verify", "--quiet", "HEAD"]).await;
-        let head = head.map_err(|_| CommandError::usage("this repository has no commit yet: the runs of the task would have nothing to begin with"))?;
+        let head = head
+            .map_err(|_| CommandError::usage("this repository has no commit yet: the runs of the task would have nothing to begin with"))?;
         if let Place::Remote(remote) = place {
             let at = format!("refs/remotes/{remote}/{}", branch.as_deref().unwrap_or_default());
             let missing = match &branch {

@@ -43,7 +43,7 @@ pub async fn run(args: CheckoutArgs, server: &Server) -> Result<(), CommandError
     let told = server.get(&ids::path(&id, "/result")).await.map_err(|failure| failure.about(&id))?;
     let result: TaskResult<'_> = read(&told)?;
     let (Some(theirs), Some(commit)) = (result.branch.as_deref(), result.commit.as_deref()) else {
-        return Err(format!("task {id} has no commit: its run changed nothing, see: bloom-runtime task describe {id}").into());
+        return Err(format!("task {id} has no commit, for the reason in: bloom-runtime task describe {id}").into());
     };
     if !matches!(commit.len(), 40 | 64) || !commit.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Err(format!("the server names a commit that is none: {}", commit.escape_debug()).into());

@@ -39,10 +39,8 @@ impl Tasks {
                 let secrets: Api<Secret> = Api::namespaced(client, namespace);
                 let found = within_limit(secrets.get_opt(&key_ref.name)).await;
                 if found.as_ref().is_ok_and(|secret| secret.as_ref().is_some_and(|secret| !is_for_prompts(secret))) {
-                    let message = format!(
-                        "Secret '{0}' is not marked as one for prompts: kubectl label secret {0} {FOR_PROMPTS}=true",
-                        key_ref.name
-                    );
+                    let message =
+                        format!("Secret '{0}' is not marked as one for prompts: kubectl label secret {0} {FOR_PROMPTS}=true", key_ref.name);
                     return Ok(Err(Problem::missing("PromptForbidden", message)));
                 }
                 let value = |secret: Secret| secret.data?.remove(&key_ref.key).map(|bytes| bytes.0);
