@@ -17,7 +17,8 @@ use super::words::AnyCloneStatus;
 use bloom_core::Ms;
 use bloom_core::op;
 use bloom_core::project::{
-    CloneStatus, MAX_GIT_REF, MAX_PROJECT_NAME, MAX_TARGET_PATH, is_commit_id, is_git_ref, is_project_name, is_target_path,
+    CloneStatus, DEFAULT_BRANCH_PREFIX, MAX_BRANCH_PREFIX, MAX_GIT_REF, MAX_PROJECT_NAME, MAX_TARGET_PATH, is_branch_prefix, is_commit_id,
+    is_git_ref, is_project_name, is_target_path,
 };
 
 /// Workers that one call may name.
@@ -44,6 +45,9 @@ impl Wire for ProjectName {
 /// The name or the id of a project.
 pub type NamedProject = Text<1, MAX_PROJECT_NAME>;
 
+/// No pattern can say what git allows; this one refuses nothing that is read.
+const REF_PATTERN: &str = "^[^- ~^:?*\\[\\\\/.][^ ~^:?*\\[\\\\]*$";
+
 /// A branch, a tag or a commit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GitRef(pub String);
@@ -58,8 +62,33 @@ impl Wire for GitRef {
     }
 
     fn describe() -> Schema {
-        // No pattern can say what git allows; this one refuses nothing that is read.
-        text("^[^- ~^:?*\\[\\\\/.][^ ~^:?*\\[\\\\]*$", MAX_GIT_REF)
+        text(REF_PATTERN, MAX_GIT_REF)
+    }
+}
+
+/// What the branches of a project's contexts begin with.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BranchPrefix(pub String);
+
+impl Default for BranchPrefix {
+    fn default() -> Self {
+        Self(DEFAULT_BRANCH_PREFIX.to_owned())
+    }
+}
+
+impl Wire for BranchPrefix {
+    fn read(raw: &RawValue) -> Result<Self, Problems> {
+        let Text(text) = Text::<0>::read(raw)?;
+        if is_branch_prefix(&text) {
+            return Ok(Self(text));
+        }
+        problem(format!(
+            "Expected 1 to {MAX_BRANCH_PREFIX} characters that git allows at the beginning of a branch's name, such as bots or team/bots"
+        ))
+    }
+
+    fn describe() -> Schema {
+        text(REF_PATTERN, MAX_BRANCH_PREFIX)
     }
 }
 
@@ -116,6 +145,15 @@ body! {
         target_path: Option<TargetPath>,
         /// The worker that clones it if a call names none.
         primary_node_id: Option<ShortName>,
+        /// What the branches of its contexts begin with: `PREFIX/CONTEXT`. If the repository has a branch of this name, git can have none below it.
+        branch_prefix: BranchPrefix = BranchPrefix::default(),
+    }
+
+    /// What changes of a project.
+    pub struct ProjectEdit {
+        /// What the branches of its contexts begin with from now on: `PREFIX/CONTEXT`. A branch that was pushed keeps its name; others are renamed
+        /// when the next run of the context begins.
+        branch_prefix: BranchPrefix,
     }
 
     /// Which worker clones the project.
@@ -178,6 +216,7 @@ impl From<NewProject> for op::CreateProject {
             repo_url: new.repo_url.0,
             target_path: new.target_path.map(|path| path.0),
             primary_node_id: new.primary_node_id.map(|node| node.0),
+            branch_prefix: new.branch_prefix.0,
         }
     }
 }
@@ -197,14 +236,25 @@ pub struct Project<'a> {
     pub target_path: Option<Cow<'a, str>>,
     /// The worker that clones it if a call names none: that of its creation, or else the first that was asked for a clone.
     pub primary_node_id: Option<Cow<'a, str>>,
-    /// How the last clone that was asked for ended.
+    /// What the branches of its contexts begin with: `PREFIX/CONTEXT`.
+    #[serde(default = "default_prefix")]
+    pub branch_prefix: Cow<'a, str>,
+    /// The last prefixes that it had before, newest first: a branch that was pushed keeps its name.
+    #[serde(default)]
+    pub former_branch_prefixes: Vec<Cow<'a, str>>,
+    /// How the last clone that was asked for ended. While none was asked for: `cloned` once a run has used the project, `pending` before.
     pub clone_status: AnyCloneStatus,
-    /// Why it failed.
+    /// Why the last clone that was asked for failed.
     pub error_message: Option<Cow<'a, str>>,
     /// When it was created.
     pub created_at: Ms,
     /// When it, or the status of its clones, changed last.
     pub updated_at: Ms,
+}
+
+/// What servers mean that do not tell the prefix.
+pub(super) fn default_prefix<'a>() -> Cow<'a, str> {
+    DEFAULT_BRANCH_PREFIX.into()
 }
 
 /// What is known of the clone of a project on a worker.
@@ -216,17 +266,17 @@ pub struct ProjectNode<'a> {
     pub project_id: Uuid,
     /// The worker.
     pub node_id: Cow<'a, str>,
-    /// Whether the worker has a clone.
+    /// Whether the worker has a clone: one that it was asked for, or that of runs, which has no path.
     pub clone_status: AnyCloneStatus,
-    /// Where the agent says that the clone is.
+    /// Where the agent says that the clone is that it was asked for.
     pub repo_path: Option<Cow<'a, str>>,
     /// The same as `repo_path`.
     pub clone_path: Option<Cow<'a, str>>,
     /// Why the last clone failed.
     pub error_message: Option<Cow<'a, str>>,
-    /// When the worker last made the clone; null: never.
+    /// When the worker last made the clone that it was asked for, or its first run of the project ended; null: never.
     pub last_sync_at: Option<Ms>,
-    /// When the agent was last asked for the clone; null: never.
+    /// When the agent was last asked for the clone, or its first run of the project ended; null: never.
     pub updated_at: Option<Ms>,
 }
 
@@ -235,7 +285,7 @@ pub struct ProjectNode<'a> {
 pub struct ProjectWithNodes<'a> {
     #[serde(flatten)]
     pub project: Project<'a>,
-    /// The workers that were asked for a clone.
+    /// The workers that were asked for a clone, or have run tasks of the project.
     pub nodes: Vec<ProjectNode<'a>>,
 }
 
@@ -310,6 +360,8 @@ impl<'a> From<&'a bloom_core::project::Project> for Project<'a> {
             canonical_id: canonical_id(&project.name).into(),
             target_path: project.target_path.as_deref().map(Cow::from),
             primary_node_id: project.primary_node_id.as_deref().map(Cow::from),
+            branch_prefix: (&project.branch_prefix).into(),
+            former_branch_prefixes: project.former_branch_prefixes.iter().map(Cow::from).collect(),
             clone_status: project.clone_status.into(),
             error_message: project.error_message.as_deref().map(Cow::from),
             created_at: project.created_at,
@@ -334,7 +386,7 @@ impl<'a> From<&'a bloom_core::project::ProjectNode> for ProjectNode<'a> {
 }
 
 impl<'a> ProjectNode<'a> {
-    /// A worker that was never asked for a clone.
+    /// A worker that was never asked for a clone, and has run no task of the project.
     pub fn pending(project_id: Uuid, node_id: &'a str) -> Self {
         let mut id = [0; 16];
         let digest = Sha256::new_with_prefix(project_id).chain_update(node_id).finalize();
