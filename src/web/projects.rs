@@ -182,6 +182,10 @@ fn done(lang: Lang, word: &str) -> Option<&'static str> {
             "The workers were asked. Below is how it ended at each.",
             "Запит надіслано воркерам. Нижче — чим він завершився на кожному.",
         ),
+        "edit" => lang.t(
+            "The branches of contexts get the prefix. Those that were pushed keep their names.",
+            "Гілки контекстів отримають цей префікс. Уже надіслані гілки збережуть назви.",
+        ),
         "asked" => {
             lang.t("The clone has begun. This page shows how it ends.", "Клонування почалося. Ця сторінка покаже, чим воно завершиться.")
         }
@@ -194,6 +198,11 @@ pub async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fie
     let body = match action.as_str() {
         "clone" => json!({ "node_id": fields.get("node") }),
         "propagate" => json!({}),
+        "edit" => {
+            let edit = json!({ "branch_prefix": fields.text("branch_prefix") });
+            visit.act(Method::PATCH, &path, &edit).await?;
+            return Ok(see_other(&format!("/{path}?done=edit")));
+        }
         "delete" => {
             visit.act(Method::DELETE, &path, &json!({})).await?;
             return Ok(see_other("/projects?done=1"));
