@@ -221,7 +221,7 @@ impl Repository {
         let below = output(list, LOCAL_LIMIT).await.ok().filter(|found| !found.is_empty());
         match taken.or(below) {
             Some(taken) => Err(Trouble::State(format!(
-                "the branch {branch} can't be pushed, because the project's repository has a branch {taken}, and git has no two of which one is \
+                "the project's repository can have no branch {branch}, because it has a branch {taken}, and git has no two of which one is \
                  like a directory of the other: give the branches of the project another prefix (bloom-runtime project edit {project} \
                  --branch-prefix …), rename {taken} there, or submit the task without push"
             ))),
