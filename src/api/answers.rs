@@ -13,8 +13,8 @@ use uuid::Uuid;
 
 use super::directives::Directives;
 use super::error::AnyCode;
+use super::git_names::default_prefix;
 use super::json::readable;
-use super::projects::default_prefix;
 use super::results::{Artifact, TaskResult};
 use super::tasks::Task;
 use super::usage::Usage;

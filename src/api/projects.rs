@@ -10,16 +10,14 @@ use utoipa::ToSchema;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use uuid::{Builder, Uuid};
 
+use super::git_names::{BranchPrefix, default_prefix, text_like};
 use super::repository::RepoUrl;
 use super::values::{List, ShortName, Text};
 use super::wire::{Problems, Wire, body, problem};
 use super::words::AnyCloneStatus;
 use bloom_core::Ms;
 use bloom_core::op;
-use bloom_core::project::{
-    CloneStatus, DEFAULT_BRANCH_PREFIX, MAX_BRANCH_PREFIX, MAX_GIT_REF, MAX_PROJECT_NAME, MAX_TARGET_PATH, is_branch_prefix, is_commit_id,
-    is_git_ref, is_project_name, is_target_path,
-};
+use bloom_core::project::{CloneStatus, MAX_PROJECT_NAME, MAX_TARGET_PATH, is_project_name, is_target_path};
 
 /// Workers that one call may name.
 const MAX_NODES: usize = 1_000;
@@ -38,74 +36,12 @@ impl Wire for ProjectName {
     }
 
     fn describe() -> Schema {
-        text("^[A-Za-z0-9 _-][A-Za-z0-9 ._-]*$", MAX_PROJECT_NAME)
+        text_like("^[A-Za-z0-9 _-][A-Za-z0-9 ._-]*$", MAX_PROJECT_NAME)
     }
 }
 
 /// The name or the id of a project.
 pub type NamedProject = Text<1, MAX_PROJECT_NAME>;
-
-/// No pattern can say what git allows; this one refuses nothing that is read.
-const REF_PATTERN: &str = "^[^- ~^:?*\\[\\\\/.][^ ~^:?*\\[\\\\]*$";
-
-/// A branch, a tag or a commit.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct GitRef(pub String);
-
-impl Wire for GitRef {
-    fn read(raw: &RawValue) -> Result<Self, Problems> {
-        let Text(text) = Text::<1, MAX_GIT_REF>::read(raw)?;
-        if is_git_ref(&text) {
-            return Ok(Self(text));
-        }
-        problem("Expected the name of a branch or of a tag, or the id of a commit")
-    }
-
-    fn describe() -> Schema {
-        text(REF_PATTERN, MAX_GIT_REF)
-    }
-}
-
-/// What the branches of a project's contexts begin with.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct BranchPrefix(pub String);
-
-impl Default for BranchPrefix {
-    fn default() -> Self {
-        Self(DEFAULT_BRANCH_PREFIX.to_owned())
-    }
-}
-
-impl Wire for BranchPrefix {
-    fn read(raw: &RawValue) -> Result<Self, Problems> {
-        let Text(text) = Text::<0>::read(raw)?;
-        if is_branch_prefix(&text) {
-            return Ok(Self(text));
-        }
-        problem(format!(
-            "Expected 1 to {MAX_BRANCH_PREFIX} characters that git allows at the beginning of a branch's name, such as bots or team/bots"
-        ))
-    }
-
-    fn describe() -> Schema {
-        text(REF_PATTERN, MAX_BRANCH_PREFIX)
-    }
-}
-
-/// The id of a commit, as git prints it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct CommitId(pub String);
-
-impl Wire for CommitId {
-    fn read(raw: &RawValue) -> Result<Self, Problems> {
-        let Text(text) = Text::<0>::read(raw)?;
-        if is_commit_id(&text) { Ok(Self(text)) } else { problem("Expected the id of a commit: 40 or 64 of the characters 0-9 a-f") }
-    }
-
-    fn describe() -> Schema {
-        text("^([0-9a-f]{40}|[0-9a-f]{64})$", 64)
-    }
-}
 
 /// A path that agents map below their directory of projects.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -124,13 +60,8 @@ impl Wire for TargetPath {
     }
 
     fn describe() -> Schema {
-        text("^(~?/)?[A-Za-z0-9 _-][A-Za-z0-9 ._-]*(/[A-Za-z0-9 _-][A-Za-z0-9 ._-]*)*$", MAX_TARGET_PATH)
+        text_like("^(~?/)?[A-Za-z0-9 _-][A-Za-z0-9 ._-]*(/[A-Za-z0-9 _-][A-Za-z0-9 ._-]*)*$", MAX_TARGET_PATH)
     }
-}
-
-fn text(pattern: &str, max: usize) -> Schema {
-    let object = ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern));
-    Schema::Object(object.min_length(Some(1)).max_length(Some(max)).build())
 }
 
 body! {
@@ -250,11 +181,6 @@ pub struct Project<'a> {
     pub created_at: Ms,
     /// When it, or the status of its clones, changed last.
     pub updated_at: Ms,
-}
-
-/// What servers mean that do not tell the prefix.
-pub(super) fn default_prefix<'a>() -> Cow<'a, str> {
-    DEFAULT_BRANCH_PREFIX.into()
 }
 
 /// What is known of the clone of a project on a worker.

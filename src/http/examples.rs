@@ -25,9 +25,7 @@ pub fn of_answer(operation: &str) -> Option<Value> {
         "getTask" | "waitForTask" => Some(completed_task()),
         "editTask" => changed(json!({ "priority": 9, "labels": { "team": "docs", "batch": "8" }, "updated_at": AT + 1_000 })),
         "deleteTask" => Some(json!({ "removed": true, "id": TASK })),
-        "editProject" => {
-            Some(with(project(), &json!({ "branch_prefix": "bots", "former_branch_prefixes": ["bloom"], "updated_at": AT + 30_000 })))
-        }
+        "editProject" => Some(with(project(), &json!({ "branch_prefix": "bots", "former_branch_prefixes": ["bloom"] }))),
         "deleteProject" => Some(json!({ "removed": true, "id": PROJECT })),
         "getNodeStatus" => Some(json!([with(project_node(), &json!({ "worker_status": "online" }))])),
         "revokeKey" => Some(json!({ "removed": true, "id": "ci" })),
@@ -252,9 +250,8 @@ const CLONE_PATH: &str = "/var/lib/bloom-runtime/agent/projects/docs";
 
 fn project() -> Value {
     json!({
-        "id": PROJECT, "name": "docs", "repo_url": REPOSITORY, "canonical_id": "46b42b4229cd7a39", "target_path": null, "primary_node_id": WORKER, "branch_prefix": "bloom",
-        "former_branch_prefixes": [], "clone_status": "cloned",
-        "error_message": null, "created_at": AT, "updated_at": AT + 20_000,
+        "id": PROJECT, "name": "docs", "repo_url": REPOSITORY, "canonical_id": "46b42b4229cd7a39", "target_path": null, "primary_node_id": WORKER, "branch_prefix": "bloom", "former_branch_prefixes": [],
+        "clone_status": "cloned", "error_message": null, "created_at": AT, "updated_at": AT + 20_000,
     })
 }
 
@@ -307,8 +304,7 @@ fn lease() -> Value {
 
 /// The same, as the worker gets it that is to run the task.
 fn lease_to_run() -> Value {
-    let repository =
-        json!({ "project_id": PROJECT, "project": "docs", "url": REPOSITORY, "branch_prefix": "bloom", "former_branch_prefixes": [] });
+    let repository = json!({ "project_id": PROJECT, "project": "docs", "url": REPOSITORY, "branch_prefix": "bloom" });
     with(lease(), &json!({ "budget_left": 0.5, "repository": repository, "context_reset_at": AT - 60_000, "conversation": "8c1d6a52" }))
 }
 

@@ -20,6 +20,7 @@ use super::repository::{DURABLE, FETCH_LIMIT, LOCAL_LIMIT};
 use super::survey::all_but;
 use super::trouble::{ROOM, Trouble};
 use super::{LINK, Worktree, lfs};
+use bloom_core::project::is_git_ref;
 
 /// The repository has the objects of the project's repository, without a copy of them.
 const SHARE_OBJECTS: &str = r#"printf '%s\n' "$1" >"$2/objects/info/alternates""#;
@@ -111,7 +112,9 @@ impl<'a> Confined<'a> {
         let (tree, last) = (self.tree, |name: &str| name.rsplit('/').next().map(str::to_owned));
         match head.strip_prefix("refs/heads/") {
             Some(name) if name == tree.branch => Ok(name.to_owned()),
-            Some(name) if last(name) == last(&tree.branch) && tree.repository.commit_of(&head).await.is_some() => Ok(name.to_owned()),
+            Some(name) if is_git_ref(name) && last(name) == last(&tree.branch) && tree.repository.commit_of(&head).await.is_some() => {
+                Ok(name.to_owned())
+            }
             _ => Err(tree.state(&format!("a run has checked out something else than its branch {}", tree.branch))),
         }
     }

@@ -16,7 +16,7 @@ fn a_project_is_added_cloned_and_deleted() {
         let added = user.does(&["project", "add", name, REPO, "--worker", name, "--branch-prefix", "bots"]).ends(0).out;
         assert!(added.contains("NAME") && added.contains(name) && added.contains("pending"), "{added}");
         assert!(user.does(&["project", "show", name]).ends(0).out.contains("bots"));
-        let refused = user.does(&["project", "edit", name, "--branch-prefix", "a..b"]).ends(1).err;
+        let refused = user.does(&["project", "edit", name, "--branch-prefix", "a..b"]).ends(2).err;
         assert!(refused.contains("branch_prefix"), "{refused}");
         let edited = user.does(&["project", "edit", name, "--branch-prefix", "robots"]).ends(0).out;
         assert!(edited.contains("PREFIX") && edited.contains("robots"), "{edited}");
