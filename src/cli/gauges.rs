@@ -8,7 +8,7 @@ use bloom_core::task::Status;
 use bloom_core::worker::WorkerStatus;
 use bloom_engine::Engine;
 use bloom_membridge::Membridge;
-use bloom_store::{self as store, Store};
+use bloom_store::{self as store, OutageReason, Store};
 use bloom_telemetry::{MAX_AGENTS, Metrics, QueueDepth, Scraped};
 use bloom_tls::Tls;
 
@@ -48,6 +48,8 @@ fn set(scraped: &Scraped, engine: &Engine, store: &Store, membridge: &Membridge)
         let state = membridge.state();
         scraped.membridge(state.connected, state.consecutive_failures, state.last_success);
     }
+    let outage = store.outage().map(|outage| outage.reason.as_str());
+    scraped.outage(OutageReason::ALL.map(OutageReason::as_str), outage);
     let pool = store.pool_figures();
     scraped.connections(pool.size as usize, pool.idle as usize);
 }

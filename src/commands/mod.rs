@@ -20,6 +20,7 @@ mod interrupt;
 mod key;
 mod key_file;
 pub mod kubectl;
+mod local_repository;
 pub mod number;
 mod progress;
 mod project;

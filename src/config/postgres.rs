@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::net::IpAddr;
 
-use url::{Host, Url};
+use url::{Host, ParseError, Url};
 
 use bloom_core::mask::masked_url;
 
@@ -28,7 +28,15 @@ const OTHERS: [&str; 11] = [
 
 /// Checks the URL. An error never quotes it, because it may contain a password.
 pub fn check(text: &str) -> Result<(), String> {
-    let url = Url::parse(text).map_err(|error| format!("is not a URL: {error}; {ESCAPES}"))?;
+    if has_several_hosts(text) {
+        return Err("names several hosts, but can have only one: write a name or an address that always leads to the primary".into());
+    }
+    let url = Url::parse(text).map_err(|error| match error {
+        ParseError::EmptyHost => {
+            format!("has no host; write postgres://USER:PASSWORD@HOST/DATABASE, or postgres:///DATABASE?host=/run/postgresql&user=USER for a Unix socket; {ESCAPES}")
+        }
+        error => format!("is not a URL: {error}; {ESCAPES}"),
+    })?;
     // If these occur behind the host, a character in the password was not percent-encoded.
     if url.fragment().is_some() || url.path().contains('@') {
         return Err(format!("has an @ or # after its host; {ESCAPES}"));
@@ -59,6 +67,17 @@ pub fn check(text: &str) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Other drivers try one host after the other.
+fn has_several_hosts(text: &str) -> bool {
+    let Some((_, rest)) = text.split_once("://") else { return false };
+    let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let hosts = place.rsplit_once('@').map_or(place, |(_, hosts)| hosts);
+    let hosts = hosts.split('/').next().unwrap_or_default();
+    let named =
+        url::form_urlencoded::parse(query.as_bytes()).any(|(name, value)| matches!(&*name, "host" | "hostaddr") && value.contains(','));
+    named || hosts.contains(',') || hosts.to_ascii_lowercase().contains("%2c")
 }
 
 fn known() -> impl Iterator<Item = &'static str> {

@@ -242,7 +242,7 @@ impl Candidates {
 }
 
 fn unreadable(error: bloom_database::Error) -> Error {
-    tracing::warn!(%error, "the queue could not be read");
+    super::log_failure(&error, "the queue could not be read");
     Error::Unavailable
 }
 

@@ -87,6 +87,15 @@ pub enum Error {
     Internal,
 }
 
+/// Logs that the database failed. The database itself logs the begin and the end of an outage, so its many errors are not repeated.
+pub fn log_failure(error: &bloom_database::Error, what: &str) {
+    if error.is_unavailable() {
+        tracing::debug!(%error, "{what}");
+    } else {
+        tracing::warn!(%error, "{what}");
+    }
+}
+
 impl From<Rejection> for Error {
     fn from(rejection: Rejection) -> Self {
         Self::Rejected(rejection)

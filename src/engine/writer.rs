@@ -14,7 +14,6 @@ use bloom_database::{self as database, Database, Done, LockWait, Maintenance, Po
 use bloom_telemetry::Metrics;
 use tokio::time::Instant;
 
-use super::Error;
 use super::clock::Clock;
 use super::inbox::{Inbox, Pending, Work};
 use super::lock_patience::LockPatience;
@@ -24,6 +23,7 @@ use super::replica::feed::Feed;
 use super::replica::{OpenRead, Replica};
 use super::spans::Spans;
 use super::wakeups::Wakeups;
+use super::{Error, log_failure};
 
 /// How often a batch is decided again after a conflict.
 const CONFLICTS: u32 = 3;
@@ -176,7 +176,7 @@ impl WriterTask {
 
     async fn try_once(&mut self, batch: &[Pending], exact: bool, wait: LockWait) -> Try {
         if let Err(error) = self.settle_doubt().await {
-            tracing::warn!(writer = self.name, %error, "the database can't be reached");
+            tracing::debug!(writer = self.name, %error, "the database can't be reached");
             return unavailable(&error);
         }
         let mut keys = RowKeys::default();
@@ -191,7 +191,6 @@ impl WriterTask {
             Err(error) => return self.failed(error).await,
         };
         self.shared.clock.set(loaded.now);
-        self.shared.metrics.database_up(true);
         let mut set = WorkingSet::new(loaded, self.shared.random.draw());
         set.exact = exact;
         set.session_wait_ms = self.shared.session_wait_ms;
@@ -266,7 +265,8 @@ impl WriterTask {
                 Try::Locked
             }
             error if error.is_unavailable() => {
-                tracing::warn!(writer = self.name, %error, "the database can't be reached");
+                // The database itself logs the begin and the end of an outage.
+                tracing::debug!(writer = self.name, %error, "the database can't be reached");
                 self.shared.metrics.database_up(false);
                 unavailable(&error)
             }
@@ -292,7 +292,7 @@ impl WriterTask {
                 }
                 Ok(_) => return Try::Conflict,
                 Err(error) => {
-                    tracing::warn!(writer = self.name, %error, "the outcome of the commit is still unknown");
+                    tracing::debug!(writer = self.name, %error, "the outcome of the commit is still unknown");
                     if error.is_lasting() {
                         break;
                     }
@@ -311,7 +311,7 @@ impl WriterTask {
         let done = match self.writer.maintain(job).await {
             Ok(done) => done,
             Err(error) => {
-                tracing::warn!(writer = self.name, %error, ?job, "maintenance failed; it will be retried");
+                log_failure(&error, &format!("maintenance failed and will be tried again: {job:?}"));
                 if matches!(error, database::Error::CommitUnknown(_)) {
                     self.in_doubt = Some(Doubt::Maintenance);
                 } else {

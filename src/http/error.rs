@@ -9,6 +9,7 @@ use bloom_api::error::{Code, ErrorText};
 use bloom_api::invalid::Invalid;
 use bloom_api::wire::Problems;
 use bloom_core::command::Rejection;
+use bloom_store::Outage;
 use serde::Serialize;
 
 /// An answer that is an error.
@@ -30,6 +31,16 @@ pub enum Error {
     Invalid(Invalid),
     /// Temporarily unavailable, try again in a second: 503.
     Later(&'static str),
+    /// As `Later`, for probes. The cause is only logged.
+    Unready {
+        text: Cow<'static, str>,
+        cause: String,
+    },
+    /// As `Later`, because of the database. The cause is only logged.
+    Away {
+        text: Cow<'static, str>,
+        cause: Option<String>,
+    },
     /// An internal error: 500. The cause is only logged.
     Internal(String),
 }
@@ -59,7 +70,7 @@ impl Error {
         match self {
             Self::Text { status, .. } | Self::Rejected { status, .. } => *status,
             Self::Invalid(_) => 400,
-            Self::Later(_) => 503,
+            Self::Later(_) | Self::Unready { .. } | Self::Away { .. } => 503,
             Self::Internal(_) => 500,
         }
     }
@@ -69,7 +80,7 @@ impl Error {
         if let Self::Rejected { code, .. } = self { *code } else { Code::of(self.status()) }
     }
 
-    fn body(&self) -> Vec<u8> {
+    pub(super) fn body(&self) -> Vec<u8> {
         match self {
             Self::Invalid(invalid) => to_json(&ErrorText::from(invalid)),
             _ => to_json(&ErrorText::new(self.code(), self.line())),
@@ -79,7 +90,7 @@ impl Error {
     /// The error in one line, for answers about many objects.
     pub fn line(&self) -> String {
         match self {
-            Self::Text { text, .. } => text.to_string(),
+            Self::Text { text, .. } | Self::Unready { text, .. } | Self::Away { text, .. } => text.to_string(),
             Self::Rejected { text, .. } => text.clone(),
             Self::Later(text) => (*text).to_owned(),
             Self::Internal(_) => INTERNAL.to_owned(),
@@ -93,7 +104,11 @@ fn to_json(body: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(body).unwrap_or_default()
 }
 
-/// Why an answer is a 500. The middleware logs it and removes it from the answer.
+/// An answer that the database may be the reason for. The middleware, which knows why nothing can be written, adds that.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OfDatabase;
+
+/// Why an answer is a 500 or 503. The middleware logs it and removes it from the answer.
 #[derive(Clone, Debug)]
 pub struct Cause(pub String);
 
@@ -102,8 +117,19 @@ impl IntoResponse for Error {
         let status = StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, [(CONTENT_TYPE, "application/json")], self.body()).into_response();
         match self {
+            Self::Unready { cause, .. } => {
+                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+                response.extensions_mut().insert(Cause(cause));
+            }
             Self::Later(_) => {
                 response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            Self::Away { cause, .. } => {
+                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+                response.extensions_mut().insert(OfDatabase);
+                if let Some(cause) = cause {
+                    response.extensions_mut().insert(Cause(cause));
+                }
             }
             Self::Internal(cause) => {
                 response.extensions_mut().insert(Cause(cause));
@@ -117,7 +143,20 @@ impl IntoResponse for Error {
     }
 }
 
-const UNAVAILABLE: Error = Error::Later("The database is not reachable right now, try again");
+const UNAVAILABLE: &str = "The database is not reachable right now, try again";
+const BUSY: &str = "The server is overloaded right now, try again";
+
+impl Error {
+    const fn away(text: &'static str, cause: Option<String>) -> Self {
+        Self::Away { text: Cow::Borrowed(text), cause }
+    }
+
+    /// The answer while nothing can be written.
+    pub(super) fn of_outage(outage: &Outage) -> Self {
+        let text = format!("Nothing can be stored right now, try again: {}", outage.told());
+        Self::Away { text: text.into(), cause: Some(format!("{}: {}", outage.reason.as_str(), outage.error)) }
+    }
+}
 
 impl From<Invalid> for Error {
     fn from(invalid: Invalid) -> Self {
@@ -206,8 +245,8 @@ impl From<bloom_engine::Error> for Error {
     fn from(error: bloom_engine::Error) -> Self {
         match error {
             bloom_engine::Error::Rejected(rejection) => rejection.into(),
-            bloom_engine::Error::Busy => Self::Later("The server is overloaded right now, try again"),
-            bloom_engine::Error::Unavailable => UNAVAILABLE,
+            bloom_engine::Error::Busy => Self::away(BUSY, None),
+            bloom_engine::Error::Unavailable => Self::away(UNAVAILABLE, None),
             bloom_engine::Error::Internal => Self::Internal("the write path failed; its own log entry says why".into()),
         }
     }
@@ -216,7 +255,7 @@ impl From<bloom_engine::Error> for Error {
 impl From<bloom_store::Error> for Error {
     fn from(error: bloom_store::Error) -> Self {
         match error.fault() {
-            Some(fault) => Self::Later(fault.text()),
+            Some(fault) => Self::away(fault.text(), Some(error.to_string())),
             None => bloom_database::Error::from(error).into(),
         }
     }
@@ -224,7 +263,7 @@ impl From<bloom_store::Error> for Error {
 
 impl From<bloom_database::Error> for Error {
     fn from(error: bloom_database::Error) -> Self {
-        if error.is_unavailable() { UNAVAILABLE } else { Self::Internal(error.to_string()) }
+        if error.is_unavailable() { Self::away(UNAVAILABLE, Some(error.to_string())) } else { Self::Internal(error.to_string()) }
     }
 }
 

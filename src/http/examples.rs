@@ -258,8 +258,7 @@ fn project() -> Value {
 fn project_node() -> Value {
     json!({
         "id": "3a7c1a4e-55d0-8e2f-9b1c-2f0c64a1b7d3", "project_id": PROJECT, "node_id": WORKER, "clone_status": "cloned",
-        "repo_path": CLONE_PATH, "clone_path": CLONE_PATH, "error_message": null, "last_sync_at": AT + 20_000,
-        "updated_at": AT + 20_000,
+        "repo_path": CLONE_PATH, "clone_path": CLONE_PATH, "error_message": null, "last_sync_at": AT + 20_000, "updated_at": AT + 20_000,
     })
 }
 

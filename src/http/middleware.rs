@@ -21,7 +21,7 @@ use tracing::Instrument as _;
 
 use super::body_memory::Share;
 use super::clients::{Peer, Security, client_address};
-use super::error::{Cause, Error};
+use super::error::{Cause, Error, OfDatabase};
 use super::key_ring::Identity;
 use super::policy::{BodyLimit, Rate, RoutePolicies, RoutePolicy, Time};
 use super::rate::{Limiter, Standing};
@@ -149,7 +149,18 @@ pub async fn middleware(State(MiddlewareState { app, policies }): State<Middlewa
     let seconds = start.elapsed().as_secs_f64();
     let status = response.status().as_u16();
     app.metrics.http(template.unwrap_or("unmatched"), method.as_str(), status, seconds);
-    let cause = response.extensions_mut().remove::<Cause>();
+    let mut cause = response.extensions_mut().remove::<Cause>();
+    if status == 503
+        && let Some(outage) = app.store.outage()
+    {
+        let error = Error::of_outage(&outage);
+        if response.extensions_mut().remove::<OfDatabase>().is_some() {
+            *response.body_mut() = error.body().into();
+        }
+        if let Error::Away { cause: known, .. } = error {
+            cause = known.map(Cause);
+        }
+    }
     let write = || log(&method, uri.path(), status, seconds, pass.client, &request_id, cause);
     match traced {
         Some(call) => {
@@ -367,6 +378,7 @@ pub(super) fn log(method: &Method, path: &str, status: u16, seconds: f64, client
     let path = path.get(..path.floor_char_boundary(MAX_LOGGED_PATH)).unwrap_or(path);
     match (status, cause) {
         (429, _) => tracing::debug!(%method, path, status, ms, %client, request_id, "request refused"),
+        (503, Some(Cause(cause))) => tracing::warn!(%method, path, status, ms, %client, request_id, cause, "request failed"),
         (_, Some(Cause(cause))) => tracing::error!(%method, path, status, ms, %client, request_id, cause, "request failed"),
         (500.., None) => tracing::warn!(%method, path, status, ms, %client, request_id, "request failed"),
         (400.., None) if may_log_refusal() => tracing::info!(%method, path, status, ms, %client, request_id, "request refused"),

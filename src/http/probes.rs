@@ -1,5 +1,7 @@
 //! Probes and metrics.
 
+use std::borrow::Cow;
+
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode};
 use tokio_util::sync::CancellationToken;
@@ -10,7 +12,7 @@ use super::error::Error;
 use super::policy::{Rate, RoutePolicy};
 use bloom_api::error::ErrorText;
 use bloom_api::reports::{Health, MembridgeState, Probe};
-use bloom_store::Store;
+use bloom_store::{Fault, Store};
 
 pub const HEALTHZ: RoutePolicy = RoutePolicy::OPEN;
 
@@ -50,12 +52,20 @@ pub async fn check(store: &Store, shutdown: &CancellationToken) -> Result<(), Er
         return Err(Error::Later("The server is stopping"));
     }
     if let Err(error) = store.ping().await {
-        tracing::warn!(%error, "the server is not ready");
-        return Err(Error::Later(match (&error, error.fault()) {
-            (_, Some(fault)) => fault.text(),
-            (bloom_store::Error::Setup(_), _) => "The database's schema does not fit this program; run bloom-runtime migrate status",
-            _ => "The database can't be reached or written to; check that it runs. The server tries again by itself",
-        }));
+        let outage = store.outage();
+        if outage.is_none() {
+            tracing::warn!(%error, "the server is not ready");
+        }
+        let text: Cow<'static, str> = match (&error, error.fault(), outage) {
+            (_, Some(Fault::Failing), Some(outage)) => format!("{} ({})", Fault::Failing.text(), outage.label()).into(),
+            (_, Some(fault), _) => fault.text().into(),
+            (bloom_store::Error::Setup(_), ..) => {
+                "The database's schema does not fit this program; run bloom-runtime migrate status".into()
+            }
+            (.., Some(outage)) => format!("The database can't be written to: {}. The server tries again by itself", outage.told()).into(),
+            _ => "The database can't be reached or written to; check that it runs. The server tries again by itself".into(),
+        };
+        return Err(Error::Unready { text, cause: error.to_string() });
     }
     Ok(())
 }

@@ -152,6 +152,6 @@ impl ReconcileContext {
 }
 
 fn unreadable(error: bloom_database::Error) -> Error {
-    tracing::warn!(%error, "a reconciler could not read the database");
+    bloom_engine::log_failure(&error, "a reconciler could not read the database");
     Error::Unavailable
 }

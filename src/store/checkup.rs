@@ -38,6 +38,8 @@ pub struct Checkup {
     pub oldest_transaction: Option<Transaction>,
     /// PostgreSQL: the table with the most dead rows.
     pub most_dead: Option<DeadRows>,
+    /// PostgreSQL: who keeps a table locked against writes, if anybody does.
+    pub locked: Option<String>,
     /// The id by which this database is known in its bucket of an object store. `None` if no server has used one yet.
     pub database_id: Option<String>,
 }
@@ -108,6 +110,7 @@ async fn read(pool: &Pool, file: Option<PathBuf>) -> Result<Checkup, Error> {
         clock_ahead_ms: None,
         oldest_transaction: None,
         most_dead: None,
+        locked: None,
         database_id: None,
     };
     // Before, the table may not exist.
@@ -130,6 +133,7 @@ async fn read(pool: &Pool, file: Option<PathBuf>) -> Result<Checkup, Error> {
             Ok(DeadRows { table: row.take()?, live: row.take()?, dead: row.take()? })
         })?;
         found.most_dead = tables.into_iter().next();
+        found.locked = first(&pool.fetch(&postgres_check::LOCKER, Args::new()).await?, |row| row.take())?;
         return Ok(found);
     };
     let (bytes, unused) = one(&pool.fetch(&SQLITE_SIZE, Args::new()).await?, |row| Ok((row.take()?, row.take()?)))?;

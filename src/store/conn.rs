@@ -14,6 +14,7 @@ use super::cells::Row;
 use super::dialect::{Kind, Sql, statement};
 use super::error::Error;
 use super::health::Health;
+use super::outage::OutageReason;
 
 /// The time limit for getting a connection.
 pub(super) const ACQUIRE: Duration = Duration::from_secs(5);
@@ -34,7 +35,7 @@ const FIRST_ROW: Duration = Duration::from_secs(600);
 async fn answer<T>(limit: Duration, statement: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Error> {
     match tokio::time::timeout(limit, statement).await {
         Ok(answer) => Ok(answer?),
-        Err(_) => Err(Error::Unavailable(format!("no answer in {} s", limit.as_secs()))),
+        Err(_) => Err(Error::Unavailable(OutageReason::Timeout, format!("no answer in {} s", limit.as_secs()))),
     }
 }
 

@@ -85,7 +85,10 @@ async fn recount(conn: &mut Conn) -> Result<Parts, Error> {
     let mut after = Uuid::nil();
     while after < Uuid::max() {
         if started.elapsed() > RECOUNT_TAKES {
-            return Err(Error::Unavailable(format!("counting the tasks takes more than {} s", RECOUNT_TAKES.as_secs())));
+            return Err(Error::Unavailable(
+                crate::OutageReason::Timeout,
+                format!("counting the tasks takes more than {} s", RECOUNT_TAKES.as_secs()),
+            ));
         }
         let to: Option<Uuid> = first(&conn.fetch(&RECOUNT_TO, Args::new().uuid(after)).await?, |row| row.take())?;
         let to = to.unwrap_or(Uuid::max());

@@ -51,8 +51,8 @@ impl Database for Store {
     }
 
     async fn heard(&self) -> Result<()> {
-        let Target::Postgres { options } = &self.inner.target else { return std::future::pending().await };
-        Ok(self.inner.listener.lock().await.recv(options).await?)
+        let Target::Postgres { sessions } = &self.inner.target else { return std::future::pending().await };
+        Ok(self.inner.listener.lock().await.recv(sessions).await?)
     }
 
     async fn notify(&self) -> Result<()> {
@@ -158,6 +158,7 @@ impl Database for Store {
             // A manual clock jumps when it is set, and that is not a gap in service.
             return Ok(Service { now: time.load(Ordering::SeqCst), resumed_at: 0 });
         }
+        self.check_writes().await?;
         let stepped = self.follow_wall_clock();
         let (begins, last_import) = {
             let served = self.inner.served.lock();

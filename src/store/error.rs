@@ -1,5 +1,7 @@
 //! Errors of the database, as far as callers distinguish them.
 
+use super::outage::OutageReason;
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Another transaction was first (unique violation, deadlock, serialization failure). The batch must be loaded and decided again.
@@ -15,8 +17,8 @@ pub enum Error {
     #[error("the connection was lost during the commit: {0}")]
     CommitUnknown(String),
     /// The database can't be reached or can't serve for now.
-    #[error("the database is not available: {0}")]
-    Unavailable(String),
+    #[error("the database is not available: {1}")]
+    Unavailable(OutageReason, String),
     /// The disk is full or fails for now. After a failed commit, a part of it may have been written.
     #[error("the database's disk is full or fails: {0}")]
     Disk(String),
@@ -79,7 +81,7 @@ impl Error {
     }
 
     pub fn is_unavailable(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::Locked(_) | Self::CommitUnknown(_)) || self.fault().is_some()
+        matches!(self, Self::Unavailable(..) | Self::Locked(_) | Self::CommitUnknown(_)) || self.fault().is_some()
     }
 
     /// The content of the database, or its handling of a statement, is wrong: another try would fail as well.
@@ -110,7 +112,7 @@ impl From<Error> for bloom_database::Error {
             Error::Locked(text) => Self::Locked(text),
             Error::NotLeader => Self::NotLeader,
             Error::CommitUnknown(text) => Self::CommitUnknown(text),
-            Error::Unavailable(text) => Self::Unavailable(text),
+            Error::Unavailable(_, text) => Self::Unavailable(text),
             Error::Disk(_) => Self::Unavailable(error.to_string()),
             Error::Damaged(_) | Error::Unusable(Fault::Damaged | Fault::Moved | Fault::Imported) => Self::Unusable(error.to_string()),
             Error::Unusable(Fault::Failing) => Self::Unavailable(error.to_string()),
@@ -136,13 +138,13 @@ impl From<sqlx::Error> for Error {
                 } else if is_damage(&code) {
                     Self::Damaged(told(&error))
                 } else if is_outage(&code) || is_writer_gone(&code, database.message()) {
-                    Self::Unavailable(told(&error))
+                    Self::Unavailable(OutageReason::of(&error), told(&error))
                 } else {
                     Self::Other(error)
                 }
             }
             E::Io(_) | E::Tls(_) | E::Protocol(_) | E::PoolTimedOut | E::PoolClosed | E::WorkerCrashed => {
-                Self::Unavailable(error.to_string())
+                Self::Unavailable(OutageReason::of(&error), error.to_string())
             }
             E::ColumnDecode { .. } | E::Decode(_) | E::ColumnIndexOutOfBounds { .. } | E::ColumnNotFound(_) => {
                 Self::Corrupt(error.to_string())
@@ -183,10 +185,10 @@ fn is_damage(code: &str) -> bool {
     matches!(of_sqlite(code), Some(11 | 26))
 }
 
-/// PostgreSQL: shutdown, start, lost connection, timeout, too many connections, standby. SQLite: a file that can't be opened.
+/// PostgreSQL: shutdown, start, lost connection, a user or database that is refused, timeout, too many connections, standby. SQLite: a file that can't be opened.
 fn is_outage(code: &str) -> bool {
     matches!(code, "57014" | "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04" | "25006")
-        || (code.len() == 5 && (code.starts_with("08") || code.starts_with("53")))
+        || (code.len() == 5 && ["08", "28", "3D", "53"].iter().any(|class| code.starts_with(class)))
         || of_sqlite(code) == Some(14)
 }
 

@@ -10,9 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::Mutex;
 use tokio::sync::SetOnce;
 
 use super::error::{Error, Fault};
+use super::outage::{Outage, OutageReason};
 
 /// Bytes that must be free before a disk that was full counts as usable again. A small write may succeed although others still fail.
 const MIN_FREE_BYTES: u64 = 1 << 20;
@@ -36,7 +38,9 @@ struct Files {
 pub(super) struct Health {
     files: Option<Files>,
     lasting: SetOnce<Fault>,
-    is_failing: AtomicBool,
+    outage: Mutex<Option<Outage>>,
+    /// An error that may be of one command alone, or of all.
+    is_suspected: AtomicBool,
 }
 
 impl Health {
@@ -103,25 +107,74 @@ impl Health {
                 return Err(self.lost(Fault::Damaged, "the file does not begin with the header of an SQLite database"));
             }
         }
-        if self.is_failing.load(Ordering::Relaxed) { Err(Error::Unusable(Fault::Failing)) } else { Ok(()) }
+        match self.outage() {
+            None => Ok(()),
+            Some(outage) if self.files.is_some() || outage.reason == OutageReason::DiskFull => Err(Error::Unusable(Fault::Failing)),
+            Some(outage) => Err(Error::Unavailable(outage.reason, outage.error)),
+        }
     }
 
     /// Records what an error shows about the database.
     pub fn record_error(&self, error: &Error) {
         match error {
             Error::Damaged(text) => drop(self.lost(Fault::Damaged, text)),
-            Error::Disk(text) if !self.is_failing.swap(true, Ordering::Relaxed) => {
-                tracing::error!(error = text, "{}", Fault::Failing.text());
-            }
+            Error::Disk(text) => self.record(OutageReason::DiskFull, text),
+            Error::Unavailable(reason, text) if self.files.is_none() => self.record(*reason, text),
+            Error::Locked(_) => self.is_suspected.store(true, Ordering::Relaxed),
             _ => {}
+        }
+    }
+
+    /// One line for the begin of an outage, and one for each other reason: its errors may be thousands.
+    fn record(&self, reason: OutageReason, error: &str) {
+        let mut outage = self.outage.lock();
+        match &mut *outage {
+            Some(known) if known.reason == reason => {
+                known.errors += 1;
+                error.clone_into(&mut known.error);
+                return;
+            }
+            Some(known) => {
+                (known.reason, known.errors) = (reason, known.errors + 1);
+                error.clone_into(&mut known.error);
+                if known.logged.contains(&reason) {
+                    return;
+                }
+                known.logged.push(reason);
+            }
+            None => *outage = Some(Outage::begins(reason, error)),
+        }
+        tracing::error!(reason = reason.as_str(), error, "the database can't be written to; the server tries again by itself");
+    }
+
+    /// Why nothing can be written for now.
+    pub fn outage(&self) -> Option<Outage> {
+        self.outage.lock().clone()
+    }
+
+    /// Whether writes must be tried before they count as possible.
+    pub fn is_suspected(&self) -> bool {
+        self.is_suspected.load(Ordering::Relaxed) || self.outage.lock().is_some()
+    }
+
+    /// The error of what has no connection: the one that ended it.
+    pub fn away(&self) -> Error {
+        match self.outage() {
+            Some(outage) => Error::Unavailable(outage.reason, outage.error),
+            None => Error::Unavailable(OutageReason::Unreachable, "the connection was lost".into()),
         }
     }
 
     /// Records that all periodic writes succeeded.
     pub fn works(&self) {
-        if self.is_failing.load(Ordering::Relaxed) && self.has_free_space() {
-            self.is_failing.store(false, Ordering::Relaxed);
-            tracing::info!("the database can be written to again");
+        self.is_suspected.store(false, Ordering::Relaxed);
+        let mut outage = self.outage.lock();
+        if outage.is_some()
+            && self.has_free_space()
+            && let Some(Outage { reason, since, errors, .. }) = outage.take()
+        {
+            let seconds = since.elapsed().as_secs();
+            tracing::info!(seconds, errors, last_reason = reason.as_str(), "the database can be written to again");
         }
     }
 

@@ -6,6 +6,8 @@ use super::cells::Row;
 use super::conn::Conn;
 use super::dialect::{Kind, Sql, statement};
 use super::error::Error;
+use super::outage::OutageReason;
+use super::postgres_check;
 use bloom_core::Ms;
 
 // A leadership that expires later than its TTL allows was taken before the clock stepped back. It is taken over, or the replicas would be
@@ -68,7 +70,7 @@ impl Store {
     pub(super) async fn write_aside(&self, sql: &Sql, args: Args<'_>) -> Result<Vec<Row>, Error> {
         let mut side = self.side().await?;
         // Taken out, so that the connection is dropped if the statement fails or this future is dropped.
-        let mut conn = side.take().ok_or_else(|| Error::Unavailable("no connection".into()))?;
+        let mut conn = side.take().ok_or_else(|| self.inner.health.away())?;
         let turn = self.write_turn().await;
         let rows = conn.fetch(sql, args).await.inspect_err(|error| self.inner.health.record_error(error))?;
         drop(turn);
@@ -81,9 +83,40 @@ impl Store {
     pub(super) async fn side(&self) -> Result<tokio::sync::MutexGuard<'_, Option<Conn>>, Error> {
         let mut side = self.inner.side.lock().await;
         if side.is_none() {
-            *side = Some(self.inner.target.side_writer().await?);
+            let opened = self.inner.target.side_writer().await;
+            *side = Some(opened.inspect_err(|error| self.inner.health.record_error(error))?);
         }
         Ok(side)
+    }
+
+    /// Ends an outage of PostgreSQL if its writes succeed again. Must be called before each service mark, which alone does not show it: a
+    /// full disk has room for a single row, and a lock may be on another table.
+    pub(super) async fn check_writes(&self) -> Result<(), Error> {
+        let health = &self.inner.health;
+        if self.kind() == Kind::Sqlite || !health.is_suspected() {
+            return Ok(());
+        }
+        let mut side = self.side().await?;
+        let mut conn = side.take().ok_or_else(|| health.away())?;
+        match postgres_check::try_writing(&mut conn).await {
+            Ok(()) => {
+                *side = Some(conn);
+                health.works();
+                Ok(())
+            }
+            Err(Error::Locked(text)) => {
+                // The connection has a failed transaction, so another one asks.
+                let locker = self.control().fetch(&postgres_check::LOCKER, Args::new()).await.ok();
+                let locker = locker.and_then(|rows| super::first(&rows, |row| row.take()).ok().flatten());
+                let error = Error::Unavailable(OutageReason::Lock, locker.unwrap_or(text));
+                health.record_error(&error);
+                Err(error)
+            }
+            Err(error) => {
+                health.record_error(&error);
+                Err(error)
+            }
+        }
     }
 
     /// Sets SQLite's time to the wall clock if that was set. Returns whether it was.

@@ -2,11 +2,11 @@
 
 use std::pin::Pin;
 
-use sqlx::postgres::{PgConnectOptions, PgListener};
+use sqlx::postgres::PgListener;
 
-use super::conn::pool_options;
 use super::dialect::{Kind, statement};
 use super::error::Error;
+use super::sessions::Sessions;
 
 const CHANNEL: &str = "bloom_runtime";
 statement!(
@@ -32,10 +32,10 @@ pub(super) enum Listener {
 impl Listener {
     /// Waits for the next notification. Also returns after connecting, and with an error if the connection is lost, because notifications
     /// may have been missed.
-    pub async fn recv(&mut self, options: &PgConnectOptions) -> Result<(), Error> {
+    pub async fn recv(&mut self, sessions: &Sessions) -> Result<(), Error> {
         loop {
             match self {
-                Self::Idle => *self = Self::Connecting(Box::pin(connect(options.clone()))),
+                Self::Idle => *self = Self::Connecting(Box::pin(connect(sessions.clone()))),
                 Self::Connecting(connecting) => {
                     let connected = connecting.as_mut().await;
                     *self = Self::Idle;
@@ -55,9 +55,6 @@ impl Listener {
     }
 }
 
-async fn connect(options: PgConnectOptions) -> Result<PgListener, Error> {
-    let mut listener = PgListener::connect_with(&pool_options(1).connect_lazy_with(options)).await?;
-    listener.eager_reconnect(false);
-    listener.listen(CHANNEL).await?;
-    Ok(listener)
+async fn connect(sessions: Sessions) -> Result<PgListener, Error> {
+    Ok(sessions.listen(CHANNEL).await?)
 }

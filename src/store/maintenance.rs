@@ -230,12 +230,11 @@ impl Store {
     /// PostgreSQL.
     pub async fn checkpoint(&self) -> Result<Checkpoint, Error> {
         if self.kind() == Kind::Postgres {
-            self.inner.health.works();
             return Ok(Checkpoint::default());
         }
         let mut done = {
             let mut side = self.side().await?;
-            let Some(conn) = side.as_mut() else { return Err(Error::Unavailable("no connection".into())) };
+            let Some(conn) = side.as_mut() else { return Err(self.inner.health.away()) };
             let (_, pages, copied) = one(&conn.fetch(&CHECKPOINT, Args::new()).await?, progress)?;
             let page_size: i64 = one(&conn.fetch(&PAGE_SIZE, Args::new()).await?, |row| row.take())?;
             Checkpoint { log_bytes: pages * page_size, is_complete: copied == pages, starts_over: false }

@@ -12,6 +12,7 @@ use super::conn::{Conn, Pool};
 use super::dialect::{Kind, statement};
 use super::error::{Error, told};
 use super::open::{self, StoreOptions};
+use super::outage::OutageReason;
 use super::{Store, all, one};
 
 static SQLITE: LazyLock<Migrator> = LazyLock::new(|| beside_newer(sqlx::migrate!("../../migrations/sqlite")));
@@ -163,11 +164,21 @@ impl Store {
         schema.check()?;
         self.refuse_triggers(&schema).await?;
         let (from, to) = (schema.applied.keys().last().copied().unwrap_or_default(), schema.newest_known());
+        let is_current = schema.is_current();
         let ran = match self.inner.target.migrator().await? {
             Conn::Sqlite { mut conn, .. } => SQLITE.run_direct(None, &mut conn, false).await,
             Conn::Postgres(mut conn) => POSTGRES.run_direct(None, &mut conn, false).await,
         };
-        ran.map_err(explain)?;
+        match ran {
+            // A user who may not create tables can't have the table of migrations checked, and can serve what its owner migrated.
+            Err(MigrateError::Execute(error)) if may_not(&error) => {
+                if !is_current {
+                    let text = "migrations are pending, and this user may not create tables: run `bloom-runtime migrate up` as the owner of the tables";
+                    return Err(Error::Setup(format!("{text} ({})", told(&error))));
+                }
+            }
+            ran => ran.map_err(explain)?,
+        }
         let pending = schema.status().into_iter().filter(|migration| migration.state == MigrationState::Pending);
         Ok(Migrated { from, to, applied: pending.map(|migration| migration.name).collect() })
     }
@@ -199,13 +210,12 @@ impl Store {
         let health = self.inner.health.clone();
         // A disk that does not answer must not block a thread that serves other requests.
         let probed = tokio::task::spawn_blocking(move || health.probe()).await;
-        probed.map_err(|error| Error::Unavailable(error.to_string()))??;
+        probed.map_err(|error| Error::Unavailable(OutageReason::Other, error.to_string()))??;
         let marked = self.inner.served.lock().marked;
         if let Some(marked) = marked.filter(|marked| marked.elapsed() > UNMARKED) {
             let seconds = marked.elapsed().as_secs();
-            return Err(Error::Unavailable(format!(
-                "nothing could be written for {seconds} s: another program may have locked the database"
-            )));
+            let text = format!("nothing could be written for {seconds} s: another program may have locked the database");
+            return Err(Error::Unavailable(OutageReason::Timeout, text));
         }
         // Not on the connections for requests, which long lists may occupy.
         let schema = Schema::read(self.control()).await?;
@@ -228,6 +238,10 @@ impl Store {
     pub(super) async fn schema(&self) -> Result<Schema, Error> {
         Schema::read(self.pool()).await
     }
+}
+
+fn may_not(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(|error| error.code()).as_deref() == Some("42501")
 }
 
 fn migrator(kind: Kind) -> &'static Migrator {

@@ -36,6 +36,7 @@ mod migrate;
 mod moving;
 mod objects;
 mod open;
+mod outage;
 mod page;
 mod page_sizes;
 #[cfg(test)]
@@ -49,6 +50,7 @@ mod removal;
 mod rows;
 mod save;
 mod script;
+mod sessions;
 mod table;
 mod usage;
 mod waiters;
@@ -73,6 +75,7 @@ pub use migrate::{Migrated, MigrationState, MigrationStatus};
 pub use moving::{FromEarlier, Imported, Moved, Target};
 pub use objects::{AUDIT_FLUSHED, DATABASE_ID, LARGE_OUTPUT_BYTES};
 pub use open::StoreOptions;
+pub use outage::{Outage, OutageReason};
 pub use page::{Listing, PAGE_BYTES, Page};
 pub use reads::{ResultPreview, WorkerKey};
 pub use usage::{UsageBy, UsageRow};
@@ -189,6 +192,11 @@ impl Store {
     /// The fault that prevents every write until the next start, if any.
     pub fn lasting_fault(&self) -> Option<Fault> {
         self.inner.health.lasting()
+    }
+
+    /// Why nothing can be written for now.
+    pub fn outage(&self) -> Option<Outage> {
+        self.inner.health.outage()
     }
 
     /// The directory of the SQLite database.

@@ -1,11 +1,10 @@
 //! Opens a database: parses its URL, sets its connections up, and checks that it keeps what it acknowledges.
 
 use std::path::{Path, PathBuf};
-use std::str::FromStr as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::postgres::PgConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, Connection as _};
 
@@ -16,6 +15,7 @@ use super::file_access::{full_disk, unwritable};
 use super::health::Health;
 use super::lock_file::{LockFile, is_there, prepare_file};
 use super::postgres_check;
+use super::sessions::Sessions;
 
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
@@ -36,13 +36,11 @@ pub(super) struct Opened {
 
 pub(super) enum Target {
     Sqlite { options: Box<SqliteConnectOptions>, health: Arc<Health>, lock: LockFile },
-    Postgres { options: Box<PgConnectOptions> },
+    Postgres { sessions: Box<Sessions> },
 }
 
 /// Leadership and service marks share a connection, so a lock that one of them waits for must not delay the other.
 const SIDE_LOCK_TIMEOUT: &str = "750ms";
-/// Longer than a replica that freezes in the middle of a transaction keeps its locks.
-const LOCK_TIMEOUT: &str = "2s";
 const STALE: Duration = Duration::from_secs(1);
 /// A connection is replaced after this time, because its process in PostgreSQL may grow.
 const LIFETIME: Duration = Duration::from_secs(30 * 60);
@@ -57,10 +55,6 @@ const SQLITE_READERS: u32 = 4;
 /// Connections for the reads that a replica's work depends on: the feed, pages of the queue, deadlines.
 const CONTROL: u32 = 4;
 const SQLITE_CONTROL: u32 = 2;
-
-/// Every query is a look-up by key or an ordered page. A plan that was made while a table was empty must not scan it when it is large.
-const PLANS: [(&str, &str); 5] =
-    [("jit", "off"), ("enable_seqscan", "off"), ("enable_bitmapscan", "off"), ("enable_hashjoin", "off"), ("enable_mergejoin", "off")];
 
 pub(super) async fn open(options: &StoreOptions) -> Result<Opened, Error> {
     let url = options.url.trim();
@@ -80,30 +74,19 @@ fn is_postgres(url: &str) -> bool {
     url.starts_with("postgres://") || url.starts_with("postgresql://")
 }
 
-fn postgres_options(url: &str) -> Result<PgConnectOptions, Error> {
-    // The parser's error is dropped, because it may repeat the URL, which can contain a password.
-    let options = PgConnectOptions::from_str(url.trim()).map_err(|_| {
-        Error::Setup("DATABASE_URL is not a valid PostgreSQL URL; write postgres://user:password@host:5432/database".into())
-    })?;
-    Ok(options
-        .application_name("bloom-runtime")
-        .options(PLANS)
-        .options([("synchronous_commit", "on"), ("tcp_user_timeout", "5s"), ("lock_timeout", LOCK_TIMEOUT)])
-        .disable_statement_logging())
-}
-
 async fn open_postgres(url: &str, max_connections: u32) -> Result<Opened, Error> {
-    let options = postgres_options(url)?;
-    let readers = options.clone().options([
+    let sessions = Sessions::served(url)?;
+    let readers = sessions.clone().with([
         ("plan_cache_mode", "force_custom_plan"),
         ("statement_timeout", "20s"),
         ("idle_in_transaction_session_timeout", "20s"),
     ]);
-    let mut first = Conn::Postgres(connect(&readers).await.map_err(|error| explain(error, &readers))?);
+    let mut first = readers.first().await?;
     postgres_check::check(&mut first).await?;
     first.close().await;
     let pool = |connections: u32| {
-        let pool = pool_options(connections)
+        let pool = readers
+            .pool_options(connections)
             // A connection is tested only if it was idle for a while, because a test at each use costs a round trip.
             .test_before_acquire(false)
             .before_acquire(|conn: &mut PgConnection, meta| {
@@ -111,12 +94,11 @@ async fn open_postgres(url: &str, max_connections: u32) -> Result<Opened, Error>
                     let answers = async { tokio::time::timeout(ACQUIRE, conn.ping()).await.is_ok_and(|pong| pong.is_ok()) };
                     Ok(meta.age < LIFETIME && (meta.idle_for < STALE || answers.await))
                 })
-            })
-            .connect_lazy_with(readers.clone());
-        Pool::Postgres(pool)
+            });
+        Pool::Postgres(pool.connect_lazy_with(readers.options()))
     };
     let (pool, control) = (pool(max_connections.max(2)), pool(CONTROL));
-    let target = Target::Postgres { options: Box::new(options) };
+    let target = Target::Postgres { sessions: Box::new(sessions) };
     Ok(Opened { pool, control, target, health: Arc::default(), anchor: None })
 }
 
@@ -125,31 +107,13 @@ pub(super) const STATEMENT: Duration = Duration::from_secs(5);
 /// How long a writer may do nothing in a transaction.
 pub(super) const IDLE: Duration = Duration::from_secs(1);
 
-async fn postgres_writer(options: PgConnectOptions) -> Result<Conn, Error> {
-    let options = options.options([
-        // A statement after a lock must see what was committed before the lock was granted, whatever the server's default is.
-        ("default_transaction_isolation", "read committed"),
-        ("plan_cache_mode", "force_generic_plan"),
-    ]);
+async fn postgres_writer(sessions: Sessions) -> Result<Conn, Error> {
     let seconds = |limit: Duration| format!("{}s", limit.as_secs());
-    let options = options.options([("statement_timeout", seconds(STATEMENT)), ("idle_in_transaction_session_timeout", seconds(IDLE))]);
-    Ok(Conn::Postgres(connect(&options).await?))
-}
-
-async fn connect(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
-    tokio::time::timeout(ACQUIRE, PgConnection::connect_with(options)).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
-}
-
-/// Explains why there is no connection: the server refused it, or can't be reached.
-fn explain(error: sqlx::Error, options: &PgConnectOptions) -> Error {
-    let server = format!("{}:{}", options.get_host(), options.get_port());
-    match error.as_database_error().and_then(|database| database.code()) {
-        Some(code) if code.starts_with("28") || code == "3D000" || code == "42501" => Error::Setup(format!(
-            "PostgreSQL at {server} refused the connection: {}; check user, password and database in DATABASE_URL",
-            told(&error)
-        )),
-        _ => Error::Unavailable(format!("no connection to PostgreSQL at {server} ({})", told(&error))),
-    }
+    let sessions = sessions
+        // A statement after a lock must see what was committed before the lock was granted, whatever the server's default is.
+        .with([("default_transaction_isolation", "read committed"), ("plan_cache_mode", "force_generic_plan")])
+        .with([("statement_timeout", seconds(STATEMENT)), ("idle_in_transaction_session_timeout", seconds(IDLE))]);
+    Ok(sessions.connect().await?)
 }
 
 /// What URLs of other programs have behind the path of an SQLite file.
@@ -180,10 +144,9 @@ fn existing_file(url: &str) -> Result<Option<PathBuf>, Error> {
 /// A connection that only reads, without the lock of an SQLite file: also beside the server that uses it. `None`: there is no such file.
 pub(super) async fn beside(options: &StoreOptions) -> Result<Option<Pool>, Error> {
     if is_postgres(&options.url) {
-        let options = postgres_options(&options.url)?.options([("default_transaction_read_only", "on"), ("statement_timeout", "20s")]);
-        connect(&options).await.map_err(|error| explain(error, &options))?.close().await?;
-        let pool = pool_options(1).connect_lazy_with(options);
-        return Ok(Some(Pool::Postgres(pool)));
+        let sessions = Sessions::served(&options.url)?.with([("default_transaction_read_only", "on"), ("statement_timeout", "20s")]);
+        sessions.first().await?.close().await;
+        return Ok(Some(Pool::Postgres(sessions.pool_options(1).connect_lazy_with(sessions.options()))));
     }
     let Some(path) = existing_file(&options.url)? else { return Ok(None) };
     refuse_other_program(&path).await?;
@@ -195,7 +158,7 @@ pub(super) async fn beside(options: &StoreOptions) -> Result<Option<Pool>, Error
 /// A connection for reading everything in one transaction, without the lock of an SQLite file. `None`: there is no such file.
 pub(super) async fn snapshot(options: &StoreOptions) -> Result<Option<Conn>, Error> {
     if is_postgres(&options.url) {
-        return Ok(Some(postgres_snapshot(postgres_options(&options.url)?.options([("enable_seqscan", "on")])).await?));
+        return Ok(Some(postgres_snapshot(Sessions::served(&options.url)?.with([("enable_seqscan", "on")])).await?));
     }
     let Some(path) = existing_file(&options.url)? else { return Ok(None) };
     let options = SqliteConnectOptions::new().filename(&path).busy_timeout(BUSY).pragma("query_only", "on").disable_statement_logging();
@@ -208,14 +171,11 @@ pub(super) async fn foreign_snapshot(url: &str) -> Result<Conn, Error> {
     if !is_postgres(url) {
         return Err(Error::Setup("the database to read must be PostgreSQL: write postgres://user:password@host:5432/database".into()));
     }
-    let options = PgConnectOptions::from_str(url.trim())
-        .map_err(|_| Error::Setup("this is not a valid PostgreSQL URL; write postgres://user:password@host:5432/database".into()))?;
-    postgres_snapshot(options.application_name("bloom-runtime").disable_statement_logging()).await
+    postgres_snapshot(Sessions::of(url)?).await
 }
 
-async fn postgres_snapshot(options: PgConnectOptions) -> Result<Conn, Error> {
-    let options = options.options([("default_transaction_isolation", "repeatable read"), ("default_transaction_read_only", "on")]);
-    Ok(Conn::Postgres(connect(&options).await.map_err(|error| explain(error, &options))?))
+async fn postgres_snapshot(sessions: Sessions) -> Result<Conn, Error> {
+    sessions.with([("default_transaction_isolation", "repeatable read"), ("default_transaction_read_only", "on")]).first().await
 }
 
 async fn open_sqlite(path: &Path, max_connections: u32) -> Result<Opened, Error> {
@@ -324,7 +284,7 @@ impl Target {
     pub async fn writer(&self) -> Result<Conn, Error> {
         Ok(match self {
             Self::Sqlite { options, health, .. } => sqlite(&options.as_ref().clone().pragma("cache_size", WRITER_CACHE), health).await?,
-            Self::Postgres { options } => postgres_writer(options.as_ref().clone()).await?,
+            Self::Postgres { sessions } => postgres_writer(sessions.as_ref().clone()).await?,
         })
     }
 
@@ -332,7 +292,7 @@ impl Target {
     pub async fn side_writer(&self) -> Result<Conn, Error> {
         match self {
             Self::Sqlite { options, health, .. } => sqlite(&options.as_ref().clone().synchronous(SqliteSynchronous::Normal), health).await,
-            Self::Postgres { options } => postgres_writer(options.as_ref().clone().options([("lock_timeout", SIDE_LOCK_TIMEOUT)])).await,
+            Self::Postgres { sessions } => postgres_writer(sessions.as_ref().clone().with([("lock_timeout", SIDE_LOCK_TIMEOUT)])).await,
         }
     }
 
@@ -351,14 +311,14 @@ impl Target {
             Self::Sqlite { options, health, .. } => {
                 sqlite(&options.as_ref().clone().pragma("query_only", "on").pragma("cache_size", READER_CACHE), health).await
             }
-            Self::Postgres { options } => {
-                let options = options.as_ref().clone().options([
+            Self::Postgres { sessions } => {
+                let sessions = sessions.as_ref().clone().with([
                     ("default_transaction_isolation", "repeatable read"),
                     ("default_transaction_read_only", "on"),
                     ("statement_timeout", "9s"),
                     ("idle_in_transaction_session_timeout", "9s"),
                 ]);
-                Ok(Conn::Postgres(connect(&options).await?))
+                Ok(sessions.connect().await?)
             }
         }
     }
@@ -367,11 +327,10 @@ impl Target {
     pub async fn migrator(&self) -> Result<Conn, Error> {
         Ok(match self {
             Self::Sqlite { options, health, .. } => sqlite(options, health).await?,
-            Self::Postgres { options } => {
+            Self::Postgres { sessions } => {
                 let settings =
-                    [("lock_timeout", "60s"), ("client_min_messages", "warning"), ("enable_seqscan", "on"), ("enable_hashjoin", "on")];
-                let options = options.as_ref().clone().options(settings);
-                Conn::Postgres(connect(&options).await?)
+                    [("lock_timeout", "1min"), ("client_min_messages", "warning"), ("enable_seqscan", "on"), ("enable_hashjoin", "on")];
+                sessions.as_ref().clone().with(settings).connect().await?
             }
         })
     }

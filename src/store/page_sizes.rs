@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_page_that_is_too_heavy_gets_smaller_and_grows_again() {
         let mut page = PageSize::new(200);
-        let too_long = || Err::<(), _>(Error::Unavailable("statement timeout".into()));
+        let too_long = || Err::<(), _>(Error::Unavailable(crate::OutageReason::Timeout, "statement timeout".into()));
         let mut sizes = Vec::new();
         for _ in 0..9 {
             page.adapt(&too_long());

@@ -1,9 +1,9 @@
-//! Whether a PostgreSQL database can keep what it is given.
+//! Whether a PostgreSQL database can keep what it is given, and takes it now.
 
 use super::args::Args;
 use super::cells::Row;
 use super::conn::Conn;
-use super::dialect::statement;
+use super::dialect::{Sql, statement};
 use super::error::Error;
 
 statement!(
@@ -53,6 +53,59 @@ pub(super) fn is_durable(found: Vec<Row>) -> Result<(), Error> {
                 "synchronous_commit is off and can't be switched on for this user: set it on for the database".into(),
             ));
         }
+    }
+    Ok(())
+}
+
+/// The tables that batches write to.
+const WRITTEN: [&str; 15] = [
+    "tasks",
+    "task_state",
+    "task_labels",
+    "leases",
+    "results",
+    "usage_daily",
+    "workers",
+    "worker_seen",
+    "queues",
+    "counts",
+    "lanes",
+    "batches",
+    "audit",
+    "wakeups",
+    "object_marks",
+];
+
+statement!(BEGIN, "BEGIN");
+// The lock that each write takes, without waiting.
+statement!(LOCK_ALL, |_d| "LOCK TABLE {} IN ROW EXCLUSIVE MODE NOWAIT", WRITTEN.join(", "));
+// More than fits into the free space of a page, and random, so that it can't be compressed.
+statement!(
+    TAKE_ROOM,
+    "INSERT INTO object_marks (name, value) SELECT 'room', string_agg(md5(random()::text), '') FROM generate_series(1, 2048) \
+     ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+);
+statement!(GIVE_ROOM_BACK, "DELETE FROM object_marks WHERE name = 'room'");
+statement!(COMMIT, "COMMIT");
+// Who keeps a table locked.
+statement!(
+    pub(super) LOCKER,
+    |_d| "SELECT format('the table %s of the database is locked by another session: process %s (%s), %s', c.relname, l.pid, \
+        coalesce(nullif(a.application_name, ''), 'no application_name'), \
+        coalesce(upper(substring(a.query from '^\\s*([A-Za-z]+(?:\\s+(?:TABLE|INDEX|UNIQUE INDEX|INTO|FROM)\\M)?)')), 'an unknown statement')) \
+     FROM pg_locks l JOIN pg_class c ON c.oid = l.relation LEFT JOIN pg_stat_activity a ON a.pid = l.pid \
+     WHERE l.locktype = 'relation' AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+        AND l.pid <> pg_backend_pid() AND pg_table_is_visible(c.oid) AND c.relname IN ('{}') \
+        AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock') \
+     ORDER BY l.granted DESC, l.pid LIMIT 1",
+    WRITTEN.join("', '")
+);
+
+/// Writes on PostgreSQL as a batch would: with locks of all tables, and to new pages. A smaller write may succeed although others fail.
+pub(super) async fn try_writing(conn: &mut Conn) -> Result<(), Error> {
+    let steps: [&Sql; 5] = [&BEGIN, &LOCK_ALL, &TAKE_ROOM, &GIVE_ROOM_BACK, &COMMIT];
+    for step in steps {
+        conn.execute(step, Args::new()).await?;
     }
     Ok(())
 }

@@ -41,7 +41,7 @@ impl<'a> Script<'a> {
                 }
                 match conn.execute_text(texts.join("; "), args).await {
                     Ok(()) => Ok(may_commit),
-                    Err(Error::Unavailable(text) | Error::Disk(text)) if may_commit => Err(Error::CommitUnknown(text)),
+                    Err(Error::Unavailable(_, text) | Error::Disk(text)) if may_commit => Err(Error::CommitUnknown(text)),
                     Err(error) => Err(error),
                 }
             }

@@ -15,6 +15,7 @@ use super::conn::Conn;
 use super::dialect::{Kind, statement};
 use super::error::Error;
 use super::open::{IDLE, STATEMENT};
+use super::outage::OutageReason;
 use super::page_sizes::PageSizes;
 use super::save::Before;
 use super::script::Script;
@@ -174,7 +175,10 @@ impl Writer {
             self.store.inner.health.committed()?;
         } else {
             if !set.dirty.audit.is_empty() && self.begun.elapsed() > TRANSACTION {
-                return Err(Error::Unavailable(format!("a transaction took longer than {} s", TRANSACTION.as_secs())));
+                return Err(Error::Unavailable(
+                    OutageReason::Timeout,
+                    format!("a transaction took longer than {} s", TRANSACTION.as_secs()),
+                ));
             }
             self.commit().await?;
         }
@@ -207,7 +211,10 @@ impl Writer {
                 self.store.inner.health.committed()
             }
             Err(error @ Error::Conflict(_)) => Err(error),
-            Err(error) => Err(Error::CommitUnknown(error.to_string())),
+            Err(error) => {
+                self.store.inner.health.record_error(&error);
+                Err(Error::CommitUnknown(error.to_string()))
+            }
         }
     }
 
@@ -228,7 +235,8 @@ impl Writer {
     async fn reconnect(&mut self) -> Result<(), Error> {
         self.conn = None;
         self.transaction = None;
-        let mut conn = self.store.inner.target.writer().await?;
+        let health = &self.store.inner.health;
+        let mut conn = self.store.inner.target.writer().await.inspect_err(|error| health.record_error(error))?;
         // The writers of a replica that was silent for long have been removed.
         if conn.fetch(&IS_REGISTERED, Args::new().int(self.id)).await?.is_empty() {
             self.id = register(&self.store, &mut conn).await?;
@@ -239,7 +247,8 @@ impl Writer {
     }
 
     pub fn conn(&mut self) -> Result<&mut Conn, Error> {
-        self.conn.as_mut().ok_or_else(|| Error::Unavailable("the connection was lost".into()))
+        let Self { conn, store, .. } = self;
+        conn.as_mut().ok_or_else(|| store.inner.health.away())
     }
 
     /// Drops the connection after an error that leaves it unusable.

@@ -142,7 +142,7 @@ impl Metrics {
             )?,
             leader: f.gauge("bloom_leader", "1 on the replica that leads, else 0.")?,
             leader_epoch: f.gauge("bloom_leader_epoch", "Number of the leadership of the replica that leads; 0 on the others.")?,
-            database_up: f.gauge("bloom_database_up", "1 while the database answers, else 0.")?,
+            database_up: f.gauge("bloom_database_up", "1 while the database can be written to, else 0.")?,
             kubernetes: KubernetesMetrics::new(&f)?,
             backup_interval: f.exact_gauge("bloom_backup_interval_seconds", "Interval of scheduled backups; 0 = the server makes none.")?,
             backup_success: f.exact_gauge(

@@ -42,6 +42,7 @@ pub struct Scraped {
     membridge_failures: IntGaugeVec,
     membridge_success: GaugeVec,
     connections: IntGaugeVec,
+    outage: IntGaugeVec,
     disk_free: IntGaugeVec,
     disk_size: IntGaugeVec,
     /// Without labels, and without a series on servers that do not speak https.
@@ -72,6 +73,7 @@ impl Scraped {
             disk_free: f.gauges("bloom_disk_free_bytes", "Bytes that the server may still write to a disk.", &["directory"])?,
             disk_size: f.gauges("bloom_disk_size_bytes", "Size of a disk, without what is kept for root.", &["directory"])?,
             connections: f.gauges("bloom_database_connections", "Open database connections for reads, by state.", &["state"])?,
+            outage: f.gauges("bloom_database_outage", "1 for the reason why nothing can be written, else 0.", &["reason"])?,
             certificate_expiry: f.exact_gauges(
                 "bloom_tls_certificate_expiry_timestamp_seconds",
                 "When the certificate expires that new connections get; only on servers that speak https.",
@@ -174,6 +176,13 @@ impl Scraped {
     pub fn connections(&self, open: usize, idle: usize) {
         for (state, count) in [("idle", idle), ("used", open.saturating_sub(idle))] {
             self.connections.with_label_values(&[state]).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Of all reasons, the one why nothing can be written.
+    pub fn outage<'a>(&self, reasons: impl IntoIterator<Item = &'a str>, current: Option<&str>) {
+        for reason in reasons {
+            self.outage.with_label_values(&[reason]).set(i64::from(current == Some(reason)));
         }
     }
 

@@ -1,6 +1,6 @@
 //! The agent's own git commands: they execute nothing that a repository or a run wrote.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::process::Command;
@@ -107,6 +107,11 @@ pub(super) fn git(protocols: &[String]) -> Command {
 /// Whether git is installed.
 pub(super) fn is_installed() -> bool {
     super::program::find_program("git".as_ref(), "".as_ref()).is_some()
+}
+
+/// The program of git-lfs, if it is installed.
+pub fn lfs_program() -> Option<PathBuf> {
+    super::program::find_program("git-lfs".as_ref(), "".as_ref())
 }
 
 /// Runs a command that writes below `dir`, and ends it when that takes more room than `most` bytes. The time limit counts besides.

@@ -3,7 +3,7 @@
 use crate::support::*;
 
 /// What the server says, which must not start.
-fn refusal(url: &str) -> String {
+pub fn refusal(url: &str) -> String {
     let refused = Server::on_url(url).start_in_vain();
     assert!(!refused.status.success());
     String::from_utf8_lossy(&refused.stderr).into_owned()

@@ -267,7 +267,13 @@ on_both! {
         team.api::<ConfigMap>().create(&PostParams::default(), &texts).await.unwrap();
         let string_data = Some([("two".to_owned(), "from the secret".to_owned())].into());
         let kept = Secret { metadata: named("secret"), string_data, ..Secret::default() };
-        team.api::<Secret>().create(&PostParams::default(), &kept).await.unwrap();
+        let secrets = team.api::<Secret>();
+        secrets.create(&PostParams::default(), &kept).await.unwrap();
+        // Who creates LLMTasks must not read other Secrets of the namespace by them.
+        let told = "Secret 'secret' is not marked as one for prompts: kubectl label secret secret bloom-runtime.dev/prompt=true";
+        team.shows(&secret, "the secret is refused", |object| condition(object, "Queued").is_some_and(|queued| queued.message == told)).await;
+        let label = json!({ "metadata": { "labels": { "bloom-runtime.dev/prompt": "true" } } });
+        secrets.patch("secret", &PatchParams::default(), &Patch::Merge(&label)).await.unwrap();
         for (name, prompt) in [(map, "from the map"), (secret, "from the secret")] {
             let id = team.task_id(&name).await;
             assert_eq!(server.get(&format!("llm-tasks/{id}")).await.ok()["prompt"], prompt);

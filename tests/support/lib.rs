@@ -3,5 +3,6 @@
 
 pub mod direct;
 pub mod janitor;
+pub mod pgbouncer;
 pub mod postgres;
 pub mod waiting;

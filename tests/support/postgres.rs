@@ -35,9 +35,7 @@ impl Cluster {
     pub fn start() -> Cluster {
         let data = janitor::new_path("postgres");
         fs::create_dir(&data).expect("a data directory");
-        if let Some(user) = system_user() {
-            run(Command::new("chown").arg(format!("{user}:")).arg(&data));
-        }
+        give_to_system_user(&data);
         let bin = bin_dir();
         let mut initdb = janitor::bound(&bin.join("initdb"), system_user(), AtTheEnd::Kill);
         initdb.args(["--username=bloom", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "-D"]).arg(&data).current_dir("/");
@@ -131,8 +129,15 @@ pub fn execute(url: &str, sql: &str) {
     run(Command::new(bin_dir().join("psql")).args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-c", sql, url]));
 }
 
-/// PostgreSQL refuses to run as root; Debian's package creates a user for it.
-fn system_user() -> Option<&'static str> {
+/// Makes PostgreSQL's system user the owner of a directory and of what is in it.
+pub(super) fn give_to_system_user(dir: &Path) {
+    if let Some(user) = system_user() {
+        run(Command::new("chown").arg("-R").arg(format!("{user}:")).arg(dir));
+    }
+}
+
+/// PostgreSQL and PgBouncer refuse to run as root; Debian's package creates a user for them.
+pub(super) fn system_user() -> Option<&'static str> {
     static ROOT: LazyLock<bool> = LazyLock::new(|| {
         let id = Command::new("id").arg("-u").output().expect("id runs");
         id.stdout.starts_with(b"0\n")

@@ -84,7 +84,8 @@ fn slow(found: &Checkup) -> Vec<Finding> {
             rows.table, rows.dead, rows.live, rows.table
         ))
     });
-    [log, unused, transaction, dead].into_iter().flatten().collect()
+    let locked = found.locked.as_ref().map(|locker| warning(format!("{locker}; nothing can be stored until it ends")));
+    [log, unused, transaction, dead, locked].into_iter().flatten().collect()
 }
 
 fn clock(found: &Checkup) -> Option<Finding> {
@@ -120,6 +121,7 @@ mod tests {
             clock_ahead_ms: None,
             oldest_transaction: None,
             most_dead: None,
+            locked: None,
             database_id: None,
         }
     }

@@ -120,13 +120,12 @@ fn content_of(artifact: &Artifact<'_>) -> String {
     format!("api/runtime/artifacts/{}/content", artifact.id)
 }
 
-/// Prints what the newest run changed in its repository.
+/// What the newest run changed in its repository, as a patch.
 ///
 /// # Errors
 /// There is no such artifact, or a call failed.
-pub async fn diff(id: &str, server: &Server) -> Result<(), CommandError> {
-    let id = ids::task(server, id).await?;
-    let artifacts: Vec<Artifact<'_>> = show::read_all(&of_task(server, &id).await?)?;
+pub async fn newest_diff(id: &str, server: &Server) -> Result<Vec<u8>, CommandError> {
+    let artifacts: Vec<Artifact<'_>> = show::read_all(&of_task(server, id).await?)?;
     let Some(newest) = artifacts.iter().find(|artifact| artifact.r#type == FileKind::GitDiff.as_str()) else {
         return Err(format!(
             "task {id} has no diff: it names no project (task submit --project NAME), no run of it has ended yet, or its runs changed \
@@ -148,7 +147,16 @@ pub async fn diff(id: &str, server: &Server) -> Result<(), CommandError> {
     };
     let (out, came) = server.call(Again::Passing, fetch).await.map_err(failed)?.finish();
     check(newest, &came)?;
-    match String::from_utf8(out) {
+    Ok(out)
+}
+
+/// Prints what the newest run changed in its repository.
+///
+/// # Errors
+/// As [`newest_diff`], or the output can't be written.
+pub async fn diff(id: &str, server: &Server) -> Result<(), CommandError> {
+    let id = ids::task(server, id).await?;
+    match String::from_utf8(newest_diff(&id, server).await?) {
         Ok(text) => term::print_foreign(&text),
         Err(wrong) if term::is_out_terminal() => term::print_foreign(&String::from_utf8_lossy(wrong.as_bytes())),
         // A patch has the bytes of the files, whatever their encoding.

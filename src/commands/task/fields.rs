@@ -7,6 +7,7 @@ use clap_complete::{ArgValueCandidates, ArgValueCompleter};
 use serde_json::{Map, Value, json};
 
 use super::super::connect::Server;
+use super::super::local_repository::LocalRepository;
 use super::super::number::within;
 use super::super::{ids, shell_completion, when};
 use super::filters::label;
@@ -92,6 +93,19 @@ impl Fields {
     /// A part belongs to no task, or to several.
     pub async fn find_dependencies(&mut self, server: &Server) -> Result<(), CommandError> {
         self.depends_on = ids::tasks(server, &self.depends_on).await.map_err(|failure| failure.about("--depends-on"))?;
+        Ok(())
+    }
+
+    /// Names the project of this repository, and the branch that is checked out there, unless they were given.
+    ///
+    /// # Errors
+    /// The server has no such project, or the project's repository not what is checked out.
+    pub async fn of_repository(&mut self, repository: &LocalRepository, server: &Server) -> Result<(), CommandError> {
+        let found = repository.project(server, self.project.as_deref()).await?;
+        if self.git_ref.is_none() {
+            self.git_ref = Some(repository.begin(&found.place).await?);
+        }
+        self.project = Some(found.project);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 mod artifacts;
 mod batches;
 mod bulk;
+mod checkout;
 mod delete;
 mod directory;
 mod edit;
@@ -34,6 +35,7 @@ use bloom_api::results::TaskResult;
 use bloom_api::tasks::Task;
 use bloom_core::task::{Outcome, Status};
 use bulk::{BulkArgs, RequeueArgs};
+use checkout::CheckoutArgs;
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
 use delete::DeleteArgs;
@@ -110,6 +112,13 @@ pub enum TaskCommand {
         #[arg(value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
         id: String,
     },
+    /// Bring what a task's run changed into a repository here, as a new branch that is checked out
+    ///
+    /// What was pushed is fetched. What was not is applied as a patch, and is then in the index of the new branch. Nothing here is
+    /// overwritten: files with changes that are not committed are refused first.
+    #[command(after_help = "Examples:\n  bloom-runtime task submit --here --push --wait \"Fix the tests\"\n  \
+        bloom-runtime task checkout 7c0d9e21\n  bloom-runtime task checkout 7c0d9e21 --dir ~/src/site --branch fix-tests")]
+    Checkout(CheckoutArgs),
     /// Cancel tasks
     ///
     /// Queued tasks are cancelled at once. For running tasks, the worker is told to stop. With filters, the command first shows how many
@@ -224,6 +233,7 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
         }
         TaskCommand::Result { id } => answer(server, &ids::task(server, &id).await?, shown).await,
         TaskCommand::Artifacts(args) => artifacts::run(args, server, shown).await,
+        TaskCommand::Checkout(args) => checkout::run(args, server).await,
         TaskCommand::Diff { id } => artifacts::diff(&id, server).await,
         TaskCommand::Cancel(args) => bulk::cancel(args, server, shown).await,
         TaskCommand::Edit(args) => edit::run(args, server, shown).await,

@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::super::connect::{Server, read, with_query};
 use super::super::ids::path;
+use super::super::local_repository::LocalRepository;
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, started, term, when};
 use super::fields::{Fields, add_usual};
@@ -48,6 +49,7 @@ const NEWEST_EVENTS: usize = 10;
   git diff | bloom-runtime task submit --wait --timeout 10m \"Review this\"
   bloom-runtime task submit --not-before +2h --label batch=7 \"Clean up\"
   bloom-runtime task submit --file plan.md --keep 'out/**' --wait \"Write what plan.md asks for into out\"
+  bloom-runtime task submit --here --push --follow \"Fix the failing tests\"
   bloom-runtime task submit --from tasks.jsonl --label batch=7
 
 A line of tasks.jsonl:
@@ -78,6 +80,13 @@ pub struct Submit {
     /// A file that the run gets, by its name in the directory of the run: PATH, or NAME=PATH; may be repeated
     #[arg(long = "file", value_name = "PATH", value_parser = file_of_task)]
     files: Vec<FileOfTask>,
+    /// Run it on the repository of the current directory: with the project whose repository that is, or a remote of it, on the branch that is
+    /// checked out. --project and --ref say otherwise
+    #[arg(long, conflicts_with = "dir")]
+    here: bool,
+    /// As --here, for the repository of this directory
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
     #[command(flatten)]
     fields: Fields,
 }
@@ -85,6 +94,9 @@ pub struct Submit {
 pub async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Result<(), CommandError> {
     submit.prompt.must_be_one("bloom-runtime task submit")?;
     submit.fields.find_dependencies(server).await?;
+    if let Some(dir) = submit.dir.clone().or_else(|| submit.here.then(|| PathBuf::from("."))) {
+        submit.fields.of_repository(&LocalRepository::of(&dir).await?, server).await?;
+    }
     if !submit.files.is_empty() && submit.from.is_some() {
         return Err(CommandError::usage(
             "--file can't be used with --from: upload the files with the API, and name them in the lines (inputs)",

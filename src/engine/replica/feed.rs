@@ -88,7 +88,7 @@ impl Feed {
                 () = tokio::time::sleep(POLL_EVERY), if is_shared || must_rebuild => {}
             }
             if let Err(error) = self.poll(is_shared, &mut must_rebuild).await {
-                tracing::warn!(%error, "the feed of other replicas could not be read");
+                crate::log_failure(&error, "the feed of other replicas could not be read");
             }
         }
     }

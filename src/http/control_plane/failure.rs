@@ -1,12 +1,12 @@
 //! Errors of the control plane: `{"detail": …}`, a text or, for a body that is wrong, a list with the place of each mistake.
 
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::super::error::{Cause, Error};
+use super::super::error::Error;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Failure {
@@ -35,13 +35,6 @@ impl Failure {
         Self::Other(Error::Text { status, text: text.into().into() })
     }
 
-    pub fn status(&self) -> u16 {
-        match self {
-            Self::Invalid(_) => 422,
-            Self::Other(error) => error.status(),
-        }
-    }
-
     /// The failure in one line.
     pub fn line(&self) -> String {
         match self {
@@ -59,21 +52,14 @@ impl<E: Into<Error>> From<E> for Failure {
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let body = match &self {
-            Self::Invalid(mistakes) => json!({ "detail": mistakes }),
-            Self::Other(error) => json!({ "detail": error.line() }),
+        let (body, mut response) = match self {
+            Self::Invalid(mistakes) => {
+                let status = StatusCode::UNPROCESSABLE_ENTITY;
+                (json!({ "detail": mistakes }), (status, [(CONTENT_TYPE, "application/json")]).into_response())
+            }
+            Self::Other(error) => (json!({ "detail": error.line() }), error.into_response()),
         };
-        let mut response = (status, [(CONTENT_TYPE, "application/json")], body.to_string()).into_response();
-        match self {
-            Self::Other(Error::Later(_)) => {
-                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
-            }
-            Self::Other(Error::Internal(cause)) => {
-                response.extensions_mut().insert(Cause(cause));
-            }
-            Self::Invalid(_) | Self::Other(_) => {}
-        }
+        *response.body_mut() = body.to_string().into();
         response
     }
 }

@@ -97,7 +97,7 @@ pub struct PromptSource {
     /// A key of a ConfigMap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_key_ref: Option<KeyRef>,
-    /// A key of a Secret.
+    /// A key of a Secret that has the label `bloom-runtime.dev/prompt` with the value `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_key_ref: Option<KeyRef>,
 }

@@ -9,6 +9,14 @@ use super::{Error, Identity, Tasks};
 use crate::api::{is_status, within_limit};
 use crate::crds::task::LLMTaskSpec;
 
+/// The label, with the value `true`, of Secrets that may be prompts. Who creates LLMTasks may see their prompts, and need not be allowed to
+/// read the Secrets of the namespace.
+const FOR_PROMPTS: &str = "bloom-runtime.dev/prompt";
+
+fn is_for_prompts(secret: &Secret) -> bool {
+    secret.metadata.labels.as_ref().and_then(|labels| labels.get(FOR_PROMPTS)).is_some_and(|value| value == "true")
+}
+
 impl Tasks {
     pub(super) async fn prompt(&self, spec: &LLMTaskSpec, identity: &Identity) -> Result<Result<String, Problem>, Error> {
         let Some(source) = &spec.prompt_from else {
@@ -30,6 +38,11 @@ impl Tasks {
             (None, Some(key_ref)) => {
                 let secrets: Api<Secret> = Api::namespaced(client, namespace);
                 let found = within_limit(secrets.get_opt(&key_ref.name)).await;
+                if found.as_ref().is_ok_and(|secret| secret.as_ref().is_some_and(|secret| !is_for_prompts(secret))) {
+                    let message =
+                        format!("Secret '{0}' is not marked as one for prompts: kubectl label secret {0} {FOR_PROMPTS}=true", key_ref.name);
+                    return Ok(Err(Problem::missing("PromptForbidden", message)));
+                }
                 let value = |secret: Secret| secret.data?.remove(&key_ref.key).map(|bytes| bytes.0);
                 ("Secret", key_ref, found.map(|secret| secret.map(value)))
             }

@@ -14,12 +14,12 @@ use super::super::command::{ended, output, started_by};
 use super::super::confinement::{Confinement, Shown};
 use super::super::disk_size::held::held_open;
 use super::super::disk_size::is_larger;
-use super::super::git::{bounded, unless};
+use super::super::git::{bounded, lfs_program, unless};
 use super::author::CommitAuthor;
 use super::repository::{DURABLE, FETCH_LIMIT, LOCAL_LIMIT};
 use super::survey::all_but;
 use super::trouble::{ROOM, Trouble};
-use super::{LINK, Worktree, lfs};
+use super::{LINK, Worktree};
 use bloom_core::project::is_git_ref;
 
 /// The repository has the objects of the project's repository, without a copy of them.
@@ -48,7 +48,7 @@ pub struct Confined<'a> {
 
 impl<'a> Confined<'a> {
     pub fn new(tree: &'a Worktree, confinement: &'a Confinement) -> Self {
-        Self { tree, confinement, read: Vec::new(), lfs: lfs::program() }
+        Self { tree, confinement, read: Vec::new(), lfs: lfs_program() }
     }
 
     /// A git command in the worktree, which is not confined yet.

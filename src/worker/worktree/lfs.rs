@@ -24,10 +24,9 @@ use tokio::process::Command;
 use uuid::Uuid;
 
 use super::super::command::{ended, output, started_by};
-use super::super::git::{bounded, size_of};
+use super::super::git::{bounded, lfs_program, size_of};
 use super::super::home::private_dir;
 use super::super::open_below::{fresh_at, open_below};
-use super::super::program::find_program;
 use super::confined::Confined;
 use super::repository::{FETCH_LIMIT, LOCAL_LIMIT, Repository};
 use super::trouble::Trouble;
@@ -50,11 +49,6 @@ const STORAGE: &str = "lfs.storage=lfs";
 const PIECE: usize = 1 << 20;
 /// Trees that one command looks into: they are words of its command line.
 const TREES: usize = 1_000;
-
-/// The program, if it is installed.
-pub fn program() -> Option<PathBuf> {
-    find_program("git-lfs".as_ref(), "".as_ref())
-}
 
 /// The settings by which git turns pointers into files and back with this program. What is in no store stays a pointer.
 fn settings(program: &str, store: &Repository) -> [(&'static str, String); 6] {
@@ -91,7 +85,7 @@ impl Repository {
 
     /// Fails if the files of this commit would be pointers: a run would be paid for, and not see what it is about.
     pub async fn check_lfs(&self, commit: &str) -> Result<(), Trouble> {
-        if program().is_some() || !self.uses_lfs(commit).await {
+        if lfs_program().is_some() || !self.uses_lfs(commit).await {
             return Ok(());
         }
         let why = "the project's repository has files in git-lfs, which is not installed on the worker: install git-lfs there, in the PATH of the agent";
@@ -143,7 +137,7 @@ impl Repository {
 
     /// Gives the large files of a branch to the server of the project, as far as it does not have them.
     pub async fn push_large_files(&self, branch: &str) -> Result<(), String> {
-        if program().is_none() || !self.uses_lfs(branch).await {
+        if lfs_program().is_none() || !self.uses_lfs(branch).await {
             return Ok(());
         }
         let mut push = self.lfs();

@@ -5,6 +5,7 @@
 mod advice;
 mod audit;
 mod bulk;
+mod checkouts;
 mod completions;
 mod contexts;
 mod conversations;

@@ -41,6 +41,10 @@ impl User {
         }
     }
 
+    pub fn home(&self) -> &Path {
+        &self.home
+    }
+
     /// Sets an environment variable.
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.into(), value.into()));

@@ -102,12 +102,17 @@ impl Repository {
         plan.env("GIT_CONFIG_GLOBAL", config.display()).env("BLOOM_GIT_PROTOCOLS", "https,file")
     }
 
-    /// An agent that can fetch and push it.
-    pub fn known_to(&self, plan: AgentPlan) -> AgentPlan {
+    /// Settings of git with which it can be fetched and pushed.
+    pub fn settings(&self) -> PathBuf {
         let config = self.dir.join("gitconfig");
         let text = format!("[url \"git://127.0.0.1:{}/\"]\n\tinsteadOf = https://host.invalid/\n", self.port);
         std::fs::write(&config, text).expect("the settings of git");
-        plan.env("GIT_CONFIG_GLOBAL", config.display()).env("BLOOM_GIT_PROTOCOLS", "https,ssh,git")
+        config
+    }
+
+    /// An agent that can fetch and push it.
+    pub fn known_to(&self, plan: AgentPlan) -> AgentPlan {
+        plan.env("GIT_CONFIG_GLOBAL", self.settings().display()).env("BLOOM_GIT_PROTOCOLS", "https,ssh,git")
     }
 
     /// Adds the project `site` to the server.

@@ -1,0 +1,110 @@
+//! Why nothing can be written for now.
+
+use std::time::Instant;
+
+/// The kinds of errors, for metrics and people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutageReason {
+    Connections,
+    Authentication,
+    ReadOnly,
+    DiskFull,
+    Timeout,
+    Lock,
+    Unreachable,
+    Other,
+}
+
+impl OutageReason {
+    pub const ALL: [Self; 8] = [
+        Self::Connections,
+        Self::Authentication,
+        Self::ReadOnly,
+        Self::DiskFull,
+        Self::Timeout,
+        Self::Lock,
+        Self::Unreachable,
+        Self::Other,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Connections => "connections",
+            Self::Authentication => "authentication",
+            Self::ReadOnly => "read_only",
+            Self::DiskFull => "disk_full",
+            Self::Timeout => "timeout",
+            Self::Lock => "lock",
+            Self::Unreachable => "unreachable",
+            Self::Other => "other",
+        }
+    }
+
+    /// For everybody who may ask, so without names of hosts, users and databases.
+    fn text(self) -> &'static str {
+        match self {
+            Self::Connections => "PostgreSQL has too many connections",
+            Self::Authentication => "PostgreSQL refuses the server's user: check its password and rights",
+            Self::ReadOnly => "PostgreSQL is read-only: it is a standby, or was set so",
+            Self::DiskFull => "the disk of the database is full or fails: make room on it, or check the system's log",
+            Self::Timeout => "PostgreSQL does not answer in time",
+            Self::Lock => "another session keeps a table of the database locked",
+            Self::Unreachable => "PostgreSQL can't be reached",
+            Self::Other => "the database refuses to write",
+        }
+    }
+
+    pub(super) fn of(error: &sqlx::Error) -> Self {
+        match error {
+            sqlx::Error::Database(database) => Self::of_sqlstate(&database.code().unwrap_or_default()),
+            sqlx::Error::PoolTimedOut => Self::Timeout,
+            _ => Self::Unreachable,
+        }
+    }
+
+    fn of_sqlstate(code: &str) -> Self {
+        match code {
+            "53100" | "58030" => Self::DiskFull,
+            "25006" => Self::ReadOnly,
+            "55P03" => Self::Lock,
+            "57014" | "25P03" | "25P04" | "57P05" => Self::Timeout,
+            "3D000" | "42501" => Self::Authentication,
+            _ if code.starts_with("28") => Self::Authentication,
+            _ if code.starts_with("53") => Self::Connections,
+            _ if code.starts_with("08") || code.starts_with("57P") => Self::Unreachable,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// A time in which nothing can be written.
+#[derive(Clone, Debug)]
+pub struct Outage {
+    pub reason: OutageReason,
+    /// The last error.
+    pub error: String,
+    pub(super) since: Instant,
+    pub(super) errors: u64,
+    /// Connections may notice the same outage by different errors, in any order.
+    pub(super) logged: Vec<OutageReason>,
+}
+
+impl Outage {
+    pub(super) fn begins(reason: OutageReason, error: &str) -> Self {
+        Self { reason, error: error.to_owned(), since: Instant::now(), errors: 1, logged: vec![reason] }
+    }
+
+    /// What is wrong, for everybody who may ask.
+    pub fn told(&self) -> String {
+        // Of a lock, the error is this program's own text.
+        let text = if self.reason == OutageReason::Lock { &self.error } else { self.reason.text() };
+        format!("{text} ({})", self.label())
+    }
+
+    /// The reason, and the SQLSTATE if there is one.
+    pub fn label(&self) -> String {
+        let code = self.error.rsplit_once("(code ").and_then(|(_, code)| code.get(..5));
+        let code = code.map(|code| format!(", SQLSTATE {code}")).unwrap_or_default();
+        format!("{}{code}", self.reason.as_str())
+    }
+}

@@ -1,0 +1,132 @@
+//! `task submit --here` and `task checkout`: from the repository where a person works, and back into it.
+
+use std::path::{Path, PathBuf};
+
+use super::*;
+use crate::support::repository::{Repository, git};
+
+const SHELL: &str = "runner = \"command\"\ncommand = [\"sh\"]";
+
+/// A clone of the repository, with its URL as the remote `origin`.
+fn clone_of(repository: &Repository, user: &User) -> PathBuf {
+    let clone = user.home().join("site");
+    git(user.home(), &["clone", "--quiet", &repository.bare().display().to_string(), "site"]);
+    git(&clone, &["remote", "set-url", "origin", "git@HOST.invalid:r.git"]);
+    git(&clone, &["config", "url.https://host.invalid/.insteadOf", "git@HOST.invalid:"]);
+    clone
+}
+
+fn in_repository(body: impl AsyncFnOnce(&Server, &Repository, User, &Path)) {
+    run(async {
+        let (server, repository) = (Server::on(Database::Sqlite).keyed().start(), Repository::serve());
+        repository.add_to(&server).await;
+        let agent = repository.known_to(server.agent("box").slots(1)).profile(SHELL).start();
+        let settings = repository.settings().display().to_string();
+        let user = User::at(&server).with("GIT_CONFIG_GLOBAL", &settings);
+        let clone = clone_of(&repository, &user);
+        body(&server, &repository, user, &clone).await;
+        agent.has_no_processes().await;
+    });
+}
+
+/// Submits this script with these flags, waits for its end, and returns the task.
+fn runs(user: &User, flags: &[&str], script: &str) -> String {
+    let id = user.does(&[&["task", "submit"][..], flags, &[script]].concat()).ok().trim_end().to_owned();
+    user.does(&["task", "wait", &id]).ok();
+    id
+}
+
+#[test]
+fn a_task_begins_where_the_person_works_and_comes_back() {
+    in_repository(async |server, repository, user, clone| {
+        let dir = clone.to_str().unwrap();
+        git(clone, &["switch", "--quiet", "other"]);
+        let pushed = runs(&user, &["--dir", dir, "--push"], "echo three >>file");
+        let task = server.get(&format!("llm-tasks/{pushed}")).await.ok();
+        assert_eq!((&task["project"], &task["ref"]), (&json!("site"), &json!("other")));
+        let told = user.does(&["task", "checkout", &pushed, "--dir", dir]).ends(0).err;
+        let branch = format!("task/{}", &pushed[pushed.len() - 8..]);
+        assert!(told.contains(&format!("On branch {branch}")) && told.contains("git switch -"), "{told}");
+        assert_eq!(git(clone, &["branch", "--show-current"]), branch);
+        assert_eq!(std::fs::read_to_string(clone.join("file")).unwrap(), "one\nthree\n");
+        assert_eq!(git(clone, &["rev-parse", "HEAD^"]), git(&repository.bare(), &["rev-parse", "other"]));
+        // Again, and from elsewhere, it is only checked out.
+        git(clone, &["switch", "--quiet", "main"]);
+        user.does(&["task", "checkout", &pushed, "--dir", dir]).ends(0);
+        assert_eq!(git(clone, &["branch", "--show-current"]), branch);
+
+        // What was not pushed is in the index of a new branch.
+        git(clone, &["switch", "--quiet", "main"]);
+        let kept = runs(&user, &["--dir", dir], "echo three >>file; echo new >new");
+        let told = user.does(&["task", "checkout", &kept, "--dir", dir, "--branch", "mine"]).ends(0).err;
+        assert!(told.contains("was not pushed") && told.contains("git commit"), "{told}");
+        assert_eq!(git(clone, &["status", "--porcelain"]), "M  file\nA  new");
+        assert_eq!(git(clone, &["branch", "--show-current"]), "mine");
+        // Nothing that is not committed is touched.
+        assert!(user.does(&["task", "checkout", &pushed, "--dir", dir]).complains(1).contains("git stash"));
+        git(clone, &["commit", "--quiet", "-m", "mine"]);
+        assert!(user.does(&["task", "checkout", &pushed, "--dir", dir, "--branch", "main"]).complains(1).contains("--branch NAME"));
+
+        // A patch that does not fit leaves nothing behind.
+        git(clone, &["switch", "--quiet", "--create", "far", "main"]);
+        std::fs::write(clone.join("file"), "something else\n").unwrap();
+        git(clone, &["commit", "--quiet", "-am", "far"]);
+        let told = user.does(&["task", "checkout", &kept, "--dir", dir]).complains(1);
+        assert!(told.contains("does not fit"), "{told}");
+        assert_eq!((git(clone, &["branch", "--show-current"]).as_str(), git(clone, &["status", "--porcelain"]).as_str()), ("far", ""));
+        assert_eq!(git(clone, &["branch", "--list", &format!("task/{}", &kept[kept.len() - 8..])]), "");
+
+        let nothing = runs(&user, &["--dir", dir, "--ref", "main"], "true");
+        assert!(user.does(&["task", "checkout", &nothing, "--dir", dir]).complains(1).contains("changed nothing"));
+        let elsewhere = runs(&user, &[], "true");
+        assert!(user.does(&["task", "checkout", &elsewhere, "--dir", dir]).complains(1).contains("has no project"));
+        user.does(&["task", "checkout", &pushed, "--dir", dir, "--branch", "a..b"]).complains(2);
+    });
+}
+
+#[test]
+fn what_the_worker_would_not_have_is_told_before() {
+    in_repository(async |server, _, user, clone| {
+        let dir = clone.to_str().unwrap();
+        let submit = |more: &[&str]| user.does(&[&["task", "submit", "--dir", dir][..], more, &["true"]].concat());
+        std::fs::write(clone.join("file"), "changed\n").unwrap();
+        let told = submit(&["--suspend"]).ends(0).err;
+        assert!(told.contains("1 files have changes that are not committed"), "{told}");
+        git(clone, &["commit", "--quiet", "-am", "here only"]);
+        let told = submit(&[]).complains(2);
+        assert!(told.contains("1 commits of main are not in origin"), "{told}");
+        git(clone, &["switch", "--quiet", "--create", "mine"]);
+        let told = submit(&[]).complains(2);
+        assert!(told.contains("git push -u origin mine"), "{told}");
+        submit(&["--ref", "main", "--suspend"]).ends(0);
+        git(clone, &["checkout", "--quiet", "--detach", "v1"]);
+        let id = submit(&["--suspend"]).ok();
+        let task = server.get(&format!("llm-tasks/{}", id.trim_end())).await.ok();
+        assert_eq!(task["ref"], json!(git(clone, &["rev-parse", "v1"])));
+
+        git(clone, &["remote", "set-url", "origin", "https://host.invalid/other"]);
+        let told = submit(&[]).complains(2);
+        assert!(told.contains("project add NAME https://host.invalid/other"), "{told}");
+        let told = submit(&["--project", "site"]).complains(2);
+        assert!(told.contains("is not the repository of the project site"), "{told}");
+        let told = submit(&["--project", "nowhere"]).complains(2);
+        assert!(told.contains("there is no project 'nowhere'"), "{told}");
+        let told = user.does(&["task", "submit", "--here", "true"]).complains(2);
+        assert!(told.contains("not in the worktree of a git repository"), "{told}");
+        user.does(&["task", "submit", "--here", "--dir", dir, "true"]).complains(2);
+    });
+}
+
+#[test]
+fn a_key_that_may_not_list_projects_names_the_project() {
+    in_repository(async |server, _, user, clone| {
+        let dir = clone.to_str().unwrap();
+        let key = server.post("keys", json!({ "name": "team", "scope": "submit" })).await.created()["key"].as_str().unwrap().to_owned();
+        let team = user.with("BLOOM_KEY", &key);
+        let told = team.does(&["task", "submit", "--dir", dir, "true"]).complains(2);
+        assert!(told.contains("--project NAME"), "{told}");
+        let id = runs(&team, &["--dir", dir, "--project", "site", "--push"], "echo three >>file");
+        team.does(&["task", "checkout", &id, "--dir", dir]).ends(0);
+        assert_eq!(std::fs::read_to_string(clone.join("file")).unwrap(), "two\nthree\n");
+    });
+}

@@ -1,0 +1,151 @@
+//! PostgreSQL takes no writes for a while: the server says why, everywhere, and once.
+
+use std::process::Command;
+
+use sqlx::{Connection, PgConnection};
+
+use crate::support::*;
+
+async fn unready(server: &Server, why: &[&str]) -> String {
+    eventually(&format!("the server says {why:?}"), || async {
+        let answer = server.get("/readyz").await;
+        (answer.status == 503).then(|| answer.error(503)).filter(|said| why.iter().all(|word| said.contains(word)))
+    })
+    .await
+}
+
+async fn ready(server: &Server) {
+    eventually("the server is ready", || async { (server.get("/readyz").await.status == 200).then_some(()) }).await;
+}
+
+async fn metric(server: &Server, line: &str) {
+    eventually(line, || async { server.get("/metrics").await.text.lines().any(|known| known == line).then_some(()) }).await;
+}
+
+/// The lines of the log that say that the database takes no writes.
+fn begun(server: &Server) -> usize {
+    server.log().matches("the database can't be written to").count()
+}
+
+#[test]
+fn the_reason_of_a_lost_connection_is_told() {
+    let (admin, role) = (postgres::database(), unique("app").replace('-', "_"));
+    let name = admin.rsplit_once('/').expect("a database").1.to_owned();
+    postgres::execute(&admin, &format!("CREATE ROLE {role} LOGIN"));
+    postgres::execute(&admin, &format!("ALTER DATABASE {name} OWNER TO {role}"));
+    let server = Server::on_url(&admin.replacen("bloom@", &format!("{role}@"), 1)).start();
+    run(async {
+        metric(&server, "bloom_database_up 1").await;
+        for (number, (change, back, reason, code)) in [
+            ("CONNECTION LIMIT 0", "CONNECTION LIMIT -1", "connections", "53300"),
+            ("NOLOGIN", "LOGIN", "authentication", "28000"),
+            ("SET default_transaction_read_only = on", "RESET default_transaction_read_only", "read_only", "25006"),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            postgres::execute(&admin, &format!("ALTER ROLE {role} {change}"));
+            postgres::cut_off_clients(&admin);
+            unready(&server, &[reason, code]).await;
+            metric(&server, "bloom_database_up 0").await;
+            metric(&server, &format!("bloom_database_outage{{reason=\"{reason}\"}} 1")).await;
+            let said = server.crew().task().answer().await.error(503);
+            assert!(said.contains(reason) && !said.contains(&role) && !said.contains("127.0.0.1"), "{said}");
+            let log = server.log();
+            let failed = log.lines().filter(|line| line.contains("request failed")).collect::<Vec<_>>();
+            assert!(failed.iter().any(|line| line.contains(reason)) && failed.iter().all(|line| line.contains("cause")), "{failed:?}");
+            postgres::execute(&admin, &format!("ALTER ROLE {role} {back}"));
+            if reason == "read_only" {
+                postgres::cut_off_clients(&admin);
+            }
+            ready(&server).await;
+            metric(&server, &format!("bloom_database_outage{{reason=\"{reason}\"}} 0")).await;
+            assert!(begun(&server) <= 3 * (number + 1), "one line for each reason: {}", server.log());
+        }
+        server.crew().task().create().await;
+        assert!(server.log().contains("the database can be written to again"), "{}", server.log());
+    });
+}
+
+#[test]
+fn who_keeps_a_table_locked_is_told() {
+    let url = postgres::database();
+    let server = Server::on_url(&url).start();
+    run(async {
+        ready(&server).await;
+        let mut locker = PgConnection::connect(&url).await.unwrap();
+        sqlx::raw_sql("SET application_name = 'index-build'; BEGIN").execute(&mut locker).await.unwrap();
+        sqlx::raw_sql("LOCK TABLE task_state IN SHARE MODE").execute(&mut locker).await.unwrap();
+        let crew = server.crew();
+        let said = eventually("the call is refused because of the lock", || async {
+            let said = crew.task().answer().await.error(503);
+            said.contains("index-build").then_some(said)
+        })
+        .await;
+        assert!(said.contains("task_state") && said.contains("LOCK TABLE") && said.contains("process "), "{said}");
+        unready(&server, &["index-build", "lock"]).await;
+        metric(&server, "bloom_database_outage{reason=\"lock\"} 1").await;
+        metric(&server, "bloom_database_up 0").await;
+        let doctor = Server::on_url(&url).command(&["doctor"]).output().expect("it runs");
+        assert!(String::from_utf8_lossy(&doctor.stdout).contains("index-build"), "{doctor:?}");
+        assert!(server.log().contains("index-build"), "{}", server.log());
+        drop(locker);
+        ready(&server).await;
+        crew.task().create().await;
+    });
+}
+
+/// A small disk, until this is dropped.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    fn mount() -> Option<Self> {
+        let dir = janitor::new_path("small-disk");
+        std::fs::create_dir(&dir).expect("a directory");
+        let user = Command::new("id").args(["-u", "postgres"]).output().ok()?;
+        let user = String::from_utf8_lossy(&user.stdout).trim().to_owned();
+        let options = format!("size=24m,uid={user},mode=700");
+        Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&dir).status().ok()?.success().then_some(Self(dir))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_server_whose_database_has_a_full_disk_is_not_ready_until_there_is_room() {
+    // Only root may mount a disk that PostgreSQL sees, too.
+    let Some(disk) = SmallDisk::mount() else { return };
+    let cluster = postgres::Cluster::start();
+    let url = cluster.database();
+    let name = url.rsplit_once('/').expect("a database").1.to_owned();
+    postgres::execute(&url, &format!("CREATE TABLESPACE small LOCATION '{}'", disk.0.display()));
+    postgres::execute(&url.replace(&name, "postgres"), &format!("ALTER DATABASE {name} SET TABLESPACE small"));
+    let server = Server::on_url(&url).start();
+    let filler = disk.0.join("filler");
+    run(async {
+        ready(&server).await;
+        std::fs::write(&filler, []).unwrap();
+        let _ = Command::new("dd").args(["if=/dev/zero", "bs=64k", "status=none"]).arg(format!("of={}", filler.display())).status();
+        let crew = server.crew();
+        let large = "x".repeat(200_000);
+        eventually("a task finds no room", || async {
+            (crew.task().with("input", json!({ "prompt": large })).answer().await.status == 503).then_some(())
+        })
+        .await;
+        unready(&server, &["disk", "disk_full"]).await;
+        // Service marks go on to succeed meanwhile, because they need no room.
+        for _ in 0..20 {
+            server.get("/readyz").await.expect(503);
+            assert!(server.get("/metrics").await.text.contains("bloom_database_up 0\n"));
+        }
+        std::fs::remove_file(&filler).unwrap();
+        ready(&server).await;
+        metric(&server, "bloom_database_up 1").await;
+        crew.task().with("input", json!({ "prompt": large })).create().await;
+    });
+    drop((server, cluster, disk));
+}
