@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::directives::Directives;
 use super::error::AnyCode;
+use super::git_names::default_prefix;
 use super::json::readable;
 use super::results::{Artifact, TaskResult};
 use super::tasks::Task;
@@ -22,7 +23,7 @@ use super::workers::Worker;
 use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
 use bloom_core::event::TaskEvent;
-use bloom_core::project::TaskProject;
+use bloom_core::project::{Project, TaskProject};
 use bloom_core::task::{LeaseStatus, TaskState};
 use bloom_core::trace_context::TraceContext;
 
@@ -99,11 +100,24 @@ pub struct Repository<'a> {
     pub project: Cow<'a, str>,
     /// Where the repository is.
     pub url: Cow<'a, str>,
+    /// What the branch of the context begins with, before a `/`, unless it was pushed under a former prefix.
+    #[serde(default = "default_prefix")]
+    pub branch_prefix: Cow<'a, str>,
+    /// The prefixes that the project had before, newest first.
+    #[serde(default)]
+    pub former_branch_prefixes: Vec<Cow<'a, str>>,
 }
 
-impl<'a> From<&'a TaskProject> for Repository<'a> {
-    fn from(project: &'a TaskProject) -> Self {
-        Self { project_id: project.id, project: (&project.name).into(), url: (&project.repo_url).into() }
+impl<'a> Repository<'a> {
+    /// `now` is the project as it is by now, unless it was deleted.
+    pub fn new(of_task: &'a TaskProject, now: Option<&'a Project>) -> Self {
+        Self {
+            project_id: of_task.id,
+            project: (&of_task.name).into(),
+            url: (&of_task.repo_url).into(),
+            branch_prefix: now.map(|project| Cow::from(&project.branch_prefix)).unwrap_or_else(default_prefix),
+            former_branch_prefixes: now.map(|project| project.former_branch_prefixes.iter().map(Cow::from).collect()).unwrap_or_default(),
+        }
     }
 }
 

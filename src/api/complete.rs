@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{Ref, Schema};
 
-use super::projects::CommitId;
+use super::git_names::CommitId;
 use super::values::{Id, Int, List, MAX_SAFE, MAX_USD, Moment, Name, ShortName, Text, Usd, WorkerName};
 use super::wire::{Members, Problems, Wire, body};
 use bloom_core::command::{self, Holder};

@@ -14,6 +14,7 @@ pub mod directives;
 pub mod edit;
 pub mod error;
 pub mod files;
+pub mod git_names;
 pub mod ids;
 pub mod install;
 pub mod invalid;

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use uuid::Uuid;
 
 use super::files::{NewInput, OutputGlob};
+use super::git_names::GitRef;
 use super::problem_texts::NEEDS_PROJECT;
-use super::projects::{GitRef, NamedProject};
+use super::projects::NamedProject;
 use super::time_limit::{self, TimeLimit};
 use super::values::{Id, Int, Labels, List, MAX_SAFE, Moment, Name, NonEmpty, ShortName, Text, Usd};
 use super::wire::{Problems, body, problem, within};

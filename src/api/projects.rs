@@ -10,15 +10,14 @@ use utoipa::ToSchema;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use uuid::{Builder, Uuid};
 
+use super::git_names::{BranchPrefix, default_prefix, text_like};
 use super::repository::RepoUrl;
 use super::values::{List, ShortName, Text};
 use super::wire::{Problems, Wire, body, problem};
 use super::words::AnyCloneStatus;
 use bloom_core::Ms;
 use bloom_core::op;
-use bloom_core::project::{
-    CloneStatus, MAX_GIT_REF, MAX_PROJECT_NAME, MAX_TARGET_PATH, is_commit_id, is_git_ref, is_project_name, is_target_path,
-};
+use bloom_core::project::{CloneStatus, MAX_PROJECT_NAME, MAX_TARGET_PATH, is_project_name, is_target_path};
 
 /// Workers that one call may name.
 const MAX_NODES: usize = 1_000;
@@ -37,46 +36,12 @@ impl Wire for ProjectName {
     }
 
     fn describe() -> Schema {
-        text("^[A-Za-z0-9 _-][A-Za-z0-9 ._-]*$", MAX_PROJECT_NAME)
+        text_like("^[A-Za-z0-9 _-][A-Za-z0-9 ._-]*$", MAX_PROJECT_NAME)
     }
 }
 
 /// The name or the id of a project.
 pub type NamedProject = Text<1, MAX_PROJECT_NAME>;
-
-/// A branch, a tag or a commit.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct GitRef(pub String);
-
-impl Wire for GitRef {
-    fn read(raw: &RawValue) -> Result<Self, Problems> {
-        let Text(text) = Text::<1, MAX_GIT_REF>::read(raw)?;
-        if is_git_ref(&text) {
-            return Ok(Self(text));
-        }
-        problem("Expected the name of a branch or of a tag, or the id of a commit")
-    }
-
-    fn describe() -> Schema {
-        // No pattern can say what git allows; this one refuses nothing that is read.
-        text("^[^- ~^:?*\\[\\\\/.][^ ~^:?*\\[\\\\]*$", MAX_GIT_REF)
-    }
-}
-
-/// The id of a commit, as git prints it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct CommitId(pub String);
-
-impl Wire for CommitId {
-    fn read(raw: &RawValue) -> Result<Self, Problems> {
-        let Text(text) = Text::<0>::read(raw)?;
-        if is_commit_id(&text) { Ok(Self(text)) } else { problem("Expected the id of a commit: 40 or 64 of the characters 0-9 a-f") }
-    }
-
-    fn describe() -> Schema {
-        text("^([0-9a-f]{40}|[0-9a-f]{64})$", 64)
-    }
-}
 
 /// A path that agents map below their directory of projects.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -95,13 +60,8 @@ impl Wire for TargetPath {
     }
 
     fn describe() -> Schema {
-        text("^(~?/)?[A-Za-z0-9 _-][A-Za-z0-9 ._-]*(/[A-Za-z0-9 _-][A-Za-z0-9 ._-]*)*$", MAX_TARGET_PATH)
+        text_like("^(~?/)?[A-Za-z0-9 _-][A-Za-z0-9 ._-]*(/[A-Za-z0-9 _-][A-Za-z0-9 ._-]*)*$", MAX_TARGET_PATH)
     }
-}
-
-fn text(pattern: &str, max: usize) -> Schema {
-    let object = ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern));
-    Schema::Object(object.min_length(Some(1)).max_length(Some(max)).build())
 }
 
 body! {
@@ -116,6 +76,15 @@ body! {
         target_path: Option<TargetPath>,
         /// The worker that clones it if a call names none.
         primary_node_id: Option<ShortName>,
+        /// What the branches of its contexts begin with: `PREFIX/CONTEXT`. If the repository has a branch of this name, git can have none below it.
+        branch_prefix: BranchPrefix = BranchPrefix::default(),
+    }
+
+    /// What changes of a project.
+    pub struct ProjectEdit {
+        /// What the branches of its contexts begin with from now on: `PREFIX/CONTEXT`. A branch that was pushed keeps its name; others are renamed
+        /// when the next run of the context begins.
+        branch_prefix: BranchPrefix,
     }
 
     /// Which worker clones the project.
@@ -178,6 +147,7 @@ impl From<NewProject> for op::CreateProject {
             repo_url: new.repo_url.0,
             target_path: new.target_path.map(|path| path.0),
             primary_node_id: new.primary_node_id.map(|node| node.0),
+            branch_prefix: new.branch_prefix.0,
         }
     }
 }
@@ -197,9 +167,15 @@ pub struct Project<'a> {
     pub target_path: Option<Cow<'a, str>>,
     /// The worker that clones it if a call names none: that of its creation, or else the first that was asked for a clone.
     pub primary_node_id: Option<Cow<'a, str>>,
-    /// How the last clone that was asked for ended.
+    /// What the branches of its contexts begin with: `PREFIX/CONTEXT`.
+    #[serde(default = "default_prefix")]
+    pub branch_prefix: Cow<'a, str>,
+    /// The last prefixes that it had before, newest first: a branch that was pushed keeps its name.
+    #[serde(default)]
+    pub former_branch_prefixes: Vec<Cow<'a, str>>,
+    /// How the last clone that was asked for ended. While none was asked for: `cloned` once a run has used the project, `pending` before.
     pub clone_status: AnyCloneStatus,
-    /// Why it failed.
+    /// Why the last clone that was asked for failed.
     pub error_message: Option<Cow<'a, str>>,
     /// When it was created.
     pub created_at: Ms,
@@ -216,17 +192,17 @@ pub struct ProjectNode<'a> {
     pub project_id: Uuid,
     /// The worker.
     pub node_id: Cow<'a, str>,
-    /// Whether the worker has a clone.
+    /// Whether the worker has a clone: one that it was asked for, or that of runs, which has no path.
     pub clone_status: AnyCloneStatus,
-    /// Where the agent says that the clone is.
+    /// Where the agent says that the clone is that it was asked for.
     pub repo_path: Option<Cow<'a, str>>,
     /// The same as `repo_path`.
     pub clone_path: Option<Cow<'a, str>>,
     /// Why the last clone failed.
     pub error_message: Option<Cow<'a, str>>,
-    /// When the worker last made the clone; null: never.
+    /// When the worker last made the clone that it was asked for, or its first run of the project ended; null: never.
     pub last_sync_at: Option<Ms>,
-    /// When the agent was last asked for the clone; null: never.
+    /// When the agent was last asked for the clone, or its first run of the project ended; null: never.
     pub updated_at: Option<Ms>,
 }
 
@@ -235,7 +211,7 @@ pub struct ProjectNode<'a> {
 pub struct ProjectWithNodes<'a> {
     #[serde(flatten)]
     pub project: Project<'a>,
-    /// The workers that were asked for a clone.
+    /// The workers that were asked for a clone, or have run tasks of the project.
     pub nodes: Vec<ProjectNode<'a>>,
 }
 
@@ -310,6 +286,8 @@ impl<'a> From<&'a bloom_core::project::Project> for Project<'a> {
             canonical_id: canonical_id(&project.name).into(),
             target_path: project.target_path.as_deref().map(Cow::from),
             primary_node_id: project.primary_node_id.as_deref().map(Cow::from),
+            branch_prefix: (&project.branch_prefix).into(),
+            former_branch_prefixes: project.former_branch_prefixes.iter().map(Cow::from).collect(),
             clone_status: project.clone_status.into(),
             error_message: project.error_message.as_deref().map(Cow::from),
             created_at: project.created_at,
@@ -334,7 +312,7 @@ impl<'a> From<&'a bloom_core::project::ProjectNode> for ProjectNode<'a> {
 }
 
 impl<'a> ProjectNode<'a> {
-    /// A worker that was never asked for a clone.
+    /// A worker that was never asked for a clone, and has run no task of the project.
     pub fn pending(project_id: Uuid, node_id: &'a str) -> Self {
         let mut id = [0; 16];
         let digest = Sha256::new_with_prefix(project_id).chain_update(node_id).finalize();

@@ -160,6 +160,7 @@ pub static PROJECTS: Kind<Project> = Kind {
         Column::new("STATUS", |project, _| project.clone_status.to_string()),
         Column::new("REPOSITORY", |project: &Project, _| project.repo_url.to_string()).spare(1),
         Column::new("WORKER", |project: &Project, _| given(&project.primary_node_id)).spare(2),
+        Column::new("PREFIX", |project: &Project, _| project.branch_prefix.to_string()).spare(5),
         Column::new("AGE", |project: &Project, now| age(project.created_at, now)).spare(4).by(|project| -project.created_at),
         Column::wide("PATH", |project: &Project, _| given(&project.target_path)),
         Column::wide("ERROR", |project: &Project, _| given(&project.error_message)),

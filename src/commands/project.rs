@@ -13,8 +13,9 @@ use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
 use super::{columns, term};
 use crate::CommandError;
+use bloom_api::git_names::BranchPrefix;
 use bloom_api::problem_texts::NO_NODE;
-use bloom_api::projects::{NewClone, NewProject, Project, ProjectName, Propagated, Propagation, TargetPath};
+use bloom_api::projects::{NewClone, NewProject, Project, ProjectEdit, ProjectName, Propagated, Propagation, TargetPath};
 use bloom_api::repository::RepoUrl;
 use bloom_api::values::{ShortName, Text};
 use bloom_client::part;
@@ -31,6 +32,7 @@ pub const EXAMPLES: &str = "\
 Examples:
   bloom-runtime project add docs https://git.example.com/team/docs.git --worker worker-1
   bloom-runtime project add site ~/src/site
+  bloom-runtime project edit site --branch-prefix bots
   bloom-runtime project clone docs
   bloom-runtime project propagate docs
   bloom-runtime project rm docs";
@@ -57,6 +59,18 @@ pub enum ProjectCommand {
         /// The worker that clones it if `project clone` names none
         #[arg(long, value_name = "NAME")]
         worker: Option<String>,
+        /// What the branches of its contexts begin with: PREFIX/CONTEXT [default: bloom]
+        #[arg(long, value_name = "PREFIX")]
+        branch_prefix: Option<String>,
+    },
+    /// Change a project; a branch that was pushed keeps its name
+    Edit {
+        /// Its name or id
+        #[arg(value_name = "PROJECT", value_parser = NonEmptyStringValueParser::new())]
+        project: String,
+        /// What the branches of its contexts begin with from now on: PREFIX/CONTEXT
+        #[arg(long, value_name = "PREFIX")]
+        branch_prefix: String,
     },
     /// Show a project, and which workers have cloned it
     Show {
@@ -94,15 +108,21 @@ pub enum ProjectCommand {
 pub async fn run(command: ProjectCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     match command {
         ProjectCommand::List { limit } => records::pages(server, "api/runtime/projects", &[], limit, shown, &columns::PROJECTS).await,
-        ProjectCommand::Add { name, repo_url, path, worker } => {
+        ProjectCommand::Add { name, repo_url, path, worker, branch_prefix } => {
             let new = NewProject {
                 name: ProjectName(name.clone()),
                 repo_url: RepoUrl(url_of(repo_url)?),
                 target_path: path.map(TargetPath),
                 primary_node_id: worker.map(ShortName::from),
+                branch_prefix: branch_prefix.map(BranchPrefix).unwrap_or_default(),
             };
             let added = server.post("api/runtime/projects", &new).await.map_err(|failure| failure.about(&name))?;
             show::one(shown.form_or(Form::Table), &columns::PROJECTS, &added)
+        }
+        ProjectCommand::Edit { project, branch_prefix } => {
+            let edit = ProjectEdit { branch_prefix: BranchPrefix(branch_prefix) };
+            let edited = server.patch(&path(server, &project, "").await?, &edit).await.map_err(|failure| failure.about(&project))?;
+            show::one(shown.form_or(Form::Table), &columns::PROJECTS, &edited)
         }
         ProjectCommand::Show { project } => {
             let found = server.get(&path(server, &project, "").await?).await.map_err(|failure| failure.about(&project))?;

@@ -31,7 +31,7 @@ words! {
         LeadershipPromote = "leadership_promote",
         AgentUpdated = "agent_updated", AgentRestarted = "agent_restarted", AgentUninstalled = "agent_uninstalled",
         KeyCreated = "key_created", KeyRevoked = "key_revoked", QuotaChanged = "quota_changed", WorkerEnrolled = "worker_enrolled",
-        ProjectCreated = "project_created", ProjectDeleted = "project_deleted", ProjectCloned = "project_cloned",
+        ProjectCreated = "project_created", ProjectEdited = "project_edited", ProjectDeleted = "project_deleted", ProjectCloned = "project_cloned",
         ProjectPropagated = "project_propagated", MemorySyncPush = "memory_sync_push", MemorySyncPull = "memory_sync_pull",
         AccountResumed = "account_resumed", ContextReset = "context_reset",
         QueuePaused = "queue_paused", QueueResumed = "queue_resumed", QueueLimited = "queue_limited",

@@ -14,7 +14,7 @@ pub use super::decide::expire::{ClockStepped, ExpireLease};
 pub use super::decide::files::{AddFile, DeleteFile, FileOfRun};
 pub use super::decide::lease::Lease;
 pub use super::decide::lease_end::Release;
-pub use super::decide::projects::{ClonedFor, CreateProject, DeleteProject, NodeClone, RecordClones};
+pub use super::decide::projects::{ClonedFor, CreateProject, DeleteProject, EditProject, NodeClone, RecordClones};
 pub use super::decide::push::{EndPush, Push};
 pub use super::decide::questions::{AnswerQuestion, AskPerson, NewQuestion};
 pub use super::decide::queues::ChangeQueue;
@@ -109,6 +109,7 @@ operations! {
     SetQuota = "set_quota",
     Enroll = "enroll",
     CreateProject = "create_project",
+    EditProject = "edit_project",
     DeleteProject = "delete_project",
     RecordClones = "record_clones",
     RegisterAgent = "register_agent",

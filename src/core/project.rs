@@ -9,9 +9,9 @@ use super::words::words;
 words! {
     /// How far a project, or its clone on one worker, is.
     CloneStatus {
-        /// Nobody has asked for a clone yet.
+        /// No worker was asked for a clone, and no run has used the project yet.
         Pending = "pending",
-        /// The worker has a clone; a project: the last clone that was asked for was made.
+        /// The worker has a clone; a project: the last clone that was asked for was made, or a run has made the first one.
         Cloned = "cloned",
         /// A project: every worker that was asked when it was propagated has a clone.
         Synced = "synced",
@@ -44,6 +44,11 @@ pub const MAX_PROJECTS: usize = 1_000;
 pub const MAX_PROJECT_NODES: usize = 10_000;
 pub const MAX_PROJECT_NAME: usize = 256;
 pub const MAX_TARGET_PATH: usize = 256;
+pub const MAX_BRANCH_PREFIX: usize = 100;
+/// Earlier prefixes that a project remembers.
+pub const MAX_FORMER_PREFIXES: usize = 10;
+/// The prefix of projects that were given none.
+pub const DEFAULT_BRANCH_PREFIX: &str = "bloom";
 /// Characters that are kept of why a clone failed.
 pub const MAX_CLONE_ERROR: usize = 2_000;
 
@@ -57,6 +62,10 @@ pub struct Project {
     pub target_path: Option<String>,
     /// The worker that clones it if a request names none: the one that the project was created with, or else the first that was asked.
     pub primary_node_id: Option<WorkerId>,
+    /// What the branches of contexts begin with, before a `/` ([`is_branch_prefix`]).
+    pub branch_prefix: String,
+    /// The prefixes that it had before, newest first.
+    pub former_branch_prefixes: Vec<String>,
     pub clone_status: CloneStatus,
     /// Why the last clone failed.
     pub error_message: Option<String>,
@@ -102,6 +111,11 @@ pub fn is_git_ref(text: &str) -> bool {
         && !text.contains("..")
         && !text.contains("@{")
         && !text.chars().any(|c| c.is_ascii_control() || " ~^:?*[\\".contains(c))
+}
+
+/// Whether git would take this for the first part of a branch's name. Git makes directories of it, whose names have a limit.
+pub fn is_branch_prefix(text: &str) -> bool {
+    is_git_ref(text) && text.chars().count() <= MAX_BRANCH_PREFIX && text.split('/').all(|part| part.len() <= 200)
 }
 
 /// Whether this is the id of a commit, as git prints it.

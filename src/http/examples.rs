@@ -25,6 +25,7 @@ pub fn of_answer(operation: &str) -> Option<Value> {
         "getTask" | "waitForTask" => Some(completed_task()),
         "editTask" => changed(json!({ "priority": 9, "labels": { "team": "docs", "batch": "8" }, "updated_at": AT + 1_000 })),
         "deleteTask" => Some(json!({ "removed": true, "id": TASK })),
+        "editProject" => Some(with(project(), &json!({ "branch_prefix": "bots", "former_branch_prefixes": ["bloom"] }))),
         "deleteProject" => Some(json!({ "removed": true, "id": PROJECT })),
         "getNodeStatus" => Some(json!([with(project_node(), &json!({ "worker_status": "online" }))])),
         "revokeKey" => Some(json!({ "removed": true, "id": "ci" })),
@@ -136,6 +137,7 @@ pub fn of_schema(name: &str) -> Option<Value> {
         "Asked" => json!({ "answer": { "allow": false, "message": "not on a Friday", "answers": [] } }),
         "NewQueueLimit" => json!({ "max_concurrency": 2 }),
         "NewProject" => json!({ "name": "docs", "repo_url": REPOSITORY, "primary_node_id": WORKER }),
+        "ProjectEdit" => json!({ "branch_prefix": "bots" }),
         "NewClone" => json!({ "node_id": WORKER }),
         "Propagation" => json!({ "node_ids": [WORKER] }),
         "NewMemorySync" => json!({ "direction": "push", "node_id": WORKER }),
@@ -248,16 +250,15 @@ const CLONE_PATH: &str = "/var/lib/bloom-runtime/agent/projects/docs";
 
 fn project() -> Value {
     json!({
-        "id": PROJECT, "name": "docs", "repo_url": REPOSITORY, "canonical_id": "46b42b4229cd7a39", "target_path": null, "primary_node_id": WORKER, "clone_status": "cloned",
-        "error_message": null, "created_at": AT, "updated_at": AT + 20_000,
+        "id": PROJECT, "name": "docs", "repo_url": REPOSITORY, "canonical_id": "46b42b4229cd7a39", "target_path": null, "primary_node_id": WORKER, "branch_prefix": "bloom", "former_branch_prefixes": [],
+        "clone_status": "cloned", "error_message": null, "created_at": AT, "updated_at": AT + 20_000,
     })
 }
 
 fn project_node() -> Value {
     json!({
         "id": "3a7c1a4e-55d0-8e2f-9b1c-2f0c64a1b7d3", "project_id": PROJECT, "node_id": WORKER, "clone_status": "cloned",
-        "repo_path": CLONE_PATH, "clone_path": CLONE_PATH, "error_message": null, "last_sync_at": AT + 20_000,
-        "updated_at": AT + 20_000,
+        "repo_path": CLONE_PATH, "clone_path": CLONE_PATH, "error_message": null, "last_sync_at": AT + 20_000, "updated_at": AT + 20_000,
     })
 }
 
@@ -302,7 +303,7 @@ fn lease() -> Value {
 
 /// The same, as the worker gets it that is to run the task.
 fn lease_to_run() -> Value {
-    let repository = json!({ "project_id": PROJECT, "project": "docs", "url": REPOSITORY });
+    let repository = json!({ "project_id": PROJECT, "project": "docs", "url": REPOSITORY, "branch_prefix": "bloom" });
     with(lease(), &json!({ "budget_left": 0.5, "repository": repository, "context_reset_at": AT - 60_000, "conversation": "8c1d6a52" }))
 }
 

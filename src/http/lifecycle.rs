@@ -17,7 +17,7 @@ use super::ownership;
 use super::path::TaskPath;
 use super::policy::{Rate, RoutePolicy};
 use super::projects::note_clone_for_run;
-use super::show::{bytes_of, lease_to_run, show_task, spec};
+use super::show::{Projects, bytes_of, lease_to_run, projects_of, show_task, spec};
 use bloom_api::answers::{Completed, Lease, Leased, Renewed};
 use bloom_api::complete::{Completion, bytes_besides_output};
 use bloom_api::error::ErrorText;
@@ -61,10 +61,11 @@ pub async fn lease(State(app): State<AppState>, caller: Caller, path: TaskPath, 
     let worker = request.worker_id.map(|id| id.0);
     let reply = app.engine.lease(path.id()?, worker, ttl_ms, caller.requester()).await?;
     // The lease is made by now. Without its trace, the caller can run the task all the same.
-    let specs = app.engine.specs.by_id(&[reply.task.id]).await.unwrap_or_default();
-    let lease = match specs.first() {
+    let spec = spec(&app.engine, &reply.task).await.ok();
+    let projects = projects_of(&app.store, spec.as_deref()).await.ok();
+    let lease = match spec.as_ref().zip(projects.as_ref()) {
         // Who leases a task by this call has no profiles.
-        Some(spec) => Lease { profile_timeout_max: None, ..to_run(&app.engine, spec, &reply.task)? },
+        Some((spec, projects)) => Lease { profile_timeout_max: None, ..to_run(&app.engine, spec, &reply.task, projects)? },
         None => active(&reply.task)?,
     };
     json(StatusCode::CREATED, &Leased { lease, worker: Worker::new(&reply.worker, reply.active_leases) })
@@ -103,8 +104,9 @@ pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: TaskPa
     app.engine.last_seen.record(&lease.worker_id, None);
     let expires_at = lease.expires_at;
     let spec = if with_task { Some(spec_of(&app, known, &task).await?) } else { None };
+    let projects = projects_of(&app.store, spec.as_deref()).await?;
     let lease = match &spec {
-        Some(spec) => to_run(&app.engine, spec, &task)?,
+        Some(spec) => to_run(&app.engine, spec, &task, &projects)?,
         None => lease,
     };
     room.json(StatusCode::OK, &Renewed { lease, expires_at, task: spec.as_deref().map(|spec| show_task(&app.engine, spec, &task)) })
@@ -330,8 +332,8 @@ fn active(task: &TaskState) -> Result<Lease<'_>, Error> {
 }
 
 /// The same, for the worker that is to run the task.
-fn to_run<'a>(engine: &Engine, spec: &'a TaskSpec, task: &'a TaskState) -> Result<Lease<'a>, Error> {
-    lease_to_run(engine, spec, task).ok_or_else(|| without_lease(task))
+fn to_run<'a>(engine: &Engine, spec: &'a TaskSpec, task: &'a TaskState, projects: &'a Projects) -> Result<Lease<'a>, Error> {
+    lease_to_run(engine, spec, task, projects).ok_or_else(|| without_lease(task))
 }
 
 fn without_lease(task: &TaskState) -> Error {

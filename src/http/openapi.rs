@@ -134,6 +134,7 @@ pub fn routes() -> Routes {
         .add(routes!(projects::create), projects::CREATE)
         .add(routes!(projects::list), projects::LIST)
         .add(routes!(projects::get), projects::GET)
+        .add(routes!(projects::edit), projects::EDIT)
         .add(routes!(projects::delete), projects::DELETE)
         .add(routes!(projects::clone), projects::CLONE)
         .add(routes!(projects::propagate), projects::PROPAGATE)

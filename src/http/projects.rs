@@ -1,4 +1,4 @@
-//! Projects: create, list, show, delete; clones on workers, and the memory of a project.
+//! Projects: create, list, show, change, delete; clones on workers, and the memory of a project.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,8 +20,8 @@ use bloom_api::error::ErrorText;
 use bloom_api::lists::{PageParams, StatusParam};
 use bloom_api::problem_texts;
 use bloom_api::projects::{
-    Cloned, MemorySynced, NewClone, NewMemorySync, NewProject, NodeResult, NodeStatus, Project, ProjectNode, ProjectWithNodes, Propagated,
-    Propagation,
+    Cloned, MemorySynced, NewClone, NewMemorySync, NewProject, NodeResult, NodeStatus, Project, ProjectEdit, ProjectNode, ProjectWithNodes,
+    Propagated, Propagation,
 };
 use bloom_core::audit::{Action, Actor, EntityType};
 use bloom_core::command::Rejection;
@@ -80,7 +80,7 @@ pub const GET: RoutePolicy = RoutePolicy::READ;
 
 /// Shows a project and its clones.
 ///
-/// `nodes` are the workers that were asked for a clone.
+/// `nodes` are the workers that were asked for a clone, or have run tasks of the project.
 #[utoipa::path(
     get, path = "/api/runtime/projects/{id}", operation_id = "getProject", tag = "projects", params(("id" = String, Path)),
     responses(
@@ -96,6 +96,25 @@ pub async fn get(State(app): State<AppState>, path: ProjectId) -> HandlerResult 
 
 async fn found(app: &AppState, path: ProjectId) -> Result<project::Project, Error> {
     Ok(app.store.project(path.id()?).await?.ok_or(Rejection::ProjectNotFound)?)
+}
+
+pub const EDIT: RoutePolicy = RoutePolicy::ADMIN;
+
+/// Changes a project.
+///
+/// The branches of its contexts get another prefix.
+#[utoipa::path(
+    patch, path = "/api/runtime/projects/{id}", operation_id = "editProject", tag = "projects", params(("id" = String, Path)),
+    request_body = ProjectEdit,
+    responses(
+        (status = 200, description = "The project.", body = Project),
+        (status = 404, description = "Project not found.", body = ErrorText),
+    )
+)]
+pub async fn edit(State(app): State<AppState>, caller: Caller, path: ProjectId, body: Content) -> HandlerResult {
+    let branch_prefix = body.read::<ProjectEdit>()?.branch_prefix.0;
+    let edited = app.engine.writers.submit(caller.command(op::EditProject { project: path.id()?, branch_prefix })).await?;
+    ok(&Project::from(&edited))
 }
 
 pub const DELETE: RoutePolicy = RoutePolicy::ADMIN;
@@ -120,7 +139,7 @@ pub const NODE_STATUS: RoutePolicy = RoutePolicy::READ;
 
 /// Lists the project's clones by worker.
 ///
-/// Also the workers with a URL that were not asked for one yet: their clone is `pending`.
+/// Also the workers with a URL that were not asked for one yet, and have run no task of the project: their clone is `pending`.
 #[utoipa::path(
     get, path = "/api/runtime/projects/{id}/node-status", operation_id = "getNodeStatus", tag = "projects", params(("id" = String, Path)),
     responses(

@@ -1,6 +1,7 @@
 //! Conversion of the store's rows and the engine's replies to answers.
 
 use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::extract::{FromRequestParts, RawQuery};
@@ -13,10 +14,11 @@ use bloom_api::lists::Params;
 use bloom_api::tasks::{Task, Waiting};
 use bloom_api::usage::Usage;
 use bloom_api::workers::Worker;
+use bloom_core::project::{Project, ProjectId};
 use bloom_core::task::{TaskSpec, TaskState};
 use bloom_core::worker;
 use bloom_engine::Engine;
-use bloom_store::LeaseRow;
+use bloom_store::{LeaseRow, Store};
 
 pub fn show_task<'a>(engine: &Engine, spec: &'a TaskSpec, state: &'a TaskState) -> Task<'a> {
     let waiting = engine.replica.waiting(state, engine.clock.now());
@@ -45,11 +47,23 @@ pub fn directives(engine: &Engine, worker: &str, accounts: &[String]) -> Directi
     Directives { cancel, cancel_leases, answered, drain, paused_accounts, resumed_accounts }
 }
 
+pub type Projects = BTreeMap<ProjectId, Project>;
+
+/// The projects of these tasks, as they are now: what was edited counts for tasks that were created before.
+pub async fn projects_of(store: &Store, specs: impl IntoIterator<Item = &TaskSpec>) -> Result<Projects, Error> {
+    let ids: BTreeSet<ProjectId> = specs.into_iter().filter_map(|spec| Some(spec.project.as_ref()?.id)).collect();
+    let mut projects = Projects::new();
+    for id in ids {
+        projects.extend(store.project(id).await?.map(|project| (id, project)));
+    }
+    Ok(projects)
+}
+
 /// The active lease of this task, for the worker that is to run it.
-pub fn lease_to_run<'a>(engine: &Engine, spec: &'a TaskSpec, state: &'a TaskState) -> Option<Lease<'a>> {
+pub fn lease_to_run<'a>(engine: &Engine, spec: &'a TaskSpec, state: &'a TaskState, projects: &'a Projects) -> Option<Lease<'a>> {
     let lease = Lease::active(state)?;
     let traceparent = spec.traceparent.map(|task| engine.traces.attempt_of(task, lease.id));
-    let repository = spec.project.as_ref().map(Repository::from);
+    let repository = spec.project.as_ref().map(|project| Repository::new(project, projects.get(&project.id)));
     let context_reset_at = state.lease.as_ref().and_then(|active| active.context_reset_at);
     let profile_timeout_max = state.profile_timeout_max;
     let conversation = state.conversation.as_deref().map(Cow::from);

@@ -18,7 +18,7 @@ use super::objects;
 use super::path::WorkerPath;
 use super::policy::{Rate, RoutePolicy};
 use super::projects::note_clone_for_run;
-use super::show::{bytes_of, directives, lease_to_run, show_task};
+use super::show::{Projects, bytes_of, directives, lease_to_run, projects_of, show_task};
 use bloom_api::answers::{Claimed, ClaimedLease, GoneContexts, RenewedLeases, RunResult, RunResults};
 use bloom_api::complete::{Completion, NewCompletions, WorkerCompletion};
 use bloom_api::error::ErrorText;
@@ -89,16 +89,17 @@ async fn deliver(app: &AppState, caller: &Caller, claimer: &Claimer, leased: Vec
     let until = Instant::now() + app.settings.write_timeout + DELIVERY_SLACK;
     let mut specs = specs_of(app, &leased).await?;
     let bytes = bytes_of(specs.iter().map(|spec| &**spec));
+    let projects = projects_of(&app.store, specs.iter().map(|spec| &**spec)).await?;
     loop {
         if let Ok(room) = app.room(caller, bytes) {
             if specs.len() < leased.len() {
                 specs = specs_of(app, &leased).await?;
             }
-            return room.json(StatusCode::OK, &claimed(app, claimer, &leased, &specs));
+            return room.json(StatusCode::OK, &claimed(app, claimer, &leased, &specs, &projects));
         }
         if Instant::now() >= until {
             let delivered = if claimer.is_repeatable { Vec::new() } else { leased };
-            return ok(&claimed(app, claimer, &delivered, &specs_of(app, &delivered).await?));
+            return ok(&claimed(app, claimer, &delivered, &specs_of(app, &delivered).await?, &projects));
         }
         specs.clear();
         sleep(ROOM_EVERY).await;
@@ -110,10 +111,16 @@ async fn specs_of(app: &AppState, leased: &[TaskState]) -> Result<Vec<Arc<TaskSp
     Ok(if ids.is_empty() { Vec::new() } else { app.engine.specs.by_id(&ids).await? })
 }
 
-fn claimed<'a>(app: &AppState, claimer: &Claimer, leased: &'a [TaskState], specs: &'a [Arc<TaskSpec>]) -> Claimed<'a> {
+fn claimed<'a>(
+    app: &AppState,
+    claimer: &Claimer,
+    leased: &'a [TaskState],
+    specs: &'a [Arc<TaskSpec>],
+    projects: &'a Projects,
+) -> Claimed<'a> {
     let leases = leased.iter().filter_map(|state| {
         let spec = specs.iter().find(|spec| spec.id == state.id)?;
-        Some(ClaimedLease { lease: lease_to_run(&app.engine, spec, state)?, task: show_task(&app.engine, spec, state) })
+        Some(ClaimedLease { lease: lease_to_run(&app.engine, spec, state, projects)?, task: show_task(&app.engine, spec, state) })
     });
     Claimed { leases: leases.collect(), directives: directives(&app.engine, &claimer.worker, &claimer.accounts) }
 }

@@ -104,8 +104,9 @@ row! {
 }
 
 row! {
-    pub(super) PROJECT: projects as projects_row of project: Project {
-        id, name, repo_url, target_path, primary_node_id, clone_status, error_message, created_at, updated_at
+    pub(super) PROJECT: projects as projects_row_2 of project: Project {
+        id, name, repo_url, target_path, primary_node_id, clone_status, error_message, created_at, updated_at, branch_prefix,
+        former_branch_prefixes
     }
 }
 

@@ -25,7 +25,7 @@ const ROWS: usize = 60;
 /// Clones on the page of a project.
 const NODES: usize = 200;
 /// The fields of the form.
-const FIELDS: [&str; 4] = ["name", "repo_url", "target_path", "primary_node_id"];
+const FIELDS: [&str; 5] = ["name", "repo_url", "target_path", "primary_node_id", "branch_prefix"];
 /// How long a browser waits for clones. They go on after that, and the page of the project shows how they end.
 const SHORTLY: Duration = Duration::from_secs(3);
 
@@ -35,6 +35,7 @@ struct Row {
     repo_url: String,
     target_path: String,
     primary: String,
+    branch_prefix: String,
     status: String,
     error: String,
     created_at: Ms,
@@ -48,6 +49,7 @@ fn row(project: Project<'_>) -> Row {
         repo_url: shortened(&project.repo_url, 200),
         target_path: project.target_path.unwrap_or_default().to_string(),
         primary: project.primary_node_id.unwrap_or_default().to_string(),
+        branch_prefix: project.branch_prefix.to_string(),
         status: project.clone_status.to_string(),
         error: shortened(&project.error_message.unwrap_or_default(), 300),
         created_at: project.created_at,
@@ -69,7 +71,7 @@ struct Projects<'a> {
 
 impl Projects<'_> {
     /// The fields of the form: name, label, hint, and whether it is needed.
-    fn inputs(&self) -> [(&'static str, &'static str, &'static str, bool); 4] {
+    fn inputs(&self) -> [(&'static str, &'static str, &'static str, bool); 5] {
         let t = |english, ukrainian| self.v.t(english, ukrainian);
         let repo_hint = t(
             "https://…, ssh://… or git@HOST:PATH, without a password: workers use git credentials of their own.",
@@ -77,12 +79,17 @@ impl Projects<'_> {
         );
         let path_hint =
             t("Below the agents' directory of projects; empty: the name.", "Усередині каталогу проєктів агентів; порожньо: назва.");
+        let prefix_hint = t(
+            "The branches of contexts are PREFIX/CONTEXT; empty: bloom.",
+            "Гілки контекстів мають назви ПРЕФІКС/КОНТЕКСТ; порожньо: bloom.",
+        );
         let primary_hint = t("It clones the project if none is named.", "Він клонує проєкт, якщо не названо іншого.");
         [
             ("name", t("Name", "Назва"), t("It is the directory of the clones, too.", "Це також каталог клонів."), true),
             ("repo_url", t("Repository", "Репозиторій"), repo_hint, true),
             ("target_path", t("Path of the clones", "Шлях клонів"), path_hint, false),
             ("primary_node_id", t("Primary worker", "Основний воркер"), primary_hint, false),
+            ("branch_prefix", t("Prefix of branches", "Префікс гілок"), prefix_hint, false),
         ]
     }
 
@@ -175,6 +182,10 @@ fn done(lang: Lang, word: &str) -> Option<&'static str> {
             "The workers were asked. Below is how it ended at each.",
             "Запит надіслано воркерам. Нижче — чим він завершився на кожному.",
         ),
+        "edit" => lang.t(
+            "The branches of contexts get the prefix. Those that were pushed keep their names.",
+            "Гілки контекстів отримають цей префікс. Уже надіслані гілки збережуть назви.",
+        ),
         "asked" => {
             lang.t("The clone has begun. This page shows how it ends.", "Клонування почалося. Ця сторінка покаже, чим воно завершиться.")
         }
@@ -187,6 +198,11 @@ pub async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fie
     let body = match action.as_str() {
         "clone" => json!({ "node_id": fields.get("node") }),
         "propagate" => json!({}),
+        "edit" => {
+            let edit = json!({ "branch_prefix": fields.text("branch_prefix") });
+            visit.act(Method::PATCH, &path, &edit).await?;
+            return Ok(see_other(&format!("/{path}?done=edit")));
+        }
         "delete" => {
             visit.act(Method::DELETE, &path, &json!({})).await?;
             return Ok(see_other("/projects?done=1"));

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::lang::Lang;
 
 /// The words and their labels in Ukrainian. Forms that agree with no noun are used, because tasks, leases and clones share words.
-const LABELS: [(&str, &str); 82] = [
+const LABELS: [(&str, &str); 83] = [
     // Tasks, leases, workers, clones.
     ("queued", "у черзі"),
     ("leased", "видано"),
@@ -82,6 +82,7 @@ const LABELS: [(&str, &str); 82] = [
     ("key_revoked", "ключ відкликано"),
     ("quota_changed", "квоту змінено"),
     ("project_created", "проєкт створено"),
+    ("project_edited", "проєкт змінено"),
     ("project_deleted", "проєкт видалено"),
     ("project_cloned", "проєкт клоновано"),
     ("project_propagated", "проєкт поширено"),

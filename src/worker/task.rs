@@ -15,6 +15,7 @@ use bloom_api::values::{Int, Usd};
 use bloom_api::wire::deserialize;
 use bloom_api::words::{AnyFormat, AnyPushMode, AnySession};
 use bloom_core::Ms;
+use bloom_core::project::DEFAULT_BRANCH_PREFIX;
 use bloom_core::trace_context::TraceContext;
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -95,6 +96,16 @@ pub struct Repository {
     pub project_id: Uuid,
     pub project: String,
     pub url: String,
+    /// What the branch of the context begins with. Servers without such a setting send none.
+    #[serde(default = "default_prefix")]
+    pub branch_prefix: String,
+    /// The prefixes that the project had before, newest first.
+    #[serde(default)]
+    pub former_branch_prefixes: Vec<String>,
+}
+
+fn default_prefix() -> String {
+    DEFAULT_BRANCH_PREFIX.to_owned()
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]

@@ -21,7 +21,7 @@ use super::spool::EventLog;
 use super::verdict::{Stop, Verdict, not_started};
 use super::worktree::{Changes, Origin, Prepared, Trouble, Worktree};
 use bloom_api::complete::Completion;
-use bloom_api::projects::CommitId;
+use bloom_api::git_names::CommitId;
 use bloom_api::values::Int;
 use bloom_client::now_ms;
 use bloom_core::Ms;
@@ -96,7 +96,11 @@ pub struct Workspace<'a> {
 
 /// The worktree of the task, if it names a project.
 pub fn tree(agent: &Agent, record: &Record) -> Option<Worktree> {
-    record.lease.repository.as_ref().map(|repository| agent.worktree(&record.task, repository))
+    let tree = agent.worktree(&record.task, record.lease.repository.as_ref()?);
+    Some(match &record.prepared {
+        Some(prepared) => tree.on(&prepared.branch),
+        None => tree,
+    })
 }
 
 impl Workspace<'_> {
@@ -105,9 +109,9 @@ impl Workspace<'_> {
     pub async fn prepare(&mut self, record: &mut Record, profile: &Profile) -> Result<(), Unprepared> {
         let tree = tree(self.agent, record);
         let is_new = tree.as_ref().is_some_and(|tree| record.prepared.is_none() || !tree.exists());
-        if let Some(tree) = tree.as_ref().filter(|_| is_new) {
+        if is_new {
             let project = record.task.project.as_deref().unwrap_or_default();
-            self.log.phase("preparing", json!({"project": project, "branch": tree.branch, "text": format!("fetches {project}")}));
+            self.log.phase("preparing", json!({"project": project, "text": format!("fetches {project}")}));
         }
         let made = tokio::select! {
             made = prepared(self.agent, self.dir, record, profile, tree.filter(|_| is_new)) => made,
@@ -308,7 +312,8 @@ async fn prepared(
             if let Ok(begun) = &made
                 && record.task.push == PushMode::Branch
             {
-                made = tree.repository.check_branch_name(&begun.branch).await.and(made);
+                let project = record.task.project.as_deref().unwrap_or_default();
+                made = tree.repository.check_branch_name(&begun.branch, project).await.and(made);
             }
             end_commands(run).await;
             tree.forget_unless_made();

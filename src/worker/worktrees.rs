@@ -25,6 +25,7 @@ use bloom_api::files::Input;
 use bloom_client::now_ms;
 use bloom_core::Ms;
 use bloom_core::namespace::RESERVED;
+use bloom_core::project::DEFAULT_BRANCH_PREFIX;
 
 /// When worktrees and other directories of contexts go, unless a run needs them.
 #[derive(Clone, Copy, Debug)]
@@ -69,11 +70,18 @@ fn repository_dir(home: &Home, task: &Task, repository: &task::Repository) -> Pa
 
 impl Agent {
     pub(super) fn worktree(&self, task: &Task, repository: &task::Repository) -> Worktree {
-        self.worktree_in(self.repository(repository_dir(&self.home, task, repository), &repository.url), &task.context_id)
+        let named = |prefix: &String| branch(prefix, &task.context_id);
+        Worktree {
+            branch: named(&repository.branch_prefix),
+            former_branches: repository.former_branch_prefixes.iter().map(named).collect(),
+            ..self.worktree_in(self.repository(repository_dir(&self.home, task, repository), &repository.url), &task.context_id)
+        }
     }
 
+    /// A worktree that is not prepared for a run: it does not matter what its branch is.
     fn worktree_in(&self, repository: Repository, context_id: &str) -> Worktree {
-        Worktree { repository, dir: self.home.context_dir(context_id), branch: branch(context_id) }
+        let branch = branch(DEFAULT_BRANCH_PREFIX, context_id);
+        Worktree { repository, dir: self.home.context_dir(context_id), branch, former_branches: Vec::new() }
     }
 
     fn repository(&self, dir: PathBuf, url: &str) -> Repository {

@@ -82,6 +82,7 @@ const CALLS: &[&str] = &[
     "get /api/runtime/projects",
     "post /api/runtime/projects",
     "get /api/runtime/projects/{id}",
+    "patch /api/runtime/projects/{id}",
     "delete /api/runtime/projects/{id}",
     "post /api/runtime/projects/{id}/clone",
     "post /api/runtime/projects/{id}/propagate",

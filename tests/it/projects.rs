@@ -40,7 +40,8 @@ on_both! {
         let name = format!("docs {}", crew.slug);
         let made = created(server, json!({ "name": name, "repo_url": REPO, "target_path": "a/b c", "primary_node_id": "w", "x": 1 })).await;
         let expected = json!({
-            "id": made["id"], "name": name, "repo_url": REPO, "canonical_id": canonical_id(&name), "target_path": "a/b c", "primary_node_id": "w", "clone_status": "pending",
+            "id": made["id"], "name": name, "repo_url": REPO, "canonical_id": canonical_id(&name), "target_path": "a/b c", "primary_node_id": "w",
+            "branch_prefix": "bloom", "former_branch_prefixes": [], "clone_status": "pending",
             "error_message": null, "created_at": made["created_at"], "updated_at": made["created_at"],
         });
         assert_eq!(made, expected);
@@ -68,6 +69,36 @@ on_both! {
         assert_eq!(server.delete("projects/nonsense").await.status, 404);
         assert_eq!(told(server, &made).await, ["project_created", "project_deleted"]);
         created(server, project(&name)).await;
+    }
+
+    async fn the_prefix_of_branches_is_changed(server) {
+        let made = created(server, json!({ "name": unique("prefixed"), "repo_url": REPO, "branch_prefix": "team/bots" })).await;
+        assert_eq!(made["branch_prefix"], json!("team/bots"));
+        let edit = async |prefix: &str| server.patch(&path(&made, ""), json!({ "branch_prefix": prefix })).await;
+        let prefixes = |shown: &Value| (shown["branch_prefix"].clone(), shown["former_branch_prefixes"].clone());
+        for (prefix, former) in [("a", json!(["team/bots"])), ("a", json!(["team/bots"])), ("team/bots", json!(["a"]))] {
+            let edited = edit(prefix).await.ok();
+            assert_eq!(prefixes(&edited), (json!(prefix), former));
+            assert_eq!(prefixes(&server.get(&path(&made, "")).await.ok()), prefixes(&edited));
+        }
+        let long = "p".repeat(101);
+        for wrong in ["", "-b", "a..b", "a b", "a~", "a^", "a:", "a?", "a*", "a[", "a\\", "@", "@{", "/a", "a/", "a//b", ".a", "a/.b", "a.", "a.lock", "a\u{7f}", &long, &"\u{1f600}".repeat(60)] {
+            edit(wrong).await.refuses(&["branch_prefix"]);
+            server.post("projects", json!({ "name": unique("p"), "repo_url": REPO, "branch_prefix": wrong })).await.refuses(&["branch_prefix"]);
+        }
+        server.patch(&path(&made, ""), json!({})).await.refuses(&["branch_prefix"]);
+        assert_eq!(server.get(&path(&made, "")).await.ok()["branch_prefix"], json!("team/bots"));
+        assert_eq!(told(server, &made).await, ["project_created", "project_edited", "project_edited"]);
+        for n in 0..12 {
+            edit(&format!("p{n}")).await.ok();
+        }
+        let shown = server.get(&path(&made, "")).await.ok();
+        assert_eq!(shown["former_branch_prefixes"].as_array().map(Vec::len), Some(10), "{shown}");
+        for fine in ["p".repeat(100), "ä".into(), "HEAD".into()] {
+            edit(&fine).await.ok();
+        }
+        server.delete(&path(&made, "")).await.ok();
+        edit("gone").await.error(404);
     }
 
     async fn what_a_project_can_not_be(server) {

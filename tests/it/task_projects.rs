@@ -145,7 +145,9 @@ on_both! {
         let task = of(&crew, &project).with("ref", json!("main")).create().await;
         server.delete(&format!("projects/{}", project["id"].as_str().unwrap())).await.ok();
         let claimed = worker.claim(1).await;
-        let repository = json!({ "project_id": project["id"], "project": project["name"], "url": URL });
+        let repository = json!({
+            "project_id": project["id"], "project": project["name"], "url": URL, "branch_prefix": "bloom", "former_branch_prefixes": [],
+        });
         assert_eq!(claimed[0]["lease"]["repository"], repository, "the task goes on without its project");
         assert_eq!((&claimed[0]["task"]["project"], &claimed[0]["task"]["ref"]), (&project["name"], &json!("main")));
         let lease = lease_ids(&claimed).remove(0);
@@ -161,6 +163,20 @@ on_both! {
         task.succeed("x").await;
         crew.task().create().await;
         assert_eq!(worker.claim(1).await[0]["lease"].get("repository"), None);
+    }
+
+    async fn the_worker_learns_the_prefix_of_branches_that_counts_now(server) {
+        let (crew, project) = (server.crew(), project(server).await);
+        let worker = crew.worker().slots(2).able("git", json!(true)).register().await;
+        let (first, second) = (of(&crew, &project).create().await, of(&crew, &project).create().await);
+        let path = format!("projects/{}", project["id"].as_str().unwrap());
+        server.patch(&path, json!({ "branch_prefix": "bots" })).await.ok();
+        let told = |lease: &Value| (lease["repository"]["branch_prefix"].clone(), lease["repository"]["former_branch_prefixes"].clone());
+        let bots = (json!("bots"), json!(["bloom"]));
+        assert_eq!(told(&worker.claim(1).await[0]["lease"]), bots);
+        let leased = second.lease(json!({ "worker_id": worker.name })).await.created();
+        assert_eq!(told(&leased["lease"]), bots);
+        first.succeed("x").await;
     }
 
     async fn a_completion_tells_the_branch_and_the_commit(server) {

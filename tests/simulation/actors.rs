@@ -348,6 +348,7 @@ pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
                 repo_url: "https://git.example/p".into(),
                 target_path: None,
                 primary_node_id: Some(worker),
+                branch_prefix: "bloom".into(),
             }),
             26 | 27 => {
                 let known: Vec<_> = cluster.shared.lock().tables.memory.projects.keys().copied().collect();

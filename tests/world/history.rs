@@ -228,6 +228,11 @@ impl History {
                 repo_url: "https://git.example/p".into(),
                 target_path: (name % 3 == 0).then(|| format!("some/path {name}")),
                 primary_node_id: (name % 2 == 0).then(|| worker(*name)),
+                branch_prefix: "bloom".into(),
+            }),
+            Step::EditProject { project, prefix } => Op::EditProject(op::EditProject {
+                project: *db.projects.keys().nth(project % db.projects.len().max(1))?,
+                branch_prefix: format!("prefix{}", prefix % 12),
             }),
             Step::DeleteProject { project } => {
                 Op::DeleteProject(op::DeleteProject { project: *db.projects.keys().nth(project % db.projects.len().max(1))? })

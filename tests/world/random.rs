@@ -71,6 +71,7 @@ fn command() -> impl Strategy<Value = Step> {
         1 => any().prop_map(|name| Step::RevokeKey { name }),
         1 => (any(), any()).prop_map(|(token, worker)| Step::Enroll { token, worker }),
         2 => any().prop_map(|name| Step::CreateProject { name }),
+        1 => (any(), any()).prop_map(|(project, prefix)| Step::EditProject { project, prefix }),
         1 => any().prop_map(|project| Step::DeleteProject { project }),
         1 => (any(), vec(0..3usize, 1..4), prop::bool::ANY)
             .prop_map(|(project, workers, propagated)| Step::RecordClones { project, workers, propagated }),

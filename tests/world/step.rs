@@ -138,6 +138,10 @@ pub enum Step {
     CreateProject {
         name: usize,
     },
+    EditProject {
+        project: usize,
+        prefix: usize,
+    },
     DeleteProject {
         project: usize,
     },

@@ -68,18 +68,19 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
         },
         (Word::Known(Status::Failed | Status::Dead | Status::Cancelled), _, failure) => {
             let again = format!("bloom-runtime task retry {id}");
+            let unpushed = failure.as_ref().and_then(|failure| unpushed_branch(&failure.message));
             let reset = format!("bloom-runtime conversation reset {}", task.context_id);
             match failure.as_ref().map(|failure| &failure.reason) {
                 Some(Word::Known(Reason::Timeout)) => format!("give its runs more time: {again} --timeout 2h"),
                 Some(Word::Known(Reason::OutOfMemory)) => {
                     format!("give its runs more memory (limits.memory_mib of the agent's profile, or the machine's), then: {again}")
                 }
-                Some(Word::Known(Reason::Project)) if failure.as_ref().is_some_and(|failure| failure.message.contains(NOT_PUSHED)) => {
+                Some(Word::Known(Reason::Project)) if unpushed.is_some() => {
                     format!(
                         "mend what the message says, then push its commits by hand, as the user of its agent{}: git --git-dir \
-                         WORK_DIR/repositories/ID/git push URL bloom/{}; {again} runs its prompt again, and pays for it again",
+                         WORK_DIR/repositories/ID/git push URL {}; {again} runs its prompt again, and pays for it again",
                         task.worker_id.as_deref().map(|worker| format!(" on {worker}")).unwrap_or_default(),
-                        task.context_id
+                        unpushed.unwrap_or_default()
                     )
                 }
                 Some(Word::Known(Reason::Project)) => {
@@ -134,6 +135,11 @@ pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
     }
 }
 
+/// The branch of which a message tells that it can't be pushed.
+fn unpushed_branch(message: &str) -> Option<&str> {
+    message.split_once(NOT_PUSHED)?.0.trim_end().rsplit(' ').next()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,8 +173,8 @@ mod tests {
         let failed = |reason: &str, message: &str| {
             advised(&json!({ "worker_id": "box", "failure": { "reason": reason, "message": message, "at": 1 } }))
         };
-        let told = failed("project", "the branch bloom/c can't be pushed: rejected");
-        assert!(told.contains("on box: git --git-dir WORK_DIR/repositories/ID/git push URL bloom/c;"), "{told}");
+        let told = failed("project", "timed out; the branch bots/c can't be pushed: rejected");
+        assert!(told.contains("on box: git --git-dir WORK_DIR/repositories/ID/git push URL bots/c;"), "{told}");
         assert!(told.contains("task retry 7c0d9e21 runs its prompt again, and pays"), "{told}");
         assert!(!failed("project", "the project's repository is empty").contains("push URL"));
         assert!(failed("budget_exceeded", "the run used 2 USD").contains("max_budget_usd of the agent's profile may be the limit, too"));

@@ -3,7 +3,9 @@
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::ids::WorkerId;
 use super::super::operation::Operation;
-use super::super::project::{CloneStatus, MAX_CLONE_ERROR, MAX_PROJECT_NODES, MAX_PROJECTS, Project, ProjectId, ProjectNode};
+use super::super::project::{
+    CloneStatus, MAX_CLONE_ERROR, MAX_FORMER_PREFIXES, MAX_PROJECT_NODES, MAX_PROJECTS, Project, ProjectId, ProjectNode,
+};
 use super::super::rejection::Rejection;
 use super::super::row_keys::RowKeys;
 use super::super::working_set::{Halt, WorkingSet};
@@ -15,6 +17,7 @@ pub struct CreateProject {
     pub repo_url: String,
     pub target_path: Option<String>,
     pub primary_node_id: Option<WorkerId>,
+    pub branch_prefix: String,
 }
 
 impl Operation for CreateProject {
@@ -38,12 +41,46 @@ impl Operation for CreateProject {
             repo_url: self.repo_url.clone(),
             target_path: self.target_path.clone(),
             primary_node_id: self.primary_node_id.clone(),
+            branch_prefix: self.branch_prefix.clone(),
+            former_branch_prefixes: Vec::new(),
             clone_status: CloneStatus::Pending,
             error_message: None,
             created_at,
             updated_at: created_at,
         };
         set.audit(Action::ProjectCreated, EntityType::Project, project.id, &Actor::Admin, &project.name);
+        set.put_project(project.clone());
+        Ok(project)
+    }
+}
+
+/// Gives the branches of a project's contexts another prefix, which must be one
+/// ([`is_branch_prefix`](super::super::project::is_branch_prefix)).
+#[derive(Clone, Debug)]
+pub struct EditProject {
+    pub project: ProjectId,
+    pub branch_prefix: String,
+}
+
+impl Operation for EditProject {
+    type Reply = Project;
+
+    fn add_keys(&self, keys: &mut RowKeys) {
+        keys.projects = true;
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<Project, Halt> {
+        let known = set.find_project(self.project)?.ok_or(Rejection::ProjectNotFound)?.clone();
+        if known.branch_prefix == self.branch_prefix {
+            return Ok(known);
+        }
+        let detail = format!("{}: branch_prefix {} instead of {}", known.name, self.branch_prefix, known.branch_prefix);
+        set.audit(Action::ProjectEdited, EntityType::Project, self.project, &Actor::Admin, detail);
+        let mut former_branch_prefixes = known.former_branch_prefixes.clone();
+        former_branch_prefixes.retain(|former| *former != self.branch_prefix);
+        former_branch_prefixes.insert(0, known.branch_prefix.clone());
+        former_branch_prefixes.truncate(MAX_FORMER_PREFIXES);
+        let project = Project { branch_prefix: self.branch_prefix.clone(), former_branch_prefixes, updated_at: set.stamp(), ..known };
         set.put_project(project.clone());
         Ok(project)
     }

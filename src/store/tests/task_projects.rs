@@ -7,7 +7,13 @@ use bloom_test_world::world::{completion, in_project};
 
 fn project(name: &str) -> Op {
     let repo_url = format!("https://git.example.com/{name}.git");
-    Op::CreateProject(op::CreateProject { name: name.into(), repo_url, target_path: None, primary_node_id: None })
+    Op::CreateProject(op::CreateProject {
+        name: name.into(),
+        repo_url,
+        target_path: None,
+        primary_node_id: None,
+        branch_prefix: "bloom".into(),
+    })
 }
 
 fn failed(task: TaskId, reason: Reason) -> Op {

@@ -17,6 +17,7 @@ async fn what_is_written_is_read(database) {
         repo_url: "https://git.example.com/docs.git".into(),
         target_path: None,
         primary_node_id: None,
+        branch_prefix: "bots".into(),
     })]);
     let Reply::Project(made) = made.await.remove(0) else { panic!("a project") };
     let full = TaskSpec {

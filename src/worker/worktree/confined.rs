@@ -20,6 +20,7 @@ use super::repository::{DURABLE, FETCH_LIMIT, LOCAL_LIMIT};
 use super::survey::all_but;
 use super::trouble::{ROOM, Trouble};
 use super::{LINK, Worktree};
+use bloom_core::project::is_git_ref;
 
 /// The repository has the objects of the project's repository, without a copy of them.
 const SHARE_OBJECTS: &str = r#"printf '%s\n' "$1" >"$2/objects/info/alternates""#;
@@ -103,12 +104,18 @@ impl<'a> Confined<'a> {
         let _ = self.script(r#"rm -f -- "$@""#, &locks.iter().map(PathBuf::as_path).collect::<Vec<_>>()).await;
     }
 
-    pub async fn check_branch(&self) -> Result<(), Trouble> {
+    /// The branch that is checked out. It has the name that the tree's has, or one with an earlier prefix, of which the project's repository knows.
+    pub async fn branch(&self) -> Result<String, Trouble> {
         let mut ask = self.git();
         ask.args(["symbolic-ref", "--quiet", "HEAD"]);
-        match self.run(ask, LOCAL_LIMIT).await {
-            Ok(name) if name == self.tree.branch_ref() => Ok(()),
-            _ => Err(self.tree.state(&format!("a run has checked out something else than its branch {}", self.tree.branch))),
+        let head = self.run(ask, LOCAL_LIMIT).await.unwrap_or_default();
+        let (tree, last) = (self.tree, |name: &str| name.rsplit('/').next().map(str::to_owned));
+        match head.strip_prefix("refs/heads/") {
+            Some(name) if name == tree.branch => Ok(name.to_owned()),
+            Some(name) if is_git_ref(name) && last(name) == last(&tree.branch) && tree.repository.commit_of(&head).await.is_some() => {
+                Ok(name.to_owned())
+            }
+            _ => Err(tree.state(&format!("a run has checked out something else than its branch {}", tree.branch))),
         }
     }
 
@@ -172,6 +179,15 @@ impl<'a> Confined<'a> {
         let mut point = self.git();
         point.args(["symbolic-ref", "HEAD", &self.tree.branch_ref()]);
         self.run(point, LOCAL_LIMIT).await.map(drop).map_err(failed)
+    }
+
+    /// Gives the branch, which is at this commit, another name.
+    pub async fn rename_branch(&self, head: &str, name: &str) -> Result<(), Trouble> {
+        let renamed = self.tree.on(name);
+        Confined::new(&renamed, self.confinement).update_branch(head).await?;
+        let mut forget = self.git();
+        forget.args(["update-ref", "-d", &self.tree.branch_ref()]);
+        self.run(forget, LOCAL_LIMIT).await.map(drop).map_err(|why| Trouble::of_git("the branch can't be updated", &why))
     }
 
     /// Commits all files but those in the directories that are left out. Returns `head` if they are as they were.

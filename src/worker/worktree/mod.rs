@@ -47,6 +47,8 @@ const UNFINISHED: [(&str, &str); 6] = [
 ];
 /// How long a run waits for the newest state of a repository that it does not need to begin.
 const FOLLOW_LIMIT: Duration = Duration::from_secs(60);
+/// The branches of the repository, as they were fetched.
+const PUSHED: &str = "refs/remotes/origin";
 /// The file in a worktree that leads to its repository.
 const LINK: &str = ".git";
 /// The longest name of a context that is a part of a branch's name as it is.
@@ -77,12 +79,12 @@ pub enum Origin {
 }
 
 /// The branch of a context. It is the same on every worker.
-pub fn branch(context_id: &str) -> String {
+pub fn branch(prefix: &str, context_id: &str) -> String {
     let is_plain = (1..=PLAIN_NAME).contains(&context_id.len())
         && context_id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
         && !context_id.starts_with('-')
         && !has_digest(context_id);
-    format!("bloom/{}", if is_plain { context_id.to_owned() } else { short_file_name(context_id) })
+    format!("{prefix}/{}", if is_plain { context_id.to_owned() } else { short_file_name(context_id) })
 }
 
 /// Whether a name ends like one that was made of another.
@@ -96,7 +98,10 @@ pub struct Worktree {
     pub repository: Repository,
     /// The directory of the context.
     pub dir: PathBuf,
+    /// Its branch, unless that was pushed under another name.
     pub branch: String,
+    /// What earlier prefixes of the project make of its name, newest first.
+    pub former_branches: Vec<String>,
 }
 
 impl Worktree {
@@ -112,6 +117,11 @@ impl Worktree {
 
     pub fn name(&self) -> String {
         self.dir.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// The worktree with this branch.
+    pub fn on(&self, branch: &str) -> Self {
+        Self { branch: branch.to_owned(), ..self.clone() }
     }
 
     fn branch_ref(&self) -> String {
@@ -144,42 +154,81 @@ impl Worktree {
     /// Prepares the worktree for a run that wants this branch, tag or commit; `None` = the default branch of the repository. A context that
     /// has a branch goes on with it, whatever is wanted.
     pub async fn prepare(&self, confinement: &Confinement, wanted: Option<&str>) -> Result<Prepared, Trouble> {
-        let confined = Confined::new(self, confinement);
-        self.keep_of_earlier_version(&confined).await?;
-        if self.exists() {
-            confined.forget_locks().await;
-            self.check_unfinished()?;
-            confined.check_branch().await?;
-            // Before the run, because that costs something.
-            self.left_out().await?;
-            confined.link().await?;
-            let head = confined.head().await?;
-            self.take(&confined, &head, None).await?;
-            self.take_large_files(&confined, &head).await?;
-            self.repository.check_lfs(&head).await?;
-            // The worktree is there, so the run does not need the repository's server.
-            if let Err(trouble) = self.repository.fetch(FOLLOW_LIMIT).await {
-                return Ok(Prepared { unfetched: Some(trouble.to_string()), ..self.prepared(head, Origin::Kept) });
-            }
-            let kept = self.large_files(&confined, self.prepared(head.clone(), Origin::Kept)).await?;
-            return if kept.unfetched.is_some() { Ok(kept) } else { self.follow_pushed(&confined, head).await };
+        let tree = self.on(&self.branch_of("refs/heads").await);
+        tree.keep_of_earlier_version(&Confined::new(&tree, confinement)).await?;
+        if tree.exists() { self.go_on(&tree, confinement).await } else { self.begin(&tree, confinement, wanted).await }
+    }
+
+    /// Prepares the worktree that is there.
+    async fn go_on(&self, tree: &Self, confinement: &Confinement) -> Result<Prepared, Trouble> {
+        let confined = Confined::new(tree, confinement);
+        confined.forget_locks().await;
+        tree.check_unfinished()?;
+        let tree = &tree.on(&confined.branch().await?);
+        let confined = Confined::new(tree, confinement);
+        // Before the run, because that costs something.
+        tree.left_out().await?;
+        confined.link().await?;
+        let head = confined.head().await?;
+        tree.take(&confined, &head, None).await?;
+        tree.take_large_files(&confined, &head).await?;
+        tree.repository.check_lfs(&head).await?;
+        // The worktree is there, so the run does not need the repository's server.
+        if let Err(trouble) = tree.repository.fetch(FOLLOW_LIMIT).await {
+            return Ok(Prepared { unfetched: Some(trouble.to_string()), ..tree.prepared(head, Origin::Kept) });
         }
-        self.repository.fetch(FETCH_LIMIT).await?;
-        let of_branch = |name: String| async move { self.repository.commit_of(&name).await };
-        let (origin, base) = if let Some(commit) = of_branch(self.branch_ref()).await {
+        let kept = tree.large_files(&confined, tree.prepared(head.clone(), Origin::Kept)).await?;
+        if kept.unfetched.is_some() {
+            return Ok(kept);
+        }
+        let settled = self.settled(tree).await;
+        if settled.branch != tree.branch {
+            tree.repository.set_ref(&settled.branch_ref(), &head).await?;
+            confined.rename_branch(&head, &settled.branch).await?;
+            tree.repository.remove_ref(&tree.branch_ref()).await?;
+        }
+        settled.follow_pushed(&Confined::new(&settled, confinement), head).await
+    }
+
+    /// Makes the worktree.
+    async fn begin(&self, tree: &Self, confinement: &Confinement, wanted: Option<&str>) -> Result<Prepared, Trouble> {
+        tree.repository.fetch(FETCH_LIMIT).await?;
+        let settled = self.settled(tree).await;
+        let of_branch = |name: String| async move { tree.repository.commit_of(&name).await };
+        let (origin, base) = if let Some(commit) = of_branch(tree.branch_ref()).await {
             (Origin::Kept, commit)
-        } else if let Some(commit) = of_branch(self.pushed_ref()).await {
+        } else if let Some(commit) = of_branch(settled.pushed_ref()).await {
             (Origin::Fetched, commit)
         } else {
-            (Origin::Fresh, self.repository.wanted_commit(wanted).await?)
+            (Origin::Fresh, tree.repository.wanted_commit(wanted).await?)
         };
-        self.repository.fetch_large_files(&base).await?;
-        self.add(&confined, &base).await?;
+        tree.repository.fetch_large_files(&base).await?;
+        let confined = Confined::new(&settled, confinement);
+        settled.add(&confined, &base).await?;
         if origin == Origin::Kept {
-            return self.follow_pushed(&confined, base).await;
+            if settled.branch != tree.branch {
+                tree.repository.remove_ref(&tree.branch_ref()).await?;
+            }
+            return settled.follow_pushed(&confined, base).await;
         }
         confined.follow_refs().await;
-        Ok(self.prepared(base, origin))
+        Ok(settled.prepared(base, origin))
+    }
+
+    /// The branch with a name that the project gives or gave it, as far as there is one among these refs.
+    async fn branch_of(&self, refs: &str) -> String {
+        for name in [&self.branch].into_iter().chain(&self.former_branches) {
+            if self.repository.commit_of(&format!("{refs}/{name}")).await.is_some() {
+                return name.clone();
+            }
+        }
+        self.branch.clone()
+    }
+
+    /// The tree with the branch that it has from now on: a branch that was pushed keeps its name, and others get the project's prefix.
+    async fn settled(&self, tree: &Self) -> Self {
+        let is_pushed = self.repository.commit_of(&tree.pushed_ref()).await.is_some();
+        if is_pushed { tree.clone() } else { tree.on(&self.branch_of(PUSHED).await) }
     }
 
     fn prepared(&self, base: String, origin: Origin) -> Prepared {
@@ -187,7 +236,7 @@ impl Worktree {
     }
 
     fn pushed_ref(&self) -> String {
-        format!("refs/remotes/origin/{}", self.branch)
+        format!("{PUSHED}/{}", self.branch)
     }
 
     /// If the context was on another worker meanwhile, and that has pushed the branch, the worktree follows what was fetched of it. Work of this

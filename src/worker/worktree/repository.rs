@@ -210,7 +210,7 @@ impl Repository {
     }
 
     /// Whether the repository can have a branch of this name, as far as the last fetch tells: git keeps branches like files in directories.
-    pub async fn check_branch_name(&self, branch: &str) -> Result<(), Trouble> {
+    pub async fn check_branch_name(&self, branch: &str, project: &str) -> Result<(), Trouble> {
         let above = branch.match_indices('/').map(|(end, _)| &branch[..end]);
         let mut taken = None;
         for name in above {
@@ -221,8 +221,9 @@ impl Repository {
         let below = output(list, LOCAL_LIMIT).await.ok().filter(|found| !found.is_empty());
         match taken.or(below) {
             Some(taken) => Err(Trouble::State(format!(
-                "the branch {branch} can't be pushed, because the project's repository has a branch {taken}, and git has no two of which one is \
-                 like a directory of the other: rename {taken} there, or submit the task without push"
+                "the project's repository can have no branch {branch}, because it has a branch {taken}, and git has no two of which one is \
+                 like a directory of the other: give the branches of the project another prefix (bloom-runtime project edit {project} \
+                 --branch-prefix …), rename {taken} there, or submit the task without push"
             ))),
             None => Ok(()),
         }
@@ -250,6 +251,14 @@ impl Repository {
         let _lock = self.lock.lock().await;
         let mut update = self.local(&self.git_dir());
         update.args(DURABLE).args(["update-ref", "-m", "bloom-runtime", name, commit]);
+        output(update, LOCAL_LIMIT).await.map(drop).map_err(|why| Trouble::of_git("the branch can't be updated", &why))
+    }
+
+    /// Removes a ref.
+    pub async fn remove_ref(&self, name: &str) -> Result<(), Trouble> {
+        let _lock = self.lock.lock().await;
+        let mut update = self.local(&self.git_dir());
+        update.args(DURABLE).args(["update-ref", "-d", name]);
         output(update, LOCAL_LIMIT).await.map(drop).map_err(|why| Trouble::of_git("the branch can't be updated", &why))
     }
 

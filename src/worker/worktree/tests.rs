@@ -56,7 +56,7 @@ impl Place {
         let name = dir.file_name().unwrap().to_str().unwrap();
         let (settings, url) = (self.settings.clone(), self.url.clone());
         let repository = Repository { settings, dir: self.root.join(agent), url, home: self.root.clone(), lock: Arc::default() };
-        Worktree { repository, dir: dir.to_owned(), branch: branch(name) }
+        Worktree { repository, dir: dir.to_owned(), branch: branch("bloom", name), former_branches: Vec::new() }
     }
 }
 
@@ -214,11 +214,15 @@ async fn ignored_files_are_not_committed() {
 
 #[test]
 fn a_branch_has_the_name_of_its_context() {
-    assert_eq!(branch("issue-12"), "bloom/issue-12");
-    let of_another = branch("team/issue.1");
-    assert_ne!(branch(of_another.strip_prefix("bloom/").unwrap()), of_another, "names of contexts that are made of others are not theirs");
+    assert_eq!(branch("bloom", "issue-12"), "bloom/issue-12");
+    let of_another = branch("bloom", "team/issue.1");
+    assert_ne!(
+        branch("bloom", of_another.strip_prefix("bloom/").unwrap()),
+        of_another,
+        "names of contexts that are made of others are not theirs"
+    );
     for odd in ["", "-f", "a/b", "a b", "..", "namespace:team/a", "x.lock", &"a".repeat(101)] {
-        let branch = branch(odd);
+        let branch = branch("bloom", odd);
         assert!(
             branch.len() < 70 && branch.strip_prefix("bloom/").unwrap().bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)),
             "{branch}"

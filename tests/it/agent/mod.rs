@@ -3,6 +3,7 @@
 mod accounts;
 mod asleep;
 mod background;
+mod branch_prefix;
 mod claude;
 mod claude_settings;
 mod contained;

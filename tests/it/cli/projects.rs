@@ -1,4 +1,4 @@
-//! `project add`, `list`, `show`, `clone`, `propagate` and `rm`.
+//! `project add`, `edit`, `list`, `show`, `clone`, `propagate` and `rm`.
 
 use super::*;
 use crate::support::stub::{Reply, Stub};
@@ -13,8 +13,13 @@ fn a_project_is_added_cloned_and_deleted() {
         let stub = Stub::start().await;
         let worker = crew.worker_at(&stub.url).register().await;
         let name = worker.name.as_str();
-        let added = user.does(&["project", "add", name, REPO, "--worker", name]).ends(0).out;
+        let added = user.does(&["project", "add", name, REPO, "--worker", name, "--branch-prefix", "bots"]).ends(0).out;
         assert!(added.contains("NAME") && added.contains(name) && added.contains("pending"), "{added}");
+        assert!(user.does(&["project", "show", name]).ends(0).out.contains("bots"));
+        let refused = user.does(&["project", "edit", name, "--branch-prefix", "a..b"]).ends(2).err;
+        assert!(refused.contains("branch_prefix"), "{refused}");
+        let edited = user.does(&["project", "edit", name, "--branch-prefix", "robots"]).ends(0).out;
+        assert!(edited.contains("PREFIX") && edited.contains("robots"), "{edited}");
         let again = user.does(&["project", "add", name, REPO]).ends(1).err;
         assert!(again.contains(name) && again.contains("exists: delete it first"), "{again}");
         assert!(user.does(&["project", "show", name]).ends(0).err.contains("project clone"));

@@ -15,12 +15,16 @@ on_both! {
         let worker = server.crew().worker_at(&stub.url).register().await;
         let browser = Browser::of(server);
         let name = worker.name.as_str();
-        let made = browser.send_form("/projects", "/projects", &[("name", name), ("repo_url", REPO), ("target_path", "a/b")]).await;
+        let made = browser.send_form("/projects", "/projects", &[("name", name), ("repo_url", REPO), ("target_path", "a/b"), ("branch_prefix", "bots")]).await;
         let page = made.header("location").to_owned();
         assert_eq!((made.status, page.starts_with("/projects/")), (303, true), "{}", made.text);
         browser.ok("/projects").await.has(&format!("href=\"{page}\""));
         let shown = browser.ok(&page).await;
         shown.has(REPO);
+        shown.has("<dd>bots</dd>");
+        browser.send_form(&page, &format!("{page}/edit"), &[("branch_prefix", "-x")]).await.expect(400).has("branch_prefix");
+        browser.send_form(&page, &format!("{page}/edit"), &[("branch_prefix", "team/bots")]).await.leads_to(&format!("{page}?done=edit"));
+        browser.ok(&page).await.has("<dd>team/bots</dd>");
         shown.has(&format!("href=\"/workers/{name}\""));
 
         stub.once("/clone", Reply::new(409, r#"{"error":"<b>it exists</b>"}"#));

@@ -6,7 +6,13 @@ use bloom_core::project::{CloneStatus, MAX_CLONE_ERROR, MAX_PROJECT_NODES, MAX_P
 use bloom_test_world::world::{World, world};
 
 fn create(name: &str) -> op::CreateProject {
-    op::CreateProject { name: name.into(), repo_url: "https://host/r".into(), target_path: None, primary_node_id: None }
+    op::CreateProject {
+        name: name.into(),
+        repo_url: "https://host/r".into(),
+        target_path: None,
+        primary_node_id: None,
+        branch_prefix: "bloom".into(),
+    }
 }
 
 fn clones(world: &World, nodes: &[(&str, Result<Option<&str>, &str>)], propagated: bool) -> op::RecordClones {

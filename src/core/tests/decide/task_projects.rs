@@ -12,7 +12,7 @@ use super::namespaces::takers;
 
 fn project(world: &mut World, name: &str) -> Project {
     let repo_url = format!("https://host/{name}");
-    world.ok(op::CreateProject { name: name.into(), repo_url, target_path: None, primary_node_id: None })
+    world.ok(op::CreateProject { name: name.into(), repo_url, target_path: None, primary_node_id: None, branch_prefix: "bloom".into() })
 }
 
 fn of(project: &str, context: &str) -> TaskSpec {
