@@ -57,23 +57,34 @@ pub(super) fn is_durable(found: Vec<Row>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The tables that batches write to.
-const WRITTEN: [&str; 15] = [
-    "tasks",
-    "task_state",
-    "task_labels",
-    "leases",
-    "results",
-    "usage_daily",
-    "workers",
-    "worker_seen",
-    "queues",
-    "counts",
-    "lanes",
-    "batches",
+/// The tables that batches and maintenance write to.
+const WRITTEN: [&str; 26] = [
+    "api_keys",
     "audit",
-    "wakeups",
+    "batches",
+    "chunk_removals",
+    "context_resets",
+    "counts",
+    "file_chunks",
+    "files",
+    "lanes",
+    "leases",
     "object_marks",
+    "project_nodes",
+    "projects",
+    "queues",
+    "results",
+    "settings",
+    "task_deps",
+    "task_events",
+    "task_inputs",
+    "task_labels",
+    "task_state",
+    "tasks",
+    "usage_daily",
+    "wakeups",
+    "worker_seen",
+    "workers",
 ];
 
 statement!(BEGIN, "BEGIN");

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use sqlx::{Connection, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::support::*;
 
@@ -69,20 +69,26 @@ fn the_reason_of_a_lost_connection_is_told() {
 
 #[test]
 fn who_keeps_a_table_locked_is_told() {
+    for table in ["task_state", "task_labels"] {
+        a_locked_table_is_told(table);
+    }
+}
+
+fn a_locked_table_is_told(table: &str) {
     let url = postgres::database();
     let server = Server::on_url(&url).start();
     run(async {
         ready(&server).await;
         let mut locker = PgConnection::connect(&url).await.unwrap();
         sqlx::raw_sql("SET application_name = 'index-build'; BEGIN").execute(&mut locker).await.unwrap();
-        sqlx::raw_sql("LOCK TABLE task_state IN SHARE MODE").execute(&mut locker).await.unwrap();
+        sqlx::raw_sql(AssertSqlSafe(format!("LOCK TABLE {table} IN SHARE MODE"))).execute(&mut locker).await.unwrap();
         let crew = server.crew();
         let said = eventually("the call is refused because of the lock", || async {
-            let said = crew.task().answer().await.error(503);
+            let said = crew.task().with("labels", json!({ "a": "b" })).answer().await.error(503);
             said.contains("index-build").then_some(said)
         })
         .await;
-        assert!(said.contains("task_state") && said.contains("LOCK TABLE") && said.contains("process "), "{said}");
+        assert!(said.contains(table) && said.contains("LOCK TABLE") && said.contains("process "), "{said}");
         unready(&server, &["index-build", "lock"]).await;
         metric(&server, "bloom_database_outage{reason=\"lock\"} 1").await;
         metric(&server, "bloom_database_up 0").await;
@@ -99,13 +105,16 @@ fn who_keeps_a_table_locked_is_told() {
 struct SmallDisk(std::path::PathBuf);
 
 impl SmallDisk {
-    fn mount() -> Option<Self> {
+    /// PostgreSQL has to see it, too, so it is no mount of the test alone.
+    fn mount() -> Self {
         let dir = janitor::new_path("small-disk");
         std::fs::create_dir(&dir).expect("a directory");
-        let user = Command::new("id").args(["-u", "postgres"]).output().ok()?;
+        let user = Command::new("id").args(["-u", "postgres"]).output().expect("id");
         let user = String::from_utf8_lossy(&user.stdout).trim().to_owned();
         let options = format!("size=24m,uid={user},mode=700");
-        Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&dir).status().ok()?.success().then_some(Self(dir))
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&dir).status().expect("mount");
+        assert!(mounted.success(), "a small disk can't be mounted: run this test as root");
+        Self(dir)
     }
 }
 
@@ -117,8 +126,7 @@ impl Drop for SmallDisk {
 
 #[test]
 fn a_server_whose_database_has_a_full_disk_is_not_ready_until_there_is_room() {
-    // Only root may mount a disk that PostgreSQL sees, too.
-    let Some(disk) = SmallDisk::mount() else { return };
+    let disk = SmallDisk::mount();
     let cluster = postgres::Cluster::start();
     let url = cluster.database();
     let name = url.rsplit_once('/').expect("a database").1.to_owned();
