@@ -99,17 +99,18 @@ body! {
         quota: Option<NewQuota>,
     }
 
-    /// What the owner of a submit key may have at most. A field that is missing is no limit.
+    /// What the owner of a submit key may have at most: at least one limit. A field that is missing is no limit.
     pub struct NewQuota {
         /// Tasks that have not finished: those that are queued, leased or running. Creating and requeuing more gets a 409.
         max_open_tasks: Option<Int<1, MAX_QUOTA_TASKS>>,
-        /// Tasks that are created in a minute. As many may be created at once, and their room comes back evenly over a minute; until then,
-        /// creating gets a 429 with `Retry-After`.
+        /// Tasks that are created or requeued in a minute. As many may be at once, and their room comes back evenly over a minute; until then,
+        /// creating and requeuing get a 429 with `Retry-After`.
         max_tasks_per_minute: Option<Int<1, MAX_QUOTA_TASKS>>,
-        /// Bytes of its tasks and uploads: prompts, answers, events and files. Prompts and uploads count at once, what runs produce and what
-        /// is deleted within about a minute. Creating tasks and uploading more gets a 409; runs go on, and keep what they produce.
+        /// Bytes of its tasks and uploads: prompts, answers, events and files, and 2 KiB for each task. New tasks and uploads count at once,
+        /// what runs produce and what is deleted within about a minute. Creating and requeuing tasks, and uploads, get a 409; runs go on, and
+        /// keep what they produce.
         max_stored_bytes: Option<Int<1, MAX_QUOTA_BYTES>>,
-    }
+    } checked by has_limit
 
     /// The worker to enroll.
     pub struct NewEnrollment {
@@ -155,6 +156,14 @@ impl NewKey {
         let quota = self.quota.map(Quota::from).unwrap_or_default();
         Ok(op::CreateKey { name: self.name.0, digest, scope: self.scope, worker, push, namespaces, lasts_ms, quota })
     }
+}
+
+/// A misspelled name must not remove a quota.
+fn has_limit(quota: &NewQuota) -> Result<(), Problems> {
+    if *quota == (NewQuota { max_open_tasks: None, max_tasks_per_minute: None, max_stored_bytes: None }) {
+        return problem(format!("Give at least one of {}", NewQuota::FIELDS.join(", ")));
+    }
+    Ok(())
 }
 
 impl From<NewQuota> for Quota {

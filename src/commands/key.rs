@@ -98,7 +98,7 @@ pub struct QuotaFlags {
     /// Tasks of its owner that have not finished, for a key of scope submit [default: no limit]
     #[arg(long, value_name = "N", value_parser = within(1..=MAX_QUOTA_TASKS))]
     max_open_tasks: Option<i64>,
-    /// Tasks that its owner creates in a minute, for a key of scope submit [default: no limit]
+    /// Tasks that its owner creates or requeues in a minute, for a key of scope submit [default: no limit]
     #[arg(long, value_name = "N", value_parser = within(1..=MAX_QUOTA_TASKS))]
     max_tasks_per_minute: Option<i64>,
     /// MiB of the tasks and uploads of its owner: prompts, answers, events and files; for a key of scope submit [default: no limit]
@@ -107,17 +107,14 @@ pub struct QuotaFlags {
 }
 
 impl QuotaFlags {
-    fn body(&self) -> NewQuota {
-        NewQuota {
+    /// `None` if no limit is given.
+    fn given(&self) -> Option<NewQuota> {
+        let limits = NewQuota {
             max_open_tasks: self.max_open_tasks.map(Int),
             max_tasks_per_minute: self.max_tasks_per_minute.map(Int),
             max_stored_bytes: self.max_stored_mib.map(|mib| Int(mib << 20)),
-        }
-    }
-
-    /// `None` if no limit is given.
-    fn given(&self) -> Option<NewQuota> {
-        Some(self.body()).filter(|body| Quota::from(body.clone()) != Quota::default())
+        };
+        Some(limits).filter(|limits| Quota::from(limits.clone()) != Quota::default())
     }
 }
 
@@ -152,7 +149,11 @@ pub async fn run(command: KeyCommand, server: &Server, shown: Shown) -> Result<(
         }
         KeyCommand::Quota { name, quota, none: _ } => {
             let path = format!("api/runtime/keys/{}/quota", part(&name));
-            let key = server.post(&path, &quota.body()).await.map_err(|failure| failure.about(&name))?;
+            let changed = match quota.given() {
+                Some(limits) => server.post(&path, &limits).await,
+                None => server.delete(&path).await,
+            };
+            let key = changed.map_err(|failure| failure.about(&name))?;
             show::one(shown.form_or(Form::Table), &columns::KEYS, &key)
         }
         KeyCommand::List => {

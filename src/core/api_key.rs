@@ -48,9 +48,9 @@ pub struct ApiKey {
 pub struct Quota {
     /// Tasks that have not finished.
     pub max_open_tasks: Option<i64>,
-    /// Tasks that are created in a minute. As many may be created at once; their room comes back evenly over a minute.
+    /// Tasks that are created or requeued in a minute. As many may be at once; their room comes back evenly over a minute.
     pub max_tasks_per_minute: Option<i64>,
-    /// Bytes of its uploads and tasks: prompts, answers, events and files.
+    /// Bytes of its uploads and tasks: prompts, answers, events and files, and [`TASK_BYTES`](super::task::TASK_BYTES) for each task.
     pub max_stored_bytes: Option<i64>,
 }
 

@@ -145,6 +145,11 @@ pub enum Rejection {
 }
 
 impl Rejection {
+    /// Whether a quota has no room.
+    pub fn is_of_quota(&self) -> bool {
+        matches!(self, Self::QuotaOfOpenTasks { .. } | Self::QuotaOfStoredBytes { .. } | Self::QuotaOfTasksPerMinute { .. })
+    }
+
     /// Seconds after which the call may succeed, if that is known.
     pub fn retry_after_sec(&self) -> Option<Ms> {
         match self {

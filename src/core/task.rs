@@ -134,11 +134,16 @@ pub struct TaskSpec {
     pub outputs: Vec<String>,
 }
 
+/// What a task takes in a database besides its texts, roughly: its rows, and their entries in indexes.
+pub const TASK_BYTES: i64 = 2 << 10;
+
 impl TaskSpec {
-    /// The size of what its client wrote.
+    /// The size of what its client wrote, and [`TASK_BYTES`].
     pub fn bytes(&self) -> i64 {
-        let texts = self.context_hints.iter().map(String::len).sum::<usize>() + self.prompt.len();
-        i64::try_from(texts).unwrap_or(i64::MAX)
+        let labels = self.labels.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+        let lists = self.context_hints.iter().chain(&self.outputs).chain(self.inputs.iter().map(|input| &input.path));
+        let texts = self.prompt.len() + labels + lists.map(String::len).sum::<usize>() + self.depends_on.len() * size_of::<TaskId>();
+        TASK_BYTES.saturating_add(i64::try_from(texts).unwrap_or(i64::MAX))
     }
 }
 

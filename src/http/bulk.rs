@@ -73,16 +73,20 @@ async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, statuses: &[Status],
         return ok(&BulkResult { matched, changed: 0, more });
     }
     let commands = tasks.into_iter().map(|task| caller.command(op(task))).collect();
-    let mut changed = 0;
+    let (mut changed, mut full) = (0, None);
     for outcome in app.engine.writers.submit_all(commands).await {
         match outcome {
             Ok(_) => changed += 1,
+            Err(engine::Error::Rejected(rejection)) if rejection.is_of_quota() => full = Some(rejection),
             // The task changed meanwhile, so the operation no longer applies.
             Err(engine::Error::Rejected(_)) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    ok(&BulkResult { matched, changed, more })
+    match full {
+        Some(rejection) if changed == 0 => Err(rejection.into()),
+        _ => ok(&BulkResult { matched, changed, more }),
+    }
 }
 
 /// Those of these tasks that the call would change, oldest first. A running task that was told to stop is not changed again.

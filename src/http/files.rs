@@ -1,7 +1,7 @@
 //! Files: uploaded by clients for tasks, and by agents of their runs; removed on request.
 
 use axum::extract::{Path, Request, State};
-use axum::http::header::{CONNECTION, CONTENT_TYPE, EXPECT};
+use axum::http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::IntoResponse;
 use bloom_api::answers::Removed;
@@ -98,8 +98,22 @@ async fn begin(app: &AppState, caller: &Caller, params: &Params, headers: &Heade
     } else if caller.scope == Scope::Worker {
         return Err(ONLY_RUNS);
     }
+    if run.is_none() {
+        check_quota(app, caller, headers).await?;
+    }
     let wanted = Wanted { name, content_type: content_type(headers)?, sha256, kind, run };
     Ok((wanted, app.stream_limits.uploads.take(caller)?))
+}
+
+/// Refuses an upload for which the quota of the key has no room, as far as it tells its size, before it is read. The command checks it again.
+async fn check_quota(app: &AppState, caller: &Caller, headers: &HeaderMap) -> Result<(), Error> {
+    let Some((key, most)) = caller.key.as_deref().and_then(|key| Some((key, key.quota.max_stored_bytes?))) else { return Ok(()) };
+    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<i64>().ok()).unwrap_or_default();
+    let stored = app.store.quota_use(key).await?.1.unwrap_or_default();
+    if stored.saturating_add(length.max(1)) > most {
+        return Err(Rejection::QuotaOfStoredBytes { most, stored }.into());
+    }
+    Ok(())
 }
 
 /// Refuses a run that does not hold its task before its file is read. The command checks it again.

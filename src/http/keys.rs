@@ -16,7 +16,7 @@ use super::policy::RoutePolicy;
 use bloom_api::answers::Removed;
 use bloom_api::error::ErrorText;
 use bloom_api::keys::{CreatedKey, Key, KeyQuota, NewEnrollment, NewKey, NewQuota};
-use bloom_core::api_key::{ApiKey, PREFIX, Scope};
+use bloom_core::api_key::{ApiKey, PREFIX, Quota, Scope};
 use bloom_core::command::Rejection;
 use bloom_core::op;
 
@@ -115,15 +115,36 @@ pub const SET_QUOTA: RoutePolicy = RoutePolicy::ADMIN;
     )
 )]
 pub async fn set_quota(State(app): State<AppState>, caller: Caller, path: KeyPath, body: Content) -> HandlerResult {
-    let name = path.name()?;
     let quota = body.read::<NewQuota>()?.into();
+    change_quota(&app, &caller, path, quota).await
+}
+
+pub const REMOVE_QUOTA: RoutePolicy = RoutePolicy::ADMIN;
+
+/// Removes the quota of a submit key.
+///
+/// From its next call on, its owner has no limits.
+#[utoipa::path(
+    delete, path = "/api/runtime/keys/{id}/quota", operation_id = "removeKeyQuota", tag = "keys", params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "The key, without a quota.", body = Key),
+        (status = 404, description = "Key not found.", body = ErrorText),
+        (status = 409, description = "The key is not one of scope submit.", body = ErrorText),
+    )
+)]
+pub async fn remove_quota(State(app): State<AppState>, caller: Caller, path: KeyPath) -> HandlerResult {
+    change_quota(&app, &caller, path, Quota::default()).await
+}
+
+async fn change_quota(app: &AppState, caller: &Caller, path: KeyPath, quota: Quota) -> HandlerResult {
+    let name = path.name()?;
     app.engine.writers.submit(caller.command(op::SetQuota { name: name.clone(), quota })).await?;
     if let Err(error) = app.ring.read(&app.store).await {
         tracing::warn!(%error, "the named keys could not be read");
     }
     let keys = app.store.api_keys().await?;
     let key = keys.iter().find(|key| key.name == name).ok_or(Rejection::KeyNotFound)?;
-    ok(&with_use(&app, key).await?)
+    ok(&with_use(app, key).await?)
 }
 
 pub const REVOKE: RoutePolicy = RoutePolicy::ADMIN;

@@ -130,6 +130,7 @@ pub fn routes() -> Routes {
         .add(routes!(keys::list), keys::LIST)
         .add(routes!(keys::revoke), keys::REVOKE)
         .add(routes!(keys::set_quota), keys::SET_QUOTA)
+        .add(routes!(keys::remove_quota), keys::REMOVE_QUOTA)
         .add(routes!(keys::enroll), keys::ENROLL)
         .add(routes!(projects::create), projects::CREATE)
         .add(routes!(projects::list), projects::LIST)

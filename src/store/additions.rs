@@ -13,7 +13,7 @@ use super::error::Error;
 use super::migrate::Schema;
 use super::{Store, all};
 
-/// An object of a database that the schema does not have.
+/// An object of a database that the schema does not have, or has otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Addition {
     /// `trigger`, `rule`, `view`, `table` or `index`.
@@ -21,16 +21,24 @@ pub(super) struct Addition {
     name: String,
     /// Its table; that of a table or a view is itself.
     of: String,
+    /// What has made it; empty on PostgreSQL.
+    sql: String,
 }
 
 impl fmt::Display for Addition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, name, of } = self;
+        let Self { kind, name, of, sql: _ } = self;
         if name == of { write!(f, "{kind} {name}") } else { write!(f, "{kind} {name} on {of}") }
     }
 }
 
-const SQLITE: &str = "SELECT type, name, tbl_name FROM sqlite_master WHERE type = 'trigger' OR name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY type DESC, name";
+// SQLite finds a trigger of any name, whose type may be written in any case. Left out are the indexes that tables have by themselves, and
+// the tables of ANALYZE.
+const SQLITE: &str = "SELECT lower(type), name, tbl_name, coalesce(sql, '') FROM sqlite_master \
+    WHERE NOT (type = 'index' AND sql IS NULL) AND NOT (type = 'table' AND name IN ('sqlite_sequence', 'sqlite_stat1', 'sqlite_stat4')) \
+    ORDER BY lower(type) DESC, name";
+/// What sqlx makes besides the migrations.
+const OF_MIGRATIONS: &str = "_sqlx_migrations";
 // On PostgreSQL, the schema may have tables of other programs: only what acts on this program's tables matters.
 statement!(
     FOUND,
@@ -38,7 +46,7 @@ statement!(
     match d {
         Kind::Sqlite => SQLITE,
         Kind::Postgres => {
-            "SELECT f.kind, f.name::text, c.relname::text FROM ( \
+            "SELECT f.kind, f.name::text, c.relname::text, '' FROM ( \
                  SELECT 'trigger' AS kind, tgname AS name, tgrelid AS id FROM pg_trigger WHERE NOT tgisinternal \
                  UNION ALL SELECT 'rule', rulename, ev_class FROM pg_rewrite) f \
              JOIN pg_class c ON c.oid = f.id AND c.relkind = 'r' \
@@ -53,13 +61,16 @@ pub(super) async fn read(pool: &Pool, schema: &Schema) -> Result<Vec<Addition>, 
     if schema.is_empty() {
         return Ok(Vec::new());
     }
-    let found = all(&pool.fetch(&FOUND, Args::new()).await?, |row| Ok(Addition { kind: row.take()?, name: row.take()?, of: row.take()? }))?;
+    let found = all(&pool.fetch(&FOUND, Args::new()).await?, |row| {
+        Ok(Addition { kind: row.take()?, name: row.take()?, of: row.take()?, sql: row.take()? })
+    })?;
     let own = own(schema).await?;
     let is_added = |one: &Addition| match pool.kind() {
-        Kind::Postgres => own.iter().any(|table| table.kind == "table" && table.name == one.of),
+        Kind::Postgres => one.of == OF_MIGRATIONS || own.iter().any(|table| table.kind == "table" && table.name == one.of),
         // No version has triggers; what else a newer one has added is not known here.
         Kind::Sqlite if schema.is_newer() && one.kind != "trigger" => false,
-        Kind::Sqlite => !own.contains(one),
+        // A column that is generated, or compares in another way, acts like a trigger, so the texts must be the same.
+        Kind::Sqlite => one.name != OF_MIGRATIONS && !own.contains(one),
     };
     Ok(found.into_iter().filter(is_added).collect())
 }
@@ -70,10 +81,9 @@ async fn own(schema: &Schema) -> Result<Vec<Addition>, Error> {
     for sql in schema.statements() {
         conn.execute(sql).await?;
     }
-    let own: Vec<(String, String, String)> = sqlx::query_as(SQLITE).fetch_all(&mut conn).await?;
+    let own: Vec<(String, String, String, String)> = sqlx::query_as(SQLITE).fetch_all(&mut conn).await?;
     conn.close().await?;
-    let of_migrations = ["table", "_sqlx_migrations", "_sqlx_migrations"].map(str::to_owned).into();
-    Ok(own.into_iter().chain([of_migrations]).map(|(kind, name, of)| Addition { kind, name, of }).collect())
+    Ok(own.into_iter().map(|(kind, name, of, sql)| Addition { kind, name, of, sql }).collect())
 }
 
 /// What was found, and what to do about it. `None`: nothing.
@@ -81,7 +91,7 @@ pub(super) fn told(found: &[Addition]) -> Option<String> {
     let names: Vec<_> = found.iter().map(Addition::to_string).collect();
     (!names.is_empty()).then(|| {
         format!(
-            "the database has what its schema does not have ({}), which may change what the program writes, such as the scope of a key: \
+            "the database has what its schema does not have, or has otherwise ({}), which may change what the program writes, such as the scope of a key: \
              drop what you made yourself (DROP TRIGGER, DROP VIEW, …), or keep it in another database; if nobody made it, look at the keys, too",
             names.join(", ")
         )

@@ -12,6 +12,7 @@ use super::load::OPEN_TASKS;
 use super::writer::Writer;
 use super::{Store, all, first, one};
 use bloom_core::api_key::ApiKey;
+use bloom_core::task::TASK_BYTES;
 use bloom_database::Done;
 
 /// Tasks whose sizes one statement adds up.
@@ -23,7 +24,9 @@ statement!(LIMITED, "SELECT name, stored_bytes FROM api_keys WHERE max_stored_by
 statement!(PAGE_TO, |_d| "SELECT id FROM tasks WHERE owner = $1 AND id > $2 ORDER BY id LIMIT 1 OFFSET {STEP}");
 statement!(
     OF_TASKS,
-    "SELECT CAST(coalesce(sum(octet_length(t.prompt) + octet_length(t.context_hints) \
+    |_d| "SELECT CAST(coalesce(sum({TASK_BYTES} + octet_length(t.prompt) + octet_length(t.context_hints) + octet_length(t.outputs) \
+        + octet_length(t.inputs) + octet_length(t.depends_on) + octet_length(t.labels) \
+        + coalesce((SELECT octet_length(s.labels) FROM task_state s WHERE s.id = t.id), 0) \
         + coalesce((SELECT sum(coalesce(r.object_bytes, octet_length(r.output), 0)) FROM results r WHERE r.task_id = t.id), 0) \
         + coalesce((SELECT sum(octet_length(e.data)) FROM task_events e WHERE e.task_id = t.id), 0) \
         + coalesce((SELECT sum(f.bytes) FROM files f WHERE f.task_id = t.id), 0)), 0) AS BIGINT) \

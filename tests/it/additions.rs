@@ -31,6 +31,19 @@ fn a_backup_with_more_than_the_schema_is_not_restored() {
             ("CREATE VIEW mine AS SELECT * FROM tasks", "view mine"),
             ("CREATE TABLE filler (x TEXT)", "table filler"),
             ("CREATE INDEX by_x ON tasks (context_id)", "index by_x on tasks"),
+            // SQLite takes it for a trigger, although it is neither called nor written like one.
+            (
+                "PRAGMA writable_schema = on; INSERT INTO sqlite_master VALUES ('TRIGGER', 'sqlite_x', 'api_keys', 0, \
+                 'CREATE TRIGGER sqlite_x AFTER INSERT ON api_keys BEGIN UPDATE api_keys SET scope = ''admin''; END')",
+                "trigger sqlite_x on api_keys",
+            ),
+            // A column that compares names without case shows a key the tasks of another one.
+            (
+                "PRAGMA writable_schema = on; UPDATE sqlite_master SET sql = replace(sql, 'owner TEXT', 'owner TEXT COLLATE NOCASE') \
+                 WHERE name = 'tasks'",
+                "table tasks",
+            ),
+            ("ALTER TABLE audit ADD COLUMN hidden AS (CASE actor WHEN 'key:x' THEN NULL ELSE 1 END)", "table audit"),
         ] {
             let changed = file.with_file_name("changed.db");
             std::fs::copy(&file, &changed).unwrap();

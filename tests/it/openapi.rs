@@ -77,6 +77,7 @@ const CALLS: &[&str] = &[
     "post /api/runtime/keys",
     "delete /api/runtime/keys/{id}",
     "post /api/runtime/keys/{id}/quota",
+    "delete /api/runtime/keys/{id}/quota",
     "post /api/runtime/enroll",
     "get /api/membridge/health",
     "get /api/runtime/projects",

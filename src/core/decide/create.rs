@@ -95,10 +95,10 @@ fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<Option<QuotaUse>, Halt
             return Err(Rejection::UnknownDependencies(unknown).into());
         }
         evaluate(set, &mut TaskState::new(spec), &spec.depends_on, AFTER_ALL)?;
-        added.created_tasks += 1;
+        added.tasks += 1;
         added.bytes = added.bytes.saturating_add(spec.bytes());
     }
-    quotas::check(set, Added { open_tasks: added.created_tasks, ..added })
+    if added.tasks == 0 { Ok(None) } else { quotas::check(set, added) }
 }
 
 /// The task with what it keeps of the project that it names.

@@ -77,7 +77,7 @@ impl Operation for AddFile {
                 if unused.count >= MAX_UNUSED_UPLOADS || unused.bytes.saturating_add(self.bytes) > MAX_UNUSED_BYTES {
                     return Err(Rejection::TooManyUploads.into());
                 }
-                used = quotas::check(set, Added { bytes: self.bytes, ..Added::default() })?;
+                used = quotas::check(set, Added { tasks: 0, bytes: self.bytes })?;
                 None
             }
         };

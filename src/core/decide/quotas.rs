@@ -44,9 +44,8 @@ impl Operation for SetQuota {
 /// What a call adds to what its key has.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Added {
-    pub created_tasks: i64,
-    /// Tasks that are open from now on, new ones among them.
-    pub open_tasks: i64,
+    /// Tasks that are open from now on: new ones, and those that are queued again.
+    pub tasks: i64,
     pub bytes: i64,
 }
 
@@ -59,20 +58,21 @@ pub(super) fn check(set: &WorkingSet, added: Added) -> Result<Option<QuotaUse>, 
     // A key that was revoked meanwhile is refused by the next call.
     let Some(used) = set.quota_use(key)? else { return Ok(None) };
     let Quota { max_open_tasks, max_tasks_per_minute, max_stored_bytes } = used.quota;
-    if let Some(most) = max_open_tasks.filter(|most| added.open_tasks > 0 && used.open_tasks + added.open_tasks > *most) {
+    if let Some(most) = max_open_tasks.filter(|most| added.tasks > 0 && used.open_tasks + added.tasks > *most) {
         return Err(Rejection::QuotaOfOpenTasks { most, open: used.open_tasks }.into());
     }
-    if let Some(most) = max_stored_bytes.filter(|most| added.bytes > 0 && used.stored_bytes.saturating_add(added.bytes) > *most) {
+    // Also a run of a task that is queued again stores something.
+    if let Some(most) = max_stored_bytes.filter(|most| used.stored_bytes.saturating_add(added.bytes.max(1)) > *most) {
         return Err(Rejection::QuotaOfStoredBytes { most, stored: used.stored_bytes }.into());
     }
-    let refilled_at = match max_tasks_per_minute.filter(|_| added.created_tasks > 0) {
+    let refilled_at = match max_tasks_per_minute.filter(|_| added.tasks > 0) {
         None => used.refilled_at,
-        Some(most) if added.created_tasks > most => return Err(Rejection::QuotaOfOneCall { most }.into()),
+        Some(most) if added.tasks > most => return Err(Rejection::QuotaOfOneCall { most }.into()),
         Some(most) => {
             let now = set.now();
             // A clock that was set back, or another quota, must not keep the key waiting for longer than a minute.
             let begins = used.refilled_at.clamp(now, now + MINUTE_MS);
-            let refilled_at = begins + (added.created_tasks * MINUTE_MS + most - 1) / most;
+            let refilled_at = begins + (added.tasks * MINUTE_MS + most - 1) / most;
             if refilled_at > now + MINUTE_MS {
                 return Err(Rejection::QuotaOfTasksPerMinute { most, wait_ms: refilled_at - now - MINUTE_MS }.into());
             }

@@ -77,7 +77,7 @@ impl Operation for Requeue {
         if !matches!(task.status, Status::Failed | Status::Dead | Status::Cancelled) {
             return Err(Rejection::CannotRequeue(task.status).into());
         }
-        let used = quotas::check(set, Added { open_tasks: 1, ..Added::default() })?;
+        let used = quotas::check(set, Added { tasks: 1, bytes: 0 })?;
         let mut task = TaskState {
             status: Status::Queued,
             updated_at: set.stamp(),

@@ -62,7 +62,13 @@ pub(super) async fn check(file: &Path, depth: Depth) -> Result<(), Error> {
     let checked = async {
         let schema = Schema::read(&pool).await?;
         schema.check()?;
-        if depth == Depth::Whole { additions::refuse(&pool, &schema).await } else { Ok(()) }
+        if depth == Depth::Pages {
+            return Ok(());
+        }
+        if schema.is_newer() {
+            return Err(Error::Setup("a newer version of this program has made it, which alone knows what belongs to it: restore it with that version".into()));
+        }
+        additions::refuse(&pool, &schema).await
     };
     let checked = checked.await;
     pool.close().await;

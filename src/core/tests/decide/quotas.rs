@@ -3,7 +3,7 @@
 use bloom_core::api_key::{Quota, Scope};
 use bloom_core::command::{Command, Op, Rejection, Reply, Requester};
 use bloom_core::op;
-use bloom_core::task::TaskSpec;
+use bloom_core::task::{TASK_BYTES, TaskSpec};
 use bloom_test_world::world::{START, World, spec, world};
 
 const NONE: Quota = Quota { max_open_tasks: None, max_tasks_per_minute: None, max_stored_bytes: None };
@@ -87,17 +87,23 @@ fn the_room_of_a_minute_comes_back_evenly() {
 
 #[test]
 fn stored_bytes_count_prompts_and_uploads_at_once() {
-    let mut world = limited(Quota { max_stored_bytes: Some(1_000), ..NONE });
+    let mut world = limited(Quota { max_stored_bytes: Some(1_000 + 3 * TASK_BYTES), ..NONE });
     let of = |name: &str, bytes: usize| {
         let mut create = tasks("team", &[name]);
         create.tasks[0].prompt = "x".repeat(bytes);
         create
     };
     run_as(&mut world, "team", of("a", 900)).unwrap();
-    let full = |stored| Rejection::QuotaOfStoredBytes { most: 1_000, stored };
-    assert_eq!(run_as(&mut world, "team", of("b", 101)).unwrap_err(), full(900));
-    run_as(&mut world, "team", of("b", 100)).unwrap();
-    assert_eq!(run_as(&mut world, "team", of("c", 1)).unwrap_err(), full(1_000));
+    let full = |stored| Rejection::QuotaOfStoredBytes { most: 1_000 + 3 * TASK_BYTES, stored };
+    assert_eq!(run_as(&mut world, "team", of("b", 101 + 2 * TASK_BYTES as usize)).unwrap_err(), full(900 + TASK_BYTES));
+    run_as(&mut world, "team", of("b", 100 + TASK_BYTES as usize)).unwrap();
+    assert_eq!(run_as(&mut world, "team", of("c", 1)).unwrap_err(), full(1_000 + 3 * TASK_BYTES));
+    // A run of a task that is queued again would store more, too.
+    let id = world.db.specs.values().next().unwrap().id;
+    run_as(&mut world, "team", op::Cancel { task: id }).unwrap();
+    let again = op::Requeue { task: id, timeout_sec: None };
+    assert_eq!(run_as(&mut world, "team", again.clone()).unwrap_err(), full(1_000 + 3 * TASK_BYTES));
+    world.ok(again);
 }
 
 #[test]
