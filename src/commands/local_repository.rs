@@ -2,6 +2,7 @@
 //!
 //! Git runs as the person does: with their settings, credentials and hooks.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use url::Url;
+use uuid::Uuid;
 
 use super::connect::Server;
 use super::{show, term};
@@ -33,6 +35,13 @@ pub enum Place {
     Remote(String),
 }
 
+/// What is checked out.
+pub struct CheckedOut {
+    /// `None`: a commit, without a branch.
+    pub branch: Option<String>,
+    pub commit: String,
+}
+
 /// A project whose repository is this one, or a remote of it.
 pub struct Found {
     pub project: String,
@@ -45,6 +54,9 @@ impl LocalRepository {
     /// # Errors
     /// There is none, or no git.
     pub async fn of(directory: &Path) -> Result<Self, CommandError> {
+        if !directory.is_dir() {
+            return Err(CommandError::usage(format!("there is no directory {}", directory.display())));
+        }
         let outside = Self { top: directory.to_owned() };
         let top = outside.git(&["rev-parse", "--show-toplevel"]).await.map_err(|failure| {
             let message = format!("{} is not in the worktree of a git repository: {failure}", directory.display());
@@ -58,17 +70,19 @@ impl LocalRepository {
     /// # Errors
     /// Git is missing, takes too long, or fails; the error has its words.
     pub async fn git(&self, words: &[&str]) -> Result<String, CommandError> {
-        self.git_with(words, &[]).await
+        self.run(self.command(words), &[]).await
     }
 
-    /// As [`git`](Self::git), with this on its standard input.
-    ///
-    /// # Errors
-    /// As [`git`](Self::git).
-    pub async fn git_with(&self, words: &[&str], input: &[u8]) -> Result<String, CommandError> {
+    /// A git command that leaves submodules alone, whatever the person's settings say: what is changed there is not looked at.
+    fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("git");
-        command.args(words).current_dir(&self.top).kill_on_drop(true);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(["-c", "submodule.recurse=false"]).args(words).current_dir(&self.top);
+        command
+    }
+
+    /// Runs it with this on its standard input.
+    async fn run(&self, mut command: Command, input: &[u8]) -> Result<String, CommandError> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().map_err(|error| format!("git can't be started, which this needs: {error}"))?;
         let stdin = child.stdin.take();
         let ended = async {
@@ -82,12 +96,77 @@ impl LocalRepository {
         };
         let ended = tokio::time::timeout(LIMIT, ended)
             .await
-            .map_err(|_| format!("git {} takes longer than {} minutes", words.join(" "), LIMIT.as_secs() / 60))?
-            .map_err(|error| format!("git {} failed: {error}", words.join(" ")))?;
+            .map_err(|_| format!("git takes longer than {} minutes", LIMIT.as_secs() / 60))?
+            .map_err(|error| format!("git failed: {error}"))?;
         if ended.status.success() {
             return Ok(String::from_utf8_lossy(&ended.stdout).trim_end_matches('\n').to_owned());
         }
         Err(String::from_utf8_lossy(&ended.stderr).trim().to_owned().into())
+    }
+
+    /// The tree that this patch makes of what is checked out. Nothing is changed but the objects of the repository.
+    ///
+    /// # Errors
+    /// The patch does not fit.
+    pub async fn patched(&self, patch: &[u8]) -> Result<String, CommandError> {
+        let index = format!("{}/bloom-runtime-{}", self.git(&["rev-parse", "--absolute-git-dir"]).await?, Uuid::now_v7());
+        let in_index = |words: &[&str]| {
+            let mut command = self.command(words);
+            command.env("GIT_INDEX_FILE", &index);
+            command
+        };
+        let made = async {
+            self.run(in_index(&["read-tree", "HEAD"]), &[]).await?;
+            self.run(in_index(&["apply", "--cached", "--3way", "-"]), patch).await?;
+            self.run(in_index(&["write-tree"]), &[]).await
+        };
+        let made = made.await;
+        let _ = std::fs::remove_file(&index);
+        made
+    }
+
+    /// Puts this tree into the index and the worktree, in place of what is checked out; with `try_only`, only looks whether it can.
+    ///
+    /// # Errors
+    /// Files that git does not know are in the way.
+    pub async fn read_tree(&self, tree: &str, try_only: bool) -> Result<(), CommandError> {
+        let mut command = self.command(&["read-tree", "-m", "-u"]);
+        command.args(try_only.then_some("-n")).args(["HEAD", tree]);
+        // What was not pushed of git-lfs is only on the worker: its files stay pointers.
+        command.env("GIT_LFS_SKIP_SMUDGE", "1");
+        self.run(command, &[]).await.map(drop)
+    }
+
+    /// Files here that git would overwrite without a word when this commit or tree is put in place of what is checked out: those that it ignores,
+    /// and those of which it was told to take them as unchanged.
+    ///
+    /// # Errors
+    /// As [`git`](Self::git).
+    pub async fn in_the_way(&self, of: &str) -> Result<Vec<String>, CommandError> {
+        let differ = async |filter: &str| {
+            self.git(&["diff-tree", "-r", "-z", "--name-only", "--no-renames", "--no-commit-id", filter, "HEAD", of]).await
+        };
+        let names = |text: String| text.split('\0').filter(|name| !name.is_empty()).map(str::to_owned).collect::<Vec<_>>();
+        let mut found: Vec<String> = names(differ("--diff-filter=A").await?);
+        found.retain(|name| self.is_taken(name));
+        let flagged = self.git(&["ls-files", "-v", "-z"]).await?;
+        let flagged: BTreeSet<&str> = flagged
+            .split('\0')
+            .filter(|line| line.starts_with(|flag: char| flag.is_ascii_lowercase() || flag == 'S'))
+            .filter_map(|line| line.get(2..))
+            .collect();
+        if !flagged.is_empty() {
+            found.extend(names(differ("--diff-filter=a").await?).into_iter().filter(|name| flagged.contains(&**name)));
+        }
+        Ok(found)
+    }
+
+    /// Whether something is where this new file comes to, or in place of a directory of it.
+    fn is_taken(&self, name: &str) -> bool {
+        let path = self.top.join(name);
+        let about = |path: &Path| path.symlink_metadata().ok();
+        let above = path.ancestors().skip(1).take_while(|above| **above != *self.top);
+        about(&path).is_some() || above.filter_map(about).any(|about| !about.is_dir())
     }
 
     /// The project of this name or id; without one, the project of the server whose repository is this one, or a remote of it (`origin`
@@ -123,8 +202,15 @@ impl LocalRepository {
         let is_meant = |project: &&Project<'_>| named.is_none_or(|named| project.name == named || project.id.to_string() == named);
         let wanted: Vec<&Project<'_>> = projects.iter().filter(is_meant).collect();
         for (place, known) in &places {
-            if let Some(project) = wanted.iter().find(|project| place_of(&project.repo_url) == *known) {
-                return Ok(Found { project: project.name.to_string(), place: place.clone() });
+            let of_place: Vec<_> = wanted.iter().filter(|project| place_of(&project.repo_url) == *known).collect();
+            match of_place.as_slice() {
+                [] => {}
+                [project] => return Ok(Found { project: project.name.to_string(), place: place.clone() }),
+                several => {
+                    let names: Vec<&str> = several.iter().map(|project| &*project.name).collect();
+                    let text = format!("several projects have this repository ({}): name one (--project NAME)", names.join(", "));
+                    return Err(CommandError::usage(text));
+                }
             }
         }
         let top = self.top.display();
@@ -138,40 +224,70 @@ impl LocalRepository {
         }))
     }
 
+    /// What is checked out: a branch, or a commit.
+    ///
+    /// # Errors
+    /// Nothing is committed there.
+    pub async fn checked_out(&self) -> Result<CheckedOut, CommandError> {
+        let branch = self.git(&["symbolic-ref", "--short", "--quiet", "HEAD"]).await.ok();
+        match self.git(&["rev-parse", "--verify", "--quiet", "HEAD"]).await {
+            Ok(commit) => Ok(CheckedOut { branch, commit }),
+            Err(_) => Err(CommandError::usage("nothing is committed on what is checked out here")),
+        }
+    }
+
     /// The branch or commit that is checked out, for runs that begin there.
     ///
     /// # Errors
     /// The project's repository does not have it, or not all of it.
     pub async fn begin(&self, place: &Place) -> Result<String, CommandError> {
-        let branch = self.git(&["symbolic-ref", "--short", "--quiet", "HEAD"]).await.ok();
-        let head = self.git(&["rev-parse", "--verify", "--quiet", "HEAD"]).await;
-        let head = head
-            .map_err(|_| CommandError::usage("this repository has no commit yet: the runs of the task would have nothing to begin with"))?;
-        if let Place::Remote(remote) = place {
-            let at = format!("refs/remotes/{remote}/{}", branch.as_deref().unwrap_or_default());
-            let missing = match &branch {
-                None => self.git(&["rev-list", "--count", &head, "--not", &format!("--remotes={remote}")]).await?,
-                Some(branch) => match self.git(&["rev-parse", "--verify", "--quiet", &at]).await {
-                    Ok(known) => self.git(&["rev-list", "--count", &format!("{known}..{head}")]).await?,
-                    Err(_) => {
-                        return Err(CommandError::usage(format!(
-                            "{remote} has no branch {branch}, and the worker fetches from there: git push -u {remote} {branch}, or give --ref"
-                        )));
-                    }
-                },
-            };
-            if missing != "0" {
-                let at = branch.as_deref().unwrap_or("the commit that is checked out");
-                return Err(CommandError::usage(format!(
-                    "{missing} commits of {at} are not in {remote}, and the worker fetches from there: push them, or give --ref"
-                )));
+        let now = self.checked_out().await?;
+        let begins = match (place, &now.branch) {
+            (Place::Here, Some(branch)) => branch.clone(),
+            (Place::Here, None) => now.commit,
+            (Place::Remote(remote), Some(branch)) => self.pushed(remote, branch, &now.commit).await?,
+            (Place::Remote(remote), None) => {
+                let known = format!("--remotes={remote}");
+                let missing = self.git(&["rev-list", "--count", &now.commit, "--not", &known, "--tags"]).await?;
+                check_pushed(&missing, "the commit that is checked out", remote)?;
+                now.commit
             }
-        }
+        };
         let changed = self.changed().await?;
         if changed > 0 {
             term::info(&format!("{changed} files have changes that are not committed: the run does not see them."));
         }
-        Ok(branch.unwrap_or(head))
+        Ok(begins)
+    }
+
+    /// The name that this branch has in the remote, which is asked.
+    ///
+    /// # Errors
+    /// The remote does not have it, or not all commits of it.
+    async fn pushed(&self, remote: &str, branch: &str, head: &str) -> Result<String, CommandError> {
+        let setting = async |name: &str| self.git(&["config", "--get", &format!("branch.{branch}.{name}")]).await.ok();
+        let own = format!("refs/heads/{branch}");
+        let there = if setting("remote").await.as_deref() == Some(remote) { setting("merge").await.unwrap_or(own) } else { own };
+        let found = self.git(&["ls-remote", "--", remote, &there]).await.map_err(|failure| {
+            CommandError::usage(format!("{remote}, from which the worker fetches, can't be asked for {branch}: {failure}"))
+        })?;
+        let Some((tip, _)) = found.split_once('\t') else {
+            return Err(CommandError::usage(format!(
+                "{remote} has no branch {branch}, and the worker fetches from there: git push -u {remote} {branch}, or give --ref"
+            )));
+        };
+        let name = there.strip_prefix("refs/heads/").unwrap_or(&there).to_owned();
+        if self.git(&["cat-file", "-e", &format!("{tip}^{{commit}}")]).await.is_err() {
+            let known = format!("--remotes={remote}");
+            check_pushed(&self.git(&["rev-list", "--count", head, "--not", &known]).await?, branch, remote)?;
+            term::info(&format!("{name} of {remote} has commits that are not here (git fetch): the run begins with them."));
+            return Ok(name);
+        }
+        check_pushed(&self.git(&["rev-list", "--count", &format!("{tip}..{head}")]).await?, branch, remote)?;
+        if tip != head {
+            term::info(&format!("{name} of {remote} is ahead of what is checked out here: the run begins with it."));
+        }
+        Ok(name)
     }
 
     /// How many tracked files have changes that are not committed.
@@ -181,6 +297,16 @@ impl LocalRepository {
     pub async fn changed(&self) -> Result<usize, CommandError> {
         Ok(self.git(&["status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all"]).await?.lines().count())
     }
+}
+
+/// # Errors
+/// So many commits of this are not in the remote.
+fn check_pushed(missing: &str, of: &str, remote: &str) -> Result<(), CommandError> {
+    if missing == "0" {
+        return Ok(());
+    }
+    let text = format!("{missing} commits of {of} are not in {remote}, and the worker fetches from there: push them, or give --ref");
+    Err(CommandError::usage(text))
 }
 
 /// What URLs of one repository have in common: host and path, however they are reached. For a directory its path.

@@ -95,6 +95,8 @@ pub enum Rejection {
     TooManyFileBytes,
     /// There are too many uploads that no task uses.
     TooManyUploads,
+    /// The key of the request was revoked since the request was admitted.
+    KeyGone,
     /// Only submit keys have quotas.
     NoQuotaFor(Scope),
     /// The key has as many open tasks as its quota allows, or would have more.
@@ -256,6 +258,7 @@ impl fmt::Display for Rejection {
                  them, or delete some (DELETE artifacts/ID)",
                 MAX_UNUSED_BYTES >> 30
             ),
+            Self::KeyGone => f.write_str("The key was revoked"),
             Self::NoQuotaFor(scope) => write!(f, "A quota is for keys of the scope 'submit', and this key has the scope '{scope}'"),
             Self::QuotaOfOpenTasks { most, open } => {
                 write!(f, "The quota of this key is {most} open tasks, and {open} are open: wait until some end, or cancel some")

@@ -218,7 +218,7 @@ impl From<Rejection> for Error {
             Rejection::TooManyFiles | Rejection::TooManyFileBytes => 413,
             Rejection::QuotaOfTasksPerMinute { .. } => 429,
             Rejection::QuotaOfOneCall { .. } => 413,
-            Rejection::JoinTokenGone => 401,
+            Rejection::JoinTokenGone | Rejection::KeyGone => 401,
             Rejection::JoinTokenFor(_) => 403,
             Rejection::ReservedName(field) => return Self::field(field, rejection.to_string()),
             Rejection::UnknownDependencies(_) => return Self::field("depends_on", rejection.to_string()),

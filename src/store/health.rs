@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::SetOnce;
@@ -16,6 +17,8 @@ use tokio::sync::SetOnce;
 use super::error::{Error, Fault};
 use super::outage::{Outage, OutageReason};
 
+/// How long there must be no error before an outage is over.
+const QUIET: Duration = Duration::from_secs(1);
 /// Bytes that must be free before a disk that was full counts as usable again. A small write may succeed although others still fail.
 const MIN_FREE_BYTES: u64 = 1 << 20;
 const HEADER: &[u8; 16] = b"SQLite format 3\0";
@@ -39,8 +42,8 @@ pub(super) struct Health {
     files: Option<Files>,
     lasting: SetOnce<Fault>,
     outage: Mutex<Option<Outage>>,
-    /// An error that may be of one command alone, or of all.
-    is_suspected: AtomicBool,
+    /// A write has succeeded that needs all that others need, and since then there was no error that may be of one command alone, or of all.
+    is_trusted: AtomicBool,
 }
 
 impl Health {
@@ -120,7 +123,7 @@ impl Health {
             Error::Damaged(text) => drop(self.lost(Fault::Damaged, text)),
             Error::Disk(text) => self.record(OutageReason::DiskFull, text),
             Error::Unavailable(reason, text) if self.files.is_none() => self.record(*reason, text),
-            Error::Locked(_) => self.is_suspected.store(true, Ordering::Relaxed),
+            Error::Locked(_) => self.is_trusted.store(false, Ordering::Relaxed),
             _ => {}
         }
     }
@@ -128,6 +131,9 @@ impl Health {
     /// One line for the begin of an outage, and one for each other reason: its errors may be thousands.
     fn record(&self, reason: OutageReason, error: &str) {
         let mut outage = self.outage.lock();
+        if let Some(known) = &mut *outage {
+            known.last_error = Instant::now();
+        }
         match &mut *outage {
             Some(known) if known.reason == reason => {
                 known.errors += 1;
@@ -154,7 +160,7 @@ impl Health {
 
     /// Whether writes must be tried before they count as possible.
     pub fn is_suspected(&self) -> bool {
-        self.is_suspected.load(Ordering::Relaxed) || self.outage.lock().is_some()
+        !self.is_trusted.load(Ordering::Relaxed) || self.outage.lock().is_some()
     }
 
     /// The error of what has no connection: the one that ended it.
@@ -167,9 +173,10 @@ impl Health {
 
     /// Records that all periodic writes succeeded.
     pub fn works(&self) {
-        self.is_suspected.store(false, Ordering::Relaxed);
+        self.is_trusted.store(true, Ordering::Relaxed);
         let mut outage = self.outage.lock();
-        if outage.is_some()
+        // While connections fail beside one that works, the outage goes on, instead of ending and beginning many times a second.
+        if outage.as_ref().is_some_and(|outage| outage.last_error.elapsed() >= QUIET)
             && self.has_free_space()
             && let Some(Outage { reason, since, errors, .. }) = outage.take()
         {

@@ -84,6 +84,7 @@ pub struct Outage {
     /// The last error.
     pub error: String,
     pub(super) since: Instant,
+    pub(super) last_error: Instant,
     pub(super) errors: u64,
     /// Connections may notice the same outage by different errors, in any order.
     pub(super) logged: Vec<OutageReason>,
@@ -91,7 +92,7 @@ pub struct Outage {
 
 impl Outage {
     pub(super) fn begins(reason: OutageReason, error: &str) -> Self {
-        Self { reason, error: error.to_owned(), since: Instant::now(), errors: 1, logged: vec![reason] }
+        Self { reason, error: error.to_owned(), since: Instant::now(), last_error: Instant::now(), errors: 1, logged: vec![reason] }
     }
 
     /// What is wrong, for everybody who may ask.

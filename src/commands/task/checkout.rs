@@ -40,7 +40,10 @@ pub async fn run(args: CheckoutArgs, server: &Server) -> Result<(), CommandError
     let Some(project) = &task.project else {
         return Err(format!("task {id} has no project, so its run changed no repository: bloom-runtime task result {id}").into());
     };
-    let told = server.get(&ids::path(&id, "/result")).await.map_err(|failure| failure.about(&id))?;
+    let told = server.get(&ids::path(&id, "/result")).await.map_err(|failure| match failure.message.as_str() {
+        "Result not found" => format!("task {id} has no result yet, it is {}: bloom-runtime task wait {id}", task.status).into(),
+        _ => failure.about(&id),
+    })?;
     let result: TaskResult<'_> = read(&told)?;
     let (Some(theirs), Some(commit)) = (result.branch.as_deref(), result.commit.as_deref()) else {
         return Err(format!("task {id} has no commit, for the reason in: bloom-runtime task describe {id}").into());
@@ -59,50 +62,78 @@ pub async fn run(args: CheckoutArgs, server: &Server) -> Result<(), CommandError
         return Err(text.to_owned().into());
     }
 
-    let has_commit = async || repository.git(&["cat-file", "-e", &format!("{commit}^{{commit}}")]).await.is_ok();
-    if let Place::Remote(remote) = &place
-        && !has_commit().await
-    {
-        // A run without --push leaves no branch there, which is no failure: its patch is applied then.
-        let refspec = format!("refs/heads/{theirs}");
-        if repository.git(&["check-ref-format", &refspec]).await.is_ok()
-            && let Err(failure) = repository.git(&["fetch", "--quiet", "--no-tags", "--", remote, &refspec]).await
-            && task.push == PushMode::Branch
-        {
-            return Err(format!("the branch {theirs} can't be fetched from {remote}: {failure}").into());
-        }
-    }
+    let now = repository.checked_out().await?;
+    let back = match &now.branch {
+        Some(branch) => format!("git switch {branch}"),
+        None => format!("git switch --detach {}", now.commit.get(..12).unwrap_or(&now.commit)),
+    };
     let at = format!("refs/heads/{branch}");
     let known = repository.git(&["rev-parse", "--verify", "--quiet", &at]).await.ok();
-    if has_commit().await {
+    let unfetched = fetch(&repository, &place, theirs, commit).await;
+    if unfetched.is_none() {
+        must_be_free(&repository, commit).await?;
+        let switch = ["switch", "--quiet", "--no-overwrite-ignore"];
         match known {
-            Some(known) if known == commit => repository.git(&["switch", "--quiet", "--", &branch]).await?,
+            Some(known) if known == commit => repository.git(&[&switch[..], &["--", &branch]].concat()).await?,
             Some(_) => return Err(in_the_way(&branch)),
-            None => repository.git(&["switch", "--quiet", "--no-track", "--create", &branch, commit]).await?,
+            None => repository.git(&[&switch[..], &["--no-track", "--create", &branch, commit]].concat()).await?,
         };
-        term::info(&format!("On branch {branch}, at the commit of task {id}. Back to where you were: git switch -"));
+        term::info(&format!("On branch {branch}, at the commit of task {id}. Back to where you were: {back}"));
         return Ok(());
     }
     if known.is_some() {
         return Err(in_the_way(&branch));
     }
+    let why = unfetched.filter(|_| task.push == PushMode::Branch).map(|why| format!("{theirs} can't be fetched ({why})"));
+    let why = why.unwrap_or_else(|| format!("what task {id} changed was not pushed"));
     let patch = artifacts::newest_diff(&id, server).await?;
-    repository.git(&["switch", "--quiet", "--create", &branch]).await?;
-    if let Err(failure) = repository.git_with(&["apply", "--index", "--3way", "-"], &patch).await {
-        // Nothing of a patch that does not fit stays. The branch is where this began, and goes, too.
-        repository.git(&["reset", "--quiet", "--hard"]).await?;
-        repository.git(&["switch", "--quiet", "-"]).await?;
-        repository.git(&["branch", "--quiet", "--delete", "--force", "--", &branch]).await?;
-        return Err(format!(
-            "what task {id} changed was not pushed, and does not fit onto what is checked out here: check out the branch that the task \
-             began with, or submit with --push. git says: {failure}"
+    let tree = repository.patched(&patch).await.map_err(|failure| {
+        format!(
+            "{why}, and its patch does not fit onto what is checked out here: check out the branch that the task began with. Tasks of the same \
+             context that ran before it may have changed the same: check these out first, or submit with --push. git says: {failure}"
         )
-        .into());
-    }
+    })?;
+    must_be_free(&repository, &tree).await?;
+    repository.read_tree(&tree, true).await?;
+    repository.git(&["switch", "--quiet", "--create", &branch]).await?;
+    repository.read_tree(&tree, false).await?;
     term::info(&format!(
-        "On the new branch {branch}: what task {id} changed was not pushed, so it is in the index and not committed yet (git commit)."
+        "On the new branch {branch}: {why}, so its changes are in the index and not committed yet (git commit). Back to where you were, \
+         after that: {back}"
     ));
     Ok(())
+}
+
+/// Fetches the commit of a run unless it is here. `None`: it is here now; otherwise why it is not.
+async fn fetch(repository: &LocalRepository, place: &Place, branch: &str, commit: &str) -> Option<String> {
+    let has_commit = async || repository.git(&["cat-file", "-e", &format!("{commit}^{{commit}}")]).await.is_ok();
+    if has_commit().await {
+        return None;
+    }
+    let Place::Remote(remote) = place else { return Some("it is not in this repository".into()) };
+    let refspec = format!("refs/heads/{branch}");
+    let fetched = match repository.git(&["check-ref-format", &refspec]).await {
+        Ok(_) => repository.git(&["fetch", "--quiet", "--no-tags", "--", remote, &refspec]).await,
+        Err(_) => return Some("the server names a branch that is none".into()),
+    };
+    match fetched {
+        _ if has_commit().await => None,
+        Ok(_) => Some(format!("{remote} has it at another commit")),
+        Err(failure) => Some(failure.to_string()),
+    }
+}
+
+/// # Errors
+/// Files would be overwritten that git does not look at.
+async fn must_be_free(repository: &LocalRepository, of: &str) -> Result<(), CommandError> {
+    const SHOWN: usize = 10;
+    let names = repository.in_the_way(of).await?;
+    if names.is_empty() {
+        return Ok(());
+    }
+    let more = names.len().checked_sub(SHOWN).filter(|more| *more > 0).map(|more| format!(" and {more} more")).unwrap_or_default();
+    let shown = names.iter().take(SHOWN).map(|name| name.escape_debug().to_string()).collect::<Vec<_>>().join(", ");
+    Err(format!("git would overwrite these files, which it ignores or was told to take as unchanged: {shown}{more}: move them away").into())
 }
 
 fn in_the_way(branch: &str) -> CommandError {

@@ -136,7 +136,11 @@ pub async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Result<()
     let task = interruptible(&id, waiting.until_finished(server, &id)).await?;
     tell_other_profile(server, &id, &read(&task)?).await;
     must_be_completed(&read(&task)?)?;
-    answer(server, &id, shown).await
+    answer(server, &id, shown).await?;
+    if submit.here || submit.dir.is_some() {
+        term::info(&format!("What it changed: bloom-runtime task diff {id}, or bloom-runtime task checkout {id}"));
+    }
+    Ok(())
 }
 
 /// Says so if the task ran by the profile of other agents: the name of its agent may be misspelt, or its account is paused.

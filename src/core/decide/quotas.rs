@@ -55,8 +55,8 @@ pub(super) struct Added {
 /// The quota has no room for it.
 pub(super) fn check(set: &WorkingSet, added: Added) -> Result<Option<QuotaUse>, Halt> {
     let Some(key) = set.by.key.as_deref().filter(|_| set.by.has_quota) else { return Ok(None) };
-    // A key that was revoked meanwhile is refused by the next call.
-    let Some(used) = set.quota_use(key)? else { return Ok(None) };
+    // Without its row, the limits are not known: the key was revoked while the call was on its way.
+    let used = set.quota_use(key)?.ok_or(Rejection::KeyGone)?;
     let Quota { max_open_tasks, max_tasks_per_minute, max_stored_bytes } = used.quota;
     if let Some(most) = max_open_tasks.filter(|most| added.tasks > 0 && used.open_tasks + added.tasks > *most) {
         return Err(Rejection::QuotaOfOpenTasks { most, open: used.open_tasks }.into());

@@ -66,7 +66,9 @@ pub(super) async fn check(file: &Path, depth: Depth) -> Result<(), Error> {
             return Ok(());
         }
         if schema.is_newer() {
-            return Err(Error::Setup("a newer version of this program has made it, which alone knows what belongs to it: restore it with that version".into()));
+            return Err(Error::Setup(
+                "a newer version of this program has made it, which alone knows what belongs to it: restore it with that version".into(),
+            ));
         }
         additions::refuse(&pool, &schema).await
     };

@@ -64,7 +64,8 @@ impl Worktree {
             return Ok(None);
         }
         let (stat, _) = self.diff(&begun.base, &commit, &["--stat=120"], MAX_STAT).await?;
-        let (patch, is_cut) = self.diff(&begun.base, &commit, &["--patch", "--find-renames"], MAX_PATCH).await?;
+        let (patch, is_cut) =
+            self.diff(&begun.base, &commit, &["--patch", "--find-renames", "--binary", "--full-index"], MAX_PATCH).await?;
         Ok(Some(Changes {
             commit,
             stat,

@@ -45,7 +45,7 @@ fn a_task_begins_where_the_person_works_and_comes_back() {
         assert_eq!((&task["project"], &task["ref"]), (&json!("site"), &json!("other")));
         let told = user.does(&["task", "checkout", &pushed, "--dir", dir]).ends(0).err;
         let branch = format!("task/{}", &pushed[pushed.len() - 8..]);
-        assert!(told.contains(&format!("On branch {branch}")) && told.contains("git switch -"), "{told}");
+        assert!(told.contains(&format!("On branch {branch}")) && told.contains("git switch other"), "{told}");
         assert_eq!(git(clone, &["branch", "--show-current"]), branch);
         assert_eq!(std::fs::read_to_string(clone.join("file")).unwrap(), "one\nthree\n");
         assert_eq!(git(clone, &["rev-parse", "HEAD^"]), git(&repository.bare(), &["rev-parse", "other"]));
@@ -66,6 +66,39 @@ fn a_task_begins_where_the_person_works_and_comes_back() {
         git(clone, &["commit", "--quiet", "-m", "mine"]);
         assert!(user.does(&["task", "checkout", &pushed, "--dir", dir, "--branch", "main"]).complains(1).contains("--branch NAME"));
 
+        // Also with a file that is no text, from a commit without a branch; what git ignores here is not overwritten.
+        git(clone, &["checkout", "--quiet", "--detach", "main"]);
+        let binary = runs(&user, &["--dir", dir], "printf 'PNG\\0\\1' >img.png; echo mine >own.cfg");
+        std::fs::write(clone.join(".git/info/exclude"), "own.cfg\n").unwrap();
+        std::fs::write(clone.join("own.cfg"), "of the person\n").unwrap();
+        assert!(user.does(&["task", "checkout", &binary, "--dir", dir]).complains(1).contains("own.cfg"));
+        assert_eq!(std::fs::read_to_string(clone.join("own.cfg")).unwrap(), "of the person\n");
+        assert_eq!(git(clone, &["branch", "--show-current"]), "");
+        std::fs::remove_file(clone.join("own.cfg")).unwrap();
+        let told = user.does(&["task", "checkout", &binary, "--dir", dir]).ends(0).err;
+        assert!(told.contains("git switch --detach "), "{told}");
+        assert_eq!(std::fs::read(clone.join("img.png")).unwrap(), b"PNG\0\x01");
+        git(clone, &["commit", "--quiet", "-m", "binary"]);
+        // Of files that git does not look at, neither a commit nor a patch overwrites one.
+        for (begin, id) in [("other", &pushed), ("main", &kept)] {
+            git(clone, &["switch", "--quiet", begin]);
+            git(clone, &["update-index", "--assume-unchanged", "file"]);
+            std::fs::write(clone.join("file"), "of the person\n").unwrap();
+            let told = user.does(&["task", "checkout", id, "--dir", dir, "--branch", "more"]).complains(1);
+            assert!(told.contains("take as unchanged: file"), "{told}");
+            assert_eq!(std::fs::read_to_string(clone.join("file")).unwrap(), "of the person\n");
+            git(clone, &["update-index", "--no-assume-unchanged", "file"]);
+            git(clone, &["checkout", "--quiet", "file"]);
+        }
+        // A branch that is gone at the remote is no loss: the patch is here.
+        git(clone, &["switch", "--quiet", "main"]);
+        let gone = runs(&user, &["--dir", dir, "--push"], "echo four >>file");
+        let branches = git(&repository.bare(), &["for-each-ref", "--format=%(refname)", "refs/heads/bloom"]);
+        branches.lines().for_each(|name| drop(git(&repository.bare(), &["update-ref", "-d", name])));
+        let told = user.does(&["task", "checkout", &gone, "--dir", dir]).ends(0).err;
+        assert!(told.contains("can't be fetched") && told.contains("in the index"), "{told}");
+        git(clone, &["commit", "--quiet", "-m", "four"]);
+
         // A patch that does not fit leaves nothing behind.
         git(clone, &["switch", "--quiet", "--create", "far", "main"]);
         std::fs::write(clone.join("file"), "something else\n").unwrap();
@@ -76,7 +109,8 @@ fn a_task_begins_where_the_person_works_and_comes_back() {
         assert_eq!(git(clone, &["branch", "--list", &format!("task/{}", &kept[kept.len() - 8..])]), "");
 
         let queued = user.does(&["task", "submit", "--dir", dir, "--ref", "main", "--suspend", "true"]).ok();
-        user.does(&["task", "checkout", queued.trim_end(), "--dir", dir]).complains(1);
+        let told = user.does(&["task", "checkout", queued.trim_end(), "--dir", dir]).complains(1);
+        assert!(told.contains("no result yet, it is queued"), "{told}");
         let elsewhere = runs(&user, &[], "true");
         assert!(user.does(&["task", "checkout", &elsewhere, "--dir", dir]).complains(1).contains("has no project"));
         user.does(&["task", "checkout", &pushed, "--dir", dir, "--branch", "a..b"]).complains(2);
@@ -85,7 +119,7 @@ fn a_task_begins_where_the_person_works_and_comes_back() {
 
 #[test]
 fn what_the_worker_would_not_have_is_told_before() {
-    in_repository(async |server, _, user, clone| {
+    in_repository(async |server, repository, user, clone| {
         let dir = clone.to_str().unwrap();
         let submit = |more: &[&str]| user.does(&[&["task", "submit", "--dir", dir][..], more, &["true"]].concat());
         std::fs::write(clone.join("file"), "changed\n").unwrap();
@@ -98,6 +132,16 @@ fn what_the_worker_would_not_have_is_told_before() {
         let told = submit(&[]).complains(2);
         assert!(told.contains("git push -u origin mine"), "{told}");
         submit(&["--ref", "main", "--suspend"]).ends(0);
+        // Pushed under another name, and known here only by that.
+        git(clone, &["push", "--quiet", &repository.bare().display().to_string(), "HEAD:theirs"]);
+        git(clone, &["config", "branch.mine.remote", "origin"]);
+        git(clone, &["config", "branch.mine.merge", "refs/heads/theirs"]);
+        let id = submit(&["--suspend"]).ok();
+        assert_eq!(server.get(&format!("llm-tasks/{}", id.trim_end())).await.ok()["ref"], "theirs");
+        // One that was deleted there is gone, whatever is known of it here.
+        git(clone, &["update-ref", "refs/remotes/origin/theirs", "HEAD"]);
+        git(&repository.bare(), &["update-ref", "-d", "refs/heads/theirs"]);
+        assert!(submit(&[]).complains(2).contains("has no branch mine"));
         git(clone, &["checkout", "--quiet", "--detach", "v1"]);
         let id = submit(&["--suspend"]).ok();
         let task = server.get(&format!("llm-tasks/{}", id.trim_end())).await.ok();

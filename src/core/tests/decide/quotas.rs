@@ -119,4 +119,7 @@ fn a_quota_is_changed_and_removed() {
     let told: Vec<_> = world.db.audit.iter().filter(|entry| entry.action.as_str() == "quota_changed").map(|entry| &*entry.detail).collect();
     assert_eq!(told, ["2 open tasks", "no quota"]);
     assert_eq!(world.run(set("nobody", NONE)).unwrap_err(), Rejection::KeyNotFound);
+    // A call that is on its way when its key is revoked has no limits that could be checked.
+    world.ok(op::RevokeKey { name: "team".into() });
+    assert_eq!(run_as(&mut world, "team", tasks("team", &["f"])).unwrap_err(), Rejection::KeyGone);
 }
