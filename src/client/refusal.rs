@@ -38,6 +38,8 @@ pub fn refusal(status: u16, headers: &HeaderMap, body: &[u8], has_key: bool) -> 
         // The server names the setting.
         (413, message) if message.contains("the server's limit") => format!("{message}; send less, or raise this limit"),
         (413, message) => format!("{message}; send less, or raise the server's MAX_BODY_BYTES"),
+        // It is not the limit of calls, of which each answer tells.
+        (429, message) if message.starts_with("The quota of this key") => message,
         (429, message) => match headers.get("ratelimit-limit").and_then(|limit| limit.to_str().ok()) {
             Some(limit) => {
                 format!(

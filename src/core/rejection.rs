@@ -260,6 +260,9 @@ impl fmt::Display for Rejection {
             ),
             Self::KeyGone => f.write_str("The key was revoked"),
             Self::NoQuotaFor(scope) => write!(f, "A quota is for keys of the scope 'submit', and this key has the scope '{scope}'"),
+            Self::QuotaOfOpenTasks { most, open: 0 } => {
+                write!(f, "The quota of this key is {most} open tasks, and this call alone creates more: send them in several calls")
+            }
             Self::QuotaOfOpenTasks { most, open } => {
                 write!(f, "The quota of this key is {most} open tasks, and {open} are open: wait until some end, or cancel some")
             }

@@ -204,6 +204,7 @@ impl From<Rejection> for Error {
             | Rejection::NoQuotaFor(_)
             | Rejection::QuotaOfOpenTasks { .. }
             | Rejection::QuotaOfStoredBytes { .. }
+            | Rejection::QuotaOfOneCall { .. }
             | Rejection::TooManyProjects
             | Rejection::TooManyProjectNodes
             | Rejection::TooManyPoolKeys
@@ -217,7 +218,6 @@ impl From<Rejection> for Error {
             | Rejection::OtherAgent { .. } => 409,
             Rejection::TooManyFiles | Rejection::TooManyFileBytes => 413,
             Rejection::QuotaOfTasksPerMinute { .. } => 429,
-            Rejection::QuotaOfOneCall { .. } => 413,
             Rejection::JoinTokenGone | Rejection::KeyGone => 401,
             Rejection::JoinTokenFor(_) => 403,
             Rejection::ReservedName(field) => return Self::field(field, rejection.to_string()),

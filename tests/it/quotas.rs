@@ -49,7 +49,7 @@ on_both! { alone:
         let admin = server.with_key(ADMIN);
         let team = with_new_key(&admin, &server, "team", "submit", json!({ "quota": { "max_tasks_per_minute": 2 } })).await;
         let whole = |count: usize| json!({ "tasks": (0..count).map(|_| task("x")).collect::<Vec<_>>() });
-        team.post("llm-tasks:batch", whole(3)).await.error(413);
+        team.post("llm-tasks:batch", whole(3)).await.error(409);
         team.post("llm-tasks:batch", whole(2)).await.created();
         let refused = team.post("llm-tasks", task("x")).await.expect(429);
         assert!((1..=30).contains(&refused.number("retry-after")), "{}", refused.text);
