@@ -131,7 +131,8 @@ fn leases_and_workers() {
     is_read::<Leased>(json!({"lease": lease(), "worker": worker()}));
     is_read::<Renewed>(json!({"lease": lease(), "expires_at": 9}));
     is_read::<CreatedKey>(json!({
-        "name": "k", "scope": NEW, "worker": "w", "push": true, "namespaces": ["n"], "created_at": 1, "expires_at": 2, "created_by": "admin", "key": "bloom_x",
+        "name": "k", "scope": NEW, "worker": "w", "push": true, "namespaces": ["n"], "created_at": 1, "expires_at": 2, "created_by": "admin",
+        "quota": {"max_open_tasks": 1, "max_tasks_per_minute": 2, "max_stored_bytes": 3, "open_tasks": 4, "stored_bytes": 5}, "key": "bloom_x",
     }));
     is_read::<Removed>(json!({"removed": true, "id": "w"}));
     is_read::<Claimed>(json!({"leases": [{"lease": lease(), "task": task()}], "directives": directives}));
