@@ -5,8 +5,8 @@
 //! repositories/PROJECT/contexts/NAME.git/lfs/objects/  links to them, and the files that runs of the context have added
 //! ```
 //!
-//! The agent fetches and pushes them in the bare repository, which has no files and no commit checked out: so git-lfs finds no `.lfsconfig`
-//! there, and uses the URL of the project with the settings of the agent's user. In a worktree git-lfs only turns pointers into
+//! The agent fetches and pushes them in the bare repository, which has no files, and whose HEAD is at a commit without files: so git-lfs
+//! finds no `.lfsconfig` there, and uses the URL of the project with the settings of the agent's user. In a worktree git-lfs only turns pointers into
 //! files and back. Its server is then the directory of the project's repository, whatever `.lfsconfig` or a run says.
 
 use std::collections::BTreeSet;
@@ -135,13 +135,13 @@ impl Repository {
         fetched.map(drop).map_err(|why| Trouble::of_fetch(&format!("git-lfs: {why}")))
     }
 
-    /// Gives the large files of a branch to the server of the project, as far as it does not have them.
-    pub async fn push_large_files(&self, branch: &str) -> Result<(), String> {
-        if lfs_program().is_none() || !self.uses_lfs(branch).await {
+    /// Gives the large files of a commit, and of those on which it builds, to the server of the project, as far as it does not have them.
+    pub async fn push_large_files(&self, commit: &str) -> Result<(), String> {
+        if lfs_program().is_none() || !self.uses_lfs(commit).await {
             return Ok(());
         }
         let mut push = self.lfs();
-        push.args(["push", "origin", branch]);
+        push.args(["push", "origin", commit]);
         output(push, FETCH_LIMIT).await.map(drop).map_err(|why| format!("git-lfs: {why}"))
     }
 

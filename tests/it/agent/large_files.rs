@@ -95,6 +95,29 @@ fn a_run_takes_no_file_over_that_is_not_what_its_name_says() {
     }));
 }
 
+/// git-lfs reads `.lfsconfig` of what it takes for `HEAD`.
+#[test]
+fn no_branch_and_no_tag_makes_git_lfs_read_lfsconfig() {
+    run(with_large_file(SHELL, async |server, repository, agent| {
+        let main = git(&repository.bare(), &["rev-parse", "main"]);
+        git(&repository.bare(), &["update-ref", "refs/tags/HEAD", &main]);
+        let one = agent("one").start();
+        let reads = async |context: &str| {
+            let task = plan(server, context, "cat large.bin").create().await;
+            task.reaches("completed").await;
+            assert_eq!(result(&task).await["output"], json!("a large file\n"));
+        };
+        reads("a").await;
+        // As an earlier version made the repository, and a run could then have a branch made there.
+        let own = repository_of(&one);
+        std::fs::write(own.join("HEAD"), "ref: refs/heads/none\n").expect("it can be written");
+        git(&own, &["update-ref", "refs/heads/none", &main]);
+        std::fs::remove_dir_all(own.join("lfs")).expect("it can be removed");
+        reads("b").await;
+        one.has_no_processes().await;
+    }));
+}
+
 #[test]
 fn a_worker_without_git_lfs_fails_the_task_before_it_is_paid_for() {
     run(with_large_file(SHELL, async |server, _, agent| {
