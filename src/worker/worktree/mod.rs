@@ -335,10 +335,10 @@ impl Worktree {
         remove_all(&earlier).map_err(|error| Trouble::of_disk("the worktree can't be made", &error))
     }
 
-    /// Looks whether files exist, and opens none.
+    /// Looks whether files exist, and opens none. Links of runs are not followed: they would tell what there is elsewhere.
     fn check_unfinished(&self) -> Result<(), Trouble> {
         let own = self.own_git_dir();
-        match UNFINISHED.iter().find(|(file, _)| own.join(file).exists()) {
+        match UNFINISHED.iter().find(|(file, _)| own.join(file).symlink_metadata().is_ok()) {
             Some((_, what)) => Err(self.state(&format!("a run has left {what} unfinished: finish or abort it"))),
             None => Ok(()),
         }
