@@ -116,14 +116,16 @@ fn a_run_takes_no_file_over_that_is_beyond_its_repository() {
                 "own=$(git rev-parse --absolute-git-dir); rm -rf $own/{linked}; ln -s {}/{linked} $own/{linked}",
                 elsewhere.display()
             );
-            let task = plan(server, &format!("c{context}"), &format!("printf '{pointer}' >stolen.bin; {link}")).create().await;
+            let task = plan(server, &format!("c{context}"), &format!("git rm -qf large.bin; printf '{pointer}' >stolen.bin; {link}"))
+                .create()
+                .await;
             let ended = eventually("it ends", || async {
                 Some(task.now().await).filter(|now| now["failure"] != json!(null) || now["status"] == json!("completed"))
             })
             .await;
+            assert!(!stored(&repository_of(&one)).contains(&name), "{linked}");
             assert_eq!(ended["status"], json!("completed"), "{ended}");
             assert!(diff(&task).await.contains(&name), "the pointer is committed");
-            assert!(!stored(&repository_of(&one)).contains(&name), "{linked}");
         }
         assert_eq!(stored(&repository.bare()).len(), 1);
         one.has_no_processes().await;
