@@ -8,8 +8,6 @@ use super::Worktree;
 use super::repository::{DURABLE, FETCH_LIMIT, LOCAL_LIMIT, Repository};
 use super::trouble::Trouble;
 
-/// All branches and tags, but those tags that git could take for another ref.
-pub const FETCHED: [&str; 3] = ["+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*", "^refs/tags/refs/*"];
 /// The only author of the commit at which [`HEAD`](Repository::set_head) is.
 const NOBODY: [(&str, &str); 6] = [
     ("GIT_AUTHOR_NAME", "bloom-runtime"),

@@ -17,7 +17,6 @@ use super::super::command::{ended, output, output_of};
 use super::super::git::{GitSettings, bounded, git, strict};
 use super::super::home::private_dir;
 use super::super::process::{HOME_VARIABLE, LEASE_VARIABLE};
-use super::refs::FETCHED;
 use super::trouble::Trouble;
 
 pub const FETCH_LIMIT: Duration = Duration::from_secs(600);
@@ -42,6 +41,8 @@ const SETTINGS_SHA256: &str =
 /// How git names objects, as `--object-format` takes it.
 const SHA1: &str = "sha1";
 const SHA256: &str = "sha256";
+/// All branches and tags, but those tags that git could take for another ref.
+const FETCHED: [&str; 3] = ["+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*", "^refs/tags/refs/*"];
 /// The first line of what a repository has is shorter.
 const FIRST_LINE: usize = 4_096;
 /// Branches that a message names.
