@@ -48,7 +48,7 @@ impl Wire for BranchPrefix {
             return Ok(Self(text));
         }
         problem(format!(
-            "Expected 1 to {MAX_BRANCH_PREFIX} characters that git allows at the beginning of a branch's name, such as bots or team/bots"
+            "Expected 1 to {MAX_BRANCH_PREFIX} characters that git allows at the beginning of a branch's name, such as bots or team/bots, not below refs, HEAD or origin"
         ))
     }
 

@@ -113,9 +113,16 @@ pub fn is_git_ref(text: &str) -> bool {
         && !text.chars().any(|c| c.is_ascii_control() || " ~^:?*[\\".contains(c))
 }
 
-/// Whether git would take this for the first part of a branch's name. Git makes directories of it, whose names have a limit.
+/// Whether git would take this for the first part of a branch's name, and neither git nor people take such a branch for something else. Git makes
+/// directories of it, whose names have a limit.
 pub fn is_branch_prefix(text: &str) -> bool {
-    is_git_ref(text) && text.chars().count() <= MAX_BRANCH_PREFIX && text.split('/').all(|part| part.len() <= 200)
+    let is_shown_otherwise = |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let first = text.split('/').next().unwrap_or_default();
+    is_git_ref(text)
+        && !["refs", "HEAD", "origin"].contains(&first)
+        && !text.contains(is_shown_otherwise)
+        && text.chars().count() <= MAX_BRANCH_PREFIX
+        && text.split('/').all(|part| part.len() <= 200)
 }
 
 /// Whether this is the id of a commit, as git prints it.

@@ -313,7 +313,7 @@ async fn prepared(
                 && record.task.push == PushMode::Branch
             {
                 let project = record.task.project.as_deref().unwrap_or_default();
-                made = tree.repository.check_branch_name(&begun.branch, project).await.and(made);
+                made = tree.check_branch_name(&begun.branch, project).await.and(made);
             }
             end_commands(run).await;
             tree.forget_unless_made();

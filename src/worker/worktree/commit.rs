@@ -110,31 +110,22 @@ impl Worktree {
     /// Pushes the branch with the user's own credentials, unless the repository's server has its commits already, as far as the last fetch
     /// tells. Returns whether it was pushed.
     pub async fn push(&self) -> Result<bool, Trouble> {
+        let commit = self.repository.commit_of(&self.branch_ref()).await.ok_or_else(|| self.state("its branch has no commit"))?;
         let mut ask = self.repository.local(&self.repository.git_dir());
-        ask.args(["for-each-ref", "--count=1", "--format=%(refname)", "--contains", &self.branch_ref(), "refs/remotes/origin"]);
+        ask.args(["for-each-ref", "--count=1", "--format=%(refname)", "--contains", &commit, "refs/remotes/origin"]);
         if output(ask, LOCAL_LIMIT).await.is_ok_and(|known| !known.is_empty()) {
             return Ok(false);
         }
-        let Err(why) = self.push_once().await else { return Ok(true) };
+        let Err(why) = self.push_once(&commit).await else { return Ok(true) };
         // An earlier attempt may have pushed meanwhile, and its commits may be a part of these.
         let _ = self.repository.fetch(FETCH_LIMIT).await;
         let theirs = self.repository.commit_of(&self.pushed_ref()).await;
         let is_behind = match &theirs {
-            Some(theirs) => self.repository.is_ancestor(theirs, &self.branch_ref()).await,
+            Some(theirs) => self.repository.is_ancestor(theirs, &commit).await,
             None => false,
         };
-        let again = if is_behind { self.push_once().await } else { Err(why) };
+        let again = if is_behind { self.push_once(&commit).await } else { Err(why) };
         again.map(|()| true).map_err(|why| Trouble::of_push(&self.branch, &why))
-    }
-
-    async fn push_once(&self) -> Result<(), String> {
-        // First, so that nobody fetches a commit whose files are missing.
-        self.repository.push_large_files(&self.branch_ref()).await?;
-        let branch = format!("{0}:{0}", self.branch_ref());
-        let mut push = self.repository.remote();
-        push.args(["push", "--quiet", "--no-verify", "--no-follow-tags", "--recurse-submodules=no", "--no-signed", "--"]);
-        push.args([&self.repository.url, &branch]);
-        output(push, FETCH_LIMIT).await.map(drop)
     }
 }
 

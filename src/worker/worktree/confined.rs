@@ -20,7 +20,6 @@ use super::repository::{DURABLE, FETCH_LIMIT, LOCAL_LIMIT};
 use super::survey::all_but;
 use super::trouble::{ROOM, Trouble};
 use super::{LINK, Worktree};
-use bloom_core::project::is_git_ref;
 
 /// The repository has the objects of the project's repository, without a copy of them.
 const SHARE_OBJECTS: &str = r#"printf '%s\n' "$1" >"$2/objects/info/alternates""#;
@@ -104,17 +103,14 @@ impl<'a> Confined<'a> {
         let _ = self.script(r#"rm -f -- "$@""#, &locks.iter().map(PathBuf::as_path).collect::<Vec<_>>()).await;
     }
 
-    /// The branch that is checked out. It has the name that the tree's has, or one with an earlier prefix, of which the project's repository knows.
-    pub async fn branch(&self) -> Result<String, Trouble> {
+    /// The branch that is checked out. It is one of these, and the agent has made it: whatever else a run checks out is none of the context.
+    pub async fn branch(&self, own: &[String]) -> Result<String, Trouble> {
         let mut ask = self.git();
         ask.args(["symbolic-ref", "--quiet", "HEAD"]);
         let head = self.run(ask, LOCAL_LIMIT).await.unwrap_or_default();
-        let (tree, last) = (self.tree, |name: &str| name.rsplit('/').next().map(str::to_owned));
+        let tree = self.tree;
         match head.strip_prefix("refs/heads/") {
-            Some(name) if name == tree.branch => Ok(name.to_owned()),
-            Some(name) if is_git_ref(name) && last(name) == last(&tree.branch) && tree.repository.commit_of(&head).await.is_some() => {
-                Ok(name.to_owned())
-            }
+            Some(name) if own.iter().any(|own| own == name) && tree.repository.commit_of(&head).await.is_some() => Ok(name.to_owned()),
             _ => Err(tree.state(&format!("a run has checked out something else than its branch {}", tree.branch))),
         }
     }
@@ -154,7 +150,7 @@ impl<'a> Confined<'a> {
             "--force",
         ]);
         fetch.args(["--no-write-fetch-head", "--no-recurse-submodules", "--"]).arg(self.tree.repository.git_dir());
-        fetch.args(["+refs/remotes/origin/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*"]);
+        fetch.args(["+refs/remotes/origin/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*", "^refs/tags/refs/*"]);
         if let Err(why) = self.run_within(fetch, LOCAL_LIMIT).await {
             tracing::warn!(dir = %self.tree.dir.display(), why, "a context does not see the newest branches of its project");
         }

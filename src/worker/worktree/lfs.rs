@@ -5,8 +5,8 @@
 //! repositories/PROJECT/contexts/NAME.git/lfs/objects/  links to them, and the files that runs of the context have added
 //! ```
 //!
-//! The agent fetches and pushes them in the bare repository, which has no files and no commit checked out: so git-lfs finds no `.lfsconfig`
-//! there, and uses the URL of the project with the settings of the agent's user. In a worktree git-lfs only turns pointers into
+//! The agent fetches and pushes them in the bare repository, which has no files, and whose HEAD is at a commit without files: so git-lfs
+//! finds no `.lfsconfig` there, and uses the URL of the project with the settings of the agent's user. In a worktree git-lfs only turns pointers into
 //! files and back. Its server is then the directory of the project's repository, whatever `.lfsconfig` or a run says.
 
 use std::collections::BTreeSet;
@@ -44,8 +44,13 @@ const LINK_ALL: &str = r#"while read -r path; do
   [ -d "$1/${path%/*}" ] || mkdir -p -- "$1/${path%/*}" || exit
   [ -L "$1/$path" ] || ln -sfn -- "$0/$path" "$1/$path" || exit
 done"#;
+/// Where a repository has them.
+const OBJECTS: &str = "lfs/objects";
 /// Where git-lfs stores what it handles: in each repository, also in that of a server that is a directory, whose git-lfs reads this, too.
 const STORAGE: &str = "lfs.storage=lfs";
+/// Why the server does not take a branch.
+const MISSING: &str =
+    "a commit has a pointer to a file that is not there, because the run wrote the pointer itself or has removed the file:";
 const PIECE: usize = 1 << 20;
 /// Trees that one command looks into: they are words of its command line.
 const TREES: usize = 1_000;
@@ -69,7 +74,7 @@ fn path_of(object: &str) -> String {
 
 impl Repository {
     fn large_files(&self) -> PathBuf {
-        self.git_dir().join("lfs/objects")
+        self.git_dir().join(OBJECTS)
     }
 
     fn has_large_file(&self, object: &str) -> bool {
@@ -135,14 +140,20 @@ impl Repository {
         fetched.map(drop).map_err(|why| Trouble::of_fetch(&format!("git-lfs: {why}")))
     }
 
-    /// Gives the large files of a branch to the server of the project, as far as it does not have them.
-    pub async fn push_large_files(&self, branch: &str) -> Result<(), String> {
-        if lfs_program().is_none() || !self.uses_lfs(branch).await {
+    /// Gives the large files of a commit, and of those on which it builds, to the server of the project, as far as it does not have them.
+    pub async fn push_large_files(&self, commit: &str) -> Result<(), String> {
+        if lfs_program().is_none() || !self.uses_lfs(commit).await {
             return Ok(());
         }
         let mut push = self.lfs();
-        push.args(["push", "origin", branch]);
-        output(push, FETCH_LIMIT).await.map(drop).map_err(|why| format!("git-lfs: {why}"))
+        push.args(["push", "origin", commit]);
+        let Err(why) = output(push, FETCH_LIMIT).await else { return Ok(()) };
+        // git-lfs does not tell it of one that neither it nor the server has.
+        let objects = self.pointers(&[commit, "--not", "--remotes"]).await.unwrap_or_default();
+        Err(match objects.iter().find(|object| !self.has_large_file(object)) {
+            Some(missing) => format!("git-lfs: {MISSING} {missing}: {why}"),
+            None => format!("git-lfs: {why}"),
+        })
     }
 
     /// Removes the large files that were here before this second, that the server of the project has, and that no branch of a context needs now.
@@ -169,7 +180,7 @@ impl Repository {
         Ok(())
     }
 
-    /// Takes these objects from a directory that runs write, if they are what their names say.
+    /// Takes these objects from the repository of a context, if they are what their names say. Runs write all of it, so no link leads out of it.
     fn take_large_files(&self, from: &Path, objects: &[String]) -> io::Result<Vec<String>> {
         let Ok(dir) = Dir::open_ambient_dir(from, ambient_authority()) else { return Ok(Vec::new()) };
         let part = self.git_dir().join("lfs").join(format!(".part-{}", Uuid::now_v7()));
@@ -178,7 +189,7 @@ impl Repository {
         let mut taken = Vec::new();
         for object in objects.iter().filter(|object| !self.has_large_file(object)) {
             // It may never have been there: a run has committed a pointer that it wrote itself.
-            let Ok(file) = open_below(&dir, Path::new(&path_of(object))) else { continue };
+            let Ok(file) = open_below(&dir, &Path::new(OBJECTS).join(path_of(object))) else { continue };
             let copied = copy(file, &part, object, room);
             let placed = copied.and_then(|bytes| {
                 let Some(bytes) = bytes else { return fs::remove_file(&part) };
@@ -220,7 +231,7 @@ fn copy(mut from: File, to: &Path, object: &str, room: u64) -> io::Result<Option
 impl Confined<'_> {
     /// Where runs find large files, and add some.
     fn own_large_files(&self) -> PathBuf {
-        self.tree.own_git_dir().join("lfs/objects")
+        self.tree.own_git_dir().join(OBJECTS)
     }
 
     /// Lets a git command turn pointers into files and back.
@@ -267,7 +278,7 @@ impl Worktree {
             return Ok(());
         }
         let objects = self.repository.pointers(&[commit, "--not", "--remotes"]).await?;
-        let (repository, from) = (self.repository.clone(), confined.own_large_files());
+        let (repository, from) = (self.repository.clone(), self.own_git_dir());
         let failed = |error: io::Error| Trouble::of_disk("the large files of the run can't be taken over", &error);
         let taken = tokio::task::spawn_blocking(move || repository.take_large_files(&from, &objects)).await;
         let taken = taken.map_err(io::Error::other).and_then(|taken| taken).map_err(failed)?;

@@ -13,6 +13,7 @@ mod author;
 mod commit;
 mod confined;
 mod lfs;
+mod refs;
 mod repository;
 mod survey;
 mod trouble;
@@ -147,8 +148,20 @@ impl Worktree {
     }
 
     /// Exists once all files of the worktree are there. With half of them, it would look like one in which a run has deleted the others.
+    /// It has the name of the branch, unless an earlier version has written it.
     fn complete_mark(&self) -> PathBuf {
         self.own_git_dir().with_extension("complete")
+    }
+
+    /// What the branch of the context may be called: by a prefix of the project, or as the agent has called it last. Projects that are deleted have
+    /// no prefixes, but tasks.
+    fn own_branches(&self) -> Vec<String> {
+        let noted = fs::read_to_string(self.complete_mark()).ok();
+        [&self.branch].into_iter().chain(&self.former_branches).cloned().chain(noted).collect()
+    }
+
+    fn note_branch(&self) -> Result<(), Trouble> {
+        fs::write(self.complete_mark(), &self.branch).map_err(|error| Trouble::of_disk("the worktree can't be prepared", &error))
     }
 
     /// Prepares the worktree for a run that wants this branch, tag or commit; `None` = the default branch of the repository. A context that
@@ -164,7 +177,8 @@ impl Worktree {
         let confined = Confined::new(tree, confinement);
         confined.forget_locks().await;
         tree.check_unfinished()?;
-        let tree = &tree.on(&confined.branch().await?);
+        let tree = &tree.on(&confined.branch(&self.own_branches()).await?);
+        tree.note_branch()?;
         let confined = Confined::new(tree, confinement);
         // Before the run, because that costs something.
         tree.left_out().await?;
@@ -186,6 +200,7 @@ impl Worktree {
             tree.repository.set_ref(&settled.branch_ref(), &head).await?;
             confined.rename_branch(&head, &settled.branch).await?;
             tree.repository.remove_ref(&tree.branch_ref()).await?;
+            settled.note_branch()?;
         }
         settled.follow_pushed(&Confined::new(&settled, confinement), head).await
     }
@@ -259,7 +274,7 @@ impl Worktree {
     /// Takes a commit of the context over into the project's repository, where nothing of a run has an effect. `known` is one that it has; by
     /// default, that of the branch.
     async fn take(&self, confined: &Confined<'_>, commit: &str, known: Option<&str>) -> Result<(), Trouble> {
-        if self.repository.commit_of(commit).await.is_some() {
+        if self.repository.commit_with(commit).await.is_some() {
             return Ok(());
         }
         let of_branch = if known.is_none() { self.repository.commit_of(&self.branch_ref()).await } else { None };
@@ -306,7 +321,7 @@ impl Worktree {
         // What the context begins with must stay in the project's repository, whatever happens to the branch it came from.
         self.repository.set_ref(&self.branch_ref(), start).await?;
         confined.make(start, files).await?;
-        fs::write(self.complete_mark(), "").map_err(failed)
+        self.note_branch()
     }
 
     /// A worktree that an earlier version made gets a repository of its own. Its files stay.
@@ -320,10 +335,10 @@ impl Worktree {
         remove_all(&earlier).map_err(|error| Trouble::of_disk("the worktree can't be made", &error))
     }
 
-    /// Looks whether files exist, and opens none.
+    /// Looks whether files exist, and opens none. Links of runs are not followed: they would tell what there is elsewhere.
     fn check_unfinished(&self) -> Result<(), Trouble> {
         let own = self.own_git_dir();
-        match UNFINISHED.iter().find(|(file, _)| own.join(file).exists()) {
+        match UNFINISHED.iter().find(|(file, _)| own.join(file).symlink_metadata().is_ok()) {
             Some((_, what)) => Err(self.state(&format!("a run has left {what} unfinished: finish or abort it"))),
             None => Ok(()),
         }

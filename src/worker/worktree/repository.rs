@@ -41,8 +41,8 @@ const SETTINGS_SHA256: &str =
 /// How git names objects, as `--object-format` takes it.
 const SHA1: &str = "sha1";
 const SHA256: &str = "sha256";
-/// Its HEAD is a branch that no context has, so nothing is checked out, and git-lfs finds no `.lfsconfig` (see [`lfs`](super::lfs)).
-const NO_HEAD: &str = "--initial-branch=none";
+/// All branches and tags, but those tags that git could take for another ref.
+const FETCHED: [&str; 3] = ["+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*", "^refs/tags/refs/*"];
 /// The first line of what a repository has is shorter.
 const FIRST_LINE: usize = 4_096;
 /// Branches that a message names.
@@ -97,23 +97,27 @@ impl Repository {
     /// Fetches all branches and tags; the repository is made if it is missing.
     pub async fn fetch(&self, limit: Duration) -> Result<(), Trouble> {
         self.make_if_missing().await?;
-        self.fetch_refs(&["+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*"], limit).await
+        self.fetch_refs(&FETCHED, limit).await
     }
 
     async fn make_if_missing(&self) -> Result<(), Trouble> {
         let _lock = self.lock.lock().await;
-        if self.git_dir().join("HEAD").exists() {
-            return self.set_settings();
+        if !self.git_dir().join("HEAD").exists() {
+            self.init().await?;
         }
+        self.set_settings()?;
+        self.set_head().await
+    }
+
+    async fn init(&self) -> Result<(), Trouble> {
         private_dir(&self.dir).map_err(|error| Trouble::of_disk("the repository's directory can't be created", &error))?;
         // Complete, or not there at all: a later start of the agent must not find a half one.
         let part = self.dir.join(format!(".git-{}", Uuid::now_v7()));
         let format = self.remote_format().await?;
         let mut init = self.git(&[]);
-        init.args(["init", "--quiet", "--bare", "--template=", NO_HEAD, &format!("--object-format={format}")]).arg(&part);
+        init.args(["init", "--quiet", "--bare", "--template=", &format!("--object-format={format}")]).arg(&part);
         output(init, LOCAL_LIMIT).await.map_err(|why| Trouble::of_git("the repository can't be created", &why))?;
-        fs::rename(&part, self.git_dir()).map_err(|error| Trouble::of_disk("the repository can't be created", &error))?;
-        self.set_settings()
+        fs::rename(&part, self.git_dir()).map_err(|error| Trouble::of_disk("the repository can't be created", &error))
     }
 
     fn set_settings(&self) -> Result<(), Trouble> {
@@ -183,14 +187,14 @@ impl Repository {
         if !((7..=64).contains(&wanted.len()) && wanted.bytes().all(|byte| byte.is_ascii_hexdigit())) {
             return Err(missing());
         }
-        if let Some(commit) = self.commit_of(wanted).await {
+        if let Some(commit) = self.commit_with(wanted).await {
             return Ok(commit);
         }
         // A commit that is on no branch. Servers give it out by its full name, if they do.
         if wanted.len() >= 40 {
             self.fetch_refs(&[wanted], FETCH_LIMIT).await.map_err(|_| missing())?;
         }
-        self.commit_of(wanted).await.ok_or_else(missing)
+        self.commit_with(wanted).await.ok_or_else(missing)
     }
 
     /// The default branch of the repository, or the commit that it has in place of one.
@@ -198,35 +202,15 @@ impl Repository {
         let mut ask = self.remote();
         ask.args(["ls-remote", "--symref", "--", &self.url, "HEAD"]);
         let told = output(ask, ASK_LIMIT).await.map_err(|why| Trouble::of_fetch(&why))?;
-        let branch = told.lines().find_map(|line| line.strip_prefix("ref: ")?.split_whitespace().next());
-        if let Some(found) = branch.or_else(|| told.split_whitespace().next()) {
-            return Ok(found.to_owned());
+        // It tells of all refs that end so. The first line of HEAD says which branch it is, or which commit if it is at none.
+        if let Some(found) = told.lines().find_map(|line| line.strip_suffix("\tHEAD")) {
+            return Ok(found.strip_prefix("ref: ").unwrap_or(found).to_owned());
         }
         // Its default branch is one that nobody has pushed, or it has none at all.
         let mut list = self.local(&self.git_dir());
         list.args(["for-each-ref", "--count", SHOWN_BRANCHES, "--format=%(refname:lstrip=3)", "refs/remotes/origin"]);
         let branches = output(list, LOCAL_LIMIT).await.unwrap_or_default();
         if branches.is_empty() { Err(Trouble::Empty) } else { Err(Trouble::NoDefault(branches.lines().collect::<Vec<_>>().join(", "))) }
-    }
-
-    /// Whether the repository can have a branch of this name, as far as the last fetch tells: git keeps branches like files in directories.
-    pub async fn check_branch_name(&self, branch: &str, project: &str) -> Result<(), Trouble> {
-        let above = branch.match_indices('/').map(|(end, _)| &branch[..end]);
-        let mut taken = None;
-        for name in above {
-            taken = taken.or(self.commit_of(&format!("refs/remotes/origin/{name}")).await.map(|_| name.to_owned()));
-        }
-        let mut list = self.local(&self.git_dir());
-        list.args(["for-each-ref", "--count=1", "--format=%(refname:lstrip=3)", &format!("refs/remotes/origin/{branch}/")]);
-        let below = output(list, LOCAL_LIMIT).await.ok().filter(|found| !found.is_empty());
-        match taken.or(below) {
-            Some(taken) => Err(Trouble::State(format!(
-                "the project's repository can have no branch {branch}, because it has a branch {taken}, and git has no two of which one is \
-                 like a directory of the other: give the branches of the project another prefix (bloom-runtime project edit {project} \
-                 --branch-prefix …), rename {taken} there, or submit the task without push"
-            ))),
-            None => Ok(()),
-        }
     }
 
     /// Takes the commit of a context, and all that it builds on, from a file of objects. They are checked as if a server had sent them.
@@ -244,36 +228,6 @@ impl Repository {
         check.args(["rev-list", "--objects", "--quiet", commit, "--not", "--all"]);
         output(check, TAKE_LIMIT).await.map_err(failed)?;
         self.set_ref(&format!("refs/bloom/{context}"), commit).await
-    }
-
-    /// Lets a ref name this commit.
-    pub async fn set_ref(&self, name: &str, commit: &str) -> Result<(), Trouble> {
-        let _lock = self.lock.lock().await;
-        let mut update = self.local(&self.git_dir());
-        update.args(DURABLE).args(["update-ref", "-m", "bloom-runtime", name, commit]);
-        output(update, LOCAL_LIMIT).await.map(drop).map_err(|why| Trouble::of_git("the branch can't be updated", &why))
-    }
-
-    /// Removes a ref.
-    pub async fn remove_ref(&self, name: &str) -> Result<(), Trouble> {
-        let _lock = self.lock.lock().await;
-        let mut update = self.local(&self.git_dir());
-        update.args(DURABLE).args(["update-ref", "-d", name]);
-        output(update, LOCAL_LIMIT).await.map(drop).map_err(|why| Trouble::of_git("the branch can't be updated", &why))
-    }
-
-    /// The commit that this names; `None` if there is none.
-    pub async fn commit_of(&self, name: &str) -> Option<String> {
-        let mut parse = self.local(&self.git_dir());
-        parse.args(["rev-parse", "--quiet", "--verify", "--end-of-options", &format!("{name}^{{commit}}")]);
-        output(parse, LOCAL_LIMIT).await.ok().filter(|id| !id.is_empty())
-    }
-
-    /// Whether the second commit is, or builds on, the first.
-    pub async fn is_ancestor(&self, first: &str, second: &str) -> bool {
-        let mut ask = self.local(&self.git_dir());
-        ask.args(["merge-base", "--is-ancestor", first, second]);
-        output(ask, LOCAL_LIMIT).await.is_ok()
     }
 
     /// Packs objects, once there are many loose ones. Those that no ref names may still be used by the repository of a context.

@@ -1,5 +1,7 @@
 //! Projects with files in git-lfs: runs have the files, commits have the pointers.
 
+use sha2::Digest as _;
+
 use super::worktrees::{SHELL, diff, failed, plan, repository_of};
 use super::*;
 use crate::support::agent::{Agent, AgentPlan};
@@ -86,11 +88,69 @@ fn a_run_takes_no_file_over_that_is_not_what_its_name_says() {
         let script = "echo other >large.bin; git add large.bin; for f in $(find $(git rev-parse --git-dir)/lfs/objects -type f); \
                       do chmod u+w $f; echo wrong >$f; done";
         let task = plan(server, "a", &format!("{script}; git commit -qm mine; echo third >large.bin")).with("push", json!("branch"));
-        failed(&task.create().await, "failed", "project", "git-lfs: ").await;
+        failed(&task.create().await, "failed", "project", "git-lfs: a commit has a pointer to a file that is not there").await;
         assert_eq!(git(&repository.bare(), &["branch", "--list", "bloom/*"]), "");
         let other = plan(server, "b", "cat large.bin").create().await;
         other.reaches("completed").await;
         assert_eq!(result(&other).await["output"], json!("a large file\n"));
+        one.has_no_processes().await;
+    }));
+}
+
+/// A run in a sandbox can't read it there, so the agent must not read it for the run.
+#[test]
+fn a_run_takes_no_file_over_that_is_beyond_its_repository() {
+    let profile = format!("{SHELL}\nsandbox = \"bubblewrap\"");
+    run(with_large_file(&profile, async |server, repository, agent| {
+        let one = agent("one").start();
+        let secret = "of another project";
+        let name = hex::encode(sha2::Sha256::digest(secret));
+        let (first, second) = (&name[..2], &name[2..4]);
+        let elsewhere = one.work_dir().join("elsewhere");
+        let dir = elsewhere.join("lfs/objects").join(first).join(second);
+        std::fs::create_dir_all(&dir).expect("a directory");
+        std::fs::write(dir.join(&name), secret).expect("a file");
+        let pointer = format!("version https://git-lfs.github.com/spec/v1\\noid sha256:{name}\\nsize {}\\n", secret.len());
+        for (context, linked) in ["lfs/objects", &format!("lfs/objects/{first}")].into_iter().enumerate() {
+            let link = format!(
+                "own=$(git rev-parse --absolute-git-dir); rm -rf $own/{linked}; ln -s {}/{linked} $own/{linked}",
+                elsewhere.display()
+            );
+            let task = plan(server, &format!("c{context}"), &format!("git rm -qf large.bin; printf '{pointer}' >stolen.bin; {link}"))
+                .create()
+                .await;
+            let ended = eventually("it ends", || async {
+                Some(task.now().await).filter(|now| now["failure"] != json!(null) || now["status"] == json!("completed"))
+            })
+            .await;
+            assert!(!stored(&repository_of(&one)).contains(&name), "{linked}");
+            assert_eq!(ended["status"], json!("completed"), "{ended}");
+            assert!(diff(&task).await.contains(&name), "the pointer is committed");
+        }
+        assert_eq!(stored(&repository.bare()).len(), 1);
+        one.has_no_processes().await;
+    }));
+}
+
+/// git-lfs reads `.lfsconfig` of what it takes for `HEAD`.
+#[test]
+fn no_branch_and_no_tag_makes_git_lfs_read_lfsconfig() {
+    run(with_large_file(SHELL, async |server, repository, agent| {
+        let main = git(&repository.bare(), &["rev-parse", "main"]);
+        git(&repository.bare(), &["update-ref", "refs/tags/HEAD", &main]);
+        let one = agent("one").start();
+        let reads = async |context: &str| {
+            let task = plan(server, context, "cat large.bin").create().await;
+            task.reaches("completed").await;
+            assert_eq!(result(&task).await["output"], json!("a large file\n"));
+        };
+        reads("a").await;
+        // As an earlier version made the repository, and a run could then have a branch made there.
+        let own = repository_of(&one);
+        std::fs::write(own.join("HEAD"), "ref: refs/heads/none\n").expect("it can be written");
+        git(&own, &["update-ref", "refs/heads/none", &main]);
+        std::fs::remove_dir_all(own.join("lfs")).expect("it can be removed");
+        reads("b").await;
         one.has_no_processes().await;
     }));
 }

@@ -29,6 +29,7 @@ mod odd_files;
 mod push_limits;
 mod push_server;
 mod questions;
+mod ref_names;
 mod repositories;
 mod running;
 mod sandbox;

@@ -1,0 +1,121 @@
+//! The refs of a project's repository. What a name means is never guessed: for git, `refs/heads/x` may also be the tag `refs/tags/refs/heads/x`,
+//! and whoever may push to the project's server can make one.
+
+use std::fs;
+
+use super::super::command::output;
+use super::Worktree;
+use super::repository::{DURABLE, FETCH_LIMIT, LOCAL_LIMIT, Repository};
+use super::trouble::Trouble;
+
+/// The only author of the commit at which [`HEAD`](Repository::set_head) is.
+const NOBODY: [(&str, &str); 6] = [
+    ("GIT_AUTHOR_NAME", "bloom-runtime"),
+    ("GIT_AUTHOR_EMAIL", "bloom-runtime@localhost"),
+    ("GIT_AUTHOR_DATE", "@0 +0000"),
+    ("GIT_COMMITTER_NAME", "bloom-runtime"),
+    ("GIT_COMMITTER_EMAIL", "bloom-runtime@localhost"),
+    ("GIT_COMMITTER_DATE", "@0 +0000"),
+];
+
+impl Repository {
+    /// Lets HEAD be at a commit without files: git-lfs reads `HEAD:.lfsconfig` (see [`lfs`](super::lfs)). If HEAD named a branch that does not
+    /// exist, it would find that of a tag `HEAD`, or of that branch once it does.
+    pub async fn set_head(&self) -> Result<(), Trouble> {
+        if !fs::read_to_string(self.git_dir().join("HEAD")).is_ok_and(|head| head.starts_with("ref:")) {
+            return Ok(());
+        }
+        let failed = |why: String| Trouble::of_git("the repository can't be used", &why);
+        let mut empty = self.local(&self.git_dir());
+        empty.args(DURABLE).args(["hash-object", "-t", "tree", "-w", "/dev/null"]);
+        let tree = output(empty, LOCAL_LIMIT).await.map_err(failed)?;
+        let mut make = self.local(&self.git_dir());
+        make.envs(NOBODY).args(DURABLE).args(["commit-tree", "--no-gpg-sign", &tree, "-m", "Nothing"]);
+        let commit = output(make, LOCAL_LIMIT).await.map_err(failed)?;
+        let mut update = self.local(&self.git_dir());
+        update.args(DURABLE).args(["update-ref", "--no-deref", "HEAD", &commit]);
+        output(update, LOCAL_LIMIT).await.map(drop).map_err(failed)
+    }
+
+    /// Lets a ref name this commit.
+    pub async fn set_ref(&self, name: &str, commit: &str) -> Result<(), Trouble> {
+        self.update_ref(&["-m", "bloom-runtime", name, commit]).await
+    }
+
+    /// Removes a ref.
+    pub async fn remove_ref(&self, name: &str) -> Result<(), Trouble> {
+        self.update_ref(&["-d", name]).await
+    }
+
+    async fn update_ref(&self, words: &[&str]) -> Result<(), Trouble> {
+        let _lock = self.lock.lock().await;
+        let mut update = self.local(&self.git_dir());
+        update.args(DURABLE).arg("update-ref").args(words);
+        output(update, LOCAL_LIMIT).await.map(drop).map_err(|why| Trouble::of_git("the branch can't be updated", &why))
+    }
+
+    /// The commit of the ref with just this name, which begins with `refs/`; `None` if there is none.
+    pub async fn commit_of(&self, name: &str) -> Option<String> {
+        let mut show = self.local(&self.git_dir());
+        show.args(["show-ref", "--verify", "--hash", "--", name]);
+        let id = output(show, LOCAL_LIMIT).await.ok()?;
+        self.commit_with(&id).await
+    }
+
+    /// The commit whose id this is, or begins so, or to which the tag with this id leads; `None` if there is none.
+    pub async fn commit_with(&self, id: &str) -> Option<String> {
+        let mut parse = self.local(&self.git_dir());
+        parse.args(["rev-parse", "--quiet", "--verify", "--end-of-options", &format!("{id}^{{commit}}")]);
+        // A whole id is never taken for a name; a shorter one is.
+        output(parse, LOCAL_LIMIT).await.ok().filter(|found| found.len() == id.len() || found.starts_with(&id.to_ascii_lowercase()))
+    }
+
+    /// Whether the second commit is, or builds on, the first.
+    pub async fn is_ancestor(&self, first: &str, second: &str) -> bool {
+        let mut ask = self.local(&self.git_dir());
+        ask.args(["merge-base", "--is-ancestor", first, second]);
+        output(ask, LOCAL_LIMIT).await.is_ok()
+    }
+
+    /// A branch among these refs because of which there can be none of this name: git keeps branches like files in directories.
+    async fn in_the_way(&self, refs: &str, branch: &str) -> Option<String> {
+        for (end, _) in branch.match_indices('/') {
+            let above = &branch[..end];
+            if self.commit_of(&format!("{refs}/{above}")).await.is_some() {
+                return Some(above.to_owned());
+            }
+        }
+        let mut list = self.local(&self.git_dir());
+        list.args(["for-each-ref", "--count=1", "--format=%(refname)", &format!("{refs}/{branch}/")]);
+        let below = output(list, LOCAL_LIMIT).await.ok()?;
+        below.strip_prefix(refs)?.strip_prefix('/').map(str::to_owned)
+    }
+}
+
+impl Worktree {
+    /// Whether the project's repository can have a branch of this name, as far as the last fetch tells.
+    pub async fn check_branch_name(&self, branch: &str, project: &str) -> Result<(), Trouble> {
+        match self.repository.in_the_way("refs/remotes/origin", branch).await {
+            Some(taken) => Err(Trouble::State(format!(
+                "the project's repository can have no branch {branch}, because it has a branch {taken}, and git has no two of which one is \
+                 like a directory of the other: give the branches of the project another prefix (bloom-runtime project edit {project} \
+                 --branch-prefix …), rename {taken} there, or submit the task without push"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Pushes this commit as the branch, with the user's own credentials.
+    pub(super) async fn push_once(&self, commit: &str) -> Result<(), String> {
+        // First, so that nobody fetches a commit whose files are missing.
+        self.repository.push_large_files(commit).await?;
+        // A pattern, because git takes a single name also for a tag of the server that is called `refs/heads/…`. Nothing else is below this name.
+        let (above, last) = self.branch.rsplit_once('/').unwrap_or_default();
+        let from = format!("refs/push/{}", self.name());
+        self.repository.set_ref(&format!("{from}/{last}"), commit).await.map_err(|trouble| trouble.to_string())?;
+        let mut push = self.repository.remote();
+        push.args(["push", "--quiet", "--no-verify", "--no-follow-tags", "--recurse-submodules=no", "--no-signed", "--"]);
+        push.arg(&self.repository.url).arg(format!("{from}/*:refs/heads/{above}/*"));
+        output(push, FETCH_LIMIT).await.map(drop)
+    }
+}
