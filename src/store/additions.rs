@@ -133,13 +133,18 @@ pub(super) async fn refuse(pool: &Pool, schema: &Schema) -> Result<(), Error> {
     told(&read(pool, schema).await?).map_or(Ok(()), |text| Err(Error::Setup(text)))
 }
 
+/// What keeps a server from starting. What someone added to an SQLite file may just make reports, but a trigger acts. On PostgreSQL, the
+/// programs of its administrators use triggers, for example while they rewrite a table.
+pub(super) fn stop(kind: Kind, found: &[Addition]) -> bool {
+    kind == Kind::Sqlite && found.iter().any(|one| one.kind == "trigger")
+}
+
 impl Store {
-    /// Must be called before the first write. What someone added to an SQLite file may just make reports, but a trigger acts. On PostgreSQL, the
-    /// programs of its administrators use triggers, for example while they rewrite a table.
+    /// Must be called before the first write.
     pub(super) async fn refuse_triggers(&self, schema: &Schema) -> Result<(), Error> {
         let found = read(self.pool(), schema).await?;
         match told(&found) {
-            Some(text) if self.kind() == Kind::Sqlite && found.iter().any(|one| one.kind == "trigger") => return Err(Error::Setup(text)),
+            Some(text) if stop(self.kind(), &found) => return Err(Error::Setup(text)),
             Some(text) => tracing::warn!("{text}"),
             None => {}
         }
