@@ -162,7 +162,7 @@ pub(super) fn told(error: &sqlx::Error) -> String {
             format!("{}{code}", database.message())
         }
         sqlx::Error::PoolTimedOut => {
-            "no connection in 5 s; behind a pooler such as PgBouncer, its pool may be too small (default_pool_size)".into()
+            "no connection in time; behind a pooler such as PgBouncer, its pool may be too small (default_pool_size)".into()
         }
         other => other.to_string(),
     }

@@ -133,8 +133,12 @@ fn open(path: &Path) -> Result<File, String> {
 
 fn filter(level: &str) -> Result<EnvFilter, String> {
     let fine = level.split(',').any(|part| matches!(part.trim().to_lowercase().as_str(), "debug" | "trace"));
-    let repeated = if level.contains("sqlx") || fine { String::new() } else { format!(",{REPEATED}") };
-    let directives = if fine { format!("{NOISY},{CHATTY},{level},{SECRET}") } else { format!("{NOISY}{repeated},{level},{SECRET}") };
+    let libraries = match level {
+        _ if fine => CHATTY,
+        _ if level.contains("sqlx") => NOISY,
+        _ => REPEATED,
+    };
+    let directives = format!("{NOISY},{libraries},{level},{SECRET}");
     EnvFilter::try_new(directives).map_err(|error| format!("log level {level:?} is not understood: {error}"))
 }
 
