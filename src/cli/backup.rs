@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bloom_commands::{CommandError, Progress, term};
 use bloom_config::Serve;
 use bloom_engine::Engine;
-use bloom_store::{BackupDirectory, Copied, Store, wall_clock};
+use bloom_store::{BackedUp, BackupDirectory, Copied, Store, wall_clock};
 use clap::Args;
 
 use super::{ServerArgs, database, signals};
@@ -49,9 +49,13 @@ pub async fn make(BackupArgs { file, force, .. }: BackupArgs, settings: Serve) -
     let mut progress = Progress::of(" MiB");
     let options = database::options(&settings);
     let copied = Store::back_up_beside(&options, &file, force, |Copied { bytes, of }| progress.set(bytes / MIB, of / MIB));
-    let bytes = signals::until(copied, "interrupted; no backup was made").await?;
+    let BackedUp { bytes, not_restorable } = signals::until(copied, "interrupted; no backup was made").await?;
     drop(progress);
-    term::print(&format!("{} backed up to {}, {}\n", settings.shown_database_url(), file.display(), mib(bytes)))
+    term::print(&format!("{} backed up to {}, {}\n", settings.shown_database_url(), file.display(), mib(bytes)))?;
+    if let Some(why) = not_restorable {
+        term::info(&term::line(&format!("warning: it can't be restored as it is: {why}")));
+    }
+    Ok(())
 }
 
 /// `restore FILE`
@@ -135,10 +139,13 @@ pub async fn keep_making(engine: Engine, store: Store, Schedule { directory, eve
                 made = store.back_up_into(&directory, keep) => made,
             };
             match made {
-                Ok(bytes) => {
+                Ok(BackedUp { bytes, not_restorable }) => {
                     let took = started.elapsed();
                     engine.metrics.backed_up(took.as_secs_f64(), bytes);
                     tracing::info!(directory = %shown, bytes, milliseconds = took.as_millis(), "a backup was made");
+                    if let Some(why) = not_restorable {
+                        tracing::warn!(directory = %shown, why, "the backup can't be restored as it is");
+                    }
                     Duration::ZERO
                 }
                 Err(error) => {

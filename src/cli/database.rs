@@ -86,8 +86,8 @@ pub fn explain(error: impl Into<Error>, settings: &Serve) -> CommandError {
              Check that its disk has room and works, and that the user of this program may read and write the file and its directory."
         ),
         Error::Unavailable(text) => format!(
-            "the database {database} can't be reached: {text}.\n\
-             Check that it runs and that DATABASE_URL names the right host, port, user and database; or use an SQLite file instead: \
+            "the database {database} can't be reached or used: {text}.\n\
+             Check that it runs, that DATABASE_URL names the right host, port, user and database, and the rights of that user; or use an SQLite file instead: \
              --database-url sqlite:FILE"
         ),
         Error::Locked(text) => format!(

@@ -2,6 +2,7 @@
 //! backup: so nothing is taken over with one.
 
 use std::fmt;
+use std::path::Path;
 
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _, SqliteConnection};
@@ -23,11 +24,13 @@ pub(super) struct Addition {
     of: String,
     /// What has made it; empty on PostgreSQL.
     sql: String,
+    /// The schema has it, too, but otherwise.
+    is_changed: bool,
 }
 
 impl fmt::Display for Addition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, name, of, sql: _ } = self;
+        let Self { kind, name, of, .. } = self;
         if name == of { write!(f, "{kind} {name}") } else { write!(f, "{kind} {name} on {of}") }
     }
 }
@@ -62,9 +65,10 @@ pub(super) async fn read(pool: &Pool, schema: &Schema) -> Result<Vec<Addition>, 
         return Ok(Vec::new());
     }
     let found = all(&pool.fetch(&FOUND, Args::new()).await?, |row| {
-        Ok(Addition { kind: row.take()?, name: row.take()?, of: row.take()?, sql: row.take()? })
+        Ok(Addition { kind: row.take()?, name: row.take()?, of: row.take()?, sql: row.take()?, is_changed: false })
     })?;
     let own = own(schema).await?;
+    let is_own = |one: &Addition| own.iter().any(|own| (&own.kind, &own.name) == (&one.kind, &one.name));
     let is_added = |one: &Addition| match pool.kind() {
         Kind::Postgres => one.of == OF_MIGRATIONS || own.iter().any(|table| table.kind == "table" && table.name == one.of),
         // No version has triggers; what else a newer one has added is not known here.
@@ -72,7 +76,7 @@ pub(super) async fn read(pool: &Pool, schema: &Schema) -> Result<Vec<Addition>, 
         // A column that is generated, or compares in another way, acts like a trigger, so the texts must be the same.
         Kind::Sqlite => one.name != OF_MIGRATIONS && !own.contains(one),
     };
-    Ok(found.into_iter().filter(is_added).collect())
+    Ok(found.into_iter().filter(is_added).map(|one| Addition { is_changed: is_own(&one), ..one }).collect())
 }
 
 /// What the schema has: the migrations that the database has, applied to an empty one. The tables of PostgreSQL have the same names.
@@ -83,7 +87,7 @@ async fn own(schema: &Schema) -> Result<Vec<Addition>, Error> {
     }
     let own: Vec<(String, String, String, String)> = sqlx::query_as(SQLITE).fetch_all(&mut conn).await?;
     conn.close().await?;
-    Ok(own.into_iter().map(|(kind, name, of, sql)| Addition { kind, name, of, sql }).collect())
+    Ok(own.into_iter().map(|(kind, name, of, sql)| Addition { kind, name, of, sql, is_changed: false }).collect())
 }
 
 /// What was found, and what to do about it. `None`: nothing.
@@ -98,19 +102,49 @@ pub(super) fn told(found: &[Addition]) -> Option<String> {
     })
 }
 
+/// As [`told`], of a copy: also what makes it one that can be restored.
+pub(super) fn told_of_copy(found: &[Addition], copy: &Path) -> Option<String> {
+    let text = told(found)?;
+    if found.iter().any(|one| one.is_changed) {
+        return Some(format!("{text}; what was changed in this copy can't be dropped: make another one of the mended database"));
+    }
+    let has_own = |one: &Addition| one.name != one.of && found.iter().any(|other| other.name == one.of);
+    // What is on a table or view goes with it.
+    let drops: Vec<_> =
+        found.iter().filter(|one| !has_own(one)).map(|one| format!("DROP {} {}", one.kind.to_uppercase(), sql_name(&one.name))).collect();
+    Some(format!("{text}; this copy: sqlite3 {} {}", shell_word(&copy.display().to_string()), shell_word(&drops.join("; "))))
+}
+
+fn sql_name(name: &str) -> String {
+    if is_plain(name, "_") { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
+}
+
+fn shell_word(text: &str) -> String {
+    if is_plain(text, "_./-") { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
+fn is_plain(text: &str, more: &str) -> bool {
+    text.chars().all(|char| char.is_ascii_alphanumeric() || more.contains(char))
+}
+
 /// # Errors
 /// The database has something that the schema does not have: it is named.
 pub(super) async fn refuse(pool: &Pool, schema: &Schema) -> Result<(), Error> {
     told(&read(pool, schema).await?).map_or(Ok(()), |text| Err(Error::Setup(text)))
 }
 
+/// What keeps a server from starting. What someone added to an SQLite file may just make reports, but a trigger acts. On PostgreSQL, the
+/// programs of its administrators use triggers, for example while they rewrite a table.
+pub(super) fn stop(kind: Kind, found: &[Addition]) -> bool {
+    kind == Kind::Sqlite && found.iter().any(|one| one.kind == "trigger")
+}
+
 impl Store {
-    /// Must be called before the first write. What someone added to an SQLite file may just make reports, but a trigger acts. On PostgreSQL, the
-    /// programs of its administrators use triggers, for example while they rewrite a table.
+    /// Must be called before the first write.
     pub(super) async fn refuse_triggers(&self, schema: &Schema) -> Result<(), Error> {
         let found = read(self.pool(), schema).await?;
         match told(&found) {
-            Some(text) if self.kind() == Kind::Sqlite && found.iter().any(|one| one.kind == "trigger") => return Err(Error::Setup(text)),
+            Some(text) if stop(self.kind(), &found) => return Err(Error::Setup(text)),
             Some(text) => tracing::warn!("{text}"),
             None => {}
         }

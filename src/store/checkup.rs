@@ -21,9 +21,9 @@ use super::{Store, all, first, one};
 pub struct Checkup {
     pub kind: Kind,
     pub migrations: Vec<MigrationStatus>,
-    /// Why this program can't work with the schema.
+    /// Why a server would not start with this database.
     pub excluded: Option<String>,
-    /// What the database has besides the schema, and what to do about it.
+    /// What the database has besides the schema, with which a server works, and what to do about it.
     pub additions: Option<String>,
     pub bytes: i64,
     /// SQLite: bytes of the file that no row uses.
@@ -92,16 +92,31 @@ impl Store {
         };
         let found = read(&pool, file).await;
         pool.close().await;
-        found.map(Some)
+        let mut found = found?;
+        if let Err(error) = open::check(options).await {
+            found.excluded = Some(error.to_string());
+        }
+        Ok(Some(found))
     }
+}
+
+/// What a start checks after it has opened the database.
+async fn startable(pool: &Pool, schema: &Schema) -> Result<(), Error> {
+    schema.check()?;
+    schema.may_be_completed(pool).await?;
+    postgres_check::rights(pool).await
 }
 
 async fn read(pool: &Pool, file: Option<PathBuf>) -> Result<Checkup, Error> {
     let schema = Schema::read(pool).await?;
+    let additions = additions::read(pool, &schema).await?;
+    let told = additions::told(&additions);
+    let (stops, told) = if additions::stop(pool.kind(), &additions) { (told, None) } else { (None, told) };
+    let excluded = startable(pool, &schema).await.err().map(|error| error.to_string());
     let mut found = Checkup {
         kind: pool.kind(),
-        excluded: schema.check().err().map(|error| error.to_string()),
-        additions: additions::told(&additions::read(pool, &schema).await?),
+        excluded: excluded.or(stops),
+        additions: told,
         migrations: schema.status(),
         bytes: 0,
         unused_bytes: None,
@@ -118,8 +133,6 @@ async fn read(pool: &Pool, file: Option<PathBuf>) -> Result<Checkup, Error> {
         found.database_id = first(&pool.fetch(&objects::MARK, Args::new().text(objects::DATABASE_ID)).await?, |row| row.take())?;
     }
     let Some(file) = file else {
-        let durable = postgres_check::is_durable(pool.fetch(&postgres_check::DURABILITY, Args::new()).await?);
-        found.excluded = found.excluded.or(durable.err().map(|error| error.to_string()));
         let before = wall_clock();
         let (bytes, now): (i64, i64) = one(&pool.fetch(&POSTGRES_SIZE, Args::new()).await?, |row| Ok((row.take()?, row.take()?)))?;
         found.bytes = bytes;

@@ -144,7 +144,7 @@ impl From<sqlx::Error> for Error {
                 }
             }
             E::Io(_) | E::Tls(_) | E::Protocol(_) | E::PoolTimedOut | E::PoolClosed | E::WorkerCrashed => {
-                Self::Unavailable(OutageReason::of(&error), error.to_string())
+                Self::Unavailable(OutageReason::of(&error), told(&error))
             }
             E::ColumnDecode { .. } | E::Decode(_) | E::ColumnIndexOutOfBounds { .. } | E::ColumnNotFound(_) => {
                 Self::Corrupt(error.to_string())
@@ -160,6 +160,9 @@ pub(super) fn told(error: &sqlx::Error) -> String {
         sqlx::Error::Database(database) => {
             let code = database.code().map(|code| format!(" (code {code})")).unwrap_or_default();
             format!("{}{code}", database.message())
+        }
+        sqlx::Error::PoolTimedOut => {
+            "no connection in time; behind a pooler such as PgBouncer, its pool may be too small (default_pool_size)".into()
         }
         other => other.to_string(),
     }
@@ -185,9 +188,9 @@ fn is_damage(code: &str) -> bool {
     matches!(of_sqlite(code), Some(11 | 26))
 }
 
-/// PostgreSQL: shutdown, start, lost connection, a user or database that is refused, timeout, too many connections, standby. SQLite: a file that can't be opened.
+/// PostgreSQL: shutdown, start, lost connection, a user or database that is refused, a right that is missing, timeout, too many connections, standby. SQLite: a file that can't be opened.
 fn is_outage(code: &str) -> bool {
-    matches!(code, "57014" | "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04" | "25006")
+    matches!(code, "42501" | "57014" | "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04" | "25006")
         || (code.len() == 5 && ["08", "28", "3D", "53"].iter().any(|class| code.starts_with(class)))
         || of_sqlite(code) == Some(14)
 }

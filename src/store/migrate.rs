@@ -13,6 +13,7 @@ use super::dialect::{Kind, statement};
 use super::error::{Error, told};
 use super::open::{self, StoreOptions};
 use super::outage::OutageReason;
+use super::postgres_check;
 use super::{Store, all, one};
 
 static SQLITE: LazyLock<Migrator> = LazyLock::new(|| beside_newer(sqlx::migrate!("../../migrations/sqlite")));
@@ -146,6 +147,11 @@ impl Schema {
         Ok(Self { known, applied, compatible_since })
     }
 
+    /// Whether the pending migrations can be applied by this user.
+    pub async fn may_be_completed(&self, pool: &Pool) -> Result<(), Error> {
+        if self.is_current() { Ok(()) } else { postgres_check::may_migrate(pool, self.is_empty()).await }
+    }
+
     fn is_current(&self) -> bool {
         self.known.keys().all(|version| self.applied.contains_key(version))
     }
@@ -162,6 +168,7 @@ impl Store {
     pub async fn migrate(&self) -> Result<Migrated, Error> {
         let schema = self.schema().await?;
         schema.check()?;
+        schema.may_be_completed(self.pool()).await?;
         self.refuse_triggers(&schema).await?;
         let (from, to) = (schema.applied.keys().last().copied().unwrap_or_default(), schema.newest_known());
         let is_current = schema.is_current();
@@ -171,12 +178,7 @@ impl Store {
         };
         match ran {
             // A user who may not create tables can't have the table of migrations checked, and can serve what its owner migrated.
-            Err(MigrateError::Execute(error)) if may_not(&error) => {
-                if !is_current {
-                    let text = "migrations are pending, and this user may not create tables: run `bloom-runtime migrate up` as the owner of the tables";
-                    return Err(Error::Setup(format!("{text} ({})", told(&error))));
-                }
-            }
+            Err(MigrateError::Execute(error)) if is_current && may_not(&error) => {}
             ran => ran.map_err(explain)?,
         }
         let pending = schema.status().into_iter().filter(|migration| migration.state == MigrationState::Pending);
@@ -227,11 +229,12 @@ impl Store {
         }
     }
 
-    /// Reads all tables that a start reads, so that its caller can wait before anything has begun while one of them is locked.
+    /// Reads all tables that a start reads, and checks the rights to write, so that its caller can wait before anything has begun while one of them is locked.
     ///
     /// # Errors
-    /// One of them is locked, or the database is away.
+    /// One of them is locked, the user misses rights, or the database is away.
     pub async fn read_tables(&self) -> Result<(), Error> {
+        postgres_check::rights(self.control()).await?;
         self.control().fetch(&READ_TABLES, Args::new()).await.map(drop)
     }
 

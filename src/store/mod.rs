@@ -61,7 +61,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 pub use audit::AuditFilter;
-pub use backup::{BackupDirectory, Copied, Restored};
+pub use backup::{BackedUp, BackupDirectory, Copied, Restored};
 pub use checkup::{Checkup, DeadRows, Transaction};
 pub use clock::{Clock, wall_clock};
 pub use contexts::{COUNTED_TASKS, ContextRow, NewestTask};

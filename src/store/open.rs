@@ -81,9 +81,7 @@ async fn open_postgres(url: &str, max_connections: u32) -> Result<Opened, Error>
         ("statement_timeout", "20s"),
         ("idle_in_transaction_session_timeout", "20s"),
     ]);
-    let mut first = readers.first().await?;
-    postgres_check::check(&mut first).await?;
-    first.close().await;
+    first(&readers).await?;
     let pool = |connections: u32| {
         let pool = readers
             .pool_options(connections)
@@ -100,6 +98,19 @@ async fn open_postgres(url: &str, max_connections: u32) -> Result<Opened, Error>
     let (pool, control) = (pool(max_connections.max(2)), pool(CONTROL));
     let target = Target::Postgres { sessions: Box::new(sessions) };
     Ok(Opened { pool, control, target, health: Arc::default(), anchor: None })
+}
+
+/// Checks the database on the first connection.
+async fn first(sessions: &Sessions) -> Result<(), Error> {
+    let mut first = sessions.first().await?;
+    let checked = postgres_check::check(&mut first).await;
+    first.close().await;
+    checked
+}
+
+/// What [`open`] checks on PostgreSQL. [`beside`] does not see it, because its sessions are read-only.
+pub(super) async fn check(options: &StoreOptions) -> Result<(), Error> {
+    if is_postgres(&options.url) { first(&Sessions::served(&options.url)?).await } else { Ok(()) }
 }
 
 /// How long a statement of a writer may take on PostgreSQL, COMMIT too.

@@ -43,7 +43,7 @@ impl OutageReason {
     /// For everybody who may ask, so without names of hosts, users and databases.
     fn text(self) -> &'static str {
         match self {
-            Self::Connections => "PostgreSQL has too many connections",
+            Self::Connections => "PostgreSQL, or the pooler before it, has too many connections",
             Self::Authentication => "PostgreSQL refuses the server's user: check its password and rights",
             Self::ReadOnly => "PostgreSQL is read-only: it is a standby, or was set so",
             Self::DiskFull => "the disk of the database is full or fails: make room on it, or check the system's log",
@@ -56,9 +56,24 @@ impl OutageReason {
 
     pub(super) fn of(error: &sqlx::Error) -> Self {
         match error {
-            sqlx::Error::Database(database) => Self::of_sqlstate(&database.code().unwrap_or_default()),
+            sqlx::Error::Database(database) => match &*database.code().unwrap_or_default() {
+                "08P01" => Self::of_pooler(database.message()),
+                code => Self::of_sqlstate(code),
+            },
             sqlx::Error::PoolTimedOut => Self::Timeout,
             _ => Self::Unreachable,
+        }
+    }
+
+    /// PgBouncer has one code for all that it refuses.
+    fn of_pooler(message: &str) -> Self {
+        let says = |words: &[&str]| words.iter().any(|word| message.contains(word));
+        if says(&["no more connections allowed", "query_wait_timeout", "too many"]) {
+            Self::Connections
+        } else if says(&["authentication failed", "no such user", "no such database", "login failed", "password", "not allowed"]) {
+            Self::Authentication
+        } else {
+            Self::Unreachable
         }
     }
 

@@ -2,12 +2,14 @@
 
 use super::args::Args;
 use super::cells::Row;
-use super::conn::Conn;
-use super::dialect::{Sql, statement};
+use super::conn::{Conn, Pool};
+use super::dialect::{Kind, Sql, statement};
 use super::error::Error;
+use super::outage::OutageReason;
+use super::{first, one};
 
 statement!(
-    pub(super) DURABILITY,
+    DURABILITY,
     "SELECT current_setting('fsync'), current_setting('synchronous_commit'), current_setting('server_version_num')::bigint, \
         current_setting('server_encoding'), pg_is_in_recovery()"
 );
@@ -28,7 +30,7 @@ pub(super) async fn check(conn: &mut Conn) -> Result<(), Error> {
 }
 
 /// Whether PostgreSQL keeps what it acknowledged, and takes all texts: what [`DURABILITY`] has found.
-pub(super) fn is_durable(found: Vec<Row>) -> Result<(), Error> {
+fn is_durable(found: Vec<Row>) -> Result<(), Error> {
     for row in found {
         let mut row = row.cells();
         let (fsync, synchronous_commit, version): (String, String, i64) = (row.take()?, row.take()?, row.take()?);
@@ -87,6 +89,66 @@ const WRITTEN: [&str; 26] = [
     "workers",
 ];
 
+// The lock alone needs any one of the rights to write.
+statement!(
+    MISSING_RIGHTS,
+    |_d| "SELECT string_agg(DISTINCT r.name, ', '), string_agg(DISTINCT c.relname, ', '), min(quote_ident(current_user)) \
+     FROM pg_class c, (VALUES ('SELECT'), ('INSERT'), ('UPDATE'), ('DELETE')) r (name) \
+     WHERE c.relkind = 'r' AND pg_table_is_visible(c.oid) AND c.relname IN ('leader', 'served', '{}') AND NOT has_table_privilege(c.oid, r.name) \
+     HAVING count(*) > 0",
+    WRITTEN.join("', '")
+);
+// On SQLite, whoever may write the file may write everything.
+statement!(
+    TO_CREATE,
+    "SELECT coalesce(quote_ident(current_schema()), ''), quote_ident(current_user), current_setting('search_path'), \
+        coalesce(has_schema_privilege(current_schema(), 'CREATE'), false), \
+        coalesce((SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass('task_state')), true)"
+);
+
+/// Whether the user has all rights on the tables that are there.
+pub(super) async fn rights(pool: &Pool) -> Result<(), Error> {
+    if pool.kind() == Kind::Sqlite {
+        return Ok(());
+    }
+    missing_rights(&pool.fetch(&MISSING_RIGHTS, Args::new()).await?)?.map_or(Ok(()), |text| Err(Error::Setup(text)))
+}
+
+/// What is missing, if anything is.
+fn missing_rights(found: &[Row]) -> Result<Option<String>, Error> {
+    let missing: Option<(String, String, String)> = first(found, |row| Ok((row.take()?, row.take()?, row.take()?)))?;
+    Ok(missing.map(|(rights, tables, user)| {
+        format!("the user {user} of PostgreSQL may not write everything: GRANT {rights} ON {tables} TO {user}, as the owner of the tables")
+    }))
+}
+
+/// Whether the user may apply migrations to these tables, or to a database that has none (`is_empty`).
+pub(super) async fn may_migrate(pool: &Pool, is_empty: bool) -> Result<(), Error> {
+    if pool.kind() == Kind::Sqlite {
+        return Ok(());
+    }
+    let (schema, user, path, may_create, is_owner): (String, String, String, bool, bool) =
+        one(&pool.fetch(&TO_CREATE, Args::new()).await?, |row| Ok((row.take()?, row.take()?, row.take()?, row.take()?, row.take()?)))?;
+    let text = if schema.is_empty() {
+        format!(
+            "the search_path of the user {user} ({path}) has no schema that exists and that it may use: CREATE SCHEMA, GRANT USAGE, CREATE ON \
+                 SCHEMA … TO {user}, or correct options in DATABASE_URL"
+        )
+    } else if is_empty && !may_create {
+        format!(
+            "the database has no tables yet, and the user {user} may not create them: GRANT CREATE ON SCHEMA {schema} TO {user}, or run \
+                 `bloom-runtime migrate up` as the owner of the database"
+        )
+    } else if !may_create || !is_owner {
+        format!(
+            "migrations are pending, and the user {user} may not create or change tables: run `bloom-runtime migrate up` as the owner of the tables"
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Error::Setup(text))
+}
+
 statement!(BEGIN, "BEGIN");
 // The lock that each write takes, without waiting.
 statement!(LOCK_ALL, |_d| "LOCK TABLE {} IN ROW EXCLUSIVE MODE NOWAIT", WRITTEN.join(", "));
@@ -114,6 +176,9 @@ statement!(
 
 /// Writes on PostgreSQL as a batch would: with locks of all tables, and to new pages. A smaller write may succeed although others fail.
 pub(super) async fn try_writing(conn: &mut Conn) -> Result<(), Error> {
+    if let Some(text) = missing_rights(&conn.fetch(&MISSING_RIGHTS, Args::new()).await?)? {
+        return Err(Error::Unavailable(OutageReason::Authentication, text));
+    }
     let steps: [&Sql; 5] = [&BEGIN, &LOCK_ALL, &TAKE_ROOM, &GIVE_ROOM_BACK, &COMMIT];
     for step in steps {
         conn.execute(step, Args::new()).await?;

@@ -158,13 +158,22 @@ impl Sessions {
     /// Explains why there is no connection: the server refused it, or can't be reached.
     fn explain(&self, error: sqlx::Error) -> Error {
         let server = format!("{}:{}", self.options.get_host(), self.options.get_port());
-        match error.as_database_error().and_then(|database| database.code()) {
-            Some(code) if code.starts_with("28") || matches!(&*code, "3D000" | "42501" | "42704" | "22023") => Error::Setup(format!(
-                "PostgreSQL at {server} refused the connection: {}; check user, password, database and options in DATABASE_URL",
-                told(&error)
+        let code = error.as_database_error().and_then(|database| database.code());
+        let is_option = matches!(code.as_deref(), Some("42704" | "22023"));
+        let (told, reason) = (told(&error), OutageReason::of(&error));
+        match (&error, reason) {
+            (sqlx::Error::Configuration(_), _) => Error::Setup(told),
+            (sqlx::Error::Tls(_), _) => Error::Setup(format!(
+                "no encrypted connection to PostgreSQL at {server}: {told}; check ssl in postgresql.conf, and sslmode and sslrootcert in DATABASE_URL"
             )),
-            None if matches!(error, sqlx::Error::Configuration(_)) => Error::Setup(told(&error)),
-            _ => Error::Unavailable(OutageReason::of(&error), format!("no connection to PostgreSQL at {server} ({})", told(&error))),
+            (_, OutageReason::Connections) => Error::Setup(format!(
+                "PostgreSQL at {server} has no connection left: {told}; end idle ones, or raise max_connections, the CONNECTION LIMIT of the role or \
+                 database, or the limits of the pooler"
+            )),
+            _ if is_option || reason == OutageReason::Authentication => Error::Setup(format!(
+                "PostgreSQL at {server} refused the connection: {told}; check user, password, database and options in DATABASE_URL"
+            )),
+            _ => Error::Unavailable(reason, format!("no connection to PostgreSQL at {server} ({told})")),
         }
     }
 }

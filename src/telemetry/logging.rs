@@ -25,6 +25,9 @@ const CHATTY: &str = "hyper=info,hyper_util=info,h2=info,reqwest=info,sqlx=info,
 /// Any client can cause its warnings, which name no address, with a handshake.
 const NOISY: &str = "rustls=error";
 
+/// The driver tells each connection that it can't make, which the server tells once, with its reason.
+const REPEATED: &str = "sqlx_core::pool=off";
+
 /// The driver of PostgreSQL logs parameters of the URL that it does not know, with their values, which may be passwords.
 const SECRET: &str = "sqlx_postgres::options=off";
 
@@ -130,7 +133,12 @@ fn open(path: &Path) -> Result<File, String> {
 
 fn filter(level: &str) -> Result<EnvFilter, String> {
     let fine = level.split(',').any(|part| matches!(part.trim().to_lowercase().as_str(), "debug" | "trace"));
-    let directives = if fine { format!("{NOISY},{CHATTY},{level},{SECRET}") } else { format!("{NOISY},{level},{SECRET}") };
+    let libraries = match level {
+        _ if fine => CHATTY,
+        _ if level.contains("sqlx") => NOISY,
+        _ => REPEATED,
+    };
+    let directives = format!("{NOISY},{libraries},{level},{SECRET}");
     EnvFilter::try_new(directives).map_err(|error| format!("log level {level:?} is not understood: {error}"))
 }
 
@@ -144,6 +152,7 @@ mod tests {
         assert!(shown("info").contains("info") && !shown("info").contains("hyper"));
         assert!(shown("trace,sqlx=trace").contains("sqlx_postgres::options=off"));
         assert!(shown("debug").contains("hyper=info"));
+        assert!(shown("warn").contains(REPEATED) && !shown("info,sqlx=warn").contains(REPEATED) && !shown("debug").contains(REPEATED));
         assert!(shown("debug,hyper=trace").contains("hyper=trace"));
         assert!(shown("info").contains("rustls=error") && shown("debug,rustls=debug").contains("rustls=debug"));
     }

@@ -56,6 +56,20 @@ fn a_backup_with_more_than_the_schema_is_not_restored() {
     });
 }
 
+#[test]
+fn what_only_reads_is_a_warning() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let (url, plan) = (server.database_url(), server.plan().clone().env("PORT", server.base().rsplit(':').next().unwrap()));
+        direct::execute(&url, "CREATE VIEW mine AS SELECT * FROM tasks; CREATE INDEX by_x ON tasks (context_id)").await;
+        let told = does(&plan, &["doctor"]).ok();
+        assert!(told.contains("warning  schema") && told.contains("view mine, index by_x on tasks"), "{told}");
+        server.stop();
+        server.start_again();
+        server.get("/readyz").await.expect(200);
+    });
+}
+
 on_both! { alone:
     async fn a_trigger_on_the_tables_is_found(database) {
         let server = keyed(database);
@@ -71,7 +85,8 @@ on_both! { alone:
         assert!(does(&plan, &["doctor"]).text().contains("all migrations of this program are applied"));
         direct::execute(&plan.database_url(), trigger(database)).await;
         let found = does(&plan, &["doctor"]).text();
-        assert!(found.contains("wrong    schema") && found.contains("trigger raise on api_keys"), "{found}");
+        let state = if database == Database::Sqlite { "wrong    schema" } else { "warning  schema" };
+        assert!(found.contains(state) && found.contains("trigger raise on api_keys"), "{found}");
         does(&plan, &["import", "--replace", text(&export)]).refuses(&["trigger raise on api_keys"]);
         match database {
             Database::Sqlite => said(plan.start_in_vain()).refuses(&["trigger raise on api_keys"]),

@@ -78,7 +78,7 @@ fn mistakes_and_databases_that_are_away_are_wrong() {
     let nowhere = format!("postgres://nobody:secret@127.0.0.1:{}/none", janitor::free_port());
     let (code, all) = found(&server, &[("DATABASE_URL", &nowhere)]);
     assert_eq!(code, 1);
-    has(&all, "database", "wrong", "can't be reached");
+    has(&all, "database", "wrong", "can't be reached or used");
     assert!(!format!("{all:?}").contains("secret"));
     // What is no database is not taken for one that does not exist yet.
     let place = tempfile::tempdir().unwrap();

@@ -63,7 +63,39 @@ fn the_reason_of_a_lost_connection_is_told() {
             assert!(begun(&server) <= 3 * (number + 1), "one line for each reason: {}", server.log());
         }
         server.crew().task().create().await;
-        assert!(server.log().contains("the database can be written to again"), "{}", server.log());
+        let log = server.log();
+        assert!(log.contains("the database can be written to again"), "{log}");
+        let of_driver = ["error returned from after_connect", "while testing the connection"];
+        assert!(!of_driver.iter().any(|text| log.contains(text)), "{log}");
+    });
+}
+
+#[test]
+fn a_missing_right_is_an_outage_until_it_is_back() {
+    let (admin, role) = (postgres::database(), unique("app").replace('-', "_"));
+    postgres::execute(&admin, &format!("CREATE ROLE {role} LOGIN"));
+    assert!(Server::on_url(&admin).command(&["migrate", "up"]).status().expect("it runs").success());
+    postgres::execute(&admin, &format!("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}"));
+    let url = admin.replacen("bloom@", &format!("{role}@"), 1);
+    let server = Server::on_url(&url).start();
+    run(async {
+        ready(&server).await;
+        postgres::execute(&admin, &format!("REVOKE INSERT, UPDATE ON tasks FROM {role}"));
+        let crew = server.crew();
+        let said = crew.task().answer().await.error(503);
+        assert!(said.contains("authentication") && !said.contains(&role), "{said}");
+        unready(&server, &["authentication"]).await;
+        metric(&server, "bloom_database_outage{reason=\"authentication\"} 1").await;
+        let missing = format!("GRANT INSERT, UPDATE ON tasks TO {role}");
+        let doctor = Server::on_url(&url).command(&["doctor"]).output().expect("it runs");
+        assert!(String::from_utf8_lossy(&doctor.stdout).contains(&missing), "{doctor:?}");
+        // DELETE alone is enough for the lock.
+        for _ in 0..20 {
+            server.get("/readyz").await.expect(503);
+        }
+        postgres::execute(&admin, &missing);
+        ready(&server).await;
+        crew.task().create().await;
     });
 }
 

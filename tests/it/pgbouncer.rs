@@ -33,6 +33,23 @@ fn in_session_mode_the_server_works_without_further_settings() {
 }
 
 #[test]
+fn what_pgbouncer_refuses_is_told_by_its_reason() {
+    let url = postgres::database();
+    let pooler = PgBouncer::start(&url, "session", "max_client_conn = 2");
+    let (user, place) = pooler.url.rsplit_once('@').expect("a user");
+    let (place, _) = place.rsplit_once('/').expect("a database");
+    for url in [format!("postgres://nobody@{place}/x"), format!("{user}@{place}/nowhere")] {
+        let said = refusal(&url);
+        assert!(said.contains("refused the connection") && said.contains("check user, password"), "{url}: {said}");
+    }
+    let said = refusal(&pooler.url);
+    assert!(said.contains("no more connections allowed") && said.contains("the limits of the pooler"), "{said}");
+    let pooler = PgBouncer::start(&url, "session", "default_pool_size = 1");
+    let said = refusal(&pooler.url);
+    assert!(said.contains("default_pool_size"), "{said}");
+}
+
+#[test]
 fn modes_that_share_sessions_are_refused() {
     for (mode, more) in [("transaction", ""), ("transaction", "server_round_robin = 1"), ("statement", "")] {
         let pooler = PgBouncer::start(&postgres::database(), mode, more);

@@ -26,6 +26,40 @@ fn a_user_who_may_only_read() {
     let (url, role) = (postgres::database(), unique("reader").replace('-', "_"));
     postgres::execute(&url, &format!("CREATE ROLE {role} SUPERUSER LOGIN"));
     postgres::execute(&url, &format!("ALTER ROLE {role} SET default_transaction_read_only = on"));
-    let said = refusal(&url.replacen("bloom@", &format!("{role}@"), 1));
-    assert!(said.contains("read-only in PostgreSQL (default_transaction_read_only)"), "{said}");
+    is_refused(&url.replacen("bloom@", &format!("{role}@"), 1), "read-only in PostgreSQL (default_transaction_read_only)");
+}
+
+/// By a start and by `doctor`, for this reason.
+fn is_refused(url: &str, why: &str) {
+    let said = refusal(url);
+    assert!(said.contains(why), "{why}: {said}");
+    let doctor = Server::on_url(url).command(&["doctor"]).output().expect("it runs");
+    let said = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    let is_it = |line: &str| line.starts_with("wrong") && line.contains(why);
+    assert!(!doctor.status.success() && said.lines().any(is_it), "{why}: {said}");
+}
+
+#[test]
+fn rights_that_are_missing_are_named() {
+    let (url, role) = (postgres::database(), unique("app").replace('-', "_"));
+    postgres::execute(&url, &format!("CREATE ROLE {role} LOGIN"));
+    let as_role = url.replacen("bloom@", &format!("{role}@"), 1);
+    is_refused(&as_role, &format!("has no tables yet, and the user {role} may not create them: GRANT CREATE ON SCHEMA public TO {role}"));
+    is_refused(&format!("{url}?options[search_path]=nowhere"), "(nowhere) has no schema that exists");
+    assert!(Server::on_url(&url).command(&["migrate", "up"]).status().expect("it runs").success());
+    postgres::execute(&url, &format!("GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}"));
+    is_refused(&as_role, "GRANT DELETE, INSERT, UPDATE ON api_keys, audit");
+    postgres::execute(&url, &format!("GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}"));
+    postgres::execute(&url, &format!("REVOKE UPDATE ON tasks FROM {role}"));
+    is_refused(&as_role, &format!("GRANT UPDATE ON tasks TO {role}"));
+    postgres::execute(&url, "DELETE FROM _sqlx_migrations WHERE version = (SELECT max(version) FROM _sqlx_migrations)");
+    is_refused(&as_role, "migrations are pending");
+}
+
+#[test]
+fn connections_that_postgresql_refuses_are_explained() {
+    let (url, role) = (postgres::database(), unique("few").replace('-', "_"));
+    postgres::execute(&url, &format!("CREATE ROLE {role} LOGIN CONNECTION LIMIT 0"));
+    is_refused(&url.replacen("bloom@", &format!("{role}@"), 1), "raise max_connections, the CONNECTION LIMIT of the role");
+    is_refused(&format!("{url}?sslmode=require"), "does not support TLS; check ssl in postgresql.conf, and sslmode");
 }

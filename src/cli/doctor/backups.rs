@@ -7,7 +7,7 @@ use bloom_store::{BackupDirectory, wall_clock};
 
 use super::{Finding, State};
 
-pub fn look(settings: &Serve) -> Option<Finding> {
+pub async fn look(settings: &Serve) -> Option<Finding> {
     let finding = |state, text: String| Some(Finding::new("backups", state, text));
     let Some(path) = &settings.backup_dir else {
         let is_sqlite = settings.postgres_url_without_password().is_none();
@@ -15,7 +15,8 @@ pub fn look(settings: &Serve) -> Option<Finding> {
         return if is_sqlite { finding(State::Fine, text.to_owned()) } else { None };
     };
     let (shown, now) = (path.display(), wall_clock());
-    let newest = match BackupDirectory::new(path.clone()).newest(now) {
+    let directory = BackupDirectory::new(path.clone());
+    let newest = match directory.newest(now) {
         Ok(newest) => newest,
         Err(error) => return finding(State::Warning, format!("{shown} can't be read: {error}; check BACKUP_DIR and its permissions")),
     };
@@ -26,5 +27,8 @@ pub fn look(settings: &Serve) -> Option<Finding> {
     if age > settings.backup_every * 2 {
         return finding(State::Warning, format!("{text}, which is more than two intervals: {log}"));
     }
-    finding(State::Fine, text)
+    match directory.not_restorable(newest).await {
+        Some(why) => finding(State::Warning, format!("{text}, and can't be restored as it is: {why}")),
+        None => finding(State::Fine, text),
+    }
 }

@@ -27,7 +27,7 @@ pub async fn look(settings: &Serve) -> (Vec<Finding>, Option<String>) {
         Err(error) => one(State::Wrong, database::explain(error, settings).message),
         Ok(None) => one(State::Fine, format!("{shown} does not exist yet: the first start of the server makes it")),
         Ok(Some(found)) => {
-            let findings = [size(&shown, &found), schema(&found)].into_iter().chain(slow(&found)).chain(clock(&found)).collect();
+            let findings = [size(&shown, &found)].into_iter().chain(schema(&found)).chain(slow(&found)).chain(clock(&found)).collect();
             (findings, found.database_id)
         }
     }
@@ -45,17 +45,20 @@ fn size(shown: &str, found: &Checkup) -> Finding {
     Finding::new("database", State::Fine, text)
 }
 
-fn schema(found: &Checkup) -> Finding {
-    if let Some(why) = found.excluded.as_ref().or(found.additions.as_ref()) {
-        return Finding::new("schema", State::Wrong, why.clone());
+fn schema(found: &Checkup) -> Vec<Finding> {
+    let finding = |state, text: &str| Finding::new("schema", state, text);
+    if let Some(why) = &found.excluded {
+        return vec![finding(State::Wrong, why)];
     }
-    match found.migrations.iter().filter(|migration| migration.state == MigrationState::Pending).count() {
-        0 => Finding::new("schema", State::Fine, "all migrations of this program are applied"),
+    let applied = match found.migrations.iter().filter(|migration| migration.state == MigrationState::Pending).count() {
+        0 => finding(State::Fine, "all migrations of this program are applied"),
         pending => {
             let text = format!("{pending} migrations are pending: start the server, which applies them, or run bloom-runtime migrate up");
-            Finding::new("schema", State::Warning, text)
+            finding(State::Warning, &text)
         }
-    }
+    };
+    let additions = found.additions.as_ref().map(|text| finding(State::Warning, &format!("{text}; restore and import refuse it as it is")));
+    [applied].into_iter().chain(additions).collect()
 }
 
 fn slow(found: &Checkup) -> Vec<Finding> {

@@ -52,7 +52,7 @@ pub async fn run(flags: &Flags, authority: Option<PathBuf>, output: Output) -> R
     if let Ok(settings) = report.into_serve() {
         let (of_database, database_id) = database::look(&settings).await;
         findings.extend(of_database);
-        findings.extend(backups::look(&settings));
+        findings.extend(backups::look(&settings).await);
         findings.extend(objects::look(&settings, database_id.as_deref()).await);
         findings.extend(server::look(&settings, authority.as_deref()).await);
     }

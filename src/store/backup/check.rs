@@ -15,6 +15,8 @@ use crate::migrate::Schema;
 /// How thoroughly a file is checked.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Depth {
+    /// Its tables alone.
+    Schema,
     /// Each page.
     Pages,
     /// Each page, that the indexes match the tables (it takes several times as long), and that there is nothing besides the schema.
@@ -44,12 +46,16 @@ impl Drop for Interrupt {
 }
 
 pub(super) fn reading(file: &Path) -> SqliteConnectOptions {
+    // A relative path that begins with `file:` would be a URL for SQLite.
+    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
     SqliteConnectOptions::new().filename(file).read_only(true).disable_statement_logging()
 }
 
+/// Returns why it can't be restored as it is, if that is so.
+///
 /// # Errors
-/// It is damaged, of another program, of a newer version that excludes this one, or has more than the schema.
-pub(super) async fn check(file: &Path, depth: Depth) -> Result<(), Error> {
+/// It is damaged, of another program, of a newer version that excludes this one, or, as a [whole](Depth::Whole), can't be restored as it is.
+pub(super) async fn check(file: &Path, depth: Depth) -> Result<Option<String>, Error> {
     let unusable = |why: &str| Error::Setup(format!("{} is not a usable database of bloom-runtime: {why}", file.display()));
     let (found, is_own) = look(file, depth).await.map_err(|error| unusable(&told(&error)))?;
     if found != "ok" {
@@ -62,15 +68,15 @@ pub(super) async fn check(file: &Path, depth: Depth) -> Result<(), Error> {
     let checked = async {
         let schema = Schema::read(&pool).await?;
         schema.check()?;
-        if depth == Depth::Pages {
-            return Ok(());
+        let refusal = if schema.is_newer() {
+            Some("a newer version of this program has made it, which alone knows what belongs to it: restore it with that version".into())
+        } else {
+            additions::told_of_copy(&additions::read(&pool, &schema).await?, file)
+        };
+        match refusal {
+            Some(text) if depth == Depth::Whole => Err(Error::Setup(text)),
+            refusal => Ok(refusal),
         }
-        if schema.is_newer() {
-            return Err(Error::Setup(
-                "a newer version of this program has made it, which alone knows what belongs to it: restore it with that version".into(),
-            ));
-        }
-        additions::refuse(&pool, &schema).await
     };
     let checked = checked.await;
     pool.close().await;
@@ -83,6 +89,7 @@ async fn look(file: &Path, depth: Depth) -> Result<(String, bool), sqlx::Error> 
     let mut conn = reading(file).connect().await?;
     interrupt.ends(&mut conn).await?;
     let pragma = match depth {
+        Depth::Schema => "SELECT 'ok'",
         Depth::Pages => "PRAGMA quick_check(1)",
         Depth::Whole => "PRAGMA integrity_check(1)",
     };

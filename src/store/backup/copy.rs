@@ -22,23 +22,31 @@ pub struct Copied {
     pub of: u64,
 }
 
+/// A copy that was made.
+#[derive(Clone, Debug)]
+pub struct BackedUp {
+    pub bytes: u64,
+    /// Why `restore` would refuse it as it is.
+    pub not_restorable: Option<String>,
+}
+
 /// How often the caller learns how far a copy is.
 const TELL_EVERY: Duration = Duration::from_millis(100);
 
 impl Store {
-    /// Copies an SQLite database into a file, beside the server that uses it, and returns the size of the copy. The file gets its name
+    /// Copies an SQLite database into a file, beside the server that uses it, and returns what was made. The file gets its name
     /// when it is complete and checked. Nothing is left of a copy that fails, or whose future is dropped.
     ///
     /// # Errors
     /// [`Error::Setup`] with what to do: there is no database, the file exists (unless it `replaces` it), belongs to the database, or can't
     /// be written.
-    pub async fn back_up_beside(options: &StoreOptions, to: &Path, replaces: bool, tell: impl FnMut(Copied)) -> Result<u64, Error> {
+    pub async fn back_up_beside(options: &StoreOptions, to: &Path, replaces: bool, tell: impl FnMut(Copied)) -> Result<BackedUp, Error> {
         let source = source(options).await?;
         let target = Target::new(to, replaces, options)?;
         let partial = target.create()?;
         let bytes = copy(source, &partial, tell).await?;
         target.place(partial)?;
-        Ok(bytes)
+        Ok(BackedUp { bytes, not_restorable: check(to, Depth::Schema).await? })
     }
 }
 

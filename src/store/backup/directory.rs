@@ -11,7 +11,8 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use sqlx::ConnectOptions as _;
 
-use super::copy::{copy, not_sqlite};
+use super::check::{Depth, check};
+use super::copy::{BackedUp, copy, not_sqlite};
 use super::partial::Partial;
 use crate::Store;
 use crate::error::Error;
@@ -43,6 +44,12 @@ impl BackupDirectory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Why `restore` would refuse the backup that was begun then. Its pages are not checked.
+    pub async fn not_restorable(&self, begun: Ms) -> Option<String> {
+        let begun = Timestamp::from_millisecond(begun).ok()?;
+        check(&self.0.join(name(begun)), Depth::Schema).await.unwrap_or_else(|error| Some(error.to_string()))
     }
 
     fn names(&self) -> io::Result<Vec<String>> {
@@ -80,11 +87,11 @@ fn begun(of: &str) -> Option<Ms> {
 }
 
 impl Store {
-    /// Makes a scheduled backup and removes the oldest ones, so that `keep` are left. Returns the size of the new one.
+    /// Makes a scheduled backup and removes the oldest ones, so that `keep` are left.
     ///
     /// # Errors
     /// [`Error::Setup`] with what to do. If only the removal failed, the new backup is there.
-    pub async fn back_up_into(&self, directory: &BackupDirectory, keep: usize) -> Result<u64, Error> {
+    pub async fn back_up_into(&self, directory: &BackupDirectory, keep: usize) -> Result<BackedUp, Error> {
         let at = &directory.0;
         let fail = |error: io::Error| Error::Setup(format!("{}: {error}; check BACKUP_DIR and its permissions", at.display()));
         let Target::Sqlite { options, health, .. } = &self.inner.target else { return Err(not_sqlite()) };
@@ -95,9 +102,10 @@ impl Store {
         let made = name(Timestamp::now());
         let partial = Partial::create(at.join("bloom.partial"), true)?;
         let bytes = copy(source, &partial, |_| {}).await?;
-        partial.place(&at.join(&made))?;
+        let placed = at.join(&made);
+        partial.place(&placed)?;
         directory.prune(&made, keep, options.get_filename()).map_err(fail)?;
-        Ok(bytes)
+        Ok(BackedUp { bytes, not_restorable: check(&placed, Depth::Schema).await? })
     }
 }
 

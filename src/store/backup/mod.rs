@@ -11,6 +11,6 @@ pub(crate) mod partial;
 mod restore;
 pub(crate) mod target;
 
-pub use copy::Copied;
+pub use copy::{BackedUp, Copied};
 pub use directory::BackupDirectory;
 pub use restore::Restored;

@@ -137,6 +137,38 @@ fn the_database_and_what_is_no_file_is_never_replaced() {
 }
 
 #[test]
+fn a_copy_that_can_not_be_restored_as_it_is_is_told_and_can_be_mended() {
+    run(async {
+        let directory = place();
+        let server = Server::on(Database::Sqlite).env("BACKUP_DIR", text(&directory)).env("BACKUP_EVERY_SECONDS", 1).start();
+        let (url, mine) = (server.database_url(), directory.join("my copy.db"));
+        direct::execute(
+            &url,
+            "CREATE VIEW mine AS SELECT * FROM tasks; CREATE TABLE \"o'ther\" (x); CREATE INDEX of_other ON \"o'ther\" (x)",
+        )
+        .await;
+        let told = does(server.plan(), &["backup", text(&mine)]).ok();
+        assert!(told.contains("can't be restored as it is") && told.contains("view mine"), "{told}");
+        let advice = &told[told.find("sqlite3 ").expect(&told)..];
+        eventually("the log of the server says so", || async {
+            server.log().contains("the backup can't be restored as it is").then_some(())
+        })
+        .await;
+        server.stop();
+        does(server.plan(), &["restore", "--force", text(&mine)]).refuses(&["view mine", advice.trim()]);
+        // The advice is for a shell and the program sqlite3, which is not needed for it: this reads it as they do.
+        let words = Command::new("sh").args(["-c", &advice.replacen("sqlite3", "printf '%s\\n'", 1)]).output().unwrap();
+        let words = String::from_utf8(words.stdout).unwrap();
+        let (file, sql) = words.trim().split_once('\n').expect(&words);
+        assert_eq!(file, text(&mine));
+        direct::execute(&format!("sqlite:{file}"), sql).await;
+        does(server.plan(), &["restore", "--force", text(&mine)]).ok();
+        server.start_again();
+        server.get("/readyz").await.expect(200);
+    });
+}
+
+#[test]
 fn a_name_is_a_path_and_never_a_url() {
     run(async {
         let server = Server::on(Database::Sqlite).start();

@@ -120,9 +120,17 @@ fn doctor_tells_how_old_the_newest_is() {
     fs::write(directory.join("bloom-20200101T000000Z.db"), "").unwrap();
     tells(&plan, "warning", "more than two intervals");
     let now = Command::new("date").args(["-u", "+bloom-%Y%m%dT%H%M%SZ.db"]).output().unwrap();
-    fs::write(directory.join(String::from_utf8(now.stdout).unwrap().trim()), "").unwrap();
-    tells(&plan, "fine", "min old");
-    tells(&plan.env("BACKUP_DIR", ""), "fine", "none are scheduled");
+    let newest = directory.join(String::from_utf8(now.stdout).unwrap().trim());
+    let server = plan.start();
+    server.stop();
+    let (plan, url) = (server.plan(), server.database_url());
+    fs::remove_file(&newest).ok();
+    does(plan, &["backup", text(&newest)]).ok();
+    tells(plan, "fine", "min old");
+    run(async { direct::execute(&url, "CREATE VIEW mine AS SELECT * FROM tasks").await });
+    does(plan, &["backup", "--force", text(&newest)]).ok();
+    tells(plan, "warning", "can't be restored as it is: the database has what its schema does not have, or has otherwise (view mine)");
+    tells(&plan.clone().env("BACKUP_DIR", ""), "fine", "none are scheduled");
 }
 
 #[test]
