@@ -160,7 +160,7 @@ impl NewKey {
 
 /// A misspelled name must not remove a quota.
 fn has_limit(quota: &NewQuota) -> Result<(), Problems> {
-    if *quota == (NewQuota { max_open_tasks: None, max_tasks_per_minute: None, max_stored_bytes: None }) {
+    if Quota::from(quota.clone()).is_unlimited() {
         return problem(format!("Give at least one of {}", NewQuota::FIELDS.join(", ")));
     }
     Ok(())

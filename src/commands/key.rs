@@ -114,7 +114,7 @@ impl QuotaFlags {
             max_tasks_per_minute: self.max_tasks_per_minute.map(Int),
             max_stored_bytes: self.max_stored_mib.map(|mib| Int(mib << 20)),
         };
-        Some(limits).filter(|limits| Quota::from(limits.clone()) != Quota::default())
+        Some(limits).filter(|limits| !Quota::from(limits.clone()).is_unlimited())
     }
 }
 

@@ -13,7 +13,7 @@ use url::Url;
 use uuid::Uuid;
 
 use super::connect::Server;
-use super::{show, term};
+use super::{project, show, term};
 use crate::CommandError;
 use bloom_api::projects::Project;
 use bloom_core::project::MAX_PROJECTS;
@@ -215,7 +215,7 @@ impl LocalRepository {
         }
         let top = self.top.display();
         Err(CommandError::usage(match (named, wanted.first(), shown.first()) {
-            (Some(named), None, _) => format!("there is no project '{named}': bloom-runtime project list shows those that exist"),
+            (Some(named), None, _) => project::unknown(named),
             (Some(named), Some(project), _) => {
                 format!("{top} is not the repository of the project {named}, and has no remote that is: {}", project.repo_url)
             }

@@ -218,5 +218,9 @@ async fn id_of(server: &Server, name: &str) -> Result<String, CommandError> {
     let (rows, _) = server.list("api/runtime/projects", &[], MAX_SEARCHED).await.map_err(super::connect::failed)?;
     let projects: Vec<Project<'_>> = show::read_all(&rows)?;
     let found = projects.iter().find(|project| project.name == name).map(|project| project.id.to_string());
-    found.ok_or_else(|| format!("there is no project '{name}': bloom-runtime project list shows those that exist").into())
+    found.ok_or_else(|| unknown(name).into())
+}
+
+pub fn unknown(name: &str) -> String {
+    format!("there is no project '{name}': bloom-runtime project list shows those that exist")
 }

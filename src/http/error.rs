@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
+use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bloom_api::error::{Code, ErrorText};
 use bloom_api::invalid::Invalid;
@@ -116,28 +116,19 @@ impl IntoResponse for Error {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, [(CONTENT_TYPE, "application/json")], self.body()).into_response();
-        match self {
-            Self::Unready { cause, .. } => {
-                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
-                response.extensions_mut().insert(Cause(cause));
-            }
-            Self::Later(_) => {
-                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
-            }
-            Self::Away { cause, .. } => {
-                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
-                response.extensions_mut().insert(OfDatabase);
-                if let Some(cause) = cause {
-                    response.extensions_mut().insert(Cause(cause));
-                }
-            }
-            Self::Internal(cause) => {
-                response.extensions_mut().insert(Cause(cause));
-            }
-            Self::Rejected { retry_after: Some(seconds), .. } => {
-                response.headers_mut().insert(RETRY_AFTER, seconds.into());
-            }
-            Self::Text { .. } | Self::Rejected { .. } | Self::Invalid(_) => {}
+        let retry_after = match &self {
+            Self::Later(_) | Self::Unready { .. } | Self::Away { .. } => Some(1),
+            Self::Rejected { retry_after, .. } => *retry_after,
+            Self::Text { .. } | Self::Invalid(_) | Self::Internal(_) => None,
+        };
+        if let Some(seconds) = retry_after {
+            response.headers_mut().insert(RETRY_AFTER, seconds.into());
+        }
+        if matches!(self, Self::Away { .. }) {
+            response.extensions_mut().insert(OfDatabase);
+        }
+        if let Self::Unready { cause, .. } | Self::Away { cause: Some(cause), .. } | Self::Internal(cause) = self {
+            response.extensions_mut().insert(Cause(cause));
         }
         response
     }

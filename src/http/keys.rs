@@ -17,7 +17,6 @@ use bloom_api::answers::Removed;
 use bloom_api::error::ErrorText;
 use bloom_api::keys::{CreatedKey, Key, KeyQuota, NewEnrollment, NewKey, NewQuota};
 use bloom_core::api_key::{ApiKey, PREFIX, Quota, Scope};
-use bloom_core::command::Rejection;
 use bloom_core::op;
 
 const KEY_BYTES: usize = 32;
@@ -43,12 +42,17 @@ impl Secret {
     }
 }
 
-/// The answer that shows the key. The ring is read again first, so that the key opens this server when the client has it.
-async fn created(app: &AppState, about: &ApiKey, key: &str) -> HandlerResult {
+/// Lets what has changed count at this server when the client has its answer.
+async fn read_ring(app: &AppState) {
     if let Err(error) = app.ring.read(&app.store).await {
-        // The key exists, and nobody could ask for it again; the ring reads it later.
+        // The change is made, and nobody could ask for its answer again; the ring reads it later.
         tracing::warn!(%error, "the named keys could not be read");
     }
+}
+
+/// The answer that shows the key.
+async fn created(app: &AppState, about: &ApiKey, key: &str) -> HandlerResult {
+    read_ring(app).await;
     json(StatusCode::CREATED, &CreatedKey { about: about.into(), key: key.into() })
 }
 
@@ -138,13 +142,9 @@ pub async fn remove_quota(State(app): State<AppState>, caller: Caller, path: Key
 
 async fn change_quota(app: &AppState, caller: &Caller, path: KeyPath, quota: Quota) -> HandlerResult {
     let name = path.name()?;
-    app.engine.writers.submit(caller.command(op::SetQuota { name: name.clone(), quota })).await?;
-    if let Err(error) = app.ring.read(&app.store).await {
-        tracing::warn!(%error, "the named keys could not be read");
-    }
-    let keys = app.store.api_keys().await?;
-    let key = keys.iter().find(|key| key.name == name).ok_or(Rejection::KeyNotFound)?;
-    ok(&with_use(app, key).await?)
+    let key = app.engine.writers.submit(caller.command(op::SetQuota { name, quota })).await?;
+    read_ring(app).await;
+    ok(&with_use(app, &key).await?)
 }
 
 pub const REVOKE: RoutePolicy = RoutePolicy::ADMIN;

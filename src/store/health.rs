@@ -131,17 +131,9 @@ impl Health {
     /// One line for the begin of an outage, and one for each other reason: its errors may be thousands.
     fn record(&self, reason: OutageReason, error: &str) {
         let mut outage = self.outage.lock();
-        if let Some(known) = &mut *outage {
-            known.last_error = Instant::now();
-        }
         match &mut *outage {
-            Some(known) if known.reason == reason => {
-                known.errors += 1;
-                error.clone_into(&mut known.error);
-                return;
-            }
             Some(known) => {
-                (known.reason, known.errors) = (reason, known.errors + 1);
+                (known.reason, known.errors, known.last_error) = (reason, known.errors + 1, Instant::now());
                 error.clone_into(&mut known.error);
                 if known.logged.contains(&reason) {
                     return;

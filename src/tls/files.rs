@@ -160,9 +160,8 @@ fn chain(file: &[u8], key: Arc<dyn SigningKey>) -> Result<(CertifiedKey, Certifi
 fn authorities(file: &[u8]) -> Result<RootCertStore, Fault> {
     let wrong = |text: String| Fault { part: Part::ClientCa, text };
     let mut roots = RootCertStore::empty();
-    for certificate in pem::authorities(file).map_err(wrong)? {
-        roots.add(certificate).map_err(|error| wrong(format!("has a certificate that can't be used: {error}")))?;
-    }
+    // It has looked whether each can be used.
+    roots.add_parsable_certificates(pem::authorities(file).map_err(wrong)?);
     Ok(roots)
 }
 

@@ -12,7 +12,7 @@ use super::artifacts;
 use crate::CommandError;
 use bloom_api::results::TaskResult;
 use bloom_api::tasks::Task;
-use bloom_core::project::PushMode;
+use bloom_core::project::{PushMode, is_commit_id};
 
 /// How much of a task's id is in the name of its branch.
 const SHORT: usize = 8;
@@ -48,7 +48,7 @@ pub async fn run(args: CheckoutArgs, server: &Server) -> Result<(), CommandError
     let (Some(theirs), Some(commit)) = (result.branch.as_deref(), result.commit.as_deref()) else {
         return Err(format!("task {id} has no commit, for the reason in: bloom-runtime task describe {id}").into());
     };
-    if !matches!(commit.len(), 40 | 64) || !commit.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+    if !is_commit_id(commit) {
         return Err(format!("the server names a commit that is none: {}", commit.escape_debug()).into());
     }
     let place = repository.project(server, Some(project)).await?.place;

@@ -1,7 +1,7 @@
 //! Quotas of submit keys: what they may have is changed here, and checked when they create, requeue or upload.
 
 use super::super::Ms;
-use super::super::api_key::{Quota, Scope};
+use super::super::api_key::{ApiKey, Quota, Scope};
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::operation::Operation;
 use super::super::rejection::Rejection;
@@ -18,7 +18,8 @@ pub struct SetQuota {
 }
 
 impl Operation for SetQuota {
-    type Reply = ();
+    /// The key with its quota.
+    type Reply = ApiKey;
 
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.api_keys = true;
@@ -26,8 +27,8 @@ impl Operation for SetQuota {
         keys.quotas.insert(self.name.clone());
     }
 
-    fn decide(&self, set: &mut WorkingSet) -> Result<(), Halt> {
-        let key = set.find_api_key(&self.name)?.ok_or(Rejection::KeyNotFound)?;
+    fn decide(&self, set: &mut WorkingSet) -> Result<ApiKey, Halt> {
+        let key = set.find_api_key(&self.name)?.ok_or(Rejection::KeyNotFound)?.clone();
         if key.scope != Scope::Submit {
             return Err(Rejection::NoQuotaFor(key.scope).into());
         }
@@ -37,7 +38,7 @@ impl Operation for SetQuota {
             set.put_quota_use(&self.name, QuotaUse { quota: self.quota, ..used });
             set.dirty.quotas.has_changed = true;
         }
-        Ok(())
+        Ok(ApiKey { quota: self.quota, ..key })
     }
 }
 

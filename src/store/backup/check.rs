@@ -51,11 +51,11 @@ pub(super) fn reading(file: &Path) -> SqliteConnectOptions {
     SqliteConnectOptions::new().filename(file).read_only(true).disable_statement_logging()
 }
 
-/// Returns why it can't be restored as it is, if that is so.
+/// Returns why it can't be restored as it is, if that is so; the commands of that text call the file `name`.
 ///
 /// # Errors
 /// It is damaged, of another program, of a newer version that excludes this one, or, as a [whole](Depth::Whole), can't be restored as it is.
-pub(super) async fn check(file: &Path, depth: Depth) -> Result<Option<String>, Error> {
+pub(super) async fn check(file: &Path, name: &Path, depth: Depth) -> Result<Option<String>, Error> {
     let unusable = |why: &str| Error::Setup(format!("{} is not a usable database of bloom-runtime: {why}", file.display()));
     let (found, is_own) = look(file, depth).await.map_err(|error| unusable(&told(&error)))?;
     if found != "ok" {
@@ -71,7 +71,7 @@ pub(super) async fn check(file: &Path, depth: Depth) -> Result<Option<String>, E
         let refusal = if schema.is_newer() {
             Some("a newer version of this program has made it, which alone knows what belongs to it: restore it with that version".into())
         } else {
-            additions::told_of_copy(&additions::read(&pool, &schema).await?, file)
+            additions::told_of_copy(&additions::read(&pool, &schema).await?, name)
         };
         match refusal {
             Some(text) if depth == Depth::Whole => Err(Error::Setup(text)),

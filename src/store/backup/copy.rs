@@ -44,9 +44,9 @@ impl Store {
         let source = source(options).await?;
         let target = Target::new(to, replaces, options)?;
         let partial = target.create()?;
-        let bytes = copy(source, &partial, tell).await?;
+        let made = copy(source, &partial, to, tell).await?;
         target.place(partial)?;
-        Ok(BackedUp { bytes, not_restorable: check(to, Depth::Schema).await? })
+        Ok(made)
     }
 }
 
@@ -65,11 +65,11 @@ pub(super) fn not_sqlite() -> Error {
     Error::Setup("this is for SQLite only: back up and restore PostgreSQL with its own programs".into())
 }
 
-/// Copies into the empty file, makes the copy last, and checks it. Returns its size.
-pub(super) async fn copy(mut source: SqliteConnection, to: &Partial, mut tell: impl FnMut(Copied)) -> Result<u64, Error> {
+/// Copies into the empty file, which will be called `name`, makes the copy last, and checks it.
+pub(super) async fn copy(mut source: SqliteConnection, to: &Partial, name: &Path, mut tell: impl FnMut(Copied)) -> Result<BackedUp, Error> {
     // A relative path that begins with `file:` would be a URL for SQLite.
     let path = std::path::absolute(to.path()).map_err(|error| Error::Setup(format!("{}: {error}", to.path().display())))?;
-    let Some(name) = path.to_str() else {
+    let Some(written) = path.to_str() else {
         return Err(Error::Setup(format!("{} is not UTF-8: choose another path", path.display())));
     };
     let failed = |why: String| {
@@ -90,7 +90,7 @@ pub(super) async fn copy(mut source: SqliteConnection, to: &Partial, mut tell: i
     interrupt.ends(&mut source).await.map_err(refused)?;
     let mut ticks = tokio::time::interval(TELL_EVERY);
     let copied = {
-        let copying = sqlx::query("VACUUM INTO ?1").bind(name).execute(&mut source);
+        let copying = sqlx::query("VACUUM INTO ?1").bind(written).execute(&mut source);
         tokio::pin!(copying);
         loop {
             tokio::select! {
@@ -103,6 +103,5 @@ pub(super) async fn copy(mut source: SqliteConnection, to: &Partial, mut tell: i
     let closed = source.close().await;
     copied.map(drop).and(closed).map_err(refused)?;
     to.sync().map_err(|error| failed(error.to_string()))?;
-    check(&path, Depth::Pages).await?;
-    Ok(to.bytes())
+    Ok(BackedUp { not_restorable: check(&path, name, Depth::Pages).await?, bytes: to.bytes() })
 }

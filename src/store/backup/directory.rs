@@ -49,7 +49,8 @@ impl BackupDirectory {
     /// Why `restore` would refuse the backup that was begun then. Its pages are not checked.
     pub async fn not_restorable(&self, begun: Ms) -> Option<String> {
         let begun = Timestamp::from_millisecond(begun).ok()?;
-        check(&self.0.join(name(begun)), Depth::Schema).await.unwrap_or_else(|error| Some(error.to_string()))
+        let file = self.0.join(name(begun));
+        check(&file, &file, Depth::Schema).await.unwrap_or_else(|error| Some(error.to_string()))
     }
 
     fn names(&self) -> io::Result<Vec<String>> {
@@ -101,11 +102,11 @@ impl Store {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(at).map_err(fail)?;
         let made = name(Timestamp::now());
         let partial = Partial::create(at.join("bloom.partial"), true)?;
-        let bytes = copy(source, &partial, |_| {}).await?;
         let placed = at.join(&made);
+        let backup = copy(source, &partial, &placed, |_| {}).await?;
         partial.place(&placed)?;
         directory.prune(&made, keep, options.get_filename()).map_err(fail)?;
-        Ok(BackedUp { bytes, not_restorable: check(&placed, Depth::Schema).await? })
+        Ok(backup)
     }
 }
 

@@ -52,14 +52,14 @@ impl Store {
         if (backup.dev(), backup.ino()) == (model.dev(), model.ino()) {
             return Err(Error::Setup(format!("{} is the database itself: name a backup", from.display())));
         }
-        check(from, Depth::Whole).await?;
+        check(from, from, Depth::Whole).await?;
         let partial = Partial::create(unfinished(&database), true)?;
         let owner = (model.uid(), model.gid());
         partial.give_to(owner).and_then(|()| lock.give_to(owner)).map_err(|error| {
             Error::Setup(format!("{} can't belong to the user {}: {error}; run this as that user", database.display(), owner.0))
         })?;
         let source = reading(from).connect().await.map_err(|error| Error::Setup(format!("{}: {}", from.display(), told(&error))))?;
-        let bytes = copy(source, &partial, tell).await?;
+        let bytes = copy(source, &partial, &database, tell).await?.bytes;
         let replaced = is_there.then(|| set_aside(&database)).transpose()?;
         let place = |error: Error| match &replaced {
             Some(kept) => Error::Setup(format!("{error}; the database that was there is now {}", kept.display())),

@@ -9,6 +9,8 @@ use crate::args::Args;
 use crate::cells::Type;
 use crate::dialect::{Kind, statement};
 use crate::error::Error;
+use crate::save::QuotaRow;
+use crate::table::WriteRow as _;
 use crate::{all, one};
 
 fn lock_rows(d: Kind, lock: &str) -> String {
@@ -17,11 +19,7 @@ fn lock_rows(d: Kind, lock: &str) -> String {
 statement!(LOCK, |d| "{}", lock_rows(d, d.lock()));
 statement!(LOCK_FREE, |d| "{}", lock_rows(d, d.skip_locked()));
 // After the locks, in a later snapshot: whoever has used up some of a quota has held its lock.
-statement!(
-    USES,
-    |d| "SELECT name, max_open_tasks, max_tasks_per_minute, max_stored_bytes, refilled_at, stored_bytes FROM api_keys WHERE name {}",
-    d.any(Type::Text, 1)
-);
+statement!(USES, |d| "SELECT {} FROM api_keys WHERE name {}", QuotaRow::ROW.names(""), d.any(Type::Text, 1));
 statement!(pub(crate) OPEN_TASKS, "SELECT count(*) FROM task_state WHERE owner = $1 AND status IN ('queued', 'leased', 'running')");
 
 impl Load<'_> {

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bloom_core::project::is_commit_id;
 use tokio::process::Command;
 
 use super::super::command::{ended, output, started_by};
@@ -16,7 +17,7 @@ use super::super::disk_size::held::held_open;
 use super::super::disk_size::is_larger;
 use super::super::git::{bounded, lfs_program, unless};
 use super::author::CommitAuthor;
-use super::repository::{DURABLE, FETCH_LIMIT, LOCAL_LIMIT};
+use super::repository::{DURABLE, FETCH_LIMIT, LOCAL_LIMIT, TAGS};
 use super::survey::all_but;
 use super::trouble::{ROOM, Trouble};
 use super::{LINK, Worktree};
@@ -88,7 +89,7 @@ impl<'a> Confined<'a> {
     pub async fn parsed(&self, name: &str) -> Option<String> {
         let mut parse = self.git();
         parse.args(["rev-parse", "--quiet", "--verify", "--end-of-options", name]);
-        self.run(parse, LOCAL_LIMIT).await.ok().filter(|id| is_object_id(id))
+        self.run(parse, LOCAL_LIMIT).await.ok().filter(|id| is_commit_id(id))
     }
 
     pub async fn head(&self) -> Result<String, Trouble> {
@@ -150,7 +151,7 @@ impl<'a> Confined<'a> {
             "--force",
         ]);
         fetch.args(["--no-write-fetch-head", "--no-recurse-submodules", "--"]).arg(self.tree.repository.git_dir());
-        fetch.args(["+refs/remotes/origin/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*", "^refs/tags/refs/*"]);
+        fetch.arg("+refs/remotes/origin/*:refs/remotes/origin/*").args(TAGS);
         if let Err(why) = self.run_within(fetch, LOCAL_LIMIT).await {
             tracing::warn!(dir = %self.tree.dir.display(), why, "a context does not see the newest branches of its project");
         }
@@ -220,7 +221,7 @@ impl<'a> Confined<'a> {
         let mut make = self.git();
         make.envs(author.env()).args(DURABLE).args(["commit-tree", "--no-gpg-sign", &tree, "-p", head, "-m", message]);
         let commit = self.run(make, LOCAL_LIMIT).await?;
-        if is_object_id(&commit) { Ok(commit) } else { Err("git told no commit".into()) }
+        if is_commit_id(&commit) { Ok(commit) } else { Err("git told no commit".into()) }
     }
 
     /// The directories that git would look into. It looks into none that `.gitignore` leaves out, and fails if such a one is named to it.
@@ -294,9 +295,4 @@ impl<'a> Confined<'a> {
         fs::File::create_new(into).map_err(|error| error.to_string())?;
         output(stored, FETCH_LIMIT).await.map(drop)
     }
-}
-
-/// Whether it is what git tells of an object, and not another word.
-fn is_object_id(text: &str) -> bool {
-    matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }

@@ -4,9 +4,9 @@
 use std::fs;
 
 use super::super::command::output;
-use super::Worktree;
 use super::repository::{DURABLE, FETCH_LIMIT, LOCAL_LIMIT, Repository};
 use super::trouble::Trouble;
+use super::{PUSHED, Worktree};
 
 /// The only author of the commit at which [`HEAD`](Repository::set_head) is.
 const NOBODY: [(&str, &str); 6] = [
@@ -77,25 +77,25 @@ impl Repository {
         output(ask, LOCAL_LIMIT).await.is_ok()
     }
 
-    /// A branch among these refs because of which there can be none of this name: git keeps branches like files in directories.
-    async fn in_the_way(&self, refs: &str, branch: &str) -> Option<String> {
+    /// A branch that was fetched, because of which there can be none of this name: git keeps branches like files in directories.
+    async fn in_the_way(&self, branch: &str) -> Option<String> {
         for (end, _) in branch.match_indices('/') {
             let above = &branch[..end];
-            if self.commit_of(&format!("{refs}/{above}")).await.is_some() {
+            if self.commit_of(&format!("{PUSHED}/{above}")).await.is_some() {
                 return Some(above.to_owned());
             }
         }
         let mut list = self.local(&self.git_dir());
-        list.args(["for-each-ref", "--count=1", "--format=%(refname)", &format!("{refs}/{branch}/")]);
+        list.args(["for-each-ref", "--count=1", "--format=%(refname)", &format!("{PUSHED}/{branch}/")]);
         let below = output(list, LOCAL_LIMIT).await.ok()?;
-        below.strip_prefix(refs)?.strip_prefix('/').map(str::to_owned)
+        below.strip_prefix(PUSHED)?.strip_prefix('/').map(str::to_owned)
     }
 }
 
 impl Worktree {
     /// Whether the project's repository can have a branch of this name, as far as the last fetch tells.
     pub async fn check_branch_name(&self, branch: &str, project: &str) -> Result<(), Trouble> {
-        match self.repository.in_the_way("refs/remotes/origin", branch).await {
+        match self.repository.in_the_way(branch).await {
             Some(taken) => Err(Trouble::State(format!(
                 "the project's repository can have no branch {branch}, because it has a branch {taken}, and git has no two of which one is \
                  like a directory of the other: give the branches of the project another prefix (bloom-runtime project edit {project} \

@@ -41,8 +41,10 @@ const SETTINGS_SHA256: &str =
 /// How git names objects, as `--object-format` takes it.
 const SHA1: &str = "sha1";
 const SHA256: &str = "sha256";
-/// All branches and tags, but those tags that git could take for another ref.
-const FETCHED: [&str; 3] = ["+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*", "^refs/tags/refs/*"];
+/// All branches, to fetch them with the [`TAGS`].
+const BRANCHES: &str = "+refs/heads/*:refs/remotes/origin/*";
+/// All tags, to fetch them, but those that git could take for another ref.
+pub const TAGS: [&str; 2] = ["+refs/tags/*:refs/tags/*", "^refs/tags/refs/*"];
 /// The first line of what a repository has is shorter.
 const FIRST_LINE: usize = 4_096;
 /// Branches that a message names.
@@ -97,7 +99,7 @@ impl Repository {
     /// Fetches all branches and tags; the repository is made if it is missing.
     pub async fn fetch(&self, limit: Duration) -> Result<(), Trouble> {
         self.make_if_missing().await?;
-        self.fetch_refs(&FETCHED, limit).await
+        self.fetch_refs(&[&[BRANCHES], &TAGS[..]].concat(), limit).await
     }
 
     async fn make_if_missing(&self) -> Result<(), Trouble> {
