@@ -230,7 +230,7 @@ fn complete(method: &Method, path: &str, operation: &mut Operation, policy: Rout
     let is_optional = path.ends_with("/lease")
         || path == "/api/runtime/artifacts"
         || path.ends_with("/dispatch")
-        || path.starts_with("/api/runtime/projects/")
+        || (path.starts_with("/api/runtime/projects/") && method != Method::PATCH)
         || path == "/api/runtime/llm-tasks/{id}/requeue"
         || path == "/api/runtime/llm-tasks/{id}/heartbeat";
     if let (true, Some(RefOr::T(body))) = (is_optional, &mut operation.request_body) {

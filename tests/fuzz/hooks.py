@@ -40,12 +40,14 @@ EMPTY = {"type": "string", "maxLength": 0}
 @schemathesis.hook
 def before_load_schema(context, document):
     """The document says what clients should send. What the server accepts beyond that must not be taken for a fault."""
-    for item in document["paths"].values():
+    for path, item in document["paths"].items():
+        # The audit trail refuses what is no id.
+        lenient = LENIENT - {"task_id"} if path.endswith("/audit") else LENIENT
         for call in item.values():
             for parameter in call.get("parameters", []):
                 if parameter["in"] == "query" and not parameter.get("required"):
-                    lenient = {"type": "string"} if parameter["name"] in LENIENT else {"anyOf": [parameter["schema"], EMPTY]}
-                    parameter["schema"] = lenient
+                    taken = {"type": "string"} if parameter["name"] in lenient else {"anyOf": [parameter["schema"], EMPTY]}
+                    parameter["schema"] = taken
     schemas = document["components"]["schemas"]
     # At least one field of a filter is given and not empty, which generators of clients can't express.
     given = [{"required": [name], "properties": {name: {"minLength": 1}}} for name in ("status", "agent_slug", "context_id", "worker_id")]
@@ -55,12 +57,18 @@ def before_load_schema(context, document):
     for one in given[:4]:
         next(iter(one["properties"].values()))["type"] = "string"
     schemas["Filter"] = {"allOf": [schemas["Filter"], {"anyOf": given}]}
+    # A quota has at least one limit.
+    limits = [{"required": [name], "properties": {name: {"type": "integer"}}} for name in schemas["NewQuota"]["properties"]]
+    schemas["NewQuota"] = {"allOf": [schemas["NewQuota"], {"anyOf": limits}]}
     # Which fields of a key go together depends on its scope.
     enrolled = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$", "maxLength": 56, "not": {"enum": ACTORS}}
+    none = {"type": "null"}
+    join = {"worker": {"anyOf": [none, enrolled]}, "expires_in_sec": {"maximum": 30 * 86_400}}
     of_scope = [
-        {"properties": {"scope": {"enum": ["admin", "submit", "read"]}, "worker": {"type": "null"}}},
-        {"required": ["worker"], "properties": {"scope": {"const": "worker"}, "worker": {"type": "string"}}},
-        {"properties": {"scope": {"const": "join"}, "worker": {"anyOf": [{"type": "null"}, enrolled]}, "expires_in_sec": {"maximum": 30 * 86_400}}},
+        {"properties": {"scope": {"const": "submit"}, "worker": none}},
+        {"properties": {"scope": {"enum": ["admin", "read"]}, "worker": none, "quota": none}},
+        {"required": ["worker"], "properties": {"scope": {"const": "worker"}, "worker": {"type": "string"}, "quota": none}},
+        {"properties": {"scope": {"const": "join"}, "quota": none, **join}},
     ]
     schemas["NewKey"] = {"allOf": [schemas["NewKey"], {"anyOf": of_scope}]}
     # An invalid entry of many completions does not make the whole call invalid: its own result says what is wrong.
@@ -95,12 +103,17 @@ def known_project():
         return "fuzz"
 
 
+def give_name(body, field, most):
+    """The patterns of git's names take more than git does."""
+    name = body.get(field)
+    if isinstance(name, str) and len(name) <= most and REF.fullmatch(name):
+        body[field] = "main"
+
+
 def give_project(task):
     """The contract refuses projects that do not exist, and what only tasks with a project have without one."""
+    give_name(task, "ref", 255)
     ref, project = task.get("ref"), task.get("project")
-    if isinstance(ref, str) and len(ref) <= 255 and REF.fullmatch(ref):
-        # The pattern takes more than git does.
-        task["ref"] = ref = "main"
     if isinstance(project, str) and 0 < len(project) <= 256 and "\0" not in project:
         task["project"] = known_project()
     elif project is None and (ref == "main" or task.get("push") == "branch"):
@@ -164,6 +177,8 @@ def before_call(context, case, **kwargs):
     body = case.body
     if not isinstance(body, dict):
         return
+    if "/projects" in case.path:
+        give_name(body, "branch_prefix", 100)
     wait = body.get("wait_sec")
     # JSON has one kind of number: 50.0 is a whole one, too.
     if case.path.endswith(("/claim", "/dispatch")) and type(wait) in (int, float) and 0 < wait <= 60 and wait == int(wait):
