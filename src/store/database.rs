@@ -158,7 +158,11 @@ impl Database for Store {
             // A manual clock jumps when it is set, and that is not a gap in service.
             return Ok(Service { now: time.load(Ordering::SeqCst), resumed_at: 0 });
         }
-        self.check_writes().await?;
+        let is_first = self.inner.served.lock().marked.is_none();
+        // The first mark comes before the check, so that an import which waits for a lock notices this server.
+        if !is_first {
+            self.check_writes().await?;
+        }
         let stepped = self.follow_wall_clock();
         let (begins, last_import) = {
             let served = self.inner.served.lock();
@@ -179,6 +183,9 @@ impl Database for Store {
             let args = Args::new().text(self.inner.replica.as_str()).int(self.known_time());
             self.write_aside(&MARK_WRITERS, args).await?;
             self.inner.served.lock().writers_marked_at = Some(now);
+        }
+        if is_first {
+            self.check_writes().await?;
         }
         Ok(Service { now, resumed_at })
     }

@@ -42,8 +42,8 @@ pub(super) struct Health {
     files: Option<Files>,
     lasting: SetOnce<Fault>,
     outage: Mutex<Option<Outage>>,
-    /// An error that may be of one command alone, or of all.
-    is_suspected: AtomicBool,
+    /// Writes of PostgreSQL have been tried, and since then there was no error that may be of one command alone, or of all.
+    is_trusted: AtomicBool,
 }
 
 impl Health {
@@ -123,7 +123,7 @@ impl Health {
             Error::Damaged(text) => drop(self.lost(Fault::Damaged, text)),
             Error::Disk(text) => self.record(OutageReason::DiskFull, text),
             Error::Unavailable(reason, text) if self.files.is_none() => self.record(*reason, text),
-            Error::Locked(_) => self.is_suspected.store(true, Ordering::Relaxed),
+            Error::Locked(_) => self.is_trusted.store(false, Ordering::Relaxed),
             _ => {}
         }
     }
@@ -152,7 +152,7 @@ impl Health {
 
     /// Whether writes must be tried before they count as possible.
     pub fn is_suspected(&self) -> bool {
-        self.is_suspected.load(Ordering::Relaxed) || self.outage.lock().is_some()
+        !self.is_trusted.load(Ordering::Relaxed) || self.outage.lock().is_some()
     }
 
     /// The error of what has no connection: the one that ended it.
@@ -165,7 +165,7 @@ impl Health {
 
     /// Records that all periodic writes succeeded.
     pub fn works(&self) {
-        self.is_suspected.store(false, Ordering::Relaxed);
+        self.is_trusted.store(true, Ordering::Relaxed);
         let mut outage = self.outage.lock();
         // While connections fail beside one that works, the outage goes on, instead of ending and beginning many times a second.
         if outage.as_ref().is_some_and(|outage| outage.last_error.elapsed() >= QUIET)

@@ -89,8 +89,8 @@ impl Store {
         Ok(side)
     }
 
-    /// Ends an outage of PostgreSQL if its writes succeed again. Must be called before each service mark, which alone does not show it: a
-    /// full disk has room for a single row, and a lock may be on another table.
+    /// Ends an outage of PostgreSQL if its writes succeed again. A service mark alone does not show it: a full disk has room for a single
+    /// row, and a lock may be on another table.
     pub(super) async fn check_writes(&self) -> Result<(), Error> {
         let health = &self.inner.health;
         if self.kind() == Kind::Sqlite || !health.is_suspected() {

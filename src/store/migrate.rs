@@ -222,11 +222,10 @@ impl Store {
         // Not on the connections for requests, which long lists may occupy.
         let schema = Schema::read(self.control()).await?;
         schema.check()?;
-        if schema.is_current() {
-            Ok(())
-        } else {
-            Err(Error::Setup("the database's schema is older than this program: run `bloom-runtime migrate up`".into()))
+        if !schema.is_current() {
+            return Err(Error::Setup("the database's schema is older than this program: run `bloom-runtime migrate up`".into()));
         }
+        self.check_writes().await
     }
 
     /// Reads all tables that a start reads, and checks the rights to write, so that its caller can wait before anything has begun while one of them is locked.

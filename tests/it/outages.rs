@@ -1,5 +1,6 @@
 //! PostgreSQL takes no writes for a while: the server says why, everywhere, and once.
 
+use std::path::Path;
 use std::process::Command;
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -150,6 +151,12 @@ impl SmallDisk {
     }
 }
 
+/// Writes this file until its disk is full.
+fn fill(filler: &Path) {
+    std::fs::write(filler, []).unwrap();
+    let _ = Command::new("dd").args(["if=/dev/zero", "bs=64k", "status=none"]).arg(format!("of={}", filler.display())).status();
+}
+
 impl Drop for SmallDisk {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
@@ -168,8 +175,7 @@ fn a_server_whose_database_has_a_full_disk_is_not_ready_until_there_is_room() {
     let filler = disk.0.join("filler");
     run(async {
         ready(&server).await;
-        std::fs::write(&filler, []).unwrap();
-        let _ = Command::new("dd").args(["if=/dev/zero", "bs=64k", "status=none"]).arg(format!("of={}", filler.display())).status();
+        fill(&filler);
         let crew = server.crew();
         let large = "x".repeat(200_000);
         eventually("a task finds no room", || async {
@@ -186,6 +192,16 @@ fn a_server_whose_database_has_a_full_disk_is_not_ready_until_there_is_room() {
         ready(&server).await;
         metric(&server, "bloom_database_up 1").await;
         crew.task().with("input", json!({ "prompt": large })).create().await;
+        // A server that starts then says so as well, before anybody has written.
+        server.stop();
+        fill(&filler);
+        let again = server.plan().clone().start_unready();
+        for _ in 0..20 {
+            again.get("/readyz").await.expect(503);
+        }
+        unready(&again, &["disk", "disk_full"]).await;
+        std::fs::remove_file(&filler).unwrap();
+        ready(&again).await;
     });
     drop((server, cluster, disk));
 }

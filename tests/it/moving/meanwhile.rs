@@ -69,10 +69,12 @@ fn a_server_that_starts_before_the_import_begins_is_noticed_and_nothing_is_chang
             let holder = hold(&url, locks).await;
             let import = spawn(plan.command(&["import", text(&file)]));
             is_awaited(&url, "results").await;
-            let server = plan.start();
+            let server = plan.start_unready();
+            server.get("/readyz").await.expect(503);
             holder.close().await.unwrap();
             told(import).refuses(&["a server uses this database"]);
             assert_eq!(count(&url, "imports").await, 0, "nothing was begun");
+            server.wait_until_ready();
             let task = server.crew().task().create().await.id;
             server.stop();
             server.start_again();

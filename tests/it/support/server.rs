@@ -110,6 +110,13 @@ impl Plan {
     }
 
     pub fn start(self) -> Server {
+        let server = self.start_unready();
+        server.wait_until_ready();
+        server
+    }
+
+    /// Starts the server, which may be unable to write for now.
+    pub fn start_unready(self) -> Server {
         let log = Arc::new(Mutex::new(String::new()));
         let (process, url) = start(&self, &log);
         let api = if self.is_keyed() { Api::new(&url).with_key(OWN_KEY) } else { Api::new(&url) };
@@ -230,6 +237,18 @@ impl Server {
         let port = self.api.base().rsplit(':').next().expect("a port").to_owned();
         let (process, _) = start(&self.plan.clone().env("PORT", &port).env("MEMBRIDGE_PORT", port), &self.log);
         *self.process.lock().expect("the process") = Some(process);
+        self.wait_until_ready();
+    }
+
+    /// Fails if it ends or does not get ready in time.
+    pub fn wait_until_ready(&self) {
+        let started = Instant::now();
+        while !is_ready(self.api.base()) {
+            let has_ended =
+                self.process.lock().expect("the process").as_mut().expect("a running server").try_wait().expect("its state").is_some();
+            assert!(!has_ended && started.elapsed() < PATIENCE, "the server does not get ready");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Sends SIGTERM and waits for the end.
@@ -270,7 +289,7 @@ impl Drop for Server {
     }
 }
 
-/// Starts the process, reads its address from its output, and waits until it is ready.
+/// Starts the process, and reads its address from its output.
 fn start(plan: &Plan, log: &Arc<Mutex<String>>) -> (Child, String) {
     let mut command = plan.command(plan.words);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -284,15 +303,6 @@ fn start(plan: &Plan, log: &Arc<Mutex<String>>) -> (Child, String) {
         let _ = child.wait();
         panic!("the server did not print its address:\n{}", words());
     };
-    let started = Instant::now();
-    while !is_ready(&url) {
-        if started.elapsed() > PATIENCE || child.try_wait().expect("its state").is_some() {
-            let _ = child.kill();
-            let _ = child.wait();
-            panic!("the server does not get ready:\n{}", words());
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
     (child, url)
 }
 
