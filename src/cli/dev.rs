@@ -4,11 +4,12 @@ use std::fs::File;
 use std::path::PathBuf;
 
 use clap::Args;
+use secrecy::SecretString;
 use tokio_util::sync::CancellationToken;
 
 use super::agent::WorkArgs;
 use super::{ServerArgs, announce, complain, parts, serve, settings, signals};
-use bloom_commands::{CommandError, DEFAULT_SERVER, dev_key};
+use bloom_commands::{CommandError, dev_key, is_called_by_default};
 use bloom_config::{self as config, Serve};
 use bloom_telemetry::{Log, Traces};
 use bloom_worker::profile::{Profile, Runner};
@@ -46,7 +47,7 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
     args.work.or_local_repositories();
     let key = settings.worker_key.clone().or_else(|| settings.api_key.clone());
     let mut agent_settings = args.work.settings(String::new(), key, settings.data_dir.join("dev-agent"))?;
-    if let Asks::Own(path, _) = &asks {
+    if let Asks::Own(path, ..) = &asks {
         agent_settings.key_files.push(path.clone());
     }
     agent_settings.name.get_or_insert_with(|| "dev".to_owned());
@@ -121,7 +122,7 @@ fn is_given(server: &ServerArgs, setting: &str) -> bool {
 enum Asks {
     Given,
     /// The one in this file, which it has made for itself, and locks while it runs.
-    Own(PathBuf, #[expect(dead_code, reason = "it is open while this process runs")] File),
+    Own(PathBuf, SecretString, #[expect(dead_code, reason = "it is open while this process runs")] File),
     Nothing,
 }
 
@@ -134,24 +135,27 @@ fn own_key(settings: &mut Serve) -> Result<Asks, CommandError> {
     let mut random = [0; 32];
     getrandom::fill(&mut random).map_err(|error| format!("no random bytes for a key: {error}"))?;
     let (key, file) = dev_key::locked(&settings.data_dir, &hex::encode(random))?;
-    settings.api_key = Some(key);
-    Ok(Asks::Own(dev_key::path(&settings.data_dir), file))
+    settings.api_key = Some(key.clone());
+    Ok(Asks::Own(dev_key::path(&settings.data_dir), key, file))
 }
 
 fn next_steps(url: &str, runs: &str, agent: Option<&str>, asks: &Asks) -> String {
-    let is_default = url == DEFAULT_SERVER;
-    let mut server = if is_default { String::new() } else { format!(" --server {url}") };
-    let (mut key, mut page) = ("", format!("Or use the web page: {url}/\n\n"));
-    match asks {
-        Asks::Nothing => {}
-        Asks::Given => key = "BLOOM_KEY=… ",
-        Asks::Own(path, _) => {
-            // Commands find it by themselves where both are in their usual places.
-            if !is_default || *path != dev_key::path(&config::default_data_dir()) {
-                server.push_str(&format!(" --key-file {}", path.display()));
-            }
-            page = format!("Or use the web page: {url}/\nIt asks for the key in the file {}\n\n", path.display());
+    let (mut server, mut key, mut page) = (format!(" --server {url}"), "", format!("Or use the web page: {url}/\n\n"));
+    let own = match asks {
+        Asks::Nothing => None,
+        Asks::Given => {
+            key = "BLOOM_KEY=… ";
+            None
         }
+        Asks::Own(path, value, _) => {
+            server.push_str(&format!(" --key-file {}", path.display()));
+            page = format!("Or use the web page: {url}/\nIt asks for the key in the file {}\n\n", path.display());
+            Some(value)
+        }
+    };
+    // Elsewhere, or with another server in the user's contexts or environment, the commands would not find this one.
+    if is_called_by_default(url, own) {
+        server.clear();
     }
     let agent = agent.map_or_else(String::new, |slug| format!(" --agent {slug}"));
     let program = program();

@@ -61,6 +61,8 @@ pub struct Client {
     /// The proxy of the environment that calls go through.
     proxy: Option<Proxy>,
     key: Arc<Key>,
+    /// Where the address comes from, if its user did not give it with the command.
+    origin: Option<Arc<str>>,
     /// The span that its calls have as their parent.
     traceparent: Option<TraceContext>,
 }
@@ -82,7 +84,13 @@ impl Client {
             let shown = masked_url(server);
             Error::Usage(format!("the server's address {shown}: {why}; give a URL such as http://127.0.0.1:5000"))
         };
-        let mut base = Url::parse(server).map_err(|error| wrong(&error.to_string()))?;
+        let has_scheme = server.contains("://");
+        let url = if has_scheme { server.to_owned() } else { format!("http://{server}") };
+        let mut base = Url::parse(&url).map_err(|error| wrong(&error.to_string()))?;
+        if !has_scheme && !is_loopback(&base) {
+            // The key must not go over a network unencrypted because of a missing word.
+            return Err(wrong("it begins with neither https:// nor http://"));
+        }
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
             return Err(wrong("it is not an http or https URL"));
         }
@@ -96,7 +104,13 @@ impl Client {
         // A proxy would look for this machine's addresses on its own machine.
         let proxy = if is_loopback(&base) { None } else { Proxy::of_environment(&base) };
         let http = Arc::new(RwLock::new(http_client(&base, tls)?));
-        Ok(Self { http, base, proxy, key, traceparent: None })
+        Ok(Self { http, base, proxy, key, origin: None, traceparent: None })
+    }
+
+    /// The same client, whose errors tell where its address comes from: `BLOOM_SERVER`.
+    #[must_use]
+    pub fn with_origin(self, origin: &str) -> Self {
+        Self { origin: Some(origin.into()), ..self }
     }
 
     /// The same client, whose calls belong to this trace.
@@ -175,7 +189,7 @@ impl Client {
             request = request.header(HeaderName::from_static("last-event-id"), last);
         }
         let sent = tokio::time::timeout(CALL_LIMIT, request.send()).await;
-        let sent = sent.map_err(|_| Error::Unreachable(format!("{} did not answer within {} s", self.server(), CALL_LIMIT.as_secs())))?;
+        let sent = sent.map_err(|_| Error::Unreachable(format!("{} did not answer within {} s", self.told(), CALL_LIMIT.as_secs())))?;
         let response = sent.map_err(|error| self.unreachable(&error, CALL_LIMIT))?;
         let status = response.status();
         if status.is_success() {
@@ -199,7 +213,14 @@ impl Client {
             // A file that can't be used leaves the key as it is, and this refusal tells of it.
             let _ = self.renew_key();
         }
-        refusal(status, headers, body, self.key.value().is_some())
+        let refused = refusal(status, headers, body, self.key.value().is_some());
+        match (refused, &self.origin) {
+            (Error::Refused { status, message, retry_after, fields }, Some(_)) if matches!(status, 401 | 403) => {
+                let message = format!("{message}. The server is {}", self.told());
+                Error::Refused { status, message, retry_after, fields }
+            }
+            (refused, _) => refused,
+        }
     }
 
     fn request(&self, method: Method, path: &str) -> Result<RequestBuilder, Error> {
@@ -220,17 +241,25 @@ impl Client {
         })
     }
 
+    /// The address, and where it comes from.
+    fn told(&self) -> String {
+        match &self.origin {
+            Some(origin) => format!("{}, from {origin}", self.server()),
+            None => self.server().to_owned(),
+        }
+    }
+
     /// The host and the port that calls go to.
     fn place(&self) -> String {
         format!("{}:{}", self.base.host_str().unwrap_or_default(), self.base.port_or_known_default().unwrap_or_default())
     }
 
     fn unreachable(&self, error: &reqwest::Error, limit: Duration) -> Error {
-        let server = self.server();
+        let server = &*self.told();
         Error::Unreachable(if error.is_timeout() && !error.is_connect() {
             format!("{server} did not answer within {} s", limit.as_secs())
         } else if self.base.scheme() == "https" && is_not_tls(error) {
-            let http = server.replacen("https", "http", 1);
+            let http = self.server().replacen("https", "http", 1);
             let place = self.place();
             return Error::Usage(format!("the server at {place} does not speak https, probably http: give the address {http}"));
         } else if let Some(advice) = tls::advice(&cause(error)) {
@@ -238,7 +267,8 @@ impl Client {
         } else if let Some(text) = self.proxy.as_ref().and_then(|proxy| proxy.told(error, server)) {
             text
         } else if error.is_connect() {
-            format!("can't connect to {server}: {}; is the server running there? Start one with: bloom-runtime dev", cause(error))
+            let start = if is_loopback(&self.base) { " Start one with: bloom-runtime dev" } else { "" };
+            format!("can't connect to {server}: {}; is the server running there?{start}", cause(error))
         } else if is_not_http(error) {
             format!("the server at {} does not speak http ({}): check the address", self.place(), cause(error))
         } else {

@@ -6,7 +6,8 @@ use clap::Subcommand;
 use clap_complete::ArgValueCandidates;
 use secrecy::{ExposeSecret, SecretString};
 
-use super::connect::{DEFAULT_SERVER, failed};
+use super::connect::failed;
+use super::connection::DEFAULT_SERVER;
 use super::context_file::{Contexts, ServerContext, names, path};
 use super::show::{self, Form, Shown};
 use super::{columns, term};

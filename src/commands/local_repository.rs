@@ -215,7 +215,7 @@ impl LocalRepository {
         }
         let top = self.top.display();
         Err(CommandError::usage(match (named, wanted.first(), shown.first()) {
-            (Some(named), None, _) => project::unknown(named),
+            (Some(named), None, _) => project::unknown(named, &projects),
             (Some(named), Some(project), _) => {
                 format!("{top} is not the repository of the project {named}, and has no remote that is: {}", project.repo_url)
             }

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::connect::{Server, read};
 use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
+use super::similar::did_you_mean;
 use super::{columns, term};
 use crate::CommandError;
 use bloom_api::git_names::BranchPrefix;
@@ -218,9 +219,10 @@ async fn id_of(server: &Server, name: &str) -> Result<String, CommandError> {
     let (rows, _) = server.list("api/runtime/projects", &[], MAX_SEARCHED).await.map_err(super::connect::failed)?;
     let projects: Vec<Project<'_>> = show::read_all(&rows)?;
     let found = projects.iter().find(|project| project.name == name).map(|project| project.id.to_string());
-    found.ok_or_else(|| unknown(name).into())
+    found.ok_or_else(|| unknown(name, &projects).into())
 }
 
-pub fn unknown(name: &str) -> String {
-    format!("there is no project '{name}': bloom-runtime project list shows those that exist")
+pub fn unknown(name: &str, known: &[Project<'_>]) -> String {
+    let meant = did_you_mean(name, known.iter().map(|project| &*project.name));
+    format!("there is no project '{name}'{meant}: bloom-runtime project list shows those that exist")
 }

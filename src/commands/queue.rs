@@ -1,5 +1,8 @@
 //! `queue`: shows the queues of agents, pauses and resumes them, and limits how many of their tasks run at a time.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
 use clap::{Arg, Subcommand};
 use clap_complete::ArgValueCandidates;
 use serde_json::{Value, json};
@@ -7,6 +10,7 @@ use serde_json::{Value, json};
 use super::connect::Server;
 use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
+use super::similar::did_you_mean;
 use super::{columns, shell_completion, term};
 use crate::CommandError;
 use bloom_api::queues::{NewQueueLimit, Queue};
@@ -139,20 +143,24 @@ const CHANGED: &str = " The queue is changed all the same.";
 /// Says so if nobody has named the agent yet: its name may be misspelt. A queue may be closed before its first task.
 async fn tell_if_unknown(server: &Server, agent: &str, changed: &str) {
     // The queue is changed, so a look-up that fails is no failure of the command.
-    if let Ok(false) = is_known(server, agent).await {
-        term::info(&format!("No task is for agent {agent} yet, and no worker names it: check the spelling.{changed}"));
+    if let Ok(Some(known)) = others(server, agent).await {
+        let meant = did_you_mean(agent, known.iter().map(String::as_str));
+        term::info(&format!("No task is for agent {agent} yet, and no worker names it{meant}: check the spelling.{changed}"));
     }
 }
 
-async fn is_known(server: &Server, agent: &str) -> Result<bool, Error> {
+/// The agents that have queues, or are named by workers, if this one is not among them.
+pub async fn others(server: &Server, agent: &str) -> Result<Option<BTreeSet<String>>, Error> {
     let (tasks, _) = server.list("api/runtime/llm-tasks", &[("agent_slug", agent.to_owned())], 1).await?;
     if !tasks.is_empty() {
-        return Ok(true);
+        return Ok(None);
     }
     let (workers, more) = server.list("api/runtime/workers", &[], MAX_WORKERS).await?;
     // A worker without a list of agents takes the tasks of all of them, also of misspelt ones.
-    let names = |worker: &Value| worker["capabilities"]["agents"].as_array().is_some_and(|agents| agents.iter().any(|name| name == agent));
-    Ok(more || workers.iter().any(names))
+    let named = workers.iter().filter_map(|worker| worker["capabilities"]["agents"].as_array()).flatten().filter_map(Value::as_str);
+    let queued = queues(server).await.into_iter().filter_map(|queue| queue.agent_slug.map(Cow::into_owned));
+    let known: BTreeSet<String> = named.map(str::to_owned).chain(queued.filter(|slug| slug != agent)).collect();
+    Ok((!more && !known.contains(agent)).then_some(known))
 }
 
 fn path(agent: Option<&str>, verb: &str) -> String {

@@ -10,7 +10,7 @@ use clap_complete::CompletionCandidate;
 use serde_json::Value;
 
 use super::columns;
-use super::connect::Connection;
+use super::connection::Connection;
 use super::term;
 use bloom_api::ids::IdPart;
 

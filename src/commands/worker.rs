@@ -9,10 +9,14 @@ use super::confirm::confirm;
 use super::connect::Server;
 use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
+use super::similar::similar;
 use super::{columns, describe, shell_completion, term};
 use crate::CommandError;
 use bloom_client::part;
 use bloom_core::worker::WorkerStatus;
+
+/// The most workers that are read to find the one that was meant.
+const MAX_WORKERS: usize = 1000;
 
 #[derive(Debug, Subcommand)]
 pub enum WorkerCommand {
@@ -70,7 +74,8 @@ pub async fn run(command: WorkerCommand, server: &Server, shown: Shown) -> Resul
     match command {
         WorkerCommand::List { limit } => records::pages(server, "api/runtime/workers", &[], limit, shown, &columns::WORKERS).await,
         WorkerCommand::Get { names } => {
-            show::found(shown.form_or(Form::Table), &columns::WORKERS, server.get_each(&names, |name| path(name, "")).await?)
+            let (found, all) = server.get_each(&names, |name| path(name, "")).await?;
+            show::found(shown.form_or(Form::Table), &columns::WORKERS, (found, corrected(server, &names, all).await))
         }
         WorkerCommand::Describe { name } => describe::worker(&name, server, shown).await,
         WorkerCommand::Cordon { names } => change_cordon(server, &names, "/cordon", shown).await,
@@ -92,11 +97,24 @@ async fn remove(server: &Server, names: &[String], yes: bool) -> Result<(), Comm
         term::info("Nothing was changed.");
         return Ok(());
     }
-    server.delete_each(names, |name| path(name, ""), |name| format!("{name} is removed.")).await
+    let removed = server.delete_each(names, |name| path(name, ""), |name| format!("{name} is removed.")).await;
+    corrected(server, names, removed).await
 }
 
 async fn change_cordon(server: &Server, names: &[String], tail: &str, shown: Shown) -> Result<(), CommandError> {
-    show::found(shown.form_or(Form::Table), &columns::WORKERS, server.post_each(names, |name| path(name, tail)).await)
+    let (changed, all) = server.post_each(names, |name| path(name, tail)).await;
+    show::found(shown.form_or(Form::Table), &columns::WORKERS, (changed, corrected(server, names, all).await))
+}
+
+/// The outcome of a command on workers. If it failed, its error tells which names were probably meant in place of those that no worker has.
+async fn corrected(server: &Server, names: &[String], outcome: Result<(), CommandError>) -> Result<(), CommandError> {
+    let Err(failure) = outcome else { return Ok(()) };
+    // The command has failed already, so a list that can't be read is nothing to tell of.
+    let (rows, _) = server.list("api/runtime/workers", &[], MAX_WORKERS).await.unwrap_or_default();
+    let known: Vec<&str> = rows.iter().filter_map(|worker| worker["id"].as_str()).collect();
+    let meant = names.iter().filter(|name| !known.contains(&name.as_str())).filter_map(|name| similar(name, known.iter().copied()));
+    let meant: String = meant.map(|meant| format!("\nDid you mean {meant}?")).collect();
+    Err(CommandError { message: failure.message + &meant, ..failure })
 }
 
 fn path(name: &str, tail: &str) -> String {

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -15,6 +16,9 @@ use bloom_core::file::{MAX_INPUTS, path_problem};
 
 /// From this many bytes on, a bar shows how far it is.
 const LARGE: u64 = 1 << 20;
+
+/// The most bytes that are read from a pipe: 1 GiB.
+const MAX_PIPED: u64 = 1 << 30;
 
 /// A file, and the path at which the run finds it.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,8 +87,11 @@ pub async fn upload(server: &Server, files: &[FileOfTask]) -> Result<Vec<Value>,
 fn open(file: &FileOfTask) -> Result<Opened<'_>, CommandError> {
     let wrong = |error: std::io::Error| Opened::wrong(file, error);
     let mut content = File::open(&file.path).map_err(wrong)?;
-    if !content.metadata().map_err(wrong)?.is_file() {
-        return Err(Opened::wrong(file, "it is no regular file: pack a directory into an archive first"));
+    let kind = content.metadata().map_err(wrong)?.file_type();
+    if kind.is_fifo() {
+        content = kept(content).map_err(wrong)?;
+    } else if !kind.is_file() {
+        return Err(Opened::wrong(file, "it is no file: pack a directory into an archive first"));
     }
     let (mut hash, mut bytes, mut piece) = (Sha256::new(), 0, vec![0; 256 << 10]);
     loop {
@@ -96,6 +103,16 @@ fn open(file: &FileOfTask) -> Result<Opened<'_>, CommandError> {
         bytes += read as u64;
     }
     Ok(Opened { file, content, bytes, sha256: hex::encode(hash.finalize()) })
+}
+
+/// What comes out of a pipe, such as that of `<(command)`, as a file: it is read twice, and its size is sent first.
+fn kept(pipe: File) -> std::io::Result<File> {
+    let mut file = tempfile::tempfile()?;
+    if std::io::copy(&mut pipe.take(MAX_PIPED + 1), &mut file)? > MAX_PIPED {
+        return Err(std::io::Error::other(format!("more than {MAX_PIPED} bytes came out of the pipe: write them to a file")));
+    }
+    file.rewind()?;
+    Ok(file)
 }
 
 /// The type of a file by the end of its name.

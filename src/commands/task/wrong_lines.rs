@@ -3,6 +3,7 @@
 use serde_json::error::Category;
 use serde_json::{Map, Value};
 
+use super::super::similar::similar;
 use bloom_api::invalid::Invalid;
 use bloom_api::new_tasks::{NewPolicy, NewTask};
 
@@ -24,9 +25,8 @@ pub fn no_object(line: &str, error: &serde_json::Error) -> String {
 pub fn misspelt(task: &Map<String, Value>) -> Option<String> {
     let unknown = |fields: &Map<String, Value>, known: &'static [&'static str], of: &str| {
         let name = fields.keys().find(|name| !known.contains(&name.as_str()))?;
-        let near = known.iter().map(|known| (strsim::jaro_winkler(known, name), known)).max_by(|(a, _), (b, _)| a.total_cmp(b));
-        Some(match near.filter(|(likeness, _)| *likeness > 0.8) {
-            Some((_, near)) => format!("{of}{name} is not a field of a task; the nearest is {of}{near}"),
+        Some(match similar(name, known.iter().copied()) {
+            Some(near) => format!("{of}{name} is not a field of a task; the nearest is {of}{near}"),
             None => format!("{of}{name} is not a field of a task; there are: {}", known.join(", ")),
         })
     };

@@ -75,6 +75,12 @@ const TWO_TERMINALS: &str = r#"
     RUNTIME_API_KEY=of-another-user-0123 "$0" serve --data-dir other >>log 2>&1 &
     until "$0" healthcheck >>log 2>&1; do kill -0 $! || exit 7; sleep 0.1; done
     "$0" task list 2>&1 | grep -o 'key.*'
+    kill $!; wait $!
+    "$0" context set prod --server http://127.0.0.1:9 >>log 2>&1
+    "$0" task list 2>&1
+    "$0" dev >log-of-third 2>&1 &
+    until grep -q "task submit" log-of-third; do kill -0 $! || { cat log-of-third >&2; exit 6; }; sleep 0.1; done
+    sh -c "$(grep 'task submit' log-of-third)"
     kill $!; wait $!"#;
 
 #[test]
@@ -88,7 +94,9 @@ fn commands_without_flags_find_the_server_and_its_key() {
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && said.starts_with("Say hello\n"), "{said}{errors}");
     let told: Vec<&str> = said.lines().skip(1).collect();
-    assert_eq!(told.len(), 3, "it refuses calls without its key, or with another: {said}");
+    assert_eq!(told.len(), 5, "it refuses calls without its key, or with another: {said}");
+    assert!(told[3].contains("can't connect to http://127.0.0.1:9, from the context prod, which is in use"), "{said}");
+    assert_eq!(told[4], "Say hello", "the command that it shows goes to it, whichever context is in use");
     assert_eq!((told[1], told[0] == told[1]), (told[2], false), "another server, where `dev` was, is not told the key: {said}");
     let log = std::fs::read_to_string(home.join("log")).unwrap();
     let words = log.lines().find(|line| line.contains("task submit")).unwrap();

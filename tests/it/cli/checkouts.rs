@@ -154,6 +154,8 @@ fn what_the_worker_would_not_have_is_told_before() {
         assert!(told.contains("is not the repository of the project site"), "{told}");
         let told = submit(&["--project", "nowhere"]).complains(2);
         assert!(told.contains("there is no project 'nowhere'"), "{told}");
+        let told = submit(&["--project", "sites"]).complains(2);
+        assert!(told.contains("there is no project 'sites' (did you mean site?)"), "{told}");
         let told = user.does(&["task", "submit", "--here", "true"]).complains(2);
         assert!(told.contains("not in the worktree of a git repository"), "{told}");
         user.does(&["task", "submit", "--here", "--dir", dir, "true"]).complains(2);

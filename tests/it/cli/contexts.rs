@@ -23,6 +23,29 @@ fn a_key_comes_by_flag_file_or_variable() {
     assert!(!said.contains("wrong-key"), "{said}");
     user.does(&["task", "list", "--key-file", "nowhere"]).complains(2);
     user.does(&["stats", "--server", "ftp://x"]).complains(2);
+    let without_scheme = server.base().trim_start_matches("http://");
+    user.does(&["stats", "--server", without_scheme, "--key-file", "key"]).ok();
+    for far in ["far.example.com", "far.example.com:5000", "192.0.2.1:5000"] {
+        let said = user.does(&["stats", "--server", far]).complains(2);
+        assert!(said.contains("begins with neither https:// nor http://"), "{said}");
+    }
+}
+
+#[test]
+fn an_error_tells_where_the_address_comes_from() {
+    let server = guarded();
+    let nowhere = format!("http://127.0.0.1:{}", janitor::free_port());
+    let user = User::new();
+    user.does(&["context", "set", "prod", "--server", &nowhere]).ok();
+    user.does(&["context", "set", "home", "--server", server.base()]).ok();
+    let said = user.does(&["stats"]).complains(1);
+    assert!(said.contains(&format!("can't connect to {nowhere}, from the context prod, which is in use")), "{said}");
+    let said = user.clone().with("BLOOM_CONTEXT", "home").does(&["stats"]).complains(1);
+    assert!(said.contains("needs a key") && said.contains("from the context home of BLOOM_CONTEXT"), "{said}");
+    let said = user.clone().with("BLOOM_SERVER", &nowhere).does(&["stats"]).complains(1);
+    assert!(said.contains(&format!("{nowhere}, from BLOOM_SERVER")), "{said}");
+    let said = user.does(&["stats", "--server", &nowhere]).complains(1);
+    assert!(!said.contains("from"), "{said}");
 }
 
 #[test]

@@ -19,9 +19,14 @@ fn files_go_with_a_task_and_come_back() {
         let worker = crew.worker().register().await;
         fs::write(user.home.join("plan.md"), "the plan").unwrap();
         fs::write(user.home.join("large.bin"), vec![7; 2 << 20]).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(user.home.join("pipe")).status().unwrap();
+        assert!(made.success());
+        let pipe = user.home.join("pipe");
+        let writer = std::thread::spawn(move || fs::write(pipe, "of a command").unwrap());
         let submit = ["task", "submit", "--agent", &crew.slug, "--keep", "out/**", "--keep", "*.log"];
-        let flags = [&submit[..], &["--file", "plan.md", "--file", "in/data=large.bin", "Do it"]].concat();
+        let flags = [&submit[..], &["--file", "plan.md", "--file", "in/data=large.bin", "--file", "piped.txt=pipe", "Do it"]].concat();
         let id = user.does(&flags).ok().trim().to_owned();
+        writer.join().unwrap();
         let task = server.task(&id).now().await;
         let inputs: Vec<_> =
             task["inputs"].as_array().unwrap().iter().map(|input| (&input["path"], &input["bytes"], &input["content_type"])).collect();
@@ -30,10 +35,11 @@ fn files_go_with_a_task_and_come_back() {
             [
                 (&json!("plan.md"), &json!(8), &json!("text/markdown")),
                 (&json!("in/data"), &json!(2 << 20), &json!("application/octet-stream")),
+                (&json!("piped.txt"), &json!(12), &json!("text/plain")),
             ]
         );
         assert_eq!(task["outputs"], json!(["out/**", "*.log"]));
-        for (file, said) in [("nowhere", "nowhere"), (".", "NAME=PATH"), ("../x=plan.md", ".."), ("x=.", "regular file")] {
+        for (file, said) in [("nowhere", "nowhere"), (".", "NAME=PATH"), ("../x=plan.md", ".."), ("x=.", "it is no file")] {
             let complaint = user.does(&[&submit[..], &["--file", file, "p"]].concat()).complains(2);
             assert!(complaint.contains(said), "{complaint}");
         }

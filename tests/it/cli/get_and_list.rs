@@ -138,7 +138,11 @@ fn workers_are_taken_out_of_service_and_back() {
         assert_eq!(shown[..4], [name.to_owned(), "online".into(), "1/4".into(), crew.slug.clone()]);
         // A name that is not there does not spoil the others.
         let cordoned = user.does(&["worker", "cordon", "nosuch", name]).ends(1);
-        assert!(cordoned.err.contains("nosuch: Worker not found"), "{}", cordoned.err);
+        assert!(cordoned.err.contains("nosuch: Worker not found") && !cordoned.err.contains("Did you mean"), "{}", cordoned.err);
+        for verb in ["get", "cordon", "rm"] {
+            let said = user.does(&["worker", verb, &format!("{name}x")]).complains(1);
+            assert!(said.contains("Worker not found") && said.contains(&format!("Did you mean {name}?")), "{verb}: {said}");
+        }
         assert_eq!(row(cordoned.out)[1], "online,cordoned");
         assert_eq!(row(user.does(&["worker", "uncordon", name]).ok())[1], "online");
         assert_eq!(row(user.does(&["worker", "drain", name]).ok())[1], "online,draining");
