@@ -64,6 +64,11 @@ impl Filters {
         if statuses.is_empty() { vec![None] } else { statuses.into_iter().map(Some).collect() }
     }
 
+    /// Whether tasks with this status can match.
+    pub fn allows(&self, status: &str) -> bool {
+        self.statuses().iter().all(|wanted| wanted.is_none()) || self.statuses().contains(&Some(status))
+    }
+
     /// The filters with this status as a query of a list.
     pub fn query(&self, status: Option<&str>) -> Vec<(&'static str, String)> {
         let texts = [
@@ -98,8 +103,7 @@ impl Filters {
     /// Whether a list with these filters would contain the task.
     pub fn fits(&self, task: &Task) -> bool {
         let is = |wanted: &Option<String>, is: Option<&str>| wanted.is_none() || wanted.as_deref() == is;
-        let has_status = self.status.is_empty() || self.status.contains(&task.status.to_string());
-        has_status
+        self.allows(&task.status.to_string())
             && is(&self.agent, Some(&task.agent_slug))
             && is(&self.context, Some(&task.context_id))
             && is(&self.worker, task.worker_id.as_deref())

@@ -12,11 +12,10 @@ use uuid::Uuid;
 
 use super::super::connect::{Server, failed};
 use super::super::interrupt::{blocking, or_interrupted};
-use super::super::progress::{Progress, number};
+use super::super::progress::{Progress, number, tasks};
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, ids, term, when};
 use super::batches::{End, Line, Made, send};
-use super::bulk::tasks;
 use super::fields::{Fields, add_usual, fill};
 use super::{standard_input, wrong_lines};
 use crate::CommandError;

@@ -16,9 +16,10 @@ use super::super::{columns, started, term, when};
 use super::fields::{Fields, add_usual};
 use super::from_file::{self, Scope};
 use super::prompt::PromptArgs;
+use super::result::answer;
 use super::uploads::{self, FileOfTask, file_of_task};
 use super::wait::{WaitOptions, interruptible, must_be_completed};
-use super::{answer, follow, id_of};
+use super::{follow, id_of};
 use crate::CommandError;
 use bloom_api::tasks::Task;
 

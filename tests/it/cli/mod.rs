@@ -16,6 +16,7 @@ mod get_and_list;
 mod interrupt;
 mod key_files;
 mod keys;
+mod many;
 mod messages;
 mod output;
 mod projects;
