@@ -16,6 +16,7 @@ use super::super::progress::{Progress, number, tasks};
 use super::super::show::{self, Shown};
 use super::super::{columns, ids, term, when};
 use super::fields::policy_with;
+use super::list;
 use super::selection::{Changed, Selection};
 use crate::CommandError;
 use bloom_api::answers::BulkResult;
@@ -222,6 +223,9 @@ async fn by_filter(
     let count = if meant.more { format!("{} or more", tasks(meant.matched)) } else { tasks(meant.matched) };
     if args.dry_run || meant.matched == 0 {
         term::info(&format!("{count} to {}", action.verb()));
+        if meant.matched == 0 {
+            list::hint(server, &args.selection.filters).await;
+        }
         return print(&meant, shown);
     }
     if !args.yes && !confirm(action.verb(), &count).await? {

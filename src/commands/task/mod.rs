@@ -13,8 +13,10 @@ pub mod follow;
 mod from_file;
 mod list;
 mod logs;
+mod names;
 pub mod prompt;
 pub mod question;
+mod reply;
 pub mod result;
 mod selection;
 mod standard_input;
@@ -39,6 +41,7 @@ use clap_complete::ArgValueCompleter;
 use edit::EditArgs;
 use filters::Filters;
 use question::{AnswerArgs, Asked, DenyArgs};
+use reply::ReplyArgs;
 use result::ResultArgs;
 use selection::{Changed, Selection};
 use serde_json::Value;
@@ -60,6 +63,13 @@ line is wrong; 3 the time limit of waiting was reached; 130 interrupted, the tas
 #[derive(Debug, Subcommand)]
 pub enum TaskCommand {
     Submit(Box<Submit>),
+    /// Go on with the conversation of a task: submit a new task in the same context
+    ///
+    /// The new task has the context, agent, project, ref, push, labels, model, format and exclusive key of the other one. That one need not be
+    /// finished: the tasks of a context run one after the other.
+    #[command(after_help = "Examples:\n  bloom-runtime task reply 7c0d9e21 --wait \"And in French?\"\n  \
+        git diff | bloom-runtime task reply 7c0d9e21 --follow \"This is what I changed\"")]
+    Reply(Box<ReplyArgs>),
     /// Show tasks
     Get {
         /// Their ids
@@ -211,6 +221,7 @@ pub struct EventArgs {
 pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     match command {
         TaskCommand::Submit(submit) => submit::run(*submit, server, shown).await,
+        TaskCommand::Reply(args) => reply::run(*args, server, shown).await,
         TaskCommand::Get { ids } => {
             let (ids, mut failures) = ids::each(server, &ids).await;
             let (tasks, all) = server.get_each(&ids, |id| path(id, "")).await?;
@@ -220,7 +231,11 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
         TaskCommand::Describe { id } => describe::task(&id, server, shown).await,
         TaskCommand::List { filters, limit, watch: true } => watch::run(&filters, &limit, server, shown.form_or(Form::Table)).await,
         TaskCommand::List { filters, limit, watch: false } => {
-            limit.show(list::newest(server, &filters, limit.rows()).await.map_err(failed)?, shown, &columns::TASKS)
+            let found = list::newest(server, &filters, limit.rows()).await.map_err(failed)?;
+            if found.0.is_empty() {
+                list::hint(server, &filters).await;
+            }
+            limit.show(found, shown, &columns::TASKS)
         }
         TaskCommand::Logs(args) => logs::run(args, server, shown.form_or(Form::Table)).await,
         TaskCommand::Result(args) => result::run(args, server, shown).await,

@@ -113,7 +113,7 @@ pub async fn several(
 }
 
 fn write(directory: &Directory, line: &Line, force: bool) -> Result<(), CommandError> {
-    let Some(output) = line.output.as_deref().filter(|_| line.failure.is_none()) else { return Ok(()) };
+    let Some(output) = &line.output else { return Ok(()) };
     let name = format!("{}.{}", line.id, if line.is_json { "json" } else { "txt" });
     directory.check(&name, force)?;
     let mut file = directory.create(&name)?;

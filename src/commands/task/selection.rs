@@ -13,6 +13,7 @@ use super::super::interrupt::or_interrupted;
 use super::super::progress::{Progress, number, tasks};
 use super::super::{ids, shell_completion, term};
 use super::filters::Filters;
+use super::list;
 use crate::CommandError;
 use bloom_api::tasks::Task;
 use bloom_core::task::Status;
@@ -96,6 +97,9 @@ impl Selection {
         self.check(act.verb, act.usual)?;
         if self.ids.is_empty() {
             let (ids, more) = self.matching(act, server).await?;
+            if ids.is_empty() {
+                list::hint(server, &self.filters).await;
+            }
             return Ok(Chosen { ids, failures: Vec::new(), is_one: false, is_by_filter: true, more });
         }
         let (mut ids, failures) = ids::each(server, &self.ids).await;

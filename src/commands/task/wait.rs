@@ -23,6 +23,8 @@ use bloom_api::words::Word;
 use bloom_core::Ms;
 use bloom_core::task::{Status, WaitingReason};
 
+/// How to go on after Ctrl-C.
+pub const SAME_AGAIN: &str = "Give the same command again to wait for it.";
 const WAIT: Act = Act::reading("wait", "queued,running");
 
 /// How many seconds the first calls wait: short at first, when much changes, then longer to save the server's rate limit.
@@ -60,7 +62,7 @@ pub async fn run(args: WaitArgs, server: &Server, shown: Shown) -> Result<(), Co
             waiting.find(server, id).await?;
         }
     }
-    let (tasks, mut failures) = waiting.for_all(server, &chosen.ids).await?;
+    let (tasks, mut failures) = waiting.for_all(server, &chosen.ids, SAME_AGAIN).await?;
     if !tasks.is_empty() {
         show::list(shown.form_or(Form::Table), &columns::TASKS, &tasks)?;
     }
@@ -131,11 +133,11 @@ impl WaitOptions {
         done
     }
 
-    /// Waits until all are finished, and returns these, and why others were not.
+    /// Waits until all are finished, and returns these, and why others were not. `how`: how to go on after Ctrl-C.
     ///
     /// # Errors
     /// Ctrl-C.
-    pub async fn for_all(&mut self, server: &Server, ids: &[String]) -> Result<(Vec<Value>, Vec<CommandError>), CommandError> {
+    pub async fn for_all(&mut self, server: &Server, ids: &[String], how: &str) -> Result<(Vec<Value>, Vec<CommandError>), CommandError> {
         let all = async {
             let (mut tasks, mut failures) = (Vec::new(), Vec::new());
             for id in ids {
@@ -146,8 +148,7 @@ impl WaitOptions {
             }
             Ok((tasks, failures))
         };
-        or_interrupted(all, || format!("interrupted; the {} go on. Give the same command again to wait for them.", tasks(ids.len() as i64)))
-            .await
+        or_interrupted(all, || format!("interrupted; what is not finished of {} goes on. {how}", tasks(ids.len() as i64))).await
     }
 
     async fn poll(&mut self, server: &Server, id: &str) -> Result<Value, CommandError> {

@@ -24,14 +24,19 @@ pub fn no_object(line: &str, error: &serde_json::Error) -> String {
 pub fn misspelt(task: &Map<String, Value>) -> Option<String> {
     let unknown = |fields: &Map<String, Value>, known: &'static [&'static str], of: &str| {
         let name = fields.keys().find(|name| !known.contains(&name.as_str()))?;
-        let near = known.iter().map(|known| (strsim::jaro_winkler(known, name), known)).max_by(|(a, _), (b, _)| a.total_cmp(b));
-        Some(match near.filter(|(likeness, _)| *likeness > 0.8) {
-            Some((_, near)) => format!("{of}{name} is not a field of a task; the nearest is {of}{near}"),
+        Some(match nearest(name, known.iter().copied()) {
+            Some(near) => format!("{of}{name} is not a field of a task; the nearest is {of}{near}"),
             None => format!("{of}{name} is not a field of a task; there are: {}", known.join(", ")),
         })
     };
     let policy = task.get("policy").and_then(Value::as_object);
     unknown(task, NewTask::FIELDS, "").or_else(|| unknown(policy?, NewPolicy::FIELDS, "policy."))
+}
+
+/// The one that is most like this word, if one is like it.
+pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let near = known.map(|known| (strsim::jaro_winkler(known, word), known)).max_by(|(a, _), (b, _)| a.total_cmp(b));
+    near.filter(|(likeness, _)| *likeness > 0.8).map(|(_, near)| near)
 }
 
 /// What the API says of a line. It takes times only as numbers, while --not-before takes them in many forms.

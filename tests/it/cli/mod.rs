@@ -12,6 +12,7 @@ mod conversations;
 mod describe;
 mod files;
 mod follow;
+mod from_file;
 mod get_and_list;
 mod interrupt;
 mod key_files;
