@@ -90,8 +90,12 @@ pub async fn submit(
 ) -> Result<Vec<String>, CommandError> {
     let (defaults, is_again) = (defaults.given()?, matches!(scope, Scope::Again));
     let path = file.to_owned();
-    let text = blocking(move || open(&path), NOTHING_SUBMITTED).await?;
-    let (names, wrong) = Names::of(&text);
+    let read = move || {
+        let text = open(&path)?;
+        let (names, wrong) = Names::of(&text);
+        Ok((text, names, wrong))
+    };
+    let (text, names, wrong) = blocking(read, NOTHING_SUBMITTED).await?;
     let found = or_interrupted(look_up(server, &text, &names), || NOTHING_SUBMITTED.to_owned()).await?;
     let lines = blocking(move || lines(&text, &defaults, &scope.value(), &found, (&names, wrong)), NOTHING_SUBMITTED).await?;
     let total = lines.len() as u64;
@@ -140,7 +144,7 @@ type Found = HashMap<String, Result<String, String>>;
 /// # Errors
 /// A call failed, or there are too many to look up.
 async fn look_up(server: &Server, text: &str, names: &Names) -> Result<Found, CommandError> {
-    let mut found = Found::new();
+    let (mut found, mut calls) = (Found::new(), 0);
     for line in text.lines().filter(|line| line.contains("depends_on")) {
         let Ok(task) = serde_json::from_str::<Map<String, Value>>(line) else { continue };
         for named in dependencies(&task) {
@@ -148,17 +152,18 @@ async fn look_up(server: &Server, text: &str, names: &Names) -> Result<Found, Co
                 continue;
             }
             if IdPart::parse(named).is_err() {
-                found.insert(named.to_owned(), Err(format!("{}, and it is no id of a task", names.unknown(named))));
+                found.insert(named.to_owned(), Err(format!("'{named}' is no id of a task, and {}", names.unknown(named))));
                 continue;
             }
-            if found.values().filter(|found| found.is_ok()).count() == MAX_LOOK_UPS {
+            if calls == MAX_LOOK_UPS {
                 return Err(CommandError::usage(format!(
                     "nothing was submitted, because the lines name more than {MAX_LOOK_UPS} different tasks in depends_on by a part of their \
                      ids: give whole ids"
                 )));
             }
+            calls += 1;
             let id = ids::find(server, named).await.map_err(|error| failed(error).about("depends_on"))?;
-            found.insert(named.to_owned(), id.map_err(|wrong| format!("{}, and {}", names.unknown(named), wrong.message)));
+            found.insert(named.to_owned(), id.map_err(|wrong| format!("{}, and {}", wrong.message, names.unknown(named))));
         }
     }
     Ok(found)

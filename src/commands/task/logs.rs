@@ -9,7 +9,7 @@ use super::super::interrupt::or_interrupted;
 use super::super::show::{self, Form};
 use super::LogsArgs;
 use super::follow::{Log, logs};
-use super::selection::{Act, Selection};
+use super::selection::Act;
 use crate::CommandError;
 
 const LOGS: Act = Act::reading("logs", "running");
@@ -20,7 +20,7 @@ const MAX_FOLLOWED: usize = 20;
 /// A task does not exist, or its events can't be read; those of the others are printed.
 pub async fn run(args: LogsArgs, server: &Server, form: Form) -> Result<(), CommandError> {
     let LogsArgs { events, selection } = args;
-    let chosen = Selection::find_all(&selection, &LOGS, server).await?;
+    let chosen = selection.find_all(&LOGS, server).await?;
     if let ([id], true) = (chosen.ids.as_slice(), chosen.is_one) {
         return logs(id, &events, server, form).await;
     }

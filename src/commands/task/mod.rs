@@ -53,7 +53,7 @@ pub const EXAMPLES: &str = "Examples:
   git diff | bloom-runtime task submit --follow --agent reviewer
   ID=$(bloom-runtime task submit --context docs \"Go on\")
   bloom-runtime task logs -f $ID
-  bloom-runtime task list --status failed --since 2h -o wide
+  bloom-runtime task list --failed --since 2h -o wide
   bloom-runtime task list --watch
   bloom-runtime task cancel --status queued --label batch=7
 
@@ -178,7 +178,7 @@ pub enum TaskCommand {
     /// With filters, the command first shows how many tasks match, and asks.
     #[command(after_help = "Examples:\n  bloom-runtime task requeue 0190a0a0-0000-7000-8000-000000000000\n  \
         bloom-runtime task retry 7c0d9e21 --timeout 2h\n  \
-        bloom-runtime task requeue --status failed --since 1h --yes")]
+        bloom-runtime task requeue --failed --since 1h --yes")]
     #[command(visible_alias = "retry")]
     Requeue(RequeueArgs),
     /// Wait until tasks are finished, and show them

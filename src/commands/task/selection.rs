@@ -181,7 +181,7 @@ impl Chosen {
         call: impl Fn(&'a str) -> F,
     ) -> Result<(Vec<Value>, Result<(), CommandError>), CommandError> {
         let total = self.ids.len() as u64;
-        let progress = Progress::new(total);
+        let progress = Progress::unless(!self.is_by_filter, total);
         let calls = each::answers(&self.ids, |id| {
             let call = call(id);
             let progress = &progress;

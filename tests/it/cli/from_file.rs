@@ -36,9 +36,11 @@ fn a_file_is_waited_for_and_its_answers_come_in_the_order_of_its_lines() {
         user.does(&[&command[..], &["--out", out.to_str().unwrap()]].concat()).ends(0);
         assert_eq!(fs::read_to_string(out.join(format!("{}.txt", first.task.id))).unwrap(), "of one");
 
-        crew.task().with("prompt", json!("three")).create().await;
-        let failing = Run::claimed_by(&worker).await;
-        failing.fails("agent_error", "no idea").await;
+        fs::write(&from, "{\"prompt\": \"one\"}\n{\"prompt\": \"three\"}\n").unwrap();
+        let waiting = user.starts(&command);
+        Run::claimed_by(&worker).await.fails("agent_error", "no idea").await;
+        let done = waiting.done().ends(1);
+        assert!(done.out.contains("of one") && done.out.contains("no idea") && done.err.contains("no idea"), "{} {}", done.out, done.err);
         let said = user.does(&["task", "submit", "--out", "x", "p"]).complains(2);
         assert!(said.contains("--out needs --from and --wait"), "{said}");
     });
@@ -93,7 +95,7 @@ fn lines_depend_on_earlier_ones_by_their_names() {
             "line 1: depends_on: b is line 2, which depends on this line in turn",
             "line 3: depends_on: late is line 4, which comes later",
             "line 5: name: a is the name of line 1, too",
-            "line 6: depends_on: no line has the name lat; the nearest is late, and it is no id of a task",
+            "line 6: depends_on: 'lat' is no id of a task, and no line has the name lat; the nearest is late",
             "nothing was submitted",
         ] {
             assert!(said.contains(part), "{part}: {said}");
