@@ -118,7 +118,7 @@ fn the_help_tells_what_changes_tasks_from_what_chooses_them() {
     {
         let help = User::new().does(&["task", command, "--help"]).ok();
         let (before, after) = help.split_once("\nFilters:").expect("filters");
-        let filters = after.split("\nExamples:").next().unwrap_or_default();
+        let filters = after.split("\nConnection:").next().unwrap_or_default();
         assert!(before.contains(flag) && !filters.contains(flag) && filters.contains("--failed"), "{command}: {help}");
     }
     let help = User::new().does(&["task", "retry", "--help"]).ok();
