@@ -7,7 +7,7 @@ use reqwest::Method;
 use secrecy::SecretString;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 use url::form_urlencoded;
 
 use super::flags;
@@ -48,59 +48,6 @@ impl Server {
     /// The call failed.
     pub async fn get(&self, path: &str) -> Result<Value, CommandError> {
         self.call(Again::Busy, || self.client.get(path)).await.map_err(failed)
-    }
-
-    /// The objects with these names, without those that do not exist; the error then names all that are missing.
-    ///
-    /// # Errors
-    /// A call failed for another reason.
-    pub async fn get_each(
-        &self,
-        names: &[String],
-        path: impl Fn(&str) -> String,
-    ) -> Result<(Vec<Value>, Result<(), CommandError>), CommandError> {
-        let (mut found, mut missing) = (Vec::new(), Vec::new());
-        for name in names {
-            let path = path(name);
-            match self.call(Again::Busy, || self.client.get(&path)).await {
-                Ok(thing) => found.push(thing),
-                Err(error) if error.status() == Some(404) => missing.push(failed(error).about(name)),
-                Err(error) => return Err(failed(error).about(name)),
-            }
-        }
-        Ok((found, CommandError::all(&missing)))
-    }
-
-    /// Posts to each of these names, and returns the answers. The error then tells the failures of the others.
-    pub async fn post_each(&self, names: &[String], path: impl Fn(&str) -> String) -> (Vec<Value>, Result<(), CommandError>) {
-        let (mut answers, mut failures) = (Vec::new(), Vec::new());
-        for name in names {
-            match self.post(&path(name), &json!({})).await {
-                Ok(answer) => answers.push(answer),
-                Err(failure) => failures.push(failure.about(name)),
-            }
-        }
-        (answers, CommandError::all(&failures))
-    }
-
-    /// Deletes what has these names, and tells of each.
-    ///
-    /// # Errors
-    /// Some could not be deleted; the others are.
-    pub async fn delete_each(
-        &self,
-        names: &[String],
-        path: impl Fn(&str) -> String,
-        told: impl Fn(&str) -> String,
-    ) -> Result<(), CommandError> {
-        let mut failures = Vec::new();
-        for name in names {
-            match self.delete(&path(name)).await {
-                Ok(_) => term::info(&told(name)),
-                Err(failure) => failures.push(failure.about(name)),
-            }
-        }
-        CommandError::all(&failures)
     }
 
     /// # Errors

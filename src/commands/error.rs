@@ -1,3 +1,6 @@
+/// How many failures of a command on many objects are told.
+const MAX_TOLD: usize = 100;
+
 /// Why a command failed, for its user: what is wrong and what to do next.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
@@ -33,7 +36,11 @@ impl CommandError {
     /// There is one.
     pub fn all(failures: &[Self]) -> Result<(), Self> {
         let Some(worst) = failures.iter().map(|failure| failure.status).max() else { return Ok(()) };
-        Err(Self { message: failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"), status: worst })
+        let mut told: Vec<String> = failures.iter().take(MAX_TOLD).map(ToString::to_string).collect();
+        if failures.len() > MAX_TOLD {
+            told.push(format!("and {} more", failures.len() - MAX_TOLD));
+        }
+        Err(Self { message: told.join("\n"), status: worst })
     }
 
     /// The reader of the output has closed it: there is nothing left to do and nothing to report.

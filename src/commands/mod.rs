@@ -13,6 +13,7 @@ mod contexts;
 mod conversation;
 mod describe;
 pub mod dev_key;
+mod each;
 mod error;
 mod flags;
 mod form;

@@ -83,6 +83,11 @@ pub fn number(number: impl TryInto<u64>) -> String {
     text
 }
 
+/// So many tasks, as text.
+pub fn tasks(count: i64) -> String {
+    if count == 1 { "1 task".into() } else { format!("{} tasks", number(count)) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,7 +17,7 @@ use super::interrupt::{always, or_interrupted};
 use super::show::{self, Form, Shown};
 use super::task::prompt::PromptArgs;
 use super::task::wait::{WaitOptions, interruptible, must_be_completed};
-use super::task::{EventArgs, answer, fields::Fields, follow};
+use super::task::{EventArgs, fields::Fields, follow, result::answer};
 use super::{connect, term, when};
 use crate::CommandError;
 use advice::Advice;

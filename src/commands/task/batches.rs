@@ -2,14 +2,16 @@
 
 use std::ops::Range;
 
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
+use uuid::Uuid;
 
 use super::super::columns;
 use super::super::connect::Server;
 use super::super::interrupt::{answered, is_interrupted};
 use super::super::progress::Progress;
-use super::super::show::{self, Form, Shown};
+use super::super::show::{self, Form};
+use super::id_of;
 use crate::CommandError;
 use bloom_api::new_tasks::MAX_BATCH;
 
@@ -19,13 +21,43 @@ const MAX_BATCH_BYTES: usize = 1_000_000;
 /// A checked line, ready to be sent.
 pub struct Line {
     pub number: usize,
+    /// In place of the ids of the tasks of earlier lines, it has their [`placeholder`]s.
     pub body: Box<RawValue>,
+    /// The positions of the lines that it depends on.
+    pub after: Vec<usize>,
+}
+
+/// What stands for the id of the task of the line at this position, until the server has made it.
+pub fn placeholder(position: usize) -> String {
+    Uuid::from_u128(position as u128).to_string()
+}
+
+impl Line {
+    /// The task to send.
+    ///
+    /// # Errors
+    /// The body is no object, which it was when it was checked.
+    fn task(&self, ids: &[String]) -> Result<Box<RawValue>, CommandError> {
+        if self.after.is_empty() {
+            return Ok(self.body.clone());
+        }
+        let wrong = |error: serde_json::Error| CommandError::from(error.to_string());
+        let mut task: Map<String, Value> = serde_json::from_str(self.body.get()).map_err(wrong)?;
+        for named in task.get_mut("depends_on").and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Some(position) = self.after.iter().find(|position| *named == placeholder(**position)) {
+                *named = json!(ids.get(*position));
+            }
+        }
+        to_raw_value(&task).map_err(wrong)
+    }
 }
 
 /// What the acknowledged batches have made.
 #[derive(Default)]
 pub struct Made {
     pub existed: u64,
+    /// The ids of the tasks, in the order of the lines.
+    pub ids: Vec<String>,
     /// The tasks, if they are printed at the end.
     pub tasks: Vec<Value>,
 }
@@ -40,17 +72,19 @@ pub enum End {
 
 /// Sends batch by batch, until Ctrl-C. `made` is right also after a failure.
 ///
+/// `form`: how the tasks are printed as they are made; `None`: they are not.
+///
 /// # Errors
 /// A batch was refused, or its tasks can't be printed.
-pub async fn send(server: &Server, lines: &[Line], shown: Shown, progress: &Progress, made: &mut Made) -> Result<End, CommandError> {
-    let mut feed = show::Feed::new(shown.form_or(Form::Name), &columns::TASKS);
+pub async fn send(server: &Server, lines: &[Line], form: Option<Form>, progress: &Progress, made: &mut Made) -> Result<End, CommandError> {
+    let mut feed = form.filter(|form| !form.is_data()).map(|form| show::Feed::new(form, &columns::TASKS));
     for batch in batches(lines) {
         if is_interrupted() {
             return Ok(End::Interrupted);
         }
         let batch = &lines[batch];
         let (first, last) = (batch[0].number, batch[batch.len() - 1].number);
-        let bodies: Vec<&RawValue> = batch.iter().map(|line| &*line.body).collect();
+        let bodies = batch.iter().map(|line| line.task(&made.ids)).collect::<Result<Vec<_>, _>>()?;
         let body = json!({ "tasks": bodies });
         let Some(sent) = answered(server.post_surely("api/runtime/llm-tasks:batch", &body)).await else {
             return Ok(End::Unacknowledged);
@@ -72,9 +106,13 @@ pub async fn send(server: &Server, lines: &[Line], shown: Shown, progress: &Prog
         };
         made.existed += answer["existed"].as_u64().unwrap_or_default();
         progress.add(batch.len() as u64);
-        match shown.form() {
-            Some(form) if form.is_data() => made.tasks.extend(tasks),
-            _ => feed.print(&tasks)?,
+        for task in &tasks {
+            made.ids.push(id_of(task)?);
+        }
+        match (&mut feed, form) {
+            (Some(feed), _) => feed.print(&tasks)?,
+            (None, Some(_)) => made.tasks.extend(tasks),
+            (None, None) => {}
         }
     }
     Ok(End::All)
@@ -94,13 +132,14 @@ fn conflicting(batch: &[Line], refusal: &str) -> Option<(usize, String)> {
     keys.filter(|(_, key)| is_named(key)).max_by_key(|(number, key)| (key.len(), *number))
 }
 
-/// The lines of each batch.
+/// The lines of each batch. A line that depends on another one begins a batch after that of the other, whose id is known then.
 fn batches(lines: &[Line]) -> Vec<Range<usize>> {
     let mut batches = Vec::new();
     let (mut start, mut bytes) = (0, 0);
     for (at, line) in lines.iter().enumerate() {
         let length = line.body.get().len() + 1;
-        if at > start && (at - start == MAX_BATCH || bytes + length > MAX_BATCH_BYTES) {
+        let needs_id = line.after.iter().any(|position| *position >= start);
+        if at > start && (needs_id || at - start == MAX_BATCH || bytes + length > MAX_BATCH_BYTES) {
             batches.push(start..at);
             (start, bytes) = (at, 0);
         }
@@ -115,22 +154,31 @@ fn batches(lines: &[Line]) -> Vec<Range<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::value::to_raw_value;
 
     #[test]
     fn batches_are_bounded_by_number_and_size() {
-        let line = |length: usize| Line { number: 0, body: to_raw_value(&"x".repeat(length)).unwrap() };
+        let line = |length: usize| Line { number: 0, body: to_raw_value(&"x".repeat(length)).unwrap(), after: Vec::new() };
         let many: Vec<Line> = (0..2500).map(|_| line(1)).collect();
         assert_eq!(batches(&many), [0..1000, 1000..2000, 2000..2500]);
         let long: Vec<Line> = [400_000, 400_000, 400_000, 2_000_000, 5].into_iter().map(line).collect();
         assert_eq!(batches(&long), [0..2, 2..3, 3..4, 4..5]);
+        let after = |after: &[usize]| Line { after: after.to_vec(), ..line(1) };
+        assert_eq!(batches(&[after(&[]), after(&[0]), after(&[0]), after(&[]), after(&[2, 0]), after(&[1])]), [0..1, 1..4, 4..6]);
+    }
+
+    #[test]
+    fn ids_take_the_place_of_placeholders() {
+        let body = to_raw_value(&json!({ "prompt": "p", "depends_on": [placeholder(1), "x", placeholder(0)] })).unwrap();
+        let line = Line { number: 3, body, after: vec![0, 1] };
+        let task: Value = serde_json::from_str(line.task(&["a".into(), "b".into()]).unwrap().get()).unwrap();
+        assert_eq!(task["depends_on"], json!(["b", "x", "a"]));
     }
 
     #[test]
     fn the_line_of_a_conflict_is_found_by_its_key() {
         let lines = |keys: &[&str]| -> Vec<Line> {
             let body = |key: &&str| to_raw_value(&json!({ "prompt": "p", "idempotency_key": key })).unwrap();
-            keys.iter().enumerate().map(|(at, key)| Line { number: at + 1, body: body(key) }).collect()
+            keys.iter().enumerate().map(|(at, key)| Line { number: at + 1, body: body(key), after: Vec::new() }).collect()
         };
         let found = |keys: &[&str], named: &str| {
             let refusal = format!("Idempotency key '{named}' was used for another task: context_id, agent_slug or prompt differ");

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::Args;
-use clap_complete::ArgValueCompleter;
 use serde::Serialize;
 use serde_json::json;
 use uuid::Uuid;
@@ -13,11 +12,12 @@ use super::super::confirm::confirm;
 use super::super::connect::{Server, read};
 use super::super::ids::path;
 use super::super::interrupt::or_interrupted;
-use super::super::progress::{Progress, number};
+use super::super::progress::{Progress, number, tasks};
 use super::super::show::{self, Shown};
-use super::super::{columns, ids, shell_completion, term, when};
+use super::super::{columns, ids, term, when};
 use super::fields::policy_with;
-use super::filters::Filters;
+use super::list;
+use super::selection::{Changed, Selection};
 use crate::CommandError;
 use bloom_api::answers::BulkResult;
 use bloom_api::bulk::{Bulk, BulkRequeue, Named};
@@ -37,27 +37,12 @@ const MAX_LOOK_UPS: usize = 10;
 const MAX_REASONS: usize = 20;
 
 #[derive(Args, Debug)]
-pub struct BulkArgs {
-    /// Ids of tasks; or use filters
-    #[arg(value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
-    ids: Vec<String>,
-    /// Do not ask
-    #[arg(short, long)]
-    yes: bool,
-    /// Only show how many tasks match
-    #[arg(long)]
-    dry_run: bool,
-    #[command(flatten)]
-    filters: Filters,
-}
-
-#[derive(Args, Debug)]
 pub struct RequeueArgs {
-    #[command(flatten)]
-    tasks: BulkArgs,
     /// How long their runs may take from now on: 90, 30m, 2h
-    #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true, help_heading = "Changes")]
     timeout: Option<Duration>,
+    #[command(flatten)]
+    tasks: Changed,
 }
 
 #[derive(Clone, Copy)]
@@ -119,36 +104,32 @@ pub async fn requeue(args: RequeueArgs, server: &Server, shown: Shown) -> Result
     run(BulkAction::Requeue, args.tasks, args.timeout.map(policy_with), server, shown).await
 }
 
-pub async fn cancel(args: BulkArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub async fn cancel(args: Changed, server: &Server, shown: Shown) -> Result<(), CommandError> {
     run(BulkAction::Cancel, args, None, server, shown).await
 }
 
 /// Changes the tasks that are found, whatever the others are.
-async fn run(action: BulkAction, args: BulkArgs, policy: Option<PolicyChange>, server: &Server, shown: Shown) -> Result<(), CommandError> {
-    let (ids, mut failures) = ids::each(server, &args.ids).await;
+async fn run(action: BulkAction, args: Changed, policy: Option<PolicyChange>, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    args.selection.check(action.verb(), action.usual())?;
+    let (ids, mut failures) = ids::each(server, &args.selection.ids).await;
     if !ids.is_empty() || failures.is_empty() {
-        failures.extend(change(action, BulkArgs { ids, ..args }, policy, server, shown).await.err());
+        let selection = Selection { ids, ..args.selection };
+        failures.extend(change(action, Changed { selection, ..args }, policy, server, shown).await.err());
     }
     CommandError::all(&failures)
 }
 
 async fn change(
     action: BulkAction,
-    args: BulkArgs,
+    args: Changed,
     policy: Option<PolicyChange>,
     server: &Server,
     shown: Shown,
 ) -> Result<(), CommandError> {
     let verb = action.verb();
-    match (args.ids.as_slice(), args.filters.is_empty()) {
-        ([], true) => {
-            let statuses = action.usual();
-            Err(CommandError::usage(format!(
-                "no tasks are named: give ids, or filters such as --status {statuses}; see task {verb} --help"
-            )))
-        }
-        ([_, ..], false) => Err(CommandError::usage("give either ids or filters, not both")),
-        ([id], true) if !args.dry_run => {
+    match args.selection.ids.as_slice() {
+        [] => by_filter(action, &args, policy, server, shown).await,
+        [id] if !args.dry_run => {
             let answer = server.post(&path(id, &format!("/{verb}")), &Requeue { policy }).await.map_err(|failure| failure.about(id))?;
             match shown.form() {
                 Some(form) => show::one(form, &columns::TASKS, &answer),
@@ -162,8 +143,7 @@ async fn change(
                 }
             }
         }
-        (ids, true) => by_ids(action, ids, (args.dry_run, policy), server, shown).await,
-        ([], false) => by_filter(action, &args, policy, server, shown).await,
+        ids => by_ids(action, ids, (args.dry_run, policy), server, shown).await,
     }
 }
 
@@ -227,15 +207,15 @@ async fn left(action: BulkAction, ids: &[String], count: usize, server: &Server)
 
 async fn by_filter(
     action: BulkAction,
-    args: &BulkArgs,
+    args: &Changed,
     policy: Option<PolicyChange>,
     server: &Server,
     shown: Shown,
 ) -> Result<(), CommandError> {
     // A call takes one status at most.
-    let named = |status| Named::Filter(Box::new(args.filters.body(status)));
+    let named = |status| Named::Filter(Box::new(args.selection.filters.body(status)));
     let body = |status, dry_run| BulkRequeue { bulk: Bulk { named: named(status), dry_run }, policy };
-    let statuses = args.filters.statuses();
+    let statuses = args.selection.filters.statuses();
     let mut meant = NOTHING;
     for status in &statuses {
         add(&mut meant, &call(action, &body(*status, true), server).await?);
@@ -243,6 +223,9 @@ async fn by_filter(
     let count = if meant.more { format!("{} or more", tasks(meant.matched)) } else { tasks(meant.matched) };
     if args.dry_run || meant.matched == 0 {
         term::info(&format!("{count} to {}", action.verb()));
+        if meant.matched == 0 {
+            list::hint(server, &args.selection.filters).await;
+        }
         return print(&meant, shown);
     }
     if !args.yes && !confirm(action.verb(), &count).await? {
@@ -287,10 +270,6 @@ fn stopped(action: BulkAction, progress: &Progress, total: u64) -> String {
          Give the same command again to go on with the others.",
         action.done()
     )
-}
-
-pub fn tasks(count: i64) -> String {
-    if count == 1 { "1 task".into() } else { format!("{} tasks", number(count)) }
 }
 
 async fn call(action: BulkAction, body: &impl Serialize, server: &Server) -> Result<BulkResult, CommandError> {

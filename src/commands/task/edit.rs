@@ -1,42 +1,47 @@
-//! `task edit`: changes a queued task.
+//! `task edit`: changes queued tasks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
-use clap_complete::{ArgValueCandidates, ArgValueCompleter};
+use clap_complete::ArgValueCandidates;
 
 use super::super::connect::Server;
 use super::super::ids::path;
 use super::super::number::within;
 use super::super::show::{self, Form, Shown};
-use super::super::{columns, ids, shell_completion, when};
+use super::super::{columns, shell_completion, when};
 use super::fields::{named_twice, policy_with};
 use super::filters::label;
+use super::selection::{Act, Changed};
 use crate::CommandError;
 use bloom_api::edit::EditTask;
 use bloom_core::Ms;
+use bloom_core::task::Status;
 
+const EDIT: Act = Act { verb: "edit", done: "edited", statuses: &[Status::Queued], fits: |_| true, usual: "queued" };
+
+/// `--label` is the new label here, so that the filter by label is only `-l`.
 #[derive(Args, Debug)]
+#[command(mut_arg("labels", |arg| arg.long(None)))]
 pub struct EditArgs {
-    /// The task's id
-    #[arg(value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
-    id: String,
-    /// Its new priority, 0 to 9; 9 is the most urgent
+    /// Their new priority, 0 to 9; 9 is the most urgent
     #[arg(long, value_name = "N", value_parser = within(0..=9_u8))]
     priority: Option<u8>,
-    /// Do not run it before this time: +10m from now, 2026-02-25T10:00:00Z, milliseconds since the epoch; or now: run it at once
+    /// Do not run them before this time: +10m from now, 2026-02-25T10:00:00Z, milliseconds since the epoch; or now: run them at once
     #[arg(long, value_name = "WHEN", value_parser = start, allow_hyphen_values = true)]
     not_before: Option<Start>,
-    /// How long its runs may take: 90, 30m, 2h
+    /// How long their runs may take: 90, 30m, 2h
     #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
     timeout: Option<Duration>,
     /// Add or change a label; may be repeated
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(shell_completion::labels))]
-    labels: Vec<(String, String)>,
+    new_labels: Vec<(String, String)>,
     /// Remove a label; may be repeated
     #[arg(long = "remove-label", value_name = "NAME")]
     removed_labels: Vec<String>,
+    #[command(flatten)]
+    changed: Changed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,7 +60,7 @@ impl EditArgs {
     fn body(&self) -> Result<EditTask, CommandError> {
         let mut labels: BTreeMap<String, Option<String>> = BTreeMap::new();
         let removed = self.removed_labels.iter().map(|name| (name.clone(), None));
-        for (name, value) in self.labels.iter().map(|(name, value)| (name.clone(), Some(value.clone()))).chain(removed) {
+        for (name, value) in self.new_labels.iter().map(|(name, value)| (name.clone(), Some(value.clone()))).chain(removed) {
             if labels.insert(name.clone(), value).is_some() {
                 return Err(named_twice(&name));
             }
@@ -75,11 +80,17 @@ impl EditArgs {
     }
 }
 
+/// # Errors
+/// A task could not be edited; the others are.
 pub async fn run(args: EditArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
-    let body = args.body()?;
-    let id = ids::task(server, &args.id).await?;
-    let task = server.patch(&path(&id, ""), &body).await.map_err(|failure| failure.about(&args.id))?;
-    show::one(shown.form_or(Form::Table), &columns::EDITED, &task)
+    let body = &args.body()?;
+    let Some(chosen) = args.changed.chosen(&EDIT, false, server).await? else { return Ok(()) };
+    let call = |id| async move { server.patch(&path(id, ""), body).await };
+    let (tasks, all) = chosen.change(&EDIT, call).await?;
+    if !tasks.is_empty() {
+        show::some(shown.form_or(Form::Table), &columns::EDITED, &tasks)?;
+    }
+    all
 }
 
 #[cfg(test)]

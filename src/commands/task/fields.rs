@@ -40,12 +40,8 @@ pub struct Fields {
     /// The model to use [default: the one of the agent's profile]
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// US dollars that all attempts together may cost [default: 0, no limit by the task]
-    #[arg(long, value_name = "USD", value_parser = dollars)]
-    budget: Option<f64>,
-    /// How long a run may take: 90, 5m, 2h; the server has a maximum, a day by default [default: that of the agent's profile, or 30m]
-    #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
-    timeout: Option<Duration>,
+    #[command(flatten)]
+    limits: Limits,
     /// The format of the answer [default: text]
     #[arg(long, value_parser = ["json", "text"])]
     format: Option<String>,
@@ -79,6 +75,24 @@ pub struct Fields {
     /// With a project: push the branch with the commits of the run to the repository
     #[arg(long)]
     push: bool,
+}
+
+/// What a task may take.
+#[derive(Args, Debug, Default)]
+pub struct Limits {
+    /// US dollars that all attempts together may cost [default: 0, no limit by the task]
+    #[arg(long, value_name = "USD", value_parser = dollars)]
+    budget: Option<f64>,
+    /// How long a run may take: 90, 5m, 2h; the server has a maximum, a day by default [default: that of the agent's profile, or 30m]
+    #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
+    timeout: Option<Duration>,
+}
+
+impl Limits {
+    /// The policy of a task with what was given.
+    pub fn policy(&self) -> Value {
+        Value::Object(present(vec![("timeout_sec", json!(self.timeout.map(|time| time.as_secs()))), ("budget", json!(self.budget))]))
+    }
 }
 
 fn dollars(text: &str) -> Result<f64, String> {
@@ -120,7 +134,6 @@ impl Fields {
                 return Err(named_twice(name));
             }
         }
-        let policy = present(vec![("timeout_sec", json!(self.timeout.map(|time| time.as_secs()))), ("budget", json!(self.budget))]);
         Ok(present(vec![
             ("context_id", json!(self.context)),
             ("agent_slug", json!(self.agent.as_deref().unwrap_or("default"))),
@@ -129,7 +142,7 @@ impl Fields {
             ("depends_on", json!(self.depends_on)),
             ("labels", Value::Object(labels)),
             ("model", json!(self.model)),
-            ("policy", Value::Object(policy)),
+            ("policy", self.limits.policy()),
             ("desired_format", json!(self.format)),
             ("max_attempts", json!(self.max_attempts)),
             ("session", json!(self.session)),

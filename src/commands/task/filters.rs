@@ -18,6 +18,9 @@ pub struct Filters {
     /// Only with this status; several: queued,running
     #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(Status::ALL.iter().map(|status| status.as_str())))]
     status: Vec<String>,
+    /// Only failed ones: with the status failed or dead
+    #[arg(long, conflicts_with = "status")]
+    failed: bool,
     /// Only for this kind of agent
     #[arg(long, value_name = "SLUG", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::agents))]
     agent: Option<String>,
@@ -60,8 +63,21 @@ impl Filters {
 
     /// A call of the API takes one status at most: those for which to call it; `None` is any status.
     pub fn statuses(&self) -> Vec<Option<&str>> {
+        if self.failed {
+            return vec![Some(Status::Dead.as_str()), Some(Status::Failed.as_str())];
+        }
         let statuses: BTreeSet<&str> = self.status.iter().map(String::as_str).collect();
         if statuses.is_empty() { vec![None] } else { statuses.into_iter().map(Some).collect() }
+    }
+
+    /// Whether tasks with this status can match.
+    pub fn allows(&self, status: &str) -> bool {
+        self.statuses().iter().all(|wanted| wanted.is_none()) || self.statuses().contains(&Some(status))
+    }
+
+    /// Whether only tasks with this status can match.
+    pub fn is_only(&self, status: Status) -> bool {
+        self.statuses() == [Some(status.as_str())]
     }
 
     /// The filters with this status as a query of a list.
@@ -98,8 +114,7 @@ impl Filters {
     /// Whether a list with these filters would contain the task.
     pub fn fits(&self, task: &Task) -> bool {
         let is = |wanted: &Option<String>, is: Option<&str>| wanted.is_none() || wanted.as_deref() == is;
-        let has_status = self.status.is_empty() || self.status.contains(&task.status.to_string());
-        has_status
+        self.allows(&task.status.to_string())
             && is(&self.agent, Some(&task.agent_slug))
             && is(&self.context, Some(&task.context_id))
             && is(&self.worker, task.worker_id.as_deref())

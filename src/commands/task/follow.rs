@@ -1,4 +1,4 @@
-//! Prints the events of a run while they arrive.
+//! Prints the events of runs, also while they arrive.
 
 use clap::builder::PossibleValuesParser;
 use serde_json::Value;
@@ -9,8 +9,9 @@ use super::super::ids::path;
 use super::super::retry::Retry;
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, term};
+use super::EventArgs;
+use super::result::answer;
 use super::wait::{WaitOptions, interruptible, must_be_completed};
-use super::{EventArgs, answer};
 use crate::CommandError;
 use bloom_api::answers::Event;
 use bloom_api::tasks::Task;
@@ -23,6 +24,8 @@ use bloom_core::event::EventKind;
 const PAGE: usize = 500;
 /// The maximum number of characters of an event in its line.
 const LINE: usize = 200;
+/// How many bytes of a line without an end are kept.
+const MAX_HELD: usize = 1 << 16;
 
 pub fn kinds() -> PossibleValuesParser {
     PossibleValuesParser::new(EventKind::ALL.iter().map(|kind| kind.as_str()))
@@ -44,43 +47,75 @@ pub async fn to_the_end(server: &Server, id: &str, waiting: WaitOptions, shown: 
     if transcript.has_text || transcript.form.is_data() { Ok(()) } else { answer(server, id, shown).await }
 }
 
-/// `task logs`
+/// The log of one task.
 ///
 /// # Errors
 /// The task does not exist, or its events can't be read.
 pub async fn logs(id: &str, args: &EventArgs, server: &Server, form: Form) -> Result<(), CommandError> {
-    let mut transcript = Transcript { kinds: &args.kind, has_times: args.timestamps, ..Transcript::new(form, true) };
-    let newest = args.tail.map(|count| ("last", count.to_string()));
+    let log = Log::of_several(String::new(), args, form);
     if args.follow {
+        return interruptible(id, log.follow(id, server)).await;
+    }
+    let events = log.print(id, server).await?;
+    if form.is_data() { show::as_it_came(form, &events) } else { Ok(()) }
+}
+
+/// What `task logs` prints of one task.
+pub struct Log<'a> {
+    args: &'a EventArgs,
+    transcript: Transcript<'a>,
+}
+
+impl<'a> Log<'a> {
+    /// `name`: what each line begins with, so that the lines of several tasks can be told apart.
+    pub fn of_several(name: String, args: &'a EventArgs, form: Form) -> Self {
+        let transcript = Transcript { kinds: &args.kind, has_times: args.timestamps, name, ..Transcript::new(form, true) };
+        Self { args, transcript }
+    }
+
+    fn newest(&self) -> Option<(&'static str, String)> {
+        self.args.tail.map(|count| ("last", count.to_string()))
+    }
+
+    /// Prints events until the task is finished.
+    ///
+    /// # Errors
+    /// The task does not exist, or its events can't be read.
+    pub async fn follow(mut self, id: &str, server: &Server) -> Result<(), CommandError> {
         // A task that waits has no events: why it waits is told beside them.
         let mut waiting = WaitOptions::new(None, false).with_reasons_only();
-        let events = with_query(&path(id, "/events"), newest.as_slice());
-        let streamed = stream(server, &events, id, Retry::new(true, false), |event| transcript.take(event));
-        let (task, ()) = interruptible(id, async { tokio::try_join!(waiting.until_finished(server, id), streamed) }).await?;
-        return transcript.end(&task);
+        let events = with_query(&path(id, "/events"), self.newest().as_slice());
+        let streamed = stream(server, &events, id, Retry::new(true, false), |event| self.transcript.take(event));
+        let (task, ()) = tokio::try_join!(waiting.until_finished(server, id), streamed)?;
+        self.transcript.end(&task)
     }
-    let mut all = Vec::new();
-    let limit = ("limit", PAGE.to_string());
-    let query: Vec<_> = std::iter::once(limit).chain(newest).collect();
-    let mut next = Some(with_query(&path(id, "/events"), &query));
-    while let Some(page) = next.take() {
-        let (events, after) = server.page(&page).await.map_err(|error| failed(error).about(id))?;
-        next = after.filter(|_| !events.is_empty());
-        if !form.is_data() {
-            events.iter().try_for_each(|event| transcript.take(event))?;
-            continue;
-        }
-        for event in events {
-            if transcript.wants(&read(&event)?) {
-                all.push(event);
+
+    /// Prints the events that there are; in a format for programs, it returns them.
+    ///
+    /// # Errors
+    /// The task does not exist, or its events can't be read.
+    pub async fn print(mut self, id: &str, server: &Server) -> Result<Vec<Value>, CommandError> {
+        let mut all = Vec::new();
+        let limit = ("limit", PAGE.to_string());
+        let query: Vec<_> = std::iter::once(limit).chain(self.newest()).collect();
+        let mut next = Some(with_query(&path(id, "/events"), &query));
+        while let Some(page) = next.take() {
+            let (events, after) = server.page(&page).await.map_err(|error| failed(error).about(id))?;
+            next = after.filter(|_| !events.is_empty());
+            for event in events {
+                if !self.transcript.form.is_data() {
+                    self.transcript.take(&event)?;
+                } else if self.transcript.wants(&read(&event)?) {
+                    all.push(event);
+                }
             }
         }
+        if !self.transcript.form.is_data() {
+            let task = server.client.get::<Value>(&path(id, "")).await.map_err(|error| failed(error).about(id))?;
+            self.transcript.end(&task)?;
+        }
+        Ok(all)
     }
-    if form.is_data() {
-        return show::as_it_came(form, &all);
-    }
-    let task = server.client.get::<Value>(&path(id, "")).await.map_err(|error| failed(error).about(id))?;
-    transcript.end(&task)
 }
 
 /// Calls `take` for each event, from the first one until the task is finished. If the stream breaks, it is resumed after the last event.
@@ -126,6 +161,9 @@ struct Transcript<'a> {
     /// The lease of the last event. Another one means that another run has begun.
     lease: Option<Uuid>,
     is_in_line: bool,
+    /// What each line begins with; if it is not empty, lines are printed when they are whole, because other tasks print, too.
+    name: String,
+    held: String,
     /// A tool was used since the last text, so the next text starts on a new line.
     is_cut: bool,
     has_text: bool,
@@ -133,7 +171,18 @@ struct Transcript<'a> {
 
 impl<'a> Transcript<'a> {
     fn new(form: Form, is_log: bool) -> Self {
-        Self { form, is_log, kinds: &[], has_times: false, lease: None, is_in_line: false, is_cut: false, has_text: false }
+        Self {
+            form,
+            is_log,
+            kinds: &[],
+            has_times: false,
+            lease: None,
+            is_in_line: false,
+            name: String::new(),
+            held: String::new(),
+            is_cut: false,
+            has_text: false,
+        }
     }
 
     fn wants(&self, event: &Event) -> bool {
@@ -180,20 +229,30 @@ impl<'a> Transcript<'a> {
     /// Prints text of the run, which may end within a line.
     fn text(&mut self, at: Ms, text: &str) -> Result<(), CommandError> {
         for part in text.split_inclusive('\n') {
-            if !self.is_in_line {
-                term::print(&self.time(at))?;
-            }
+            let head = if self.is_in_line { String::new() } else { self.head(at) };
             self.is_in_line = !part.ends_with('\n');
-            term::print_foreign(part)?;
+            if self.name.is_empty() {
+                term::print(&head)?;
+                term::print_foreign(part)?;
+                continue;
+            }
+            self.held += &head;
+            self.held += part;
+            if !self.is_in_line {
+                term::print_foreign(&std::mem::take(&mut self.held))?;
+            } else if self.held.len() > MAX_HELD {
+                self.end_line()?;
+            }
         }
         Ok(())
     }
 
     /// What a line begins with.
-    fn time(&self, at: Ms) -> String {
+    fn head(&self, at: Ms) -> String {
+        let name = if self.name.is_empty() { String::new() } else { format!("{} ", self.name) };
         match jiff::Timestamp::from_millisecond(at) {
-            Ok(at) if self.has_times => format!("{at:.3} "),
-            _ => String::new(),
+            Ok(at) if self.has_times => format!("{name}{at:.3} "),
+            _ => name,
         }
     }
 
@@ -212,7 +271,7 @@ impl<'a> Transcript<'a> {
     fn aside(&mut self, at: Ms, line: &str) -> Result<(), CommandError> {
         if self.is_log {
             self.end_line()?;
-            return term::print_foreign(&format!("{}{}\n", self.time(at), term::line(line)));
+            return term::print_foreign(&format!("{}{}\n", self.head(at), term::line(line)));
         }
         // If both outputs are on the terminal, the line must not start in the middle of the text.
         let gap = if self.is_in_line && term::is_out_terminal() && term::is_err_terminal() { "\n" } else { "" };
@@ -221,7 +280,10 @@ impl<'a> Transcript<'a> {
     }
 
     fn end_line(&mut self) -> Result<(), CommandError> {
-        if std::mem::take(&mut self.is_in_line) { term::print("\n") } else { Ok(()) }
+        if !std::mem::take(&mut self.is_in_line) {
+            return Ok(());
+        }
+        term::print_foreign(&(std::mem::take(&mut self.held) + "\n"))
     }
 }
 

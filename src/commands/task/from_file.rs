@@ -5,21 +5,22 @@ use std::fs::File;
 use std::io::{Read, stdin};
 use std::path::{Path, PathBuf};
 
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::super::connect::{Server, failed};
 use super::super::interrupt::{blocking, or_interrupted};
-use super::super::progress::{Progress, number};
-use super::super::show::{self, Form, Shown};
+use super::super::progress::{Progress, number, tasks};
+use super::super::show::{self, Form};
 use super::super::{columns, ids, term, when};
-use super::batches::{End, Line, Made, send};
-use super::bulk::tasks;
+use super::batches::{End, Line, Made, placeholder, send};
 use super::fields::{Fields, add_usual, fill};
+use super::names::{NAME, Names, dependencies};
 use super::{standard_input, wrong_lines};
 use crate::CommandError;
+use bloom_api::ids::IdPart;
 use bloom_api::new_tasks::NewTask;
 use bloom_api::wire::Wire;
 
@@ -75,24 +76,36 @@ impl Scope {
     }
 }
 
-/// Checks all lines, then submits them batch by batch, and prints the ids of each batch as soon as the server answers.
+/// Checks all lines, then submits them batch by batch, and prints the ids of each batch as soon as the server answers; or returns the ids, if
+/// they are to be waited for.
 ///
 /// # Errors
 /// A line is invalid, and nothing was sent; or a batch was refused, and it and all later ones were not submitted.
-pub async fn submit(server: &Server, file: &Path, defaults: &Fields, scope: Scope, shown: Shown) -> Result<(), CommandError> {
+pub async fn submit(
+    server: &Server,
+    file: &Path,
+    defaults: &Fields,
+    scope: Scope,
+    form: Option<Form>,
+) -> Result<Vec<String>, CommandError> {
     let (defaults, is_again) = (defaults.given()?, matches!(scope, Scope::Again));
     let path = file.to_owned();
-    let text = blocking(move || open(&path), NOTHING_SUBMITTED).await?;
-    let found = or_interrupted(look_up(server, &text), || NOTHING_SUBMITTED.to_owned()).await?;
-    let lines = blocking(move || lines(&text, &defaults, &scope.value(), &found), NOTHING_SUBMITTED).await?;
+    let read = move || {
+        let text = open(&path)?;
+        let (names, wrong) = Names::of(&text);
+        Ok((text, names, wrong))
+    };
+    let (text, names, wrong) = blocking(read, NOTHING_SUBMITTED).await?;
+    let found = or_interrupted(look_up(server, &text, &names), || NOTHING_SUBMITTED.to_owned()).await?;
+    let lines = blocking(move || lines(&text, &defaults, &scope.value(), &found, (&names, wrong)), NOTHING_SUBMITTED).await?;
     let total = lines.len() as u64;
-    let progress = Progress::unless(!shown.form_or(Form::Name).is_data(), total);
+    let progress = Progress::unless(form.is_some_and(|form| !form.is_data()), total);
     let mut made = Made::default();
-    let sent = send(server, &lines, shown, &progress, &mut made).await;
+    let sent = send(server, &lines, form, &progress, &mut made).await;
     let done = progress.done();
     drop(progress);
     // Printed as one array at the end, as lists are in these formats. After a failure too: these tasks exist.
-    if let Some(form) = shown.form().filter(|form| form.is_data() && (sent.is_ok() || !made.tasks.is_empty())) {
+    if let Some(form) = form.filter(|form| form.is_data() && (sent.is_ok() || !made.tasks.is_empty())) {
         show::list(form, &columns::TASKS, &made.tasks)?;
     }
     let is_known = match sent? {
@@ -105,7 +118,7 @@ pub async fn submit(server: &Server, file: &Path, defaults: &Fields, scope: Scop
                 number(done.saturating_sub(existed)),
                 number(existed)
             ));
-            return Ok(());
+            return Ok(made.ids);
         }
         End::Interrupted => true,
         End::Unacknowledged => false,
@@ -130,40 +143,50 @@ type Found = HashMap<String, Result<String, String>>;
 ///
 /// # Errors
 /// A call failed, or there are too many to look up.
-async fn look_up(server: &Server, text: &str) -> Result<Found, CommandError> {
-    let mut found = Found::new();
+async fn look_up(server: &Server, text: &str, names: &Names) -> Result<Found, CommandError> {
+    let (mut found, mut calls) = (Found::new(), 0);
     for line in text.lines().filter(|line| line.contains("depends_on")) {
         let Ok(task) = serde_json::from_str::<Map<String, Value>>(line) else { continue };
-        for named in parts_of_ids(&task) {
-            if found.contains_key(named) {
+        for named in dependencies(&task) {
+            if found.contains_key(named) || names.contains(named) || named.parse::<Uuid>().is_ok() {
                 continue;
             }
-            if found.len() == MAX_LOOK_UPS {
+            if IdPart::parse(named).is_err() {
+                found.insert(named.to_owned(), Err(format!("'{named}' is no id of a task, and {}", names.unknown(named))));
+                continue;
+            }
+            if calls == MAX_LOOK_UPS {
                 return Err(CommandError::usage(format!(
                     "nothing was submitted, because the lines name more than {MAX_LOOK_UPS} different tasks in depends_on by a part of their \
                      ids: give whole ids"
                 )));
             }
+            calls += 1;
             let id = ids::find(server, named).await.map_err(|error| failed(error).about("depends_on"))?;
-            found.insert(named.to_owned(), id.map_err(|wrong| wrong.message));
+            found.insert(named.to_owned(), id.map_err(|wrong| format!("{}, and {}", wrong.message, names.unknown(named))));
         }
     }
     Ok(found)
 }
 
-/// What a line has in `depends_on` that is no whole id.
-fn parts_of_ids(task: &Map<String, Value>) -> impl Iterator<Item = &str> {
-    let named = task.get("depends_on").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
-    named.filter(|named| named.parse::<Uuid>().is_err())
-}
-
-fn lines(text: &str, defaults: &Map<String, Value>, scope: &Value, found: &Found) -> Result<Vec<Line>, CommandError> {
+fn lines(
+    text: &str,
+    defaults: &Map<String, Value>,
+    scope: &Value,
+    found: &Found,
+    (names, wrong_names): (&Names, Vec<(usize, String)>),
+) -> Result<Vec<Line>, CommandError> {
     let (mut lines, mut complaints) = (Vec::new(), Vec::new());
-    let mut seen: HashMap<[u8; 32], u64> = HashMap::new();
+    let wrong_names: HashMap<usize, String> = wrong_names.into_iter().collect();
+    let mut earlier = Earlier::default();
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let number = at + 1;
-        match task(line, defaults, scope, found, &mut seen) {
-            Ok(body) => lines.push(Line { number, body }),
+        let read = match wrong_names.get(&number) {
+            Some(wrong) => Err(wrong.clone()),
+            None => task((number, lines.len()), line, (defaults, scope), (found, names), &mut earlier),
+        };
+        match read {
+            Ok(line) => lines.push(line),
             Err(wrong) => complaints.push(format!("  line {number}: {wrong}")),
         }
     }
@@ -181,25 +204,47 @@ fn lines(text: &str, defaults: &Map<String, Value>, scope: &Value, found: &Found
     Err(CommandError::usage(format!("nothing was submitted, because these lines are not valid tasks:\n{}", complaints.join("\n"))))
 }
 
+/// The lines before one.
+#[derive(Default)]
+struct Earlier {
+    /// How often a content occurred.
+    seen: HashMap<[u8; 32], u64>,
+    /// The position and the idempotency key of each line with a name.
+    named: HashMap<String, (usize, Value)>,
+}
+
 /// Adds the defaults to a line, and validates it with the server's rules.
 fn task(
+    (number, position): (usize, usize),
     line: &str,
-    defaults: &Map<String, Value>,
-    scope: &Value,
-    found: &Found,
-    seen: &mut HashMap<[u8; 32], u64>,
-) -> Result<Box<RawValue>, String> {
+    (defaults, scope): (&Map<String, Value>, &Value),
+    (found, names): (&Found, &Names),
+    earlier: &mut Earlier,
+) -> Result<Line, String> {
     let mut task: Map<String, Value> = serde_json::from_str(line).map_err(|error| wrong_lines::no_object(line, &error))?;
+    let name = task.remove(NAME);
     if let Some(wrong) = wrong_lines::misspelt(&task) {
         return Err(wrong);
     }
     task.retain(|_, value| !value.is_null());
-    let key = key(&task, defaults, scope, seen);
-    for named in task.get_mut("depends_on").and_then(Value::as_array_mut).into_iter().flatten() {
-        if let Some(id) = named.as_str().and_then(|named| found.get(named)) {
-            *named = json!(id.as_ref().map_err(|wrong| format!("depends_on: {wrong}"))?);
+    if let Some(wrong) = dependencies(&task).find_map(|named| names.problem(number, named)) {
+        return Err(wrong);
+    }
+    // The key of a line stands for its name: if that line becomes another task, so do those that depend on it, and another name is no change.
+    let mut content = task.clone();
+    let mut after = Vec::new();
+    for (in_task, in_content) in items(&mut task).zip(items(&mut content)) {
+        let Some(named) = in_task.as_str().map(str::to_owned) else { continue };
+        if names.contains(&named) {
+            // A line before it is wrong, which is told there.
+            let Some((position, key)) = earlier.named.get(&named) else { continue };
+            (*in_task, *in_content) = (json!(placeholder(*position)), json!({ "key": key }));
+            after.push(*position);
+        } else if let Some(id) = found.get(&named) {
+            *in_task = json!(id.as_ref().map_err(|wrong| format!("depends_on: {wrong}"))?);
         }
     }
+    let key = key(&content, defaults, scope, &mut earlier.seen);
     if let Some(at) = task.get("not_before").and_then(Value::as_i64)
         && let Some(year) = when::too_early(at)
     {
@@ -215,12 +260,20 @@ fn task(
         // Derived from the key, so that it is stable: with another context, a repeat would be a conflict.
         task.insert("context_id".into(), task["idempotency_key"].clone());
     }
+    if let Some(Value::String(name)) = name {
+        earlier.named.insert(name, (position, task["idempotency_key"].clone()));
+    }
     let body = to_raw_value(&task).map_err(|error| error.to_string())?;
     let read = NewTask::read(&body).map_err(|problems| wrong_lines::told(problems.into()))?;
     if read.prompt.0.trim().is_empty() {
         return Err("prompt: it is blank".to_owned());
     }
-    Ok(body)
+    Ok(Line { number, body, after })
+}
+
+/// What a line has in `depends_on`.
+fn items(task: &mut Map<String, Value>) -> impl Iterator<Item = &mut Value> {
+    task.get_mut("depends_on").and_then(Value::as_array_mut).into_iter().flatten()
 }
 
 /// The idempotency key of a line, derived from its content, so that submitting a file again creates no task twice. If a line occurs several
@@ -241,7 +294,9 @@ mod tests {
     fn read(text: &str, name: Option<&str>) -> Result<Vec<Value>, String> {
         let defaults = json!({ "agent_slug": "a", "labels": { "x": "1", "y": "1" } });
         let found = Found::from([("abcd".into(), Ok(Uuid::nil().to_string())), ("beef".into(), Err("no task".into()))]);
-        let lines = lines(text, defaults.as_object().unwrap(), &json!(name), &found).map_err(|failure| failure.to_string())?;
+        let (names, wrong) = Names::of(text);
+        let lines =
+            lines(text, defaults.as_object().unwrap(), &json!(name), &found, (&names, wrong)).map_err(|failure| failure.to_string())?;
         Ok(lines.iter().map(|line| serde_json::from_str(line.body.get()).unwrap()).collect())
     }
 
@@ -262,6 +317,24 @@ mod tests {
         assert!(both[1] != both[2] && both[0] != both[1]);
         assert_ne!(both[0], keys("{\"prompt\": \"p\", \"priority\": 1}", Some("again"))[0]);
         assert_eq!(keys("{\"prompt\": \"p\", \"idempotency_key\": \"own\"}", None), ["own"]);
+    }
+
+    #[test]
+    fn names_stand_for_the_lines_that_have_them() {
+        let file = |first: &str, name: &str| {
+            format!("{{\"prompt\": \"{first}\", \"name\": \"{name}\"}}\n{{\"prompt\": \"q\", \"depends_on\": [\"{name}\", \"abcd\"]}}")
+        };
+        let tasks = read(&file("p", "build"), None).unwrap();
+        assert_eq!(tasks[1]["depends_on"], json!([placeholder(0), Uuid::nil()]));
+        assert!(tasks[0].get("name").is_none());
+        let keys = |text: &str| read(text, None).unwrap().iter().map(|task| task["idempotency_key"].clone()).collect::<Vec<_>>();
+        let first = keys(&file("p", "build"));
+        assert_eq!(keys(&file("p", "renamed")), first, "a name is not part of the content");
+        let other = keys(&file("other", "build"));
+        assert!(other[0] != first[0] && other[1] != first[1], "another first task has another second one");
+        assert_eq!(first[0], keys("{\"prompt\": \"p\"}")[0]);
+        let told = read("{\"prompt\": \"p\", \"depends_on\": [\"late\"]}\n{\"prompt\": \"p\", \"name\": \"late\"}", None).unwrap_err();
+        assert!(told.contains("line 1: depends_on: late is line 2, which comes later"), "{told}");
     }
 
     #[test]

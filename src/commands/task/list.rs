@@ -3,8 +3,14 @@
 use serde_json::Value;
 
 use super::super::connect::Server;
+use super::super::progress::number;
+use super::super::term;
 use super::filters::Filters;
 use bloom_client::Error;
+use bloom_core::task::Status;
+
+/// How many dead tasks are counted.
+const MAX_COUNTED: usize = 1000;
 
 /// The newest tasks that match, at most `limit`, and whether there are more.
 ///
@@ -24,4 +30,20 @@ pub async fn newest(server: &Server, filters: &Filters, limit: usize) -> Result<
     more |= all.len() > limit;
     all.truncate(limit);
     Ok((all, more))
+}
+
+/// Says so if `--status failed` finds nothing, while there are dead tasks: these failed as well, and have no attempt left.
+pub async fn hint(server: &Server, filters: &Filters) {
+    if !filters.is_only(Status::Failed) {
+        return;
+    }
+    // It is only a hint, so a call that fails is no failure of the command.
+    let query = filters.query(Some(Status::Dead.as_str()));
+    let Ok((dead, more)) = server.list("api/runtime/llm-tasks", &query, MAX_COUNTED).await else { return };
+    let or_more = if more { " or more" } else { "" };
+    match dead.len() {
+        0 => {}
+        1 => term::info("1 dead task: --failed"),
+        count => term::info(&format!("{}{or_more} dead tasks: --failed", number(count as u64))),
+    }
 }

@@ -12,8 +12,13 @@ mod filters;
 pub mod follow;
 mod from_file;
 mod list;
+mod logs;
+mod names;
 pub mod prompt;
 pub mod question;
+mod reply;
+pub mod result;
+mod selection;
 mod standard_input;
 mod submit;
 mod suspend;
@@ -22,37 +27,33 @@ pub mod wait;
 mod watch;
 mod wrong_lines;
 
-use std::time::Duration;
-
-use super::connect::{Server, failed, read};
+use super::connect::{Server, failed};
 use super::ids::path;
 use super::records::Limit;
 use super::show::{self, Form, Shown};
-use super::{columns, describe, ids, shell_completion, term, when};
+use super::{columns, describe, ids, shell_completion};
 use crate::CommandError;
 use artifacts::ArtifactsArgs;
-use bloom_api::results::TaskResult;
-use bloom_api::tasks::Task;
-use bloom_core::task::{Outcome, Status};
-use bulk::{BulkArgs, RequeueArgs};
+use bulk::RequeueArgs;
 use checkout::CheckoutArgs;
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
-use delete::DeleteArgs;
 use edit::EditArgs;
 use filters::Filters;
 use question::{AnswerArgs, Asked, DenyArgs};
+use reply::ReplyArgs;
+use result::ResultArgs;
+use selection::{Changed, Selection};
 use serde_json::Value;
 use submit::Submit;
-use suspend::SuspendArgs;
-use wait::WaitOptions;
+use wait::WaitArgs;
 
 pub const EXAMPLES: &str = "Examples:
   bloom-runtime task submit --wait \"Say hello\"
   git diff | bloom-runtime task submit --follow --agent reviewer
   ID=$(bloom-runtime task submit --context docs \"Go on\")
   bloom-runtime task logs -f $ID
-  bloom-runtime task list --status failed --since 2h -o wide
+  bloom-runtime task list --failed --since 2h -o wide
   bloom-runtime task list --watch
   bloom-runtime task cancel --status queued --label batch=7
 
@@ -62,6 +63,13 @@ line is wrong; 3 the time limit of waiting was reached; 130 interrupted, the tas
 #[derive(Debug, Subcommand)]
 pub enum TaskCommand {
     Submit(Box<Submit>),
+    /// Go on with the conversation of a task: submit a new task in the same context
+    ///
+    /// The new task has the context, agent, project, ref, push, labels, model, format and exclusive key of the other one. That one need not be
+    /// finished: the tasks of a context run one after the other.
+    #[command(after_help = "Examples:\n  bloom-runtime task reply 7c0d9e21 --wait \"And in French?\"\n  \
+        git diff | bloom-runtime task reply 7c0d9e21 --follow \"This is what I changed\"")]
+    Reply(Box<ReplyArgs>),
     /// Show tasks
     Get {
         /// Their ids
@@ -89,15 +97,14 @@ pub enum TaskCommand {
         filters: Filters,
     },
     Logs(LogsArgs),
-    /// Print a task's answer
+    /// Print the answers of tasks
     ///
-    /// The answer alone, as the run gave it. Exits with 1 if the task is not finished yet or its newest run failed; -o json shows the
-    /// whole result.
-    Result {
-        /// The task's id
-        #[arg(value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
-        id: String,
-    },
+    /// Of one id: the answer alone, as the run gave it. Exits with 1 if the task is not finished yet or its newest run failed; -o json shows
+    /// the whole result. Of several, or with filters: a line of JSON for each task with its id, status and output, or with --out a file
+    /// for each; exits with 1 if one is not completed.
+    #[command(after_help = "Examples:\n  bloom-runtime task result 7c0d9e21\n  \
+        bloom-runtime task result -l batch=7 | jq -r .output\n  bloom-runtime task result -l batch=7 --out answers")]
+    Result(ResultArgs),
     /// List the files that the runs of a task left, or download them
     ///
     /// Files are what matched --keep, and the changes of a run in its repository. The answers of runs are in the list, too; task result
@@ -126,11 +133,13 @@ pub enum TaskCommand {
     #[command(after_help = "Examples:\n  bloom-runtime task cancel 0190a0a0-0000-7000-8000-000000000000\n  \
         bloom-runtime task cancel --status queued --label batch=7\n  bloom-runtime task cancel --agent reviewer --yes")]
     #[command(alias = "stop")]
-    Cancel(BulkArgs),
-    /// Change a queued task: its priority, when it may run and how long, its labels
+    Cancel(Changed),
+    /// Change queued tasks: their priority, when they may run and how long, their labels
+    ///
+    /// Here, --label sets a label, and -l chooses tasks by a label.
     #[command(after_help = "Examples:\n  bloom-runtime task edit 7c0d9e21 --priority 9\n  \
         bloom-runtime task edit 7c0d9e21 --not-before +2h --label batch=8 --remove-label draft\n  \
-        bloom-runtime task edit 7c0d9e21 --not-before now")]
+        bloom-runtime task edit 7c0d9e21 --not-before now\n  bloom-runtime task edit -l batch=8 --priority 9 --yes")]
     Edit(EditArgs),
     /// Allow what the run of a task asks a person to allow
     ///
@@ -151,15 +160,17 @@ pub enum TaskCommand {
     /// Later tasks of their contexts wait behind them. A run that has begun goes on; if its task is queued again, it is suspended then.
     #[command(after_help = "Examples:\n  bloom-runtime task suspend 7c0d9e21 0b5f1a33\n  bloom-runtime task resume 7c0d9e21 0b5f1a33\n  \
         ID=$(bloom-runtime task submit --suspend \"Clean up\")")]
-    Suspend(SuspendArgs),
+    Suspend(Changed),
     /// Resume suspended tasks
-    Resume(SuspendArgs),
+    Resume(Changed),
     /// Delete finished tasks, with their results and events
     ///
     /// Their usage and their audit entries are kept. Tasks that still wait for one of them are cancelled. Cancel a task first that is not
     /// finished. The command asks, unless --yes is given.
+    #[command(after_help = "Examples:\n  bloom-runtime task delete 7c0d9e21 0b5f1a33\n  \
+        bloom-runtime task delete --status completed --until 30d --dry-run")]
     #[command(aliases = ["rm", "remove"])]
-    Delete(DeleteArgs),
+    Delete(Changed),
     /// Queue failed, dead or cancelled tasks again, with all their attempts
     ///
     /// They may run at once: a time that they were scheduled for (--not-before) is forgotten.
@@ -167,33 +178,27 @@ pub enum TaskCommand {
     /// With filters, the command first shows how many tasks match, and asks.
     #[command(after_help = "Examples:\n  bloom-runtime task requeue 0190a0a0-0000-7000-8000-000000000000\n  \
         bloom-runtime task retry 7c0d9e21 --timeout 2h\n  \
-        bloom-runtime task requeue --status failed --since 1h --yes")]
+        bloom-runtime task requeue --failed --since 1h --yes")]
     #[command(visible_alias = "retry")]
     Requeue(RequeueArgs),
     /// Wait until tasks are finished, and show them
     ///
-    /// Exits with 0 if all are completed, with 1 if one is not, and with 3 if the time limit was reached.
-    Wait {
-        /// Their ids
-        #[arg(required = true, value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
-        ids: Vec<String>,
-        /// Wait at most this long: 90, 5m, 2h
-        #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
-        timeout: Option<Duration>,
-    },
+    /// With filters: all tasks that match when the command begins. Exits with 0 if all are completed, with 1 if one is not, and with 3 if
+    /// the time limit was reached.
+    #[command(after_help = "Examples:\n  bloom-runtime task wait 7c0d9e21 0b5f1a33\n  bloom-runtime task wait -l batch=7 --timeout 2h")]
+    Wait(WaitArgs),
 }
 
-/// Print the events of a task's runs
+/// Print the events of the runs of tasks
 ///
 /// The text of a run is printed as it is, every other event as a line in brackets. With --follow, from the start until the task is
-/// finished.
+/// finished. Of several tasks, or with filters, each line begins with the end of its task's id.
 #[derive(Args, Debug)]
 pub struct LogsArgs {
-    /// The task's id
-    #[arg(value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
-    id: String,
     #[command(flatten)]
     events: EventArgs,
+    #[command(flatten)]
+    selection: Selection,
 }
 
 /// Which events to print.
@@ -216,6 +221,7 @@ pub struct EventArgs {
 pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     match command {
         TaskCommand::Submit(submit) => submit::run(*submit, server, shown).await,
+        TaskCommand::Reply(args) => reply::run(*args, server, shown).await,
         TaskCommand::Get { ids } => {
             let (ids, mut failures) = ids::each(server, &ids).await;
             let (tasks, all) = server.get_each(&ids, |id| path(id, "")).await?;
@@ -225,13 +231,14 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
         TaskCommand::Describe { id } => describe::task(&id, server, shown).await,
         TaskCommand::List { filters, limit, watch: true } => watch::run(&filters, &limit, server, shown.form_or(Form::Table)).await,
         TaskCommand::List { filters, limit, watch: false } => {
-            limit.show(list::newest(server, &filters, limit.rows()).await.map_err(failed)?, shown, &columns::TASKS)
+            let found = list::newest(server, &filters, limit.rows()).await.map_err(failed)?;
+            if found.0.is_empty() {
+                list::hint(server, &filters).await;
+            }
+            limit.show(found, shown, &columns::TASKS)
         }
-        TaskCommand::Logs(args) => {
-            let id = ids::task(server, &args.id).await?;
-            follow::logs(&id, &args.events, server, shown.form_or(Form::Table)).await
-        }
-        TaskCommand::Result { id } => answer(server, &ids::task(server, &id).await?, shown).await,
+        TaskCommand::Logs(args) => logs::run(args, server, shown.form_or(Form::Table)).await,
+        TaskCommand::Result(args) => result::run(args, server, shown).await,
         TaskCommand::Artifacts(args) => artifacts::run(args, server, shown).await,
         TaskCommand::Checkout(args) => checkout::run(args, server).await,
         TaskCommand::Diff { id } => artifacts::diff(&id, server).await,
@@ -244,69 +251,8 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
         TaskCommand::Resume(args) => suspend::run(false, args, server, shown).await,
         TaskCommand::Delete(args) => delete::run(args, server).await,
         TaskCommand::Requeue(args) => bulk::requeue(args, server, shown).await,
-        TaskCommand::Wait { ids, timeout } => wait_for_all(server, &ids::tasks(server, &ids).await?, timeout, shown).await,
+        TaskCommand::Wait(args) => wait::run(args, server, shown).await,
     }
-}
-
-async fn wait_for_all(server: &Server, ids: &[String], timeout: Option<Duration>, shown: Shown) -> Result<(), CommandError> {
-    let mut waiting = WaitOptions::new(timeout, false);
-    if ids.len() > 1 {
-        // A task that does not exist is told now, not when those before it are finished.
-        for id in ids {
-            waiting.find(server, id).await?;
-        }
-    }
-    let mut tasks = Vec::new();
-    for id in ids {
-        tasks.push(wait::interruptible(id, waiting.until_finished(server, id)).await?);
-    }
-    show::some(shown.form_or(Form::Table), &columns::TASKS, &tasks)?;
-    for task in &tasks {
-        wait::must_be_completed(&read(task)?)?;
-    }
-    Ok(())
-}
-
-/// Prints the task's newest result: only the answer, unless -o is given.
-///
-/// # Errors
-/// The task is not finished, has no result, or its newest run failed.
-pub async fn answer(server: &Server, id: &str, shown: Shown) -> Result<(), CommandError> {
-    let task = server.get(&path(id, "")).await.map_err(|failure| failure.about(id))?;
-    wait::must_be_over(&read(&task)?)?;
-    let end = wait::must_be_completed(&read(&task)?);
-    let answer = server.get(&path(id, "/result")).await.map_err(|failure| match &end {
-        Err(end) => CommandError { message: format!("{}: {end}", failure.message), ..failure },
-        Ok(()) => failure.about(id),
-    })?;
-    let result: TaskResult = read(&answer)?;
-    match shown.form() {
-        Some(form) if form.is_data() => show::as_it_came(form, &answer)?,
-        _ => {
-            print_answer(result.output.as_deref().unwrap_or_default())?;
-            let branch = columns::branch(&result);
-            if !branch.is_empty() {
-                term::info(&format!("Its branch: {}", term::line(&branch)));
-            }
-            for warning in &*result.warnings {
-                term::info(&format!("Warning: {}", term::line(warning)));
-            }
-        }
-    }
-    if result.status == Outcome::Success {
-        return Ok(());
-    }
-    if read::<Task>(&task)?.status == Status::Cancelled {
-        return end;
-    }
-    let why = result.error_message.as_deref().unwrap_or("it gave no reason");
-    Err(format!("the run of {id} on {} failed: {why}", result.worker_id).into())
-}
-
-/// Adds a line break at the end if the output has none.
-fn print_answer(output: &str) -> Result<(), CommandError> {
-    let end = if output.is_empty() || output.ends_with('\n') { "" } else { "\n" };
-    term::print_foreign(&format!("{output}{end}"))
 }
 
 /// The id of a created task. The rest of the answer is not parsed, because the task exists even if the rest is unexpected.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
@@ -16,9 +16,10 @@ use super::super::{columns, started, term, when};
 use super::fields::{Fields, add_usual};
 use super::from_file::{self, Scope};
 use super::prompt::PromptArgs;
+use super::result::{self, Files, answer};
 use super::uploads::{self, FileOfTask, file_of_task};
-use super::wait::{WaitOptions, interruptible, must_be_completed};
-use super::{answer, follow, id_of};
+use super::wait::{SAME_AGAIN, WaitOptions, interruptible, must_be_completed};
+use super::{follow, id_of};
 use crate::CommandError;
 use bloom_api::tasks::Task;
 
@@ -40,6 +41,13 @@ const NEWEST_EVENTS: usize = 10;
 /// are checked first. They are submitted in batches of at most 1000, each batch completely or not at
 /// all, and the ids are printed in the order of the lines. If you submit the same file again, its
 /// lines create no second task, unless --again is given or --idempotency-key is different.
+///
+/// A line may have a "name", and later lines may depend on it by that name: "depends_on": ["build"].
+/// The name is known in the file only. Such a line is sent in a batch after that of the other.
+///
+/// With --from and --wait, the answers are printed as lines of JSON in the order of the lines, or
+/// written into files (--out); the exit status is 1 if one task did not complete, and 3 if one is not
+/// finished when --wait-timeout is over.
 #[derive(Args, Debug)]
 #[command(
     verbatim_doc_comment,
@@ -51,25 +59,23 @@ const NEWEST_EVENTS: usize = 10;
   bloom-runtime task submit --file plan.md --keep 'out/**' --wait \"Write what plan.md asks for into out\"
   bloom-runtime task submit --here --push --follow \"Fix the failing tests\"
   bloom-runtime task submit --from tasks.jsonl --label batch=7
+  bloom-runtime task submit --from tasks.jsonl --wait --out answers
 
-A line of tasks.jsonl:
-  {\"prompt\": \"Say hello\", \"context_id\": \"demo\", \"priority\": 7, \"labels\": {\"team\": \"a\"}}"
+Lines of tasks.jsonl:
+  {\"prompt\": \"Say hello\", \"context_id\": \"demo\", \"priority\": 7, \"labels\": {\"team\": \"a\"}}
+  {\"name\": \"build\", \"prompt\": \"Build it\"}
+  {\"prompt\": \"Test it\", \"depends_on\": [\"build\"]}"
 )]
 pub struct Submit {
     #[command(flatten)]
     prompt: PromptArgs,
     /// Submit a task for each line of this JSON Lines file; - is standard input
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "further_words", "prompt_file", "wait", "follow"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "further_words", "prompt_file", "follow"])]
     from: Option<PathBuf>,
-    /// Wait for the answer and print it
-    #[arg(long)]
-    wait: bool,
-    /// Print the text of the run while it is written; with -o json its events, one per line
-    #[arg(long)]
-    follow: bool,
-    /// Wait at most this long: 90, 5m, 2h; the task goes on
-    #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true, conflicts_with = "from")]
-    wait_timeout: Option<Duration>,
+    #[command(flatten)]
+    waits: Waits,
+    #[command(flatten)]
+    answers: Files,
     /// Submitting again with this key returns the same task [default: a new key per task; with --from derived from the user, the file and
     /// the line's content]
     #[arg(long, value_name = "KEY")]
@@ -91,6 +97,57 @@ pub struct Submit {
     fields: Fields,
 }
 
+/// What to do after a task was submitted.
+#[derive(Args, Debug)]
+pub struct Waits {
+    /// Wait for the answer and print it; with --from for all of them, as task result prints several
+    #[arg(long)]
+    pub wait: bool,
+    /// Print the text of the run while it is written; with -o json its events, one per line
+    #[arg(long)]
+    pub follow: bool,
+    /// Wait at most this long: 90, 5m, 2h; the task goes on
+    #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
+    pub wait_timeout: Option<Duration>,
+}
+
+impl Waits {
+    /// # Errors
+    /// There is a time limit of waiting, but nothing is waited for.
+    pub fn check(&self) -> Result<(), CommandError> {
+        if self.wait_timeout.is_some() && !self.wait && !self.follow {
+            return Err(CommandError::usage("--wait-timeout needs --wait or --follow"));
+        }
+        Ok(())
+    }
+
+    /// Prints the id of the task that was submitted, or its answer or its text when that is there.
+    ///
+    /// # Errors
+    /// The task was waited for, and did not complete.
+    pub async fn finish(&self, task: &Value, server: &Server, shown: Shown) -> Result<(), CommandError> {
+        let id = id_of(task)?;
+        if !self.wait && !self.follow {
+            match shown.form_or(Form::Name) {
+                Form::Name => term::print(&format!("{}\n", term::line(&id)))?,
+                form => show::one(form, &columns::TASKS, task)?,
+            }
+            if term::is_err_terminal() && term::is_out_terminal() {
+                term::info(&format!("Follow it with: bloom-runtime task logs -f {id}"));
+            }
+            return Ok(());
+        }
+        let mut waiting = WaitOptions::new(self.wait_timeout, true);
+        if self.follow {
+            return interruptible(&id, follow::to_the_end(server, &id, waiting, shown)).await;
+        }
+        let task = interruptible(&id, waiting.until_finished(server, &id)).await?;
+        tell_other_profile(server, &id, &read(&task)?).await;
+        must_be_completed(&read(&task)?)?;
+        answer(server, &id, shown).await
+    }
+}
+
 pub async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Result<(), CommandError> {
     submit.prompt.must_be_one("bloom-runtime task submit")?;
     submit.fields.find_dependencies(server).await?;
@@ -102,45 +159,41 @@ pub async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Result<()
             "--file can't be used with --from: upload the files with the API, and name them in the lines (inputs)",
         ));
     }
+    submit.waits.check()?;
+    if submit.answers.out.is_some() && (submit.from.is_none() || !submit.waits.wait) {
+        return Err(CommandError::usage("--out needs --from and --wait"));
+    }
     if let Some(file) = &submit.from {
-        let scope = match submit.idempotency_key {
+        let scope = match submit.idempotency_key.clone() {
             Some(name) => Scope::Named(name),
             None if submit.again => Scope::Again,
             None => Scope::File(file.clone()),
         };
-        return from_file::submit(server, file, &submit.fields, scope, shown).await;
+        let is_again = matches!(scope, Scope::Again);
+        let form = if submit.waits.wait { None } else { Some(shown.form_or(Form::Name)) };
+        let ids = from_file::submit(server, file, &submit.fields, scope, form).await?;
+        return if submit.waits.wait { answers(&submit, &ids, is_again, server, shown).await } else { Ok(()) };
     }
     if submit.again {
         return Err(CommandError::usage("--again needs --from: without it, each call submits a new task"));
     }
-    let is_waiting = submit.wait || submit.follow;
-    if submit.wait_timeout.is_some() && !is_waiting {
-        return Err(CommandError::usage("--wait-timeout needs --wait or --follow"));
-    }
-    let task = create(&submit, server).await?;
-    let id = id_of(&task)?;
-    if !is_waiting {
-        match shown.form_or(Form::Name) {
-            Form::Name => term::print(&format!("{}\n", term::line(&id)))?,
-            form => show::one(form, &columns::TASKS, &task)?,
-        }
-        if term::is_err_terminal() && term::is_out_terminal() {
-            term::info(&format!("Follow it with: bloom-runtime task logs -f {id}"));
-        }
-        return Ok(());
-    }
-    let mut waiting = WaitOptions::new(submit.wait_timeout, true);
-    if submit.follow {
-        return interruptible(&id, follow::to_the_end(server, &id, waiting, shown)).await;
-    }
-    let task = interruptible(&id, waiting.until_finished(server, &id)).await?;
-    tell_other_profile(server, &id, &read(&task)?).await;
-    must_be_completed(&read(&task)?)?;
-    answer(server, &id, shown).await?;
-    if submit.here || submit.dir.is_some() {
+    let body = submit.fields.given()?;
+    let task = create(body, &submit.prompt, &submit.files, submit.idempotency_key.as_deref(), server).await?;
+    submit.waits.finish(&task, server, shown).await?;
+    if submit.waits.wait && (submit.here || submit.dir.is_some()) {
+        let id = id_of(&task)?;
         term::info(&format!("What it changed: bloom-runtime task diff {id}, or bloom-runtime task checkout {id}"));
     }
     Ok(())
+}
+
+/// `--from` with `--wait`: the answers of all tasks, in the order of the lines.
+async fn answers(submit: &Submit, ids: &[String], is_again: bool, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    let mut waiting = WaitOptions::new(submit.waits.wait_timeout, true);
+    let how = if is_again { "See it with: bloom-runtime task list" } else { SAME_AGAIN };
+    let (tasks, failures) = waiting.for_all(server, ids, how).await?;
+    let finished = tasks.iter().map(id_of).collect::<Result<Vec<_>, _>>()?;
+    result::several(server, &finished, &submit.answers, shown, failures).await
 }
 
 /// Says so if the task ran by the profile of other agents: the name of its agent may be misspelt, or its account is paused.
@@ -154,19 +207,26 @@ async fn tell_other_profile(server: &Server, id: &str, task: &Task<'_>) {
     }
 }
 
-async fn create(submit: &Submit, server: &Server) -> Result<Value, CommandError> {
-    let mut body = submit.fields.given()?;
+/// Creates a task with these fields, this prompt and these files.
+///
+/// # Errors
+/// There is no prompt, a file can't be uploaded, or the task is refused.
+pub async fn create(
+    mut body: Map<String, Value>,
+    prompt: &PromptArgs,
+    files: &[FileOfTask],
+    key: Option<&str>,
+    server: &Server,
+) -> Result<Value, CommandError> {
     add_usual(&mut body);
-    let prompt = submit.prompt.read().await?;
-    body.insert("prompt".into(), json!(prompt));
-    if !submit.files.is_empty() {
-        body.insert("inputs".into(), json!(uploads::upload(server, &submit.files).await?));
+    body.insert("prompt".into(), json!(prompt.read().await?));
+    if !files.is_empty() {
+        body.insert("inputs".into(), json!(uploads::upload(server, files).await?));
     }
     // The same key must name the same context each time: with another one, the repetition would be another task.
-    let context = submit.idempotency_key.as_ref().map(|key| format!("key-{}", hex::encode(&Sha256::digest(key)[..16])));
+    let context = key.map(|key| format!("key-{}", hex::encode(&Sha256::digest(key)[..16])));
     body.entry("context_id").or_insert_with(|| json!(context.unwrap_or_else(|| Uuid::now_v7().to_string())));
     // With a key, the server creates the task only once, even if the call is repeated.
-    let key = submit.idempotency_key.clone().unwrap_or_else(|| Uuid::now_v7().to_string());
-    body.insert("idempotency_key".into(), json!(key));
+    body.insert("idempotency_key".into(), json!(key.map_or_else(|| Uuid::now_v7().to_string(), str::to_owned)));
     server.post_surely("api/runtime/llm-tasks", &Value::Object(body)).await
 }

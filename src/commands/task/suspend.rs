@@ -1,35 +1,37 @@
 //! `task suspend` and `task resume`.
 
-use clap::Args;
-use clap_complete::ArgValueCompleter;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::super::connect::{Server, read};
 use super::super::ids::path;
 use super::super::show::{self, Shown};
-use super::super::{columns, ids, shell_completion, term};
+use super::super::{columns, term};
+use super::selection::{Act, Changed};
 use crate::CommandError;
 use bloom_api::tasks::Task;
 use bloom_core::task::Status;
 
-#[derive(Args, Debug)]
-pub struct SuspendArgs {
-    /// Ids of tasks
-    #[arg(required = true, value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
-    ids: Vec<String>,
-}
+const OPEN: &[Status] = &[Status::Queued, Status::Leased, Status::Running];
+const SUSPEND: Act = Act { verb: "suspend", done: "suspended", statuses: OPEN, fits: |task| !task.suspend, usual: "queued" };
+const RESUME: Act = Act { verb: "resume", done: "resumed", statuses: OPEN, fits: |task| task.suspend, usual: "queued" };
 
 /// Suspends or resumes each of the tasks.
 ///
 /// # Errors
 /// One of them could not be; the others are.
-pub async fn run(suspend: bool, args: SuspendArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
-    let verb = if suspend { "suspend" } else { "resume" };
-    let ids = ids::tasks(server, &args.ids).await?;
-    let (tasks, all) = server.post_each(&ids, |id| path(id, &format!("/{verb}"))).await;
+pub async fn run(suspend: bool, args: Changed, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    let act = if suspend { &SUSPEND } else { &RESUME };
+    let Some(chosen) = args.chosen(act, false, server).await? else { return Ok(()) };
+    let tail = format!("/{}", act.verb);
+    let call = |id| {
+        let path = path(id, &tail);
+        async move { server.post(&path, &json!({})).await }
+    };
+    let (tasks, all) = chosen.change(act, call).await?;
     match shown.form() {
         Some(_) if tasks.is_empty() => {}
         Some(form) => show::some(form, &columns::TASKS, &tasks)?,
+        None if chosen.is_by_filter => {}
         None => tasks.iter().try_for_each(tell)?,
     }
     all

@@ -1,8 +1,9 @@
-//! Waits for the end of a task, and shows meanwhile what the task waits for.
+//! Waits for the end of tasks, and shows meanwhile what the task waits for.
 
 use std::pin::pin;
 use std::time::Duration;
 
+use clap::Args;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
@@ -10,14 +11,21 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
 use super::super::connect::{Server, read, with_query};
 use super::super::ids::path;
 use super::super::interrupt::or_interrupted;
+use super::super::progress::tasks;
 use super::super::retry::Retry;
-use super::super::when::span_text;
+use super::super::show::{self, Form, Shown};
+use super::super::when::{self, span_text};
 use super::super::{columns, term};
+use super::selection::{Act, Selection};
 use crate::CommandError;
 use bloom_api::tasks::Task;
 use bloom_api::words::Word;
 use bloom_core::Ms;
 use bloom_core::task::{Status, WaitingReason};
+
+/// How to go on after Ctrl-C.
+pub const SAME_AGAIN: &str = "Give the same command again to wait for it.";
+const WAIT: Act = Act::reading("wait", "queued,running");
 
 /// How many seconds the first calls wait: short at first, when much changes, then longer to save the server's rate limit.
 const STEPS: [u64; 5] = [2, 5, 10, 20, 30];
@@ -25,6 +33,44 @@ const STEPS: [u64; 5] = [2, 5, 10, 20, 30];
 const PAUSE: Duration = Duration::from_millis(200);
 /// The time for one answer of the server.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+#[derive(Args, Debug)]
+pub struct WaitArgs {
+    /// Wait at most this long: 90, 5m, 2h
+    #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
+    timeout: Option<Duration>,
+    #[command(flatten)]
+    selection: Selection,
+}
+
+/// `task wait`
+///
+/// # Errors
+/// A task does not exist, was not finished in time, or is not completed. Those that are finished are shown before.
+pub async fn run(args: WaitArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    let chosen = args.selection.find_all(&WAIT, server).await?;
+    CommandError::all(&chosen.failures)?;
+    let mut waiting = WaitOptions::new(args.timeout, false);
+    if let ([id], false) = (chosen.ids.as_slice(), chosen.is_by_filter) {
+        let task = interruptible(id, waiting.until_finished(server, id)).await?;
+        show::one(shown.form_or(Form::Table), &columns::TASKS, &task)?;
+        return must_be_completed(&read(&task)?);
+    }
+    // A task that does not exist is told now, not when those before it are finished.
+    if !chosen.is_by_filter {
+        for id in &chosen.ids {
+            waiting.find(server, id).await?;
+        }
+    }
+    let (tasks, mut failures) = waiting.for_all(server, &chosen.ids, SAME_AGAIN).await?;
+    if !tasks.is_empty() {
+        show::list(shown.form_or(Form::Table), &columns::TASKS, &tasks)?;
+    }
+    for task in &tasks {
+        failures.extend(must_be_completed(&read(task)?).err());
+    }
+    CommandError::all(&failures)
+}
 
 /// Waits for tasks, with one time limit for all of them.
 pub struct WaitOptions {
@@ -85,6 +131,24 @@ impl WaitOptions {
         };
         self.progress.clear();
         done
+    }
+
+    /// Waits until all are finished, and returns these, and why others were not. `how`: how to go on after Ctrl-C.
+    ///
+    /// # Errors
+    /// Ctrl-C.
+    pub async fn for_all(&mut self, server: &Server, ids: &[String], how: &str) -> Result<(Vec<Value>, Vec<CommandError>), CommandError> {
+        let all = async {
+            let (mut tasks, mut failures) = (Vec::new(), Vec::new());
+            for id in ids {
+                match self.until_finished(server, id).await {
+                    Ok(task) => tasks.push(task),
+                    Err(failure) => failures.push(failure),
+                }
+            }
+            Ok((tasks, failures))
+        };
+        or_interrupted(all, || format!("interrupted; what is not finished of {} goes on. {how}", tasks(ids.len() as i64))).await
     }
 
     async fn poll(&mut self, server: &Server, id: &str) -> Result<Value, CommandError> {

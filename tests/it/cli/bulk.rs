@@ -112,6 +112,20 @@ fn a_wish_for_nothing_in_particular_is_refused() {
 }
 
 #[test]
+fn the_help_tells_what_changes_tasks_from_what_chooses_them() {
+    for (command, flag) in
+        [("retry", "--timeout"), ("edit", "--priority"), ("wait", "--timeout"), ("logs", "--follow"), ("result", "--out")]
+    {
+        let help = User::new().does(&["task", command, "--help"]).ok();
+        let (before, after) = help.split_once("\nFilters:").expect("filters");
+        let filters = after.split("\nConnection:").next().unwrap_or_default();
+        assert!(before.contains(flag) && !filters.contains(flag) && filters.contains("--failed"), "{command}: {help}");
+    }
+    let help = User::new().does(&["task", "retry", "--help"]).ok();
+    assert!(help.split_once("\nChanges:").expect("changes").1.contains("--timeout"), "{help}");
+}
+
+#[test]
 fn a_bar_is_shown_on_a_terminal_only() {
     run(async {
         let crew = sqlite().crew();

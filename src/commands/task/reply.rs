@@ -1,0 +1,53 @@
+//! `task reply`: a new task that goes on with the conversation of another one.
+
+use clap::Args;
+use clap_complete::ArgValueCompleter;
+use serde_json::{Map, Value, json};
+
+use super::super::connect::{Server, read};
+use super::super::ids::path;
+use super::super::show::Shown;
+use super::super::{ids, shell_completion};
+use super::fields::Limits;
+use super::prompt::PromptArgs;
+use super::submit::{Waits, create};
+use super::uploads::{FileOfTask, file_of_task};
+use crate::CommandError;
+use bloom_api::tasks::Task;
+use bloom_core::task::Session;
+
+/// What the new task takes over: all that says where and how the conversation goes on.
+const TAKEN: [&str; 9] = ["context_id", "agent_slug", "project", "ref", "push", "labels", "model", "exclusive_key", "desired_format"];
+
+#[derive(Args, Debug)]
+pub struct ReplyArgs {
+    /// The task to reply to
+    #[arg(value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
+    id: String,
+    #[command(flatten)]
+    prompt: PromptArgs,
+    #[command(flatten)]
+    waits: Waits,
+    /// A file that the run gets, by its name in the directory of the run: PATH, or NAME=PATH; may be repeated
+    #[arg(long = "file", value_name = "PATH", value_parser = file_of_task)]
+    files: Vec<FileOfTask>,
+    #[command(flatten)]
+    limits: Limits,
+}
+
+/// # Errors
+/// There is no such task or no prompt, or the new task is refused; or it was waited for, and did not complete.
+pub async fn run(args: ReplyArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    args.prompt.must_be_one(&format!("bloom-runtime task reply {}", args.id))?;
+    args.waits.check()?;
+    let id = ids::task(server, &args.id).await?;
+    let first = server.get(&path(&id, "")).await.map_err(|failure| failure.about(&args.id))?;
+    if read::<Task>(&first)?.session == Session::None {
+        return Err(CommandError::usage(format!("{id} runs on its own (--session none), so it has no conversation that could go on")));
+    }
+    let mut body: Map<String, Value> =
+        TAKEN.iter().filter_map(|field| Some(((*field).to_owned(), first.get(field).filter(|value| !value.is_null())?.clone()))).collect();
+    body.insert("policy".into(), json!(args.limits.policy()));
+    let task = create(body, &args.prompt, &args.files, None, server).await?;
+    args.waits.finish(&task, server, shown).await
+}

@@ -1,0 +1,152 @@
+//! `task submit --from` with names, and with --wait; `task reply`; `--failed`.
+
+use std::fs;
+
+use super::*;
+
+fn file(user: &User, lines: &str) -> String {
+    let path = user.home.join("tasks.jsonl");
+    fs::write(&path, lines).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_file_is_waited_for_and_its_answers_come_in_the_order_of_its_lines() {
+    run(async {
+        let crew = sqlite().crew();
+        let user = User::at(crew.api);
+        let from = file(&user, "{\"prompt\": \"one\"}\n{\"prompt\": \"two\", \"priority\": 9}\n");
+        let command = ["task", "submit", "--agent", &crew.slug, "--from", &from, "--wait"];
+        let said = user.does(&[&command[..], &["--wait-timeout", "1s"]].concat()).complains(3);
+        assert!(said.contains("2 new, 0 existed already"), "{said}");
+        let listed = user.does(&["task", "list", "--agent", &crew.slug, "--sort", "-age", "-o", "json"]).json();
+        let ids: Vec<String> = (0..2).map(|at| listed[at]["id"].as_str().unwrap().to_owned()).collect();
+        assert!(ids.iter().all(|id| said.contains(&format!("task {id} is not finished after"))), "{said}");
+
+        let worker = crew.worker().slots(2).register().await;
+        let (second, first) = (Run::claimed_by(&worker).await, Run::claimed_by(&worker).await);
+        second.answers("of two").await;
+        first.answers("of one").await;
+        let done = user.does(&command).ends(0);
+        assert!(done.err.contains("0 new, 2 existed already"), "{}", done.err);
+        let lines: Vec<Value> = done.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let expected = |id: &str, output: &str| json!({ "id": id, "status": "completed", "output": output });
+        assert_eq!(lines, [expected(&first.task.id, "of one"), expected(&second.task.id, "of two")]);
+        let out = user.home.join("answers");
+        user.does(&[&command[..], &["--out", out.to_str().unwrap()]].concat()).ends(0);
+        assert_eq!(fs::read_to_string(out.join(format!("{}.txt", first.task.id))).unwrap(), "of one");
+
+        fs::write(&from, "{\"prompt\": \"one\"}\n{\"prompt\": \"three\"}\n").unwrap();
+        let waiting = user.starts(&command);
+        Run::claimed_by(&worker).await.fails("agent_error", "no idea").await;
+        let done = waiting.done().ends(1);
+        assert!(done.out.contains("of one") && done.out.contains("no idea") && done.err.contains("no idea"), "{} {}", done.out, done.err);
+        let said = user.does(&["task", "submit", "--out", "x", "p"]).complains(2);
+        assert!(said.contains("--out needs --from and --wait"), "{said}");
+    });
+}
+
+#[test]
+fn lines_depend_on_earlier_ones_by_their_names() {
+    run(async {
+        let crew = sqlite().crew();
+        let user = User::at(crew.api);
+        let earlier = crew.task().create().await;
+        let lines = |first: &str| {
+            format!(
+                "{{\"prompt\": \"{first}\", \"name\": \"build\"}}\n{{\"prompt\": \"test\", \"name\": \"test\", \"depends_on\": [\"build\"]}}\n\
+                 {{\"prompt\": \"lint\", \"depends_on\": [\"build\"]}}\n\
+                 {{\"prompt\": \"ship\", \"depends_on\": [\"build\", \"test\", \"{}\"]}}\n",
+                short(&earlier.id)
+            )
+        };
+        let submit = |text: &str| {
+            let from = file(&user, text);
+            user.does(&["task", "submit", "--agent", &crew.slug, "--from", &from])
+        };
+        let done = submit(&lines("build")).ends(0);
+        let ids: Vec<&str> = done.out.lines().collect();
+        assert_eq!(ids.len(), 4);
+        let mut expected = [ids[0], ids[1], &earlier.id];
+        expected.sort_unstable();
+        assert_eq!(crew.api.task(ids[1]).now().await["depends_on"], json!([ids[0]]));
+        assert_eq!(crew.api.task(ids[2]).now().await["depends_on"], json!([ids[0]]));
+        assert_eq!(crew.api.task(ids[3]).now().await["depends_on"], json!(expected));
+
+        let again = submit(&lines("build")).ends(0);
+        assert_eq!(again.out, done.out, "the same file makes no second task");
+        let renamed = submit(
+            &lines("build")
+                .replace("\"build\"]", "\"b\"]")
+                .replace("[\"build\"", "[\"b\"")
+                .replace("\"name\": \"build\"", "\"name\": \"b\""),
+        );
+        assert_eq!(renamed.ends(0).out, done.out, "a name says nothing of the task");
+        let other = submit(&lines("build it anew")).ends(0);
+        assert!(other.out.lines().all(|id| !ids.contains(&id)), "what depends on another task is another task");
+
+        let said = submit(
+            "{\"prompt\": \"p\", \"name\": \"a\", \"depends_on\": [\"b\"]}\n{\"prompt\": \"p\", \"name\": \"b\", \"depends_on\": [\"a\"]}\n\
+             {\"prompt\": \"p\", \"depends_on\": [\"late\"]}\n{\"prompt\": \"p\", \"name\": \"late\"}\n{\"prompt\": \"p\", \"name\": \"a\"}\n\
+             {\"prompt\": \"p\", \"depends_on\": [\"lat\"]}\n",
+        )
+        .complains(2);
+        for part in [
+            "line 1: depends_on: b is line 2, which depends on this line in turn",
+            "line 3: depends_on: late is line 4, which comes later",
+            "line 5: name: a is the name of line 1, too",
+            "line 6: depends_on: 'lat' is no id of a task, and no line has the name lat; the nearest is late",
+            "nothing was submitted",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    });
+}
+
+#[test]
+fn a_reply_goes_on_with_the_conversation_of_a_task() {
+    run(async {
+        let crew = sqlite().crew();
+        let user = User::at(crew.api);
+        let first = crew.task().with("labels", json!({ "batch": "1" })).with("model", json!("m")).create().await;
+        let id = user.does(&["task", "reply", short(&first.id), "--timeout", "2h", "--budget", "0.5", "And in French?"]).ok();
+        let (first, reply) = (first.now().await, crew.api.task(id.trim()).now().await);
+        for field in ["context_id", "agent_slug", "labels", "model", "project", "push", "exclusive_key"] {
+            assert_eq!(reply[field], first[field], "{field}");
+        }
+        assert_eq!((&reply["prompt"], &reply["policy"]["timeout_sec"]), (&json!("And in French?"), &json!(7200)));
+        assert_eq!(reply["policy"]["budget"], 0.5);
+        let worker = crew.worker().register().await;
+        Run::claimed_by(&worker).await.answers("one").await;
+        Run::claimed_by(&worker).await.answers("two").await;
+        let waiting = user.starts(&["task", "reply", id.trim(), "--wait", "Once more"]);
+        Run::claimed_by(&worker).await.answers("three").await;
+        assert_eq!(waiting.done().ok(), "three\n");
+        let alone = crew.task().with("session", json!("none")).create().await;
+        let said = user.does(&["task", "reply", &alone.id, "p"]).complains(2);
+        assert!(said.contains("it has no conversation"), "{said}");
+        assert!(user.does(&["task", "reply", NO_ID, "p"]).complains(1).contains("not found"));
+    });
+}
+
+#[test]
+fn failed_means_dead_tasks_too() {
+    run(async {
+        let crew = sqlite().crew();
+        let user = User::at(crew.api);
+        let worker = crew.worker().register().await;
+        let task = crew.task().with("max_attempts", json!(1)).create().await;
+        task.lease_for(&worker, 1).await;
+        eventually("the task is dead", || async { (task.status().await == "dead").then_some(()) }).await;
+        for command in [&["list"][..], &["wait"], &["requeue", "--yes"]] {
+            let done = user.does(&[&["task"], command, &["--status", "failed", "--agent", &crew.slug]].concat()).ends(0);
+            assert!(done.err.contains("1 dead task: --failed"), "{command:?}: {}", done.err);
+        }
+        let listed = user.does(&["task", "list", "--failed", "--agent", &crew.slug, "-o", "name"]).ok();
+        assert_eq!(listed.trim(), task.id);
+        user.does(&["task", "list", "--failed", "--status", "queued"]).complains(2);
+        let done = user.does(&["task", "retry", "--failed", "--agent", &crew.slug, "--yes"]).ends(0);
+        assert_eq!(done.err, "1 task: queued again\n");
+        assert_eq!(task.status().await, "queued");
+    });
+}
