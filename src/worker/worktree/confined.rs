@@ -218,8 +218,13 @@ impl<'a> Confined<'a> {
         if self.parsed(&format!("{head}^{{tree}}")).await.as_ref() == Some(&tree) {
             return Ok(head.to_owned());
         }
+        self.commit_tree(&tree, head, author, message).await
+    }
+
+    /// Makes a commit with these files.
+    pub async fn commit_tree(&self, tree: &str, parent: &str, author: &CommitAuthor, message: &str) -> Result<String, String> {
         let mut make = self.git();
-        make.envs(author.env()).args(DURABLE).args(["commit-tree", "--no-gpg-sign", &tree, "-p", head, "-m", message]);
+        make.envs(author.env()).args(DURABLE).args(["commit-tree", "--no-gpg-sign", tree, "-p", parent, "-m", message]);
         let commit = self.run(make, LOCAL_LIMIT).await?;
         if is_commit_id(&commit) { Ok(commit) } else { Err("git told no commit".into()) }
     }

@@ -13,6 +13,7 @@ mod author;
 mod commit;
 mod confined;
 mod lfs;
+mod own;
 mod refs;
 mod repository;
 mod survey;
@@ -50,6 +51,8 @@ const UNFINISHED: [(&str, &str); 6] = [
 const FOLLOW_LIMIT: Duration = Duration::from_secs(60);
 /// The branches of the repository, as they were fetched.
 const PUSHED: &str = "refs/remotes/origin";
+/// The branches of contexts on this machine.
+const LOCAL: &str = "refs/heads";
 /// The file in a worktree that leads to its repository.
 const LINK: &str = ".git";
 /// The longest name of a context that is a part of a branch's name as it is.
@@ -97,6 +100,9 @@ fn has_digest(name: &str) -> bool {
 #[derive(Clone, Debug)]
 pub struct Worktree {
     pub repository: Repository,
+    pub context_id: String,
+    /// The name of the project, for messages.
+    pub project: String,
     /// The directory of the context.
     pub dir: PathBuf,
     /// Its branch, unless that was pushed under another name.
@@ -126,7 +132,7 @@ impl Worktree {
     }
 
     fn branch_ref(&self) -> String {
-        format!("refs/heads/{}", self.branch)
+        format!("{LOCAL}/{}", self.branch)
     }
 
     /// What only a person can mend. They must not let git find its way from the worktree either, so they get the whole command.
@@ -157,7 +163,7 @@ impl Worktree {
     /// no prefixes, but tasks.
     fn own_branches(&self) -> Vec<String> {
         let noted = fs::read_to_string(self.complete_mark()).ok();
-        [&self.branch].into_iter().chain(&self.former_branches).cloned().chain(noted).collect()
+        self.names().cloned().chain(noted).collect()
     }
 
     fn note_branch(&self) -> Result<(), Trouble> {
@@ -167,13 +173,13 @@ impl Worktree {
     /// Prepares the worktree for a run that wants this branch, tag or commit; `None` = the default branch of the repository. A context that
     /// has a branch goes on with it, whatever is wanted.
     pub async fn prepare(&self, confinement: &Confinement, wanted: Option<&str>) -> Result<Prepared, Trouble> {
-        let tree = self.on(&self.branch_of("refs/heads").await);
+        let tree = self.on(&self.local_branch().await);
         tree.keep_of_earlier_version(&Confined::new(&tree, confinement)).await?;
-        if tree.exists() { self.go_on(&tree, confinement).await } else { self.begin(&tree, confinement, wanted).await }
+        if tree.exists() { self.go_on(&tree, confinement, wanted).await } else { self.begin(&tree, confinement, wanted).await }
     }
 
     /// Prepares the worktree that is there.
-    async fn go_on(&self, tree: &Self, confinement: &Confinement) -> Result<Prepared, Trouble> {
+    async fn go_on(&self, tree: &Self, confinement: &Confinement, wanted: Option<&str>) -> Result<Prepared, Trouble> {
         let confined = Confined::new(tree, confinement);
         confined.forget_locks().await;
         tree.check_unfinished()?;
@@ -195,7 +201,7 @@ impl Worktree {
         if kept.unfetched.is_some() {
             return Ok(kept);
         }
-        let settled = self.settled(tree).await;
+        let settled = self.settled(tree, wanted).await?;
         if settled.branch != tree.branch {
             tree.repository.set_ref(&settled.branch_ref(), &head).await?;
             confined.rename_branch(&head, &settled.branch).await?;
@@ -208,7 +214,7 @@ impl Worktree {
     /// Makes the worktree.
     async fn begin(&self, tree: &Self, confinement: &Confinement, wanted: Option<&str>) -> Result<Prepared, Trouble> {
         tree.repository.fetch(FETCH_LIMIT).await?;
-        let settled = self.settled(tree).await;
+        let settled = self.settled(tree, wanted).await?;
         let of_branch = |name: String| async move { tree.repository.commit_of(&name).await };
         let (origin, base) = if let Some(commit) = of_branch(tree.branch_ref()).await {
             (Origin::Kept, commit)
@@ -230,20 +236,14 @@ impl Worktree {
         Ok(settled.prepared(base, origin))
     }
 
-    /// The branch with a name that the project gives or gave it, as far as there is one among these refs.
-    async fn branch_of(&self, refs: &str) -> String {
-        for name in [&self.branch].into_iter().chain(&self.former_branches) {
-            if self.repository.commit_of(&format!("{refs}/{name}")).await.is_some() {
+    /// The branch that the context has here, by the names that the project gives and gave it.
+    async fn local_branch(&self) -> String {
+        for name in self.names() {
+            if self.repository.commit_of(&format!("{LOCAL}/{name}")).await.is_some() {
                 return name.clone();
             }
         }
         self.branch.clone()
-    }
-
-    /// The tree with the branch that it has from now on: a branch that was pushed keeps its name, and others get the project's prefix.
-    async fn settled(&self, tree: &Self) -> Self {
-        let is_pushed = self.repository.commit_of(&tree.pushed_ref()).await.is_some();
-        if is_pushed { tree.clone() } else { tree.on(&self.branch_of(PUSHED).await) }
     }
 
     fn prepared(&self, base: String, origin: Origin) -> Prepared {

@@ -249,7 +249,7 @@ fn format_of(settings: &str) -> &'static str {
 }
 
 /// What a branch or a tag that a person names is called here. People also write it as git shows it elsewhere.
-fn names(wanted: &str) -> Vec<String> {
+pub fn names(wanted: &str) -> Vec<String> {
     let branch = |name: &str| format!("refs/remotes/origin/{name}");
     if let Some(name) = wanted.strip_prefix("refs/heads/") {
         return vec![branch(name)];
