@@ -17,6 +17,7 @@ use super::super::disk_size::held::held_open;
 use super::super::disk_size::is_larger;
 use super::super::git::{bounded, lfs_program, unless};
 use super::author::CommitAuthor;
+use super::lfs::LargeFiles;
 use super::repository::{DURABLE, FETCH_LIMIT, LOCAL_LIMIT, TAGS};
 use super::survey::all_but;
 use super::trouble::{ROOM, Trouble};
@@ -121,8 +122,8 @@ impl<'a> Confined<'a> {
         linked.map_err(|why| Trouble::of_git("the worktree can't be prepared", &why))
     }
 
-    /// Makes the repository of the context, with its branch at this commit; with `files`, also those of the worktree, else they are there.
-    pub async fn make(&self, start: &str, files: bool) -> Result<(), Trouble> {
+    /// Makes the repository of the context, with its branch at this commit, and the worktree with these large files; `None` = its files are there.
+    pub async fn make(&self, start: &str, files: Option<&LargeFiles>) -> Result<(), Trouble> {
         let failed = |why: String| Trouble::of_git("the worktree can't be made", &why);
         let (own, repository) = (self.tree.own_git_dir(), &self.tree.repository);
         let mut init = self.git();
@@ -131,9 +132,11 @@ impl<'a> Confined<'a> {
         self.script(SHARE_OBJECTS, &[&repository.git_dir().join("objects"), &own]).await.map_err(failed)?;
         self.link().await?;
         self.update_branch(start).await?;
-        self.show_large_files(start).await?;
+        if let Some(files) = files {
+            self.show_large_files(files).await?;
+        }
         let mut read = self.git();
-        read.args(["read-tree", "--reset"]).args(files.then_some("-u")).arg(start);
+        read.args(["read-tree", "--reset"]).args(files.map(|_| "-u")).arg(start);
         bounded(self.confine(&read), FETCH_LIMIT, &self.tree.dir, repository.settings.max_bytes).await.map_err(failed)?;
         Ok(())
     }

@@ -19,6 +19,7 @@ mod repository;
 mod survey;
 mod trouble;
 mod unchanged;
+mod unpushed;
 
 use std::fs;
 use std::io;
@@ -34,6 +35,7 @@ use super::removal::remove_all;
 pub use author::{CommitAuthor, commit_author};
 pub use commit::Changes;
 use confined::Confined;
+use lfs::LargeFiles;
 use repository::FETCH_LIMIT;
 pub use repository::Repository;
 pub use trouble::Trouble;
@@ -191,13 +193,15 @@ impl Worktree {
         confined.link().await?;
         let head = confined.head().await?;
         tree.take(&confined, &head, None).await?;
-        tree.take_large_files(&confined, &head).await?;
-        tree.repository.check_lfs(&head).await?;
+        let files = tree.repository.large_files_of(&head).await?;
+        if files.is_some() {
+            tree.take_large_files(&confined, &head).await?;
+        }
         // The worktree is there, so the run does not need the repository's server.
         if let Err(trouble) = tree.repository.fetch(FOLLOW_LIMIT).await {
             return Ok(Prepared { unfetched: Some(trouble.to_string()), ..tree.prepared(head, Origin::Kept) });
         }
-        let kept = tree.large_files(&confined, tree.prepared(head.clone(), Origin::Kept)).await?;
+        let kept = tree.large_files(&confined, tree.prepared(head.clone(), Origin::Kept), &files).await?;
         if kept.unfetched.is_some() {
             return Ok(kept);
         }
@@ -223,9 +227,10 @@ impl Worktree {
         } else {
             (Origin::Fresh, tree.repository.wanted_commit(wanted).await?)
         };
-        tree.repository.fetch_large_files(&base).await?;
+        let files = tree.repository.large_files_of(&base).await?;
+        tree.repository.fetch_large_files(&base, &files).await?;
         let confined = Confined::new(&settled, confinement);
-        settled.add(&confined, &base).await?;
+        settled.add(&confined, &base, &files).await?;
         if origin == Origin::Kept {
             if settled.branch != tree.branch {
                 tree.repository.remove_ref(&tree.branch_ref()).await?;
@@ -263,7 +268,8 @@ impl Worktree {
         if !self.repository.is_ancestor(&head, &pushed).await {
             return Ok(self.prepared(head, Origin::Kept));
         }
-        let followed = self.large_files(confined, self.prepared(pushed.clone(), Origin::Fetched)).await?;
+        let files = self.repository.large_files_of(&pushed).await?;
+        let followed = self.large_files(confined, self.prepared(pushed.clone(), Origin::Fetched), &files).await?;
         if followed.unfetched.is_some() || !confined.follow(&head, &pushed).await? {
             return Ok(Prepared { unfetched: followed.unfetched, ..self.prepared(head, Origin::Kept) });
         }
@@ -304,16 +310,17 @@ impl Worktree {
         Ok(())
     }
 
-    async fn add(&self, confined: &Confined<'_>, start: &str) -> Result<(), Trouble> {
+    async fn add(&self, confined: &Confined<'_>, start: &str, files: &LargeFiles) -> Result<(), Trouble> {
         self.check_free()?;
-        let made = self.make(confined, start, true).await;
+        let made = self.make(confined, start, Some(files)).await;
         if made.is_err() {
             self.discard();
         }
         made
     }
 
-    async fn make(&self, confined: &Confined<'_>, start: &str, files: bool) -> Result<(), Trouble> {
+    /// Makes the worktree, with these large files; `None` = its files are there.
+    async fn make(&self, confined: &Confined<'_>, start: &str, files: Option<&LargeFiles>) -> Result<(), Trouble> {
         let failed = |error| Trouble::of_disk("the worktree can't be made", &error);
         for dir in [&self.dir, &self.own_git_dir()] {
             private_dir(dir).map_err(failed)?;
@@ -331,7 +338,7 @@ impl Worktree {
             return Ok(());
         }
         let branch = self.repository.commit_of(&self.branch_ref()).await;
-        self.make(confined, &branch.ok_or_else(|| self.state("its branch has no commit"))?, false).await?;
+        self.make(confined, &branch.ok_or_else(|| self.state("its branch has no commit"))?, None).await?;
         remove_all(&earlier).map_err(|error| Trouble::of_disk("the worktree can't be made", &error))
     }
 
