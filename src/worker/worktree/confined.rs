@@ -17,11 +17,10 @@ use super::super::disk_size::held::held_open;
 use super::super::disk_size::is_larger;
 use super::super::git::{bounded, lfs_program, unless};
 use super::author::CommitAuthor;
-use super::lfs::LargeFiles;
 use super::repository::{DURABLE, FETCH_LIMIT, LOCAL_LIMIT, TAGS};
 use super::survey::all_but;
 use super::trouble::{ROOM, Trouble};
-use super::{LINK, Worktree};
+use super::{LINK, LargeFiles, Worktree};
 
 /// The repository has the objects of the project's repository, without a copy of them.
 const SHARE_OBJECTS: &str = r#"printf '%s\n' "$1" >"$2/objects/info/alternates""#;

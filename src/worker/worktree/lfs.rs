@@ -30,7 +30,7 @@ use super::super::open_below::{fresh_at, open_below};
 use super::confined::Confined;
 use super::repository::{FETCH_LIMIT, LOCAL_LIMIT, Repository};
 use super::trouble::Trouble;
-use super::{Prepared, Worktree};
+use super::{LargeFiles, Prepared, Worktree};
 
 /// Names the objects to which blobs point that these revisions have. A pointer is shorter than 1,024 bytes.
 const POINTERS: &str = r#"revisions="$0"
@@ -55,9 +55,6 @@ const NOT_TAKEN: &str = "the large files of the run can't be taken over";
 const PIECE: usize = 1 << 20;
 /// Trees that one command looks into: they are words of its command line.
 const TREES: usize = 1_000;
-
-/// The objects that the files of a commit need; `None` if it does not use git-lfs.
-pub type LargeFiles = Option<Vec<String>>;
 
 /// The settings by which git turns pointers into files and back with this program. What is in no store stays a pointer.
 fn settings(program: &str, store: &Repository) -> [(&'static str, String); 6] {

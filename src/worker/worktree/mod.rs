@@ -35,7 +35,6 @@ use super::removal::remove_all;
 pub use author::{CommitAuthor, commit_author};
 pub use commit::Changes;
 use confined::Confined;
-use lfs::LargeFiles;
 use repository::FETCH_LIMIT;
 pub use repository::Repository;
 pub use trouble::Trouble;
@@ -59,6 +58,9 @@ const LOCAL: &str = "refs/heads";
 const LINK: &str = ".git";
 /// The longest name of a context that is a part of a branch's name as it is.
 const PLAIN_NAME: usize = 100;
+
+/// The objects that the files of a commit in git-lfs need; `None` if it does not use that.
+type LargeFiles = Option<Vec<String>>;
 
 /// The worktree of a context, ready for a run.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]

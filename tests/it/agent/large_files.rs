@@ -191,18 +191,15 @@ fn a_repository_that_is_full_tells_whose_work_fills_it() {
 #[test]
 fn a_run_asks_once_whether_a_commit_has_such_files() {
     run(with_large_file(SHELL, async |server, _, agent| {
-        let asked = janitor::new_path("asked");
-        let noted = format!(
-            r#"mkdir programs; printf '#!/bin/sh\ncase "$*" in *filter=lfs*) echo asked >>{};; esac\nexec %s "$@"\n' "$(command -v git)" >programs/git
-            chmod +x programs/git; PATH="$PWD/programs:$PATH" exec "$0" "$@""#,
-            asked.display()
-        );
-        let one = agent("one").through(&noted).start();
+        let noting = r#"mkdir programs; printf '#!/bin/sh\ncase "$*" in *filter=lfs*) echo asked >>%s/asked;; esac\nexec %s "$@"\n' \
+            "$BLOOM_WORK_DIR" "$(command -v git)" >programs/git
+            chmod +x programs/git; PATH="$PWD/programs:$PATH" exec "$0" "$@""#;
+        let one = agent("one").through(noting).start();
         for count in [1, 2] {
             let read = plan(server, "a", "cat large.bin").create().await;
             read.reaches("completed").await;
             assert_eq!(result(&read).await["output"], json!("a large file\n"));
-            assert_eq!(std::fs::read_to_string(&asked).expect("it was asked").lines().count(), count);
+            assert_eq!(std::fs::read_to_string(one.work_dir().join("asked")).expect("it was asked").lines().count(), count);
         }
         one.has_no_processes().await;
     }));
