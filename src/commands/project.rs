@@ -8,6 +8,7 @@ use reqwest::Method;
 use serde_json::Value;
 use uuid::Uuid;
 
+use super::confirm::confirm;
 use super::connect::{Server, read};
 use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
@@ -100,6 +101,9 @@ pub enum ProjectCommand {
     /// Delete projects
     #[command(aliases = ["delete", "remove"])]
     Rm {
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
         /// Names or ids
         #[arg(required = true, value_name = "PROJECT", value_parser = NonEmptyStringValueParser::new())]
         projects: Vec<String>,
@@ -171,7 +175,12 @@ pub async fn run(command: ProjectCommand, server: &Server, shown: Shown) -> Resu
             })?;
             if failed > 0 { Err(format!("{failed} workers could not clone {project}").into()) } else { Ok(()) }
         }
-        ProjectCommand::Rm { projects } => {
+        ProjectCommand::Rm { yes, projects } => {
+            let count = if projects.len() == 1 { "1 project".to_owned() } else { format!("{} projects", projects.len()) };
+            if !yes && !confirm("delete", &count).await? {
+                term::info("Nothing was changed.");
+                return Ok(());
+            }
             for project in &projects {
                 server.delete(&path(server, project, "").await?).await.map_err(|failure| failure.about(project))?;
                 term::info(&format!(

@@ -248,7 +248,7 @@ impl Workspace<'_> {
         let ignored =
             tokio::task::spawn_blocking(move || of_notes.ignored()).await.map_err(std::io::Error::other).and_then(|ignored| ignored);
         let ignored = ignored.map_err(|error| Trouble::of_disk("the changes can't be committed", &error))?;
-        let changes = tree.commit(confinement, begun, &message(record), &profile.commit_author, &ignored).await?;
+        let changes = tree.commit(confinement, begun, &message(record, tree), &profile.commit_author, &ignored).await?;
         tree.closed();
         let Some(changes) = changes else { return Ok(begun.base.clone()) };
         let text = format!("committed {}\n{}", told(&begun.branch, &changes.commit), changes.stat);
@@ -312,8 +312,7 @@ async fn prepared(
             if let Ok(begun) = &made
                 && record.task.push == PushMode::Branch
             {
-                let project = record.task.project.as_deref().unwrap_or_default();
-                made = tree.check_branch_name(&begun.branch, project).await.and(made);
+                made = tree.check_branch_name(&begun.branch).await.and(made);
             }
             end_commands(run).await;
             tree.forget_unless_made();
@@ -355,7 +354,7 @@ fn diff_file(path: &Path, changes: &Changes) -> std::io::Result<File> {
 }
 
 /// The message of the commit: what the task was, for people, and its ids.
-fn message(record: &Record) -> String {
+fn message(record: &Record, tree: &Worktree) -> String {
     let task = &record.task;
     let line = task.prompt.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("An empty prompt");
     let printable: String = line.chars().filter(|c| !c.is_control()).collect();
@@ -363,5 +362,5 @@ fn message(record: &Record) -> String {
     if subject.len() < printable.len() {
         subject.push('…');
     }
-    format!("{subject}\n\nBloom-Task: {}\nBloom-Context: {}\n", task.id, task.context_id.replace(char::is_control, " "))
+    format!("{subject}\n\nBloom-Task: {}\n{}\n", task.id, tree.trailer())
 }

@@ -74,6 +74,7 @@ impl Agent {
         Worktree {
             branch: named(&repository.branch_prefix),
             former_branches: repository.former_branch_prefixes.iter().map(named).collect(),
+            project: task.project.clone().unwrap_or_default(),
             ..self.worktree_in(self.repository(repository_dir(&self.home, task, repository), &repository.url), &task.context_id)
         }
     }
@@ -81,7 +82,14 @@ impl Agent {
     /// A worktree that is not prepared for a run: it does not matter what its branch is.
     fn worktree_in(&self, repository: Repository, context_id: &str) -> Worktree {
         let branch = branch(DEFAULT_BRANCH_PREFIX, context_id);
-        Worktree { repository, dir: self.home.context_dir(context_id), branch, former_branches: Vec::new() }
+        Worktree {
+            repository,
+            context_id: context_id.to_owned(),
+            project: String::new(),
+            dir: self.home.context_dir(context_id),
+            branch,
+            former_branches: Vec::new(),
+        }
     }
 
     fn repository(&self, dir: PathBuf, url: &str) -> Repository {

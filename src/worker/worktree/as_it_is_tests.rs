@@ -190,11 +190,11 @@ async fn a_branch_in_the_way_of_the_pushed_one_is_told() {
     let place = Place::new();
     let tree = place.tree("agent", &place.context("a"));
     let begun = tree.prepared_for(None).await.unwrap();
-    assert_eq!(tree.check_branch_name(&begun.branch, "site").await, Ok(()));
+    assert_eq!(tree.check_branch_name(&begun.branch).await, Ok(()));
     for taken in ["bloom", "bloom/a/b"] {
         run(&place.root.join("served"), &["branch", taken, "main"]);
         tree.repository.fetch(FETCH_LIMIT).await.unwrap();
-        let why = tree.check_branch_name(&begun.branch, "site").await.unwrap_err().to_string();
+        let why = tree.check_branch_name(&begun.branch).await.unwrap_err().to_string();
         assert!(why.contains(&format!("has a branch {taken},")) && why.contains("project edit site --branch-prefix"), "{why}");
         run(&place.root.join("served"), &["branch", "-D", taken]);
     }

@@ -50,9 +50,15 @@ impl Worktree {
         confined.read = vec![ignored.to_owned()];
         let commit = confined.commit_files(&head, &left_out, ignored, author, message).await;
         confined.read.clear();
-        let commit = commit.map_err(failed)?;
+        let mut commit = commit.map_err(failed)?;
         self.take(&confined, &commit, Some(&begun.base)).await?;
-        self.take_large_files(&confined, &commit).await?;
+        if commit != begun.base && !self.is_marked(&commit).await? {
+            commit = confined.commit_tree(&format!("{commit}^{{tree}}"), &commit, author, message).await.map_err(failed)?;
+            self.take(&confined, &commit, Some(&begun.base)).await?;
+        }
+        if commit != begun.base && confined.lfs.is_some() && self.repository.uses_lfs(&commit).await {
+            self.take_large_files(&confined, &commit).await?;
+        }
         // A run may have made commits of its own, also on another branch; but not thrown away those of earlier runs.
         if !self.repository.is_ancestor(&begun.base, &commit).await {
             return Err(self.state(&format!("a run has checked out {head}, which does not build on {} {}", begun.branch, begun.base)));

@@ -20,7 +20,7 @@ use super::author::CommitAuthor;
 use super::repository::{DURABLE, FETCH_LIMIT, LOCAL_LIMIT, TAGS};
 use super::survey::all_but;
 use super::trouble::{ROOM, Trouble};
-use super::{LINK, Worktree};
+use super::{LINK, LargeFiles, Worktree};
 
 /// The repository has the objects of the project's repository, without a copy of them.
 const SHARE_OBJECTS: &str = r#"printf '%s\n' "$1" >"$2/objects/info/alternates""#;
@@ -121,8 +121,8 @@ impl<'a> Confined<'a> {
         linked.map_err(|why| Trouble::of_git("the worktree can't be prepared", &why))
     }
 
-    /// Makes the repository of the context, with its branch at this commit; with `files`, also those of the worktree, else they are there.
-    pub async fn make(&self, start: &str, files: bool) -> Result<(), Trouble> {
+    /// Makes the repository of the context, with its branch at this commit, and the worktree with these large files; `None` = its files are there.
+    pub async fn make(&self, start: &str, files: Option<&LargeFiles>) -> Result<(), Trouble> {
         let failed = |why: String| Trouble::of_git("the worktree can't be made", &why);
         let (own, repository) = (self.tree.own_git_dir(), &self.tree.repository);
         let mut init = self.git();
@@ -131,9 +131,11 @@ impl<'a> Confined<'a> {
         self.script(SHARE_OBJECTS, &[&repository.git_dir().join("objects"), &own]).await.map_err(failed)?;
         self.link().await?;
         self.update_branch(start).await?;
-        self.show_large_files(start).await?;
+        if let Some(files) = files {
+            self.show_large_files(files).await?;
+        }
         let mut read = self.git();
-        read.args(["read-tree", "--reset"]).args(files.then_some("-u")).arg(start);
+        read.args(["read-tree", "--reset"]).args(files.map(|_| "-u")).arg(start);
         bounded(self.confine(&read), FETCH_LIMIT, &self.tree.dir, repository.settings.max_bytes).await.map_err(failed)?;
         Ok(())
     }
@@ -218,8 +220,13 @@ impl<'a> Confined<'a> {
         if self.parsed(&format!("{head}^{{tree}}")).await.as_ref() == Some(&tree) {
             return Ok(head.to_owned());
         }
+        self.commit_tree(&tree, head, author, message).await
+    }
+
+    /// Makes a commit with these files.
+    pub async fn commit_tree(&self, tree: &str, parent: &str, author: &CommitAuthor, message: &str) -> Result<String, String> {
         let mut make = self.git();
-        make.envs(author.env()).args(DURABLE).args(["commit-tree", "--no-gpg-sign", &tree, "-p", head, "-m", message]);
+        make.envs(author.env()).args(DURABLE).args(["commit-tree", "--no-gpg-sign", tree, "-p", parent, "-m", message]);
         let commit = self.run(make, LOCAL_LIMIT).await?;
         if is_commit_id(&commit) { Ok(commit) } else { Err("git told no commit".into()) }
     }

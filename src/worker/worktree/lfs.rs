@@ -30,7 +30,7 @@ use super::super::open_below::{fresh_at, open_below};
 use super::confined::Confined;
 use super::repository::{FETCH_LIMIT, LOCAL_LIMIT, Repository};
 use super::trouble::Trouble;
-use super::{Prepared, Worktree};
+use super::{LargeFiles, Prepared, Worktree};
 
 /// Names the objects to which blobs point that these revisions have. A pointer is shorter than 1,024 bytes.
 const POINTERS: &str = r#"revisions="$0"
@@ -51,6 +51,7 @@ const STORAGE: &str = "lfs.storage=lfs";
 /// Why the server does not take a branch.
 const MISSING: &str =
     "a commit has a pointer to a file that is not there, because the run wrote the pointer itself or has removed the file:";
+const NOT_TAKEN: &str = "the large files of the run can't be taken over";
 const PIECE: usize = 1 << 20;
 /// Trees that one command looks into: they are words of its command line.
 const TREES: usize = 1_000;
@@ -77,8 +78,12 @@ impl Repository {
         self.git_dir().join(OBJECTS)
     }
 
+    pub(super) fn large_file(&self, object: &str) -> PathBuf {
+        self.large_files().join(path_of(object))
+    }
+
     fn has_large_file(&self, object: &str) -> bool {
-        self.large_files().join(path_of(object)).exists()
+        self.large_file(object).exists()
     }
 
     /// Whether the attributes of this commit name git-lfs.
@@ -88,17 +93,20 @@ impl Repository {
         output(find, LOCAL_LIMIT).await.is_ok()
     }
 
-    /// Fails if the files of this commit would be pointers: a run would be paid for, and not see what it is about.
-    pub async fn check_lfs(&self, commit: &str) -> Result<(), Trouble> {
-        if lfs_program().is_some() || !self.uses_lfs(commit).await {
-            return Ok(());
+    /// What large files a commit has. Fails if they would be pointers: a run would be paid for, and not see what it is about.
+    pub async fn large_files_of(&self, commit: &str) -> Result<LargeFiles, Trouble> {
+        if !self.uses_lfs(commit).await {
+            return Ok(None);
+        }
+        if lfs_program().is_some() {
+            return self.pointers(&[&format!("{commit}^{{tree}}")]).await.map(Some);
         }
         let why = "the project's repository has files in git-lfs, which is not installed on the worker: install git-lfs there, in the PATH of the agent";
         Err(Trouble::Lfs(why.into()))
     }
 
     /// The objects to which files point in what these revisions have, as `git rev-list` takes them.
-    async fn pointers(&self, revisions: &[&str]) -> Result<Vec<String>, Trouble> {
+    pub(super) async fn pointers(&self, revisions: &[&str]) -> Result<Vec<String>, Trouble> {
         let failed = |why: &str| Trouble::of_git("the files in git-lfs can't be listed", why);
         let words = ["sh", "-c", POINTERS, &revisions.join(" ")].map(OsString::from);
         let list = started_by(words, &self.local(&self.git_dir()));
@@ -114,11 +122,6 @@ impl Repository {
         Ok(objects)
     }
 
-    /// The objects that the files of a commit need.
-    async fn large_files_of(&self, commit: &str) -> Result<Vec<String>, Trouble> {
-        self.pointers(&[&format!("{commit}^{{tree}}")]).await
-    }
-
     /// git-lfs with the server of the project.
     fn lfs(&self) -> Command {
         let mut lfs = self.remote();
@@ -128,16 +131,18 @@ impl Repository {
     }
 
     /// Fetches the large files of a commit that are not here.
-    pub async fn fetch_large_files(&self, commit: &str) -> Result<(), Trouble> {
-        self.check_lfs(commit).await?;
-        if !self.uses_lfs(commit).await || self.large_files_of(commit).await?.iter().all(|object| self.has_large_file(object)) {
+    pub async fn fetch_large_files(&self, commit: &str, files: &LargeFiles) -> Result<(), Trouble> {
+        if files.iter().flatten().all(|object| self.has_large_file(object)) {
             return Ok(());
         }
         let _lock = self.lock.lock().await;
         let mut fetch = self.lfs();
         fetch.args(["fetch", "origin", commit]);
         let fetched = bounded(fetch, FETCH_LIMIT, &self.git_dir(), self.settings.max_bytes).await;
-        fetched.map(drop).map_err(|why| Trouble::of_fetch(&format!("git-lfs: {why}")))
+        match fetched {
+            Ok(_) => Ok(()),
+            Err(why) => Err(self.with_unpushed(Trouble::of_fetch(&format!("git-lfs: {why}"))).await),
+        }
     }
 
     /// Gives the large files of a commit, and of those on which it builds, to the server of the project, as far as it does not have them.
@@ -194,7 +199,7 @@ impl Repository {
             let placed = copied.and_then(|bytes| {
                 let Some(bytes) = bytes else { return fs::remove_file(&part) };
                 room -= bytes;
-                let path = self.large_files().join(path_of(object));
+                let path = self.large_file(object);
                 fs::create_dir_all(path.parent().unwrap_or(&path))?;
                 fs::rename(&part, path)?;
                 taken.push(object.clone());
@@ -247,18 +252,15 @@ impl Confined<'_> {
     }
 
     /// Shows the large files of a commit to the context, and lets the git commands of its runs handle them.
-    pub async fn show_large_files(&self, commit: &str) -> Result<(), Trouble> {
-        let repository = &self.tree.repository;
-        if self.lfs.is_none() || !repository.uses_lfs(commit).await {
-            return Ok(());
-        }
+    pub async fn show_large_files(&self, files: &LargeFiles) -> Result<(), Trouble> {
+        let (Some(objects), repository) = (files, &self.tree.repository) else { return Ok(()) };
         let failed = |why: String| Trouble::of_git("the files in git-lfs can't be shown", &why);
         for (name, value) in settings("git-lfs", repository) {
             let mut set = self.git();
             set.args(["config", "--replace-all", name, &value]);
             self.run(set, LOCAL_LIMIT).await.map_err(failed)?;
         }
-        self.link_large_files(&repository.large_files_of(commit).await?).await.map_err(failed)
+        self.link_large_files(objects).await.map_err(failed)
     }
 
     async fn link_large_files(&self, objects: &[String]) -> Result<(), String> {
@@ -274,22 +276,20 @@ impl Confined<'_> {
 impl Worktree {
     /// Takes the large files that a commit of the context points to into the project's repository, where they are for all contexts.
     pub(super) async fn take_large_files(&self, confined: &Confined<'_>, commit: &str) -> Result<(), Trouble> {
-        if confined.lfs.is_none() || !self.repository.uses_lfs(commit).await {
-            return Ok(());
-        }
         let objects = self.repository.pointers(&[commit, "--not", "--remotes"]).await?;
         let (repository, from) = (self.repository.clone(), self.own_git_dir());
-        let failed = |error: io::Error| Trouble::of_disk("the large files of the run can't be taken over", &error);
         let taken = tokio::task::spawn_blocking(move || repository.take_large_files(&from, &objects)).await;
-        let taken = taken.map_err(io::Error::other).and_then(|taken| taken).map_err(failed)?;
+        let taken = match taken.map_err(io::Error::other).and_then(|taken| taken) {
+            Ok(taken) => taken,
+            Err(error) => return Err(self.repository.with_unpushed(Trouble::of_disk(NOT_TAKEN, &error)).await),
+        };
         confined.link_large_files(&taken).await.map_err(|why| Trouble::of_git("the large files of the run can't be shown", &why))
     }
 
     /// Prepares the large files of the commit with which a context goes on. If its server is away, the worktree has what it had.
-    pub(super) async fn large_files(&self, confined: &Confined<'_>, prepared: Prepared) -> Result<Prepared, Trouble> {
-        match self.repository.fetch_large_files(&prepared.base).await {
-            Ok(()) => confined.show_large_files(&prepared.base).await.map(|()| prepared),
-            Err(trouble @ Trouble::Lfs(_)) => Err(trouble),
+    pub(super) async fn large_files(&self, confined: &Confined<'_>, prepared: Prepared, files: &LargeFiles) -> Result<Prepared, Trouble> {
+        match self.repository.fetch_large_files(&prepared.base, files).await {
+            Ok(()) => confined.show_large_files(files).await.map(|()| prepared),
             Err(trouble) => Ok(Prepared { unfetched: Some(trouble.to_string()), ..prepared }),
         }
     }

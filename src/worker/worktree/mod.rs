@@ -13,11 +13,13 @@ mod author;
 mod commit;
 mod confined;
 mod lfs;
+mod own;
 mod refs;
 mod repository;
 mod survey;
 mod trouble;
 mod unchanged;
+mod unpushed;
 
 use std::fs;
 use std::io;
@@ -50,10 +52,15 @@ const UNFINISHED: [(&str, &str); 6] = [
 const FOLLOW_LIMIT: Duration = Duration::from_secs(60);
 /// The branches of the repository, as they were fetched.
 const PUSHED: &str = "refs/remotes/origin";
+/// The branches of contexts on this machine.
+const LOCAL: &str = "refs/heads";
 /// The file in a worktree that leads to its repository.
 const LINK: &str = ".git";
 /// The longest name of a context that is a part of a branch's name as it is.
 const PLAIN_NAME: usize = 100;
+
+/// The objects that the files of a commit in git-lfs need; `None` if it does not use that.
+type LargeFiles = Option<Vec<String>>;
 
 /// The worktree of a context, ready for a run.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -97,6 +104,9 @@ fn has_digest(name: &str) -> bool {
 #[derive(Clone, Debug)]
 pub struct Worktree {
     pub repository: Repository,
+    pub context_id: String,
+    /// The name of the project, for messages.
+    pub project: String,
     /// The directory of the context.
     pub dir: PathBuf,
     /// Its branch, unless that was pushed under another name.
@@ -126,7 +136,7 @@ impl Worktree {
     }
 
     fn branch_ref(&self) -> String {
-        format!("refs/heads/{}", self.branch)
+        format!("{LOCAL}/{}", self.branch)
     }
 
     /// What only a person can mend. They must not let git find its way from the worktree either, so they get the whole command.
@@ -157,7 +167,7 @@ impl Worktree {
     /// no prefixes, but tasks.
     fn own_branches(&self) -> Vec<String> {
         let noted = fs::read_to_string(self.complete_mark()).ok();
-        [&self.branch].into_iter().chain(&self.former_branches).cloned().chain(noted).collect()
+        self.names().cloned().chain(noted).collect()
     }
 
     fn note_branch(&self) -> Result<(), Trouble> {
@@ -167,13 +177,13 @@ impl Worktree {
     /// Prepares the worktree for a run that wants this branch, tag or commit; `None` = the default branch of the repository. A context that
     /// has a branch goes on with it, whatever is wanted.
     pub async fn prepare(&self, confinement: &Confinement, wanted: Option<&str>) -> Result<Prepared, Trouble> {
-        let tree = self.on(&self.branch_of("refs/heads").await);
+        let tree = self.on(&self.local_branch().await);
         tree.keep_of_earlier_version(&Confined::new(&tree, confinement)).await?;
-        if tree.exists() { self.go_on(&tree, confinement).await } else { self.begin(&tree, confinement, wanted).await }
+        if tree.exists() { self.go_on(&tree, confinement, wanted).await } else { self.begin(&tree, confinement, wanted).await }
     }
 
     /// Prepares the worktree that is there.
-    async fn go_on(&self, tree: &Self, confinement: &Confinement) -> Result<Prepared, Trouble> {
+    async fn go_on(&self, tree: &Self, confinement: &Confinement, wanted: Option<&str>) -> Result<Prepared, Trouble> {
         let confined = Confined::new(tree, confinement);
         confined.forget_locks().await;
         tree.check_unfinished()?;
@@ -185,17 +195,19 @@ impl Worktree {
         confined.link().await?;
         let head = confined.head().await?;
         tree.take(&confined, &head, None).await?;
-        tree.take_large_files(&confined, &head).await?;
-        tree.repository.check_lfs(&head).await?;
+        let files = tree.repository.large_files_of(&head).await?;
+        if files.is_some() {
+            tree.take_large_files(&confined, &head).await?;
+        }
         // The worktree is there, so the run does not need the repository's server.
         if let Err(trouble) = tree.repository.fetch(FOLLOW_LIMIT).await {
             return Ok(Prepared { unfetched: Some(trouble.to_string()), ..tree.prepared(head, Origin::Kept) });
         }
-        let kept = tree.large_files(&confined, tree.prepared(head.clone(), Origin::Kept)).await?;
+        let kept = tree.large_files(&confined, tree.prepared(head.clone(), Origin::Kept), &files).await?;
         if kept.unfetched.is_some() {
             return Ok(kept);
         }
-        let settled = self.settled(tree).await;
+        let settled = self.settled(tree, wanted).await?;
         if settled.branch != tree.branch {
             tree.repository.set_ref(&settled.branch_ref(), &head).await?;
             confined.rename_branch(&head, &settled.branch).await?;
@@ -208,7 +220,7 @@ impl Worktree {
     /// Makes the worktree.
     async fn begin(&self, tree: &Self, confinement: &Confinement, wanted: Option<&str>) -> Result<Prepared, Trouble> {
         tree.repository.fetch(FETCH_LIMIT).await?;
-        let settled = self.settled(tree).await;
+        let settled = self.settled(tree, wanted).await?;
         let of_branch = |name: String| async move { tree.repository.commit_of(&name).await };
         let (origin, base) = if let Some(commit) = of_branch(tree.branch_ref()).await {
             (Origin::Kept, commit)
@@ -217,9 +229,10 @@ impl Worktree {
         } else {
             (Origin::Fresh, tree.repository.wanted_commit(wanted).await?)
         };
-        tree.repository.fetch_large_files(&base).await?;
+        let files = tree.repository.large_files_of(&base).await?;
+        tree.repository.fetch_large_files(&base, &files).await?;
         let confined = Confined::new(&settled, confinement);
-        settled.add(&confined, &base).await?;
+        settled.add(&confined, &base, &files).await?;
         if origin == Origin::Kept {
             if settled.branch != tree.branch {
                 tree.repository.remove_ref(&tree.branch_ref()).await?;
@@ -230,20 +243,14 @@ impl Worktree {
         Ok(settled.prepared(base, origin))
     }
 
-    /// The branch with a name that the project gives or gave it, as far as there is one among these refs.
-    async fn branch_of(&self, refs: &str) -> String {
-        for name in [&self.branch].into_iter().chain(&self.former_branches) {
-            if self.repository.commit_of(&format!("{refs}/{name}")).await.is_some() {
+    /// The branch that the context has here, by the names that the project gives and gave it.
+    async fn local_branch(&self) -> String {
+        for name in self.names() {
+            if self.repository.commit_of(&format!("{LOCAL}/{name}")).await.is_some() {
                 return name.clone();
             }
         }
         self.branch.clone()
-    }
-
-    /// The tree with the branch that it has from now on: a branch that was pushed keeps its name, and others get the project's prefix.
-    async fn settled(&self, tree: &Self) -> Self {
-        let is_pushed = self.repository.commit_of(&tree.pushed_ref()).await.is_some();
-        if is_pushed { tree.clone() } else { tree.on(&self.branch_of(PUSHED).await) }
     }
 
     fn prepared(&self, base: String, origin: Origin) -> Prepared {
@@ -263,7 +270,8 @@ impl Worktree {
         if !self.repository.is_ancestor(&head, &pushed).await {
             return Ok(self.prepared(head, Origin::Kept));
         }
-        let followed = self.large_files(confined, self.prepared(pushed.clone(), Origin::Fetched)).await?;
+        let files = self.repository.large_files_of(&pushed).await?;
+        let followed = self.large_files(confined, self.prepared(pushed.clone(), Origin::Fetched), &files).await?;
         if followed.unfetched.is_some() || !confined.follow(&head, &pushed).await? {
             return Ok(Prepared { unfetched: followed.unfetched, ..self.prepared(head, Origin::Kept) });
         }
@@ -304,16 +312,17 @@ impl Worktree {
         Ok(())
     }
 
-    async fn add(&self, confined: &Confined<'_>, start: &str) -> Result<(), Trouble> {
+    async fn add(&self, confined: &Confined<'_>, start: &str, files: &LargeFiles) -> Result<(), Trouble> {
         self.check_free()?;
-        let made = self.make(confined, start, true).await;
+        let made = self.make(confined, start, Some(files)).await;
         if made.is_err() {
             self.discard();
         }
         made
     }
 
-    async fn make(&self, confined: &Confined<'_>, start: &str, files: bool) -> Result<(), Trouble> {
+    /// Makes the worktree, with these large files; `None` = its files are there.
+    async fn make(&self, confined: &Confined<'_>, start: &str, files: Option<&LargeFiles>) -> Result<(), Trouble> {
         let failed = |error| Trouble::of_disk("the worktree can't be made", &error);
         for dir in [&self.dir, &self.own_git_dir()] {
             private_dir(dir).map_err(failed)?;
@@ -331,7 +340,7 @@ impl Worktree {
             return Ok(());
         }
         let branch = self.repository.commit_of(&self.branch_ref()).await;
-        self.make(confined, &branch.ok_or_else(|| self.state("its branch has no commit"))?, false).await?;
+        self.make(confined, &branch.ok_or_else(|| self.state("its branch has no commit"))?, None).await?;
         remove_all(&earlier).map_err(|error| Trouble::of_disk("the worktree can't be made", &error))
     }
 

@@ -6,7 +6,7 @@ use std::fs;
 use super::super::command::output;
 use super::repository::{DURABLE, FETCH_LIMIT, LOCAL_LIMIT, Repository};
 use super::trouble::Trouble;
-use super::{PUSHED, Worktree};
+use super::{LOCAL, PUSHED, Worktree};
 
 /// The only author of the commit at which [`HEAD`](Repository::set_head) is.
 const NOBODY: [(&str, &str); 6] = [
@@ -77,32 +77,42 @@ impl Repository {
         output(ask, LOCAL_LIMIT).await.is_ok()
     }
 
-    /// A branch that was fetched, because of which there can be none of this name: git keeps branches like files in directories.
-    async fn in_the_way(&self, branch: &str) -> Option<String> {
+    /// A branch among these refs, because of which there can be none of this name: git keeps branches like files in directories.
+    async fn in_the_way(&self, refs: &str, branch: &str) -> Option<String> {
         for (end, _) in branch.match_indices('/') {
             let above = &branch[..end];
-            if self.commit_of(&format!("{PUSHED}/{above}")).await.is_some() {
+            if self.commit_of(&format!("{refs}/{above}")).await.is_some() {
                 return Some(above.to_owned());
             }
         }
         let mut list = self.local(&self.git_dir());
-        list.args(["for-each-ref", "--count=1", "--format=%(refname)", &format!("{PUSHED}/{branch}/")]);
+        list.args(["for-each-ref", "--count=1", "--format=%(refname)", &format!("{refs}/{branch}/")]);
         let below = output(list, LOCAL_LIMIT).await.ok()?;
-        below.strip_prefix(PUSHED)?.strip_prefix('/').map(str::to_owned)
+        below.strip_prefix(refs)?.strip_prefix('/').map(str::to_owned)
     }
 }
 
 impl Worktree {
     /// Whether the project's repository can have a branch of this name, as far as the last fetch tells.
-    pub async fn check_branch_name(&self, branch: &str, project: &str) -> Result<(), Trouble> {
-        match self.repository.in_the_way(branch).await {
-            Some(taken) => Err(Trouble::State(format!(
-                "the project's repository can have no branch {branch}, because it has a branch {taken}, and git has no two of which one is \
-                 like a directory of the other: give the branches of the project another prefix (bloom-runtime project edit {project} \
-                 --branch-prefix …), rename {taken} there, or submit the task without push"
-            ))),
-            None => Ok(()),
-        }
+    pub async fn check_branch_name(&self, branch: &str) -> Result<(), Trouble> {
+        let Some(taken) = self.repository.in_the_way(PUSHED, branch).await else { return Ok(()) };
+        let otherwise = format!("rename {taken} there, or submit the task without push");
+        Err(self.taken(&format!("the project's repository can have no branch {branch}, because it has a branch {taken}"), &otherwise))
+    }
+
+    /// Itself, if the project's repository on this machine can have its branch.
+    pub(super) async fn with_free_name(self) -> Result<Self, Trouble> {
+        let Some(taken) = self.repository.in_the_way(LOCAL, &self.branch).await else { return Ok(self) };
+        let why = format!("this context can have no branch {} on the worker, because a context has the branch {taken} there", self.branch);
+        Err(self.taken(&why, "or submit the task with another context"))
+    }
+
+    fn taken(&self, why: &str, otherwise: &str) -> Trouble {
+        Trouble::State(format!(
+            "{why}, and git has no two of which one is like a directory of the other: give the branches of the project another prefix \
+             (bloom-runtime project edit {} --branch-prefix …), {otherwise}",
+            self.project
+        ))
     }
 
     /// Pushes this commit as the branch, with the user's own credentials.
@@ -116,6 +126,7 @@ impl Worktree {
         let mut push = self.repository.remote();
         push.args(["push", "--quiet", "--no-verify", "--no-follow-tags", "--recurse-submodules=no", "--no-signed", "--"]);
         push.arg(&self.repository.url).arg(format!("{from}/*:refs/heads/{above}/*"));
-        output(push, FETCH_LIMIT).await.map(drop)
+        output(push, FETCH_LIMIT).await?;
+        self.note_pushed(commit).await.map_err(|trouble| trouble.to_string())
     }
 }

@@ -158,7 +158,9 @@ impl Repository {
             fetch.args(["fetch", "--quiet", "--no-tags", "--prune", "--force", "--no-write-fetch-head", "--no-recurse-submodules", "--"]);
             fetch.arg(&self.url).args(refs);
             let Err(why) = bounded(fetch, limit, &self.git_dir(), self.settings.max_bytes).await else { return Ok(()) };
-            let Some(lock) = lock_in(&why).filter(|_| tries < LOCK_TRIES) else { return Err(Trouble::of_fetch(&why)) };
+            let Some(lock) = lock_in(&why).filter(|_| tries < LOCK_TRIES) else {
+                return Err(self.with_unpushed(Trouble::of_fetch(&why)).await);
+            };
             tries += 1;
             tokio::time::sleep(LOCK_WAIT).await;
             let changed = fs::metadata(lock).and_then(|about| about.modified());
@@ -249,7 +251,7 @@ fn format_of(settings: &str) -> &'static str {
 }
 
 /// What a branch or a tag that a person names is called here. People also write it as git shows it elsewhere.
-fn names(wanted: &str) -> Vec<String> {
+pub fn names(wanted: &str) -> Vec<String> {
     let branch = |name: &str| format!("refs/remotes/origin/{name}");
     if let Some(name) = wanted.strip_prefix("refs/heads/") {
         return vec![branch(name)];

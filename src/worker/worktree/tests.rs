@@ -56,7 +56,14 @@ impl Place {
         let name = dir.file_name().unwrap().to_str().unwrap();
         let (settings, url) = (self.settings.clone(), self.url.clone());
         let repository = Repository { settings, dir: self.root.join(agent), url, home: self.root.clone(), lock: Arc::default() };
-        Worktree { repository, dir: dir.to_owned(), branch: branch("bloom", name), former_branches: Vec::new() }
+        Worktree {
+            repository,
+            context_id: name.to_owned(),
+            project: "site".into(),
+            dir: dir.to_owned(),
+            branch: branch("bloom", name),
+            former_branches: Vec::new(),
+        }
     }
 }
 
@@ -70,7 +77,8 @@ impl Worktree {
     }
 
     pub(super) async fn committed(&self, begun: &Prepared, message: &str) -> Result<Option<Changes>, Trouble> {
-        self.commit(&Confinement::default(), begun, message, &author(), Path::new("/dev/null")).await
+        let message = format!("{message}\n\n{}", self.trailer());
+        self.commit(&Confinement::default(), begun, &message, &author(), Path::new("/dev/null")).await
     }
 }
 
@@ -265,7 +273,7 @@ async fn a_state_that_a_run_left_is_named() {
     run(&dir, &["add", "own"]);
     run(&dir, &["commit", "--quiet", "-m", "own"]);
     let changes = tree.committed(&prepared, "x").await.unwrap().unwrap();
-    assert_eq!(changes.commit, run(&dir, &["rev-parse", "feature"]));
+    assert_eq!(run(&dir, &["rev-parse", "bloom/a^"]), run(&dir, &["rev-parse", "feature"]), "a commit of the agent says whose they are");
     assert_eq!(run(&dir, &["symbolic-ref", "HEAD"]), "refs/heads/bloom/a");
     assert!(changes.patch.contains("+own"), "{}", changes.patch);
     let prepared = tree.prepared_for(None).await.unwrap();

@@ -37,8 +37,12 @@ pub enum Trouble {
 impl Trouble {
     pub fn of_disk(what: &str, error: &io::Error) -> Self {
         let text = format!("{what}: {error}");
-        // What else goes wrong may be the doing of a run, and no reason to stop the worker.
-        if is_of_disk(error) { Self::Disk(text) } else { Self::Failed(text) }
+        match error.kind() {
+            io::ErrorKind::FileTooLarge => Self::Size(text),
+            _ if is_of_disk(error) => Self::Disk(text),
+            // What else goes wrong may be the doing of a run, and no reason to stop the worker.
+            _ => Self::Failed(text),
+        }
     }
 
     /// The error of a git command that writes.

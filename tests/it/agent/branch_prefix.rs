@@ -5,7 +5,7 @@ use super::*;
 use crate::support::Server;
 use crate::support::repository::git;
 
-async fn edit(server: &Server, prefix: &str) {
+pub(super) async fn edit(server: &Server, prefix: &str) {
     let id = server.get("projects").await.ok()[0]["id"].as_str().expect("an id").to_owned();
     server.patch(&format!("projects/{id}"), json!({ "branch_prefix": prefix })).await.ok();
 }
@@ -69,6 +69,34 @@ fn a_branch_that_was_pushed_keeps_its_name() {
                 (&result(&renamed).await["branch"], &result(&renamed).await["output"]),
                 (&json!("bots/c"), &json!("first\nsecond\n"))
             );
+        },
+    );
+}
+
+/// Branches on the worker are kept like files in directories, too: also those that nobody pushed.
+#[test]
+fn a_branch_of_another_context_on_the_worker_is_told() {
+    with_project(
+        |plan| plan,
+        async |server, repository, agent| {
+            task(server, "c", "echo mine >mine").await.reaches("completed").await;
+            edit(server, "bloom/c").await;
+            let below = task(server, "c2", "true").await;
+            let why = "can have no branch bloom/c/c2 on the worker, because a context has the branch bloom/c there";
+            failed(&below, "failed", "project", why).await;
+            failed(&task(server, "c", "true").await, "failed", "project", "can have no branch bloom/c/c on the worker").await;
+            edit(server, "bots/c3").await;
+            server.post(&below.path("/requeue"), json!({})).await.ok();
+            below.reaches("completed").await;
+            edit(server, "bots").await;
+            let above = plan(server, "c3", "true").with("push", json!("branch")).create().await;
+            failed(&above, "failed", "project", "because a context has the branch bots/c3/c2 there").await;
+            // What is in the way goes with the prefix: its context goes on under the new one.
+            task(server, "c2", "true").await.reaches("completed").await;
+            server.post(&above.path("/requeue"), json!({})).await.ok();
+            above.reaches("completed").await;
+            assert_eq!(branches(&repository_of(agent)), "bloom/c\nbots/c2\nbots/c3");
+            assert_eq!(branches(&repository.bare()), "");
         },
     );
 }

@@ -172,3 +172,35 @@ fn a_worker_without_git_lfs_fails_the_task_before_it_is_paid_for() {
         one.has_no_processes().await;
     }));
 }
+
+#[test]
+fn a_repository_that_is_full_tells_whose_work_fills_it() {
+    run(with_large_file(SHELL, async |server, _, agent| {
+        let one = agent("one").env("BLOOM_MAX_CLONE_MIB", "3").start();
+        let adds = |context: &str| plan(server, context, "head -c 2000000 /dev/urandom >more.bin");
+        adds("a").create().await.reaches("completed").await;
+        let full = adds("b").create().await;
+        failed(&full, "failed", "project", "larger than --max-clone-mib of the agent allows; part of it is what contexts have committed")
+            .await;
+        failed(&full, "failed", "project", "and not pushed, largest first: bloom/a (2 MiB): raise --max-clone-mib").await;
+        one.has_no_processes().await;
+    }));
+}
+
+/// Each time is a process, and a run that changes nothing needs the answer for one commit.
+#[test]
+fn a_run_asks_once_whether_a_commit_has_such_files() {
+    run(with_large_file(SHELL, async |server, _, agent| {
+        let noting = r#"mkdir programs; printf '#!/bin/sh\ncase "$*" in *filter=lfs*) echo asked >>%s/asked;; esac\nexec %s "$@"\n' \
+            "$BLOOM_WORK_DIR" "$(command -v git)" >programs/git
+            chmod +x programs/git; PATH="$PWD/programs:$PATH" exec "$0" "$@""#;
+        let one = agent("one").through(noting).start();
+        for count in [1, 2] {
+            let read = plan(server, "a", "cat large.bin").create().await;
+            read.reaches("completed").await;
+            assert_eq!(result(&read).await["output"], json!("a large file\n"));
+            assert_eq!(std::fs::read_to_string(one.work_dir().join("asked")).expect("it was asked").lines().count(), count);
+        }
+        one.has_no_processes().await;
+    }));
+}

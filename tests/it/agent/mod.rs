@@ -26,6 +26,7 @@ mod instances;
 mod key_renewal;
 mod large_files;
 mod odd_files;
+mod own_branches;
 mod push_limits;
 mod push_server;
 mod questions;

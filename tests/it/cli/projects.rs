@@ -41,8 +41,11 @@ fn a_project_is_added_cloned_and_deleted() {
         assert!(partly.contains("not found or has no URL"), "{partly}");
         assert!(user.does(&["project", "list", "--limit", "1000"]).ends(0).out.contains(name));
 
-        assert!(user.does(&["project", "rm", name]).ends(0).err.contains("is deleted"));
-        let gone = user.does(&["project", "rm", name]).ends(1).err;
+        let asks = user.does(&["project", "rm", name]).complains(2);
+        assert!(asks.contains("this would delete 1 project") && asks.contains("--yes"), "{asks}");
+        assert!(user.types("n\n", &["project", "rm", name]).ends(0).out.contains("Nothing was changed"));
+        assert!(user.does(&["project", "rm", "--yes", name]).ends(0).err.contains("is deleted"));
+        let gone = user.does(&["project", "rm", "--yes", name]).ends(1).err;
         assert!(gone.contains("project list"), "{gone}");
     });
 }
