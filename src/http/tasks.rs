@@ -118,6 +118,12 @@ pub async fn list(State(app): State<AppState>, caller: Caller, Query(params): Qu
     let Some(filter) = filter_of_params(&params)? else { return ok(&[(); 0]) };
     let part = id_part(&params, &filter)?;
     let filter = ownership::filter(&caller, filter);
+    if let Some(text) = params.search()? {
+        let page = Page { limit: params.limit(), before: params.cursor()? };
+        let found = app.store.search(&filter, text, &page).await?;
+        let next = found.next.map(|last| params.next_link(PATH, &last.to_string()));
+        return show(&app, caller.client, found.rows, next, filter).await;
+    }
     let Listing { rows: mut sizes, cut: is_short } = match part {
         Some(part) => app.store.task_sizes_by_id(part.beginning(), part.digits(), filter.owner.as_deref(), &page_wanted).await?,
         None => app.store.task_sizes(&filter, &page_wanted).await?,
@@ -161,7 +167,7 @@ fn filter_of_params(params: &Params) -> Result<Option<TaskFilter>, Error> {
 /// The part of an id by which tasks are looked up.
 fn id_part(params: &Params, filter: &TaskFilter) -> Result<Option<IdPart>, Error> {
     let Some(text) = params.get("id") else { return Ok(None) };
-    if *filter != TaskFilter::default() {
+    if *filter != TaskFilter::default() || params.get("search").is_some() {
         return Err(Error::field("id", "Can't be combined with other filters"));
     }
     IdPart::parse(text).map(Some).map_err(|wrong| Error::field("id", wrong))
