@@ -76,6 +76,14 @@ pub struct UsageRow<'a> {
     pub cost_estimated: bool,
 }
 
+impl UsageRow<'_> {
+    /// The values of all keys in one text; servers of an earlier version send one key.
+    pub fn all_keys(&self) -> String {
+        let keys: Vec<&str> = self.keys.values().filter_map(Value::as_str).collect();
+        if keys.is_empty() { self.key.to_string() } else { keys.join(", ") }
+    }
+}
+
 /// The settings of the control plane.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Config {
