@@ -25,6 +25,9 @@ pub const MAX_LIMIT: i64 = 1000;
 pub const DEFAULT_WAIT_SEC: i64 = 30;
 /// Tasks that a list may name, as many as one task may depend on.
 pub const MAX_IDS: usize = 100;
+/// The shortest and the longest text that tasks are searched for, in characters.
+const MIN_SEARCH: usize = 2;
+const MAX_SEARCH: usize = 200;
 /// How much of an invalid value an error text repeats.
 const SHOWN_CHARS: usize = 40;
 
@@ -69,6 +72,16 @@ impl Params {
         self.get("cursor").map(|text| parse_id(text).ok_or_else(invalid_cursor)).transpose()
     }
 
+    /// The cursor of a list that counts its rows.
+    ///
+    /// # Errors
+    /// `cursor` is not a number that such a list returns.
+    pub fn row_cursor(&self) -> Result<i64, Invalid> {
+        let digits = |text: &str| text.len() <= 9 && text.bytes().all(|byte| byte.is_ascii_digit());
+        self.get("cursor")
+            .map_or(Ok(0), |text| if digits(text) { text.parse().map_err(|_| invalid_cursor()) } else { Err(invalid_cursor()) })
+    }
+
     pub fn moment(&self, name: &'static str) -> Result<Option<Ms>, Invalid> {
         let bad = || Invalid::field(name, "Expected integer milliseconds since the epoch");
         let read = |text: &str| text.parse::<Ms>().ok().filter(|at| (0..=MAX_MS).contains(at)).ok_or_else(bad);
@@ -103,8 +116,11 @@ impl Params {
         })
     }
 
-    /// The parts of a value between its commas.
-    fn several<T>(&self, name: &'static str, most: usize, read: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, Invalid> {
+    /// The parts of a value between its commas, at most `most`.
+    ///
+    /// # Errors
+    /// There are more, or one can't be read.
+    pub fn several<T>(&self, name: &'static str, most: usize, read: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, Invalid> {
         let parts: Vec<&str> = self.get(name).map(|text| text.split(',').take(most + 1).collect()).unwrap_or_default();
         if parts.len() > most {
             return Err(Invalid::field(name, format!("At most {most}, with commas between them")));
@@ -118,6 +134,15 @@ impl Params {
             Some(wrong) => Err(Invalid::field(name, wrong)),
         };
         self.get(name).map(check).transpose()
+    }
+
+    /// A text that tasks are searched for.
+    ///
+    /// # Errors
+    /// It is too short or too long.
+    pub fn search(&self) -> Result<Option<&str>, Invalid> {
+        let wrong = |text| text_problem(text, MIN_SEARCH, MAX_SEARCH).map(|wrong| Invalid::field("search", wrong));
+        self.get("search").map(|text| wrong(text).map_or(Ok(text), Err)).transpose()
     }
 
     /// `label=name=value`, which may be repeated.
@@ -154,7 +179,7 @@ pub(super) fn text() -> Schema {
 }
 
 /// Up to so many values of this pattern, with commas between them.
-fn comma_list(pattern: &str, most: usize) -> Schema {
+pub(super) fn comma_list(pattern: &str, most: usize) -> Schema {
     let pattern = format!("^({pattern}(,{pattern}){{0,{}}})?$", most.saturating_sub(1));
     Schema::Object(ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).build())
 }
@@ -164,8 +189,15 @@ pub(super) fn integer(range: RangeInclusive<i64>, default: i64) -> Schema {
     Schema::Object(object.minimum(Some(*range.start() as isize)).maximum(Some(*range.end() as isize)).build())
 }
 
+/// `label=name=value`, which may be repeated.
+pub(super) fn label_param(description: &str) -> Parameter {
+    let label = ObjectBuilder::new().schema_type(Type::String).pattern(Some(format!("^$|{LABEL_PATTERN}")));
+    let labels = ArrayBuilder::new().items(RefOr::T(Schema::Object(label.build()))).max_items(Some(MAX_LABELS));
+    parameter("label", description, Schema::Array(labels.build()), json!(["team=docs"]))
+}
+
 /// A parameter that is a time.
-fn moment(name: &str, description: &str) -> Parameter {
+pub(super) fn moment(name: &str, description: &str) -> Parameter {
     parameter(name, &format!("{description}, in milliseconds since the epoch."), Moment::describe(), 1_772_000_000_000_i64)
 }
 
@@ -285,20 +317,6 @@ impl IntoParams for WaitParams {
     }
 }
 
-/// `from`, `to` and `by` of the usage.
-pub struct UsageParams;
-
-impl IntoParams for UsageParams {
-    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        let by = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(["day", "agent_slug", "model", "context_id"]));
-        vec![
-            moment("from", "Only runs that ended at this time or later"),
-            moment("to", "Only runs that ended before this time"),
-            parameter("by", "What to group by.", Schema::Object(by.default(Some("day".into())).build()), "model"),
-        ]
-    }
-}
-
 /// `status`, one of the words of `T`; an unknown one matches nothing.
 pub struct StatusParam<T>(PhantomData<T>);
 
@@ -314,14 +332,17 @@ impl<T: Wire> IntoParams for StatusParam<T> {
     }
 }
 
+const SEARCH: &str = "Only tasks that have this text, in capitals or not: in the id, the context, a label (`name=value`), the message of the \
+    failure, or the first 65,536 characters of the prompt or of the newest answer, of which only the beginning is searched if it is in an object \
+    store. One call searches 2,000 tasks at most: a page may have few or no tasks, and a Link to the next one. Can't be combined with `id`.";
+
 /// The filters of tasks, besides `status`.
 pub struct TaskParams;
 
 impl IntoParams for TaskParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        let label = ObjectBuilder::new().schema_type(Type::String).pattern(Some(format!("^$|{LABEL_PATTERN}")));
-        let labels = ArrayBuilder::new().items(RefOr::T(Schema::Object(label.build()))).max_items(Some(MAX_LABELS));
         let part = ObjectBuilder::new().schema_type(Type::String).pattern(Some("^([0-9a-fA-F]{4,32})?$"));
+        let searched = ObjectBuilder::new().schema_type(Type::String).min_length(Some(MIN_SEARCH)).max_length(Some(MAX_SEARCH));
         let ids = comma_list("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", MAX_IDS);
         let one = "019c936e-3800-7000-8000-000000000001";
         let id = "Only tasks whose id begins or ends with these hex digits, at least 4. Can't be combined with other filters.";
@@ -331,12 +352,8 @@ impl IntoParams for TaskParams {
             parameter("agent_slug", "Only tasks for this kind of agent.", text(), "writer"),
             parameter("context_id", "Only tasks of this context.", text(), "docs-review"),
             parameter("worker_id", "Only tasks leased to this worker, and finished tasks whose last lease it had.", text(), "worker-01"),
-            parameter(
-                "label",
-                "Only tasks with this label, `name=value`; may be repeated.",
-                Schema::Array(labels.build()),
-                json!(["team=docs"]),
-            ),
+            parameter("search", SEARCH, Schema::Object(searched.pattern(Some(TEXT_PATTERN)).build()), "spelling"),
+            label_param("Only tasks with this label, `name=value`; may be repeated."),
             moment("created_after", "Only tasks created after this time"),
             moment("created_before", "Only tasks created before this time"),
         ]

@@ -32,6 +32,7 @@ pub mod reports;
 pub mod repository;
 pub mod requests;
 pub mod results;
+pub mod task_fields;
 pub mod tasks;
 pub mod time_limit;
 pub mod uploads;

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use bloom_core::Ms;
@@ -55,8 +56,12 @@ pub struct WorkerStats {
 /// Tokens and US dollars that the runs of one group used.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct UsageRow<'a> {
-    /// The day (`2026-02-25`), agent, model or context.
+    /// The value of the first thing that was grouped by: the day (`2026-02-25`), agent, model, context, …
     pub key: Cow<'a, str>,
+    /// The values of all that was grouped by, by the words of `by`, in that order.
+    #[serde(default)]
+    #[schema(required, value_type = BTreeMap<String, String>)]
+    pub keys: Map<String, Value>,
     /// Number of runs.
     pub runs: i64,
     /// Number of tokens that models read.
@@ -69,6 +74,14 @@ pub struct UsageRow<'a> {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     pub cost_estimated: bool,
+}
+
+impl UsageRow<'_> {
+    /// The values of all keys in one text; servers of an earlier version send one key.
+    pub fn all_keys(&self) -> String {
+        let keys: Vec<&str> = self.keys.values().filter_map(Value::as_str).collect();
+        if keys.is_empty() { self.key.to_string() } else { keys.join(", ") }
+    }
 }
 
 /// The settings of the control plane.

@@ -113,6 +113,10 @@ pub struct Task<'a> {
     #[serde(default)]
     #[schema(required)]
     pub outputs: Cow<'a, [String]>,
+    /// Only in the answer to its creation, and only if there are some: fields of the request that were ignored, because no task has them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub warnings: Vec<String>,
 }
 
 /// An object of Kubernetes.
@@ -236,6 +240,7 @@ impl<'a> Task<'a> {
             push: spec.project.as_ref().map_or(PushMode::Never, |project| project.push).into(),
             inputs: spec.inputs.iter().map(Input::from).collect(),
             outputs: (&spec.outputs).into(),
+            warnings: Vec::new(),
         }
     }
 }

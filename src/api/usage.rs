@@ -1,8 +1,10 @@
-//! What runs used, in answers.
+//! What runs used, in answers, and what is asked of it.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::openapi::path::{Parameter, ParameterIn};
+use utoipa::{IntoParams, ToSchema};
 
+use super::lists::{MAX_LIMIT, comma_list, cursor_param, integer, label_param, moment, parameter, text};
 use bloom_core::usage;
 
 /// Tokens and US dollars that runs used.
@@ -24,5 +26,35 @@ impl From<usage::Usage> for Usage {
     fn from(usage: usage::Usage) -> Self {
         let usage::Usage { input_tokens, output_tokens, cost_usd, cost_estimated } = usage;
         Self { input_tokens, output_tokens, cost_usd, cost_estimated }
+    }
+}
+
+/// What usage may be grouped by at once.
+pub const MAX_USAGE_KEYS: usize = 2;
+
+/// The parameters of the usage.
+pub struct UsageParams;
+
+/// What usage is grouped by, besides `label:` and the name of a label.
+pub const USAGE_KEYS: [&str; 7] = ["day", "agent_slug", "model", "context_id", "project", "worker_id", "created_by"];
+
+impl IntoParams for UsageParams {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let key = format!("({}|label:[^,\\x00]+)", USAGE_KEYS.join("|"));
+        let by = "What to group by: one or two of `day`, `agent_slug`, `model`, `context_id`, `project`, `worker_id`, `created_by` (who created the \
+            task, as `actor` of the audit trail) and `label:` with the name of a label, with a comma between them. Without it: `day`.";
+        let limit = "Rows per page. A larger number means 1000, and so does a value that is no such number.";
+        vec![
+            moment("from", "Only runs that ended at this time or later"),
+            moment("to", "Only runs that ended before this time"),
+            parameter("by", by, comma_list(&key, MAX_USAGE_KEYS), "label:team,day"),
+            parameter("agent_slug", "Only runs of tasks for this kind of agent.", text(), "writer"),
+            parameter("context_id", "Only runs in this context.", text(), "docs-review"),
+            parameter("project", "Only runs of tasks in the project with this name.", text(), "docs"),
+            parameter("worker_id", "Only runs of this worker.", text(), "worker-01"),
+            label_param("Only runs of tasks with this label, `name=value`; may be repeated."),
+            parameter("limit", limit, integer(1..=MAX_LIMIT, MAX_LIMIT), 20),
+            cursor_param("^([0-9]{1,9})?$", "1000"),
+        ]
     }
 }

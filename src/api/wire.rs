@@ -44,8 +44,8 @@ pub trait Wire: Sized {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     /// Field names and list indexes, the innermost first.
-    path: Vec<Cow<'static, str>>,
-    text: String,
+    pub(super) path: Vec<Cow<'static, str>>,
+    pub(super) text: String,
 }
 
 impl Problem {

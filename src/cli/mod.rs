@@ -372,7 +372,7 @@ mod tests {
             ("task list -n x", "--limit", "1 to 100000"),
             ("task list --since -2h", "--since", "how long ago, like 2h"),
             ("audit --until -2h", "--until", "how long ago, like 2h"),
-            ("usage --from -2h", "--from", "how long ago, like 2h"),
+            ("usage --from -2h", "--since", "how long ago, like 2h"),
             ("top --interval -1", "--interval", "like 90"),
             ("queue limit --agent a -1", "N|none", "1 to 10000"),
             ("agent --max-concurrency -1", "--max-concurrency", "1 to 32"),

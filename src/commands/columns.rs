@@ -230,7 +230,7 @@ pub static AUDIT: Kind<Audit> = Kind {
 
 pub static USAGE: Kind<UsageRow> = Kind {
     columns: &[
-        Column::new("KEY", |row: &UsageRow, _| row.key.to_string()),
+        Column::new("KEY", |row: &UsageRow, _| row.all_keys()),
         Column::new("RUNS", |row: &UsageRow, _| row.runs.to_string()).spare(1).by(|row| row.runs),
         Column::new("INPUT_TOKENS", |row: &UsageRow, _| row.input_tokens.to_string()).spare(2).by(|row| row.input_tokens),
         Column::new("OUTPUT_TOKENS", |row: &UsageRow, _| row.output_tokens.to_string()).spare(3).by(|row| row.output_tokens),

@@ -7,14 +7,16 @@ use clap::error::ErrorKind;
 use serde_json::Value;
 use serde_json_path::JsonPath;
 
+use super::csv;
 use crate::CommandError;
 
 /// The formats by their names and what the help says about them. `jsonpath=` is another one, with an argument.
-const NAMED: [(&str, Form, &str); 6] = [
+const NAMED: [(&str, Form, &str); 7] = [
     ("table", Form::Table, "A table"),
     ("wide", Form::Wide, "A table with more columns"),
     ("json", Form::Json, "The objects as the server sent them; lists as an array"),
     ("jsonl", Form::Jsonl, "One object per line"),
+    ("csv", Form::Csv, "As json, in CSV (RFC 4180): a column per field, those of objects as field.name"),
     ("yaml", Form::Yaml, "As json, in YAML"),
     ("name", Form::Name, "Ids or names, one per line"),
 ];
@@ -30,6 +32,7 @@ pub enum Form {
     Json,
     Jsonl,
     Yaml,
+    Csv,
     Name,
     /// The values that this path finds, one per line.
     Path(&'static JsonPath),
@@ -38,7 +41,7 @@ pub enum Form {
 impl Form {
     /// Whether the objects are printed as the server sent them.
     pub fn is_data(self) -> bool {
-        matches!(self, Self::Json | Self::Jsonl | Self::Yaml | Self::Path(_))
+        matches!(self, Self::Json | Self::Jsonl | Self::Yaml | Self::Csv | Self::Path(_))
     }
 
     /// The names of the other formats.
@@ -54,6 +57,8 @@ impl Form {
     pub fn data(self, value: &Value) -> Result<String, CommandError> {
         match (self, value) {
             (Self::Yaml, _) => serde_norway::to_string(value).map_err(|error| format!("this can't be written as YAML: {error}").into()),
+            (Self::Csv, Value::Array(rows)) => Ok(csv::text(rows)),
+            (Self::Csv, _) => Ok(csv::text(std::slice::from_ref(value))),
             (Self::Jsonl, Value::Array(rows)) => Ok(rows.iter().map(|row| format!("{row}\n")).collect()),
             (Self::Jsonl, _) => Ok(format!("{value}\n")),
             (Self::Path(path), _) => Ok(path.query(value).iter().map(|found| raw(found) + "\n").collect()),

@@ -11,6 +11,7 @@ mod connection;
 mod context_file;
 mod contexts;
 mod conversation;
+mod csv;
 mod describe;
 pub mod dev_key;
 mod each;
@@ -37,6 +38,7 @@ mod stats;
 mod table;
 mod task;
 pub mod term;
+mod usage;
 mod when;
 mod worker;
 
@@ -54,10 +56,11 @@ pub use key_file::read_key;
 pub use progress::{Progress, number as with_commas};
 use project::ProjectCommand;
 use queue::QueueCommand;
-use records::{LeaseCommand, UsageArgs};
+use records::LeaseCommand;
 use show::Shown;
 use stats::{Every, StatsArgs};
 use task::TaskCommand;
+use usage::UsageArgs;
 use worker::WorkerCommand;
 
 #[derive(Debug, Subcommand)]
@@ -158,6 +161,7 @@ pub enum Command {
         shown: Shown,
     },
     /// Show how many tokens and US dollars runs have used
+    #[command(after_help = usage::EXAMPLES)]
     Usage {
         #[command(flatten)]
         args: UsageArgs,
@@ -219,7 +223,7 @@ async fn run_command(command: Command) -> Result<(), CommandError> {
         Command::Audit { args, to, shown } => audit::run(args, &to.server()?, shown).await,
         Command::Stats { args, to, shown } => stats::run(args, &to.server()?, shown).await,
         Command::Top { every, to, shown } => stats::watch(&every, &to.server()?, shown).await,
-        Command::Usage { args, to, shown } => records::usage(args, &to.server()?, shown).await,
+        Command::Usage { args, to, shown } => usage::run(args, &to.server()?, shown).await,
         Command::Key { action, to, shown } => key::run(action, &to.server()?, shown).await,
         Command::Context { action, shown } => contexts::run(action, shown),
     }

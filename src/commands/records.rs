@@ -1,4 +1,4 @@
-//! Leases, statistics and usage.
+//! Leases, and what lists have in common.
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
@@ -6,12 +6,11 @@ use clap_complete::ArgValueCandidates;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::connect::{Server, failed, with_query};
+use super::connect::{Server, failed};
 use super::number::within;
 use super::show::{self, Form, Kind, Shown};
-use super::{columns, shell_completion, term, when};
+use super::{columns, shell_completion, term};
 use crate::CommandError;
-use bloom_core::Ms;
 use bloom_core::task::LeaseStatus;
 
 /// The maximum number of rows of a list, over all its pages.
@@ -67,19 +66,6 @@ pub enum LeaseCommand {
     },
 }
 
-#[derive(Args, Debug)]
-pub struct UsageArgs {
-    /// Only runs that ended after: how long ago (30d), a day (2026-02-25) or a time
-    #[arg(long, value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true)]
-    from: Option<Ms>,
-    /// Only runs that ended before
-    #[arg(long, value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true)]
-    to: Option<Ms>,
-    /// Group the runs by
-    #[arg(long, default_value = "day", value_parser = ["day", "agent", "model", "context"])]
-    by: String,
-}
-
 pub async fn leases(LeaseCommand::List { status, limit }: LeaseCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let query: Vec<_> = status.map(|status| ("status", status)).into_iter().collect();
     pages(server, "api/runtime/leases", &query, limit, shown, &columns::LEASES).await
@@ -95,18 +81,4 @@ pub async fn pages<T: DeserializeOwned>(
     kind: &'static Kind<T>,
 ) -> Result<(), CommandError> {
     limit.show(server.list(path, query, limit.rows()).await.map_err(failed)?, shown, kind)
-}
-
-pub async fn usage(UsageArgs { from, to, by }: UsageArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
-    let by = match by.as_str() {
-        "agent" => "agent_slug",
-        "context" => "context_id",
-        other => other,
-    };
-    let mut query = vec![("by", by.to_owned())];
-    query.extend(from.map(|at| ("from", at.to_string())));
-    query.extend(to.map(|at| ("to", at.to_string())));
-    let rows = server.get(&with_query("api/runtime/usage", &query)).await?;
-    let rows = rows.as_array().map(Vec::as_slice).unwrap_or_default();
-    show::list(shown.form_or(Form::Table), &columns::USAGE, rows)
 }

@@ -123,11 +123,12 @@ pub fn as_it_came(form: Form, value: &impl Serialize) -> Result<(), CommandError
 /// Prints one of several values as they arrive: one line per value as JSON, one document per value as YAML.
 ///
 /// # Errors
-/// The output can't be written.
+/// The output can't be written, or the format is CSV.
 pub fn one_of_many(form: Form, value: &Value) -> Result<(), CommandError> {
     let text = match form {
         Form::Json => Form::Jsonl.data(value)?,
         Form::Yaml => format!("---\n{}", form.data(value)?),
+        Form::Csv => return Err(CommandError::usage("--output csv: its columns are not known before the last row; use jsonl".to_owned())),
         form => form.data(value)?,
     };
     term::print_foreign(&text)

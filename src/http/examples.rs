@@ -228,7 +228,7 @@ pub fn of_schema(name: &str) -> Option<Value> {
             "workers": { "total": 2, "online": 2 },
         }),
         "UsageRow" => {
-            json!({ "key": "2026-02-25", "runs": 121, "input_tokens": 904_312, "output_tokens": 88_020, "cost_usd": 4.02 })
+            json!({ "key": "2026-02-25", "keys": { "day": "2026-02-25" }, "runs": 121, "input_tokens": 904_312, "output_tokens": 88_020, "cost_usd": 4.02 })
         }
         "Config" => json!({
             "membridge_server_url": "http://control-plane.internal:8000", "admin_key_masked": "a-lo****-key", "connected": true, "last_test": AT,

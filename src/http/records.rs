@@ -15,13 +15,14 @@ use super::ownership;
 use super::policy::RoutePolicy;
 use super::show::{Query, show_lease};
 use bloom_api::answers::{Audit, Lease};
-use bloom_api::lists::{ArtifactParams, AuditParams, LeaseParams, PageParams, Params, StatusParam, UsageParams};
+use bloom_api::lists::{ArtifactParams, AuditParams, LeaseParams, MAX_LIMIT, PageParams, Params, StatusParam};
 use bloom_api::reports::{LeaseStats, Stats, TaskStats, UsageRow, WorkerStats};
 use bloom_api::results::Artifact;
-use bloom_api::values::parse_id;
+use bloom_api::usage::{MAX_USAGE_KEYS, USAGE_KEYS, UsageParams};
+use bloom_api::values::{MAX_LABEL_KEY, parse_id, text_problem};
 use bloom_core::audit::Action;
 use bloom_core::task::LeaseStatus;
-use bloom_store::{AuditFilter, LeaseFilter, Listing, Page, UsageBy};
+use bloom_store::{AuditFilter, LeaseFilter, Listing, Page, UsageBy, UsageFilter};
 
 /// Asks for one row more than are shown, to find out whether there is a next page.
 pub fn page_of(params: &Params) -> Result<Page, Error> {
@@ -145,27 +146,59 @@ pub const USAGE: RoutePolicy = RoutePolicy::READ;
 
 /// Shows how many tokens and US dollars runs used.
 ///
-/// At most 1000 rows, one per group. These records are kept when their tasks are removed.
+/// One row per group: days newest first, all else by name. The header `Link` leads to the next page; each page adds everything up again. These
+/// records are kept when their tasks are removed: for removed tasks, `from` and `to` are rounded to whole days, and those that an earlier
+/// version removed have no project, worker, creator and labels. `created_by` is empty if the audit trail has forgotten it.
 #[utoipa::path(
     get, path = "/api/runtime/usage", operation_id = "getUsage", tag = "records", params(UsageParams),
-    responses((status = 200, description = "At most 1000 rows.", body = Vec<UsageRow>))
+    responses((status = 200, description = "A page of rows.", body = Vec<UsageRow>))
 )]
 pub async fn usage(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
-    let by = match params.get("by") {
-        None | Some("day") => UsageBy::Day,
-        Some("agent_slug") => UsageBy::AgentSlug,
-        Some("model") => UsageBy::Model,
-        Some("context_id") => UsageBy::ContextId,
-        Some(_) => return Err(Error::field("by", "Expected 'day' | 'agent_slug' | 'model' | 'context_id'")),
+    let mut by = params.several("by", MAX_USAGE_KEYS, |word| usage_key(word).map(|by| (word.to_owned(), by)))?;
+    if by.is_empty() {
+        by.push(("day".to_owned(), UsageBy::Day));
+    }
+    if by.iter().skip(1).any(|key| *key == by[0]) {
+        return Err(Error::field("by", format!("'{}' is there twice", by[0].0)));
+    }
+    let filter = UsageFilter {
+        from: params.moment("from")?,
+        to: params.moment("to")?,
+        agent_slug: params.text("agent_slug")?,
+        context_id: params.text("context_id")?,
+        project: params.text("project")?,
+        worker_id: params.text("worker_id")?,
+        labels: params.labels()?.into_iter().map(|label| (label.name, label.value)).collect(),
     };
-    let rows = app.store.usage(params.moment("from")?, params.moment("to")?, by).await?;
+    let (limit, skip) = (params.lenient("limit", MAX_LIMIT, 1..=MAX_LIMIT), params.row_cursor()?);
+    let (words, by): (Vec<String>, Vec<UsageBy>) = by.into_iter().unzip();
+    let mut rows = app.store.usage(&filter, &by, limit + 1, skip).await?;
+    let next = (rows.len() as i64 > limit).then(|| params.next_link("/api/runtime/usage", &(skip + limit).to_string()));
+    rows.truncate(limit as usize);
     let shown = rows.iter().map(|row| UsageRow {
-        key: (&row.key).into(),
+        key: row.keys.first().map(String::as_str).unwrap_or_default().into(),
+        keys: words.iter().cloned().zip(row.keys.iter().map(|key| key.as_str().into())).collect(),
         runs: row.sums.runs,
         input_tokens: row.sums.input_tokens,
         output_tokens: row.sums.output_tokens,
         cost_usd: row.sums.cost_usd,
         cost_estimated: row.sums.cost_estimated,
     });
-    ok(&shown.collect::<Vec<_>>())
+    page(&shown.collect::<Vec<_>>(), next)
+}
+
+fn usage_key(word: &str) -> Result<UsageBy, String> {
+    Ok(match word {
+        "day" => UsageBy::Day,
+        "agent_slug" => UsageBy::AgentSlug,
+        "model" => UsageBy::Model,
+        "context_id" => UsageBy::ContextId,
+        "project" => UsageBy::Project,
+        "worker_id" => UsageBy::WorkerId,
+        "created_by" => UsageBy::CreatedBy,
+        _ => match word.strip_prefix("label:").filter(|name| text_problem(name, 1, MAX_LABEL_KEY).is_none()) {
+            Some(name) => UsageBy::Label(name.to_owned()),
+            None => return Err(format!("Expected '{}' | 'label:NAME'", USAGE_KEYS.join("' | '"))),
+        },
+    })
 }

@@ -25,6 +25,7 @@ use bloom_api::ids::IdPart;
 use bloom_api::lists::{PageParams, Params, StatusParam, TaskParams};
 use bloom_api::new_tasks::{NewTask, NewTasks};
 use bloom_api::results::TaskResult;
+use bloom_api::task_fields;
 use bloom_api::tasks::{CreatedTasks, Task};
 use bloom_api::time_limit::keep_within;
 use bloom_api::values::text_problem;
@@ -43,7 +44,7 @@ pub const CREATE: RoutePolicy = RoutePolicy::ADMIN.or_submit().begins_trace();
 /// Creates a task.
 ///
 /// The answer comes after the task is stored. The task is `queued`, and a worker that serves its `agent_slug` gets it as soon as nothing
-/// keeps it from running.
+/// keeps it from running. Fields that no task has are ignored; `warnings` of the answer names them.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks", operation_id = "createTask", tag = "tasks", request_body = NewTask,
     params(("Idempotency-Key" = Option<String>, Header, description = "As `idempotency_key` in the body, which takes precedence.", max_length = 255, example = "review-2026-02-25"),
@@ -61,7 +62,8 @@ pub async fn create(State(app): State<AppState>, caller: Caller, headers: Header
     let [CreatedTask { spec, state, existed }] = &created[..] else {
         return Err(Error::Internal("one task was to be created".into()));
     };
-    room.json(if *existed { StatusCode::OK } else { StatusCode::CREATED }, &show_task(&app.engine, spec, state))
+    let shown = Task { warnings: task_fields::warnings(body.raw()?), ..show_task(&app.engine, spec, state) };
+    room.json(if *existed { StatusCode::OK } else { StatusCode::CREATED }, &shown)
 }
 
 pub const CREATE_BATCH: RoutePolicy = RoutePolicy::ADMIN.or_submit().begins_trace();
@@ -80,7 +82,9 @@ pub async fn create_batch(State(app): State<AppState>, caller: Caller, body: Con
     let specs = body.read::<NewTasks>()?.tasks.map(|task| task.into_spec(None));
     // The fields of a task, which the errors name, are nested in `tasks` here.
     let (created, room) = submit(&app, &caller, specs).await.map_err(|failure| failure.under("tasks"))?;
-    let tasks = created.iter().map(|task| show_task(&app.engine, &task.spec, &task.state)).collect();
+    let warnings = task_fields::warnings_of_each(body.raw()?);
+    let shown = created.iter().zip(warnings).map(|(task, warnings)| Task { warnings, ..show_task(&app.engine, &task.spec, &task.state) });
+    let tasks = shown.collect();
     room.json(StatusCode::CREATED, &CreatedTasks { tasks, existed: created.iter().filter(|task| task.existed).count() })
 }
 
@@ -118,6 +122,12 @@ pub async fn list(State(app): State<AppState>, caller: Caller, Query(params): Qu
     let Some(filter) = filter_of_params(&params)? else { return ok(&[(); 0]) };
     let part = id_part(&params, &filter)?;
     let filter = ownership::filter(&caller, filter);
+    if let Some(text) = params.search()? {
+        let page = Page { limit: params.limit(), before: params.cursor()? };
+        let found = app.store.search(&filter, text, &page).await?;
+        let next = found.next.map(|last| params.next_link(PATH, &last.to_string()));
+        return show(&app, caller.client, found.rows, next, filter).await;
+    }
     let Listing { rows: mut sizes, cut: is_short } = match part {
         Some(part) => app.store.task_sizes_by_id(part.beginning(), part.digits(), filter.owner.as_deref(), &page_wanted).await?,
         None => app.store.task_sizes(&filter, &page_wanted).await?,
@@ -161,7 +171,7 @@ fn filter_of_params(params: &Params) -> Result<Option<TaskFilter>, Error> {
 /// The part of an id by which tasks are looked up.
 fn id_part(params: &Params, filter: &TaskFilter) -> Result<Option<IdPart>, Error> {
     let Some(text) = params.get("id") else { return Ok(None) };
-    if *filter != TaskFilter::default() {
+    if *filter != TaskFilter::default() || params.get("search").is_some() {
         return Err(Error::field("id", "Can't be combined with other filters"));
     }
     IdPart::parse(text).map(Some).map_err(|wrong| Error::field("id", wrong))

@@ -142,6 +142,23 @@ impl Kind {
         }
     }
 
+    /// The member of a JSON object of texts that has the name in `$param`; NULL if there is none.
+    pub(super) fn json_member(self, column: &str, param: usize) -> String {
+        match self {
+            Self::Sqlite => format!("(SELECT m.value FROM json_each({column}) m WHERE m.key = ${param})"),
+            Self::Postgres => format!("(CAST({column} AS JSON) ->> CAST(${param} AS TEXT))"),
+        }
+    }
+
+    /// A text that is the same exactly for rows that are the same in these columns, for a unique index. PostgreSQL limits what an index may
+    /// have, so it is a digest there; SQLite has neither.
+    pub(super) fn digest(self, columns: &str) -> String {
+        match self {
+            Self::Sqlite => format!("json_array({columns})"),
+            Self::Postgres => format!("encode(sha256(convert_to(json_build_array({columns})::text, 'UTF8')), 'hex')"),
+        }
+    }
+
     /// A condition: equal to one of the array `$param`.
     pub(super) fn any(self, ty: Type, param: usize) -> String {
         match self {

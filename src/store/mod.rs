@@ -50,6 +50,7 @@ mod removal;
 mod rows;
 mod save;
 mod script;
+mod search;
 mod sessions;
 mod table;
 mod usage;
@@ -78,7 +79,8 @@ pub use open::StoreOptions;
 pub use outage::{Outage, OutageReason};
 pub use page::{Listing, PAGE_BYTES, Page};
 pub use reads::{ResultPreview, WorkerKey};
-pub use usage::{UsageBy, UsageRow};
+pub use search::Searched;
+pub use usage::{UsageBy, UsageFilter, UsageRow};
 
 use args::Args;
 use bloom_core::Ms;

@@ -60,7 +60,7 @@ fn is_durable(found: Vec<Row>) -> Result<(), Error> {
 }
 
 /// The tables that batches and maintenance write to.
-const WRITTEN: [&str; 26] = [
+const WRITTEN: [&str; 27] = [
     "api_keys",
     "audit",
     "batches",
@@ -84,6 +84,7 @@ const WRITTEN: [&str; 26] = [
     "task_state",
     "tasks",
     "usage_daily",
+    "usage_removed",
     "wakeups",
     "worker_seen",
     "workers",

@@ -2,23 +2,22 @@
 
 use super::cells::Type;
 use super::dialect::{Statement, statement};
-use super::usage::IS_RUN;
+use super::usage::{GROUP, SUMS, runs, sums};
 use bloom_core::file::UNUSED_MS;
 
+// Rows are locked in the order of their keys, so that two removals don't wait for each other.
 statement!(
     KEEP_USAGE,
-    |d| "INSERT INTO usage_daily (day, agent_slug, model, context_id, runs, input_tokens, output_tokens, cost_usd, cost_estimated) \
-    SELECT ended_at / 86400000, agent_slug, coalesce(model, ''), context_id, count(*), {}, {}, sum(coalesce(cost_usd, 0.0)), {} \
-    FROM leases WHERE task_id {} AND {IS_RUN} GROUP BY ended_at / 86400000, agent_slug, coalesce(model, ''), context_id \
-    ON CONFLICT (day, agent_slug, model, context_id) DO UPDATE SET runs = {}, input_tokens = {}, output_tokens = {}, \
-        cost_usd = usage_daily.cost_usd + excluded.cost_usd, cost_estimated = usage_daily.cost_estimated OR excluded.cost_estimated",
-    d.sum("coalesce(input_tokens, 0)"),
-    d.sum("coalesce(output_tokens, 0)"),
-    d.any_true("cost_estimated"),
-    d.any(Type::Uuid, 1),
-    d.plus("usage_daily.runs", "excluded.runs"),
-    d.plus("usage_daily.input_tokens", "excluded.input_tokens"),
-    d.plus("usage_daily.output_tokens", "excluded.output_tokens")
+    |d| "INSERT INTO usage_removed (key, {GROUP}, {SUMS}) \
+    SELECT {} AS key, {GROUP}, {SUMS} FROM (SELECT {GROUP}, {} FROM ({}) AS r GROUP BY {GROUP}) AS g WHERE true ORDER BY key \
+    ON CONFLICT (key) DO UPDATE SET runs = {}, input_tokens = {}, output_tokens = {}, \
+        cost_usd = usage_removed.cost_usd + excluded.cost_usd, cost_estimated = usage_removed.cost_estimated OR excluded.cost_estimated",
+    d.digest(GROUP),
+    sums(d),
+    runs(&format!("l.task_id {}", d.any(Type::Uuid, 1))),
+    d.plus("usage_removed.runs", "excluded.runs"),
+    d.plus("usage_removed.input_tokens", "excluded.input_tokens"),
+    d.plus("usage_removed.output_tokens", "excluded.output_tokens")
 );
 statement!(DELETE_STATES, |d| "DELETE FROM task_state WHERE id {}", d.any(Type::Uuid, 1));
 statement!(DELETE_SPECS, |d| "DELETE FROM tasks WHERE id {}", d.any(Type::Uuid, 1));

@@ -4,7 +4,8 @@ use jiff::Span;
 use jiff::civil::{self, Date};
 
 use super::args::Args;
-use super::dialect::{Kind, Sql, Statement, statement};
+use super::conditions::Conditions;
+use super::dialect::{Kind, Sql};
 use super::error::Error;
 use super::table::{ReadRow, row};
 use super::{Store, all};
@@ -12,20 +13,43 @@ use bloom_core::Ms;
 
 const EPOCH: Date = civil::date(1970, 1, 1);
 const DAY_MS: i64 = 86_400_000;
-const ROWS: i64 = 1000;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What runs are grouped by.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UsageBy {
+    /// The day on which they ended (`2026-01-31`, UTC).
     Day,
     AgentSlug,
+    /// '' if none was reported.
     Model,
     ContextId,
+    /// '' for tasks without one.
+    Project,
+    WorkerId,
+    /// Who created the task, as the audit trail names it; '' if that is not known any more.
+    CreatedBy,
+    /// The value of the task's label with this name; '' if it has none.
+    Label(String),
+}
+
+/// All conditions that are set must hold.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct UsageFilter {
+    /// Runs that ended at this time or later. For removed tasks, this and `to` are rounded to whole days.
+    pub from: Option<Ms>,
+    /// Runs that ended before this time.
+    pub to: Option<Ms>,
+    pub agent_slug: Option<String>,
+    pub context_id: Option<String>,
+    pub project: Option<String>,
+    pub worker_id: Option<String>,
+    pub labels: Vec<(String, String)>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct UsageRow {
-    /// The day (`2026-01-31`, UTC), agent, model or context; '' if no model was reported.
-    pub key: String,
+    /// As many as were asked for, in that order.
+    pub keys: Vec<String>,
     pub sums: UsageSums,
 }
 
@@ -39,47 +63,119 @@ pub struct UsageSums {
     pub cost_estimated: bool,
 }
 
-row! { SUMS of UsageSums { runs, input_tokens, output_tokens, cost_usd, cost_estimated } }
+row! { pub(super) SUMS of UsageSums { runs, input_tokens, output_tokens, cost_usd, cost_estimated } }
 
-/// A lease counts as a run if a completion was stored for it.
-pub(super) const IS_RUN: &str = "(completed OR input_tokens IS NOT NULL)";
+/// What the usage of removed tasks is kept by: runs that are the same in all of this are added up.
+pub(super) const GROUP: &str = "day, agent_slug, model, context_id, project, worker_id, created_by, labels";
 
-fn text(kind: Kind, daily: &str, live: &str, order: &str) -> String {
-    let [runs, input_tokens, output_tokens] = ["runs", "input_tokens", "output_tokens"].map(|column| kind.sum(column));
-    let cost_estimated = kind.any_true("cost_estimated");
+/// One row per run whose lease is stored, with the columns of [`GROUP`] and [`SUMS`]. A lease counts as a run if a completion was stored for
+/// it. The joins are outer ones because both databases leave these out where no column of them is needed.
+pub(super) fn runs(condition: &str) -> String {
     format!(
-        "SELECT key, {SUMS} FROM (SELECT key, {runs} AS runs, {input_tokens} AS input_tokens, {output_tokens} AS output_tokens, \
-            CAST(sum(cost_usd) AS DOUBLE PRECISION) AS cost_usd, {cost_estimated} AS cost_estimated FROM (\
-            SELECT {daily} AS key, runs, input_tokens, output_tokens, cost_usd, cost_estimated FROM usage_daily \
-                WHERE day >= $1 AND day <= $2 \
-            UNION ALL SELECT {live}, 1, coalesce(input_tokens, 0), coalesce(output_tokens, 0), coalesce(cost_usd, 0.0), cost_estimated \
-                FROM leases WHERE ended_at >= $3 AND ended_at < $4 AND {IS_RUN}) AS u \
-        GROUP BY key) AS s ORDER BY {order} LIMIT {ROWS}"
+        "SELECT l.ended_at / {DAY_MS} AS day, l.agent_slug AS agent_slug, coalesce(l.model, '') AS model, l.context_id AS context_id, \
+            coalesce(t.project, '') AS project, l.worker_id AS worker_id, \
+            coalesce((SELECT a.actor FROM audit a WHERE a.task_id = l.task_id AND a.action = 'task_created' ORDER BY a.id LIMIT 1), \
+                'key:' || t.owner, '') AS created_by, \
+            coalesce(s.labels, t.labels, '{{}}') AS labels, \
+            1 AS runs, coalesce(l.input_tokens, 0) AS input_tokens, coalesce(l.output_tokens, 0) AS output_tokens, \
+            coalesce(l.cost_usd, 0.0) AS cost_usd, l.cost_estimated AS cost_estimated \
+        FROM leases l LEFT JOIN tasks t ON t.id = l.task_id LEFT JOIN task_state s ON s.id = l.task_id \
+        WHERE (l.completed OR l.input_tokens IS NOT NULL) AND {condition}"
     )
 }
 
-statement!(BY_DAY, |d| "{}", text(d, "day", "ended_at / 86400000", "key DESC"));
-statement!(BY_AGENT, |d| "{}", text(d, "agent_slug", "agent_slug", "key"));
-statement!(BY_MODEL, |d| "{}", text(d, "model", "coalesce(model, '')", "key"));
-statement!(BY_CONTEXT, |d| "{}", text(d, "context_id", "context_id", "key"));
+/// The sums of rows, with the names of [`SUMS`].
+pub(super) fn sums(kind: Kind) -> String {
+    let [runs, input_tokens, output_tokens] = ["runs", "input_tokens", "output_tokens"].map(|column| kind.sum(column));
+    let cost_estimated = kind.any_true("cost_estimated");
+    format!(
+        "{runs} AS runs, {input_tokens} AS input_tokens, {output_tokens} AS output_tokens, \
+        CAST(sum(cost_usd) AS DOUBLE PRECISION) AS cost_usd, {cost_estimated} AS cost_estimated"
+    )
+}
 
 impl Store {
-    /// At most 1000 rows: days newest first, all others by key. `from` is inclusive and `to` exclusive. For removed tasks, both are rounded
-    /// to whole days.
-    pub async fn usage(&self, from: Option<Ms>, to: Option<Ms>, by: UsageBy) -> Result<Vec<UsageRow>, Error> {
-        let (from, to) = (from.unwrap_or(0).max(0), to.unwrap_or(Ms::MAX).max(0));
-        let args = Args::new().int(from / DAY_MS).int((to - 1).max(0) / DAY_MS).int(from).int(to);
-        let statement: &Statement = match by {
-            UsageBy::Day => &BY_DAY,
-            UsageBy::AgentSlug => &BY_AGENT,
-            UsageBy::Model => &BY_MODEL,
-            UsageBy::ContextId => &BY_CONTEXT,
-        };
-        let sql: &Sql = statement;
-        all(&self.pool().fetch(sql, args).await?, |row| {
-            let key = if by == UsageBy::Day { date(row.take()?)? } else { row.take()? };
-            Ok(UsageRow { key, sums: ReadRow::read(row)? })
+    /// Days newest first, all others by key: at most `limit` rows after the first `skip`. Each call reads all that the filter leaves.
+    pub async fn usage(&self, filter: &UsageFilter, by: &[UsageBy], limit: i64, skip: i64) -> Result<Vec<UsageRow>, Error> {
+        let (sql, args) = filter.statement(by, limit, skip);
+        all(&self.pool().fetch(&sql, args).await?, |row| {
+            let keys = by.iter().map(|by| if *by == UsageBy::Day { date(row.take()?) } else { row.take() });
+            Ok(UsageRow { keys: keys.collect::<Result<_, _>>()?, sums: ReadRow::read(row)? })
         })
+    }
+}
+
+impl UsageFilter {
+    fn statement<'a>(&'a self, by: &'a [UsageBy], limit: i64, skip: i64) -> (Sql, Args<'a>) {
+        let (from, to) = (self.from.unwrap_or(0).max(0), self.to.unwrap_or(Ms::MAX).max(0));
+        let args = Args::new().int(from / DAY_MS).int((to - 1).max(0) / DAY_MS).int(from).int(to).int(limit).int(skip);
+        let mut build = Conditions::with(args);
+        build.equal("agent_slug = ", self.agent_slug.as_deref());
+        build.equal("context_id = ", self.context_id.as_deref());
+        build.equal("project = ", self.project.as_deref());
+        build.equal("worker_id = ", self.worker_id.as_deref());
+        let (conditions, mut args) = build.into_parts();
+        let mut keys = Vec::new();
+        for by in by {
+            keys.push(match by {
+                UsageBy::Day => Key::Column("day"),
+                UsageBy::AgentSlug => Key::Column("agent_slug"),
+                UsageBy::Model => Key::Column("model"),
+                UsageBy::ContextId => Key::Column("context_id"),
+                UsageBy::Project => Key::Column("project"),
+                UsageBy::WorkerId => Key::Column("worker_id"),
+                UsageBy::CreatedBy => Key::Column("created_by"),
+                UsageBy::Label(name) => {
+                    args = args.text(name);
+                    Key::Label(args.len())
+                }
+            });
+        }
+        let mut labels = Vec::new();
+        for (name, value) in &self.labels {
+            args = args.text(name).text(value);
+            labels.push(args.len());
+        }
+        let sql = Sql::new(|d| {
+            let labels: String = labels.iter().map(|at| format!(" AND {} = ${at}", d.json_member("labels", at - 1))).collect();
+            let named: Vec<_> = keys.iter().enumerate().map(|(i, key)| format!("{} AS key_{i}", key.text(d))).collect();
+            let names: Vec<_> = (0..keys.len()).map(|i| format!("key_{i}")).collect();
+            let order: Vec<_> = keys.iter().zip(&names).map(|(key, name)| format!("{name}{}", key.direction())).collect();
+            let names = names.join(", ");
+            let kept = "WHERE day >= $1 AND day <= $2";
+            format!(
+                "SELECT {names}, {SUMS} FROM (SELECT {names}, {sums} FROM (SELECT {named}, {SUMS} FROM (\
+                    SELECT {GROUP}, {SUMS} FROM usage_removed {kept} \
+                    UNION ALL SELECT day, agent_slug, model, context_id, '', '', '', '{{}}', {SUMS} FROM usage_daily {kept} \
+                    UNION ALL SELECT {GROUP}, {SUMS} FROM ({live}) AS l) AS u WHERE true{conditions}{labels}) AS k \
+                GROUP BY {names}) AS s ORDER BY {order} LIMIT $5 OFFSET $6",
+                sums = sums(d),
+                named = named.join(", "),
+                live = runs("l.ended_at >= $3 AND l.ended_at < $4"),
+                order = order.join(", "),
+            )
+        });
+        (sql, args)
+    }
+}
+
+/// One of the keys of a row, in SQL.
+enum Key {
+    Column(&'static str),
+    /// The label with the name in this parameter.
+    Label(usize),
+}
+
+impl Key {
+    fn text(&self, kind: Kind) -> String {
+        match self {
+            Self::Column(name) => (*name).to_owned(),
+            Self::Label(param) => format!("coalesce({}, '')", kind.json_member("labels", *param)),
+        }
+    }
+
+    fn direction(&self) -> &'static str {
+        if matches!(self, Self::Column("day")) { " DESC" } else { "" }
     }
 }
 

@@ -74,6 +74,7 @@ mod reported;
 mod requeue;
 mod retention;
 mod row_locks;
+mod search;
 mod sessions;
 mod suspend;
 mod task_projects;

@@ -7,7 +7,7 @@ use bloom_core::ids::TaskId;
 use bloom_core::op;
 use bloom_core::task::Status;
 use bloom_engine::Engine;
-use bloom_store::{Page, UsageBy};
+use bloom_store::{Page, UsageBy, UsageFilter};
 use uuid::Uuid;
 
 use crate::on_both_clocks;
@@ -84,7 +84,7 @@ async fn what_is_old_enough_goes_and_nothing_else(on_postgres: bool) {
     assert_eq!(removed, old.iter().copied().chain([ran]).collect::<BTreeSet<_>>());
     assert!(store.task_states(&old).await.unwrap().is_empty() && store.specs(&old).await.unwrap().is_empty());
     assert!(store.task(ran).await.unwrap().is_none() && store.newest_result(ran).await.unwrap().is_none());
-    assert_eq!(store.usage(None, None, UsageBy::Day).await.unwrap()[0].sums.runs, 1, "usage outlives its task");
+    assert_eq!(store.usage(&UsageFilter::default(), &[UsageBy::Day], 9, 0).await.unwrap()[0].sums.runs, 1, "usage outlives its task");
     assert_eq!(store.task_states(&young).await.unwrap().len(), young.len(), "younger tasks are kept");
     assert_eq!(plane.task(unfinished).await.status, Status::Queued, "unfinished tasks are kept at any age");
     assert_eq!(told(&plane.engine), [(Status::Queued, 1), (Status::Cancelled, 3)]);

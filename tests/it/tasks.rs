@@ -217,4 +217,21 @@ on_both! {
         }).await;
         server.get(&task.path("/result")).await.expect(404);
     }
+
+    async fn unknown_fields_are_ignored_and_told(server) {
+        let crew = server.crew();
+        let odd = || crew.task().with("timeout_sec", json!(60)).with("policy", json!({ "budgt": 1 })).with("zz\n", json!(null));
+        let made = odd().answer().await.created();
+        let told = json!([
+            "unknown field 'timeout_sec' was ignored; did you mean policy.timeout_sec?",
+            "unknown field 'zz\\n' was ignored",
+            "unknown field 'policy.budgt' was ignored; did you mean policy.budget?",
+        ]);
+        assert_eq!(made["warnings"], told);
+        assert!(server.get(&format!("llm-tasks/{}", made["id"].as_str().unwrap())).await.ok().get("warnings").is_none());
+        assert!(crew.task().answer().await.created().get("warnings").is_none());
+        let batch = server.post("llm-tasks:batch", json!({ "tasks": [crew.task().json(), odd().json()] })).await.created();
+        assert!(batch["tasks"][0].get("warnings").is_none());
+        assert_eq!(batch["tasks"][1]["warnings"], told);
+    }
 }

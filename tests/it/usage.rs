@@ -1,5 +1,6 @@
 //! Tokens and costs of runs.
 
+use crate::keys::{ADMIN, keyed, with_new_key};
 use crate::on_both;
 use crate::support::*;
 
@@ -48,5 +49,91 @@ on_both! {
         eventually("the task is removed", || async { (server.get(&task.path("")).await.status == 404).then_some(()) }).await;
         let found = row(&server.get("usage?by=agent_slug").await.ok(), &crew.slug);
         assert_eq!((&found["runs"], &found["input_tokens"], &found["cost_usd"]), (&json!(1), &json!(7), &json!(1.5)));
+    }
+
+    async fn usage_comes_in_pages(server) {
+        let crew = server.crew();
+        let contexts = ["a", "b", "c"].map(unique);
+        for context in &contexts {
+            run_once(&crew, "m", context).await;
+        }
+        let mut path = Some(format!("usage?by=context_id&limit=2&agent_slug={}", crew.slug));
+        let mut keys = Vec::new();
+        while let Some(page) = path.take() {
+            let answer = server.get(&page).await;
+            path = answer.next_page();
+            let rows = answer.ok();
+            keys.push(rows.as_array().expect("rows").iter().map(|row| row["key"].as_str().expect("a key").to_owned()).collect::<Vec<_>>());
+        }
+        assert_eq!(keys, [&contexts[..2], &contexts[2..]]);
+        for (wrong, field) in [
+            ("by=moon", "by"), ("by=label:", "by"), ("by=day,day", "by"), ("by=day,model,project", "by"), ("cursor=x", "cursor"),
+            ("label=team", "label"),
+        ] {
+            server.get(&format!("usage?{wrong}")).await.refuses(&[field]);
+        }
+    }
+}
+
+on_both! { alone:
+    async fn usage_is_told_by_project_worker_creator_and_label_also_of_removed_tasks(database) {
+        let running = keyed(database);
+        let server = running.with_key(ADMIN);
+        let (name, project) = ("team", unique("project"));
+        let submitter = with_new_key(&server, &running, name, "submit", json!({})).await;
+        server.post("projects", json!({ "name": project, "repo_url": "https://git.example/docs.git" })).await.created();
+        let crew = server.crew();
+        let worker = crew.worker().able("git", json!(true)).register().await;
+        let run = |team: &'static str, ttl: Value| {
+            let (server, crew, worker, submitter, project) = (&server, &crew, &worker, &submitter, &project);
+            async move {
+                let body = crew.task().with("labels", json!({ "team": team, "a\"b.c": "1" })).with("project", json!(project));
+                let body = body.with("ttl_after_finished_sec", ttl).context("same").json();
+                let task = submitter.post("llm-tasks", body).await.created();
+                let lease = server.task(task["id"].as_str().expect("an id")).lease_to(worker).await;
+                let usage = json!({ "input_tokens": 5, "output_tokens": 1, "cost_usd": 0.5 });
+                lease.complete("success", json!({ "usage": usage })).await.ok();
+                lease.task
+            }
+        };
+        let own = format!("agent_slug={}", crew.slug);
+        let by = |what: &'static str| {
+            let (server, path) = (&server, format!("usage?{own}&by={what}"));
+            async move {
+                let rows = server.get(&path).await.ok();
+                let rows = rows.as_array().expect("rows").iter().map(|row| (row["keys"].to_string(), row["runs"].as_i64().expect("runs")));
+                rows.collect::<Vec<_>>()
+            }
+        };
+        for gone in [json!(null), json!(0)] {
+            for team in ["blue", "blue", "red"] {
+                let task = run(team, gone.clone()).await;
+                if gone == 0 {
+                    eventually("the task is removed", || async { (server.get(&task.path("")).await.status == 404).then_some(()) }).await;
+                }
+            }
+            let times = if gone == 0 { 2 } else { 1 };
+            let row = |word: &str, value: &str, runs: i64| (json!({ word: value }).to_string(), runs * times);
+            assert_eq!(by("project").await, [row("project", &project, 3)]);
+            assert_eq!(by("worker_id").await, [row("worker_id", &worker.name, 3)]);
+            assert_eq!(by("created_by").await, [row("created_by", &format!("key:{name}"), 3)]);
+            assert_eq!(by("label:team").await, [row("label:team", "blue", 2), row("label:team", "red", 1)]);
+            assert_eq!(by("label:a%22b.c").await, [row("label:a\"b.c", "1", 3)]);
+            assert_eq!(by("label:none").await, [row("label:none", "", 3)]);
+            let pair = |team: &str, runs: i64| (json!({ "label:team": team, "project": project }).to_string(), runs * times);
+            assert_eq!(by("label:team,project").await, [pair("blue", 2), pair("red", 1)]);
+            for (filter, runs) in [
+                (format!("project={project}"), 3),
+                (format!("worker_id={}", worker.name), 3),
+                ("label=team=red".to_owned(), 1),
+                ("label=team=red&label=a%22b.c=1".to_owned(), 1),
+            ] {
+                let rows = server.get(&format!("usage?by=agent_slug&{own}&{filter}")).await.ok();
+                assert_eq!((&rows[0]["key"], &rows[0]["runs"]), (&json!(crew.slug), &json!(runs * times)), "{filter}");
+            }
+            for filter in ["project=other", "worker_id=other", "context_id=other", "label=team=green", "label=other=red"] {
+                assert_eq!(server.get(&format!("usage?by=agent_slug&{own}&{filter}")).await.ok(), json!([]), "{filter}");
+            }
+        }
     }
 }

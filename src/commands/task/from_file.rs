@@ -223,7 +223,8 @@ fn task(
 ) -> Result<Line, String> {
     let mut task: Map<String, Value> = serde_json::from_str(line).map_err(|error| wrong_lines::no_object(line, &error))?;
     let name = task.remove(NAME);
-    if let Some(wrong) = wrong_lines::misspelt(&task) {
+    let fields = to_raw_value(&task).map_err(|error| error.to_string())?;
+    if let Some(wrong) = wrong_lines::misspelt(&fields) {
         return Err(wrong);
     }
     task.retain(|_, value| !value.is_null());
@@ -264,7 +265,7 @@ fn task(
         earlier.named.insert(name, (position, task["idempotency_key"].clone()));
     }
     let body = to_raw_value(&task).map_err(|error| error.to_string())?;
-    let read = NewTask::read(&body).map_err(|problems| wrong_lines::told(problems.into()))?;
+    let read = NewTask::read(&body).map_err(|problems| wrong_lines::told(problems))?;
     if read.prompt.0.trim().is_empty() {
         return Err("prompt: it is blank".to_owned());
     }
@@ -342,6 +343,11 @@ mod tests {
         let told = |line: &str| read(&format!("\n{line}"), None).unwrap_err();
         assert!(told("{\"promt\": \"p\"}").contains("line 2: promt is not a field of a task; the nearest is prompt"));
         assert!(told("{\"prompt\": \"p\", \"policy\": {\"timeout\": 5}}").contains("the nearest is policy.timeout_sec"));
+        assert!(
+            told("{\"prompt\": \"p\", \"timeout_sec\": 5}")
+                .contains("timeout_sec is not a field of a task; the nearest is policy.timeout_sec")
+        );
+        assert!(told("{\"prompt\": \"p\", \"policy\": {\"timeout_sec\": 0}}").contains("line 2: policy.timeout_sec: Number must be"));
         assert!(told("{\"prompt\": \"p\", \"xyz\": 5}").contains("there are: context_id, "));
         assert!(told("{\"prompt\": \" \"}").contains("line 2: prompt: it is blank"));
     }

@@ -12,14 +12,16 @@ use bloom_core::task::Status;
 /// How many dead tasks are counted.
 const MAX_COUNTED: usize = 1000;
 
-/// The newest tasks that match, at most `limit`, and whether there are more.
+/// The newest tasks that match, and that have this text if there is one, at most `limit`, and whether there are more.
 ///
 /// # Errors
 /// A call failed.
-pub async fn newest(server: &Server, filters: &Filters, limit: usize) -> Result<(Vec<Value>, bool), Error> {
+pub async fn newest(server: &Server, filters: &Filters, search: Option<&str>, limit: usize) -> Result<(Vec<Value>, bool), Error> {
     let (mut all, mut more) = (Vec::new(), false);
     for status in filters.statuses() {
-        let (tasks, has_more) = server.list("api/runtime/llm-tasks", &filters.query(status), limit).await?;
+        let mut query = filters.query(status);
+        query.extend(search.map(|text| ("search", text.to_owned())));
+        let (tasks, has_more) = server.list("api/runtime/llm-tasks", &query, limit).await?;
         more |= has_more;
         all.extend(tasks);
     }

@@ -40,6 +40,7 @@ use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
 use edit::EditArgs;
 use filters::Filters;
+pub use filters::label;
 use question::{AnswerArgs, Asked, DenyArgs};
 use reply::ReplyArgs;
 use result::ResultArgs;
@@ -91,6 +92,21 @@ pub enum TaskCommand {
         /// Continue to show changes
         #[arg(short, long, conflicts_with = "sort")]
         watch: bool,
+        #[command(flatten)]
+        limit: Limit,
+        #[command(flatten)]
+        filters: Filters,
+    },
+    /// Find tasks by a text in them, newest first
+    ///
+    /// In capitals or not, in the prompt, the answer, the failure, the context, the labels (name=value) or the id. All tasks that match the
+    /// filters are read until enough have the text, so filters such as --since make it fast.
+    #[command(
+        after_help = "Examples:\n  bloom-runtime task search spelling --since 7d\n  bloom-runtime task search team=docs --status failed -o name"
+    )]
+    Search {
+        /// The text, of 2 to 200 characters; % and _ have no other meaning
+        text: String,
         #[command(flatten)]
         limit: Limit,
         #[command(flatten)]
@@ -231,11 +247,15 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
         TaskCommand::Describe { id } => describe::task(&id, server, shown).await,
         TaskCommand::List { filters, limit, watch: true } => watch::run(&filters, &limit, server, shown.form_or(Form::Table)).await,
         TaskCommand::List { filters, limit, watch: false } => {
-            let found = list::newest(server, &filters, limit.rows()).await.map_err(failed)?;
+            let found = list::newest(server, &filters, None, limit.rows()).await.map_err(failed)?;
             if found.0.is_empty() {
                 list::hint(server, &filters).await;
             }
             limit.show(found, shown, &columns::TASKS)
+        }
+        TaskCommand::Search { text, filters, limit } => {
+            let found = list::newest(server, &filters, Some(&text), limit.rows()).await;
+            limit.show(found.map_err(failed)?, shown, &columns::TASKS)
         }
         TaskCommand::Logs(args) => logs::run(args, server, shown.form_or(Form::Table)).await,
         TaskCommand::Result(args) => result::run(args, server, shown).await,

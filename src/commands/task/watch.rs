@@ -89,7 +89,7 @@ impl Watching<'_> {
     async fn list(&mut self) -> Result<(), Stop> {
         // Tasks that were printed may have changed meanwhile, also if they are not among the newest any more.
         let mut known: Vec<String> = self.seen.keys().cloned().collect();
-        let (tasks, _) = list::newest(self.server, self.filters, self.limit.rows()).await.map_err(Stop::Call)?;
+        let (tasks, _) = list::newest(self.server, self.filters, None, self.limit.rows()).await.map_err(Stop::Call)?;
         self.show(&tasks)?;
         let listed: HashSet<&str> = tasks.iter().filter_map(|task| task["id"].as_str()).collect();
         known.retain(|id| !listed.contains(id.as_str()));

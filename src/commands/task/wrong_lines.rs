@@ -1,11 +1,10 @@
 //! What is wrong with a line of a file that has a task per line.
 
 use serde_json::error::Category;
-use serde_json::{Map, Value};
+use serde_json::value::RawValue;
 
-use super::super::similar::similar;
-use bloom_api::invalid::Invalid;
-use bloom_api::new_tasks::{NewPolicy, NewTask};
+use bloom_api::task_fields::{self, Unknown};
+use bloom_api::wire::Problems;
 
 /// Why a line is not a JSON object.
 pub fn no_object(line: &str, error: &serde_json::Error) -> String {
@@ -22,22 +21,20 @@ pub fn no_object(line: &str, error: &serde_json::Error) -> String {
 }
 
 /// What is wrong with the names of a line's fields. The server ignores fields that it does not know, so a misspelt one would be lost.
-pub fn misspelt(task: &Map<String, Value>) -> Option<String> {
-    let unknown = |fields: &Map<String, Value>, known: &'static [&'static str], of: &str| {
-        let name = fields.keys().find(|name| !known.contains(&name.as_str()))?;
-        Some(match similar(name, known.iter().copied()) {
-            Some(near) => format!("{of}{name} is not a field of a task; the nearest is {of}{near}"),
-            None => format!("{of}{name} is not a field of a task; there are: {}", known.join(", ")),
-        })
+pub fn misspelt(line: &RawValue) -> Option<String> {
+    let unknown = task_fields::unknown(line);
+    let told = |Unknown { path, meant, known }: Unknown| match meant {
+        Some(meant) => format!("{path} is not a field of a task; the nearest is {meant}"),
+        None => format!("{path} is not a field of a task; there are: {}", known.join(", ")),
     };
-    let policy = task.get("policy").and_then(Value::as_object);
-    unknown(task, NewTask::FIELDS, "").or_else(|| unknown(policy?, NewPolicy::FIELDS, "policy."))
+    (!unknown.is_empty()).then(|| unknown.into_iter().map(told).collect::<Vec<_>>().join("; "))
 }
 
-/// What the API says of a line. It takes times only as numbers, while --not-before takes them in many forms.
-pub fn told(mut invalid: Invalid) -> String {
-    for text in invalid.fields.get_mut("not_before").into_iter().flatten().filter(|text| text.starts_with("Expected number")) {
-        text.push_str(" (milliseconds since the epoch)");
-    }
-    invalid.line()
+/// What the API says of a line, with whole paths. It takes times only as numbers, while --not-before takes them in many forms.
+pub fn told(problems: Problems) -> String {
+    let told = |(path, text): (String, String)| {
+        let unit = if path == "not_before" && text.starts_with("Expected number") { " (milliseconds since the epoch)" } else { "" };
+        if path.is_empty() { text } else { format!("{path}: {text}{unit}") }
+    };
+    task_fields::by_path(problems).into_iter().map(told).collect::<Vec<_>>().join("; ")
 }

@@ -40,7 +40,7 @@ use bloom_core::task::{LeaseStatus, Session, Status, TaskSpec, TaskState};
 use bloom_core::worker::Worker;
 use bloom_core::working_set::{Counts, Halt, WorkingSet};
 use bloom_database::{CountsAt, Error, LockWait, Maintenance, Position, Scope, Writer};
-use bloom_store::{AuditFilter, Clock, Kind, LeaseFilter, Page, Store, StoreOptions, TaskFilter, UsageBy};
+use bloom_store::{AuditFilter, Clock, Kind, LeaseFilter, Page, Store, StoreOptions, TaskFilter, UsageBy, UsageFilter};
 use uuid::Uuid;
 
 use crate::support::Database;

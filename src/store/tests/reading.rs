@@ -191,8 +191,8 @@ async fn old_tasks_go_and_their_usage_stays(database) {
     }
     let dependent = TaskSpec { depends_on: vec![ids[3], ids[2]], ..spec("d") };
     create(&mut writer, vec![dependent]).await;
-    let usage = bench.store.usage(None, None, UsageBy::Model).await.unwrap();
-    assert_eq!(usage.iter().map(|u| (u.key.as_str(), u.sums.runs, u.sums.input_tokens, u.sums.cost_usd)).collect::<Vec<_>>(), [("m", 3, 30, 0.75)]);
+    let usage = bench.store.usage(&UsageFilter::default(), &[UsageBy::Model], 9, 0).await.unwrap();
+    assert_eq!(usage.iter().map(|u| (u.keys[0].as_str(), u.sums.runs, u.sums.input_tokens, u.sums.cost_usd)).collect::<Vec<_>>(), [("m", 3, 30, 0.75)]);
     bench.at(1000);
     let due = Maintenance::RemoveTasks { finished_for_ms: None, limit: 100 };
     let done = writer.maintain(&due).await.unwrap();
@@ -205,12 +205,23 @@ async fn old_tasks_go_and_their_usage_stays(database) {
     assert!(bench.store.newest_result(ids[0]).await.unwrap().is_none());
     assert_eq!(bench.store.leases(&LeaseFilter::default(), &PAGE).await.unwrap().len(), 1);
     assert_eq!(bench.counted().await.0[&("writer".to_owned(), 5, Status::Completed)], 1);
-    assert_eq!(bench.store.usage(None, None, UsageBy::Model).await.unwrap(), usage);
-    for by in [UsageBy::Day, UsageBy::AgentSlug, UsageBy::ContextId] {
-        assert_eq!(bench.store.usage(Some(START - DAY), Some(START + DAY), by).await.unwrap()[0].sums.runs, 3);
+    assert_eq!(bench.store.usage(&UsageFilter::default(), &[UsageBy::Model], 9, 0).await.unwrap(), usage);
+    for by in [
+        UsageBy::Day,
+        UsageBy::AgentSlug,
+        UsageBy::ContextId,
+        UsageBy::Project,
+        UsageBy::WorkerId,
+        UsageBy::CreatedBy,
+    ] {
+        assert_eq!(bench.store.usage(&UsageFilter { from: Some(START - DAY), to: Some(START + DAY), ..UsageFilter::default() }, &[by], 9, 0).await.unwrap()[0].sums.runs, 3);
     }
-    assert_eq!(bench.store.usage(None, None, UsageBy::Day).await.unwrap()[0].key, "2027-01-15");
-    assert!(bench.store.usage(Some(START + 2 * DAY), None, UsageBy::Day).await.unwrap().is_empty());
+    let by = [UsageBy::Label("a".into()), UsageBy::WorkerId];
+    let usage = bench.store.usage(&UsageFilter::default(), &by, 9, 0).await.unwrap();
+    assert_eq!(usage.iter().map(|u| (u.keys.join("/"), u.sums.runs)).collect::<Vec<_>>(), [("/w".into(), 2), ("b/w".into(), 1)]);
+    assert_eq!(bench.store.usage(&UsageFilter::default(), &by, 1, 1).await.unwrap(), usage[1..]);
+    assert_eq!(bench.store.usage(&UsageFilter::default(), &[UsageBy::Day], 9, 0).await.unwrap()[0].keys[0], "2027-01-15");
+    assert!(bench.store.usage(&UsageFilter { from: Some(START + 2 * DAY), ..UsageFilter::default() }, &[UsageBy::Day], 9, 0).await.unwrap().is_empty());
     let audited = bench.store.audit(&AuditFilter::default(), &Page { limit: 1000, before: None }).await.unwrap().len();
     assert_eq!(writer.maintain(&Maintenance::PruneAudit { older_than_ms: 999, limit: 3, only_flushed: false }).await.unwrap().rows, 3);
     assert_eq!(bench.store.audit(&AuditFilter::default(), &Page { limit: 1000, before: None }).await.unwrap().len(), audited - 3);

@@ -193,6 +193,16 @@ fn leases_audit_and_figures_are_shown() {
         assert_eq!(rows[0], ["KEY", "RUNS", "INPUT_TOKENS", "OUTPUT_TOKENS", "COST"]);
         let own = rows.iter().find(|row| row[0] == crew.slug).unwrap_or_else(|| panic!("{out}"));
         assert_eq!(own[1..], ["1", "7", "8", "~$0.2500"]);
+        let filters = ["--agent", &crew.slug, "--since", "1h", "--until", "0s"];
+        let rows = table(&user.does(&[&["usage", "--by", "worker,label:team"][..], &filters].concat()).ok());
+        assert_eq!(rows[1][rows[1].len() - 4..], ["1", "7", "8", "~$0.2500"]);
+        let csv = user.does(&[&["usage", "--by", "agent,label:team", "-o", "csv"][..], &filters].concat()).ok();
+        let expected = format!(
+            "key,keys.agent_slug,keys.label:team,runs,input_tokens,output_tokens,cost_usd,cost_estimated\r\n{0},{0},,1,7,8,0.25,true\r\n",
+            crew.slug
+        );
+        assert_eq!(csv, expected);
+        assert_eq!(user.does(&["usage", "--agent", &crew.slug, "-l", "team=none", "-o", "csv"]).ok(), "");
         user.does(&["usage", "--by", "moon"]).complains(2);
     });
 }

@@ -25,6 +25,11 @@ fn lists_are_sorted_limited_and_filtered() {
         assert_eq!(names(&["--status", "queued,cancelled"]), [&*gone, &*high, &*low], "the newest first, whatever their status");
         assert_eq!(names(&["--status", "cancelled,failed", "--status", "dead"]), [&*gone]);
         assert_eq!(names(&["--status", "queued,cancelled", "-n", "2"]), [&*gone, &*high]);
+        let found = |words: &[&str]| user.does(&[&["task", "search", "--agent", &crew.slug, "-o", "name"], words].concat()).ok();
+        assert_eq!(found(&["HIGH"]), format!("{high}\n"));
+        assert_eq!(found(&["k=v"]), format!("{low}\n"));
+        assert_eq!(found(&["gone", "--status", "queued"]), "");
+        assert!(user.does(&["task", "search", "x"]).complains(2).contains("TEXT"));
         let said = user.does(&["task", "list", "--sort", "size"]).complains(2);
         assert!(said.contains("id, status, agent"), "{said}");
         let watched = user.does(&["task", "list", "--watch", "--sort", "age"]).complains(2);

@@ -1,0 +1,87 @@
+//! `usage`: what runs have used.
+
+use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
+use clap_complete::ArgValueCandidates;
+
+use super::connect::{Server, failed};
+use super::records::MAX_ROWS;
+use super::show::{self, Form, Shown};
+use super::task::label;
+use super::{columns, shell_completion, term, when};
+use crate::CommandError;
+use bloom_core::Ms;
+
+pub const EXAMPLES: &str = "Examples:
+  bloom-runtime usage --since 30d --by model
+  bloom-runtime usage --by label:team,day --project docs
+  bloom-runtime usage --by creator -o csv > usage.csv";
+
+#[derive(Args, Debug)]
+pub struct UsageArgs {
+    /// Group the runs by one or two of day, agent, model, context, project, worker, creator (who created the task) and label:NAME
+    #[arg(long, value_name = "KEY", value_delimiter = ',', default_value = "day", value_parser = usage_key)]
+    by: Vec<String>,
+    #[command(flatten)]
+    filters: UsageFilters,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Filters")]
+struct UsageFilters {
+    /// Only runs that ended after: how long ago (30d), a day (2026-02-25) or a time
+    #[arg(long, alias = "from", value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true)]
+    since: Option<Ms>,
+    /// Only runs that ended before; as --since
+    #[arg(long, alias = "to", value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true)]
+    until: Option<Ms>,
+    /// Only for this kind of agent
+    #[arg(long, value_name = "SLUG", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::agents))]
+    agent: Option<String>,
+    /// Only in this context (conversation)
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::conversations))]
+    context: Option<String>,
+    /// Only tasks in the project with this name
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::projects))]
+    project: Option<String>,
+    /// Only by this worker
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
+    worker: Option<String>,
+    /// Only tasks with this label; may be repeated
+    #[arg(short, long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(shell_completion::labels))]
+    labels: Vec<(String, String)>,
+}
+
+/// The word of the API for a key.
+fn usage_key(text: &str) -> Result<String, String> {
+    let word = match text {
+        "agent" => "agent_slug",
+        "context" => "context_id",
+        "worker" => "worker_id",
+        "creator" => "created_by",
+        "day" | "model" | "project" => text,
+        _ if text.strip_prefix("label:").is_some_and(|name| !name.is_empty()) => text,
+        _ => return Err("expected day, agent, model, context, project, worker, creator or label:NAME".into()),
+    };
+    Ok(word.to_owned())
+}
+
+impl UsageFilters {
+    fn query(self) -> Vec<(&'static str, String)> {
+        let texts = [("agent_slug", self.agent), ("context_id", self.context), ("project", self.project), ("worker_id", self.worker)];
+        let times = [("from", self.since), ("to", self.until)].map(|(name, at)| (name, at.map(|at| at.to_string())));
+        let given = texts.into_iter().chain(times).filter_map(|(name, value)| Some((name, value?)));
+        given.chain(self.labels.into_iter().map(|(name, value)| ("label", format!("{name}={value}")))).collect()
+    }
+}
+
+pub async fn run(UsageArgs { by, filters }: UsageArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    let mut query = filters.query();
+    query.push(("by", by.join(",")));
+    let (rows, more) = server.list("api/runtime/usage", &query, MAX_ROWS as usize).await.map_err(failed)?;
+    show::list(shown.form_or(Form::Table), &columns::USAGE, &rows)?;
+    if more {
+        term::info(&format!("There are more than these {}: use filters.", rows.len()));
+    }
+    Ok(())
+}
