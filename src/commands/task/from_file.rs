@@ -265,7 +265,7 @@ fn task(
         earlier.named.insert(name, (position, task["idempotency_key"].clone()));
     }
     let body = to_raw_value(&task).map_err(|error| error.to_string())?;
-    let read = NewTask::read(&body).map_err(|problems| wrong_lines::told(problems))?;
+    let read = NewTask::read(&body).map_err(wrong_lines::told)?;
     if read.prompt.0.trim().is_empty() {
         return Err("prompt: it is blank".to_owned());
     }
