@@ -1,14 +1,14 @@
 //! Whose the branches of the project's repository are. A name tells nothing: people have branches, too, that are called like that of a context.
 //!
-//! A branch that was fetched is the context's own if this agent has pushed it, if it has no commits yet, or if one of its commits says so: the
-//! agent's commits name their context in a trailer.
+//! A branch that was fetched is the context's own if its name was made of the context's id with a digest, if this agent has pushed it, if it has
+//! no commits yet, or if one of its commits says so: the agent's commits name their context in a trailer.
 
 use tokio::sync::OnceCell;
 
 use super::super::command::output;
 use super::repository::{LOCAL_LIMIT, Repository, names};
 use super::trouble::Trouble;
-use super::{PUSHED, Worktree};
+use super::{PUSHED, Worktree, has_digest};
 
 /// The trailer of a commit's message that names the context.
 const TRAILER: &str = "Bloom-Context";
@@ -42,6 +42,9 @@ impl Worktree {
     /// Whether other workers would take a branch that ends with this commit for that of the context. Commits that a run has made by itself
     /// do not say whose they are.
     pub(super) async fn is_marked(&self, commit: &str) -> Result<bool, Trouble> {
+        if has_digest(&self.branch) {
+            return Ok(true);
+        }
         let (but, others) = (format!("--exclude={}", self.pushed_ref()), format!("--glob={PUSHED}"));
         self.names_context(&[commit, "--not", &but, &others]).await
     }
@@ -59,6 +62,9 @@ impl Worktree {
     async fn is_own(&self, bases: impl AsyncFnOnce() -> Result<Vec<String>, Trouble>) -> Result<bool, Trouble> {
         let repository = &self.repository;
         let Some(tip) = repository.commit_of(&self.pushed_ref()).await else { return Ok(false) };
+        if has_digest(&self.branch) {
+            return Ok(true);
+        }
         if let Some(pushed) = repository.commit_of(&self.record_ref()).await
             && (repository.is_ancestor(&tip, &pushed).await || repository.is_ancestor(&pushed, &tip).await)
         {
