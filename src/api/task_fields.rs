@@ -5,6 +5,7 @@ use serde_json::value::RawValue;
 use super::files::NewInput;
 use super::new_tasks::{NewPolicy, NewTask};
 use super::wire::{Members, Problem, Problems};
+use bloom_core::similar::similar;
 
 /// Unknown fields of one task that are named; the others are only ignored.
 const MOST_NAMED: usize = 10;
@@ -12,8 +13,6 @@ const MOST_NAMED: usize = 10;
 pub const MAX_WARNINGS: usize = 100;
 /// How much of an unknown name is repeated, in characters.
 const SHOWN_CHARS: usize = 64;
-/// How alike a name must be to another one, from 0 to 1, to be taken for it.
-const ALIKE: f64 = 0.8;
 
 /// A field that a task does not have.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,10 +56,8 @@ fn meant(name: &str, known: &'static [&'static str], of: &str) -> Option<String>
     let beside = known.iter().map(|field| (*field, of));
     let others = NewTask::FIELDS.iter().map(|field| (*field, "")).chain(NewPolicy::FIELDS.iter().map(|field| (*field, "policy.")));
     let name: String = name.chars().take(SHOWN_CHARS).collect();
-    let likeness = beside.chain(others).map(|(field, of)| (strsim::jaro_winkler(field, &name), of, field));
-    // Of two that are as near, the first one.
-    let nearest = likeness.reduce(|best, next| if next.0 > best.0 { next } else { best });
-    nearest.filter(|(likeness, ..)| *likeness > ALIKE).map(|(_, of, field)| format!("{of}{field}"))
+    let nearest = similar(&name, beside.clone().chain(others.clone()).map(|(field, _)| field))?;
+    beside.chain(others).find(|(field, _)| *field == nearest).map(|(field, of)| format!("{of}{field}"))
 }
 
 /// What an answer says of the unknown fields of a task.

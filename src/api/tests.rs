@@ -155,7 +155,7 @@ fn the_whole_server() {
     let (tasks, leases, workers) = (some(&["total", "by_status"]), some(&["total", "active"]), some(&["total", "online"]));
     is_read::<Stats>(json!({"tasks": tasks, "leases": leases, "workers": workers}));
     is_read::<UsageRow>(
-        json!({"key": "2026-02-25", "runs": 1, "input_tokens": 2, "output_tokens": 3, "cost_usd": 0.5, "cost_estimated": true}),
+        json!({"key": "2026-02-25", "keys": {"day": "2026-02-25"}, "runs": 1, "input_tokens": 2, "output_tokens": 3, "cost_usd": 0.5, "cost_estimated": true}),
     );
     is_read::<Config>(json!({"membridge_server_url": "", "admin_key_masked": "", "connected": true, "last_test": 1}));
     is_read::<ConnectionTest>(json!({"connected": true, "health": {"any": "thing"}}));

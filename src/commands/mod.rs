@@ -32,7 +32,6 @@ mod records;
 mod retry;
 mod shell_completion;
 mod show;
-mod similar;
 mod started;
 mod stats;
 mod table;

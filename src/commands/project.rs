@@ -12,7 +12,6 @@ use super::confirm::confirm;
 use super::connect::{Server, read};
 use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
-use super::similar::did_you_mean;
 use super::{columns, term};
 use crate::CommandError;
 use bloom_api::git_names::BranchPrefix;
@@ -22,6 +21,7 @@ use bloom_api::repository::RepoUrl;
 use bloom_api::values::{ShortName, Text};
 use bloom_client::part;
 use bloom_core::project::MAX_PROJECTS;
+use bloom_core::similar::did_you_mean;
 
 /// How many projects are searched for a name: a server has no more.
 const MAX_SEARCHED: usize = MAX_PROJECTS;

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use super::connect::Server;
 use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
-use super::similar::did_you_mean;
 use super::{columns, shell_completion, term};
 use crate::CommandError;
 use bloom_api::queues::{NewQueueLimit, Queue};
@@ -18,6 +17,7 @@ use bloom_api::values::{Int, text_problem};
 use bloom_client::{Error, part};
 use bloom_core::agent_queue::MAX_QUEUE_LIMIT;
 use bloom_core::limits::NAME_CHARS;
+use bloom_core::similar::did_you_mean;
 
 /// How many workers are searched for an agent's name. With more, the name counts as known.
 const MAX_WORKERS: usize = 10_000;

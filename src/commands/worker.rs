@@ -9,10 +9,10 @@ use super::confirm::confirm;
 use super::connect::Server;
 use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
-use super::similar::similar;
 use super::{columns, describe, shell_completion, term};
 use crate::CommandError;
 use bloom_client::part;
+use bloom_core::similar::similar;
 use bloom_core::worker::WorkerStatus;
 
 /// The most workers that are read to find the one that was meant.

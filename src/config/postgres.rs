@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use url::{Host, ParseError, Url};
 
 use bloom_core::mask::masked_url;
+use bloom_core::similar::similar;
 
 const ESCAPES: &str = "characters such as @ : / ? # in user or password must be percent-encoded (@ is %40, # is %23)";
 const MODES: &str = "verify-full, verify-ca, require, prefer, allow or disable";
@@ -92,12 +93,10 @@ fn is_known(name: &str) -> bool {
 fn unknown(name: Option<&str>) -> String {
     let known = known().collect::<Vec<_>>();
     let Some(name) = name else { return format!("has an unknown parameter; there are: {}, options[NAME]", known.join(", ")) };
-    let likeness = |known: &str| strsim::jaro_winkler(known, &name.to_ascii_lowercase());
-    let nearest = known.iter().map(|known| (likeness(known), *known)).max_by(|(a, _), (b, _)| a.total_cmp(b));
     let meant = match name {
         // What other drivers call it.
         "ssl" | "tls" => Some("sslmode"),
-        _ => nearest.filter(|(likeness, _)| *likeness > 0.8).map(|(_, name)| name),
+        _ => similar(&name.to_ascii_lowercase(), known.iter().copied()),
     };
     let advice = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
     format!("{} is not a parameter of DATABASE_URL{advice}; there are: {}, options[NAME]", name.escape_debug(), known.join(", "))

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use super::flags::Flags;
 use super::report::Mistake;
 use super::settings::{SETTINGS, Setting};
+use bloom_core::similar::similar;
 
 const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
 const MAX_SECRET_BYTES: u64 = 64 * 1024;
@@ -194,16 +195,10 @@ fn unknown_keys(table: &toml::Table, path: &Path, mistakes: &mut Vec<Mistake>) {
     let known: Vec<String> =
         SETTINGS.iter().flat_map(|setting| [Some(setting.key.to_owned()), setting.secret.then(|| setting.file_key())]).flatten().collect();
     for key in table.keys().filter(|key| !known.contains(key)) {
-        let problem = match nearest(key, &known) {
+        let problem = match similar(&key.to_lowercase().replace('-', "_"), known.iter().map(String::as_str)) {
             Some(known) => format!("is not a setting; did you mean {known}?"),
             None => "is not a setting; `bloom-runtime config check` lists them all".to_owned(),
         };
         mistakes.push(Mistake::new(key, None, &Origin::File(path.to_owned()).to_string(), problem));
     }
-}
-
-fn nearest<'a>(key: &str, known: &'a [String]) -> Option<&'a String> {
-    let key = key.to_lowercase().replace('-', "_");
-    let scored = known.iter().map(|name| (strsim::jaro_winkler(&key, name), name));
-    scored.filter(|(score, _)| *score > 0.85).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, name)| name)
 }

@@ -32,6 +32,7 @@ pub mod reply;
 pub mod requirement;
 mod row_keys;
 pub mod run_result;
+pub mod similar;
 pub mod task;
 mod task_limits;
 pub mod trace_context;

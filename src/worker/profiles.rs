@@ -1,13 +1,14 @@
 //! All profiles of an agent, and the file that has them.
 
 mod keys;
+mod wrong;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::profile::{DEFAULT, Profile, Runner, STALL_SECONDS};
+use super::profile::{DEFAULT, Profile, Runner};
 use bloom_core::limits::WORKER_ACCOUNTS;
 
 /// Profiles that run the tasks of another one while it is paused, one after the other.
@@ -152,7 +153,7 @@ fn read(path: &Path) -> Result<BTreeMap<String, Profile>, String> {
         return Err(failed(&"it is longer than 1 MiB"));
     }
     let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
-    let file: ProfilesFile = toml::from_str(&text).map_err(|error| failed(&with_advice(&error, &text)))?;
+    let file: ProfilesFile = toml::from_str(&text).map_err(|error| failed(&wrong::told(&error, &text)))?;
     if file.profiles.is_empty() {
         return Err(failed(&"it has no [profiles.NAME]"));
     }
@@ -165,34 +166,9 @@ fn read(path: &Path) -> Result<BTreeMap<String, Profile>, String> {
     Ok(file.profiles)
 }
 
-/// The parser's error names types of the programming language; this adds how the value is written.
-fn with_advice(error: &toml::de::Error, text: &str) -> String {
-    let value = error.span().and_then(|span| text.get(span)).unwrap_or_default();
-    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
-    let line = before.rsplit('\n').next().unwrap_or_default();
-    // The last key before the value, which may be one of an inline table.
-    let key = line.rsplit(['{', ',']).next().unwrap_or_default().split('=').next().unwrap_or_default().trim();
-    let advice = match error.message() {
-        message if message.ends_with("expected a sequence") && line.contains('=') => {
-            let words: Vec<String> = value.trim_matches('"').split_whitespace().map(|word| format!("{word:?}")).collect();
-            format!("write a list: {key} = [{}]", words.join(", "))
-        }
-        message if !message.contains("expected") => return error.to_string(),
-        _ if key.ends_with("_seconds") || key.ends_with("_sec") => {
-            format!("{key} must be a whole number of seconds, such as {STALL_SECONDS}")
-        }
-        _ if key.ends_with("_mib") => format!("{key} must be a whole number of MiB, such as 2048"),
-        _ if key.ends_with("_usd") => format!("{key} must be a number of US dollars, such as 2.5"),
-        _ if line.trim_start().starts_with("prices") => {
-            "write US dollars for a million tokens: prices = { MODEL = { input = 3.0, output = 15.0 } }".into()
-        }
-        _ => return error.to_string(),
-    };
-    format!("{}\n{advice}", error.to_string().trim_end())
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::profile::STALL_SECONDS;
     use super::*;
 
     fn load(text: &str, runner: Option<&str>) -> Result<Profiles, String> {
@@ -272,7 +248,15 @@ mod tests {
             let name = limit.split(' ').next().unwrap();
             wrong(&format!("[profiles.a]\nrunner = \"echo\"\nlimits = {{ {limit} }}"), None, &format!("limits.{name} must be"));
         }
-        wrong("[profiles.a]\nrunner = \"echo\"\nlimits = { memory = 5 }", None, "unknown field `memory`");
+        wrong(
+            "[profiles.a]\nrunner = \"echo\"\nlimits = { memory = 5 }",
+            None,
+            "line 3, memory: there is no key memory; there are: memory_mib, cpus",
+        );
+        wrong("[profiles.a]\nmodle = \"m\"", None, "line 2: there is no key modle; did you mean model?");
+        wrong("[profiles.a]\nsandbox = \"none\"", None, "line 2, sandbox: \"none\" is not one of its values; give one of: \"bubblewrap\"");
+        wrong("[profiles.a]\nbackground = 1", None, "line 2, background: background must be true or false");
+        wrong("[profiles.a]\nmodel = 4", None, "line 2, model: model must be a text between quotes");
         wrong("[profiles.a]\nprices = { m = { input = -1, output = 1 } }", None, "profile a: prices.\"m\".input must be 0 or more");
         for seconds in [0, 604_801] {
             let text = format!("[profiles.a]\nrunner = \"echo\"\ntimeout_sec = {seconds}");

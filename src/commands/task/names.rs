@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use bloom_core::similar::similar;
 use serde_json::{Map, Value};
 use uuid::Uuid;
-
-use super::super::similar::similar;
 
 /// The field with the name of a line. It is not a field of the API.
 pub const NAME: &str = "name";
