@@ -37,8 +37,10 @@ fn newer(value: &Value) -> Value {
     match value {
         Value::Object(members) => {
             let members = members.iter().map(|(name, value)| {
-                let is_foreign =
-                    matches!(name.as_str(), "labels" | "by_status" | "fieldErrors" | "data" | "execution" | "health" | "capabilities");
+                let is_foreign = matches!(
+                    name.as_str(),
+                    "labels" | "keys" | "by_status" | "fieldErrors" | "data" | "execution" | "health" | "capabilities"
+                );
                 (name.clone(), if is_foreign { value.clone() } else { newer(value) })
             });
             Value::Object(members.chain([("a_new_field".to_owned(), json!({"of": ["any", "kind"]}))]).collect())

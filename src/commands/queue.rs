@@ -21,6 +21,8 @@ use bloom_core::similar::did_you_mean;
 
 /// How many workers are searched for an agent's name. With more, the name counts as known.
 const MAX_WORKERS: usize = 10_000;
+/// Workers that are read to look at the agent of each new task; with more, it is not looked at.
+const SMALL_FLEET: usize = 100;
 /// How many queues are searched for one that was paused or limited.
 const MAX_QUEUES: usize = 10_000;
 
@@ -149,8 +151,27 @@ async fn tell_if_unknown(server: &Server, agent: &str, changed: &str) {
     }
 }
 
+/// Says so if no worker serves the agent of a new task, and which one was probably meant. A worker without a list of agents serves all.
+pub async fn tell_if_unserved(server: &Server, agent: &str) {
+    // The task is submitted, and shows by itself why it waits; some keys may not list workers.
+    let Ok((workers, false)) = server.list("api/runtime/workers", &[], SMALL_FLEET).await else { return };
+    let named: Option<Vec<&Vec<Value>>> = workers.iter().map(|worker| worker["capabilities"]["agents"].as_array()).collect();
+    let Some(named) = named.filter(|named| !named.is_empty()) else { return };
+    let known: BTreeSet<&str> = named.into_iter().flatten().filter_map(Value::as_str).collect();
+    if !known.contains(agent) {
+        let meant = did_you_mean(agent, known.iter().copied());
+        term::info(&format!("No worker serves agent {agent}{meant}; the task waits until one does. Workers serve: {}", listed(&known)));
+    }
+}
+
+/// At most ten names.
+fn listed(names: &BTreeSet<&str>) -> String {
+    let first: Vec<&str> = names.iter().take(10).copied().collect();
+    format!("{}{}", first.join(", "), if names.len() > first.len() { ", …" } else { "" })
+}
+
 /// The agents that have queues, or are named by workers, if this one is not among them.
-pub async fn others(server: &Server, agent: &str) -> Result<Option<BTreeSet<String>>, Error> {
+async fn others(server: &Server, agent: &str) -> Result<Option<BTreeSet<String>>, Error> {
     let (tasks, _) = server.list("api/runtime/llm-tasks", &[("agent_slug", agent.to_owned())], 1).await?;
     if !tasks.is_empty() {
         return Ok(None);

@@ -232,7 +232,7 @@ mod tests {
             let told = load(text, runner).unwrap_err();
             assert!(told.contains(expected), "{told}");
         };
-        wrong("[profiles.a]\nrunnr = \"echo\"", None, "unknown field `runnr`");
+        wrong("[profiles.a]\nrunnr = \"echo\"", None, "line 2: there is no key runnr; did you mean runner?");
         wrong("[profiles.a]\nrunner = \"sh\"", None, "line 2");
         wrong("[profiles.a]\nrunner = \"command\"", None, "needs command");
         wrong("[profiles.a]\nrunner = \"command\"\ncommand = [\"no-such-program\"]", None, "no-such-program is not installed");

@@ -123,6 +123,11 @@ impl Fields {
         Ok(())
     }
 
+    /// The agent that was given.
+    pub fn agent(&self) -> Option<&str> {
+        self.agent.as_deref()
+    }
+
     /// The fields that were given, by their names in the API, and always the agent.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use super::super::connect::{Server, read, with_query};
 use super::super::ids::path;
 use super::super::local_repository::LocalRepository;
 use super::super::show::{self, Form, Shown};
-use super::super::{columns, started, term, when};
+use super::super::{columns, queue, started, term, when};
 use super::fields::{Fields, add_usual};
 use super::from_file::{self, Scope};
 use super::prompt::PromptArgs;
@@ -179,6 +179,9 @@ pub async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Result<()
     }
     let body = submit.fields.given()?;
     let task = create(body, &submit.prompt, &submit.files, submit.idempotency_key.as_deref(), server).await?;
+    if let Some(agent) = submit.fields.agent() {
+        queue::tell_if_unserved(server, agent).await;
+    }
     submit.waits.finish(&task, server, shown).await?;
     if submit.waits.wait && (submit.here || submit.dir.is_some()) {
         let id = id_of(&task)?;

@@ -104,3 +104,19 @@ fn a_profile_of_the_wrong_type_is_told_with_how_to_write_it() {
         assert!(said.contains(told) && said.contains("line 3"), "{line}: {said}");
     }
 }
+
+#[test]
+fn an_agent_that_no_worker_serves_is_told_with_the_one_that_may_be_meant() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let user = User::at(&server);
+        let submitted = |agent: &str| user.does(&["task", "submit", "--agent", agent, "p"]).ends(0).err;
+        assert_eq!(submitted("reviewr"), "", "without workers, the task says by itself why it waits");
+        server.post("workers", json!({ "name": "w", "capabilities": { "agents": ["reviewer", "writer"] } })).await.ok();
+        let said = submitted("reviewr");
+        assert!(said.contains("No worker serves agent reviewr (did you mean reviewer?)") && said.contains("reviewer, writer"), "{said}");
+        assert_eq!(submitted("writer"), "");
+        server.post("workers", json!({ "name": "of-all", "capabilities": {} })).await.ok();
+        assert_eq!(submitted("reviewr"), "", "this worker serves all agents");
+    });
+}
