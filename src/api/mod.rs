@@ -28,6 +28,7 @@ pub mod problem_texts;
 pub mod projects;
 pub mod questions;
 pub mod queues;
+pub mod reply;
 pub mod reports;
 pub mod repository;
 pub mod requests;

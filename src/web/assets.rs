@@ -24,10 +24,11 @@ pub static STYLE: LazyLock<Asset> = LazyLock::new(|| asset("style", "css", "text
 pub static SCRIPT: LazyLock<Asset> =
     LazyLock::new(|| asset("page", "js", "text/javascript; charset=utf-8", include_str!("assets/page.js")));
 pub static ICON: LazyLock<Asset> = LazyLock::new(|| asset("icon", "svg", "image/svg+xml", include_str!("assets/icon.svg")));
+pub static ICON_ASKS: LazyLock<Asset> = LazyLock::new(|| asset("icon-asks", "svg", "image/svg+xml", include_str!("assets/icon-asks.svg")));
 
 pub async fn file(Path(name): Path<String>) -> Response {
     let path = format!("/assets/{name}");
-    let found = [&*STYLE, &*SCRIPT, &*ICON].into_iter().find(|asset| asset.path == path);
+    let found = [&*STYLE, &*SCRIPT, &*ICON, &*ICON_ASKS].into_iter().find(|asset| asset.path == path);
     let mut response = Response::new(Body::from(found.map_or("There is no such file", |asset| asset.content)));
     *response.status_mut() = if found.is_some() { StatusCode::OK } else { StatusCode::NOT_FOUND };
     let headers = response.headers_mut();

@@ -6,6 +6,7 @@ use axum::response::Response;
 use http_body_util::{BodyExt as _, Limited};
 use uuid::Uuid;
 
+use crate::diff::Changes;
 use crate::lang::Lang;
 use crate::refused::Refused;
 use crate::times::shortened;
@@ -16,9 +17,9 @@ use bloom_core::file::FileKind;
 
 /// Files that the page of a task shows.
 const FILES: usize = 100;
-/// Bytes of a diff that are read, and characters that are shown.
+/// Bytes of a diff that are read, and characters that are shown of one that is not git's.
 const DIFF_BYTES: usize = 256 << 10;
-const DIFF_CHARS: usize = 20_000;
+const DIFF_CHARS: usize = 6_000;
 
 pub struct FileRow {
     pub id: Uuid,
@@ -46,6 +47,10 @@ fn size(lang: Lang, bytes: i64) -> String {
 /// What the newest run changed, as far as it is shown.
 pub struct Diff {
     pub id: Uuid,
+    pub changes: Changes,
+    /// How many files it changes, in words.
+    pub count: String,
+    /// What is shown if no changes were found in it.
     pub text: String,
     pub is_cut: bool,
 }
@@ -101,8 +106,12 @@ async fn diff(visit: &Visit, id: Uuid) -> Option<Diff> {
         }
     }
     let whole = String::from_utf8_lossy(&bytes);
-    let text: String = whole.chars().take(DIFF_CHARS).collect();
-    Some(Diff { id, is_cut: is_cut || text.len() < whole.len(), text })
+    let changes = Changes::parse(&whole);
+    let text = if changes.files.is_empty() { shortened(&whole, DIFF_CHARS) } else { String::new() };
+    let is_text_cut = !text.is_empty() && text.len() != whole.len();
+    let files = i64::try_from(changes.files.len()).unwrap_or(i64::MAX);
+    let count = visit.layout.at.lang.count(files, ["file", "files"], ["файл", "файли", "файлів"]);
+    Some(Diff { id, count, is_cut: is_cut || changes.is_cut || is_text_cut, changes, text })
 }
 
 /// A file, as a download.

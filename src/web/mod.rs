@@ -10,10 +10,14 @@ mod call;
 mod chart;
 mod contexts;
 mod cookies;
+mod diff;
 mod files;
+mod html;
+mod json;
 mod lang;
 mod language;
 mod live;
+mod markdown;
 mod membridge;
 mod menu;
 mod overview;
@@ -55,8 +59,10 @@ pub fn pages() -> Pages {
         .form("/tasks/bulk", post(tasks::bulk::change))
         .look("/tasks/{id}", shared(get(tasks::show::show)))
         .look("/tasks/{id}/events", get(tasks::show::events))
+        .look("/tasks/{id}/events/{number}", get(tasks::show::event))
         .look("/tasks/{id}/prompt", get(tasks::show::prompt))
         .look("/tasks/{id}/output", get(tasks::show::output))
+        .creation("/tasks/{id}/reply", post(tasks::reply::send))
         .look("/tasks/{id}/confirm-delete", get(tasks::act::confirm_delete))
         .form("/tasks/{id}/{action}", post(tasks::act::act))
         .look("/contexts", shared(get(contexts::list)))

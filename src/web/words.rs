@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::lang::Lang;
 
 /// The words and their labels in Ukrainian. Forms that agree with no noun are used, because tasks, leases and clones share words.
-const LABELS: [(&str, &str); 83] = [
+const LABELS: [(&str, &str); 104] = [
     // Tasks, leases, workers, clones.
     ("queued", "у черзі"),
     ("leased", "видано"),
@@ -45,6 +45,28 @@ const LABELS: [(&str, &str); 83] = [
     ("permission_denied", "відмова"),
     ("question", "запитання"),
     ("answer", "відповідь"),
+    // Why runs and tasks did not succeed.
+    ("agent_error", "помилка агента"),
+    ("timeout", "вичерпано час"),
+    ("stalled", "нічого не відбувалося"),
+    ("rate_limited", "обмеження облікового запису"),
+    ("overloaded", "API перевантажено"),
+    ("auth", "обліковий запис відхилено"),
+    ("billing", "немає оплати"),
+    ("model_unavailable", "модель недоступна"),
+    ("budget_exceeded", "бюджет вичерпано"),
+    ("bad_output", "непридатна відповідь"),
+    ("worker_lost", "воркер утрачено"),
+    ("spawn_failed", "програму не запущено"),
+    ("dependency_failed", "не виконано залежність"),
+    ("out_of_memory", "забракло пам’яті"),
+    ("worker_disk", "диск воркера повний"),
+    ("context_full", "контекст переповнено"),
+    ("invalid_request", "непридатний запит"),
+    ("refused", "модель відмовилася"),
+    ("disk_limit", "обмеження диска"),
+    ("project", "проєкт непридатний"),
+    ("bad_input", "непридатний вхідний файл"),
     // The audit trail.
     ("config_updated", "налаштування змінено"),
     ("connection_test", "з’єднання перевірено"),
@@ -113,7 +135,7 @@ mod tests {
     use bloom_core::audit::Action;
     use bloom_core::event::EventKind;
     use bloom_core::project::CloneStatus;
-    use bloom_core::task::{LeaseStatus, Status};
+    use bloom_core::task::{LeaseStatus, Reason, Status};
     use bloom_core::worker::WorkerStatus;
 
     #[test]
@@ -126,6 +148,8 @@ mod tests {
         shown.extend(Scope::ALL.iter().map(|word| word.as_str()));
         shown.extend(EventKind::ALL.iter().map(|word| word.as_str()));
         shown.extend(Action::ALL.iter().map(|word| word.as_str()));
+        // "cancelled" is a status, too.
+        shown.extend(Reason::ALL.iter().map(|word| word.as_str()));
         for word in &shown {
             assert_eq!(LABELS.iter().filter(|(known, _)| known == word).count(), 1, "{word} needs one label in LABELS");
         }

@@ -30,7 +30,9 @@ const run = async (task) => {
     event(2, "text", { text: "I will look at the changes first." }),
     event(3, "tool_use", { name: "Bash", input: { command: "git diff --stat v2.3..HEAD" } }),
     event(4, "tool_result", { content: " src/web/mod.rs | 45 +++++\n 1 file changed" }),
-    event(5, "stderr", { text: "warning: a hook took 3 s" }),
+    event(5, "tool_use", { name: "Edit", input: { file: "src/web/mod.rs", edits: [{ line: 12, text: "mod markdown;" }, { line: 14, text: "mod json;" }] } }),
+    event(6, "tool_result", { content: Array.from({ length: 60 }, (_, n) => `test case_${n} ... ok`).join("\n") }),
+    event(7, "stderr", { text: "warning: a hook took 3 s" }),
   ] });
   return lease.id;
 };
@@ -49,6 +51,17 @@ const seed = async () => {
   const done = await newTask("Review the pull request 1842 and say what could break in production", { labels: { team: "docs" } });
   const output = JSON.stringify({ verdict: "changes needed", risks: ["The list is read twice for each page"] });
   await end(done, await run(done), { status: "success", output, usage, warnings: ["the MCP server tickets did not start; the run had none of its tools"] });
+  const written = await newTask("Explain how the queue of an agent is closed, with an example", { session: "context" });
+  const diff = "diff --git a/src/queue.rs b/src/queue.rs\nindex 1..2 100644\n--- a/src/queue.rs\n+++ b/src/queue.rs\n@@ -10,3 +10,4 @@ impl Queue {\n     fn close(&mut self) {\n-        self.open = false;\n+        // Who waits is told why.\n+        self.close_with(Reason::Paused);\n     }\n"
+    + "diff --git a/docs/old.md b/docs/queues.md\nsimilarity index 100%\nrename from docs/old.md\nrename to docs/queues.md\ndiff --git a/docs/queue.png b/docs/queue.png\nnew file mode 100644\nBinary files /dev/null and b/docs/queue.png differ\n";
+  const lease = await run(written);
+  const stored = await fetch(`${base}/api/runtime/artifacts?task_id=${written.id}&lease_id=${lease}&name=changes.patch&type=GIT_DIFF`, {
+    method: "POST", headers: { "content-type": "application/octet-stream", "x-runtime-api-key": key }, body: diff,
+  });
+  assert(stored.ok, await stored.text());
+  const answer = "# How a queue is closed\n\nA queue is **closed** while it is paused or at its limit:\n\n| state | new leases | told as |\n|---|---|---|\n| paused | none | `paused` |\n| at its limit | none | `limit` |\n\n"
+    + "1. Pause it:\n\n   ```sh\n   bloom-runtime queue pause writer --reason \"the repository moves to another server, so nobody may write to it until tomorrow\"\n   ```\n2. Wait until its runs have ended.\n\n> Runs that have begun go on.\n\nSee [the documentation](https://docs.example/queues) and ![the picture](https://docs.example/queue.png).";
+  await end(written, lease, { status: "success", output: answer, usage });
   const failed = await newTask("Write release notes for 2.4 from the commits since v2.3");
   await end(failed, await run(failed), { status: "error", error_message: "401 OAuth token has expired", reason: "auth", usage });
   const asking = await newTask("Find the flaky tests in tests/it and propose a fix for each of them");
@@ -59,12 +72,12 @@ const seed = async () => {
     await newTask(prompt, { agent_slug: "reviewer" });
   }
   await newTask("Clean up the old branches", { suspend: true });
-  return { done: done.id, failed: failed.id, asking: asking.id, project: project.id };
+  return { written: written.id, done: done.id, failed: failed.id, asking: asking.id, project: project.id };
 };
 
 const tasks = await seed();
 const pages = {
-  overview: "/", tasks: "/tasks", "tasks-filtered": "/tasks?status=dead", task: `/tasks/${tasks.done}`, "task-failed": `/tasks/${tasks.failed}`,
+  overview: "/", tasks: "/tasks", "tasks-filtered": "/tasks?status=dead", task: `/tasks/${tasks.done}`, "task-written": `/tasks/${tasks.written}`, "task-failed": `/tasks/${tasks.failed}`,
   "task-asking": `/tasks/${tasks.asking}`, events: `/tasks/${tasks.done}/events`, "new-task": "/tasks/new",
   delete: `/tasks/${tasks.done}/confirm-delete`, workers: "/workers", worker: "/workers/build-01", leases: "/leases",
   contexts: "/contexts", context: "/contexts/repo-1", projects: "/projects", project: `/projects/${tasks.project}`,
@@ -144,8 +157,19 @@ try {
   await newTask("Appears without loading the page again");
   await page.waitForFunction(() => document.body.textContent.includes("Appears without loading the page again"), { timeout: 30_000 });
 
-  // A question is answered with the mouse.
+  // What is unfolded stays so while the page is loaded again, and a reply leads to its task.
+  await page.goto(`${base}/tasks/${tasks.written}`);
+  await page.click(".events li summary");
+  await newTask("A change that lets open pages load again");
+  await page.waitForResponse((response) => response.request().headers()["bloom-again"] && response.ok(), { timeout: 30_000 });
+  assert.equal(await page.$eval(".events li details", (details) => details.open), true);
+  await page.type("#reply", "And how is it opened again?");
+  await Promise.all([page.waitForNavigation(), page.click(".reply button")]);
+  assert.match(await page.$eval("h1", (title) => title.textContent), /And how is it opened again\?/);
+
+  // A question is answered with the mouse. The title tells of it.
   await page.goto(`${base}/tasks/${tasks.asking}`);
+  assert.match(await page.title(), /^Asks you: /);
   await Promise.all([page.waitForNavigation(), page.click("button[value=allow]")]);
   assert.match(await page.$eval(".done", (told) => told.textContent), /Your answer was stored/);
 

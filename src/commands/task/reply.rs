@@ -2,7 +2,7 @@
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use super::super::connect::{Server, read};
 use super::super::ids::path;
@@ -13,11 +13,9 @@ use super::prompt::PromptArgs;
 use super::submit::{Waits, create};
 use super::uploads::{FileOfTask, file_of_task};
 use crate::CommandError;
+use bloom_api::reply;
 use bloom_api::tasks::Task;
 use bloom_core::task::Session;
-
-/// What the new task takes over: all that says where and how the conversation goes on.
-const TAKEN: [&str; 9] = ["context_id", "agent_slug", "project", "ref", "push", "labels", "model", "exclusive_key", "desired_format"];
 
 #[derive(Args, Debug)]
 pub struct ReplyArgs {
@@ -45,8 +43,7 @@ pub async fn run(args: ReplyArgs, server: &Server, shown: Shown) -> Result<(), C
     if read::<Task>(&first)?.session == Session::None {
         return Err(CommandError::usage(format!("{id} runs on its own (--session none), so it has no conversation that could go on")));
     }
-    let mut body: Map<String, Value> =
-        TAKEN.iter().filter_map(|field| Some(((*field).to_owned(), first.get(field).filter(|value| !value.is_null())?.clone()))).collect();
+    let mut body = reply::taken_over(&first);
     body.insert("policy".into(), json!(args.limits.policy()));
     let task = create(body, &args.prompt, &args.files, None, server).await?;
     args.waits.finish(&task, server, shown).await

@@ -26,19 +26,54 @@
   // Where the menu is too wide for the window, the entry of this page is in sight.
   document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
 
-  document.querySelectorAll("[data-copy]").forEach((button) => {
-    if (!navigator.clipboard) return;
-    button.hidden = false;
-    button.addEventListener("click", async () => {
-      await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
-      button.textContent = t("Copied", "Скопійовано");
-    });
+  // The text is that of another element, or of another page. Parts of the page are loaded again, and their buttons with them.
+  const offerCopies = () => navigator.clipboard && document.querySelectorAll("[data-copy], [data-copy-from]").forEach((button) => { button.hidden = false; });
+  document.addEventListener("click", async ({ target }) => {
+    const { copy, copyFrom } = target.dataset ?? {};
+    if (!copy && !copyFrom) return;
+    const text = async () => {
+      if (copy) return document.getElementById(copy).textContent;
+      const answer = await fetch(copyFrom);
+      if (!answer.ok) throw new Error(answer.statusText);
+      return answer.text();
+    };
+    try {
+      await navigator.clipboard.writeText(await text());
+      target.textContent = t("Copied", "Скопійовано");
+    } catch {
+      target.textContent = t("Not copied", "Не скопійовано");
+    }
   });
+  offerCopies();
 
   // Live: the server says that something has changed, and the page loads its live parts again.
   const live = document.getElementById("live");
   let isOn = true, isDue = false, isBusy = false, last = Date.now();
-  const isInUse = (part) => part.contains(document.activeElement) && document.activeElement !== part || part.querySelector("input:checked");
+  const isInUse = (part) => {
+    const active = document.activeElement;
+    return part.contains(active) && active !== part && active.tagName !== "SUMMARY" || part.querySelector("input:checked");
+  };
+  // What somebody has folded or unfolded stays so: an element is known by the id above it and its place below that.
+  const foldsOf = (part) => {
+    const places = {};
+    return new Map([...part.querySelectorAll("details")].map((details) => {
+      const { id } = details.closest("[id]");
+      places[id] = (places[id] ?? 0) + 1;
+      return [`${id} ${places[id]}`, details];
+    }));
+  };
+  // The summary in the fresh part that had the focus in this one.
+  const keepFolds = (part, fresh) => {
+    const shown = foldsOf(part);
+    let focused = null;
+    foldsOf(fresh).forEach((details, key) => {
+      const known = shown.get(key);
+      if (!known) return;
+      details.open = known.open;
+      if (known.querySelector(":scope > summary") === document.activeElement) focused = details.querySelector(":scope > summary");
+    });
+    return focused;
+  };
   const refresh = async () => {
     if (!isOn || !isDue || isBusy || document.hidden || Date.now() - last < REFRESH_MS) return;
     [isDue, isBusy, last] = [false, true, Date.now()];
@@ -49,9 +84,17 @@
       const loaded = new DOMParser().parseFromString(await answer.text(), "text/html");
       document.querySelectorAll("[data-live][id]").forEach((part) => {
         const fresh = loaded.getElementById(part.id);
-        if (fresh && !isInUse(part) && fresh.innerHTML !== part.innerHTML) part.replaceChildren(...fresh.childNodes);
+        if (!fresh || isInUse(part)) return;
+        const focused = keepFolds(part, fresh);
+        if (fresh.innerHTML === part.innerHTML) return;
+        part.replaceChildren(...fresh.childNodes);
+        focused?.focus({ preventScroll: true });
       });
+      document.title = loaded.title;
+      const [icon, freshIcon] = [document, loaded].map((page) => page.querySelector("link[rel=icon]"));
+      if (icon.getAttribute("href") !== freshIcon.getAttribute("href")) icon.href = freshIcon.getAttribute("href");
       tellTimes();
+      offerCopies();
     } catch { isDue = true; } finally { isBusy = false; }
   };
   const setLive = (on) => {

@@ -1,43 +1,113 @@
-//! What a run did, for people.
+//! What runs did, for people: events by attempt, of which long ones can be unfolded.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
+use uuid::Uuid;
 
+use super::attempts::Attempt;
+use crate::html::Html;
+use crate::json;
 use crate::times::shortened;
 use bloom_api::answers::Event;
 use bloom_core::Ms;
 
-/// Characters of an event on a page.
+/// Of an event, what is always shown.
 const CHARS: usize = 400;
+const LINES: usize = 4;
+/// What can be unfolded: of an event, and of all events of a page. The page of the event has the whole.
+const MORE_CHARS: usize = 6_000;
+const ALL_CHARS: usize = 24_000;
+/// JSON that is shorter needs no folds.
+const SHORT_JSON: usize = 100;
 
 pub struct Shown {
     pub number: i64,
+    pub lease_id: Uuid,
     pub kind: String,
     pub at: Ms,
     pub text: String,
+    pub more: Option<Html>,
+    /// Neither has all of it.
+    pub is_cut: bool,
 }
 
-impl Shown {
-    pub fn of(event: Event<'_>) -> Self {
-        let data: Value = serde_json::from_str(event.data.get()).unwrap_or_default();
-        Self { number: event.number, kind: event.kind.to_string(), at: event.at, text: shortened(&told(&data), CHARS) }
+/// Events of one attempt, which came one after the other.
+pub struct Group<'a> {
+    pub attempt: Option<&'a Attempt>,
+    pub events: Vec<Shown>,
+}
+
+/// What the folds of a page may still have.
+pub struct Room(AtomicUsize);
+
+impl Room {
+    pub fn new() -> Self {
+        Self(AtomicUsize::new(ALL_CHARS))
+    }
+
+    fn take(&self, chars: usize) -> bool {
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(chars)).is_ok()
     }
 }
 
-/// The words of an event: its text, the tool and what it is to do, or its members.
-fn told(data: &Value) -> String {
+impl Shown {
+    pub fn of(event: Event<'_>, room: &Room) -> Self {
+        let data: Value = serde_json::from_str(event.data.get()).unwrap_or_default();
+        let (whole, value) = told(&data);
+        let first: Vec<_> = whole.lines().take(LINES).collect();
+        let text = shortened(&first.join("\n"), CHARS);
+        let has_more = text.len() < whole.len();
+        let folds = value.filter(|value| has_more || value.to_string().len() > SHORT_JSON);
+        let (more, is_cut) = match folds {
+            _ if folds.is_none() && !has_more => (None, false),
+            _ if !room.take(whole.chars().count().min(MORE_CHARS)) => (None, true),
+            Some(value) if whole.len() <= MORE_CHARS => (json::folds(&value), false),
+            _ => {
+                let (mut more, shown) = (Html::default(), shortened(&whole, MORE_CHARS));
+                more.tag("<pre tabindex=\"0\">");
+                more.text(&shown);
+                more.tag("</pre>");
+                (Some(more), shown.len() != whole.len())
+            }
+        };
+        Self { number: event.number, lease_id: event.lease_id, kind: event.kind.to_string(), at: event.at, text, more, is_cut }
+    }
+}
+
+pub fn grouped(events: Vec<Shown>, attempts: &[Attempt]) -> Vec<Group<'_>> {
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for event in events {
+        match groups.last_mut() {
+            Some(group) if group.events.iter().all(|other| other.lease_id == event.lease_id) => group.events.push(event),
+            _ => groups.push(Group { attempt: attempts.iter().find(|attempt| attempt.lease_id == event.lease_id), events: vec![event] }),
+        }
+    }
+    groups
+}
+
+/// The words of an event: its text, the tool and what it is to do, or its members; and what of it is JSON.
+pub fn told(data: &Value) -> (String, Option<Value>) {
+    let is_tree = |value: &Value| value.is_object() || value.is_array();
     let words = ["text", "message", "content"].iter().find_map(|name| data[name].as_str());
-    match (data.as_str().or(words), data["name"].as_str(), data.as_object()) {
-        (Some(text), ..) => text.trim().to_owned(),
-        (_, Some(name), _) => format!("{name} {}", data["input"]),
+    let blocks = data["content"].as_array().filter(|blocks| !blocks.is_empty() && blocks.iter().all(|block| block["text"].is_string()));
+    let of_blocks = blocks.map(|blocks| blocks.iter().filter_map(|block| block["text"].as_str()).collect::<Vec<_>>().join("\n"));
+    let text = data.as_str().or(words).map(str::to_owned).or(of_blocks);
+    match (text, data["name"].as_str(), data.as_object()) {
+        (Some(text), ..) => {
+            let value = serde_json::from_str(&text).ok().filter(is_tree);
+            (text.trim().to_owned(), value)
+        }
+        (_, Some(name), _) => (format!("{name} {}", data["input"]), Some(data["input"].clone()).filter(is_tree)),
         (.., Some(members)) => {
             let shown = members.iter().filter(|(_, value)| !value.is_null());
             let pairs = shown.map(|(name, value)| match value {
                 Value::String(text) => format!("{name}: {text}"),
                 other => format!("{name}: {other}"),
             });
-            pairs.collect::<Vec<_>>().join(", ")
+            (pairs.collect::<Vec<_>>().join(", "), None)
         }
-        _ => data.to_string(),
+        _ => (data.to_string(), None),
     }
 }
 
@@ -48,8 +118,36 @@ mod tests {
 
     #[test]
     fn events_are_told_in_words() {
-        assert_eq!(told(&json!({ "text": " a\nb " })), "a\nb");
-        assert_eq!(told(&json!({ "name": "Bash", "input": { "command": "ls" } })), "Bash {\"command\":\"ls\"}");
-        assert_eq!(told(&json!({ "phase": "ended", "exit": null, "ms": 5 })), "phase: ended, ms: 5");
+        let check = |data: Value, expected: &str, value: Option<Value>| assert_eq!(told(&data), (expected.to_owned(), value));
+        check(json!({ "text": " a\nb " }), "a\nb", None);
+        check(json!({ "name": "Bash", "input": { "command": "ls" } }), "Bash {\"command\":\"ls\"}", Some(json!({ "command": "ls" })));
+        check(json!({ "phase": "ended", "exit": null, "ms": 5 }), "phase: ended, ms: 5", None);
+        check(json!({ "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }] }), "a\nb", None);
+        check(json!({ "content": "[1]" }), "[1]", Some(json!([1])));
+    }
+
+    #[test]
+    fn what_can_be_unfolded_has_limits() {
+        let shown = |text: &str, room: &Room| {
+            let data = serde_json::value::to_raw_value(&json!({ "content": text })).unwrap();
+            let event = json!({ "task_id": Uuid::nil(), "number": 1, "lease_id": Uuid::nil(), "seq": 1, "kind": "tool_result", "at": 1 });
+            let mut event: Event = serde_json::from_value({
+                let mut event = event;
+                event["data"] = Value::Null;
+                event
+            })
+            .unwrap();
+            event.data = std::borrow::Cow::Owned(data);
+            let shown = Shown::of(event, room);
+            (shown.text.chars().count(), shown.more.is_some(), shown.is_cut)
+        };
+        let room = Room::new();
+        assert_eq!(shown("a\nb\nc\nd", &room), (7, false, false));
+        assert_eq!(shown("a\nb\nc\nd\ne", &room), (7, true, false));
+        assert_eq!(shown(&"a".repeat(CHARS + 1), &room), (CHARS + 1, true, false));
+        for _ in 0..3 {
+            assert_eq!(shown(&"a".repeat(MORE_CHARS + 1), &room), (CHARS + 1, true, true));
+        }
+        assert_eq!(shown(&"a".repeat(MORE_CHARS + 1), &room), (CHARS + 1, false, true), "the page is full");
     }
 }

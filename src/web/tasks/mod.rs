@@ -1,11 +1,14 @@
 //! The pages of tasks.
 
 pub mod act;
+mod answer;
+mod attempts;
 pub mod bulk;
 mod events;
 mod filter;
 pub mod list;
 pub mod new;
+pub mod reply;
 pub mod show;
 
 use uuid::Uuid;

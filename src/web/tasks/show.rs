@@ -6,16 +6,22 @@ use axum::response::Response;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::events::Shown;
+use super::answer::{Answer, Body, RAW};
+use super::attempts::{self, Attempt, Entry};
+use super::events::{self, Group, Room, Shown, grouped};
 use super::id_of;
 use crate::advice::{self, Advice};
 use crate::answer::plain;
+use crate::call::Listed;
+use crate::diff::Change;
 use crate::files::Files;
+use crate::html::Html;
+use crate::json;
 use crate::lang::Lang;
 use crate::refused::Refused;
-use crate::times::{dollars, duration, shortened};
+use crate::times::{dollars, shortened};
 use crate::visit::{Layout, Visit};
-use bloom_api::answers::{Audit, Event, Lease};
+use bloom_api::answers::{Event, Lease};
 use bloom_api::questions::Question;
 use bloom_api::results::TaskResult;
 use bloom_api::tasks::{Policy, Task};
@@ -27,33 +33,19 @@ use bloom_core::task::{Status, WaitingReason};
 /// Of long texts, the page shows the beginning; their own pages have the whole.
 const TEXT_CHARS: usize = 6_000;
 const EVENTS: usize = 40;
-const ATTEMPTS: usize = 20;
 const ENTRIES: usize = 30;
-
-pub struct Attempt {
-    pub status: String,
-    pub worker_id: String,
-    pub started_at: Ms,
-    pub took: String,
-    pub model: String,
-    pub cost: String,
-    pub is_active: bool,
-}
 
 pub struct Asked {
     pub id: Uuid,
     pub tool: String,
+    /// The command that it wants to run, and why; or else all of what the tool is to do.
+    pub command: Option<String>,
+    pub why: String,
     pub input: String,
+    pub folds: Option<Html>,
     pub questions: Vec<String>,
     pub until: Ms,
     pub is_answered: bool,
-}
-
-pub struct Entry {
-    pub at: Ms,
-    pub action: String,
-    pub actor: String,
-    pub detail: String,
 }
 
 /// The branch with the commits of a run.
@@ -62,27 +54,23 @@ pub struct Branch {
     pub commit: String,
 }
 
-pub struct Answer {
-    pub text: String,
-    pub is_cut: bool,
-    pub error: String,
-    pub warnings: Vec<String>,
-    pub took: String,
-}
-
 #[derive(Template)]
 #[template(path = "task.html")]
 struct TaskPage<'a> {
     v: &'a Layout,
+    task_id: Uuid,
     task: &'a Task<'a>,
     title: String,
     prompt: String,
     is_prompt_cut: bool,
     advice: Option<Advice>,
     question: Option<Asked>,
+    /// It waits for an answer of a person.
+    asks: bool,
     answer: Option<Answer>,
-    attempts: Option<Vec<Attempt>>,
-    events: Vec<Shown>,
+    sees_attempts: bool,
+    attempts: &'a [Attempt],
+    groups: Vec<Group<'a>>,
     earlier: bool,
     trail: Option<Vec<Entry>>,
     cost: String,
@@ -103,6 +91,7 @@ struct May {
     suspend: bool,
     resume: bool,
     delete: bool,
+    reply: bool,
 }
 
 impl May {
@@ -115,6 +104,7 @@ impl May {
             suspend: is_open && !task.suspend,
             resume: is_open && task.suspend,
             delete: is(&[Status::Completed, Status::Failed, Status::Dead, Status::Cancelled]),
+            reply: super::reply::is_possible(task, layout),
         }
     }
 }
@@ -122,11 +112,10 @@ impl May {
 pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
     let id = id_of(&id)?;
     let task: Task = visit.get(&format!("llm-tasks/{id}")).await?;
-    let (now, lang) = (visit.layout.now, visit.layout.at.lang);
-    let of_task = |list: &str, limit: usize| format!("{list}?task_id={id}&limit={limit}");
-    let attempts = visit.list_if_allowed(&of_task("leases", ATTEMPTS), |lease: Lease| attempt(lang, &lease, now)).await?;
-    let trail = visit.list_if_allowed(&of_task("audit", ENTRIES), |audit| entry(lang, audit)).await?;
-    let events = visit.list(&format!("llm-tasks/{id}/events?last={EVENTS}"), |event: Event| Shown::of(event)).await?.rows;
+    let lang = visit.layout.at.lang;
+    let (mut trail, attempts) = history(&visit, id).await?;
+    trail.iter_mut().for_each(|entries| entries.truncate(ENTRIES));
+    let events = shown(&visit, &format!("llm-tasks/{id}/events?last={EVENTS}")).await?;
     let asks = task.waiting.as_ref().is_some_and(|waiting| waiting.reason == WaitingReason::NeedsHuman);
     let question: Option<Question> = if asks { visit.find(&format!("llm-tasks/{id}/question")).await? } else { None };
     let result: Option<TaskResult> = visit.find(&format!("llm-tasks/{id}/result")).await?;
@@ -139,14 +128,17 @@ pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refu
         prompt,
         // The question itself says it, with its buttons.
         advice: advice::of(lang, &task).filter(|_| question.is_none()),
+        asks: question.as_ref().is_some_and(|question| question.answer.is_none()),
         question: question.map(asked),
-        answer: result
-            .as_ref()
-            .map(|result| answer(lang, result, task.failure.as_ref().map(|failure| &*failure.message).unwrap_or_default())),
-        attempts: attempts.map(|listed| listed.rows),
+        answer: result.as_ref().map(|result| {
+            let told = task.failure.as_ref().map(|failure| &*failure.message).unwrap_or_default();
+            Answer::of(lang, result, told, visit.query().get("answer") == Some(RAW))
+        }),
+        sees_attempts: attempts.is_some(),
         earlier: events.first().is_some_and(|first| first.number > 1),
-        events,
-        trail: trail.map(|listed| listed.rows),
+        groups: grouped(events, attempts.as_deref().unwrap_or_default()),
+        attempts: attempts.as_deref().unwrap_or_default(),
+        trail,
         from: task.r#ref.as_deref(),
         pushes: task.push == PushMode::Branch,
         branch: result.as_ref().and_then(branch),
@@ -156,6 +148,7 @@ pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refu
         budget: lang.t(format!("${}", task.policy.budget), format!("{}\u{a0}$", task.policy.budget.to_string().replace('.', ","))),
         done: visit.query().get("done").and_then(|word| super::act::done(lang, word)),
         may: May::of(&task, &visit.layout),
+        task_id: id,
         task: &task,
     })
 }
@@ -180,65 +173,18 @@ fn cost(lang: Lang, usage: &bloom_api::usage::Usage) -> String {
     )
 }
 
-fn attempt(lang: Lang, lease: &Lease<'_>, now: Ms) -> Attempt {
-    let is_active = lease.status == bloom_core::task::LeaseStatus::Active;
-    Attempt {
-        status: lease.status.to_string(),
-        worker_id: lease.worker_id.to_string(),
-        started_at: lease.started_at,
-        took: duration(lang, lease.ended_at.unwrap_or(now) - lease.started_at),
-        model: lease.model.as_deref().unwrap_or_default().to_owned(),
-        cost: lease.usage.map(|usage| dollars(lang, usage.cost_usd)).unwrap_or_default(),
-        is_active,
-    }
-}
-
-fn entry(lang: Lang, entry: Audit<'_>) -> Entry {
-    Entry {
-        at: entry.timestamp,
-        action: lang.word(&entry.action.to_string()).into_owned(),
-        actor: entry.actor.to_string(),
-        detail: shortened(&entry.detail, 300),
-    }
-}
-
 fn asked(question: Question<'_>) -> Asked {
     let input: Value = serde_json::from_str(question.input.get()).unwrap_or_default();
     Asked {
         id: question.id,
         tool: question.tool.to_string(),
-        input: shortened(&pretty(&input), TEXT_CHARS),
+        command: input["command"].as_str().map(|command| shortened(command, TEXT_CHARS)),
+        why: shortened(input["description"].as_str().unwrap_or_default(), 300),
+        folds: json::folds(&input).filter(|_| question.input.get().len() <= TEXT_CHARS),
+        input: shortened(&serde_json::to_string_pretty(&input).unwrap_or_default(), TEXT_CHARS),
         questions: question.questions.iter().map(|text| shortened(text, TEXT_CHARS)).collect(),
         until: question.until,
         is_answered: question.answer.is_some(),
-    }
-}
-
-fn pretty(value: &Value) -> String {
-    serde_json::to_string_pretty(value).unwrap_or_default()
-}
-
-/// `told`: what the page says of the failure above, which is not repeated.
-fn answer(lang: Lang, result: &TaskResult<'_>, told: &str) -> Answer {
-    let text = result.output.as_deref().unwrap_or_default();
-    // Only what is shown whole can be laid out as JSON.
-    let laid_out = if text.len() <= TEXT_CHARS {
-        serde_json::from_str::<Value>(text).ok().filter(|value| value.is_object() || value.is_array())
-    } else {
-        None
-    };
-    let shown = laid_out.map_or_else(|| shortened(text, TEXT_CHARS), |value| pretty(&value));
-    Answer {
-        is_cut: text.chars().nth(TEXT_CHARS).is_some(),
-        text: shown,
-        error: result
-            .error_message
-            .as_deref()
-            .filter(|error| !told.contains(error))
-            .map(|error| shortened(error, 2_000))
-            .unwrap_or_default(),
-        warnings: result.warnings.to_vec(),
-        took: duration(lang, result.metrics.duration_ms),
     }
 }
 
@@ -261,8 +207,8 @@ pub async fn output(Path(id): Path<String>, visit: Visit) -> Result<Response, Re
 #[template(path = "events.html")]
 struct EventsPage<'a> {
     v: &'a Layout,
-    id: Uuid,
-    events: Vec<Shown>,
+    task_id: Uuid,
+    groups: Vec<Group<'a>>,
     next: Option<i64>,
 }
 
@@ -271,7 +217,36 @@ pub async fn events(Path(id): Path<String>, visit: Visit) -> Result<Response, Re
     const PAGE: usize = 50;
     let id = id_of(&id)?;
     let after = visit.query().get("after").and_then(|text| text.parse::<i64>().ok()).unwrap_or_default().max(0);
-    let events = visit.list(&format!("llm-tasks/{id}/events?after={after}&limit={PAGE}"), |event: Event| Shown::of(event)).await?.rows;
+    let events = shown(&visit, &format!("llm-tasks/{id}/events?after={after}&limit={PAGE}")).await?;
     let next = events.last().filter(|_| events.len() == PAGE).map(|last| last.number);
-    visit.ok(&EventsPage { v: &visit.layout, id, events, next })
+    let (_, attempts) = history(&visit, id).await?;
+    visit.ok(&EventsPage { v: &visit.layout, task_id: id, groups: grouped(events, attempts.as_deref().unwrap_or_default()), next })
+}
+
+/// One event, whole, as text.
+pub async fn event(Path((id, number)): Path<(String, String)>, visit: Visit) -> Result<Response, Refused> {
+    let id = id_of(&id)?;
+    let missing = || Refused::new(404, "There is no such event", "Такої події немає");
+    let number = number.parse::<u32>().ok().filter(|number| *number > 0).ok_or_else(missing)?;
+    let told = |event: Event| serde_json::from_str(event.data.get()).map(|data: Value| events::told(&data).0).unwrap_or_default();
+    let path = format!("llm-tasks/{id}/events?after={}&limit=1", number - 1);
+    let found = visit.list(&path, |event: Event| (event.number, told(event))).await?.rows;
+    let (_, text) = found.into_iter().find(|(found, _)| *found == i64::from(number)).ok_or_else(missing)?;
+    Ok(plain(text, None))
+}
+
+async fn shown(visit: &Visit, path: &str) -> Result<Vec<Shown>, Refused> {
+    let room = Room::new();
+    Ok(visit.list(path, |event: Event| Shown::of(event, &room)).await?.rows)
+}
+
+/// What happened to a task, and its attempts, as far as the visitor may see them: the newest first.
+async fn history(visit: &Visit, id: Uuid) -> Result<(Option<Vec<Entry>>, Option<Vec<Attempt>>), Refused> {
+    let (now, lang) = (visit.layout.now, visit.layout.at.lang);
+    let leases: Option<Listed<Lease>> =
+        visit.list_if_allowed(&format!("leases?task_id={id}&limit={}", attempts::MOST), |lease: Lease| lease).await?;
+    let trail =
+        visit.list_if_allowed(&format!("audit?task_id={id}&limit={}", attempts::ENTRIES), Entry::of).await?.map(|listed| listed.rows);
+    let attempts = leases.map(|leases| attempts::of(lang, &leases, trail.as_deref().unwrap_or_default(), now));
+    Ok((trail, attempts))
 }

@@ -10,3 +10,4 @@ mod lists;
 mod membridge;
 mod projects;
 mod sign_in;
+mod task;

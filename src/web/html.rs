@@ -1,0 +1,41 @@
+//! HTML that code makes, where a template could not: what is pushed as text is escaped, so only the tags are code.
+
+use std::fmt;
+
+use askama::filters::HtmlSafe;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Html(String);
+
+// Texts are escaped as they are pushed, and tags are literals.
+impl HtmlSafe for Html {}
+
+impl fmt::Display for Html {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Html {
+    pub fn tag(&mut self, tag: &'static str) {
+        self.0.push_str(tag);
+    }
+
+    /// As a template shows it, between tags or as the value of an attribute.
+    pub fn text(&mut self, text: &str) {
+        for letter in text.chars() {
+            match letter {
+                '<' => self.0.push_str("&#60;"),
+                '>' => self.0.push_str("&#62;"),
+                '&' => self.0.push_str("&#38;"),
+                '"' => self.0.push_str("&#34;"),
+                '\'' => self.0.push_str("&#39;"),
+                other => self.0.push(other),
+            }
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+}

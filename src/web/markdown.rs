@@ -1,0 +1,227 @@
+//! Markdown as HTML: what agents answer. Nothing in it is taken for HTML, nothing is loaded from elsewhere (an image is a link to it), and links
+//! lead to pages and addresses of mail only.
+
+use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
+use url::Url;
+
+use super::html::Html;
+
+/// Longer texts are shown as they are.
+const MAX_CHARS: usize = 20_000;
+/// So are texts of which more would become.
+const MAX_HTML: usize = 80_000;
+/// And texts whose parts are in each other more deeply.
+const MAX_DEPTH: usize = 32;
+const SCHEMES: [&str; 3] = ["http", "https", "mailto"];
+
+/// `None`: it is too large.
+pub fn to_html(text: &str) -> Option<Html> {
+    if text.chars().nth(MAX_CHARS).is_some() {
+        return None;
+    }
+    let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS;
+    let mut page = Page::default();
+    let mut depth = 0_usize;
+    for event in Parser::new_ext(text, options) {
+        match &event {
+            Event::Start(_) => depth += 1,
+            Event::End(_) => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        page.add(event);
+        if depth > MAX_DEPTH || page.html.len() > MAX_HTML {
+            return None;
+        }
+    }
+    Some(page.html)
+}
+
+#[derive(Default)]
+struct Page {
+    html: Html,
+    /// Levels of the headings above, as written. The page's own headings come before them, and no level is left out.
+    levels: Vec<u8>,
+    /// Ends of links and images: an image in a link, or a link that leads nowhere, has no tag.
+    ends: Vec<&'static str>,
+    is_in_link: bool,
+    is_in_head: bool,
+}
+
+impl Page {
+    fn add(&mut self, event: Event<'_>) {
+        match event {
+            Event::Start(tag) => self.start(tag),
+            Event::End(tag) => self.end(tag),
+            Event::Code(text) => {
+                self.html.tag("<code>");
+                self.html.text(&text);
+                self.html.tag("</code>");
+            }
+            Event::SoftBreak | Event::HardBreak => self.html.tag("<br>\n"),
+            Event::Rule => self.html.tag("<hr>\n"),
+            Event::TaskListMarker(is_done) => self.html.tag(if is_done { "☑ " } else { "☐ " }),
+            Event::Text(text)
+            | Event::Html(text)
+            | Event::InlineHtml(text)
+            | Event::InlineMath(text)
+            | Event::DisplayMath(text)
+            | Event::FootnoteReference(text) => self.html.text(&text),
+        }
+    }
+
+    fn start(&mut self, tag: Tag<'_>) {
+        match tag {
+            Tag::Heading { level, .. } => {
+                let level = level as u8;
+                self.levels.retain(|above| *above < level);
+                self.levels.push(level);
+                self.html.tag(self.heading()[0]);
+            }
+            Tag::CodeBlock(kind) => {
+                self.html.tag("<pre tabindex=\"0\">");
+                if let CodeBlockKind::Fenced(language) = kind
+                    && let Some(language) = language.split_whitespace().next()
+                {
+                    self.html.tag("<span class=\"language\">");
+                    self.html.text(language);
+                    self.html.tag("</span>");
+                }
+                self.html.tag("<code>");
+            }
+            Tag::List(Some(first)) => {
+                self.html.tag("<ol start=\"");
+                self.html.text(&first.to_string());
+                self.html.tag("\">\n");
+            }
+            Tag::Table(_) => self.html.tag("<div class=\"scroll\" tabindex=\"0\"><table>\n"),
+            Tag::TableHead => {
+                self.is_in_head = true;
+                self.html.tag("<thead><tr>");
+            }
+            Tag::TableCell => self.html.tag(if self.is_in_head { "<th>" } else { "<td>" }),
+            Tag::Link { dest_url, .. } => self.link(&dest_url),
+            Tag::Image { dest_url, .. } => self.link(&dest_url),
+            Tag::HtmlBlock => self.html.tag("<p class=\"verbatim\">"),
+            other => self.html.tag(match other {
+                Tag::Paragraph => "<p>",
+                Tag::BlockQuote(_) => "<blockquote>\n",
+                Tag::List(_) => "<ul>\n",
+                Tag::Item => "<li>",
+                Tag::TableRow => "<tr>",
+                Tag::Emphasis => "<em>",
+                Tag::Strong => "<strong>",
+                Tag::Strikethrough => "<del>",
+                _ => "",
+            }),
+        }
+    }
+
+    fn end(&mut self, tag: TagEnd) {
+        let end = match tag {
+            TagEnd::Heading(_) => self.heading()[1],
+            TagEnd::TableHead => {
+                self.is_in_head = false;
+                "</tr></thead><tbody>\n"
+            }
+            TagEnd::TableCell => {
+                if self.is_in_head {
+                    "</th>"
+                } else {
+                    "</td>"
+                }
+            }
+            TagEnd::Link | TagEnd::Image => {
+                let end = self.ends.pop().unwrap_or_default();
+                self.is_in_link &= end.is_empty();
+                end
+            }
+            TagEnd::Paragraph | TagEnd::HtmlBlock => "</p>\n",
+            TagEnd::BlockQuote(_) => "</blockquote>\n",
+            TagEnd::CodeBlock => "</code></pre>\n",
+            TagEnd::List(true) => "</ol>\n",
+            TagEnd::List(false) => "</ul>\n",
+            TagEnd::Item => "</li>\n",
+            TagEnd::Table => "</tbody></table></div>\n",
+            TagEnd::TableRow => "</tr>\n",
+            TagEnd::Emphasis => "</em>",
+            TagEnd::Strong => "</strong>",
+            TagEnd::Strikethrough => "</del>",
+            _ => "",
+        };
+        self.html.tag(end);
+    }
+
+    /// The part of the page has the second level itself.
+    fn heading(&self) -> [&'static str; 2] {
+        match self.levels.len() {
+            0 | 1 => ["<h3>", "</h3>\n"],
+            2 => ["<h4>", "</h4>\n"],
+            3 => ["<h5>", "</h5>\n"],
+            _ => ["<h6>", "</h6>\n"],
+        }
+    }
+
+    fn link(&mut self, target: &str) {
+        // As it was read, so that the browser leads where the check has looked.
+        match Url::parse(target).ok().filter(|url| SCHEMES.contains(&url.scheme()) && !self.is_in_link) {
+            Some(url) => {
+                self.html.tag("<a rel=\"noopener nofollow\" href=\"");
+                self.html.text(url.as_str());
+                self.html.tag("\">");
+                self.ends.push("</a>");
+                self.is_in_link = true;
+            }
+            None => self.ends.push(""),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(markdown: &str, expected: &str) {
+        assert_eq!(to_html(markdown).map(|html| html.to_string().replace('\n', "")).as_deref(), Some(expected), "{markdown}");
+    }
+
+    #[test]
+    fn markdown_becomes_elements() {
+        check("a **b** *c* ~~d~~ `e<f`\ng", "<p>a <strong>b</strong> <em>c</em> <del>d</del> <code>e&#60;f</code><br>g</p>");
+        check("- [x] a\n- [ ] b", "<ul><li>☑ a</li><li>☐ b</li></ul>");
+        check("3. a\n4. b", "<ol start=\"3\"><li>a</li><li>b</li></ol>");
+        check("```rs\na\n```", "<pre tabindex=\"0\"><span class=\"language\">rs</span><code>a</code></pre>");
+        let table = "<div class=\"scroll\" tabindex=\"0\"><table><thead><tr><th>a</th></tr></thead><tbody><tr><td>b</td></tr></tbody></table></div>";
+        check("|a|\n|-|\n|b|", table);
+        // No level is left out, whatever the text begins with.
+        check("# a\n### b\n## c\n# d", "<h3>a</h3><h4>b</h4><h4>c</h4><h3>d</h3>");
+    }
+
+    #[test]
+    fn nothing_becomes_an_element_that_loads_or_runs() {
+        check("<b onclick=x>a</b>", "<p>&#60;b onclick=x&#62;a&#60;/b&#62;</p>");
+        check("<script>\nalert(1)\n</script>", "<p class=\"verbatim\">&#60;script&#62;alert(1)&#60;/script&#62;</p>");
+        check(
+            "![an *image*](https://x.example/a.png)",
+            "<p><a rel=\"noopener nofollow\" href=\"https://x.example/a.png\">an <em>image</em></a></p>",
+        );
+        check(
+            "[![i](https://x.example/i)](https://y.example/) [z](mailto:a@b.example)",
+            "<p><a rel=\"noopener nofollow\" href=\"https://y.example/\">i</a> <a rel=\"noopener nofollow\" href=\"mailto:a@b.example\">z</a></p>",
+        );
+        for target in
+            ["javascript:alert(1)", "JaVaScRiPt:alert(1)", "data:text/html,x", "/tasks", "//x.example", "&#106;avascript:x", "vbscript:x"]
+        {
+            check(&format!("[a]({target}) ![b]({target})"), "<p>a b</p>");
+        }
+        check("[a](https://x.example/\"onclick=x)", "<p><a rel=\"noopener nofollow\" href=\"https://x.example/%22onclick=x\">a</a></p>");
+    }
+
+    #[test]
+    fn what_is_too_large_or_too_deep_is_left_as_it_is() {
+        assert!(to_html(&"a".repeat(MAX_CHARS)).is_some());
+        assert_eq!(to_html(&"a".repeat(MAX_CHARS + 1)), None);
+        assert_eq!(to_html(&"<".repeat(MAX_CHARS)), None);
+        assert_eq!(to_html(&">".repeat(2 * MAX_DEPTH)), None);
+    }
+}

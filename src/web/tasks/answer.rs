@@ -1,0 +1,62 @@
+//! What a run answered, as its page shows it: Markdown and JSON laid out, or as it is.
+
+use crate::html::Html;
+use crate::lang::Lang;
+use crate::times::{duration, shortened};
+use crate::{json, markdown};
+use bloom_api::results::TaskResult;
+
+/// Of a longer answer that is shown as it is, the page has the beginning; the download has the whole.
+const TEXT_CHARS: usize = 6_000;
+/// A longer answer is not laid out as JSON.
+const JSON_BYTES: usize = 20_000;
+/// The parameter of the page's address that asks for the answer as it is.
+pub const RAW: &str = "raw";
+
+/// How the answer stands on the page.
+pub enum Body {
+    Markdown(Html),
+    Json(Html),
+    /// As it is, or the beginning of it.
+    Raw {
+        text: String,
+        is_cut: bool,
+    },
+}
+
+pub struct Answer {
+    pub body: Option<Body>,
+    /// Whether it is shown as it is because somebody has asked for that.
+    pub is_raw: bool,
+    pub error: String,
+    pub warnings: Vec<String>,
+    pub took: String,
+}
+
+impl Answer {
+    /// `told`: what the page says of the failure above, which is not repeated.
+    pub fn of(lang: Lang, result: &TaskResult<'_>, told: &str, is_raw: bool) -> Self {
+        let text = result.output.as_deref().unwrap_or_default();
+        let laid_out = || {
+            let json = if text.len() <= JSON_BYTES { json::folds_of(text) } else { None };
+            json.map(Body::Json).or_else(|| markdown::to_html(text).map(Body::Markdown))
+        };
+        let raw = || {
+            let shown = shortened(text, TEXT_CHARS);
+            Body::Raw { is_cut: shown.len() != text.len(), text: shown }
+        };
+        let body = if is_raw { None } else { laid_out() };
+        let error = result.error_message.as_deref().filter(|error| !told.contains(error));
+        Self {
+            body: (!text.is_empty()).then(|| body.unwrap_or_else(raw)),
+            is_raw,
+            error: error.map(|error| shortened(error, 2_000)).unwrap_or_default(),
+            warnings: result.warnings.to_vec(),
+            took: duration(lang, result.metrics.duration_ms),
+        }
+    }
+
+    pub fn has_something(&self) -> bool {
+        self.body.is_some() || !self.error.is_empty() || !self.warnings.is_empty()
+    }
+}

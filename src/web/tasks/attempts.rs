@@ -1,0 +1,144 @@
+//! The attempts of a task: how each ended, and why. A lease tells that it was given back; the audit trail, for what.
+
+use uuid::Uuid;
+
+use crate::call::Listed;
+use crate::lang::Lang;
+use crate::times::{dollars, duration, shortened};
+use bloom_api::answers::{Audit, Lease};
+use bloom_api::words::Word;
+use bloom_core::Ms;
+use bloom_core::audit::Action;
+use bloom_core::task::{LeaseStatus, Reason};
+
+/// The newest, which the page shows.
+pub const MOST: usize = 20;
+/// Entries of the trail that are searched for their ends.
+pub const ENTRIES: usize = 100;
+
+pub struct Attempt {
+    pub lease_id: Uuid,
+    /// Its number, from 1; `None`: there are more than are listed.
+    pub number: Option<usize>,
+    /// The class of its badge.
+    pub class: &'static str,
+    pub outcome: &'static str,
+    /// In words; empty: there is nothing to say.
+    pub reason: String,
+    /// What the worker or the server said of it.
+    pub said: String,
+    pub worker_id: String,
+    pub started_at: Ms,
+    pub took: String,
+    pub model: String,
+    pub cost: String,
+    pub is_active: bool,
+}
+
+/// An entry of the audit trail of the task.
+pub struct Entry {
+    pub at: Ms,
+    pub action: Word<Action>,
+    pub actor: String,
+    pub detail: String,
+}
+
+impl Entry {
+    pub fn of(entry: Audit<'_>) -> Self {
+        Self { at: entry.timestamp, action: entry.action, actor: entry.actor.to_string(), detail: shortened(&entry.detail, 300) }
+    }
+}
+
+/// `leases` and `trail`: the newest first.
+pub fn of(lang: Lang, leases: &Listed<Lease<'_>>, trail: &[Entry], now: Ms) -> Vec<Attempt> {
+    let count = leases.rows.len();
+    let mut later = Ms::MAX;
+    let mut found = Vec::with_capacity(count);
+    for (at, lease) in leases.rows.iter().enumerate() {
+        let number = leases.next.is_none().then_some(count - at);
+        found.push(attempt(lang, lease, number, end(lease, trail, later), now));
+        later = lease.started_at;
+    }
+    found
+}
+
+/// The entry that tells how the attempt ended: what was written then, before the next attempt began.
+fn end<'a>(lease: &Lease<'_>, trail: &'a [Entry], later: Ms) -> Option<&'a Entry> {
+    let ended_at = lease.ended_at?;
+    let tells = |entry: &&Entry| {
+        let Word::Known(action) = &entry.action else { return false };
+        let is_end = matches!(
+            action,
+            Action::TaskCompleted
+                | Action::TaskRetried
+                | Action::TaskReleased
+                | Action::TaskDead
+                | Action::TaskCancelled
+                | Action::DispatchFailed
+        );
+        is_end && entry.at >= ended_at && entry.at <= later
+    };
+    // Of what was written then, the first: what happened to the run comes before what became of the task.
+    trail.iter().rev().find(tells)
+}
+
+fn attempt(lang: Lang, lease: &Lease<'_>, number: Option<usize>, end: Option<&Entry>, now: Ms) -> Attempt {
+    let is_active = lease.status == LeaseStatus::Active;
+    let action = end.and_then(|end| if let Word::Known(action) = &end.action { Some(*action) } else { None });
+    let said = end.map(|end| end.detail.as_str()).unwrap_or_default();
+    let failed = lang.t("failed", "не вдалося");
+    let (class, outcome, said) = match (&lease.status, action) {
+        (Word::Known(LeaseStatus::Active), _) => ("active", lang.t("under way", "триває"), ""),
+        (Word::Known(LeaseStatus::Expired), _) => ("expired", lang.t("lost", "втрачено"), ""),
+        (Word::Known(LeaseStatus::Failed), Some(Action::DispatchFailed)) => ("failed", lang.t("not delivered", "не передано"), said),
+        (Word::Known(LeaseStatus::Failed), _) => ("failed", lang.t("ended by the server", "закінчено сервером"), said),
+        (_, Some(Action::TaskReleased)) => ("", lang.t("handed back", "повернено"), said),
+        (_, Some(Action::TaskCancelled)) => ("cancelled", lang.t("stopped", "спинено"), said),
+        (_, Some(Action::TaskCompleted)) => match said.strip_prefix("the run failed: ") {
+            Some(reason) => ("failed", failed, reason),
+            None => ("completed", lang.t("completed", "завершено"), ""),
+        },
+        (_, Some(Action::TaskRetried | Action::TaskDead)) => ("failed", failed, said),
+        _ => ("", lang.t("ended", "закінчено"), ""),
+    };
+    let (reason, said) = match lease.status == LeaseStatus::Expired {
+        true => (lang.t("its worker was not heard from", "від воркера не було звісток").to_owned(), String::new()),
+        false => told(lang, said),
+    };
+    Attempt {
+        lease_id: lease.id,
+        number,
+        class,
+        outcome,
+        reason,
+        said,
+        worker_id: lease.worker_id.to_string(),
+        started_at: lease.started_at,
+        took: duration(lang, lease.ended_at.unwrap_or(now) - lease.started_at),
+        model: lease.model.as_deref().unwrap_or_default().to_owned(),
+        cost: lease.usage.map(|usage| dollars(lang, usage.cost_usd)).unwrap_or_default(),
+        is_active,
+    }
+}
+
+/// The reason at the beginning of an entry, in words, and what follows it.
+fn told(lang: Lang, said: &str) -> (String, String) {
+    let (word, rest) = said.split_once([':', ',']).unwrap_or((said, ""));
+    match Reason::ALL.iter().find(|reason| reason.as_str() == word) {
+        Some(reason) => (lang.word(reason.as_str()).into_owned(), rest.trim().to_owned()),
+        None => (String::new(), said.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_told_in_words() {
+        let both = |word: &str, rest: &str| (word.to_owned(), rest.to_owned());
+        assert_eq!(told(Lang::English, "out_of_memory: killed"), both("out of memory", "killed"));
+        assert_eq!(told(Lang::English, "auth, attempt 1 of 3"), both("auth", "attempt 1 of 3"));
+        assert_eq!(told(Lang::English, "stops: now"), both("", "stops: now"));
+    }
+}

@@ -1,0 +1,42 @@
+//! The field for a reply: a new task that goes on with the conversation of this one.
+
+use axum::extract::Path;
+use axum::http::Method;
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+
+use super::id_of;
+use crate::answer::see_other;
+use crate::refused::Refused;
+use crate::visit::{Layout, Posted};
+use bloom_api::tasks::Task;
+use bloom_api::{reply, time_limit};
+use bloom_core::task::Session;
+
+/// A task that runs on its own has no conversation that could go on.
+pub fn is_possible(task: &Task<'_>, layout: &Layout) -> bool {
+    layout.may_act() && task.session == Session::Context
+}
+
+pub async fn send(Path(id): Path<String>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
+    let id = id_of(&id)?;
+    let Some(prompt) = fields.get("prompt").filter(|prompt| !prompt.trim().is_empty()) else {
+        return Err(Refused::new(400, "The reply is empty, so no task was created", "Відповідь порожня, тому завдання не створено"));
+    };
+    let first: Value = visit.get(&format!("llm-tasks/{id}")).await?;
+    if first["session"] != json!(Session::Context.as_str()) {
+        return Err(Refused::new(
+            409,
+            "This task runs on its own, so it has no conversation that could go on",
+            "Це завдання виконується окремо, тому не має розмови, яку можна продовжити",
+        ));
+    }
+    let mut body = reply::taken_over(&first);
+    // Browsers send the ends of lines as CR LF.
+    body.insert("prompt".into(), json!(prompt.replace("\r\n", "\n")));
+    let mut policy = Map::new();
+    time_limit::add_usual(&mut policy);
+    body.insert("policy".into(), Value::Object(policy));
+    let created = visit.act(Method::POST, "llm-tasks", &Value::Object(body)).await?;
+    Ok(see_other(&format!("/tasks/{}?done=created", created["id"].as_str().unwrap_or_default())))
+}

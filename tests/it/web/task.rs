@@ -1,0 +1,206 @@
+//! The page of a task: its answer, what its run changed, its events and attempts, what it asks, and replies.
+
+use super::browser::{Browser, Page};
+use super::lists::MAX_PAGE;
+use crate::files::upload;
+use crate::on_both;
+use crate::support::*;
+
+const DIFF: &str = "diff --git a/src/a.rs b/src/a.rs\nindex 1..2 100644\n--- a/src/a.rs\n+++ b/src/a.rs\n@@ -1,2 +1,2 @@\n same\n-let <old> = 1;\n+let <new> = 2;\n\
+    diff --git a/old.txt b/new.txt\nsimilarity index 100%\nrename from old.txt\nrename to new.txt\n\
+    diff --git a/logo.png b/logo.png\nnew file mode 100644\nBinary files /dev/null and b/logo.png differ\n";
+
+on_both! {
+    async fn an_answer_in_markdown_is_laid_out_and_loads_nothing(server) {
+        let browser = Browser::of(server);
+        let (task, lease) = server.crew().leased_task().await;
+        let output = "# Findings\n\nIt **works**, see [the log](https://x.example/log \"t\").\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n\
+            ![chart](https://x.example/c.png) [bad](javascript:alert(1)) <img src=x onerror=alert(1)>";
+        lease.complete("success", json!({ "output": output })).await.ok();
+        let page = browser.ok(&format!("/tasks/{}", task.id)).await;
+        for part in [
+            "<h3>Findings</h3>",
+            "<strong>works</strong>",
+            "<a rel=\"noopener nofollow\" href=\"https://x.example/log\">the log</a>",
+            "<td>1</td>",
+            "<a rel=\"noopener nofollow\" href=\"https://x.example/c.png\">chart</a>",
+            "&#60;img src=x onerror=alert(1)&#62;",
+        ] {
+            page.has(part);
+        }
+        page.has_not("<img");
+        page.has_not("javascript:");
+        // As it is, without scripts, and the way back.
+        let raw = browser.ok(&format!("/tasks/{}?answer=raw", task.id)).await;
+        raw.has("# Findings\n\nIt **works**");
+        raw.has_not("<strong>works</strong>");
+        raw.has(&format!("href=\"/tasks/{}\">Formatted</a>", task.id));
+        page.has(&format!("data-copy-from=\"/tasks/{}/output\"", task.id));
+    }
+
+    async fn an_answer_in_json_can_be_folded(server) {
+        let browser = Browser::of(server);
+        let crew = server.crew();
+        let worker = crew.worker().register().await;
+        let task = crew.task().with("desired_format", json!("json")).create().await;
+        let lease = task.lease_to(&worker).await;
+        lease.complete("success", json!({ "output": r#"{"verdict":"good","risks":[{"line":1}]}"# })).await.ok();
+        let page = browser.ok(&format!("/tasks/{}", task.id)).await;
+        page.has("<span class=\"name\">verdict</span>: <span class=\"value\">&#34;good&#34;</span>");
+        page.has("<details open><summary><span class=\"name\">risks</span>: [ 1 ]</summary>");
+        browser.ok(&format!("/tasks/{}?answer=raw", task.id)).await.has("{&#34;verdict&#34;:&#34;good&#34;,");
+    }
+
+    async fn an_answer_that_is_too_long_is_shown_as_it_is(server) {
+        let browser = Browser::of(server);
+        let (task, lease) = server.crew().leased_task().await;
+        lease.complete("success", json!({ "output": "**x** ".repeat(10_000) })).await.ok();
+        let page = browser.ok(&format!("/tasks/{}", task.id)).await;
+        page.has("**x** **x**");
+        page.has("This is the beginning; the download has all of it.");
+        assert!(page.text.len() < MAX_PAGE, "{}", page.text.len());
+    }
+
+    async fn what_a_run_changed_is_shown_by_file(server) {
+        let browser = Browser::of(server);
+        let (task, lease) = server.crew().leased_task().await;
+        let query = format!("task_id={}&lease_id={}&name=x.patch&type=GIT_DIFF", task.id, lease.id);
+        let diff = upload(server, &query, DIFF.as_bytes()).await.created();
+        lease.complete("success", json!({ "output": "done" })).await.ok();
+        let page = browser.ok(&format!("/tasks/{}", task.id)).await;
+        for part in [
+            "3 files: <b class=\"added\">+1</b> <b class=\"removed\">−1</b>",
+            "<code>src/a.rs</code>",
+            "<span class=\"line removed\">-let &#60;old&#62; = 1;</span>",
+            "<span class=\"line added\">+let &#60;new&#62; = 2;</span>",
+            "<code>new.txt</code> <span class=\"badge\">renamed</span> from <code>old.txt</code>",
+            "<code>logo.png</code> <span class=\"badge\">new</span> <span class=\"badge\">binary</span>",
+        ] {
+            page.has(part);
+        }
+        page.has(&format!("href=\"/artifacts/{}/content\"", diff["id"].as_str().unwrap()));
+        page.has_not("This is the beginning");
+        // The beginning of a long one, and the way to the whole.
+        let (task, lease) = server.crew().leased_task().await;
+        let long = format!("diff --git a/a b/a\n@@ -0,0 +1,9000 @@\n{}", "+a line that is added\n".repeat(9_000));
+        let query = format!("task_id={}&lease_id={}&name=x.patch&type=GIT_DIFF", task.id, lease.id);
+        upload(server, &query, long.as_bytes()).await.created();
+        let page = browser.ok(&format!("/tasks/{}", task.id)).await;
+        page.has("<b class=\"added\">+9000</b>");
+        page.has("This is the beginning; the download has all of it.");
+        assert!(page.text.len() < MAX_PAGE, "{}", page.text.len());
+    }
+}
+
+on_both! {
+    async fn long_output_is_folded_and_events_are_grouped_by_attempt(server) {
+        let browser = Browser::of(server);
+        let crew = server.crew();
+        let worker = crew.worker().register().await;
+        let task = crew.task().attempts(2).create().await;
+        let first = task.lease_to(&worker).await;
+        let event = |seq: i64, kind: &str, data: Value| json!({ "seq": seq, "kind": kind, "at": 1, "data": data });
+        let lines: String = (1..=400).map(|n| format!("line {n} of the output\n")).collect();
+        let events = json!({ "lease_id": first.id, "events": [
+            event(1, "tool_use", json!({ "name": "Read", "input": { "paths": ["a".repeat(60), "b".repeat(60)] } })),
+            event(2, "tool_result", json!({ "content": "short" })),
+            event(3, "tool_result", json!({ "content": lines })),
+        ] });
+        server.post(&task.path("/events"), events).await.ok();
+        first.complete("error", json!({ "error_message": "no", "reason": "overloaded", "retryable": true, "retry_at": 1 })).await.ok();
+        let second = task.lease_to(&worker).await;
+        server.post(&task.path("/events"), json!({ "lease_id": second.id, "events": [event(1, "text", json!({ "text": "again" }))] })).await.ok();
+        let whole = format!("/tasks/{}/events/3", task.id);
+        for path in [format!("/tasks/{}", task.id), format!("/tasks/{}/events", task.id)] {
+            let page = browser.ok(&path).await;
+            page.has(&format!("<p class=\"attempt\">Attempt 1 on {}: failed</p>", worker.name));
+            page.has(&format!("<p class=\"attempt\">Attempt 2 on {}: under way</p>", worker.name));
+            page.has("<div class=\"what\">short</div>");
+            page.has("<summary>line 1 of the output\nline 2 of the output\nline 3 of the output\nline 4 of the output</summary>");
+            page.has("<span class=\"name\">paths</span>: [ 2 ]");
+            page.has_not("line 400 of the output");
+            page.has(&format!("href=\"{whole}\""));
+        }
+        let text = browser.ok(&whole).await;
+        assert!(text.header("content-type").starts_with("text/plain") && text.text == lines.trim(), "{}", text.text);
+        for missing in ["9", "0", "x", "99999999999999999999"] {
+            browser.get(&format!("/tasks/{}/events/{missing}", task.id)).await.expect(404).has("There is no such event");
+        }
+    }
+
+    async fn attempts_tell_how_they_ended_and_why(server) {
+        let browser = Browser::of(server);
+        let crew = server.crew();
+        let worker = crew.worker().register().await;
+        let task = crew.task().attempts(3).create().await;
+        let lease = task.lease_to(&worker).await;
+        server.post(&task.path("/release"), json!({ "lease_id": lease.id, "reason": "the agent shuts down" })).await.ok();
+        let usage = json!({ "input_tokens": 5, "output_tokens": 6, "cost_usd": 0.25 });
+        let lease = task.lease_to(&worker).await;
+        let more = json!({ "error_message": "no", "reason": "out_of_memory", "retryable": true, "retry_at": 1, "usage": usage });
+        lease.complete("error", more).await.ok();
+        let lease = task.lease_to(&worker).await;
+        browser.ok(&format!("/tasks/{}", task.id)).await.has("<span class=\"badge s-active\">under way</span>");
+        lease.complete("success", json!({ "output": "done" })).await.ok();
+        let page = browser.ok(&format!("/tasks/{}", task.id)).await;
+        page.has("1. <span class=\"badge s-\">handed back</span>");
+        page.has("<span class=\"soft\" lang=\"en\">the agent shuts down</span>");
+        page.has("2. <span class=\"badge s-failed\">failed</span>");
+        page.has("<br>out of memory<br>");
+        page.has("$0.2500");
+        page.has("3. <span class=\"badge s-completed\">completed</span>");
+        page.has_not(">released<");
+        let ukrainian = browser.send(reqwest::Method::GET, &format!("/tasks/{}", task.id), None, &[("accept-language", "uk")]).await.expect(200);
+        ukrainian.has("забракло пам’яті");
+        // A run that can't be tried again, and one that is cancelled.
+        let (task, lease) = server.crew().leased_task().await;
+        lease.complete("error", json!({ "error_message": "no", "reason": "auth" })).await.ok();
+        let page = browser.ok(&format!("/tasks/{}", task.id)).await;
+        page.has("<span class=\"badge s-failed\">failed</span>");
+        page.has("<br>auth");
+    }
+
+    async fn a_reply_goes_on_with_the_conversation(server) {
+        let browser = Browser::of(server);
+        let crew = server.crew();
+        let task = crew.task().context(&unique("talk")).with("labels", json!({ "team": "docs" })).with("session", json!("context")).create().await;
+        let page = format!("/tasks/{}", task.id);
+        browser.ok(&page).await.has("Send the reply");
+        let target = format!("{page}/reply");
+        browser.send_form(&page, &target, &[("prompt", " \r\n")]).await.expect(400).has("The reply is empty");
+        let sent = browser.send_form(&page, &target, &[("prompt", "and\r\nthen?")]).await.expect(303);
+        let id = sent.header("location").strip_prefix("/tasks/").and_then(|rest| rest.strip_suffix("?done=created")).expect("its page");
+        let (first, reply) = (task.now().await, server.get(&format!("llm-tasks/{id}")).await.ok());
+        assert_eq!(reply["prompt"], json!("and\nthen?"));
+        for field in ["context_id", "agent_slug", "project", "labels", "model"] {
+            assert_eq!(reply[field], first[field], "{field}");
+        }
+        browser.ok(&format!("/tasks/{id}?done=created")).await.has("The task was created.");
+        // A task on its own has nothing to go on with.
+        let alone = crew.task().with("session", json!("none")).create().await;
+        let page = format!("/tasks/{}", alone.id);
+        browser.ok(&page).await.has_not("Send the reply");
+        browser.send_form("/tasks", &format!("{page}/reply"), &[("prompt", "x")]).await.expect(409).has("no conversation that could go on");
+    }
+
+    async fn a_run_that_asks_is_seen_from_afar_and_its_command_as_one(server) {
+        let browser = Browser::of(server);
+        let (task, lease) = server.crew().leased_task().await;
+        let path = format!("/tasks/{}", task.id);
+        let icon = |page: &Page| page.text.split("rel=\"icon\"").nth(1).unwrap().split('>').next().unwrap().to_owned();
+        let before = browser.ok(&path).await;
+        before.has_not("<title>Asks you");
+        let input = json!({ "command": "rm -r \\\n  build", "description": "Removes <build>" });
+        let asked = json!({ "lease_id": lease.id, "id": NO_ID, "question": { "tool": "Bash", "input": input, "limit_sec": 600 } });
+        server.post(&task.path("/question"), asked).await.ok();
+        let page = browser.ok(&path).await;
+        page.has("<title>Asks you: ");
+        assert_ne!(icon(&page), icon(&before));
+        page.has("<pre tabindex=\"0\" class=\"command\"><code>rm -r \\\n  build</code></pre>");
+        page.has("Removes &#60;build&#62;");
+        browser.send_form(&path, &format!("{path}/answer"), &[("decision", "allow"), ("question_id", NO_ID)]).await.expect(303);
+        let after = browser.ok(&path).await;
+        after.has_not("<title>Asks you");
+        assert_eq!(icon(&after), icon(&before));
+    }
+}
