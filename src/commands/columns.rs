@@ -243,6 +243,7 @@ pub static KEYS: Kind<Key> = Kind {
     columns: &[
         Column::new("NAME", |key, _| key.name.to_string()),
         Column::new("SCOPE", |key, _| key.scope.to_string()),
+        Column::new("TEAM", |key: &Key, _| given(&key.team)).spare(2),
         Column::new("WORKER", |key: &Key, _| given(&key.worker)).spare(2),
         Column::wide("PUSH", |key: &Key, _| if key.push { "yes".to_owned() } else { String::new() }),
         Column::wide("NAMESPACES", |key: &Key, _| key.namespaces.as_ref().map(|namespaces| namespaces.join(",")).unwrap_or_default()),
