@@ -220,7 +220,6 @@ pub struct TaskState {
     pub namespace: Option<String>,
     /// The submit or member key that created it; `None` if another key did.
     pub owner: Option<String>,
-    /// The team that this key had then.
     pub team: Option<String>,
     /// The name of its project.
     pub project: Option<String>,

@@ -74,12 +74,10 @@ impl Caller {
         self.key.as_deref().filter(|key| key.scope.owns_tasks())
     }
 
-    /// The team whose tasks are all that the caller sees of others' work.
+    /// The team of a member key, which of all that is not about single tasks sees only its team's part.
     pub fn team(&self) -> Option<String> {
-        match self.sees() {
-            Some(Owner::Team(team)) => Some(team),
-            _ => None,
-        }
+        let Some(Owner::Team(team)) = self.sees() else { return None };
+        Some(team)
     }
 
     /// The only worker that the key speaks for. `None` for callers without that limit.
