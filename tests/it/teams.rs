@@ -4,6 +4,7 @@ use crate::files::upload;
 use crate::key_limits::ids;
 use crate::keys::{ADMIN, create, keyed, opens, routes, with_new_key};
 use crate::on_both;
+use crate::support::fixtures::NewTask;
 use crate::support::*;
 
 /// The team `web` with two people and a submit key, and others: another team, a submit key without a team, the admin.
