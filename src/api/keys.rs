@@ -95,11 +95,14 @@ body! {
         namespaces: Option<List<Namespace, 1, { limits::WORKER_NAMESPACES }>>,
         /// Seconds until the key expires; default: never, and a day for a join token, which may last 30 days.
         expires_in_sec: Option<Int<1, MAX_KEY_SEC>>,
-        /// What its owner may have at most. Only for keys of scope `submit`. Default: no limits.
+        /// The team of a key of scope `member`, which sees and changes the tasks of all keys of the team. A key of scope `submit` may have one
+        /// too: the members see its tasks, and it sees only its own.
+        team: Option<KeyName>,
+        /// What its owner may have at most. Only for keys of the scopes `submit` and `member`. Default: no limits.
         quota: Option<NewQuota>,
     }
 
-    /// What the owner of a submit key may have at most: at least one limit. A field that is missing is no limit.
+    /// What the owner of a submit or member key may have at most: at least one limit. A field that is missing is no limit.
     pub struct NewQuota {
         /// Tasks that have not finished: those that are queued, leased or running. Creating and requeuing more gets a 409.
         max_open_tasks: Option<Int<1, MAX_QUOTA_TASKS>>,
@@ -130,7 +133,7 @@ impl NewKey {
                 return Err(Invalid::field("worker", "Required for a key of scope 'worker': the worker that the key speaks for"));
             }
             (Scope::Join, Some(worker)) if !EnrolledName::fits(worker) => return Err(Invalid::field("worker", EnrolledName::wrong())),
-            (Scope::Admin | Scope::Submit | Scope::Read, Some(_)) => {
+            (Scope::Admin | Scope::Submit | Scope::Member | Scope::Read, Some(_)) => {
                 return Err(Invalid::field("worker", "Only keys of the scopes 'worker' and 'join' are for a worker: leave it out"));
             }
             _ => {}
@@ -143,8 +146,15 @@ impl NewKey {
         if namespaces.is_some() && !matches!(self.scope, Scope::Worker | Scope::Join) {
             return Err(Invalid::field("namespaces", "Only keys of the scopes 'worker' and 'join' are for a worker: leave it out"));
         }
-        if self.quota.is_some() && self.scope != Scope::Submit {
-            return Err(Invalid::field("quota", "Only keys of the scope 'submit' have quotas: leave it out"));
+        match (&self.team, self.scope) {
+            (None, Scope::Member) => return Err(Invalid::field("team", "Required for a key of scope 'member': whose tasks it sees")),
+            (Some(_), scope) if !scope.owns_tasks() => {
+                return Err(Invalid::field("team", "Only keys of the scopes 'submit' and 'member' have a team: leave it out"));
+            }
+            _ => {}
+        }
+        if self.quota.is_some() && !self.scope.owns_tasks() {
+            return Err(Invalid::field("quota", "Only keys of the scopes 'submit' and 'member' have quotas: leave it out"));
         }
         if self.scope == Scope::Join {
             if seconds.is_some_and(|seconds| seconds > MAX_JOIN_SEC) {
@@ -154,7 +164,8 @@ impl NewKey {
         }
         let lasts_ms = seconds.map(|seconds| seconds * 1000);
         let quota = self.quota.map(Quota::from).unwrap_or_default();
-        Ok(op::CreateKey { name: self.name.0, digest, scope: self.scope, worker, push, namespaces, lasts_ms, quota })
+        let team = self.team.map(|team| team.0);
+        Ok(op::CreateKey { name: self.name.0, digest, scope: self.scope, worker, push, namespaces, lasts_ms, quota, team })
     }
 }
 
@@ -176,7 +187,7 @@ impl From<NewQuota> for Quota {
     }
 }
 
-/// The quota of a submit key, and how much of it is used. What has no limit is not counted.
+/// The quota of a submit or member key, and how much of it is used. What has no limit is not counted.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, ToSchema)]
 pub struct KeyQuota {
     /// The most open tasks; null: no limit.
@@ -220,6 +231,9 @@ pub struct Key<'a> {
     pub expires_at: Option<Ms>,
     /// `admin`, or `key:` and the name of the key that was used to create it.
     pub created_by: Cow<'a, str>,
+    /// The team whose member keys see its tasks; null: none. An older server does not tell.
+    #[serde(default)]
+    pub team: Option<Cow<'a, str>>,
     /// What its owner may have at most, and has; null: no limits. An older server does not tell.
     #[serde(default)]
     pub quota: Option<KeyQuota>,
@@ -236,6 +250,7 @@ impl<'a> From<&'a ApiKey> for Key<'a> {
             created_at: key.created_at,
             expires_at: key.expires_at,
             created_by: (&key.created_by).into(),
+            team: key.team.as_deref().map(Cow::from),
             quota: KeyQuota::of(key, None, None),
         }
     }

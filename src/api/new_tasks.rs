@@ -130,6 +130,7 @@ impl NewTask {
             model: self.model.map(|model| model.0),
             ttl_after_finished_sec: self.ttl_after_finished_sec.map(|seconds| seconds.0),
             owner: None,
+            team: None,
             suspend: self.suspend,
             object: None,
             traceparent: None,

@@ -85,10 +85,14 @@ pub struct Task<'a> {
     pub usage: Option<Usage>,
     /// What a queued task waits for, or why a running one does not go on: `needs_human`, `worker_silent`.
     pub waiting: Option<Waiting>,
-    /// The submit key that created the task; absent if another key did.
+    /// The submit or member key that created the task; absent if another key did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub owner: Option<Cow<'a, str>>,
+    /// The team of that key, whose member keys see the task; absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub team: Option<Cow<'a, str>>,
     /// The object of Kubernetes that the task was created for; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -233,6 +237,7 @@ impl<'a> Task<'a> {
             usage: state.usage.map(Usage::from),
             waiting,
             owner: spec.owner.as_deref().map(Cow::from),
+            team: spec.team.as_deref().map(Cow::from),
             kubernetes: spec.object.as_ref().map(KubernetesObject::from),
             traceparent: spec.traceparent,
             project: spec.project.as_ref().map(|project| (&project.name).into()),

@@ -65,7 +65,7 @@ fn task() -> Value {
         "max_attempts": 3, "priority": 5, "not_before": 4, "depends_on": [ID], "exclusive_key": "k", "idempotency_key": "i",
         "labels": {"l": "1"}, "session": NEW, "model": "m", "ttl_after_finished_sec": 9, "infra_retries": 0, "cancel_requested": false, "suspend": true,
         "session_id": "s", "failure": {"reason": NEW, "message": "why", "at": 3},
-        "usage": {"input_tokens": 1, "output_tokens": 2, "cost_usd": 0.25}, "waiting": {"reason": NEW, "message": "for what"}, "owner": "team",
+        "usage": {"input_tokens": 1, "output_tokens": 2, "cost_usd": 0.25}, "waiting": {"reason": NEW, "message": "for what"}, "owner": "team", "team": "web",
         "project": "docs", "ref": "main", "push": NEW,
         "inputs": [{"artifact_id": ID, "path": "a/b", "content_type": "text/plain", "bytes": 3, "sha256": "00"}], "outputs": ["out/*"],
     })
@@ -134,7 +134,7 @@ fn leases_and_workers() {
     is_read::<Renewed>(json!({"lease": lease(), "expires_at": 9}));
     is_read::<CreatedKey>(json!({
         "name": "k", "scope": NEW, "worker": "w", "push": true, "namespaces": ["n"], "created_at": 1, "expires_at": 2, "created_by": "admin",
-        "quota": {"max_open_tasks": 1, "max_tasks_per_minute": 2, "max_stored_bytes": 3, "open_tasks": 4, "stored_bytes": 5}, "key": "bloom_x",
+        "team": "t", "quota": {"max_open_tasks": 1, "max_tasks_per_minute": 2, "max_stored_bytes": 3, "open_tasks": 4, "stored_bytes": 5}, "key": "bloom_x",
     }));
     is_read::<Removed>(json!({"removed": true, "id": "w"}));
     is_read::<Claimed>(json!({"leases": [{"lease": lease(), "task": task()}], "directives": directives}));

@@ -132,6 +132,24 @@ impl<'a> Worker<'a> {
             pauses: worker.pauses.iter().map(Pause::new).collect(),
         }
     }
+
+    /// What a member key sees of it: its name, its state and which tasks it serves, without addresses, accounts and the tasks of others.
+    pub fn for_member(self, active_leases: i64) -> Self {
+        Self {
+            url: Cow::default(),
+            capabilities: Capabilities { other: BTreeMap::new(), ..self.capabilities },
+            ip_addrs: Cow::default(),
+            obs_count: 0,
+            db_sha: Cow::default(),
+            active_leases,
+            os_info: Cow::default(),
+            install_method: Cow::default(),
+            instance: None,
+            instance_since: None,
+            pauses: Vec::new(),
+            ..self
+        }
+    }
 }
 
 body! {

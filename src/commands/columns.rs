@@ -243,14 +243,14 @@ pub static KEYS: Kind<Key> = Kind {
     columns: &[
         Column::new("NAME", |key, _| key.name.to_string()),
         Column::new("SCOPE", |key, _| key.scope.to_string()),
+        Column::new("TEAM", |key: &Key, _| given(&key.team)).spare(2),
         Column::new("WORKER", |key: &Key, _| given(&key.worker)).spare(2),
         Column::wide("PUSH", |key: &Key, _| if key.push { "yes".to_owned() } else { String::new() }),
         Column::wide("NAMESPACES", |key: &Key, _| key.namespaces.as_ref().map(|namespaces| namespaces.join(",")).unwrap_or_default()),
         Column::new("AGE", |key: &Key, now| age(key.created_at, now)).spare(3),
-        Column::new("EXPIRES", |key: &Key, now| match key.expires_at {
-            None => "never".to_owned(),
-            Some(at) if at > now => format!("in {}", span_text(at - now)),
-            Some(_) => "expired".to_owned(),
+        Column::new("EXPIRES", |key: &Key, now| {
+            let until = |at| if at > now { format!("in {}", span_text(at - now)) } else { "expired".to_owned() };
+            key.expires_at.map_or_else(|| "never".to_owned(), until)
         })
         .spare(1),
         Column::new("QUOTA", |key: &Key, _| key.quota.as_ref().map(quota).unwrap_or_default()).spare(2),

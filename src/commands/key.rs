@@ -22,6 +22,7 @@ use bloom_core::api_key::{MAX_QUOTA_BYTES, MAX_QUOTA_TASKS, Quota, Scope};
 pub const EXAMPLES: &str = "\
 Examples:
   bloom-runtime key create ci --scope submit --expires 90d --out ci.key
+  bloom-runtime key create ann --scope member --team web --out ann.key
   bloom-runtime key create worker-7 --scope worker --worker worker-7 --out worker-7.key
   bloom-runtime key create new-machine --scope join --worker worker-8 --out join.token
   bloom-runtime key create web --scope submit --max-open-tasks 200 --max-tasks-per-minute 60 --out web.key
@@ -34,13 +35,18 @@ pub enum KeyCommand {
     Create {
         /// Its name: up to 63 of the characters A-Z a-z 0-9 . _ -, which the audit trail shows as key:NAME
         name: String,
-        /// What it opens. admin: everything; submit: creating tasks, and those tasks; worker: the calls of one worker; read: everything
+        /// What it opens. admin: everything; submit: creating tasks, and those tasks; member: creating tasks, those of
+        /// its team, and what people of a team need to know besides; worker: the calls of one worker; read: everything
         /// that only reads; join: enrolling one worker, once
         #[arg(long, value_parser = scope_parser())]
         scope: Scope,
         /// The worker that a key of scope worker speaks for, or the only worker that a join token enrolls
         #[arg(long, value_name = "NAME")]
         worker: Option<String>,
+        /// The team of a key of scope member, which sees and changes the tasks of all keys of the team; a key of scope submit with a team shows
+        /// its tasks to the members, and sees only its own
+        #[arg(long, value_name = "NAME")]
+        team: Option<String>,
         /// Let the worker register with a URL that the server calls (agent --listen): the server sends tasks and MEMBRIDGE_AGENT_KEY there
         #[arg(long)]
         push: bool,
@@ -55,7 +61,7 @@ pub enum KeyCommand {
         #[command(flatten)]
         out: Out,
     },
-    /// Set what the owner of a key of scope submit may have at most; it replaces the quota that the key had
+    /// Set what the owner of a key of scope submit or member may have at most; it replaces the quota that the key had
     ///
     /// What it has already stays, and its runs go on.
     #[command(group = ArgGroup::new("limits").args(QUOTA_FLAGS).arg("none").required(true).multiple(true))]
@@ -92,16 +98,16 @@ pub enum KeyCommand {
 /// The names of the fields of [`QuotaFlags`].
 const QUOTA_FLAGS: [&str; 3] = ["max_open_tasks", "max_tasks_per_minute", "max_stored_mib"];
 
-/// What the owner of a submit key may have at most.
+/// What the owner of a submit or member key may have at most.
 #[derive(Args, Debug)]
 pub struct QuotaFlags {
-    /// Tasks of its owner that have not finished, for a key of scope submit [default: no limit]
+    /// Tasks of its owner that have not finished, for a key of scope submit or member [default: no limit]
     #[arg(long, value_name = "N", value_parser = within(1..=MAX_QUOTA_TASKS))]
     max_open_tasks: Option<i64>,
-    /// Tasks that its owner creates or requeues in a minute, for a key of scope submit [default: no limit]
+    /// Tasks that its owner creates or requeues in a minute, for a key of scope submit or member [default: no limit]
     #[arg(long, value_name = "N", value_parser = within(1..=MAX_QUOTA_TASKS))]
     max_tasks_per_minute: Option<i64>,
-    /// MiB of the tasks and uploads of its owner: prompts, answers, events and files; for a key of scope submit [default: no limit]
+    /// MiB of the tasks and uploads of its owner: prompts, answers, events and files; for a key of scope submit or member [default: no limit]
     #[arg(long, value_name = "MIB", value_parser = within(1..=MAX_QUOTA_BYTES >> 20))]
     max_stored_mib: Option<i64>,
 }
@@ -133,12 +139,13 @@ fn scope_parser() -> impl TypedValueParser<Value = Scope> {
 
 pub async fn run(command: KeyCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     match command {
-        KeyCommand::Create { name, scope, worker, push, namespaces, expires, quota, out } => {
+        KeyCommand::Create { name, scope, worker, team, push, namespaces, expires, quota, out } => {
             let file = out.out.map(NewKeyFile::create).transpose()?;
             let body = NewKey {
                 name: KeyName(name.clone()),
                 scope,
                 worker: worker.map(ShortName::from),
+                team: team.map(KeyName),
                 push: push.then_some(true),
                 namespaces: (!namespaces.is_empty()).then(|| namespaces.into_iter().collect()),
                 expires_in_sec: expires.map(|time| Int(i64::try_from(time.as_secs()).unwrap_or(i64::MAX))),

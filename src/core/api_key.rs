@@ -14,12 +14,40 @@ words! {
         Admin = "admin",
         /// Create tasks, and see, cancel and requeue those that it created.
         Submit = "submit",
+        /// Create tasks, and see, cancel and requeue those of its team; read what tasks of the team used, and what they can run on.
+        Member = "member",
         /// What a worker needs: claim, report, complete. A named key speaks for one worker only.
         Worker = "worker",
         /// Read everything, change nothing.
         Read = "read",
         /// Enroll one worker, once.
         Join = "join",
+    }
+}
+
+impl Scope {
+    /// Whether tasks belong to the keys that create them, which may have a team and a quota.
+    pub fn owns_tasks(self) -> bool {
+        matches!(self, Self::Submit | Self::Member)
+    }
+}
+
+/// Whose tasks a key sees and changes, if not those of all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// Those that the submit key with this name created.
+    Key(String),
+    /// Those that the keys of this team created.
+    Team(String),
+}
+
+impl Owner {
+    /// In front of the names that its keys choose. Names of keys have no `:`, so no key reaches the names of a team.
+    pub fn prefix(&self) -> String {
+        match self {
+            Self::Key(name) => name.clone(),
+            Self::Team(name) => format!("team:{name}"),
+        }
     }
 }
 
@@ -41,9 +69,11 @@ pub struct ApiKey {
     /// The [`Actor`](super::audit::Actor) that created it.
     pub created_by: String,
     pub quota: Quota,
+    /// Whose member keys see the tasks that it creates. A submit key may have one, a member key has one.
+    pub team: Option<String>,
 }
 
-/// The most that the owner of a submit key may have; `None` = no limit.
+/// The most that the owner of a submit or member key may have; `None` = no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
     /// Tasks that have not finished.
@@ -89,6 +119,16 @@ const ENROLLED: &str = "worker-";
 pub const MAX_ENROLLED_NAME: usize = MAX_KEY_NAME - ENROLLED.len();
 
 impl ApiKey {
+    /// Whose tasks it sees; `None` if its scope does not limit that.
+    pub fn sees(&self) -> Option<Owner> {
+        match self.scope {
+            Scope::Submit => Some(Owner::Key(self.name.clone())),
+            // Each has a team, and no team has this name.
+            Scope::Member => Some(Owner::Team(self.team.clone().unwrap_or_else(|| "/".to_owned()))),
+            Scope::Admin | Scope::Worker | Scope::Read | Scope::Join => None,
+        }
+    }
+
     pub fn has_expired(&self, now: Ms) -> bool {
         self.expires_at.is_some_and(|at| at <= now)
     }

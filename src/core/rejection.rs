@@ -259,7 +259,9 @@ impl fmt::Display for Rejection {
                 MAX_UNUSED_BYTES >> 30
             ),
             Self::KeyGone => f.write_str("The key was revoked"),
-            Self::NoQuotaFor(scope) => write!(f, "A quota is for keys of the scope 'submit', and this key has the scope '{scope}'"),
+            Self::NoQuotaFor(scope) => {
+                write!(f, "A quota is for keys of the scopes 'submit' and 'member', and this key has the scope '{scope}'")
+            }
             Self::QuotaOfOpenTasks { most, open: 0 } => {
                 write!(f, "The quota of this key is {most} open tasks, and this call alone creates more: send them in several calls")
             }

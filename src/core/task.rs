@@ -118,8 +118,10 @@ pub struct TaskSpec {
     pub session: Session,
     pub model: Option<String>,
     pub ttl_after_finished_sec: Option<i64>,
-    /// The submit key that created it; `None` if another key did.
+    /// The submit or member key that created it; `None` if another key did.
     pub owner: Option<String>,
+    /// The team that this key had then.
+    pub team: Option<String>,
     /// Whether it was created suspended.
     pub suspend: bool,
     /// The Kubernetes object that it was created for.
@@ -216,8 +218,9 @@ pub struct TaskState {
     pub moves_files: bool,
     /// The namespace of its Kubernetes object; `None` for all other tasks.
     pub namespace: Option<String>,
-    /// The submit key that created it; `None` if another key did.
+    /// The submit or member key that created it; `None` if another key did.
     pub owner: Option<String>,
+    pub team: Option<String>,
     /// The name of its project.
     pub project: Option<String>,
 
@@ -291,6 +294,7 @@ impl TaskState {
             moves_files: spec.project.is_some() || !spec.inputs.is_empty() || !spec.outputs.is_empty(),
             namespace: spec.object.as_ref().map(|object| object.namespace.clone()),
             owner: spec.owner.clone(),
+            team: spec.team.clone(),
             project: spec.project.as_ref().map(|project| project.name.clone()),
             status: Status::Queued,
             updated_at: created_at(spec.id),

@@ -64,7 +64,7 @@ async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, statuses: &[Status],
     let (tasks, more) = match bulk.named {
         Named::Ids(ids) => (changeable(app, &ownership::tasks(app, caller, ids).await?, statuses).await?, false),
         Named::Filter(filter) => match filter_of_body(&filter) {
-            Some(filter) => named_by(app, ownership::filter(caller, filter), statuses, limit).await?,
+            Some(filter) => named_by(app, ownership::filter(app, caller, filter).await?, statuses, limit).await?,
             None => (Vec::new(), false),
         },
     };

@@ -31,14 +31,14 @@ pub const LIST: RoutePolicy = RoutePolicy::READ.or_submit();
 pub async fn list(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
     let limit = params.lenient("limit", MAX_CONTEXTS_PAGE, 1..=MAX_CONTEXTS_PAGE);
     let after = params.text("cursor")?.map(|text| cursor(&text)).transpose()?.unwrap_or_default();
-    let (project, owner) = (params.text("project")?, caller.owner());
-    let mut ids = app.store.context_ids(&after, limit + 1, project.as_deref(), owner).await?;
+    let (project, owner) = (params.text("project")?, caller.sees());
+    let mut ids = app.store.context_ids(&after, limit + 1, project.as_deref(), owner.as_ref()).await?;
     let more = ids.len() as i64 > limit;
     ids.truncate(limit as usize);
     let next = ids.last().filter(|_| more).map(|last| params.next_link("/api/runtime/contexts", &format!("={last}")));
-    let mut rows = app.store.contexts(&ids, owner).await?;
+    let mut rows = app.store.contexts(&ids, owner.as_ref()).await?;
     if owner.is_some() && project.is_some() {
-        // Contexts of a key have an index, and so have those of a project, but not those of both.
+        // Contexts of a key or team have an index, and so have those of a project, but not those of both.
         rows.retain(|row| row.newest.project == project);
     }
     page(&rows.iter().map(show_row).collect::<Vec<_>>().as_slice(), next)
@@ -62,7 +62,7 @@ pub const SHOW: RoutePolicy = RoutePolicy::READ.or_submit();
     )
 )]
 pub async fn show(State(app): State<AppState>, caller: Caller, path: ContextPath) -> HandlerResult {
-    ok(&show_row(&find(&app, &caller, path.id(&caller)?).await?))
+    ok(&show_row(&find(&app, &caller, path.id(&app, &caller).await?).await?))
 }
 
 pub const RESET: RoutePolicy = RoutePolicy::ADMIN.or_submit();
@@ -82,13 +82,13 @@ pub const RESET: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 )]
 pub async fn reset(State(app): State<AppState>, caller: Caller, path: ContextPath, body: Content) -> HandlerResult {
     body.raw()?;
-    let context_id = find(&app, &caller, path.id(&caller)?).await?.context_id;
+    let context_id = find(&app, &caller, path.id(&app, &caller).await?).await?.context_id;
     app.engine.writers.submit(caller.command(op::ResetContext { context_id: context_id.clone() })).await?;
     ok(&show_row(&find(&app, &caller, context_id).await?))
 }
 
 async fn find(app: &AppState, caller: &Caller, id: String) -> Result<ContextRow, Error> {
-    app.store.contexts(&[id], caller.owner()).await?.pop().ok_or(Error::CONTEXT_NOT_FOUND)
+    app.store.contexts(&[id], caller.sees().as_ref()).await?.pop().ok_or(Error::CONTEXT_NOT_FOUND)
 }
 
 fn show_row(row: &ContextRow) -> Context<'_> {

@@ -105,7 +105,7 @@ async fn with_use<'a>(app: &AppState, key: &'a ApiKey) -> Result<Key<'a>, Error>
 
 pub const SET_QUOTA: RoutePolicy = RoutePolicy::ADMIN;
 
-/// Sets the quota of a submit key.
+/// Sets the quota of a submit or member key.
 ///
 /// It replaces the quota that the key had: a limit that is not named is removed. It counts from the key's next call on at this server, and
 /// at the other replicas within seconds. What the key has already stays, and its runs go on.
@@ -115,7 +115,7 @@ pub const SET_QUOTA: RoutePolicy = RoutePolicy::ADMIN;
     responses(
         (status = 200, description = "The key, with its quota and how much of it is used.", body = Key),
         (status = 404, description = "Key not found.", body = ErrorText),
-        (status = 409, description = "The key is not one of scope submit.", body = ErrorText),
+        (status = 409, description = "The key has not the scope submit or member.", body = ErrorText),
     )
 )]
 pub async fn set_quota(State(app): State<AppState>, caller: Caller, path: KeyPath, body: Content) -> HandlerResult {
@@ -125,7 +125,7 @@ pub async fn set_quota(State(app): State<AppState>, caller: Caller, path: KeyPat
 
 pub const REMOVE_QUOTA: RoutePolicy = RoutePolicy::ADMIN;
 
-/// Removes the quota of a submit key.
+/// Removes the quota of a submit or member key.
 ///
 /// From its next call on, its owner has no limits.
 #[utoipa::path(
@@ -133,7 +133,7 @@ pub const REMOVE_QUOTA: RoutePolicy = RoutePolicy::ADMIN;
     responses(
         (status = 200, description = "The key, without a quota.", body = Key),
         (status = 404, description = "Key not found.", body = ErrorText),
-        (status = 409, description = "The key is not one of scope submit.", body = ErrorText),
+        (status = 409, description = "The key has not the scope submit or member.", body = ErrorText),
     )
 )]
 pub async fn remove_quota(State(app): State<AppState>, caller: Caller, path: KeyPath) -> HandlerResult {

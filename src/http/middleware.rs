@@ -28,7 +28,7 @@ use super::rate::{Limiter, Standing};
 use super::refusal::Refusal;
 use super::traced_call::TracedCall;
 use super::{AppState, Settings, body, host};
-use bloom_core::api_key::{ApiKey, Scope};
+use bloom_core::api_key::{ApiKey, Owner, Scope};
 use bloom_core::command::{Command, Requester};
 use bloom_core::trace_context::TraceContext;
 use bloom_telemetry::Metrics;
@@ -64,9 +64,20 @@ pub enum LimitedKey {
 }
 
 impl Caller {
-    /// The name of the submit key, which sees and changes only the tasks that it created. `None` for callers without that limit.
-    pub fn owner(&self) -> Option<&str> {
-        self.key.as_deref().filter(|key| key.scope == Scope::Submit).map(|key| key.name.as_str())
+    /// Whose tasks the caller sees and changes. `None` for callers without that limit.
+    pub fn sees(&self) -> Option<Owner> {
+        self.key.as_deref().and_then(ApiKey::sees)
+    }
+
+    /// The key to which the tasks and uploads belong that the caller creates. `None` if they belong to none.
+    pub fn owner(&self) -> Option<&ApiKey> {
+        self.key.as_deref().filter(|key| key.scope.owns_tasks())
+    }
+
+    /// The team of a member key, which of all that is not about single tasks sees only its team's part.
+    pub fn team(&self) -> Option<String> {
+        let Some(Owner::Team(team)) = self.sees() else { return None };
+        Some(team)
     }
 
     /// The only worker that the key speaks for. `None` for callers without that limit.

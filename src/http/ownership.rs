@@ -1,6 +1,7 @@
-//! What a named key is limited to: a submit key to the tasks that it created, a worker's key to what its worker holds.
+//! What a named key is limited to: a submit key to the tasks that it created, a member key to those of its team, a worker's key to what its
+//! worker holds.
 //!
-//! Handlers check this before they send a command. That is safe: the owner of a task and the worker of a lease never change, and ids are
+//! Handlers check this before they send a command. That is safe: the owner and the team of a task and the worker of a lease never change, and ids are
 //! never used again.
 
 use std::collections::{BTreeSet, HashSet};
@@ -9,7 +10,7 @@ use super::AppState;
 use super::error::Error;
 use super::middleware::Caller;
 use bloom_api::values::text_problem;
-use bloom_core::api_key::Scope;
+use bloom_core::api_key::{Owner, Scope};
 use bloom_core::command::{Holder, Rejection, WorkerChange};
 use bloom_core::file::File;
 use bloom_core::ids::{LeaseId, TaskId};
@@ -24,28 +25,52 @@ const MAX_IDS: usize = 1_000;
 const NO_PUSH: &str = "This key does not allow its worker a url or dispatch 'push', because the server would send tasks and the agents' key \
     there: leave both out (start the agent without --listen), or create the worker's key or join token with --push";
 
-/// The text below the name of the key, unless it is there already. Keys have no `/` in their names, so no key reaches the names of another.
-fn qualified(owner: &str, text: &str) -> String {
-    match text.strip_prefix(owner) {
+/// The text below this prefix, unless it is there already. Neither keys nor teams have a `/` in their names, so none reaches the names of
+/// another.
+fn qualified(prefix: &str, text: &str) -> String {
+    match text.strip_prefix(prefix) {
         Some(rest) if rest.starts_with('/') => text.to_owned(),
-        _ => format!("{owner}/{text}"),
+        _ => format!("{prefix}/{text}"),
     }
 }
 
-/// Only the caller's own tasks match the filter that is returned.
-pub fn filter(caller: &Caller, filter: TaskFilter) -> TaskFilter {
-    match caller.owner() {
-        None => filter,
-        Some(owner) => {
-            let context_id = filter.context_id.map(|id| context(caller, id));
-            TaskFilter { owner: Some(owner.to_owned()), context_id, ..filter }
-        }
+/// Only tasks that the caller sees match the filter that is returned.
+///
+/// # Errors
+/// If the database fails.
+pub async fn filter(app: &AppState, caller: &Caller, filter: TaskFilter) -> Result<TaskFilter, Error> {
+    let context_id = context_wanted(app, caller, filter.context_id).await?;
+    Ok(TaskFilter { owner: caller.sees(), context_id, ..filter })
+}
+
+/// As [`context`], if one is named.
+///
+/// # Errors
+/// If the database fails.
+pub async fn context_wanted(app: &AppState, caller: &Caller, named: Option<String>) -> Result<Option<String>, Error> {
+    match named {
+        None => Ok(None),
+        Some(id) => context(app, caller, id).await.map(Some),
     }
 }
 
-/// The id of a context that the caller names: a submit key may leave out its own name in front.
-pub fn context(caller: &Caller, id: String) -> String {
-    caller.owner().map(|owner| qualified(owner, &id)).unwrap_or(id)
+/// The id of a context that the caller names: a submit or member key may leave out what is in front of its own names.
+///
+/// # Errors
+/// If the database fails.
+pub async fn context(app: &AppState, caller: &Caller, id: String) -> Result<String, Error> {
+    let Some(owner) = caller.sees() else { return Ok(id) };
+    let is_known = !of_team(app, &owner, vec![id.clone()]).await?.is_empty();
+    Ok(if is_known { id } else { qualified(&owner.prefix(), &id) })
+}
+
+/// Those of these contexts in which the team has tasks. A member key may name them as they are, because those of the team's submit keys are
+/// not below the name of the team.
+async fn of_team(app: &AppState, owner: &Owner, ids: Vec<String>) -> Result<HashSet<String>, Error> {
+    match owner {
+        Owner::Key(_) => Ok(HashSet::new()),
+        Owner::Team(team) => Ok(app.store.contexts_of_team(&ids, team).await?.into_iter().collect()),
+    }
 }
 
 /// Those of these tasks that the caller may see, if they exist.
@@ -53,9 +78,9 @@ pub fn context(caller: &Caller, id: String) -> String {
 /// # Errors
 /// If the database fails.
 pub async fn tasks(app: &AppState, caller: &Caller, ids: Vec<TaskId>) -> Result<Vec<TaskId>, Error> {
-    match caller.owner() {
+    match caller.sees() {
         None => Ok(ids),
-        Some(owner) => Ok(app.store.owned(&ids, owner).await?),
+        Some(owner) => Ok(app.store.owned(&ids, &owner).await?),
     }
 }
 
@@ -67,28 +92,35 @@ pub async fn file(app: &AppState, caller: &Caller, file: &File) -> Result<bool, 
     match (caller.scope, caller.owner(), file.task_id) {
         (Scope::Worker, ..) => Ok(app.store.is_held_input(file.id, caller.worker()).await?),
         (_, None, _) => Ok(true),
-        (_, Some(owner), None) => Ok(file.owner == owner),
+        // Until a task uses an upload, it is that of its key alone.
+        (_, Some(key), None) => Ok(file.owner == key.name),
         (_, Some(_), Some(task)) => Ok(!tasks(app, caller, vec![task]).await?.is_empty()),
     }
 }
 
-/// The tasks to create, as the caller's own: their contexts and keys are below the name of its key, because a context shows a run what was
-/// said in it before, and a key tells of another task with the same key.
+/// The tasks to create, as the caller's own: their contexts and keys are below the name of its key, or of its team if it sees the tasks of
+/// the team, because a context shows a run what was said in it before, and a key tells of another task with the same key.
 ///
 /// # Errors
 /// A name is too long, or a task depends on one that is not the caller's.
 pub async fn specs(app: &AppState, caller: &Caller, mut specs: Vec<TaskSpec>) -> Result<Vec<TaskSpec>, Error> {
-    let Some(owner) = caller.owner() else { return Ok(specs) };
+    let (Some(key), Some(owner)) = (caller.owner(), caller.sees()) else { return Ok(specs) };
+    let prefix = owner.prefix();
+    let contexts: BTreeSet<String> = specs.iter().map(|spec| spec.context_id.clone()).collect();
+    let known = of_team(app, &owner, contexts.into_iter().collect()).await?;
     for spec in &mut specs {
-        spec.owner = Some(owner.to_owned());
-        spec.context_id = checked("context_id", owner, &spec.context_id)?;
-        spec.exclusive_key = spec.exclusive_key.as_deref().map(|key| checked("exclusive_key", owner, key)).transpose()?;
-        spec.idempotency_key = spec.idempotency_key.as_deref().map(|key| checked("idempotency_key", owner, key)).transpose()?;
+        spec.owner = Some(key.name.clone());
+        spec.team.clone_from(&key.team);
+        if !known.contains(&spec.context_id) {
+            spec.context_id = checked("context_id", &prefix, &spec.context_id)?;
+        }
+        spec.exclusive_key = spec.exclusive_key.as_deref().map(|key| checked("exclusive_key", &prefix, key)).transpose()?;
+        spec.idempotency_key = spec.idempotency_key.as_deref().map(|key| checked("idempotency_key", &prefix, key)).transpose()?;
     }
     let wanted: Vec<TaskId> = specs.iter().flat_map(|spec| &spec.depends_on).copied().collect::<BTreeSet<_>>().into_iter().collect();
     let mut own = HashSet::new();
     for ids in wanted.chunks(MAX_IDS) {
-        own.extend(app.store.owned(ids, owner).await?);
+        own.extend(app.store.owned(ids, &owner).await?);
     }
     for spec in &specs {
         let unknown: Vec<TaskId> = spec.depends_on.iter().filter(|id| !own.contains(*id)).copied().collect();
@@ -99,11 +131,11 @@ pub async fn specs(app: &AppState, caller: &Caller, mut specs: Vec<TaskSpec>) ->
     Ok(specs)
 }
 
-fn checked(field: &'static str, owner: &str, text: &str) -> Result<String, Error> {
-    let text = qualified(owner, text);
+fn checked(field: &'static str, prefix: &str, text: &str) -> Result<String, Error> {
+    let text = qualified(prefix, text);
     match text_problem(&text, 1, MAX_NAME) {
         None => Ok(text),
-        Some(wrong) => Err(Error::field(field, format!("{wrong}, with '{owner}/' in front, which is added for this key"))),
+        Some(wrong) => Err(Error::field(field, format!("{wrong}, with '{prefix}/' in front, which is added for this key"))),
     }
 }
 

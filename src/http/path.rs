@@ -112,12 +112,12 @@ impl<S: Send + Sync> FromRequestParts<S> for AccountPath {
     }
 }
 
-/// `{context_id}`. For a submit key, a name without that of the key in front is its own, as when it creates tasks.
+/// `{context_id}`. A submit or member key may leave out what is in front of its own names, as when it creates tasks.
 pub struct ContextPath(Option<String>);
 
 impl ContextPath {
-    pub fn id(self, caller: &Caller) -> Result<String, Error> {
-        self.0.map(|id| ownership::context(caller, id)).ok_or(Error::CONTEXT_NOT_FOUND)
+    pub async fn id(self, app: &AppState, caller: &Caller) -> Result<String, Error> {
+        ownership::context(app, caller, self.0.ok_or(Error::CONTEXT_NOT_FOUND)?).await
     }
 }
 

@@ -10,8 +10,11 @@ use bloom_core::api_key::Scope;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoutePolicy {
     pub access: Access,
-    /// Whether a submit key opens the route too. Its handler then shows and changes only the tasks of that key.
+    /// Whether a submit key opens the route too, and a member key. Its handler then shows and changes only the tasks of that key, or of its
+    /// team.
     pub submit: bool,
+    /// Whether a member key opens the route, though no submit key does. Of tasks, its handler then shows only what those of its team are.
+    pub member: bool,
     /// Whether a worker's key opens the route too, besides those of [`Access::Worker`]. Its handler then shows and changes only what a worker
     /// holds.
     pub worker: bool,
@@ -70,6 +73,7 @@ impl RoutePolicy {
     pub const OPEN: Self = Self {
         access: Access::Open,
         submit: false,
+        member: false,
         worker: false,
         rate: Rate::Unlimited,
         time: Time::Limited,
@@ -82,9 +86,14 @@ impl RoutePolicy {
 
     pub const JOIN: Self = Self { access: Access::Join, rate: Rate::General, ..Self::OPEN };
 
-    /// A submit key opens the route too.
+    /// A submit key opens the route too, and a member key.
     pub const fn or_submit(self) -> Self {
         Self { submit: true, ..self }
+    }
+
+    /// A member key opens the route too.
+    pub const fn or_member(self) -> Self {
+        Self { member: true, ..self }
     }
 
     /// A worker's key opens the route too.
@@ -147,6 +156,7 @@ impl RoutePolicy {
         match scope {
             Scope::Admin => true,
             Scope::Submit => self.submit || self.access == Access::Open,
+            Scope::Member => self.submit || self.member || self.access == Access::Open,
             Scope::Worker => self.worker || matches!(self.access, Access::Open | Access::Worker),
             Scope::Read => matches!(self.access, Access::Open | Access::Read),
             Scope::Join => matches!(self.access, Access::Open | Access::Join),
@@ -242,6 +252,14 @@ mod tests {
             "POST llm-tasks:requeue",
         ];
         assert_eq!(opened, expected.map(|route| route.replacen(' ', " /api/runtime/", 1)));
+    }
+
+    #[test]
+    fn a_member_key_opens_what_a_submit_key_opens_and_reads_what_its_team_needs() {
+        let opened = routes(|policy| policy.allows(Scope::Member) && !policy.allows(Scope::Submit));
+        let expected = ["GET projects", "GET projects/{id}", "GET queues", "GET usage", "GET workers", "GET workers/{id}"];
+        assert_eq!(opened, expected.map(|route| route.replacen(' ', " /api/runtime/", 1)));
+        assert!(routes(|policy| policy.allows(Scope::Submit) && !policy.allows(Scope::Member)).is_empty());
     }
 
     #[test]

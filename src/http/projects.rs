@@ -54,7 +54,7 @@ pub async fn create(State(app): State<AppState>, caller: Caller, body: Content) 
     json_answer(StatusCode::CREATED, &Project::from(&project))
 }
 
-pub const LIST: RoutePolicy = RoutePolicy::READ;
+pub const LIST: RoutePolicy = RoutePolicy::READ.or_member();
 
 /// Lists projects, newest first.
 ///
@@ -76,7 +76,7 @@ pub async fn list(State(app): State<AppState>, Query(params): Query) -> HandlerR
     page(&shown, last.map(|last| params.next_link("/api/runtime/projects", &last.id.to_string())))
 }
 
-pub const GET: RoutePolicy = RoutePolicy::READ;
+pub const GET: RoutePolicy = RoutePolicy::READ.or_member();
 
 /// Shows a project and its clones.
 ///

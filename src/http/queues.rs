@@ -20,19 +20,22 @@ use bloom_core::command::QueueChange;
 use bloom_core::op;
 use bloom_engine::AgentTasks;
 
-pub const LIST: RoutePolicy = RoutePolicy::READ;
+pub const LIST: RoutePolicy = RoutePolicy::READ.or_member();
 
 /// Lists queues by agent.
 ///
 /// First all queues together, then those that are paused or limited or have queued or active tasks. The header `Link` leads to the next
-/// page.
+/// page. For a member key, the numbers are those of its team's tasks.
 #[utoipa::path(
     get, path = "/api/runtime/queues", operation_id = "listQueues", tag = "queues", params(QueuePageParams),
     responses((status = 200, description = "A page of queues.", body = Vec<Queue>))
 )]
-pub async fn list(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
+pub async fn list(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
     let (limit, after) = (params.limit() as usize, params.text("cursor")?.map(|text| cursor(&text)).transpose()?);
-    let tasks = app.engine.replica.tasks_by_agent();
+    let tasks = match caller.team() {
+        Some(team) => of_team(&app, &team).await?,
+        None => app.engine.replica.tasks_by_agent(),
+    };
     let set = app.store.queues().await?;
     let mut queues: BTreeMap<String, AgentQueue> = tasks.keys().map(|agent| (agent.clone(), AgentQueue::new(agent.clone()))).collect();
     queues.extend(set.into_iter().map(|queue| (queue.agent_slug.clone(), queue)));
@@ -43,6 +46,16 @@ pub async fn list(State(app): State<AppState>, Query(params): Query) -> HandlerR
     let last = shown.last().filter(|_| !more.is_empty());
     let next = last.map(|last| params.next_link("/api/runtime/queues", &format!("={}", last.agent_slug.as_deref().unwrap_or(ALL_QUEUES))));
     page(&shown, next)
+}
+
+/// Agents for which the team has queued or active tasks.
+async fn of_team(app: &AppState, team: &str) -> Result<BTreeMap<String, AgentTasks>, Error> {
+    let mut tasks: BTreeMap<String, AgentTasks> = BTreeMap::new();
+    for open in app.store.open_of_team(team).await? {
+        let of = tasks.entry(open.agent_slug).or_default();
+        *(if open.worker.is_some() { &mut of.active } else { &mut of.queued }) += open.count;
+    }
+    Ok(tasks)
 }
 
 /// A cursor: `=` and the slug of the last queue of the page, which is empty for all queues together.

@@ -78,7 +78,9 @@ pub async fn artifacts(State(app): State<AppState>, caller: Caller, Query(params
         task => task.flatten(),
     };
     match task {
-        None if caller.owner().is_some() => return Err(Error::field("task_id", "Required with a submit key: the task of the artifacts")),
+        None if caller.sees().is_some() => {
+            return Err(Error::field("task_id", "Required with a submit or member key: the task of the artifacts"));
+        }
         Some(task) if ownership::tasks(&app, &caller, vec![task]).await?.is_empty() => return ok(&[(); 0]),
         _ => {}
     }
@@ -142,18 +144,19 @@ pub async fn stats(State(app): State<AppState>) -> HandlerResult {
     })
 }
 
-pub const USAGE: RoutePolicy = RoutePolicy::READ;
+pub const USAGE: RoutePolicy = RoutePolicy::READ.or_member();
 
 /// Shows how many tokens and US dollars runs used.
 ///
 /// One row per group: days newest first, all else by name. The header `Link` leads to the next page; each page adds everything up again. These
 /// records are kept when their tasks are removed: for removed tasks, `from` and `to` are rounded to whole days, and those that an earlier
-/// version removed have no project, worker, creator and labels. `created_by` is empty if the audit trail has forgotten it.
+/// version removed have no project, worker, creator and labels. `created_by` is empty if the audit trail has forgotten it. A
+/// member key gets the runs of its team's tasks, without those that an earlier version removed.
 #[utoipa::path(
     get, path = "/api/runtime/usage", operation_id = "getUsage", tag = "records", params(UsageParams),
     responses((status = 200, description = "A page of rows.", body = Vec<UsageRow>))
 )]
-pub async fn usage(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
+pub async fn usage(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
     let mut by = params.several("by", MAX_USAGE_KEYS, |word| usage_key(word).map(|by| (word.to_owned(), by)))?;
     if by.is_empty() {
         by.push(("day".to_owned(), UsageBy::Day));
@@ -165,9 +168,10 @@ pub async fn usage(State(app): State<AppState>, Query(params): Query) -> Handler
         from: params.moment("from")?,
         to: params.moment("to")?,
         agent_slug: params.text("agent_slug")?,
-        context_id: params.text("context_id")?,
+        context_id: ownership::context_wanted(&app, &caller, params.text("context_id")?).await?,
         project: params.text("project")?,
         worker_id: params.text("worker_id")?,
+        team: caller.team(),
         labels: params.labels()?.into_iter().map(|label| (label.name, label.value)).collect(),
     };
     let (limit, skip) = (params.lenient("limit", MAX_LIMIT, 1..=MAX_LIMIT), params.row_cursor()?);

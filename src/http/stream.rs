@@ -124,6 +124,7 @@ mod tests {
                 expires_at: None,
                 created_by: "admin".into(),
                 quota: Quota::default(),
+                team: None,
             })
         });
         Caller { scope, key, client: format!("192.0.2.{client}").parse().unwrap(), request_id: "r".into(), trace: None }

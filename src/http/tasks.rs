@@ -121,7 +121,7 @@ pub async fn list(State(app): State<AppState>, caller: Caller, Query(params): Qu
     let page_wanted = page_of(&params)?;
     let Some(filter) = filter_of_params(&params)? else { return ok(&[(); 0]) };
     let part = id_part(&params, &filter)?;
-    let filter = ownership::filter(&caller, filter);
+    let filter = ownership::filter(&app, &caller, filter).await?;
     if let Some(text) = params.search()? {
         let page = Page { limit: params.limit(), before: params.cursor()? };
         let found = app.store.search(&filter, text, &page).await?;
@@ -129,7 +129,7 @@ pub async fn list(State(app): State<AppState>, caller: Caller, Query(params): Qu
         return show(&app, caller.client, found.rows, next, filter).await;
     }
     let Listing { rows: mut sizes, cut: is_short } = match part {
-        Some(part) => app.store.task_sizes_by_id(part.beginning(), part.digits(), filter.owner.as_deref(), &page_wanted).await?,
+        Some(part) => app.store.task_sizes_by_id(part.beginning(), part.digits(), filter.owner.as_ref(), &page_wanted).await?,
         None => app.store.task_sizes(&filter, &page_wanted).await?,
     };
     let next = cut(&mut sizes, is_short, &params, PATH, |(id, _)| *id);

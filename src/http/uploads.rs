@@ -177,7 +177,7 @@ impl<'a> Arrival<'a> {
             (None, None) => (new_artifact(now), now + LONGEST_MS, None),
         };
         let Wanted { name, content_type, kind, run, .. } = wanted;
-        let owner = self.caller.owner().filter(|_| run.is_none()).unwrap_or_default().to_owned();
+        let owner = self.caller.owner().filter(|_| run.is_none()).map(|key| key.name.clone()).unwrap_or_default();
         let bytes = i64::try_from(self.bytes).unwrap_or(i64::MAX);
         let add = op::AddFile { id, owner, run, name, content_type, bytes, sha256, kind, object_url, until };
         let added = self.app.engine.writers.submit(self.caller.command(add)).await;

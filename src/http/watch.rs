@@ -21,8 +21,9 @@ use super::show::{show_lease, show_task, show_worker};
 use super::stream::{KEEP_ALIVE, Permit, event_stream};
 use super::watch_buffer::{self, Backlog, Owned, Piece, Reader};
 use bloom_api::answers::{Gone, Lease};
+use bloom_core::api_key::Owner;
 use bloom_core::ids::LeaseId;
-use bloom_core::task::TaskState;
+use bloom_core::task::{TaskSpec, TaskState};
 use bloom_engine::{Changes, Engine};
 use bloom_store::Store;
 
@@ -41,15 +42,14 @@ pub const WATCH: RoutePolicy = RoutePolicy::READ.or_submit();
 ///
 /// Events are `task`, `lease` and `worker` with the whole object, and `removed` with its kind and id. After `reset`, which is sent after a
 /// gap or a change that is too large, the client must list the objects again. A submit key gets the tasks that it created and their
-/// leases, without `removed`.
+/// leases, and a member key those of its team, without `removed`.
 #[utoipa::path(
     get, path = "/api/runtime/watch", operation_id = "watch", tag = "events",
     responses((status = 200, description = "A stream that does not end.", body = String, content_type = "text/event-stream"))
 )]
 pub async fn watch(State(app): State<AppState>, caller: Caller, headers: HeaderMap) -> HandlerResult {
     let permit = app.stream_limits.watches.take(&caller)?;
-    let owner = caller.owner().map(str::to_owned);
-    let watching = Watching { reader: app.hub.watch(), owner, shutdown: app.shutdown.clone(), _permit: permit };
+    let watching = Watching { reader: app.hub.watch(), owner: caller.sees(), shutdown: app.shutdown.clone(), _permit: permit };
     // A client that reconnects has missed the changes in between.
     let missed = headers.contains_key("last-event-id").then_some(RESET);
     Ok(event_stream(stream::iter(missed).chain(stream::unfold(watching, Watching::next))))
@@ -57,8 +57,8 @@ pub async fn watch(State(app): State<AppState>, caller: Caller, headers: HeaderM
 
 struct Watching {
     reader: Reader,
-    /// The submit key, which gets only what is about its tasks.
-    owner: Option<String>,
+    /// Whose tasks it is about; `None`: about everything.
+    owner: Option<Owner>,
     shutdown: CancellationToken,
     _permit: Permit,
 }
@@ -69,7 +69,7 @@ impl Watching {
         let silence_ends = Instant::now() + KEEP_ALIVE_EVERY;
         loop {
             let piece = tokio::select! {
-                piece = self.reader.next() => piece.map_or(Some(RESET), |piece| piece.for_owner(self.owner.as_deref())),
+                piece = self.reader.next() => piece.map_or(Some(RESET), |piece| piece.for_owner(self.owner.as_ref())),
                 () = sleep_until(silence_ends) => Some(KEEP_ALIVE),
                 () = self.shutdown.cancelled() => return None,
             };
@@ -105,22 +105,20 @@ pub async fn publish(engine: &Engine, store: &Store, changes: &Changes, backlog:
 async fn publish_tasks(engine: &Engine, store: &Store, tasks: &[Arc<TaskState>], frames: &mut Frames<'_>) -> Result<(), Error> {
     let ids: Vec<_> = tasks.iter().map(|task| task.id).collect();
     let specs = engine.specs.by_id(&ids).await?;
-    let specs: HashMap<_, _> = specs.iter().map(|spec| (spec.id, spec)).collect();
+    let specs: HashMap<_, &TaskSpec> = specs.iter().map(|spec| (spec.id, &**spec)).collect();
     let mut ended: Vec<LeaseId> = Vec::new();
     for state in tasks {
         // The task was removed meanwhile, which is reported by a change of its own.
         let Some(spec) = specs.get(&state.id) else { continue };
-        let owner = spec.owner.as_deref();
-        frames.add("task", &show_task(engine, spec, state), owner)?;
+        frames.add("task", &show_task(engine, spec, state), Some(spec))?;
         match Lease::active(state) {
-            Some(lease) => frames.add("lease", &lease, owner)?,
+            Some(lease) => frames.add("lease", &lease, Some(spec))?,
             None => ended.extend(state.last_lease.as_ref().map(|lease| lease.id)),
         }
     }
     if !ended.is_empty() {
         for lease in &store.past_leases(&ended).await? {
-            let owner = specs.get(&lease.task_id).and_then(|spec| spec.owner.as_deref());
-            frames.add("lease", &show_lease(lease), owner)?;
+            frames.add("lease", &show_lease(lease), specs.get(&lease.task_id).copied())?;
         }
     }
     Ok(())
@@ -130,15 +128,17 @@ async fn publish_tasks(engine: &Engine, store: &Store, tasks: &[Arc<TaskState>],
 struct Frames<'a> {
     backlog: &'a Backlog,
     piece: Vec<u8>,
-    /// The parts of the piece that are about tasks of submit keys.
+    /// The parts of the piece that are about tasks of submit and member keys.
     owned: Vec<Owned>,
     /// Bytes that this commit may still take.
     left: usize,
 }
 
 impl Frames<'_> {
+    /// Adds a frame, which is about the task, if one is given.
+    ///
     /// All frames have the same id, which only makes a client that reconnects send `Last-Event-ID`.
-    fn add(&mut self, event: &str, data: &impl Serialize, owner: Option<&str>) -> Result<(), Error> {
+    fn add(&mut self, event: &str, data: &impl Serialize, of: Option<&TaskSpec>) -> Result<(), Error> {
         let begun = self.piece.len();
         self.piece.extend_from_slice(b"id: 1\nevent: ");
         self.piece.extend_from_slice(event.as_bytes());
@@ -153,7 +153,10 @@ impl Frames<'_> {
             self.piece = last;
         }
         let end = self.piece.len();
-        self.owned.extend(owner.map(|owner| (end - frame..end, owner.into())));
+        self.owned.extend(of.and_then(|spec| {
+            let (key, team) = (spec.owner.clone()?, spec.team.clone());
+            Some(Owned { part: end - frame..end, key, team })
+        }));
         if frame > PIECE_BYTES {
             self.send();
         }

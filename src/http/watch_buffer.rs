@@ -9,12 +9,14 @@ use axum::body::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
+use bloom_core::api_key::Owner;
+
 /// Limit of the bytes of all pieces.
 pub const MAX_BYTES: usize = 8 << 20;
 /// Limit of the number of pieces: each costs memory besides its bytes.
 const MAX_PIECES: usize = 1024;
 
-/// A piece of the stream, and which parts of it are about tasks of submit keys.
+/// A piece of the stream, and which parts of it are about tasks of submit and member keys.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Piece {
     pub bytes: Bytes,
@@ -22,8 +24,23 @@ pub struct Piece {
     is_for_all: bool,
 }
 
-/// A part of a piece, and the submit key that created its task.
-pub type Owned = (Range<usize>, Arc<str>);
+/// A part of a piece, and whose task it is about.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Owned {
+    pub part: Range<usize>,
+    /// The key that created the task, and its team.
+    pub key: String,
+    pub team: Option<String>,
+}
+
+impl Owned {
+    fn is_of(&self, owner: &Owner) -> bool {
+        match owner {
+            Owner::Key(key) => self.key == *key,
+            Owner::Team(team) => self.team.as_ref() == Some(team),
+        }
+    }
+}
 
 impl Piece {
     pub fn new(bytes: Bytes, owned: Vec<Owned>) -> Self {
@@ -35,11 +52,11 @@ impl Piece {
         Self { bytes, owned: Arc::default(), is_for_all: true }
     }
 
-    /// What a stream of this submit key gets of the piece; all of it without one.
-    pub fn for_owner(&self, owner: Option<&str>) -> Option<Bytes> {
+    /// What a stream of this owner gets of the piece; all of it without one.
+    pub fn for_owner(&self, owner: Option<&Owner>) -> Option<Bytes> {
         let Some(owner) = owner.filter(|_| !self.is_for_all) else { return Some(self.bytes.clone()) };
         let own: Vec<u8> =
-            self.owned.iter().filter(|(_, key)| **key == *owner).flat_map(|(part, _)| &self.bytes[part.clone()]).copied().collect();
+            self.owned.iter().filter(|owned| owned.is_of(owner)).flat_map(|owned| &self.bytes[owned.part.clone()]).copied().collect();
         (!own.is_empty()).then(|| own.into())
     }
 }
@@ -160,16 +177,22 @@ mod tests {
     }
 
     #[test]
-    fn a_submit_key_gets_its_own_parts() {
-        let owned = vec![(0..2, "a".into()), (2..3, "b".into()), (5..6, "a".into())];
-        let piece = Piece::new("aab..a".into(), owned);
-        let check =
-            |piece: &Piece, owner, expected: Option<&str>| assert_eq!(piece.for_owner(owner).as_deref(), expected.map(str::as_bytes));
-        check(&piece, None, Some("aab..a"));
-        check(&piece, Some("a"), Some("aaa"));
-        check(&piece, Some("b"), Some("b"));
-        check(&piece, Some("c"), None);
-        check(&Piece::for_all("reset".into()), Some("c"), Some("reset"));
+    fn keys_get_their_own_parts_and_teams_those_of_their_keys() {
+        let of = |part, key: &str, team: Option<&str>| Owned { part, key: key.into(), team: team.map(Into::into) };
+        let owned = vec![of(0..2, "a", Some("t")), of(2..3, "b", Some("t")), of(3..4, "t", None), of(5..6, "a", None)];
+        let piece = Piece::new("aabt.a".into(), owned);
+        let check = |piece: &Piece, owner: Option<Owner>, expected: Option<&str>| {
+            assert_eq!(piece.for_owner(owner.as_ref()).as_deref(), expected.map(str::as_bytes))
+        };
+        let key = |name: &str| Some(Owner::Key(name.into()));
+        let team = |name: &str| Some(Owner::Team(name.into()));
+        check(&piece, None, Some("aabt.a"));
+        check(&piece, key("a"), Some("aaa"));
+        check(&piece, key("b"), Some("b"));
+        check(&piece, key("c"), None);
+        check(&piece, team("t"), Some("aab"));
+        check(&piece, team("a"), None);
+        check(&Piece::for_all("reset".into()), key("c"), Some("reset"));
     }
 
     #[tokio::test]

@@ -1,7 +1,8 @@
 //! Workers: list, show, register, remove, cordon, uncordon, drain.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -24,17 +25,18 @@ use bloom_api::workers::Worker;
 use bloom_core::Ms;
 use bloom_core::audit::is_name_of_another_actor;
 use bloom_core::command::{CordonChange, Op, Operation, WorkerChange};
-use bloom_core::ids::WorkerId;
+use bloom_core::ids::{TaskId, WorkerId};
 use bloom_core::limits;
 use bloom_core::op;
 use bloom_core::reply::ChangedWorker;
 use bloom_core::worker::WorkerStatus;
 
-pub const LIST: RoutePolicy = RoutePolicy::READ;
+pub const LIST: RoutePolicy = RoutePolicy::READ.or_member();
 
 /// Lists workers, the most recently registered first.
 ///
-/// Workers stay in the list while they are offline, until they are removed.
+/// Workers stay in the list while they are offline, until they are removed. A member key sees of a worker its name, its state and which
+/// tasks it serves, and of its tasks those of the team.
 #[utoipa::path(
     get, path = "/api/runtime/workers", operation_id = "listWorkers", tag = "workers", params(WorkerPageParams, StatusParam<WorkerStatus>),
     responses((status = 200, description = "A page of workers.", body = Vec<Worker>))
@@ -56,13 +58,35 @@ pub async fn list(State(app): State<AppState>, caller: Caller, Query(params): Qu
     let next = keys.last().filter(|_| has_more);
     let next = next.map(|last| params.next_link("/api/runtime/workers", &format!("{}.{}", last.registered_at, last.id)));
     let sizes = keys.into_iter().map(|key| (key.id, key.bytes)).collect();
+    let of_team = match caller.team() {
+        Some(team) => Some(held_by_worker(&app, &team).await?),
+        None => None,
+    };
+    let read = move |app: AppState, ids: Vec<WorkerId>| read(app, ids, of_team.clone());
     list_streaming::list(&app, caller.client, sizes, next, read).await
 }
 
-/// Those of these workers that exist, in this order.
-async fn read(app: AppState, ids: Vec<WorkerId>) -> Result<Vec<u8>, Error> {
+/// How many tasks of the team each worker holds.
+async fn held_by_worker(app: &AppState, team: &str) -> Result<Arc<HashMap<WorkerId, i64>>, Error> {
+    let mut held = HashMap::new();
+    for open in app.store.open_of_team(team).await? {
+        if let Some(worker) = open.worker {
+            *held.entry(worker).or_default() += open.count;
+        }
+    }
+    Ok(Arc::new(held))
+}
+
+/// Those of these workers that exist, in this order; for a member key, with how many tasks of its team each holds.
+async fn read(app: AppState, ids: Vec<WorkerId>, of_team: Option<Arc<HashMap<WorkerId, i64>>>) -> Result<Vec<u8>, Error> {
     let workers: HashMap<_, _> = app.store.workers(&ids).await?.into_iter().map(|worker| (worker.id.clone(), worker)).collect();
-    list_streaming::rows(ids.iter().filter_map(|id| workers.get(id)).map(|worker| show_worker(&app.engine, worker)))
+    list_streaming::rows(ids.iter().filter_map(|id| workers.get(id)).map(|worker| {
+        let shown = show_worker(&app.engine, worker);
+        match &of_team {
+            Some(held) => shown.for_member(held.get(&worker.id).copied().unwrap_or_default()),
+            None => shown,
+        }
+    }))
 }
 
 /// A cursor: when the last worker of the page was registered, and its name.
@@ -71,11 +95,11 @@ fn cursor(text: &str) -> Result<(Ms, String), Error> {
     parts.ok_or_else(|| invalid_cursor().into())
 }
 
-pub const GET: RoutePolicy = RoutePolicy::READ;
+pub const GET: RoutePolicy = RoutePolicy::READ.or_member();
 
 /// Shows a worker and its active leases.
 ///
-/// `active_leases` counts the tasks that it holds now.
+/// `active_leases` counts the tasks that it holds now. A member key sees what the list shows it, and the leases of its team's tasks.
 #[utoipa::path(
     get, path = "/api/runtime/workers/{id}", operation_id = "getWorker", tag = "workers", params(("id" = String, Path)),
     responses(
@@ -83,12 +107,16 @@ pub const GET: RoutePolicy = RoutePolicy::READ;
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]
-pub async fn get(State(app): State<AppState>, path: WorkerPath) -> HandlerResult {
+pub async fn get(State(app): State<AppState>, caller: Caller, path: WorkerPath) -> HandlerResult {
     let store = &app.store;
     let worker = store.worker(&path.name()?).await?.ok_or(Error::WORKER_NOT_FOUND)?;
-    let rows = store.leases_of(&worker.id).await?;
+    let mut rows = store.leases_of(&worker.id).await?;
+    let seen: HashSet<TaskId> =
+        ownership::tasks(&app, &caller, rows.iter().map(|lease| lease.task_id).collect()).await?.into_iter().collect();
+    rows.retain(|lease| seen.contains(&lease.task_id));
     // Counted from the same rows, so that the count and the list agree.
     let shown = Worker::new(&worker, rows.len() as i64);
+    let shown = if caller.team().is_some() { shown.for_member(rows.len() as i64) } else { shown };
     ok(&WorkerWithLeases { worker: shown, leases: rows.iter().map(show_lease).collect() })
 }
 

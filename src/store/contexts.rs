@@ -8,6 +8,7 @@ use super::dialect::{Kind, statement};
 use super::error::Error;
 use super::{Store, all};
 use bloom_core::Ms;
+use bloom_core::api_key::Owner;
 use bloom_core::ids::{TaskId, WorkerId};
 use bloom_core::task::Status;
 use bloom_core::usage::Usage;
@@ -44,8 +45,9 @@ enum Of {
     All,
     /// Those in the project `$3`.
     Project,
-    /// Those of the submit key: `$3` for pages, `$2` for facts.
-    Owner,
+    /// Those of the submit key or of the team: `$3` for pages, `$2` for facts.
+    Key,
+    Team,
 }
 
 impl Of {
@@ -54,7 +56,8 @@ impl Of {
         let (index, column) = match self {
             Self::All => return (d.by_index("tasks_context"), String::new()),
             Self::Project => ("tasks_context_of_project", "project"),
-            Self::Owner => ("tasks_context_of_owner", "owner"),
+            Self::Key => ("tasks_context_of_owner", "owner"),
+            Self::Team => ("tasks_context_of_team", "team"),
         };
         (d.by_index(index), format!("{t}.{column} = ${param} AND "))
     }
@@ -76,7 +79,8 @@ fn page(d: Kind, of: Of) -> String {
 }
 statement!(pub(super) PAGE, |d| "{}", page(d, Of::All));
 statement!(pub(super) PAGE_OF_PROJECT, |d| "{}", page(d, Of::Project));
-statement!(pub(super) PAGE_OF_OWNER, |d| "{}", page(d, Of::Owner));
+statement!(pub(super) PAGE_OF_KEY, |d| "{}", page(d, Of::Key));
+statement!(pub(super) PAGE_OF_TEAM, |d| "{}", page(d, Of::Team));
 
 fn facts(d: Kind, of: Of) -> String {
     let (index, filter) = of.parts(d, "t", 2);
@@ -90,7 +94,8 @@ fn facts(d: Kind, of: Of) -> String {
     )
 }
 statement!(pub(super) FACTS, |d| "{}", facts(d, Of::All));
-statement!(pub(super) FACTS_OF_OWNER, |d| "{}", facts(d, Of::Owner));
+statement!(pub(super) FACTS_OF_KEY, |d| "{}", facts(d, Of::Key));
+statement!(pub(super) FACTS_OF_TEAM, |d| "{}", facts(d, Of::Team));
 
 fn counts(d: Kind, of: Of) -> String {
     let (index, filter) = of.parts(d, "t", 2);
@@ -115,24 +120,30 @@ fn counts(d: Kind, of: Of) -> String {
     )
 }
 statement!(pub(super) COUNTS, |d| "{}", counts(d, Of::All));
-statement!(pub(super) COUNTS_OF_OWNER, |d| "{}", counts(d, Of::Owner));
+statement!(pub(super) COUNTS_OF_KEY, |d| "{}", counts(d, Of::Key));
+statement!(pub(super) COUNTS_OF_TEAM, |d| "{}", counts(d, Of::Team));
 
 impl Store {
-    /// The ids of the contexts after this one that have tasks of the submit key, else of the project, else any; in the order of the database.
-    pub async fn context_ids(&self, after: &str, limit: i64, project: Option<&str>, owner: Option<&str>) -> Result<Vec<String>, Error> {
+    /// The ids of the contexts after this one that have tasks of the owner, else of the project, else any; in the order of the database.
+    pub async fn context_ids(&self, after: &str, limit: i64, project: Option<&str>, owner: Option<&Owner>) -> Result<Vec<String>, Error> {
         let args = Args::new().text(after).int(limit);
         let (statement, args) = match (owner, project) {
-            (Some(owner), _) => (&PAGE_OF_OWNER, args.text(owner)),
+            (Some(Owner::Key(key)), _) => (&PAGE_OF_KEY, args.text(key)),
+            (Some(Owner::Team(team)), _) => (&PAGE_OF_TEAM, args.text(team)),
             (None, Some(project)) => (&PAGE_OF_PROJECT, args.text(project)),
             (None, None) => (&PAGE, args),
         };
         all(&self.pool().fetch(statement, args).await?, |row| row.take())
     }
 
-    /// Those of these contexts that have tasks, in the same order. With an owner, only the tasks of this submit key are told.
-    pub async fn contexts(&self, ids: &[String], owner: Option<&str>) -> Result<Vec<ContextRow>, Error> {
-        let args = || owner.into_iter().fold(Args::new().texts(ids), |args, owner| args.text(owner));
-        let (facts, counts) = if owner.is_some() { (&FACTS_OF_OWNER, &COUNTS_OF_OWNER) } else { (&FACTS, &COUNTS) };
+    /// Those of these contexts that have tasks, in the same order. With an owner, only its tasks are told.
+    pub async fn contexts(&self, ids: &[String], owner: Option<&Owner>) -> Result<Vec<ContextRow>, Error> {
+        let (facts, counts, name) = match owner {
+            None => (&FACTS, &COUNTS, None),
+            Some(Owner::Key(key)) => (&FACTS_OF_KEY, &COUNTS_OF_KEY, Some(key)),
+            Some(Owner::Team(team)) => (&FACTS_OF_TEAM, &COUNTS_OF_TEAM, Some(team)),
+        };
+        let args = || name.into_iter().fold(Args::new().texts(ids), |args, name| args.text(name));
         let found = all(&self.pool().fetch(facts, args()).await?, |row| {
             let context_id: String = row.take()?;
             let (id, status, updated_at) = (row.take()?, row.take()?, row.take()?);

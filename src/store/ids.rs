@@ -6,11 +6,12 @@ use super::error::Error;
 use super::lists::fitting_page;
 use super::page::{Listing, Page};
 use super::{Store, all};
+use bloom_core::api_key::Owner;
 use bloom_core::ids::TaskId;
 
 const SIZE: &str = "octet_length(prompt) + octet_length(context_hints)";
-// $5 is the submit key that created the tasks, whose name is never empty; empty: tasks of all.
-const OWNED: &str = "($5 = '' OR owner = $5)";
+// $5 is the submit key that created the tasks, $6 the team, whose names are never empty; both empty: tasks of all.
+const OWNED: &str = "($5 = '' OR owner = $5) AND ($6 = '' OR team = $6)";
 statement!(BEGIN_WITH, |_d| "SELECT id, {SIZE} FROM tasks WHERE id >= $1 AND id <= $2 AND id < $3 AND {OWNED} ORDER BY id DESC LIMIT $4");
 // The index has the last four digits, which are random, so it leads to few tasks, however many there are.
 statement!(
@@ -37,20 +38,24 @@ impl Store {
     }
 
     /// The tasks whose ids are in this range, or end with these digits (at least four, in lower case), newest first, each with the size of
-    /// its texts in bytes. With an owner, only those that this submit key created.
+    /// its texts in bytes. With an owner, only its tasks.
     pub async fn task_sizes_by_id(
         &self,
         range: (TaskId, TaskId),
         end: &str,
-        owner: Option<&str>,
+        owner: Option<&Owner>,
         page: &Page,
     ) -> Result<Listing<(TaskId, i64)>, Error> {
-        let owner = owner.unwrap_or_default();
+        let (key, team) = match owner {
+            None => ("", ""),
+            Some(Owner::Key(key)) => (key.as_str(), ""),
+            Some(Owner::Team(team)) => ("", team.as_str()),
+        };
         let last_four = end.get(end.len().saturating_sub(4)..).unwrap_or_default();
         let before = page.before.unwrap_or(TaskId::max());
-        let begin = Args::new().uuid(range.0).uuid(range.1).uuid(before).int(page.limit).text(owner);
+        let begin = Args::new().uuid(range.0).uuid(range.1).uuid(before).int(page.limit).text(key).text(team);
         let mut found = self.pool().fetch(&BEGIN_WITH, begin).await?;
-        let end = Args::new().text(last_four).text(end).uuid(before).int(page.limit).text(owner);
+        let end = Args::new().text(last_four).text(end).uuid(before).int(page.limit).text(key).text(team);
         found.extend(self.pool().fetch(&END_WITH, end).await?);
         let mut tasks: Vec<(TaskId, i64)> = all(&found, |row| Ok((row.take()?, i64::from(row.take::<i32>()?))))?;
         tasks.sort_unstable_by_key(|(id, _)| std::cmp::Reverse(*id));

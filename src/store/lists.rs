@@ -14,6 +14,7 @@ use super::page::{Listing, PAGE_BYTES, Page, fitting};
 use super::table::{ReadRow, row};
 use super::{Store, all, records, rows};
 use bloom_core::Ms;
+use bloom_core::api_key::Owner;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::run_result::RunResult;
 use bloom_core::task::{LeaseStatus, Status, TaskSpec, TaskState};
@@ -63,8 +64,8 @@ pub struct TaskFilter {
     pub context_id: Option<String>,
     /// The worker that a task shows: that of its active lease, or of the lease with which it ended.
     pub worker_id: Option<String>,
-    /// The submit key that created the tasks.
-    pub owner: Option<String>,
+    /// Whose tasks.
+    pub owner: Option<Owner>,
     pub labels: Vec<(String, String)>,
     /// Only tasks that were created after this time.
     pub created_after: Option<Ms>,
@@ -263,7 +264,11 @@ impl TaskFilter {
             }
         }
         build.equal("t.context_id = ", self.context_id.as_deref());
-        build.equal("t.owner = ", self.owner.as_deref());
+        match &self.owner {
+            None => {}
+            Some(Owner::Key(key)) => build.equal("t.owner = ", Some(key)),
+            Some(Owner::Team(team)) => build.equal("t.team = ", Some(team)),
+        }
         if finished_of_agent {
             build.fixed("s.finished_at IS NOT NULL");
         }

@@ -53,6 +53,7 @@ mod script;
 mod search;
 mod sessions;
 mod table;
+mod teams;
 mod usage;
 mod waiters;
 mod writer;
@@ -80,6 +81,7 @@ pub use outage::{Outage, OutageReason};
 pub use page::{Listing, PAGE_BYTES, Page};
 pub use reads::{ResultPreview, WorkerKey};
 pub use search::Searched;
+pub use teams::OpenTasks;
 pub use usage::{UsageBy, UsageFilter, UsageRow};
 
 use args::Args;

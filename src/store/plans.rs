@@ -5,13 +5,18 @@ use bloom_test_support::{janitor, postgres, waiting::run};
 use sqlx::{Connection as _, PgConnection, SqliteConnection};
 
 use super::args::Args;
-use super::contexts::{COUNTED_TASKS, COUNTS, COUNTS_OF_OWNER, FACTS, FACTS_OF_OWNER, PAGE, PAGE_OF_OWNER, PAGE_OF_PROJECT};
+use super::contexts::{
+    COUNTED_TASKS, COUNTS, COUNTS_OF_KEY, COUNTS_OF_TEAM, FACTS, FACTS_OF_KEY, FACTS_OF_TEAM, PAGE, PAGE_OF_KEY, PAGE_OF_PROJECT,
+    PAGE_OF_TEAM,
+};
 use super::dialect::{Kind, Sql};
 use super::queue::{
     READY_OF_AGENT_IN_NAMESPACE, READY_OF_AGENT_IN_NAMESPACE_AND_PROJECT, READY_OF_AGENT_IN_PROJECT, READY_OF_NAMESPACE,
     READY_OF_NAMESPACE_AND_PROJECT, READY_OF_PROJECT,
 };
+use super::teams::CONTEXTS;
 use super::{Store, StoreOptions, all};
+use bloom_core::api_key::Owner;
 use bloom_core::cache::{Part, Projects, Scope};
 use bloom_core::ids::TaskId;
 
@@ -98,7 +103,7 @@ async fn check(url: String) {
     store.close().await;
 }
 
-/// Inserts very many tasks of the context `b`, and one each of `a` and `c`. All are of one project and one key, and `c` is also of none.
+/// Inserts very many tasks of the context `b`, and one each of `a` and `c`. All are of one project, one key and one team, and `c` is also of none.
 async fn fill_contexts(store: &Store, url: &str) {
     let insert = |context: &'static str, number: i64, of: &'static str| {
         move |kind| {
@@ -106,14 +111,14 @@ async fn fill_contexts(store: &Store, url: &str) {
             format!(
                 "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {number}) INSERT INTO tasks (id, context_id, \
                 agent_slug, prompt, context_hints, timeout_sec, budget, desired_format, max_attempts, priority, depends_on, labels, session, \
-                project, owner) SELECT {id}, '{context}', 'coder', 'p', '[]', 120, 0, 'text', 3, 5, '[]', '{{}}', 'none', {of} FROM n"
+                project, owner, team) SELECT {id}, '{context}', 'coder', 'p', '[]', 120, 0, 'text', 3, 5, '[]', '{{}}', 'none', {of} FROM n"
             )
         }
     };
     for (context, number) in [("a", 1), ("b", CROWD), ("c", 1)] {
-        execute(store, url, insert(context, number, "'p', 'k'")).await;
+        execute(store, url, insert(context, number, "'p', 'k', 't'")).await;
     }
-    execute(store, url, insert("d", 1, "NULL, NULL")).await;
+    execute(store, url, insert("d", 1, "NULL, NULL, NULL")).await;
     execute(store, url, |_| {
         "INSERT INTO task_state (id, context_id, agent_slug, rank, max_attempts, timeout_sec, has_dependencies, status, updated_at, attempts, \
         infra_retries, lease_count, cancel_requested, has_dependents, event_count, event_seq, session) SELECT id, context_id, agent_slug, 4, \
@@ -128,17 +133,19 @@ async fn check_contexts(url: String) {
     let store = Store::open(&StoreOptions { url: url.clone(), max_connections: 2 }).await.unwrap();
     store.migrate().await.unwrap();
     fill_contexts(&store, &url).await;
+    let (key, team) = (Owner::Key("k".to_owned()), Owner::Team("t".to_owned()));
     for (after, project, owner, expected) in [
         ("", None, None, &["a", "b", "c"][..]),
         ("b", None, None, &["c", "d"]),
         ("", Some("p"), None, &["a", "b", "c"]),
         ("a", Some("p"), None, &["b", "c"]),
-        ("", None, Some("k"), &["a", "b", "c"]),
+        ("", None, Some(&key), &["a", "b", "c"]),
+        ("", None, Some(&team), &["a", "b", "c"]),
         ("", Some("none"), None, &[]),
     ] {
         assert_eq!(store.context_ids(after, 3, project, owner).await.unwrap(), expected, "{after} {project:?} {owner:?}");
     }
-    for owner in [None, Some("k")] {
+    for owner in [None, Some(&key), Some(&team)] {
         let found = store.contexts(&["c".into(), "b".into(), "e".into()], owner).await.unwrap();
         let counted: Vec<_> = found.iter().map(|row| (row.context_id.as_str(), row.tasks.values().sum::<i64>())).collect();
         assert_eq!(counted, [("c", 1), ("b", COUNTED_TASKS)], "{owner:?}");
@@ -148,11 +155,15 @@ async fn check_contexts(url: String) {
         for (statement, args, index) in [
             (&PAGE, page(), "tasks_context"),
             (&PAGE_OF_PROJECT, page().text("p"), "tasks_context_of_project"),
-            (&PAGE_OF_OWNER, page().text("k"), "tasks_context_of_owner"),
+            (&PAGE_OF_KEY, page().text("k"), "tasks_context_of_owner"),
+            (&PAGE_OF_TEAM, page().text("t"), "tasks_context_of_team"),
             (&FACTS, ids(), "tasks_context"),
-            (&FACTS_OF_OWNER, ids().text("k"), "tasks_context_of_owner"),
+            (&FACTS_OF_KEY, ids().text("k"), "tasks_context_of_owner"),
+            (&FACTS_OF_TEAM, ids().text("t"), "tasks_context_of_team"),
             (&COUNTS, ids(), "tasks_context"),
-            (&COUNTS_OF_OWNER, ids().text("k"), "tasks_context_of_owner"),
+            (&COUNTS_OF_KEY, ids().text("k"), "tasks_context_of_owner"),
+            (&COUNTS_OF_TEAM, ids().text("t"), "tasks_context_of_team"),
+            (&CONTEXTS, ids().text("t"), "tasks_context_of_team"),
         ] {
             let plan = plan(&store, statement, args).await;
             let is_scan = ["Seq Scan on tasks", "Seq Scan on task_state"].iter().any(|scan| plan.contains(scan));

@@ -13,7 +13,7 @@ use super::table::ReadRow;
 use super::{Store, all, first, records, rows};
 use bloom_core::Ms;
 use bloom_core::agent_queue::AgentQueue;
-use bloom_core::api_key::ApiKey;
+use bloom_core::api_key::{ApiKey, Owner};
 use bloom_core::event::TaskEvent;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::project::{Project, ProjectId, ProjectNode};
@@ -85,7 +85,8 @@ statement!(pub(super) API_KEYS, |_d| "SELECT {} FROM api_keys ORDER BY name", re
 statement!(pub(super) PROJECTS, |_d| "SELECT {} FROM projects ORDER BY id DESC", records::PROJECT.names(""));
 statement!(PROJECT, |_d| "SELECT {} FROM projects WHERE id = $1", records::PROJECT.names(""));
 statement!(PROJECT_NODES, |_d| "SELECT {} FROM project_nodes WHERE project_id = $1 ORDER BY node_id", records::PROJECT_NODE.names(""));
-statement!(OWNED, |d| "SELECT id FROM tasks WHERE id {} AND owner = $2", d.any(Type::Uuid, 1));
+statement!(OF_KEY, |d| "SELECT id FROM tasks WHERE id {} AND owner = $2", d.any(Type::Uuid, 1));
+statement!(OF_TEAM, |d| "SELECT id FROM tasks WHERE id {} AND team = $2", d.any(Type::Uuid, 1));
 statement!(pub(super) SETTINGS, "SELECT key, value FROM settings ORDER BY key");
 
 /// What a list of workers is sorted and filtered by.
@@ -217,9 +218,13 @@ impl Store {
         all(&self.pool().fetch(&PROJECT_NODES, Args::new().uuid(id)).await?, ReadRow::read)
     }
 
-    /// Those of these tasks that this submit key created.
-    pub async fn owned(&self, ids: &[TaskId], owner: &str) -> Result<Vec<TaskId>, Error> {
-        all(&self.pool().fetch(&OWNED, Args::new().uuids(ids).text(owner)).await?, |row| row.take())
+    /// Those of these tasks that are the owner's.
+    pub async fn owned(&self, ids: &[TaskId], owner: &Owner) -> Result<Vec<TaskId>, Error> {
+        let (statement, name) = match owner {
+            Owner::Key(key) => (&OF_KEY, key),
+            Owner::Team(team) => (&OF_TEAM, team),
+        };
+        all(&self.pool().fetch(statement, Args::new().uuids(ids).text(name)).await?, |row| row.take())
     }
 
     /// What is set for queues, by agent; that of all queues comes first.

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::error::Error;
 use super::table::{part, row};
 use bloom_core::agent_queue::AgentQueue;
-use bloom_core::api_key::{ApiKey, Quota};
+use bloom_core::api_key::{ApiKey, Quota, Scope};
 use bloom_core::audit::AuditEntry;
 use bloom_core::event::TaskEvent;
 use bloom_core::file::File;
@@ -90,17 +90,26 @@ row! {
     }
 }
 
+/// Programs before migration 35 do not know the newer word and could not read the row. They read one that allows less.
+fn stored_scope(scope: &Scope) -> &Scope {
+    if *scope == Scope::Member { &Scope::Submit } else { scope }
+}
+
 row! {
-    pub(super) API_KEY: api_keys as api_keys_row_4 of key: ApiKey {
-        name, digest, scope, worker, push, namespaces, created_at, expires_at, created_by;
+    pub(super) API_KEY: api_keys as api_keys_row_5 of key: ApiKey {
+        name, digest;
+        { let scope = &key.scope; scope: stored_scope(scope) }
+        worker, push, namespaces, created_at, expires_at, created_by;
         {
             let quota = key.quota;
             max_open_tasks: quota.max_open_tasks,
             max_tasks_per_minute: quota.max_tasks_per_minute,
             max_stored_bytes: quota.max_stored_bytes,
         }
+        team;
+        { let scope = &key.scope; newer_scope: Some(scope).filter(|scope| stored_scope(scope) != *scope) }
     }
-    read { quota: Quota { max_open_tasks, max_tasks_per_minute, max_stored_bytes } }
+    read { scope: newer_scope.unwrap_or(scope), quota: Quota { max_open_tasks, max_tasks_per_minute, max_stored_bytes } }
 }
 
 row! {

@@ -10,7 +10,7 @@ use bloom_core::task::{ActiveLease, Failure, LastLease, Parked, Reason, Status, 
 use bloom_core::usage::Usage;
 
 row! {
-    pub(super) SPEC: tasks as tasks_row_8 of spec: TaskSpec {
+    pub(super) SPEC: tasks as tasks_row_9 of spec: TaskSpec {
         id, context_id, agent_slug, prompt, context_hints, timeout_sec, budget, desired_format, max_attempts, priority, not_before,
         depends_on, exclusive_key, idempotency_key, labels, session, model, ttl_after_finished_sec, owner, suspend;
         {
@@ -28,7 +28,7 @@ row! {
             git_ref: project.and_then(|p| p.git_ref.as_ref()),
             push: project.map(|p| &p.push),
         }
-        inputs, outputs, profile_timeout_max;
+        inputs, outputs, profile_timeout_max, team;
     }
     read {
         project: part(|| Some(TaskProject { id: project_id?, name: project?, repo_url: repo_url?, git_ref, push: push? })),
@@ -37,7 +37,7 @@ row! {
 }
 
 row! {
-    pub(super) STATE: task_state as task_state_row_16 of task: TaskState {
+    pub(super) STATE: task_state as task_state_row_17 of task: TaskState {
         id, context_id, agent_slug;
         { let priority = task.priority; rank: rank(priority) }
         session, max_attempts, timeout_sec, exclusive_key, ttl_after_finished_sec, has_dependencies, revision, status, updated_at, attempts,
@@ -85,7 +85,7 @@ row! {
         { let reason = task.failure.as_ref().map(|f| &f.reason); newer_failure_reason: reason.and_then(newer_reason) }
         moves_files, event_bytes;
         { let lease = task.lease.as_ref(); context_reset_at: lease.and_then(|l| l.context_reset_at) }
-        profile_timeout_max, conversation, owner;
+        profile_timeout_max, conversation, owner, team;
     }
     read {
         priority: priority(rank),
@@ -171,6 +171,7 @@ pub(super) const STATE_FIXED: &[&str] = STATE.only(&[
     "has_dependencies",
     "namespace",
     "owner",
+    "team",
     "project",
     "moves_files",
     "made_at",

@@ -43,6 +43,8 @@ pub struct UsageFilter {
     pub context_id: Option<String>,
     pub project: Option<String>,
     pub worker_id: Option<String>,
+    /// Only tasks that keys of this team created.
+    pub team: Option<String>,
     pub labels: Vec<(String, String)>,
 }
 
@@ -66,7 +68,7 @@ pub struct UsageSums {
 row! { pub(super) SUMS of UsageSums { runs, input_tokens, output_tokens, cost_usd, cost_estimated } }
 
 /// What the usage of removed tasks is kept by: runs that are the same in all of this are added up.
-pub(super) const GROUP: &str = "day, agent_slug, model, context_id, project, worker_id, created_by, labels";
+pub(super) const GROUP: &str = "day, agent_slug, model, context_id, project, worker_id, created_by, labels, team";
 
 /// One row per run whose lease is stored, with the columns of [`GROUP`] and [`SUMS`]. A lease counts as a run if a completion was stored for
 /// it. The joins are outer ones because both databases leave these out where no column of them is needed.
@@ -76,7 +78,7 @@ pub(super) fn runs(condition: &str) -> String {
             coalesce(t.project, '') AS project, l.worker_id AS worker_id, \
             coalesce((SELECT a.actor FROM audit a WHERE a.task_id = l.task_id AND a.action = 'task_created' ORDER BY a.id LIMIT 1), \
                 'key:' || t.owner, '') AS created_by, \
-            coalesce(s.labels, t.labels, '{{}}') AS labels, \
+            coalesce(s.labels, t.labels, '{{}}') AS labels, coalesce(t.team, '') AS team, \
             1 AS runs, coalesce(l.input_tokens, 0) AS input_tokens, coalesce(l.output_tokens, 0) AS output_tokens, \
             coalesce(l.cost_usd, 0.0) AS cost_usd, l.cost_estimated AS cost_estimated \
         FROM leases l LEFT JOIN tasks t ON t.id = l.task_id LEFT JOIN task_state s ON s.id = l.task_id \
@@ -114,6 +116,7 @@ impl UsageFilter {
         build.equal("context_id = ", self.context_id.as_deref());
         build.equal("project = ", self.project.as_deref());
         build.equal("worker_id = ", self.worker_id.as_deref());
+        build.equal("team = ", self.team.as_deref());
         let (conditions, mut args) = build.into_parts();
         let mut keys = Vec::new();
         for by in by {
@@ -146,7 +149,7 @@ impl UsageFilter {
             format!(
                 "SELECT {names}, {SUMS} FROM (SELECT {names}, {sums} FROM (SELECT {named}, {SUMS} FROM (\
                     SELECT {GROUP}, {SUMS} FROM usage_removed {kept} \
-                    UNION ALL SELECT day, agent_slug, model, context_id, '', '', '', '{{}}', {SUMS} FROM usage_daily {kept} \
+                    UNION ALL SELECT day, agent_slug, model, context_id, '', '', '', '{{}}', '', {SUMS} FROM usage_daily {kept} \
                     UNION ALL SELECT {GROUP}, {SUMS} FROM ({live}) AS l) AS u WHERE true{conditions}{labels}) AS k \
                 GROUP BY {names}) AS s ORDER BY {order} LIMIT $5 OFFSET $6",
                 sums = sums(d),

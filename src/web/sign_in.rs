@@ -64,18 +64,18 @@ async fn session(visit: &Visit, fields: &Fields) -> Result<String, (StatusCode, 
         Scope::Worker => Err((
             StatusCode::FORBIDDEN,
             v.t(
-                "This is the key of a worker, which shows nothing here: sign in with an admin, submit or read key.",
-                "Це ключ воркера, який тут нічого не показує: увійдіть із ключем рівня admin, submit або read.",
+                "This is the key of a worker, which shows nothing here: sign in with an admin, submit, member or read key.",
+                "Це ключ воркера, який тут нічого не показує: увійдіть із ключем рівня admin, submit, member або read.",
             ),
         )),
         Scope::Join => Err((
             StatusCode::FORBIDDEN,
             v.t(
-                "This is a join token, which only enrolls one worker: sign in with an admin, submit or read key.",
-                "Це токен приєднання, який лише приєднує один воркер: увійдіть із ключем рівня admin, submit або read.",
+                "This is a join token, which only enrolls one worker: sign in with an admin, submit, member or read key.",
+                "Це токен приєднання, який лише приєднує один воркер: увійдіть із ключем рівня admin, submit, member або read.",
             ),
         )),
-        Scope::Admin | Scope::Submit | Scope::Read => visit.api.begin_session(&identity).ok_or((
+        Scope::Admin | Scope::Submit | Scope::Member | Scope::Read => visit.api.begin_session(&identity).ok_or((
             StatusCode::INTERNAL_SERVER_ERROR,
             v.t("The session could not be made. Try again.", "Не вдалося створити сеанс. Спробуйте ще раз."),
         )),

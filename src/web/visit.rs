@@ -39,9 +39,9 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Whether the visitor may change tasks: an admin all, a submit key its own.
+    /// Whether the visitor may change tasks: an admin all, a submit key its own, a member key those of its team.
     pub fn may_act(&self) -> bool {
-        matches!(self.scope, Scope::Admin | Scope::Submit)
+        matches!(self.scope, Scope::Admin | Scope::Submit | Scope::Member)
     }
 
     pub fn is_admin(&self) -> bool {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::lang::Lang;
 
 /// The words and their labels in Ukrainian. Forms that agree with no noun are used, because tasks, leases and clones share words.
-const LABELS: [(&str, &str); 104] = [
+const LABELS: [(&str, &str); 105] = [
     // Tasks, leases, workers, clones.
     ("queued", "у черзі"),
     ("leased", "видано"),
@@ -30,6 +30,7 @@ const LABELS: [(&str, &str); 104] = [
     // Scopes of keys.
     ("admin", "адмін"),
     ("submit", "надсилання"),
+    ("member", "учасник команди"),
     ("worker", "воркер"),
     ("read", "читання"),
     ("join", "приєднання"),

@@ -179,7 +179,7 @@ on_both! { alone:
         let server = guarded(database);
         let told = async |key: &str, path: &str| server.with_key(key).post(path, json!({})).await.error(403);
         assert_eq!(told(READER, "workers/w/claim").await, "This key has the scope read, and this call needs worker or admin");
-        assert_eq!(told(READER, "llm-tasks").await, "This key has the scope read, and this call needs submit or admin");
+        assert_eq!(told(READER, "llm-tasks").await, "This key has the scope read, and this call needs member or submit or admin");
         assert_eq!(told(READER, "enroll").await, "This key has the scope read, and this call needs join");
         assert_eq!(told(READER, "keys").await, "This key has the scope read, and this call needs admin");
         let submit = crate::keys::with_new_key(&server.with_key(ADMIN), &server, "ci", "submit", json!({})).await;

@@ -4,7 +4,7 @@ use crate::keys::{ADMIN, create, keyed, with_new_key};
 use crate::on_both;
 use crate::support::*;
 
-fn ids(list: &Value) -> Vec<&str> {
+pub fn ids(list: &Value) -> Vec<&str> {
     list.as_array().expect("a list").iter().map(|row| row["id"].as_str().expect("an id")).collect()
 }
 

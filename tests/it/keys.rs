@@ -71,9 +71,11 @@ const SUBMIT: [&str; 25] = [
     "POST llm-tasks:cancel",
     "POST llm-tasks:requeue",
 ];
+/// What a member key reads besides.
+const MEMBER: [&str; 6] = ["GET projects", "GET projects/{id}", "GET queues", "GET usage", "GET workers", "GET workers/{id}"];
 const OPEN: [&str; 5] = ["GET /healthz", "GET /readyz", "GET /health", "GET health", "POST test-connection"];
 
-fn opens(scope: &str, route: &str) -> bool {
+pub fn opens(scope: &str, route: &str) -> bool {
     if OPEN.contains(&route) {
         return true;
     }
@@ -84,13 +86,14 @@ fn opens(scope: &str, route: &str) -> bool {
     match scope {
         "admin" => true,
         "submit" => SUBMIT.contains(&route),
+        "member" => SUBMIT.contains(&route) || MEMBER.contains(&route),
         "worker" => WORKER.contains(&route),
         "read" => route.starts_with("GET ") && !is_for_admins,
         _ => false,
     }
 }
 
-async fn routes(server: &Api) -> Vec<(Method, String)> {
+pub async fn routes(server: &Api) -> Vec<(Method, String)> {
     let described = server.get("/openapi.json").await.ok();
     let mut all = Vec::new();
     for (path, methods) in described["paths"].as_object().unwrap() {
@@ -107,8 +110,12 @@ on_both! { alone:
         let routes = routes(&server).await;
         assert!(routes.len() > 45, "{routes:?}");
         let worker = unique("worker");
-        for scope in ["admin", "submit", "worker", "read", "join"] {
-            let more = if scope == "worker" { json!({ "worker": worker }) } else { json!({}) };
+        for scope in ["admin", "submit", "member", "worker", "read", "join"] {
+            let more = match scope {
+                "worker" => json!({ "worker": worker }),
+                "member" => json!({ "team": "web" }),
+                _ => json!({}),
+            };
             let api = with_new_key(&admin, &server, &format!("a-{scope}"), scope, more).await;
             for (method, path) in &routes {
                 let route = format!("{method} {path}");
@@ -166,6 +173,11 @@ on_both! { alone:
         refuses(json!({ "name": "a", "scope": "root" }), "scope").await;
         refuses(json!({ "name": "a", "scope": "worker" }), "worker").await;
         refuses(json!({ "name": "a", "scope": "submit", "worker": "w" }), "worker").await;
+        refuses(json!({ "name": "a", "scope": "member" }), "team").await;
+        refuses(json!({ "name": "a", "scope": "member", "team": "a/b" }), "team").await;
+        refuses(json!({ "name": "a", "scope": "member", "team": "web", "worker": "w" }), "worker").await;
+        refuses(json!({ "name": "a", "scope": "read", "team": "web" }), "team").await;
+        refuses(json!({ "name": "a", "scope": "read", "quota": { "max_open_tasks": 1 } }), "quota").await;
         refuses(json!({ "name": "a", "scope": "join", "worker": "not fit" }), "worker").await;
         refuses(json!({ "name": "a", "scope": "join", "expires_in_sec": 30 * 86_400 + 1 }), "expires_in_sec").await;
         refuses(json!({ "name": "a", "scope": "read", "expires_in_sec": 0 }), "expires_in_sec").await;

@@ -79,6 +79,7 @@ mod sessions;
 mod suspend;
 mod task_projects;
 mod tasks;
+mod teams;
 mod time_limits;
 mod timers;
 mod tls;

@@ -158,6 +158,7 @@ pub fn spec(cluster: &Cluster) -> TaskSpec {
         model: None,
         ttl_after_finished_sec: cluster.chance(20).then_some(2),
         owner: None,
+        team: None,
         suspend: !cluster.is_quiet_phase() && cluster.chance(8),
         object,
         traceparent: None,

@@ -215,6 +215,7 @@ impl History {
                     namespaces: (scope != Scope::Submit && name % 7 == 0).then(|| vec![NAMESPACES[0].to_owned()]),
                     lasts_ms: (name % 4 == 0).then_some(30_000),
                     quota: Quota::default(),
+                    team: None,
                 })
             }
             Step::RevokeKey { name } => Op::RevokeKey(op::RevokeKey { name: format!("key{name}") }),

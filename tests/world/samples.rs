@@ -31,6 +31,7 @@ pub fn spec(context: &str) -> TaskSpec {
         model: None,
         ttl_after_finished_sec: None,
         owner: None,
+        team: None,
         suspend: false,
         object: None,
         traceparent: None,

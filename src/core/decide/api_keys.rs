@@ -23,6 +23,7 @@ pub struct CreateKey {
     /// Milliseconds until it expires; `None` = never.
     pub lasts_ms: Option<i64>,
     pub quota: Quota,
+    pub team: Option<String>,
 }
 
 impl Operation for CreateKey {
@@ -61,12 +62,14 @@ impl Operation for CreateKey {
             expires_at: self.lasts_ms.map(|ms| set.now().saturating_add(ms)),
             created_by: set.actor(&Actor::Admin),
             quota: self.quota,
+            team: self.team.clone(),
         };
         let worker = key.worker.as_ref().map_or_else(String::new, |worker| format!(", worker {worker}"));
         let push = if key.push { ", may be pushed to" } else { "" };
         let namespaces = key.namespaces.as_ref().map_or_else(String::new, |names| format!(", namespaces {}", names.join(", ")));
+        let team = key.team.as_ref().map_or_else(String::new, |team| format!(", team {team}"));
         let quota = if key.quota.is_unlimited() { String::new() } else { format!(", quota {}", key.quota) };
-        let detail = format!("scope {}{worker}{push}{namespaces}{quota}", key.scope);
+        let detail = format!("scope {}{worker}{team}{push}{namespaces}{quota}", key.scope);
         set.audit(Action::KeyCreated, EntityType::Key, &key.name, &Actor::Admin, detail);
         set.add_api_key(key.clone());
         Ok(key)
@@ -204,6 +207,7 @@ impl Operation for Enroll {
             expires_at: None,
             created_by: set.actor(&Actor::Api),
             quota: Quota::default(),
+            team: None,
         };
         if set.api_keys_of(&self.worker)?.any(|key| key.push) {
             forget_url(set, &self.worker)?;

@@ -174,8 +174,9 @@ fn is_of_same_object(a: &TaskSpec, b: &TaskSpec) -> bool {
 }
 
 fn is_same_spec(a: &TaskSpec, b: &TaskSpec) -> bool {
-    // A submit key must not be shown the task of another owner.
-    a.context_id == b.context_id && a.agent_slug == b.agent_slug && a.prompt == b.prompt && a.owner == b.owner
+    // A submit key must not be shown the task of another owner, nor a member key that of another team.
+    let is_of_same_owner = a.owner == b.owner || (a.team.is_some() && a.team == b.team);
+    a.context_id == b.context_id && a.agent_slug == b.agent_slug && a.prompt == b.prompt && is_of_same_owner
 }
 
 fn insert(set: &mut WorkingSet, wanted: &TaskSpec) -> Result<CreatedTask, Halt> {

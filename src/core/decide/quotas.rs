@@ -1,7 +1,7 @@
-//! Quotas of submit keys: what they may have is changed here, and checked when they create, requeue or upload.
+//! Quotas of submit and member keys: what they may have is changed here, and checked when they create, requeue or upload.
 
 use super::super::Ms;
-use super::super::api_key::{ApiKey, Quota, Scope};
+use super::super::api_key::{ApiKey, Quota};
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::operation::Operation;
 use super::super::rejection::Rejection;
@@ -10,7 +10,7 @@ use super::super::working_set::{Halt, QuotaUse, WorkingSet};
 
 const MINUTE_MS: Ms = 60_000;
 
-/// Gives a submit key another quota, which counts from its next call on. What it has already stays.
+/// Gives a submit or member key another quota, which counts from its next call on. What it has already stays.
 #[derive(Clone, Debug)]
 pub struct SetQuota {
     pub name: String,
@@ -29,7 +29,7 @@ impl Operation for SetQuota {
 
     fn decide(&self, set: &mut WorkingSet) -> Result<ApiKey, Halt> {
         let key = set.find_api_key(&self.name)?.ok_or(Rejection::KeyNotFound)?.clone();
-        if key.scope != Scope::Submit {
+        if !key.scope.owns_tasks() {
             return Err(Rejection::NoQuotaFor(key.scope).into());
         }
         let used = set.quota_use(&self.name)?.ok_or(Rejection::KeyNotFound)?;

@@ -85,6 +85,7 @@ impl Pools {
             namespaces: Some(setup.namespaces.clone()),
             lasts_ms: None,
             quota: Quota::default(),
+            team: None,
         };
         if let Err(rejection) = self.submit(identity, wanted).await? {
             return Ok(Err(Problem::new("KeyRefused", format!("No key can be made for the pod '{name}': {rejection}"))));
@@ -139,6 +140,7 @@ mod tests {
             expires_at: None,
             created_by: String::new(),
             quota: Quota::default(),
+            team: None,
         };
         let keys = [key(format!("pool-{pool}-3")), key(format!("pool-{}-4", Uuid::from_u128(8))), key("pool-a".into())];
         assert_eq!(keys.iter().map(pool_of).collect::<Vec<_>>(), [Some(pool), Some(Uuid::from_u128(8)), None]);

@@ -15,6 +15,7 @@ fn key(name: &str, worker: &str) -> op::CreateKey {
         namespaces: None,
         lasts_ms: None,
         quota: Quota::default(),
+        team: None,
     }
 }
 

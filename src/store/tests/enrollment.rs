@@ -44,6 +44,7 @@ fn no_worker_is_registered_between_the_check_of_its_name_and_its_enrollment() {
                 namespaces: None,
                 lasts_ms: None,
                 quota: bloom_core::api_key::Quota::default(),
+                team: None,
             };
             commit(&mut one, vec![Op::CreateKey(token)]).await;
             try_commit(&mut one, &[enroll("new")]).await.unwrap().remove(0)

@@ -1,6 +1,7 @@
 //! Tests of pages, look-ups, counts and maintenance.
 
 use super::*;
+use bloom_core::api_key::Owner;
 use bloom_core::op;
 
 crate::on_both! {
@@ -120,7 +121,7 @@ async fn lists_filter_and_page(database) {
         agent_slug: Some("writer".into()),
         context_id: Some("ctx".into()),
         worker_id: Some("w".into()),
-        owner: None,
+        owner: None, team: None,
         labels: vec![label("team", "red")],
         created_after: Some(0),
         created_before: Some(i64::MAX),
@@ -137,7 +138,7 @@ async fn lists_filter_and_page(database) {
     owned.extend(create(&mut writer, vec![TaskSpec { owner: Some("other".into()), ..labelled(7) }]).await);
     bench.at(1_020);
     owned.extend(create(&mut writer, vec![TaskSpec { agent_slug: "odd".into(), ..own(8) }]).await);
-    let of_team = || TaskFilter { owner: Some("team".into()), ..none() };
+    let of_team = || TaskFilter { owner: Some(Owner::Key("team".into())), ..none() };
     let list_all = async |filter: TaskFilter| -> Vec<TaskId> { bench.store.task_ids(&filter, &PAGE).await.unwrap() };
     let at = |n: usize| owned[n];
     assert_eq!(list_all(of_team()).await, [at(2), at(0)]);

@@ -30,7 +30,7 @@ async fn what_is_written_is_read(database) {
         model: Some("opus".into()),
         ttl_after_finished_sec: Some(60),
         session: Session::Context,
-        owner: Some("team".into()),
+        owner: Some("team".into()), team: Some("web".into()),
         project: Some(TaskProject {
             id: made.id,
             name: made.name,

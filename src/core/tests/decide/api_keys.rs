@@ -22,6 +22,7 @@ fn create(name: &str, scope: Scope) -> op::CreateKey {
         namespaces: None,
         lasts_ms: None,
         quota: Quota::default(),
+        team: None,
     }
 }
 
@@ -68,6 +69,7 @@ fn a_key_is_created_and_revoked() {
         expires_at: Some(START + DAY_MS),
         created_by: "admin".into(),
         quota: Quota::default(),
+        team: None,
     };
     assert_eq!(created, expected);
     assert_eq!(world.db.api_keys["k"], expected);
@@ -131,6 +133,7 @@ fn with_pool_keys(world: &mut World, namespace: &str, count: usize) {
             expires_at: None,
             created_by: format!("key:kubernetes:{namespace}"),
             quota: Quota::default(),
+            team: None,
         };
         world.db.api_keys.insert(key.name.clone(), key);
     }

@@ -22,6 +22,7 @@ fn limited(quota: Quota) -> World {
             namespaces: None,
             lasts_ms: None,
             quota,
+            team: None,
         });
     }
     world

@@ -107,6 +107,7 @@ fn task(row: &Fields) -> Field<(TaskSpec, TaskState)> {
         model: None,
         ttl_after_finished_sec: None,
         owner: None,
+        team: None,
         suspend: false,
         traceparent: None,
         object: None,
