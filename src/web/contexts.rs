@@ -73,6 +73,7 @@ struct Contexts<'a> {
 
 pub async fn list(visit: Visit) -> Result<Response, Refused> {
     let (v, query) = (&visit.layout, visit.query());
+    query.only(&["cursor", "project"])?;
     let listed =
         visit.list(&format!("contexts?limit={ROWS}&{}", query.query_of(&["cursor", "project"])), |context| row(v, context)).await?;
     let kept = query.query_of(&["project"]);

@@ -85,7 +85,7 @@ struct Tasks<'a> {
 }
 
 pub async fn list(visit: Visit) -> Result<Response, Refused> {
-    let filter = Filter::of(visit.query());
+    let filter = Filter::of(visit.query(), &["cursor", "done"])?;
     let (rows, next, wrong) = match search(&visit, &filter).await {
         Ok(listed) => (listed.rows, listed.next, None),
         // A wrong filter is told beside the filters, which can be corrected there.
@@ -111,18 +111,38 @@ pub async fn list(visit: Visit) -> Result<Response, Refused> {
 
 /// The tasks of a page. With a text, it may have few or none although there are older ones: the next page goes on where the search ended.
 async fn search(visit: &Visit, filter: &Filter) -> Result<Listed<Row>, Refused> {
-    let lang = visit.layout.at.lang;
-    let (query, mut rows) = (filter.query(visit.layout.now), Vec::new());
+    let mut rows = Vec::new();
     let mut next = visit.query().get("cursor").map(str::to_owned);
     for _ in 0..if filter.text.is_empty() { 1 } else { MOST_CALLS } {
-        let cursor = next.as_deref().map(|cursor| format!("&cursor={}", path_part(cursor))).unwrap_or_default();
-        let path = format!("llm-tasks?limit={}&{query}{cursor}", ROWS - rows.len());
-        let listed = visit.list(&path, |task: Task| Row::of(lang, task)).await?;
+        let listed = newest(visit, filter, next.as_deref(), ROWS - rows.len()).await?;
         rows.extend(listed.rows);
         next = listed.next;
         if next.is_none() || rows.len() >= ROWS {
             break;
         }
+    }
+    Ok(Listed { rows, next })
+}
+
+/// The newest tasks that match, by one call for each status.
+pub async fn newest(visit: &Visit, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Listed<Row>, Refused> {
+    let Layout { now, ref at, .. } = visit.layout;
+    let cursor = cursor.map(|cursor| format!("&cursor={}", path_part(cursor))).unwrap_or_default();
+    let (mut rows, mut next) = (Vec::new(), None);
+    for status in filter.statuses() {
+        let path = format!("llm-tasks?limit={limit}&{}{cursor}", filter.query(status, now));
+        let listed = visit.list(&path, |task: Task| Row::of(at.lang, task)).await?;
+        rows.extend(listed.rows);
+        // The list that ended at the newest task tells how far all of them are known.
+        next = next.max(listed.next);
+    }
+    // The order of ids is the order of creation. A task whose status changes between two calls is in both answers.
+    rows.sort_by_key(|row: &Row| std::cmp::Reverse(row.id));
+    rows.dedup_by_key(|row| row.id);
+    rows.retain(|row| next.as_ref().is_none_or(|end| row.id.to_string() >= *end));
+    if rows.len() > limit {
+        rows.truncate(limit);
+        next = rows.last().map(|row| row.id.to_string());
     }
     Ok(Listed { rows, next })
 }

@@ -3,7 +3,7 @@
 pub mod act;
 pub mod bulk;
 mod events;
-mod filter;
+pub mod filter;
 pub mod list;
 pub mod new;
 pub mod show;
