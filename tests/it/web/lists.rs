@@ -1,6 +1,6 @@
 //! Lists, their filters and pages, and what the pages cost.
 
-use super::browser::Browser;
+use super::browser::{Browser, Page};
 use crate::on_both;
 use crate::support::*;
 
@@ -77,11 +77,11 @@ on_both! {
             let lease = task.lease_to(&worker).await;
             // Of the oldest, all are running.
             if number < 20 || number % 5 == 0 {
-                lease.heartbeat(json!({})).await.ok();
+                lease.heartbeat().await.ok();
             }
             made.push(task.id.clone());
         }
-        let shown = |page: &super::browser::Page| -> Vec<String> {
+        let shown = |page: &Page| -> Vec<String> {
             page.text.split("name=\"ids\" value=\"").skip(1).map(|rest| rest.split('"').next().unwrap().to_owned()).collect()
         };
         let first = browser.ok(&format!("/tasks?agent_slug={}&status=running", crew.slug)).await;
@@ -237,7 +237,7 @@ on_both! { alone:
         };
         lease("it failed", 2).await.complete("error", json!({ "error_message": "no", "reason": "auth" })).await.ok();
         lease("it is dead", 1).await.complete("error", json!({ "error_message": "no" })).await.ok();
-        lease("it is running", 1).await.heartbeat(json!({})).await.ok();
+        lease("it is running", 1).await.heartbeat().await.ok();
         lease("it is leased", 1).await;
         crew.task().prompt("it is queued").create().await;
         let overview = browser.ok("/").await;
@@ -246,6 +246,10 @@ on_both! { alone:
             let list = format!("/tasks?status={status}");
             overview.has(&format!("href=\"{list}\"><b>{}</b>", prompts.len()));
             let page = browser.ok(&list).await;
+            page.has(&format!("<a href=\"{list}\" aria-current=\"page\">{status} <span class=\"soft\">{}</span></a>", prompts.len()));
+            page.has("<a href=\"/tasks?\">all <span class=\"soft\">5</span></a>");
+            // Counts of all tasks would be wrong beside another filter.
+            browser.ok(&format!("{list}&label=a%3Db")).await.has(&format!("<a href=\"{list}&#38;label=a%3Db\" aria-current=\"page\">{status}</a>"));
             assert_eq!(page.text.matches("name=\"ids\"").count(), prompts.len(), "{}", page.text);
             prompts.iter().for_each(|prompt| page.has(prompt));
         }
