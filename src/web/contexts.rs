@@ -11,7 +11,7 @@ use crate::call::path_part;
 use crate::refused::Refused;
 use crate::tasks::act::Confirm;
 use crate::tasks::list::Row as TaskRow;
-use crate::times::{dollars, shortened};
+use crate::times::{cost, shortened};
 use crate::visit::{Layout, Posted, Visit};
 use bloom_api::contexts::Context;
 use bloom_api::tasks::Task;
@@ -57,7 +57,7 @@ fn row(layout: &Layout, context: Context<'_>) -> Row {
         last_at: context.last_task.updated_at,
         session: shortened(&context.session_id.unwrap_or_default(), NAME_CHARS),
         worker: context.worker_id.unwrap_or_default().into_owned(),
-        cost: format!("{}{}", if used.cost_estimated { "~" } else { "" }, dollars(layout.at.lang, used.cost_usd)),
+        cost: cost(layout.at.lang, used.cost_usd, used.cost_estimated),
         reset_at: context.reset_at,
     }
 }
@@ -73,6 +73,7 @@ struct Contexts<'a> {
 
 pub async fn list(visit: Visit) -> Result<Response, Refused> {
     let (v, query) = (&visit.layout, visit.query());
+    query.only(&["cursor", "project"])?;
     let listed =
         visit.list(&format!("contexts?limit={ROWS}&{}", query.query_of(&["cursor", "project"])), |context| row(v, context)).await?;
     let kept = query.query_of(&["project"]);

@@ -6,7 +6,8 @@ use axum::response::Response;
 use crate::chart::Chart;
 use crate::lang::Lang;
 use crate::refused::Refused;
-use crate::tasks::list::Row;
+use crate::tasks::filter::Filter;
+use crate::tasks::list::{Row, newest};
 use crate::times::{dollars, duration};
 use crate::visit::{Layout, Visit};
 use bloom_api::lists::MAX_IDS;
@@ -15,12 +16,13 @@ use bloom_api::tasks::Task;
 use bloom_api::words::Word;
 use bloom_api::workers::Worker;
 use bloom_core::Ms;
+use bloom_core::task::Status;
 use bloom_core::worker::WorkerStatus;
 
 const HOUR_MS: Ms = 3_600_000;
 /// Rows of each list on this page.
 const ROWS: usize = 8;
-/// Failed tasks that are read to count those of the last hour, of each kind.
+/// Failed tasks that are read to count those of the last hour.
 const COUNTED: usize = 40;
 /// Days of the charts.
 const DAYS: Ms = 14;
@@ -72,23 +74,22 @@ struct Overview<'a> {
 }
 
 impl Overview<'_> {
-    fn count(&self, status: &str) -> i64 {
-        self.whole.as_ref().and_then(|whole| whole.stats.tasks.by_status.get(status)).copied().unwrap_or_default()
+    /// How many tasks a list of this status has.
+    fn count(&self, status: Status) -> i64 {
+        let Some(whole) = &self.whole else { return 0 };
+        let counts = &whole.stats.tasks.by_status;
+        Filter::of_status(status).statuses().iter().flatten().filter_map(|status| counts.get(status.as_str())).sum()
     }
 }
 
 pub async fn show(visit: Visit) -> Result<Response, Refused> {
-    let (now, lang) = (visit.layout.now, visit.layout.at.lang);
-    let tasks = async |status: &str, limit: usize| {
-        let listed = visit.list(&format!("llm-tasks?status={status}&limit={limit}"), |task: Task| Row::of(lang, task)).await;
-        listed.map(|listed| listed.rows)
-    };
+    let now = visit.layout.now;
+    let tasks = async |status, limit| newest(&visit, &Filter::of_status(status), None, limit).await.map(|listed| listed.rows);
     let asking = asking(&visit).await?;
-    let (mut running, mut waiting) = (tasks("running", ROWS).await?, tasks("queued", ROWS).await?);
+    let (mut running, mut waiting) = (tasks(Status::Running, ROWS).await?, tasks(Status::Queued, ROWS).await?);
     running.retain(|row| !row.needs_person);
     waiting.retain(|row| !row.note.is_empty());
-    let mut failed = tasks("failed", COUNTED).await?;
-    failed.append(&mut tasks("dead", COUNTED).await?);
+    let mut failed = tasks(Status::Failed, COUNTED).await?;
     let was_full = failed.len() >= COUNTED;
     failed.retain(|row| now - row.updated_at < HOUR_MS);
     failed.sort_by_key(|row| std::cmp::Reverse(row.updated_at));

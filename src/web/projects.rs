@@ -110,6 +110,7 @@ async fn page<'a>(visit: &'a Visit, typed: &'a Fields) -> Result<Projects<'a>, R
 }
 
 pub async fn list(visit: Visit) -> Result<Response, Refused> {
+    visit.query().only(&["cursor", "done"])?;
     visit.ok(&page(&visit, &Fields::default()).await?)
 }
 

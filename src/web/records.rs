@@ -35,9 +35,13 @@ impl Pages {
 }
 
 /// The query of the API's list for the filters in the address.
-fn query(visit: &Visit, filters: &[&str]) -> String {
-    let names: Vec<&str> = filters.iter().copied().chain(["cursor"]).collect();
-    format!("limit={ROWS}&{}", visit.query().query_of(&names))
+///
+/// # Errors
+/// The address has others.
+fn query(visit: &Visit, filters: &[&str]) -> Result<String, Refused> {
+    let names = [filters, &["cursor"]].concat();
+    visit.query().only(&names)?;
+    Ok(format!("limit={ROWS}&{}", visit.query().query_of(&names)))
 }
 
 struct LeaseRow {
@@ -64,6 +68,8 @@ struct Leases<'a> {
 pub async fn leases(visit: Visit) -> Result<Response, Refused> {
     const FILTERS: [&str; 2] = ["status", "worker_id"];
     let (now, lang) = (visit.layout.now, visit.layout.at.lang);
+    let statuses: Vec<_> = LeaseStatus::ALL.iter().map(|status| status.as_str()).collect();
+    let status = visit.query().word("status", &statuses)?;
     let row = |lease: Lease| LeaseRow {
         task_id: lease.task_id,
         worker_id: lease.worker_id.to_string(),
@@ -73,12 +79,12 @@ pub async fn leases(visit: Visit) -> Result<Response, Refused> {
         expires_at: lease.expires_at,
         took: duration(lang, lease.ended_at.unwrap_or(now) - lease.started_at),
     };
-    let listed = visit.list(&format!("leases?{}", query(&visit, &FILTERS)), row).await?;
+    let listed = visit.list(&format!("leases?{}", query(&visit, &FILTERS)?), row).await?;
     visit.ok(&Leases {
         v: &visit.layout,
-        status: visit.query().text("status"),
+        status,
         worker_id: visit.query().text("worker_id"),
-        statuses: LeaseStatus::ALL.iter().map(|status| status.as_str()).collect(),
+        statuses,
         rows: listed.rows,
         pages: Pages::of(&visit, "/leases", &FILTERS, listed.next),
     })
@@ -106,6 +112,9 @@ struct Artifacts<'a> {
 
 pub async fn artifacts(visit: Visit) -> Result<Response, Refused> {
     const FILTERS: [&str; 1] = ["task_id"];
+    if let Some(given) = visit.query().get("task_id").filter(|given| Uuid::parse_str(given).is_err()) {
+        return Err(Refused::unknown("task_id", given, &["the whole id of a task"]));
+    }
     let row = |artifact: Artifact| ArtifactRow {
         id: artifact.id,
         task_id: artifact.task_id,
@@ -115,7 +124,7 @@ pub async fn artifacts(visit: Visit) -> Result<Response, Refused> {
         created_at: artifact.created_at,
         content: crate::times::beginning(artifact.content.as_deref().unwrap_or_default(), CHARS),
     };
-    let listed = visit.list(&format!("artifacts?{}", query(&visit, &FILTERS)), row).await?;
+    let listed = visit.list(&format!("artifacts?{}", query(&visit, &FILTERS)?), row).await?;
     visit.ok(&Artifacts {
         v: &visit.layout,
         task_id: visit.query().text("task_id"),
@@ -150,6 +159,13 @@ struct AuditPage<'a> {
 
 pub async fn audit(visit: Visit) -> Result<Response, Refused> {
     const FILTERS: [&str; 5] = ["action", "actor", "worker_id", "task_id", "request_id"];
+    let actions: Vec<_> = Action::ALL.iter().map(|action| action.as_str()).collect();
+    let action = visit.query().text("action");
+    for word in action.split(',').filter(|word| !word.is_empty()) {
+        if !actions.contains(&word) {
+            return Err(Refused::unknown("action", word, &actions));
+        }
+    }
     let row = |entry: Audit| AuditRow {
         at: entry.timestamp,
         action: entry.action.to_string(),
@@ -158,19 +174,19 @@ pub async fn audit(visit: Visit) -> Result<Response, Refused> {
         task_id: entry.task_id,
         worker_id: entry.worker_id.map(|worker| worker.into_owned()),
     };
-    let (rows, next, wrong) = match visit.list(&format!("audit?{}", query(&visit, &FILTERS)), row).await {
+    let (rows, next, wrong) = match visit.list(&format!("audit?{}", query(&visit, &FILTERS)?), row).await {
         Ok(listed) => (listed.rows, listed.next, None),
         Err(refused) if refused.status == 400 => (Vec::new(), None, Some(refused.text)),
         Err(refused) => return Err(refused),
     };
     visit.ok(&AuditPage {
         v: &visit.layout,
-        action: visit.query().text("action"),
+        action,
         actor: visit.query().text("actor"),
         worker_id: visit.query().text("worker_id"),
         task_id: visit.query().text("task_id"),
         request_id: visit.query().text("request_id"),
-        actions: Action::ALL.iter().map(|action| action.as_str()).collect(),
+        actions,
         rows,
         pages: Pages::of(&visit, "/audit", &FILTERS, next),
         wrong,

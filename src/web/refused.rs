@@ -1,5 +1,6 @@
 //! What goes wrong, and its page.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use askama::Template;
@@ -14,10 +15,13 @@ use http_body_util::{BodyExt as _, Limited};
 use super::answer::page;
 use super::lang::Lang;
 use super::language::At;
+use super::times::shortened;
 use bloom_api::error::{Cause, ErrorText};
 
 /// The longest error answer that is turned into a page.
 const MAX_ERROR: usize = 64 << 10;
+/// How much of an unknown text is repeated.
+const SHOWN_CHARS: usize = 40;
 /// Paths of programs; what they answer is for programs.
 const OF_PROGRAMS: [&str; 8] = ["/api", "/metrics", "/health", "/healthz", "/readyz", "/openapi.json", "/docs", "/assets"];
 
@@ -34,7 +38,7 @@ pub struct Refused {
 #[derive(Clone, Debug)]
 pub enum Said {
     Api(String),
-    Page(&'static str, &'static str),
+    Page(Cow<'static, str>, Cow<'static, str>),
 }
 
 impl Said {
@@ -55,8 +59,18 @@ impl Said {
 }
 
 impl Refused {
-    pub fn new(status: u16, english: &'static str, ukrainian: &'static str) -> Self {
-        Self { status, text: Said::Page(english, ukrainian), fields: BTreeMap::new() }
+    pub fn new(status: u16, english: impl Into<Cow<'static, str>>, ukrainian: impl Into<Cow<'static, str>>) -> Self {
+        Self { status, text: Said::Page(english.into(), ukrainian.into()), fields: BTreeMap::new() }
+    }
+
+    /// What an address or a form has is not among what is known there, so nothing was done.
+    pub fn unknown(name: &str, given: &str, known: &[&str]) -> Self {
+        let (name, given, known) = (shortened(name, SHOWN_CHARS), shortened(given, SHOWN_CHARS), known.join(", "));
+        Self::new(
+            400,
+            format!("{name}: '{given}' is unknown, so nothing was done. Known: {known}"),
+            format!("{name}: «{given}» невідоме, тому нічого не зроблено. Відомі: {known}"),
+        )
     }
 
     /// An error of this program.

@@ -79,6 +79,11 @@ pub fn dollars(lang: Lang, usd: f64) -> String {
     lang.t(format!("${amount}"), format!("{}\u{a0}$", amount.replace('.', ",")))
 }
 
+/// US dollars, with a sign if a part of them is estimated.
+pub fn cost(lang: Lang, usd: f64, is_estimated: bool) -> String {
+    format!("{}{}", if is_estimated { "~" } else { "" }, dollars(lang, usd))
+}
+
 /// The beginning of a text, in one line.
 pub fn beginning(text: &str, most: usize) -> String {
     let words = text.split_whitespace().fold(String::new(), |line, word| match line.chars().count() > most {

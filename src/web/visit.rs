@@ -248,6 +248,22 @@ impl Fields {
         self.0.iter().filter(move |(key, value)| *key == name && !value.is_empty()).map(|(_, value)| value.as_str())
     }
 
+    /// # Errors
+    /// A field has a name that is not among these: a misspelt filter must not count as none.
+    pub fn only(&self, known: &[&str]) -> Result<(), Refused> {
+        let unknown = self.0.iter().find(|(name, _)| !known.contains(&name.as_str()));
+        unknown.map_or(Ok(()), |(name, _)| Err(Refused::unknown("name", name, known)))
+    }
+
+    /// # Errors
+    /// The field is given, and its value is not among these words.
+    pub fn word(&self, name: &str, known: &[&str]) -> Result<String, Refused> {
+        match self.get(name) {
+            Some(given) if !known.contains(&given) => Err(Refused::unknown(name, given, known)),
+            given => Ok(given.unwrap_or_default().to_owned()),
+        }
+    }
+
     /// A query of these fields, as far as they are given.
     pub fn query_of(&self, names: &[&str]) -> String {
         let given = self.0.iter().filter(|(name, value)| names.contains(&name.as_str()) && !value.is_empty());

@@ -85,6 +85,7 @@ struct Workers<'a> {
 
 pub async fn list(visit: Visit) -> Result<Response, Refused> {
     let lang = visit.layout.at.lang;
+    visit.query().only(&["cursor"])?;
     let listed = visit.list(&format!("workers?limit={ROWS}&{}", visit.query().query_of(&["cursor"])), |worker| shown(lang, worker)).await?;
     let next = listed.next.map(|cursor| format!("/workers?cursor={}", path_part(&cursor)));
     visit.ok(&Workers { v: &visit.layout, rows: listed.rows, next, address: &visit.address })

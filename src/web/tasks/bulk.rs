@@ -9,7 +9,8 @@ use super::act::with_limit;
 use super::filter::Filter;
 use crate::answer::see_other;
 use crate::refused::Refused;
-use crate::visit::{Fields, Layout, Posted, Visit};
+use crate::visit::{FORM_TOKEN, Fields, Layout, Posted, Visit};
+use bloom_core::Ms;
 
 #[derive(Template)]
 #[template(path = "bulk.html")]
@@ -40,24 +41,33 @@ pub async fn change(Posted { visit, fields, .. }: Posted) -> Result<Response, Re
             ));
         }
     };
-    let filter = Filter::of(&fields);
+    let others = [FORM_TOKEN, "action", "confirmed", "which", "ids", "timeout_sec"];
+    let filter = Filter::of(&fields, &others)?;
+    (fields.word("which", &["all"])?, fields.word("confirmed", &["yes"])?);
     let ids: Vec<&str> = fields.all("ids").collect();
     let list = format!("/tasks?{}", fields.query_of(&super::filter::NAMES));
+    let named = named(visit.layout.now, &fields, &filter, &ids)?;
     if fields.get("confirmed") != Some("yes") {
-        let found = call(&visit, action, &fields, &filter, true).await?;
+        let (mut count, mut more) = (0, false);
+        for body in &named {
+            let found = call(&visit, action, &fields, body, true).await?;
+            (count, more) = (count + number(&found, "matched"), more || found["more"] == true);
+        }
         let ids = if is_all(&fields) { Vec::new() } else { ids };
-        let (v, count) = (&visit.layout, number(&found, "matched"));
+        let v = &visit.layout;
         let tasks = v.at.lang.count(count, ["task", "tasks"], ["завдання", "завдання", "завдань"]);
         let at_least = v.t(format!("at least {tasks}"), format!("щонайменше {tasks}"));
-        let tasks = if found["more"] == true { at_least } else { tasks };
+        let tasks = if more { at_least } else { tasks };
         return visit.ok(&Confirm { v, action, count, tasks, filter: &filter, ids, back: list });
     }
     let mut changed = 0;
-    for _ in 0..MOST_CALLS {
-        let answer = call(&visit, action, &fields, &filter, false).await?;
-        changed += number(&answer, "changed");
-        if answer["more"] != true || number(&answer, "changed") == 0 {
-            break;
+    for body in &named {
+        for _ in 0..MOST_CALLS {
+            let answer = call(&visit, action, &fields, body, false).await?;
+            changed += number(&answer, "changed");
+            if answer["more"] != true || number(&answer, "changed") == 0 {
+                break;
+            }
         }
     }
     Ok(see_other(&format!("{list}&done={changed}")))
@@ -71,26 +81,29 @@ fn number(answer: &Value, name: &str) -> i64 {
     answer[name].as_i64().unwrap_or_default()
 }
 
-async fn call(visit: &Visit, action: &str, fields: &Fields, filter: &Filter, dry_run: bool) -> Result<Value, Refused> {
-    let ids: Vec<&str> = fields.all("ids").collect();
-    let body = match (is_all(fields), ids.is_empty()) {
-        (true, _) if filter.is_for_bulk() => json!({ "filter": filter.body(visit.layout.now), "dry_run": dry_run }),
-        (true, _) => {
-            return Err(Refused::new(
-                400,
-                "Choose a filter first: without one, this would change every task",
-                "Спершу виберіть фільтр: без нього буде змінено всі завдання",
-            ));
+/// The tasks, as calls of the API name them: one call for each status.
+fn named(now: Ms, fields: &Fields, filter: &Filter, ids: &[&str]) -> Result<Vec<Value>, Refused> {
+    match (is_all(fields), ids.is_empty()) {
+        (true, _) if filter.is_for_bulk() => {
+            Ok(filter.statuses().into_iter().map(|status| json!({ "filter": filter.body(status, now) })).collect())
         }
-        (false, true) => {
-            return Err(Refused::new(
-                400,
-                "No task is selected: go back and select some, or choose all that match the filter",
-                "Не вибрано жодного завдання: поверніться й виберіть кілька або всі, що відповідають фільтру",
-            ));
-        }
-        (false, false) => json!({ "ids": ids, "dry_run": dry_run }),
-    };
+        (true, _) => Err(Refused::new(
+            400,
+            "Choose a filter first: without one, this would change every task",
+            "Спершу виберіть фільтр: без нього буде змінено всі завдання",
+        )),
+        (false, true) => Err(Refused::new(
+            400,
+            "No task is selected: go back and select some, or choose all that match the filter",
+            "Не вибрано жодного завдання: поверніться й виберіть кілька або всі, що відповідають фільтру",
+        )),
+        (false, false) => Ok(vec![json!({ "ids": ids })]),
+    }
+}
+
+async fn call(visit: &Visit, action: &str, fields: &Fields, named: &Value, dry_run: bool) -> Result<Value, Refused> {
+    let mut body = named.clone();
+    body["dry_run"] = json!(dry_run);
     let body = if action == "requeue" { with_limit(body, fields) } else { body };
     visit.act(Method::POST, &format!("llm-tasks:{action}"), &body).await
 }

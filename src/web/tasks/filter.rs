@@ -4,8 +4,10 @@ use serde_json::{Map, Value, json};
 use url::form_urlencoded;
 
 use crate::lang::Lang;
+use crate::refused::Refused;
 use crate::visit::Fields;
 use bloom_core::Ms;
+use bloom_core::task::Status;
 
 /// The filters, by their names in addresses. `since` is how long ago a task may have been created.
 pub const NAMES: [&str; 8] = ["status", "agent_slug", "context_id", "worker_id", "label", "since", "id", "text"];
@@ -38,16 +40,37 @@ pub struct Filter {
 }
 
 impl Filter {
-    pub fn of(fields: &Fields) -> Self {
-        Self {
-            status: fields.text("status"),
+    /// # Errors
+    /// A field is neither a filter nor one of the others that may be there, or a filter has an unknown value. It would count as none, and the
+    /// tasks would be others than those that were meant.
+    pub fn of(fields: &Fields, others: &[&str]) -> Result<Self, Refused> {
+        fields.only(&[&NAMES, others].concat())?;
+        let statuses: Vec<_> = Status::ALL.iter().map(|status| status.as_str()).collect();
+        Ok(Self {
+            status: fields.word("status", &statuses)?,
             agent_slug: fields.text("agent_slug"),
             context_id: fields.text("context_id"),
             worker_id: fields.text("worker_id"),
             labels: fields.all("label").map(str::to_owned).collect(),
-            since: fields.text("since"),
+            since: fields.word("since", &TIMES.map(|(word, _)| word))?,
             id: fields.text("id"),
             text: fields.text("text"),
+        })
+    }
+
+    pub fn of_status(status: Status) -> Self {
+        Self { status: status.as_str().to_owned(), ..Self::default() }
+    }
+
+    /// The statuses of the tasks that are meant, for each of which the API is called; `None` is any. For people, a task has failed also if it
+    /// has no attempt left, and runs as soon as a worker has it.
+    pub fn statuses(&self) -> Vec<Option<Status>> {
+        match Status::parse(&self.status) {
+            // Tasks are found by their id whatever their status.
+            _ if !self.id.is_empty() => vec![None],
+            Some(Status::Failed) => vec![Some(Status::Failed), Some(Status::Dead)],
+            Some(Status::Running) => vec![Some(Status::Leased), Some(Status::Running)],
+            one => vec![one],
         }
     }
 
@@ -78,8 +101,8 @@ impl Filter {
         TIMES.iter().find(|(word, _)| *word == self.since).map(|(_, span)| (now - span).max(0))
     }
 
-    /// The query of the list of the API.
-    pub fn query(&self, now: Ms) -> String {
+    /// The query of the list of the API, for one of the statuses.
+    pub fn query(&self, status: Option<Status>, now: Ms) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
         if !self.id.is_empty() {
             return query.append_pair("id", &self.id.replace('-', "")).finish();
@@ -87,19 +110,21 @@ impl Filter {
         if !self.text.is_empty() {
             query.append_pair("search", &self.text);
         }
-        query.extend_pairs(self.given().into_iter().filter(|(name, _)| *name != "since"));
+        query.extend_pairs(status.map(|status| ("status", status.as_str())));
+        query.extend_pairs(self.given().into_iter().filter(|(name, _)| !["status", "since"].contains(name)));
         if let Some(at) = self.created_after(now) {
             query.append_pair("created_after", &at.to_string());
         }
         query.finish()
     }
 
-    /// The filter of a bulk call.
-    pub fn body(&self, now: Ms) -> Value {
+    /// The filter of a bulk call, for one of the statuses.
+    pub fn body(&self, status: Option<Status>, now: Ms) -> Value {
         let mut body = Map::new();
+        body.extend(status.map(|status| ("status".into(), json!(status.as_str()))));
         for (name, value) in self.given() {
             match name {
-                "label" | "since" => {}
+                "status" | "label" | "since" => {}
                 _ => drop(body.insert(name.to_owned(), json!(value))),
             }
         }
@@ -119,11 +144,20 @@ mod tests {
 
     #[test]
     fn a_filter_is_sent_as_it_was_given() {
-        let filter = Filter::of(&Fields::parse(b"status=dead&label=a%3D1&label=b%3D2&since=1h&agent_slug="));
-        assert_eq!(filter.query(3_600_005), "status=dead&label=a%3D1&label=b%3D2&created_after=5");
-        assert_eq!(filter.body(3_600_005), json!({ "status": "dead", "label": ["a=1", "b=2"], "created_after": 5 }));
+        let filter = Filter::of(&Fields::parse(b"status=dead&label=a%3D1&label=b%3D2&since=1h&agent_slug="), &[]).unwrap();
+        let [status] = filter.statuses()[..] else { panic!("{:?}", filter.statuses()) };
+        assert_eq!(filter.query(status, 3_600_005), "status=dead&label=a%3D1&label=b%3D2&created_after=5");
+        assert_eq!(filter.body(status, 3_600_005), json!({ "status": "dead", "label": ["a=1", "b=2"], "created_after": 5 }));
         assert!(filter.is_for_bulk() && !Filter::default().is_for_bulk());
         let with_text = Filter { text: "ÄB".into(), ..filter };
-        assert!(!with_text.is_for_bulk() && with_text.query(3_600_005).starts_with("search=%C3%84B&"));
+        assert!(!with_text.is_for_bulk() && with_text.query(None, 3_600_005).starts_with("search=%C3%84B&"));
+    }
+    #[test]
+    fn a_failed_task_may_be_dead_and_a_running_one_leased() {
+        let statuses = |status| Filter::of_status(status).statuses().into_iter().flatten().collect::<Vec<_>>();
+        assert_eq!(statuses(Status::Failed), [Status::Failed, Status::Dead]);
+        assert_eq!(statuses(Status::Running), [Status::Leased, Status::Running]);
+        assert_eq!(statuses(Status::Dead), [Status::Dead]);
+        assert_eq!(Filter::default().statuses(), [None]);
     }
 }

@@ -9,8 +9,9 @@ use crate::advice;
 use crate::call::{Listed, path_part};
 use crate::lang::Lang;
 use crate::refused::{Refused, Said};
-use crate::times::beginning;
+use crate::times::{beginning, cost};
 use crate::visit::{Layout, Visit};
+use bloom_api::reports::Stats;
 use bloom_api::tasks::Task;
 use bloom_core::Ms;
 use bloom_core::task::Status;
@@ -39,6 +40,11 @@ pub struct Row {
     /// The same in short, where the page is in another language.
     pub reason: &'static str,
     pub needs_person: bool,
+    pub project: String,
+    pub labels: String,
+    pub priority: i64,
+    /// Empty if no run has cost anything yet.
+    pub cost: String,
 }
 
 impl Row {
@@ -59,8 +65,48 @@ impl Row {
             note: if task.status == Status::Completed { String::new() } else { beginning(note, PROMPT_CHARS) },
             needs_person: task.waiting.as_ref().is_some_and(|waiting| waiting.reason == bloom_core::task::WaitingReason::NeedsHuman),
             status: task.status.to_string(),
+            project: beginning(task.project.as_deref().unwrap_or_default(), NAME_CHARS),
+            labels: beginning(
+                &task.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(", "),
+                NAME_CHARS,
+            ),
+            priority: task.priority,
+            cost: task.usage.map(|used| cost(lang, used.cost_usd, used.cost_estimated)).unwrap_or_default(),
         }
     }
+}
+
+/// A link to the tasks of a status, with the other filters.
+struct Tab {
+    link: String,
+    /// None of all tasks.
+    status: Option<Status>,
+    is_here: bool,
+    /// How many tasks it shows, if that is known.
+    count: Option<i64>,
+}
+
+/// The statuses that have a link; a running task may be leased, and a failed one dead.
+const TABS: [Status; 5] = [Status::Queued, Status::Running, Status::Completed, Status::Failed, Status::Cancelled];
+
+/// Counts are those of all tasks, so there are none beside other filters.
+async fn tabs(visit: &Visit, filter: &Filter) -> Result<Vec<Tab>, Refused> {
+    let others = visit.query().query_of(NAMES.strip_prefix(&["status"]).unwrap_or(&NAMES));
+    let counts = if others.is_empty() { visit.find::<Stats>("stats").await?.map(|stats| stats.tasks) } else { None };
+    let here = Status::parse(&filter.status);
+    let rare = here.filter(|status| !TABS.contains(status));
+    let tab = |status: Option<Status>| {
+        let name = status.map(|status| format!("status={status}"));
+        let parts: Vec<_> = [name, Some(others.clone()).filter(|others| !others.is_empty())].into_iter().flatten().collect();
+        let count = counts.as_ref().map(|counts| match status {
+            None => counts.total,
+            Some(status) => {
+                Filter::of_status(status).statuses().iter().flatten().filter_map(|one| counts.by_status.get(one.as_str())).sum()
+            }
+        });
+        Tab { link: format!("/tasks?{}", parts.join("&")), status, is_here: here == status, count }
+    };
+    Ok([None].into_iter().chain(TABS.map(Some)).chain(rare.map(Some)).map(tab).collect())
 }
 
 /// Why it waits, or why it failed.
@@ -74,7 +120,7 @@ fn note<'a>(task: &'a Task<'_>) -> &'a str {
 struct Tasks<'a> {
     v: &'a Layout,
     filter: &'a Filter,
-    statuses: Vec<&'static str>,
+    tabs: Vec<Tab>,
     times: [(&'static str, &'static str); 4],
     rows: Vec<Row>,
     /// The addresses of the next page, and of the first one if this is another.
@@ -85,7 +131,7 @@ struct Tasks<'a> {
 }
 
 pub async fn list(visit: Visit) -> Result<Response, Refused> {
-    let filter = Filter::of(visit.query());
+    let filter = Filter::of(visit.query(), &["cursor", "done"])?;
     let (rows, next, wrong) = match search(&visit, &filter).await {
         Ok(listed) => (listed.rows, listed.next, None),
         // A wrong filter is told beside the filters, which can be corrected there.
@@ -95,11 +141,10 @@ pub async fn list(visit: Visit) -> Result<Response, Refused> {
     let own = visit.query().query_of(&NAMES);
     let joint = if own.is_empty() { "" } else { "&" };
     let done = visit.query().get("done").and_then(|text| text.parse::<u32>().ok()).map(|count| changed(&visit, count));
-    let statuses = Status::ALL.iter().map(|status| status.as_str()).collect();
     visit.ok(&Tasks {
         v: &visit.layout,
         filter: &filter,
-        statuses,
+        tabs: tabs(&visit, &filter).await?,
         times: times(visit.layout.at.lang),
         rows,
         next: next.map(|cursor| format!("/tasks?{own}{joint}cursor={cursor}")),
@@ -111,18 +156,38 @@ pub async fn list(visit: Visit) -> Result<Response, Refused> {
 
 /// The tasks of a page. With a text, it may have few or none although there are older ones: the next page goes on where the search ended.
 async fn search(visit: &Visit, filter: &Filter) -> Result<Listed<Row>, Refused> {
-    let lang = visit.layout.at.lang;
-    let (query, mut rows) = (filter.query(visit.layout.now), Vec::new());
+    let mut rows = Vec::new();
     let mut next = visit.query().get("cursor").map(str::to_owned);
     for _ in 0..if filter.text.is_empty() { 1 } else { MOST_CALLS } {
-        let cursor = next.as_deref().map(|cursor| format!("&cursor={}", path_part(cursor))).unwrap_or_default();
-        let path = format!("llm-tasks?limit={}&{query}{cursor}", ROWS - rows.len());
-        let listed = visit.list(&path, |task: Task| Row::of(lang, task)).await?;
+        let listed = newest(visit, filter, next.as_deref(), ROWS - rows.len()).await?;
         rows.extend(listed.rows);
         next = listed.next;
         if next.is_none() || rows.len() >= ROWS {
             break;
         }
+    }
+    Ok(Listed { rows, next })
+}
+
+/// The newest tasks that match, by one call for each status.
+pub async fn newest(visit: &Visit, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Listed<Row>, Refused> {
+    let Layout { now, ref at, .. } = visit.layout;
+    let cursor = cursor.map(|cursor| format!("&cursor={}", path_part(cursor))).unwrap_or_default();
+    let (mut rows, mut next) = (Vec::new(), None);
+    for status in filter.statuses() {
+        let path = format!("llm-tasks?limit={limit}&{}{cursor}", filter.query(status, now));
+        let listed = visit.list(&path, |task: Task| Row::of(at.lang, task)).await?;
+        rows.extend(listed.rows);
+        // The list that ended at the newest task tells how far all of them are known.
+        next = next.max(listed.next);
+    }
+    // The order of ids is the order of creation. A task whose status changes between two calls is in both answers.
+    rows.sort_by_key(|row: &Row| std::cmp::Reverse(row.id));
+    rows.dedup_by_key(|row| row.id);
+    rows.retain(|row| next.as_ref().is_none_or(|end| row.id.to_string() >= *end));
+    if rows.len() > limit {
+        rows.truncate(limit);
+        next = rows.last().map(|row| row.id.to_string());
     }
     Ok(Listed { rows, next })
 }

@@ -5,7 +5,7 @@ mod answer;
 mod attempts;
 pub mod bulk;
 mod events;
-mod filter;
+pub mod filter;
 pub mod list;
 pub mod new;
 pub mod reply;

@@ -53,7 +53,6 @@ on_both! {
             "/".to_owned(),
             "/tasks".to_owned(),
             format!("/tasks?agent_slug={in_query}&label={in_query}&id="),
-            format!("/tasks?status={in_query}"),
             format!("/tasks?context_id={in_query}"),
             "/contexts".to_owned(),
             format!("/contexts?project={in_query}"),
@@ -79,6 +78,10 @@ on_both! {
                 let policy = shown.header("content-security-policy");
                 assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{page}: {policy}");
             }
+        }
+        for page in ["/tasks?status", "/tasks?since", "/leases?status", "/audit?action", "/artifacts?task_id", "/workers?x"] {
+            harmless(&browser.get(&format!("{page}={in_query}")).await.expect(400).text);
+            harmless(&browser.get(&format!("/tasks?{in_query}")).await.expect(400).text);
         }
         let typed = [("prompt", ATTACK), ("agent_slug", ATTACK), ("labels", ATTACK), ("priority", ATTACK)];
         harmless(&browser.send_form("/tasks/new", "/tasks/new", &typed).await.expect(400).text);

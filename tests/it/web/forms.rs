@@ -77,6 +77,45 @@ on_both! {
         browser.get(&page).await.expect(404).has("There is no such page");
     }
 
+    async fn a_misspelt_filter_changes_no_task(server) {
+        let (crew, browser) = (server.crew(), Browser::of(server));
+        let task = crew.task().create().await;
+        let slug = crew.slug.as_str();
+        let page = format!("/tasks?agent_slug={slug}");
+        for (wrong, told) in [
+            (("statsu", "failed"), "&#39;statsu&#39; is unknown, so nothing was done. Known: status, "),
+            (("status", "faild"), "&#39;faild&#39; is unknown, so nothing was done. Known: queued, "),
+            (("since", "1d"), "Known: 1h, "),
+        ] {
+            for confirmed in [&[][..], &[("confirmed", "yes")]] {
+                let fields = [&[("action", "cancel"), ("which", "all"), ("agent_slug", slug), wrong], confirmed].concat();
+                browser.send_form(&page, "/tasks/bulk", &fields).await.expect(400).has(told);
+            }
+        }
+        for wrong in [("which", "al"), ("confirmed", "y")] {
+            let fields = [("action", "cancel"), ("ids", task.id.as_str()), wrong];
+            browser.send_form(&page, "/tasks/bulk", &fields).await.expect(400).has("is unknown");
+        }
+        assert_eq!(task.status().await, "queued");
+    }
+
+    async fn all_failed_tasks_are_requeued_the_dead_ones_too(server) {
+        let (crew, browser) = (server.crew(), Browser::of(server));
+        let worker = crew.worker().slots(2).register().await;
+        let mut tasks = Vec::new();
+        for (attempts, more) in [(2, json!({ "error_message": "no", "reason": "auth" })), (1, json!({ "error_message": "no" }))] {
+            let task = crew.task().with("max_attempts", json!(attempts)).create().await;
+            task.lease_to(&worker).await.complete("error", more).await.ok();
+            tasks.push(task);
+        }
+        assert_eq!((tasks[0].status().await, tasks[1].status().await), ("failed".into(), "dead".into()));
+        let list = format!("/tasks?status=failed&agent_slug={}", crew.slug);
+        let fields = [("action", "requeue"), ("which", "all"), ("status", "failed"), ("agent_slug", crew.slug.as_str())];
+        browser.send_form(&list, "/tasks/bulk", &fields).await.expect(200).has("Requeue 2 tasks?");
+        browser.send_form(&list, "/tasks/bulk", &[&fields[..], &[("confirmed", "yes")]].concat()).await.leads_to(&format!("{list}&done=2"));
+        assert_eq!((tasks[0].status().await, tasks[1].status().await), ("queued".into(), "queued".into()));
+    }
+
     async fn the_buttons_of_a_worker(server) {
         let crew = server.crew();
         let browser = Browser::of(server);

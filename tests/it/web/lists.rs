@@ -1,6 +1,6 @@
 //! Lists, their filters and pages, and what the pages cost.
 
-use super::browser::Browser;
+use super::browser::{Browser, Page};
 use crate::on_both;
 use crate::support::*;
 
@@ -61,11 +61,55 @@ on_both! {
         browser.ok(&format!("/artifacts?task_id={}", task.id)).await.has("forty-two");
         browser.ok(&format!("/audit?task_id={}&action=task_completed", task.id)).await.has(&task.id);
         browser.ok(&format!("/audit?task_id={}&action=task_dead", task.id)).await.has("no entries that match");
-        browser.ok("/audit?action=nonsense").await.has("role=\"alert\"");
+        browser.ok("/audit?task_id=nonsense").await.has("role=\"alert\"");
         let page = browser.ok(&format!("/tasks/{}", task.id)).await;
         page.has("forty-two");
         page.has("task completed");
         page.has(&format!("href=\"/workers/{}\"", worker.name));
+    }
+
+    async fn pages_of_two_statuses_follow_each_other(server) {
+        let (crew, browser) = (server.crew(), Browser::of(server));
+        let worker = crew.worker().slots(99).register().await;
+        let mut made = Vec::new();
+        for number in 0..35 {
+            let task = crew.task().create().await;
+            let lease = task.lease_to(&worker).await;
+            // Of the oldest, all are running.
+            if number < 20 || number % 5 == 0 {
+                lease.heartbeat().await.ok();
+            }
+            made.push(task.id.clone());
+        }
+        let shown = |page: &Page| -> Vec<String> {
+            page.text.split("name=\"ids\" value=\"").skip(1).map(|rest| rest.split('"').next().unwrap().to_owned()).collect()
+        };
+        let first = browser.ok(&format!("/tasks?agent_slug={}&status=running", crew.slug)).await;
+        let next = first.text.split("rel=\"next\" href=\"").nth(1).expect("a next page").split('"').next().unwrap().replace("&#38;", "&");
+        let second = browser.ok(&next).await;
+        second.has_not("rel=\"next\"");
+        made.reverse();
+        assert_eq!([shown(&first), shown(&second)], [&made[..30], &made[30..]]);
+    }
+
+    async fn what_an_address_names_wrongly_is_an_error(server) {
+        let browser = Browser::of(server);
+        for (page, told) in [
+            ("/tasks?statsu=failed", "name: &#39;statsu&#39; is unknown, so nothing was done. Known: status, agent_slug, "),
+            ("/tasks?status=faild", "status: &#39;faild&#39; is unknown, so nothing was done. Known: queued, leased, "),
+            ("/tasks?since=1d", "since: &#39;1d&#39; is unknown, so nothing was done. Known: 1h, 24h, 7d, 30d"),
+            ("/leases?status=actve", "status: &#39;actve&#39; is unknown, so nothing was done. Known: active, "),
+            ("/leases?wroker_id=a", "Known: status, worker_id, cursor"),
+            ("/audit?action=task_dead,nonsense", "action: &#39;nonsense&#39; is unknown"),
+            ("/audit?actoin=task_dead", "Known: action, actor, "),
+            ("/artifacts?task_id=nonsense", "task_id: &#39;nonsense&#39; is unknown"),
+            ("/artifacts?task=1", "Known: task_id, cursor"),
+            ("/contexts?porject=a", "Known: cursor, project"),
+            ("/workers?status=online", "Known: cursor"),
+            ("/projects?name=a", "Known: cursor, done"),
+        ] {
+            browser.get(page).await.expect(400).has(told);
+        }
     }
 
     async fn a_failure_is_told_with_what_to_do(server) {
@@ -182,5 +226,33 @@ on_both! { alone:
         for chart in ["Wait of the oldest: ", "Runs begun in two minutes: 0 now"] {
             page.has(chart);
         }
+    }
+
+    async fn a_card_counts_the_tasks_of_its_list(database) {
+        let server = Server::on(database).start();
+        let (crew, browser) = (server.crew(), Browser::of(&server));
+        let worker = crew.worker().slots(9).register().await;
+        let lease = async |prompt: &str, attempts: u64| {
+            crew.task().prompt(prompt).with("max_attempts", json!(attempts)).create().await.lease_to(&worker).await
+        };
+        lease("it failed", 2).await.complete("error", json!({ "error_message": "no", "reason": "auth" })).await.ok();
+        lease("it is dead", 1).await.complete("error", json!({ "error_message": "no" })).await.ok();
+        lease("it is running", 1).await.heartbeat().await.ok();
+        lease("it is leased", 1).await;
+        crew.task().prompt("it is queued").create().await;
+        let overview = browser.ok("/").await;
+        let lists = [("failed", vec!["it failed", "it is dead"]), ("running", vec!["it is running", "it is leased"]), ("queued", vec!["it is queued"])];
+        for (status, prompts) in lists {
+            let list = format!("/tasks?status={status}");
+            overview.has(&format!("href=\"{list}\"><b>{}</b>", prompts.len()));
+            let page = browser.ok(&list).await;
+            page.has(&format!("<a href=\"{list}\" aria-current=\"page\">{status} <span class=\"soft\">{}</span></a>", prompts.len()));
+            page.has("<a href=\"/tasks?\">all <span class=\"soft\">5</span></a>");
+            // Counts of all tasks would be wrong beside another filter.
+            browser.ok(&format!("{list}&label=a%3Db")).await.has(&format!("<a href=\"{list}&#38;label=a%3Db\" aria-current=\"page\">{status}</a>"));
+            assert_eq!(page.text.matches("name=\"ids\"").count(), prompts.len(), "{}", page.text);
+            prompts.iter().for_each(|prompt| page.has(prompt));
+        }
+        overview.has("failed, 2 in the last hour");
     }
 }
