@@ -67,7 +67,7 @@ on_both! {
             rows.as_array().unwrap().iter().find(|row| row["key"] == json!(crew.slug)).cloned()
         };
         let expected = json!({
-            "key": crew.slug, "runs": 2, "input_tokens": 200, "output_tokens": 40, "cost_usd": 0.5, "cost_estimated": true,
+            "key": crew.slug, "keys": { "agent_slug": crew.slug }, "runs": 2, "input_tokens": 200, "output_tokens": 40, "cost_usd": 0.5, "cost_estimated": true,
         });
         assert_eq!(by_agent().await, Some(expected.clone()));
         eventually("the task is removed", || async { (server.get(&task.path("")).await.status == 404).then_some(()) }).await;

@@ -121,7 +121,7 @@ async fn lists_filter_and_page(database) {
         agent_slug: Some("writer".into()),
         context_id: Some("ctx".into()),
         worker_id: Some("w".into()),
-        owner: None, team: None,
+        owner: None,
         labels: vec![label("team", "red")],
         created_after: Some(0),
         created_before: Some(i64::MAX),
@@ -146,7 +146,21 @@ async fn lists_filter_and_page(database) {
     assert_eq!(list_all(TaskFilter { labels: vec![label("n", "6")], ..of_team() }).await, [at(0)]);
     assert!(list_all(TaskFilter { labels: vec![label("n", "7")], ..of_team() }).await.is_empty());
     assert!(list_all(TaskFilter { status: Some(Status::Leased), ..of_team() }).await.is_empty());
-    assert_eq!(bench.store.owned(&owned, "team").await.unwrap().into_iter().collect::<std::collections::BTreeSet<_>>(), [at(0), at(2)].into());
+    let owned_by = async |owner: Owner| bench.store.owned(&owned, &owner).await.unwrap().into_iter().collect::<std::collections::BTreeSet<_>>();
+    assert_eq!(owned_by(Owner::Key("team".into())).await, [at(0), at(2)].into());
+    // A team has what any of its keys created, and a key of its name has not.
+    bench.at(1_030);
+    let of_red = |owner: &str| TaskSpec { owner: Some(owner.into()), team: Some("red".into()), ..labelled(9) };
+    let red = create(&mut writer, vec![of_red("a"), of_red("b"), TaskSpec { owner: Some("red".into()), ..labelled(9) }]).await;
+    let of_owner = |owner: Owner| TaskFilter { owner: Some(owner), ..none() };
+    let mut listed = list_all(of_owner(Owner::Team("red".into()))).await;
+    listed.sort_unstable();
+    let mut expected = [red[0], red[1]];
+    expected.sort_unstable();
+    assert_eq!(listed, expected);
+    assert_eq!(list_all(of_owner(Owner::Key("red".into()))).await, [red[2]]);
+    let found = bench.store.owned(&red, &Owner::Team("red".into())).await.unwrap();
+    assert_eq!(found.into_iter().collect::<std::collections::BTreeSet<_>>(), [red[0], red[1]].into());
 }
 
 async fn a_page_of_large_texts_is_cut(database) {

@@ -17,7 +17,7 @@ use bloom_core::Ms;
 use bloom_core::task::Status;
 
 /// Rows of a page: with the longest texts, it stays below 60 KB.
-const ROWS: usize = 30;
+const ROWS: usize = 25;
 /// Calls of the API for one page that searches a text.
 const MOST_CALLS: usize = 5;
 const PROMPT_CHARS: usize = 100;

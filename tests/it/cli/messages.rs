@@ -41,7 +41,7 @@ fn what_a_flag_can_not_be_is_told_by_its_name() {
         (&["task", "list", "--limit", "-1"], "--limit <N>': expected a whole number from 1 to 100000"),
         (&["task", "list", "-n", "0"], "--limit <N>': expected a whole number from 1 to 100000"),
         (&["task", "list", "--since", "-2h"], "expected how long ago, like 2h"),
-        (&["task", "list", "-o", "xml"], "possible values: table, wide, json, jsonl, yaml, name, jsonpath="),
+        (&["task", "list", "-o", "xml"], "possible values: table, wide, json, jsonl, csv, yaml, name, jsonpath="),
         (&["agent", "--listen", "5055"], "give an address with the port, such as 127.0.0.1:7000"),
         (&["submit", "Say hello"], "bloom-runtime task submit"),
         (&["list"], "bloom-runtime task list, bloom-runtime worker list"),

@@ -103,7 +103,7 @@ on_both! {
         let (crew, browser) = (server.crew(), Browser::of(server));
         let worker = crew.worker().slots(2).register().await;
         let mut tasks = Vec::new();
-        for (attempts, more) in [(2, json!({ "error_message": "no", "reason": "auth" })), (1, json!({ "error_message": "no" }))] {
+        for (attempts, more) in [(2, json!({ "error_message": "no", "reason": "auth" })), (1, json!({ "error_message": "no", "retryable": true }))] {
             let task = crew.task().with("max_attempts", json!(attempts)).create().await;
             task.lease_to(&worker).await.complete("error", more).await.ok();
             tasks.push(task);
