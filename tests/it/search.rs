@@ -43,7 +43,7 @@ on_both! {
             (format!("search={word}&context_id=about-{word}"), &talked),
             (format!("search={}", talked.id), &talked),
         ] {
-            assert_eq!(found(server, &query).await, [expected.id.clone()], "{query}");
+            assert_eq!(found(server, &query).await, std::slice::from_ref(&expected.id), "{query}");
         }
         for nothing in ["100_", "%25sure", "%5C", "stack"] {
             assert_eq!(found(server, &format!("{own}&search={nothing}x")).await, [] as [&str; 0], "{nothing}");
