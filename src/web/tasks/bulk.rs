@@ -43,7 +43,8 @@ pub async fn change(Posted { visit, fields, .. }: Posted) -> Result<Response, Re
     };
     let others = [FORM_TOKEN, "action", "confirmed", "which", "ids", "timeout_sec"];
     let filter = Filter::of(&fields, &others)?;
-    (fields.word("which", &["all"])?, fields.word("confirmed", &["yes"])?);
+    fields.word("which", &["all"])?;
+    fields.word("confirmed", &["yes"])?;
     let ids: Vec<&str> = fields.all("ids").collect();
     let list = format!("/tasks?{}", fields.query_of(&super::filter::NAMES));
     let named = named(visit.layout.now, &fields, &filter, &ids)?;
