@@ -351,7 +351,7 @@ mod tests {
         assert!(!said.contains("worker"), "the group was given: {said}");
         assert!(refused("bloom-runtime task status x").contains("here it is: bloom-runtime task get, bloom-runtime task describe"));
         assert!(refused("bloom-runtime version").contains("here it is: bloom-runtime --version"));
-        let said = refused("bloom-runtime task delete --status completed");
+        let said = refused("bloom-runtime task diff --status completed x");
         assert!(said.contains("'--status'") && !said.contains("as a value"), "{said}");
         let said = refused("bloom-runtime wroker");
         assert!(said.contains("'worker'") && !said.contains("another command"), "{said}");

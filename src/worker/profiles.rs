@@ -251,7 +251,7 @@ mod tests {
         wrong(
             "[profiles.a]\nrunner = \"echo\"\nlimits = { memory = 5 }",
             None,
-            "line 3, memory: there is no key memory; there are: memory_mib, cpus",
+            "line 3: there is no key memory; did you mean memory_mib?",
         );
         wrong("[profiles.a]\nmodle = \"m\"", None, "line 2: there is no key modle; did you mean model?");
         wrong("[profiles.a]\nsandbox = \"none\"", None, "line 2, sandbox: \"none\" is not one of its values; give one of: \"bubblewrap\"");

@@ -86,7 +86,7 @@ fn attempt(lang: Lang, lease: &Lease<'_>, number: Option<usize>, end: Option<&En
     let is_active = lease.status == LeaseStatus::Active;
     let action = end.and_then(|end| if let Word::Known(action) = &end.action { Some(*action) } else { None });
     let said = end.map(|end| end.detail.as_str()).unwrap_or_default();
-    let failed = lang.t("failed", "не вдалося");
+    let failed = lang.t("failed", "з помилкою");
     let (class, outcome, said) = match (&lease.status, action) {
         (Word::Known(LeaseStatus::Active), _) => ("active", lang.t("under way", "триває"), ""),
         (Word::Known(LeaseStatus::Expired), _) => ("expired", lang.t("lost", "втрачено"), ""),

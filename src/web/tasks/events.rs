@@ -57,7 +57,7 @@ impl Shown {
         let (whole, value) = told(&data);
         let first: Vec<_> = whole.lines().take(LINES).collect();
         let text = shortened(&first.join("\n"), CHARS);
-        let has_more = text.len() < whole.len();
+        let has_more = text != whole;
         let folds = value.filter(|value| has_more || value.to_string().len() > SHORT_JSON);
         let (more, is_cut) = match folds {
             _ if folds.is_none() && !has_more => (None, false),
