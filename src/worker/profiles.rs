@@ -248,11 +248,7 @@ mod tests {
             let name = limit.split(' ').next().unwrap();
             wrong(&format!("[profiles.a]\nrunner = \"echo\"\nlimits = {{ {limit} }}"), None, &format!("limits.{name} must be"));
         }
-        wrong(
-            "[profiles.a]\nrunner = \"echo\"\nlimits = { memory = 5 }",
-            None,
-            "line 3: there is no key memory; did you mean memory_mib?",
-        );
+        wrong("[profiles.a]\nrunner = \"echo\"\nlimits = { memory = 5 }", None, "line 3: there is no key memory; did you mean memory_mib?");
         wrong("[profiles.a]\nmodle = \"m\"", None, "line 2: there is no key modle; did you mean model?");
         wrong("[profiles.a]\nsandbox = \"none\"", None, "line 2, sandbox: \"none\" is not one of its values; give one of: \"bubblewrap\"");
         wrong("[profiles.a]\nbackground = 1", None, "line 2, background: background must be true or false");

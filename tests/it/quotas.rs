@@ -114,7 +114,7 @@ on_both! { alone:
         admin.post("keys", json!({ "name": "r", "scope": "read", "quota": { "max_open_tasks": 1 } })).await.refuses(&["quota"]);
         create(&admin, "r", "read", json!({})).await;
         let said = admin.post("keys/r/quota", json!({ "max_open_tasks": 1 })).await.error(409);
-        assert_eq!(said, "A quota is for keys of the scope 'submit', and this key has the scope 'read'");
+        assert_eq!(said, "A quota is for keys of the scopes 'submit' and 'member', and this key has the scope 'read'");
         admin.post("keys/nobody/quota", json!({ "max_open_tasks": 1 })).await.error(404);
         team.post("keys/team/quota", json!({ "max_open_tasks": 9 })).await.error(403);
         team.delete("keys/team/quota").await.error(403);

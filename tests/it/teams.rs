@@ -54,7 +54,8 @@ on_both! { alone:
             assert_eq!(ids(&member.get("llm-tasks?status=queued&agent_slug=coder").await.ok()), team);
             assert_eq!(ids(&member.get(&format!("llm-tasks?ids={},{}", of_ann.id, of_ci.id)).await.ok()), [&of_ci.id, &of_ann.id]);
             assert_eq!(ids(&member.get(&format!("llm-tasks?id={}", &of_ci.id[24..])).await.ok()), [&of_ci.id]);
-            assert_eq!(ids(&member.get("llm-tasks?search=a").await.ok()).iter().filter(|id| !team.contains(id)).count(), 0);
+            // All ids that are made now begin alike.
+            assert_eq!(ids(&member.get(&format!("llm-tasks?search={}", &of_ann.id[..4])).await.ok()), team);
         }
         assert_eq!(ids(&ci.get("llm-tasks").await.ok()), [&of_ci.id], "a submit key with a team sees its own tasks only");
 
@@ -141,7 +142,7 @@ on_both! { alone:
         assert_eq!(sum(others[0].1.get("usage?by=agent_slug").await.ok()), 8.0);
         assert_eq!(sum(admin.get("usage").await.ok()), 63.0);
         let rows = bob.get("usage?by=created_by").await.ok();
-        let creators: Vec<_> = rows.as_array().unwrap().iter().map(|row| row["created_by"].as_str().unwrap()).collect();
+        let creators: Vec<_> = rows.as_array().unwrap().iter().map(|row| row["keys"]["created_by"].as_str().unwrap()).collect();
         assert_eq!(creators, ["key:ann", "key:ci"]);
 
         let queues = bob.get("queues").await.ok();
