@@ -31,7 +31,7 @@ REF = re.compile(r"[^- ~^:?*\[\\/.][^ ~^:?*\[\\]*", re.DOTALL)
 # Query parameters whose value is ignored, or matches nothing, if it does not fit. An empty one counts as absent everywhere.
 LENIENT = {"limit", "after", "timeout_sec", "status", "task_id"}
 # The other filters of tasks, which are not combined with a part of an id.
-FILTERS = {"status", "agent_slug", "context_id", "worker_id", "ids", "label", "created_after", "created_before"}
+FILTERS = {"search", "status", "agent_slug", "context_id", "worker_id", "ids", "label", "created_after", "created_before"}
 # No worker has the name of another actor of the audit trail.
 ACTORS = ["admin", "api", "router", "reconciler"]
 EMPTY = {"type": "string", "maxLength": 0}
@@ -63,12 +63,14 @@ def before_load_schema(context, document):
     # Which fields of a key go together depends on its scope.
     enrolled = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$", "maxLength": 56, "not": {"enum": ACTORS}}
     none = {"type": "null"}
+    others = {"team": none, "quota": none}
     join = {"worker": {"anyOf": [none, enrolled]}, "expires_in_sec": {"maximum": 30 * 86_400}}
     of_scope = [
         {"properties": {"scope": {"const": "submit"}, "worker": none}},
-        {"properties": {"scope": {"enum": ["admin", "read"]}, "worker": none, "quota": none}},
-        {"required": ["worker"], "properties": {"scope": {"const": "worker"}, "worker": {"type": "string"}, "quota": none}},
-        {"properties": {"scope": {"const": "join"}, "quota": none, **join}},
+        {"required": ["team"], "properties": {"scope": {"const": "member"}, "worker": none, "team": {"type": "string"}}},
+        {"properties": {"scope": {"enum": ["admin", "read"]}, "worker": none, **others}},
+        {"required": ["worker"], "properties": {"scope": {"const": "worker"}, "worker": {"type": "string"}, **others}},
+        {"properties": {"scope": {"const": "join"}, **join, **others}},
     ]
     schemas["NewKey"] = {"allOf": [schemas["NewKey"], {"anyOf": of_scope}]}
     # An invalid entry of many completions does not make the whole call invalid: its own result says what is wrong.
