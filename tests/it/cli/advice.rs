@@ -112,11 +112,11 @@ fn an_agent_that_no_worker_serves_is_told_with_the_one_that_may_be_meant() {
         let user = User::at(&server);
         let submitted = |agent: &str| user.does(&["task", "submit", "--agent", agent, "p"]).ends(0).err;
         assert_eq!(submitted("reviewr"), "", "without workers, the task says by itself why it waits");
-        server.post("workers", json!({ "name": "w", "capabilities": { "agents": ["reviewer", "writer"] } })).await.ok();
+        server.post("workers", json!({ "name": "w", "capabilities": { "agents": ["reviewer", "writer"] } })).await.created();
         let said = submitted("reviewr");
         assert!(said.contains("No worker serves agent reviewr (did you mean reviewer?)") && said.contains("reviewer, writer"), "{said}");
         assert_eq!(submitted("writer"), "");
-        server.post("workers", json!({ "name": "of-all", "capabilities": {} })).await.ok();
+        server.post("workers", json!({ "name": "of-all", "capabilities": {} })).await.created();
         assert_eq!(submitted("reviewr"), "", "this worker serves all agents");
     });
 }

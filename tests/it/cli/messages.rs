@@ -52,8 +52,8 @@ fn what_a_flag_can_not_be_is_told_by_its_name() {
         (&["task", "list", "-l", "a=1,b=2"], "give each label by a flag of its own"),
         (&["task", "submit", "-l", "a=1,b=2", "p"], "give each label by a flag of its own"),
         (&["task", "list", "-o", "jsonpath={.items[*].id}"], "a list is an array, without items: $[*].id"),
-        (&["stats", "-o", "name"], "counts have no names; there are: table, wide, json, jsonl, yaml, jsonpath="),
-        (&["top", "-o", "name"], "counts have no names; there are: table, wide, json, jsonl, yaml, jsonpath="),
+        (&["stats", "-o", "name"], "counts have no names; there are: table, wide, json, jsonl, csv, yaml, jsonpath="),
+        (&["top", "-o", "name"], "counts have no names; there are: table, wide, json, jsonl, csv, yaml, jsonpath="),
         (&["task", "requeue", "--yes"], "filters such as --status failed,dead"),
     ] {
         let said = user.does(words).complains(2);
