@@ -64,11 +64,12 @@ def before_load_schema(context, document):
     enrolled = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$", "maxLength": 56, "not": {"enum": ACTORS}}
     none = {"type": "null"}
     others = {"team": none, "quota": none}
+    people = {"worker": none, "push": {"enum": [False, None]}, "namespaces": none}
     join = {"worker": {"anyOf": [none, enrolled]}, "expires_in_sec": {"maximum": 30 * 86_400}}
     of_scope = [
-        {"properties": {"scope": {"const": "submit"}, "worker": none}},
-        {"required": ["team"], "properties": {"scope": {"const": "member"}, "worker": none, "team": {"type": "string"}}},
-        {"properties": {"scope": {"enum": ["admin", "read"]}, "worker": none, **others}},
+        {"properties": {"scope": {"const": "submit"}, **people}},
+        {"required": ["team"], "properties": {"scope": {"const": "member"}, "team": {"type": "string"}, **people}},
+        {"properties": {"scope": {"enum": ["admin", "read"]}, **people, **others}},
         {"required": ["worker"], "properties": {"scope": {"const": "worker"}, "worker": {"type": "string"}, **others}},
         {"properties": {"scope": {"const": "join"}, **join, **others}},
     ]
