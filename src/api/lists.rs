@@ -77,9 +77,9 @@ impl Params {
     /// # Errors
     /// `cursor` is not a number that such a list returns.
     pub fn row_cursor(&self) -> Result<i64, Invalid> {
-        let digits = |text: &str| text.len() <= 9 && text.bytes().all(|byte| byte.is_ascii_digit());
-        self.get("cursor")
-            .map_or(Ok(0), |text| if digits(text) { text.parse().map_err(|_| invalid_cursor()) } else { Err(invalid_cursor()) })
+        let Some(text) = self.get("cursor") else { return Ok(0) };
+        let is_number = text.len() <= 9 && text.bytes().all(|byte| byte.is_ascii_digit());
+        text.parse().ok().filter(|_| is_number).ok_or_else(invalid_cursor)
     }
 
     pub fn moment(&self, name: &'static str) -> Result<Option<Ms>, Invalid> {

@@ -35,19 +35,22 @@ pub const MAX_USAGE_KEYS: usize = 2;
 /// The parameters of the usage.
 pub struct UsageParams;
 
-/// What usage is grouped by, besides `label:` and the name of a label.
+/// What usage is grouped by, besides `label:` and the name of a label. `created_by` is the last: its meaning follows it in the description.
 pub const USAGE_KEYS: [&str; 7] = ["day", "agent_slug", "model", "context_id", "project", "worker_id", "created_by"];
 
 impl IntoParams for UsageParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         let key = format!("({}|label:[^,\\x00]+)", USAGE_KEYS.join("|"));
-        let by = "What to group by: one or two of `day`, `agent_slug`, `model`, `context_id`, `project`, `worker_id`, `created_by` (who created the \
-            task, as `actor` of the audit trail) and `label:` with the name of a label, with a comma between them. Without it: `day`.";
+        let by = format!(
+            "What to group by: one or two of `{}` (who created the task, as `actor` of the audit trail) and `label:` with the name of a \
+             label, with a comma between them. Without it: `day`.",
+            USAGE_KEYS.join("`, `")
+        );
         let limit = "Rows per page. A larger number means 1000, and so does a value that is no such number.";
         vec![
             moment("from", "Only runs that ended at this time or later"),
             moment("to", "Only runs that ended before this time"),
-            parameter("by", by, comma_list(&key, MAX_USAGE_KEYS), "label:team,day"),
+            parameter("by", &by, comma_list(&key, MAX_USAGE_KEYS), "label:team,day"),
             parameter("agent_slug", "Only runs of tasks for this kind of agent.", text(), "writer"),
             parameter("context_id", "Only runs in this context.", text(), "docs-review"),
             parameter("project", "Only runs of tasks in the project with this name.", text(), "docs"),

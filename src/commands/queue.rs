@@ -151,17 +151,20 @@ async fn tell_if_unknown(server: &Server, agent: &str, changed: &str) {
     }
 }
 
-/// Says so if no worker serves the agent of a new task, and which one was probably meant. A worker without a list of agents serves all.
+/// Says so if no worker serves the agent of a new task, and which one was probably meant.
 pub async fn tell_if_unserved(server: &Server, agent: &str) {
     // The task is submitted, and shows by itself why it waits; some keys may not list workers.
     let Ok((workers, false)) = server.list("api/runtime/workers", &[], SMALL_FLEET).await else { return };
-    let named: Option<Vec<&Vec<Value>>> = workers.iter().map(|worker| worker["capabilities"]["agents"].as_array()).collect();
-    let Some(named) = named.filter(|named| !named.is_empty()) else { return };
-    let known: BTreeSet<&str> = named.into_iter().flatten().filter_map(Value::as_str).collect();
-    if !known.contains(agent) {
+    let known: BTreeSet<&str> = workers.iter().filter_map(agents_of).flatten().collect();
+    if !workers.is_empty() && workers.iter().all(|worker| agents_of(worker).is_some()) && !known.contains(agent) {
         let meant = did_you_mean(agent, known.iter().copied());
         term::info(&format!("No worker serves agent {agent}{meant}; the task waits until one does. Workers serve: {}", listed(&known)));
     }
+}
+
+/// The agents that a worker names. `None`: it takes the tasks of all of them, also of misspelt ones.
+fn agents_of(worker: &Value) -> Option<impl Iterator<Item = &str>> {
+    Some(worker["capabilities"]["agents"].as_array()?.iter().filter_map(Value::as_str))
 }
 
 /// At most ten names.
@@ -177,8 +180,7 @@ async fn others(server: &Server, agent: &str) -> Result<Option<BTreeSet<String>>
         return Ok(None);
     }
     let (workers, more) = server.list("api/runtime/workers", &[], MAX_WORKERS).await?;
-    // A worker without a list of agents takes the tasks of all of them, also of misspelt ones.
-    let named = workers.iter().filter_map(|worker| worker["capabilities"]["agents"].as_array()).flatten().filter_map(Value::as_str);
+    let named = workers.iter().filter_map(agents_of).flatten();
     let queued = queues(server).await.into_iter().filter_map(|queue| queue.agent_slug.map(Cow::into_owned));
     let known: BTreeSet<String> = named.map(str::to_owned).chain(queued.filter(|slug| slug != agent)).collect();
     Ok((!more && !known.contains(agent)).then_some(known))

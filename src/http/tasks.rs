@@ -82,7 +82,8 @@ pub async fn create_batch(State(app): State<AppState>, caller: Caller, body: Con
     let specs = body.read::<NewTasks>()?.tasks.map(|task| task.into_spec(None));
     // The fields of a task, which the errors name, are nested in `tasks` here.
     let (created, room) = submit(&app, &caller, specs).await.map_err(|failure| failure.under("tasks"))?;
-    let warnings = task_fields::warnings_of_each(body.raw()?);
+    // The answer has all tasks, whatever is found of warnings.
+    let warnings = task_fields::warnings_of_each(body.raw()?).into_iter().chain(std::iter::repeat_with(Vec::new));
     let shown = created.iter().zip(warnings).map(|(task, warnings)| Task { warnings, ..show_task(&app.engine, &task.spec, &task.state) });
     let tasks = shown.collect();
     room.json(StatusCode::CREATED, &CreatedTasks { tasks, existed: created.iter().filter(|task| task.existed).count() })

@@ -72,7 +72,7 @@ impl Filters {
 
     /// Whether tasks with this status can match.
     pub fn allows(&self, status: &str) -> bool {
-        self.statuses().iter().all(|wanted| wanted.is_none()) || self.statuses().contains(&Some(status))
+        self.statuses().into_iter().any(|wanted| wanted.is_none_or(|wanted| wanted == status))
     }
 
     /// Whether only tasks with this status can match.

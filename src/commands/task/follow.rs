@@ -52,7 +52,7 @@ pub async fn to_the_end(server: &Server, id: &str, waiting: WaitOptions, shown: 
 /// # Errors
 /// The task does not exist, or its events can't be read.
 pub async fn logs(id: &str, args: &EventArgs, server: &Server, form: Form) -> Result<(), CommandError> {
-    let log = Log::of_several(String::new(), args, form);
+    let log = Log::of(String::new(), args, form);
     if args.follow {
         return interruptible(id, log.follow(id, server)).await;
     }
@@ -67,8 +67,8 @@ pub struct Log<'a> {
 }
 
 impl<'a> Log<'a> {
-    /// `name`: what each line begins with, so that the lines of several tasks can be told apart.
-    pub fn of_several(name: String, args: &'a EventArgs, form: Form) -> Self {
+    /// `name`: what each line begins with, so that the lines of several tasks can be told apart; empty: nothing.
+    pub fn of(name: String, args: &'a EventArgs, form: Form) -> Self {
         let transcript = Transcript { kinds: &args.kind, has_times: args.timestamps, name, ..Transcript::new(form, true) };
         Self { args, transcript }
     }

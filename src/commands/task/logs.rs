@@ -31,7 +31,7 @@ pub async fn run(args: LogsArgs, server: &Server, form: Form) -> Result<(), Comm
         )));
     }
     let mut failures = chosen.failures;
-    let log = |id: &str| Log::of_several(id.parse().map(|id| short(&id)).unwrap_or_default(), &events, form);
+    let log = |id: &str| Log::of(id.parse().map(|id| short(&id)).unwrap_or_default(), &events, form);
     if events.follow {
         let all = join_all(chosen.ids.iter().map(|id| async { log(id).follow(id, server).await }));
         let done = or_interrupted(async { Ok(all.await) }, || "interrupted; the tasks go on".to_owned()).await?;

@@ -1,5 +1,7 @@
 //! Tests of pages, look-ups, counts and maintenance.
 
+use std::collections::BTreeSet;
+
 use super::*;
 use bloom_core::api_key::Owner;
 use bloom_core::op;
@@ -146,7 +148,7 @@ async fn lists_filter_and_page(database) {
     assert_eq!(list_all(TaskFilter { labels: vec![label("n", "6")], ..of_team() }).await, [at(0)]);
     assert!(list_all(TaskFilter { labels: vec![label("n", "7")], ..of_team() }).await.is_empty());
     assert!(list_all(TaskFilter { status: Some(Status::Leased), ..of_team() }).await.is_empty());
-    let owned_by = async |owner: Owner| bench.store.owned(&owned, &owner).await.unwrap().into_iter().collect::<std::collections::BTreeSet<_>>();
+    let owned_by = async |owner: Owner| bench.store.owned(&owned, &owner).await.unwrap().into_iter().collect::<BTreeSet<_>>();
     assert_eq!(owned_by(Owner::Key("team".into())).await, [at(0), at(2)].into());
     // A team has what any of its keys created, and a key of its name has not.
     bench.at(1_030);
@@ -160,7 +162,7 @@ async fn lists_filter_and_page(database) {
     assert_eq!(listed, expected);
     assert_eq!(list_all(of_owner(Owner::Key("red".into()))).await, [red[2]]);
     let found = bench.store.owned(&red, &Owner::Team("red".into())).await.unwrap();
-    assert_eq!(found.into_iter().collect::<std::collections::BTreeSet<_>>(), [red[0], red[1]].into());
+    assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), [red[0], red[1]].into());
 }
 
 async fn a_page_of_large_texts_is_cut(database) {

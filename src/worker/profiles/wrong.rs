@@ -52,7 +52,7 @@ fn wanted(types: &str, key: &str, line: &str, value: &str) -> String {
     if line.trim_start().starts_with("prices") {
         return "write US dollars for a million tokens: prices = { MODEL = { input = 3.0, output = 15.0 } }".to_owned();
     }
-    let number = match key {
+    let known = match key {
         _ if key.ends_with("_seconds") || key.ends_with("_sec") => Some(format!("a whole number of seconds, such as {STALL_SECONDS}")),
         _ if key.ends_with("_mib") => Some("a whole number of MiB, such as 2048".to_owned()),
         _ if key.ends_with("_usd") => Some("a number of US dollars, such as 2.5".to_owned()),
@@ -60,8 +60,5 @@ fn wanted(types: &str, key: &str, line: &str, value: &str) -> String {
         _ if expected == "f64" => Some("a number".to_owned()),
         _ => KINDS.iter().find(|(name, _)| *name == expected).map(|(_, kind)| (*kind).to_owned()),
     };
-    match number {
-        Some(wanted) => format!("{key} must be {wanted}"),
-        None => format!("{key} must be {expected}"),
-    }
+    format!("{key} must be {}", known.unwrap_or_else(|| expected.to_owned()))
 }
