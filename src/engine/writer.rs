@@ -143,8 +143,12 @@ impl WriterTask {
                         wait = LockWait::Skip;
                     }
                     Try::Conflict if conflicts < CONFLICTS => conflicts += 1,
-                    Try::Conflict | Try::Locked if batch.len() == 1 => {
+                    Try::Conflict if batch.len() == 1 => {
                         refuse(batch, &Error::Busy);
+                        break;
+                    }
+                    Try::Locked if batch.len() == 1 => {
+                        refuse(batch, &Error::Locked);
                         break;
                     }
                     Try::Away if started.elapsed() < PATIENCE => tokio::time::sleep(RECONNECT_EVERY).await,
@@ -367,7 +371,8 @@ impl WriterTask {
                     again.push(pending);
                     continue;
                 }
-                Err(Halt::Need(_) | Halt::Locked) => Err(Error::Busy),
+                Err(Halt::Need(_)) => Err(Error::Busy),
+                Err(Halt::Locked) => Err(Error::Locked),
                 Err(Halt::Rejected(rejection)) => Err(Error::Rejected(rejection)),
                 Ok(reply) => Ok(reply),
             };

@@ -136,6 +136,7 @@ impl IntoResponse for Error {
 
 const UNAVAILABLE: &str = "The database is not reachable right now, try again";
 const BUSY: &str = "The server is overloaded right now, try again";
+const LOCKED: &str = "Another program keeps rows of the database locked, try again when it has ended its transaction";
 
 impl Error {
     const fn away(text: &'static str, cause: Option<String>) -> Self {
@@ -237,6 +238,7 @@ impl From<bloom_engine::Error> for Error {
         match error {
             bloom_engine::Error::Rejected(rejection) => rejection.into(),
             bloom_engine::Error::Busy => Self::away(BUSY, None),
+            bloom_engine::Error::Locked => Self::away(LOCKED, None),
             bloom_engine::Error::Unavailable => Self::away(UNAVAILABLE, None),
             bloom_engine::Error::Internal => Self::Internal("the write path failed; its own log entry says why".into()),
         }

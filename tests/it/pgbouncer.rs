@@ -23,7 +23,8 @@ fn in_session_mode_the_server_works_without_further_settings() {
         let other = crew.task().create().await;
         let mut locker = PgConnection::connect(&url).await.unwrap();
         sqlx::raw_sql("BEGIN; LOCK TABLE task_state IN ACCESS EXCLUSIVE MODE").execute(&mut locker).await.unwrap();
-        other.cancel().await.error(503);
+        let said = other.cancel().await.error(503);
+        assert!(said.contains("locked"), "{said}");
         drop(locker);
         eventually("the lock is released", || async { (other.cancel().await.status == 200).then_some(()) }).await;
     });

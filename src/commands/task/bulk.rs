@@ -41,6 +41,9 @@ pub struct RequeueArgs {
     /// How long their runs may take from now on: 90, 30m, 2h
     #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true, help_heading = "Changes")]
     timeout: Option<Duration>,
+    /// Taken only to say what changes it.
+    #[arg(long, hide = true)]
+    model: Option<String>,
     #[command(flatten)]
     tasks: Changed,
 }
@@ -101,6 +104,15 @@ fn print(result: &BulkResult, shown: Shown) -> Result<(), CommandError> {
 }
 
 pub async fn requeue(args: RequeueArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    // --agent is a filter.
+    if let [id, ..] = args.tasks.selection.ids.as_slice()
+        && (args.model.is_some() || !args.tasks.selection.filters.is_empty())
+    {
+        return Err(CommandError::usage(format!(
+            "a task is queued again as it is, and of ids and filters only one can be given; for a new task that asks another agent or model for \
+             the same: bloom-runtime task submit --like {id} --agent NAME --model NAME"
+        )));
+    }
     run(BulkAction::Requeue, args.tasks, args.timeout.map(policy_with), server, shown).await
 }
 

@@ -128,6 +128,23 @@ impl Fields {
         self.agent.as_deref()
     }
 
+    /// The fields that were given, and those of another task that were not. What it begins with in its repository is not taken over to a project
+    /// that is given.
+    ///
+    /// # Errors
+    /// A label was given twice.
+    pub fn given_beside(&self, mut other: Map<String, Value>) -> Result<Map<String, Value>, CommandError> {
+        let mut fields = self.given()?;
+        if self.agent.is_none() {
+            fields.remove("agent_slug");
+        }
+        if self.project.is_some() {
+            other.remove("ref");
+        }
+        fill(&mut fields, &other);
+        Ok(fields)
+    }
+
     /// The fields that were given, by their names in the API, and always the agent.
     ///
     /// # Errors

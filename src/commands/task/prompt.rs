@@ -47,6 +47,10 @@ impl PromptArgs {
         Err(CommandError::usage(format!("the prompt is one argument, but there are {count}; quote the prompt: {command} {quoted}")))
     }
 
+    pub fn is_given(&self) -> bool {
+        self.prompt.is_some() || self.prompt_file.is_some()
+    }
+
     /// # Errors
     /// There is no prompt, too much of it, or it can't be read.
     pub async fn read(&self) -> Result<String, CommandError> {

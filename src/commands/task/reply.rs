@@ -13,7 +13,7 @@ use super::prompt::PromptArgs;
 use super::submit::{Waits, create};
 use super::uploads::{FileOfTask, file_of_task};
 use crate::CommandError;
-use bloom_api::reply;
+use bloom_api::taken_over;
 use bloom_api::tasks::Task;
 use bloom_core::task::Session;
 
@@ -43,7 +43,7 @@ pub async fn run(args: ReplyArgs, server: &Server, shown: Shown) -> Result<(), C
     if read::<Task>(&first)?.session == Session::None {
         return Err(CommandError::usage(format!("{id} runs on its own (--session none), so it has no conversation that could go on")));
     }
-    let mut body = reply::taken_over(&first);
+    let mut body = taken_over::for_reply(&first);
     body.insert("policy".into(), json!(args.limits.policy()));
     let task = create(body, &args.prompt, &args.files, None, server).await?;
     args.waits.finish(&task, server, shown).await

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use clap_complete::ArgValueCompleter;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
@@ -12,7 +13,7 @@ use super::super::connect::{Server, read, with_query};
 use super::super::ids::path;
 use super::super::local_repository::LocalRepository;
 use super::super::show::{self, Form, Shown};
-use super::super::{columns, queue, started, term, when};
+use super::super::{columns, ids, queue, shell_completion, started, term, when};
 use super::fields::{Fields, add_usual};
 use super::from_file::{self, Scope};
 use super::prompt::PromptArgs;
@@ -21,6 +22,7 @@ use super::uploads::{self, FileOfTask, file_of_task};
 use super::wait::{SAME_AGAIN, WaitOptions, interruptible, must_be_completed};
 use super::{follow, id_of};
 use crate::CommandError;
+use bloom_api::taken_over;
 use bloom_api::tasks::Task;
 
 /// How many events of a finished task are searched for the start of its run, besides the first ones.
@@ -57,6 +59,7 @@ const NEWEST_EVENTS: usize = 10;
   git diff | bloom-runtime task submit --wait --timeout 10m \"Review this\"
   bloom-runtime task submit --not-before +2h --label batch=7 \"Clean up\"
   bloom-runtime task submit --file plan.md --keep 'out/**' --wait \"Write what plan.md asks for into out\"
+  bloom-runtime task submit --like 7c0d9e21 --agent reviewer --model opus --timeout 2h
   bloom-runtime task submit --here --push --follow \"Fix the failing tests\"
   bloom-runtime task submit --from tasks.jsonl --label batch=7
   bloom-runtime task submit --from tasks.jsonl --wait --out answers
@@ -86,6 +89,10 @@ pub struct Submit {
     /// A file that the run gets, by its name in the directory of the run: PATH, or NAME=PATH; may be repeated
     #[arg(long = "file", value_name = "PATH", value_parser = file_of_task)]
     files: Vec<FileOfTask>,
+    /// Ask for the same as this task did: take over its prompt, its files and all its fields that are not given here, but not its time to begin
+    /// and its dependencies. It goes on in the same context, unless --context is given
+    #[arg(long, value_name = "ID", conflicts_with = "from", add = ArgValueCompleter::new(shell_completion::tasks))]
+    like: Option<String>,
     /// Run it on the repository of the current directory: with the project whose repository that is, or a remote of it, on the branch that is
     /// checked out. --project and --ref say otherwise
     #[arg(long, conflicts_with = "dir")]
@@ -177,7 +184,10 @@ pub async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Result<()
     if submit.again {
         return Err(CommandError::usage("--again needs --from: without it, each call submits a new task"));
     }
-    let body = submit.fields.given()?;
+    let body = match &submit.like {
+        Some(id) => submit.fields.given_beside(like(id, server).await?)?,
+        None => submit.fields.given()?,
+    };
     let task = create(body, &submit.prompt, &submit.files, submit.idempotency_key.as_deref(), server).await?;
     if let Some(agent) = submit.fields.agent() {
         queue::tell_if_unserved(server, agent).await;
@@ -188,6 +198,12 @@ pub async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Result<()
         term::info(&format!("What it changed: bloom-runtime task diff {id}, or bloom-runtime task checkout {id}"));
     }
     Ok(())
+}
+
+/// The fields of a task that asks for the same as this one.
+async fn like(id: &str, server: &Server) -> Result<Map<String, Value>, CommandError> {
+    let found = ids::task(server, id).await?;
+    Ok(taken_over::for_the_same(&server.get(&path(&found, "")).await.map_err(|failure| failure.about(id))?))
 }
 
 /// `--from` with `--wait`: the answers of all tasks, in the order of the lines.
@@ -210,7 +226,7 @@ async fn tell_other_profile(server: &Server, id: &str, task: &Task<'_>) {
     }
 }
 
-/// Creates a task with these fields, this prompt and these files.
+/// Creates a task with these fields, this prompt and these files. Without a prompt or files, those of the fields stay.
 ///
 /// # Errors
 /// There is no prompt, a file can't be uploaded, or the task is refused.
@@ -222,7 +238,9 @@ pub async fn create(
     server: &Server,
 ) -> Result<Value, CommandError> {
     add_usual(&mut body);
-    body.insert("prompt".into(), json!(prompt.read().await?));
+    if prompt.is_given() || !body.contains_key("prompt") {
+        body.insert("prompt".into(), json!(prompt.read().await?));
+    }
     if !files.is_empty() {
         body.insert("inputs".into(), json!(uploads::upload(server, files).await?));
     }

@@ -10,7 +10,7 @@ use crate::answer::see_other;
 use crate::refused::Refused;
 use crate::visit::{Layout, Posted};
 use bloom_api::tasks::Task;
-use bloom_api::{reply, time_limit};
+use bloom_api::{taken_over, time_limit};
 use bloom_core::task::Session;
 
 /// A task that runs on its own has no conversation that could go on.
@@ -31,7 +31,7 @@ pub async fn send(Path(id): Path<String>, Posted { visit, fields, .. }: Posted) 
             "Це завдання виконується окремо, тому не має розмови, яку можна продовжити",
         ));
     }
-    let mut body = reply::taken_over(&first);
+    let mut body = taken_over::for_reply(&first);
     // Browsers send the ends of lines as CR LF.
     body.insert("prompt".into(), json!(prompt.replace("\r\n", "\n")));
     let mut policy = Map::new();

@@ -93,9 +93,10 @@ fn habits_from_other_tools_are_understood() {
         let said = user.does(words).complains(2);
         assert!(said.contains(told), "{words:?}: {said}");
     }
+    run(async { server.crew().task().create().await.cancel().await.ok() });
     for (words, absent) in [
         (&["task", "uncordon", "x"][..], "worker"),
-        (&["task", "delete", "--status", "completed"], "as a value"),
+        (&["task", "delete", "--status", "cancelled"], "as a value"),
         (&["task", "get", "--stauts", "x"], "as a value"),
     ] {
         let said = user.does(words).complains(2);

@@ -17,6 +17,7 @@ mod get_and_list;
 mod interrupt;
 mod key_files;
 mod keys;
+mod like;
 mod many;
 mod messages;
 mod output;
