@@ -131,6 +131,9 @@ impl Workspace<'_> {
                 (_, Some(why)) => format!("goes on where the last run of the context left it; {why}"),
                 (Origin::Kept, _) => "goes on where the last run of the context left it".to_owned(),
                 (Origin::Fetched, _) => "goes on where it was pushed; what another worker did not push is not here".to_owned(),
+                (Origin::Merged, _) => {
+                    "goes on where the last run of the context left it, merged with what others have pushed to its branch".to_owned()
+                }
                 (Origin::Fresh, _) => {
                     let from = record.task.git_ref.as_deref().unwrap_or("the default branch");
                     format!("begins at {from}: this worker has no earlier work of the context, and none was pushed")
@@ -189,11 +192,12 @@ impl Workspace<'_> {
         // Also if this run changed nothing: an earlier one may have left what could not be pushed.
         if record.task.push == PushMode::Branch {
             match tree.push().await {
-                Ok(true) => self.log.phase(
-                    "pushed",
-                    json!({"branch": begun.branch, "commit": commit, "text": format!("pushed {}", told(&begun.branch, &commit))}),
-                ),
-                Ok(false) => {}
+                Ok(Some(pushed)) => {
+                    let merged = if pushed == commit { "" } else { ", merged with what others had pushed meanwhile" };
+                    let text = format!("pushed {}{merged}", told(&begun.branch, &pushed));
+                    self.log.phase("pushed", json!({"branch": begun.branch, "commit": pushed, "text": text}));
+                }
+                Ok(None) => {}
                 Err(trouble) => fail(completion, &trouble),
             }
         }
@@ -308,9 +312,10 @@ async fn prepared(
             let noted = tree.opened(&record.task.context_id, &record.task.inputs);
             noted.map_err(|error| Trouble::of_disk("the worktree can't be prepared", &error))?;
             let confinement = confinement(agent, run, record, profile).await?;
-            let mut made = tree.prepare(&confinement, record.task.git_ref.as_deref()).await;
+            let is_pushed = record.task.push == PushMode::Branch;
+            let mut made = tree.prepare(&confinement, record.task.git_ref.as_deref(), is_pushed).await;
             if let Ok(begun) = &made
-                && record.task.push == PushMode::Branch
+                && is_pushed
             {
                 made = tree.check_branch_name(&begun.branch).await.and(made);
             }

@@ -13,11 +13,14 @@ use super::confined::Confined;
 use super::repository::{FETCH_LIMIT, LOCAL_LIMIT};
 use super::survey::repositories_within;
 use super::trouble::Trouble;
-use super::{Prepared, Worktree};
+use super::{PUSHED, Prepared, Worktree};
 
 /// The bytes of a patch that are shown.
 pub const MAX_PATCH: usize = 16 << 20;
 const MAX_STAT: usize = 64 << 10;
+/// How often a branch is pushed to which others push meanwhile.
+const PUSHES: usize = 4;
+
 /// What a run changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changes {
@@ -114,24 +117,38 @@ impl Worktree {
     }
 
     /// Pushes the branch with the user's own credentials, unless the repository's server has its commits already, as far as the last fetch
-    /// tells. Returns whether it was pushed.
-    pub async fn push(&self) -> Result<bool, Trouble> {
-        let commit = self.repository.commit_of(&self.branch_ref()).await.ok_or_else(|| self.state("its branch has no commit"))?;
-        let mut ask = self.repository.local(&self.repository.git_dir());
-        ask.args(["for-each-ref", "--count=1", "--format=%(refname)", "--contains", &commit, "refs/remotes/origin"]);
-        if output(ask, LOCAL_LIMIT).await.is_ok_and(|known| !known.is_empty()) {
-            return Ok(false);
-        }
-        let Err(why) = self.push_once(&commit).await else { return Ok(true) };
-        // An earlier attempt may have pushed meanwhile, and its commits may be a part of these.
-        let _ = self.repository.fetch(FETCH_LIMIT).await;
-        let theirs = self.repository.commit_of(&self.pushed_ref()).await;
-        let is_behind = match &theirs {
-            Some(theirs) => self.repository.is_ancestor(theirs, &commit).await,
-            None => false,
+    /// tells. What others have pushed meanwhile is merged. Returns the commit that was pushed.
+    pub async fn push(&self) -> Result<Option<String>, Trouble> {
+        let mut commit = self.repository.commit_of(&self.branch_ref()).await.ok_or_else(|| self.state("its branch has no commit"))?;
+        let mut known = self.repository.commit_of(&self.pushed_ref()).await;
+        let is_there = match &known {
+            Some(there) => self.repository.is_ancestor(&commit, there).await,
+            None => self.is_of_another_branch(&commit).await,
         };
-        let again = if is_behind { self.push_once(&commit).await } else { Err(why) };
-        again.map(|()| true).map_err(|why| Trouble::of_push(&self.branch, &why))
+        if is_there {
+            return Ok(None);
+        }
+        for _ in 0..PUSHES {
+            let Err(why) = self.push_once(&commit).await else { return Ok(Some(commit)) };
+            let failed = |why: &str| Trouble::of_push(&self.branch, why);
+            // An earlier attempt may have pushed meanwhile, or somebody else.
+            let _ = self.repository.fetch(FETCH_LIMIT).await;
+            let there = self.repository.commit_of(&self.pushed_ref()).await;
+            let Some(theirs) = there.clone().filter(|_| there != known) else { return Err(failed(&why)) };
+            commit = self.joined(&commit, &theirs).await.map_err(|trouble| failed(&trouble.to_string()))?;
+            if commit == theirs {
+                return Ok(Some(commit));
+            }
+            known = there;
+        }
+        Err(Trouble::of_push(&self.branch, "others push to it all the time"))
+    }
+
+    /// Whether a branch of the server has the commit, so that the context has made none.
+    async fn is_of_another_branch(&self, commit: &str) -> bool {
+        let mut ask = self.repository.local(&self.repository.git_dir());
+        ask.args(["for-each-ref", "--count=1", "--format=%(refname)", "--contains", commit, PUSHED]);
+        output(ask, LOCAL_LIMIT).await.is_ok_and(|known| !known.is_empty())
     }
 }
 

@@ -12,6 +12,7 @@
 mod author;
 mod commit;
 mod confined;
+mod join;
 mod lfs;
 mod own;
 mod refs;
@@ -82,6 +83,8 @@ pub enum Origin {
     Kept,
     /// Where a run of the context on another worker left it, which has pushed the branch.
     Fetched,
+    /// At a merge of what this machine had and what others have pushed.
+    Merged,
     /// At the ref that the task names.
     Fresh,
 }
@@ -175,15 +178,15 @@ impl Worktree {
     }
 
     /// Prepares the worktree for a run that wants this branch, tag or commit; `None` = the default branch of the repository. A context that
-    /// has a branch goes on with it, whatever is wanted.
-    pub async fn prepare(&self, confinement: &Confinement, wanted: Option<&str>) -> Result<Prepared, Trouble> {
+    /// has a branch goes on with it, whatever is wanted. A run that is to push needs the repository's server from the beginning.
+    pub async fn prepare(&self, confinement: &Confinement, wanted: Option<&str>, is_pushed: bool) -> Result<Prepared, Trouble> {
         let tree = self.on(&self.local_branch().await);
         tree.keep_of_earlier_version(&Confined::new(&tree, confinement)).await?;
-        if tree.exists() { self.go_on(&tree, confinement, wanted).await } else { self.begin(&tree, confinement, wanted).await }
+        if tree.exists() { self.go_on(&tree, confinement, wanted, is_pushed).await } else { self.begin(&tree, confinement, wanted).await }
     }
 
     /// Prepares the worktree that is there.
-    async fn go_on(&self, tree: &Self, confinement: &Confinement, wanted: Option<&str>) -> Result<Prepared, Trouble> {
+    async fn go_on(&self, tree: &Self, confinement: &Confinement, wanted: Option<&str>, is_pushed: bool) -> Result<Prepared, Trouble> {
         let confined = Confined::new(tree, confinement);
         confined.forget_locks().await;
         tree.check_unfinished()?;
@@ -199,8 +202,11 @@ impl Worktree {
         if files.is_some() {
             tree.take_large_files(&confined, &head).await?;
         }
-        // The worktree is there, so the run does not need the repository's server.
         if let Err(trouble) = tree.repository.fetch(FOLLOW_LIMIT).await {
+            if is_pushed {
+                return Err(trouble);
+            }
+            // The worktree is there, so the run does not need the repository's server.
             return Ok(Prepared { unfetched: Some(trouble.to_string()), ..tree.prepared(head, Origin::Kept) });
         }
         let kept = tree.large_files(&confined, tree.prepared(head.clone(), Origin::Kept), &files).await?;
@@ -259,24 +265,6 @@ impl Worktree {
 
     fn pushed_ref(&self) -> String {
         format!("{PUSHED}/{}", self.branch)
-    }
-
-    /// If the context was on another worker meanwhile, and that has pushed the branch, the worktree follows what was fetched of it. Work of this
-    /// machine that is not part of it stays as it is.
-    async fn follow_pushed(&self, confined: &Confined<'_>, head: String) -> Result<Prepared, Trouble> {
-        confined.follow_refs().await;
-        let pushed = self.repository.commit_of(&self.pushed_ref()).await.filter(|pushed| *pushed != head);
-        let Some(pushed) = pushed else { return Ok(self.prepared(head, Origin::Kept)) };
-        if !self.repository.is_ancestor(&head, &pushed).await {
-            return Ok(self.prepared(head, Origin::Kept));
-        }
-        let files = self.repository.large_files_of(&pushed).await?;
-        let followed = self.large_files(confined, self.prepared(pushed.clone(), Origin::Fetched), &files).await?;
-        if followed.unfetched.is_some() || !confined.follow(&head, &pushed).await? {
-            return Ok(Prepared { unfetched: followed.unfetched, ..self.prepared(head, Origin::Kept) });
-        }
-        self.repository.set_ref(&self.branch_ref(), &pushed).await?;
-        Ok(followed)
     }
 
     /// Takes a commit of the context over into the project's repository, where nothing of a run has an effect. `known` is one that it has; by
@@ -379,6 +367,8 @@ impl Worktree {
 mod as_it_is_tests;
 #[cfg(test)]
 mod hostile_tests;
+#[cfg(test)]
+mod join_tests;
 #[cfg(test)]
 mod lfs_tests;
 #[cfg(test)]

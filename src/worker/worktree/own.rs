@@ -1,7 +1,7 @@
 //! Whose the branches of the project's repository are. A name tells nothing: people have branches, too, that are called like that of a context.
 //!
-//! A branch that was fetched is the context's own if its name was made of the context's id with a digest, if this agent has pushed it, if it has
-//! no commits yet, or if one of its commits says so: the agent's commits name their context in a trailer.
+//! A branch that was fetched is the context's own if its name was made of the context's id with a digest, if this agent has pushed it, if it is
+//! where the task would begin anyway, or if one of its commits says so: the agent's commits name their context in a trailer.
 
 use tokio::sync::OnceCell;
 
@@ -12,6 +12,21 @@ use super::{PUSHED, Worktree, has_digest};
 
 /// The trailer of a commit's message that names the context.
 const TRAILER: &str = "Bloom-Context";
+/// Commits that seem to have the trailer, of which it is looked whether they have.
+const MOST_NAMING: &str = "20";
+
+/// Where a branch of a context may begin.
+#[derive(Clone, Debug)]
+struct Starts {
+    /// The default branch of the project's repository, or the commit that it has in place of one.
+    default: Option<String>,
+    commits: Vec<String>,
+}
+
+/// A basic regular expression that matches this text only.
+fn literally(text: &str) -> String {
+    text.chars().flat_map(|c| r"\.[*^$".contains(c).then_some('\\').into_iter().chain([c])).collect()
+}
 
 impl Repository {
     /// What a git command tells of these revisions, as `git rev-list` takes them.
@@ -32,11 +47,20 @@ impl Worktree {
         format!("{TRAILER}: {}", self.trailer_value())
     }
 
-    /// Whether one of these commits has the trailer of the context.
+    /// Whether one of these commits has the trailer of the context. What was merged counts for the branch that it came from.
     async fn names_context(&self, revisions: &[&str]) -> Result<bool, Trouble> {
-        let (grep, form) = (format!("--grep={}", self.trailer()), format!("--format=%(trailers:key={TRAILER},valueonly)"));
-        let told = self.repository.told(&["log", "--fixed-strings", &grep, &form], revisions).await?;
-        Ok(told.lines().any(|value| value.trim() == self.trailer_value().trim()))
+        let line = format!("--grep=^{TRAILER} *: *{}[[:space:]]*$", literally(self.trailer_value().trim()));
+        let list = ["log", "--first-parent", "--regexp-ignore-case", &line, "--max-count", MOST_NAMING, "--format=%H"];
+        let found = self.repository.told(&list, revisions).await?;
+        for commit in found.lines() {
+            let form = format!("--format=%(trailers:key={TRAILER},valueonly,unfold)");
+            // One that says more than is read names no context.
+            let named = self.repository.told(&["log", "--max-count=1", &form], &[commit]).await.unwrap_or_default();
+            if named.lines().any(|value| value.trim() == self.trailer_value().trim()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Whether other workers would take a branch that ends with this commit for that of the context. Commits that a run has made by itself
@@ -49,17 +73,8 @@ impl Worktree {
         self.names_context(&[commit, "--not", &but, &others]).await
     }
 
-    /// The ref that keeps what this agent has pushed last as the branch.
-    fn record_ref(&self) -> String {
-        format!("refs/pushed/{}/{}", self.name(), self.branch.replace('/', "%"))
-    }
-
-    pub(super) async fn note_pushed(&self, commit: &str) -> Result<(), Trouble> {
-        self.repository.set_ref(&self.record_ref(), commit).await
-    }
-
-    /// Whether what was fetched of the branch is of this context. `bases` are commits that its branch may begin with.
-    async fn is_own(&self, bases: impl AsyncFnOnce() -> Result<Vec<String>, Trouble>) -> Result<bool, Trouble> {
+    /// Whether what was fetched of the branch is of this context.
+    async fn is_own(&self, starts: impl AsyncFnOnce() -> Result<Starts, Trouble>) -> Result<bool, Trouble> {
         let repository = &self.repository;
         let Some(tip) = repository.commit_of(&self.pushed_ref()).await else { return Ok(false) };
         if has_digest(&self.branch) {
@@ -70,10 +85,18 @@ impl Worktree {
         {
             return Ok(true);
         }
-        let bases = bases().await?;
-        let revisions: Vec<&str> = [tip.as_str(), "--not"].into_iter().chain(bases.iter().map(String::as_str)).collect();
-        let is_empty = repository.told(&["rev-list", "--max-count=1"], &revisions).await?.is_empty();
-        Ok(is_empty || self.names_context(&revisions).await?)
+        let starts = starts().await?;
+        if starts.default.as_ref() == Some(&self.branch_ref()) {
+            return Ok(false);
+        }
+        if !starts.commits.is_empty() && starts.commits.iter().all(|commit| *commit == tip) {
+            return Ok(true);
+        }
+        let revisions: Vec<&str> = [tip.as_str(), "--not"].into_iter().chain(starts.commits.iter().map(String::as_str)).collect();
+        // Without a commit that the branch began with, its whole history would count.
+        let is_named = !starts.commits.is_empty() && self.names_context(&revisions).await?;
+        // The default branch may have all commits by now.
+        Ok(is_named || self.names_context(&["--max-count=1", &tip]).await?)
     }
 
     /// The names that the project gives and gave the branch, newest first.
@@ -81,28 +104,33 @@ impl Worktree {
         [&self.branch].into_iter().chain(&self.former_branches)
     }
 
-    /// The commits of the default branch and of what the task wants, but not of a branch of these names.
-    async fn bases(&self, wanted: Option<&str>) -> Result<Vec<String>, Trouble> {
-        let is_another = |wanted: &&str| !self.names().any(|own| names(wanted).contains(&format!("{PUSHED}/{own}")));
-        let mut bases = Vec::new();
-        for start in [None].into_iter().chain(wanted.filter(is_another).map(Some)) {
-            match self.repository.wanted_commit(start).await {
-                Ok(commit) => bases.push(commit),
-                // The branch is there, and need not begin with that.
-                Err(Trouble::RefMissing(_) | Trouble::NoDefault(_)) => {}
+    /// Where a branch of the context may begin: at the default branch, and at what the task wants unless that is a branch of these names.
+    async fn starts(&self, wanted: Option<&str>) -> Result<Starts, Trouble> {
+        let default = match self.repository.default_ref().await {
+            Ok(default) => Some(default),
+            // The branch is there, and need not begin with that.
+            Err(Trouble::NoDefault(_)) => None,
+            Err(trouble) => return Err(trouble),
+        };
+        let is_another = |wanted: &&str| *wanted != "HEAD" && !self.names().any(|own| names(wanted).contains(&format!("{PUSHED}/{own}")));
+        let mut commits = Vec::new();
+        for start in default.as_deref().into_iter().chain(wanted.filter(is_another)) {
+            match self.repository.wanted_commit(Some(start)).await {
+                Ok(commit) => commits.push(commit),
+                Err(Trouble::RefMissing(_)) => {}
                 Err(trouble) => return Err(trouble),
             }
         }
-        Ok(bases)
+        Ok(Starts { default, commits })
     }
 
     /// The tree with the branch that it has from now on: a branch of the context that was pushed keeps its name, and others get the project's
     /// prefix.
     pub(super) async fn settled(&self, tree: &Self, wanted: Option<&str>) -> Result<Self, Trouble> {
-        let bases = OnceCell::new();
+        let starts = OnceCell::new();
         for name in [&tree.branch].into_iter().chain(self.names()) {
             let named = tree.on(name);
-            if named.is_own(async || bases.get_or_try_init(|| self.bases(wanted)).await.cloned()).await? {
+            if named.is_own(async || starts.get_or_try_init(|| self.starts(wanted)).await.cloned()).await? {
                 return named.with_free_name().await;
             }
         }
@@ -110,10 +138,21 @@ impl Worktree {
         if self.repository.commit_of(&named.pushed_ref()).await.is_none() {
             return named.with_free_name().await;
         }
+        if starts.get().is_some_and(|starts| starts.default.as_ref() == Some(&named.branch_ref())) {
+            return Err(Trouble::State(format!(
+                "the branch {} is the default branch of the project's repository, or checked out there, so runs do not push to it: let another \
+                 branch be that, or submit the task with another context",
+                self.branch
+            )));
+        }
         Err(Trouble::State(format!(
             "the branch {} of the project's repository was not made by runs of this context: submit the task with another context, or give the \
-             branches of the project another prefix (bloom-runtime project edit {} --branch-prefix …)",
-            self.branch, self.project
+             branches of the project another prefix (bloom-runtime project edit {} --branch-prefix …). If the branch is for this context, add a \
+             commit to it whose message ends with the line {}: git commit --allow-empty -m 'For the context' -m '{}'",
+            self.branch,
+            self.project,
+            self.trailer(),
+            self.trailer().replace('\'', r"'\''")
         )))
     }
 }

@@ -49,9 +49,12 @@ impl Repository {
 
     async fn update_ref(&self, words: &[&str]) -> Result<(), Trouble> {
         let _lock = self.lock.lock().await;
-        let mut update = self.local(&self.git_dir());
-        update.args(DURABLE).arg("update-ref").args(words);
-        output(update, LOCAL_LIMIT).await.map(drop).map_err(|why| Trouble::of_git("the branch can't be updated", &why))
+        let update = || {
+            let mut update = self.local(&self.git_dir());
+            update.args(DURABLE).arg("update-ref").args(words);
+            async move { output(update, LOCAL_LIMIT).await.map(drop) }
+        };
+        self.despite_locks(update).await.map_err(|why| Trouble::of_git("the branch can't be updated", &why))
     }
 
     /// The commit of the ref with just this name, which begins with `refs/`; `None` if there is none.

@@ -152,24 +152,34 @@ impl Repository {
 
     async fn fetch_refs(&self, refs: &[&str], limit: Duration) -> Result<(), Trouble> {
         let _lock = self.lock.lock().await;
-        let mut tries = 0;
-        loop {
+        let fetch = || {
             let mut fetch = self.remote();
             fetch.args(["fetch", "--quiet", "--no-tags", "--prune", "--force", "--no-write-fetch-head", "--no-recurse-submodules", "--"]);
             fetch.arg(&self.url).args(refs);
-            let Err(why) = bounded(fetch, limit, &self.git_dir(), self.settings.max_bytes).await else { return Ok(()) };
-            let Some(lock) = lock_in(&why).filter(|_| tries < LOCK_TRIES) else {
-                return Err(self.with_unpushed(Trouble::of_fetch(&why)).await);
-            };
-            tries += 1;
-            tokio::time::sleep(LOCK_WAIT).await;
+            let (dir, most) = (self.git_dir(), self.settings.max_bytes);
+            async move { bounded(fetch, limit, &dir, most).await.map(drop) }
+        };
+        match self.despite_locks(fetch).await {
+            Ok(()) => Ok(()),
+            Err(why) => Err(self.with_unpushed(Trouble::of_fetch(&why)).await),
+        }
+    }
+
+    /// Tries a command again while another one has locked what it needs. Locks that were left are removed.
+    pub(super) async fn despite_locks<F: Future<Output = Result<(), String>>>(&self, command: impl Fn() -> F) -> Result<(), String> {
+        for _ in 0..LOCK_TRIES {
+            let Err(why) = command().await else { return Ok(()) };
+            let Some(lock) = lock_in(&why) else { return Err(why) };
             let changed = fs::metadata(lock).and_then(|about| about.modified());
             let age = changed.ok().and_then(|changed| SystemTime::now().duration_since(changed).ok());
             if lock.starts_with(self.git_dir()) && age.is_some_and(|age| age > LOCK_IS_LEFT) {
                 tracing::warn!(lock = %lock.display(), "a git command that was killed has left a lock; it is removed");
                 let _ = fs::remove_file(lock);
+            } else {
+                tokio::time::sleep(LOCK_WAIT).await;
             }
         }
+        command().await
     }
 
     /// The commit of this branch, tag or commit; `None` = of the default branch.
@@ -202,7 +212,7 @@ impl Repository {
     }
 
     /// The default branch of the repository, or the commit that it has in place of one.
-    async fn default_ref(&self) -> Result<String, Trouble> {
+    pub(super) async fn default_ref(&self) -> Result<String, Trouble> {
         let mut ask = self.remote();
         ask.args(["ls-remote", "--symref", "--", &self.url, "HEAD"]);
         let told = output(ask, ASK_LIMIT).await.map_err(|why| Trouble::of_fetch(&why))?;

@@ -40,6 +40,28 @@ fn a_branch_of_a_person_is_not_taken_for_that_of_a_context() {
                 git(&bare, &["rev-parse", "team/alice", "bots/alice^"]),
                 format!("{theirs}\n{}", git(&bare, &["rev-parse", "main"]))
             );
+            // Nor is one that is the default branch, that is merged or an old state of it, that is at the ref of the task, or into which a person
+            // has merged a branch of the context.
+            let main = git(&bare, &["rev-parse", "main"]);
+            let of_runs = adds(&bare, "team/alice2", "main", "Theirs\n\nBloom-Context: merges");
+            let carl = adds(&bare, "bots/carl", "main", "Mine");
+            let both = git(&bare, &["commit-tree", "main^{tree}", "-p", &carl, "-p", &of_runs, "-m", "Both"]);
+            git(&bare, &["update-ref", "refs/heads/bots/merges", &both]);
+            git(&bare, &["branch", "bots/old", "main"]);
+            git(&bare, &["branch", "feature", "bots/carl"]);
+            git(&bare, &["update-ref", "refs/heads/main", &git(&bare, &["commit-tree", "main^{tree}", "-p", "main", "-m", "More"])]);
+            git(&bare, &["symbolic-ref", "HEAD", "refs/heads/bots/default"]);
+            git(&bare, &["branch", "bots/default", "main"]);
+            let tip = pushes("default", "true").create().await;
+            failed(&tip, "failed", "project", "bots/default is the default branch").await;
+            git(&bare, &["symbolic-ref", "HEAD", "refs/heads/main"]);
+            for (context, reference) in [("carl", "feature"), ("carl", &carl), ("merges", "main"), ("old", "main"), ("old", &main)] {
+                let refused = pushes(context, "true").with("ref", json!(reference)).create().await;
+                failed(&refused, "failed", "project", &format!("bots/{context} of the project's repository was not made by")).await;
+            }
+            // What the message says helps.
+            adds(&bare, "bots/carl", &carl, "For the context\n\nBloom-Context: carl");
+            pushes("carl", "true").create().await.reaches("completed").await;
             // A context that has work here is not led to it either.
             adds(&bare, "bots/bob", "main", "Mine");
             let bob = plan(server, "bob", "true").create().await;
@@ -60,13 +82,22 @@ fn a_branch_without_commits_or_with_the_trailer_is_taken() {
         async |server, repository, _| {
             let bare = repository.bare();
             git(&bare, &["branch", "bloom/empty", "main"]);
-            adds(&bare, "release", "main", "Release");
-            git(&bare, &["branch", "bloom/based", "release"]);
             let given = adds(&bare, "bloom/given", "main", "Yours\n\nBloom-Context: given");
             adds(&bare, "bloom/given", &given, "More of mine");
-            for (context, reference) in [("empty", json!(null)), ("based", json!("release")), ("given", json!(null))] {
+            // The default branch has all its commits, and a person has merged commits of other contexts into it.
+            let merged = adds(&bare, "bloom/merged", "main", "Yours\n\nbloom-context:merged");
+            let with_others = adds(&bare, "bloom/long", "main", "Yours\n\nBloom-Context: long");
+            let mut other = git(&bare, &["rev-parse", "main"]);
+            for n in 0..25 {
+                other = adds(&bare, "other", &other, &format!("{n}\n\nBloom-Context: longer\nX: {}", "x".repeat(3_000)));
+            }
+            let both = ["commit-tree", &format!("{with_others}^{{tree}}"), "-p", &with_others, "-p", &other, "-m", "Both"];
+            git(&bare, &["update-ref", "refs/heads/bloom/long", &git(&bare, &both)]);
+            git(&bare, &["update-ref", "refs/heads/main", &merged]);
+            git(&bare, &["update-ref", "refs/heads/bloom/empty", &merged]);
+            for context in ["empty", "given", "merged", "long"] {
                 let before = git(&bare, &["rev-parse", &format!("bloom/{context}")]);
-                let task = plan(server, context, "echo mine >mine").with("push", json!("branch")).with("ref", reference).create().await;
+                let task = plan(server, context, "echo mine >mine").with("push", json!("branch")).create().await;
                 task.reaches("completed").await;
                 assert_eq!(git(&bare, &["rev-parse", &format!("bloom/{context}^")]), before, "{context}");
             }

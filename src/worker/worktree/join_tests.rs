@@ -1,0 +1,177 @@
+//! Branches that others have changed on the project's server, too.
+
+use super::tests::{Place, run};
+use super::*;
+
+/// Two agents, whose worktrees of one context are both at what the first one has pushed.
+struct Two {
+    place: Place,
+    here: (PathBuf, Worktree),
+    there: (PathBuf, Worktree),
+}
+
+impl Two {
+    async fn new() -> Self {
+        let place = Place::new();
+        let dirs = [place.context("a"), place.root.join("elsewhere/a")];
+        let [here, there] = dirs.map(|dir| (dir.clone(), place.tree(if dir == place.context("a") { "agent" } else { "other" }, &dir)));
+        let two = Self { place, here, there };
+        two.here().runs("first", "one\n", true).await;
+        two.there().runs("there", "two\n", true).await;
+        let followed = two.here.1.prepared_for(None).await.unwrap();
+        assert_eq!(followed.origin, Origin::Fetched);
+        two
+    }
+
+    fn here(&self) -> Side<'_> {
+        Side(&self.here)
+    }
+
+    fn there(&self) -> Side<'_> {
+        Side(&self.there)
+    }
+
+    fn served(&self) -> PathBuf {
+        self.place.root.join("served")
+    }
+
+    fn tip(&self) -> String {
+        run(&self.served(), &["rev-parse", "bloom/a"])
+    }
+
+    /// The branch of the server is at this commit, by a person.
+    fn reset_to(&self, commit: &str) {
+        run(&self.served(), &["update-ref", "refs/heads/bloom/a", commit]);
+    }
+}
+
+struct Side<'a>(&'a (PathBuf, Worktree));
+
+impl Side<'_> {
+    async fn runs(&self, file: &str, text: &str, is_pushed: bool) {
+        let (dir, tree) = self.0;
+        let begun = tree.prepared_for(None).await.unwrap();
+        fs::write(dir.join(file), text).unwrap();
+        tree.committed(&begun, "a run").await.unwrap().unwrap();
+        if is_pushed {
+            assert!(tree.push().await.unwrap().is_some());
+        }
+    }
+
+    async fn refused(&self) -> String {
+        match self.0.1.prepared_for(None).await {
+            Err(Trouble::State(why)) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_others_have_pushed_is_merged_before_the_run() {
+    let two = Two::new().await;
+    two.here().runs("mine", "mine\n", false).await;
+    two.there().runs("yours", "yours\n", true).await;
+    let (dir, tree) = &two.here;
+    let merged = tree.prepared_for(None).await.unwrap();
+    assert_eq!(merged.origin, Origin::Merged);
+    assert!(dir.join("mine").exists() && dir.join("yours").exists() && run(dir, &["status", "--porcelain"]).is_empty());
+    assert_eq!(tree.committed(&merged, "nothing").await, Ok(None), "a merge is no work of the run");
+    assert_eq!(tree.push().await, Ok(Some(merged.base.clone())));
+    assert_eq!(two.tip(), merged.base);
+    assert_eq!(two.there.1.prepared_for(None).await.unwrap().base, merged.base);
+}
+
+#[tokio::test]
+async fn what_can_not_be_merged_is_told_before_the_run_and_a_merge_by_hand_helps() {
+    let two = Two::new().await;
+    two.here().runs("file", "mine\n", false).await;
+    two.there().runs("file", "yours\n", true).await;
+    let why = two.here().refused().await;
+    assert!(why.contains("both have changed file") && why.contains("merge origin/bloom/a"), "{why}");
+    let (dir, tree) = &two.here;
+    run(dir, &["merge", "--quiet", "-X", "ours", "-m", "Both", "origin/bloom/a"]);
+    let begun = tree.prepared_for(None).await.unwrap();
+    assert_eq!((begun.origin, tree.committed(&begun, "nothing").await), (Origin::Kept, Ok(None)));
+    assert_eq!(tree.push().await, Ok(Some(begun.base.clone())));
+    assert_eq!(two.tip(), begun.base);
+}
+
+#[tokio::test]
+async fn what_is_pushed_while_a_run_works_is_merged_after_it() {
+    let two = Two::new().await;
+    let (dir, tree) = &two.here;
+    let begun = tree.prepared_for(None).await.unwrap();
+    two.there().runs("yours", "yours\n", true).await;
+    let theirs = two.tip();
+    fs::write(dir.join("mine"), "mine\n").unwrap();
+    let changes = tree.committed(&begun, "a run").await.unwrap().unwrap();
+    let pushed = tree.push().await.unwrap().unwrap();
+    assert_eq!(two.tip(), pushed);
+    assert_eq!(run(&two.served(), &["rev-parse", "bloom/a^1", "bloom/a^2"]), format!("{}\n{theirs}", changes.commit));
+    let next = tree.prepared_for(None).await.unwrap();
+    assert_eq!((next.base, next.origin), (pushed, Origin::Fetched));
+    // If both have changed the same, the run is not called done.
+    let begun = tree.prepared_for(None).await.unwrap();
+    two.there().runs("file", "yours\n", true).await;
+    fs::write(dir.join("file"), "mine\n").unwrap();
+    tree.committed(&begun, "a run").await.unwrap().unwrap();
+    let why = tree.push().await.unwrap_err().to_string();
+    assert!(why.contains("bloom/a can't be pushed") && why.contains("both have changed file"), "{why}");
+}
+
+#[tokio::test]
+async fn what_a_person_has_taken_back_or_rewritten_does_not_come_back() {
+    let two = Two::new().await;
+    let first = run(&two.served(), &["rev-parse", "bloom/a^"]);
+    let (dir, tree) = &two.here;
+    two.reset_to(&first);
+    let begun = tree.prepared_for(None).await.unwrap();
+    assert_eq!((&begun.base, begun.origin, tree.push().await), (&first, Origin::Fetched, Ok(None)));
+    assert!(!dir.join("there").exists() && run(dir, &["status", "--porcelain"]).is_empty());
+    // Rewritten: other commits, of which one says whose they are.
+    let message = format!("Once more\n\n{}", tree.trailer());
+    let made = run(&two.served(), &["commit-tree", &format!("{first}^{{tree}}"), "-p", &format!("{first}^"), "-m", &message]);
+    two.reset_to(&made);
+    assert_eq!(tree.prepared_for(None).await.unwrap().base, made);
+    // With work here that nobody else has, nothing is decided.
+    two.here().runs("mine", "mine\n", false).await;
+    two.reset_to(&first);
+    let why = two.here().refused().await;
+    assert!(why.contains("taken back or replaced"), "{why}");
+    run(dir, &["merge", "--quiet", "--no-edit", "origin/bloom/a"]);
+    let why = two.here().refused().await;
+    assert!(why.contains("taken back or replaced"), "{why}");
+}
+
+#[tokio::test]
+async fn files_of_a_run_that_was_interrupted_are_told_before_the_next() {
+    let two = Two::new().await;
+    two.there().runs("file", "yours\n", true).await;
+    fs::write(two.here.0.join("file"), "half\n").unwrap();
+    let why = two.here().refused().await;
+    assert!(why.contains("without a commit") && why.contains("bloom/a"), "{why}");
+    run(&two.here.0, &["checkout", "--quiet", "--", "file"]);
+    assert_eq!(two.here.1.prepared_for(None).await.unwrap().base, two.tip());
+}
+
+#[tokio::test]
+async fn a_run_that_is_to_push_needs_the_server_from_the_beginning() {
+    let two = Two::new().await;
+    fs::rename(two.served(), two.place.root.join("away")).unwrap();
+    let tree = &two.here.1;
+    assert!(matches!(tree.prepare(&Confinement::default(), None, true).await, Err(Trouble::Repository(_))));
+    assert!(tree.prepare(&Confinement::default(), None, false).await.unwrap().unfetched.is_some());
+}
+
+#[tokio::test]
+async fn locks_that_were_left_hold_no_run_up() {
+    let two = Two::new().await;
+    let git = two.here.1.repository.git_dir();
+    let old = std::time::SystemTime::now() - Duration::from_secs(600);
+    for name in ["refs/heads/bloom/a", "refs/bloom/a", "refs/push/a/a"] {
+        let lock = git.join(format!("{name}.lock"));
+        fs::write(&lock, "").unwrap();
+        fs::File::options().write(true).open(&lock).unwrap().set_modified(old).unwrap();
+    }
+    two.here().runs("mine", "mine\n", true).await;
+}
