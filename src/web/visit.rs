@@ -53,6 +53,11 @@ impl Layout {
         matches!(self.scope, Scope::Admin | Scope::Read)
     }
 
+    /// Whether the visitor may see queues and usage: all, or those of its team's tasks.
+    pub fn sees_team(&self) -> bool {
+        self.sees_all() || self.scope == Scope::Member
+    }
+
     pub fn time(&self, at: &Ms) -> Time {
         Time::new(*at, self.now, self.at.lang)
     }
@@ -232,6 +237,10 @@ pub struct Fields(Vec<(String, String)>);
 impl Fields {
     pub fn parse(text: &[u8]) -> Self {
         Self(form_urlencoded::parse(text).map(|(name, value)| (name.into_owned(), value.into_owned())).collect())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// The first value that is not empty.
