@@ -16,7 +16,7 @@ pub fn of(layout: &Layout) -> Vec<(&'static str, &'static str)> {
         ("/leases", layout.t("Leases", "Оренди"), layout.sees_all()),
         ("/artifacts", layout.t("Artifacts", "Артефакти"), layout.sees_all()),
         ("/audit", layout.t("Audit", "Аудит"), layout.sees_all()),
-        ("/keys", layout.t("Keys", "Ключі"), layout.is_admin()),
+        ("/keys", layout.t("API keys", "Ключі API"), layout.is_admin()),
         ("/membridge", "Membridge", layout.sees_all()),
     ];
     all.into_iter().filter(|(.., is_seen)| *is_seen).map(|(path, name, _)| (path, name)).collect()

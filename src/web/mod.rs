@@ -21,6 +21,7 @@ mod live;
 mod markdown;
 mod membridge;
 mod menu;
+mod multipart;
 mod overview;
 mod projects;
 mod queues;

@@ -9,6 +9,7 @@ mod keys;
 mod languages;
 mod lists;
 mod membridge;
+mod new_task;
 mod projects;
 mod queues;
 mod sign_in;

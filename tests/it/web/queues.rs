@@ -12,8 +12,8 @@ on_both! {
         crew.task().create().await;
         crew.leased_task().await;
         let shown = browser.ok("/queues").await;
-        shown.has(&format!("<a href=\"/tasks?status=queued&#38;agent_slug={agent}\" aria-label=\"Queued tasks of {agent}: 1\">1</a>"));
-        shown.has(&format!("aria-label=\"Running tasks of {agent}: 1\">1</a>"));
+        shown.has(&format!("<a href=\"/tasks?status=queued&#38;agent_slug={agent}\" aria-label=\"Queued tasks: {agent}, 1\">1</a>"));
+        shown.has(&format!("aria-label=\"Running tasks: {agent}, 1\">1</a>"));
         shown.has("all queues together");
         let send = async |fields: &[(&str, &str)]| browser.send_form("/queues", "/queues", fields).await;
         let now = async || {
