@@ -35,16 +35,42 @@ pub const MAX_USAGE_KEYS: usize = 2;
 /// The parameters of the usage.
 pub struct UsageParams;
 
-/// What usage is grouped by, besides `label:` and the name of a label. `created_by` is the last: its meaning follows it in the description.
-pub const USAGE_KEYS: [&str; 7] = ["day", "agent_slug", "model", "context_id", "project", "worker_id", "created_by"];
+/// What usage is grouped by, besides `label:` and the name of a label: by the words of the command line and of the pages, and by those of the API.
+pub const USAGE_WORDS: [(&str, &str); 7] = [
+    ("day", "day"),
+    ("agent", "agent_slug"),
+    ("model", "model"),
+    ("context", "context_id"),
+    ("project", "project"),
+    ("worker", "worker_id"),
+    ("creator", "created_by"),
+];
+
+/// The words of the API. `created_by` is the last: its meaning follows it in the description.
+pub fn usage_keys() -> [&'static str; 7] {
+    USAGE_WORDS.map(|(_, key)| key)
+}
+
+/// The word of the API for a key.
+///
+/// # Errors
+/// There is no such key; the error says which there are.
+pub fn usage_key(text: &str) -> Result<String, String> {
+    let known = USAGE_WORDS.iter().find(|(word, _)| *word == text).map(|(_, key)| *key);
+    let label = || Some(text).filter(|text| text.strip_prefix("label:").is_some_and(|name| !name.is_empty()));
+    known.or_else(label).map(str::to_owned).ok_or_else(|| {
+        let words: Vec<&str> = USAGE_WORDS.iter().map(|(word, _)| *word).collect();
+        format!("expected {} or label:NAME", words.join(", "))
+    })
+}
 
 impl IntoParams for UsageParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        let key = format!("({}|label:[^,\\x00]+)", USAGE_KEYS.join("|"));
+        let key = format!("({}|label:[^,\\x00]+)", usage_keys().join("|"));
         let by = format!(
             "What to group by: one or two of `{}` (who created the task, as `actor` of the audit trail) and `label:` with the name of a \
              label, with a comma between them. Without it: `day`.",
-            USAGE_KEYS.join("`, `")
+            usage_keys().join("`, `")
         );
         let limit = "Rows per page. A larger number means 1000, and so does a value that is no such number.";
         vec![

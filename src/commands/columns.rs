@@ -9,6 +9,7 @@ use super::when::{span_text, time_text};
 use bloom_api::accounts::Account;
 use bloom_api::answers::{Audit, Lease};
 use bloom_api::contexts::{Context, ContextTasks};
+pub use bloom_api::csv::cell_text as text;
 use bloom_api::keys::{Key, KeyQuota};
 use bloom_api::projects::{Project, ProjectNode};
 use bloom_api::queues::Queue;
@@ -295,15 +296,6 @@ pub fn stats_rows(stats: &Stats) -> Vec<StatsRow> {
     rows.extend([row("leases", "total", leases.total), row("leases", "active", leases.active)]);
     rows.extend([row("workers", "total", workers.total), row("workers", "online", workers.online)]);
     rows
-}
-
-/// A cell's text: strings without quotes, numbers in digits, and the empty text for null.
-pub fn text(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Null => String::new(),
-        other => other.to_string(),
-    }
 }
 
 /// What of a quota is used, and the limits.

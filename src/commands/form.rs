@@ -7,8 +7,8 @@ use clap::error::ErrorKind;
 use serde_json::Value;
 use serde_json_path::JsonPath;
 
-use super::csv;
 use crate::CommandError;
+use bloom_api::csv;
 
 /// The formats by their names and what the help says about them. `jsonpath=` is another one, with an argument.
 const NAMED: [(&str, Form, &str); 7] = [

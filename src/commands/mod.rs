@@ -11,7 +11,6 @@ mod connection;
 mod context_file;
 mod contexts;
 mod conversation;
-mod csv;
 mod describe;
 pub mod dev_key;
 mod each;

@@ -10,6 +10,7 @@ use super::show::{self, Form, Shown};
 use super::task::label;
 use super::{columns, shell_completion, term, when};
 use crate::CommandError;
+use bloom_api::usage::usage_key;
 use bloom_core::Ms;
 
 pub const EXAMPLES: &str = "Examples:
@@ -50,20 +51,6 @@ struct UsageFilters {
     /// Only tasks with this label; may be repeated
     #[arg(short, long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(shell_completion::labels))]
     labels: Vec<(String, String)>,
-}
-
-/// The word of the API for a key.
-fn usage_key(text: &str) -> Result<String, String> {
-    let word = match text {
-        "agent" => "agent_slug",
-        "context" => "context_id",
-        "worker" => "worker_id",
-        "creator" => "created_by",
-        "day" | "model" | "project" => text,
-        _ if text.strip_prefix("label:").is_some_and(|name| !name.is_empty()) => text,
-        _ => return Err("expected day, agent, model, context, project, worker, creator or label:NAME".into()),
-    };
-    Ok(word.to_owned())
 }
 
 impl UsageFilters {

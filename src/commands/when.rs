@@ -1,52 +1,15 @@
-//! Parses and prints times for users.
+//! Times that are given and shown as "ago" or "from now", by the clock of this machine.
 
-use std::time::Duration;
-
-use jiff::civil::Date;
-use jiff::tz::TimeZone;
-use jiff::{Span, SpanRelativeTo, Timestamp, Unit};
-
+pub use bloom_api::when::{duration, duration_with_unit, span_text, time_text, too_early};
 pub use bloom_client::now_ms as now;
 use bloom_core::Ms;
-
-const FORMS: &str = "a time like 2026-02-25T10:00:00Z, a day like 2026-02-25 (UTC), or milliseconds since the epoch";
-
-/// In March 1973. No task is older, and a smaller number is rather meant as seconds.
-const FIRST_LIKELY: Ms = 100_000_000_000;
-
-/// `90`, `90s`, `5m`, `1h30m`, `2d`, and whatever else jiff reads as whole seconds; seconds unless a unit is given.
-///
-/// # Errors
-/// The text is not of this form; the error says what is expected.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || "expected a time like 90, 90s, 5m, 1h30m or 2d".to_owned();
-    if let Ok(seconds) = text.parse::<u64>() {
-        return Ok(Duration::from_secs(seconds));
-    }
-    // A day always has 24 hours here, wherever the command is given.
-    let duration = text.parse::<Span>().and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()));
-    let duration: Option<Duration> = duration.ok().and_then(|duration| duration.try_into().ok());
-    duration.filter(|duration| duration.subsec_nanos() == 0).ok_or_else(wrong)
-}
-
-/// As [`duration`], but a number alone is refused, where nobody can know whether it means seconds or days.
-///
-/// # Errors
-/// As [`duration`].
-pub fn duration_with_unit(text: &str) -> Result<Duration, String> {
-    if is_bare_number(text) {
-        return Err(format!("{text} what? With a unit: {text}d, {text}h, {text}m"));
-    }
-    duration(text)
-}
 
 /// Parses a time in the past: how long ago, or an absolute time.
 ///
 /// # Errors
 /// The text is neither; the error says what is expected.
 pub fn past(text: &str) -> Result<Ms, String> {
-    not_too_early(text, |text| format!("{text}s is {text} seconds ago"))?;
-    moment(text).or_else(|| Some(now().saturating_sub(span(text)?))).ok_or_else(|| format!("expected how long ago, like 2h, or {FORMS}"))
+    bloom_api::when::past(text, now())
 }
 
 /// Parses a time in the future: how long from now, with or without a plus, or an absolute time.
@@ -54,105 +17,5 @@ pub fn past(text: &str) -> Result<Ms, String> {
 /// # Errors
 /// The text is neither; the error says what is expected.
 pub fn future(text: &str) -> Result<Ms, String> {
-    not_too_early(text, |text| format!("+{text}s is {text} seconds from now"))?;
-    let later = || Some(now().saturating_add(span(text.strip_prefix('+').unwrap_or(text))?));
-    moment(text).or_else(later).ok_or_else(|| format!("expected how long from now, like +10m, or {FORMS}"))
-}
-
-/// Refuses a number that is hardly meant as milliseconds since the epoch; `meant` says how to give it in seconds.
-fn not_too_early(text: &str, meant: impl FnOnce(&str) -> String) -> Result<(), String> {
-    let month = Some(text).filter(|text| is_bare_number(text)).and_then(|text| too_early(text.parse().ok()?));
-    month.map_or(Ok(()), |month| Err(format!("{text} would be in {month}; {}", meant(text))))
-}
-
-/// The month of a time that is so early that it is hardly meant as milliseconds since the epoch.
-pub fn too_early(at: Ms) -> Option<String> {
-    let at = Timestamp::from_millisecond(at).ok().filter(|_| (0..FIRST_LIKELY).contains(&at))?;
-    Some(at.to_zoned(TimeZone::UTC).strftime("%B %Y").to_string())
-}
-
-fn is_bare_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-fn span(text: &str) -> Option<Ms> {
-    let span = duration(text).ok().filter(|_| !is_bare_number(text))?;
-    Ms::try_from(span.as_millis()).ok()
-}
-
-fn moment(text: &str) -> Option<Ms> {
-    if is_bare_number(text) {
-        return text.parse().ok();
-    }
-    let by_day = || Some(text.parse::<Date>().ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp());
-    let at = if text.contains(['T', 't', ':']) { text.parse().ok() } else { by_day() };
-    at.map(|at: Timestamp| at.as_millisecond()).filter(|at| *at >= 0)
-}
-
-/// The length of a time span in one unit: `45s`, `5m`, `3h`, `12d`.
-pub fn span_text(ms: Ms) -> String {
-    let seconds = ms.abs() / 1000;
-    match seconds {
-        0..120 => format!("{seconds}s"),
-        120..7200 => format!("{}m", seconds / 60),
-        7200..172_800 => format!("{}h", seconds / 3600),
-        _ => format!("{}d", seconds / 86_400),
-    }
-}
-
-/// `2026-02-25T10:00:00Z`
-pub fn time_text(at: Ms) -> String {
-    let time = Timestamp::from_millisecond(at).and_then(|at| at.round(Unit::Second));
-    time.map_or_else(|_| at.to_string(), |at| at.to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations() {
-        let read = |text: &str| duration(text).ok().map(|duration| duration.as_secs());
-        assert_eq!(read("90"), Some(90));
-        assert_eq!(read("1h30m"), Some(5400));
-        assert_eq!(read("2d"), Some(172_800));
-        assert_eq!(read("1.5h"), Some(5400));
-        for wrong in ["", "m", "5x", "5m3", "-5m", "500ms", "5m ago", "2mo", "99999999999999999999s", "999999999999999999d"] {
-            assert_eq!(read(wrong), None, "{wrong}");
-        }
-    }
-
-    #[test]
-    fn moments() {
-        assert_eq!(past("2026-02-25"), Ok(1_771_977_600_000));
-        assert_eq!(future("2026-02-25T10:00:00Z"), Ok(1_772_013_600_000));
-        assert_eq!(future("2026-02-25T11:00:00+01:00"), Ok(1_772_013_600_000));
-        assert_eq!(past("1772013600000"), Ok(1_772_013_600_000));
-        assert_eq!(time_text(1_772_013_600_000), "2026-02-25T10:00:00Z");
-        let near = |at: Result<Ms, String>, offset: Ms| (at.unwrap() - now() - offset).abs() < 60_000;
-        assert!(near(past("2h"), -7_200_000) && near(future("+10m"), 600_000) && near(future("10m"), 600_000));
-        for wrong in ["", "soon", "2026-13-01", "2026-02-25T25:00:00Z", "+", "10:00"] {
-            assert!(past(wrong).is_err() && future(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn a_small_number_is_no_time() {
-        assert_eq!(future("60"), Err("60 would be in January 1970; +60s is 60 seconds from now".into()));
-        assert_eq!(past("5"), Err("5 would be in January 1970; 5s is 5 seconds ago".into()));
-        assert!(past("99999999999").unwrap_err().starts_with("99999999999 would be in March 1973"));
-        assert_eq!((past("100000000000"), future("100000000000")), (Ok(100_000_000_000), Ok(100_000_000_000)));
-        assert_eq!(duration_with_unit("90"), Err("90 what? With a unit: 90d, 90h, 90m".into()));
-        assert_eq!(duration_with_unit("90d"), duration("90d"));
-    }
-
-    #[test]
-    fn spans() {
-        let check = |seconds: Ms, text: &str| assert_eq!(span_text(seconds * 1000), text);
-        check(0, "0s");
-        check(-119, "119s");
-        check(300, "5m");
-        check(7200, "2h");
-        check(172_800, "2d");
-    }
+    bloom_api::when::future(text, now())
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
@@ -48,13 +48,22 @@ impl Api {
 
     /// Sends a request as this caller. The rate limits do not count it: the request that causes it was counted.
     pub async fn call(&self, caller: &Caller, method: Method, target: &str, body: String) -> Response {
-        let mut request = Request::new(Body::from(body));
+        self.send(caller, method, target, HeaderValue::from_static("application/json"), body.into()).await
+    }
+
+    /// Sends a file, which is no JSON, to the API.
+    pub async fn upload(&self, caller: &Caller, target: &str, content_type: HeaderValue, content: Bytes) -> Response {
+        self.send(caller, Method::POST, target, content_type, content.into()).await
+    }
+
+    async fn send(&self, caller: &Caller, method: Method, target: &str, content_type: HeaderValue, body: Body) -> Response {
+        let mut request = Request::new(body);
         *request.method_mut() = method;
         match target.parse() {
             Ok(uri) => *request.uri_mut() = uri,
             Err(_) => return Error::fixed(404, "Not found").into_response(),
         }
-        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        request.headers_mut().insert(CONTENT_TYPE, content_type);
         request.extensions_mut().insert(caller.clone());
         self.routes.clone().oneshot(request).await.unwrap_or_else(|never| match never {})
     }
@@ -70,6 +79,11 @@ impl Api {
         let budget = &self.app.limits.held_of_requests;
         let gathered = body::gather(request, limit, deadline, budget, caller.client, &self.app.shutdown).await;
         gathered.map_err(IntoResponse::into_response)
+    }
+
+    /// The most bytes of a form of who is signed in.
+    pub fn most_of_form(&self) -> usize {
+        self.app.settings.usual_body().bytes
     }
 
     /// Whether the server has no keys, so that everybody may do everything.

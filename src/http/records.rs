@@ -18,7 +18,7 @@ use bloom_api::answers::{Audit, Lease};
 use bloom_api::lists::{ArtifactParams, AuditParams, LeaseParams, MAX_LIMIT, PageParams, Params, StatusParam};
 use bloom_api::reports::{LeaseStats, Stats, TaskStats, UsageRow, WorkerStats};
 use bloom_api::results::Artifact;
-use bloom_api::usage::{MAX_USAGE_KEYS, USAGE_KEYS, UsageParams};
+use bloom_api::usage::{MAX_USAGE_KEYS, UsageParams, usage_keys};
 use bloom_api::values::{MAX_LABEL_KEY, parse_id, text_problem};
 use bloom_core::audit::Action;
 use bloom_core::task::LeaseStatus;
@@ -202,7 +202,7 @@ fn usage_key(word: &str) -> Result<UsageBy, String> {
         "created_by" => UsageBy::CreatedBy,
         _ => match word.strip_prefix("label:").filter(|name| text_problem(name, 1, MAX_LABEL_KEY).is_none()) {
             Some(name) => UsageBy::Label(name.to_owned()),
-            None => return Err(format!("Expected '{}' | 'label:NAME'", USAGE_KEYS.join("' | '"))),
+            None => return Err(format!("Expected '{}' | 'label:NAME'", usage_keys().join("' | '"))),
         },
     })
 }

@@ -1,13 +1,14 @@
 //! Reads and commands: calls of the API, as the visitor.
 
-use axum::http::Method;
 use axum::http::header::LINK;
+use axum::http::{HeaderValue, Method};
 use axum::response::Response;
 use http_body_util::BodyExt as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use url::form_urlencoded;
 
+use super::multipart::Upload;
 use super::refused::Refused;
 use super::rows::Rows;
 use super::visit::Visit;
@@ -75,6 +76,17 @@ impl Visit {
             Err(refused) if refused.status == 403 => Ok(None),
             Err(refused) => Err(refused),
         }
+    }
+
+    /// Uploads a file.
+    ///
+    /// # Errors
+    /// The API refuses it.
+    pub async fn upload(&self, file: &Upload) -> Result<Value, Refused> {
+        // What a browser sends is a type; the API refuses what is none.
+        let content_type = HeaderValue::try_from(&file.content_type).unwrap_or(HeaderValue::from_static("application/octet-stream"));
+        let target = format!("{BASE}artifacts?name={}", path_part(&file.name));
+        self.read(self.api.upload(&self.caller, &target, content_type, file.content.clone()).await).await
     }
 
     pub async fn send(&self, method: Method, path: &str, body: String) -> Response {

@@ -36,7 +36,7 @@ impl FileRow {
     }
 }
 
-fn size(lang: Lang, bytes: i64) -> String {
+pub fn size(lang: Lang, bytes: i64) -> String {
     match bytes {
         0..10_000 => lang.count(bytes, ["byte", "bytes"], ["байт", "байти", "байтів"]),
         10_000..10_000_000 => format!("{} {}", bytes / 1_000, lang.t("kB", "кБ")),

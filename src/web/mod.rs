@@ -14,14 +14,17 @@ mod diff;
 mod files;
 mod html;
 mod json;
+mod keys;
 mod lang;
 mod language;
 mod live;
 mod markdown;
 mod membridge;
 mod menu;
+mod multipart;
 mod overview;
 mod projects;
+mod queues;
 mod records;
 mod refused;
 mod rendered;
@@ -31,6 +34,7 @@ mod tasks;
 #[cfg(test)]
 mod texts;
 mod times;
+mod usage;
 mod visit;
 mod words;
 mod workers;
@@ -77,6 +81,13 @@ pub fn pages() -> Pages {
         .look("/projects/{id}", shared(get(projects::show)))
         .look("/projects/{id}/confirm-delete", get(projects::confirm_delete))
         .form("/projects/{id}/{action}", post(projects::act))
+        .form("/queues", shared(get(queues::list)).post(queues::change))
+        .look("/usage", shared(get(usage::show)))
+        .look("/usage.csv", get(usage::file))
+        .form("/keys", shared(get(keys::list)).post(keys::create))
+        .look("/keys/{name}", shared(get(keys::show)))
+        .look("/keys/{name}/confirm-revoke", get(keys::confirm_revoke))
+        .form("/keys/{name}/{action}", post(keys::act))
         .look("/leases", shared(get(records::leases)))
         .look("/artifacts", shared(get(records::artifacts)))
         .look("/artifacts/{id}/content", get(files::content))

@@ -5,7 +5,7 @@ use std::fmt::Display;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
-use axum::http::header::SET_COOKIE;
+use axum::http::header::{CONTENT_TYPE, SET_COOKIE};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -14,6 +14,7 @@ use url::form_urlencoded;
 use super::answer::{page, see_other};
 use super::cookies::{Cookies, TokenStandIn, form_token, is_form_token, new_visitor};
 use super::language::{At, NEXT, place};
+use super::multipart::{self, Upload, boundary};
 use super::refused::Refused;
 use super::times::Time;
 use bloom_core::Ms;
@@ -51,6 +52,11 @@ impl Layout {
     /// Whether the visitor may see workers and records, which are not a single key's own.
     pub fn sees_all(&self) -> bool {
         matches!(self.scope, Scope::Admin | Scope::Read)
+    }
+
+    /// Whether the visitor may see queues and usage: all, or those of its team's tasks.
+    pub fn sees_team(&self) -> bool {
+        self.sees_all() || self.scope == Scope::Member
     }
 
     pub fn time(&self, at: &Ms) -> Time {
@@ -176,6 +182,8 @@ fn outside() -> Refused {
 pub struct Posted {
     pub visit: Visit,
     pub fields: Fields,
+    /// The files of a form that has some.
+    pub files: Vec<Upload>,
     /// Of the memory for bodies.
     _held: Share,
 }
@@ -194,8 +202,8 @@ impl<S: Send + Sync> FromRequest<S> for Posted {
         };
         let (request, held) = visit.api.gather(request, &visit.caller, false).await?;
         let session = if visit.layout.is_open { &visit.cookies.visitor } else { &visit.cookies.session };
-        let fields = read_form(request, session.as_deref()).await.map_err(IntoResponse::into_response)?;
-        Ok(Self { visit, fields, _held: held })
+        let (fields, files) = read_form(request, session.as_deref()).await.map_err(IntoResponse::into_response)?;
+        Ok(Self { visit, fields, files, _held: held })
     }
 }
 
@@ -204,14 +212,21 @@ pub async fn read_form_of_stranger(request: Request) -> Result<(Visit, Fields), 
     let (mut parts, body) = request.into_parts();
     let visit = Visit::stranger(&mut parts).map_err(IntoResponse::into_response)?;
     let (request, _held) = visit.api.gather(Request::from_parts(parts, body), &visit.caller, true).await?;
-    let fields = read_form(request, visit.cookies.visitor.as_deref()).await.map_err(IntoResponse::into_response)?;
+    let (fields, _) = read_form(request, visit.cookies.visitor.as_deref()).await.map_err(IntoResponse::into_response)?;
     Ok((visit, fields))
 }
 
-async fn read_form(request: Request, cookie: Option<&str>) -> Result<Fields, Refused> {
+async fn read_form(request: Request, cookie: Option<&str>) -> Result<(Fields, Vec<Upload>), Refused> {
     let unreadable = || Refused::new(400, "The form could not be read: send it again", "Форму не вдалося прочитати: надішліть її ще раз");
+    let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default().to_owned();
     let body = Bytes::from_request(request, &()).await.map_err(|_| unreadable())?;
-    let fields = Fields::parse(&body);
+    let (fields, files) = match boundary(&kind) {
+        Some(boundary) => {
+            let parts = multipart::parse(boundary, &body).ok_or_else(unreadable)?;
+            (Fields(parts.texts), parts.files)
+        }
+        None => (Fields::parse(&body), Vec::new()),
+    };
     let token = fields.get(FORM_TOKEN).unwrap_or_default();
     if !cookie.is_some_and(|cookie| is_form_token(cookie, token)) {
         return Err(Refused::new(
@@ -222,7 +237,7 @@ async fn read_form(request: Request, cookie: Option<&str>) -> Result<Fields, Ref
              Сторінці потрібні файли cookie цього сервера",
         ));
     }
-    Ok(fields)
+    Ok((fields, files))
 }
 
 /// The fields of a form or of a query, in the order in which they were sent.
@@ -232,6 +247,10 @@ pub struct Fields(Vec<(String, String)>);
 impl Fields {
     pub fn parse(text: &[u8]) -> Self {
         Self(form_urlencoded::parse(text).map(|(name, value)| (name.into_owned(), value.into_owned())).collect())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// The first value that is not empty.

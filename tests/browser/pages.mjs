@@ -72,6 +72,8 @@ const seed = async () => {
     await newTask(prompt, { agent_slug: "reviewer" });
   }
   await newTask("Clean up the old branches", { suspend: true });
+  await call("POST", "queues/reviewer/limit", { max_concurrency: 2 });
+  await call("POST", "keys", { name: "ci", scope: "submit", team: "docs", expires_in_sec: 7_776_000, quota: { max_open_tasks: 100, max_stored_bytes: 1e9 } });
   return { written: written.id, done: done.id, failed: failed.id, asking: asking.id, project: project.id };
 };
 
@@ -80,7 +82,7 @@ const pages = {
   overview: "/", tasks: "/tasks", "tasks-filtered": "/tasks?status=dead", task: `/tasks/${tasks.done}`, "task-written": `/tasks/${tasks.written}`, "task-failed": `/tasks/${tasks.failed}`,
   "task-asking": `/tasks/${tasks.asking}`, events: `/tasks/${tasks.done}/events`, "new-task": "/tasks/new",
   delete: `/tasks/${tasks.done}/confirm-delete`, workers: "/workers", worker: "/workers/build-01", leases: "/leases",
-  contexts: "/contexts", context: "/contexts/repo-1", projects: "/projects", project: `/projects/${tasks.project}`,
+  contexts: "/contexts", context: "/contexts/repo-1", queues: "/queues", usage: "/usage?by=label:team&by=agent", keys: "/keys", key: "/keys/ci", projects: "/projects", project: `/projects/${tasks.project}`,
   artifacts: "/artifacts", audit: "/audit", membridge: "/membridge", error: "/nothing",
 };
 const looks = {

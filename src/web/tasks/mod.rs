@@ -6,6 +6,7 @@ mod attempts;
 pub mod bulk;
 mod events;
 pub mod filter;
+mod known;
 pub mod list;
 pub mod new;
 pub mod reply;

@@ -6,10 +6,14 @@ use askama::Template;
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
+use uuid::Uuid;
 
 use super::id_of;
+use super::known::Known;
 use crate::answer::see_other;
+use crate::files::size;
 use crate::lang::Lang;
+use crate::multipart::Upload;
 use crate::refused::{Refused, Said};
 use crate::visit::{Fields, Layout, Posted, Visit};
 use bloom_api::tasks::Task;
@@ -36,6 +40,21 @@ struct Typed {
     project: String,
     git_ref: String,
     push: bool,
+    inputs: Vec<Input>,
+}
+
+/// A file that is stored already.
+struct Input {
+    id: Uuid,
+    path: String,
+}
+
+impl Input {
+    /// As the form has it: the id, and where the run finds the file.
+    fn of(text: &str) -> Option<Self> {
+        let (id, path) = text.split_once(' ')?;
+        Some(Self { id: id.parse().ok()?, path: path.to_owned() })
+    }
 }
 
 #[derive(Template)]
@@ -47,6 +66,9 @@ struct NewTaskPage<'a> {
     /// The language of what is wrong.
     told_in: Lang,
     error: Option<Said>,
+    known: Known,
+    /// The most bytes of all files together, in words.
+    most: String,
 }
 
 impl NewTaskPage<'_> {
@@ -69,7 +91,13 @@ pub async fn form(visit: Visit) -> Result<Response, Refused> {
             Typed { agent_slug: "default".into(), budget: "0".into(), max_attempts: "3".into(), priority: "5".into(), ..Typed::default() }
         }
     };
-    visit.ok(&NewTaskPage { v: &visit.layout, typed, wrong: BTreeMap::new(), told_in: visit.layout.at.lang, error: None })
+    visit.ok(&page(&visit, typed).await?)
+}
+
+async fn page(visit: &Visit, typed: Typed) -> Result<NewTaskPage<'_>, Refused> {
+    let lang = visit.layout.at.lang;
+    let (known, most) = (Known::of(visit).await?, size(lang, visit.api.most_of_form() as i64));
+    Ok(NewTaskPage { v: &visit.layout, typed, wrong: BTreeMap::new(), told_in: lang, error: None, known, most })
 }
 
 /// The same task again.
@@ -90,17 +118,16 @@ fn like(task: &Task<'_>) -> Typed {
         project: task.project.as_deref().unwrap_or_default().to_owned(),
         git_ref: task.r#ref.as_deref().unwrap_or_default().to_owned(),
         push: task.push == PushMode::Branch,
+        inputs: task.inputs.iter().map(|input| Input { id: input.artifact_id, path: input.path.to_string() }).collect(),
         ..Typed::default()
     }
 }
 
-pub async fn send(Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
-    let refused = match body(visit.layout.at.lang, &fields) {
-        Ok(body) => match visit.act(Method::POST, "llm-tasks", &body).await {
-            Ok(task) => return Ok(see_other(&format!("/tasks/{}?done=created", task["id"].as_str().unwrap_or_default()))),
-            Err(refused) => refused,
-        },
-        Err((field, text)) => Refused { fields: BTreeMap::from([(field.to_owned(), text)]), ..Refused::new(400, "", "") },
+pub async fn send(Posted { visit, fields, files, .. }: Posted) -> Result<Response, Refused> {
+    let mut typed = typed(&fields);
+    let refused = match create(&visit, &fields, &files, &mut typed.inputs).await {
+        Ok(id) => return Ok(see_other(&format!("/tasks/{id}?done=created"))),
+        Err(refused) => refused,
     };
     if refused.status == 403 || refused.status >= 500 {
         return Err(refused);
@@ -118,7 +145,25 @@ pub async fn send(Posted { visit, fields, .. }: Posted) -> Result<Response, Refu
     }
     let told_in = refused.text.lang(&visit.layout.at);
     let error = wrong.is_empty().then_some(refused.text);
-    visit.show(status, &NewTaskPage { v: &visit.layout, typed: typed(&fields), wrong, told_in, error })
+    visit.show(status, &NewTaskPage { wrong, told_in, error, ..page(&visit, typed).await? })
+}
+
+/// Files are stored before the task is created, so that they need not be chosen again if something else is wrong with it.
+async fn create(visit: &Visit, fields: &Fields, files: &[Upload], inputs: &mut Vec<Input>) -> Result<String, Refused> {
+    let at_field = |field: &str, text: String| Refused { fields: BTreeMap::from([(field.to_owned(), text)]), ..Refused::new(400, "", "") };
+    let mut body = body(visit.layout.at.lang, fields).map_err(|(field, text)| at_field(field, text))?;
+    for file in files.iter().filter(|file| file.field == "files") {
+        let stored = visit.upload(file).await.map_err(|refused| match refused.status {
+            400 => at_field("inputs", refused.text.text(&visit.layout.at).to_owned()),
+            _ => refused,
+        })?;
+        let id = stored["id"].as_str().and_then(|id| id.parse().ok());
+        inputs.extend(id.map(|id| Input { id, path: file.name.clone() }));
+    }
+    let named = inputs.iter().map(|input| json!({ "artifact_id": input.id, "path": input.path }));
+    body.insert("inputs".into(), named.collect());
+    let created = visit.act(Method::POST, "llm-tasks", &Value::Object(body)).await?;
+    Ok(created["id"].as_str().unwrap_or_default().to_owned())
 }
 
 fn typed(fields: &Fields) -> Typed {
@@ -141,11 +186,12 @@ fn typed(fields: &Fields) -> Typed {
         project: text("project"),
         git_ref: text("ref"),
         push: fields.get("push").is_some(),
+        inputs: fields.all("input").filter_map(Input::of).collect(),
     }
 }
 
 /// The body of the API's call. Numbers are read here; whether they are within their limits, the API says.
-fn body(lang: Lang, fields: &Fields) -> Result<Value, (&'static str, String)> {
+fn body(lang: Lang, fields: &Fields) -> Result<Map<String, Value>, (&'static str, String)> {
     let mut body = Map::new();
     for name in ["prompt", "agent_slug", "context_id", "model", "desired_format", "session", "exclusive_key", "project", "ref"] {
         if let Some(text) = fields.get(name) {
@@ -161,6 +207,8 @@ fn body(lang: Lang, fields: &Fields) -> Result<Value, (&'static str, String)> {
             Err((name, lang.t(format!("Expected number, received '{text}'"), format!("Очікується число, отримано «{text}»"))))
         }
     };
+    // As on the command line, a task that names no context begins a conversation.
+    body.entry("context_id").or_insert_with(|| json!(Uuid::now_v7()));
     let mut policy = Map::new();
     for name in ["timeout_sec", "budget"] {
         policy.extend(number(name)?.map(|number| (name.to_owned(), json!(number))));
@@ -188,7 +236,7 @@ fn body(lang: Lang, fields: &Fields) -> Result<Value, (&'static str, String)> {
     if fields.get("push").is_some() {
         body.insert("push".into(), json!(PushMode::Branch.as_str()));
     }
-    Ok(Value::Object(body))
+    Ok(body)
 }
 
 #[cfg(test)]
@@ -197,12 +245,12 @@ mod tests {
 
     #[test]
     fn a_form_becomes_a_body() {
-        let form = b"prompt=a%0D%0Ab&timeout_sec=60&labels=team%3Ddocs%0D%0A%0D%0Ax%3D1&priority=&depends_on=a,+b&suspend=on&project=docs&ref=&push=on";
+        let form = b"prompt=a%0D%0Ab&context_id=c&timeout_sec=60&labels=team%3Ddocs%0D%0A%0D%0Ax%3D1&priority=&depends_on=a,+b&suspend=on&project=docs&ref=&push=on";
         let expected = json!({
-            "prompt": "a\nb", "policy": { "timeout_sec": 60.0 }, "labels": { "team": "docs", "x": "1" }, "depends_on": ["a", "b"], "suspend": true,
+            "prompt": "a\nb", "context_id": "c", "policy": { "timeout_sec": 60.0 }, "labels": { "team": "docs", "x": "1" }, "depends_on": ["a", "b"], "suspend": true,
             "project": "docs", "push": "branch"
         });
-        assert_eq!(body(Lang::English, &Fields::parse(form)), Ok(expected));
+        assert_eq!(body(Lang::English, &Fields::parse(form)).map(Value::Object), Ok(expected));
         assert_eq!(body(Lang::English, &Fields::parse(b"priority=high")), Err(("priority", "Expected number, received 'high'".into())));
         assert_eq!(body(Lang::English, &Fields::parse(b"labels=x")).unwrap_err().0, "labels");
     }

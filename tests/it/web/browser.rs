@@ -58,7 +58,35 @@ impl Browser {
         if let Some(body) = body {
             request = request.header("content-type", "application/x-www-form-urlencoded").body(body);
         }
-        request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        self.exchange(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))).await
+    }
+
+    /// Sends a form of this page that has files: name, type and content of each.
+    pub async fn send_files(&self, page: &str, field: &str, files: &[(&str, &str, &[u8])], fields: &[(&str, &str)]) -> Page {
+        const BOUNDARY: &str = "----form-0123456789";
+        let token = self.ok(page).await.form_token();
+        let mut body = Vec::new();
+        for (name, value) in [("form_token", token.as_str())].iter().chain(fields) {
+            body.extend(format!("--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n").bytes());
+        }
+        for (name, kind, content) in files {
+            let head = format!("Content-Disposition: form-data; name=\"{field}\"; filename=\"{name}\"\r\nContent-Type: {kind}");
+            body.extend(format!("--{BOUNDARY}\r\n{head}\r\n\r\n").bytes());
+            body.extend_from_slice(content);
+            body.extend(b"\r\n");
+        }
+        body.extend(format!("--{BOUNDARY}--\r\n").bytes());
+        let request = self.api.request(Method::POST, page).header("cookie", self.cookie_header());
+        self.exchange(request.header("content-type", format!("multipart/form-data; boundary={BOUNDARY}")).body(body)).await
+    }
+
+    /// Sends a body of another type.
+    pub async fn send_as(&self, target: &str, kind: &str, body: &str) -> Page {
+        let request = self.api.request(Method::POST, target).header("cookie", self.cookie_header());
+        self.exchange(request.header("content-type", kind).body(body.to_owned())).await
+    }
+
+    async fn exchange(&self, request: reqwest::RequestBuilder) -> Page {
         let response = request.send().await.expect("an answer");
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         for cookie in headers.get_all("set-cookie") {

@@ -63,6 +63,9 @@ on_both! {
             format!("/tasks/{id}/events"),
             format!("/tasks/{id}/confirm-delete"),
             format!("/tasks/new?like={id}"),
+            "/queues".to_owned(),
+            format!("/usage?by=agent&by=label:{in_query}&project="),
+            format!("/usage?agent_slug={in_query}&context_id={in_query}"),
             "/workers".to_owned(),
             format!("/workers/{in_path}"),
             format!("/workers/{in_path}/confirm-remove"),
@@ -79,12 +82,17 @@ on_both! {
                 assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{page}: {policy}");
             }
         }
+        for field in ["since", "until", "by"] {
+            harmless(&browser.get(&format!("/usage?{field}={in_query}")).await.expect(400).text);
+        }
         for page in ["/tasks?status", "/tasks?since", "/leases?status", "/audit?action", "/artifacts?task_id", "/workers?x"] {
             harmless(&browser.get(&format!("{page}={in_query}")).await.expect(400).text);
             harmless(&browser.get(&format!("/tasks?{in_query}")).await.expect(400).text);
         }
         let typed = [("prompt", ATTACK), ("agent_slug", ATTACK), ("labels", ATTACK), ("priority", ATTACK)];
         harmless(&browser.send_form("/tasks/new", "/tasks/new", &typed).await.expect(400).text);
+        let typed = [("action", "limit"), ("agent_slug", ATTACK), ("max_concurrency", ATTACK)];
+        harmless(&browser.send_form("/queues", "/queues", &typed).await.expect(400).text);
         let whole = browser.ok(&format!("/tasks/{id}/output")).await;
         assert!(whole.header("content-type").starts_with("text/plain") && whole.header("content-disposition").starts_with("attachment"));
         assert_eq!(whole.header("x-content-type-options"), "nosniff");
@@ -94,7 +102,7 @@ on_both! {
     async fn pages_have_no_scripts_or_styles_in_them(server) {
         let browser = Browser::of(server);
         let task = server.crew().task().create().await;
-        for page in ["/", "/tasks", "/tasks/new", "/contexts", "/workers", "/leases", "/artifacts", "/audit", "/membridge", &format!("/tasks/{}", task.id), "/nothing"] {
+        for page in ["/", "/tasks", "/tasks/new", "/contexts", "/workers", "/queues", "/usage", "/keys", "/leases", "/artifacts", "/audit", "/membridge", &format!("/tasks/{}", task.id), "/nothing"] {
             let shown = browser.get(page).await;
             let text = &shown.text;
             assert_eq!(text.matches("<script").count(), text.matches("<script src=\"/assets/").count(), "{page}: {text}");

@@ -3,7 +3,7 @@
 use reqwest::Method;
 
 use super::browser::{Browser, Page};
-use crate::keys::ADMIN;
+use crate::keys::{ADMIN, keyed};
 use crate::on_both;
 use crate::support::stub::Stub;
 use crate::support::*;
@@ -11,7 +11,7 @@ use crate::support::*;
 const QUESTION: &str = "0190a0a0-0000-7000-8000-00000000000b";
 /// Names and words of the API, which are the same in every language.
 const NAMES: &str = "bloom-runtime API OpenAPI Membridge membridge JSON json Claude CLI git git@HOST https ssh bloom UTC RUNTIME_API_KEY stderr sqlite \
-                     postgresql LLM_RESULT admin submit read api router reconciler worker server cookie HOST PATH English claude";
+                     postgresql LLM_RESULT CSV Kubernetes admin submit read api router reconciler worker server cookie HOST PATH English claude";
 
 /// A browser of a person who prefers this language.
 fn preferring(api: &Api, language: &str) -> Browser {
@@ -188,10 +188,25 @@ on_both! { alone:
         is_ukrainian("/", &page, &[]);
     }
 
+    async fn the_pages_of_keys_are_in_ukrainian(database) {
+        let server = keyed(database);
+        let browser = preferring(&server, "uk");
+        browser.sign_in(ADMIN).await.leads_to("/");
+        let form = [("name", "1"), ("scope", "submit"), ("team", "2"), ("expires_in", "9d"), ("max_open_tasks", "5"), ("max_tasks_per_minute", "5")];
+        is_ukrainian("a new key", &browser.send_form("/keys", "/keys", &form).await.expect(201), &[]);
+        for page in ["/keys", "/keys?done=1", "/keys/1", "/keys/1?done=1", "/keys/1/confirm-revoke"] {
+            is_ukrainian(page, &browser.ok(page).await, &[]);
+        }
+        for form in [[("name", "/"), ("scope", "read")], [("name", "3"), ("max_open_tasks", "4x")]] {
+            is_ukrainian("a wrong key", &browser.send_form("/keys", "/keys", &form).await.expect(400), &[]);
+        }
+        is_ukrainian("no key", &browser.get("/keys/2").await.expect(404), &[]);
+    }
+
     async fn no_page_in_ukrainian_has_english_left(database) {
         let server = Server::on(database).start();
         let browser = preferring(&server, "uk");
-        for page in ["/", "/tasks", "/tasks/new", "/workers", "/projects", "/leases", "/artifacts", "/audit", "/membridge"] {
+        for page in ["/", "/tasks", "/tasks/new", "/workers", "/queues", "/usage", "/keys", "/projects", "/leases", "/artifacts", "/audit", "/membridge"] {
             is_ukrainian(page, &browser.ok(page).await, &[]);
         }
         let stub = Stub::start().await;
@@ -242,6 +257,7 @@ on_both! { alone:
         pages.extend(["clone", "propagate", "asked"].map(|word| format!("{project}?done={word}")));
         pages.extend(["/projects?done=1", "/membridge?done=1", "/tasks?done=3"].map(str::to_owned));
         pages.extend(["/contexts", "/contexts?project=x", "/contexts/1", "/contexts/1?done=1", "/contexts/1/confirm-reset"].map(str::to_owned));
+        pages.extend(["/queues", "/queues?done=pause", "/queues?done=resume", "/queues?done=limit", "/usage", "/usage?by=agent,day&since=1d", "/usage?until=1d"].map(str::to_owned));
         for page in &pages {
             is_ukrainian(page, &browser.ok(page).await, &data);
         }
@@ -256,6 +272,8 @@ on_both! { alone:
         }
         let wrong = [("prompt", "1"), ("agent_slug", "2"), ("context_id", "3"), ("labels", "4"), ("priority", "99")];
         is_ukrainian("a wrong form", &browser.send_form("/tasks/new", "/tasks/new", &wrong).await.expect(400), &data);
+        is_ukrainian("a wrong period", &browser.get("/usage?since=1").await.expect(400), &data);
+        is_ukrainian("no queue", &browser.send_form("/queues", "/queues", &[("action", "limit")]).await.expect(400), &data);
         is_ukrainian("a wrong project", &browser.send_form("/projects", "/projects", &[("name", "/")]).await.expect(400), &data);
         is_ukrainian("a wrong connection", &browser.send_form("/membridge", "/membridge", &[]).await.expect(400), &data);
         is_ukrainian("a test", &browser.send_form("/membridge", "/membridge/test", &[]).await.expect(200), &data);

@@ -106,6 +106,8 @@ on_both! {
             ("/artifacts?task=1", "Known: task_id, cursor"),
             ("/contexts?porject=a", "Known: cursor, project"),
             ("/workers?status=online", "Known: cursor"),
+            ("/queues?agent=a", "Known: cursor, done"),
+            ("/keys?name=a", "Known: cursor, done"),
             ("/projects?name=a", "Known: cursor, done"),
         ] {
             browser.get(page).await.expect(400).has(told);

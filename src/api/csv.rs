@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::columns;
-
 /// A line of titles and one line per object. Each field is a column, in the order in which fields are first seen; those of an object in it
 /// have its name before theirs. Lists are JSON.
 pub fn text(objects: &[Value]) -> String {
@@ -37,6 +35,15 @@ pub fn text(objects: &[Value]) -> String {
     out
 }
 
+/// A cell's text: strings without quotes, numbers in digits, and the empty text for null.
+pub fn cell_text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
 fn flatten(name: &str, value: &Value, cell: &mut impl FnMut(&str, String)) {
     match value {
         Value::Object(fields) => {
@@ -45,7 +52,7 @@ fn flatten(name: &str, value: &Value, cell: &mut impl FnMut(&str, String)) {
                 flatten(&name, value, &mut *cell);
             }
         }
-        value => cell(name, columns::text(value)),
+        value => cell(name, cell_text(value)),
     }
 }
 

@@ -1,0 +1,346 @@
+//! Named keys: the list and the form that creates one, a key's page with its quota, and the page that revokes it.
+
+use std::collections::BTreeMap;
+
+use askama::Template;
+use axum::extract::Path;
+use axum::http::{Method, StatusCode};
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+
+use crate::answer::see_other;
+use crate::call::path_part;
+use crate::files::size;
+use crate::lang::Lang;
+use crate::refused::Refused;
+use crate::tasks::act::Confirm;
+use crate::times::shortened;
+use crate::visit::{Fields, Layout, Posted, Visit};
+use bloom_api::keys::{CreatedKey, Key, KeyQuota};
+use bloom_api::when;
+use bloom_core::Ms;
+use bloom_core::api_key::Scope;
+
+const ROWS: usize = 60;
+const NAME_CHARS: usize = 200;
+/// The fields of a quota, which the API has in one of a new key.
+const QUOTA: [&str; 3] = ["max_open_tasks", "max_tasks_per_minute", "max_stored_bytes"];
+
+type Wrong = BTreeMap<String, String>;
+
+struct Row {
+    name: String,
+    scope: String,
+    /// For whom it is: its team, its worker with what that may do, or nobody in particular.
+    of: Vec<String>,
+    quota: Vec<String>,
+    limits: KeyQuota,
+    created_at: Ms,
+    created_by: String,
+    expires_at: Option<Ms>,
+    has_expired: bool,
+}
+
+impl Row {
+    /// Whether it may have a quota.
+    fn owns_tasks(&self) -> bool {
+        Scope::parse(&self.scope).is_some_and(Scope::owns_tasks)
+    }
+}
+
+fn row(v: &Layout, key: Key<'_>) -> Row {
+    let told = |name: &str, value: &str| format!("{name} {}", shortened(value, NAME_CHARS));
+    let namespaces = key.namespaces.as_ref().map(|names| told(v.t("namespaces", "простори імен"), &names.join(", ")));
+    let of = [
+        key.team.as_ref().map(|team| told(v.t("team", "команда"), team)),
+        key.worker.as_ref().map(|worker| told(v.t("worker", "воркер"), worker)),
+        key.push.then(|| v.t("takes pushes", "приймає передані завдання").to_owned()),
+        namespaces,
+    ];
+    let limits = key.quota.unwrap_or_default();
+    Row {
+        name: key.name.into_owned(),
+        scope: key.scope.to_string(),
+        of: of.into_iter().flatten().collect(),
+        quota: quota(v.at.lang, &limits),
+        limits,
+        created_at: key.created_at,
+        created_by: shortened(&key.created_by, NAME_CHARS),
+        expires_at: key.expires_at,
+        has_expired: key.expires_at.is_some_and(|at| at <= v.now),
+    }
+}
+
+/// What of the limits is used, and the limits.
+fn quota(lang: Lang, quota: &KeyQuota) -> Vec<String> {
+    let of = |used: Option<i64>, most: i64, told: &dyn Fn(i64) -> String| match used {
+        Some(used) => format!("{} {} {}", told(used), lang.t("of", "із"), told(most)),
+        None => told(most),
+    };
+    let bytes = |bytes| size(lang, bytes);
+    let parts = [
+        quota.max_open_tasks.map(|most| {
+            lang.t("open tasks: ", "незавершених завдань: ").to_owned() + &of(quota.open_tasks, most, &|count| count.to_string())
+        }),
+        quota.max_tasks_per_minute.map(|most| lang.t(format!("{most} tasks a minute"), format!("{most} завдань на хвилину"))),
+        quota.max_stored_bytes.map(|most| lang.t("stored: ", "збережено: ").to_owned() + &of(quota.stored_bytes, most, &bytes)),
+    ];
+    parts.into_iter().flatten().collect()
+}
+
+#[derive(Template)]
+#[template(path = "keys.html")]
+struct Keys<'a> {
+    v: &'a Layout,
+    rows: Vec<Row>,
+    next: Option<String>,
+    /// What was typed into the form.
+    typed: &'a Fields,
+    wrong: Wrong,
+    done: bool,
+}
+
+/// A field of a form: name, label and hint.
+type Input = (&'static str, &'static str, &'static str);
+
+fn quota_inputs(v: &Layout) -> [Input; 3] {
+    let empty = v.t("Empty: no limit.", "Порожньо: без обмеження.");
+    [
+        (QUOTA[0], v.t("Open tasks", "Незавершені завдання"), empty),
+        (QUOTA[1], v.t("Tasks in a minute", "Завдань на хвилину"), empty),
+        (QUOTA[2], v.t("Stored bytes", "Збережені байти"), empty),
+    ]
+}
+
+impl Keys<'_> {
+    fn inputs(&self) -> Vec<Input> {
+        let t = |english, ukrainian| self.v.t(english, ukrainian);
+        let mut inputs = vec![
+            (
+                "expires_in",
+                t("Expires in", "Діє протягом"),
+                t(
+                    "Such as 90d or 12h; empty: never, and a join token in a day.",
+                    "Наприклад 90d або 12h; порожньо: завжди, а токен приєднання — добу.",
+                ),
+            ),
+            (
+                "team",
+                t("Team", "Команда"),
+                t(
+                    "For the scopes member and submit: whose members see its tasks.",
+                    "Для учасників команди й ключів для надсилання: чиї учасники бачать завдання.",
+                ),
+            ),
+            (
+                "worker",
+                t("Worker", "Воркер"),
+                t("For the scopes worker and join: whom the key is for.", "Для ключів воркерів і токенів приєднання: для кого цей ключ."),
+            ),
+            (
+                "namespaces",
+                t("Namespaces", "Простори імен"),
+                t(
+                    "For workers of Kubernetes, with commas between them; empty: no limit.",
+                    "Для воркерів Kubernetes, через кому; порожньо: без обмеження.",
+                ),
+            ),
+        ];
+        inputs.extend(quota_inputs(self.v));
+        inputs
+    }
+
+    fn typed(&self, field: &str) -> String {
+        self.typed.text(field)
+    }
+
+    fn wrong(&self, field: &str) -> Option<&String> {
+        self.wrong.get(field)
+    }
+
+    fn scopes(&self) -> impl Iterator<Item = &'static str> {
+        Scope::ALL.iter().map(|scope| scope.as_str())
+    }
+}
+
+async fn keys(visit: &Visit) -> Result<Vec<Row>, Refused> {
+    Ok(visit.list("keys", |key| row(&visit.layout, key)).await?.rows)
+}
+
+async fn page<'a>(visit: &'a Visit, typed: &'a Fields) -> Result<Keys<'a>, Refused> {
+    let after = visit.query().get("cursor").unwrap_or_default();
+    // The API has them in the order of their names, all at once.
+    let mut rows: Vec<Row> = keys(visit).await?.into_iter().filter(|row| row.name.as_str() > after).collect();
+    let more = rows.len() > ROWS;
+    rows.truncate(ROWS);
+    let next = rows.last().filter(|_| more).map(|last| format!("/keys?cursor={}", path_part(&last.name)));
+    let done = visit.query().get("done").is_some();
+    Ok(Keys { v: &visit.layout, rows, next, typed, wrong: Wrong::new(), done })
+}
+
+pub async fn list(visit: Visit) -> Result<Response, Refused> {
+    visit.query().only(&["cursor", "done"])?;
+    visit.ok(&page(&visit, &Fields::default()).await?)
+}
+
+#[derive(Template)]
+#[template(path = "key_created.html")]
+struct Created<'a> {
+    v: &'a Layout,
+    name: String,
+    key: &'a str,
+}
+
+/// The answer itself shows the key: an address would stay in histories and logs.
+pub async fn create(Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
+    let refused = match body(&visit.layout, &fields) {
+        Ok(body) => match visit.act(Method::POST, "keys", &body).await {
+            Ok(created) => {
+                let unreadable = |_| Refused::internal("An answer of the API could not be read", "Відповідь API не вдалося прочитати");
+                let created: CreatedKey<'_> = serde_json::from_value(created).map_err(unreadable)?;
+                return visit
+                    .show(StatusCode::CREATED, &Created { v: &visit.layout, name: created.about.name.into_owned(), key: &created.key });
+            }
+            Err(refused) => refused,
+        },
+        Err(wrong) => Refused { fields: wrong, ..Refused::new(400, "", "") },
+    };
+    let wrong = match refused.status {
+        400 if !refused.fields.is_empty() => of_form(refused.fields),
+        // The name is taken, there are too many, or the server has no admin key.
+        409 => Wrong::from([("name".to_owned(), refused.text.text(&visit.layout.at).to_owned())]),
+        _ => return Err(refused),
+    };
+    let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::BAD_REQUEST);
+    visit.show(status, &Keys { wrong, ..page(&visit, &fields).await? })
+}
+
+/// The fields of the API as those of the form: the texts of a quota name which limit is wrong.
+fn of_form(fields: Wrong) -> Wrong {
+    let name = |field: String, text: &str| match field.as_str() {
+        "expires_in_sec" => "expires_in".to_owned(),
+        "quota" => QUOTA.into_iter().find(|name| text.contains(name)).unwrap_or(QUOTA[0]).to_owned(),
+        _ => field,
+    };
+    fields.into_iter().map(|(field, text)| (name(field, &text), text)).collect()
+}
+
+/// The limits that are typed; whether they are within their limits, the API says.
+fn limits(v: &Layout, fields: &Fields) -> Result<Map<String, Value>, Wrong> {
+    let mut quota = Map::new();
+    for name in QUOTA {
+        match fields.get(name).map(|text| text.trim().parse::<i64>()) {
+            None => {}
+            Some(Ok(number)) => drop(quota.insert(name.to_owned(), json!(number))),
+            Some(Err(_)) => {
+                return Err(Wrong::from([(name.to_owned(), v.t("Expected a whole number", "Очікується ціле число").to_owned())]));
+            }
+        }
+    }
+    Ok(quota)
+}
+
+fn body(v: &Layout, fields: &Fields) -> Result<Value, Wrong> {
+    let mut body = Map::new();
+    for name in ["name", "scope", "team", "worker"] {
+        body.extend(fields.get(name).map(|text| (name.to_owned(), json!(text.trim()))));
+    }
+    if let Some(text) = fields.get("expires_in") {
+        let span = when::duration_with_unit(text.trim()).map_err(|text| Wrong::from([("expires_in".to_owned(), text)]))?;
+        body.insert("expires_in_sec".into(), json!(span.as_secs()));
+    }
+    if let Some(names) = fields.get("namespaces") {
+        body.insert("namespaces".into(), json!(names.split([',', ' ']).filter(|name| !name.is_empty()).collect::<Vec<_>>()));
+    }
+    if fields.get("push").is_some() {
+        body.insert("push".into(), json!(true));
+    }
+    let quota = limits(v, fields)?;
+    if !quota.is_empty() {
+        body.insert("quota".into(), Value::Object(quota));
+    }
+    Ok(Value::Object(body))
+}
+
+#[derive(Template)]
+#[template(path = "key.html")]
+struct KeyPage<'a> {
+    v: &'a Layout,
+    key: Row,
+    /// What was typed into the form of the quota.
+    typed: Option<&'a Fields>,
+    wrong: Wrong,
+    done: bool,
+}
+
+impl KeyPage<'_> {
+    fn inputs(&self) -> [Input; 3] {
+        quota_inputs(self.v)
+    }
+
+    fn typed(&self, field: &str) -> String {
+        let limits = &self.key.limits;
+        let set = [limits.max_open_tasks, limits.max_tasks_per_minute, limits.max_stored_bytes];
+        let set = || QUOTA.iter().zip(set).find(|(name, _)| **name == field).and_then(|(_, most)| most);
+        self.typed.map_or_else(|| set().map(|most| most.to_string()).unwrap_or_default(), |typed| typed.text(field))
+    }
+
+    fn wrong(&self, field: &str) -> Option<&String> {
+        self.wrong.get(field)
+    }
+}
+
+/// The API has no call for one key.
+async fn find(visit: &Visit, name: &str) -> Result<Row, Refused> {
+    let found = keys(visit).await?.into_iter().find(|row| row.name == name);
+    found.ok_or_else(|| Refused::new(404, "There is no such key", "Такого ключа немає"))
+}
+
+pub async fn show(Path(name): Path<String>, visit: Visit) -> Result<Response, Refused> {
+    let key = find(&visit, &name).await?;
+    visit.ok(&KeyPage { v: &visit.layout, key, typed: None, wrong: Wrong::new(), done: visit.query().get("done").is_some() })
+}
+
+pub async fn act(Path((name, action)): Path<(String, String)>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
+    let path = format!("keys/{}", path_part(&name));
+    match action.as_str() {
+        "revoke" => {
+            visit.act(Method::DELETE, &path, &json!({})).await?;
+            Ok(see_other("/keys?done=1"))
+        }
+        "quota" => {
+            let changed = match limits(&visit.layout, &fields) {
+                Ok(none) if none.is_empty() => visit.act(Method::DELETE, &format!("{path}/quota"), &json!({})).await,
+                Ok(quota) => visit.act(Method::POST, &format!("{path}/quota"), &Value::Object(quota)).await,
+                Err(wrong) => Err(Refused { fields: wrong, ..Refused::new(400, "", "") }),
+            };
+            match changed {
+                Ok(_) => Ok(see_other(&format!("/{path}?done=1"))),
+                Err(refused) if !refused.fields.is_empty() => {
+                    let key = find(&visit, &name).await?;
+                    let page = KeyPage { v: &visit.layout, key, typed: Some(&fields), wrong: refused.fields, done: false };
+                    visit.show(StatusCode::BAD_REQUEST, &page)
+                }
+                Err(refused) => Err(refused),
+            }
+        }
+        _ => Err(Refused::new(404, "There is no such button", "Такої кнопки немає")),
+    }
+}
+
+pub async fn confirm_revoke(Path(name): Path<String>, visit: Visit) -> Result<Response, Refused> {
+    let Row { name, .. } = find(&visit, &name).await?;
+    let v = &visit.layout;
+    let path = format!("keys/{}", path_part(&name));
+    visit.ok(&Confirm {
+        v,
+        title: &v.t(format!("Revoke the key {name}?"), format!("Відкликати ключ {name}?")),
+        text: v.t(
+            "Whoever uses it is refused from then on. Its tasks stay.",
+            "Усім, хто ним користується, відтоді буде відмовлено. Його завдання залишаться.",
+        ),
+        target: format!("/{path}/revoke"),
+        button: v.t("Revoke it", "Відкликати"),
+        back: format!("/{path}"),
+    })
+}

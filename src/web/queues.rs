@@ -1,0 +1,128 @@
+//! Queues: the list, the buttons that pause and resume them, and the form that limits them.
+
+use std::collections::BTreeMap;
+
+use askama::Template;
+use axum::http::{Method, StatusCode};
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use crate::answer::see_other;
+use crate::call::path_part;
+use crate::refused::Refused;
+use crate::times::shortened;
+use crate::visit::{Fields, Layout, Posted, Visit};
+use bloom_api::queues::Queue;
+use bloom_core::Ms;
+
+const ROWS: usize = 40;
+const NAME_CHARS: usize = 60;
+/// What the buttons of the page send as `action`.
+const ACTIONS: [&str; 3] = ["pause", "resume", "limit"];
+
+struct Row {
+    /// `None` for all queues together.
+    agent_slug: Option<String>,
+    name: String,
+    /// What the lists of its tasks are filtered by, besides the status.
+    filter: String,
+    paused_at: Option<Ms>,
+    limit: Option<i64>,
+    queued: i64,
+    running: i64,
+}
+
+fn row(v: &Layout, queue: Queue<'_>) -> Row {
+    let agent_slug = queue.agent_slug.map(|agent| agent.into_owned());
+    Row {
+        name: agent_slug
+            .as_deref()
+            .map_or_else(|| v.t("all queues together", "усі черги разом").to_owned(), |agent| shortened(agent, NAME_CHARS)),
+        filter: agent_slug.as_deref().map(|agent| format!("&agent_slug={}", path_part(agent))).unwrap_or_default(),
+        agent_slug,
+        paused_at: queue.paused_at,
+        limit: queue.max_concurrency,
+        queued: queue.queued,
+        running: queue.active_leases,
+    }
+}
+
+#[derive(Template)]
+#[template(path = "queues.html")]
+struct Queues<'a> {
+    v: &'a Layout,
+    rows: Vec<Row>,
+    next: Option<String>,
+    /// What was typed into the form.
+    typed: &'a Fields,
+    wrong: BTreeMap<String, String>,
+    done: Option<&'static str>,
+}
+
+impl Queues<'_> {
+    fn typed(&self, field: &str) -> String {
+        self.typed.text(field)
+    }
+
+    fn wrong(&self, field: &str) -> Option<&String> {
+        self.wrong.get(field)
+    }
+}
+
+async fn page<'a>(visit: &'a Visit, typed: &'a Fields) -> Result<Queues<'a>, Refused> {
+    let v = &visit.layout;
+    let listed = visit.list(&format!("queues?limit={ROWS}&{}", visit.query().query_of(&["cursor"])), |queue| row(v, queue)).await?;
+    let next = listed.next.map(|cursor| format!("/queues?cursor={}", path_part(&cursor)));
+    let done = visit.query().get("done").and_then(|word| done(v, word));
+    Ok(Queues { v, rows: listed.rows, next, typed, wrong: BTreeMap::new(), done })
+}
+
+pub async fn list(visit: Visit) -> Result<Response, Refused> {
+    visit.query().only(&["cursor", "done"])?;
+    visit.ok(&page(&visit, &Fields::default()).await?)
+}
+
+fn done(v: &Layout, word: &str) -> Option<&'static str> {
+    Some(match word {
+        "pause" => {
+            v.t("No new runs of the queue begin. Those that run go on.", "Нові запуски цієї черги не починаються. Розпочаті тривають.")
+        }
+        "resume" => v.t("The pause is over.", "Паузу завершено."),
+        "limit" => v.t("The limit counts from now on.", "Обмеження діє відтепер."),
+        _ => return None,
+    })
+}
+
+/// Pauses, resumes or limits the queue of an agent; without an agent, all queues together.
+pub async fn change(Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
+    let action = fields.word("action", &ACTIONS)?;
+    let changed = match body(&visit.layout, &action, &fields) {
+        Ok((path, body)) => visit.act(Method::POST, &path, &body).await,
+        Err((field, text)) => Err(Refused { fields: BTreeMap::from([(field.to_owned(), text)]), ..Refused::new(400, "", "") }),
+    };
+    match changed {
+        Ok(_) => Ok(see_other(&format!("/queues?done={action}"))),
+        Err(refused) if !refused.fields.is_empty() => {
+            visit.show(StatusCode::BAD_REQUEST, &Queues { wrong: refused.fields, ..page(&visit, &fields).await? })
+        }
+        Err(refused) => Err(refused),
+    }
+}
+
+/// The call of the API: its path and its body.
+fn body(v: &Layout, action: &str, fields: &Fields) -> Result<(String, Value), (&'static str, String)> {
+    let path = match fields.get("agent_slug") {
+        Some(agent) => format!("queues/{}/{action}", path_part(agent)),
+        // A button for all queues sends this; an empty field must not pause them.
+        None if fields.get("all").is_some() && action != "limit" => format!("queues:{action}"),
+        None => return Err(("agent_slug", v.t("Name the agent", "Назвіть агента").to_owned())),
+    };
+    let limit = match fields.get("max_concurrency").map(|text| text.trim().parse::<f64>()) {
+        _ if action != "limit" => return Ok((path, json!({}))),
+        // Empty removes the limit.
+        None => Value::Null,
+        Some(Ok(number)) if number.is_finite() && number.fract() == 0.0 => json!(number as i64),
+        Some(_) => return Err(("max_concurrency", v.t("Expected a whole number", "Очікується ціле число").to_owned())),
+    };
+    Ok((path, json!({ "max_concurrency": limit })))
+}

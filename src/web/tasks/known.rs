@@ -1,0 +1,73 @@
+//! What a form can offer: the names that workers, queues, projects and the newest tasks have.
+
+use std::collections::BTreeSet;
+
+use crate::refused::Refused;
+use crate::times::shortened;
+use crate::visit::Visit;
+use bloom_api::projects::Project;
+use bloom_api::queues::Queue;
+use bloom_api::tasks::Task;
+use bloom_api::workers::Worker;
+
+/// Workers, queues, projects and tasks that are looked at.
+const LOOKED_AT: usize = 50;
+/// Names of one kind, which a page has room for.
+const MOST: usize = 50;
+const NAME_CHARS: usize = 100;
+
+/// Names in their order.
+#[derive(Default)]
+pub struct Known {
+    pub agents: BTreeSet<String>,
+    pub contexts: BTreeSet<String>,
+    pub projects: BTreeSet<String>,
+    /// As `name=value`.
+    pub labels: BTreeSet<String>,
+}
+
+impl Known {
+    /// # Errors
+    /// A list can't be read. What the key does not allow to see is left out.
+    pub async fn of(visit: &Visit) -> Result<Self, Refused> {
+        let mut known = Self::default();
+        let tasks = visit
+            .list(&format!("llm-tasks?limit={LOOKED_AT}"), |task: Task<'_>| {
+                let labels: Vec<_> = task.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+                (task.agent_slug.into_owned(), task.context_id.into_owned(), labels)
+            })
+            .await?;
+        for (agent, context, labels) in tasks.rows {
+            add(&mut known.agents, [agent]);
+            add(&mut known.contexts, [context]);
+            add(&mut known.labels, labels);
+        }
+        let served = |worker: Worker<'_>| {
+            worker.capabilities.agents.iter().flat_map(|agents| agents.iter().map(|agent| agent.to_string())).collect::<Vec<_>>()
+        };
+        let workers = visit.list_if_allowed(&format!("workers?limit={LOOKED_AT}"), served).await?;
+        add(&mut known.agents, workers.into_iter().flat_map(|listed| listed.rows).flatten());
+        let queues = visit
+            .list_if_allowed(&format!("queues?limit={LOOKED_AT}"), |queue: Queue<'_>| queue.agent_slug.map(|agent| agent.into_owned()))
+            .await?;
+        add(&mut known.agents, queues.into_iter().flat_map(|listed| listed.rows).flatten());
+        let projects =
+            visit.list_if_allowed(&format!("projects?limit={LOOKED_AT}"), |project: Project<'_>| project.name.into_owned()).await?;
+        add(&mut known.projects, projects.into_iter().flat_map(|listed| listed.rows));
+        Ok(known)
+    }
+
+    /// The labels in one line.
+    pub fn labels_line(&self) -> String {
+        shortened(&self.labels.iter().map(String::as_str).collect::<Vec<_>>().join(", "), 300)
+    }
+}
+
+/// A long name would be cut, so that it meant another, and is left out.
+fn add(names: &mut BTreeSet<String>, more: impl IntoIterator<Item = String>) {
+    for name in more {
+        if names.len() < MOST && name.chars().count() <= NAME_CHARS {
+            names.insert(name);
+        }
+    }
+}

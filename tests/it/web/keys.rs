@@ -1,0 +1,129 @@
+//! The pages of named keys.
+
+use super::browser::Browser;
+use crate::keys::{ADMIN, create, keyed};
+use crate::on_both;
+use crate::support::*;
+
+/// The key that the page shows.
+fn shown_key(page: &super::browser::Page) -> String {
+    page.text.split("id=\"key\">").nth(1).expect("a key").split('<').next().unwrap().to_owned()
+}
+
+on_both! { alone:
+    async fn a_key_is_created_shown_once_and_revoked(database) {
+        let server = keyed(database);
+        let (admin, browser) = (server.with_key(ADMIN), Browser::signed_in(&server, ADMIN).await);
+        browser.ok("/").await.has("href=\"/keys\"");
+        browser.ok("/keys").await.has("There are no named keys yet.");
+        let form = [("name", "ci"), ("scope", "submit"), ("team", "docs"), ("expires_in", "90d"), ("max_open_tasks", "5"), ("max_stored_bytes", "20000000")];
+        let made = browser.send_form("/keys", "/keys", &form).await.expect(201);
+        let key = shown_key(&made);
+        assert_eq!((made.header("cache-control"), made.header("location"), made.text.matches(&key).count()), ("no-store", "", 1));
+        server.with_key(&key).get("llm-tasks").await.ok();
+
+        let keys = admin.get("keys").await.ok();
+        let about = &keys[0];
+        assert_eq!((&about["name"], &about["scope"], &about["team"]), (&json!("ci"), &json!("submit"), &json!("docs")));
+        let lasts = about["expires_at"].as_i64().unwrap() - about["created_at"].as_i64().unwrap();
+        assert_eq!((lasts, &about["quota"]["max_open_tasks"], &about["quota"]["max_tasks_per_minute"]), (90 * 86_400_000, &json!(5), &json!(null)));
+        for page in ["/keys", "/keys/ci"] {
+            let shown = browser.ok(page).await;
+            for text in ["ci", "team docs", "open tasks: 0 of 5", "of 20 MB"] {
+                shown.has(text);
+            }
+            shown.has_not(&key);
+        }
+
+        let quota = async |most: &str| browser.send_form("/keys/ci", "/keys/ci/quota", &[("max_tasks_per_minute", most)]).await;
+        quota("7").await.leads_to("/keys/ci?done=1");
+        let changed = browser.ok("/keys/ci?done=1").await;
+        changed.has("The quota was changed.");
+        changed.has("7 tasks a minute");
+        changed.has_not("open tasks: ");
+        for wrong in ["many", "0"] {
+            let refused = quota(wrong).await.expect(400);
+            refused.has("id=\"max_tasks_per_minute-wrong\"");
+            refused.has(&format!("value=\"{wrong}\""));
+        }
+        quota("").await.leads_to("/keys/ci?done=1");
+        assert_eq!(admin.get("keys").await.ok()[0]["quota"], json!(null));
+
+        browser.ok("/keys/ci/confirm-revoke").await.has("Revoke the key ci?");
+        server.with_key(&key).get("llm-tasks").await.ok();
+        browser.send_form("/keys/ci", "/keys/ci/explode", &[]).await.expect(404);
+        browser.send_form("/keys/ci/confirm-revoke", "/keys/ci/revoke", &[]).await.leads_to("/keys?done=1");
+        browser.ok("/keys?done=1").await.has("The key was revoked.");
+        assert_eq!(server.with_key(&key).get("llm-tasks").await.status, 401);
+        browser.get("/keys/ci").await.expect(404);
+    }
+
+    async fn what_is_wrong_with_a_key_is_told_at_its_field(database) {
+        let server = keyed(database);
+        let (admin, browser) = (server.with_key(ADMIN), Browser::signed_in(&server, ADMIN).await);
+        create(&admin, "taken", "read", json!({})).await;
+        for (form, field, status) in [
+            ([("name", "a/b"), ("scope", "read"), ("team", "")], "name", 400),
+            ([("name", "taken"), ("scope", "read"), ("team", "")], "name", 409),
+            ([("name", "a"), ("scope", "emperor"), ("team", "")], "scope", 400),
+            ([("name", "a"), ("scope", "member"), ("team", "")], "team", 400),
+            ([("name", "a"), ("scope", "read"), ("expires_in", "90")], "expires_in", 400),
+            ([("name", "a"), ("scope", "read"), ("expires_in", "9000d")], "expires_in", 400),
+            ([("name", "a"), ("scope", "submit"), ("max_open_tasks", "many")], "max_open_tasks", 400),
+            ([("name", "a"), ("scope", "submit"), ("max_stored_bytes", "0")], "max_stored_bytes", 400),
+            ([("name", "a"), ("scope", "read"), ("namespaces", "Not One")], "namespaces", 400),
+            ([("name", "a"), ("scope", "worker"), ("push", "on")], "worker", 400),
+        ] {
+            let refused = browser.send_form("/keys", "/keys", &form).await.expect(status);
+            refused.has(&format!("id=\"{field}-wrong\""));
+            refused.has(&format!("name=\"name\" value=\"{}\"", form[0].1));
+        }
+        assert_eq!(admin.get("keys").await.ok().as_array().unwrap().len(), 1);
+    }
+
+    async fn only_an_admin_key_sees_keys(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        create(&admin, "precious", "submit", json!({})).await;
+        for (scope, more) in [("read", json!({})), ("member", json!({ "team": "docs" })), ("submit", json!({}))] {
+            let browser = Browser::signed_in(&server, &create(&admin, scope, scope, more).await).await;
+            let home = browser.ok("/").await;
+            home.has_not("/keys");
+            for page in ["/keys", "/keys/precious", "/keys/precious/confirm-revoke"] {
+                browser.get(page).await.expect(403).has_not("Revoke");
+            }
+            let token = home.form_token();
+            for (target, name) in [("/keys", "mine"), ("/keys/precious/revoke", ""), ("/keys/precious/quota", "")] {
+                let form = [("form_token", token.as_str()), ("name", name), ("scope", "admin"), ("max_open_tasks", "1")];
+                browser.post(target, &form, &[]).await.expect(403).has(&format!("scope {scope}"));
+            }
+        }
+        assert_eq!(admin.get("keys").await.ok().as_array().unwrap().len(), 4);
+        // A form of another site has no token of a page.
+        let browser = Browser::signed_in(&server, ADMIN).await;
+        browser.post("/keys/precious/revoke", &[("form_token", "wrong")], &[]).await.expect(403);
+        browser.ok("/keys/precious").await;
+    }
+
+    async fn the_list_of_keys_has_pages(database) {
+        let server = keyed(database);
+        let (admin, browser) = (server.with_key(ADMIN), Browser::signed_in(&server, ADMIN).await);
+        for number in 0..61 {
+            create(&admin, &format!("k{number:02}"), "read", json!({})).await;
+        }
+        let first = browser.ok("/keys").await;
+        first.has("href=\"/keys/k59\"");
+        first.has_not("href=\"/keys/k60\"");
+        first.has("rel=\"next\" href=\"/keys?cursor=k59\"");
+        let second = browser.ok("/keys?cursor=k59").await;
+        second.has("href=\"/keys/k60\"");
+        second.has_not("href=\"/keys/k59\"");
+    }
+
+    async fn an_open_server_has_no_named_keys(database) {
+        let server = Server::on(database).start();
+        let page = Browser::of(&server).ok("/keys").await;
+        page.has("RUNTIME_API_KEY");
+        page.has_not("action=\"/keys\"");
+    }
+}

@@ -1,0 +1,89 @@
+//! What the form for a new task offers, and its files.
+
+use super::browser::Browser;
+use crate::keys::{ADMIN, create, keyed};
+use crate::on_both;
+use crate::support::*;
+
+const FORM: &str = "/tasks/new";
+
+on_both! {
+    async fn a_task_without_a_context_begins_a_conversation(server) {
+        let browser = Browser::of(server);
+        browser.ok(FORM).await.has_not("name=\"context_id\" value=\"\" required");
+        let agent = unique("agent");
+        for _ in 0..2 {
+            assert_eq!(browser.send_form(FORM, FORM, &[("prompt", "hello"), ("agent_slug", &agent), ("context_id", "")]).await.status, 303);
+        }
+        let tasks = server.get(&format!("llm-tasks?agent_slug={agent}")).await.ok();
+        let contexts: Vec<_> = tasks.as_array().unwrap().iter().map(|task| &task["context_id"]).collect();
+        assert!(contexts.len() == 2 && contexts[0] != contexts[1], "{contexts:?}");
+    }
+
+    async fn files_of_the_form_are_inputs_of_the_task(server) {
+        let browser = Browser::of(server);
+        let agent = unique("agent");
+        let files: [(&str, &str, &[u8]); 2] = [("plan <b>.md", "text/markdown", b"# Plan\r\n--not the end"), ("a.bin", "application/octet-stream", &[0, 255, 13, 10, 45])];
+        let fields = [("prompt", "read the plan"), ("agent_slug", agent.as_str()), ("priority", "high")];
+        // Wrong before anything is stored.
+        browser.send_files(FORM, "files", &files, &fields).await.expect(400).has("id=\"priority-wrong\"");
+        let fields = [("prompt", "read the plan"), ("agent_slug", agent.as_str()), ("priority", "99")];
+        let refused = browser.send_files(FORM, "files", &files, &fields).await.expect(400);
+        refused.has("id=\"priority-wrong\"");
+        refused.has("read the plan</textarea>");
+        refused.has_not("<b>");
+        // They are stored, so they need not be chosen again.
+        let stored: Vec<String> = refused.text.split("name=\"input\" value=\"").skip(1).map(|rest| rest.split('"').next().unwrap().replace("&#60;", "<").replace("&#62;", ">")).collect();
+        assert_eq!(stored.len(), 2, "{}", refused.text);
+        let fields = [("prompt", "read the plan"), ("agent_slug", agent.as_str()), ("input", &stored[0]), ("input", &stored[1])];
+        let more: [(&str, &str, &[u8]); 2] = [("", "application/octet-stream", b""), ("c.txt", "text/plain", b"c")];
+        let made = browser.send_files(FORM, "files", &more, &fields).await.expect(303);
+        let task = &server.get(&format!("llm-tasks?agent_slug={agent}")).await.ok()[0];
+        let inputs = task["inputs"].as_array().unwrap();
+        let told: Vec<_> = inputs.iter().map(|input| (input["path"].as_str().unwrap(), input["content_type"].as_str().unwrap(), input["bytes"].as_i64().unwrap())).collect();
+        assert_eq!(told, [("plan <b>.md", "text/markdown", 21), ("a.bin", "application/octet-stream", 5), ("c.txt", "text/plain", 1)]);
+        let content = server.get(&format!("artifacts/{}/content", inputs[0]["artifact_id"].as_str().unwrap())).await;
+        assert_eq!(content.text, "# Plan\r\n--not the end");
+        let page = made.header("location").to_owned();
+        browser.ok(&page).await.has("c.txt");
+        // The same task again has the same files.
+        let id = task["id"].as_str().unwrap();
+        assert_eq!(browser.ok(&format!("/tasks/new?like={id}")).await.text.matches("name=\"input\"").count(), 3);
+
+        let before = server.get(&format!("llm-tasks?agent_slug={agent}")).await.ok();
+        let fields = [("prompt", "p"), ("agent_slug", agent.as_str())];
+        browser.send_files(FORM, "files", &[("../up", "text/plain", b"x")], &fields).await.expect(400).has("id=\"files-wrong\"");
+        let large = vec![b'x'; 2 << 20];
+        assert_eq!(browser.send_files(FORM, "files", &[("large", "text/plain", &large)], &fields).await.status, 413);
+        assert_eq!(server.get(&format!("llm-tasks?agent_slug={agent}")).await.ok(), before);
+    }
+
+    async fn a_form_that_breaks_off_does_nothing(server) {
+        let browser = Browser::of(server);
+        browser.ok(FORM).await;
+        for (kind, body) in [("multipart/form-data; boundary=x", "--x\r\nContent-Disposition: form-data; name=\"prompt\"\r\n\r\nhello"), ("multipart/form-data", "--x--"), ("multipart/form-data; boundary=x", "")] {
+            let refused = browser.send_as(FORM, kind, body).await;
+            assert!([400, 403].contains(&refused.status), "{kind}: {}", refused.text);
+        }
+    }
+}
+
+on_both! { alone:
+    async fn the_form_offers_what_the_key_may_see(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        admin.post("workers", json!({ "name": "w", "capabilities": { "agents": ["served"] } })).await.created();
+        admin.post("projects", json!({ "name": "site", "repo_url": "https://git.example.com/a.git" })).await.created();
+        admin.post("queues/closed/pause", json!({})).await.ok();
+        admin.post("llm-tasks", json!({ "context_id": "talk", "agent_slug": "asked", "prompt": "p", "labels": { "team": "docs" } })).await.created();
+        let all = ["<option value=\"served\">", "<option value=\"site\">", "<option value=\"closed\">", "<option value=\"asked\">", "<option value=\"talk\">", "<code>team=docs</code>"];
+        let shown = Browser::signed_in(&server, ADMIN).await.ok(FORM).await;
+        all.iter().for_each(|text| shown.has(text));
+        let submit = Browser::signed_in(&server, &create(&admin, "mine", "submit", json!({})).await).await.ok(FORM).await;
+        all.iter().for_each(|text| submit.has_not(text));
+        let member = Browser::signed_in(&server, &create(&admin, "ours", "member", json!({ "team": "docs" })).await).await.ok(FORM).await;
+        member.has(all[0]);
+        member.has_not(all[3]);
+        member.has_not(all[5]);
+    }
+}

@@ -1,0 +1,100 @@
+//! The page of usage, and its file.
+
+use super::browser::Browser;
+use crate::keys::{ADMIN, create, keyed};
+use crate::on_both;
+use crate::support::*;
+
+/// Runs a task with this label, which costs this much.
+async fn run(crew: &Crew<'_>, team: &str, cost: f64) {
+    let worker = crew.worker().register().await;
+    let task = crew.task().with("labels", json!({ "team": team })).create().await;
+    let usage = json!({ "input_tokens": 100, "output_tokens": 10, "cost_usd": cost });
+    task.lease_to(&worker).await.complete("success", json!({ "usage": usage, "model": "m-1" })).await.ok();
+}
+
+on_both! {
+    async fn usage_is_shown_by_what_is_asked_for_with_totals(server) {
+        let (crew, browser) = (server.crew(), Browser::of(server));
+        for (team, cost) in [("docs", 0.25), ("docs", 0.25), ("web", 1.5)] {
+            run(&crew, team, cost).await;
+        }
+        let page = |query: &str| format!("/usage?agent_slug={}&{query}", crew.slug);
+        let shown = browser.ok(&page("by=label:team&by=model&since=1d")).await;
+        for text in [
+            "<th>Label team</th><th>Model</th>",
+            "<td data-name=\"Runs\">3</td>",
+            "<td data-name=\"Tokens read\">300</td>",
+            "<strong>$2.00</strong>",
+            "<td class=\"wide\">docs</td><td class=\"wide\">m-1</td><td data-name=\"Runs\">2</td><td data-name=\"Tokens read\">200</td><td data-name=\"Tokens written\">20</td><td data-name=\"Cost\">$0.5000",
+            "<rect width=\"33.3\"", "<rect width=\"100.0\"",
+            "name=\"by\" value=\"model\"",
+        ] {
+            shown.has(text);
+        }
+        // The words of the command line, also with a comma.
+        browser.ok(&page("by=label:team,creator")).await.has("<th>Label team</th><th>Creator</th>");
+        browser.ok(&page("by=agent")).await.has(&format!("<td class=\"wide\">{}</td>", crew.slug));
+        browser.ok(&page("until=2d")).await.has("No run ended in this time.");
+        browser.ok(&page("label=team%3Dweb")).await.has("<strong>$1.50</strong>");
+
+        let file = shown.text.split("href=\"/usage.csv").nth(1).expect("a link to the file").split('"').next().unwrap().replace("&#38;", "&");
+        let csv = browser.ok(&format!("/usage.csv{file}")).await;
+        assert_eq!((csv.header("content-type"), csv.header("content-disposition")), ("text/csv; charset=utf-8", "attachment; filename=\"usage.csv\""));
+        let lines: Vec<&str> = csv.text.lines().collect();
+        assert_eq!(lines, ["key,keys.label:team,keys.model,runs,input_tokens,output_tokens,cost_usd", "docs,docs,m-1,2,200,20,0.5", "web,web,m-1,1,100,10,1.5"]);
+
+        for (wrong, field, told) in [
+            ("since=soon", "since", "expected how long ago, like 2h"),
+            ("until=5", "until", "5s is 5 seconds ago"),
+            ("by=moon", "by", "expected day, agent, model"),
+            ("by=day&by=day", "by", "is there twice"),
+            ("by=day,model,project", "by", "At most 2"),
+            ("label=team", "label", ""),
+        ] {
+            let refused = browser.get(&page(wrong)).await.expect(400);
+            refused.has(&format!("id=\"{field}-wrong\" lang=\"en\"><code>{field}</code>: "));
+            refused.has(told);
+            browser.get(&format!("/usage.csv?{wrong}")).await.expect(400);
+        }
+        browser.get("/usage?sicne=1d").await.expect(400).has("Known: since, until, by");
+    }
+
+    async fn a_long_list_of_usage_has_pages_and_whole_totals(server) {
+        let (crew, browser) = (server.crew(), Browser::of(server));
+        for number in 0..62 {
+            run(&crew, &format!("t{number:02}"), 0.5).await;
+        }
+        let first = browser.ok(&format!("/usage?by=label:team&agent_slug={}", crew.slug)).await;
+        first.has("<strong>$31.00</strong>");
+        first.has_not(">t60<");
+        let next = first.text.split("rel=\"next\" href=\"").nth(1).expect("a next page").split('"').next().unwrap().replace("&#38;", "&");
+        let second = browser.ok(&next).await;
+        for text in ["<strong>$31.00</strong>", ">t60<", ">t61<"] {
+            second.has(text);
+        }
+        second.has_not("rel=\"next\"");
+        second.has_not(">t59<");
+    }
+}
+
+on_both! { alone:
+    async fn a_key_sees_the_usage_that_it_may_see(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        run(&admin.crew(), "of-others", 4.0).await;
+        for (scope, more, sees) in [("read", json!({}), true), ("member", json!({ "team": "docs" }), true), ("submit", json!({}), false)] {
+            let browser = Browser::signed_in(&server, &create(&admin, scope, scope, more).await).await;
+            assert_eq!(browser.ok("/").await.text.contains("href=\"/usage\""), sees, "{scope}");
+            if sees {
+                // A member sees what the tasks of its team used: nothing yet.
+                let told = if scope == "read" { "<strong>$4.00</strong>" } else { "No run ended in this time." };
+                browser.ok("/usage").await.has(told);
+                assert_eq!(browser.ok("/usage.csv?by=label:team").await.text.contains("of-others"), scope == "read");
+            } else {
+                browser.get("/usage").await.expect(403);
+                browser.get("/usage.csv").await.expect(403);
+            }
+        }
+    }
+}
