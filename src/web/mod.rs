@@ -35,7 +35,7 @@ mod visit;
 mod words;
 mod workers;
 
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::{from_fn_with_state, map_response_with_state};
 use axum::routing::{MethodRouter, get, post};
 
 use bloom_http::{AppState, Pages};
@@ -47,7 +47,10 @@ pub fn pages() -> Pages {
         Some(recent) => show.layer(from_fn_with_state(recent.clone(), rendered::once)),
         None => show,
     };
-    Pages::new(|router| router.layer(from_fn(refused::errors_as_pages)))
+    Pages::new(|router, root| {
+        let with_errors = router.layer(from_fn_with_state(root.clone(), refused::errors_as_pages));
+        with_errors.layer(map_response_with_state(root, answer::below_root))
+    })
         .form("/sign-in", get(sign_in::form).post(sign_in::send))
         .form("/sign-out", post(sign_in::out))
         .file("/assets/{file}", get(assets::file))

@@ -2,7 +2,8 @@
 "use strict";
 (() => {
   const REFRESH_MS = 3000;
-  const lang = document.documentElement.lang;
+  // Addresses of this server begin with its root: the path below which a proxy has it, or nothing.
+  const { lang, dataset: { root } } = document.documentElement;
   const t = (english, ukrainian) => lang === "uk" ? ukrainian : english;
   const plurals = new Intl.PluralRules(lang);
 
@@ -110,7 +111,7 @@
     const follow = () => {
       if (document.hidden) { source?.close(); source = null; return; }
       if (source) return;
-      source = new EventSource("/live");
+      source = new EventSource(`${root}/live`);
       source.addEventListener("change", () => { isDue = true; refresh(); });
       isDue = true;
     };
@@ -129,7 +130,7 @@
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog")) return;
     const going = isGoing;
     isGoing = false;
-    if (going && places[event.key]) location.assign(places[event.key]);
+    if (going && places[event.key]) location.assign(root + places[event.key]);
     else if (event.key === "g") isGoing = true;
     else if (event.key === "/") document.querySelector("[role=search] input, [role=search] select")?.focus();
     else if (event.key === "p" && live) setLive(!isOn);
