@@ -24,6 +24,12 @@
   });
   setInterval(tellTimes, 5000);
 
+  // The time in the zone of the person, beside that of the server.
+  const local = new Intl.DateTimeFormat(lang, { dateStyle: "medium", timeStyle: "long" });
+  document.addEventListener("pointerover", ({ target }) => {
+    if (target.matches("time[data-at]") && !target.title.includes("\n")) target.title += `\n${local.format(Number(target.dataset.at))}`;
+  });
+
   // Where the menu is too wide for the window, the entry of this page is in sight.
   document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
 
