@@ -3,7 +3,8 @@
 (() => {
   const REFRESH_MS = 3000;
   // Addresses of this server begin with its root: the path below which a proxy has it, or nothing.
-  const { lang, dataset: { root } } = document.documentElement;
+  const { root } = document.currentScript.dataset;
+  const { lang } = document.documentElement;
   const t = (english, ukrainian) => lang === "uk" ? ukrainian : english;
   const plurals = new Intl.PluralRules(lang);
 
