@@ -29,7 +29,8 @@ fn addresses(page: &Page) -> Vec<(String, bool)> {
 }
 
 fn nginx_before(server: &Server, port: u16) -> nginx::Nginx {
-    let [target, location] = [1, 2].map(|n| README.split("```nginx\n").nth(n).and_then(|text| text.split("```").next()).expect("the lines"));
+    let [target, location] =
+        [1, 2].map(|n| README.split("```nginx\n").nth(n).and_then(|text| text.split("```").next()).expect("the lines"));
     let upstream = server.base().trim_start_matches("http://");
     let site = format!(
         "upstream bloom_runtime {{ server {upstream}; }} map $http_upgrade $bloom_runtime_connection {{ default upgrade; \"\" \"\"; }}\n{target}\n\
