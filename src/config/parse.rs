@@ -83,6 +83,18 @@ pub fn http_url(text: &str) -> Result<Url, String> {
     url_like(text, "http://127.0.0.1:8000")
 }
 
+/// Its path begins links of pages, and is a part of the names of cookies.
+pub fn public_url(text: &str) -> Result<Url, String> {
+    let url = http_url(text)?;
+    let path = url.path();
+    let is_plain = path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-._~%".contains(&byte)) && !path.contains("//");
+    if is_plain && url.query().is_none() && url.fragment().is_none() {
+        Ok(url)
+    } else {
+        Err("must end with its path, of letters, digits, - . _ ~ % and single slashes, such as https://example.com/bloom/".to_owned())
+    }
+}
+
 /// The URL of a collector of traces.
 pub fn otlp_url(text: &str) -> Result<Url, String> {
     url_like(text, "http://127.0.0.1:4318")

@@ -75,7 +75,7 @@ impl Resolver<'_> {
         let seconds = |least: i64, most: i64| move |text: &str| parse::whole(least, most)(text).map(|n| n * 1000);
         let host = self.required(&s::HOST, parse::host);
         let port = self.required(&s::PORT, parse::whole(0_u16, u16::MAX));
-        let public_url = self.optional(&s::PUBLIC_URL, parse::http_url);
+        let public_url = self.optional(&s::PUBLIC_URL, parse::public_url);
         let allowed_hosts = self.optional(&s::ALLOWED_HOSTS, parse::hosts).unwrap_or_default();
         let trusted_proxies = self.optional(&s::TRUSTED_PROXIES, parse::networks).unwrap_or_default();
         let tls_cert = self.optional(&s::TLS_CERT_FILE, parse::file);

@@ -181,6 +181,11 @@ fn values_are_checked() {
         ("BACKUP_KEEP", "0"),
         ("LOG_FORMAT", "xml"),
         ("PUBLIC_URL", "ftp://x"),
+        ("PUBLIC_URL", "https://x//evil.example"),
+        ("PUBLIC_URL", "https://x/bloom//"),
+        ("PUBLIC_URL", "https://x/a;b"),
+        ("PUBLIC_URL", "https://x/bloom?a"),
+        ("PUBLIC_URL", "https://x/bloom#a"),
     ] {
         assert_eq!(mistakes(&[], &[(name, wrong)]).len(), 1, "{name}={wrong}");
     }
@@ -188,6 +193,7 @@ fn values_are_checked() {
         ("HOST", "[::]"),
         ("HOST", "bloom.internal"),
         ("PORT", "0"),
+        ("PUBLIC_URL", "https://x/our-tools/bloom_2/"),
         ("DATABASE_URL", "postgresql:///bloom?host=/run/postgresql&user=me"),
         ("TRUSTED_PROXIES", "10.0.0.0/8, 192.168.1.1"),
         ("LOG_LEVEL", "info,bloom_engine=debug"),

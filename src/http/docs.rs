@@ -8,6 +8,7 @@ use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
 use axum::http::header::CONTENT_SECURITY_POLICY;
 use axum::http::{HeaderValue, StatusCode};
+use axum::response::Redirect;
 use axum::routing::get;
 use parking_lot::Mutex;
 use utoipa_swagger_ui::{Config, serve};
@@ -24,7 +25,7 @@ const POLICY: HeaderValue =
 pub fn add_to(routes: Routes) -> Routes {
     routes
         .add_page("/openapi.json", get(openapi))
-        .add_page("/docs", get(explorer))
+        .add_page("/docs", get(|| async { Redirect::temporary("/docs/") }))
         .add_page("/docs/", get(explorer))
         .add_page("/docs/{*file}", get(file))
 }
@@ -43,7 +44,7 @@ async fn openapi() -> HandlerResult {
     Ok(response)
 }
 
-/// The page is the same at all its paths; its files are under `/docs/`.
+/// What the page loads is relative to it, because a proxy may have the server below a path.
 async fn explorer() -> HandlerResult {
     asset("index.html")
 }
@@ -70,15 +71,14 @@ fn asset(file: &str) -> HandlerResult {
 }
 
 fn read(file: &str) -> Result<(HeaderValue, Bytes), Error> {
-    let config = Arc::new(Config::from("/openapi.json").persist_authorization(true));
+    let config = Arc::new(Config::from("../openapi.json").persist_authorization(true));
     let found = serve(file, config).map_err(|error| Error::Internal(error.to_string()))?;
     let found = found.ok_or(NOT_FOUND)?;
     let content_type = HeaderValue::try_from(found.content_type).map_err(|error| Error::Internal(error.to_string()))?;
     let mut bytes = found.bytes.into_owned();
     if file == "index.html" {
         let page = String::from_utf8_lossy(&bytes);
-        let page = page.replacen("<head>", "<head>\n    <base href=\"/docs/\">", 1).replacen("Swagger UI", "bloom-runtime API", 1);
-        bytes = page.into_bytes();
+        bytes = page.replacen("Swagger UI", "bloom-runtime API", 1).into_bytes();
     }
     Ok((content_type, bytes.into()))
 }

@@ -124,6 +124,11 @@ impl Api {
         public.or_else(|| self.called(parts).map(|url| url.origin().ascii_serialization()))
     }
 
+    /// As [`Settings::root`](super::Settings::root).
+    pub fn root(&self) -> &str {
+        self.app.settings.root()
+    }
+
     /// Whether the browser called the server over TLS.
     pub fn is_secure(&self, parts: &Parts) -> bool {
         self.called(parts).is_some_and(|url| url.scheme() == "https")

@@ -147,6 +147,11 @@ pub const HELD_BYTES: usize = 256 << 20;
 const JSON_EXPANSION: usize = 3;
 
 impl Settings {
+    /// The path of the public address, such as `/bloom`, which a proxy leaves out: what browsers load is below it. Mostly empty.
+    fn root(&self) -> &str {
+        self.public_url.as_ref().map(Url::path).unwrap_or_default().trim_end_matches('/')
+    }
+
     fn usual_body(&self) -> Limit {
         Limit { bytes: self.max_body_bytes, settings: "MAX_BODY_BYTES" }
     }
@@ -275,7 +280,7 @@ impl AppState {
 pub fn router(state: AppState, pages: Pages) -> Router {
     let (routes, _, policies) = openapi::routes().into_parts();
     let api = Api::new(state.clone(), routes, Arc::new(policies));
-    let finish = pages.finish;
+    let (finish, root) = (pages.finish, state.settings.root().into());
     let (router, _, policies) = pages.add_to(docs::add_to(openapi::routes())).into_parts();
     let middleware_state = middleware::MiddlewareState { app: state.clone(), policies: Arc::new(policies) };
     let router = router
@@ -286,5 +291,5 @@ pub fn router(state: AppState, pages: Pages) -> Router {
         .layer(from_fn_with_state(middleware_state, middleware::middleware))
         .layer(Extension(api))
         .with_state(state);
-    finish(router)
+    finish(router, root)
 }

@@ -8,7 +8,7 @@ use utoipa::openapi::link::LinkBuilder;
 use utoipa::openapi::path::{Operation, Parameter, PathItem};
 use utoipa::openapi::schema::{Components, Ref};
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
-use utoipa::openapi::{ContentBuilder, Info, OpenApi, OpenApiBuilder, RefOr, Required, ResponseBuilder, Schema};
+use utoipa::openapi::{ContentBuilder, Info, OpenApi, OpenApiBuilder, RefOr, Required, ResponseBuilder, Schema, Server};
 use utoipa::{PartialSchema, ToSchema};
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
@@ -165,7 +165,9 @@ pub fn openapi() -> Result<Value, serde_json::Error> {
     let (_, described, _) = routes().into_parts();
     let mut info = Info::new("bloom-runtime", env!("CARGO_PKG_VERSION"));
     info.description = Some(ABOUT.into());
-    let mut api = OpenApiBuilder::new().info(info).paths(described.paths).components(described.components).build();
+    // Where the description is: a proxy may have the server below a path.
+    let here = Some([Server::new("./")]);
+    let mut api = OpenApiBuilder::new().info(info).servers(here).paths(described.paths).components(described.components).build();
     let components = api.components.get_or_insert_with(Components::new);
     let mut errors = vec![(ErrorText::name().into(), ErrorText::schema())];
     ErrorText::schemas(&mut errors);

@@ -1,5 +1,7 @@
 //! The pages for browsers. Another crate makes them; this is what it hands to the server.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::http::Method;
 use axum::routing::MethodRouter;
@@ -15,8 +17,8 @@ const SEND: RoutePolicy = RoutePolicy::OPEN.rate(Rate::General).takes_form();
 
 pub struct Pages {
     routes: Vec<Page>,
-    /// What happens to all requests and answers, those of the API too.
-    pub finish: fn(Router) -> Router,
+    /// What happens to all requests and answers, those of the API too, with the [root](super::Settings::root) of the server.
+    pub finish: fn(Router, Arc<str>) -> Router,
 }
 
 struct Page {
@@ -26,7 +28,7 @@ struct Page {
 }
 
 impl Pages {
-    pub fn new(finish: fn(Router) -> Router) -> Self {
+    pub fn new(finish: fn(Router, Arc<str>) -> Router) -> Self {
         Self { routes: Vec::new(), finish }
     }
 

@@ -1,7 +1,10 @@
 //! HTTP responses.
 
+use std::sync::Arc;
+
 use askama::Template;
 use axum::body::Body;
+use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION, REFERRER_POLICY, VARY};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
@@ -40,6 +43,16 @@ pub fn see_other(target: &str) -> Response {
         response.headers_mut().insert(LOCATION, target);
     }
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// The code names pages by their paths on this server; redirects get its root here, and links in the templates.
+pub async fn below_root(State(root): State<Arc<str>>, mut response: Response) -> Response {
+    if let Some(location) = response.headers_mut().get_mut(LOCATION)
+        && let Ok(target) = HeaderValue::try_from([root.as_bytes(), location.as_bytes()].concat())
+    {
+        *location = target;
+    }
     response
 }
 

@@ -11,6 +11,8 @@ use super::lang::Lang;
 
 /// A browser sends such a cookie only to the host that has set it, and accepts it only over TLS.
 const ONLY_THIS_HOST: &str = "__Host-";
+/// The same for a cookie with a path, which browsers refuse with that prefix: other hosts of the domain could set it.
+const ONLY_TLS: &str = "__Secure-";
 const SESSION: &str = "bloom_session";
 const VISITOR: &str = "bloom_visitor";
 /// It has no prefix, because it is read before it is known whether the browser calls over TLS, and protects nothing.
@@ -26,16 +28,17 @@ const MAX_LENGTH: usize = 1_024;
 pub struct Cookies {
     pub session: Option<String>,
     pub visitor: Option<String>,
+    /// The path below which browsers send them, or nothing.
+    root: String,
     /// Whether the browser calls the server over TLS.
     is_secure: bool,
 }
 
 impl Cookies {
-    pub fn of(headers: &HeaderMap, is_secure: bool) -> Self {
-        let prefix = if is_secure { ONLY_THIS_HOST } else { "" };
-        let find = |name: &str| only(headers, &format!("{prefix}{name}")).map(str::to_owned);
+    pub fn of(headers: &HeaderMap, root: &str, is_secure: bool) -> Self {
+        let find = |name: &str| only(headers, &full_name(name, root, is_secure)).map(str::to_owned);
         let is_visitor = |text: &String| text.len() == VISITOR_LENGTH && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        Self { session: find(SESSION), visitor: find(VISITOR).filter(is_visitor), is_secure }
+        Self { session: find(SESSION), visitor: find(VISITOR).filter(is_visitor), root: root.to_owned(), is_secure }
     }
 
     pub fn set_session(&self, value: &str, seconds: i64) -> Option<HeaderValue> {
@@ -56,10 +59,21 @@ impl Cookies {
 
     fn set(&self, name: &str, value: &str, seconds: Option<i64>) -> Option<HeaderValue> {
         let secure = if self.is_secure { "; Secure" } else { "" };
-        let prefix = if self.is_secure && name != LANGUAGE { ONLY_THIS_HOST } else { "" };
+        let name = full_name(name, &self.root, self.is_secure);
+        let path = if self.root.is_empty() { "/" } else { &self.root };
         let age = seconds.map(|seconds| format!("; Max-Age={seconds}")).unwrap_or_default();
-        HeaderValue::try_from(format!("{prefix}{name}={value}; Path=/; HttpOnly; SameSite=Strict{secure}{age}")).ok()
+        HeaderValue::try_from(format!("{name}={value}; Path={path}; HttpOnly; SameSite=Strict{secure}{age}")).ok()
     }
+}
+
+/// A browser sends the cookies of all paths above, so servers below one host must have other names.
+fn full_name(name: &str, root: &str, is_secure: bool) -> String {
+    let prefix = match (is_secure && name != LANGUAGE, root.is_empty()) {
+        (false, _) => "",
+        (true, true) => ONLY_THIS_HOST,
+        (true, false) => ONLY_TLS,
+    };
+    format!("{prefix}{name}{}", root.replace('/', "."))
 }
 
 /// The value of the cookie of this name. With two of one name, another page of this site has set one of them.
@@ -71,8 +85,8 @@ fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 }
 
 /// The language of the answer to a request: the chosen one, or else the one that the browser prefers.
-pub fn language(headers: &HeaderMap) -> Lang {
-    only(headers, LANGUAGE).and_then(Lang::of_tag).or_else(|| Lang::accepted(headers)).unwrap_or_default()
+pub fn language(headers: &HeaderMap, root: &str) -> Lang {
+    only(headers, &full_name(LANGUAGE, root, false)).and_then(Lang::of_tag).or_else(|| Lang::accepted(headers)).unwrap_or_default()
 }
 
 /// A new random text for a visitor.
@@ -105,19 +119,22 @@ mod tests {
 
     #[test]
     fn cookies_are_read_by_their_exact_name() {
-        let session = |text, is_secure| Cookies::of(&headers(text), is_secure).session;
+        let session = |text, is_secure| Cookies::of(&headers(text), "", is_secure).session;
         assert_eq!(session("a=1; bloom_session=x.y", false).as_deref(), Some("x.y"));
         assert_eq!(session("bloom_session=x", true), None);
         assert_eq!(session("__Host-bloom_session=x", true).as_deref(), Some("x"));
         assert_eq!(session("bloom_session=x; bloom_session=y", false), None, "set twice");
-        assert_eq!(Cookies::of(&headers("bloom_visitor=<script>"), false).visitor, None);
+        assert_eq!(Cookies::of(&headers("bloom_visitor=<script>"), "", false).visitor, None);
     }
 
     #[test]
     fn cookies_are_out_of_reach_of_scripts_and_other_sites() {
-        let set = |is_secure| Cookies::of(&HeaderMap::new(), is_secure).set_session("v", 60).unwrap();
-        assert_eq!(set(false), "bloom_session=v; Path=/; HttpOnly; SameSite=Strict; Max-Age=60");
-        assert_eq!(set(true), "__Host-bloom_session=v; Path=/; HttpOnly; SameSite=Strict; Secure; Max-Age=60");
+        let set = |root, is_secure| Cookies::of(&HeaderMap::new(), root, is_secure).set_session("v", 60).unwrap();
+        assert_eq!(set("", false), "bloom_session=v; Path=/; HttpOnly; SameSite=Strict; Max-Age=60");
+        assert_eq!(set("", true), "__Host-bloom_session=v; Path=/; HttpOnly; SameSite=Strict; Secure; Max-Age=60");
+        assert_eq!(set("/a/b", false), "bloom_session.a.b=v; Path=/a/b; HttpOnly; SameSite=Strict; Max-Age=60");
+        assert_eq!(set("/a", true), "__Secure-bloom_session.a=v; Path=/a; HttpOnly; SameSite=Strict; Secure; Max-Age=60");
+        assert_eq!(Cookies::of(&headers("bloom_session=x; bloom_session.a=y"), "/a", false).session.as_deref(), Some("y"));
     }
 
     #[test]
@@ -125,13 +142,13 @@ mod tests {
         let with = |cookie, preferred| {
             let mut headers = headers(cookie);
             headers.insert(axum::http::header::ACCEPT_LANGUAGE, HeaderValue::from_static(preferred));
-            language(&headers)
+            language(&headers, "")
         };
         assert_eq!(with("bloom_language=en", "uk"), Lang::English);
         assert_eq!(with("bloom_language=uk", "en"), Lang::Ukrainian);
         assert_eq!(with("bloom_language=<b>", "uk"), Lang::Ukrainian);
         assert_eq!(with("bloom_language=uk; bloom_language=uk", "de"), Lang::English, "set twice");
-        let set = Cookies::of(&HeaderMap::new(), true).set_language(Lang::Ukrainian).unwrap();
+        let set = Cookies::of(&HeaderMap::new(), "", true).set_language(Lang::Ukrainian).unwrap();
         assert_eq!(set, "bloom_language=uk; Path=/; HttpOnly; SameSite=Strict; Secure; Max-Age=31536000");
     }
 

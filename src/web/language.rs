@@ -19,15 +19,17 @@ pub const NEXT: &str = "next";
 #[derive(Clone, Debug)]
 pub struct At {
     pub lang: Lang,
+    /// Links begin with it: the path below which browsers reach the server, or nothing.
+    pub root: String,
     /// A page that answers a form has none: then it is the page in the menu that the form belongs to.
     address: String,
 }
 
 impl At {
-    pub fn of(method: &Method, uri: &Uri, headers: &HeaderMap) -> Self {
+    pub fn of(method: &Method, uri: &Uri, headers: &HeaderMap, root: &str) -> Self {
         let asked = uri.path_and_query().map_or("/", |asked| asked.as_str());
         let address = if method == Method::POST { place(uri.path()) } else { asked.to_owned() };
-        Self { lang: language(headers), address }
+        Self { lang: language(headers, root), root: root.to_owned(), address }
     }
 
     /// The languages that this page is not in, and the links that change to them.
@@ -50,8 +52,8 @@ pub async fn choose(Path(tag): Path<String>, parts: Parts) -> Response {
     let query = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes());
     let next = query.into_iter().find(|(name, _)| name == NEXT).map(|(_, next)| next.into_owned()).unwrap_or_default();
     let mut response = see_other(own_page(&next));
-    let is_secure = parts.extensions.get::<Api>().is_some_and(|api| api.is_secure(&parts));
-    let cookie = Lang::of_tag(&tag).and_then(|lang| Cookies::of(&parts.headers, is_secure).set_language(lang));
+    let cookies = parts.extensions.get::<Api>().map(|api| Cookies::of(&parts.headers, api.root(), api.is_secure(&parts)));
+    let cookie = cookies.zip(Lang::of_tag(&tag)).and_then(|(cookies, lang)| cookies.set_language(lang));
     response.headers_mut().extend(cookie.map(|cookie| (SET_COOKIE, cookie)));
     response
 }

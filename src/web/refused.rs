@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use askama::Template;
 use axum::body::Body;
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::Next;
@@ -174,11 +175,11 @@ impl IntoResponse for Refused {
 
 /// Shows errors as pages to browsers: those of pages, and those of the server itself, for example a wrong address, too many requests, or a wrong
 /// host.
-pub async fn errors_as_pages(request: Request, next: Next) -> Response {
+pub async fn errors_as_pages(State(root): State<Arc<str>>, request: Request, next: Next) -> Response {
     let of_program =
         |path: &str| OF_PROGRAMS.iter().any(|own| path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
     let is_wanted = is_for_person(request.headers()) && !of_program(request.uri().path());
-    let at = At::of(request.method(), request.uri(), request.headers());
+    let at = At::of(request.method(), request.uri(), request.headers(), &root);
     let (mut parts, body) = next.run(request).await.into_parts();
     let is_json = parts.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
     let refused = match parts.extensions.remove::<Refused>() {

@@ -1,4 +1,5 @@
-//! What the compiler does not check of texts: that no text is in one language only, and that texts of both languages belong together.
+//! What the compiler does not check of texts: that no text is in one language only, and that texts of both languages belong together; and that
+//! addresses begin with the root of the server.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -171,6 +172,22 @@ fn each_text_has_a_translation_and_the_same_everywhere() {
         }
     }
     assert!(known.len() > 300, "{} texts", known.len());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn addresses_of_this_server_begin_with_its_root() {
+    let mut wrong = Vec::new();
+    for (path, text) in files() {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let starts = if name.ends_with(".js") { vec!["(\"", "(`"] } else { vec![" href=", " action=", " src=", " data-copy-from="] };
+        for start in starts {
+            // In templates an address may also be of the page itself; in code the quotes are escaped.
+            let after = text.split(start).skip(1).map(|after| after.trim_start_matches(['\\', '"']));
+            let others = after.filter(|after| after.starts_with('/') || after.starts_with("{{") && !after.starts_with("{{ v.at.root }}"));
+            wrong.extend(others.map(|after| format!("{name}: {start}{}", after.lines().next().unwrap_or_default())));
+        }
+    }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 

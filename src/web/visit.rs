@@ -113,7 +113,7 @@ impl Visit {
         let (Some(api), Some(caller)) = (parts.extensions.get::<Api>().cloned(), parts.extensions.get::<Caller>().cloned()) else {
             return Err(outside());
         };
-        let cookies = Cookies::of(&parts.headers, api.is_secure(parts));
+        let cookies = Cookies::of(&parts.headers, api.root(), api.is_secure(parts));
         let (cookie, set_cookie) = match session.or_else(|| cookies.visitor.clone()) {
             Some(known) => (known, None),
             None => {
@@ -123,7 +123,7 @@ impl Visit {
                 (new, set)
             }
         };
-        let at = At::of(&parts.method, &parts.uri, &parts.headers);
+        let at = At::of(&parts.method, &parts.uri, &parts.headers, api.root());
         let layout = Layout {
             here: place(parts.uri.path()),
             scope: identity.scope,
@@ -150,7 +150,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Visit {
         if api.is_open() {
             return Self::of(parts, Identity::ADMIN, None).map_err(IntoResponse::into_response);
         }
-        let cookie = Cookies::of(&parts.headers, api.is_secure(parts)).session;
+        let cookie = Cookies::of(&parts.headers, api.root(), api.is_secure(parts)).session;
         let identity = match &cookie {
             Some(cookie) => api.session(cookie).await,
             None => None,

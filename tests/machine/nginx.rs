@@ -1,30 +1,28 @@
 //! A real nginx with each of the configurations, in which only addresses, ports and the paths of certificates are replaced.
 
 use std::fs;
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use bloom_config::SETTINGS;
 use reqwest::Method;
 
-use crate::support::janitor::{self, AtTheEnd};
-use crate::support::{Api, Database, Server, eventually, json, run, sse};
+use crate::support::{Api, Database, Server, janitor, json, nginx, run, sse};
 
 const PLAIN: &str = include_str!("../../manifests/nginx/bloom-runtime.conf");
 const TLS: &str = include_str!("../../manifests/nginx/bloom-runtime-tls.conf");
 
 struct Nginx {
     dir: PathBuf,
-    process: Child,
+    _process: nginx::Nginx,
     http: u16,
     https: u16,
 }
 
 impl Nginx {
     /// Starts nginx in front of the server.
-    async fn start(configuration: &str, server: &Server) -> Self {
+    fn start(configuration: &str, server: &Server) -> Self {
         let dir = janitor::new_path("nginx");
         fs::create_dir_all(&dir).unwrap();
         let (http, https) = (janitor::free_port(), janitor::free_port());
@@ -40,27 +38,11 @@ impl Nginx {
             .replace("/etc/letsencrypt/live/bloom.example", &dir.display().to_string());
         let is_loopback = |line: &str| line.contains("127.0.0.1:") || line.contains("[::1]:");
         assert!(site.lines().filter(|line| line.trim().starts_with("listen ")).all(is_loopback) && !site.contains(":5000"), "{site}");
-        fs::write(dir.join("site.conf"), site).unwrap();
         if configuration == TLS {
             certificate(&dir);
         }
-        let here = dir.display();
-        let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"].map(|kind| format!("{kind}_temp_path {here}/{kind};"));
-        let main = format!(
-            "daemon off;\nuser root;\npid {here}/pid;\nerror_log {here}/error.log;\nevents {{}}\nhttp {{\naccess_log off;\n{}\ninclude {here}/site.conf;\n}}\n",
-            temporary.join("\n"),
-        );
-        fs::write(dir.join("nginx.conf"), main).unwrap();
-        let mut command = janitor::bound(Path::new("nginx"), None, AtTheEnd::Kill);
-        command.arg("-c").arg(dir.join("nginx.conf")).arg("-e").arg(dir.join("error.log")).stderr(Stdio::null());
-        let process = janitor::spawn(command).expect("nginx starts");
-        let error = dir.join("error.log");
-        eventually("nginx listens", || async {
-            assert!(!fs::read_to_string(&error).unwrap_or_default().contains("[emerg]"), "{}", fs::read_to_string(&error).unwrap());
-            TcpStream::connect(("127.0.0.1", http)).ok()
-        })
-        .await;
-        Self { dir, process, http, https }
+        let process = nginx::Nginx::start(&dir, &site, http);
+        Self { dir, _process: process, http, https }
     }
 
     fn api(&self) -> Api {
@@ -82,9 +64,6 @@ impl Nginx {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // The kernel would leave the workers of a killed master.
-        janitor::signal(self.process.id(), "QUIT");
-        let _ = self.process.wait();
         if std::thread::panicking() {
             eprintln!("--- the log of nginx\n{}", fs::read_to_string(self.dir.join("error.log")).unwrap_or_default());
         }
@@ -132,7 +111,7 @@ async fn stats_from(client: &str, api: &Api) -> u16 {
 fn the_api_works_through_it_and_clients_are_told_apart() {
     run(async {
         let server = behind_nginx();
-        let nginx = Nginx::start(PLAIN, &server).await;
+        let nginx = Nginx::start(PLAIN, &server);
         let api = nginx.api();
         let task = api.post("llm-tasks", json!({ "context_id": "c", "agent_slug": "a", "prompt": "p" })).await.expect(201);
         assert!(server.get("llm-tasks").await.expect(200).text.contains("\"prompt\":\"p\""), "{}", task.text);
@@ -169,7 +148,7 @@ async fn is_json(api: &Api, status: u16, text: &str) {
 fn a_server_that_is_late_is_told_in_json() {
     run(async {
         let server = behind_nginx();
-        let nginx = Nginx::start(&PLAIN.replace("proxy_read_timeout 3660s", "proxy_read_timeout 1s"), &server).await;
+        let nginx = Nginx::start(&PLAIN.replace("proxy_read_timeout 3660s", "proxy_read_timeout 1s"), &server);
         server.pause();
         is_json(&nginx.api(), 504, "did not answer in time").await;
         server.resume();
@@ -180,7 +159,7 @@ fn a_server_that_is_late_is_told_in_json() {
 fn events_arrive_while_the_stream_is_open_and_claims_wait() {
     run(async {
         let server = behind_nginx();
-        let nginx = Nginx::start(PLAIN, &server).await;
+        let nginx = Nginx::start(PLAIN, &server);
         let api = nginx.api();
         let mut events = sse::open(&api, "watch", None).await;
         api.post("workers", json!({ "name": "w", "capabilities": { "agents": ["a"] } })).await.expect(201);
@@ -198,7 +177,7 @@ fn events_arrive_while_the_stream_is_open_and_claims_wait() {
 fn bodies_have_the_limit_of_the_server() {
     run(async {
         let server = behind_nginx();
-        let nginx = Nginx::start(PLAIN, &server).await;
+        let nginx = Nginx::start(PLAIN, &server);
         let api = nginx.api();
         let mib = 1 << 20;
         let refused = api.post_bytes("llm-tasks", vec![b' '; 2 * mib]).await.expect(413);
@@ -219,7 +198,7 @@ fn bodies_have_the_limit_of_the_server() {
 fn with_tls_it_speaks_http_2_and_leads_to_itself() {
     run(async {
         let server = behind_nginx();
-        let nginx = Nginx::start(TLS, &server).await;
+        let nginx = Nginx::start(TLS, &server);
         let created = nginx.curl("/api/runtime/llm-tasks", &["--json", r#"{"context_id":"c","agent_slug":"a","prompt":"p"}"#]);
         assert!(created.starts_with("HTTP/2 201"), "{created}");
         let missing = nginx.curl("/api/runtime/llm-tasks/none", &[]);

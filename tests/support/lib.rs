@@ -3,6 +3,7 @@
 
 pub mod direct;
 pub mod janitor;
+pub mod nginx;
 pub mod pgbouncer;
 pub mod postgres;
 pub mod waiting;

@@ -2,7 +2,9 @@
 "use strict";
 (() => {
   const REFRESH_MS = 3000;
-  const lang = document.documentElement.lang;
+  // Addresses of this server begin with its root: the path below which a proxy has it, or nothing.
+  const { root } = document.currentScript.dataset;
+  const { lang } = document.documentElement;
   const t = (english, ukrainian) => lang === "uk" ? ukrainian : english;
   const plurals = new Intl.PluralRules(lang);
 
@@ -22,6 +24,12 @@
     if (time.textContent !== text) time.textContent = text;
   });
   setInterval(tellTimes, 5000);
+
+  // The time in the zone of the person, beside that of the server.
+  const local = new Intl.DateTimeFormat(lang, { dateStyle: "medium", timeStyle: "long" });
+  document.addEventListener("pointerover", ({ target }) => {
+    if (target.matches("time[data-at]") && !target.title.includes("\n")) target.title += `\n${local.format(Number(target.dataset.at))}`;
+  });
 
   // Where the menu is too wide for the window, the entry of this page is in sight.
   document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
@@ -110,7 +118,7 @@
     const follow = () => {
       if (document.hidden) { source?.close(); source = null; return; }
       if (source) return;
-      source = new EventSource("/live");
+      source = new EventSource(`${root}/live`);
       source.addEventListener("change", () => { isDue = true; refresh(); });
       isDue = true;
     };
@@ -129,7 +137,7 @@
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog")) return;
     const going = isGoing;
     isGoing = false;
-    if (going && places[event.key]) location.assign(places[event.key]);
+    if (going && places[event.key]) location.assign(root + places[event.key]);
     else if (event.key === "g") isGoing = true;
     else if (event.key === "/") document.querySelector("[role=search] input, [role=search] select")?.focus();
     else if (event.key === "p" && live) setLive(!isOn);

@@ -1,6 +1,8 @@
 //! Tasks of projects: each context works on a branch of its own, and what its runs change is committed there.
 
 use super::*;
+use std::os::unix::fs::PermissionsExt as _;
+
 use crate::on_both;
 use crate::support::agent::{Agent, AgentPlan};
 use crate::support::claude::Anthropic;
@@ -161,11 +163,11 @@ fn what_can_not_be_used_says_why() {
             let elsewhere = task(server, "e", "git checkout -q --detach v1").await;
             failed(&elsewhere, "failed", "project", "does not build on bloom/e").await;
 
-            // Somebody else has pushed another state of the branch.
-            git(&repository.bare(), &["branch", "bloom/p", "v1"]);
-            let refused = plan(server, "p", "echo >mine").with("push", json!("branch")).create().await;
-            refused.reaches("completed").await;
-            git(&repository.bare(), &["branch", "-f", "bloom/p", "main"]);
+            // The server takes no branch.
+            let hook = repository.bare().join("hooks/update");
+            std::fs::create_dir_all(hook.parent().unwrap()).unwrap();
+            std::fs::write(&hook, "#!/bin/sh\nexit 1\n").unwrap();
+            std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(0o755)).unwrap();
             let refused = plan(server, "p", "echo again >mine").with("push", json!("branch")).create().await;
             failed(&refused, "failed", "project", "the branch bloom/p can't be pushed").await;
             assert!(diff(&refused).await.contains("+again"), "it is committed and shown all the same");

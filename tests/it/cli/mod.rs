@@ -28,7 +28,7 @@ mod suspend;
 mod tables;
 mod terminal;
 mod time_limits;
-mod user;
+pub mod user;
 mod waiting;
 
 use crate::support::*;

@@ -21,7 +21,7 @@ pub mod sse;
 pub mod stub;
 
 pub use bloom_test_support::waiting::{beside, eventually, now_ms, run, unique};
-pub use bloom_test_support::{direct, janitor, pgbouncer, postgres};
+pub use bloom_test_support::{direct, janitor, nginx, pgbouncer, postgres};
 pub use client::{Answer, Api};
 pub use fixtures::{Crew, Lease, Task, Worker, crew_on_both, lease_ids};
 pub use serde_json::{Value, json};

@@ -97,7 +97,7 @@ impl Browser {
         Page { status, headers, text: response.text().await.expect("a page") }
     }
 
-    fn cookie_header(&self) -> String {
+    pub fn cookie_header(&self) -> String {
         let cookies = self.cookies.lock().unwrap();
         cookies.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join("; ")
     }

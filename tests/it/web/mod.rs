@@ -1,6 +1,8 @@
 //! The pages for browsers: over HTTP, as a browser without scripts uses them.
 
+mod add_worker;
 mod again;
+mod below_a_path;
 mod browser;
 mod contexts;
 mod escaping;
