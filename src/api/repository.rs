@@ -56,9 +56,37 @@ pub fn repository_problem(text: &str) -> Option<&'static str> {
     }
     match Url::parse(text) {
         Ok(url) if url.scheme() == "https" && text.starts_with("https://") && url.has_host() => {
-            let has_user = url.password().is_some() || !url.username().is_empty();
-            has_user.then_some("it must have no user and no password: the worker's own git credentials are used")
+            if url.password().is_some() || !url.username().is_empty() {
+                return Some("it must have no user and no password: the worker's own git credentials are used");
+            }
+            // Git can't fetch from these, and people put tokens there.
+            let has_more = url.query().is_some() || url.fragment().is_some();
+            has_more.then_some("it must have nothing after a ? or a #: the worker's own git credentials are used")
         }
         _ => Some("it must begin with https://, ssh://, git@ or file:///"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::repository_problem;
+
+    #[test]
+    fn a_url_has_no_secret_and_leads_to_a_repository() {
+        for url in ["https://h/x.git", "https://h:8443/team/x", "ssh://git@h:22/x", "git@h:x.git", "file:///srv/x?y"] {
+            assert_eq!(repository_problem(url), None, "{url}");
+        }
+        for (url, why) in [
+            ("https://me:secret@h/x", "no user and no password"),
+            ("https://h/x.git?private_token=secret", "nothing after a ?"),
+            ("https://h/x.git#main", "nothing after a ?"),
+            ("http://h/x", "must begin with"),
+            ("ssh://me:secret@h/x", "without a password"),
+            ("git@h", "git@HOST:PATH"),
+            ("file://srv/x", "file:///PATH"),
+            ("https://h/a b", "without blanks"),
+        ] {
+            assert!(repository_problem(url).is_some_and(|told| told.contains(why)), "{url}");
+        }
     }
 }

@@ -61,7 +61,7 @@ on_both! { alone:
     }
 
     async fn every_deed_is_told(database) {
-        let server = Server::on(database).env("WORKER_OFFLINE_AFTER_SECONDS", 1).start();
+        let server = Server::on(database).start();
         let crew = server.crew();
         let worker = crew.worker().slots(8).register().await;
         server.post("workers", json!({ "name": worker.name, "os_info": "Alpine" })).await.ok();
@@ -82,9 +82,6 @@ on_both! { alone:
         let dying = crew.task().attempts(1).create().await;
         let last = dying.lease_for(&worker, 1).await;
         dying.reaches("dead").await;
-        eventually("the worker is offline", || async { (worker.status().await == "offline").then_some(()) }).await;
-        worker.claim(1).await;
-        eventually("the worker is online", || async { (worker.status().await == "online").then_some(()) }).await;
         server.delete(&worker.path("")).await.ok();
         let told = trail(&server).await;
         let has = |line: String| assert!(told.contains(&line), "missing: {line}\nin: {told:#?}");
@@ -100,9 +97,20 @@ on_both! { alone:
         assert!(told.iter().any(|line| line.starts_with(&format!("task_retried llm_task {} ", released.id))), "{told:#?}");
         has(format!("lease_expired lease {} reconciler", last.id));
         has(format!("task_dead llm_task {} reconciler", dying.id));
-        has(format!("worker_offline worker {name} reconciler"));
-        assert!(told.iter().any(|line| line.starts_with(&format!("worker_online worker {name} "))), "{told:#?}");
         assert!(told.iter().any(|line| line.starts_with(&format!("worker_removed worker {name} "))), "{told:#?}");
+    }
+
+    async fn a_worker_that_goes_and_comes_back_is_told(database) {
+        let server = Server::on(database).env("WORKER_OFFLINE_AFTER_SECONDS", 1).start();
+        let worker = server.crew().worker().register().await;
+        eventually("the worker is offline", || async { (worker.status().await == "offline").then_some(()) }).await;
+        worker.claim(1).await;
+        let online = format!("worker_online worker {} ", worker.name);
+        let told = eventually("the worker is back", || async {
+            let told = trail(&server).await;
+            told.iter().any(|line| line.starts_with(&online)).then_some(told)
+        }).await;
+        assert!(told.contains(&format!("worker_offline worker {} reconciler", worker.name)), "{told:#?}");
     }
 
     async fn what_changes_nothing_leaves_no_entry(database) {

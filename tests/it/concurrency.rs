@@ -100,7 +100,8 @@ on_both! {
 
 on_both! { alone:
     async fn a_hundred_workers_are_never_overrun(database) {
-        let server = Arc::new(Server::on(database).start());
+        // No worker is lost and no lease ends while all is done, however long that takes.
+        let server = Arc::new(Server::on(database).env("WORKER_OFFLINE_AFTER_SECONDS", 3_600).env("LEASE_TTL_SECONDS", 3_600).start());
         let crew = server.crew();
         let hiring = &crew;
         let names = join_all((0..100).map(|i| {

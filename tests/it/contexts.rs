@@ -142,8 +142,11 @@ fn a_reset_counts_on_every_replica() {
             let context = unique("talk");
             one.task().context(&context).create().await;
             let at = one.api.poke(&format!("contexts/{context}/reset")).await.ok()["reset_at"].clone();
-            let lease = eventually("the other server gives the task", || async { worker.claim(1).await.pop() }).await["lease"].clone();
+            let given = eventually("the other server gives the task", || async { worker.claim(1).await.pop() }).await;
+            let lease = &given["lease"];
             assert_eq!((&lease["context_id"], &lease["context_reset_at"]), (&json!(context), &at), "round {round}");
+            // Its lease must not end in a later round.
+            other.api.task(given["task"]["id"].as_str().unwrap()).succeed("x").await;
         }
     });
 }
