@@ -61,6 +61,11 @@ fn line<'a>(out: &mut String, cells: impl Iterator<Item = &'a str>) {
         if i > 0 {
             out.push(',');
         }
+        // Spreadsheets would execute what begins so (CWE-1236), and whoever names a label would command those of others. A negative number is one.
+        let cell = &match cell.starts_with(['=', '+', '-', '@', '\t', '\r']) && cell.parse::<f64>().is_err() {
+            true => format!("'{cell}"),
+            false => cell.to_owned(),
+        };
         if cell.contains([',', '"', '\r', '\n']) {
             out.push_str(&format!("\"{}\"", cell.replace('"', "\"\"")));
         } else {
@@ -80,5 +85,11 @@ mod tests {
         let rows = [json!({ "a": "x,y", "b": { "c": "say \"hi\"", "d": null } }), json!({ "e": [1, 2], "a": "two\nlines" })];
         assert_eq!(text(&rows), "a,b.c,b.d,e\r\n\"x,y\",\"say \"\"hi\"\"\",,\r\n\"two\nlines\",,,\"[1,2]\"\r\n");
         assert_eq!(text(&[]), "");
+    }
+
+    #[test]
+    fn no_cell_is_a_formula() {
+        let rows = [json!({ "=a": "=1+1", "b": "@SUM(1)", "c": "+1+1", "d": "-2+3", "e": -2.5, "f": "\t=1", "g": "a=1" })];
+        assert_eq!(text(&rows), "'=a,b,c,d,e,f,g\r\n'=1+1,'@SUM(1),'+1+1,'-2+3,-2.5,'\t=1,a=1\r\n");
     }
 }

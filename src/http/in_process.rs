@@ -23,7 +23,7 @@ use super::error::Error;
 use super::history::Moment;
 use super::host;
 use super::key_ring::Identity;
-use super::middleware::Caller;
+use super::middleware::{Caller, end_with_key};
 use super::policy::RoutePolicies;
 use super::refusal::Refusal;
 use super::session;
@@ -179,10 +179,15 @@ async fn admit(State((app, policies)): State<(AppState, Arc<RoutePolicies>)>, re
         app.metrics.http_refused(refusal.reason());
         return refusal.error().into_response();
     }
+    // The body of the request that causes the call may have taken long to arrive.
+    let key = caller.key.clone();
+    if !app.ring.holds(key.as_deref(), app.engine.clock.now()) {
+        return Refusal::Unauthorized.error().into_response();
+    }
     if policy.writes()
         && let Some(fault) = app.store.lasting_fault()
     {
         return Error::Later(fault.text()).into_response();
     }
-    next.run(request).await
+    end_with_key(app, key, next.run(request).await)
 }

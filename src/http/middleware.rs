@@ -222,21 +222,18 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
         Time::Limited => timeout_at(deadline, next.run(request)).await.unwrap_or_else(|_| late.into_response()),
     };
     drop(held);
-    let answer = match key {
-        // An answer without a known length is sent while it is read: a stream, or a long list.
-        Some(key) if answer.body().size_hint().exact().is_none() => end_with_key(app.clone(), key, answer),
-        _ => answer,
-    };
+    let answer = end_with_key(app.clone(), key, answer);
     // What a call has changed is committed by now, so its answer is not refused. Those of large tasks have taken their room before.
     let is_change = pass.policy.writes();
     let budget = if is_change { &app.limits.held_of_changes } else { &app.limits.held_of_answers };
     budget.send(answer, pass.client, !is_change).await
 }
 
-/// Ends the stream when its key is revoked or expires.
-fn end_with_key(app: AppState, key: Arc<ApiKey>, stream: Response) -> Response {
+/// An answer that is sent while it is read, as a stream or a long list, ends when its key is revoked or expires. It has no known length.
+pub(super) fn end_with_key(app: AppState, key: Option<Arc<ApiKey>>, answer: Response) -> Response {
+    let Some(key) = key.filter(|_| answer.body().size_hint().exact().is_none()) else { return answer };
     let lapse = async move { app.ring.lapse(Some(&key), &app.engine.clock).await };
-    stream.map(|body| Body::from_stream(body.into_data_stream().take_until(Box::pin(lapse))))
+    answer.map(|body| Body::from_stream(body.into_data_stream().take_until(Box::pin(lapse))))
 }
 
 /// What the middleware knows of a request before it admits it.

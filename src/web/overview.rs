@@ -28,6 +28,8 @@ const COUNTED: usize = 40;
 const DAYS: Ms = 14;
 const DAY_MS: Ms = 24 * HOUR_MS;
 const WORKERS: usize = 1_000;
+/// Calls that look for runs that ask: those of others may be before those that the visitor may see.
+const ASKING_CALLS: usize = 10;
 
 /// A worker that a person must look after.
 struct Trouble {
@@ -105,12 +107,17 @@ pub async fn show(visit: Visit) -> Result<Response, Refused> {
 /// The tasks whose runs wait for a person, those of them that the visitor may see.
 async fn asking(visit: &Visit) -> Result<Vec<Row>, Refused> {
     let lang = visit.layout.at.lang;
-    let ids: Vec<String> = visit.api.asking().iter().take(MAX_IDS).map(ToString::to_string).collect();
-    if ids.is_empty() {
-        return Ok(Vec::new());
+    let mut rows: Vec<Row> = Vec::new();
+    for some in visit.api.asking().chunks(MAX_IDS).take(ASKING_CALLS) {
+        let ids: Vec<String> = some.iter().map(ToString::to_string).collect();
+        let listed = visit.list(&format!("llm-tasks?ids={}&limit={ROWS}", ids.join(",")), |task: Task| Row::of(lang, task)).await?;
+        rows.extend(listed.rows.into_iter().filter(|row| row.needs_person));
+        if rows.len() >= ROWS {
+            break;
+        }
     }
-    let listed = visit.list(&format!("llm-tasks?ids={}&limit={ROWS}", ids.join(",")), |task: Task| Row::of(lang, task)).await?;
-    Ok(listed.rows.into_iter().filter(|row| row.needs_person).collect())
+    rows.truncate(ROWS);
+    Ok(rows)
 }
 
 async fn whole(visit: &Visit) -> Result<Whole, Refused> {

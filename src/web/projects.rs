@@ -166,7 +166,11 @@ struct ProjectPage<'a> {
 pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
     let path = format!("projects/{}", path_part(&id));
     let project = row(visit.get(&path).await?);
-    let mut nodes = visit.list(&format!("{path}/node-status"), node).await?.rows;
+    // Whose key sees only tasks of its team is not told of clones.
+    let mut nodes = match visit.layout.sees_all() {
+        true => visit.list(&format!("{path}/node-status"), node).await?.rows,
+        false => Vec::new(),
+    };
     nodes.truncate(NODES);
     visit.ok(&ProjectPage {
         v: &visit.layout,
@@ -222,6 +226,7 @@ pub async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fie
 }
 
 pub async fn confirm_delete(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
+    visit.must_be_admin()?;
     let path = format!("projects/{}", path_part(&id));
     let project: Value = visit.get(&path).await?;
     let (v, name) = (&visit.layout, project["name"].as_str().unwrap_or_default());

@@ -100,6 +100,13 @@ impl Visit {
         Ok(response)
     }
 
+    /// # Errors
+    /// The visitor is no administrator, who alone may do what the page asks about.
+    pub fn must_be_admin(&self) -> Result<(), Refused> {
+        let refused = || Refused::new(403, "Only an administrator may do this", "Це може робити лише адміністратор");
+        self.layout.is_admin().then_some(()).ok_or_else(refused)
+    }
+
     pub fn ok(&self, template: &impl askama::Template) -> Result<Response, Refused> {
         self.show(StatusCode::OK, template)
     }

@@ -174,6 +174,7 @@ pub async fn act(Path((name, action)): Path<(String, String)>, Posted { visit, f
 }
 
 pub async fn confirm_remove(Path(name): Path<String>, visit: Visit) -> Result<Response, Refused> {
+    visit.must_be_admin()?;
     let path = format!("workers/{}", path_part(&name));
     let found: WorkerWithLeases = visit.get(&path).await?;
     let v = &visit.layout;

@@ -18,6 +18,7 @@ use crate::refused::{Refused, Said};
 use crate::visit::{Fields, Layout, Posted, Visit};
 use bloom_api::tasks::Task;
 use bloom_api::time_limit;
+use bloom_core::file::MAX_INPUTS;
 use bloom_core::project::PushMode;
 
 /// What stands in the fields: as it was typed, so that nothing is lost when a field is wrong.
@@ -152,7 +153,18 @@ pub async fn send(Posted { visit, fields, files, .. }: Posted) -> Result<Respons
 async fn create(visit: &Visit, fields: &Fields, files: &[Upload], inputs: &mut Vec<Input>) -> Result<String, Refused> {
     let at_field = |field: &str, text: String| Refused { fields: BTreeMap::from([(field.to_owned(), text)]), ..Refused::new(400, "", "") };
     let mut body = body(visit.layout.at.lang, fields).map_err(|(field, text)| at_field(field, text))?;
-    for file in files.iter().filter(|file| file.field == "files") {
+    let files: Vec<&Upload> = files.iter().filter(|file| file.field == "files").collect();
+    // Before any is stored: the task would be refused.
+    let count = inputs.len() + files.len();
+    if count > MAX_INPUTS {
+        let lang = visit.layout.at.lang;
+        let text = lang.t(
+            format!("{count} files, but at most {MAX_INPUTS} are allowed"),
+            format!("Файлів {count}, а дозволено щонайбільше {MAX_INPUTS}"),
+        );
+        return Err(at_field("inputs", text));
+    }
+    for file in files {
         let stored = visit.upload(file).await.map_err(|refused| match refused.status {
             400 => at_field("inputs", refused.text.text(&visit.layout.at).to_owned()),
             _ => refused,

@@ -1,5 +1,8 @@
 //! The pages of named keys.
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
 use super::browser::Browser;
 use crate::keys::{ADMIN, create, keyed};
 use crate::on_both;
@@ -103,6 +106,33 @@ on_both! { alone:
         let browser = Browser::signed_in(&server, ADMIN).await;
         browser.post("/keys/precious/revoke", &[("form_token", "wrong")], &[]).await.expect(403);
         browser.ok("/keys/precious").await;
+    }
+
+    async fn a_form_whose_key_is_revoked_while_it_arrives_does_nothing(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        let browser = Browser::signed_in(&server, &create(&admin, "insider", "admin", json!({})).await).await;
+        let form = format!("form_token={}&name=evil&scope=admin", browser.ok("/keys").await.form_token());
+        let (begun, rest) = form.split_at(20);
+        let address = server.base().strip_prefix("http://").unwrap();
+        let mut connection = TcpStream::connect(address).await.unwrap();
+        let head = format!(
+            "POST /keys HTTP/1.1\r\nHost: {address}\r\nOrigin: {}\r\nCookie: {}\r\nConnection: close\r\nExpect: 100-continue\r\n\
+             Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n",
+            server.base(), browser.cookie_header(), form.len()
+        );
+        connection.write_all(head.as_bytes()).await.unwrap();
+        // The server asks for the body when it has looked at the key.
+        let mut asked = [0; 12];
+        connection.read_exact(&mut asked).await.unwrap();
+        assert_eq!(&asked, b"HTTP/1.1 100");
+        connection.write_all(begun.as_bytes()).await.unwrap();
+        admin.delete("keys/insider").await.ok();
+        connection.write_all(rest.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.contains("HTTP/1.1 401 "), "{answer}");
+        assert_eq!(admin.get("keys").await.ok(), json!([]));
     }
 
     async fn the_list_of_keys_has_pages(database) {

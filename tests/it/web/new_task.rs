@@ -52,6 +52,11 @@ on_both! {
 
         let before = server.get(&format!("llm-tasks?agent_slug={agent}")).await.ok();
         let fields = [("prompt", "p"), ("agent_slug", agent.as_str())];
+        let names: Vec<String> = (0..101).map(|n| format!("{n}.txt")).collect();
+        let many: Vec<(&str, &str, &[u8])> = names.iter().map(|name| (name.as_str(), "text/plain", &b"x"[..])).collect();
+        let refused = browser.send_files(FORM, "files", &many, &fields).await.expect(400);
+        refused.has("101 files, but at most 100");
+        refused.has("id=\"files-wrong\"");
         browser.send_files(FORM, "files", &[("../up", "text/plain", b"x")], &fields).await.expect(400).has("id=\"files-wrong\"");
         let large = vec![b'x'; 2 << 20];
         assert_eq!(browser.send_files(FORM, "files", &[("large", "text/plain", &large)], &fields).await.status, 413);

@@ -1,7 +1,7 @@
 //! The pages of projects, and their buttons.
 
 use super::browser::Browser;
-use crate::keys::ADMIN;
+use crate::keys::{ADMIN, create};
 use crate::on_both;
 use crate::support::stub::{Reply, Stub};
 use crate::support::*;
@@ -83,6 +83,9 @@ on_both! { alone:
             shown.has("docs");
             assert_eq!(shown.text.matches("method=\"post\"").count(), 1, "only signing out: {}", shown.text);
         }
+        reader.get(&format!("{page}/confirm-delete")).await.expect(403).has("Only an administrator");
+        let member = create(&server.with_key(ADMIN), "ann", "member", json!({ "team": "web" })).await;
+        Browser::signed_in(&server, &member).await.ok(&page).await.has_not("Clones");
         let token = reader.ok("/").await.form_token();
         for target in ["/projects".to_owned(), format!("{page}/clone"), format!("{page}/propagate"), format!("{page}/delete")] {
             let form = [("form_token", token.as_str()), ("name", "x"), ("repo_url", REPO)];
