@@ -198,7 +198,14 @@ impl Workspace<'_> {
                     self.log.phase("pushed", json!({"branch": begun.branch, "commit": pushed, "text": text}));
                 }
                 Ok(None) => {}
-                Err(trouble) => fail(completion, &trouble),
+                Err(trouble) => {
+                    // The person who brings both together needs what others have pushed.
+                    if let Ok(confinement) = confinement(self.agent, self.dir, record, profile).await {
+                        tree.show_refs(&confinement).await;
+                        end_commands(self.dir).await;
+                    }
+                    fail(completion, &trouble);
+                }
             }
         }
     }

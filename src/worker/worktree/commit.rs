@@ -128,18 +128,24 @@ impl Worktree {
         if is_there {
             return Ok(None);
         }
+        let failed = |why: &str| Trouble::of_push(&self.branch, why);
+        let mut refused = None;
         for _ in 0..PUSHES {
-            let Err(why) = self.push_once(&commit).await else { return Ok(Some(commit)) };
-            let failed = |why: &str| Trouble::of_push(&self.branch, why);
-            // An earlier attempt may have pushed meanwhile, or somebody else.
+            if let Some(theirs) = &known {
+                commit = self.joined(&commit, theirs).await.map_err(|trouble| failed(&trouble.to_string()))?;
+                if commit == *theirs {
+                    self.note_pushed(theirs).await?;
+                    // An earlier attempt has pushed it, although its end was not heard of.
+                    return Ok(refused.map(|_: String| commit));
+                }
+            }
+            let Err(why) = self.push_once(&commit, known.as_deref()).await else { return Ok(Some(commit)) };
             let _ = self.repository.fetch(FETCH_LIMIT).await;
             let there = self.repository.commit_of(&self.pushed_ref()).await;
-            let Some(theirs) = there.clone().filter(|_| there != known) else { return Err(failed(&why)) };
-            commit = self.joined(&commit, &theirs).await.map_err(|trouble| failed(&trouble.to_string()))?;
-            if commit == theirs {
-                return Ok(Some(commit));
+            if there == known {
+                return Err(failed(&why));
             }
-            known = there;
+            (known, refused) = (there, Some(why));
         }
         Err(Trouble::of_push(&self.branch, "others push to it all the time"))
     }

@@ -169,6 +169,14 @@ impl<'a> Confined<'a> {
         self.update_branch(commit).await.map(|()| true)
     }
 
+    /// Lets the files and the branch be at a commit, whatever they were.
+    pub async fn reset(&self, commit: &str) -> Result<(), Trouble> {
+        let mut read = self.git();
+        read.args(["read-tree", "--reset", "-u", commit]);
+        self.run_within(read, FETCH_LIMIT).await.map_err(|why| Trouble::of_git("the worktree can't be prepared", &why))?;
+        self.update_branch(commit).await
+    }
+
     /// Lets the branch name this commit, at once or not at all, and the worktree be on the branch.
     pub async fn update_branch(&self, commit: &str) -> Result<(), Trouble> {
         let failed = |why: String| Trouble::of_git("the branch can't be updated", &why);

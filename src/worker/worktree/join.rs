@@ -1,9 +1,14 @@
 //! How the branch of a context here and what the project's server has of it come together. It is looked at before a run, so that no run is paid
 //! for whose commits could not be pushed.
 
+use std::fs;
+use std::path::PathBuf;
 use std::process::Stdio;
 
+use bloom_core::project::is_commit_id;
+
 use super::super::command::{ended, output};
+use super::super::confinement::Confinement;
 use super::super::context_files::short_file_name;
 use super::author::CommitAuthor;
 use super::confined::Confined;
@@ -26,6 +31,19 @@ impl Worktree {
         self.repository.set_ref(&self.record_ref(), commit).await
     }
 
+    /// What was pushed to a branch that somebody has removed since says nothing of one that somebody makes by its name.
+    pub(super) async fn forget_removed(&self) -> Result<(), Trouble> {
+        for name in self.names() {
+            let named = self.on(name);
+            if self.repository.commit_of(&named.pushed_ref()).await.is_none()
+                && self.repository.commit_of(&named.record_ref()).await.is_some()
+            {
+                self.repository.remove_ref(&named.record_ref()).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Lets the worktree, whose branch is at `head`, go on with what was fetched of it, if that has what this machine does not have.
     pub(super) async fn follow_pushed(&self, confined: &Confined<'_>, head: String) -> Result<Prepared, Trouble> {
         confined.follow_refs().await;
@@ -41,13 +59,37 @@ impl Worktree {
         if followed.unfetched.is_some() {
             return Ok(Prepared { unfetched: followed.unfetched, ..self.prepared(head, Origin::Kept) });
         }
-        if !confined.follow(&head, &goal).await? {
+        let failed = |error| Trouble::of_disk("the worktree can't be prepared", &error);
+        fs::write(self.following_mark(), &goal).map_err(failed)?;
+        let followed_all = confined.follow(&head, &goal).await?;
+        fs::remove_file(self.following_mark()).map_err(failed)?;
+        if !followed_all {
             let why = format!("files that a run left there without a commit are in the way of what {} has on the server now", self.branch);
-            return Err(self.state(&why));
+            return Err(self.state_until(&why, "stash --include-untracked"));
         }
         self.repository.set_ref(&self.branch_ref(), &goal).await?;
         self.note_pushed(&there).await?;
         Ok(followed)
+    }
+
+    /// Lets the repository of the context have the branches of the server, as far as the last fetch tells.
+    pub async fn show_refs(&self, confinement: &Confinement) {
+        Confined::new(self, confinement).follow_refs().await;
+    }
+
+    /// Exists while the files follow to a commit, which it names.
+    fn following_mark(&self) -> PathBuf {
+        self.own_git_dir().with_extension("following")
+    }
+
+    /// Lets all files follow, if that was interrupted: for git, those that have followed would be changes of a run.
+    pub(super) async fn finish_following(&self, confined: &Confined<'_>) -> Result<(), Trouble> {
+        let Ok(goal) = fs::read_to_string(self.following_mark()) else { return Ok(()) };
+        if is_commit_id(&goal) && self.repository.commit_with(&goal).await.is_some() {
+            confined.reset(&goal).await?;
+            self.repository.set_ref(&self.branch_ref(), &goal).await?;
+        }
+        fs::remove_file(self.following_mark()).map_err(|error| Trouble::of_disk("the worktree can't be prepared", &error))
     }
 
     /// The commit at which the branch goes on that is at `here` on this machine and at `there` on the server. What was pushed from here and was
@@ -63,8 +105,10 @@ impl Worktree {
             if repository.is_ancestor(here, &pushed).await {
                 return Ok(there.to_owned());
             }
-            let why = "commits that were pushed from here were taken back or replaced there, and others were made here since";
-            return Err(self.apart(why));
+            if repository.is_ancestor(&pushed, here).await {
+                let why = "commits that were pushed were taken back or replaced there, and others were made here since";
+                return Err(self.apart(why, &format!("rebase --onto origin/{} {pushed}", self.branch)));
+            }
         }
         if repository.is_ancestor(there, here).await {
             return Ok(here.to_owned());
@@ -72,18 +116,17 @@ impl Worktree {
         self.merged(here, there).await
     }
 
-    fn apart(&self, why: &str) -> Trouble {
-        let merge = format!("merge origin/{}", self.branch);
-        self.state(&format!(
-            "its branch {} and that of the server can't go on together: {why} (`{merge}` keeps both, as long as it is pushed)",
-            self.branch
-        ))
+    fn apart(&self, why: &str, words: &str) -> Trouble {
+        self.state_until(&format!("its branch {} and that of the server can't go on together: {why}", self.branch), words)
     }
 
     /// A merge of the two commits, made without a worktree.
     async fn merged(&self, here: &str, there: &str) -> Result<String, Trouble> {
         let failed = |why: String| Trouble::of_git("what others have pushed can't be merged", &why);
         let mut merge = self.repository.local(&self.repository.git_dir());
+        if let Some(attributes) = self.attributes_of(here).await {
+            merge.arg("-c").arg(format!("core.attributesFile={}", attributes.display()));
+        }
         merge.args(DURABLE).args(["merge-tree", "--write-tree", "--name-only", "--no-messages", here, there]);
         let ended = ended(merge, Stdio::null(), LOCAL_LIMIT, MOST_TOLD).await.map_err(failed)?;
         let told = String::from_utf8_lossy(&ended.stdout).into_owned();
@@ -92,10 +135,24 @@ impl Worktree {
             Some(0) => self.merge_commit(tree, here, there).await.map_err(failed),
             Some(1) | None => {
                 let named: Vec<_> = files.lines().take(SHOWN_FILES).map(|name| name.escape_debug().to_string()).collect();
-                Err(self.apart(&format!("both have changed {}", named.join(", "))))
+                Err(self.apart(&format!("both have changed {}", named.join(", ")), &format!("merge origin/{}", self.branch)))
             }
-            Some(_) => Err(self.apart(String::from_utf8_lossy(&ended.stderr).trim())),
+            // They have no common history, or this git is older than 2.38.
+            Some(_) => {
+                let words = format!("merge --allow-unrelated-histories origin/{}", self.branch);
+                Err(self.apart(String::from_utf8_lossy(&ended.stderr).lines().next().unwrap_or_default(), &words))
+            }
         }
+    }
+
+    /// A file with what the project says of how files are merged. A bare repository knows no other.
+    async fn attributes_of(&self, commit: &str) -> Option<PathBuf> {
+        let mut show = self.repository.local(&self.repository.git_dir());
+        show.args(["cat-file", "blob", &format!("{commit}:.gitattributes")]);
+        let attributes = output(show, LOCAL_LIMIT).await.ok()?;
+        let file = self.own_git_dir().with_extension("attributes");
+        fs::write(&file, attributes).ok()?;
+        Some(file)
     }
 
     async fn merge_commit(&self, tree: &str, here: &str, there: &str) -> Result<String, String> {

@@ -175,3 +175,82 @@ async fn locks_that_were_left_hold_no_run_up() {
     }
     two.here().runs("mine", "mine\n", true).await;
 }
+
+/// Also what this worker has only fetched, and what is pushed while it works.
+#[tokio::test]
+async fn what_is_taken_back_while_a_run_works_does_not_come_back() {
+    let two = Two::new().await;
+    let first = run(&two.served(), &["rev-parse", "bloom/a^"]);
+    // The newest commit was made by the other agent, and only fetched here.
+    let (dir, tree) = &two.here;
+    for is_known in [false, true] {
+        let begun = tree.prepared_for(None).await.unwrap();
+        fs::write(dir.join("mine"), format!("{is_known}\n")).unwrap();
+        tree.committed(&begun, "a run").await.unwrap().unwrap();
+        two.reset_to(&first);
+        if is_known {
+            tree.repository.fetch(FETCH_LIMIT).await.unwrap();
+        }
+        let why = tree.push().await.unwrap_err().to_string();
+        assert!(why.contains("taken back") && two.tip() == first, "{why}");
+        // What the message says helps.
+        let words: Vec<&str> = why.split("rebase ").nth(1).unwrap().split(',').next().unwrap().split(' ').collect();
+        tree.show_refs(&Confinement::default()).await;
+        run(dir, &[&["rebase", "--quiet"], &words[..]].concat());
+        let begun = tree.prepared_for(None).await.unwrap();
+        tree.committed(&begun, "nothing").await.unwrap();
+        assert!(tree.push().await.unwrap().is_some());
+        assert_eq!(run(&two.served(), &["rev-parse", "bloom/a^"]), first);
+        assert!(dir.join("mine").exists() && !dir.join("there").exists());
+        two.reset_to(&first);
+        run(dir, &["reset", "--quiet", "--hard", &first]);
+        two.there().0.1.prepared_for(None).await.unwrap();
+        two.there().runs("there", &format!("{is_known}\n"), true).await;
+        assert_eq!(tree.prepared_for(None).await.unwrap().base, two.tip());
+    }
+}
+
+#[tokio::test]
+async fn a_branch_that_was_removed_and_made_anew_is_another() {
+    let two = Two::new().await;
+    let served = two.served();
+    run(&served, &["update-ref", "refs/heads/main", "bloom/a"]);
+    run(&served, &["branch", "-D", "bloom/a"]);
+    let (_, tree) = &two.here;
+    assert_eq!(tree.prepared_for(None).await.unwrap().origin, Origin::Kept);
+    let made = run(&served, &["commit-tree", "main^{tree}", "-p", "main", "-m", "By a person"]);
+    two.reset_to(&made);
+    assert!(two.here().refused().await.contains("was not made by runs of this context"));
+    // Nor does a run push to it that works meanwhile.
+    run(&served, &["branch", "-D", "bloom/a"]);
+    two.here().runs("mine", "mine\n", true).await;
+}
+
+#[tokio::test]
+async fn files_that_follow_are_not_left_half_way() {
+    let two = Two::new().await;
+    two.there().runs("file", "yours\n", true).await;
+    let (dir, tree) = &two.here;
+    // The agent was killed when it had written the file, and git not its index.
+    tree.repository.fetch(FETCH_LIMIT).await.unwrap();
+    fs::write(dir.join("file"), "yours\n").unwrap();
+    fs::write(tree.own_git_dir().with_extension("following"), two.tip()).unwrap();
+    assert_eq!(tree.prepared_for(None).await.unwrap().base, two.tip());
+    assert!(run(dir, &["status", "--porcelain"]).is_empty() && !tree.own_git_dir().with_extension("following").exists());
+}
+
+#[tokio::test]
+async fn the_project_says_how_its_files_are_merged() {
+    let two = Two::new().await;
+    two.here().runs(".gitattributes", "*.log merge=union\n*.lock -merge\n", true).await;
+    two.there().runs("a.log", "begin\n", true).await;
+    two.there().runs("a.lock", "1\n2\n3\n4\n5\n", true).await;
+    two.here().runs("a.log", "begin\nmine\n", false).await;
+    two.there().runs("a.log", "begin\nyours\n", true).await;
+    let merged = two.here.1.prepared_for(None).await.unwrap();
+    assert_eq!((merged.origin, fs::read_to_string(two.here.0.join("a.log")).unwrap().lines().count()), (Origin::Merged, 3));
+    two.here().runs("a.lock", "one\n2\n3\n4\n5\n", false).await;
+    two.there().0.1.prepared_for(None).await.unwrap();
+    two.there().runs("a.lock", "1\n2\n3\n4\nfive\n", true).await;
+    assert!(two.here().refused().await.contains("a.lock"));
+}

@@ -142,12 +142,18 @@ impl Worktree {
         format!("{LOCAL}/{}", self.branch)
     }
 
-    /// What only a person can mend. They must not let git find its way from the worktree either, so they get the whole command.
+    /// What only a person can mend.
     fn state(&self, why: &str) -> Trouble {
+        self.state_until(why, "…")
+    }
+
+    /// The same, with the words of the git command that mends it. They must not let git find its way from the worktree either, so they get the
+    /// whole command.
+    fn state_until(&self, why: &str, words: &str) -> Trouble {
         let (own, dir) = (self.own_git_dir(), self.dir.display());
-        let command = format!("git --git-dir {} --work-tree {dir}", own.display());
+        let command = format!("git --git-dir {} --work-tree {dir} {words}", own.display());
         Trouble::State(format!(
-            "the worktree of this context can't be used: {why}. Mend it on the worker with {command} …, or use another context"
+            "the worktree of this context can't be used: {why}. Mend it on the worker with {command}, or use another context"
         ))
     }
 
@@ -190,6 +196,7 @@ impl Worktree {
         let confined = Confined::new(tree, confinement);
         confined.forget_locks().await;
         tree.check_unfinished()?;
+        tree.finish_following(&confined).await?;
         let tree = &tree.on(&confined.branch(&self.own_branches()).await?);
         tree.note_branch()?;
         let confined = Confined::new(tree, confinement);
@@ -202,7 +209,7 @@ impl Worktree {
         if files.is_some() {
             tree.take_large_files(&confined, &head).await?;
         }
-        if let Err(trouble) = tree.repository.fetch(FOLLOW_LIMIT).await {
+        if let Err(trouble) = tree.repository.fetch(if is_pushed { FETCH_LIMIT } else { FOLLOW_LIMIT }).await {
             if is_pushed {
                 return Err(trouble);
             }
@@ -246,6 +253,9 @@ impl Worktree {
             return settled.follow_pushed(&confined, base).await;
         }
         confined.follow_refs().await;
+        if origin == Origin::Fetched {
+            settled.note_pushed(&base).await?;
+        }
         Ok(settled.prepared(base, origin))
     }
 

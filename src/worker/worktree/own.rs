@@ -55,7 +55,7 @@ impl Worktree {
         for commit in found.lines() {
             let form = format!("--format=%(trailers:key={TRAILER},valueonly,unfold)");
             // One that says more than is read names no context.
-            let named = self.repository.told(&["log", "--max-count=1", &form], &[commit]).await.unwrap_or_default();
+            let named = self.repository.told(&["log", "--no-walk", &form], &[commit]).await.unwrap_or_default();
             if named.lines().any(|value| value.trim() == self.trailer_value().trim()) {
                 return Ok(true);
             }
@@ -96,7 +96,7 @@ impl Worktree {
         // Without a commit that the branch began with, its whole history would count.
         let is_named = !starts.commits.is_empty() && self.names_context(&revisions).await?;
         // The default branch may have all commits by now.
-        Ok(is_named || self.names_context(&["--max-count=1", &tip]).await?)
+        Ok(is_named || self.names_context(&["--no-walk", &tip]).await?)
     }
 
     /// The names that the project gives and gave the branch, newest first.
@@ -127,6 +127,7 @@ impl Worktree {
     /// The tree with the branch that it has from now on: a branch of the context that was pushed keeps its name, and others get the project's
     /// prefix.
     pub(super) async fn settled(&self, tree: &Self, wanted: Option<&str>) -> Result<Self, Trouble> {
+        self.forget_removed().await?;
         let starts = OnceCell::new();
         for name in [&tree.branch].into_iter().chain(self.names()) {
             let named = tree.on(name);
@@ -139,11 +140,7 @@ impl Worktree {
             return named.with_free_name().await;
         }
         if starts.get().is_some_and(|starts| starts.default.as_ref() == Some(&named.branch_ref())) {
-            return Err(Trouble::State(format!(
-                "the branch {} is the default branch of the project's repository, or checked out there, so runs do not push to it: let another \
-                 branch be that, or submit the task with another context",
-                self.branch
-            )));
+            return Err(named.is_default());
         }
         Err(Trouble::State(format!(
             "the branch {} of the project's repository was not made by runs of this context: submit the task with another context, or give the \

@@ -96,11 +96,24 @@ impl Repository {
 }
 
 impl Worktree {
-    /// Whether the project's repository can have a branch of this name, as far as the last fetch tells.
+    /// Whether runs may push a branch of this name to the project's repository, as far as the last fetch tells.
     pub async fn check_branch_name(&self, branch: &str) -> Result<(), Trouble> {
+        if self.repository.commit_of(&format!("{PUSHED}/{branch}")).await.is_some()
+            && self.repository.default_ref().await.is_ok_and(|default| default == format!("{LOCAL}/{branch}"))
+        {
+            return Err(self.on(branch).is_default());
+        }
         let Some(taken) = self.repository.in_the_way(PUSHED, branch).await else { return Ok(()) };
         let otherwise = format!("rename {taken} there, or submit the task without push");
         Err(self.taken(&format!("the project's repository can have no branch {branch}, because it has a branch {taken}"), &otherwise))
+    }
+
+    pub(super) fn is_default(&self) -> Trouble {
+        Trouble::State(format!(
+            "the branch {} is the default branch of the project's repository, or checked out there, so runs do not push to it: let another branch be \
+             that, or submit the task with another context",
+            self.branch
+        ))
     }
 
     /// Itself, if the project's repository on this machine can have its branch.
@@ -118,8 +131,9 @@ impl Worktree {
         ))
     }
 
-    /// Pushes this commit as the branch, with the user's own credentials.
-    pub(super) async fn push_once(&self, commit: &str) -> Result<(), String> {
+    /// Pushes this commit as the branch, with the user's own credentials, if the branch is still at the commit that it builds on; `None` = there is
+    /// none. Without that, a commit that somebody has taken back meanwhile would come back.
+    pub(super) async fn push_once(&self, commit: &str, known: Option<&str>) -> Result<(), String> {
         // First, so that nobody fetches a commit whose files are missing.
         self.repository.push_large_files(commit).await?;
         // A pattern, because git takes a single name also for a tag of the server that is called `refs/heads/…`. Nothing else is below this name.
@@ -127,7 +141,8 @@ impl Worktree {
         let from = format!("refs/push/{}", self.name());
         self.repository.set_ref(&format!("{from}/{last}"), commit).await.map_err(|trouble| trouble.to_string())?;
         let mut push = self.repository.remote();
-        push.args(["push", "--quiet", "--no-verify", "--no-follow-tags", "--recurse-submodules=no", "--no-signed", "--"]);
+        push.args(["push", "--quiet", "--no-verify", "--no-follow-tags", "--recurse-submodules=no", "--no-signed"]);
+        push.arg(format!("--force-with-lease=refs/heads/{}:{}", self.branch, known.unwrap_or_default())).arg("--");
         push.arg(&self.repository.url).arg(format!("{from}/*:refs/heads/{above}/*"));
         output(push, FETCH_LIMIT).await?;
         self.note_pushed(commit).await.map_err(|trouble| trouble.to_string())
