@@ -290,11 +290,8 @@ fn leased_task() -> Value {
 }
 
 fn completed_task() -> Value {
-    let usage = json!({ "input_tokens": 7_412, "output_tokens": 96, "cost_usd": 0.03 });
-    with(
-        leased_task(),
-        &json!({ "status": "completed", "updated_at": AT + 9_000, "finished_at": AT + 9_000, "usage": usage, "session_id": "8c1d6a52" }),
-    )
+    let (end, usage) = (AT + 9_000, json!({ "input_tokens": 7_412, "output_tokens": 96, "cost_usd": 0.03 }));
+    with(leased_task(), &json!({ "status": "completed", "updated_at": end, "finished_at": end, "usage": usage, "session_id": "8c1d6a52" }))
 }
 
 fn lease() -> Value {
