@@ -133,7 +133,7 @@ on_both! {
     async fn a_list_tells_once_why_a_task_waits(server) {
         let crew = server.crew();
         let task = crew.task().create().await;
-        let told = task.now().await["waiting"]["message"].as_str().unwrap().to_owned();
+        let told = task.now().await["waiting"]["message"].as_str().unwrap().replace('\'', "&#39;");
         let list = format!("/tasks?agent_slug={}", crew.slug);
         preferring(server, "en").ok(&list).await.has(&told);
         let ukrainian = preferring(server, "uk").ok(&list).await;
