@@ -35,6 +35,8 @@ body! {
         created_after: Option<Moment>,
         /// Only tasks created before this time, in milliseconds since the epoch.
         created_before: Option<Moment>,
+        /// Only tasks that ended after this time, in milliseconds since the epoch.
+        finished_after: Option<Moment>,
     }
 }
 
@@ -50,8 +52,9 @@ impl Filter {
         map.chain(self.label.iter().flat_map(|labels| &labels.0).map(|label| (label.name.clone(), label.value.clone())))
     }
 
-    pub fn times(&self) -> (Option<Ms>, Option<Ms>) {
-        (self.created_after.map(|at| at.0), self.created_before.map(|at| at.0))
+    /// `created_after`, `created_before` and `finished_after`.
+    pub fn times(&self) -> [Option<Ms>; 3] {
+        [self.created_after, self.created_before, self.finished_after].map(|at| at.map(|at| at.0))
     }
 }
 
@@ -118,7 +121,7 @@ impl Wire for Bulk {
         let named = match (ids, filter) {
             (Some(ids), None) => Named::Ids(ids.map(|id| id.0)),
             (None, Some(filter)) if filter.is_empty() => {
-                let fields = "status, agent_slug, context_id, worker_id, labels, label, created_after, created_before";
+                let fields = "status, agent_slug, context_id, worker_id, labels, label, created_after, created_before, finished_after";
                 return problem(format!("The filter is empty: give at least one of {fields}")).map_err(|found| within("filter", found));
             }
             (None, Some(filter)) => Named::Filter(Box::new(filter)),

@@ -356,6 +356,7 @@ impl IntoParams for TaskParams {
             label_param("Only tasks with this label, `name=value`; may be repeated."),
             moment("created_after", "Only tasks created after this time"),
             moment("created_before", "Only tasks created before this time"),
+            moment("finished_after", "Only tasks that ended, with whatever status, after this time"),
         ]
     }
 }

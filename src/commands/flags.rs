@@ -17,6 +17,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("desired_format", "--format"),
     ("exclusive_key", "--exclusive-key"),
     ("expires_in_sec", "--expires, in seconds"),
+    ("finished_after", "--finished-since"),
     ("from", "--since"),
     ("idempotency_key", "--idempotency-key"),
     ("inputs", "--file"),

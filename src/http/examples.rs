@@ -44,7 +44,7 @@ pub fn of_answer(operation: &str) -> Option<Value> {
         }
         "answerQuestion" => Some(with(leased_task(), &json!({ "status": "running", "updated_at": AT + 90_000 }))),
         "resumeTask" => changed(json!({ "updated_at": AT + 2_000 })),
-        "cancelTask" => changed(json!({ "status": "cancelled", "waiting": null, "updated_at": AT + 60_000 })),
+        "cancelTask" => changed(json!({ "status": "cancelled", "waiting": null, "updated_at": AT + 60_000, "finished_at": AT + 60_000 })),
         "listTasks" | "listRuns" => Some(json!([task(), with(completed_task(), &json!({ "id": EARLIER_TASK }))])),
         "releaseTask" => changed(json!({ "infra_retries": 1, "updated_at": AT + 5_000 })),
         "listArtifacts" => Some(json!([artifact()])),
@@ -272,7 +272,7 @@ fn new_task() -> Value {
 fn task() -> Value {
     json!({
         "id": TASK, "context_id": "docs-review", "agent_slug": "writer", "prompt": PROMPT, "context_hints": [],
-        "policy": { "timeout_sec": 300, "timeout_is_default": false, "budget": 0.5 }, "desired_format": "text", "status": "queued", "created_at": AT, "updated_at": AT,
+        "policy": { "timeout_sec": 300, "timeout_is_default": false, "budget": 0.5 }, "desired_format": "text", "status": "queued", "created_at": AT, "updated_at": AT, "finished_at": null,
         "lease_id": null, "worker_id": null, "attempts": 0, "max_attempts": 3, "priority": 5, "not_before": null, "depends_on": [],
         "exclusive_key": null, "idempotency_key": null, "labels": { "team": "docs" }, "session": "context", "model": null,
         "ttl_after_finished_sec": null, "infra_retries": 0, "cancel_requested": false, "suspend": false, "session_id": null, "failure": null, "usage": null,
@@ -290,8 +290,8 @@ fn leased_task() -> Value {
 }
 
 fn completed_task() -> Value {
-    let usage = json!({ "input_tokens": 7_412, "output_tokens": 96, "cost_usd": 0.03 });
-    with(leased_task(), &json!({ "status": "completed", "updated_at": AT + 9_000, "usage": usage, "session_id": "8c1d6a52" }))
+    let (end, usage) = (AT + 9_000, json!({ "input_tokens": 7_412, "output_tokens": 96, "cost_usd": 0.03 }));
+    with(leased_task(), &json!({ "status": "completed", "updated_at": end, "finished_at": end, "usage": usage, "session_id": "8c1d6a52" }))
 }
 
 fn lease() -> Value {

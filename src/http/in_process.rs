@@ -91,6 +91,11 @@ impl Api {
         self.app.settings.keys.is_empty()
     }
 
+    /// Whether an address of a control plane is set.
+    pub fn uses_membridge(&self) -> bool {
+        self.app.membridge.is_configured()
+    }
+
     /// Whose key this is.
     pub async fn identify(&self, key: &str) -> Option<Identity> {
         let mut headers = HeaderMap::new();

@@ -165,6 +165,7 @@ fn filter_of_params(params: &Params) -> Result<Option<TaskFilter>, Error> {
         labels: params.labels()?.into_iter().map(|label| (label.name, label.value)).collect(),
         created_after: params.moment("created_after")?,
         created_before: params.moment("created_before")?,
+        finished_after: params.moment("finished_after")?,
     };
     Ok(with_status(filter, params.get("status")))
 }
@@ -180,7 +181,7 @@ fn id_part(params: &Params, filter: &TaskFilter) -> Result<Option<IdPart>, Error
 
 /// The same filter, from a body.
 pub fn filter_of_body(filter: &Filter) -> Option<TaskFilter> {
-    let (created_after, created_before) = filter.times();
+    let [created_after, created_before, finished_after] = filter.times();
     let read = TaskFilter {
         ids: Vec::new(),
         status: None,
@@ -191,6 +192,7 @@ pub fn filter_of_body(filter: &Filter) -> Option<TaskFilter> {
         labels: filter.pairs().collect(),
         created_after,
         created_before,
+        finished_after,
     };
     with_status(read, filter.status.0.as_deref())
 }

@@ -71,6 +71,8 @@ pub struct TaskFilter {
     pub created_after: Option<Ms>,
     /// Only tasks that were created before this time.
     pub created_before: Option<Ms>,
+    /// Only tasks that ended after this time.
+    pub finished_after: Option<Ms>,
 }
 
 row! { PAST of LeaseRow {
@@ -166,7 +168,7 @@ pub(super) fn fitting_page(sizes: Vec<(Uuid, i64)>) -> Listing<(Uuid, i64)> {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Wanted {
+pub(super) enum Wanted {
     Sizes,
     Ids,
 }
@@ -217,25 +219,34 @@ impl LeaseFilter {
 }
 
 impl TaskFilter {
-    /// Whether the conditions on status, worker and labels still hold; the other fields by which tasks are filtered never change.
+    /// Whether the conditions on status, worker, labels and end still hold; the other fields by which tasks are filtered never change.
     pub fn still_holds(&self, TaskRow { spec, state }: &TaskRow) -> bool {
         let worker = state.shown_lease().map(|(_, worker)| worker);
         let labels = state.labels(spec);
         self.status.is_none_or(|status| status == state.status)
             && (self.worker_id.is_none() || self.worker_id.as_ref() == worker)
             && self.labels.iter().all(|(name, value)| labels.get(name) == Some(value))
+            && self.finished_after.is_none_or(|after| state.finished_at.is_some_and(|at| at > after))
     }
 
     /// The query follows the index of the filter that leaves the fewest rows, and checks the other filters row by row. Its text consists
     /// of fixed parts; the values are parameters.
-    fn statement(&self, page: &Page, wanted: Wanted) -> (Sql, Args<'_>) {
+    pub(super) fn statement(&self, page: &Page, wanted: Wanted) -> (Sql, Args<'_>) {
         let is_finished = self.status.is_some_and(Status::is_final);
         let rare = self.status.is_some_and(|status| !matches!(status, Status::Queued));
         // Finished tasks of an agent have an index of their own. Of the unfinished ones, only queued tasks can be many.
         let finished_of_agent = is_finished && self.agent_slug.is_some();
+        // How many tasks ended lately does not grow with the tables; those of a context, an owner or a worker are few enough.
+        let end_leads = self.finished_after.is_some()
+            && self.ids.is_empty()
+            && self.labels.is_empty()
+            && self.context_id.is_none()
+            && self.owner.is_none()
+            && self.worker_id.is_none();
         let of_spec = self.context_id.is_some() || self.owner.is_some() || (self.agent_slug.is_some() && !finished_of_agent);
-        let spec_leads =
-            self.context_id.is_some() || self.owner.is_some() || (self.agent_slug.is_some() && self.worker_id.is_none() && !rare);
+        let spec_leads = self.context_id.is_some()
+            || self.owner.is_some()
+            || (self.agent_slug.is_some() && self.worker_id.is_none() && !rare && !end_leads);
         let with_spec = wanted == Wanted::Sizes || of_spec;
         // SQLite joins a CROSS JOIN in the order in which it is written; PostgreSQL's planner chooses the order.
         let (from, id) = match (self.labels.is_empty(), spec_leads) {
@@ -269,7 +280,9 @@ impl TaskFilter {
             Some(Owner::Key(key)) => build.equal("t.owner = ", Some(key)),
             Some(Owner::Team(team)) => build.equal("t.team = ", Some(team)),
         }
-        if finished_of_agent {
+        if let Some(after) = self.finished_after {
+            build.add("s.finished_at > ", |args| args.int(after));
+        } else if finished_of_agent {
             build.fixed("s.finished_at IS NOT NULL");
         }
         build.equal(if finished_of_agent { "s.agent_slug = " } else { "t.agent_slug = " }, self.agent_slug.as_deref());
@@ -288,6 +301,11 @@ impl TaskFilter {
         let args = args.int(page.limit);
         let limit = args.len();
         let sql = Sql::new(|d| {
+            let from = if end_leads {
+                from.replacen("task_state s", &format!("task_state s {}", d.by_index("task_state_finished")), 1)
+            } else {
+                from.to_owned()
+            };
             let named = if self.ids.is_empty() { String::new() } else { format!(" AND {id} {}", d.any(Type::Uuid, limit + 1)) };
             format!("SELECT {wanted} FROM {from} WHERE true{text}{named} ORDER BY {id} DESC LIMIT ${limit}")
         });

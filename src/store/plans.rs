@@ -1,4 +1,4 @@
-//! Checks that the pages of a namespace and of a project, and those of contexts, are read by an index, however many tasks of others are in
+//! Checks that the pages of a namespace and of a project, those of contexts, and tasks by their end, are read by an index, however many tasks of others are in
 //! front.
 
 use bloom_test_support::{janitor, postgres, waiting::run};
@@ -10,6 +10,8 @@ use super::contexts::{
     PAGE_OF_TEAM,
 };
 use super::dialect::{Kind, Sql};
+use super::lists::{TaskFilter, Wanted};
+use super::page::Page;
 use super::queue::{
     READY_OF_AGENT_IN_NAMESPACE, READY_OF_AGENT_IN_NAMESPACE_AND_PROJECT, READY_OF_AGENT_IN_PROJECT, READY_OF_NAMESPACE,
     READY_OF_NAMESPACE_AND_PROJECT, READY_OF_PROJECT,
@@ -19,6 +21,7 @@ use super::{Store, StoreOptions, all};
 use bloom_core::api_key::Owner;
 use bloom_core::cache::{Part, Projects, Scope};
 use bloom_core::ids::TaskId;
+use bloom_core::task::Status;
 
 const CROWD: i64 = 10_000;
 
@@ -173,6 +176,49 @@ async fn check_contexts(url: String) {
     store.close().await;
 }
 
+/// Very many tasks that failed long ago, and one that failed just now and is the oldest.
+async fn check_ended(url: String) {
+    let store = Store::open(&StoreOptions { url: url.clone(), max_connections: 2 }).await.unwrap();
+    store.migrate().await.unwrap();
+    execute(&store, &url, |kind| {
+        let id = if kind == Kind::Sqlite { "randomblob(16)" } else { "gen_random_uuid()" };
+        format!(
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {CROWD}) INSERT INTO tasks (id, context_id, agent_slug, \
+            prompt, context_hints, timeout_sec, budget, desired_format, max_attempts, priority, depends_on, labels, session) \
+            SELECT {id}, 'c', 'coder', 'p', '[]', 120, 0, 'text', 3, 5, '[]', '{{}}', 'none' FROM n"
+        )
+    })
+    .await;
+    execute(&store, &url, |_| {
+        "INSERT INTO task_state (id, context_id, agent_slug, rank, max_attempts, timeout_sec, has_dependencies, status, updated_at, attempts, \
+        infra_retries, lease_count, cancel_requested, has_dependents, event_count, event_seq, session, finished_at) SELECT id, context_id, \
+        agent_slug, 4, 3, 120, false, 'failed', 1, 0, 0, 0, false, false, 0, -1, 'none', \
+        CASE WHEN id = (SELECT id FROM tasks ORDER BY id LIMIT 1) THEN 1000 ELSE 1 END FROM tasks"
+            .to_owned()
+    })
+    .await;
+    execute(&store, &url, |kind| if kind == Kind::Postgres { "ANALYZE tasks; ANALYZE task_state" } else { "SELECT 1" }.to_owned()).await;
+    let page = Page { limit: 9, before: None };
+    for (status, agent) in [(None, None), (Some(Status::Failed), None), (None, Some("coder")), (Some(Status::Failed), Some("coder"))] {
+        let filter = TaskFilter { status, agent_slug: agent.map(str::to_owned), finished_after: Some(1), ..TaskFilter::default() };
+        assert_eq!(store.task_sizes(&filter, &page).await.unwrap().rows.len(), 1, "{filter:?}");
+        assert_eq!(store.task_ids(&filter, &page).await.unwrap().len(), 1, "{filter:?}");
+        for wanted in [Wanted::Sizes, Wanted::Ids] {
+            let (statement, args) = filter.statement(&page, wanted);
+            let text = statement.text(store.kind()).as_str().to_owned();
+            match store.kind() {
+                // The statement could not be prepared if the index did not fit.
+                Kind::Sqlite => assert!(text.contains("INDEXED BY task_state_finished"), "{text}"),
+                Kind::Postgres => {
+                    let plan = plan(&store, &statement, args).await;
+                    assert!(plan.contains("task_state_finished ") && !plan.contains("Seq Scan"), "{plan}");
+                }
+            }
+        }
+    }
+    store.close().await;
+}
+
 fn sqlite() -> String {
     format!("sqlite:{}", janitor::new_path("plans").join("bloom.db").display())
 }
@@ -181,10 +227,12 @@ fn sqlite() -> String {
 fn on_sqlite() {
     run(check(sqlite()));
     run(check_contexts(sqlite()));
+    run(check_ended(sqlite()));
 }
 
 #[test]
 fn on_postgresql() {
     run(check(postgres::database()));
     run(check_contexts(postgres::database()));
+    run(check_ended(postgres::database()));
 }

@@ -170,7 +170,10 @@ fn failed(lang: Lang, reason: Reason) -> (&'static str, &'static str) {
     match reason {
         Reason::Timeout => (
             t("The run took longer than it may", "Запуск тривав довше, ніж дозволено"),
-            t("Press “Submit again…”, and give it a longer time limit.", "Натисніть «Надіслати знову…» і дайте йому більше часу."),
+            t(
+                "Press “New task like this…”, and give it a longer time limit.",
+                "Натисніть «Нове завдання за зразком…» і дайте йому більше часу.",
+            ),
         ),
         Reason::Stalled => (
             t("The run said nothing for too long", "Запуск задовго мовчав"),

@@ -2,22 +2,33 @@
 
 use super::visit::Layout;
 
-/// The pages that this visitor may see, with their names.
-pub fn of(layout: &Layout) -> Vec<(&'static str, &'static str)> {
-    let all = [
+/// An entry: the path of its page, and its name.
+type Entry = (&'static str, &'static str);
+
+/// The pages that this visitor may see: those of every day, which are a row, and the others, which are below "More".
+pub fn of(layout: &Layout) -> [Vec<Entry>; 2] {
+    let daily = [
         ("/", layout.t("Overview", "Огляд"), true),
         ("/tasks", layout.t("Tasks", "Завдання"), true),
         ("/tasks/new", layout.t("New task", "Нове завдання"), layout.may_act()),
-        ("/queues", layout.t("Queues", "Черги"), layout.sees_team()),
         ("/contexts", layout.t("Contexts", "Контексти"), true),
         ("/workers", layout.t("Workers", "Воркери"), layout.sees_all()),
         ("/projects", layout.t("Projects", "Проєкти"), layout.sees_all()),
+        ("/queues", layout.t("Queues", "Черги"), layout.sees_team()),
         ("/usage", layout.t("Usage", "Витрати"), layout.sees_team()),
+    ];
+    // Whoever wants to begin with membridge comes to its page by the overview.
+    let uses_membridge = layout.uses_membridge || layout.here == "/membridge";
+    let others = [
         ("/leases", layout.t("Leases", "Оренди"), layout.sees_all()),
         ("/artifacts", layout.t("Artifacts", "Артефакти"), layout.sees_all()),
         ("/audit", layout.t("Audit", "Аудит"), layout.sees_all()),
+        ("/membridge", "Membridge", layout.sees_all() && uses_membridge),
         ("/keys", layout.t("API keys", "Ключі API"), layout.is_admin()),
-        ("/membridge", "Membridge", layout.sees_all()),
     ];
-    all.into_iter().filter(|(.., is_seen)| *is_seen).map(|(path, name, _)| (path, name)).collect()
+    [seen(daily), seen(others)]
+}
+
+fn seen<const N: usize>(entries: [(&'static str, &'static str, bool); N]) -> Vec<Entry> {
+    entries.into_iter().filter(|(.., is_seen)| *is_seen).map(|(path, name, _)| (path, name)).collect()
 }

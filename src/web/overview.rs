@@ -3,6 +3,7 @@
 use askama::Template;
 use axum::response::Response;
 
+use crate::call::Listed;
 use crate::chart::Chart;
 use crate::lang::Lang;
 use crate::refused::Refused;
@@ -19,14 +20,13 @@ use bloom_core::Ms;
 use bloom_core::task::Status;
 use bloom_core::worker::WorkerStatus;
 
-const HOUR_MS: Ms = 3_600_000;
 /// Rows of each list on this page.
 const ROWS: usize = 8;
-/// Failed tasks that are read to count those of the last hour.
+/// Tasks that failed in the last hour that are counted.
 const COUNTED: usize = 40;
 /// Days of the charts.
 const DAYS: Ms = 14;
-const DAY_MS: Ms = 24 * HOUR_MS;
+const DAY_MS: Ms = 24 * 3_600_000;
 const WORKERS: usize = 1_000;
 /// Calls that look for runs that ask: those of others may be before those that the visitor may see.
 const ASKING_CALLS: usize = 10;
@@ -85,19 +85,15 @@ impl Overview<'_> {
 }
 
 pub async fn show(visit: Visit) -> Result<Response, Refused> {
-    let now = visit.layout.now;
     let tasks = async |status, limit| newest(&visit, &Filter::of_status(status), None, limit).await.map(|listed| listed.rows);
     let asking = asking(&visit).await?;
     let (mut running, mut waiting) = (tasks(Status::Running, ROWS).await?, tasks(Status::Queued, ROWS).await?);
     running.retain(|row| !row.needs_person);
     waiting.retain(|row| !row.note.is_empty());
-    let mut failed = tasks(Status::Failed, COUNTED).await?;
-    let was_full = failed.len() >= COUNTED;
-    failed.retain(|row| now - row.updated_at < HOUR_MS);
+    let Listed { rows: mut failed, next } = newest(&visit, &Filter::failed_lately(), None, COUNTED).await?;
+    let failed_count = format!("{}{}", failed.len(), if next.is_some() { "+" } else { "" });
+    // Lists are in the order of creation.
     failed.sort_by_key(|row| std::cmp::Reverse(row.updated_at));
-    // Lists are in the order of creation: if all that was read failed within the hour, there may be more.
-    let more = if was_full && failed.len() >= COUNTED { "+" } else { "" };
-    let failed_count = format!("{}{more}", failed.len());
     failed.truncate(ROWS);
     let whole = if visit.layout.sees_all() { Some(whole(&visit).await?) } else { None };
     let is_new = whole.as_ref().is_some_and(|whole| whole.stats.tasks.total == 0 || whole.fleet.total == 0);

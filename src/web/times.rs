@@ -39,9 +39,13 @@ impl fmt::Display for Time {
     }
 }
 
+const DAY_MS: Ms = 86_400_000;
+const TWO_DAYS_MS: Ms = 2 * DAY_MS;
+
 fn relative(lang: Lang, at: Ms, now: Ms) -> String {
     match now - at {
         -1_999..=1_999 => lang.t("now", "щойно").into(),
+        DAY_MS..TWO_DAYS_MS => lang.t("yesterday", "вчора").into(),
         past @ 0.. => {
             let span = duration(lang, past);
             lang.t(format!("{span} ago"), format!("{span} тому"))
@@ -115,6 +119,12 @@ mod tests {
         );
         assert_eq!(relative(Lang::English, 5_000, 0), "in 5 s");
         assert_eq!(relative(Lang::English, 0, 1_000), "now");
+        assert_eq!(
+            [DAY_MS - 1, DAY_MS, TWO_DAYS_MS - 1, TWO_DAYS_MS].map(|now| relative(Lang::English, 0, now)),
+            ["23 h 59 min ago", "yesterday", "yesterday", "2 days ago"]
+        );
+        assert_eq!(relative(Lang::Ukrainian, 0, DAY_MS), "вчора");
+        assert_eq!(relative(Lang::English, DAY_MS, 0), "in 24 h 0 min");
         assert_eq!(relative(Lang::Ukrainian, 5_000, 0), "за 5 с");
         assert_eq!(relative(Lang::Ukrainian, 0, 185_000), "3 хв 5 с тому");
     }

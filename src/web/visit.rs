@@ -35,6 +35,8 @@ pub struct Layout {
     pub who: String,
     /// The server has no keys, so nobody signs in.
     pub is_open: bool,
+    /// An address of a control plane is set.
+    pub uses_membridge: bool,
     pub token: String,
     pub now: Ms,
 }
@@ -136,6 +138,7 @@ impl Visit {
             scope: identity.scope,
             who: identity.key.as_ref().map_or_else(|| at.lang.word(identity.scope.as_str()).into_owned(), |key| key.name.clone()),
             is_open: api.is_open(),
+            uses_membridge: api.uses_membridge(),
             token: parts.extensions.get::<TokenStandIn>().map_or_else(|| form_token(&cookie), |stand_in| stand_in.0.to_string()),
             now: api.now(),
             at,

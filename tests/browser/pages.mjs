@@ -155,6 +155,20 @@ try {
   assert.equal(await page.evaluate(() => document.getElementById("help").open), true);
   await page.keyboard.press("Escape");
 
+  // The pages below "More", by keys.
+  const isMoreOpen = () => page.$eval("#more", (more) => more.open);
+  await page.focus("#more summary");
+  await page.keyboard.press("Enter");
+  assert.equal(await isMoreOpen(), true);
+  await page.keyboard.press("Tab");
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), "Leases");
+  await page.keyboard.press("Escape");
+  assert.equal(await isMoreOpen(), false);
+  await page.keyboard.press("Enter");
+  assert.equal(await isMoreOpen(), true);
+  await page.click("h1");
+  assert.equal(await isMoreOpen(), false);
+
   // A change on the server appears by itself.
   await newTask("Appears without loading the page again");
   await page.waitForFunction(() => document.body.textContent.includes("Appears without loading the page again"), { timeout: 30_000 });
@@ -200,6 +214,9 @@ try {
   await Promise.all([plain.waitForNavigation(), plain.click("footer a[hreflang=uk]")]);
   assert.equal(await plain.$eval("h1", (title) => title.textContent), "Огляд");
   await Promise.all([plain.waitForNavigation(), plain.click("footer a[hreflang=en]")]);
+  await plain.click("#more summary");
+  await Promise.all([plain.waitForNavigation(), plain.click("#more a[href='/audit']")]);
+  assert.equal(await plain.$eval("#more a[aria-current]", (entry) => entry.textContent), "Audit");
   await plain.goto(`${base}/tasks/new`);
   await plain.type("#prompt", "Sent without scripts");
   await plain.type("#context_id", "plain");

@@ -158,8 +158,30 @@ on_both! {
         assert_eq!(found(format!("agent_slug={slug}&created_after={}&created_before={}", at - 60_000, at + 60_000)).await.len(), 2);
         assert_eq!(found(format!("agent_slug={slug}&created_after={}", at + 1000)).await.len(), 0);
         assert_eq!(found(format!("agent_slug={slug}&created_before={}", at - 60_000)).await.len(), 0);
+        assert_eq!(held.now().await["finished_at"], json!(null));
         held.succeed("x").await;
         assert_eq!(found(format!("worker_id={}", worker.name)).await, [held.id.as_str()], "a finished task keeps its worker");
+        let ended = held.now().await["finished_at"].as_i64().unwrap();
+        for (query, number) in [
+            (format!("agent_slug={slug}&finished_after={}", ended - 1), 1),
+            (format!("agent_slug={slug}&finished_after={ended}"), 0),
+            (format!("status=completed&agent_slug={slug}&finished_after={}", ended - 1), 1),
+            (format!("status=failed&agent_slug={slug}&finished_after={}", ended - 1), 0),
+            (format!("worker_id={}&finished_after={}", worker.name, ended - 1), 1),
+            (format!("context_id={context}&finished_after=0"), 0),
+            (format!("label=team=blue&agent_slug={slug}&finished_after={}", ended - 1), 1),
+            (format!("ids={},{}&finished_after=0", held.id, plain.id), 1),
+        ] {
+            assert_eq!(found(query.clone()).await.len(), number, "{query}");
+        }
+        server.get("llm-tasks?finished_after=soon").await.refuses(&["finished_after"]);
+        let count = async |after: i64| {
+            let filter = json!({ "filter": { "agent_slug": slug, "finished_after": after }, "dry_run": true });
+            server.post("llm-tasks:requeue", filter).await.ok()["matched"].clone()
+        };
+        assert_eq!(count(0).await, json!(0), "a task that waits has not ended");
+        server.post(&plain.path("/cancel"), json!({})).await.ok();
+        assert_eq!((count(0).await, count(now_ms() + 3_600_000).await), (json!(1), json!(0)));
     }
 
     async fn pages_keep_their_filter(server) {

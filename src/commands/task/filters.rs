@@ -39,6 +39,9 @@ pub struct Filters {
     /// Only created before; as --since
     #[arg(long, value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true)]
     until: Option<Ms>,
+    /// Only ended (completed, failed or cancelled) after; as --since
+    #[arg(long, value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true)]
+    finished_since: Option<Ms>,
 }
 
 /// Parses `name=value`.
@@ -90,7 +93,7 @@ impl Filters {
         ];
         let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text?.to_owned())));
         let labels = self.labels.iter().map(|(name, value)| ("label", format!("{name}={value}")));
-        let times = [("created_after", self.since), ("created_before", self.until)];
+        let times = [("created_after", self.since), ("created_before", self.until), ("finished_after", self.finished_since)];
         let times = times.into_iter().filter_map(|(name, at)| Some((name, at?.to_string())));
         texts.chain(labels).chain(times).collect()
     }
@@ -108,6 +111,7 @@ impl Filters {
             label: Some(labels.collect()),
             created_after: self.since.map(Int),
             created_before: self.until.map(Int),
+            finished_after: self.finished_since.map(Int),
         }
     }
 
@@ -121,6 +125,7 @@ impl Filters {
             && self.labels.iter().all(|(name, value)| task.labels.get(name) == Some(value))
             && self.since.is_none_or(|since| task.created_at > since)
             && self.until.is_none_or(|until| task.created_at < until)
+            && self.finished_since.is_none_or(|since| task.finished_at.is_some_and(|at| at > since))
     }
 }
 
@@ -158,6 +163,9 @@ mod tests {
         assert!(!filters().fits(&task("running", "1=2", 6)));
         assert!(!filters().fits(&task("queued", "2", 6)));
         assert!(!filters().fits(&task("queued", "1=2", 5)));
+        let ended = |at| Task { finished_at: at, ..task("failed", "", 1) };
+        let lately = Filters { finished_since: Some(5), ..Filters::default() };
+        assert!(lately.fits(&ended(Some(6))) && !lately.fits(&ended(Some(5))) && !lately.fits(&ended(None)));
     }
 
     #[test]

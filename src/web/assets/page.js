@@ -15,6 +15,7 @@
     const minutes = Math.floor(s / 60), hours = Math.floor(s / 3600), days = Math.floor(s / 86400);
     const [h, min, sec] = [t("h", "год"), t("min", "хв"), t("s", "с")];
     const told = t({ one: "day", other: "days" }, { one: "день", few: "дні", many: "днів" })[plurals.select(days)];
+    if (past && days === 1) return t("yesterday", "вчора");
     const text = days >= 2 ? `${days} ${told}`
       : hours ? `${hours} ${h} ${minutes % 60} ${min}` : minutes ? `${minutes} ${min} ${s % 60} ${sec}` : `${s} ${sec}`;
     return past ? t(`${text} ago`, `${text} тому`) : t(`in ${text}`, `за ${text}`);
@@ -32,7 +33,16 @@
   });
 
   // Where the menu is too wide for the window, the entry of this page is in sight.
-  document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  document.querySelector("nav a[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+
+  // The other pages go away again.
+  const more = document.getElementById("more");
+  document.addEventListener("click", ({ target }) => { if (more && !more.contains(target)) more.open = false; });
+  more?.addEventListener("keydown", ({ key }) => {
+    if (key !== "Escape") return;
+    more.open = false;
+    more.querySelector("summary").focus();
+  });
 
   // The text is that of another element, or of another page. Parts of the page are loaded again, and their buttons with them.
   const offerCopies = () => navigator.clipboard && document.querySelectorAll("[data-copy], [data-copy-from]").forEach((button) => { button.hidden = false; });

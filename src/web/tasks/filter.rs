@@ -9,12 +9,13 @@ use crate::visit::Fields;
 use bloom_core::Ms;
 use bloom_core::task::Status;
 
-/// The filters, by their names in addresses. `since` is how long ago a task may have been created.
-pub const NAMES: [&str; 8] = ["status", "agent_slug", "context_id", "worker_id", "label", "since", "id", "text"];
-/// The choices of `since`.
+/// The filters, by their names in addresses. `since` is how long ago a task may have been created, and
+/// `finished_since` how long ago it may have ended.
+pub const NAMES: [&str; 9] = ["status", "agent_slug", "context_id", "worker_id", "label", "since", "finished_since", "id", "text"];
+/// The choices of both.
 const TIMES: [(&str, Ms); 4] = [("1h", 3_600_000), ("24h", 86_400_000), ("7d", 7 * 86_400_000), ("30d", 30 * 86_400_000)];
 
-/// The choices of `since`, and what they are called.
+/// The choices of times, and what they are called.
 pub fn times(lang: Lang) -> [(&'static str, &'static str); 4] {
     let names = [
         lang.t("in the last hour", "за останню годину"),
@@ -34,6 +35,7 @@ pub struct Filter {
     pub worker_id: String,
     pub labels: Vec<String>,
     pub since: String,
+    pub finished_since: String,
     pub id: String,
     /// What is searched for.
     pub text: String,
@@ -53,6 +55,7 @@ impl Filter {
             worker_id: fields.text("worker_id"),
             labels: fields.all("label").map(str::to_owned).collect(),
             since: fields.word("since", &TIMES.map(|(word, _)| word))?,
+            finished_since: fields.word("finished_since", &TIMES.map(|(word, _)| word))?,
             id: fields.text("id"),
             text: fields.text("text"),
         })
@@ -60,6 +63,11 @@ impl Filter {
 
     pub fn of_status(status: Status) -> Self {
         Self { status: status.as_str().to_owned(), ..Self::default() }
+    }
+
+    /// The tasks that failed in the last hour.
+    pub fn failed_lately() -> Self {
+        Self { finished_since: TIMES[0].0.to_owned(), ..Self::of_status(Status::Failed) }
     }
 
     /// The statuses of the tasks that are meant, for each of which the API is called; `None` is any. For people, a task has failed also if it
@@ -91,14 +99,18 @@ impl Filter {
             ("context_id", &self.context_id),
             ("worker_id", &self.worker_id),
             ("since", &self.since),
+            ("finished_since", &self.finished_since),
         ];
         let labels = self.labels.iter().map(|label| ("label", label));
         let all = one.into_iter().chain(labels);
         all.filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name, value.as_str())).collect()
     }
 
-    fn created_after(&self, now: Ms) -> Option<Ms> {
-        TIMES.iter().find(|(word, _)| *word == self.since).map(|(_, span)| (now - span).max(0))
+    /// The times that the API is asked for, by their names there.
+    fn times(&self, now: Ms) -> impl Iterator<Item = (&'static str, Ms)> {
+        let at = move |word: &str| TIMES.iter().find(|(known, _)| *known == word).map(|(_, span)| (now - span).max(0));
+        let times = [("created_after", at(&self.since)), ("finished_after", at(&self.finished_since))];
+        times.into_iter().filter_map(|(name, at)| Some((name, at?)))
     }
 
     /// The query of the list of the API, for one of the statuses.
@@ -111,10 +123,8 @@ impl Filter {
             query.append_pair("search", &self.text);
         }
         query.extend_pairs(status.map(|status| ("status", status.as_str())));
-        query.extend_pairs(self.given().into_iter().filter(|(name, _)| !["status", "since"].contains(name)));
-        if let Some(at) = self.created_after(now) {
-            query.append_pair("created_after", &at.to_string());
-        }
+        query.extend_pairs(self.given().into_iter().filter(|(name, _)| !["status", "since", "finished_since"].contains(name)));
+        query.extend_pairs(self.times(now).map(|(name, at)| (name, at.to_string())));
         query.finish()
     }
 
@@ -124,16 +134,14 @@ impl Filter {
         body.extend(status.map(|status| ("status".into(), json!(status.as_str()))));
         for (name, value) in self.given() {
             match name {
-                "status" | "label" | "since" => {}
+                "status" | "label" | "since" | "finished_since" => {}
                 _ => drop(body.insert(name.to_owned(), json!(value))),
             }
         }
         if !self.labels.is_empty() {
             body.insert("label".into(), json!(self.labels));
         }
-        if let Some(at) = self.created_after(now) {
-            body.insert("created_after".into(), json!(at));
-        }
+        body.extend(self.times(now).map(|(name, at)| (name.to_owned(), json!(at))));
         Value::Object(body)
     }
 }
@@ -144,10 +152,13 @@ mod tests {
 
     #[test]
     fn a_filter_is_sent_as_it_was_given() {
-        let filter = Filter::of(&Fields::parse(b"status=dead&label=a%3D1&label=b%3D2&since=1h&agent_slug="), &[]).unwrap();
+        let filter =
+            Filter::of(&Fields::parse(b"status=dead&label=a%3D1&label=b%3D2&since=1h&finished_since=24h&agent_slug="), &[]).unwrap();
         let [status] = filter.statuses()[..] else { panic!("{:?}", filter.statuses()) };
-        assert_eq!(filter.query(status, 3_600_005), "status=dead&label=a%3D1&label=b%3D2&created_after=5");
-        assert_eq!(filter.body(status, 3_600_005), json!({ "status": "dead", "label": ["a=1", "b=2"], "created_after": 5 }));
+        let now = 86_400_005;
+        assert_eq!(filter.query(status, now), "status=dead&label=a%3D1&label=b%3D2&created_after=82800005&finished_after=5");
+        let body = json!({ "status": "dead", "label": ["a=1", "b=2"], "created_after": 82_800_005, "finished_after": 5 });
+        assert_eq!(filter.body(status, now), body);
         assert!(filter.is_for_bulk() && !Filter::default().is_for_bulk());
         let with_text = Filter { text: "ÄB".into(), ..filter };
         assert!(!with_text.is_for_bulk() && with_text.query(None, 3_600_005).starts_with("search=%C3%84B&"));

@@ -37,7 +37,7 @@ pub struct Row {
     pub updated_at: Ms,
     /// Why it waits, or why it failed, in English.
     pub note: String,
-    /// The same in short, where the page is in another language.
+    /// The same in short, in its place where the page is in another language.
     pub reason: &'static str,
     pub needs_person: bool,
     pub project: String,

@@ -41,6 +41,10 @@ fn tasks_are_listed_in_every_form() {
         assert_eq!(list(&["--status", "failed", "-o", "json"]), "[]\n");
         assert_eq!(list(&["--since", "1h", "-o", "name"]).lines().count(), 2);
         assert_eq!(list(&["--until", "1h", "-o", "name"]), "");
+        assert_eq!(list(&["--finished-since", "1h", "-o", "name"]), "");
+        user.does(&["task", "cancel", &older.id]).ok();
+        assert_eq!(list(&["--finished-since", "1h", "-o", "name"]), format!("{}\n", older.id));
+        assert_eq!(list(&["--finished-since", "0s", "-o", "name"]), "");
         let cut = user.does(&["task", "list", "--agent", &crew.slug, "--limit", "1", "-o", "name"]).ends(0);
         assert_eq!(cut.out, format!("{}\n", newer.id));
         assert!(cut.err.contains("There are more than this one: use a higher --limit"), "{}", cut.err);

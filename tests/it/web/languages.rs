@@ -130,6 +130,17 @@ on_both! {
         refused.has("/language/en?next=%2Ftasks\"");
     }
 
+    async fn a_list_tells_once_why_a_task_waits(server) {
+        let crew = server.crew();
+        let task = crew.task().create().await;
+        let told = task.now().await["waiting"]["message"].as_str().unwrap().replace('\'', "&#39;");
+        let list = format!("/tasks?agent_slug={}", crew.slug);
+        preferring(server, "en").ok(&list).await.has(&told);
+        let ukrainian = preferring(server, "uk").ok(&list).await;
+        ukrainian.has("<span class=\"soft\">Жоден воркер не обслуговує його агента</span>");
+        ukrainian.has_not(&told);
+    }
+
     async fn numbers_have_the_forms_of_ukrainian(server) {
         let (crew, browser) = (server.crew(), preferring(server, "uk"));
         let context = unique("plural");

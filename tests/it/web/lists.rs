@@ -2,6 +2,7 @@
 
 use super::browser::{Browser, Page};
 use crate::on_both;
+use crate::support::checker::Link;
 use crate::support::*;
 
 /// The longest page, as it is sent.
@@ -256,6 +257,33 @@ on_both! { alone:
             assert_eq!(page.text.matches("name=\"ids\"").count(), prompts.len(), "{}", page.text);
             prompts.iter().for_each(|prompt| page.has(prompt));
         }
-        overview.has("failed, 2 in the last hour");
+    }
+
+    async fn what_failed_lately_is_counted_by_its_end_and_leads_to_its_list(database) {
+        let server = Server::on(database).start();
+        let (crew, browser) = (server.crew(), Browser::of(&server));
+        let worker = crew.worker().slots(2).register().await;
+        let fail = async |lease: Lease<'_>| {
+            lease.complete("error", json!({ "error_message": "no", "reason": "auth" })).await.ok();
+        };
+        let oldest = crew.task().prompt("made long ago").create().await.lease_to(&worker).await;
+        for number in 0..41 {
+            fail(crew.task().prompt(&format!("number {number} failed long ago")).create().await.lease_to(&worker).await).await;
+        }
+        Link::open(&server.database_url()).await.rows("UPDATE task_state SET updated_at = 1, finished_at = 1 WHERE finished_at IS NOT NULL").await;
+        let list = "/tasks?status=failed&amp;finished_since=1h";
+        browser.ok("/").await.has(&format!("<a class=\"card\" href=\"{list}\"><b>0</b>"));
+        fail(oldest).await;
+        let overview = browser.ok("/").await;
+        overview.has(&format!("<a class=\"card bad\" href=\"{list}\"><b>1</b>"));
+        overview.has("made long ago");
+        overview.has_not("failed long ago");
+        let shown = browser.ok(&list.replace("&amp;", "&")).await;
+        shown.has("made long ago");
+        shown.has_not("failed long ago");
+        shown.has("<option value=\"1h\" selected>in the last hour</option>");
+        // What is shown is what is changed.
+        let all = [("which", "all"), ("action", "requeue"), ("status", "failed"), ("finished_since", "1h")];
+        browser.send_form("/tasks", "/tasks/bulk", &all).await.expect(200).has("Requeue 1 task?");
     }
 }

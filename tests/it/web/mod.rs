@@ -11,6 +11,7 @@ mod keys;
 mod languages;
 mod lists;
 mod membridge;
+mod menu;
 mod new_task;
 mod projects;
 mod queues;
