@@ -42,8 +42,9 @@ pub const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Queues many failed, dead or cancelled tasks again.
 ///
-/// Tasks are named by their ids or by a filter, at most 1000 a call; if `more` is true, call again. Tasks in other states do not count.
-/// With `dry_run`, the call only counts. A `policy` gives their runs another time limit.
+/// Tasks are named by their ids or by a filter, at most 1000 a call; if `more` is true, call again. Tasks in other states do not count, nor
+/// do, with a member key, those in whose contexts keys outside the team have tasks too. With `dry_run`, the call only counts. A `policy`
+/// gives their runs another time limit.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks:requeue", operation_id = "requeueTasks", tag = "tasks", request_body = BulkRequeue,
     responses((status = 200, description = "The outcome.", body = BulkResult))

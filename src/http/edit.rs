@@ -32,7 +32,7 @@ pub const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
     responses(
         (status = 200, description = "The task, queued.", body = Task),
         (status = 404, description = "Task not found.", body = ErrorText),
-        (status = 409, description = "The task is not failed, dead or cancelled, or a quota is used up, or the team of the key has the context not alone.", body = ErrorText),
+        (status = 409, description = "The task is not failed, dead or cancelled, a quota is used up, or keys outside the team of a member key have tasks in its context too.", body = ErrorText),
     )
 )]
 pub async fn requeue(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {

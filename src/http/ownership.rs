@@ -1,8 +1,8 @@
 //! What a named key is limited to: a submit key to the tasks that it created, a member key to those of its team, a worker's key to what its
 //! worker holds, and to the namespaces that it may serve.
 //!
-//! Handlers check this before they send a command. That is safe: the owner and the team of a task and the worker of a lease never change, and ids are
-//! never used again.
+//! Handlers check this before they send a command. That is safe: the owner and the team of a task or an upload and the worker of a lease never change,
+//! and ids are never used again. A context that a team has alone stops being that only when a key that was just given to others creates a task in it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -119,7 +119,7 @@ pub async fn tasks(app: &AppState, caller: &Caller, ids: Vec<TaskId>) -> Result<
     Ok(app.store.task_states(&ids).await?.iter().filter(|task| is_seen(task)).map(|task| task.id).collect())
 }
 
-/// Whether the caller may see the file, and remove it if it may write.
+/// Whether the caller may see the file, and remove it if it may write and no task uses it.
 ///
 /// # Errors
 /// If the database fails.

@@ -87,7 +87,8 @@ fn facts(d: Kind, of: Of) -> String {
     // Who goes on with the conversation has its session, whoever began it.
     let (_, of_last) = of.parts(d, "s", 2);
     format!(
-        "SELECT value, n.id, n.status, n.updated_at, n.agent_slug, n.project, CASE WHEN s.id IS NOT NULL THEN l.worker_id END, s.session_id, r.reset_at FROM {} \
+        "SELECT value, n.id, n.status, n.updated_at, n.agent_slug, n.project, \
+            CASE WHEN s.id IS NOT NULL THEN l.worker_id END, s.session_id, r.reset_at FROM {} \
         JOIN task_state n ON n.id = (SELECT t.id FROM tasks t {index} WHERE {filter}t.context_id = value ORDER BY t.id DESC LIMIT 1) \
         LEFT JOIN leases l ON l.id = (SELECT p.id FROM leases p WHERE p.context_id = value AND p.completed ORDER BY p.id DESC LIMIT 1) \
         LEFT JOIN task_state s ON {of_last}s.id = l.task_id \
