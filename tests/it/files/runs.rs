@@ -108,7 +108,7 @@ on_both! { alone:
         upload(&mine, "name=a", b"a").await.expect(403);
         let query = of_run(&task, &lease, "name=out");
         upload(&other, &query, b"a").await.expect(403);
-        upload(&blue, &query, b"a").await.fails(404, "Task not found");
+        upload(&blue, &query, b"a").await.error(403);
         let out = upload(&mine, &query, b"out").await.created();
         upload(&mine, &of_run(&task, id(&out), "name=out"), b"out").await.error(409);
         upload(&mine, &of_run(&task, &lease, "name=out&type=INPUT"), b"a").await.refuses(&["type"]);
