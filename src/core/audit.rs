@@ -82,6 +82,8 @@ pub struct Requester {
     pub key: Option<Arc<str>>,
     /// Whether that key has a quota.
     pub has_quota: bool,
+    /// It is a submit or member key.
+    pub owns_tasks: bool,
 }
 
 impl Requester {

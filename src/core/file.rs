@@ -43,8 +43,10 @@ pub const MAX_CONTENT_TYPE: usize = 255;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
     pub id: FileId,
-    /// The submit key that uploaded it; empty if another key did.
+    /// The submit or member key that uploaded it; empty if another key did.
     pub owner: String,
+    /// The team that this key had; empty if it had none.
+    pub team: String,
     /// The task whose run it is of; `None`: it is an upload.
     pub task_id: Option<TaskId>,
     pub lease_id: Option<LeaseId>,

@@ -118,6 +118,8 @@ pub enum Rejection {
         most: i64,
         wait_ms: Ms,
     },
+    /// The quota of the key that created the task has no room for it, as the other rejection says.
+    QuotaOfCreator(String, Box<Rejection>),
     /// No such files, or they are not the caller's.
     UnknownInputs(Vec<FileId>),
     /// Two inputs can't be there together: their paths are equal, or one is a directory of the other.
@@ -149,13 +151,17 @@ pub enum Rejection {
 impl Rejection {
     /// Whether a quota has no room.
     pub fn is_of_quota(&self) -> bool {
-        matches!(self, Self::QuotaOfOpenTasks { .. } | Self::QuotaOfStoredBytes { .. } | Self::QuotaOfTasksPerMinute { .. })
+        matches!(
+            self,
+            Self::QuotaOfOpenTasks { .. } | Self::QuotaOfStoredBytes { .. } | Self::QuotaOfTasksPerMinute { .. } | Self::QuotaOfCreator(..)
+        )
     }
 
     /// Seconds after which the call may succeed, if that is known.
     pub fn retry_after_sec(&self) -> Option<Ms> {
         match self {
             Self::QuotaOfTasksPerMinute { wait_ms, .. } => Some(wait_sec(*wait_ms)),
+            Self::QuotaOfCreator(_, refusal) => refusal.retry_after_sec(),
             _ => None,
         }
     }
@@ -278,6 +284,9 @@ impl fmt::Display for Rejection {
             }
             Self::QuotaOfTasksPerMinute { most, wait_ms } => {
                 write!(f, "The quota of this key is {most} tasks a minute: try again in {} s", wait_sec(*wait_ms))
+            }
+            Self::QuotaOfCreator(key, refusal) => {
+                f.write_str(&refusal.to_string().replacen("this key", &format!("the key '{key}', which created the task,"), 1))
             }
             Self::InputsClash(one, other) if one == other => write!(f, "two inputs have the path '{one}': give each another path"),
             Self::InputsClash(one, other) => write!(f, "the path '{one}' is a directory of '{other}': give each input another path"),

@@ -34,37 +34,47 @@ pub const CANCEL: RoutePolicy = RoutePolicy::ADMIN.or_submit();
     responses((status = 200, description = "The outcome.", body = BulkResult))
 )]
 pub async fn cancel(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
-    const LIVE: [Status; 3] = [Status::Queued, Status::Leased, Status::Running];
-    apply(&app, &caller, body.read()?, &LIVE, |task| op::Cancel { task }.into()).await
+    const LIVE: Change<'static> = Change { statuses: &[Status::Queued, Status::Leased, Status::Running], goes_on: false };
+    apply(&app, &caller, body.read()?, LIVE, |task| op::Cancel { task }.into()).await
 }
 
 pub const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Queues many failed, dead or cancelled tasks again.
 ///
-/// Tasks are named by their ids or by a filter, at most 1000 a call; if `more` is true, call again. Tasks in other states do not count.
-/// With `dry_run`, the call only counts. A `policy` gives their runs another time limit.
+/// Tasks are named by their ids or by a filter, at most 1000 a call; if `more` is true, call again. Tasks in other states do not count, nor
+/// do, with a member key, those in whose contexts keys outside the team have tasks too. With `dry_run`, the call only counts. A `policy`
+/// gives their runs another time limit.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks:requeue", operation_id = "requeueTasks", tag = "tasks", request_body = BulkRequeue,
     responses((status = 200, description = "The outcome.", body = BulkResult))
 )]
 pub async fn requeue(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
-    const OVER: [Status; 3] = [Status::Failed, Status::Dead, Status::Cancelled];
+    const OVER: Change<'static> = Change { statuses: &[Status::Failed, Status::Dead, Status::Cancelled], goes_on: true };
     let BulkRequeue { bulk, policy } = body.read()?;
     let timeout_sec = allowed(&app, policy)?;
-    apply(&app, &caller, bulk, &OVER, |task| op::Requeue { task, timeout_sec }.into()).await
+    apply(&app, &caller, bulk, OVER, |task| op::Requeue { task, timeout_sec }.into()).await
 }
 
 /// A dry run counts no further than this, so that it ends before the client gives up.
 const MAX_COUNTED: usize = 100_000;
 
+/// What a call changes.
+#[derive(Clone, Copy)]
+struct Change<'a> {
+    /// Of tasks in these states.
+    statuses: &'a [Status],
+    /// They run again, so those do not count in whose conversations others have part.
+    goes_on: bool,
+}
+
 /// Only tasks that the call would change count, so a client that repeats the call while there are more comes to an end.
-async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, statuses: &[Status], op: impl Fn(TaskId) -> Op) -> HandlerResult {
+async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, change: Change<'_>, op: impl Fn(TaskId) -> Op) -> HandlerResult {
     let limit = if bulk.dry_run { MAX_COUNTED } else { MAX_BATCH };
     let (tasks, more) = match bulk.named {
-        Named::Ids(ids) => (changeable(app, &ownership::tasks(app, caller, ids).await?, statuses).await?, false),
+        Named::Ids(ids) => (changeable(app, caller, &ownership::tasks(app, caller, ids).await?, change).await?, false),
         Named::Filter(filter) => match filter_of_body(&filter) {
-            Some(filter) => named_by(app, ownership::filter(app, caller, filter).await?, statuses, limit).await?,
+            Some(filter) => named_by(app, caller, ownership::filter(app, caller, filter).await?, change, limit).await?,
             None => (Vec::new(), false),
         },
     };
@@ -90,24 +100,35 @@ async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, statuses: &[Status],
 }
 
 /// Those of these tasks that the call would change, oldest first. A running task that was told to stop is not changed again.
-async fn changeable(app: &AppState, ids: &[TaskId], statuses: &[Status]) -> Result<Vec<TaskId>, Error> {
-    let fits = |task: &TaskState| statuses.contains(&task.status) && !(task.status.is_active() && task.cancel_requested);
-    let states = app.store.task_states(ids).await?;
-    let tasks: BTreeSet<TaskId> = states.iter().filter(|task| fits(task)).map(|task| task.id).collect();
+async fn changeable(app: &AppState, caller: &Caller, ids: &[TaskId], change: Change<'_>) -> Result<Vec<TaskId>, Error> {
+    let fits = |task: &TaskState| change.statuses.contains(&task.status) && !(task.status.is_active() && task.cancel_requested);
+    let mut states = app.store.task_states(ids).await?;
+    states.retain(fits);
+    if change.goes_on {
+        let shared = ownership::shared(app, caller, states.iter().map(|task| task.context_id.clone()).collect()).await?;
+        states.retain(|task| !shared.contains(&task.context_id));
+    }
+    let tasks: BTreeSet<TaskId> = states.iter().map(|task| task.id).collect();
     Ok(tasks.into_iter().collect())
 }
 
 /// The matching tasks that the call would change, up to the limit, and whether there are more.
-async fn named_by(app: &AppState, filter: TaskFilter, statuses: &[Status], limit: usize) -> Result<(Vec<TaskId>, bool), Error> {
+async fn named_by(
+    app: &AppState,
+    caller: &Caller,
+    filter: TaskFilter,
+    change: Change<'_>,
+    limit: usize,
+) -> Result<(Vec<TaskId>, bool), Error> {
     let mut tasks = Vec::new();
-    for status in statuses.iter().filter(|status| filter.status.is_none_or(|wanted| wanted == **status)) {
+    for status in change.statuses.iter().filter(|status| filter.status.is_none_or(|wanted| wanted == **status)) {
         let filter = TaskFilter { status: Some(*status), ..filter.clone() };
         let mut before = None;
         loop {
             let page = app.store.task_ids(&filter, &Page { limit: MAX_BATCH as i64, before }).await?;
             let Some(last) = page.last().copied() else { break };
             before = Some(last);
-            tasks.extend(changeable(app, &page, &[*status]).await?);
+            tasks.extend(changeable(app, caller, &page, Change { statuses: &[*status], ..change }).await?);
             // One task more shows that there are more.
             if tasks.len() > limit {
                 tasks.truncate(limit);

@@ -7,6 +7,7 @@ use super::answer::{HandlerResult, ok, page};
 use super::body::Content;
 use super::error::Error;
 use super::middleware::Caller;
+use super::ownership;
 use super::path::ContextPath;
 use super::policy::RoutePolicy;
 use super::show::Query;
@@ -53,7 +54,8 @@ pub const SHOW: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Shows a context.
 ///
-/// With the numbers of its tasks, its newest task, and the worker and the session of the last run that has completed.
+/// With the numbers of its tasks, its newest task, and the worker and the session of the last run that has completed; a key that sees only its
+/// own or its team's tasks gets these two only if the run is of such a task.
 #[utoipa::path(
     get, path = "/api/runtime/contexts/{context_id}", operation_id = "getContext", tag = "contexts", params(("context_id" = String, Path)),
     responses(
@@ -78,11 +80,13 @@ pub const RESET: RoutePolicy = RoutePolicy::ADMIN.or_submit();
     responses(
         (status = 200, description = "The context, with `reset_at`.", body = Context),
         (status = 404, description = "No task belongs to the context.", body = ErrorText),
+        (status = 409, description = "A member key: other keys have tasks in the context too.", body = ErrorText),
     )
 )]
 pub async fn reset(State(app): State<AppState>, caller: Caller, path: ContextPath, body: Content) -> HandlerResult {
     body.raw()?;
     let context_id = find(&app, &caller, path.id(&app, &caller).await?).await?.context_id;
+    ownership::goes_on(&app, &caller, &context_id).await?;
     app.engine.writers.submit(caller.command(op::ResetContext { context_id: context_id.clone() })).await?;
     ok(&show_row(&find(&app, &caller, context_id).await?))
 }

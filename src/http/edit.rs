@@ -9,6 +9,7 @@ use super::body::Content;
 use super::error::Error;
 use super::lifecycle::show_reply;
 use super::middleware::Caller;
+use super::ownership;
 use super::path::TaskPath;
 use super::policy::RoutePolicy;
 use super::show::{bytes_of, show_task};
@@ -31,12 +32,15 @@ pub const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
     responses(
         (status = 200, description = "The task, queued.", body = Task),
         (status = 404, description = "Task not found.", body = ErrorText),
-        (status = 409, description = "The task is not failed, dead or cancelled.", body = ErrorText),
+        (status = 409, description = "The task is not failed, dead or cancelled, a quota is used up, or keys outside the team of a member key have tasks in its context too.", body = ErrorText),
     )
 )]
 pub async fn requeue(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     let timeout_sec = allowed(&app, body.read::<Requeue>()?.policy)?;
     let task = path.id()?;
+    if let Some(spec) = app.engine.specs.by_id(&[task]).await?.first() {
+        ownership::goes_on(&app, &caller, &spec.context_id).await?;
+    }
     show_reply(&app, &caller, task, op::Requeue { task, timeout_sec }).await
 }
 

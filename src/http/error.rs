@@ -210,6 +210,7 @@ impl From<Rejection> for Error {
             | Rejection::OtherAgent { .. } => 409,
             Rejection::TooManyFiles | Rejection::TooManyFileBytes => 413,
             Rejection::QuotaOfTasksPerMinute { .. } => 429,
+            Rejection::QuotaOfCreator(_, refusal) => Self::from((**refusal).clone()).status(),
             Rejection::JoinTokenGone | Rejection::KeyGone => 401,
             Rejection::JoinTokenFor(_) => 403,
             Rejection::ReservedName(field) => return Self::field(field, rejection.to_string()),

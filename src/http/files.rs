@@ -30,13 +30,16 @@ use super::uploads::{self, Wanted};
 const NOT_FOUND: Error = Error::fixed(404, "Artifact not found");
 const ONLY_RUNS: Error = Error::fixed(403, "A worker's key uploads only files of its runs: name task_id and lease_id");
 
+const NOT_OF_RUNS: Error =
+    Error::fixed(403, "A submit or member key uploads no files of runs: their workers do; leave out task_id and lease_id");
+
 pub const UPLOAD: RoutePolicy = RoutePolicy::ADMIN.or_submit().or_worker().rate(Rate::Worker).waits().streams_body();
 
 /// Uploads a file.
 ///
 /// The body is the file, as it is, and Content-Type its type. Without `task_id`, any task of the caller may have it as an input; it is removed
-/// after 24 hours unless a task uses it, and later with the last task that does. With `task_id` and `lease_id`, it is a file of a run, and is
-/// removed with its task. A repeated upload of the same run with the same name, type and content returns the first one.
+/// after 24 hours unless a task uses it, and later with the last task that does. With `task_id` and `lease_id`, it is a file of a run, which
+/// workers upload and administrators, and is removed with its task. A repeated upload of the same run with the same name, type and content returns the first one.
 #[utoipa::path(
     post, path = "/api/runtime/artifacts", operation_id = "uploadArtifact", tag = "records", params(UploadParams),
     request_body(content = FileContent, content_type = "application/octet-stream"),
@@ -93,6 +96,9 @@ async fn begin(app: &AppState, caller: &Caller, params: &Params, headers: &Heade
         (_, None) => return Err(Error::field("type", "Expected 'INPUT', or task_id and lease_id for a file of a run")),
         (_, Some(_)) => return Err(Error::field("type", "Expected 'OUTPUT' | 'GIT_DIFF'")),
     };
+    if run.is_some() && caller.owner().is_some() {
+        return Err(NOT_OF_RUNS);
+    }
     if let Some(run) = &run {
         check_run(app, caller, run).await?;
     } else if caller.scope == Scope::Worker {

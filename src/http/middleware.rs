@@ -101,6 +101,7 @@ impl Caller {
             request_id: Some(self.request_id.to_string()),
             key: self.key.as_ref().map(|key| key.name.as_str().into()),
             has_quota: self.key.as_ref().is_some_and(|key| !key.quota.is_unlimited()),
+            owns_tasks: self.owner().is_some(),
         }
     }
 

@@ -1,10 +1,12 @@
 //! What a named key is limited to: a submit key to the tasks that it created, a member key to those of its team, a worker's key to what its
-//! worker holds.
+//! worker holds, and to the namespaces that it may serve.
 //!
-//! Handlers check this before they send a command. That is safe: the owner and the team of a task and the worker of a lease never change, and ids are
-//! never used again.
+//! Handlers check this before they send a command. That is safe: the owner and the team of a task or an upload and the worker of a lease never change,
+//! and ids are never used again. A context that a team has alone stops being that only when a key that was just given to others creates a task in it.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use uuid::Uuid;
 
 use super::AppState;
 use super::error::Error;
@@ -12,9 +14,9 @@ use super::middleware::Caller;
 use bloom_api::values::text_problem;
 use bloom_core::api_key::{Owner, Scope};
 use bloom_core::command::{Holder, Rejection, WorkerChange};
-use bloom_core::file::File;
+use bloom_core::file::{File, FileId};
 use bloom_core::ids::{LeaseId, TaskId};
-use bloom_core::task::TaskSpec;
+use bloom_core::task::{TaskSpec, TaskState};
 use bloom_core::worker::DispatchMode;
 use bloom_store::TaskFilter;
 
@@ -64,13 +66,40 @@ pub async fn context(app: &AppState, caller: &Caller, id: String) -> Result<Stri
     Ok(if is_known { id } else { qualified(&owner.prefix(), &id) })
 }
 
-/// Those of these contexts in which the team has tasks. A member key may name them as they are, because those of the team's submit keys are
-/// not below the name of the team.
-async fn of_team(app: &AppState, owner: &Owner, ids: Vec<String>) -> Result<HashSet<String>, Error> {
+/// Those of these contexts in which the team has tasks, and whether it has all. A member key may name them as they are, because those of the
+/// team's submit keys are not below the name of the team.
+async fn of_team(app: &AppState, owner: &Owner, ids: Vec<String>) -> Result<HashMap<String, bool>, Error> {
     match owner {
-        Owner::Key(_) => Ok(HashSet::new()),
+        Owner::Key(_) => Ok(HashMap::new()),
         Owner::Team(team) => Ok(app.store.contexts_of_team(&ids, team).await?.into_iter().collect()),
     }
+}
+
+/// Those of these contexts with tasks of the caller's team in which other keys have tasks too, because a key had another team before, or
+/// none. The team sees its own tasks there, and does not go on with the conversation.
+///
+/// # Errors
+/// If the database fails.
+pub async fn shared(app: &AppState, caller: &Caller, contexts: BTreeSet<String>) -> Result<HashSet<String>, Error> {
+    let Some(owner) = caller.sees() else { return Ok(HashSet::new()) };
+    let found = of_team(app, &owner, contexts.into_iter().collect()).await?;
+    Ok(found.into_iter().filter(|(_, is_whole)| !is_whole).map(|(id, _)| id).collect())
+}
+
+/// # Errors
+/// The context is [`shared`], or the database fails.
+pub async fn goes_on(app: &AppState, caller: &Caller, context: &str) -> Result<(), Error> {
+    let shared = shared(app, caller, BTreeSet::from([context.to_owned()])).await?;
+    if shared.is_empty() { Ok(()) } else { Err(not_alone(caller, context)) }
+}
+
+fn not_alone(caller: &Caller, context: &str) -> Error {
+    let team = caller.team().unwrap_or_default();
+    let text = format!(
+        "In the context '{context}' are tasks of keys outside the team '{team}', so the team does not go on with its conversation: begin another \
+         context, or ask an administrator"
+    );
+    Error::Text { status: 409, text: text.into() }
 }
 
 /// Those of these tasks that the caller may see, if they exist.
@@ -78,13 +107,19 @@ async fn of_team(app: &AppState, owner: &Owner, ids: Vec<String>) -> Result<Hash
 /// # Errors
 /// If the database fails.
 pub async fn tasks(app: &AppState, caller: &Caller, ids: Vec<TaskId>) -> Result<Vec<TaskId>, Error> {
-    match caller.sees() {
-        None => Ok(ids),
-        Some(owner) => Ok(app.store.owned(&ids, &owner).await?),
+    if let Some(owner) = caller.sees() {
+        return Ok(app.store.owned(&ids, &owner).await?);
     }
+    let Some((worker, namespaces)) = caller.worker().zip(namespaces_of(caller)) else { return Ok(ids) };
+    // What its worker has, or had last, it may end.
+    let is_seen = |task: &TaskState| {
+        let holder = task.lease.as_ref().map(|lease| &lease.worker_id).or(task.last_lease.as_ref().map(|last| &last.worker_id));
+        task.namespace.as_ref().is_some_and(|namespace| namespaces.contains(namespace)) || holder.is_some_and(|holder| holder == worker)
+    };
+    Ok(app.store.task_states(&ids).await?.iter().filter(|task| is_seen(task)).map(|task| task.id).collect())
 }
 
-/// Whether the caller may see the file, and remove it if it may write.
+/// Whether the caller may see the file, and remove it if it may write and no task uses it.
 ///
 /// # Errors
 /// If the database fails.
@@ -92,8 +127,7 @@ pub async fn file(app: &AppState, caller: &Caller, file: &File) -> Result<bool, 
     match (caller.scope, caller.owner(), file.task_id) {
         (Scope::Worker, ..) => Ok(app.store.is_held_input(file.id, caller.worker()).await?),
         (_, None, _) => Ok(true),
-        // Until a task uses an upload, it is that of its key alone.
-        (_, Some(key), None) => Ok(file.owner == key.name),
+        (_, Some(key), None) => Ok(!app.store.readable_uploads(&[file.id], key).await?.is_empty()),
         (_, Some(_), Some(task)) => Ok(!tasks(app, caller, vec![task]).await?.is_empty()),
     }
 }
@@ -102,7 +136,8 @@ pub async fn file(app: &AppState, caller: &Caller, file: &File) -> Result<bool, 
 /// the team, because a context shows a run what was said in it before, and a key tells of another task with the same key.
 ///
 /// # Errors
-/// A name is too long, or a task depends on one that is not the caller's.
+/// A name is too long, a context has tasks of others too, or a task depends on one that is not the caller's, or has
+/// such an input.
 pub async fn specs(app: &AppState, caller: &Caller, mut specs: Vec<TaskSpec>) -> Result<Vec<TaskSpec>, Error> {
     let (Some(key), Some(owner)) = (caller.owner(), caller.sees()) else { return Ok(specs) };
     let prefix = owner.prefix();
@@ -111,13 +146,15 @@ pub async fn specs(app: &AppState, caller: &Caller, mut specs: Vec<TaskSpec>) ->
     for spec in &mut specs {
         spec.owner = Some(key.name.clone());
         spec.team.clone_from(&key.team);
-        if !known.contains(&spec.context_id) {
-            spec.context_id = checked("context_id", &prefix, &spec.context_id)?;
+        match known.get(&spec.context_id) {
+            Some(true) => {}
+            Some(false) => return Err(not_alone(caller, &spec.context_id)),
+            None => spec.context_id = checked("context_id", &prefix, &spec.context_id)?,
         }
         spec.exclusive_key = spec.exclusive_key.as_deref().map(|key| checked("exclusive_key", &prefix, key)).transpose()?;
         spec.idempotency_key = spec.idempotency_key.as_deref().map(|key| checked("idempotency_key", &prefix, key)).transpose()?;
     }
-    let wanted: Vec<TaskId> = specs.iter().flat_map(|spec| &spec.depends_on).copied().collect::<BTreeSet<_>>().into_iter().collect();
+    let wanted: Vec<TaskId> = distinct(specs.iter().flat_map(|spec| &spec.depends_on).copied());
     let mut own = HashSet::new();
     for ids in wanted.chunks(MAX_IDS) {
         own.extend(app.store.owned(ids, &owner).await?);
@@ -128,7 +165,17 @@ pub async fn specs(app: &AppState, caller: &Caller, mut specs: Vec<TaskSpec>) ->
             return Err(Rejection::UnknownDependencies(unknown).into());
         }
     }
-    Ok(specs)
+    let wanted: Vec<FileId> = distinct(specs.iter().flat_map(|spec| &spec.inputs).map(|input| input.artifact_id));
+    let mut readable = HashSet::new();
+    for ids in wanted.chunks(MAX_IDS) {
+        readable.extend(app.store.readable_uploads(ids, key).await?);
+    }
+    let unknown: Vec<FileId> = wanted.into_iter().filter(|id| !readable.contains(id)).collect();
+    if unknown.is_empty() { Ok(specs) } else { Err(Rejection::UnknownInputs(unknown).into()) }
+}
+
+fn distinct(ids: impl Iterator<Item = Uuid>) -> Vec<Uuid> {
+    ids.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn checked(field: &'static str, prefix: &str, text: &str) -> Result<String, Error> {
@@ -196,16 +243,19 @@ pub fn url(app: &AppState, caller: &Caller, change: &WorkerChange) -> Result<(),
     Ok(())
 }
 
+/// The Kubernetes namespaces whose tasks the only worker of the key may serve; `None` for callers without that limit.
+fn namespaces_of(caller: &Caller) -> Option<&[String]> {
+    caller.worker().and(caller.key.as_ref()?.namespaces.as_deref())
+}
+
 /// Lets a worker's key with a limit of namespaces register only within that limit; if the registration names no namespaces, the key's are
 /// taken.
 ///
 /// # Errors
 /// The registration names a namespace that the key does not allow.
 pub fn namespaces(app: &AppState, caller: &Caller, change: &mut WorkerChange) -> Result<(), Error> {
-    let Some(allowed) = caller.key.as_ref().and_then(|key| key.namespaces.as_ref()).filter(|_| caller.worker().is_some()) else {
-        return Ok(());
-    };
-    let wanted = change.namespaces.get_or_insert_with(|| allowed.clone());
+    let Some(allowed) = namespaces_of(caller) else { return Ok(()) };
+    let wanted = change.namespaces.get_or_insert_with(|| allowed.to_vec());
     match wanted.iter().find(|namespace| !allowed.contains(namespace)) {
         None => Ok(()),
         Some(other) => {

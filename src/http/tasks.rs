@@ -52,7 +52,7 @@ pub const CREATE: RoutePolicy = RoutePolicy::ADMIN.or_submit().begins_trace();
     responses(
         (status = 201, description = "Created, and queued.", body = Task),
         (status = 200, description = "The task that was created first with this idempotency key.", body = Task),
-        (status = 409, description = "The idempotency key was used for another task.", body = ErrorText),
+        (status = 409, description = "The idempotency key was used for another task, a quota is used up, or keys outside the team of a member key have tasks in the context too.", body = ErrorText),
     )
 )]
 pub async fn create(State(app): State<AppState>, caller: Caller, headers: HeaderMap, body: Content) -> HandlerResult {
@@ -75,7 +75,7 @@ pub const CREATE_BATCH: RoutePolicy = RoutePolicy::ADMIN.or_submit().begins_trac
     post, path = "/api/runtime/llm-tasks:batch", operation_id = "createTasks", tag = "tasks", request_body = NewTasks,
     responses(
         (status = 201, description = "Created. If an idempotency key was used before, the first task with this key is returned in its place.", body = CreatedTasks),
-        (status = 409, description = "An idempotency key was used for another task.", body = ErrorText),
+        (status = 409, description = "An idempotency key was used for another task, a quota is used up, or keys outside the team of a member key have tasks in a context too.", body = ErrorText),
     )
 )]
 pub async fn create_batch(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {

@@ -177,9 +177,11 @@ impl<'a> Arrival<'a> {
             (None, None) => (new_artifact(now), now + LONGEST_MS, None),
         };
         let Wanted { name, content_type, kind, run, .. } = wanted;
-        let owner = self.caller.owner().filter(|_| run.is_none()).map(|key| key.name.clone()).unwrap_or_default();
+        let key = self.caller.owner().filter(|_| run.is_none());
+        let owner = key.map(|key| key.name.clone()).unwrap_or_default();
+        let team = key.and_then(|key| key.team.clone()).unwrap_or_default();
         let bytes = i64::try_from(self.bytes).unwrap_or(i64::MAX);
-        let add = op::AddFile { id, owner, run, name, content_type, bytes, sha256, kind, object_url, until };
+        let add = op::AddFile { id, owner, team, run, name, content_type, bytes, sha256, kind, object_url, until };
         let added = self.app.engine.writers.submit(self.caller.command(add)).await;
         // After another error it is not known whether the file was added. If not, its chunks are removed later.
         let is_refused = matches!(added, Err(bloom_engine::Error::Rejected(_)) | Ok(AddedFile { is_new: false, .. }));

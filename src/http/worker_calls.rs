@@ -1,5 +1,6 @@
 //! Calls of a worker about all its leases: claim, heartbeat, events, complete; and about the contexts that it keeps.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use super::error::Error;
 use super::lifecycle::output_too_long;
 use super::middleware::Caller;
 use super::objects;
+use super::ownership;
 use super::path::WorkerPath;
 use super::policy::{Rate, RoutePolicy};
 use super::projects::note_clone_for_run;
@@ -25,7 +27,7 @@ use bloom_api::error::ErrorText;
 use bloom_api::requests::{Claim, RunEvents, WorkerContexts, WorkerEvents, WorkerHeartbeat};
 use bloom_api::wire::Wire;
 use bloom_core::command::{Holder, NewEvent};
-use bloom_core::ids::WorkerId;
+use bloom_core::ids::{TaskId, WorkerId};
 use bloom_core::op;
 use bloom_core::reply::{self, StoredResult};
 use bloom_core::task::{TaskSpec, TaskState};
@@ -183,12 +185,18 @@ pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerP
     let mut commands = Vec::with_capacity(completions.0.len());
     let mut positions = Vec::with_capacity(completions.0.len());
     let until = objects::deadline(&app);
+    let sent = completions.0.iter().filter_map(|sent| sent.completion.as_ref().ok()).map(|(task, ..)| *task);
+    let seen: HashSet<TaskId> = ownership::tasks(&app, &caller, sent.collect()).await?.into_iter().collect();
     for WorkerCompletion { task_id, completion } in completions.0 {
         let read = completion.map_err(Error::from).and_then(|(task, lease, completion)| {
             let holder = Holder { lease: Some(lease), worker: Some(worker.clone()) };
             checked(&app, completion).map(|completion| completion.into_command(task, holder))
         });
         let (status, error, code) = match read {
+            Ok(command) if !seen.contains(&command.task) => {
+                let failure = Error::TASK_NOT_FOUND;
+                (failure.status(), Some(failure.line()), Some(failure.code().into()))
+            }
             Ok(mut command) => {
                 objects::write(&app, &mut command, until).await;
                 positions.push(results.len());
@@ -260,17 +268,23 @@ pub async fn events(State(app): State<AppState>, caller: Caller, path: WorkerPat
     let worker = path.name()?;
     let mut results: Vec<_> =
         runs.0.iter().map(|run| RunResult { task_id: Some(run.task_id.0.to_string()), status: 200, error: None, code: None }).collect();
-    let commands = runs.0.into_iter().map(|run| {
-        let RunEvents { task_id, lease_id, events } = run;
+    let sent = runs.0.iter().map(|run| run.task_id.0).collect();
+    let seen: HashSet<TaskId> = ownership::tasks(&app, &caller, sent).await?.into_iter().collect();
+    let (mut commands, mut positions) = (Vec::new(), Vec::new());
+    for (position, RunEvents { task_id, lease_id, events }) in runs.0.into_iter().enumerate() {
+        if !seen.contains(&task_id.0) {
+            refuse(&mut results[position], &Error::TASK_NOT_FOUND);
+            continue;
+        }
         let op = op::AppendEvents { task: task_id.0, lease: lease_id.0, worker: Some(worker.clone()), events: events.map(NewEvent::from) };
-        caller.command(op)
-    });
-    let outcomes = app.engine.writers.submit_all(commands.collect()).await;
+        commands.push(caller.command(op));
+        positions.push(position);
+    }
     let mut last_failure = None;
-    for (result, outcome) in results.iter_mut().zip(outcomes) {
+    for (position, outcome) in positions.into_iter().zip(app.engine.writers.submit_all(commands).await) {
         if let Err(error) = outcome {
             let failure = Error::from(error);
-            refuse(result, &failure);
+            refuse(&mut results[position], &failure);
             last_failure = Some(failure);
         }
     }

@@ -21,7 +21,7 @@ pub const COUNTED_TASKS: i64 = 1_000;
 pub struct ContextRow {
     pub context_id: String,
     pub newest: NewestTask,
-    /// The worker of the last completed run, and the session that it reported.
+    /// The worker of the last completed run, and the session that it reported; `None` if it is the run of a task that was not asked for.
     pub worker_id: Option<WorkerId>,
     pub session_id: Option<String>,
     pub reset_at: Option<Ms>,
@@ -84,11 +84,14 @@ statement!(pub(super) PAGE_OF_TEAM, |d| "{}", page(d, Of::Team));
 
 fn facts(d: Kind, of: Of) -> String {
     let (index, filter) = of.parts(d, "t", 2);
+    // Who goes on with the conversation has its session, whoever began it.
+    let (_, of_last) = of.parts(d, "s", 2);
     format!(
-        "SELECT value, n.id, n.status, n.updated_at, n.agent_slug, n.project, l.worker_id, s.session_id, r.reset_at FROM {} \
+        "SELECT value, n.id, n.status, n.updated_at, n.agent_slug, n.project, \
+            CASE WHEN s.id IS NOT NULL THEN l.worker_id END, s.session_id, r.reset_at FROM {} \
         JOIN task_state n ON n.id = (SELECT t.id FROM tasks t {index} WHERE {filter}t.context_id = value ORDER BY t.id DESC LIMIT 1) \
         LEFT JOIN leases l ON l.id = (SELECT p.id FROM leases p WHERE p.context_id = value AND p.completed ORDER BY p.id DESC LIMIT 1) \
-        LEFT JOIN task_state s ON s.id = l.task_id \
+        LEFT JOIN task_state s ON {of_last}s.id = l.task_id \
         LEFT JOIN context_resets r ON r.context_id = value",
         d.texts(1)
     )

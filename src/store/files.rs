@@ -5,12 +5,13 @@
 
 use super::args::Args;
 use super::cells::Type;
-use super::dialect::statement;
+use super::dialect::{Kind, statement};
 use super::error::Error;
 use super::table::ReadRow;
 use super::writer::Writer;
 use super::{Store, all, first, records, removal, time_of};
 use bloom_core::Ms;
+use bloom_core::api_key::{ApiKey, Owner};
 use bloom_core::file::{File, FileId};
 use bloom_database::Done;
 
@@ -43,6 +44,16 @@ statement!(
     "SELECT 1 FROM task_inputs i JOIN task_state s ON s.id = i.task_id \
     WHERE i.file_id = $1 AND s.slot IS NOT NULL AND s.worker_id = $2 LIMIT 1"
 );
+// Those that the key `$2` uploaded when it had the team `$3`, and those that tasks of the owner `$4` use.
+fn readable_uploads(d: Kind, column: &str) -> String {
+    format!(
+        "SELECT f.id FROM files f WHERE f.id {} AND f.task_id IS NULL AND ((f.owner = $2 AND f.team = $3) OR EXISTS \
+            (SELECT 1 FROM task_inputs i JOIN tasks t ON t.id = i.task_id WHERE i.file_id = f.id AND t.{column} = $4))",
+        d.any(Type::Uuid, 1)
+    )
+}
+statement!(UPLOADS_OF_KEY, |d| "{}", readable_uploads(d, "owner"));
+statement!(UPLOADS_OF_TEAM, |d| "{}", readable_uploads(d, "team"));
 statement!(DUE_UPLOADS, |d| "SELECT id FROM files WHERE remove_at <= $1 ORDER BY remove_at LIMIT $2 {}", d.skip_locked());
 // After the locks, in a later snapshot: whoever made a task that uses a file has held its lock.
 statement!(USED, |d| "SELECT DISTINCT file_id FROM task_inputs WHERE file_id {}", d.any(Type::Uuid, 1));
@@ -67,6 +78,18 @@ impl Store {
     /// Those of these files that exist.
     pub async fn existing_files(&self, ids: &[FileId]) -> Result<Vec<FileId>, Error> {
         all(&self.pool().fetch(&EXISTING, Args::new().uuids(ids)).await?, |row| row.take())
+    }
+
+    /// Those of these uploads that the key may read and use: its own, as long as it has the team that it had then, and those that tasks use
+    /// which it sees. In any order.
+    pub async fn readable_uploads(&self, ids: &[FileId], key: &ApiKey) -> Result<Vec<FileId>, Error> {
+        let (statement, name) = match key.sees() {
+            None => return self.existing_files(ids).await,
+            Some(Owner::Key(name)) => (&UPLOADS_OF_KEY, name),
+            Some(Owner::Team(name)) => (&UPLOADS_OF_TEAM, name),
+        };
+        let args = Args::new().uuids(ids).text(&key.name).text(key.team.as_deref().unwrap_or_default()).text(name);
+        all(&self.pool().fetch(statement, args).await?, |row| row.take())
     }
 
     /// A chunk of a file, if the database has it.

@@ -167,6 +167,7 @@ async fn check_contexts(url: String) {
             (&COUNTS_OF_KEY, ids().text("k"), "tasks_context_of_owner"),
             (&COUNTS_OF_TEAM, ids().text("t"), "tasks_context_of_team"),
             (&CONTEXTS, ids().text("t"), "tasks_context_of_team"),
+            (&CONTEXTS, ids().text("t"), "tasks_context_teams"),
         ] {
             let plan = plan(&store, statement, args).await;
             let is_scan = ["Seq Scan on tasks", "Seq Scan on task_state"].iter().any(|scan| plan.contains(scan));

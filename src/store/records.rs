@@ -120,8 +120,8 @@ row! {
 }
 
 row! {
-    pub(super) FILE: files as files_row of file: File {
-        id, owner, task_id, lease_id, worker_id, name, content_type, bytes, sha256, kind, created_at, remove_at, object_url
+    pub(super) FILE: files as files_row_2 of file: File {
+        id, owner, task_id, lease_id, worker_id, name, content_type, bytes, sha256, kind, created_at, remove_at, object_url, team
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the keys of a team have together.
 
 use super::args::Args;
-use super::dialect::statement;
+use super::dialect::{Kind, statement};
 use super::error::Error;
 use super::{Store, all};
 use bloom_core::ids::WorkerId;
@@ -15,10 +15,20 @@ statement!(
 );
 statement!(
     pub(super) CONTEXTS,
-    |d| "SELECT value FROM {} WHERE EXISTS (SELECT 1 FROM tasks t {} WHERE t.team = $2 AND t.context_id = value)",
+    |d| "SELECT value, coalesce({} = $2 AND {} = $2, false) FROM {} \
+        WHERE EXISTS (SELECT 1 FROM tasks t {} WHERE t.team = $2 AND t.context_id = value)",
+    outermost_team(d, ""),
+    outermost_team(d, "DESC"),
     d.texts(1),
     d.by_index("tasks_context_of_team")
 );
+
+/// The first or last team of the context's tasks that keys created. If one of them has no team, that is NULL at one of the two ends, whichever
+/// end a database sorts it to.
+fn outermost_team(d: Kind, order: &str) -> String {
+    let index = d.by_index("tasks_context_teams");
+    format!("(SELECT t.team FROM tasks t {index} WHERE t.owner IS NOT NULL AND t.context_id = value ORDER BY t.team {order} LIMIT 1)")
+}
 
 /// Tasks of a team that have not finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,8 +46,9 @@ impl Store {
         all(&found, |row| Ok(OpenTasks { agent_slug: row.take()?, worker: row.take()?, count: row.take()? }))
     }
 
-    /// Those of these contexts that have tasks of the team, in any order.
-    pub async fn contexts_of_team(&self, ids: &[String], team: &str) -> Result<Vec<String>, Error> {
-        all(&self.pool().fetch(&CONTEXTS, Args::new().texts(ids).text(team)).await?, |row| row.take())
+    /// Those of these contexts that have tasks of the team, in any order, each with whether all its tasks are the team's, apart from those
+    /// that no submit or member key created.
+    pub async fn contexts_of_team(&self, ids: &[String], team: &str) -> Result<Vec<(String, bool)>, Error> {
+        all(&self.pool().fetch(&CONTEXTS, Args::new().texts(ids).text(team)).await?, |row| Ok((row.take()?, row.take()?)))
     }
 }

@@ -47,4 +47,51 @@ on_both! { alone:
         }
         admin.post("keys", json!({ "name": "no", "scope": "read", "namespaces": ["a"] })).await.refuses(&["namespaces"]);
     }
+
+    async fn tasks_outside_the_namespaces_of_a_key_do_not_exist_for_it(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        let worker = admin.post("workers", json!({ "name": "w1", "capabilities": { "agents": ["coder"] } })).await.created();
+        let held = Crew { api: &admin, slug: "coder".into() }.task().create().await;
+        let lease = held.lease(json!({ "worker_id": worker["id"], "ttl_seconds": 300 })).await.created()["lease"]["id"].clone();
+        // From now on its worker may serve this namespace only.
+        let own = with_new_key(&admin, &server, "own", "worker", json!({ "worker": "w1", "namespaces": ["a"] })).await;
+        let ended = json!({ "lease_id": lease, "status": "success", "output": "x", "metrics": { "duration_ms": 1 } });
+        for _ in 0..2 {
+            // It ends what its worker holds all the same, and may repeat that.
+            own.post(&held.path("/complete"), ended.clone()).await.ok();
+        }
+
+        let other = admin.worker().register().await;
+        let queued = admin.crew().task().create().await;
+        let done = admin.crew().task().create().await;
+        let lease = admin.task(&done.id).lease_to(&other).await;
+        lease.complete("success", json!({ "output": "x" })).await.ok();
+        let completion = json!({ "lease_id": lease.id, "status": "success", "output": "x", "metrics": { "duration_ms": 1 } });
+        for id in [&done.id, &queued.id] {
+            for (call, body) in [
+                ("complete", json!({ "status": "success", "output": "x", "metrics": { "duration_ms": 1 } })),
+                ("complete", completion.clone()),
+                ("heartbeat", json!({})),
+                ("release", json!({ "lease_id": NO_ID })),
+                ("events", json!({ "lease_id": NO_ID, "events": [{ "seq": 1, "kind": "log", "at": 1, "data": "x" }] })),
+                ("question", json!({ "lease_id": NO_ID, "number": 1, "text": "why" })),
+            ] {
+                let to = async |id: &str| {
+                    let answer = own.post(&format!("llm-tasks/{id}/{call}"), body.clone()).await;
+                    (answer.status, answer.text.replace(id, ""))
+                };
+                assert_eq!(to(id).await, to(NO_ID).await, "{call}");
+            }
+            let many = |id: &str| {
+                let mut one = completion.clone();
+                one["task_id"] = json!(id);
+                json!({ "completions": [one] })
+            };
+            let to = async |id: &str| own.post("workers/w1/complete", many(id)).await.ok()["results"][0]["status"].clone();
+            assert_eq!((to(id).await, to(NO_ID).await), (json!(404), json!(404)));
+            let events = json!({ "runs": [{ "task_id": id, "lease_id": lease.id, "events": [{ "seq": 1, "kind": "log", "at": 1, "data": "x" }] }] });
+            assert_eq!(own.post("workers/w1/events", events).await.ok()["results"][0]["status"], 404);
+        }
+    }
 }

@@ -51,6 +51,7 @@ mod log_file;
 mod membridge;
 mod membridge_proxy;
 mod metrics;
+mod moved_keys;
 mod moving;
 mod named_agents;
 mod objects;

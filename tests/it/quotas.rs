@@ -44,6 +44,33 @@ on_both! { alone:
         team.post(&format!("llm-tasks/{first}/requeue"), json!({})).await.ok();
     }
 
+    async fn a_teammate_queues_no_more_again_than_the_quota_of_the_creator_allows(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        let ci = with_new_key(&admin, &server, "ci", "submit", json!({ "team": "web", "quota": { "max_open_tasks": 2 } })).await;
+        let ann = with_new_key(&admin, &server, "ann", "member", json!({ "team": "web" })).await;
+        let mut made = Vec::new();
+        for _ in 0..6 {
+            let id = ci.post("llm-tasks", task("x")).await.created()["id"].as_str().unwrap().to_owned();
+            ci.post(&format!("llm-tasks/{id}/cancel"), json!({})).await.ok();
+            made.push(id);
+        }
+        let open = async || quota_of(&admin, "ci").await["open_tasks"].clone();
+        let many = ann.post("llm-tasks:requeue", json!({ "ids": made })).await.ok();
+        assert_eq!((&many["matched"], &many["changed"], open().await), (&json!(6), &json!(2), json!(2)));
+        let said = ann.post(&format!("llm-tasks/{}/requeue", made[5]), json!({})).await.error(409);
+        assert_eq!(said, "The quota of the key 'ci', which created the task, is 2 open tasks, and 2 are open: wait until some end, or cancel some");
+        ann.post("llm-tasks", task("x")).await.created();
+        // An administrator is not limited, with a named key neither.
+        let root = with_new_key(&admin, &server, "root", "admin", json!({})).await;
+        admin.post(&format!("llm-tasks/{}/requeue", made[5]), json!({})).await.ok();
+        root.post(&format!("llm-tasks/{}/requeue", made[4]), json!({})).await.ok();
+        assert_eq!(open().await, 4);
+        // A key that was revoked has no quota any more.
+        admin.delete("keys/ci").await.ok();
+        ann.post(&format!("llm-tasks/{}/requeue", made[3]), json!({})).await.ok();
+    }
+
     async fn a_quota_of_a_minute_tells_when_there_is_room(database) {
         let server = keyed(database);
         let admin = server.with_key(ADMIN);

@@ -89,6 +89,7 @@ pub fn file(id: u128, name: usize, now: i64, run: Option<op::FileOfRun>) -> op::
     op::AddFile {
         id: TaskId::from_u128(1 << 100 | id),
         owner: if run.is_none() && name.is_multiple_of(2) { "team".into() } else { String::new() },
+        team: if run.is_none() && name.is_multiple_of(4) { "web".into() } else { String::new() },
         kind: if run.is_some() { FileKind::Output } else { FileKind::Input },
         run,
         name: format!("file{name}"),

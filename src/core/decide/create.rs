@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::super::audit::{Action, Actor, EntityType};
-use super::super::file::{File, Input, path_clash};
+use super::super::file::{Input, path_clash};
 use super::super::namespace::{RESERVED, unqualified};
 use super::super::operation::Operation;
 use super::super::project::TaskProject;
@@ -12,8 +12,8 @@ use super::super::rejection::Rejection;
 use super::super::reply::CreatedTask;
 use super::super::row_keys::{AFTER_ALL, RowKeys};
 use super::super::task::{Session, Status, TaskSpec, TaskState};
-use super::super::working_set::{Halt, QuotaUse, WorkingSet, need};
-use super::quotas::{self, Added};
+use super::super::working_set::{Halt, WorkingSet, need};
+use super::quotas::{self, Added, Used};
 use super::readiness::{apply, evaluate, newest_in_context};
 
 /// Creates all of these tasks or none. The ids in the specs are ignored and assigned here, and projects are found by their names or ids. A task that exists already, by its Kubernetes
@@ -57,7 +57,7 @@ impl Operation for Create {
 }
 
 /// Checks everything that could reject the call, before anything is changed. Returns what the call uses of its key's quota.
-fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<Option<QuotaUse>, Halt> {
+fn check(set: &WorkingSet, wanted: &[TaskSpec]) -> Result<Option<Used>, Halt> {
     let mut added = Added::default();
     let mut keys: HashMap<&str, &TaskSpec> = HashMap::new();
     for spec in wanted {
@@ -109,14 +109,13 @@ fn with_project(set: &WorkingSet, spec: &TaskSpec) -> Result<TaskSpec, Halt> {
     Ok(TaskSpec { project: Some(project), ..spec.clone() })
 }
 
-/// The task with what it keeps of its inputs. Without a path, an input gets the name of its file. Uploads of other owners do not exist for a
-/// submit key, and the files of runs go with their own tasks.
+/// The task with what it keeps of its inputs. Without a path, an input gets the name of its file. The files of runs go with their own
+/// tasks. Whether the caller may use an upload is checked before the command.
 fn with_inputs(set: &WorkingSet, mut spec: TaskSpec) -> Result<TaskSpec, Halt> {
     let mut unknown = Vec::new();
     for input in &mut spec.inputs {
         let known = set.find_file(input.artifact_id)?.map(|known| &known.file);
-        let is_own = |file: &&File| file.task_id.is_none() && spec.owner.as_ref().is_none_or(|owner| *owner == file.owner);
-        let Some(file) = known.filter(is_own) else {
+        let Some(file) = known.filter(|file| file.task_id.is_none()) else {
             unknown.push(input.artifact_id);
             continue;
         };

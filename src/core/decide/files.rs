@@ -26,6 +26,7 @@ pub struct FileOfRun {
 pub struct AddFile {
     pub id: FileId,
     pub owner: String,
+    pub team: String,
     pub run: Option<FileOfRun>,
     pub name: String,
     pub content_type: String,
@@ -87,6 +88,7 @@ impl Operation for AddFile {
         let file = File {
             id: self.id,
             owner: self.owner.clone(),
+            team: self.team.clone(),
             task_id: self.run.as_ref().map(|run| run.task),
             lease_id: self.run.as_ref().map(|run| run.lease),
             worker_id,

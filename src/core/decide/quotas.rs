@@ -50,42 +50,64 @@ pub(super) struct Added {
     pub bytes: i64,
 }
 
+/// A key, and the use of its quota after a call.
+pub(super) struct Used {
+    key: String,
+    used: QuotaUse,
+}
+
 /// The use of the requester's quota after this call; `None` if it has no quota.
 ///
 /// # Errors
 /// The quota has no room for it.
-pub(super) fn check(set: &WorkingSet, added: Added) -> Result<Option<QuotaUse>, Halt> {
+pub(super) fn check(set: &WorkingSet, added: Added) -> Result<Option<Used>, Halt> {
     let Some(key) = set.by.key.as_deref().filter(|_| set.by.has_quota) else { return Ok(None) };
     // Without its row, the limits are not known: the key was revoked while the call was on its way.
     let used = set.quota_use(key)?.ok_or(Rejection::KeyGone)?;
+    Ok(Some(Used { key: key.to_owned(), used: after(set, used, added)? }))
+}
+
+/// The same of the key that created a task, if another one of its team queues it again. An administrator is not limited.
+///
+/// # Errors
+/// The quota has no room for it.
+pub(super) fn check_creator(set: &WorkingSet, creator: Option<&str>, added: Added) -> Result<Option<Used>, Halt> {
+    let Some(key) = creator.filter(|key| set.by.owns_tasks && set.by.key.as_deref() != Some(*key)) else { return Ok(None) };
+    // A key that was revoked has no quota any more.
+    let Some(used) = set.quota_use(key)?.filter(|used| !used.quota.is_unlimited()) else { return Ok(None) };
+    let used = after(set, used, added).map_err(|refusal| Rejection::QuotaOfCreator(key.to_owned(), Box::new(refusal)))?;
+    Ok(Some(Used { key: key.to_owned(), used }))
+}
+
+fn after(set: &WorkingSet, used: QuotaUse, added: Added) -> Result<QuotaUse, Rejection> {
     let Quota { max_open_tasks, max_tasks_per_minute, max_stored_bytes } = used.quota;
     if let Some(most) = max_open_tasks.filter(|most| added.tasks > 0 && used.open_tasks + added.tasks > *most) {
-        return Err(Rejection::QuotaOfOpenTasks { most, open: used.open_tasks }.into());
+        return Err(Rejection::QuotaOfOpenTasks { most, open: used.open_tasks });
     }
     // Also a run of a task that is queued again stores something.
     if let Some(most) = max_stored_bytes.filter(|most| used.stored_bytes.saturating_add(added.bytes.max(1)) > *most) {
-        return Err(Rejection::QuotaOfStoredBytes { most, stored: used.stored_bytes }.into());
+        return Err(Rejection::QuotaOfStoredBytes { most, stored: used.stored_bytes });
     }
     let refilled_at = match max_tasks_per_minute.filter(|_| added.tasks > 0) {
         None => used.refilled_at,
-        Some(most) if added.tasks > most => return Err(Rejection::QuotaOfOneCall { most }.into()),
+        Some(most) if added.tasks > most => return Err(Rejection::QuotaOfOneCall { most }),
         Some(most) => {
             let now = set.now();
             // A clock that was set back, or another quota, must not keep the key waiting for longer than a minute.
             let begins = used.refilled_at.clamp(now, now + MINUTE_MS);
             let refilled_at = begins + (added.tasks * MINUTE_MS + most - 1) / most;
             if refilled_at > now + MINUTE_MS {
-                return Err(Rejection::QuotaOfTasksPerMinute { most, wait_ms: refilled_at - now - MINUTE_MS }.into());
+                return Err(Rejection::QuotaOfTasksPerMinute { most, wait_ms: refilled_at - now - MINUTE_MS });
             }
             refilled_at
         }
     };
-    Ok(Some(QuotaUse { refilled_at, stored_bytes: used.stored_bytes.saturating_add(added.bytes), ..used }))
+    Ok(QuotaUse { refilled_at, stored_bytes: used.stored_bytes.saturating_add(added.bytes), ..used })
 }
 
-/// Writes the use that [`check`] returned, after it and before the tasks change.
-pub(super) fn take(set: &mut WorkingSet, used: Option<QuotaUse>) {
-    if let Some((key, used)) = set.by.key.clone().zip(used) {
+/// Writes what [`check`] or [`check_creator`] returned, after it and before the tasks change.
+pub(super) fn take(set: &mut WorkingSet, used: Option<Used>) {
+    if let Some(Used { key, used }) = used {
         set.put_quota_use(&key, used);
     }
 }

@@ -77,7 +77,9 @@ impl Operation for Requeue {
         if !matches!(task.status, Status::Failed | Status::Dead | Status::Cancelled) {
             return Err(Rejection::CannotRequeue(task.status).into());
         }
-        let used = quotas::check(set, Added { tasks: 1, bytes: 0 })?;
+        let added = Added { tasks: 1, bytes: 0 };
+        let used = quotas::check(set, added)?;
+        let used_of_creator = quotas::check_creator(set, task.owner.as_deref(), added)?;
         let mut task = TaskState {
             status: Status::Queued,
             updated_at: set.stamp(),
@@ -105,6 +107,7 @@ impl Operation for Requeue {
         let dependencies = if waits { known_dependencies(set, id)? } else { Vec::new() };
         let readiness = evaluate(set, &mut task, &dependencies, id)?;
         quotas::take(set, used);
+        quotas::take(set, used_of_creator);
         set.audit(Action::TaskRequeued, EntityType::Task, id, &Actor::Admin, detail);
         apply(set, &mut task, readiness);
         task.revision = set.put_task(task.clone());

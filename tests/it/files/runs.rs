@@ -48,6 +48,25 @@ on_both! { alone:
         has_no_chunks(&server).await;
     }
 
+    async fn keys_of_clients_upload_no_files_of_runs(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        let worker = admin.worker().slots(4).register().await;
+        for scope in ["submit", "member"] {
+            let key = with_new_key(&admin, &server, scope, scope, json!({ "team": "web" })).await;
+            let own = Crew { api: &key, slug: "coder".into() }.task().create().await;
+            let lease = admin.task(&own.id).lease_to(&worker).await;
+            for rest in ["name=out", "name=x.patch&type=GIT_DIFF"] {
+                let said = upload(&key, &of_run(&own, &lease.id, rest), b"forged").await.error(403);
+                assert!(said.contains("worker"), "{said}");
+            }
+            let unknown = format!("task_id={NO_ID}&lease_id={}&name=out", lease.id);
+            upload(&key, &unknown, b"forged").await.error(403);
+            assert_eq!(key.get(&format!("artifacts?task_id={}", own.id)).await.ok(), json!([]));
+            upload(&admin, &of_run(&own, &lease.id, "name=out"), b"by hand").await.created();
+        }
+    }
+
     async fn a_lease_has_a_limit_of_files(database) {
         let server = Server::on(database).start();
         let (task, lease) = server.crew().leased_task().await;
@@ -89,7 +108,7 @@ on_both! { alone:
         upload(&mine, "name=a", b"a").await.expect(403);
         let query = of_run(&task, &lease, "name=out");
         upload(&other, &query, b"a").await.expect(403);
-        upload(&blue, &query, b"a").await.fails(404, "Task not found");
+        upload(&blue, &query, b"a").await.error(403);
         let out = upload(&mine, &query, b"out").await.created();
         upload(&mine, &of_run(&task, id(&out), "name=out"), b"out").await.error(409);
         upload(&mine, &of_run(&task, &lease, "name=out&type=INPUT"), b"a").await.refuses(&["type"]);
