@@ -79,7 +79,7 @@ enum Command {
     Dev(dev::DevArgs),
     Agent(Box<agent::AgentArgs>),
     #[command(flatten)]
-    Client(bloom_commands::Command),
+    Client(Box<bloom_commands::Command>),
     /// Show or apply the migrations of the database's schema
     ///
     /// `serve` applies pending migrations at each start; this command does it as a separate step.
@@ -230,7 +230,7 @@ pub fn run() -> ExitCode {
         Command::Agent(args) => agent::run(*args),
         Command::Migrate { action: Migrate::Up(args) } => settings(&args).and_then(|settings| block_on(database::migrate(settings))),
         Command::Migrate { action: Migrate::Status(args) } => settings(&args).and_then(|settings| block_on(database::status(settings))),
-        Command::Client(command) => block_on(bloom_commands::run(command)),
+        Command::Client(command) => block_on(bloom_commands::run(*command)),
         Command::Backup(args) => settings(&args.server).and_then(|settings| block_on(backup::make(args, settings))),
         Command::Restore(args) => settings(&args.server).and_then(|settings| block_on(backup::restore(args, settings))),
         Command::Export(args) => settings(&args.server).and_then(|settings| block_on(moving::export(args, settings))),

@@ -109,8 +109,8 @@ pub async fn requeue(args: RequeueArgs, server: &Server, shown: Shown) -> Result
         && (args.model.is_some() || !args.tasks.selection.filters.is_empty())
     {
         return Err(CommandError::usage(format!(
-            "a task is queued again as it is, and of ids and filters only one can be given; for a new task that asks another agent or model for \
-             the same: bloom-runtime task submit --like {id} --agent NAME --model NAME"
+            "give either ids or filters: a task is queued again as it is. For a new task that asks another agent or model for the same: \
+             bloom-runtime task submit --like {id} --agent NAME --model NAME"
         )));
     }
     run(BulkAction::Requeue, args.tasks, args.timeout.map(policy_with), server, shown).await
