@@ -121,11 +121,7 @@ impl Worktree {
     pub async fn push(&self) -> Result<Option<String>, Trouble> {
         let mut commit = self.repository.commit_of(&self.branch_ref()).await.ok_or_else(|| self.state("its branch has no commit"))?;
         let mut known = self.repository.commit_of(&self.pushed_ref()).await;
-        let is_there = match &known {
-            Some(there) => self.repository.is_ancestor(&commit, there).await,
-            None => self.is_of_another_branch(&commit).await,
-        };
-        if is_there {
+        if known.is_none() && self.is_of_another_branch(&commit).await {
             return Ok(None);
         }
         let failed = |why: &str| Trouble::of_push(&self.branch, why);
