@@ -27,7 +27,9 @@ statement!(
 /// end a database sorts it to.
 fn outermost_team(d: Kind, order: &str) -> String {
     let index = d.by_index("tasks_context_teams");
-    format!("(SELECT t.team FROM tasks t {index} WHERE t.owner IS NOT NULL AND t.context_id = value ORDER BY t.team {order} LIMIT 1)")
+    format!(
+        "(SELECT t.team FROM tasks t {index} WHERE coalesce(t.owner, '') <> '' AND t.context_id = value ORDER BY t.team {order} LIMIT 1)"
+    )
 }
 
 /// Tasks of a team that have not finished.
