@@ -5,9 +5,10 @@ use crate::keys::{ADMIN, create, keyed};
 use crate::on_both;
 use crate::support::*;
 
-on_both! {
-    async fn a_queue_is_limited_paused_and_resumed(server) {
-        let (crew, browser) = (server.crew(), Browser::of(server));
+on_both! { alone:
+    async fn a_queue_is_limited_paused_and_resumed(database) {
+        let server = Server::on(database).start();
+        let (crew, browser) = (server.crew(), Browser::of(&server));
         let agent = crew.slug.as_str();
         crew.task().create().await;
         crew.leased_task().await;
@@ -48,9 +49,7 @@ on_both! {
         send(&[("action", "paws"), ("agent_slug", agent)]).await.expect(400).has("Known: pause, resume, limit");
         assert_eq!(now().await, (json!(false), json!(null)));
     }
-}
 
-on_both! { alone:
     async fn all_queues_are_paused_together(database) {
         let server = Server::on(database).start();
         let browser = Browser::of(&server);
