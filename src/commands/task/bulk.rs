@@ -104,10 +104,10 @@ fn print(result: &BulkResult, shown: Shown) -> Result<(), CommandError> {
 }
 
 pub async fn requeue(args: RequeueArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    let Selection { ids, filters } = &args.tasks.selection;
     // --agent is a filter.
-    if let [id, ..] = args.tasks.selection.ids.as_slice()
-        && (args.model.is_some() || !args.tasks.selection.filters.is_empty())
-    {
+    if args.model.is_some() || !(ids.is_empty() || filters.is_empty()) {
+        let id = ids.first().map_or("ID", String::as_str);
         return Err(CommandError::usage(format!(
             "give either ids or filters: a task is queued again as it is. For a new task that asks another agent or model for the same: \
              bloom-runtime task submit --like {id} --agent NAME --model NAME"

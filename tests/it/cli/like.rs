@@ -91,6 +91,8 @@ fn a_task_is_asked_for_again_with_other_fields() {
             let said = user.does(&["task", "retry", id, flag, "other"]).complains(2);
             assert!(said.contains(&format!("task submit --like {id}")), "{said}");
         }
+        let said = user.does(&["task", "retry", "--failed", "--model", "other", "--yes"]).complains(2);
+        assert!(said.contains("task submit --like ID"), "{said}");
         for task in [&first, &same, &other, &again] {
             server.task(task["id"].as_str().unwrap()).cancel().await.ok();
         }
