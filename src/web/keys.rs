@@ -1,7 +1,5 @@
 //! Named keys: the list and the form that creates one, a key's page with its quota, and the page that revokes it.
 
-use std::collections::BTreeMap;
-
 use askama::Template;
 use axum::extract::Path;
 use axum::http::{Method, StatusCode};
@@ -12,7 +10,7 @@ use crate::answer::see_other;
 use crate::call::path_part;
 use crate::files::size;
 use crate::lang::Lang;
-use crate::refused::Refused;
+use crate::refused::{Refused, Wrong};
 use crate::tasks::act::Confirm;
 use crate::times::shortened;
 use crate::visit::{Fields, Layout, Posted, Visit};
@@ -25,8 +23,6 @@ const ROWS: usize = 60;
 const NAME_CHARS: usize = 200;
 /// The fields of a quota, which the API has in one of a new key.
 const QUOTA: [&str; 3] = ["max_open_tasks", "max_tasks_per_minute", "max_stored_bytes"];
-
-type Wrong = BTreeMap<String, String>;
 
 struct Row {
     name: String,
@@ -203,7 +199,7 @@ pub async fn create(Posted { visit, fields, .. }: Posted) -> Result<Response, Re
             }
             Err(refused) => refused,
         },
-        Err(wrong) => Refused { fields: wrong, ..Refused::new(400, "", "") },
+        Err(wrong) => Refused::of_fields(wrong),
     };
     let wrong = match refused.status {
         400 if !refused.fields.is_empty() => of_form(refused.fields),
@@ -312,7 +308,7 @@ pub async fn act(Path((name, action)): Path<(String, String)>, Posted { visit, f
             let changed = match limits(&visit.layout, &fields) {
                 Ok(none) if none.is_empty() => visit.act(Method::DELETE, &format!("{path}/quota"), &json!({})).await,
                 Ok(quota) => visit.act(Method::POST, &format!("{path}/quota"), &Value::Object(quota)).await,
-                Err(wrong) => Err(Refused { fields: wrong, ..Refused::new(400, "", "") }),
+                Err(wrong) => Err(Refused::of_fields(wrong)),
             };
             match changed {
                 Ok(_) => Ok(see_other(&format!("/{path}?done=1"))),

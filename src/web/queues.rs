@@ -1,7 +1,5 @@
 //! Queues: the list, the buttons that pause and resume them, and the form that limits them.
 
-use std::collections::BTreeMap;
-
 use askama::Template;
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
@@ -9,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::answer::see_other;
 use crate::call::path_part;
-use crate::refused::Refused;
+use crate::refused::{Refused, Wrong};
 use crate::times::shortened;
 use crate::visit::{Fields, Layout, Posted, Visit};
 use bloom_api::queues::Queue;
@@ -55,7 +53,7 @@ struct Queues<'a> {
     next: Option<String>,
     /// What was typed into the form.
     typed: &'a Fields,
-    wrong: BTreeMap<String, String>,
+    wrong: Wrong,
     done: Option<&'static str>,
 }
 
@@ -74,7 +72,7 @@ async fn page<'a>(visit: &'a Visit, typed: &'a Fields) -> Result<Queues<'a>, Ref
     let listed = visit.list(&format!("queues?limit={ROWS}&{}", visit.query().query_of(&["cursor"])), |queue| row(v, queue)).await?;
     let next = listed.next.map(|cursor| format!("/queues?cursor={}", path_part(&cursor)));
     let done = visit.query().get("done").and_then(|word| done(v, word));
-    Ok(Queues { v, rows: listed.rows, next, typed, wrong: BTreeMap::new(), done })
+    Ok(Queues { v, rows: listed.rows, next, typed, wrong: Wrong::new(), done })
 }
 
 pub async fn list(visit: Visit) -> Result<Response, Refused> {
@@ -98,7 +96,7 @@ pub async fn change(Posted { visit, fields, .. }: Posted) -> Result<Response, Re
     let action = fields.word("action", &ACTIONS)?;
     let changed = match body(&visit.layout, &action, &fields) {
         Ok((path, body)) => visit.act(Method::POST, &path, &body).await,
-        Err((field, text)) => Err(Refused { fields: BTreeMap::from([(field.to_owned(), text)]), ..Refused::new(400, "", "") }),
+        Err((field, text)) => Err(Refused::of_field(field, text)),
     };
     match changed {
         Ok(_) => Ok(see_other(&format!("/queues?done={action}"))),

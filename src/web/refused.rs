@@ -26,13 +26,16 @@ const SHOWN_CHARS: usize = 40;
 /// Paths of programs; what they answer is for programs.
 const OF_PROGRAMS: [&str; 8] = ["/api", "/metrics", "/health", "/healthz", "/readyz", "/openapi.json", "/docs", "/assets"];
 
+/// What is wrong with the fields of a form, by their names.
+pub type Wrong = BTreeMap<String, String>;
+
 /// Why there is no page, or why nothing was done.
 #[derive(Clone, Debug)]
 pub struct Refused {
     pub status: u16,
     pub text: Said,
     /// What is wrong with single fields.
-    pub fields: BTreeMap<String, String>,
+    pub fields: Wrong,
 }
 
 /// Who says it: the API in English, the pages in the language of the visitor.
@@ -61,7 +64,17 @@ impl Said {
 
 impl Refused {
     pub fn new(status: u16, english: impl Into<Cow<'static, str>>, ukrainian: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, text: Said::Page(english.into(), ukrainian.into()), fields: BTreeMap::new() }
+        Self { status, text: Said::Page(english.into(), ukrainian.into()), fields: Wrong::new() }
+    }
+
+    /// A form whose fields say what is wrong with them.
+    pub fn of_fields(fields: Wrong) -> Self {
+        Self { fields, ..Self::new(400, "", "") }
+    }
+
+    /// The same for one field.
+    pub fn of_field(field: &str, text: String) -> Self {
+        Self::of_fields(Wrong::from([(field.to_owned(), text)]))
     }
 
     /// What an address or a form has is not among what is known there, so nothing was done.

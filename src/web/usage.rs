@@ -1,7 +1,5 @@
 //! Usage: the cost and the tokens of runs over a period, by one or two keys; and the same as CSV.
 
-use std::collections::BTreeMap;
-
 use askama::Template;
 use axum::http::HeaderValue;
 use axum::http::StatusCode;
@@ -12,7 +10,7 @@ use url::form_urlencoded;
 
 use crate::answer::plain;
 use crate::call::path_part;
-use crate::refused::Refused;
+use crate::refused::{Refused, Wrong};
 use crate::times::{cost, shortened};
 use crate::visit::{Fields, Layout, Visit};
 use bloom_api::csv;
@@ -33,8 +31,6 @@ const FIRST: &[u8] = b"since=30d&by=day";
 const FILTERS: [&str; 5] = ["agent_slug", "context_id", "project", "worker_id", "label"];
 /// All that the address may have besides the place in the list.
 const FIELDS: [&str; 8] = ["since", "until", "by", "agent_slug", "context_id", "project", "worker_id", "label"];
-
-type Wrong = BTreeMap<String, String>;
 
 /// What the address asks for, as a query of the API: what is grouped by, and all else.
 struct Asked {
@@ -184,7 +180,7 @@ pub async fn show(visit: Visit) -> Result<Response, Refused> {
     };
     let found = match Asked::of(&fields, v) {
         Ok(asked) => read(&visit, &asked).await.map(|found| (asked, found)),
-        Err(wrong) => Err(Refused { fields: wrong, ..Refused::new(400, "", "") }),
+        Err(wrong) => Err(Refused::of_fields(wrong)),
     };
     match found {
         Ok((asked, (rows, total, next))) => {

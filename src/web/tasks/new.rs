@@ -151,8 +151,7 @@ pub async fn send(Posted { visit, fields, files, .. }: Posted) -> Result<Respons
 
 /// Files are stored before the task is created, so that they need not be chosen again if something else is wrong with it.
 async fn create(visit: &Visit, fields: &Fields, files: &[Upload], inputs: &mut Vec<Input>) -> Result<String, Refused> {
-    let at_field = |field: &str, text: String| Refused { fields: BTreeMap::from([(field.to_owned(), text)]), ..Refused::new(400, "", "") };
-    let mut body = body(visit.layout.at.lang, fields).map_err(|(field, text)| at_field(field, text))?;
+    let mut body = body(visit.layout.at.lang, fields).map_err(|(field, text)| Refused::of_field(field, text))?;
     let files: Vec<&Upload> = files.iter().filter(|file| file.field == "files").collect();
     // Before any is stored: the task would be refused.
     let count = inputs.len() + files.len();
@@ -162,11 +161,11 @@ async fn create(visit: &Visit, fields: &Fields, files: &[Upload], inputs: &mut V
             format!("{count} files, but at most {MAX_INPUTS} are allowed"),
             format!("Файлів {count}, а дозволено щонайбільше {MAX_INPUTS}"),
         );
-        return Err(at_field("inputs", text));
+        return Err(Refused::of_field("inputs", text));
     }
     for file in files {
         let stored = visit.upload(file).await.map_err(|refused| match refused.status {
-            400 => at_field("inputs", refused.text.text(&visit.layout.at).to_owned()),
+            400 => Refused::of_field("inputs", refused.text.text(&visit.layout.at).to_owned()),
             _ => refused,
         })?;
         let id = stored["id"].as_str().and_then(|id| id.parse().ok());

@@ -35,8 +35,9 @@ impl Worktree {
     pub(super) async fn forget_removed(&self) -> Result<(), Trouble> {
         for name in self.names() {
             let named = self.on(name);
-            if self.repository.commit_of(&named.pushed_ref()).await.is_none()
-                && self.repository.commit_of(&named.record_ref()).await.is_some()
+            // Most names have no record, so that nothing else is asked about them.
+            if self.repository.commit_of(&named.record_ref()).await.is_some()
+                && self.repository.commit_of(&named.pushed_ref()).await.is_none()
             {
                 self.repository.remove_ref(&named.record_ref()).await?;
             }
