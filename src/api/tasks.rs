@@ -41,6 +41,8 @@ pub struct Task<'a> {
     pub created_at: Ms,
     /// When the task last changed.
     pub updated_at: Ms,
+    /// When the active lease began; for a finished task, its last lease. Null if there is none.
+    pub started_at: Option<Ms>,
     /// When the task ended; null if it has not.
     pub finished_at: Option<Ms>,
     /// The active lease; for a finished task, its last lease.
@@ -218,6 +220,7 @@ impl<'a> Task<'a> {
             status: state.status.into(),
             created_at: state.created_at(),
             updated_at: state.updated_at,
+            started_at: state.started_at(),
             finished_at: state.finished_at,
             lease_id: shown.map(|(lease, _)| lease),
             worker_id: shown.map(|(_, worker)| worker.into()),

@@ -61,7 +61,7 @@ fn is_read<T: DeserializeOwned + Serialize>(answer: Value) {
 fn task() -> Value {
     let task = json!({
         "id": ID, "context_id": "c", "agent_slug": "a", "prompt": "p", "context_hints": ["h"], "policy": {"timeout_sec": 60, "timeout_is_default": true, "budget": 0.5},
-        "desired_format": NEW, "status": NEW, "created_at": 1, "updated_at": 2, "finished_at": 2, "lease_id": ID, "worker_id": "w", "attempts": 1,
+        "desired_format": NEW, "status": NEW, "created_at": 1, "updated_at": 2, "started_at": 1, "finished_at": 2, "lease_id": ID, "worker_id": "w", "attempts": 1,
         "max_attempts": 3, "priority": 5, "not_before": 4, "depends_on": [ID], "exclusive_key": "k", "idempotency_key": "i",
         "labels": {"l": "1"}, "session": NEW, "model": "m", "ttl_after_finished_sec": 9, "infra_retries": 0, "cancel_requested": false, "suspend": true,
         "session_id": "s", "failure": {"reason": NEW, "message": "why", "at": 3},

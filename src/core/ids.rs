@@ -100,6 +100,11 @@ pub fn has_time(id: Uuid) -> bool {
     id.get_version_num() == 7
 }
 
+/// The creation time that the id contains, if it does.
+pub fn time_of(id: Uuid) -> Option<Ms> {
+    has_time(id).then(|| created_at(id))
+}
+
 /// The creation time that a version 7 id contains.
 pub fn created_at(id: Uuid) -> Ms {
     (id.as_u128() >> 80) as Ms

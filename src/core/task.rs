@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Ms;
 use super::file::Input;
-use super::ids::{InstanceId, LeaseId, TaskId, WorkerId, created_at};
+use super::ids::{InstanceId, LeaseId, TaskId, WorkerId, created_at, time_of};
 use super::namespace::KubernetesObject;
 use super::origin::Origin;
 use super::project::TaskProject;
@@ -349,13 +349,13 @@ impl TaskState {
 
     /// `lease_id` and `worker_id` in the API: of the active lease, or, if the task has finished, of its last lease.
     pub fn shown_lease(&self) -> Option<(LeaseId, &WorkerId)> {
-        if let Some(lease) = &self.lease {
-            return Some((lease.id, &lease.worker_id));
-        }
-        match &self.last_lease {
-            Some(last) if self.status.is_final() => Some((last.id, &last.worker_id)),
-            _ => None,
-        }
+        let last = self.last_lease.as_ref().filter(|_| self.status.is_final()).map(|last| (last.id, &last.worker_id));
+        self.lease.as_ref().map(|lease| (lease.id, &lease.worker_id)).or(last)
+    }
+
+    /// When the shown lease began. An ended lease tells it by its id; that of another program, which was imported, does not.
+    pub fn started_at(&self) -> Option<Ms> {
+        self.lease.as_ref().map(|lease| lease.started_at).or_else(|| time_of(self.shown_lease()?.0))
     }
 
     /// What its run asks, and what was answered as long as the agent has not taken it.

@@ -272,7 +272,7 @@ fn new_task() -> Value {
 fn task() -> Value {
     json!({
         "id": TASK, "context_id": "docs-review", "agent_slug": "writer", "prompt": PROMPT, "context_hints": [],
-        "policy": { "timeout_sec": 300, "timeout_is_default": false, "budget": 0.5 }, "desired_format": "text", "status": "queued", "created_at": AT, "updated_at": AT, "finished_at": null,
+        "policy": { "timeout_sec": 300, "timeout_is_default": false, "budget": 0.5 }, "desired_format": "text", "status": "queued", "created_at": AT, "updated_at": AT, "started_at": null, "finished_at": null,
         "lease_id": null, "worker_id": null, "attempts": 0, "max_attempts": 3, "priority": 5, "not_before": null, "depends_on": [],
         "exclusive_key": null, "idempotency_key": null, "labels": { "team": "docs" }, "session": "context", "model": null,
         "ttl_after_finished_sec": null, "infra_retries": 0, "cancel_requested": false, "suspend": false, "session_id": null, "failure": null, "usage": null,
@@ -284,7 +284,8 @@ fn task() -> Value {
 
 fn leased_task() -> Value {
     let changes = json!({
-        "status": "leased", "lease_id": LEASE, "worker_id": WORKER, "attempts": 1, "updated_at": AT + 2_000, "waiting": null,
+        "status": "leased", "lease_id": LEASE, "worker_id": WORKER, "attempts": 1, "updated_at": AT + 2_000, "started_at": AT + 2_000,
+        "waiting": null,
     });
     with(task(), &changes)
 }

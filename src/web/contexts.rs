@@ -94,7 +94,7 @@ pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refu
     let v = &visit.layout;
     let context = row(v, visit.get(&format!("contexts/{}", path_part(&id))).await?);
     let tasks = format!("llm-tasks?context_id={}&limit={TASKS}", path_part(&context.id));
-    let recent = visit.list(&tasks, |task: Task| TaskRow::of(v.at.lang, task)).await?.rows;
+    let recent = visit.list(&tasks, |task: Task| TaskRow::of(v.at.lang, v.now, task)).await?.rows;
     visit.ok(&ContextPage { v, context, recent, done: visit.query().get("done").is_some() })
 }
 

@@ -232,7 +232,7 @@ async fn read_form(request: Request, cookie: Option<&str>) -> Result<(Fields, Ve
     let body = Bytes::from_request(request, &()).await.map_err(|_| unreadable())?;
     let (fields, files) = match boundary(&kind) {
         Some(boundary) => {
-            let parts = multipart::parse(boundary, &body).ok_or_else(unreadable)?;
+            let parts = multipart::read(boundary, body).await.ok_or_else(unreadable)?;
             (Fields(parts.texts), parts.files)
         }
         None => (Fields::parse(&body), Vec::new()),

@@ -111,13 +111,13 @@ struct WorkerPage<'a> {
 }
 
 pub async fn show(Path(name): Path<String>, visit: Visit) -> Result<Response, Refused> {
-    let lang = visit.layout.at.lang;
+    let (lang, now) = (visit.layout.at.lang, visit.layout.now);
     let found: WorkerWithLeases = visit.get(&format!("workers/{}", path_part(&name))).await?;
     let ids: Vec<_> = found.leases.iter().map(|lease| lease.task_id.to_string()).collect();
     let tasks = if ids.is_empty() {
         Vec::new()
     } else {
-        visit.list(&format!("llm-tasks?ids={}", ids.join(",")), |task: Task| Row::of(lang, task)).await?.rows
+        visit.list(&format!("llm-tasks?ids={}", ids.join(",")), |task: Task| Row::of(lang, now, task)).await?.rows
     };
     let held = |lease: &Lease| Held {
         task_id: lease.task_id,
@@ -126,7 +126,7 @@ pub async fn show(Path(name): Path<String>, visit: Visit) -> Result<Response, Re
         expires_at: lease.expires_at,
     };
     let held = found.leases.iter().map(held).collect();
-    let recent = visit.list(&format!("llm-tasks?worker_id={}&limit=15", path_part(&name)), |task: Task| Row::of(lang, task)).await?.rows;
+    let recent = visit.list(&format!("llm-tasks?worker_id={}&limit=15", path_part(&name)), |task: Task| Row::of(lang, now, task)).await?.rows;
     let addresses = shortened(&found.worker.ip_addrs.join(", "), 300);
     let url = found.worker.url.to_string();
     visit.ok(&WorkerPage {

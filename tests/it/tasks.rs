@@ -16,7 +16,7 @@ on_both! {
         let wanted = json!({
             "id": id, "context_id": "c", "agent_slug": body["agent_slug"], "prompt": "p", "context_hints": [],
             "policy": { "timeout_sec": 120, "timeout_is_default": true, "budget": 0 }, "desired_format": "text", "status": "queued",
-            "created_at": created_at, "updated_at": created_at, "finished_at": null, "lease_id": null, "worker_id": null, "attempts": 0, "max_attempts": 3,
+            "created_at": created_at, "updated_at": created_at, "started_at": null, "finished_at": null, "lease_id": null, "worker_id": null, "attempts": 0, "max_attempts": 3,
             "priority": 5, "not_before": null, "depends_on": [], "exclusive_key": null, "idempotency_key": null, "labels": {},
             "session": "context", "model": null, "ttl_after_finished_sec": null,
             "infra_retries": 0, "cancel_requested": false, "suspend": false, "session_id": null, "failure": null, "usage": null,

@@ -1,5 +1,7 @@
 //! The list of tasks.
 
+use std::cmp::Reverse;
+
 use askama::Template;
 use axum::response::Response;
 use uuid::Uuid;
@@ -9,7 +11,7 @@ use crate::advice;
 use crate::call::{Listed, path_part};
 use crate::lang::Lang;
 use crate::refused::{Refused, Said};
-use crate::times::{beginning, cost};
+use crate::times::{beginning, cost, duration};
 use crate::visit::{Layout, Visit};
 use bloom_api::reports::Stats;
 use bloom_api::tasks::Task;
@@ -18,6 +20,8 @@ use bloom_core::task::Status;
 
 /// Rows of a page: with the longest texts, it stays below 60 KB.
 const ROWS: usize = 25;
+/// Rows of a page that is sorted: many enough to find the longest or dearest of a day.
+const SORTED_ROWS: usize = 100;
 /// Calls of the API for one page that searches a text.
 const MOST_CALLS: usize = 5;
 const PROMPT_CHARS: usize = 100;
@@ -45,10 +49,17 @@ pub struct Row {
     pub priority: i64,
     /// Empty if no run has cost anything yet.
     pub cost: String,
+    pub cost_usd: f64,
+    pub finished_at: Option<Ms>,
+    /// How long its lease has lasted, or its last lease did.
+    pub lasted: Option<Ms>,
+    /// The same for people; empty if it has none.
+    pub took: String,
 }
 
 impl Row {
-    pub fn of(lang: Lang, task: Task<'_>) -> Self {
+    pub fn of(lang: Lang, now: Ms, task: Task<'_>) -> Self {
+        let lasted = task.started_at.map(|started_at| (task.finished_at.unwrap_or(now) - started_at).max(0));
         let note = note(&task);
         let reason = if note.is_empty() { None } else { advice::of(lang, &task).map(|advice| lang.t("", advice.title)) };
         Self {
@@ -72,7 +83,36 @@ impl Row {
             ),
             priority: task.priority,
             cost: task.usage.map(|used| cost(lang, used.cost_usd, used.cost_estimated)).unwrap_or_default(),
+            cost_usd: task.usage.map(|used| used.cost_usd).unwrap_or_default(),
+            finished_at: task.finished_at,
+            lasted,
+            took: lasted.map(|ms| duration(lang, ms)).unwrap_or_default(),
         }
+    }
+}
+
+/// Orders of the list besides the newest first, by their words in addresses.
+const SORTS: [&str; 4] = ["ended", "longest", "cost", "priority"];
+
+/// What the orders are called.
+fn sorts(lang: Lang) -> [(&'static str, &'static str); SORTS.len()] {
+    let names = [
+        lang.t("last ended first", "спершу ті, що закінчилися останніми"),
+        lang.t("longest first", "спершу найдовші"),
+        lang.t("highest cost first", "спершу найдорожчі"),
+        lang.t("highest priority first", "спершу найважливіші"),
+    ];
+    std::array::from_fn(|at| (SORTS[at], names[at]))
+}
+
+/// Sorts rows that are the newest first; equal ones stay so.
+fn sort(rows: &mut [Row], by: &str) {
+    match by {
+        "ended" => rows.sort_by_key(|row| Reverse(row.finished_at)),
+        "longest" => rows.sort_by_key(|row| Reverse(row.lasted)),
+        "cost" => rows.sort_by(|a, b| b.cost_usd.total_cmp(&a.cost_usd)),
+        "priority" => rows.sort_by_key(|row| Reverse(row.priority)),
+        _ => {}
     }
 }
 
@@ -91,8 +131,9 @@ const TABS: [Status; 5] = [Status::Queued, Status::Running, Status::Completed, S
 
 /// Counts are those of all tasks, so there are none beside other filters.
 async fn tabs(visit: &Visit, filter: &Filter) -> Result<Vec<Tab>, Refused> {
-    let others = visit.query().query_of(NAMES.strip_prefix(&["status"]).unwrap_or(&NAMES));
-    let counts = if others.is_empty() { visit.find::<Stats>("stats").await?.map(|stats| stats.tasks) } else { None };
+    let filters = NAMES.strip_prefix(&["status"]).unwrap_or(&NAMES);
+    let others = visit.query().query_of(&[filters, &["sort"]].concat());
+    let counts = if visit.query().query_of(filters).is_empty() { visit.find::<Stats>("stats").await?.map(|stats| stats.tasks) } else { None };
     let here = Status::parse(&filter.status);
     let rare = here.filter(|status| !TABS.contains(status));
     let tab = |status: Option<Status>| {
@@ -122,6 +163,8 @@ struct Tasks<'a> {
     filter: &'a Filter,
     tabs: Vec<Tab>,
     times: [(&'static str, &'static str); 4],
+    sort: String,
+    sorts: [(&'static str, &'static str); SORTS.len()],
     rows: Vec<Row>,
     /// The addresses of the next page, and of the first one if this is another.
     next: Option<String>,
@@ -131,14 +174,18 @@ struct Tasks<'a> {
 }
 
 pub async fn list(visit: Visit) -> Result<Response, Refused> {
-    let filter = Filter::of(visit.query(), &["cursor", "done"])?;
-    let (rows, next, wrong) = match search(&visit, &filter).await {
-        Ok(listed) => (listed.rows, listed.next, None),
+    let filter = Filter::of(visit.query(), &["cursor", "done", "sort"])?;
+    let sorted = visit.query().word("sort", &SORTS)?;
+    let (rows, next, wrong) = match search(&visit, &filter, if sorted.is_empty() { ROWS } else { SORTED_ROWS }).await {
+        Ok(mut listed) => {
+            sort(&mut listed.rows, &sorted);
+            (listed.rows, listed.next, None)
+        }
         // A wrong filter is told beside the filters, which can be corrected there.
         Err(refused) if refused.status == 400 => (Vec::new(), None, Some(refused.text)),
         Err(refused) => return Err(refused),
     };
-    let own = visit.query().query_of(&NAMES);
+    let own = visit.query().query_of(&[&NAMES[..], &["sort"]].concat());
     let joint = if own.is_empty() { "" } else { "&" };
     let done = visit.query().get("done").and_then(|text| text.parse::<u32>().ok()).map(|count| changed(&visit, count));
     visit.ok(&Tasks {
@@ -146,6 +193,8 @@ pub async fn list(visit: Visit) -> Result<Response, Refused> {
         filter: &filter,
         tabs: tabs(&visit, &filter).await?,
         times: times(visit.layout.at.lang),
+        sort: sorted,
+        sorts: sorts(visit.layout.at.lang),
         rows,
         next: next.map(|cursor| format!("/tasks?{own}{joint}cursor={cursor}")),
         first: visit.query().get("cursor").map(|_| format!("/tasks?{own}")),
@@ -155,14 +204,14 @@ pub async fn list(visit: Visit) -> Result<Response, Refused> {
 }
 
 /// The tasks of a page. With a text, it may have few or none although there are older ones: the next page goes on where the search ended.
-async fn search(visit: &Visit, filter: &Filter) -> Result<Listed<Row>, Refused> {
+async fn search(visit: &Visit, filter: &Filter, limit: usize) -> Result<Listed<Row>, Refused> {
     let mut rows = Vec::new();
     let mut next = visit.query().get("cursor").map(str::to_owned);
     for _ in 0..if filter.text.is_empty() { 1 } else { MOST_CALLS } {
-        let listed = newest(visit, filter, next.as_deref(), ROWS - rows.len()).await?;
+        let listed = newest(visit, filter, next.as_deref(), limit - rows.len()).await?;
         rows.extend(listed.rows);
         next = listed.next;
-        if next.is_none() || rows.len() >= ROWS {
+        if next.is_none() || rows.len() >= limit {
             break;
         }
     }
@@ -176,13 +225,13 @@ pub async fn newest(visit: &Visit, filter: &Filter, cursor: Option<&str>, limit:
     let (mut rows, mut next) = (Vec::new(), None);
     for status in filter.statuses() {
         let path = format!("llm-tasks?limit={limit}&{}{cursor}", filter.query(status, now));
-        let listed = visit.list(&path, |task: Task| Row::of(at.lang, task)).await?;
+        let listed = visit.list(&path, |task: Task| Row::of(at.lang, now, task)).await?;
         rows.extend(listed.rows);
         // The list that ended at the newest task tells how far all of them are known.
         next = next.max(listed.next);
     }
     // The order of ids is the order of creation. A task whose status changes between two calls is in both answers.
-    rows.sort_by_key(|row: &Row| std::cmp::Reverse(row.id));
+    rows.sort_by_key(|row: &Row| Reverse(row.id));
     rows.dedup_by_key(|row| row.id);
     rows.retain(|row| next.as_ref().is_none_or(|end| row.id.to_string() >= *end));
     if rows.len() > limit {

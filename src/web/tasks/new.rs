@@ -42,6 +42,9 @@ struct Typed {
     git_ref: String,
     push: bool,
     inputs: Vec<Input>,
+    outputs: String,
+    context_hints: String,
+    ttl_after_finished_sec: String,
 }
 
 /// A file that is stored already.
@@ -120,6 +123,9 @@ fn like(task: &Task<'_>) -> Typed {
         git_ref: task.r#ref.as_deref().unwrap_or_default().to_owned(),
         push: task.push == PushMode::Branch,
         inputs: task.inputs.iter().map(|input| Input { id: input.artifact_id, path: input.path.to_string() }).collect(),
+        outputs: task.outputs.join("\n"),
+        context_hints: task.context_hints.join("\n"),
+        ttl_after_finished_sec: task.ttl_after_finished_sec.map(|sec| sec.to_string()).unwrap_or_default(),
         ..Typed::default()
     }
 }
@@ -198,6 +204,9 @@ fn typed(fields: &Fields) -> Typed {
         git_ref: text("ref"),
         push: fields.get("push").is_some(),
         inputs: fields.all("input").filter_map(Input::of).collect(),
+        outputs: text("outputs"),
+        context_hints: text("context_hints"),
+        ttl_after_finished_sec: text("ttl_after_finished_sec"),
     }
 }
 
@@ -226,11 +235,17 @@ fn body(lang: Lang, fields: &Fields) -> Result<Map<String, Value>, (&'static str
     }
     time_limit::add_usual(&mut policy);
     body.insert("policy".into(), Value::Object(policy));
-    for name in ["max_attempts", "priority"] {
+    for name in ["max_attempts", "priority", "ttl_after_finished_sec"] {
         body.extend(number(name)?.map(|number| (name.to_owned(), json!(number))));
     }
+    let lines = |name| -> Vec<String> {
+        fields.text(name).lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect()
+    };
+    for name in ["outputs", "context_hints"] {
+        body.insert(name.into(), json!(lines(name)));
+    }
     let mut labels = Map::new();
-    for line in fields.text("labels").lines().map(str::trim).filter(|line| !line.is_empty()) {
+    for line in lines("labels") {
         let wrong = || {
             let wrong = format!("Expected name=value in each line, received '{line}'");
             ("labels", lang.t(wrong, format!("Очікується назва=значення в кожному рядку, отримано «{line}»")))
@@ -256,10 +271,10 @@ mod tests {
 
     #[test]
     fn a_form_becomes_a_body() {
-        let form = b"prompt=a%0D%0Ab&context_id=c&timeout_sec=60&labels=team%3Ddocs%0D%0A%0D%0Ax%3D1&priority=&depends_on=a,+b&suspend=on&project=docs&ref=&push=on";
+        let form = b"prompt=a%0D%0Ab&context_id=c&timeout_sec=60&labels=team%3Ddocs%0D%0A%0D%0Ax%3D1&priority=&depends_on=a,+b&suspend=on&project=docs&ref=&push=on&outputs=out/*.md%0D%0A+log%0D%0A&ttl_after_finished_sec=60";
         let expected = json!({
             "prompt": "a\nb", "context_id": "c", "policy": { "timeout_sec": 60.0 }, "labels": { "team": "docs", "x": "1" }, "depends_on": ["a", "b"], "suspend": true,
-            "project": "docs", "push": "branch"
+            "project": "docs", "push": "branch", "outputs": ["out/*.md", "log"], "context_hints": [], "ttl_after_finished_sec": 60.0
         });
         assert_eq!(body(Lang::English, &Fields::parse(form)).map(Value::Object), Ok(expected));
         assert_eq!(body(Lang::English, &Fields::parse(b"priority=high")), Err(("priority", "Expected number, received 'high'".into())));

@@ -67,6 +67,26 @@ fn values_are_printed_for_programs() {
 }
 
 #[test]
+fn tasks_are_sorted_by_how_long_they_ran() {
+    run(async {
+        let crew = sqlite().crew();
+        let worker = crew.worker().slots(2).register().await;
+        let (long, short) = (crew.task().create().await, crew.task().create().await);
+        let (of_long, of_short) = (long.lease_to(&worker).await, short.lease_to(&worker).await);
+        let begun = now_ms();
+        of_short.complete("success", json!({})).await.ok();
+        eventually("the clock goes on", || async { (now_ms() > begun + 5).then_some(()) }).await;
+        of_long.complete("success", json!({})).await.ok();
+        let waiting = crew.task().create().await;
+        let list = |more: &[&str]| User::at(crew.api).does(&[&["task", "list", "--agent", &crew.slug], more].concat()).ok();
+        assert!(list(&["-o", "wide"]).lines().next().unwrap().contains("DURATION"));
+        let ids = |sort| list(&["-o", "name", "--sort", sort]);
+        assert_eq!(ids("duration"), format!("{}\n{}\n{}\n", waiting.id, short.id, long.id));
+        assert_eq!(ids("-duration"), format!("{}\n{}\n{}\n", long.id, short.id, waiting.id));
+    });
+}
+
+#[test]
 fn a_table_fits_the_terminal() {
     run(async {
         let crew = sqlite().crew();

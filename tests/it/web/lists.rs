@@ -93,6 +93,47 @@ on_both! {
         assert_eq!([shown(&first), shown(&second)], [&made[..25], &made[25..]]);
     }
 
+    async fn a_page_is_sorted_by_what_is_chosen(server) {
+        let (crew, browser) = (server.crew(), Browser::of(server));
+        let worker = crew.worker().slots(2).register().await;
+        let (long, short) = (crew.task().with("priority", json!(2)).create().await, crew.task().with("priority", json!(7)).create().await);
+        let (of_long, of_short) = (long.lease_to(&worker).await, short.lease_to(&worker).await);
+        let begun = now_ms();
+        of_short.complete("success", json!({ "usage": { "input_tokens": 1, "output_tokens": 1, "cost_usd": 0.5 } })).await.ok();
+        eventually("the clock goes on", || async { (now_ms() > begun + 5).then_some(()) }).await;
+        of_long.complete("success", json!({ "usage": { "input_tokens": 1, "output_tokens": 1, "cost_usd": 0.25 } })).await.ok();
+        let waiting = crew.task().with("priority", json!(4)).create().await;
+        let list = format!("/tasks?agent_slug={}", crew.slug);
+        for (sort, order) in [
+            ("", [&waiting, &short, &long]),
+            ("longest", [&long, &short, &waiting]),
+            ("cost", [&short, &long, &waiting]),
+            ("priority", [&short, &waiting, &long]),
+            ("ended", [&long, &short, &waiting]),
+        ] {
+            let page = browser.ok(&format!("{list}&sort={sort}")).await;
+            let ids = page.text.split("name=\"ids\" value=\"").skip(1).map(|rest| rest.split('"').next().unwrap());
+            assert!(ids.eq(order.iter().map(|task| task.id.as_str())), "{sort}: {}", page.text);
+            if !sort.is_empty() {
+                page.has(&format!("<option value=\"{sort}\" selected>"));
+                // Another status has the same order.
+                page.has(&format!("/tasks?status=completed&agent_slug={}&sort={sort}\"", crew.slug).replace('&', "&#38;"));
+            }
+        }
+        browser.get("/tasks?sort=size").await.expect(400).has("sort: &#39;size&#39; is unknown, so nothing was done. Known: ended, longest, cost, priority");
+    }
+
+    async fn a_sorted_page_says_that_there_are_more(server) {
+        let (crew, browser) = (server.crew(), Browser::of(server));
+        let task = json!({ "context_id": "c", "agent_slug": crew.slug, "prompt": "p", "session": "none" });
+        server.post("llm-tasks:batch", json!({ "tasks": vec![&task; 101] })).await.created();
+        let list = format!("/tasks?agent_slug={}&sort=cost", crew.slug);
+        let page = browser.ok(&list).await;
+        assert_eq!(page.text.matches("name=\"ids\"").count(), 100);
+        page.has("Sorted are the newest tasks");
+        page.has(&format!("{list}&cursor=").replace('&', "&#38;"));
+    }
+
     async fn what_an_address_names_wrongly_is_an_error(server) {
         let browser = Browser::of(server);
         for (page, told) in [

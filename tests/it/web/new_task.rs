@@ -7,6 +7,24 @@ use crate::support::*;
 
 const FORM: &str = "/tasks/new";
 
+/// What a browser sends of the form as it stands there, but for its token and files.
+fn fields_of(page: &str) -> Vec<(String, String)> {
+    let form = page.split("enctype=\"multipart/form-data\"").nth(1).expect("the form").split("</form>").next().unwrap();
+    let attribute = |tag: &str, name: &str| Some(tag.split_once(&format!(" {name}=\""))?.1.split_once('"')?.0.to_owned());
+    let field = |element: &str| {
+        let (tag, content) = element.split_once('>')?;
+        let value = match tag.split(' ').next()? {
+            "<textarea" => content.split_once('\n')?.1.split_once("</textarea>")?.0.to_owned(),
+            "<select" => attribute(content.split_once(" selected>")?.0.rsplit_once("<option")?.1, "value")?,
+            _ if tag.contains("type=\"checkbox\"") && !tag.contains(" checked") => return None,
+            _ => attribute(tag, "value")?,
+        };
+        Some((attribute(tag, "name")?, value))
+    };
+    let elements = ["<textarea ", "<select ", "<input "].into_iter().flat_map(|tag| form.match_indices(tag));
+    elements.filter_map(|(at, _)| field(&form[at..])).filter(|(name, _)| name != "form_token").collect()
+}
+
 on_both! {
     async fn a_task_without_a_context_begins_a_conversation(server) {
         let browser = Browser::of(server);
@@ -61,6 +79,27 @@ on_both! {
         let large = vec![b'x'; 2 << 20];
         assert_eq!(browser.send_files(FORM, "files", &[("large", "text/plain", &large)], &fields).await.status, 413);
         assert_eq!(server.get(&format!("llm-tasks?agent_slug={agent}")).await.ok(), before);
+    }
+
+    async fn the_same_task_again_asks_for_the_same(server) {
+        let browser = Browser::of(server);
+        let agent = unique("agent");
+        let body = json!({
+            "context_id": "c", "agent_slug": agent, "prompt": "p", "outputs": ["out/*.md", "log"], "context_hints": ["notes.md"],
+            "ttl_after_finished_sec": 3600, "labels": { "team": "docs" }, "priority": 3, "max_attempts": 2, "model": "opus",
+            "policy": { "timeout_sec": 60, "budget": 0.5 }, "exclusive_key": "one", "desired_format": "json", "session": "none",
+        });
+        let task = server.post("llm-tasks", body.clone()).await.created();
+        let form = format!("/tasks/new?like={}", task["id"].as_str().unwrap());
+        let fields = fields_of(&browser.ok(&form).await.text);
+        let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(browser.send_form(&form, FORM, &fields).await.status, 303);
+        let again = &server.get(&format!("llm-tasks?agent_slug={agent}")).await.ok()[0];
+        assert_ne!(again["id"], task["id"]);
+        for (name, value) in body.as_object().unwrap().iter().filter(|(name, _)| *name != "policy") {
+            assert_eq!(&again[name], value, "{name}");
+        }
+        assert_eq!(again["policy"], task["policy"]);
     }
 
     async fn a_form_that_breaks_off_does_nothing(server) {
