@@ -27,6 +27,10 @@ body! {
         context_id: FilterText,
         /// Only tasks leased to this worker, and finished tasks whose last lease it had.
         worker_id: FilterText,
+        /// Only tasks of this project, by the name that it had when they were created.
+        project: FilterText,
+        /// Only tasks that the submit or member key with this name created.
+        owner: FilterText,
         /// Only tasks with all these labels.
         labels: Option<Labels>,
         /// The same as `labels`, each as `name=value`.
@@ -121,7 +125,7 @@ impl Wire for Bulk {
         let named = match (ids, filter) {
             (Some(ids), None) => Named::Ids(ids.map(|id| id.0)),
             (None, Some(filter)) if filter.is_empty() => {
-                let fields = "status, agent_slug, context_id, worker_id, labels, label, created_after, created_before, finished_after";
+                let fields = "status, agent_slug, context_id, worker_id, project, owner, labels, label, created_after, created_before, finished_after";
                 return problem(format!("The filter is empty: give at least one of {fields}")).map_err(|found| within("filter", found));
             }
             (None, Some(filter)) => Named::Filter(Box::new(filter)),

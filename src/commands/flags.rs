@@ -31,6 +31,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("namespaces", "--namespace"),
     ("not_before", "--not-before"),
     ("outputs", "--keep"),
+    ("owner", "--owner"),
     ("priority", "--priority"),
     ("project", "--project"),
     ("prompt", "the prompt"),

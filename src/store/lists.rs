@@ -64,7 +64,11 @@ pub struct TaskFilter {
     pub context_id: Option<String>,
     /// The worker that a task shows: that of its active lease, or of the lease with which it ended.
     pub worker_id: Option<String>,
-    /// Whose tasks.
+    /// The name that the project of a task had when the task was created.
+    pub project: Option<String>,
+    /// The submit or member key that created a task.
+    pub key: Option<String>,
+    /// Whose tasks the caller sees.
     pub owner: Option<Owner>,
     pub labels: Vec<(String, String)>,
     /// Only tasks that were created after this time.
@@ -242,11 +246,12 @@ impl TaskFilter {
             && self.labels.is_empty()
             && self.context_id.is_none()
             && self.owner.is_none()
+            && self.key.is_none()
             && self.worker_id.is_none();
-        let of_spec = self.context_id.is_some() || self.owner.is_some() || (self.agent_slug.is_some() && !finished_of_agent);
-        let spec_leads = self.context_id.is_some()
-            || self.owner.is_some()
-            || (self.agent_slug.is_some() && self.worker_id.is_none() && !rare && !end_leads);
+        let few_of_spec = self.context_id.is_some() || self.owner.is_some() || self.key.is_some();
+        let of_spec = few_of_spec || self.project.is_some() || (self.agent_slug.is_some() && !finished_of_agent);
+        let spec_leads = few_of_spec
+            || ((self.agent_slug.is_some() || self.project.is_some()) && self.worker_id.is_none() && !rare && !end_leads);
         let with_spec = wanted == Wanted::Sizes || of_spec;
         // SQLite joins a CROSS JOIN in the order in which it is written; PostgreSQL's planner chooses the order.
         let (from, id) = match (self.labels.is_empty(), spec_leads) {
@@ -275,6 +280,8 @@ impl TaskFilter {
             }
         }
         build.equal("t.context_id = ", self.context_id.as_deref());
+        build.equal("t.project = ", self.project.as_deref());
+        build.equal("t.owner = ", self.key.as_deref());
         match &self.owner {
             None => {}
             Some(Owner::Key(key)) => build.equal("t.owner = ", Some(key)),

@@ -5,6 +5,7 @@ use bloom_test_support::{janitor, postgres, waiting::run};
 use sqlx::{Connection as _, PgConnection, SqliteConnection};
 
 use super::args::Args;
+use super::cells::Cells;
 use super::contexts::{
     COUNTED_TASKS, COUNTS, COUNTS_OF_KEY, COUNTS_OF_TEAM, FACTS, FACTS_OF_KEY, FACTS_OF_TEAM, PAGE, PAGE_OF_KEY, PAGE_OF_PROJECT,
     PAGE_OF_TEAM,
@@ -217,6 +218,23 @@ async fn check_ended(url: String) {
             }
         }
     }
+    for project in ["big", "small"] {
+        let ids = if project == "big" { "id > (SELECT id FROM tasks ORDER BY id LIMIT 1)" } else { "project IS NULL" };
+        execute(&store, &url, |_| format!("UPDATE tasks SET project = '{project}' WHERE {ids}")).await;
+    }
+    execute(&store, &url, |kind| if kind == Kind::Postgres { "ANALYZE tasks" } else { "SELECT 1" }.to_owned()).await;
+    let filter = TaskFilter { project: Some("small".into()), ..TaskFilter::default() };
+    assert_eq!(store.task_ids(&filter, &page).await.unwrap().len(), 1);
+    let (statement, args) = filter.statement(&page, Wanted::Sizes);
+    let sql = Sql::new(|kind| format!("EXPLAIN QUERY PLAN {}", statement.text(kind).as_str()));
+    let plan = match store.kind() {
+        Kind::Sqlite => {
+            let step = |row: &mut Cells| (0..3).try_for_each(|_| row.take::<i64>().map(drop)).and_then(|()| row.take::<String>());
+            all(&store.pool().fetch(&sql, args).await.unwrap(), step).unwrap().join("\n")
+        }
+        Kind::Postgres => plan(&store, &statement, args).await,
+    };
+    assert!(plan.contains("tasks_project "), "{plan}");
     store.close().await;
 }
 

@@ -141,6 +141,9 @@ on_both! {
         let held = crew.task().with("labels", json!({ "team": "blue" })).create().await;
         held.lease_to(&worker).await;
         let foreign = other.task().context(&context).create().await;
+        let project = unique("project");
+        server.post("projects", json!({ "name": project, "repo_url": "https://git.example.com/a.git" })).await.created();
+        let in_project = server.crew().task().with("project", json!(project)).create().await;
         let slug = &crew.slug;
         let found = async |query: String| ids(&server.get(&format!("llm-tasks?{query}")).await.ok());
         assert_eq!(found(format!("agent_slug={slug}")).await, [held.id.as_str(), plain.id.as_str()]);
@@ -154,6 +157,12 @@ on_both! {
         assert_eq!(found(format!("agent_slug={slug}&label=team=blue")).await.len(), 2);
         assert_eq!(found(format!("agent_slug={slug}&label=team%3Dblue&label=size=a=b")).await, [plain.id.as_str()]);
         assert_eq!(found(format!("agent_slug={slug}&label=team=red")).await.len(), 0);
+        assert_eq!(found(format!("project={project}")).await, [in_project.id.as_str()]);
+        assert_eq!(found(format!("project={project}&status=queued&finished_after=0")).await.len(), 0);
+        assert_eq!(found(format!("project={project}&agent_slug={slug}")).await.len(), 0);
+        assert_eq!(found("project=nothing-of-this-name".to_owned()).await.len(), 0);
+        let named = json!({ "filter": { "project": project }, "dry_run": true });
+        assert_eq!(server.post("llm-tasks:cancel", named).await.ok()["matched"], 1);
         let at = held.now().await["created_at"].as_i64().unwrap();
         assert_eq!(found(format!("agent_slug={slug}&created_after={}&created_before={}", at - 60_000, at + 60_000)).await.len(), 2);
         assert_eq!(found(format!("agent_slug={slug}&created_after={}", at + 1000)).await.len(), 0);

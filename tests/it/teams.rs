@@ -224,6 +224,18 @@ on_both! { alone:
         assert_eq!(ids(&bob.get("llm-tasks").await.ok()), [&earlier.id]);
     }
 
+    async fn tasks_are_filtered_by_the_key_that_created_them(database) {
+        let Teams { admin, ann, bob, others, server: _running, .. } = Teams::on(database).await;
+        let (of_ann, of_bob) = (task(&ann).create().await, task(&bob).create().await);
+        let of_other = task(&others[0].1).create().await;
+        for (caller, owner, found) in [(&bob, "ann", vec![&of_ann.id]), (&bob, "bob", vec![&of_bob.id]), (&admin, "ann", vec![&of_ann.id]), (&bob, "eve", vec![]), (&bob, "nobody", vec![])] {
+            assert_eq!(ids(&caller.get(&format!("llm-tasks?owner={owner}")).await.ok()), found.into_iter().cloned().collect::<Vec<_>>(), "{owner}");
+        }
+        let all = json!({ "filter": { "owner": of_other.now().await["owner"] }, "dry_run": true });
+        assert_eq!(bob.post("llm-tasks:cancel", all.clone()).await.ok()["matched"], 0);
+        assert_eq!(admin.post("llm-tasks:cancel", all).await.ok()["matched"], 1);
+    }
+
     async fn an_upload_is_its_keys_until_a_task_of_the_team_uses_it(database) {
         let Teams { ann, bob, others, server: _running, .. } = Teams::on(database).await;
         let file = upload(&ann, "name=a", b"text").await.created();

@@ -30,6 +30,12 @@ pub struct Filters {
     /// Only leased to this worker, now or by their last lease
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
     worker: Option<String>,
+    /// Only of this project, by the name that it had when they were created
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::projects))]
+    project: Option<String>,
+    /// Only created by the submit or member key with this name
+    #[arg(long, value_name = "KEY", value_parser = NonEmptyStringValueParser::new())]
+    owner: Option<String>,
     /// Only with this label; may be repeated
     #[arg(short, long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(shell_completion::labels))]
     labels: Vec<(String, String)>,
@@ -90,6 +96,8 @@ impl Filters {
             ("agent_slug", self.agent.as_deref()),
             ("context_id", self.context.as_deref()),
             ("worker_id", self.worker.as_deref()),
+            ("project", self.project.as_deref()),
+            ("owner", self.owner.as_deref()),
         ];
         let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text?.to_owned())));
         let labels = self.labels.iter().map(|(name, value)| ("label", format!("{name}={value}")));
@@ -107,6 +115,8 @@ impl Filters {
             agent_slug: text(&self.agent),
             context_id: text(&self.context),
             worker_id: text(&self.worker),
+            project: text(&self.project),
+            owner: text(&self.owner),
             labels: None,
             label: Some(labels.collect()),
             created_after: self.since.map(Int),
@@ -122,6 +132,8 @@ impl Filters {
             && is(&self.agent, Some(&task.agent_slug))
             && is(&self.context, Some(&task.context_id))
             && is(&self.worker, task.worker_id.as_deref())
+            && is(&self.project, task.project.as_deref())
+            && is(&self.owner, task.owner.as_deref())
             && self.labels.iter().all(|(name, value)| task.labels.get(name) == Some(value))
             && self.since.is_none_or(|since| task.created_at > since)
             && self.until.is_none_or(|until| task.created_at < until)
