@@ -42,6 +42,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("search", "TEXT"),
     ("session", "--session"),
     ("task_id", "--task"),
+    ("team", "--team"),
     ("timeout_sec", "--timeout, in seconds"),
     ("to", "--until"),
     ("ttl_after_finished_sec", "--ttl, in seconds"),

@@ -17,10 +17,13 @@ use bloom_core::task::LeaseStatus;
 pub const MAX_ROWS: u64 = 100_000;
 
 /// Which rows of a list are shown, and in which order.
+/// The limit of a list if none is given.
+const USUAL_ROWS: u64 = 100;
+
 #[derive(Args, Clone, Debug)]
 pub struct Limit {
     /// Maximum number of rows
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 100, value_parser = within(1..=MAX_ROWS))]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = USUAL_ROWS, value_parser = within(1..=MAX_ROWS))]
     limit: u64,
     /// Sort these rows by a column of the table, such as age; -age sorts descending
     #[arg(long, value_name = "COLUMN", allow_hyphen_values = true, add = ArgValueCandidates::new(shell_completion::columns))]
@@ -45,8 +48,10 @@ impl Limit {
         if let Some(column) = &self.sort {
             kind.sort(&mut rows, column)?;
         }
-        show::list(shown.form_or(Form::Table), kind, &rows)?;
-        if more {
+        let form = shown.form_or(Form::Table);
+        show::list(form.clone(), kind, &rows)?;
+        // A script that asks for some rows knows that there may be more.
+        if more && (matches!(form, Form::Table | Form::Wide) || self.limit == USUAL_ROWS) {
             let shown = if rows.len() == 1 { "this one".to_owned() } else { format!("these {}", rows.len()) };
             term::info(&format!("There are more than {shown}: use a higher --limit."));
         }

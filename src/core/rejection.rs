@@ -246,7 +246,9 @@ impl fmt::Display for Rejection {
                 seen_ago / 1000
             ),
             Self::JoinTokenGone => f.write_str("The join token was used, was revoked or has expired: create another one"),
-            Self::JoinTokenFor(worker) => write!(f, "This join token enrolls only the worker '{worker}'"),
+            Self::JoinTokenFor(worker) => {
+                write!(f, "This join token enrolls only the worker '{worker}': start its agent with --name {worker}")
+            }
             Self::ObjectTooOld => {
                 f.write_str("It took too long to complete the task after its output was stored: send the completion again")
             }

@@ -250,8 +250,8 @@ impl TaskFilter {
             && self.worker_id.is_none();
         let few_of_spec = self.context_id.is_some() || self.owner.is_some() || self.key.is_some();
         let of_spec = few_of_spec || self.project.is_some() || (self.agent_slug.is_some() && !finished_of_agent);
-        let spec_leads = few_of_spec
-            || ((self.agent_slug.is_some() || self.project.is_some()) && self.worker_id.is_none() && !rare && !end_leads);
+        let spec_leads =
+            few_of_spec || ((self.agent_slug.is_some() || self.project.is_some()) && self.worker_id.is_none() && !rare && !end_leads);
         let with_spec = wanted == Wanted::Sizes || of_spec;
         // SQLite joins a CROSS JOIN in the order in which it is written; PostgreSQL's planner chooses the order.
         let (from, id) = match (self.labels.is_empty(), spec_leads) {

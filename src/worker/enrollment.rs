@@ -56,11 +56,13 @@ async fn exchange(client: &Client, worker: &str, token: &SecretString) -> Result
                 tracing::warn!(%error, "this worker could not be enrolled; trying again");
                 tokio::time::sleep(wait).await;
             }
-            Err(error) => {
+            Err(error) if error.status() == Some(401) => {
                 return Err(format!(
-                    "the server {server} did not enroll the worker {worker}: {error}; a join token can be used once, so create another one"
+                    "the server {server} refuses the join token: it was used before, was revoked or has expired; create another one with: \
+                     bloom-runtime key create NAME --scope join --worker {worker} --out FILE"
                 ));
             }
+            Err(error) => return Err(format!("the server {server} did not enroll the worker {worker}: {error}")),
         }
     }
 }

@@ -113,10 +113,11 @@ impl Home {
         File::create(&path).map(|_| path)
     }
 
-    /// The worker's name: `given`, or the name that the first start generated from the host name and a random suffix.
+    /// The worker's name: `given`, or the name of the last start; at the first, one that is made from the host name and a random suffix. It is kept,
+    /// because the leases of the directory's runs and its key are those of that worker.
     ///
     /// # Errors
-    /// The name can't be stored, or the directory contains runs of another server.
+    /// The name can't be stored, or the directory contains runs of another server or worker.
     pub fn name(&self, given: Option<&str>, server: &str) -> Result<String, String> {
         let path = self.root.join("agent.json");
         let known = read_json::<Identity>(&path);
@@ -127,14 +128,24 @@ impl Home {
                 known.server
             ));
         }
-        let made = known.as_ref().map(|known| known.name.clone());
-        let made = made.unwrap_or_else(|| format!("{}-{:06x}", hostname(), RandomState::new().hash_one(0) & 0xff_ffff));
-        let identity = Identity { name: made, server: server.to_owned() };
+        let name = given
+            .or(known.as_ref().map(|known| known.name.as_str()))
+            .map_or_else(|| format!("{}-{:06x}", hostname(), RandomState::new().hash_one(0) & 0xff_ffff), str::to_owned);
+        if let Some(known) = known.as_ref().filter(|known| known.name != name && !self.run_dirs().is_empty()) {
+            return Err(format!(
+                "{} contains runs of the worker {} whose results the server has not received yet: start the agent without --name or with --name {} \
+                 once more, or choose another --work-dir",
+                self.root.display(),
+                known.name,
+                known.name
+            ));
+        }
+        let identity = Identity { name, server: server.to_owned() };
         if known.as_ref() != Some(&identity) {
             let kept = write_json_durably(&path, &identity);
             kept.map_err(|error| format!("the agent's name can't be stored in {}: {error}", path.display()))?;
         }
-        Ok(given.map_or(identity.name, str::to_owned))
+        Ok(identity.name)
     }
 
     /// The instance of this agent, and whether it has registered before. A later process that uses the directory has the same one, because
@@ -310,10 +321,13 @@ mod tests {
         let name = home.name(None, "http://a").unwrap();
         drop(home);
         let home = Home::open(&root).unwrap();
+        assert_eq!(home.name(None, "http://a").unwrap(), name);
         assert_eq!(home.name(Some("box"), "http://a").unwrap(), "box");
-        assert_eq!(home.name(None, "http://b").unwrap(), name);
+        assert_eq!(home.name(None, "http://b").unwrap(), "box", "the name that was given last");
         private_dir(&home.run_dir(Uuid::nil())).unwrap();
         assert!(home.name(None, "http://a").unwrap_err().contains("http://b has not received"));
+        assert!(home.name(Some("other"), "http://b").unwrap_err().contains("--name box"));
+        assert_eq!(home.name(Some("box"), "http://b").unwrap(), "box");
     }
 
     #[test]

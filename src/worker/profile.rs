@@ -11,7 +11,7 @@ use super::claude_version::Version;
 use super::egress::Network;
 use super::environment;
 use super::prices::Prices;
-use super::program::find_program;
+use super::program::{find_program, why_not};
 use super::sandbox::{Sandbox, word_or_table};
 use super::session::OnSessionLost;
 use super::worktree::{CommitAuthor, commit_author};
@@ -256,7 +256,7 @@ impl Profile {
                     "the program {name} is not installed: npm install -g @anthropic-ai/claude-code, or set program = \"/path\" in a \
                      profile, or use --runner echo"
                 ),
-                _ => format!("the program {name} is not installed"),
+                _ => why_not(&program, dir),
             }
         })
     }

@@ -197,7 +197,10 @@ impl Workspace<'_> {
                     let text = format!("pushed {}{merged}", told(&begun.branch, &pushed));
                     self.log.phase("pushed", json!({"branch": begun.branch, "commit": pushed, "text": text}));
                 }
-                Ok(None) => {}
+                Ok(None) => {
+                    let text = format!("nothing to push: the project's repository has {}", told(&begun.branch, &commit));
+                    self.log.phase("nothing_to_push", json!({"branch": begun.branch, "commit": commit, "text": text}));
+                }
                 Err(trouble) => {
                     // The person who brings both together needs what others have pushed.
                     if let Ok(confinement) = confinement(self.agent, self.dir, record, profile).await {

@@ -15,8 +15,10 @@ use super::super::{columns, ids, shell_completion, term};
 use super::directory::Directory;
 use crate::CommandError;
 use bloom_api::results::Artifact;
+use bloom_api::tasks::Task;
 use bloom_client::Digesting;
 use bloom_core::file::FileKind;
+use bloom_core::task::Status;
 
 /// The most artifacts that are listed: those of many attempts.
 const MOST: usize = 10_000;
@@ -127,11 +129,18 @@ fn content_of(artifact: &Artifact<'_>) -> String {
 pub async fn newest_diff(id: &str, server: &Server) -> Result<Vec<u8>, CommandError> {
     let artifacts: Vec<Artifact<'_>> = show::read_all(&of_task(server, id).await?)?;
     let Some(newest) = artifacts.iter().find(|artifact| artifact.r#type == FileKind::GitDiff.as_str()) else {
-        return Err(format!(
-            "task {id} has no diff: it names no project (task submit --project NAME), no run of it has ended yet, or its runs changed \
-             nothing; see: bloom-runtime task describe {id}"
-        )
-        .into());
+        let task = server.get(&format!("api/runtime/llm-tasks/{id}")).await?;
+        let task: Task<'_> = show::read(&task)?;
+        let why = if task.project.is_none() {
+            "it names no project (task submit --project NAME)"
+        } else if task.finished_at.is_none() {
+            "no run of it has ended yet"
+        } else if task.status == Status::Completed {
+            "its runs changed nothing"
+        } else {
+            "its runs changed nothing, or it could not be committed"
+        };
+        return Err(format!("task {id} has no diff: {why}; see: bloom-runtime task describe {id}").into());
     };
     if size(newest) > MAX_DIFF {
         return Err(format!(

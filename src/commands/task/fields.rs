@@ -80,7 +80,7 @@ pub struct Fields {
 /// What a task may take.
 #[derive(Args, Debug, Default)]
 pub struct Limits {
-    /// US dollars that all attempts together may cost [default: 0, no limit by the task]
+    /// US dollars that all attempts together may cost, or `none` [default: none, no limit by the task]
     #[arg(long, value_name = "USD", value_parser = dollars)]
     budget: Option<f64>,
     /// How long a run may take: 90, 5m, 2h; the server has a maximum, a day by default [default: that of the agent's profile, or 30m]
@@ -96,8 +96,13 @@ impl Limits {
 }
 
 fn dollars(text: &str) -> Result<f64, String> {
-    let usd = text.parse::<f64>().ok().filter(|usd| usd.is_finite() && *usd >= 0.0);
-    usd.ok_or_else(|| "expected US dollars, like 0.50".to_owned())
+    match text.parse::<f64>() {
+        // For the API, 0 is no limit.
+        Err(_) if text == "none" => Ok(0.0),
+        Ok(0.0) => Err("a task with 0 could not run; without a limit: --budget none".to_owned()),
+        Ok(usd) if usd.is_finite() && usd > 0.0 => Ok(usd),
+        _ => Err("expected US dollars, like 0.50, or none".to_owned()),
+    }
 }
 
 impl Fields {
@@ -275,9 +280,15 @@ mod tests {
 
     #[test]
     fn values_that_make_no_sense_are_refused() {
-        for flags in
-            [["--priority", "10"], ["--max-attempts", "0"], ["--budget", "-1"], ["--budget", "NaN"], ["--label", "x"], ["--timeout", "x"]]
-        {
+        for flags in [
+            ["--priority", "10"],
+            ["--max-attempts", "0"],
+            ["--budget", "-1"],
+            ["--budget", "0"],
+            ["--budget", "NaN"],
+            ["--label", "x"],
+            ["--timeout", "x"],
+        ] {
             let flag = format!("{}={}", flags[0], flags[1]);
             assert!(Line::try_parse_from(["x", flag.as_str()]).is_err(), "{flags:?}");
         }

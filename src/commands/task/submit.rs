@@ -135,10 +135,12 @@ impl Waits {
     pub async fn finish(&self, task: &Value, server: &Server, shown: Shown) -> Result<(), CommandError> {
         let id = id_of(task)?;
         if !self.wait && !self.follow {
-            match shown.form_or(Form::Name) {
-                Form::Name => term::print(&format!("{}\n", term::line(&id)))?,
-                form => show::one(form, &columns::TASKS, task)?,
-            }
+            let printed = match shown.form_or(Form::Name) {
+                Form::Name => term::print(&format!("{}\n", term::line(&id))),
+                form => show::one(form, &columns::TASKS, task),
+            };
+            // Who does not know it would submit the task once more.
+            printed.map_err(|error| CommandError::from(format!("task {id} is submitted and goes on, but {error}")))?;
             if term::is_err_terminal() && term::is_out_terminal() {
                 term::info(&format!("Follow it with: bloom-runtime task logs -f {id}"));
             }

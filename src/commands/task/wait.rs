@@ -37,7 +37,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 #[derive(Args, Debug)]
 pub struct WaitArgs {
     /// Wait at most this long: 90, 5m, 2h
-    #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
+    #[arg(long, alias = "wait-timeout", value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
     timeout: Option<Duration>,
     #[command(flatten)]
     selection: Selection,

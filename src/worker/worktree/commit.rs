@@ -64,7 +64,11 @@ impl Worktree {
         }
         // A run may have made commits of its own, also on another branch; but not thrown away those of earlier runs.
         if !self.repository.is_ancestor(&begun.base, &commit).await {
-            return Err(self.state(&format!("a run has checked out {head}, which does not build on {} {}", begun.branch, begun.base)));
+            let why = format!(
+                "a run has checked out {head}, which does not build on {} {}; the command builds it on that, with the files as they are now",
+                begun.branch, begun.base
+            );
+            return Err(self.state(&why, &format!("merge --strategy=ours {}", begun.base)));
         }
         self.repository.set_ref(&self.branch_ref(), &commit).await?;
         confined.update_branch(&commit).await?;
@@ -119,7 +123,7 @@ impl Worktree {
     /// Pushes the branch with the user's own credentials, unless the repository's server has its commits already, as far as the last fetch
     /// tells. What others have pushed meanwhile is merged. Returns the commit that was pushed.
     pub async fn push(&self) -> Result<Option<String>, Trouble> {
-        let mut commit = self.repository.commit_of(&self.branch_ref()).await.ok_or_else(|| self.state("its branch has no commit"))?;
+        let mut commit = self.repository.commit_of(&self.branch_ref()).await.ok_or_else(|| self.no_commit())?;
         let mut known = self.repository.commit_of(&self.pushed_ref()).await;
         if known.is_none() && self.is_of_another_branch(&commit).await {
             return Ok(None);
@@ -127,7 +131,12 @@ impl Worktree {
         let failed = |why: &str| Trouble::of_push(&self.branch, why);
         let mut refused = None;
         for _ in 0..PUSHES {
+            self.check_branch_name(&self.branch).await.map_err(|trouble| failed(&trouble.to_string()))?;
             if let Some(theirs) = &known {
+                // It may have been made since the run began.
+                if self.repository.commit_of(&self.record_ref()).await.is_none() {
+                    self.check_own().await.map_err(|trouble| failed(&trouble.to_string()))?;
+                }
                 commit = self.joined(&commit, theirs).await.map_err(|trouble| failed(&trouble.to_string()))?;
                 if commit == *theirs {
                     self.note_pushed(theirs).await?;

@@ -93,7 +93,7 @@ impl<'a> Confined<'a> {
     }
 
     pub async fn head(&self) -> Result<String, Trouble> {
-        self.parsed("HEAD^{commit}").await.ok_or_else(|| self.tree.state("its branch has no commit"))
+        self.parsed("HEAD^{commit}").await.ok_or_else(|| self.tree.no_commit())
     }
 
     /// A command that was killed leaves its locks behind. Nobody else uses this repository now.
@@ -112,7 +112,10 @@ impl<'a> Confined<'a> {
         let tree = self.tree;
         match head.strip_prefix("refs/heads/") {
             Some(name) if own.iter().any(|own| own == name) && tree.repository.commit_of(&head).await.is_some() => Ok(name.to_owned()),
-            _ => Err(tree.state(&format!("a run has checked out something else than its branch {}", tree.branch))),
+            _ => {
+                let why = format!("a run has checked out something else than its branch {}", tree.branch);
+                Err(tree.state(&why, &format!("checkout {}", tree.branch)))
+            }
         }
     }
 
@@ -159,21 +162,36 @@ impl<'a> Confined<'a> {
         }
     }
 
-    /// Lets the files and the branch follow to a commit. Returns false if a file has other changes; then nothing changes.
-    pub async fn follow(&self, head: &str, commit: &str) -> Result<bool, Trouble> {
+    /// Whether the files can follow from the head to a commit: none of those that are to change has other changes.
+    pub async fn can_follow(&self, head: &str, commit: &str) -> bool {
         let mut read = self.git();
-        read.args(["read-tree", "-m", "-u", head, commit]);
-        if self.run_within(read, LOCAL_LIMIT).await.is_err() {
-            return Ok(false);
-        }
-        self.update_branch(commit).await.map(|()| true)
+        read.args(["read-tree", "--dry-run", "-m", "-u", head, commit]);
+        self.run_within(read, LOCAL_LIMIT).await.is_ok()
     }
 
-    /// Lets the files and the branch be at a commit, whatever they were.
-    pub async fn reset(&self, commit: &str) -> Result<(), Trouble> {
+    /// Lets the files and the branch follow to a commit.
+    pub async fn follow(&self, head: &str, commit: &str) -> Result<(), Trouble> {
         let mut read = self.git();
-        read.args(["read-tree", "--reset", "-u", commit]);
+        read.args(["read-tree", "-m", "-u", head, commit]);
         self.run_within(read, FETCH_LIMIT).await.map_err(|why| Trouble::of_git("the worktree can't be prepared", &why))?;
+        self.update_branch(commit).await
+    }
+
+    /// The same, after it was interrupted: files of which some have followed, and git's index not. `changed` is a file with the names of all
+    /// that differ between the two commits.
+    pub async fn finish_following(&mut self, head: &str, commit: &str, changed: &Path) -> Result<(), Trouble> {
+        let failed = |why: String| Trouble::of_git("the worktree can't be prepared", &why);
+        let mut index = self.git();
+        index.args(["read-tree", "-m", head]);
+        self.run_within(index, LOCAL_LIMIT).await.map_err(failed)?;
+        let mut files = self.git();
+        files.args(["--literal-pathspecs", "checkout", "--quiet", "--no-overlay", "--pathspec-file-nul"]);
+        files.arg(format!("--pathspec-from-file={}", changed.display())).arg(commit);
+        self.read.push(changed.to_owned());
+        let followed = self.run_within(files, FETCH_LIMIT).await;
+        self.read.pop();
+        followed.map_err(failed)?;
+        // Files that differ only by what the run has left: the index names the commit, as after a run that was interrupted.
         self.update_branch(commit).await
     }
 

@@ -60,14 +60,14 @@ impl Worktree {
         if followed.unfetched.is_some() {
             return Ok(Prepared { unfetched: followed.unfetched, ..self.prepared(head, Origin::Kept) });
         }
-        let failed = |error| Trouble::of_disk("the worktree can't be prepared", &error);
-        fs::write(self.following_mark(), &goal).map_err(failed)?;
-        let followed_all = confined.follow(&head, &goal).await?;
-        fs::remove_file(self.following_mark()).map_err(failed)?;
-        if !followed_all {
+        if !confined.can_follow(&head, &goal).await {
             let why = format!("files that a run left there without a commit are in the way of what {} has on the server now", self.branch);
-            return Err(self.state_until(&why, "stash --include-untracked"));
+            return Err(self.state(&why, "stash --include-untracked"));
         }
+        let failed = |error| Trouble::of_disk("the worktree can't be prepared", &error);
+        fs::write(self.following_mark(), format!("{head} {goal}")).map_err(failed)?;
+        confined.follow(&head, &goal).await?;
+        fs::remove_file(self.following_mark()).map_err(failed)?;
         self.repository.set_ref(&self.branch_ref(), &goal).await?;
         self.note_pushed(&there).await?;
         Ok(followed)
@@ -78,17 +78,25 @@ impl Worktree {
         Confined::new(self, confinement).follow_refs().await;
     }
 
-    /// Exists while the files follow to a commit, which it names.
+    /// Exists while the files follow from one commit to another. It names both.
     fn following_mark(&self) -> PathBuf {
         self.own_git_dir().with_extension("following")
     }
 
-    /// Lets all files follow, if that was interrupted: for git, those that have followed would be changes of a run.
-    pub(super) async fn finish_following(&self, confined: &Confined<'_>) -> Result<(), Trouble> {
-        let Ok(goal) = fs::read_to_string(self.following_mark()) else { return Ok(()) };
-        if is_commit_id(&goal) && self.repository.commit_with(&goal).await.is_some() {
-            confined.reset(&goal).await?;
-            self.repository.set_ref(&self.branch_ref(), &goal).await?;
+    /// Lets the other files follow, if that was interrupted: for git, those that have followed would be changes of a run. Files that did not
+    /// follow stay as they are: an interrupted run may have left its work there.
+    pub(super) async fn finish_following(&self, confined: &mut Confined<'_>) -> Result<(), Trouble> {
+        let Ok(noted) = fs::read_to_string(self.following_mark()) else { return Ok(()) };
+        if let Some((head, goal)) = noted.split_once(' ').filter(|(head, goal)| is_commit_id(head) && is_commit_id(goal)) {
+            let changed = self.own_git_dir().with_extension("changed");
+            let mut list = self.repository.local(&self.repository.git_dir());
+            list.args(["diff-tree", "-r", "-z", "--no-renames", "--name-only"])
+                .arg(format!("--output={}", changed.display()))
+                .args([head, goal]);
+            output(list, LOCAL_LIMIT).await.map_err(|why| Trouble::of_git("the worktree can't be prepared", &why))?;
+            confined.finish_following(head, goal, &changed).await?;
+            self.repository.set_ref(&self.branch_ref(), goal).await?;
+            let _ = fs::remove_file(changed);
         }
         fs::remove_file(self.following_mark()).map_err(|error| Trouble::of_disk("the worktree can't be prepared", &error))
     }
@@ -106,7 +114,8 @@ impl Worktree {
             if repository.is_ancestor(here, &pushed).await {
                 return Ok(there.to_owned());
             }
-            if repository.is_ancestor(&pushed, here).await {
+            // Unless a person has brought them together here, without what was taken back.
+            if repository.is_ancestor(&pushed, here).await || !repository.is_ancestor(there, here).await {
                 let why = "commits that were pushed were taken back or replaced there, and others were made here since";
                 return Err(self.apart(why, &format!("rebase --onto origin/{} {pushed}", self.branch)));
             }
@@ -118,7 +127,7 @@ impl Worktree {
     }
 
     fn apart(&self, why: &str, words: &str) -> Trouble {
-        self.state_until(&format!("its branch {} and that of the server can't go on together: {why}", self.branch), words)
+        self.state(&format!("its branch {} and that of the server can't go on together: {why}", self.branch), words)
     }
 
     /// A merge of the two commits, made without a worktree.

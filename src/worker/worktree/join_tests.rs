@@ -167,11 +167,12 @@ async fn a_run_that_is_to_push_needs_the_server_from_the_beginning() {
 async fn locks_that_were_left_hold_no_run_up() {
     let two = Two::new().await;
     let git = two.here.1.repository.git_dir();
-    let old = std::time::SystemTime::now() - Duration::from_secs(600);
-    for name in ["refs/heads/bloom/a", "refs/bloom/a", "refs/push/a/a"] {
+    let (now, long) = (std::time::SystemTime::now(), Duration::from_secs(7_200));
+    // The clock may have been set back since.
+    for (name, at) in [("refs/heads/bloom/a", now - long), ("refs/bloom/a", now + long), ("refs/push/a/a", now + long)] {
         let lock = git.join(format!("{name}.lock"));
         fs::write(&lock, "").unwrap();
-        fs::File::options().write(true).open(&lock).unwrap().set_modified(old).unwrap();
+        fs::File::options().write(true).open(&lock).unwrap().set_modified(at).unwrap();
     }
     two.here().runs("mine", "mine\n", true).await;
 }
@@ -231,12 +232,120 @@ async fn files_that_follow_are_not_left_half_way() {
     let two = Two::new().await;
     two.there().runs("file", "yours\n", true).await;
     let (dir, tree) = &two.here;
-    // The agent was killed when it had written the file, and git not its index.
+    two.there().runs("new", "new\n", true).await;
+    // The agent was killed when it had written a file, and git not its index. An earlier run was interrupted, and has left its work.
     tree.repository.fetch(FETCH_LIMIT).await.unwrap();
+    let head = run(dir, &["rev-parse", "HEAD"]);
     fs::write(dir.join("file"), "yours\n").unwrap();
-    fs::write(tree.own_git_dir().with_extension("following"), two.tip()).unwrap();
+    fs::write(dir.join("first"), "half\n").unwrap();
+    fs::write(tree.own_git_dir().with_extension("following"), format!("{head} {}", two.tip())).unwrap();
     assert_eq!(tree.prepared_for(None).await.unwrap().base, two.tip());
-    assert!(run(dir, &["status", "--porcelain"]).is_empty() && !tree.own_git_dir().with_extension("following").exists());
+    assert_eq!(fs::read_to_string(dir.join("first")).unwrap(), "half\n", "the work of the interrupted run is still there");
+    assert_eq!(run(dir, &["status", "--porcelain"]), "M first");
+    assert!(!tree.own_git_dir().with_extension("following").exists());
+    // It was killed later: all is there but the end of the mark.
+    fs::write(tree.own_git_dir().with_extension("following"), format!("{head} {}", two.tip())).unwrap();
+    assert_eq!(tree.prepared_for(None).await.unwrap().base, two.tip());
+    assert_eq!(run(dir, &["status", "--porcelain"]), "M first");
+}
+
+#[tokio::test]
+async fn a_branch_that_a_run_has_pushed_itself_stays_the_contexts() {
+    let two = Two::new().await;
+    let (served, dir) = (two.served(), two.place.context("b"));
+    let tree = two.place.tree("agent", &dir);
+    let begun = tree.prepared_for(None).await.unwrap();
+    let push = || run(&dir, &["push", "--quiet", "--force", served.to_str().unwrap(), "HEAD:refs/heads/bloom/b"]);
+    fs::write(dir.join("file"), "by the run\n").unwrap();
+    run(&dir, &["commit", "--quiet", "-am", "By the run"]);
+    push();
+    tree.committed(&begun, "a run").await.unwrap().unwrap();
+    let begun = tree.prepared_for(None).await.unwrap();
+    // This time it has changed what it had pushed.
+    fs::write(dir.join("file"), "pushed\n").unwrap();
+    run(&dir, &["commit", "--quiet", "-am", "By the run"]);
+    push();
+    fs::write(dir.join("file"), "amended\n").unwrap();
+    run(&dir, &["commit", "--quiet", "--amend", "-am", "By the run"]);
+    tree.committed(&begun, "a run").await.unwrap().unwrap();
+    let why = tree.push().await.unwrap_err().to_string();
+    assert!(why.contains("both have changed file") && why.contains("merge origin/bloom/b"), "{why}");
+    tree.show_refs(&Confinement::default()).await;
+    run(&dir, &["merge", "--quiet", "-X", "ours", "-m", "Both", "origin/bloom/b"]);
+    let begun = tree.prepared_for(None).await.unwrap();
+    assert_eq!((tree.committed(&begun, "nothing").await, tree.push().await), (Ok(None), Ok(Some(begun.base))));
+}
+
+#[tokio::test]
+async fn what_was_merged_for_a_push_and_taken_back_does_not_come_back() {
+    let two = Two::new().await;
+    let (dir, tree) = &two.here;
+    let begun = tree.prepared_for(None).await.unwrap();
+    two.there().runs("yours", "yours\n", true).await;
+    let theirs = two.tip();
+    fs::write(dir.join("mine"), "mine\n").unwrap();
+    tree.committed(&begun, "a run").await.unwrap().unwrap();
+    tree.push().await.unwrap().unwrap();
+    // The next run does not see the merge.
+    let away = two.place.root.join("away");
+    fs::rename(two.served(), &away).unwrap();
+    two.here().runs("more", "more\n", false).await;
+    fs::rename(&away, two.served()).unwrap();
+    two.reset_to(&theirs);
+    let why = two.here().refused().await;
+    assert!(why.contains("taken back"), "{why}");
+    let words: Vec<&str> = why.split("rebase ").nth(1).unwrap().split(',').next().unwrap().split(' ').collect();
+    run(dir, &[&["rebase", "--quiet"], &words[..]].concat());
+    let begun = tree.prepared_for(None).await.unwrap();
+    assert_eq!((tree.committed(&begun, "nothing").await, tree.push().await), (Ok(None), Ok(Some(begun.base))));
+    assert_eq!(run(dir, &["ls-files"]).split_whitespace().collect::<Vec<_>>(), ["file", "first", "more", "there", "yours"]);
+}
+
+#[tokio::test]
+async fn a_branch_that_a_person_makes_while_the_first_run_works_is_theirs() {
+    let two = Two::new().await;
+    let (served, dir) = (two.served(), two.place.context("b"));
+    for is_known in [false, true] {
+        let tree = two.place.tree("agent", &dir);
+        let begun = tree.prepared_for(None).await.unwrap();
+        fs::write(dir.join("mine"), format!("{is_known}\n")).unwrap();
+        tree.committed(&begun, "a run").await.unwrap().unwrap();
+        let made = run(&served, &["commit-tree", "main^{tree}", "-p", "main", "-m", "By a person"]);
+        run(&served, &["update-ref", "refs/heads/bloom/b", &made]);
+        if is_known {
+            tree.repository.fetch(FETCH_LIMIT).await.unwrap();
+        }
+        let why = tree.push().await.unwrap_err().to_string();
+        assert!(why.contains("was not made by runs of this context"), "{why}");
+        assert_eq!(run(&served, &["rev-parse", "bloom/b"]), made);
+        run(&served, &["branch", "-D", "bloom/b"]);
+    }
+}
+
+#[tokio::test]
+async fn what_becomes_the_default_branch_while_a_run_works_is_not_pushed_to() {
+    let two = Two::new().await;
+    let (dir, tree) = &two.here;
+    let begun = tree.prepared_for(None).await.unwrap();
+    let before = two.tip();
+    run(&two.served(), &["symbolic-ref", "HEAD", "refs/heads/bloom/a"]);
+    fs::write(dir.join("mine"), "mine\n").unwrap();
+    tree.committed(&begun, "a run").await.unwrap().unwrap();
+    let why = tree.push().await.unwrap_err().to_string();
+    assert!(why.contains("is the default branch") && two.tip() == before, "{why}");
+}
+
+#[tokio::test]
+async fn a_repository_without_its_default_branch_has_branches_of_contexts() {
+    let two = Two::new().await;
+    let served = two.served();
+    let made = run(&served, &["commit-tree", "bloom/a^{tree}", "-p", "bloom/a", "-m", "By a person"]);
+    two.reset_to(&made);
+    run(&served, &["branch", "-m", "main", "trunk"]);
+    run(&served, &["symbolic-ref", "HEAD", "refs/heads/main"]);
+    let elsewhere = two.place.root.join("third/a");
+    let tree = two.place.tree("third", &elsewhere);
+    assert_eq!(tree.prepared_for(None).await.unwrap().base, made);
 }
 
 #[tokio::test]

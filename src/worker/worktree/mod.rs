@@ -41,13 +41,14 @@ pub use repository::Repository;
 pub use trouble::Trouble;
 
 /// What a merge, a rebase or the like leaves behind in a git directory while it waits for a person.
-const UNFINISHED: [(&str, &str); 6] = [
-    ("MERGE_HEAD", "a merge"),
-    ("rebase-merge", "a rebase"),
-    ("rebase-apply", "a rebase"),
-    ("CHERRY_PICK_HEAD", "a cherry-pick"),
-    ("REVERT_HEAD", "a revert"),
-    ("BISECT_LOG", "a bisection"),
+/// Each with what it is, and the words of the git command that ends it.
+const UNFINISHED: [(&str, &str, &str); 6] = [
+    ("MERGE_HEAD", "a merge", "merge --abort"),
+    ("rebase-merge", "a rebase", "rebase --abort"),
+    ("rebase-apply", "a rebase", "rebase --abort"),
+    ("CHERRY_PICK_HEAD", "a cherry-pick", "cherry-pick --abort"),
+    ("REVERT_HEAD", "a revert", "revert --abort"),
+    ("BISECT_LOG", "a bisection", "bisect reset"),
 ];
 /// How long a run waits for the newest state of a repository that it does not need to begin.
 const FOLLOW_LIMIT: Duration = Duration::from_secs(60);
@@ -142,14 +143,14 @@ impl Worktree {
         format!("{LOCAL}/{}", self.branch)
     }
 
-    /// What only a person can mend.
-    fn state(&self, why: &str) -> Trouble {
-        self.state_until(why, "…")
+    /// The branch, or what it is at, is gone.
+    fn no_commit(&self) -> Trouble {
+        self.state("its branch has no commit", &format!("checkout {}", self.branch))
     }
 
-    /// The same, with the words of the git command that mends it. They must not let git find its way from the worktree either, so they get the
+    /// What only a person can mend, with the words of the git command that does. They must not let git find its way from the worktree either, so they get the
     /// whole command.
-    fn state_until(&self, why: &str, words: &str) -> Trouble {
+    fn state(&self, why: &str, words: &str) -> Trouble {
         let (own, dir) = (self.own_git_dir(), self.dir.display());
         let command = format!("git --git-dir {} --work-tree {dir} {words}", own.display());
         Trouble::State(format!(
@@ -193,10 +194,10 @@ impl Worktree {
 
     /// Prepares the worktree that is there.
     async fn go_on(&self, tree: &Self, confinement: &Confinement, wanted: Option<&str>, is_pushed: bool) -> Result<Prepared, Trouble> {
-        let confined = Confined::new(tree, confinement);
+        let mut confined = Confined::new(tree, confinement);
         confined.forget_locks().await;
         tree.check_unfinished()?;
-        tree.finish_following(&confined).await?;
+        tree.finish_following(&mut confined).await?;
         let tree = &tree.on(&confined.branch(&self.own_branches()).await?);
         tree.note_branch()?;
         let confined = Confined::new(tree, confinement);
@@ -338,15 +339,15 @@ impl Worktree {
             return Ok(());
         }
         let branch = self.repository.commit_of(&self.branch_ref()).await;
-        self.make(confined, &branch.ok_or_else(|| self.state("its branch has no commit"))?, None).await?;
+        self.make(confined, &branch.ok_or_else(|| self.no_commit())?, None).await?;
         remove_all(&earlier).map_err(|error| Trouble::of_disk("the worktree can't be made", &error))
     }
 
     /// Looks whether files exist, and opens none. Links of runs are not followed: they would tell what there is elsewhere.
     fn check_unfinished(&self) -> Result<(), Trouble> {
         let own = self.own_git_dir();
-        match UNFINISHED.iter().find(|(file, _)| own.join(file).symlink_metadata().is_ok()) {
-            Some((_, what)) => Err(self.state(&format!("a run has left {what} unfinished: finish or abort it"))),
+        match UNFINISHED.iter().find(|(file, ..)| own.join(file).symlink_metadata().is_ok()) {
+            Some((_, what, words)) => Err(self.state(&format!("a run has left {what} unfinished"), words)),
             None => Ok(()),
         }
     }

@@ -23,6 +23,18 @@ struct Starts {
     commits: Vec<String>,
 }
 
+impl Starts {
+    /// Whether a branch that begins at one of them has this commit.
+    async fn have(&self, repository: &Repository, commit: &str) -> bool {
+        for start in &self.commits {
+            if repository.is_ancestor(commit, start).await {
+                return true;
+            }
+        }
+        false
+    }
+}
+
 /// A basic regular expression that matches this text only.
 fn literally(text: &str) -> String {
     text.chars().flat_map(|c| r"\.[*^$".contains(c).then_some('\\').into_iter().chain([c])).collect()
@@ -69,6 +81,11 @@ impl Worktree {
         if has_digest(&self.branch) {
             return Ok(true);
         }
+        self.names_context_alone(commit).await
+    }
+
+    /// Whether one of the commits that no other branch of the server has names the context.
+    async fn names_context_alone(&self, commit: &str) -> Result<bool, Trouble> {
         let (but, others) = (format!("--exclude={}", self.pushed_ref()), format!("--glob={PUSHED}"));
         self.names_context(&[commit, "--not", &but, &others]).await
     }
@@ -89,14 +106,30 @@ impl Worktree {
         if starts.default.as_ref() == Some(&self.branch_ref()) {
             return Ok(false);
         }
+        // A run may have pushed what it committed by itself.
+        if let Some(here) = repository.commit_of(&self.branch_ref()).await
+            && repository.is_ancestor(&tip, &here).await
+            && !starts.have(repository, &tip).await
+        {
+            return Ok(true);
+        }
         if !starts.commits.is_empty() && starts.commits.iter().all(|commit| *commit == tip) {
             return Ok(true);
         }
-        let revisions: Vec<&str> = [tip.as_str(), "--not"].into_iter().chain(starts.commits.iter().map(String::as_str)).collect();
-        // Without a commit that the branch began with, its whole history would count.
-        let is_named = !starts.commits.is_empty() && self.names_context(&revisions).await?;
+        let is_named = if starts.commits.is_empty() {
+            // Without a commit that the branch began with, those of no other branch are looked at: its whole history would count.
+            self.names_context_alone(&tip).await?
+        } else {
+            self.names_context(&[&[tip.as_str(), "--not"], &starts.commits.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat())
+                .await?
+        };
         // The default branch may have all commits by now.
         Ok(is_named || self.names_context(&["--no-walk", &tip]).await?)
+    }
+
+    /// Fails if the branch of the server is not of this context.
+    pub(super) async fn check_own(&self) -> Result<(), Trouble> {
+        if self.is_own(|| self.starts(None)).await? { Ok(()) } else { Err(self.is_another()) }
     }
 
     /// The names that the project gives and gave the branch, newest first.
@@ -142,7 +175,11 @@ impl Worktree {
         if starts.get().is_some_and(|starts| starts.default.as_ref() == Some(&named.branch_ref())) {
             return Err(named.is_default());
         }
-        Err(Trouble::State(format!(
+        Err(self.is_another())
+    }
+
+    fn is_another(&self) -> Trouble {
+        Trouble::State(format!(
             "the branch {} of the project's repository was not made by runs of this context: submit the task with another context, or give the \
              branches of the project another prefix (bloom-runtime project edit {} --branch-prefix …). If the branch is for this context, add a \
              commit to it whose message ends with the line {}: git commit --allow-empty -m 'For the context' -m '{}'",
@@ -150,6 +187,6 @@ impl Worktree {
             self.project,
             self.trailer(),
             self.trailer().replace('\'', r"'\''")
-        )))
+        ))
     }
 }

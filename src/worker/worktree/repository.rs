@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 use tokio::process::Command;
@@ -26,10 +26,13 @@ const TAKE_LIMIT: Duration = Duration::from_secs(120);
 /// The limit of questions to the server of a repository, such as which branch is its default.
 const ASK_LIMIT: Duration = Duration::from_secs(60);
 /// How often a fetch is tried again because another command has locked a ref, and how long it waits before each try.
-const LOCK_TRIES: usize = 5;
+/// Longer than until a lock counts as left: what a run has committed must not fail for one.
+const LOCK_TRIES: usize = 65;
 const LOCK_WAIT: Duration = Duration::from_secs(1);
-/// A lock that is older was left by a command that was killed: git holds one for moments only.
+/// A lock that is older was left by a command that was killed: git holds one for moments only. So was one that is from before the first command
+/// of this agent, whose children end before it begins, and one of a clock that was set back since.
 const LOCK_IS_LEFT: Duration = Duration::from_secs(60);
+static BEGUN: LazyLock<SystemTime> = LazyLock::new(SystemTime::now);
 
 /// Flushed to the disk, because a run is over once its commit is reported.
 pub const DURABLE: [&str; 2] = ["-c", "core.fsync=committed"];
@@ -161,18 +164,24 @@ impl Repository {
         };
         match self.despite_locks(fetch).await {
             Ok(()) => Ok(()),
+            Err(why) if why.contains("mismatched algorithms") => Err(Trouble::State(format!(
+                "the project's repository is another one now, which names its objects in another way (SHA-1 or SHA-256): remove {} on the worker, \
+                 or add the project anew with another name",
+                self.dir.display()
+            ))),
             Err(why) => Err(self.with_unpushed(Trouble::of_fetch(&why)).await),
         }
     }
 
     /// Tries a command again while another one has locked what it needs. Locks that were left are removed.
     pub(super) async fn despite_locks<F: Future<Output = Result<(), String>>>(&self, command: impl Fn() -> F) -> Result<(), String> {
+        let begun = *BEGUN;
         for _ in 0..LOCK_TRIES {
             let Err(why) = command().await else { return Ok(()) };
             let Some(lock) = lock_in(&why) else { return Err(why) };
             let changed = fs::metadata(lock).and_then(|about| about.modified());
-            let age = changed.ok().and_then(|changed| SystemTime::now().duration_since(changed).ok());
-            if lock.starts_with(self.git_dir()) && age.is_some_and(|age| age > LOCK_IS_LEFT) {
+            let is_left = changed.is_ok_and(|changed| changed < begun || is_far(changed, SystemTime::now()));
+            if lock.starts_with(self.git_dir()) && is_left {
                 tracing::warn!(lock = %lock.display(), "a git command that was killed has left a lock; it is removed");
                 let _ = fs::remove_file(lock);
             } else {
@@ -253,6 +262,11 @@ impl Repository {
             tracing::warn!(repository = %self.dir.display(), why, "a repository could not be tidied");
         }
     }
+}
+
+/// Whether two times are further from each other than a lock is held.
+fn is_far(one: SystemTime, other: SystemTime) -> bool {
+    one.duration_since(other).unwrap_or_else(|error| error.duration()) > LOCK_IS_LEFT
 }
 
 /// How the objects of a repository with these settings are named.

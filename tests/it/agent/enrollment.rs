@@ -85,7 +85,7 @@ fn a_used_token_stops_the_start_with_what_to_do() {
         std::fs::write(&file, "bloom_used-up").unwrap();
         let (code, said) = plan.env("BLOOM_JOIN_TOKEN_FILE", file.display()).start_in_vain();
         assert_eq!(code, Some(1), "{said}");
-        assert!(said.contains("did not enroll the worker box") && said.contains("create another one"), "{said}");
+        assert!(said.contains("refuses the join token") && said.contains("create another one"), "{said}");
         assert!(!said.contains("bloom_used-up"), "{said}");
     });
 }
