@@ -46,7 +46,7 @@ pub struct Entry {
 impl Entry {
     pub fn of(entry: Audit<'_>) -> Self {
         // The entries stand on the page of their task, which has its id already.
-        let detail = entry.task_id.map_or(entry.detail.to_string(), |task| entry.detail.replace(&task.to_string(), "this task"));
+        let detail = entry.task_id.map_or(entry.detail.to_string(), |task| entry.detail.replace(&format!("task {task} "), ""));
         Self { at: entry.timestamp, action: entry.action, actor: entry.actor.to_string(), detail: shortened(&detail, 300) }
     }
 }
