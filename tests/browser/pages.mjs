@@ -40,7 +40,7 @@ const end = (task, lease_id, how) =>
   call("POST", `llm-tasks/${task.id}/complete`, { lease_id, metrics: { duration_ms: 48211, tokens_used: 43004 }, ...how });
 
 const seed = async () => {
-  await call("POST", "workers", { name: "build-01", agent_version: "0.1.0", os_info: "Debian 12", capabilities: { max_concurrency: 4 } });
+  await call("POST", "workers", { name: "build-01", agent_version: "0.1.0", os_info: "Debian 12", capabilities: { max_concurrency: 8 } });
   const until = Date.now() + 900_000;
   const message = "its Claude account 'team-a' was refused: sign in again with claude login on the machine";
   const pauses = [{ kind: "account", name: "team-a", cause: "credentials", since: Date.now(), until, message }];

@@ -176,7 +176,7 @@ pub async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken)>) -> 
             branch: result.as_ref().and_then(branch),
             files,
             cost: task.usage.map(|usage| cost(lang, &usage)).unwrap_or_default(),
-            limit: limit(lang, task.policy.timeout_sec),
+            limit: short_limit(lang, &task.policy),
             counted: counted(lang, &task),
             timeout: timeout(lang, &task.policy),
             budget: lang.t(format!("${}", task.policy.budget), format!("{}\u{a0}$", task.policy.budget.to_string().replace('.', ","))),
@@ -191,6 +191,12 @@ pub async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken)>) -> 
 fn branch(result: &TaskResult<'_>) -> Option<Branch> {
     let commit = result.commit.as_deref().unwrap_or_default().to_owned();
     result.branch.as_deref().map(|name| Branch { name: name.to_owned(), commit })
+}
+
+fn short_limit(lang: Lang, policy: &Policy) -> String {
+    let or_of_profile =
+        if policy.timeout_is_default { lang.t(" (or its profile’s limit)", " (або обмеження профілю)") } else { "" };
+    format!("{}{or_of_profile}", limit(lang, policy.timeout_sec))
 }
 
 fn timeout(lang: Lang, policy: &Policy) -> String {
