@@ -10,17 +10,21 @@ use crate::answer::see_other;
 use crate::call::path_part;
 use crate::refused::Refused;
 use crate::tasks::act::Confirm;
-use crate::tasks::list::Row as TaskRow;
-use crate::times::{cost, shortened};
+use crate::tasks::reply::is_possible;
+use crate::times::{beginning, cost, shortened};
 use crate::visit::{Layout, Posted, Visit};
 use bloom_api::contexts::Context;
+use bloom_api::results::TaskResult;
 use bloom_api::tasks::Task;
 use bloom_core::Ms;
 use uuid::Uuid;
 
 const ROWS: usize = 60;
-/// Tasks on the page of a context.
-const TASKS: usize = 15;
+/// The newest tasks of a context, of which its page shows what was said.
+const TURNS: usize = 10;
+/// With the longest texts of all of them, the page stays below 60 KB.
+const PROMPT_CHARS: usize = 200;
+const ANSWER_CHARS: usize = 400;
 const NAME_CHARS: usize = 60;
 
 struct Row {
@@ -57,7 +61,7 @@ fn row(layout: &Layout, context: Context<'_>) -> Row {
         last_at: context.last_task.updated_at,
         session: shortened(&context.session_id.unwrap_or_default(), NAME_CHARS),
         worker: context.worker_id.unwrap_or_default().into_owned(),
-        cost: cost(layout.at.lang, used.cost_usd, used.cost_estimated),
+        cost: if used.cost_usd > 0.0 { cost(layout.at.lang, used.cost_usd, used.cost_estimated) } else { "–".into() },
         reset_at: context.reset_at,
     }
 }
@@ -81,21 +85,55 @@ pub async fn list(visit: Visit) -> Result<Response, Refused> {
     visit.ok(&Contexts { v, rows: listed.rows, project: query.text("project"), next })
 }
 
+/// What was asked in a task of the conversation, and the beginning of what was answered.
+struct Turn {
+    id: Uuid,
+    status: String,
+    prompt: String,
+    answer: String,
+    error: String,
+    created_at: Ms,
+    /// A reply to it goes on with the conversation.
+    takes_reply: bool,
+}
+
+impl Turn {
+    fn of(layout: &Layout, task: Task<'_>) -> Self {
+        Self {
+            id: task.id,
+            status: task.status.to_string(),
+            prompt: shortened(task.prompt.trim(), PROMPT_CHARS),
+            answer: String::new(),
+            error: task.failure.as_ref().map(|failure| beginning(&failure.message, PROMPT_CHARS)).unwrap_or_default(),
+            created_at: task.created_at,
+            takes_reply: is_possible(&task, layout),
+        }
+    }
+}
+
 #[derive(Template)]
 #[template(path = "context.html")]
 struct ContextPage<'a> {
     v: &'a Layout,
     context: Row,
-    recent: Vec<TaskRow>,
+    turns: Vec<Turn>,
+    /// The newest task to which a reply can be sent.
+    reply_to: Option<Uuid>,
     done: bool,
 }
 
 pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
     let v = &visit.layout;
     let context = row(v, visit.get(&format!("contexts/{}", path_part(&id))).await?);
-    let tasks = format!("llm-tasks?context_id={}&limit={TASKS}", path_part(&context.id));
-    let recent = visit.list(&tasks, |task: Task| TaskRow::of(v.at.lang, v.now, task)).await?.rows;
-    visit.ok(&ContextPage { v, context, recent, done: visit.query().get("done").is_some() })
+    let tasks = format!("llm-tasks?context_id={}&limit={TURNS}", path_part(&context.id));
+    let mut turns = visit.list(&tasks, |task: Task| Turn::of(v, task)).await?.rows;
+    let reply_to = turns.iter().find(|turn| turn.takes_reply).map(|turn| turn.id);
+    for turn in &mut turns {
+        let result: Option<TaskResult> = visit.find(&format!("llm-tasks/{}/result", turn.id)).await?;
+        turn.answer = shortened(result.and_then(|result| result.output).unwrap_or_default().trim(), ANSWER_CHARS);
+    }
+    turns.reverse();
+    visit.ok(&ContextPage { v, context, turns, reply_to, done: visit.query().get("done").is_some() })
 }
 
 pub async fn reset(Path(id): Path<String>, Posted { visit, .. }: Posted) -> Result<Response, Refused> {

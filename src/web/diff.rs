@@ -1,9 +1,12 @@
 //! What git's text of a diff says: its files with their changed lines.
 
+use crate::times::shortened;
+
 /// Files and lines that a page shows. Of the others, it tells that there are more.
 const FILES: usize = 100;
 const LINES: usize = 600;
 const CHARS: usize = 20_000;
+const NAME_CHARS: usize = 200;
 const LINE_CHARS: usize = 400;
 /// So many lines, of all files together, are not folded at first.
 const OPEN_LINES: usize = 120;
@@ -82,10 +85,13 @@ impl Changes {
                 continue;
             }
             left -= 1;
-            let text = crate::times::shortened(line, LINE_CHARS);
+            let text = shortened(line, LINE_CHARS);
             chars = chars.saturating_sub(text.chars().count());
             found.is_cut |= text.len() != line.len();
             file.lines.push(Line { class, text });
+        }
+        for file in &mut found.files {
+            (file.name, file.from) = (shortened(&file.name, NAME_CHARS), shortened(&file.from, NAME_CHARS));
         }
         found.added = found.files.iter().map(|file| file.added).sum();
         found.removed = found.files.iter().map(|file| file.removed).sum();

@@ -1,7 +1,7 @@
 //! Markdown as HTML: what agents answer. Nothing in it is taken for HTML, nothing is loaded from elsewhere (an image is a link to it), and links
 //! lead to pages and addresses of mail only.
 
-use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
+use pulldown_cmark::{Alignment, CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 use url::Url;
 
 use super::html::Html;
@@ -45,6 +45,9 @@ struct Page {
     ends: Vec<&'static str>,
     is_in_link: bool,
     is_in_head: bool,
+    /// Of the columns of a table, and the column of the next cell.
+    alignments: Vec<Alignment>,
+    column: usize,
 }
 
 impl Page {
@@ -93,12 +96,29 @@ impl Page {
                 self.html.text(&first.to_string());
                 self.html.tag("\">\n");
             }
-            Tag::Table(_) => self.html.tag("<div class=\"scroll\" tabindex=\"0\"><table>\n"),
+            Tag::Table(alignments) => {
+                self.alignments = alignments;
+                self.html.tag("<div class=\"scroll\" tabindex=\"0\"><table>\n");
+            }
             Tag::TableHead => {
-                self.is_in_head = true;
+                (self.is_in_head, self.column) = (true, 0);
                 self.html.tag("<thead><tr>");
             }
-            Tag::TableCell => self.html.tag(if self.is_in_head { "<th>" } else { "<td>" }),
+            Tag::TableRow => {
+                self.column = 0;
+                self.html.tag("<tr>");
+            }
+            Tag::TableCell => {
+                self.html.tag(match (self.alignments.get(self.column), self.is_in_head) {
+                    (Some(Alignment::Right), true) => "<th class=\"right\">",
+                    (Some(Alignment::Right), false) => "<td class=\"right\">",
+                    (Some(Alignment::Center), true) => "<th class=\"center\">",
+                    (Some(Alignment::Center), false) => "<td class=\"center\">",
+                    (_, true) => "<th>",
+                    (_, false) => "<td>",
+                });
+                self.column += 1;
+            }
             Tag::Link { dest_url, .. } => self.link(&dest_url),
             Tag::Image { dest_url, .. } => self.link(&dest_url),
             Tag::HtmlBlock => self.html.tag("<p class=\"verbatim\">"),
@@ -107,7 +127,6 @@ impl Page {
                 Tag::BlockQuote(_) => "<blockquote>\n",
                 Tag::List(_) => "<ul>\n",
                 Tag::Item => "<li>",
-                Tag::TableRow => "<tr>",
                 Tag::Emphasis => "<em>",
                 Tag::Strong => "<strong>",
                 Tag::Strikethrough => "<del>",
@@ -193,6 +212,9 @@ mod tests {
         check("```rs\na\n```", "<pre tabindex=\"0\"><span class=\"language\">rs</span><code>a</code></pre>");
         let table = "<div class=\"scroll\" tabindex=\"0\"><table><thead><tr><th>a</th></tr></thead><tbody><tr><td>b</td></tr></tbody></table></div>";
         check("|a|\n|-|\n|b|", table);
+        let row = "<tr><td class=\"center\">b</td><td>c</td><td class=\"right\">7</td></tr>";
+        let table = "<div class=\"scroll\" tabindex=\"0\"><table><thead><tr><th class=\"center\">a</th><th>b</th><th class=\"right\">n</th></tr></thead><tbody>";
+        check("|a|b|n|\n|:-:|-|-:|\n|b|c|7|\n|b|c|7|", &format!("{table}{row}{row}</tbody></table></div>"));
         // No level is left out, whatever the text begins with.
         check("# a\n### b\n## c\n# d", "<h3>a</h3><h4>b</h4><h4>c</h4><h3>d</h3>");
     }

@@ -7,15 +7,16 @@ use std::sync::Arc;
 use askama::Template;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, REFERER};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http_body_util::{BodyExt as _, Limited};
+use url::{Url, form_urlencoded};
 
 use super::answer::page;
 use super::lang::Lang;
-use super::language::At;
+use super::language::{At, NEXT};
 use super::times::shortened;
 use bloom_api::error::{Cause, ErrorText};
 
@@ -153,9 +154,10 @@ impl Refused {
         matches!(self.status, 401 | 403)
     }
 
-    fn page(&self, at: &At) -> Result<Response, askama::Error> {
+    /// `back`: the query that leads from the sign-in to the page with the form; or nothing.
+    fn page(&self, at: &At, back: &str) -> Result<Response, askama::Error> {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        page(status, &RefusedPage { v: Frame { at }, refused: self })
+        page(status, &RefusedPage { v: Frame { at }, refused: self, back })
     }
 }
 
@@ -175,6 +177,7 @@ struct Frame<'a> {
 struct RefusedPage<'a> {
     v: Frame<'a>,
     refused: &'a Refused,
+    back: &'a str,
 }
 
 /// [`errors_as_pages`] makes the page, because it knows the language of the request.
@@ -193,6 +196,8 @@ pub async fn errors_as_pages(State(root): State<Arc<str>>, request: Request, nex
         |path: &str| OF_PROGRAMS.iter().any(|own| path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
     let is_wanted = is_for_person(request.headers()) && !of_program(request.uri().path());
     let at = At::of(request.method(), request.uri(), request.headers(), &root);
+    let back = page_of_form(&request, &root).map(|page| form_urlencoded::Serializer::new(String::new()).append_pair(NEXT, &page).finish());
+    let back = back.unwrap_or_default();
     let (mut parts, body) = next.run(request).await.into_parts();
     let is_json = parts.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
     let refused = match parts.extensions.remove::<Refused>() {
@@ -203,11 +208,20 @@ pub async fn errors_as_pages(State(root): State<Arc<str>>, request: Request, nex
         }
         None => return Response::from_parts(parts, body),
     };
-    let Ok(shown) = refused.page(&at) else { return (parts, Body::empty()).into_response() };
+    let Ok(shown) = refused.page(&at, &back) else { return (parts, Body::empty()).into_response() };
     parts.headers.remove(CONTENT_LENGTH);
     let (shown, body) = shown.into_parts();
     parts.headers.extend(shown.headers);
     Response::from_parts(parts, body)
+}
+
+/// The page from which a form was sent. The sign-in leads there again.
+fn page_of_form(request: &Request, root: &str) -> Option<String> {
+    let is_form = request.method() == Method::POST;
+    let referrer = request.headers().get(REFERER).filter(|_| is_form)?.to_str().ok()?;
+    let page = Url::parse(referrer).ok()?;
+    let path = page.path().strip_prefix(root)?;
+    Some(page.query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}")))
 }
 
 fn is_for_person(headers: &HeaderMap) -> bool {

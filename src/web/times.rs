@@ -71,6 +71,31 @@ pub fn duration(lang: Lang, ms: Ms) -> String {
     }
 }
 
+/// A time limit, in its largest unit that has no rest: `30 min`.
+pub fn limit(lang: Lang, seconds: i64) -> String {
+    match (seconds % 3_600, seconds % 60) {
+        (0, _) if seconds > 0 => format!("{} {}", seconds / 3_600, lang.t("h", "год")),
+        (_, 0) if seconds > 0 => format!("{} {}", seconds / 60, lang.t("min", "хв")),
+        _ => format!("{seconds} {}", lang.t("s", "с")),
+    }
+}
+
+/// A large number, its thousands apart: `24 000`. Both languages may be read with narrow spaces, and none takes them for a decimal sign.
+pub fn number(number: i64) -> String {
+    let digits = number.to_string();
+    if number.abs() < 10_000 {
+        return digits;
+    }
+    let mut told = String::new();
+    for (at, digit) in digits.char_indices() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) && !told.ends_with('-') {
+            told.push('\u{202f}');
+        }
+        told.push(digit);
+    }
+    told
+}
+
 /// US dollars. Most runs cost cents.
 pub fn dollars(lang: Lang, usd: f64) -> String {
     let amount = if usd >= 100.0 {
@@ -118,6 +143,9 @@ mod tests {
             "<time datetime=\"2026-02-25T06:13:20Z\" title=\"2026-02-25 06:13:20 UTC\" data-at=\"1772000000000\">3 min 5 s ago</time>"
         );
         assert_eq!(relative(Lang::English, 5_000, 0), "in 5 s");
+        assert_eq!([7_200, 1_800, 90, 0].map(|seconds| limit(Lang::English, seconds)), ["2 h", "30 min", "90 s", "0 s"]);
+        let numbers = [0, 9_999, 24_000, 1_234_567, -123_456].map(number);
+        assert_eq!(numbers, ["0", "9999", "24\u{202f}000", "1\u{202f}234\u{202f}567", "-123\u{202f}456"]);
         assert_eq!(relative(Lang::English, 0, 1_000), "now");
         assert_eq!(
             [DAY_MS - 1, DAY_MS, TWO_DAYS_MS - 1, TWO_DAYS_MS].map(|now| relative(Lang::English, 0, now)),

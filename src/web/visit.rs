@@ -277,6 +277,12 @@ impl Fields {
         self.0.iter().filter(move |(key, value)| *key == name && !value.is_empty()).map(|(_, value)| value.as_str())
     }
 
+    /// All values, the empty ones among them, so that each keeps its place.
+    pub fn every<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
+        let name = name.to_owned();
+        self.0.iter().filter(move |(key, _)| *key == name).map(|(_, value)| value.as_str())
+    }
+
     /// # Errors
     /// A field has a name that is not among these: a misspelt filter must not count as none.
     pub fn only(&self, known: &[&str]) -> Result<(), Refused> {

@@ -40,7 +40,7 @@ const end = (task, lease_id, how) =>
   call("POST", `llm-tasks/${task.id}/complete`, { lease_id, metrics: { duration_ms: 48211, tokens_used: 43004 }, ...how });
 
 const seed = async () => {
-  await call("POST", "workers", { name: "build-01", agent_version: "0.1.0", os_info: "Debian 12", capabilities: { max_concurrency: 4 } });
+  await call("POST", "workers", { name: "build-01", agent_version: "0.1.0", os_info: "Debian 12", capabilities: { max_concurrency: 8 } });
   const until = Date.now() + 900_000;
   const message = "its Claude account 'team-a' was refused: sign in again with claude login on the machine";
   const pauses = [{ kind: "account", name: "team-a", cause: "credentials", since: Date.now(), until, message }];
@@ -67,20 +67,28 @@ const seed = async () => {
   const asking = await newTask("Find the flaky tests in tests/it and propose a fix for each of them");
   const question = { tool: "Bash", input: { command: 'psql -c "DROP TABLE sessions_old"' }, limit_sec: 3600 };
   await call("POST", `llm-tasks/${asking.id}/question`, { lease_id: await run(asking), id: crypto.randomUUID(), question });
-  await run(await newTask("Translate docs/faq.md; keep the headings"));
+  const choosing = await newTask("Move the changelog to the new format");
+  const questions = [
+    { question: "Which format shall the changelog have?", options: [{ label: "Keep a Changelog", description: "sections by kind" }, { label: "One list", description: "as it is now" }] },
+    { question: "From which version on?" },
+  ];
+  const inWords = { tool: "AskUserQuestion", input: { questions }, questions: questions.map(({ question }) => question), limit_sec: 3600 };
+  await call("POST", `llm-tasks/${choosing.id}/question`, { lease_id: await run(choosing), id: crypto.randomUUID(), question: inWords });
+  const running = await newTask("Translate docs/faq.md; keep the headings");
+  await run(running);
   for (const prompt of ["Check that each link in docs/ leads somewhere", "Summarize the incident of last night in five sentences"]) {
     await newTask(prompt, { agent_slug: "reviewer" });
   }
   await newTask("Clean up the old branches", { suspend: true });
   await call("POST", "queues/reviewer/limit", { max_concurrency: 2 });
   await call("POST", "keys", { name: "ci", scope: "submit", team: "docs", expires_in_sec: 7_776_000, quota: { max_open_tasks: 100, max_stored_bytes: 1e9 } });
-  return { written: written.id, done: done.id, failed: failed.id, asking: asking.id, project: project.id };
+  return { written: written.id, done: done.id, failed: failed.id, asking: asking.id, choosing: choosing.id, running: running.id, project: project.id };
 };
 
 const tasks = await seed();
 const pages = {
   overview: "/", tasks: "/tasks", "tasks-filtered": "/tasks?status=dead", task: `/tasks/${tasks.done}`, "task-written": `/tasks/${tasks.written}`, "task-failed": `/tasks/${tasks.failed}`,
-  "task-asking": `/tasks/${tasks.asking}`, events: `/tasks/${tasks.done}/events`, "new-task": "/tasks/new",
+  "task-asking": `/tasks/${tasks.asking}`, "task-choosing": `/tasks/${tasks.choosing}`, "task-running": `/tasks/${tasks.running}`, events: `/tasks/${tasks.done}/events`, "new-task": "/tasks/new",
   delete: `/tasks/${tasks.done}/confirm-delete`, workers: "/workers", worker: "/workers/build-01", leases: "/leases",
   contexts: "/contexts", context: "/contexts/repo-1", queues: "/queues", usage: "/usage?by=label:team&by=agent", keys: "/keys", key: "/keys/ci", projects: "/projects", project: `/projects/${tasks.project}`,
   artifacts: "/artifacts", audit: "/audit", membridge: "/membridge", error: "/nothing",
@@ -106,9 +114,9 @@ const open = async (scripts = true) => {
   page.on("request", (request) => { if (!request.url().startsWith(base)) complaints.push(`loads ${request.url()}`); });
   return page;
 };
-const signIn = async (page) => {
+const signIn = async (page, own = key) => {
   await page.goto(`${base}/sign-in`);
-  await page.type("#key", key);
+  await page.type("#key", own);
   await Promise.all([page.waitForNavigation(), page.keyboard.press("Enter")]);
   assert.equal(new URL(page.url()).pathname, "/");
 };
@@ -182,6 +190,60 @@ try {
   await page.type("#reply", "And how is it opened again?");
   await Promise.all([page.waitForNavigation(), page.click(".reply button")]);
   assert.match(await page.$eval("h1", (title) => title.textContent), /And how is it opened again\?/);
+
+  // The events of a running task stay at their end, unless somebody has scrolled up.
+  const follows = await newTask("Say a lot");
+  const following = await run(follows);
+  const say = (seq) => call("POST", `llm-tasks/${follows.id}/events`, { lease_id: following, events: Array.from({ length: 10 }, (_, n) => event(seq + n, "text", { text: `line ${seq + n}\nof two` })) });
+  for (const seq of [8, 18]) await say(seq);
+  await page.goto(`${base}/tasks/${follows.id}`);
+  const left = () => page.$eval(".events", (box) => box.scrollHeight - box.clientHeight - box.scrollTop);
+  const showsLine = (number) => page.waitForFunction((text) => document.querySelector(".events").textContent.includes(text), { timeout: 30_000 }, `line ${number}\n`);
+  assert(await left() < 2);
+  await page.click(".events .what");
+  await say(28);
+  await showsLine(37);
+  assert(await left() < 2);
+  await page.$eval(".events", (box) => { box.scrollTop = 0; });
+  await say(38);
+  await showsLine(47);
+  assert(await left() > 100);
+
+  // The page says when it is offline, and that the session has ended. What is typed stays in the tab.
+  const quiet = await (await browser.createBrowserContext()).newPage();
+  await call("POST", "keys", { name: "ends", scope: "submit", team: "docs", expires_in_sec: 86_400 }).then(({ key: own }) => signIn(quiet, own));
+  const tellsLive = (text) => quiet.waitForFunction((text) => document.getElementById("live").textContent.startsWith(text), { timeout: 30_000 }, text);
+  let isDown = true;
+  await quiet.setRequestInterception(true);
+  quiet.on("request", (request) => isDown && request.url() === `${base}/live` ? request.abort() : request.continue());
+  await quiet.goto(`${base}/tasks`);
+  await tellsLive("Offline: last update");
+  isDown = false;
+  await tellsLive("Live");
+  await quiet.goto(`${base}/tasks/new`);
+  await quiet.type("#prompt", "A long prompt");
+  await quiet.goto(`${base}/tasks`);
+  await tellsLive("Live");
+  await call("DELETE", "keys/ends");
+  await quiet.waitForSelector("#signed-out", { timeout: 30_000 });
+  await Promise.all([quiet.waitForNavigation(), quiet.click("#signed-out")]);
+  await quiet.type("#key", key);
+  await Promise.all([quiet.waitForNavigation(), quiet.keyboard.press("Enter")]);
+  assert.equal(quiet.url(), `${base}/tasks`);
+  await quiet.goto(`${base}/tasks/new`);
+  assert.equal(await quiet.$eval("#prompt", (prompt) => prompt.value), "A long prompt");
+  await quiet.deleteCookie(...await quiet.cookies());
+  await Promise.all([quiet.waitForNavigation(), quiet.click("form.fields button.main")]);
+  assert.equal(await quiet.$eval("#kept", (told) => told.hidden), false);
+  await Promise.all([quiet.waitForNavigation(), quiet.click("a[href*='/sign-in?next=']")]);
+  await quiet.type("#key", key);
+  await Promise.all([quiet.waitForNavigation(), quiet.keyboard.press("Enter")]);
+  assert.equal(await quiet.$eval("#prompt", (prompt) => prompt.value), "A long prompt");
+  await quiet.type("#context_id", "kept");
+  await Promise.all([quiet.waitForNavigation(), quiet.click("form.fields button.main")]);
+  assert.match(quiet.url(), /done=created$/);
+  await quiet.goto(`${base}/tasks/new`);
+  assert.equal(await quiet.$eval("#prompt", (prompt) => prompt.value), "");
 
   // A question is answered with the mouse. The title tells of it.
   await page.goto(`${base}/tasks/${tasks.asking}`);

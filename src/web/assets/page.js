@@ -9,21 +9,26 @@
   const plurals = new Intl.PluralRules(lang);
 
   // Times stay true while the page is open.
-  const relative = (at) => {
-    const ms = Date.now() - at, past = ms >= 0, s = Math.floor(Math.abs(ms) / 1000);
-    if (s < 2) return t("now", "щойно");
-    const minutes = Math.floor(s / 60), hours = Math.floor(s / 3600), days = Math.floor(s / 86400);
+  const duration = (ms) => {
+    const s = Math.floor(ms / 1000), minutes = Math.floor(s / 60), hours = Math.floor(s / 3600), days = Math.floor(s / 86400);
     const [h, min, sec] = [t("h", "год"), t("min", "хв"), t("s", "с")];
     const told = t({ one: "day", other: "days" }, { one: "день", few: "дні", many: "днів" })[plurals.select(days)];
-    if (past && days === 1) return t("yesterday", "вчора");
-    const text = days >= 2 ? `${days} ${told}`
+    return days >= 2 ? `${days} ${told}`
       : hours ? `${hours} ${h} ${minutes % 60} ${min}` : minutes ? `${minutes} ${min} ${s % 60} ${sec}` : `${s} ${sec}`;
+  };
+  const relative = (at) => {
+    const ms = Date.now() - at, past = ms >= 0;
+    if (Math.abs(ms) < 2000) return t("now", "щойно");
+    if (past && Math.floor(ms / 86400000) === 1) return t("yesterday", "вчора");
+    const text = duration(Math.abs(ms));
     return past ? t(`${text} ago`, `${text} тому`) : t(`in ${text}`, `за ${text}`);
   };
-  const tellTimes = () => document.querySelectorAll("time[data-at]").forEach((time) => {
-    const text = relative(Number(time.dataset.at));
-    if (time.textContent !== text) time.textContent = text;
-  });
+  const tellTimes = () => {
+    const tell = (element, text) => { if (element.textContent !== text) element.textContent = text; };
+    document.querySelectorAll("time[data-at]").forEach((time) => tell(time, relative(Number(time.dataset.at))));
+    // How long something has lasted that goes on.
+    document.querySelectorAll("[data-since]").forEach((span) => tell(span, duration(Math.max(0, Date.now() - Number(span.dataset.since)))));
+  };
   setInterval(tellTimes, 5000);
 
   // The time in the zone of the person, beside that of the server.
@@ -64,12 +69,62 @@
   });
   offerCopies();
 
+  // What is typed as a prompt or a reply stays in this tab until its form was accepted, because a session may end meanwhile.
+  const kept = (act) => { try { return act(sessionStorage); } catch { return null; } };
+  const DRAFT = "draft:", SENT = "sent";
+  const draftOfPage = DRAFT + location.pathname;
+  const typed = document.querySelector("textarea[name=prompt]");
+  const sent = kept((store) => store.getItem(SENT));
+  kept((store) => store.removeItem(SENT));
+  // The page after a form that was accepted says what was done.
+  if (sent && new URLSearchParams(location.search).has("done")) kept((store) => store.removeItem(sent));
+  const toldKept = document.getElementById("kept");
+  if (toldKept && sent && kept((store) => store.getItem(sent))) toldKept.hidden = false;
+  const draft = kept((store) => store.getItem(draftOfPage));
+  if (typed && draft && !typed.value) {
+    typed.value = draft;
+    const folded = typed.closest("details");
+    if (folded) folded.open = true;
+  }
+  typed?.addEventListener("input", () => kept((store) => typed.value ? store.setItem(draftOfPage, typed.value) : store.removeItem(draftOfPage)));
+  document.addEventListener("submit", ({ target }) => {
+    if (typed && target.contains(typed)) kept((store) => store.setItem(SENT, draftOfPage));
+    if (target.action.endsWith("/sign-out")) kept((store) => Object.keys(store).filter((key) => key.startsWith(DRAFT)).forEach((key) => store.removeItem(key)));
+  });
+
   // Live: the server says that something has changed, and the page loads its live parts again.
   const live = document.getElementById("live");
   let isOn = true, isDue = false, isBusy = false, last = Date.now();
   const isInUse = (part) => {
     const active = document.activeElement;
-    return part.contains(active) && active !== part && active.tagName !== "SUMMARY" || part.querySelector("input:checked");
+    const isIdle = active === part || active?.matches("summary, .events");
+    return part.contains(active) && !isIdle || part.querySelector("input:checked");
+  };
+  // The box of events stays at its end, or where somebody has scrolled it: at the event that was the first in sight.
+  const END_PX = 40;
+  const toEnd = (box) => { box.scrollTop = box.scrollHeight; };
+  document.querySelectorAll(".events[data-follow]").forEach(toEnd);
+  const keepScroll = (part) => {
+    const box = part.querySelector(".events");
+    if (!box) return () => document.querySelectorAll(`#${part.id} .events[data-follow]`).forEach(toEnd);
+    const hadFocus = box === document.activeElement;
+    const isAtEnd = box.scrollHeight > box.clientHeight && box.scrollHeight - box.clientHeight - box.scrollTop < END_PX;
+    const fits = box.scrollHeight <= box.clientHeight;
+    const { top } = box.getBoundingClientRect();
+    const first = [...box.querySelectorAll("li[id]")].find((event) => event.getBoundingClientRect().bottom > top);
+    const before = first?.getBoundingClientRect().top;
+    const { scrollTop } = box;
+    return () => {
+      const fresh = part.querySelector(".events");
+      if (!fresh) return;
+      if (isAtEnd || fits && fresh.dataset.follow !== undefined) toEnd(fresh);
+      else {
+        fresh.scrollTop = scrollTop;
+        const same = first && document.getElementById(first.id);
+        if (same) fresh.scrollTop += same.getBoundingClientRect().top - before;
+      }
+      if (hadFocus) fresh.focus({ preventScroll: true });
+    };
   };
   // What somebody has folded or unfolded stays so: an element is known by the id above it and its place below that.
   const foldsOf = (part) => {
@@ -97,6 +152,8 @@
     [isDue, isBusy, last] = [false, true, Date.now()];
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html", "Bloom-Again": "1" } });
+      // A page that leads to the sign-in is left where it is, with what is typed on it.
+      if (answer.redirected && new URL(answer.url).pathname === `${root}/sign-in`) return signedOut();
       if (answer.redirected) return location.assign(answer.url);
       if (!answer.ok) return;
       const loaded = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -105,7 +162,9 @@
         if (!fresh || isInUse(part)) return;
         const focused = keepFolds(part, fresh);
         if (fresh.innerHTML === part.innerHTML) return;
+        const scroll = keepScroll(part);
         part.replaceChildren(...fresh.childNodes);
+        scroll();
         focused?.focus({ preventScroll: true });
       });
       document.title = loaded.title;
@@ -115,28 +174,79 @@
       offerCopies();
     } catch { isDue = true; } finally { isBusy = false; }
   };
+  // The page is live while the connection works by which the server tells of changes.
+  let isLost = false, isSignedOut = false, seen = Date.now();
+  const tellLive = () => {
+    if (!live) return;
+    const told = t(`Offline: last update ${relative(seen)}`, `Немає зв’язку: останнє оновлення ${relative(seen)}`);
+    const text = !isOn ? t("Paused", "Зупинено") : isLost ? told : t("Live", "Наживо");
+    if (live.textContent !== text) live.textContent = text;
+    live.classList.toggle("lost", isLost && isOn);
+    live.setAttribute("aria-pressed", String(isOn));
+  };
   const setLive = (on) => {
     isOn = on;
-    live.setAttribute("aria-pressed", String(on));
-    live.textContent = on ? t("Live", "Наживо") : t("Paused", "Зупинено");
+    tellLive();
+  };
+  const signedOut = () => {
+    if (isSignedOut || !live) return;
+    isSignedOut = true;
+    live.hidden = true;
+    const link = document.createElement("a");
+    const next = new URLSearchParams({ next: location.pathname.slice(root.length) + location.search });
+    link.id = "signed-out";
+    link.href = `${root}/sign-in?${next}`;
+    link.textContent = t("Signed out: sign in again", "Сеанс закінчився: увійти знову");
+    live.after(link);
   };
   if (live && document.querySelector("[data-live]")) {
     live.hidden = false;
     live.addEventListener("click", () => setLive(!isOn));
     // A browser keeps few connections to a server: pages in the background give theirs back.
     let source = null;
+    const works = () => source?.readyState === EventSource.OPEN;
+    // Browsers try again by themselves after a connection has broken, but not after an answer that is no stream.
+    const whyNot = async () => {
+      const asked = new AbortController();
+      try {
+        const answer = await fetch(`${root}/live`, { redirect: "manual", signal: asked.signal });
+        const isPage = answer.type === "opaqueredirect" || answer.ok && !answer.headers.get("content-type")?.startsWith("text/event-stream");
+        if (isPage || [401, 403].includes(answer.status)) return signedOut();
+      } catch { /* It is still offline. */ } finally { asked.abort(); }
+      setTimeout(follow, REFRESH_MS);
+    };
     const follow = () => {
-      if (document.hidden) { source?.close(); source = null; return; }
-      if (source) return;
-      source = new EventSource(`${root}/live`);
-      source.addEventListener("change", () => { isDue = true; refresh(); });
+      if (document.hidden || isSignedOut) {
+        if (works()) seen = Date.now();
+        source?.close();
+        source = null;
+        return;
+      }
+      if (source && source.readyState !== EventSource.CLOSED) return;
+      const own = source = new EventSource(`${root}/live`);
+      let hasWorked = false;
+      own.addEventListener("open", () => {
+        // What has changed meanwhile, nobody has told.
+        if (isLost) isDue = true;
+        [isLost, hasWorked, seen] = [false, true, Date.now()];
+        tellLive();
+      });
+      own.addEventListener("change", () => { isDue = true; seen = Date.now(); refresh(); });
+      own.addEventListener("error", () => {
+        if (own !== source) return;
+        if (hasWorked) seen = Date.now();
+        [isLost, hasWorked] = [true, false];
+        tellLive();
+        if (own.readyState === EventSource.CLOSED) whyNot();
+      });
       isDue = true;
     };
     document.addEventListener("visibilitychange", follow);
-    window.addEventListener("pagehide", () => source?.close());
+    window.addEventListener("pagehide", () => { source?.close(); source = null; });
+    window.addEventListener("pageshow", ({ persisted }) => { if (persisted) follow(); });
     follow();
     isDue = false;
-    setInterval(refresh, 1000);
+    setInterval(() => { refresh(); if (isLost) tellLive(); }, 1000);
   }
 
   // Keys.

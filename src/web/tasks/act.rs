@@ -39,7 +39,6 @@ pub async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fie
     let body = match action.as_str() {
         "cancel" | "suspend" | "resume" => json!({}),
         "requeue" => with_limit(json!({}), &fields),
-        "answer" => answer(&fields)?,
         "delete" => return delete(&visit, id).await,
         _ => return Err(Refused::new(404, "There is no such button", "Такої кнопки немає")),
     };
@@ -59,31 +58,6 @@ pub fn with_limit(mut body: Value, fields: &Fields) -> Value {
 async fn delete(visit: &Visit, id: Uuid) -> Result<Response, Refused> {
     visit.act(Method::DELETE, &format!("llm-tasks/{id}"), &json!({})).await?;
     Ok(see_other("/tasks?done=1"))
-}
-
-/// The answer to a question of a run. What the person has seen is what is answered, even if the run asks something else by now.
-fn answer(fields: &Fields) -> Result<Value, Refused> {
-    let allow = match fields.get("decision") {
-        Some("allow") => true,
-        Some("deny") => false,
-        _ => {
-            return Err(Refused::new(
-                400,
-                "The form does not say whether to allow or to deny: choose one of its buttons",
-                "Форма не каже, дозволити чи відмовити: виберіть одну з її кнопок",
-            ));
-        }
-    };
-    let mut body = json!({ "allow": allow });
-    if let Some(question) = fields.get("question_id") {
-        body["question_id"] = json!(question);
-    }
-    if allow {
-        body["answers"] = json!(fields.all("answers").collect::<Vec<_>>());
-    } else if let Some(message) = fields.get("message") {
-        body["message"] = json!(message);
-    }
-    Ok(body)
 }
 
 #[derive(Template)]

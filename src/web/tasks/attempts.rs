@@ -45,7 +45,9 @@ pub struct Entry {
 
 impl Entry {
     pub fn of(entry: Audit<'_>) -> Self {
-        Self { at: entry.timestamp, action: entry.action, actor: entry.actor.to_string(), detail: shortened(&entry.detail, 300) }
+        // The entries stand on the page of their task, which has its id already.
+        let detail = entry.task_id.map_or(entry.detail.to_string(), |task| entry.detail.replace(&format!("task {task} "), ""));
+        Self { at: entry.timestamp, action: entry.action, actor: entry.actor.to_string(), detail: shortened(&detail, 300) }
     }
 }
 

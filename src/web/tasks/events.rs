@@ -35,6 +35,8 @@ pub struct Shown {
 /// Events of one attempt, which came one after the other.
 pub struct Group<'a> {
     pub attempt: Option<&'a Attempt>,
+    /// The number of the attempt, by which links lead here; `None` too if an earlier group has it.
+    pub anchor: Option<usize>,
     pub events: Vec<Shown>,
 }
 
@@ -80,7 +82,12 @@ pub fn grouped(events: Vec<Shown>, attempts: &[Attempt]) -> Vec<Group<'_>> {
     for event in events {
         match groups.last_mut() {
             Some(group) if group.events.iter().all(|other| other.lease_id == event.lease_id) => group.events.push(event),
-            _ => groups.push(Group { attempt: attempts.iter().find(|attempt| attempt.lease_id == event.lease_id), events: vec![event] }),
+            _ => {
+                let attempt = attempts.iter().find(|attempt| attempt.lease_id == event.lease_id);
+                let number = attempt.and_then(|attempt| attempt.number);
+                let anchor = number.filter(|number| groups.iter().all(|group| group.anchor != Some(*number)));
+                groups.push(Group { attempt, anchor, events: vec![event] });
+            }
         }
     }
     groups

@@ -2,6 +2,8 @@
 
 pub mod act;
 mod answer;
+pub mod answering;
+mod asked;
 mod attempts;
 pub mod bulk;
 mod events;

@@ -2,11 +2,13 @@
 
 use askama::Template;
 use axum::extract::Path;
+use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::Value;
 use uuid::Uuid;
 
 use super::answer::{Answer, Body, RAW};
+use super::asked::{Asked, NotTaken};
 use super::attempts::{self, Attempt, Entry};
 use super::events::{self, Group, Room, Shown, grouped};
 use super::id_of;
@@ -15,11 +17,9 @@ use crate::answer::plain;
 use crate::call::Listed;
 use crate::diff::Change;
 use crate::files::Files;
-use crate::html::Html;
-use crate::json;
 use crate::lang::Lang;
 use crate::refused::Refused;
-use crate::times::{dollars, shortened};
+use crate::times::{dollars, duration, limit, number, shortened};
 use crate::visit::{Layout, Visit};
 use bloom_api::answers::{Event, Lease};
 use bloom_api::questions::Question;
@@ -34,19 +34,6 @@ use bloom_core::task::{Status, WaitingReason};
 const TEXT_CHARS: usize = 6_000;
 const EVENTS: usize = 40;
 const ENTRIES: usize = 30;
-
-pub struct Asked {
-    pub id: Uuid,
-    pub tool: String,
-    /// The command that it wants to run, and why; or else all of what the tool is to do.
-    pub command: Option<String>,
-    pub why: String,
-    pub input: String,
-    pub folds: Option<Html>,
-    pub questions: Vec<String>,
-    pub until: Ms,
-    pub is_answered: bool,
-}
 
 /// The branch with the commits of a run.
 pub struct Branch {
@@ -67,6 +54,14 @@ struct TaskPage<'a> {
     question: Option<Asked>,
     /// It waits for an answer of a person.
     asks: bool,
+    not_taken: Option<NotTaken>,
+    /// A worker has it. The page begins with the events then, and follows them.
+    runs: bool,
+    is_completed: bool,
+    /// How long the run took that has ended.
+    took: String,
+    /// US dollars of all attempts that have ended; empty: they cost nothing.
+    spent: String,
     answer: Option<Answer>,
     sees_attempts: bool,
     attempts: &'a [Attempt],
@@ -74,6 +69,10 @@ struct TaskPage<'a> {
     earlier: bool,
     trail: Option<Vec<Entry>>,
     cost: String,
+    /// The time limit, in short.
+    limit: String,
+    /// Of the attempts, how many count.
+    counted: String,
     from: Option<&'a str>,
     pushes: bool,
     branch: Option<Branch>,
@@ -82,6 +81,22 @@ struct TaskPage<'a> {
     budget: String,
     done: Option<&'static str>,
     may: May,
+}
+
+impl TaskPage<'_> {
+    /// The attempt to whose events the advice leads.
+    fn last_events(&self) -> Option<usize> {
+        self.groups.last().and_then(|group| group.anchor)
+    }
+
+    /// How long the run has lasted until now.
+    fn lasted(&self, began: &Ms) -> String {
+        duration(self.v.at.lang, self.v.now - began)
+    }
+
+    fn has_events(&self, attempt: &usize) -> bool {
+        self.groups.iter().any(|group| group.anchor == Some(*attempt))
+    }
 }
 
 /// Which of the buttons make sense now.
@@ -110,52 +125,78 @@ impl May {
 }
 
 pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
-    let id = id_of(&id)?;
+    page(&visit, id_of(&id)?, None).await
+}
+
+/// The page, with the status and the text of an answer to its question that was not taken.
+pub async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken)>) -> Result<Response, Refused> {
+    let (status, not_taken) = refused.unzip();
+    let status = status.map_or(StatusCode::OK, |status| StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST));
     let task: Task = visit.get(&format!("llm-tasks/{id}")).await?;
     let lang = visit.layout.at.lang;
-    let (mut trail, attempts) = history(&visit, id).await?;
+    let (mut trail, attempts) = history(visit, id).await?;
     trail.iter_mut().for_each(|entries| entries.truncate(ENTRIES));
-    let events = shown(&visit, &format!("llm-tasks/{id}/events?last={EVENTS}")).await?;
+    let events = shown(visit, &format!("llm-tasks/{id}/events?last={EVENTS}")).await?;
     let asks = task.waiting.as_ref().is_some_and(|waiting| waiting.reason == WaitingReason::NeedsHuman);
     let question: Option<Question> = if asks { visit.find(&format!("llm-tasks/{id}/question")).await? } else { None };
     let result: Option<TaskResult> = visit.find(&format!("llm-tasks/{id}/result")).await?;
     let prompt = shortened(&task.prompt, TEXT_CHARS);
-    let files = Files::of(&visit, &task).await?;
-    visit.ok(&TaskPage {
-        v: &visit.layout,
-        title: crate::times::beginning(&task.prompt, 80),
-        is_prompt_cut: prompt.len() != task.prompt.len(),
-        prompt,
-        // The question itself says it, with its buttons.
-        advice: advice::of(lang, &task).filter(|_| question.is_none()),
-        asks: question.as_ref().is_some_and(|question| question.answer.is_none()),
-        question: question.map(asked),
-        answer: result.as_ref().map(|result| {
-            let told = task.failure.as_ref().map(|failure| &*failure.message).unwrap_or_default();
-            Answer::of(lang, result, told, visit.query().get("answer") == Some(RAW))
-        }),
-        sees_attempts: attempts.is_some(),
-        earlier: events.first().is_some_and(|first| first.number > 1),
-        groups: grouped(events, attempts.as_deref().unwrap_or_default()),
-        attempts: attempts.as_deref().unwrap_or_default(),
-        trail,
-        from: task.r#ref.as_deref(),
-        pushes: task.push == PushMode::Branch,
-        branch: result.as_ref().and_then(branch),
-        files,
-        cost: task.usage.map(|usage| cost(lang, &usage)).unwrap_or_default(),
-        timeout: timeout(lang, &task.policy),
-        budget: lang.t(format!("${}", task.policy.budget), format!("{}\u{a0}$", task.policy.budget.to_string().replace('.', ","))),
-        done: visit.query().get("done").and_then(|word| super::act::done(lang, word)),
-        may: May::of(&task, &visit.layout),
-        task_id: id,
-        task: &task,
-    })
+    let files = Files::of(visit, &task).await?;
+    let is = |statuses: &[Status]| matches!(&task.status, Word::Known(known) if statuses.contains(known));
+    let may = May::of(&task, &visit.layout);
+    let runs = is(&[Status::Leased, Status::Running]);
+    let asks = question.as_ref().is_some_and(|question| question.answer.is_none());
+    visit.show(
+        status,
+        &TaskPage {
+            v: &visit.layout,
+            title: crate::times::beginning(&task.prompt, 80),
+            is_prompt_cut: prompt.len() != task.prompt.len(),
+            prompt,
+            // The question itself says it, with its buttons.
+            advice: advice::of(lang, &task).filter(|_| question.is_none()),
+            asks,
+            question: question.map(|question| Asked::of(&question, not_taken.as_ref())),
+            not_taken,
+            runs,
+            is_completed: is(&[Status::Completed]),
+            took: task.started_at.zip(task.finished_at).map(|(began, ended)| duration(lang, ended - began)).unwrap_or_default(),
+            spent: task.usage.filter(|usage| usage.cost_usd > 0.0).map(|usage| dollars(lang, usage.cost_usd)).unwrap_or_default(),
+            answer: result.as_ref().map(|result| {
+                let told = task.failure.as_ref().map(|failure| &*failure.message).unwrap_or_default();
+                Answer::of(lang, result, told, visit.query().get("answer") == Some(RAW))
+            }),
+            sees_attempts: attempts.is_some(),
+            earlier: events.first().is_some_and(|first| first.number > 1),
+            groups: grouped(events, attempts.as_deref().unwrap_or_default()),
+            attempts: attempts.as_deref().unwrap_or_default(),
+            trail,
+            from: task.r#ref.as_deref(),
+            pushes: task.push == PushMode::Branch,
+            branch: result.as_ref().and_then(branch),
+            files,
+            cost: task.usage.map(|usage| cost(lang, &usage)).unwrap_or_default(),
+            limit: short_limit(lang, &task.policy),
+            counted: counted(lang, &task),
+            timeout: timeout(lang, &task.policy),
+            budget: lang.t(format!("${}", task.policy.budget), format!("{}\u{a0}$", task.policy.budget.to_string().replace('.', ","))),
+            done: visit.query().get("done").and_then(|word| super::act::done(lang, word)),
+            may: May { reply: may.reply && !asks, ..may },
+            task_id: id,
+            task: &task,
+        },
+    )
 }
 
 fn branch(result: &TaskResult<'_>) -> Option<Branch> {
     let commit = result.commit.as_deref().unwrap_or_default().to_owned();
     result.branch.as_deref().map(|name| Branch { name: name.to_owned(), commit })
+}
+
+fn short_limit(lang: Lang, policy: &Policy) -> String {
+    let or_of_profile =
+        if policy.timeout_is_default { lang.t(" (or its profile’s limit)", " (або обмеження профілю)") } else { "" };
+    format!("{}{or_of_profile}", limit(lang, policy.timeout_sec))
 }
 
 fn timeout(lang: Lang, policy: &Policy) -> String {
@@ -164,28 +205,21 @@ fn timeout(lang: Lang, policy: &Policy) -> String {
     format!("{seconds} {}{}", lang.t("s", "с"), if policy.timeout_is_default { or_of_profile } else { "" })
 }
 
+fn counted(lang: Lang, task: &Task<'_>) -> String {
+    let (count, most, back) = (task.attempts, task.max_attempts, task.infra_retries);
+    match back {
+        0 => lang.t(format!("{count} of {most}"), format!("{count} із {most}")),
+        _ => lang.t(format!("{count} of {most} counted, {back} given back"), format!("враховано {count} із {most}, повернено {back}")),
+    }
+}
+
 fn cost(lang: Lang, usage: &bloom_api::usage::Usage) -> String {
     let about = if usage.cost_estimated { lang.t("about ", "приблизно ") } else { "" };
-    let (cost, read, written) = (dollars(lang, usage.cost_usd), usage.input_tokens, usage.output_tokens);
+    let (cost, read, written) = (dollars(lang, usage.cost_usd), number(usage.input_tokens), number(usage.output_tokens));
     lang.t(
         format!("{about}{cost} for {read} tokens in, {written} out"),
         format!("{about}{cost}; токенів: вхідних {read}, вихідних {written}"),
     )
-}
-
-fn asked(question: Question<'_>) -> Asked {
-    let input: Value = serde_json::from_str(question.input.get()).unwrap_or_default();
-    Asked {
-        id: question.id,
-        tool: question.tool.to_string(),
-        command: input["command"].as_str().map(|command| shortened(command, TEXT_CHARS)),
-        why: shortened(input["description"].as_str().unwrap_or_default(), 300),
-        folds: json::folds(&input).filter(|_| question.input.get().len() <= TEXT_CHARS),
-        input: shortened(&serde_json::to_string_pretty(&input).unwrap_or_default(), TEXT_CHARS),
-        questions: question.questions.iter().map(|text| shortened(text, TEXT_CHARS)).collect(),
-        until: question.until,
-        is_answered: question.answer.is_some(),
-    }
 }
 
 /// The whole prompt, as text.
@@ -209,6 +243,7 @@ struct EventsPage<'a> {
     v: &'a Layout,
     task_id: Uuid,
     groups: Vec<Group<'a>>,
+    runs: bool,
     next: Option<i64>,
 }
 
@@ -220,7 +255,13 @@ pub async fn events(Path(id): Path<String>, visit: Visit) -> Result<Response, Re
     let events = shown(&visit, &format!("llm-tasks/{id}/events?after={after}&limit={PAGE}")).await?;
     let next = events.last().filter(|_| events.len() == PAGE).map(|last| last.number);
     let (_, attempts) = history(&visit, id).await?;
-    visit.ok(&EventsPage { v: &visit.layout, task_id: id, groups: grouped(events, attempts.as_deref().unwrap_or_default()), next })
+    visit.ok(&EventsPage {
+        v: &visit.layout,
+        task_id: id,
+        groups: grouped(events, attempts.as_deref().unwrap_or_default()),
+        runs: false,
+        next,
+    })
 }
 
 /// One event, whole, as text.

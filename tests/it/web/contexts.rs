@@ -27,6 +27,24 @@ on_both! {
         browser.post(&format!("{page}/reset"), &[], &[]).await.expect(403);
     }
 
+    async fn a_context_shows_its_conversation_and_takes_a_reply(server) {
+        let (crew, browser) = (server.crew(), Browser::of(server));
+        let context = unique("talk");
+        let page = format!("/contexts/{context}");
+        let worker = crew.worker().register().await;
+        let task = crew.task().context(&context).prompt("what is <it>?").with("session", json!("context")).create().await;
+        task.lease_to(&worker).await.complete("success", json!({ "output": "it is a <queue>" })).await.ok();
+        let sent = browser.send_form(&page, &format!("/tasks/{}/reply", task.id), &[("prompt", "and then?")]).await.expect(303);
+        let reply = sent.header("location").strip_suffix("?done=created").expect("its page").to_owned();
+        let shown = browser.ok(&page).await;
+        let places = ["what is &#60;it&#62;?", "it is a &#60;queue&#62;", "and then?"].map(|part| shown.text.find(part).unwrap_or_else(|| panic!("no {part} in {}", shown.text)));
+        assert!(places.is_sorted(), "{places:?}");
+        // The next reply is one to the newest task.
+        shown.has(&format!("action=\"{reply}/reply\""));
+        // Nothing was paid.
+        shown.has("<dt>Cost</dt><dd>–</dd>");
+    }
+
     async fn pages_of_contexts_follow_each_other(server) {
         let (crew, browser) = (server.crew(), Browser::of(server));
         let base = unique("many");

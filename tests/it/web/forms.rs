@@ -209,6 +209,11 @@ on_both! { alone:
         one.post(&target, &[("form_token", &token)], &[]).await.expect(403);
         one.post(&target, &[], &[]).await.expect(403);
         Browser::of(&server).post(&target, &[("form_token", &token)], &[]).await.expect(401).has("signed out");
+        // What was typed is kept by a script, and the sign-in leads back to it.
+        let referrer = format!("{}/tasks/new?like=x", server.base());
+        let told = Browser::of(&server).post("/tasks/new", &[("prompt", "p")], &[("referer", &referrer)]).await.expect(401);
+        told.has("<p id=\"kept\" hidden>");
+        told.has("href=\"/sign-in?next=%2Ftasks%2Fnew%3Flike%3Dx\"");
         let stranger = Browser::of(&server);
         stranger.post("/sign-in", &[("key", ADMIN)], &[]).await.expect(403);
         assert_eq!(stranger.cookie("bloom_session"), None, "another site signs nobody in");

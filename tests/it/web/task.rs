@@ -74,6 +74,8 @@ on_both! {
             "<span class=\"line removed\">-let &#60;old&#62; = 1;</span>",
             "<span class=\"line added\">+let &#60;new&#62; = 2;</span>",
             "<code>new.txt</code> <span class=\"badge\">renamed</span> from <code>old.txt</code>",
+            "<a href=\"#file-2\">new.txt</a>",
+            "<details class=\"file\" id=\"file-2\" open>",
             "<code>logo.png</code> <span class=\"badge\">new</span> <span class=\"badge\">binary</span>",
         ] {
             page.has(part);
@@ -113,8 +115,8 @@ on_both! {
         let whole = format!("/tasks/{}/events/3", task.id);
         for path in [format!("/tasks/{}", task.id), format!("/tasks/{}/events", task.id)] {
             let page = browser.ok(&path).await;
-            page.has(&format!("<p class=\"attempt\">Attempt 1 on {}: failed</p>", worker.name));
-            page.has(&format!("<p class=\"attempt\">Attempt 2 on {}: under way</p>", worker.name));
+            page.has(&format!("<p class=\"attempt\" id=\"attempt-1\">Attempt 1 on {}: failed</p>", worker.name));
+            page.has(&format!("<p class=\"attempt\" id=\"attempt-2\">Attempt 2 on {}: under way</p>", worker.name));
             page.has("<div class=\"what\">short</div>");
             page.has("<summary>line 1 of the output\nline 2 of the output\nline 3 of the output\nline 4 of the output</summary>");
             page.has("<span class=\"name\">paths</span>: [ 2 ]");
@@ -135,12 +137,14 @@ on_both! {
         let task = crew.task().attempts(3).create().await;
         let lease = task.lease_to(&worker).await;
         server.post(&task.path("/release"), json!({ "lease_id": lease.id, "reason": "the agent shuts down" })).await.ok();
-        let usage = json!({ "input_tokens": 5, "output_tokens": 6, "cost_usd": 0.25 });
+        let usage = json!({ "input_tokens": 24_000, "output_tokens": 6, "cost_usd": 0.25 });
         let lease = task.lease_to(&worker).await;
         let more = json!({ "error_message": "no", "reason": "out_of_memory", "retryable": true, "retry_at": 1, "usage": usage });
         lease.complete("error", more).await.ok();
         let lease = task.lease_to(&worker).await;
-        browser.ok(&format!("/tasks/{}", task.id)).await.has("<span class=\"badge s-active\">under way</span>");
+        let running = browser.ok(&format!("/tasks/{}", task.id)).await;
+        running.has("<span class=\"badge s-active\">under way</span>");
+        running.has("<span>$0.2500 so far</span>");
         lease.complete("success", json!({ "output": "done" })).await.ok();
         let page = browser.ok(&format!("/tasks/{}", task.id)).await;
         page.has("1. <span class=\"badge s-\">handed back</span>");
@@ -150,6 +154,9 @@ on_both! {
         page.has("$0.2500");
         page.has("3. <span class=\"badge s-completed\">completed</span>");
         page.has_not(">released<");
+        page.has("<dd>2 of 3 counted, 1 given back</dd>");
+        page.has("for 24\u{202f}000 tokens in, 6 out");
+        page.has(&format!("<span class=\"soft\" lang=\"en\">to worker {}</span>", worker.name));
         let ukrainian = browser.send(reqwest::Method::GET, &format!("/tasks/{}", task.id), None, &[("accept-language", "uk")]).await.expect(200);
         ukrainian.has("забракло пам’яті");
         // A run that can't be tried again, and one that is cancelled.
@@ -158,6 +165,75 @@ on_both! {
         let page = browser.ok(&format!("/tasks/{}", task.id)).await;
         page.has("<span class=\"badge s-failed\">failed</span>");
         page.has("<br>auth");
+    }
+
+    async fn a_page_begins_with_what_matters_now(server) {
+        let browser = Browser::of(server);
+        let crew = server.crew();
+        let worker = crew.worker().register().await;
+        let task = crew.task().with("session", json!("context")).with("labels", json!({ "a/team": "x y" })).create().await;
+        let path = format!("/tasks/{}", task.id);
+        let in_order = |page: &Page, parts: &[&str]| {
+            let places: Vec<_> = parts.iter().map(|part| page.text.find(part).unwrap_or_else(|| panic!("no {part} in {}", page.text))).collect();
+            assert!(places.is_sorted(), "{parts:?}: {places:?}");
+        };
+        const FOLDED_REPLY: &str = "<details class=\"later\" id=\"later\">";
+        let lease = task.lease_to(&worker).await;
+        let event = json!({ "seq": 1, "kind": "text", "at": 1, "data": { "text": "I begin" } });
+        server.post(&task.path("/events"), json!({ "lease_id": lease.id, "events": [event] })).await.ok();
+        // A running task: its events, which the page follows, then the prompt, then the reply.
+        let page = browser.ok(&path).await;
+        in_order(&page, &["<span data-since=", " of at most ", "class=\"events\" data-follow", ">Prompt<", FOLDED_REPLY]);
+        page.has("href=\"/tasks?label=a%2Fteam%3Dx%20y\"");
+        // While it asks, there is one form to answer in.
+        let asked = json!({ "lease_id": lease.id, "id": NO_ID, "question": { "tool": "Bash", "limit_sec": 600 } });
+        server.post(&task.path("/question"), asked).await.ok();
+        browser.ok(&path).await.has_not("name=\"prompt\"");
+        // A failed one: what to do, with the way to the events, and the reply at the end.
+        lease.complete("error", json!({ "error_message": "no", "reason": "auth" })).await.ok();
+        let page = browser.ok(&path).await;
+        in_order(&page, &["<span>took ", "<a href=\"#attempt-1\">Events of the last attempt</a>", ">Prompt<", "id=\"attempt-1\"", FOLDED_REPLY]);
+        page.has_not("data-follow");
+        // A completed one: its answer and the reply.
+        let (task, lease) = crew.leased_task().await;
+        lease.complete("success", json!({ "output": "the answer" })).await.ok();
+        let page = browser.ok(&format!("/tasks/{}", task.id)).await;
+        in_order(&page, &["the answer", "name=\"prompt\"", ">Prompt<", ">Events of the run<"]);
+        page.has_not(FOLDED_REPLY);
+    }
+
+    async fn questions_in_words_show_their_options_and_an_answer_to_one_of_two_is_refused_at_the_form(server) {
+        let browser = Browser::of(server);
+        let (task, lease) = server.crew().leased_task().await;
+        let path = format!("/tasks/{}", task.id);
+        let input = json!({ "questions": [
+            { "question": "Which <base>?", "options": [{ "label": "main", "description": "the newest" }, { "label": "2.4" }] },
+            { "question": "How many?" },
+        ] });
+        let questions = json!(["Which <base>? (main / 2.4)", "How many?"]);
+        let asked = json!({ "tool": "AskUserQuestion", "input": input, "questions": questions, "limit_sec": 600 });
+        server.post(&task.path("/question"), json!({ "lease_id": lease.id, "id": NO_ID, "question": asked })).await.ok();
+        let page = browser.ok(&path).await;
+        page.has("lang=\"en\">Which &#60;base&#62;?</label>");
+        page.has("<li><strong>main</strong> – the newest</li><li><strong>2.4</strong></li>");
+        page.has("<input id=\"answer1\" name=\"answers\" value=\"\" required list=\"options1\"");
+        page.has("<input id=\"answer2\" name=\"answers\" value=\"\" required autocomplete");
+        // The names of the tool and of the members of its input are for programs.
+        page.has_not("AskUserQuestion");
+        let target = format!("{path}/answer");
+        let allow = |answers: [&'static str; 2]| [("question_id", NO_ID), ("decision", "allow"), ("answers", answers[0]), ("answers", answers[1])];
+        let refused = browser.send_form(&path, &target, &allow(["", "seven"])).await.expect(400);
+        refused.has("Answer each of the questions, or deny them");
+        refused.has("The run asks you");
+        refused.has("<input id=\"answer2\" name=\"answers\" value=\"seven\"");
+        // What the API says stands there, too.
+        let none = browser.send_form(&path, &target, &[("question_id", NO_ID), ("decision", "allow")]).await;
+        assert!(none.status >= 400, "{}", none.status);
+        none.has("give one answer for each");
+        none.has("name=\"answers\"");
+        browser.send_form(&path, &target, &allow(["main", "seven"])).await.expect(303);
+        let answered = server.get(&task.path("/question")).await.ok();
+        assert_eq!(answered["answer"]["answers"], json!(["main", "seven"]));
     }
 
     async fn a_reply_goes_on_with_the_conversation(server) {

@@ -1,0 +1,68 @@
+//! The form that answers what a run asks.
+
+use axum::extract::Path;
+use axum::http::Method;
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use super::asked::NotTaken;
+use super::{id_of, show};
+use crate::answer::see_other;
+use crate::refused::Refused;
+use crate::visit::{Fields, Posted};
+
+/// What is wrong with the answer is told at the form, with what was typed.
+pub async fn send(Path(id): Path<String>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
+    let id = id_of(&id)?;
+    let sent = match body(&fields) {
+        Ok(body) => visit.act(Method::POST, &format!("llm-tasks/{id}/answer"), &body).await,
+        Err(refused) => Err(refused),
+    };
+    match sent {
+        Ok(_) => Ok(see_other(&format!("/tasks/{id}?done=answer"))),
+        Err(refused) if matches!(refused.status, 400 | 409 | 422) => {
+            let at = &visit.layout.at;
+            let not_taken = NotTaken {
+                text: refused.text.text(at).to_owned(),
+                lang: refused.text.lang(at),
+                answers: fields.every("answers").map(str::to_owned).collect(),
+                message: fields.text("message"),
+            };
+            show::page(&visit, id, Some((refused.status, not_taken))).await
+        }
+        Err(refused) => Err(refused),
+    }
+}
+
+/// What the person has seen is what is answered, even if the run asks something else by now.
+fn body(fields: &Fields) -> Result<Value, Refused> {
+    let allow = match fields.get("decision") {
+        Some("allow") => true,
+        Some("deny") => false,
+        _ => {
+            return Err(Refused::new(
+                400,
+                "The form does not say whether to allow or to deny: choose one of its buttons",
+                "Форма не каже, дозволити чи відмовити: виберіть одну з її кнопок",
+            ));
+        }
+    };
+    let mut body = json!({ "allow": allow });
+    if let Some(question) = fields.get("question_id") {
+        body["question_id"] = json!(question);
+    }
+    if allow {
+        let answers: Vec<_> = fields.every("answers").collect();
+        if answers.iter().any(|answer| answer.trim().is_empty()) {
+            return Err(Refused::new(
+                400,
+                "Answer each of the questions, or deny them",
+                "Дайте відповідь на кожне із запитань або відмовте",
+            ));
+        }
+        body["answers"] = json!(answers);
+    } else if let Some(message) = fields.get("message") {
+        body["message"] = json!(message);
+    }
+    Ok(body)
+}

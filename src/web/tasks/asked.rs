@@ -1,0 +1,87 @@
+//! What a run asks, as the page of its task shows it.
+
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::html::Html;
+use crate::json;
+use crate::lang::Lang;
+use crate::times::shortened;
+use bloom_api::questions::Question;
+use bloom_core::Ms;
+
+const TEXT_CHARS: usize = 6_000;
+/// Of a question in words, what is shown of all its texts together, so that eight of them have room.
+const WORDS_CHARS: usize = 1_500;
+const OPTIONS: usize = 12;
+const OPTION_CHARS: usize = 120;
+
+pub struct Asked {
+    pub id: Uuid,
+    pub tool: String,
+    /// The command that it wants to run, and why; or else all of what the tool is to do.
+    pub command: Option<String>,
+    pub why: String,
+    pub input: String,
+    pub folds: Option<Html>,
+    pub questions: Vec<InWords>,
+    pub until: Ms,
+    pub is_answered: bool,
+    /// Why not, as it was typed before.
+    pub message: String,
+}
+
+/// One of the questions in words.
+pub struct InWords {
+    pub text: String,
+    /// What may be chosen. Another answer may be typed.
+    pub options: Vec<Choice>,
+    /// The answer that was typed before.
+    pub given: String,
+}
+
+pub struct Choice {
+    pub label: String,
+    pub about: String,
+}
+
+/// An answer that was not taken, and what the form had.
+pub struct NotTaken {
+    pub text: String,
+    pub lang: Lang,
+    pub answers: Vec<String>,
+    pub message: String,
+}
+
+impl Asked {
+    pub fn of(question: &Question<'_>, before: Option<&NotTaken>) -> Self {
+        let input: Value = serde_json::from_str(question.input.get()).unwrap_or_default();
+        let answer = |at: usize| before.and_then(|before| before.answers.get(at)).cloned().unwrap_or_default();
+        let questions = question.questions.iter().enumerate();
+        Self {
+            id: question.id,
+            tool: question.tool.to_string(),
+            command: input["command"].as_str().map(|command| shortened(command, TEXT_CHARS)),
+            why: shortened(input["description"].as_str().unwrap_or_default(), 300),
+            folds: json::folds(&input).filter(|_| question.input.get().len() <= TEXT_CHARS),
+            questions: questions.map(|(at, text)| InWords::of(text, &input["questions"][at], answer(at))).collect(),
+            input: shortened(&serde_json::to_string_pretty(&input).unwrap_or_default(), TEXT_CHARS),
+            until: question.until,
+            is_answered: question.answer.is_some(),
+            message: before.map(|before| before.message.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+impl InWords {
+    /// `text`: the question with its options in one line. `input`: what the agent has told of it, which may be less, or something else.
+    fn of(text: &str, input: &Value, given: String) -> Self {
+        let words = |value: &Value| shortened(value.as_str().unwrap_or_default(), OPTION_CHARS);
+        let options = input["options"].as_array().into_iter().flatten().take(OPTIONS);
+        let options: Vec<_> =
+            options.map(|option| Choice { label: words(&option["label"]), about: words(&option["description"]) }).collect();
+        let options: Vec<_> = options.into_iter().filter(|option| !option.label.is_empty()).collect();
+        let own = input["question"].as_str().filter(|own| !options.is_empty() && text.starts_with(*own));
+        Self { text: shortened(own.unwrap_or(text), WORDS_CHARS), options, given }
+    }
+}
