@@ -126,7 +126,8 @@ pub async fn show(Path(name): Path<String>, visit: Visit) -> Result<Response, Re
         expires_at: lease.expires_at,
     };
     let held = found.leases.iter().map(held).collect();
-    let recent = visit.list(&format!("llm-tasks?worker_id={}&limit=15", path_part(&name)), |task: Task| Row::of(lang, now, task)).await?.rows;
+    let recent =
+        visit.list(&format!("llm-tasks?worker_id={}&limit=15", path_part(&name)), |task: Task| Row::of(lang, now, task)).await?.rows;
     let addresses = shortened(&found.worker.ip_addrs.join(", "), 300);
     let url = found.worker.url.to_string();
     visit.ok(&WorkerPage {

@@ -4,6 +4,7 @@ pub mod act;
 mod answer;
 mod attempts;
 pub mod bulk;
+pub mod cells;
 mod events;
 pub mod filter;
 mod known;

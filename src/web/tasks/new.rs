@@ -238,9 +238,8 @@ fn body(lang: Lang, fields: &Fields) -> Result<Map<String, Value>, (&'static str
     for name in ["max_attempts", "priority", "ttl_after_finished_sec"] {
         body.extend(number(name)?.map(|number| (name.to_owned(), json!(number))));
     }
-    let lines = |name| -> Vec<String> {
-        fields.text(name).lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect()
-    };
+    let lines =
+        |name| -> Vec<String> { fields.text(name).lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect() };
     for name in ["outputs", "context_hints"] {
         body.insert(name.into(), json!(lines(name)));
     }
