@@ -47,7 +47,7 @@ struct Ask {
 impl Ask {
     fn of(lang: Lang, row: Row) -> Self {
         let (what, said) = if let Some(tool) = row.note.strip_prefix("a person must decide whether it may use ") {
-            (lang.t("It wants to use", "Він хоче скористатися:"), tool)
+            (lang.t("It wants to use:", "Він хоче скористатися:"), tool)
         } else if let Some(text) = row.note.strip_prefix("it asks: ") {
             (lang.t("It asks:", "Він запитує:"), text)
         } else {
