@@ -26,6 +26,8 @@ pub struct Chart {
     /// The name, and what all bars together or the last one tell.
     pub caption: String,
     pub bars: Vec<Bar>,
+    /// How many of the bars are more than a line.
+    pub filled: usize,
     pub width: usize,
 }
 
@@ -34,13 +36,14 @@ impl Chart {
     fn new(name: &'static str, told: &str, values: Vec<(f64, String)>, room: usize) -> Self {
         let empty = room.saturating_sub(values.len());
         let most = values.iter().map(|(value, _)| *value).fold(0.0, f64::max);
+        let filled = values.iter().filter(|(value, _)| *value > 0.0).count();
         let bar = |(at, (value, title)): (usize, (f64, String))| {
             // A time without any has a line, so that it is seen.
             let height = if most > 0.0 { (value / most * HEIGHT).max(1.0) } else { 1.0 };
             Bar { x: (empty + at) * STEP, y: format!("{:.1}", HEIGHT - height), height: format!("{height:.1}"), title }
         };
         let bars: Vec<Bar> = values.into_iter().enumerate().map(bar).collect();
-        Self { name, caption: format!("{name}: {told}"), width: (empty + bars.len()) * STEP, bars }
+        Self { name, caption: format!("{name}: {told}"), filled, width: (empty + bars.len()) * STEP, bars }
     }
 
     /// The last days, today as the last one.
@@ -105,7 +108,7 @@ mod tests {
         let chart = Chart::per_day(Lang::English, "Runs per day", 1_772_000_000_000, 3, value_of, |value| value.to_string()).unwrap();
         let expected = [(0, "59.0", "1.0", "2026-02-23: 0"), (20, "45.0", "15.0", "2026-02-24: 1"), (40, "0.0", "60.0", "2026-02-25: 4")];
         assert_eq!(shown(&chart), expected);
-        assert_eq!((chart.width, chart.caption.as_str()), (60, "Runs per day: 5 in 3 days"));
+        assert_eq!((chart.width, chart.filled, chart.caption.as_str()), (60, 2, "Runs per day: 5 in 3 days"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use askama::Template;
 use axum::response::Response;
+use uuid::Uuid;
 
 use crate::call::Listed;
 use crate::chart::Chart;
@@ -30,6 +31,31 @@ const DAY_MS: Ms = 24 * 3_600_000;
 const WORKERS: usize = 1_000;
 /// Calls that look for runs that ask: those of others may be before those that the visitor may see.
 const ASKING_CALLS: usize = 10;
+
+/// Fewer bars than these tell nothing.
+const LEAST_BARS: usize = 3;
+
+/// A run that asks a person.
+struct Ask {
+    id: Uuid,
+    prompt: String,
+    /// What it does, in words, and what the agent said.
+    what: &'static str,
+    said: String,
+}
+
+impl Ask {
+    fn of(lang: Lang, row: Row) -> Self {
+        let (what, said) = if let Some(tool) = row.note.strip_prefix("a person must decide whether it may use ") {
+            (lang.t("It wants to use:", "Він хоче скористатися:"), tool)
+        } else if let Some(text) = row.note.strip_prefix("it asks: ") {
+            (lang.t("It asks:", "Він запитує:"), text)
+        } else {
+            ("", row.note.as_str())
+        };
+        Self { id: row.id, said: said.to_owned(), prompt: row.prompt, what }
+    }
+}
 
 /// A worker that a person must look after.
 struct Trouble {
@@ -66,7 +92,7 @@ struct Whole {
 struct Overview<'a> {
     v: &'a Layout,
     whole: Option<Whole>,
-    asking: Vec<Row>,
+    asking: Vec<Ask>,
     failed: Vec<Row>,
     failed_count: String,
     running: Vec<Row>,
@@ -101,7 +127,7 @@ pub async fn show(visit: Visit) -> Result<Response, Refused> {
 }
 
 /// The tasks whose runs wait for a person, those of them that the visitor may see.
-async fn asking(visit: &Visit) -> Result<Vec<Row>, Refused> {
+async fn asking(visit: &Visit) -> Result<Vec<Ask>, Refused> {
     let lang = visit.layout.at.lang;
     let mut rows: Vec<Row> = Vec::new();
     for some in visit.api.asking().chunks(MAX_IDS).take(ASKING_CALLS) {
@@ -115,7 +141,7 @@ async fn asking(visit: &Visit) -> Result<Vec<Row>, Refused> {
         }
     }
     rows.truncate(ROWS);
-    Ok(rows)
+    Ok(rows.into_iter().map(|row| Ask::of(lang, row)).collect())
 }
 
 async fn whole(visit: &Visit) -> Result<Whole, Refused> {
@@ -154,6 +180,7 @@ async fn whole(visit: &Visit) -> Result<Whole, Refused> {
         charts.extend(Chart::per_day(lang, runs, now, DAYS, |day| of_day(day).map(|row| row.1), |runs| runs.to_string()));
         charts.extend(Chart::per_day(lang, cost, now, DAYS, |day| of_day(day).map(|row| row.2), |usd| dollars(lang, usd)));
     }
+    charts.retain(|chart| chart.filled >= LEAST_BARS);
     let state = &health.membridge;
     let is_membridge_lost = !state.connected && (state.last_success.is_some() || state.last_error.is_some());
     let membridge = match state.connected {

@@ -1,21 +1,28 @@
 //! Leases, artifacts, and the audit trail.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use askama::Template;
 use axum::response::Response;
 use uuid::Uuid;
 
+use crate::call::Listed;
 use crate::files::FileRow;
+use crate::lang::Lang;
 use crate::refused::{Refused, Said};
-use crate::times::{duration, shortened};
+use crate::tasks::cells::short_id;
+use crate::times::{beginning, duration, shortened};
 use crate::visit::{Layout, Visit};
 use bloom_api::answers::{Audit, Lease};
 use bloom_api::results::Artifact;
+use bloom_api::tasks::Task;
 use bloom_core::Ms;
 use bloom_core::audit::Action;
 use bloom_core::task::LeaseStatus;
 
 const ROWS: usize = 60;
 const CHARS: usize = 160;
+const TITLE_CHARS: usize = 60;
 
 /// The addresses of the next page and the first one.
 struct Pages {
@@ -44,10 +51,37 @@ fn query(visit: &Visit, filters: &[&str]) -> Result<String, Refused> {
     Ok(format!("limit={ROWS}&{}", visit.query().query_of(&names)))
 }
 
+/// The beginnings of the prompts of these tasks, by one call of the API. Of tasks that are no more, there is none.
+async fn titles(visit: &Visit, ids: BTreeSet<Uuid>) -> Result<BTreeMap<Uuid, String>, Refused> {
+    if ids.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let ids: Vec<String> = ids.iter().map(Uuid::to_string).collect();
+    let path = format!("llm-tasks?limit={ROWS}&ids={}", ids.join(","));
+    Ok(visit.list(&path, |task: Task| (task.id, beginning(&task.prompt, TITLE_CHARS))).await?.rows.into_iter().collect())
+}
+
+/// What a task is called: by its prompt, or else by its id.
+fn title(titles: &BTreeMap<Uuid, String>, id: Uuid) -> String {
+    titles.get(&id).cloned().unwrap_or_else(|| short_id(&id.to_string()))
+}
+
+/// How a lease is, as its attempt is told on the page of its task. The lease does not tell why it was given back.
+fn outcome(lang: Lang, status: &str) -> &'static str {
+    match LeaseStatus::parse(status) {
+        Some(LeaseStatus::Active) => lang.t("under way", "триває"),
+        Some(LeaseStatus::Expired) => lang.t("lost", "втрачено"),
+        Some(LeaseStatus::Failed) => lang.t("ended by the server", "закінчено сервером"),
+        Some(LeaseStatus::Released) | None => lang.t("ended", "закінчено"),
+    }
+}
+
 struct LeaseRow {
     task_id: Uuid,
+    title: String,
     worker_id: String,
     status: String,
+    outcome: &'static str,
     started_at: Ms,
     expires_at: Ms,
     took: String,
@@ -60,7 +94,7 @@ struct Leases<'a> {
     v: &'a Layout,
     status: String,
     worker_id: String,
-    statuses: Vec<&'static str>,
+    statuses: Vec<(&'static str, &'static str)>,
     rows: Vec<LeaseRow>,
     pages: Pages,
 }
@@ -72,6 +106,8 @@ pub async fn leases(visit: Visit) -> Result<Response, Refused> {
     let status = visit.query().word("status", &statuses)?;
     let row = |lease: Lease| LeaseRow {
         task_id: lease.task_id,
+        title: String::new(),
+        outcome: outcome(lang, &lease.status.to_string()),
         worker_id: lease.worker_id.to_string(),
         is_active: lease.status == LeaseStatus::Active,
         status: lease.status.to_string(),
@@ -79,12 +115,16 @@ pub async fn leases(visit: Visit) -> Result<Response, Refused> {
         expires_at: lease.expires_at,
         took: duration(lang, lease.ended_at.unwrap_or(now) - lease.started_at),
     };
-    let listed = visit.list(&format!("leases?{}", query(&visit, &FILTERS)?), row).await?;
+    let mut listed = visit.list(&format!("leases?{}", query(&visit, &FILTERS)?), row).await?;
+    let titles = titles(&visit, listed.rows.iter().map(|row| row.task_id).collect()).await?;
+    for row in &mut listed.rows {
+        row.title = title(&titles, row.task_id);
+    }
     visit.ok(&Leases {
         v: &visit.layout,
         status,
         worker_id: visit.query().text("worker_id"),
-        statuses,
+        statuses: statuses.into_iter().map(|status| (status, outcome(lang, status))).collect(),
         rows: listed.rows,
         pages: Pages::of(&visit, "/leases", &FILTERS, listed.next),
     })
@@ -94,6 +134,7 @@ struct ArtifactRow {
     id: Uuid,
     /// None of an upload.
     task_id: Option<Uuid>,
+    title: String,
     kind: String,
     tags: String,
     created_at: Ms,
@@ -106,6 +147,8 @@ struct ArtifactRow {
 struct Artifacts<'a> {
     v: &'a Layout,
     task_id: String,
+    /// The key may see only those of one task, and none is chosen.
+    must_choose: bool,
     rows: Vec<ArtifactRow>,
     pages: Pages,
 }
@@ -118,16 +161,27 @@ pub async fn artifacts(visit: Visit) -> Result<Response, Refused> {
     let row = |artifact: Artifact| ArtifactRow {
         id: artifact.id,
         task_id: artifact.task_id,
+        title: String::new(),
         file: FileRow::of(visit.layout.at.lang, &artifact),
         kind: shortened(&artifact.r#type, CHARS),
         tags: shortened(&artifact.tags.join(", "), CHARS),
         created_at: artifact.created_at,
-        content: crate::times::beginning(artifact.content.as_deref().unwrap_or_default(), CHARS),
+        content: beginning(artifact.content.as_deref().unwrap_or_default(), CHARS),
     };
-    let listed = visit.list(&format!("artifacts?{}", query(&visit, &FILTERS)?), row).await?;
+    let query = query(&visit, &FILTERS)?;
+    let must_choose = !visit.layout.sees_all() && visit.query().get("task_id").is_none();
+    let mut listed = match must_choose {
+        true => Listed { rows: Vec::new(), next: None },
+        false => visit.list(&format!("artifacts?{query}"), row).await?,
+    };
+    let titles = titles(&visit, listed.rows.iter().filter_map(|row| row.task_id).collect()).await?;
+    for row in &mut listed.rows {
+        row.title = row.task_id.map(|id| title(&titles, id)).unwrap_or_default();
+    }
     visit.ok(&Artifacts {
         v: &visit.layout,
         task_id: visit.query().text("task_id"),
+        must_choose,
         rows: listed.rows,
         pages: Pages::of(&visit, "/artifacts", &FILTERS, listed.next),
     })
@@ -139,6 +193,8 @@ struct AuditRow {
     actor: String,
     detail: String,
     task_id: Option<Uuid>,
+    /// The end of its id.
+    task: String,
     worker_id: Option<String>,
 }
 
@@ -170,7 +226,11 @@ pub async fn audit(visit: Visit) -> Result<Response, Refused> {
         at: entry.timestamp,
         action: entry.action.to_string(),
         actor: shortened(&entry.actor, CHARS),
-        detail: shortened(&entry.detail, CHARS),
+        detail: match entry.task_id.map(|id| id.to_string()) {
+            Some(id) => shortened(&entry.detail.replace(&id, &short_id(&id)), CHARS),
+            None => shortened(&entry.detail, CHARS),
+        },
+        task: entry.task_id.map(|id| short_id(&id.to_string())).unwrap_or_default(),
         task_id: entry.task_id,
         worker_id: entry.worker_id.map(|worker| worker.into_owned()),
     };

@@ -301,7 +301,12 @@ impl Fields {
 
     /// A query of these fields, as far as they are given.
     pub fn query_of(&self, names: &[&str]) -> String {
+        form_urlencoded::Serializer::new(String::new()).extend_pairs(self.given(names)).finish()
+    }
+
+    /// These fields, as far as they are given.
+    pub fn given(&self, names: &[&str]) -> impl Iterator<Item = (&str, &str)> {
         let given = self.0.iter().filter(|(name, value)| names.contains(&name.as_str()) && !value.is_empty());
-        form_urlencoded::Serializer::new(String::new()).extend_pairs(given).finish()
+        given.map(|(name, value)| (name.as_str(), value.as_str()))
     }
 }

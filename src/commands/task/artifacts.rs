@@ -8,7 +8,7 @@ use clap::Args;
 use clap_complete::ArgValueCompleter;
 use serde_json::Value;
 
-use super::super::connect::{Again, Server, failed};
+use super::super::connect::{Again, Server, failed, read};
 use super::super::progress::Progress;
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, ids, shell_completion, term};
@@ -130,7 +130,7 @@ pub async fn newest_diff(id: &str, server: &Server) -> Result<Vec<u8>, CommandEr
     let artifacts: Vec<Artifact<'_>> = show::read_all(&of_task(server, id).await?)?;
     let Some(newest) = artifacts.iter().find(|artifact| artifact.r#type == FileKind::GitDiff.as_str()) else {
         let task = server.get(&format!("api/runtime/llm-tasks/{id}")).await?;
-        let task: Task<'_> = show::read(&task)?;
+        let task: Task<'_> = read(&task)?;
         let why = if task.project.is_none() {
             "it names no project (task submit --project NAME)"
         } else if task.finished_at.is_none() {

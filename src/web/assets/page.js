@@ -92,6 +92,17 @@
     if (target.action.endsWith("/sign-out")) kept((store) => Object.keys(store).filter((key) => key.startsWith(DRAFT)).forEach((key) => store.removeItem(key)));
   });
 
+  // The box in the head of a table selects all rows that are shown.
+  const offerAll = () => document.querySelectorAll("[data-all]").forEach((box) => { box.hidden = false; });
+  document.addEventListener("change", ({ target }) => {
+    const all = target.form?.querySelector("[data-all]");
+    if (!all) return;
+    const boxes = [...target.form.querySelectorAll("input[name=ids]")];
+    if (target === all) boxes.forEach((box) => { box.checked = all.checked; });
+    all.checked = boxes.every((box) => box.checked);
+  });
+  offerAll();
+
   // Live: the server says that something has changed, and the page loads its live parts again.
   const live = document.getElementById("live");
   let isOn = true, isDue = false, isBusy = false, last = Date.now();
@@ -172,6 +183,7 @@
       if (icon.getAttribute("href") !== freshIcon.getAttribute("href")) icon.href = freshIcon.getAttribute("href");
       tellTimes();
       offerCopies();
+      offerAll();
     } catch { isDue = true; } finally { isBusy = false; }
   };
   // The page is live while the connection works by which the server tells of changes.
@@ -259,7 +271,7 @@
     isGoing = false;
     if (going && places[event.key]) location.assign(root + places[event.key]);
     else if (event.key === "g") isGoing = true;
-    else if (event.key === "/") document.querySelector("[role=search] input, [role=search] select")?.focus();
+    else if (event.key === "/") document.querySelector("[data-filter]")?.focus();
     else if (event.key === "p" && live) setLive(!isOn);
     else if (event.key === "?" && help) help.showModal();
     else return;

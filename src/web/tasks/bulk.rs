@@ -6,7 +6,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::act::with_limit;
-use super::filter::Filter;
+use super::filter::{Filter, KEPT};
 use crate::answer::see_other;
 use crate::refused::Refused;
 use crate::visit::{FORM_TOKEN, Fields, Layout, Posted, Visit};
@@ -22,6 +22,8 @@ struct Confirm<'a> {
     tasks: String,
     filter: &'a Filter,
     ids: Vec<&'a str>,
+    /// What the address of the list said.
+    kept: Vec<(&'a str, &'a str)>,
     /// The list from which the tasks were chosen.
     back: String,
 }
@@ -41,12 +43,15 @@ pub async fn change(Posted { visit, fields, .. }: Posted) -> Result<Response, Re
             ));
         }
     };
-    let others = [FORM_TOKEN, "action", "confirmed", "which", "ids", "timeout_sec"];
+    let others = [FORM_TOKEN, "action", "confirmed", "which", "ids", "timeout_sec", "sort", "cursor"];
     let filter = Filter::of(&fields, &others)?;
     fields.word("which", &["all"])?;
     fields.word("confirmed", &["yes"])?;
     let ids: Vec<&str> = fields.all("ids").collect();
-    let list = format!("/tasks?{}", fields.query_of(&super::filter::NAMES));
+    let list = format!("/tasks?{}", fields.query_of(&KEPT));
+    if ids.is_empty() && !is_all(&fields) {
+        return Ok(see_other(&format!("{list}&unselected=1")));
+    }
     let named = named(visit.layout.now, &fields, &filter, &ids)?;
     if fields.get("confirmed") != Some("yes") {
         let (mut count, mut more) = (0, false);
@@ -59,7 +64,7 @@ pub async fn change(Posted { visit, fields, .. }: Posted) -> Result<Response, Re
         let tasks = v.at.lang.count(count, ["task", "tasks"], ["завдання", "завдання", "завдань"]);
         let at_least = v.t(format!("at least {tasks}"), format!("щонайменше {tasks}"));
         let tasks = if more { at_least } else { tasks };
-        return visit.ok(&Confirm { v, action, count, tasks, filter: &filter, ids, back: list });
+        return visit.ok(&Confirm { v, action, count, tasks, filter: &filter, ids, kept: fields.given(&KEPT).collect(), back: list });
     }
     let mut changed = 0;
     for body in &named {
@@ -84,22 +89,17 @@ fn number(answer: &Value, name: &str) -> i64 {
 
 /// The tasks, as calls of the API name them: one call for each status.
 fn named(now: Ms, fields: &Fields, filter: &Filter, ids: &[&str]) -> Result<Vec<Value>, Refused> {
-    match (is_all(fields), ids.is_empty()) {
-        (true, _) if filter.is_for_bulk() => {
-            Ok(filter.statuses().into_iter().map(|status| json!({ "filter": filter.body(status, now) })).collect())
-        }
-        (true, _) => Err(Refused::new(
-            400,
-            "Choose a filter first: without one, this would change every task",
-            "Спершу виберіть фільтр: без нього буде змінено всі завдання",
-        )),
-        (false, true) => Err(Refused::new(
-            400,
-            "No task is selected: go back and select some, or choose all that match the filter",
-            "Не вибрано жодного завдання: поверніться й виберіть кілька або всі, що відповідають фільтру",
-        )),
-        (false, false) => Ok(vec![json!({ "ids": ids })]),
+    if !is_all(fields) {
+        return Ok(vec![json!({ "ids": ids })]);
     }
+    if filter.is_for_bulk() {
+        return Ok(filter.statuses().into_iter().map(|status| json!({ "filter": filter.body(status, now) })).collect());
+    }
+    Err(Refused::new(
+        400,
+        "Choose a filter first: without one, this would change every task",
+        "Спершу виберіть фільтр: без нього буде змінено всі завдання",
+    ))
 }
 
 async fn call(visit: &Visit, action: &str, fields: &Fields, named: &Value, dry_run: bool) -> Result<Value, Refused> {

@@ -12,6 +12,9 @@ use bloom_core::task::Status;
 /// The filters, by their names in addresses. `since` is how long ago a task may have been created, and
 /// `finished_since` how long ago it may have ended.
 pub const NAMES: [&str; 9] = ["status", "agent_slug", "context_id", "worker_id", "label", "since", "finished_since", "id", "text"];
+/// What an address of the list says, the filters and which page it is.
+pub const KEPT: [&str; 11] =
+    ["status", "agent_slug", "context_id", "worker_id", "label", "since", "finished_since", "id", "text", "sort", "cursor"];
 /// The choices of both.
 const TIMES: [(&str, Ms); 4] = [("1h", 3_600_000), ("24h", 86_400_000), ("7d", 7 * 86_400_000), ("30d", 30 * 86_400_000)];
 
@@ -89,6 +92,11 @@ impl Filter {
 
     pub fn is_empty(&self) -> bool {
         self.id.is_empty() && self.text.is_empty() && self.given().is_empty()
+    }
+
+    /// Whether one is given beside the status and the text, which are always seen.
+    pub fn has_more(&self) -> bool {
+        !self.id.is_empty() || self.given().iter().any(|(name, _)| *name != "status")
     }
 
     /// The filters that are given, by their names in addresses.

@@ -6,7 +6,8 @@ use askama::Template;
 use axum::response::Response;
 use uuid::Uuid;
 
-use super::filter::{Filter, NAMES, times};
+use super::cells::{Found, Named};
+use super::filter::{Filter, KEPT, NAMES, times};
 use crate::advice;
 use crate::call::{Listed, path_part};
 use crate::lang::Lang;
@@ -26,6 +27,12 @@ const SORTED_ROWS: usize = 100;
 const MOST_CALLS: usize = 5;
 const PROMPT_CHARS: usize = 100;
 const NAME_CHARS: usize = 32;
+/// Labels of a row.
+const LABELS: usize = 3;
+/// The priority of a task that was given none, about which a row says nothing.
+const USUAL_PRIORITY: i64 = 5;
+/// How much is shown around a text that was found.
+const AROUND_CHARS: usize = 40;
 
 /// A task in a list.
 pub struct Row {
@@ -33,10 +40,9 @@ pub struct Row {
     pub status: String,
     pub prompt: String,
     pub agent_slug: String,
-    pub context_id: String,
-    pub worker_id: String,
-    pub attempts: i64,
-    pub max_attempts: i64,
+    /// Its agent and context, and what else tells it from others.
+    pub about: Vec<Named>,
+    pub worker: Option<Named>,
     pub created_at: Ms,
     pub updated_at: Ms,
     /// Why it waits, or why it failed, in English.
@@ -44,8 +50,6 @@ pub struct Row {
     /// The same in short, in its place where the page is in another language.
     pub reason: &'static str,
     pub needs_person: bool,
-    pub project: String,
-    pub labels: String,
     pub priority: i64,
     /// Empty if no run has cost anything yet.
     pub cost: String,
@@ -55,6 +59,9 @@ pub struct Row {
     pub lasted: Option<Ms>,
     /// The same for people; empty if it has none.
     pub took: String,
+    /// The text that is searched, in what is shown of the prompt, or else in a part of the rest of it.
+    pub in_beginning: Option<Found>,
+    pub in_rest: Option<Found>,
 }
 
 impl Row {
@@ -67,28 +74,49 @@ impl Row {
             id: task.id,
             prompt: beginning(&task.prompt, PROMPT_CHARS),
             agent_slug: beginning(&task.agent_slug, NAME_CHARS),
-            context_id: beginning(&task.context_id, NAME_CHARS),
-            worker_id: task.worker_id.as_deref().map(|worker| beginning(worker, NAME_CHARS)).unwrap_or_default(),
-            attempts: task.attempts,
-            max_attempts: task.max_attempts,
+            about: about(lang, &task),
+            worker: task.worker_id.as_deref().map(|worker| Named::of("worker_id", worker)),
             created_at: task.created_at,
             updated_at: task.updated_at,
             note: if task.status == Status::Completed { String::new() } else { beginning(note, PROMPT_CHARS) },
             needs_person: task.waiting.as_ref().is_some_and(|waiting| waiting.reason == bloom_core::task::WaitingReason::NeedsHuman),
             status: task.status.to_string(),
-            project: beginning(task.project.as_deref().unwrap_or_default(), NAME_CHARS),
-            labels: beginning(
-                &task.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(", "),
-                NAME_CHARS,
-            ),
             priority: task.priority,
             cost: task.usage.map(|used| cost(lang, used.cost_usd, used.cost_estimated)).unwrap_or_default(),
             cost_usd: task.usage.map(|used| used.cost_usd).unwrap_or_default(),
             finished_at: task.finished_at,
             lasted,
             took: lasted.map(|ms| duration(lang, ms)).unwrap_or_default(),
+            in_beginning: None,
+            in_rest: None,
         }
     }
+
+    /// The row of a task that was found by this text.
+    fn found_by(wanted: &str, lang: Lang, now: Ms, task: Task<'_>) -> Self {
+        let in_beginning = Found::of(&beginning(&task.prompt, PROMPT_CHARS), wanted, PROMPT_CHARS);
+        let in_rest = if in_beginning.is_none() { Found::of(&task.prompt, wanted, AROUND_CHARS) } else { None };
+        Self { in_beginning, in_rest, ..Self::of(lang, now, task) }
+    }
+}
+
+/// The names by which people know a task, and what is not as usual.
+fn about(lang: Lang, task: &Task<'_>) -> Vec<Named> {
+    let mut about = vec![Named::of("agent_slug", &task.agent_slug), Named::of("context_id", &task.context_id)];
+    about.extend(task.project.as_deref().map(Named::words));
+    let labels = task.labels.iter().map(|(name, value)| Named::of("label", &format!("{name}={value}")));
+    about.extend(labels.take(LABELS));
+    if task.labels.len() > LABELS {
+        about.push(Named::words(&format!("+{}", task.labels.len() - LABELS)));
+    }
+    if task.priority != USUAL_PRIORITY {
+        about.push(Named::words(&format!("{} {}", lang.t("priority", "пріоритет"), task.priority)));
+    }
+    if task.attempts > 1 {
+        let (attempts, most) = (task.attempts, task.max_attempts);
+        about.push(Named::words(&lang.t(format!("attempt {attempts} of {most}"), format!("спроба {attempts} із {most}"))));
+    }
+    about
 }
 
 /// Orders of the list besides the newest first, by their words in addresses.
@@ -172,10 +200,14 @@ struct Tasks<'a> {
     first: Option<String>,
     wrong: Option<Said>,
     done: Option<&'a str>,
+    /// A button for the selected tasks was pressed, and none was selected.
+    is_unselected: bool,
+    /// What the form for many tasks keeps of the address, so that it comes back to this page.
+    kept: Vec<(&'a str, &'a str)>,
 }
 
 pub async fn list(visit: Visit) -> Result<Response, Refused> {
-    let filter = Filter::of(visit.query(), &["cursor", "done", "sort"])?;
+    let filter = Filter::of(visit.query(), &["cursor", "done", "sort", "unselected"])?;
     let sorted = visit.query().word("sort", &SORTS)?;
     let (rows, next, wrong) = match search(&visit, &filter, if sorted.is_empty() { ROWS } else { SORTED_ROWS }).await {
         Ok(mut listed) => {
@@ -201,6 +233,8 @@ pub async fn list(visit: Visit) -> Result<Response, Refused> {
         first: visit.query().get("cursor").map(|_| format!("/tasks?{own}")),
         wrong,
         done: done.as_deref(),
+        is_unselected: visit.query().get("unselected").is_some(),
+        kept: visit.query().given(&KEPT).collect(),
     })
 }
 
@@ -226,7 +260,7 @@ pub async fn newest(visit: &Visit, filter: &Filter, cursor: Option<&str>, limit:
     let (mut rows, mut next) = (Vec::new(), None);
     for status in filter.statuses() {
         let path = format!("llm-tasks?limit={limit}&{}{cursor}", filter.query(status, now));
-        let listed = visit.list(&path, |task: Task| Row::of(at.lang, now, task)).await?;
+        let listed = visit.list(&path, |task: Task| Row::found_by(&filter.text, at.lang, now, task)).await?;
         rows.extend(listed.rows);
         // The list that ended at the newest task tells how far all of them are known.
         next = next.max(listed.next);

@@ -6,6 +6,7 @@ pub mod answering;
 mod asked;
 mod attempts;
 pub mod bulk;
+pub mod cells;
 mod events;
 pub mod filter;
 mod known;

@@ -173,7 +173,13 @@ on_both! {
         browser.send_form(&list, "/tasks/bulk", &[&all[..], &[("confirmed", "yes")]].concat()).await.leads_to(&format!("{list}&done=2"));
         assert_eq!(tasks[2].status().await, "cancelled");
         browser.send_form(&list, "/tasks/bulk", &[("action", "cancel"), ("which", "all")]).await.expect(400).has("without one, this would change every task");
-        browser.send_form(&list, "/tasks/bulk", &[("action", "cancel")]).await.expect(400).has("No task is selected");
+        // With nothing selected, nothing is done, and the list says so.
+        let unselected = [("action", "cancel"), ("context_id", context.as_str()), ("sort", "cost")];
+        let back = format!("{list}&sort=cost&unselected=1");
+        browser.send_form(&list, "/tasks/bulk", &unselected).await.leads_to(&back);
+        browser.send_form(&list, "/tasks/bulk", &[&unselected[..], &[("confirmed", "yes")]].concat()).await.leads_to(&back);
+        browser.ok(&back).await.has("role=\"alert\">Select tasks first.");
+        browser.ok(&list).await.has_not("Select tasks first.");
         browser.send_form(&list, "/tasks/bulk", &[("action", "explode")]).await.expect(400);
     }
 

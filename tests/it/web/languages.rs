@@ -126,7 +126,7 @@ on_both! {
         // A page that answers a form leads back to a page that can be shown.
         let wrong = browser.send_form("/tasks/new", "/tasks/new", &[("priority", "high")]).await.expect(400);
         wrong.has("/language/en?next=%2Ftasks%2Fnew\"");
-        let refused = browser.send_form("/tasks/new", "/tasks/bulk", &[("action", "cancel")]).await.expect(400);
+        let refused = browser.send_form("/tasks/new", "/tasks/bulk", &[("action", "explode")]).await.expect(400);
         refused.has("/language/en?next=%2Ftasks\"");
     }
 
@@ -164,7 +164,7 @@ on_both! {
         by_page.has("id=\"priority-wrong\" lang=\"uk\">Очікується число, отримано «&#60;b&#62;»");
         let by_api = browser.send_form("/tasks/new", "/tasks/new", &[&fields[..], &[("priority", "11")]].concat()).await.expect(400);
         by_api.has("id=\"priority-wrong\" lang=\"en\">Number must be");
-        browser.send_form("/tasks/new", "/tasks/bulk", &[("action", "cancel")]).await.expect(400).has("Не вибрано жодного завдання");
+        browser.send_form("/tasks/new", "/tasks/bulk", &[("action", "explode")]).await.expect(400).has("Форма не каже, що зробити");
         browser.post("/tasks/bulk", &[("form_token", "x")], &[]).await.expect(403).has("Ця форма не з вашого сеансу");
     }
 }
@@ -254,7 +254,7 @@ on_both! { alone:
         let project = format!("/projects/{}", project["id"].as_str().unwrap());
         browser.send_form(&project, &format!("{project}/propagate"), &[]).await;
         let data = [&stub.url, "none-serves-it", "https://4.5/6.git"];
-        let mut pages: Vec<String> = ["/", "/tasks", "/tasks?status=dead", "/tasks?text=x", "/tasks/new", "/workers", "/workers/11", "/workers/22"].map(str::to_owned).into();
+        let mut pages: Vec<String> = ["/", "/tasks", "/tasks?status=dead", "/tasks?text=x", "/tasks?unselected=1", "/tasks/new", "/workers", "/workers/11", "/workers/22"].map(str::to_owned).into();
         pages.extend(["/workers/22/confirm-remove", "/projects", &project, &format!("{project}/confirm-delete"), "/leases", "/leases?status=expired"].map(str::to_owned));
         pages.extend(["/artifacts", &format!("/artifacts?task_id={waiting}"), "/audit", "/audit?action=key_created", "/membridge"].map(str::to_owned));
         pages.extend([&done, &failed, &asking, &running, &suspended, &waiting].map(|id| format!("/tasks/{id}")));

@@ -59,8 +59,16 @@ on_both! {
         browser.ok(&format!("/leases?status=active&worker_id={}", worker.name)).await.has(&task.id);
         task.succeed("forty-two").await;
         browser.ok(&format!("/leases?status=active&worker_id={}", worker.name)).await.has_not(&task.id);
-        browser.ok(&format!("/artifacts?task_id={}", task.id)).await.has("forty-two");
-        browser.ok(&format!("/audit?task_id={}&action=task_completed", task.id)).await.has(&task.id);
+        let lease = browser.ok(&format!("/leases?worker_id={}", worker.name)).await;
+        lease.has(&format!("title=\"{}\">answer me</a>", task.id));
+        lease.has("<span class=\"badge s-released\">ended</span>");
+        let artifacts = browser.ok(&format!("/artifacts?task_id={}", task.id)).await;
+        artifacts.has("forty-two");
+        artifacts.has(&format!("title=\"{}\">answer me</a>", task.id));
+        let silent = crew.task().create().await;
+        silent.lease_to(&worker).await.complete("error", json!({ "error_message": "no", "reason": "auth" })).await.ok();
+        browser.ok(&format!("/artifacts?task_id={}", silent.id)).await.has("no answer");
+        browser.ok(&format!("/audit?task_id={}&action=task_completed", task.id)).await.has(&format!("title=\"{}\">…{}</a>", task.id, &task.id[28..]));
         browser.ok(&format!("/audit?task_id={}&action=task_dead", task.id)).await.has("no entries that match");
         browser.ok("/audit?task_id=nonsense").await.has("role=\"alert\"");
         let page = browser.ok(&format!("/tasks/{}", task.id)).await;
@@ -134,6 +142,22 @@ on_both! {
         page.has(&format!("{list}&cursor=").replace('&', "&#38;"));
     }
 
+    async fn a_row_tells_what_is_not_as_usual_and_leads_to_tasks_like_it(server) {
+        let (crew, browser) = (server.crew(), Browser::of(server));
+        let context = "0190a0a0-0000-7000-8000-0000b4ccefc3";
+        crew.task().context(context).with("priority", json!(9)).with("labels", json!({ "team": "docs" })).create().await;
+        let list = browser.ok(&format!("/tasks?agent_slug={}", crew.slug)).await;
+        list.has(&format!("<a href=\"/tasks?agent_slug={slug}\">{slug}</a>", slug = crew.slug));
+        list.has(&format!("<a href=\"/tasks?context_id={context}\" title=\"{context}\">…b4ccefc3</a>"));
+        list.has("<a href=\"/tasks?label=team%3Ddocs\">team=docs</a> · priority 9<");
+        list.has("<details open>");
+        let usual = crew.task().create().await;
+        let page = browser.ok(&format!("/tasks?id={}", usual.id)).await;
+        page.has_not("priority 5");
+        page.has_not("attempt ");
+        browser.ok("/tasks?status=queued").await.has("<details><summary>Filters");
+    }
+
     async fn what_an_address_names_wrongly_is_an_error(server) {
         let browser = Browser::of(server);
         for (page, told) in [
@@ -204,7 +228,12 @@ on_both! {
         found.has(&needle.id);
         found.has_not("hay ");
         found.has_not("all that match the filter");
-        browser.ok(&format!("{list}&text=straw")).await.has("No task matches the filter.");
+        // The list shows where: in the beginning of the prompt, or around the place further on.
+        found.has("find the <mark>NEEDLE &#60;here</mark>&#62;");
+        crew.task().prompt(&format!("{} some STRAWBERRIES after it", "much of it ".repeat(20))).create().await;
+        browser.ok(&format!("{list}&text=strawberries")).await.has(" some <mark>STRAWBERRIES</mark> after it</span>");
+        browser.ok(&list).await.has_not("<mark>");
+        browser.ok(&format!("{list}&text=barley")).await.has("No task matches the filter.");
         let many = browser.ok(&format!("{list}&text=hay")).await;
         assert_eq!(many.text.matches("name=\"ids\"").count(), 25);
         let next = many.text.split("rel=\"next\" href=\"").nth(1).expect("a next page").split('"').next().unwrap().replace("&#38;", "&");
@@ -259,17 +288,15 @@ on_both! { alone:
         browser.ok("/").await.has_not("First steps");
     }
 
-    async fn the_overview_shows_how_the_queue_was(database) {
+    async fn a_chart_of_few_bars_is_left_out(database) {
         let server = Server::on(database).start();
         let (browser, crew) = (Browser::of(&server), server.crew());
-        for queued in 1..=3 {
-            crew.task().create().await;
-            browser.ok("/").await.has(&format!("Tasks queued: {queued} now"));
-        }
+        crew.task().create().await;
         let page = browser.ok("/").await;
-        for chart in ["Wait of the oldest: ", "Runs begun in two minutes: 0 now"] {
-            page.has(chart);
-        }
+        page.has("All that wait (1)</a>");
+        // One bar tells nothing: the hour has just begun.
+        page.has("id=\"charts\"");
+        page.has_not("Tasks queued: ");
     }
 
     async fn a_card_counts_the_tasks_of_its_list(database) {

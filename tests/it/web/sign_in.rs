@@ -114,6 +114,7 @@ on_both! { alone:
         let other = format!("/tasks/{}", other["id"].as_str().unwrap());
         browser.get(&other).await.expect(404);
         browser.send_form("/tasks", &format!("{other}/cancel"), &[]).await.expect(404);
+        browser.ok("/artifacts").await.has("Choose a task: its page shows its files.");
         for page in ["/workers", "/audit", "/leases"] {
             browser.get(page).await.expect(403);
         }

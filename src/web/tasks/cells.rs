@@ -1,0 +1,100 @@
+//! What the cells of the list of tasks show: names that lead to the tasks that have them, and where a text was found.
+
+use url::form_urlencoded::byte_serialize;
+use uuid::Uuid;
+
+use crate::times::{beginning, shortened};
+
+const NAME_CHARS: usize = 32;
+/// A longer name has no link: its page has no room for that.
+const LINK_BYTES: usize = 100;
+/// How much of a text that was found is shown.
+const FOUND_CHARS: usize = 60;
+/// How much of a text is searched, as by the API.
+const SEARCHED_CHARS: usize = 65_536;
+
+/// The end of an id, by which a person tells it from others: ids that were made at the same time begin alike.
+pub fn short_id(id: &str) -> String {
+    format!("…{}", id.get(id.len().saturating_sub(8)..).unwrap_or(id))
+}
+
+/// A name or a few words about a task, as far as a row has room for them.
+pub struct Named {
+    pub shown: String,
+    /// The whole name, if only the end of it is shown.
+    pub whole: String,
+    /// The tasks that have it; empty if it is no filter.
+    pub link: String,
+}
+
+impl Named {
+    /// Words that are no filter.
+    pub fn words(text: &str) -> Self {
+        Self { shown: beginning(text, NAME_CHARS), whole: String::new(), link: String::new() }
+    }
+
+    /// A value of this filter.
+    pub fn of(filter: &str, value: &str) -> Self {
+        let encoded: String = byte_serialize(value.as_bytes()).collect();
+        let link = if encoded.len() <= LINK_BYTES { format!("/tasks?{filter}={encoded}") } else { String::new() };
+        match Uuid::parse_str(value) {
+            Ok(_) => Self { shown: short_id(value), whole: value.to_owned(), link },
+            Err(_) => Self { link, ..Self::words(value) },
+        }
+    }
+}
+
+/// A part of a text with what was found in it.
+#[derive(Debug, PartialEq)]
+pub struct Found {
+    pub before: String,
+    pub hit: String,
+    pub after: String,
+}
+
+impl Found {
+    /// The first place that has what is wanted, in capitals or not, and so many characters before and after it.
+    pub fn of(text: &str, wanted: &str, around: usize) -> Option<Self> {
+        let small = |letter: &char| letter.to_lowercase().next();
+        let text: Vec<char> = text.chars().take(SEARCHED_CHARS).collect();
+        let wanted: Vec<char> = wanted.chars().collect();
+        if wanted.is_empty() {
+            return None;
+        }
+        let at = text.windows(wanted.len()).position(|part| part.iter().map(small).eq(wanted.iter().map(small)))?;
+        let end = at + wanted.len();
+        let part = |from: usize, to: usize| text[from..to].iter().collect::<String>();
+        let from = at.saturating_sub(around);
+        let cut = if from > 0 { "…" } else { "" };
+        Some(Self {
+            before: format!("{cut}{}", part(from, at)),
+            hit: shortened(&part(at, end), FOUND_CHARS),
+            after: shortened(&part(end, text.len()), around),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_found_has_a_little_around_it() {
+        let found = |text, wanted| Found::of(text, wanted, 4).map(|found| [found.before, found.hit, found.after]);
+        assert_eq!(found("a long text with ЇЖАК in the middle", "їжак"), Some(["…ith ".into(), "ЇЖАК".into(), " in …".into()]));
+        assert_eq!(found("ab", "AB"), Some(["".into(), "ab".into(), "".into()]));
+        assert_eq!((found("ab", "abc"), found("ab", "")), (None, None));
+    }
+
+    #[test]
+    fn a_name_leads_to_its_tasks() {
+        let shown = |value: &str| {
+            let Named { shown, whole, link } = Named::of("label", value);
+            (shown, whole, link)
+        };
+        assert_eq!(shown("a=b c"), ("a=b c".into(), String::new(), "/tasks?label=a%3Db+c".into()));
+        let id = "0190a0a0-0000-7000-8000-0000b4ccefc3";
+        assert_eq!(shown(id), ("…b4ccefc3".into(), id.into(), format!("/tasks?label={id}")));
+        assert_eq!(shown(&"ї".repeat(40)).2, "");
+    }
+}
