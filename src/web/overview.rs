@@ -106,7 +106,9 @@ async fn asking(visit: &Visit) -> Result<Vec<Row>, Refused> {
     let mut rows: Vec<Row> = Vec::new();
     for some in visit.api.asking().chunks(MAX_IDS).take(ASKING_CALLS) {
         let ids: Vec<String> = some.iter().map(ToString::to_string).collect();
-        let listed = visit.list(&format!("llm-tasks?ids={}&limit={ROWS}", ids.join(",")), |task: Task| Row::of(lang, visit.layout.now, task)).await?;
+        let listed = visit
+            .list(&format!("llm-tasks?ids={}&limit={ROWS}", ids.join(",")), |task: Task| Row::of(lang, visit.layout.now, task))
+            .await?;
         rows.extend(listed.rows.into_iter().filter(|row| row.needs_person));
         if rows.len() >= ROWS {
             break;

@@ -71,6 +71,19 @@ pub fn duration(lang: Lang, ms: Ms) -> String {
     }
 }
 
+/// A count, with its thousands apart.
+pub fn grouped(lang: Lang, number: i64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.char_indices() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            text.push(lang.t(',', '\u{a0}'));
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// US dollars. Most runs cost cents.
 pub fn dollars(lang: Lang, usd: f64) -> String {
     let amount = if usd >= 100.0 {
@@ -140,6 +153,15 @@ mod tests {
     fn amounts_are_written_as_the_language_does() {
         assert_eq!([123.4, 1.5, 0.1834].map(|usd| dollars(Lang::English, usd)), ["$123", "$1.50", "$0.1834"]);
         assert_eq!([123.4, 1.5, 0.1834].map(|usd| dollars(Lang::Ukrainian, usd)), ["123\u{a0}$", "1,50\u{a0}$", "0,1834\u{a0}$"]);
+    }
+
+    #[test]
+    fn thousands_are_apart() {
+        assert_eq!(
+            [0, 999, 1_000, 41_200, 1_234_567].map(|number| grouped(Lang::English, number)),
+            ["0", "999", "1,000", "41,200", "1,234,567"]
+        );
+        assert_eq!(grouped(Lang::Ukrainian, 41_200), "41\u{a0}200");
     }
 
     #[test]

@@ -133,7 +133,8 @@ const TABS: [Status; 5] = [Status::Queued, Status::Running, Status::Completed, S
 async fn tabs(visit: &Visit, filter: &Filter) -> Result<Vec<Tab>, Refused> {
     let filters = NAMES.strip_prefix(&["status"]).unwrap_or(&NAMES);
     let others = visit.query().query_of(&[filters, &["sort"]].concat());
-    let counts = if visit.query().query_of(filters).is_empty() { visit.find::<Stats>("stats").await?.map(|stats| stats.tasks) } else { None };
+    let counts =
+        if visit.query().query_of(filters).is_empty() { visit.find::<Stats>("stats").await?.map(|stats| stats.tasks) } else { None };
     let here = Status::parse(&filter.status);
     let rare = here.filter(|status| !TABS.contains(status));
     let tab = |status: Option<Status>| {
