@@ -173,7 +173,8 @@ pub struct Project<'a> {
     /// The last prefixes that it had before, newest first: a branch that was pushed keeps its name.
     #[serde(default)]
     pub former_branch_prefixes: Vec<Cow<'a, str>>,
-    /// How the last clone that was asked for ended. While none was asked for: `cloned` once a run has used the project, `pending` before.
+    /// How the last clone that was asked for ended; after a failure, `cloned` once a run has made a clone. While none was asked for: `cloned` once
+    /// a run has used the project, `pending` before.
     pub clone_status: AnyCloneStatus,
     /// Why the last clone that was asked for failed.
     pub error_message: Option<Cow<'a, str>>,

@@ -11,13 +11,13 @@ words! {
     CloneStatus {
         /// No worker was asked for a clone, and no run has used the project yet.
         Pending = "pending",
-        /// The worker has a clone; a project: the last clone that was asked for was made, or a run has made the first one.
+        /// The worker has a clone; a project: the last clone that was asked for was made, or a run has made the first one, or one after a failure.
         Cloned = "cloned",
         /// A project: every worker that was asked when it was propagated has a clone.
         Synced = "synced",
         /// A project: some of the workers that were asked when it was propagated have no clone.
         Partial = "partial",
-        /// The last clone that was asked for failed.
+        /// The last clone that was asked for failed, and no run has made one since.
         Failed = "failed",
     }
 }

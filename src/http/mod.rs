@@ -289,7 +289,7 @@ pub fn router(state: AppState, pages: Pages) -> Router {
         // The middleware limits bodies, by route.
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(middleware_state, middleware::middleware))
-        .layer(Extension(api))
         .with_state(state);
-    finish(router, root)
+    // Outside what the pages add, which shows errors with the menu of the visitor.
+    finish(router, root).layer(Extension(api))
 }

@@ -187,12 +187,12 @@ pub async fn clone(State(app): State<AppState>, caller: Caller, path: ProjectId,
     let project = found(&app, path).await?;
     let node = body.read::<NewClone>()?.node_id.map(|node| node.0).or_else(|| project.primary_node_id.clone());
     let node = node.ok_or(NO_NODE)?;
-    let url = app.store.worker(&node).await?.map(|worker| worker.url).filter(|url| !url.is_empty());
+    let url = url_of(&node, app.store.worker(&node).await?.as_ref());
     let permit = app.stream_limits.agents.take(&caller)?;
     // In a background task, so that a clone that was asked for is recorded even if the client disconnects.
     let done = tokio::spawn(async move {
         let _permit = permit;
-        let answer = clone_at(&app, &node, url.as_deref(), &wanted(&project)).await;
+        let answer = clone_at(&app, url, &wanted(&project)).await;
         let outcome = answer.as_ref().map(path_of).map_err(Clone::clone);
         let nodes = vec![NodeClone { node_id: node.clone(), outcome }];
         app.engine.writers.submit(caller.command(op::RecordClones { project: project.id, nodes, cloned_for: ClonedFor::Call })).await?;
@@ -234,12 +234,21 @@ pub(super) fn note_clone_for_run(app: &AppState, caller: &Caller, result: &RunRe
     });
 }
 
-/// Has the agent of a worker clone a project.
-async fn clone_at(app: &AppState, node: &str, url: Option<&str>, wanted: &Value) -> Result<Map<String, Value>, String> {
-    match url {
-        Some(url) => app.agents.clone_project(url, wanted).await,
+/// Where the agent of a worker is called.
+///
+/// # Errors
+/// It can't be called; the error says why.
+fn url_of(node: &str, worker: Option<&Worker>) -> Result<String, String> {
+    match worker {
+        Some(worker) if !worker.url.is_empty() => Ok(worker.url.clone()),
+        Some(_) => Err(format!("Worker \"{node}\" takes its tasks by itself (no URL): it clones the project with its first task")),
         None => Err(format!("Worker \"{node}\" not found or has no URL")),
     }
+}
+
+/// Has the agent of a worker clone a project.
+async fn clone_at(app: &AppState, url: Result<String, String>, wanted: &Value) -> Result<Map<String, Value>, String> {
+    app.agents.clone_project(&url?, wanted).await
 }
 
 /// The body of a call to an agent's `/clone`.
@@ -280,13 +289,16 @@ pub async fn propagate(State(app): State<AppState>, caller: Caller, path: Projec
     let lacks = |worker: &Worker| !worker.url.is_empty() && !have.contains(&worker.id);
     let is_named = |worker: &Worker| named.as_ref().is_none_or(|named| named.contains(&worker.id));
     let known = workers(&app).await?;
-    let mut asked: Vec<(String, Option<String>)> = known
+    let mut asked: Vec<(String, Result<String, String>)> = known
         .values()
         .filter(|worker| lacks(worker) && is_named(worker))
-        .map(|worker| (worker.id.clone(), Some(worker.url.clone())))
+        .map(|worker| (worker.id.clone(), Ok(worker.url.clone())))
         .collect();
-    let is_callable = |name: &String| known.get(name).is_some_and(|worker| !worker.url.is_empty());
-    asked.extend(named.into_iter().flatten().filter(|name| !is_callable(name)).map(|name| (name, None)));
+    let named_without_url = named.into_iter().flatten().filter_map(|name| {
+        let why = url_of(&name, known.get(&name)).err()?;
+        Some((name, Err(why)))
+    });
+    asked.extend(named_without_url);
     if asked.is_empty() {
         let message = Some("All nodes already have this project".into());
         return ok(&Propagated { status: "nothing_to_propagate".into(), results: None, message });
@@ -295,8 +307,8 @@ pub async fn propagate(State(app): State<AppState>, caller: Caller, path: Projec
     let done = tokio::spawn(async move {
         let _permit = permit;
         let (state, body) = (&app, &wanted(&project));
-        let clone = |(node_id, url): (String, Option<String>)| async move {
-            let outcome = clone_at(state, &node_id, url.as_deref(), body).await.map(|answer| path_of(&answer));
+        let clone = |(node_id, url): (String, Result<String, String>)| async move {
+            let outcome = clone_at(state, url, body).await.map(|answer| path_of(&answer));
             NodeClone { node_id, outcome }
         };
         let mut nodes: Vec<NodeClone> = stream::iter(asked).map(clone).buffer_unordered(CLONES_AT_ONCE).collect().await;

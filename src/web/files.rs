@@ -20,6 +20,8 @@ const FILES: usize = 100;
 /// Bytes of a diff that are read, and characters that are shown of one that is not git's.
 const DIFF_BYTES: usize = 256 << 10;
 const DIFF_CHARS: usize = 6_000;
+const KIB: i64 = 1 << 10;
+const MIB: i64 = 1 << 20;
 
 pub struct FileRow {
     pub id: Uuid,
@@ -37,11 +39,14 @@ impl FileRow {
 }
 
 pub fn size(lang: Lang, bytes: i64) -> String {
-    match bytes {
-        0..10_000 => lang.count(bytes, ["byte", "bytes"], ["байт", "байти", "байтів"]),
-        10_000..10_000_000 => format!("{} {}", bytes / 1_000, lang.t("kB", "кБ")),
-        _ => format!("{} {}", bytes / 1_000_000, lang.t("MB", "МБ")),
-    }
+    let (unit, name) = match bytes {
+        ..KIB => return lang.count(bytes, ["byte", "bytes"], ["байт", "байти", "байтів"]),
+        KIB..MIB => (KIB, lang.t("KiB", "КіБ")),
+        _ => (MIB, lang.t("MiB", "МіБ")),
+    };
+    let (whole, tenths) = (bytes / unit, bytes % unit * 10 / unit);
+    let number = if whole >= 10 || tenths == 0 { whole.to_string() } else { format!("{whole}.{tenths}") };
+    format!("{} {name}", lang.t(number.clone(), number.replace('.', ",")))
 }
 
 /// What the newest run changed, as far as it is shown.

@@ -21,8 +21,13 @@ use bloom_core::api_key::Scope;
 
 const ROWS: usize = 60;
 const NAME_CHARS: usize = 200;
-/// The fields of a quota, which the API has in one of a new key.
-const QUOTA: [&str; 3] = ["max_open_tasks", "max_tasks_per_minute", "max_stored_bytes"];
+/// The limits of a quota: the field of the form, that of the API, and how many of its units are one of the form.
+const QUOTA: [(&str, &str, i64); 3] = [
+    ("max_open_tasks", "max_open_tasks", 1),
+    ("max_tasks_per_minute", "max_tasks_per_minute", 1),
+    ("max_stored_mib", "max_stored_bytes", 1 << 20),
+];
+const DAY_SEC: u64 = 86_400;
 
 struct Row {
     name: String,
@@ -102,48 +107,38 @@ type Input = (&'static str, &'static str, &'static str);
 fn quota_inputs(v: &Layout) -> [Input; 3] {
     let empty = v.t("Empty: no limit.", "Порожньо: без обмеження.");
     [
-        (QUOTA[0], v.t("Open tasks", "Незавершені завдання"), empty),
-        (QUOTA[1], v.t("Tasks in a minute", "Завдань на хвилину"), empty),
-        (QUOTA[2], v.t("Stored bytes", "Збережені байти"), empty),
+        (QUOTA[0].0, v.t("Open tasks", "Незавершені завдання"), empty),
+        (QUOTA[1].0, v.t("Tasks in a minute", "Завдань на хвилину"), empty),
+        (QUOTA[2].0, v.t("Stored (MiB)", "Збережено (МіБ)"), empty),
     ]
 }
 
 impl Keys<'_> {
-    fn inputs(&self) -> Vec<Input> {
+    fn common_inputs(&self) -> [Input; 1] {
+        let hint = self.v.t(
+            "Such as 90d, 12h, 1y or a day like 2027-01-01 (its beginning, UTC); empty: never, and a join token in a day.",
+            "Наприклад 90d, 12h, 1y або день на кшталт 2027-01-01 (його початок, UTC); порожньо: ніколи, а токен приєднання — за добу.",
+        );
+        [("expires_in", self.v.t("Expires in or on", "Закінчується"), hint)]
+    }
+
+    /// For keys that own tasks.
+    fn owner_inputs(&self) -> [Input; 4] {
+        let hint = self
+            .v
+            .t("Its members see the tasks of the key; member needs one.", "Її учасники бачать завдання ключа; для member обов’язкова.");
+        let [open, per_minute, stored] = quota_inputs(self.v);
+        [("team", self.v.t("Team", "Команда"), hint), open, per_minute, stored]
+    }
+
+    /// For keys of workers.
+    fn worker_inputs(&self) -> [Input; 2] {
         let t = |english, ukrainian| self.v.t(english, ukrainian);
-        let mut inputs = vec![
-            (
-                "expires_in",
-                t("Expires in", "Діє протягом"),
-                t(
-                    "Such as 90d or 12h; empty: never, and a join token in a day.",
-                    "Наприклад 90d або 12h; порожньо: завжди, а токен приєднання — добу.",
-                ),
-            ),
-            (
-                "team",
-                t("Team", "Команда"),
-                t(
-                    "For the scopes member and submit: whose members see its tasks.",
-                    "Для учасників команди й ключів для надсилання: чиї учасники бачать завдання.",
-                ),
-            ),
-            (
-                "worker",
-                t("Worker", "Воркер"),
-                t("For the scopes worker and join: whom the key is for.", "Для ключів воркерів і токенів приєднання: для кого цей ключ."),
-            ),
-            (
-                "namespaces",
-                t("Namespaces", "Простори імен"),
-                t(
-                    "For workers of Kubernetes, with commas between them; empty: no limit.",
-                    "Для воркерів Kubernetes, через кому; порожньо: без обмеження.",
-                ),
-            ),
-        ];
-        inputs.extend(quota_inputs(self.v));
-        inputs
+        let namespaces = t("Of Kubernetes, with commas between them; empty: no limit.", "Kubernetes, через кому; порожньо: без обмеження.");
+        [
+            ("worker", t("Worker", "Воркер"), t("The worker that the key is for.", "Воркер, для якого цей ключ.")),
+            ("namespaces", t("Namespaces", "Простори імен"), namespaces),
+        ]
     }
 
     fn typed(&self, field: &str) -> String {
@@ -175,8 +170,9 @@ async fn page<'a>(visit: &'a Visit, typed: &'a Fields) -> Result<Keys<'a>, Refus
 }
 
 pub async fn list(visit: Visit) -> Result<Response, Refused> {
-    visit.query().only(&["cursor", "done"])?;
-    visit.ok(&page(&visit, &Fields::default()).await?)
+    // A link may choose the scope of the form.
+    visit.query().only(&["cursor", "done", "scope"])?;
+    visit.ok(&page(&visit, visit.query()).await?)
 }
 
 #[derive(Template)]
@@ -185,6 +181,12 @@ struct Created<'a> {
     v: &'a Layout,
     name: String,
     key: &'a str,
+    /// Of the server.
+    address: &'a str,
+    /// Whether it is for a person or a program, and not for a worker.
+    is_for_person: bool,
+    is_join: bool,
+    worker: Option<String>,
 }
 
 /// The answer itself shows the key: an address would stay in histories and logs.
@@ -194,8 +196,17 @@ pub async fn create(Posted { visit, fields, .. }: Posted) -> Result<Response, Re
             Ok(created) => {
                 let unreadable = |_| Refused::internal("An answer of the API could not be read", "Відповідь API не вдалося прочитати");
                 let created: CreatedKey<'_> = serde_json::from_value(created).map_err(unreadable)?;
-                return visit
-                    .show(StatusCode::CREATED, &Created { v: &visit.layout, name: created.about.name.into_owned(), key: &created.key });
+                let scope = created.about.scope.to_string();
+                let page = Created {
+                    v: &visit.layout,
+                    name: created.about.name.into_owned(),
+                    key: &created.key,
+                    address: &visit.address,
+                    is_for_person: ![Scope::Worker, Scope::Join].iter().any(|of_worker| of_worker.as_str() == scope),
+                    is_join: scope == Scope::Join.as_str(),
+                    worker: created.about.worker.map(|worker| quoted(&worker)),
+                };
+                return visit.show(StatusCode::CREATED, &page);
             }
             Err(refused) => refused,
         },
@@ -211,12 +222,18 @@ pub async fn create(Posted { visit, fields, .. }: Posted) -> Result<Response, Re
     visit.show(status, &Keys { wrong, ..page(&visit, &fields).await? })
 }
 
+/// A word of a shell.
+fn quoted(text: &str) -> String {
+    let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+    if is_plain { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
 /// The fields of the API as those of the form: the texts of a quota name which limit is wrong.
 fn of_form(fields: Wrong) -> Wrong {
     let name = |field: String, text: &str| match field.as_str() {
         "expires_in_sec" => "expires_in".to_owned(),
-        "quota" => QUOTA.into_iter().find(|name| text.contains(name)).unwrap_or(QUOTA[0]).to_owned(),
-        _ => field,
+        "quota" => QUOTA.into_iter().find(|(_, name, _)| text.contains(name)).unwrap_or(QUOTA[0]).0.to_owned(),
+        _ => QUOTA.into_iter().find(|(_, name, _)| *name == field).map_or(field, |(of_form, ..)| of_form.to_owned()),
     };
     fields.into_iter().map(|(field, text)| (name(field, &text), text)).collect()
 }
@@ -224,16 +241,31 @@ fn of_form(fields: Wrong) -> Wrong {
 /// The limits that are typed; whether they are within their limits, the API says.
 fn limits(v: &Layout, fields: &Fields) -> Result<Map<String, Value>, Wrong> {
     let mut quota = Map::new();
-    for name in QUOTA {
-        match fields.get(name).map(|text| text.trim().parse::<i64>()) {
+    for (field, name, units) in QUOTA {
+        let wrong = |text: &str| Wrong::from([(field.to_owned(), text.to_owned())]);
+        match fields.get(field).map(|text| text.trim().parse::<f64>()) {
             None => {}
-            Some(Ok(number)) => drop(quota.insert(name.to_owned(), json!(number))),
-            Some(Err(_)) => {
-                return Err(Wrong::from([(name.to_owned(), v.t("Expected a whole number", "Очікується ціле число").to_owned())]));
+            Some(Ok(number)) if number.is_finite() && (units > 1 || number.fract() == 0.0) => {
+                quota.insert(name.to_owned(), json!((number * units as f64) as i64));
             }
+            Some(_) if units > 1 => return Err(wrong(v.t("Expected a number", "Очікується число"))),
+            Some(_) => return Err(wrong(v.t("Expected a whole number", "Очікується ціле число"))),
         }
     }
     Ok(quota)
+}
+
+/// How long a key lasts: a time like `90d`, years like `1y`, or until a day.
+fn seconds_until(text: &str, now: Ms) -> Result<u64, String> {
+    let years = text.strip_suffix('y').and_then(|years| years.parse::<u64>().ok());
+    if let Some(seconds) = years.and_then(|years| years.checked_mul(365 * DAY_SEC)) {
+        return Ok(seconds);
+    }
+    if text.contains('-') {
+        let seconds = (when::future(text, now)? - now) / 1_000;
+        return u64::try_from(seconds).ok().filter(|seconds| *seconds > 0).ok_or_else(|| format!("{text} is past"));
+    }
+    Ok(when::duration_with_unit(text)?.as_secs())
 }
 
 fn body(v: &Layout, fields: &Fields) -> Result<Value, Wrong> {
@@ -242,8 +274,8 @@ fn body(v: &Layout, fields: &Fields) -> Result<Value, Wrong> {
         body.extend(fields.get(name).map(|text| (name.to_owned(), json!(text.trim()))));
     }
     if let Some(text) = fields.get("expires_in") {
-        let span = when::duration_with_unit(text.trim()).map_err(|text| Wrong::from([("expires_in".to_owned(), text)]))?;
-        body.insert("expires_in_sec".into(), json!(span.as_secs()));
+        let seconds = seconds_until(text.trim(), v.now).map_err(|text| Wrong::from([("expires_in".to_owned(), text)]))?;
+        body.insert("expires_in_sec".into(), json!(seconds));
     }
     if let Some(names) = fields.get("namespaces") {
         body.insert("namespaces".into(), json!(names.split([',', ' ']).filter(|name| !name.is_empty()).collect::<Vec<_>>()));
@@ -277,8 +309,11 @@ impl KeyPage<'_> {
     fn typed(&self, field: &str) -> String {
         let limits = &self.key.limits;
         let set = [limits.max_open_tasks, limits.max_tasks_per_minute, limits.max_stored_bytes];
-        let set = || QUOTA.iter().zip(set).find(|(name, _)| **name == field).and_then(|(_, most)| most);
-        self.typed.map_or_else(|| set().map(|most| most.to_string()).unwrap_or_default(), |typed| typed.text(field))
+        // A part of a unit, which calls of the API may have set, stays what it is.
+        let shown = |most: i64, units: i64| (most as f64 / units as f64).to_string();
+        let set =
+            || QUOTA.iter().zip(set).find(|((name, ..), _)| *name == field).and_then(|((.., units), most)| Some(shown(most?, *units)));
+        self.typed.map_or_else(|| set().unwrap_or_default(), |typed| typed.text(field))
     }
 
     fn wrong(&self, field: &str) -> Option<&String> {

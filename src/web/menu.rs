@@ -12,8 +12,8 @@ pub fn of(layout: &Layout) -> [Vec<Entry>; 2] {
         ("/tasks", layout.t("Tasks", "Завдання"), true),
         ("/tasks/new", layout.t("New task", "Нове завдання"), layout.may_act()),
         ("/contexts", layout.t("Contexts", "Контексти"), true),
-        ("/workers", layout.t("Workers", "Воркери"), layout.sees_all()),
-        ("/projects", layout.t("Projects", "Проєкти"), layout.sees_all()),
+        ("/workers", layout.t("Workers", "Воркери"), layout.sees_team()),
+        ("/projects", layout.t("Projects", "Проєкти"), layout.sees_team()),
         ("/queues", layout.t("Queues", "Черги"), layout.sees_team()),
         ("/usage", layout.t("Usage", "Витрати"), layout.sees_team()),
     ];

@@ -11,6 +11,7 @@ mod chart;
 mod contexts;
 mod cookies;
 mod diff;
+mod error_page;
 mod files;
 mod html;
 mod json;
@@ -52,7 +53,7 @@ pub fn pages() -> Pages {
         None => show,
     };
     Pages::new(|router, root| {
-        let with_errors = router.layer(from_fn_with_state(root.clone(), refused::errors_as_pages));
+        let with_errors = router.layer(from_fn_with_state(root.clone(), error_page::errors_as_pages));
         with_errors.layer(map_response_with_state(root, answer::below_root))
     })
     .form("/sign-in", get(sign_in::form).post(sign_in::send))

@@ -1,6 +1,6 @@
 //! Projects: the list and its form, a project's page with its clones, and the buttons.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use askama::Template;
@@ -19,12 +19,15 @@ use crate::tasks::act::Confirm;
 use crate::times::shortened;
 use crate::visit::{Fields, Layout, Posted, Visit};
 use bloom_api::projects::{NodeStatus, Project};
+use bloom_api::workers::Worker;
 use bloom_core::Ms;
 
 const ROWS: usize = 60;
 /// Clones on the page of a project.
 const NODES: usize = 200;
-/// The fields of the form.
+/// Workers of which the page knows whether the server can call them.
+const WORKERS: usize = 1_000;
+/// The fields of the form: those that are needed, and the others.
 const FIELDS: [&str; 5] = ["name", "repo_url", "target_path", "primary_node_id", "branch_prefix"];
 /// How long a browser waits for clones. They go on after that, and the page of the project shows how they end.
 const SHORTLY: Duration = Duration::from_secs(3);
@@ -93,6 +96,11 @@ impl Projects<'_> {
         ]
     }
 
+    /// Whether a field that is seldom needed is in use.
+    fn is_more_open(&self) -> bool {
+        FIELDS[2..].iter().any(|field| self.typed.get(field).is_some() || self.wrong.contains_key(*field))
+    }
+
     fn typed(&self, field: &str) -> String {
         self.typed.text(field)
     }
@@ -134,6 +142,8 @@ struct Node {
     name: String,
     /// Whether its worker still exists.
     is_worker: bool,
+    /// Whether the server can ask it for a clone.
+    may_clone: bool,
     worker_status: String,
     status: String,
     path: String,
@@ -141,9 +151,10 @@ struct Node {
     asked_at: Option<Ms>,
 }
 
-fn node(found: NodeStatus<'_>) -> Node {
+fn node(found: NodeStatus<'_>, without_url: &BTreeSet<String>) -> Node {
     let worker_status = found.worker_status.map(|status| status.to_string());
     Node {
+        may_clone: worker_status.is_some() && !without_url.contains(&*found.node.node_id),
         name: found.node.node_id.to_string(),
         is_worker: worker_status.is_some(),
         worker_status: worker_status.unwrap_or_else(|| "removed".to_owned()),
@@ -163,12 +174,23 @@ struct ProjectPage<'a> {
     done: Option<&'static str>,
 }
 
+impl ProjectPage<'_> {
+    /// Whether a worker that the server can ask has no clone.
+    fn is_lacking(&self) -> bool {
+        self.nodes.iter().any(|node| node.may_clone && node.status != "cloned")
+    }
+}
+
 pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
     let path = format!("projects/{}", path_part(&id));
     let project = row(visit.get(&path).await?);
     // Whose key sees only tasks of its team is not told of clones.
     let mut nodes = match visit.layout.sees_all() {
-        true => visit.list(&format!("{path}/node-status"), node).await?.rows,
+        true => {
+            let by_itself = |worker: Worker<'_>| worker.url.is_empty().then(|| worker.id.into_owned());
+            let without_url = visit.list(&format!("workers?limit={WORKERS}"), by_itself).await?.rows.into_iter().flatten().collect();
+            visit.list(&format!("{path}/node-status"), |found| node(found, &without_url)).await?.rows
+        }
         false => Vec::new(),
     };
     nodes.truncate(NODES);
@@ -186,6 +208,10 @@ fn done(lang: Lang, word: &str) -> Option<&'static str> {
         "propagate" => lang.t(
             "The workers were asked. Below is how it ended at each.",
             "Запит надіслано воркерам. Нижче — чим він завершився на кожному.",
+        ),
+        "nobody" => lang.t(
+            "Nobody was asked: all workers that the server can call have a clone.",
+            "Запитів не було: усі воркери, які сервер може викликати, мають клон.",
         ),
         "edit" => lang.t(
             "The branches of contexts get the prefix. Those that were pushed keep their names.",
@@ -218,6 +244,7 @@ pub async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fie
     let target = format!("{path}/{action}");
     let call = tokio::spawn(async move { visit.act(Method::POST, &target, &body).await });
     match timeout(SHORTLY, call).await {
+        Ok(Ok(Ok(answer))) if answer["status"] == "nothing_to_propagate" => Ok(see_other(&format!("{back}nobody"))),
         Ok(Ok(Ok(_))) => Ok(see_other(&format!("{back}{action}"))),
         Ok(Ok(Err(refused))) => Err(refused),
         Ok(Err(_)) => Err(Refused::internal("The call was not finished", "Виклик не завершено")),

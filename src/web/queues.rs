@@ -24,6 +24,8 @@ struct Row {
     name: String,
     /// What the lists of its tasks are filtered by, besides the status.
     filter: String,
+    /// The list of all its tasks.
+    tasks: String,
     paused_at: Option<Ms>,
     limit: Option<i64>,
     queued: i64,
@@ -32,11 +34,13 @@ struct Row {
 
 fn row(v: &Layout, queue: Queue<'_>) -> Row {
     let agent_slug = queue.agent_slug.map(|agent| agent.into_owned());
+    let filter = agent_slug.as_deref().map(|agent| format!("&agent_slug={}", path_part(agent))).unwrap_or_default();
     Row {
         name: agent_slug
             .as_deref()
             .map_or_else(|| v.t("all queues together", "усі черги разом").to_owned(), |agent| shortened(agent, NAME_CHARS)),
-        filter: agent_slug.as_deref().map(|agent| format!("&agent_slug={}", path_part(agent))).unwrap_or_default(),
+        tasks: format!("/tasks{}", filter.replacen('&', "?", 1)),
+        filter,
         agent_slug,
         paused_at: queue.paused_at,
         limit: queue.max_concurrency,

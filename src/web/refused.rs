@@ -2,30 +2,17 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use askama::Template;
-use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, REFERER};
-use axum::http::{HeaderMap, Method, StatusCode};
-use axum::middleware::Next;
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use http_body_util::{BodyExt as _, Limited};
-use url::{Url, form_urlencoded};
 
-use super::answer::page;
 use super::lang::Lang;
-use super::language::{At, NEXT};
+use super::language::At;
 use super::times::shortened;
 use bloom_api::error::{Cause, ErrorText};
 
-/// The longest error answer that is turned into a page.
-const MAX_ERROR: usize = 64 << 10;
 /// How much of an unknown text is repeated.
 const SHOWN_CHARS: usize = 40;
-/// Paths of programs; what they answer is for programs.
-const OF_PROGRAMS: [&str; 8] = ["/api", "/metrics", "/health", "/healthz", "/readyz", "/openapi.json", "/docs", "/assets"];
 
 /// What is wrong with the fields of a form, by their names.
 pub type Wrong = BTreeMap<String, String>;
@@ -109,7 +96,7 @@ impl Refused {
         Self { status, text: Said::Api(text), fields: BTreeMap::new() }
     }
 
-    fn title(&self, at: &At) -> &'static str {
+    pub fn title(&self, at: &At) -> &'static str {
         let lang = at.lang;
         match self.status {
             400 => lang.t("This can't be read", "Запит не розпізнано"),
@@ -126,11 +113,14 @@ impl Refused {
     }
 
     /// What to do next.
-    fn advice(&self, at: &At) -> &'static str {
+    pub fn advice(&self, at: &At) -> &'static str {
         let lang = at.lang;
         match self.status {
             401 => lang.t("Sign in with a key of this server.", "Увійдіть із ключем цього сервера."),
-            403 => lang.t("Sign out, and sign in with a key that allows it.", "Вийдіть і ввійдіть із ключем, який це дозволяє."),
+            403 => lang.t(
+                "Your key does not allow it: ask a person with an admin key to do it, or to give you a key that may.",
+                "Ваш ключ цього не дозволяє: попросіть зробити це того, хто має ключ адміністратора, або попросіть у нього інший ключ.",
+            ),
             404 | 405 => lang.t(
                 "What you look for may have been removed. The lists have what there is.",
                 "Можливо, те, що ви шукаєте, вилучено. Усе наявне є у списках.",
@@ -150,14 +140,8 @@ impl Refused {
     }
 
     /// Whether another key may help.
-    fn is_of_key(&self) -> bool {
+    pub fn is_of_key(&self) -> bool {
         matches!(self.status, 401 | 403)
-    }
-
-    /// `back`: the query that leads from the sign-in to the page with the form; or nothing.
-    fn page(&self, at: &At, back: &str) -> Result<Response, askama::Error> {
-        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        page(status, &RefusedPage { v: Frame { at }, refused: self, back })
     }
 }
 
@@ -167,63 +151,11 @@ impl From<askama::Error> for Refused {
     }
 }
 
-/// What the frame of all pages shows.
-struct Frame<'a> {
-    at: &'a At,
-}
-
-#[derive(Template)]
-#[template(path = "refused.html")]
-struct RefusedPage<'a> {
-    v: Frame<'a>,
-    refused: &'a Refused,
-    back: &'a str,
-}
-
-/// [`errors_as_pages`] makes the page, because it knows the language of the request.
+/// `errors_as_pages` makes the page, because it knows the language of the request.
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let mut response = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR).into_response();
         response.extensions_mut().insert(self);
         response
     }
-}
-
-/// Shows errors as pages to browsers: those of pages, and those of the server itself, for example a wrong address, too many requests, or a wrong
-/// host.
-pub async fn errors_as_pages(State(root): State<Arc<str>>, request: Request, next: Next) -> Response {
-    let of_program =
-        |path: &str| OF_PROGRAMS.iter().any(|own| path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
-    let is_wanted = is_for_person(request.headers()) && !of_program(request.uri().path());
-    let at = At::of(request.method(), request.uri(), request.headers(), &root);
-    let back = page_of_form(&request, &root).map(|page| form_urlencoded::Serializer::new(String::new()).append_pair(NEXT, &page).finish());
-    let back = back.unwrap_or_default();
-    let (mut parts, body) = next.run(request).await.into_parts();
-    let is_json = parts.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
-    let refused = match parts.extensions.remove::<Refused>() {
-        Some(refused) => refused,
-        None if is_wanted && is_json && parts.status.as_u16() >= 400 => {
-            let Ok(body) = Limited::new(body, MAX_ERROR).collect().await else { return (parts, Body::empty()).into_response() };
-            Refused::of(parts.status.as_u16(), &body.to_bytes())
-        }
-        None => return Response::from_parts(parts, body),
-    };
-    let Ok(shown) = refused.page(&at, &back) else { return (parts, Body::empty()).into_response() };
-    parts.headers.remove(CONTENT_LENGTH);
-    let (shown, body) = shown.into_parts();
-    parts.headers.extend(shown.headers);
-    Response::from_parts(parts, body)
-}
-
-/// The page from which a form was sent. The sign-in leads there again.
-fn page_of_form(request: &Request, root: &str) -> Option<String> {
-    let is_form = request.method() == Method::POST;
-    let referrer = request.headers().get(REFERER).filter(|_| is_form)?.to_str().ok()?;
-    let page = Url::parse(referrer).ok()?;
-    let path = page.path().strip_prefix(root)?;
-    Some(page.query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}")))
-}
-
-fn is_for_person(headers: &HeaderMap) -> bool {
-    headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|accept| accept.contains("text/html"))
 }

@@ -1,20 +1,25 @@
 //! Usage: the cost and the tokens of runs over a period, by one or two keys; and the same as CSV.
 
+use std::collections::BTreeSet;
+
 use askama::Template;
 use axum::http::HeaderValue;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan as _};
 use serde_json::Value;
 use url::form_urlencoded;
 
 use crate::answer::plain;
-use crate::call::path_part;
+use crate::call::{Listed, path_part};
 use crate::refused::{Refused, Wrong};
-use crate::times::{cost, shortened};
+use crate::times::{cost, number, shortened};
 use crate::visit::{Fields, Layout, Visit};
 use bloom_api::csv;
 use bloom_api::reports::UsageRow;
+use bloom_api::tasks::Task;
 use bloom_api::usage::{USAGE_WORDS, usage_key};
 use bloom_api::when;
 use bloom_core::usage::Usage;
@@ -24,13 +29,20 @@ const ROWS: usize = 60;
 const ROWS_OF_CALL: usize = 1_000;
 /// The most rows of a file; more are refused, because part of them would look like all.
 const MAX_CSV_ROWS: usize = 10_000;
+/// The most rows that are sorted by cost.
+const MAX_SORTED_ROWS: usize = 10_000;
 const NAME_CHARS: usize = 80;
 /// What a visitor sees first.
 const FIRST: &[u8] = b"since=30d&by=day";
 /// The filters of the address, which are those of the API.
 const FILTERS: [&str; 5] = ["agent_slug", "context_id", "project", "worker_id", "label"];
 /// All that the address may have besides the place in the list.
-const FIELDS: [&str; 8] = ["since", "until", "by", "agent_slug", "context_id", "project", "worker_id", "label"];
+const FIELDS: [&str; 9] = ["since", "until", "by", "order", "agent_slug", "context_id", "project", "worker_id", "label"];
+/// What rows are sorted by.
+const ORDERS: [&str; 2] = ["cost", "name"];
+/// Tasks whose labels the form offers to group by, and the most labels of it.
+const TASKS: usize = 50;
+const LABELS: usize = 20;
 
 /// What the address asks for, as a query of the API: what is grouped by, and all else.
 struct Asked {
@@ -51,8 +63,8 @@ impl Asked {
                 Some(Err(text)) => drop(wrong.insert(field.to_owned(), text)),
             }
         }
-        let words = fields.all("by").flat_map(|text| text.split(',')).map(str::trim).filter(|word| !word.is_empty());
-        let by = words.map(usage_key).collect::<Result<Vec<_>, _>>().map_err(|text| wrong.insert("by".to_owned(), text));
+        let by =
+            words_of(fields).into_iter().map(usage_key).collect::<Result<Vec<_>, _>>().map_err(|text| wrong.insert("by".to_owned(), text));
         match by {
             Ok(mut by) if wrong.is_empty() => {
                 if by.is_empty() {
@@ -69,11 +81,57 @@ impl Asked {
     }
 }
 
+/// What is grouped by, in the words of the address: the two choices of the form, or a list with commas.
+fn words_of(fields: &Fields) -> Vec<&str> {
+    fields.all("by").flat_map(|text| text.split(',')).map(str::trim).filter(|word| !word.is_empty()).collect()
+}
+
+/// Whether rows are sorted by their cost. Days have an order of their own, unless another is chosen.
+fn is_by_cost(fields: &Fields) -> Result<bool, Refused> {
+    let order = fields.word("order", &ORDERS)?;
+    Ok(order == "cost" || order.is_empty() && !matches!(words_of(fields).first(), None | Some(&"day")))
+}
+
+/// A value that was grouped by, and the list of its tasks if there is a filter for it.
+struct Key {
+    text: String,
+    tasks: Option<String>,
+}
+
+impl Key {
+    fn of(v: &Layout, by: &str, value: &str) -> Self {
+        let text = match value {
+            "" => v.t("none", "немає").to_owned(),
+            _ if by == "created_by" => creator(v, value),
+            _ => shortened(value, NAME_CHARS),
+        };
+        let filter = match by {
+            "agent_slug" | "context_id" | "worker_id" => Some((by, value.to_owned())),
+            _ => by.strip_prefix("label:").map(|name| ("label", format!("{name}={value}"))),
+        };
+        let filter = filter.filter(|_| !value.is_empty());
+        Self { text, tasks: filter.map(|(name, value)| format!("/tasks?{name}={}", path_part(&value))) }
+    }
+}
+
+/// Who created tasks, as an actor of the audit trail.
+fn creator(v: &Layout, actor: &str) -> String {
+    match actor.strip_prefix("key:") {
+        Some(name) => {
+            let name = shortened(name, NAME_CHARS);
+            v.t(format!("{name} (key)"), format!("{name} (ключ)"))
+        }
+        None if matches!(actor, "api" | "admin") && v.is_open => v.t("without a key", "без ключа").to_owned(),
+        None if matches!(actor, "api" | "admin") => v.t("admin key", "ключ адміністратора").to_owned(),
+        None => shortened(actor, NAME_CHARS),
+    }
+}
+
 struct Row {
-    keys: Vec<String>,
-    runs: i64,
-    input_tokens: i64,
-    output_tokens: i64,
+    keys: Vec<Key>,
+    runs: String,
+    input_tokens: String,
+    output_tokens: String,
     cost_usd: f64,
     cost: String,
     /// How long its bar is, in percent of the longest.
@@ -81,15 +139,11 @@ struct Row {
 }
 
 fn row(v: &Layout, row: UsageRow<'_>) -> Row {
-    let name = |key: &Value| match key.as_str().unwrap_or_default() {
-        "" => v.t("none", "немає").to_owned(),
-        name => shortened(name, NAME_CHARS),
-    };
     Row {
-        keys: row.keys.values().map(name).collect(),
-        runs: row.runs,
-        input_tokens: row.input_tokens,
-        output_tokens: row.output_tokens,
+        keys: row.keys.iter().map(|(by, value)| Key::of(v, by, value.as_str().unwrap_or_default())).collect(),
+        runs: number(row.runs),
+        input_tokens: number(row.input_tokens),
+        output_tokens: number(row.output_tokens),
         cost_usd: row.cost_usd,
         cost: cost(v.at.lang, row.cost_usd, row.cost_estimated),
         bar: String::new(),
@@ -109,6 +163,11 @@ struct UsagePage<'a> {
     /// The addresses of the next page and of the file.
     next: Option<String>,
     file: String,
+    /// Names of labels that can be grouped by.
+    labels: BTreeSet<String>,
+    is_by_cost: bool,
+    /// There are too many rows to sort them.
+    is_unsorted: bool,
 }
 
 impl UsagePage<'_> {
@@ -116,9 +175,35 @@ impl UsagePage<'_> {
         self.fields.text(field)
     }
 
-    /// The second thing that is grouped by.
-    fn given_second(&self) -> String {
-        self.fields.all("by").nth(1).unwrap_or_default().to_owned()
+    /// The two fields of what is grouped by.
+    fn groups(&self) -> [(&'static str, &'static str); 2] {
+        [("by", self.v.t("Grouped by", "Групувати за")), ("by2", self.v.t("and by", "і за"))]
+    }
+
+    /// The choices of such a field: word, name, and whether it is the chosen one. What the address has is one of them.
+    fn choices(&self, field: &str) -> Vec<(String, String, bool)> {
+        let given = words_of(self.fields).get(usize::from(field == "by2")).copied().unwrap_or_default();
+        let of_label = |name: &String| (format!("label:{name}"), title(self.v, &format!("label:{name}")));
+        let known = USAGE_WORDS.iter().map(|(word, key)| ((*word).to_owned(), title(self.v, key)));
+        let mut choices: Vec<_> = known.chain(self.labels.iter().map(of_label)).collect();
+        if !given.is_empty() && choices.iter().all(|(word, _)| word != given) {
+            choices.push((given.to_owned(), title(self.v, given)));
+        }
+        choices.into_iter().map(|(word, name)| (word.clone(), name, word == given)).collect()
+    }
+
+    /// What is asked for often: the address and its name.
+    fn presets(&self) -> [(String, &'static str); 4] {
+        let t = |english, ukrainian| self.v.t(english, ukrainian);
+        let today = Timestamp::from_millisecond(self.v.now).unwrap_or_default().to_zoned(TimeZone::UTC).date();
+        let monday = today.saturating_sub(i64::from(today.weekday().to_monday_zero_offset()).days());
+        let month = today.first_of_month();
+        [
+            (format!("since={monday}&by=day"), t("This week by day", "Цей тиждень за днями")),
+            (format!("since={monday}&by=creator"), t("This week by person", "Цей тиждень за авторами")),
+            (format!("since={month}&by=project"), t("This month by project", "Цей місяць за проєктами")),
+            (format!("since={month}&by=agent&by=model"), t("This month by agent and model", "Цей місяць за агентами й моделями")),
+        ]
     }
 
     fn wrong(&self, field: &str) -> Option<&String> {
@@ -136,10 +221,6 @@ impl UsagePage<'_> {
             ("label", t("Label (name=value)", "Мітка (назва=значення)")),
         ]
     }
-
-    fn words(&self) -> impl Iterator<Item = &'static str> {
-        USAGE_WORDS.into_iter().map(|(word, _)| word)
-    }
 }
 
 fn title(v: &Layout, key: &str) -> String {
@@ -150,7 +231,7 @@ fn title(v: &Layout, key: &str) -> String {
         "context_id" => v.t("Context", "Контекст"),
         "project" => v.t("Project", "Проєкт"),
         "worker_id" => v.t("Worker", "Воркер"),
-        "created_by" => v.t("Creator", "Хто створив"),
+        "created_by" => v.t("Person or key", "Людина або ключ"),
         label => {
             let name = shortened(label.strip_prefix("label:").unwrap_or(label), NAME_CHARS);
             return v.t(format!("Label {name}"), format!("Мітка {name}"));
@@ -177,13 +258,17 @@ pub async fn show(visit: Visit) -> Result<Response, Refused> {
         total: None,
         next: None,
         file: format!("/usage.csv?{own}"),
+        labels: labels(&visit).await?,
+        is_by_cost: is_by_cost(&fields)?,
+        is_unsorted: false,
     };
     let found = match Asked::of(&fields, v) {
-        Ok(asked) => read(&visit, &asked).await.map(|found| (asked, found)),
+        Ok(asked) => read(&visit, &asked, page.is_by_cost).await.map(|found| (asked, found)),
         Err(wrong) => Err(Refused::of_fields(wrong)),
     };
     match found {
-        Ok((asked, (rows, total, next))) => {
+        Ok((asked, Found { rows, total, next, is_unsorted })) => {
+            page.is_unsorted = is_unsorted;
             page.titles = asked.by.iter().map(|key| title(v, key)).collect();
             page.rows = rows;
             page.total = Some(total);
@@ -203,10 +288,43 @@ pub async fn show(visit: Visit) -> Result<Response, Refused> {
     }
 }
 
-async fn read(visit: &Visit, asked: &Asked) -> Result<(Vec<Row>, Row, Option<String>), Refused> {
+/// Names of labels of the newest tasks.
+async fn labels(visit: &Visit) -> Result<BTreeSet<String>, Refused> {
+    let names = |task: Task<'_>| task.labels.keys().map(|name| name.to_string()).collect::<Vec<_>>();
+    let listed = visit.list(&format!("llm-tasks?limit={TASKS}"), names).await?;
+    Ok(listed.rows.into_iter().flatten().filter(|name| name.chars().count() <= NAME_CHARS && !name.contains(',')).take(LABELS).collect())
+}
+
+/// A page of rows, and what all rows come to.
+struct Found {
+    rows: Vec<Row>,
+    total: Row,
+    next: Option<String>,
+    is_unsorted: bool,
+}
+
+/// The rows of a page, the most expensive first; `None` if there are too many to sort.
+async fn sorted(visit: &Visit, asked: &Asked) -> Result<Option<Listed<Row>>, Refused> {
+    let path = asked.path(&asked.by.join(","), ROWS_OF_CALL);
+    let Some(mut rows) = all(visit, &path, MAX_SORTED_ROWS, |found| row(&visit.layout, found)).await? else { return Ok(None) };
+    rows.sort_by(|a, b| b.cost_usd.total_cmp(&a.cost_usd));
+    let cursor = visit.query().text("cursor");
+    let known = if cursor.is_empty() { Some(0) } else { cursor.parse::<usize>().ok() };
+    let first = known.ok_or_else(|| Refused::new(400, "Invalid cursor", "Непридатне місце у списку"))?;
+    let end = first.saturating_add(ROWS);
+    let next = (end < rows.len()).then(|| end.to_string());
+    Ok(Some(Listed { rows: rows.into_iter().skip(first).take(ROWS).collect(), next }))
+}
+
+async fn read(visit: &Visit, asked: &Asked, is_by_cost: bool) -> Result<Found, Refused> {
     let v = &visit.layout;
+    let sorted = if is_by_cost { sorted(visit, asked).await? } else { None };
+    let is_unsorted = is_by_cost && sorted.is_none();
     let path = format!("{}&{}", asked.path(&asked.by.join(","), ROWS), visit.query().query_of(&["cursor"]));
-    let mut listed = visit.list(&path, |found| row(v, found)).await?;
+    let mut listed = match sorted {
+        Some(sorted) => sorted,
+        None => visit.list(&path, |found| row(v, found)).await?,
+    };
     let most = listed.rows.iter().map(|row| row.cost_usd).fold(0.0, f64::max);
     for row in &mut listed.rows {
         row.bar = if most > 0.0 { format!("{:.1}", row.cost_usd / most * 100.0) } else { "0".to_owned() };
@@ -224,14 +342,14 @@ async fn read(visit: &Visit, asked: &Asked) -> Result<(Vec<Row>, Row, Option<Str
     let (runs, used) = total;
     let total = Row {
         keys: Vec::new(),
-        runs,
-        input_tokens: used.input_tokens,
-        output_tokens: used.output_tokens,
+        runs: number(runs),
+        input_tokens: number(used.input_tokens),
+        output_tokens: number(used.output_tokens),
         cost_usd: used.cost_usd,
         cost: cost(v.at.lang, used.cost_usd, used.cost_estimated),
         bar: String::new(),
     };
-    Ok((listed.rows, total, listed.next))
+    Ok(Found { rows: listed.rows, total, next: listed.next, is_unsorted })
 }
 
 /// The rows of all pages; `None` if they are more than that.

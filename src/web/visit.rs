@@ -42,6 +42,32 @@ pub struct Layout {
 }
 
 impl Layout {
+    fn of(parts: &Parts, api: &Api, identity: &Identity, cookie: &str) -> Self {
+        let at = At::of(&parts.method, &parts.uri, &parts.headers, api.root());
+        Self {
+            here: place(parts.uri.path()),
+            scope: identity.scope,
+            who: identity.key.as_ref().map_or_else(|| at.lang.word(identity.scope.as_str()).into_owned(), |key| key.name.clone()),
+            is_open: api.is_open(),
+            uses_membridge: api.uses_membridge(),
+            token: parts.extensions.get::<TokenStandIn>().map_or_else(|| form_token(cookie), |stand_in| stand_in.0.to_string()),
+            now: api.now(),
+            at,
+        }
+    }
+
+    /// Of who is signed in, for a page that is made after the request was refused.
+    pub async fn of_session(parts: &Parts) -> Option<Self> {
+        let api = parts.extensions.get::<Api>()?;
+        let cookies = Cookies::of(&parts.headers, api.root(), api.is_secure(parts));
+        if api.is_open() {
+            return Some(Self::of(parts, api, &Identity::ADMIN, &cookies.visitor?));
+        }
+        let cookie = cookies.session?;
+        let identity = api.session(&cookie).await?;
+        Some(Self::of(parts, api, &identity, &cookie))
+    }
+
     /// Whether the visitor may change tasks: an admin all, a submit key its own, a member key those of its team.
     pub fn may_act(&self) -> bool {
         matches!(self.scope, Scope::Admin | Scope::Submit | Scope::Member)
@@ -132,17 +158,7 @@ impl Visit {
                 (new, set)
             }
         };
-        let at = At::of(&parts.method, &parts.uri, &parts.headers, api.root());
-        let layout = Layout {
-            here: place(parts.uri.path()),
-            scope: identity.scope,
-            who: identity.key.as_ref().map_or_else(|| at.lang.word(identity.scope.as_str()).into_owned(), |key| key.name.clone()),
-            is_open: api.is_open(),
-            uses_membridge: api.uses_membridge(),
-            token: parts.extensions.get::<TokenStandIn>().map_or_else(|| form_token(&cookie), |stand_in| stand_in.0.to_string()),
-            now: api.now(),
-            at,
-        };
+        let layout = Layout::of(parts, &api, &identity, &cookie);
         let address = api.address(parts).unwrap_or_default();
         let query = Fields::parse(parts.uri.query().unwrap_or_default().as_bytes());
         let caller = Caller { scope: identity.scope, key: identity.key, ..caller };

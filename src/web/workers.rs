@@ -30,7 +30,10 @@ struct Shown {
     used: i64,
     version: String,
     os: String,
+    /// How much of its slots is in use, in percent.
+    bar: i64,
     agents: String,
+    labels: String,
     projects: String,
     last_seen: Ms,
     registered_at: Ms,
@@ -52,6 +55,8 @@ fn shown(lang: Lang, worker: Worker<'_>) -> Shown {
         status: worker.status.to_string(),
         slots: worker.capabilities.max_concurrency,
         used: worker.active_leases,
+        bar: (worker.active_leases * 100 / worker.capabilities.max_concurrency.max(1)).clamp(0, 100),
+        labels: shortened(&worker.capabilities.labels.join(", "), 200),
         // An agent that does not tell it has the word of the API.
         version: if worker.agent_version == "unknown" { lang.word("unknown").into() } else { worker.agent_version.to_string() },
         os: worker.os_info.to_string(),

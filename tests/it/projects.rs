@@ -185,10 +185,10 @@ on_both! {
         let made = created(server, project(&worker.name)).await;
         let refused = server.poke(&path(&made, "/clone")).await;
         assert_eq!((refused.status, refused.json()["error"].as_str()), (400, Some("No target node specified")));
-        for node in ["nobody", worker.name.as_str()] {
+        let by_itself = format!("Worker \"{}\" takes its tasks by itself (no URL): it clones the project with its first task", worker.name);
+        for (node, text) in [("nobody", "Worker \"nobody\" not found or has no URL"), (worker.name.as_str(), by_itself.as_str())] {
             let refused = server.post(&path(&made, "/clone"), json!({ "node_id": node })).await;
-            let text = format!("Worker \"{node}\" not found or has no URL");
-            assert_eq!((refused.status, refused.json()["error"].as_str()), (502, Some(text.as_str())));
+            assert_eq!((refused.status, refused.json()["error"].as_str()), (502, Some(text)));
             let shown = server.get(&path(&made, "")).await.ok();
             assert_eq!((&shown["clone_status"], &shown["error_message"]), (&json!("failed"), &json!(text)), "it is kept");
             assert_eq!(shown["primary_node_id"], "nobody", "the first that was named");
@@ -202,6 +202,24 @@ on_both! {
         let refused = server.post(&path(&made, "/clone"), json!({ "node_id": lost.name })).await;
         assert_eq!(refused.status, 502);
         assert_eq!(server.get(&path(&made, "")).await.ok()["clone_status"], "failed");
+    }
+
+    async fn a_run_that_clones_a_project_ends_its_failure(server) {
+        let crew = server.crew();
+        let worker = crew.worker().able("git", json!(true)).register().await;
+        let made = created(server, project(&worker.name)).await;
+        server.post(&path(&made, "/clone"), json!({ "node_id": worker.name })).await.error(502);
+        assert_eq!(server.get(&path(&made, "")).await.ok()["clone_status"], "failed");
+        let task = crew.task().with("project", made["name"].clone()).create().await;
+        let lease = task.lease_to(&worker).await;
+        let done = json!({ "status": "success", "output": "o", "metrics": { "duration_ms": 1 }, "lease_id": lease.id, "branch": "bloom/c" });
+        task.complete(done).await.ok();
+        let shown = eventually("the clone of the run is noted", || async {
+            Some(server.get(&path(&made, "")).await.ok()).filter(|project| project["nodes"][0]["clone_status"] == json!("cloned"))
+        })
+        .await;
+        assert_eq!((&shown["clone_status"], &shown["error_message"]), (&json!("cloned"), &Value::Null), "{shown}");
+        assert_eq!(shown["nodes"][0]["error_message"], Value::Null);
     }
 
     async fn a_project_is_propagated_to_those_that_lack_it(server) {

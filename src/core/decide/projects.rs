@@ -155,15 +155,16 @@ impl Operation for RecordClones {
         let propagated = self.cloned_for == ClonedFor::Propagation;
         let action = if propagated { Action::ProjectPropagated } else { Action::ProjectCloned };
         let status = match (self.cloned_for, failed) {
-            // What became of the clones that were asked for stays true.
-            (ClonedFor::Run, 0) if known.clone_status != CloneStatus::Pending => known.clone_status,
+            // A run ends a failure; else, what became of the clones that were asked for stays true.
+            (ClonedFor::Run, 0) if !matches!(known.clone_status, CloneStatus::Pending | CloneStatus::Failed) => known.clone_status,
             (ClonedFor::Propagation, 0) => CloneStatus::Synced,
             (_, 0) => CloneStatus::Cloned,
             _ if failed == self.nodes.len() => CloneStatus::Failed,
             _ => CloneStatus::Partial,
         };
         let new_error = failures().next().map(|(node, why)| if propagated { shortened(&format!("{node}: {why}")) } else { shortened(why) });
-        let error_message = if self.cloned_for == ClonedFor::Run { known.error_message.clone() } else { new_error };
+        let stays = self.cloned_for == ClonedFor::Run && status == known.clone_status;
+        let error_message = if stays { known.error_message.clone() } else { new_error };
         for NodeClone { node_id, outcome } in &self.nodes {
             let last_sync_at = set.nodes_of(self.project)?.get(node_id).and_then(|node| node.last_sync_at);
             let (project_id, node_id) = (self.project, node_id.clone());

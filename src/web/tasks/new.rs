@@ -17,7 +17,7 @@ use crate::multipart::Upload;
 use crate::refused::{Refused, Said};
 use crate::visit::{Fields, Layout, Posted, Visit};
 use bloom_api::tasks::Task;
-use bloom_api::time_limit;
+use bloom_api::{time_limit, when};
 use bloom_core::file::MAX_INPUTS;
 use bloom_core::project::PushMode;
 
@@ -75,7 +75,42 @@ struct NewTaskPage<'a> {
     most: String,
 }
 
+/// The fields in the order of the form.
+const ORDER: [&str; 20] = [
+    "prompt",
+    "agent_slug",
+    "context_id",
+    "project",
+    "model",
+    "timeout_sec",
+    "budget",
+    "inputs",
+    "ref",
+    "push",
+    "max_attempts",
+    "priority",
+    "desired_format",
+    "session",
+    "exclusive_key",
+    "depends_on",
+    "labels",
+    "outputs",
+    "context_hints",
+    "ttl_after_finished_sec",
+];
+
 impl NewTaskPage<'_> {
+    /// The id of the first field that is wrong.
+    fn first_wrong(&self) -> Option<&'static str> {
+        let first = ORDER.into_iter().find(|field| self.wrong.contains_key(*field))?;
+        Some(if first == "inputs" { "files" } else { first })
+    }
+
+    /// Whether one of these fields is wrong.
+    fn any_wrong(&self, fields: &[&str]) -> bool {
+        fields.iter().any(|field| self.wrong.contains_key(*field))
+    }
+
     fn wrong(&self, field: &str) -> Option<&String> {
         self.wrong.get(field)
     }
@@ -155,9 +190,8 @@ pub async fn send(Posted { visit, fields, files, .. }: Posted) -> Result<Respons
     visit.show(status, &NewTaskPage { wrong, told_in, error, ..page(&visit, typed).await? })
 }
 
-/// Files are stored before the task is created, so that they need not be chosen again if something else is wrong with it.
+/// Files are stored first, so that they need not be chosen again if anything else is wrong.
 async fn create(visit: &Visit, fields: &Fields, files: &[Upload], inputs: &mut Vec<Input>) -> Result<String, Refused> {
-    let mut body = body(visit.layout.at.lang, fields).map_err(|(field, text)| Refused::of_field(field, text))?;
     let files: Vec<&Upload> = files.iter().filter(|file| file.field == "files").collect();
     // Before any is stored: the task would be refused.
     let count = inputs.len() + files.len();
@@ -177,6 +211,7 @@ async fn create(visit: &Visit, fields: &Fields, files: &[Upload], inputs: &mut V
         let id = stored["id"].as_str().and_then(|id| id.parse().ok());
         inputs.extend(id.map(|id| Input { id, path: file.name.clone() }));
     }
+    let mut body = body(visit.layout.at.lang, fields).map_err(|(field, text)| Refused::of_field(field, text))?;
     let named = inputs.iter().map(|input| json!({ "artifact_id": input.id, "path": input.path }));
     body.insert("inputs".into(), named.collect());
     let created = visit.act(Method::POST, "llm-tasks", &Value::Object(body)).await?;
@@ -230,14 +265,19 @@ fn body(lang: Lang, fields: &Fields) -> Result<Map<String, Value>, (&'static str
     // As on the command line, a task that names no context begins a conversation.
     body.entry("context_id").or_insert_with(|| json!(Uuid::now_v7()));
     let mut policy = Map::new();
-    for name in ["timeout_sec", "budget"] {
-        policy.extend(number(name)?.map(|number| (name.to_owned(), json!(number))));
-    }
+    let seconds = |name: &'static str| match fields.get(name).map(|text| when::duration(text.trim())) {
+        None => Ok(None),
+        Some(Ok(span)) => Ok(Some((name.to_owned(), json!(span.as_secs())))),
+        Some(Err(text)) => Err((name, lang.t(text, "очікується час, як-от 90, 90s, 5m, 1h30m або 2d".to_owned()))),
+    };
+    policy.extend(seconds("timeout_sec")?);
+    policy.extend(number("budget")?.map(|number| ("budget".to_owned(), json!(number))));
     time_limit::add_usual(&mut policy);
     body.insert("policy".into(), Value::Object(policy));
-    for name in ["max_attempts", "priority", "ttl_after_finished_sec"] {
+    for name in ["max_attempts", "priority"] {
         body.extend(number(name)?.map(|number| (name.to_owned(), json!(number))));
     }
+    body.extend(seconds("ttl_after_finished_sec")?);
     let lines =
         |name| -> Vec<String> { fields.text(name).lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect() };
     for name in ["outputs", "context_hints"] {
@@ -270,10 +310,10 @@ mod tests {
 
     #[test]
     fn a_form_becomes_a_body() {
-        let form = b"prompt=a%0D%0Ab&context_id=c&timeout_sec=60&labels=team%3Ddocs%0D%0A%0D%0Ax%3D1&priority=&depends_on=a,+b&suspend=on&project=docs&ref=&push=on&outputs=out/*.md%0D%0A+log%0D%0A&ttl_after_finished_sec=60";
+        let form = b"prompt=a%0D%0Ab&context_id=c&timeout_sec=60&labels=team%3Ddocs%0D%0A%0D%0Ax%3D1&priority=&depends_on=a,+b&suspend=on&project=docs&ref=&push=on&outputs=out/*.md%0D%0A+log%0D%0A&ttl_after_finished_sec=1h30m";
         let expected = json!({
-            "prompt": "a\nb", "context_id": "c", "policy": { "timeout_sec": 60.0 }, "labels": { "team": "docs", "x": "1" }, "depends_on": ["a", "b"], "suspend": true,
-            "project": "docs", "push": "branch", "outputs": ["out/*.md", "log"], "context_hints": [], "ttl_after_finished_sec": 60.0
+            "prompt": "a\nb", "context_id": "c", "policy": { "timeout_sec": 60 }, "labels": { "team": "docs", "x": "1" }, "depends_on": ["a", "b"], "suspend": true,
+            "project": "docs", "push": "branch", "outputs": ["out/*.md", "log"], "context_hints": [], "ttl_after_finished_sec": 5400
         });
         assert_eq!(body(Lang::English, &Fields::parse(form)).map(Value::Object), Ok(expected));
         assert_eq!(body(Lang::English, &Fields::parse(b"priority=high")), Err(("priority", "Expected number, received 'high'".into())));

@@ -9,7 +9,7 @@ use crate::support::*;
 const READER: &str = "reader-key-0123456789";
 
 fn lines(page: &Page) -> Vec<String> {
-    let shown = page.text.split("<pre tabindex=\"0\">").skip(1).filter_map(|text| text.split("</pre>").next());
+    let shown = page.text.split("<pre tabindex=\"0\" id=\"line-").skip(1).filter_map(|text| text.split('>').nth(1)?.split('<').next());
     shown.filter(|line| line.contains(" agent ") || line.contains(" key ")).map(str::to_owned).collect()
 }
 
@@ -27,6 +27,13 @@ on_both! { alone:
         let read = Browser::signed_in(&server, READER).await.ok("/workers").await;
         assert_eq!(lines(&read), [agent.as_str()]);
         read.has("Ask a person who has an admin key");
+        for id in ["line-token", "line-agent"] {
+            shown.has(&format!("data-copy=\"{id}\""));
+        }
+        // The token can be made by a click, too.
+        shown.has("href=\"/keys?scope=join\"");
+        read.has_not("/keys");
+        Browser::signed_in(&server, ADMIN).await.ok("/keys?scope=join").await.has("<option value=\"join\" selected>");
 
         let admin = User::new().with("BLOOM_KEY", ADMIN);
         admin.does(&words(token)).ok();

@@ -19,11 +19,15 @@ on_both! { alone:
         let (admin, browser) = (server.with_key(ADMIN), Browser::signed_in(&server, ADMIN).await);
         browser.ok("/").await.has("href=\"/keys\"");
         browser.ok("/keys").await.has("There are no named keys yet.");
-        let form = [("name", "ci"), ("scope", "submit"), ("team", "docs"), ("expires_in", "90d"), ("max_open_tasks", "5"), ("max_stored_bytes", "20000000")];
+        let form = [("name", "ci"), ("scope", "submit"), ("team", "docs"), ("expires_in", "90d"), ("max_open_tasks", "5"), ("max_stored_mib", "20")];
         let made = browser.send_form("/keys", "/keys", &form).await.expect(201);
         let key = shown_key(&made);
         assert_eq!((made.header("cache-control"), made.header("location"), made.text.matches(&key).count()), ("no-store", "", 1));
         server.with_key(&key).get("llm-tasks").await.ok();
+        for text in ["data-copy=\"key\"", "data-copy=\"invitation\""] {
+            made.has(text);
+        }
+        made.has(&format!("bloom-runtime context set bloom --server {} --key-file bloom.key", server.base()));
 
         let keys = admin.get("keys").await.ok();
         let about = &keys[0];
@@ -32,11 +36,17 @@ on_both! { alone:
         assert_eq!((lasts, &about["quota"]["max_open_tasks"], &about["quota"]["max_tasks_per_minute"]), (90 * 86_400_000, &json!(5), &json!(null)));
         for page in ["/keys", "/keys/ci"] {
             let shown = browser.ok(page).await;
-            for text in ["ci", "team docs", "open tasks: 0 of 5", "of 20 MB"] {
+            for text in ["ci", "team docs", "open tasks: 0 of 5", "of 20 MiB"] {
                 shown.has(text);
             }
             shown.has_not(&key);
         }
+
+        assert_eq!(about["quota"]["max_stored_bytes"], json!(20 << 20));
+        let shown = browser.ok("/keys/ci").await;
+        shown.has("name=\"max_stored_mib\" value=\"20\"");
+        assert_eq!(shown.text.matches("<dt>Quota</dt>").count(), 1, "{}", shown.text);
+        shown.has("href=\"/usage?since=30d&amp;by=creator\"");
 
         let quota = async |most: &str| browser.send_form("/keys/ci", "/keys/ci/quota", &[("max_tasks_per_minute", most)]).await;
         quota("7").await.leads_to("/keys/ci?done=1");
@@ -72,8 +82,10 @@ on_both! { alone:
             ([("name", "a"), ("scope", "member"), ("team", "")], "team", 400),
             ([("name", "a"), ("scope", "read"), ("expires_in", "90")], "expires_in", 400),
             ([("name", "a"), ("scope", "read"), ("expires_in", "9000d")], "expires_in", 400),
+            ([("name", "a"), ("scope", "read"), ("expires_in", "2020-01-01")], "expires_in", 400),
+            ([("name", "a"), ("scope", "submit"), ("max_stored_mib", "much")], "max_stored_mib", 400),
             ([("name", "a"), ("scope", "submit"), ("max_open_tasks", "many")], "max_open_tasks", 400),
-            ([("name", "a"), ("scope", "submit"), ("max_stored_bytes", "0")], "max_stored_bytes", 400),
+            ([("name", "a"), ("scope", "submit"), ("max_stored_mib", "0")], "max_stored_mib", 400),
             ([("name", "a"), ("scope", "read"), ("namespaces", "Not One")], "namespaces", 400),
             ([("name", "a"), ("scope", "worker"), ("push", "on")], "worker", 400),
         ] {
@@ -82,6 +94,35 @@ on_both! { alone:
             refused.has(&format!("name=\"name\" value=\"{}\"", form[0].1));
         }
         assert_eq!(admin.get("keys").await.ok().as_array().unwrap().len(), 1);
+    }
+
+    async fn a_key_expires_on_a_day_or_after_years(database) {
+        let server = keyed(database);
+        let (admin, browser) = (server.with_key(ADMIN), Browser::signed_in(&server, ADMIN).await);
+        let expiry = async |name: &str, text: &str| {
+            browser.send_form("/keys", "/keys", &[("name", name), ("scope", "read"), ("expires_in", text)]).await.expect(201);
+            let keys = admin.get("keys").await.ok();
+            let key = keys.as_array().unwrap().iter().find(|key| key["name"] == name).unwrap().clone();
+            (key["expires_at"].as_i64().unwrap(), key["created_at"].as_i64().unwrap())
+        };
+        let (expires, created) = expiry("years", "1y").await;
+        assert_eq!(expires - created, 365 * 86_400_000);
+        // The API counts whole seconds from when it is asked.
+        let day = jiff::Timestamp::from_millisecond(now_ms() + 40 * 86_400_000).unwrap().to_zoned(jiff::tz::TimeZone::UTC).date();
+        let at = day.to_zoned(jiff::tz::TimeZone::UTC).unwrap().timestamp().as_millisecond();
+        let (expires, _) = expiry("day", &day.to_string()).await;
+        assert!((expires - at).abs() < 60_000, "{expires} instead of {at}");
+    }
+
+    async fn a_key_of_a_worker_comes_with_its_line(database) {
+        let server = keyed(database);
+        let browser = Browser::signed_in(&server, ADMIN).await;
+        let form = [("name", "w-1"), ("scope", "worker"), ("worker", "worker 1")];
+        let made = browser.send_form("/keys", "/keys", &form).await.expect(201);
+        made.has(&format!("bloom-runtime agent --server {} --name &#39;worker 1&#39; --key-file bloom.key", server.base()));
+        made.has_not("context set");
+        let form = [("name", "join-1"), ("scope", "join"), ("worker", "worker-1")];
+        browser.send_form("/keys", "/keys", &form).await.expect(201).has("--name worker-1 --join-token-file bloom.key");
     }
 
     async fn only_an_admin_key_sees_keys(database) {
@@ -93,7 +134,10 @@ on_both! { alone:
             let home = browser.ok("/").await;
             home.has_not("/keys");
             for page in ["/keys", "/keys/precious", "/keys/precious/confirm-revoke"] {
-                browser.get(page).await.expect(403).has_not("Revoke");
+                let refused = browser.get(page).await.expect(403);
+                refused.has("API keys are for administrators");
+                refused.has("<nav aria-label=\"Pages\">");
+                refused.has_not("Revoke");
             }
             let token = home.form_token();
             for (target, name) in [("/keys", "mine"), ("/keys/precious/revoke", ""), ("/keys/precious/quota", "")] {

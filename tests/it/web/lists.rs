@@ -40,6 +40,7 @@ on_both! {
             let page = browser.get(path).await.expect(404);
             assert!(page.header("content-type").starts_with("text/html"), "{path}");
             page.has("There is no such page");
+            assert_eq!(page.text.contains("name=\"text\""), path.starts_with("/tasks/"), "{path}: {}", page.text);
         }
         // Programs get what they know.
         server.get("/nothing").await.error(404);
@@ -50,12 +51,14 @@ on_both! {
 
     async fn records_are_shown_with_filters(server) {
         let (crew, browser) = (server.crew(), Browser::of(server));
-        let worker = crew.worker().register().await;
+        let worker = crew.worker().slots(4).able("labels", json!(["rack=1"])).register().await;
         let task = crew.task().prompt("answer me").create().await;
         task.lease_to(&worker).await;
         let worker_page = browser.ok(&format!("/workers/{}", worker.name)).await;
         worker_page.has("answer me");
         worker_page.has("its lease ends");
+        worker_page.has("<dt>Labels</dt><dd>rack=1</dd>");
+        worker_page.has("<span>1 of 4<svg");
         browser.ok(&format!("/leases?status=active&worker_id={}", worker.name)).await.has(&task.id);
         task.succeed("forty-two").await;
         browser.ok(&format!("/leases?status=active&worker_id={}", worker.name)).await.has_not(&task.id);
@@ -173,7 +176,7 @@ on_both! {
             ("/contexts?porject=a", "Known: cursor, project"),
             ("/workers?status=online", "Known: cursor"),
             ("/queues?agent=a", "Known: cursor, done"),
-            ("/keys?name=a", "Known: cursor, done"),
+            ("/keys?name=a", "Known: cursor, done, scope"),
             ("/projects?name=a", "Known: cursor, done"),
         ] {
             browser.get(page).await.expect(400).has(told);

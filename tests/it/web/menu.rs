@@ -38,5 +38,14 @@ on_both! { alone:
         let key = create(&server.with_key(ADMIN), "team", "submit", json!({})).await;
         let own = menu(&Browser::signed_in(&server, &key).await.ok("/").await);
         assert_eq!(own, [others(&["Overview", "Tasks", "New task", "Contexts"]), Vec::new()]);
+        let key = create(&server.with_key(ADMIN), "ann", "member", json!({ "team": "docs" })).await;
+        let member = Browser::signed_in(&server, &key).await;
+        assert_eq!(menu(&member.ok("/").await), [others(&["Overview", "Tasks", "New task", "Contexts", "Workers", "Projects", "Queues", "Usage"]), Vec::new()]);
+        for page in ["/workers", "/projects"] {
+            member.ok(page).await;
+        }
+        // What went wrong has the menu, too, for who is signed in.
+        assert_eq!(menu(&member.get("/nothing").await.expect(404))[0].len(), 8);
+        Browser::of(&server).get("/nothing").await.expect(404).has_not("<nav");
     }
 }

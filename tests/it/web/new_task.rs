@@ -43,11 +43,9 @@ on_both! {
         let agent = unique("agent");
         let files: [(&str, &str, &[u8]); 2] = [("plan <b>.md", "text/markdown", b"# Plan\r\n--not the end"), ("a.bin", "application/octet-stream", &[0, 255, 13, 10, 45])];
         let fields = [("prompt", "read the plan"), ("agent_slug", agent.as_str()), ("priority", "high")];
-        // Wrong before anything is stored.
-        browser.send_files(FORM, "files", &files, &fields).await.expect(400).has("id=\"priority-wrong\"");
-        let fields = [("prompt", "read the plan"), ("agent_slug", agent.as_str()), ("priority", "99")];
         let refused = browser.send_files(FORM, "files", &files, &fields).await.expect(400);
         refused.has("id=\"priority-wrong\"");
+        refused.has("href=\"#priority\"");
         refused.has("read the plan</textarea>");
         refused.has_not("<b>");
         // They are stored, so they need not be chosen again.
@@ -79,6 +77,24 @@ on_both! {
         let large = vec![b'x'; 2 << 20];
         assert_eq!(browser.send_files(FORM, "files", &[("large", "text/plain", &large)], &fields).await.status, 413);
         assert_eq!(server.get(&format!("llm-tasks?agent_slug={agent}")).await.ok(), before);
+    }
+
+    async fn times_have_units(server) {
+        let browser = Browser::of(server);
+        browser.ok(FORM).await.has("1 MiB");
+        let agent = unique("agent");
+        let send = async |limit: &str| {
+            let fields = [("prompt", "p"), ("agent_slug", agent.as_str()), ("timeout_sec", limit), ("ttl_after_finished_sec", "7d")];
+            browser.send_form(FORM, FORM, &fields).await
+        };
+        for (limit, seconds) in [("30m", 1_800), ("2h", 7_200), ("90", 90)] {
+            assert_eq!(send(limit).await.status, 303);
+            let task = &server.get(&format!("llm-tasks?agent_slug={agent}")).await.ok()[0];
+            assert_eq!((&task["policy"]["timeout_sec"], &task["ttl_after_finished_sec"]), (&json!(seconds), &json!(604_800)));
+        }
+        let refused = send("soon").await.expect(400);
+        refused.has("id=\"timeout_sec-wrong\"");
+        refused.has("value=\"soon\"");
     }
 
     async fn the_same_task_again_asks_for_the_same(server) {

@@ -21,10 +21,11 @@ on_both! {
         browser.ok("/projects").await.has(&format!("href=\"{page}\""));
         let shown = browser.ok(&page).await;
         shown.has(REPO);
-        shown.has("<dd>bots</dd>");
+        shown.has("value=\"bots\"");
+        assert_eq!(shown.text.matches("Prefix of branches").count(), 1, "{}", shown.text);
         browser.send_form(&page, &format!("{page}/edit"), &[("branch_prefix", "-x")]).await.expect(400).has("branch_prefix");
         browser.send_form(&page, &format!("{page}/edit"), &[("branch_prefix", "team/bots")]).await.leads_to(&format!("{page}?done=edit"));
-        browser.ok(&page).await.has("<dd>team/bots</dd>");
+        browser.ok(&page).await.has("value=\"team/bots\"");
         shown.has(&format!("href=\"/workers/{name}\""));
 
         stub.once("/clone", Reply::new(409, r#"{"error":"<b>it exists</b>"}"#));
@@ -46,6 +47,21 @@ on_both! {
         browser.ok(&format!("{page}/confirm-delete")).await.has(&format!("Delete the project {name}?"));
         browser.send_form(&page, &format!("{page}/delete"), &[]).await.leads_to("/projects?done=1");
         browser.get(&page).await.expect(404);
+    }
+
+    async fn only_workers_that_can_be_called_are_asked(server) {
+        let stub = Stub::start().await;
+        let crew = server.crew();
+        let (callable, by_itself) = (crew.worker_at(&stub.url).register().await, crew.worker().able("git", json!(true)).register().await);
+        let made = server.post("projects", json!({ "name": callable.name, "repo_url": REPO })).await.created();
+        let (page, browser) = (format!("/projects/{}", made["id"].as_str().unwrap()), Browser::of(server));
+        let refused = browser.send_form(&page, &format!("{page}/clone"), &[("node", &by_itself.name)]).await.expect(502);
+        refused.has("takes its tasks by itself (no URL)");
+        let shown = browser.ok(&page).await;
+        shown.has(&format!("aria-label=\"Clone to {}\"", callable.name));
+        shown.has(&format!("href=\"/workers/{}\"", by_itself.name));
+        shown.has_not(&format!("aria-label=\"Clone to {}\"", by_itself.name));
+        shown.has("with its first task");
     }
 
     async fn what_is_wrong_is_told_at_its_field(server) {
@@ -74,6 +90,25 @@ on_both! {
 }
 
 on_both! { alone:
+    async fn nobody_is_asked_where_all_have_a_clone(database) {
+        let stub = Stub::start().await;
+        stub.always("/clone", Reply::new(200, "{}"));
+        let server = Server::on(database).start();
+        let made = server.post("projects", json!({ "name": "docs", "repo_url": REPO })).await.created();
+        let (page, browser) = (format!("/projects/{}", made["id"].as_str().unwrap()), Browser::of(&server));
+        let all = "Clone to all workers that lack it";
+        browser.ok(&page).await.has_not(all);
+        server.crew().worker_at(&stub.url).register().await;
+        browser.ok(&page).await.has(all);
+        let propagate = async || browser.send_form("/projects", &format!("{page}/propagate"), &[]).await;
+        propagate().await.leads_to(&format!("{page}?done=propagate"));
+        let shown = browser.ok(&format!("{page}?done=propagate")).await;
+        shown.has("The workers were asked.");
+        shown.has_not(all);
+        propagate().await.leads_to(&format!("{page}?done=nobody"));
+        browser.ok(&format!("{page}?done=nobody")).await.has("Nobody was asked");
+    }
+
     async fn a_read_key_sees_projects_and_has_no_buttons(database) {
         let server = Server::on(database).env("RUNTIME_API_KEY", ADMIN).env("RUNTIME_READ_KEY", READER).start();
         let made = server.with_key(ADMIN).post("projects", json!({ "name": "docs", "repo_url": REPO })).await.created();

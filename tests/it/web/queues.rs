@@ -30,7 +30,10 @@ on_both! { alone:
         assert_eq!(now().await, (json!(true), json!(3)));
         let paused = browser.ok("/queues").await;
         paused.has(&format!("aria-label=\"Resume: {agent}\""));
-        paused.has(&format!("aria-label=\"Remove the limit: {agent}\""));
+        // The limit can be changed where it stands.
+        paused.has(&format!("name=\"max_concurrency\" value=\"3\" placeholder=\"none\" inputmode=\"numeric\" aria-label=\"Limit: {agent}\""));
+        paused.has(&format!("aria-label=\"Set the limit: {agent}\""));
+        paused.has(&format!("<a href=\"/tasks?agent_slug={agent}\">{agent}</a>"));
         paused.has_not(&format!("aria-label=\"Pause: {agent}\""));
         send(&[("action", "resume"), ("agent_slug", agent)]).await.leads_to("/queues?done=resume");
         send(&[("action", "limit"), ("agent_slug", agent)]).await.leads_to("/queues?done=limit");

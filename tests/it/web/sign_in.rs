@@ -26,6 +26,7 @@ on_both! { alone:
             assert!(answer.status == 303 && answer.header("location").starts_with("/sign-in"), "{page}: {}", answer.status);
             assert!(!answer.text.contains("queued"), "{page}");
         }
+        browser.ok("/sign-in").await.has("admin, submit, member or read");
         browser.sign_in("wrong-key").await.expect(401).has("not a key of this server");
         browser.sign_in("").await.expect(400);
         assert_eq!(browser.cookie(SESSION), None);

@@ -9,7 +9,7 @@ use crate::support::*;
 async fn run(crew: &Crew<'_>, team: &str, cost: f64) {
     let worker = crew.worker().register().await;
     let task = crew.task().with("labels", json!({ "team": team })).create().await;
-    let usage = json!({ "input_tokens": 100, "output_tokens": 10, "cost_usd": cost });
+    let usage = json!({ "input_tokens": 1_000, "output_tokens": 10, "cost_usd": cost });
     task.lease_to(&worker).await.complete("success", json!({ "usage": usage, "model": "m-1" })).await.ok();
 }
 
@@ -23,18 +23,24 @@ on_both! {
         let shown = browser.ok(&page("by=label:team&by=model&since=1d")).await;
         for text in [
             "<th>Label team</th><th>Model</th>",
-            "<td data-name=\"Runs\">3</td>",
-            "<td data-name=\"Tokens read\">300</td>",
+            "<td class=\"num\" data-name=\"Runs\">3</td>",
+            "<td class=\"num\" data-name=\"Tokens read\">3,000</td>",
             "<strong>$2.00</strong>",
-            "<td class=\"wide\">docs</td><td class=\"wide\">m-1</td><td data-name=\"Runs\">2</td><td data-name=\"Tokens read\">200</td><td data-name=\"Tokens written\">20</td><td data-name=\"Cost\">$0.5000",
+            "<td class=\"wide\"><a href=\"/tasks?label=team%3Ddocs\">docs</a></td><td class=\"wide\">m-1</td><td class=\"num\" data-name=\"Runs\">2</td><td class=\"num\" data-name=\"Tokens read\">2,000</td><td class=\"num\" data-name=\"Tokens written\">20</td><td class=\"num\" data-name=\"Cost\">$0.5000",
             "<rect width=\"33.3\"", "<rect width=\"100.0\"",
-            "name=\"by\" value=\"model\"",
+            "<option value=\"label:team\" selected>", "<option value=\"model\" selected>", "<option value=\"cost\" selected>", "This week by person",
         ] {
             shown.has(text);
         }
+        // The most expensive first, unless names are asked for.
+        let is_before = |text: &str, first: &str, second: &str| text.find(first).unwrap() < text.find(second).unwrap();
+        let (docs, web) = ("label=team%3Ddocs\">", "label=team%3Dweb\">");
+        assert!(is_before(&shown.text, web, docs), "{}", shown.text);
+        assert!(is_before(&browser.ok(&page("by=label:team&order=name")).await.text, docs, web));
+        browser.get(&page("order=size")).await.expect(400).has("Known: cost, name");
         // The words of the command line, also with a comma.
-        browser.ok(&page("by=label:team,creator")).await.has("<th>Label team</th><th>Creator</th>");
-        browser.ok(&page("by=agent")).await.has(&format!("<td class=\"wide\">{}</td>", crew.slug));
+        browser.ok(&page("by=label:team,creator")).await.has("<th>Label team</th><th>Person or key</th>");
+        browser.ok(&page("by=agent")).await.has(&format!("<td class=\"wide\"><a href=\"/tasks?agent_slug={0}\">{0}</a></td>", crew.slug));
         browser.ok(&page("until=2d")).await.has("No run ended in this time.");
         browser.ok(&page("label=team%3Dweb")).await.has("<strong>$1.50</strong>");
 
@@ -42,7 +48,7 @@ on_both! {
         let csv = browser.ok(&format!("/usage.csv{file}")).await;
         assert_eq!((csv.header("content-type"), csv.header("content-disposition")), ("text/csv; charset=utf-8", "attachment; filename=\"usage.csv\""));
         let lines: Vec<&str> = csv.text.lines().collect();
-        assert_eq!(lines, ["key,keys.label:team,keys.model,runs,input_tokens,output_tokens,cost_usd", "docs,docs,m-1,2,200,20,0.5", "web,web,m-1,1,100,10,1.5"]);
+        assert_eq!(lines, ["key,keys.label:team,keys.model,runs,input_tokens,output_tokens,cost_usd", "docs,docs,m-1,2,2000,20,0.5", "web,web,m-1,1,1000,10,1.5"]);
 
         for (wrong, field, told) in [
             ("since=soon", "since", "expected how long ago, like 2h"),
@@ -83,6 +89,11 @@ on_both! { alone:
         let server = keyed(database);
         let admin = server.with_key(ADMIN);
         run(&admin.crew(), "of-others", 4.0).await;
+        let browser = Browser::signed_in(&server, ADMIN).await;
+        browser.ok("/usage?by=creator").await.has("<td class=\"wide\">admin key</td>");
+        let named = server.with_key(&create(&admin, "ann", "admin", json!({})).await);
+        run(&named.crew(), "of-ann", 0.0).await;
+        browser.ok("/usage?by=creator").await.has("<td class=\"wide\">ann (key)</td>");
         for (scope, more, sees) in [("read", json!({}), true), ("member", json!({ "team": "docs" }), true), ("submit", json!({}), false)] {
             let browser = Browser::signed_in(&server, &create(&admin, scope, scope, more).await).await;
             assert_eq!(browser.ok("/").await.text.contains("href=\"/usage\""), sees, "{scope}");
