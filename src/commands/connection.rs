@@ -10,6 +10,7 @@ use super::connect::{Server, failed};
 use super::context_file::{self, Contexts};
 use super::dev_key;
 use super::key_file::one_key;
+use super::term;
 use crate::CommandError;
 use bloom_client::Tls;
 use bloom_config::Environment;
@@ -84,6 +85,12 @@ impl Connection {
             self.resolve(&environment, || context_file::path(&environment).map_or(Ok(Contexts::default()), |path| Contexts::read(&path)))?;
         if target.key.is_none() && is_default(&target.server) {
             target.key = dev_key::in_use(&bloom_config::default_data_dir())?;
+        } else if target.key.is_none()
+            && is_default(&target.server.replacen("localhost", "127.0.0.1", 1))
+            && dev_key::in_use(&bloom_config::default_data_dir())?.is_some()
+        {
+            // Another user's program may listen there by the same name.
+            term::info(&format!("The key of dev is sent to {DEFAULT_SERVER} only: leave --server out, or write that address"));
         }
         Ok(target)
     }

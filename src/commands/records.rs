@@ -49,7 +49,7 @@ impl Limit {
             kind.sort(&mut rows, column)?;
         }
         let form = shown.form_or(Form::Table);
-        show::list(form.clone(), kind, &rows)?;
+        show::list(form, kind, &rows)?;
         // A script that asks for some rows knows that there may be more.
         if more && (matches!(form, Form::Table | Form::Wide) || self.limit == USUAL_ROWS) {
             let shown = if rows.len() == 1 { "this one".to_owned() } else { format!("these {}", rows.len()) };

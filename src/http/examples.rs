@@ -284,8 +284,7 @@ fn task() -> Value {
 
 fn leased_task() -> Value {
     let changes = json!({
-        "status": "leased", "lease_id": LEASE, "worker_id": WORKER, "attempts": 1, "updated_at": AT + 2_000, "started_at": AT + 2_000,
-        "waiting": null,
+        "status": "leased", "lease_id": LEASE, "worker_id": WORKER, "attempts": 1, "updated_at": AT + 2_000, "started_at": AT + 2_000, "waiting": null,
     });
     with(task(), &changes)
 }

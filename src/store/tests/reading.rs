@@ -123,6 +123,8 @@ async fn lists_filter_and_page(database) {
         agent_slug: Some("writer".into()),
         context_id: Some("ctx".into()),
         worker_id: Some("w".into()),
+        project: None,
+        key: None,
         owner: None,
         labels: vec![label("team", "red")],
         created_after: Some(0),

@@ -6,7 +6,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::act::with_limit;
-use super::filter::{Filter, KEPT};
+use super::filter::{Filter, kept};
 use crate::answer::see_other;
 use crate::refused::Refused;
 use crate::visit::{FORM_TOKEN, Fields, Layout, Posted, Visit};
@@ -48,7 +48,7 @@ pub async fn change(Posted { visit, fields, .. }: Posted) -> Result<Response, Re
     fields.word("which", &["all"])?;
     fields.word("confirmed", &["yes"])?;
     let ids: Vec<&str> = fields.all("ids").collect();
-    let list = format!("/tasks?{}", fields.query_of(&KEPT));
+    let list = format!("/tasks?{}", fields.query_of(&kept()));
     if ids.is_empty() && !is_all(&fields) {
         return Ok(see_other(&format!("{list}&unselected=1")));
     }
@@ -64,7 +64,7 @@ pub async fn change(Posted { visit, fields, .. }: Posted) -> Result<Response, Re
         let tasks = v.at.lang.count(count, ["task", "tasks"], ["завдання", "завдання", "завдань"]);
         let at_least = v.t(format!("at least {tasks}"), format!("щонайменше {tasks}"));
         let tasks = if more { at_least } else { tasks };
-        return visit.ok(&Confirm { v, action, count, tasks, filter: &filter, ids, kept: fields.given(&KEPT).collect(), back: list });
+        return visit.ok(&Confirm { v, action, count, tasks, filter: &filter, ids, kept: fields.given(&kept()).collect(), back: list });
     }
     let mut changed = 0;
     for body in &named {

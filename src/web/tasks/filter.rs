@@ -11,12 +11,15 @@ use bloom_core::task::Status;
 
 /// The filters, by their names in addresses. `since` is how long ago a task may have been created, and
 /// `finished_since` how long ago it may have ended.
-pub const NAMES: [&str; 9] = ["status", "agent_slug", "context_id", "worker_id", "label", "since", "finished_since", "id", "text"];
-/// What an address of the list says, the filters and which page it is.
-pub const KEPT: [&str; 11] =
-    ["status", "agent_slug", "context_id", "worker_id", "label", "since", "finished_since", "id", "text", "sort", "cursor"];
+pub const NAMES: [&str; 11] =
+    ["status", "agent_slug", "context_id", "worker_id", "project", "owner", "label", "since", "finished_since", "id", "text"];
 /// The choices of both.
 const TIMES: [(&str, Ms); 4] = [("1h", 3_600_000), ("24h", 86_400_000), ("7d", 7 * 86_400_000), ("30d", 30 * 86_400_000)];
+
+/// What an address of the list says: the filters, the order and the page.
+pub fn kept() -> Vec<&'static str> {
+    [&NAMES[..], &["sort", "cursor"]].concat()
+}
 
 /// The choices of times, and what they are called.
 pub fn times(lang: Lang) -> [(&'static str, &'static str); 4] {
@@ -36,6 +39,9 @@ pub struct Filter {
     pub agent_slug: String,
     pub context_id: String,
     pub worker_id: String,
+    pub project: String,
+    /// The key that created the tasks.
+    pub owner: String,
     pub labels: Vec<String>,
     pub since: String,
     pub finished_since: String,
@@ -56,6 +62,8 @@ impl Filter {
             agent_slug: fields.text("agent_slug"),
             context_id: fields.text("context_id"),
             worker_id: fields.text("worker_id"),
+            project: fields.text("project"),
+            owner: fields.text("owner"),
             labels: fields.all("label").map(str::to_owned).collect(),
             since: fields.word("since", &TIMES.map(|(word, _)| word))?,
             finished_since: fields.word("finished_since", &TIMES.map(|(word, _)| word))?,
@@ -106,6 +114,8 @@ impl Filter {
             ("agent_slug", &self.agent_slug),
             ("context_id", &self.context_id),
             ("worker_id", &self.worker_id),
+            ("project", &self.project),
+            ("owner", &self.owner),
             ("since", &self.since),
             ("finished_since", &self.finished_since),
         ];

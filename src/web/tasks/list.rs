@@ -7,7 +7,7 @@ use axum::response::Response;
 use uuid::Uuid;
 
 use super::cells::{Found, Named};
-use super::filter::{Filter, KEPT, NAMES, times};
+use super::filter::{Filter, NAMES, kept, times};
 use crate::advice;
 use crate::call::{Listed, path_part};
 use crate::lang::Lang;
@@ -103,7 +103,7 @@ impl Row {
 /// The names by which people know a task, and what is not as usual.
 fn about(lang: Lang, task: &Task<'_>) -> Vec<Named> {
     let mut about = vec![Named::of("agent_slug", &task.agent_slug), Named::of("context_id", &task.context_id)];
-    about.extend(task.project.as_deref().map(Named::words));
+    about.extend(task.project.as_deref().map(|project| Named::of("project", project)));
     let labels = task.labels.iter().map(|(name, value)| Named::of("label", &format!("{name}={value}")));
     about.extend(labels.take(LABELS));
     if task.labels.len() > LABELS {
@@ -234,7 +234,7 @@ pub async fn list(visit: Visit) -> Result<Response, Refused> {
         wrong,
         done: done.as_deref(),
         is_unselected: visit.query().get("unselected").is_some(),
-        kept: visit.query().given(&KEPT).collect(),
+        kept: visit.query().given(&kept()).collect(),
     })
 }
 

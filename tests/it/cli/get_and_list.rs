@@ -47,7 +47,11 @@ fn tasks_are_listed_in_every_form() {
         assert_eq!(list(&["--finished-since", "0s", "-o", "name"]), "");
         let cut = user.does(&["task", "list", "--agent", &crew.slug, "--limit", "1", "-o", "name"]).ends(0);
         assert_eq!(cut.out, format!("{}\n", newer.id));
+        assert_eq!(cut.err, "", "a script knows what it has asked for");
+        let cut = user.does(&["task", "list", "--agent", &crew.slug, "--limit", "1"]).ends(0);
         assert!(cut.err.contains("There are more than this one: use a higher --limit"), "{}", cut.err);
+        assert_eq!(list(&["--project", "none-of-this-name", "-o", "name"]), "");
+        assert_eq!(list(&["--owner", "nobody", "-o", "name"]), "");
         let none = user.does(&["task", "list", "--context", "nowhere-at-all"]).ends(0);
         assert_eq!((none.out.as_str(), none.err.as_str()), ("", "Nothing found.\n"));
         let said = user.does(&["task", "list", "--status", "quued"]).complains(2);

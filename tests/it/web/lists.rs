@@ -161,6 +161,19 @@ on_both! {
         browser.ok("/tasks?status=queued").await.has("<details><summary>Filters");
     }
 
+    async fn tasks_of_a_project_are_a_list(server) {
+        let browser = Browser::of(server);
+        let project = unique("project");
+        server.post("projects", json!({ "name": project, "repo_url": "https://git.example.com/a.git" })).await.created();
+        let (inside, outside) = (server.crew().task().with("project", json!(project)).create().await, server.crew().task().create().await);
+        let page = browser.ok(&format!("/tasks?project={project}")).await;
+        page.has(&inside.id);
+        page.has_not(&outside.id);
+        page.has(&format!("name=\"project\" value=\"{project}\""));
+        browser.ok(&format!("/tasks/{}", inside.id)).await.has(&format!("href=\"/tasks?project={project}\""));
+        browser.ok(&format!("/tasks?owner=nobody&project={project}")).await.has_not(&inside.id);
+    }
+
     async fn what_an_address_names_wrongly_is_an_error(server) {
         let browser = Browser::of(server);
         for (page, told) in [

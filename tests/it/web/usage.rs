@@ -24,9 +24,9 @@ on_both! {
         for text in [
             "<th>Label team</th><th>Model</th>",
             "<td class=\"num\" data-name=\"Runs\">3</td>",
-            "<td class=\"num\" data-name=\"Tokens read\">3,000</td>",
+            "<td class=\"num\" data-name=\"Tokens read\">3000</td>",
             "<strong>$2.00</strong>",
-            "<td class=\"wide\"><a href=\"/tasks?label=team%3Ddocs\">docs</a></td><td class=\"wide\">m-1</td><td class=\"num\" data-name=\"Runs\">2</td><td class=\"num\" data-name=\"Tokens read\">2,000</td><td class=\"num\" data-name=\"Tokens written\">20</td><td class=\"num\" data-name=\"Cost\">$0.5000",
+            "<td class=\"wide\"><a href=\"/tasks?label=team%3Ddocs\">docs</a></td><td class=\"wide\">m-1</td><td class=\"num\" data-name=\"Runs\">2</td><td class=\"num\" data-name=\"Tokens read\">2000</td><td class=\"num\" data-name=\"Tokens written\">20</td><td class=\"num\" data-name=\"Cost\">$0.5000",
             "<rect width=\"33.3\"", "<rect width=\"100.0\"",
             "<option value=\"label:team\" selected>", "<option value=\"model\" selected>", "<option value=\"cost\" selected>", "This week by person",
         ] {
