@@ -89,7 +89,7 @@
   typed?.addEventListener("input", () => kept((store) => typed.value ? store.setItem(draftOfPage, typed.value) : store.removeItem(draftOfPage)));
   document.addEventListener("submit", ({ target }) => {
     if (typed && target.contains(typed)) kept((store) => store.setItem(SENT, draftOfPage));
-    if (target.action.endsWith("/sign-out")) kept((store) => Object.keys(store).filter((key) => key.startsWith(DRAFT)).forEach((key) => store.removeItem(key)));
+    if (target.action.endsWith(`${root}/sign-out`)) kept((store) => Object.keys(store).filter((key) => key.startsWith(DRAFT)).forEach((key) => store.removeItem(key)));
   });
 
   // The box in the head of a table selects all rows that are shown.
