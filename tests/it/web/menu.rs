@@ -30,7 +30,7 @@ on_both! { alone:
         audit.has("<summary aria-current=\"true\">More</summary>");
         audit.has("<a href=\"/audit\" aria-current=\"page\">Audit</a>");
         // Membridge is an entry where it is used; the overview leads to where that begins.
-        overview.has("<a href=\"/membridge\">membridge: ");
+        overview.has("<a href=\"/membridge\">control plane: ");
         browser.ok("/membridge").await.has("<a href=\"/membridge\" aria-current=\"page\">Membridge</a>");
         let form = [("membridge_server_url", "http://127.0.0.1:9"), ("admin_key", "a-key-of-the-control-plane")];
         browser.send_form("/membridge", "/membridge", &form).await.leads_to("/membridge?done=1");
