@@ -118,8 +118,8 @@ impl Refused {
         match self.status {
             401 => lang.t("Sign in with a key of this server.", "Увійдіть із ключем цього сервера."),
             403 => lang.t(
-                "Your key does not allow it: ask a person with an admin key to do it, or to give you a key that may.",
-                "Ваш ключ цього не дозволяє: попросіть зробити це того, хто має ключ адміністратора, або попросіть у нього інший ключ.",
+                "If your key does not allow it, ask a person with an admin key to do it, or to give you a key that may.",
+                "Якщо ваш ключ цього не дозволяє, попросіть зробити це того, хто має ключ адміністратора, або попросіть у нього інший ключ.",
             ),
             404 | 405 => lang.t(
                 "What you look for may have been removed. The lists have what there is.",

@@ -319,10 +319,8 @@ fn a_probe_that_began_before_a_resume_pauses_nothing() {
         server.post("accounts/team/resume", json!({})).await.ok();
         let is_resumed = || async { agent.log().contains("an administrator has ended the pause").then_some(()) };
         eventually("the agent has resumed it", is_resumed).await;
-        // What the probe asked is refused; a run that begins now is not.
-        api.hold(false);
-        eventually("the probe is over", || async { (!api.holds_one()).then_some(()) }).await;
-        api.heal();
+        // What the probe asked is refused; a run that has begun since is not.
+        api.heal_and_release();
         task.reaches("completed").await;
         assert_eq!((paused(), pause(&server).await), (before, Value::Null), "{}", agent.log());
     });

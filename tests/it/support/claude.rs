@@ -45,6 +45,8 @@ pub struct Anthropic {
     is_mended: Arc<AtomicBool>,
     /// While set, requests wait.
     holding: watch::Sender<bool>,
+    /// How the request is refused that was the first to wait.
+    refusing_first: watch::Sender<Option<Refusal>>,
     /// The requests that wait because of it.
     held: Arc<AtomicI64>,
     /// How many streams are still broken off in the middle, of those that can be.
@@ -67,6 +69,7 @@ impl Anthropic {
             used_up: Arc::default(),
             is_mended: Arc::default(),
             holding: watch::Sender::new(false),
+            refusing_first: watch::Sender::new(None),
             held: Arc::default(),
             breaks: Arc::new(AtomicI64::new(1)),
         };
@@ -109,6 +112,13 @@ impl Anthropic {
     /// From now on, requests wait, as if nothing answered; or no longer.
     pub fn hold(&self, holds: bool) {
         self.holding.send_replace(holds);
+    }
+
+    /// Requests no longer wait. The first that did is refused as all were before; the others are answered.
+    pub fn heal_and_release(&self) {
+        self.refusing_first.send_replace(*self.refusing.borrow());
+        self.heal();
+        self.hold(false);
     }
 
     /// Whether a request waits. One whose client has gone does not.
@@ -194,9 +204,13 @@ async fn answer(State(stub): State<Anthropic>, method: Method, uri: Uri, headers
     let is_account_probe = request["system"].to_string().contains("Answer with one word.");
     stub.seen.lock().expect("what was seen").push(request);
     let has = |word: &str| prompt.contains(word);
+    let is_first = *stub.holding.borrow() && stub.held.load(Ordering::Relaxed) == 0;
     let waits = Held::new(stub.held.clone());
     let _ = stub.holding.subscribe().wait_for(|holds| !holds).await;
     drop(waits);
+    if let Some((status, kind, message)) = stub.refusing_first.borrow().filter(|_| is_first) {
+        return refuse(status, kind, message, None);
+    }
     if is_account_probe && stub.is_mended.load(Ordering::Relaxed) {
         stub.heal();
     }
