@@ -207,6 +207,11 @@ impl<'a> From<&'a task::Failure> for Failure<'a> {
 }
 
 impl<'a> Task<'a> {
+    /// How long its lease has lasted, or its last lease did; `None` if it has none.
+    pub fn lasted(&self, now: Ms) -> Option<Ms> {
+        self.started_at.map(|at| (self.finished_at.unwrap_or(now) - at).max(0))
+    }
+
     pub fn new(spec: &'a TaskSpec, state: &'a TaskState, waiting: Option<Waiting>) -> Self {
         let shown = state.shown_lease();
         Self {

@@ -39,8 +39,8 @@ pub static TASKS: Kind<Task> = Kind {
         Column::new("ATTEMPTS", |task: &Task, _| format!("{}/{}", task.attempts, task.max_attempts)).spare(5).by(|task| task.attempts),
         Column::new("AGE", |task: &Task, now| age(task.created_at, now)).spare(1).by(|task| -task.created_at),
         Column::new("REASON", reason).spare(2),
-        Column::wide("DURATION", |task: &Task, now| lasted(task, now).map(span_text).unwrap_or_default())
-            .by(|task| lasted(task, Ms::MAX).unwrap_or(-1)),
+        Column::wide("DURATION", |task: &Task, now| task.lasted(now).map(span_text).unwrap_or_default())
+            .by(|task| task.lasted(Ms::MAX).unwrap_or(-1)),
         Column::wide("PRIORITY", |task: &Task, _| task.priority.to_string()).by(|task| task.priority),
         Column::wide("CONTEXT", |task, _| task.context_id.to_string()),
         Column::wide("MODEL", |task, _| given(&task.model)),
@@ -369,11 +369,6 @@ fn short_text(name: &str) -> String {
 
 pub fn age(at: Ms, now: Ms) -> String {
     span_text((now - at).max(0))
-}
-
-/// How long the lease of a task has lasted, or its last lease did.
-fn lasted(task: &Task, now: Ms) -> Option<Ms> {
-    task.started_at.map(|at| (task.finished_at.unwrap_or(now) - at).max(0))
 }
 
 fn millionths(usd: f64) -> i64 {

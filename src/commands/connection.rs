@@ -83,14 +83,14 @@ impl Connection {
         let environment = Environment::of_process();
         let mut target =
             self.resolve(&environment, || context_file::path(&environment).map_or(Ok(Contexts::default()), |path| Contexts::read(&path)))?;
-        if target.key.is_none() && is_default(&target.server) {
-            target.key = dev_key::in_use(&bloom_config::default_data_dir())?;
-        } else if target.key.is_none()
-            && is_default(&target.server.replacen("localhost", "127.0.0.1", 1))
-            && dev_key::in_use(&bloom_config::default_data_dir())?.is_some()
-        {
-            // Another user's program may listen there by the same name.
-            term::info(&format!("The key of dev is sent to {DEFAULT_SERVER} only: leave --server out, or write that address"));
+        if target.key.is_none() && is_default(&target.server.replacen("localhost", "127.0.0.1", 1)) {
+            let key = dev_key::in_use(&bloom_config::default_data_dir())?;
+            if is_default(&target.server) {
+                target.key = key;
+            } else if key.is_some() {
+                // Another user's program may listen there by the same name.
+                term::info(&format!("The key of dev is sent to {DEFAULT_SERVER} only: leave --server out, or write that address"));
+            }
         }
         Ok(target)
     }

@@ -16,10 +16,10 @@ use bloom_core::task::LeaseStatus;
 /// The maximum number of rows of a list, over all its pages.
 pub const MAX_ROWS: u64 = 100_000;
 
-/// Which rows of a list are shown, and in which order.
 /// The limit of a list if none is given.
 const USUAL_ROWS: u64 = 100;
 
+/// Which rows of a list are shown, and in which order.
 #[derive(Args, Clone, Debug)]
 pub struct Limit {
     /// Maximum number of rows

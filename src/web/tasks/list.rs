@@ -66,7 +66,7 @@ pub struct Row {
 
 impl Row {
     pub fn of(lang: Lang, now: Ms, task: Task<'_>) -> Self {
-        let lasted = task.started_at.map(|started_at| (task.finished_at.unwrap_or(now) - started_at).max(0));
+        let lasted = task.lasted(now);
         let note = note(&task);
         let reason = if note.is_empty() { None } else { advice::of(lang, &task).map(|advice| lang.t("", advice.title)) };
         Self {

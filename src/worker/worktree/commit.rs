@@ -129,15 +129,16 @@ impl Worktree {
             return Ok(None);
         }
         let failed = |why: &str| Trouble::of_push(&self.branch, why);
+        let stopped = |trouble: Trouble| failed(&trouble.to_string());
         let mut refused = None;
         for _ in 0..PUSHES {
-            self.check_branch_name(&self.branch).await.map_err(|trouble| failed(&trouble.to_string()))?;
+            self.check_branch_name(&self.branch).await.map_err(stopped)?;
             if let Some(theirs) = &known {
                 // It may have been made since the run began.
                 if self.repository.commit_of(&self.record_ref()).await.is_none() {
-                    self.check_own().await.map_err(|trouble| failed(&trouble.to_string()))?;
+                    self.check_own().await.map_err(stopped)?;
                 }
-                commit = self.joined(&commit, theirs).await.map_err(|trouble| failed(&trouble.to_string()))?;
+                commit = self.joined(&commit, theirs).await.map_err(stopped)?;
                 if commit == *theirs {
                     self.note_pushed(theirs).await?;
                     // An earlier attempt has pushed it, although its end was not heard of.

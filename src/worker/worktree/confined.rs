@@ -191,7 +191,6 @@ impl<'a> Confined<'a> {
         let followed = self.run_within(files, FETCH_LIMIT).await;
         self.read.pop();
         followed.map_err(failed)?;
-        // Files that differ only by what the run has left: the index names the commit, as after a run that was interrupted.
         self.update_branch(commit).await
     }
 
