@@ -169,9 +169,16 @@ fn garbage_from_the_api_is_a_failure() {
 
 #[test]
 fn a_stream_that_stalls() {
-    with("stall_seconds = 2", async |server, _, _| {
-        let task = server.crew().task().prompt("MODE-WAIT SAY: Kestrel").attempts(1).create().await;
+    run(async {
+        let (api, clock) = (Anthropic::start().await, BootClock::new());
+        let server = Server::on(Database::Sqlite).env("LEASE_TTL_SECONDS", 900).start();
+        let agent = clock.of(server.agent("box").claude(&api, &format!("stall_seconds = 300\n{}", BootClock::PASSED))).start();
+        let task =
+            server.crew().task().prompt("MODE-WAIT SAY: Kestrel").with("policy", json!({"timeout_sec": 600})).attempts(1).create().await;
+        eventually("the answer begins", || async { (!told(&task, "text").await.is_empty()).then_some(()) }).await;
+        clock.advance(300);
         failure(&task, "dead", "stalled").await;
+        agent.has_no_processes().await;
     });
 }
 

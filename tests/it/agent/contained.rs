@@ -139,9 +139,19 @@ pub(super) async fn has_no_cgroups(task: &Task<'_>) {
 }
 
 fn with(means: Means, profile: &str, body: impl for<'a> AsyncFnOnce(&'a Server, &agent::Agent, &Escaped) -> Task<'a>) {
+    with_clock(means, profile, &BootClock::new(), body);
+}
+
+fn with_clock(
+    means: Means,
+    profile: &str,
+    clock: &BootClock,
+    body: impl for<'a> AsyncFnOnce(&'a Server, &agent::Agent, &Escaped) -> Task<'a>,
+) {
     run(async {
-        let server = Server::on(Database::Sqlite).start();
-        let agent = means.limit(server.agent("box").profile(&format!("runner = \"command\"\ncommand = [\"sh\"]\n{profile}"))).start();
+        let server = Server::on(Database::Sqlite).env("LEASE_TTL_SECONDS", 900).start();
+        let plan = server.agent("box").profile(&format!("runner = \"command\"\ncommand = [\"sh\"]\n{}\n{profile}", BootClock::PASSED));
+        let agent = clock.of(means.limit(plan)).start();
         let escaped = Escaped::new();
         let task = body(&server, &agent, &escaped).await;
         escaped.are_gone().await;
@@ -170,9 +180,13 @@ fn what_escapes_ends_with_a_cancel() {
 #[test]
 fn what_escapes_ends_at_the_time_limit() {
     for means in BOTH {
-        with(means, "", async |server, _, escaped| {
-            let prompt = format!("{}; sleep 250", escaped.start());
-            let task = server.crew().task().prompt(&prompt).with("policy", json!({"timeout_sec": 3})).attempts(1).create().await;
+        let clock = BootClock::new();
+        with_clock(means, "", &clock, async |server, _, escaped| {
+            let tally = Tally::new();
+            let prompt = format!("{}; {}; sleep 250", escaped.start(), tally.mark());
+            let task = server.crew().task().prompt(&prompt).with("policy", json!({"timeout_sec": 600})).attempts(1).create().await;
+            tally.reaches(1).await;
+            clock.advance(600);
             assert_eq!(task.reaches("failed").await["failure"]["reason"], json!("timeout"));
             task
         });

@@ -7,22 +7,23 @@ use crate::support::{Database, Server};
 fn with(
     profile: &str,
     plan: impl FnOnce(crate::support::server::Plan) -> crate::support::server::Plan,
-    body: impl AsyncFnOnce(&Server, &agent::Agent),
+    body: impl AsyncFnOnce(&Server, &agent::Agent, &BootClock),
 ) {
     run(async {
-        let server = plan(Server::on(Database::Sqlite)).start();
-        let agent = server.agent("box").profile(&format!("runner = \"command\"\ncommand = [\"sh\"]\n{profile}")).start();
-        body(&server, &agent).await;
+        let (server, clock) = (plan(Server::on(Database::Sqlite)).start(), BootClock::new());
+        let profile = format!("runner = \"command\"\ncommand = [\"sh\"]\n{}\n{profile}", BootClock::PASSED);
+        let agent = clock.of(server.agent("box").profile(&profile)).start();
+        body(&server, &agent, &clock).await;
         agent.has_no_processes().await;
         assert_eq!(agent.cgroups(), Vec::<PathBuf>::new());
     });
 }
 
-/// Starts the task, and kills the agent once the run has begun.
-async fn left_alone<'a>(server: &'a Server, agent: &agent::Agent, script: &str, timeout_sec: i64) -> (Task<'a>, Tally) {
+/// Starts a task whose run does `first` and then `script`, and kills the agent in between.
+async fn left_alone<'a>(server: &'a Server, agent: &agent::Agent, first: &str, script: &str) -> (Task<'a>, Tally) {
     let tally = Tally::new();
-    let prompt = format!("{}; {script}", tally.mark());
-    let task = server.crew().task().prompt(&prompt).with("policy", json!({"timeout_sec": timeout_sec})).attempts(1).create().await;
+    let prompt = format!("{first}; {}; {script}", tally.mark());
+    let task = server.crew().task().prompt(&prompt).with("policy", json!({"timeout_sec": 600})).attempts(1).create().await;
     tally.reaches(1).await;
     agent.kill9();
     (task, tally)
@@ -33,9 +34,9 @@ fn the_exit_status_is_there_for_the_next_agent() {
     with(
         "output = \"stream-json\"",
         |plan| plan,
-        async |server, agent| {
+        async |server, agent, _| {
             let latch = Latch::new();
-            let (task, tally) = left_alone(server, agent, &format!("{}; echo why >&2; exit 7", latch.wait()), 60).await;
+            let (task, tally) = left_alone(server, agent, ":", &format!("{}; echo why >&2; exit 7", latch.wait())).await;
             latch.open();
             agent.has_no_processes().await;
             agent.start_again();
@@ -53,9 +54,10 @@ fn the_exit_status_is_there_for_the_next_agent() {
 fn the_time_limit_counts() {
     with(
         "",
-        |plan| plan,
-        async |server, agent| {
-            let (task, tally) = left_alone(server, agent, "echo begun; trap '' TERM; sleep 250", 2).await;
+        |plan| plan.env("LEASE_TTL_SECONDS", 900),
+        async |server, agent, clock| {
+            let (task, tally) = left_alone(server, agent, "echo begun", "trap '' TERM; sleep 250").await;
+            clock.advance(600);
             agent.has_no_processes().await;
             agent.start_again();
             assert_eq!(task.reaches("failed").await["failure"]["reason"], json!("timeout"));
@@ -68,10 +70,11 @@ fn the_time_limit_counts() {
 #[test]
 fn silence_counts() {
     with(
-        "stall_seconds = 2",
-        |plan| plan,
-        async |server, agent| {
-            let (task, tally) = left_alone(server, agent, "sleep 250", 60).await;
+        "stall_seconds = 300",
+        |plan| plan.env("LEASE_TTL_SECONDS", 900),
+        async |server, agent, clock| {
+            let (task, tally) = left_alone(server, agent, ":", "sleep 250").await;
+            clock.advance(300);
             agent.has_no_processes().await;
             agent.start_again();
             assert_eq!(task.reaches("dead").await["failure"]["reason"], json!("stalled"));
@@ -84,9 +87,10 @@ fn silence_counts() {
 fn the_lease_counts() {
     with(
         "",
-        |plan| plan.env("LEASE_TTL_SECONDS", 20),
-        async |server, agent| {
-            let (task, tally) = left_alone(server, agent, "trap '' TERM; sleep 250", 60).await;
+        |plan| plan.env("LEASE_TTL_SECONDS", 300),
+        async |server, agent, clock| {
+            let (task, tally) = left_alone(server, agent, "trap '' TERM", "sleep 250").await;
+            clock.advance(300);
             agent.has_no_processes().await;
             assert!(["leased", "running"].contains(&task.status().await.as_str()), "the run ends before its lease does");
             agent.start_again();

@@ -26,10 +26,13 @@ async fn has_begun(task: &Task<'_>) {
 
 on_both! { alone:
     async fn a_run_that_takes_too_long_costs_what_it_used(database) {
-        let (server, api) = (Server::on(database).start(), Anthropic::start().await);
-        let agent = server.agent("box").claude(&api, PRICES).start();
-        let policy = json!({"timeout_sec": 10});
+        let (server, api) = (Server::on(database).env("LEASE_TTL_SECONDS", 900).start(), Anthropic::start().await);
+        let clock = BootClock::new();
+        let agent = clock.of(server.agent("box").claude(&api, &format!("{}\n{PRICES}", BootClock::PASSED))).start();
+        let policy = json!({"timeout_sec": 600});
         let task = server.crew().task().prompt("MODE-WAIT SAY: Kestrel").with("policy", policy).attempts(1).create().await;
+        has_begun(&task).await;
+        clock.advance(600);
         let late = failure(&task, "failed", "timeout").await;
         let (usd, is_estimated) = cost(&late);
         assert!(is_about(usd, BEGUN) && is_estimated, "{late}");

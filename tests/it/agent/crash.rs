@@ -22,8 +22,8 @@ pub struct Begun<'a> {
 pub async fn begun(server: &Server, plan: AgentPlan) -> Begun<'_> {
     let (tally, latch) = (Tally::new(), Latch::new());
     // A machine whose clock a test decides has it in a library that processes load.
-    let shell = "runner = \"command\"\ncommand = [\"sh\"]\npass_env = [\"LD_PRELOAD\", \"SLEPT_SECONDS_FILE\"]";
-    let agent = plan.profile(shell).start();
+    let shell = format!("runner = \"command\"\ncommand = [\"sh\"]\n{}", BootClock::PASSED);
+    let agent = plan.profile(&shell).start();
     let task = server.crew().task().prompt(&script(&tally, &latch)).create().await;
     tally.reaches(1).await;
     Begun { agent, task, tally, latch }

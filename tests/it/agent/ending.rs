@@ -47,8 +47,10 @@ fn a_profile_limits_the_time_of_tasks_that_name_no_limit() {
         let short = crew.task().prompt("sleep 150").with("policy", json!({"timeout_sec": 1})).create().await;
         let told = short.reaches("failed").await["failure"]["message"].as_str().unwrap_or_default().to_owned();
         assert!(told.starts_with("did not end within 1 s (policy.timeout_sec)"), "{told}");
-        let long = crew.task().prompt("test -e begun || { touch begun; sleep 150; }; sleep 3; echo done").create().await;
+        let latch = Latch::new();
+        let long = crew.task().prompt(&format!("{}; sleep 3; echo done", latch.wait())).create().await;
         long.reaches("failed").await;
+        latch.open();
         server.post(&long.path("/requeue"), json!({"policy": {"timeout_sec": 100}})).await.ok();
         long.reaches("completed").await;
     });
@@ -71,14 +73,11 @@ fn a_profile_may_give_more_time_than_tasks_have_without_it_but_no_more_than_the_
 fn a_run_that_gets_more_time() {
     with(SHELL, async |server, _| {
         // Only the first run takes too long.
-        let task = server
-            .crew()
-            .task()
-            .prompt("test -e begun || { touch begun; sleep 150; }; echo done")
-            .with("policy", json!({"timeout_sec": 2}))
-            .create()
-            .await;
+        let latch = Latch::new();
+        let task =
+            server.crew().task().prompt(&format!("{}; echo done", latch.wait())).with("policy", json!({"timeout_sec": 2})).create().await;
         task.reaches("failed").await;
+        latch.open();
         server.post(&task.path("/requeue"), json!({"policy": {"timeout_sec": 100}})).await.ok();
         task.reaches("completed").await;
     });
@@ -96,10 +95,17 @@ fn a_profile_may_say_that_runs_that_took_too_long_are_repeated() {
 
 #[test]
 fn a_run_that_says_nothing_any_more() {
-    with("runner = \"command\"\ncommand = [\"sh\"]\nstall_seconds = 1", async |server, _| {
-        let task = server.crew().task().prompt("echo hello; sleep 150").attempts(1).create().await;
+    run(async {
+        let (server, clock) = (Server::on(Database::Sqlite).env("LEASE_TTL_SECONDS", 900).start(), BootClock::new());
+        let profile = format!("runner = \"command\"\ncommand = [\"sh\"]\nstall_seconds = 300\n{}", BootClock::PASSED);
+        let agent = clock.of(server.agent("box").profile(&profile)).start();
+        let task =
+            server.crew().task().prompt("echo hello; sleep 150").with("policy", json!({"timeout_sec": 600})).attempts(1).create().await;
+        eventually("the run says hello", || async { (!told(&task, "text").await.is_empty()).then_some(()) }).await;
+        clock.advance(300);
         assert_eq!(task.reaches("dead").await["failure"]["reason"], json!("stalled"));
         assert_eq!(told(&task, "text").await, [json!({"text": "hello\n"})]);
+        agent.has_no_processes().await;
     });
 }
 

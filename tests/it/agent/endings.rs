@@ -41,14 +41,18 @@ fn a_gateway_that_refuses_one_prompt_pauses_nobody() {
 #[test]
 fn a_run_that_is_stopped_while_the_api_refuses_it_ends_for_that_reason() {
     run(async {
-        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        let (server, api) = (Server::on(Database::Sqlite).env("LEASE_TTL_SECONDS", 900).start(), Anthropic::start().await);
         let agent = server.agent("box");
         // It asks again for longer than the run has time.
-        let profile =
-            agent.claude_profile("default", &api, "sk-ant-oat01-dummy", "").replace("MAX_RETRIES = \"0\"", "MAX_RETRIES = \"10\"");
-        let agent = agent.profiles(&profile).start();
+        let profile = agent
+            .claude_profile("default", &api, "sk-ant-oat01-dummy", BootClock::PASSED)
+            .replace("MAX_RETRIES = \"0\"", "MAX_RETRIES = \"10\"");
+        let clock = BootClock::new();
+        let agent = clock.of(agent.profiles(&profile)).start();
         api.refuse_all(500, "api_error", "a fault inside");
-        let task = server.crew().task().prompt("SAY: hello").with("policy", json!({"timeout_sec": 5})).create().await;
+        let task = server.crew().task().prompt("SAY: hello").with("policy", json!({"timeout_sec": 600})).create().await;
+        eventually("the CLI asks again", || async { (api.seen_with("SAY: hello").len() > 1).then_some(()) }).await;
+        clock.advance(600);
         let waiting = eventually("the task is queued again", || async {
             let now = task.now().await;
             (now["failure"]["reason"] == json!("overloaded")).then_some(now)

@@ -1,6 +1,7 @@
 //! The tools of the tests: servers and databases, a JSON client, fixtures, and waiting with a limit.
 
 pub mod agent;
+pub mod boot_clock;
 pub mod certificates;
 pub mod checker;
 pub mod claude;
@@ -22,6 +23,7 @@ pub mod stub;
 
 pub use bloom_test_support::waiting::{beside, eventually, now_ms, run, unique};
 pub use bloom_test_support::{direct, janitor, nginx, pgbouncer, postgres};
+pub use boot_clock::BootClock;
 pub use client::{Answer, Api};
 pub use fixtures::{Crew, Lease, Task, Worker, crew_on_both, lease_ids};
 pub use serde_json::{Value, json};

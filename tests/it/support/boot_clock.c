@@ -1,4 +1,4 @@
-/* Adds the seconds in a file to the clock that goes on while a machine sleeps. Preloaded into all processes of an agent. */
+/* Adds the seconds in a file to the clock that also goes on while a machine sleeps. Preloaded into all processes of an agent. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -7,7 +7,7 @@
 
 int clock_gettime(clockid_t clock, struct timespec *time) {
     int failed = syscall(SYS_clock_gettime, clock, time);
-    const char *path = getenv("SLEPT_SECONDS_FILE");
+    const char *path = getenv("SECONDS_AHEAD_FILE");
     if (!failed && clock == CLOCK_BOOTTIME && path) {
         FILE *file = fopen(path, "r");
         long seconds = 0;
