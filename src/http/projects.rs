@@ -89,13 +89,16 @@ pub const GET: RoutePolicy = RoutePolicy::READ.or_member();
     )
 )]
 pub async fn get(State(app): State<AppState>, path: ProjectId) -> HandlerResult {
-    let project = found(&app, path).await?;
-    let nodes = app.store.project_nodes(project.id).await?;
+    let (project, nodes) = found_with_nodes(&app, path).await?;
     ok(&ProjectWithNodes { project: (&project).into(), nodes: nodes.iter().map(ProjectNode::from).collect() })
 }
 
 async fn found(app: &AppState, path: ProjectId) -> Result<project::Project, Error> {
     Ok(app.store.project(path.id()?).await?.ok_or(Rejection::ProjectNotFound)?)
+}
+
+async fn found_with_nodes(app: &AppState, path: ProjectId) -> Result<(project::Project, Vec<project::ProjectNode>), Error> {
+    Ok(app.store.project_with_nodes(path.id()?).await?.ok_or(Rejection::ProjectNotFound)?)
 }
 
 pub const EDIT: RoutePolicy = RoutePolicy::ADMIN;
@@ -148,8 +151,7 @@ pub const NODE_STATUS: RoutePolicy = RoutePolicy::READ;
     )
 )]
 pub async fn node_status(State(app): State<AppState>, path: ProjectId) -> HandlerResult {
-    let project = found(&app, path).await?;
-    let nodes = app.store.project_nodes(project.id).await?;
+    let (project, nodes) = found_with_nodes(&app, path).await?;
     let workers = workers(&app).await?;
     let mut rows: BTreeMap<&str, NodeStatus<'_>> = BTreeMap::new();
     for worker in workers.values().filter(|worker| !worker.url.is_empty()) {
@@ -219,7 +221,7 @@ pub(super) fn note_clone_for_run(app: &AppState, caller: &Caller, result: &RunRe
         let noted = async {
             let specs = app.engine.specs.by_id(&[task]).await?;
             let Some(project) = specs.first().and_then(|spec| spec.project.as_ref()).map(|project| project.id) else { return Ok(()) };
-            let nodes = app.store.project_nodes(project).await?;
+            let Some((_, nodes)) = app.store.project_with_nodes(project).await? else { return Ok(()) };
             if nodes.iter().any(|node| node.node_id == node_id && node.clone_status == CloneStatus::Cloned) {
                 return Ok(());
             }
@@ -281,9 +283,8 @@ pub const PROPAGATE: RoutePolicy = RoutePolicy::ADMIN.waits();
 )]
 pub async fn propagate(State(app): State<AppState>, caller: Caller, path: ProjectId, body: Content) -> HandlerResult {
     body.raw()?;
-    let project = found(&app, path).await?;
+    let (project, nodes) = found_with_nodes(&app, path).await?;
     let named: Option<BTreeSet<String>> = body.read::<Propagation>()?.node_ids.map(|ids| ids.texts().into_iter().collect());
-    let nodes = app.store.project_nodes(project.id).await?;
     let have: BTreeSet<String> =
         nodes.into_iter().filter(|node| node.clone_status == CloneStatus::Cloned).map(|node| node.node_id).collect();
     let lacks = |worker: &Worker| !worker.url.is_empty() && !have.contains(&worker.id);

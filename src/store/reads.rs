@@ -84,7 +84,13 @@ statement!(
 statement!(pub(super) API_KEYS, |_d| "SELECT {} FROM api_keys ORDER BY name", records::API_KEY.names(""));
 statement!(pub(super) PROJECTS, |_d| "SELECT {} FROM projects ORDER BY id DESC", records::PROJECT.names(""));
 statement!(PROJECT, |_d| "SELECT {} FROM projects WHERE id = $1", records::PROJECT.names(""));
-statement!(PROJECT_NODES, |_d| "SELECT {} FROM project_nodes WHERE project_id = $1 ORDER BY node_id", records::PROJECT_NODE.names(""));
+statement!(
+    PROJECT_WITH_NODES,
+    |_d| "SELECT {}, CASE WHEN n.node_id IS NULL THEN 0 ELSE 1 END, {} FROM projects p LEFT JOIN project_nodes n ON n.project_id = p.id \
+    WHERE p.id = $1 ORDER BY n.node_id",
+    records::PROJECT.names("p."),
+    records::PROJECT_NODE.names("n.")
+);
 statement!(OF_KEY, |d| "SELECT id FROM tasks WHERE id {} AND owner = $2", d.any(Type::Uuid, 1));
 statement!(OF_TEAM, |d| "SELECT id FROM tasks WHERE id {} AND team = $2", d.any(Type::Uuid, 1));
 statement!(pub(super) SETTINGS, "SELECT key, value FROM settings ORDER BY key");
@@ -213,9 +219,16 @@ impl Store {
         first(&self.pool().fetch(&PROJECT, Args::new().uuid(id)).await?, ReadRow::read)
     }
 
-    /// What is known of the clones of a project, by the names of the workers.
-    pub async fn project_nodes(&self, id: ProjectId) -> Result<Vec<ProjectNode>, Error> {
-        all(&self.pool().fetch(&PROJECT_NODES, Args::new().uuid(id)).await?, ReadRow::read)
+    /// A project, and what is known of its clones, by the names of the workers. One statement reads both, so that they match.
+    pub async fn project_with_nodes(&self, id: ProjectId) -> Result<Option<(Project, Vec<ProjectNode>)>, Error> {
+        let found = self.pool().fetch(&PROJECT_WITH_NODES, Args::new().uuid(id)).await?;
+        let rows: Vec<(Project, Option<ProjectNode>)> = all(&found, |row| {
+            let project = Project::read(row)?;
+            let has_node: i32 = row.take()?;
+            Ok((project, if has_node == 1 { Some(ProjectNode::read(row)?) } else { None }))
+        })?;
+        let (projects, nodes): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
+        Ok(projects.into_iter().next().map(|project| (project, nodes.into_iter().flatten().collect())))
     }
 
     /// Those of these tasks that are the owner's.

@@ -82,7 +82,7 @@ impl Asking {
         let mut shared = self.shared.lock();
         found.append(&mut shared.news);
         watched.wait_until(shared.until);
-        limits.waits.set_until(shared.until);
+        limits.wait_until(shared.until);
     }
 }
 

@@ -20,7 +20,7 @@ const TIMEOUT_SLACK: Duration = Duration::from_secs(20);
 /// The limits at which the agent stops a run. The supervisor has more; the time limit is here, too, because a run can stop its supervisor.
 pub struct Limits {
     end: Instant,
-    pub waits: Waits,
+    waits: Waits,
     /// How long the CLI may wait for what it began in the background.
     background: Duration,
     /// Since when it only waits, or has nothing to do, behind a result.
@@ -38,6 +38,11 @@ impl Limits {
             background: Duration::from_secs(profile.background_seconds),
             since: None,
         }
+    }
+
+    /// The run waits for a person, until this time at most; 0: it does not wait.
+    pub fn wait_until(&mut self, until: u64) {
+        self.end += Duration::from_millis(self.waits.set_until(until, now()));
     }
 
     /// The reason to stop the run now. `activity`: what the CLI does after a result; `None`: there is none yet.

@@ -239,8 +239,8 @@ impl<'a> Supervisor<'a> {
             match serde_json::from_slice(&line) {
                 Ok(Order::Renew { until }) => self.lease_until = until.min(now().saturating_add(self.plan.lease_ttl)),
                 Ok(Order::Wait { until }) => {
-                    self.count_wait(now());
-                    self.waits.set_until(until);
+                    let waited = self.waits.set_until(until, now());
+                    self.postpone(waited);
                 }
                 Ok(Order::End { reason, grace }) => self.stop(reason, grace),
                 // A later version of the agent has an order that this one does not know. The limits of the run hold all the same.
@@ -270,15 +270,15 @@ impl<'a> Supervisor<'a> {
     }
 
     /// The limits of the run's time stand still while it waits for a person.
-    fn count_wait(&mut self, now: u64) {
-        let waited = self.waits.passed(now);
+    fn postpone(&mut self, waited: u64) {
         self.stops_at = self.stops_at.saturating_add(waited);
         self.last_output = self.last_output.saturating_add(waited);
     }
 
     fn check_limits(&mut self) {
         let now = now();
-        self.count_wait(now);
+        let waited = self.waits.passed(now);
+        self.postpone(waited);
         if now >= self.lease_until {
             // Also while the run ends for another reason: another worker gets the task soon.
             self.stop(Some(Stop::LeaseLost), self.plan.lease_grace);

@@ -18,9 +18,13 @@ impl Waits {
         Self { until: 0, left: ASKED_MS.unsigned_abs() + SLACK, looked_at: now }
     }
 
-    /// The run waits until this time at most; 0: it does not wait.
-    pub fn set_until(&mut self, until: u64) {
+    /// The run waits until this time at most; 0: it does not wait. Returns what [`Self::passed`] does, because what comes after counts by the
+    /// new time.
+    #[must_use]
+    pub fn set_until(&mut self, until: u64, now: u64) -> u64 {
+        let passed = self.passed(now);
         self.until = until;
+        passed
     }
 
     pub fn is_waiting(&self) -> bool {
@@ -28,6 +32,7 @@ impl Waits {
     }
 
     /// How long it has waited since the last call: by that much, its limits move on.
+    #[must_use]
     pub fn passed(&mut self, now: u64) -> u64 {
         let passed = now.min(self.until).saturating_sub(self.looked_at).min(self.left);
         self.left -= passed;
@@ -44,12 +49,13 @@ mod tests {
     fn a_run_waits_until_its_limit_and_a_day_in_all() {
         let mut waits = Waits::new(1_000);
         assert_eq!((waits.is_waiting(), waits.passed(2_000)), (false, 0));
-        waits.set_until(5_000);
+        assert_eq!(waits.set_until(5_000, 2_000), 0);
         assert_eq!((waits.is_waiting(), waits.passed(3_000), waits.passed(9_000)), (true, 1_000, 2_000));
         assert_eq!((waits.is_waiting(), waits.passed(10_000)), (false, 0));
-        waits.set_until(u64::MAX);
-        let day = ASKED_MS.unsigned_abs() + SLACK - 3_000;
-        assert_eq!((waits.passed(10_000 + day - 1), waits.is_waiting()), (day - 1, true));
+        assert_eq!((waits.set_until(11_000, 10_000), waits.set_until(0, 10_400), waits.passed(12_000)), (0, 400, 0));
+        assert_eq!(waits.set_until(u64::MAX, 12_000), 0);
+        let day = ASKED_MS.unsigned_abs() + SLACK - 3_400;
+        assert_eq!((waits.passed(12_000 + day - 1), waits.is_waiting()), (day - 1, true));
         assert_eq!((waits.passed(u64::MAX), waits.is_waiting()), (1, false));
     }
 }

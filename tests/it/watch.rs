@@ -90,6 +90,7 @@ on_both! { alone:
         }
         for _ in 0..UNREAD_COMMITS {
             created.push(crew.task().create().await.id);
+            has_seen.wait_for(|news| *news == created.len()).await.unwrap();
         }
         let last = crew.task().prompt("the last one").create().await;
         created.push(last.id.clone());

@@ -4,6 +4,10 @@
 
 use bloom_simulation::{Plan, run, run_seeds};
 
+/// As in the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The number of seeds in a usual test run.
 const SEEDS: u64 = 2_000;
 

@@ -32,7 +32,7 @@ where
 }
 
 /// How long a condition may take to become true. It is generous because the machine may be busy; a test that passes does not wait so long.
-const PATIENCE: Duration = Duration::from_secs(180);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Calls `ask` until it returns a value, and fails the test if there is none in time.
 pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {

@@ -9,3 +9,7 @@ mod decide;
 mod model;
 mod placement;
 mod properties;
+
+/// States are made of many small pieces.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -193,9 +193,9 @@ pub async fn compare_all(store: &Store, writer: &mut Box<dyn Writer>, memory: &M
     assert_eq!(store.settings().await.expect("reads"), memory.settings.clone().into_iter().collect::<Vec<_>>());
     assert_eq!(store.api_keys().await.expect("reads"), memory.api_keys.values().cloned().collect::<Vec<_>>());
     assert_eq!(store.projects().await.expect("reads"), memory.projects.values().rev().cloned().collect::<Vec<_>>());
-    for id in memory.projects.keys() {
-        let expected: Vec<_> = memory.project_nodes.values().filter(|node| node.project_id == *id).cloned().collect();
-        assert_eq!(store.project_nodes(*id).await.expect("reads"), expected);
+    for (id, project) in &memory.projects {
+        let nodes: Vec<_> = memory.project_nodes.values().filter(|node| node.project_id == *id).cloned().collect();
+        assert_eq!(store.project_with_nodes(*id).await.expect("reads"), Some((project.clone(), nodes)));
     }
     compare_the_queues(store, memory).await;
     compare_the_control_plane(store, memory).await;

@@ -175,7 +175,7 @@ fn a_stream_that_stalls() {
         let agent = clock.of(server.agent("box").claude(&api, &format!("stall_seconds = 300\n{}", BootClock::PASSED))).start();
         let task =
             server.crew().task().prompt("MODE-WAIT SAY: Kestrel").with("policy", json!({"timeout_sec": 600})).attempts(1).create().await;
-        eventually("the answer begins", || async { (!told(&task, "text").await.is_empty()).then_some(()) }).await;
+        has_begun(&task).await;
         clock.advance(300);
         failure(&task, "dead", "stalled").await;
         agent.has_no_processes().await;

@@ -138,22 +138,13 @@ pub(super) async fn has_no_cgroups(task: &Task<'_>) {
     eventually("no cgroup of the task is left", || async { left_cgroups(&leases).is_empty().then_some(()) }).await;
 }
 
-fn with(means: Means, profile: &str, body: impl for<'a> AsyncFnOnce(&'a Server, &agent::Agent, &Escaped) -> Task<'a>) {
-    with_clock(means, profile, &BootClock::new(), body);
-}
-
-fn with_clock(
-    means: Means,
-    profile: &str,
-    clock: &BootClock,
-    body: impl for<'a> AsyncFnOnce(&'a Server, &agent::Agent, &Escaped) -> Task<'a>,
-) {
+fn with(means: Means, body: impl for<'a> AsyncFnOnce(&'a Server, &agent::Agent, &Escaped, &BootClock) -> Task<'a>) {
     run(async {
-        let server = Server::on(Database::Sqlite).env("LEASE_TTL_SECONDS", 900).start();
-        let plan = server.agent("box").profile(&format!("runner = \"command\"\ncommand = [\"sh\"]\n{}\n{profile}", BootClock::PASSED));
+        let (server, clock) = (Server::on(Database::Sqlite).env("LEASE_TTL_SECONDS", 900).start(), BootClock::new());
+        let plan = server.agent("box").profile(&format!("runner = \"command\"\ncommand = [\"sh\"]\n{}", BootClock::PASSED));
         let agent = clock.of(means.limit(plan)).start();
         let escaped = Escaped::new();
-        let task = body(&server, &agent, &escaped).await;
+        let task = body(&server, &agent, &escaped, &clock).await;
         escaped.are_gone().await;
         agent.has_no_processes().await;
         means.is_used(&agent).await;
@@ -164,7 +155,7 @@ fn with_clock(
 #[test]
 fn what_escapes_ends_with_a_cancel() {
     for means in BOTH {
-        with(means, "", async |server, agent, escaped| {
+        with(means, async |server, agent, escaped, _| {
             let tally = Tally::new();
             let prompt = format!("trap '' TERM; {}; {}; sleep 250", escaped.start(), tally.mark());
             let task = server.crew().task().prompt(&prompt).create().await;
@@ -180,8 +171,7 @@ fn what_escapes_ends_with_a_cancel() {
 #[test]
 fn what_escapes_ends_at_the_time_limit() {
     for means in BOTH {
-        let clock = BootClock::new();
-        with_clock(means, "", &clock, async |server, _, escaped| {
+        with(means, async |server, _, escaped, clock| {
             let tally = Tally::new();
             let prompt = format!("{}; {}; sleep 250", escaped.start(), tally.mark());
             let task = server.crew().task().prompt(&prompt).with("policy", json!({"timeout_sec": 600})).attempts(1).create().await;
@@ -196,7 +186,7 @@ fn what_escapes_ends_at_the_time_limit() {
 #[test]
 fn what_escapes_ends_with_a_success() {
     for means in BOTH {
-        with(means, "", async |server, _, escaped| {
+        with(means, async |server, _, escaped, _| {
             let task = server.crew().task().prompt(&format!("{}; echo done", escaped.start())).create().await;
             task.reaches("completed").await;
             assert_eq!(result(&task).await["output"], json!("done\n"));
@@ -208,7 +198,7 @@ fn what_escapes_ends_with_a_success() {
 #[test]
 fn the_death_of_a_supervisor_ends_its_run_and_the_task_is_tried_again() {
     for means in BOTH {
-        with(means, "", async |server, agent, escaped| {
+        with(means, async |server, agent, escaped, _| {
             let tally = Tally::new();
             let prompt =
                 format!("[ -e {0} ] && {{ echo again; exit; }}; {1}; {2}; sleep 250", tally.0.display(), escaped.start(), tally.mark());

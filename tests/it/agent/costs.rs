@@ -19,11 +19,6 @@ fn is_about(cost: f64, expected: f64) -> bool {
     (cost - expected).abs() < 1e-9
 }
 
-/// Waits until the run has told the beginning of its answer.
-async fn has_begun(task: &Task<'_>) {
-    eventually("the answer begins", || async { (!told(task, "text").await.is_empty()).then_some(()) }).await;
-}
-
 on_both! { alone:
     async fn a_run_that_takes_too_long_costs_what_it_used(database) {
         let (server, api) = (Server::on(database).env("LEASE_TTL_SECONDS", 900).start(), Anthropic::start().await);

@@ -96,6 +96,11 @@ async fn told(task: &Task<'_>, kind: &str) -> Vec<Value> {
     events.map(|event| event["data"].clone()).collect()
 }
 
+/// Waits until the run has said something.
+async fn has_begun(task: &Task<'_>) {
+    eventually("the run says something", || async { (!told(task, "text").await.is_empty()).then_some(()) }).await;
+}
+
 async fn result(task: &Task<'_>) -> Value {
     task.api.get(&task.path("/result")).await.ok()
 }

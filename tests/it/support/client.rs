@@ -13,7 +13,12 @@ static CLIENT: LazyLock<reqwest::Client> = LazyLock::new(|| builder().build().ex
 pub fn builder() -> reqwest::ClientBuilder {
     // Fails only if a provider was installed before, which can be used as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).timeout(Duration::from_secs(90))
+    // A connection that a server is about to close, because no request came within its `head_timeout`, must not be used for one.
+    reqwest::Client::builder()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .pool_idle_timeout(Duration::from_secs(5))
+        .timeout(Duration::from_secs(90))
 }
 
 /// A server's address, and the headers of every request to it.

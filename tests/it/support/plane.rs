@@ -111,10 +111,15 @@ impl Plane {
     pub async fn create_many(&self, number: usize, change: impl FnOnce(&mut TaskSpec)) -> Vec<TaskId> {
         let mut spec = TaskSpec { max_attempts: 2, ..bloom_test_world::world::spec(&unique("context")) };
         change(&mut spec);
-        match self.engine.writers.submit(Op::Create(op::Create { tasks: vec![spec; number] })).await.unwrap() {
-            Reply::Created(created) => created.iter().map(|task| task.state.id).collect(),
-            other => panic!("{other:?}"),
+        let mut ids = Vec::new();
+        // As many at a time as a call of the API may create.
+        for tasks in vec![spec; number].chunks(500) {
+            match self.engine.writers.submit(Op::Create(op::Create { tasks: tasks.to_vec() })).await.unwrap() {
+                Reply::Created(created) => ids.extend(created.iter().map(|task| task.state.id)),
+                other => panic!("{other:?}"),
+            }
         }
+        ids
     }
 
     pub async fn task(&self, id: TaskId) -> TaskState {

@@ -1,12 +1,12 @@
 //! Reads a stream of server-sent events.
 
-use std::time::Duration;
-
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use reqwest::Method;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
+
+use bloom_test_support::waiting::PATIENCE;
 
 use super::client::Api;
 
@@ -49,7 +49,7 @@ pub async fn open(api: &Api, path: &str, last: Option<&str>) -> Stream {
 impl Stream {
     /// The next event, without comments; `None` at the end of the stream.
     pub async fn next(&mut self) -> Option<Event> {
-        tokio::time::timeout(Duration::from_secs(20), self.read()).await.expect("an event in time")
+        tokio::time::timeout(PATIENCE, self.read()).await.expect("an event in time")
     }
 
     /// As [`next`](Self::next), for streams that may be silent.
