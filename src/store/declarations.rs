@@ -93,6 +93,7 @@ fn on_sqlite() {
 }
 
 #[test]
+#[ignore = "needs PostgreSQL, which tests/run unit installs"]
 fn on_postgresql() {
     run(check(postgres::database()));
 }

@@ -250,6 +250,7 @@ fn on_sqlite() {
 }
 
 #[test]
+#[ignore = "needs PostgreSQL, which tests/run unit installs"]
 fn on_postgresql() {
     run(check(postgres::database()));
     run(check_contexts(postgres::database()));

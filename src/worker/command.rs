@@ -53,13 +53,25 @@ pub(super) async fn output(command: Command, limit: Duration) -> Result<String, 
 
 /// As [`output`], with this standard input.
 pub(super) async fn output_of(command: Command, stdin: Stdio, limit: Duration) -> Result<String, String> {
+    succeeded(command, stdin, limit).await.map(|ended| text(&ended.stdout))
+}
+
+/// As [`output`], but the beginning of what it wrote to standard error is wanted: a command may succeed and do less than it was told.
+pub(super) async fn warnings(command: Command, limit: Duration) -> Result<String, String> {
+    succeeded(command, Stdio::null(), limit).await.map(|ended| String::from_utf8_lossy(&ended.stderr).into_owned())
+}
+
+async fn succeeded(command: Command, stdin: Stdio, limit: Duration) -> Result<Ended, String> {
     let ended = ended(command, stdin, limit, MOST).await?;
-    let text = |bytes: &[u8]| stream::cut(String::from_utf8_lossy(bytes).trim(), SHOWN).to_owned();
     match ended.status {
-        Some(status) if status.success() => Ok(text(&ended.stdout)),
+        Some(status) if status.success() => Ok(ended),
         Some(status) => Err(format!("{} ({status})", text(&ended.stderr))),
         None => Err(format!("it printed more than {} MiB", MOST >> 20)),
     }
+}
+
+fn text(bytes: &[u8]) -> String {
+    stream::cut(String::from_utf8_lossy(bytes).trim(), SHOWN).to_owned()
 }
 
 /// Runs the command, whatever its status is. At most `most` bytes of its output are wanted; one that prints more is ended.

@@ -6,7 +6,6 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio::time::sleep;
 
-use super::command::output;
 use super::walk::{Next, Seen, walk};
 
 /// How often the size of what a command writes is looked at.
@@ -114,24 +113,23 @@ pub fn lfs_program() -> Option<PathBuf> {
     super::program::find_program("git-lfs".as_ref(), "".as_ref())
 }
 
-/// Runs a command that writes below `dir`, and ends it when that takes more room than `most` bytes. The time limit counts besides.
+/// Waits for a command that writes below `dir`, and ends it when that takes more room than `most` bytes.
 ///
 /// # Errors
-/// It could not be started, failed, or exceeded a limit.
-pub(super) async fn bounded(command: Command, limit: Duration, dir: &Path, most: u64) -> Result<String, String> {
+/// Those of the command, and that it took more room.
+pub(super) async fn bounded(command: impl Future<Output = Result<String, String>>, dir: &Path, most: u64) -> Result<String, String> {
     let dir = dir.to_owned();
-    unless(move || size_of(&dir, most) > most, &too_large(most), command, limit).await
+    unless(move || size_of(&dir, most) > most, &too_large(most), command).await
 }
 
-/// Runs a command, and ends it when it has become too large.
+/// Waits for a command, and ends it when what it writes has become too large.
 ///
 /// # Errors
-/// It could not be started, failed, took longer than `limit`, or became too large: then the text is `why`.
+/// Those of the command; if it became too large, the text is `why`.
 pub(super) async fn unless(
     is_large: impl Fn() -> bool + Clone + Send + 'static,
     why: &str,
-    command: Command,
-    limit: Duration,
+    command: impl Future<Output = Result<String, String>>,
 ) -> Result<String, String> {
     let is_large = || async { tokio::task::spawn_blocking(is_large.clone()).await.unwrap_or_default() };
     let watched = async {
@@ -143,7 +141,7 @@ pub(super) async fn unless(
         }
     };
     tokio::select! {
-        ended = output(command, limit) => match ended {
+        ended = command => match ended {
             Ok(_) if is_large().await => Err(why.to_owned()),
             ended => ended,
         },
@@ -171,6 +169,7 @@ pub(super) fn size_of(dir: &Path, enough: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::command::output;
     use super::*;
 
     #[tokio::test]

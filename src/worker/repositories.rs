@@ -18,6 +18,7 @@ use uuid::Uuid;
 use bloom_api::repository::repository_problem;
 use bloom_core::project::{is_target_path, path_below};
 
+use super::command::output;
 use super::git::{GitSettings, bounded, git};
 use super::push_response::{PushResponse, refuse};
 use super::removal::remove_all;
@@ -69,7 +70,7 @@ async fn clone_to(settings: GitSettings, repo_url: String, projects: PathBuf, ta
     is_free(&dir, &target)?;
     let mut git = git(&settings.protocols);
     git.args(["clone", "--quiet", "--template=", "--no-recurse-submodules", "--", &repo_url]).arg(projects.join(&part));
-    let cloned = bounded(git, CLONE_LIMIT, &projects.join(&part), settings.max_bytes)
+    let cloned = bounded(output(git, CLONE_LIMIT), &projects.join(&part), settings.max_bytes)
         .await
         .map_err(|why| (StatusCode::BAD_GATEWAY, format!("git clone failed: {why}")));
     let moved = cloned.and_then(|_| move_to(&dir, &part, &target));

@@ -158,6 +158,34 @@ async fn a_repository_with_longer_ids_works() {
 }
 
 #[tokio::test]
+async fn a_shallow_clone_is_no_repository_for_runs() {
+    let place = Place::new();
+    let source = source(&place, &[]);
+    for text in ["two", "three"] {
+        fs::write(source.join("file"), text).unwrap();
+        run(&source, &["commit", "--quiet", "--all", "-m", text]);
+    }
+    serve(&place, "other-source");
+    let dir = place.context("a");
+    let tree = place.tree("agent", &dir);
+    tree.prepared_for(None).await.unwrap();
+    // The same repository with a newer commit, and without what is before it.
+    fs::write(source.join("file"), "four").unwrap();
+    run(&source, &["commit", "--quiet", "--all", "-m", "four"]);
+    fs::remove_dir_all(place.root.join("served")).unwrap();
+    let url = format!("file://{}", source.display());
+    run(&place.root, &["clone", "--quiet", "--bare", "--depth=1", &url, "served"]);
+    // As with other repositories that can't be fetched, a run goes on with what its agent has, if it has something.
+    let unfetched = tree.prepared_for(None).await.unwrap().unfetched.unwrap();
+    let refused = place.tree("another", &place.context("b")).prepared_for(None).await.unwrap_err().to_string();
+    for told in [unfetched, refused] {
+        assert!(told.contains("is a shallow clone") && told.contains("git fetch --unshallow"), "{told}");
+    }
+    run(&place.root.join("served"), &["fetch", "--quiet", "--unshallow", &url]);
+    assert_eq!(place.tree("agent", &dir).prepared_for(None).await.unwrap().unfetched, None);
+}
+
+#[tokio::test]
 async fn a_ref_may_be_written_as_git_shows_it() {
     let place = Place::new();
     let tree = place.tree("agent", &place.context("a"));

@@ -76,7 +76,7 @@ impl<'a> Confined<'a> {
         let (dirs, processes) = (vec![self.tree.dir.clone(), self.tree.own_git_dir()], self.confinement.processes());
         let is_large = move || is_larger(dirs.clone(), most.saturating_sub(held_open(&processes(), &dirs)));
         let words = ["sh", "-c", SMALL_FILES, &most.div_ceil(512).to_string()].map(OsString::from);
-        unless(is_large, ROOM, self.confine(&started_by(words, &plain)), limit).await
+        unless(is_large, ROOM, output(self.confine(&started_by(words, &plain)), limit)).await
     }
 
     async fn script(&self, script: &str, words: &[&Path]) -> Result<(), String> {
@@ -139,7 +139,7 @@ impl<'a> Confined<'a> {
         }
         let mut read = self.git();
         read.args(["read-tree", "--reset"]).args(files.map(|_| "-u")).arg(start);
-        bounded(self.confine(&read), FETCH_LIMIT, &self.tree.dir, repository.settings.max_bytes).await.map_err(failed)?;
+        bounded(output(self.confine(&read), FETCH_LIMIT), &self.tree.dir, repository.settings.max_bytes).await.map_err(failed)?;
         Ok(())
     }
 

@@ -138,7 +138,7 @@ impl Repository {
         let _lock = self.lock.lock().await;
         let mut fetch = self.lfs();
         fetch.args(["fetch", "origin", commit]);
-        let fetched = bounded(fetch, FETCH_LIMIT, &self.git_dir(), self.settings.max_bytes).await;
+        let fetched = bounded(output(fetch, FETCH_LIMIT), &self.git_dir(), self.settings.max_bytes).await;
         match fetched {
             Ok(_) => Ok(()),
             Err(why) => Err(self.with_unpushed(Trouble::of_fetch(&format!("git-lfs: {why}"))).await),

@@ -4,6 +4,7 @@ use super::tests::{Place, run};
 use super::*;
 
 #[tokio::test]
+#[ignore = "needs git-lfs, which tests/run unit installs"]
 async fn large_files_go_that_no_branch_needs_and_the_server_has() {
     let place = Place::new();
     let source = place.root.join("source");

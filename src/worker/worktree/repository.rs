@@ -13,7 +13,7 @@ use tokio::process::Command;
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
-use super::super::command::{ended, output, output_of};
+use super::super::command::{ended, output, output_of, warnings};
 use super::super::git::{GitSettings, bounded, git, strict};
 use super::super::home::private_dir;
 use super::super::process::{HOME_VARIABLE, LEASE_VARIABLE};
@@ -44,6 +44,8 @@ const SETTINGS_SHA256: &str =
 /// How git names objects, as `--object-format` takes it.
 const SHA1: &str = "sha1";
 const SHA256: &str = "sha256";
+/// What git warns of when the repository that it fetches has commits whose parents are missing: it leaves their branches as they are.
+const SHALLOW: &str = "shallow roots are not allowed to be updated";
 /// All branches, to fetch them with the [`TAGS`].
 const BRANCHES: &str = "+refs/heads/*:refs/remotes/origin/*";
 /// All tags, to fetch them, but those that git could take for another ref.
@@ -160,7 +162,11 @@ impl Repository {
             fetch.args(["fetch", "--quiet", "--no-tags", "--prune", "--force", "--no-write-fetch-head", "--no-recurse-submodules", "--"]);
             fetch.arg(&self.url).args(refs);
             let (dir, most) = (self.git_dir(), self.settings.max_bytes);
-            async move { bounded(fetch, limit, &dir, most).await.map(drop) }
+            async move {
+                // git succeeds without the branches whose commits are not all there.
+                let warnings = bounded(warnings(fetch, limit), &dir, most).await?;
+                if warnings.contains(SHALLOW) { Err(SHALLOW.to_owned()) } else { Ok(()) }
+            }
         };
         match self.despite_locks(fetch).await {
             Ok(()) => Ok(()),
@@ -169,6 +175,11 @@ impl Repository {
                  or add the project anew with another name",
                 self.dir.display()
             ))),
+            Err(why) if why == SHALLOW => Err(Trouble::State(
+                "the project's repository is a shallow clone, whose history is cut off: complete it with `git fetch --unshallow` there, \
+                 or name the repository that it was cloned from"
+                    .to_owned(),
+            )),
             Err(why) => Err(self.with_unpushed(Trouble::of_fetch(&why)).await),
         }
     }
