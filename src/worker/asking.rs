@@ -114,29 +114,34 @@ impl Asker {
 
     async fn pass_on(&mut self, question: Question) {
         let id = question.id;
-        let since = match self.past.current.take() {
-            Some((known, since)) if known == id => since,
-            _ => {
-                self.past.count = self.past.count.saturating_add(1);
-                let texts = question.texts();
-                let text = (!texts.is_empty()).then(|| texts.join("; "));
-                let data = json!({"id": id, "name": question.shown_tool(), "input": question.shown_input(), "text": text});
-                self.record(EventKind::Question, data).await;
-                Stamp::now()
-            }
-        };
-        self.past.current = Some((id, since.clone()));
-        self.keep();
+        let known = self.past.current.take().filter(|(known, _)| *known == id);
+        let is_new = known.is_none();
+        let since = known.map_or_else(Stamp::now, |(_, since)| since);
+        if is_new {
+            self.past.count = self.past.count.saturating_add(1);
+        }
         let left = Duration::from_millis(ASKED_MS.unsigned_abs()).saturating_sub(Duration::from_millis(self.past.asked_ms));
         let limit = self.limit.min(left).saturating_sub(since.age());
-        let reply = if self.past.count > MAX_QUESTIONS || left.is_zero() {
-            denied(question, "This run has asked people too often or for too long".into())
-        } else {
+        let may_ask = self.past.count <= MAX_QUESTIONS && !left.is_zero();
+        if may_ask {
+            // Told with the event, so that the limits of the run stand still before anybody hears of the question.
             self.shared.lock().until = now().saturating_add(millis(limit + LAST_CALL));
+        }
+        if is_new {
+            let texts = question.texts();
+            let text = (!texts.is_empty()).then(|| texts.join("; "));
+            let data = json!({"id": id, "name": question.shown_tool(), "input": question.shown_input(), "text": text});
+            self.record(EventKind::Question, data).await;
+        }
+        self.past.current = Some((id, since.clone()));
+        self.keep();
+        let reply = if may_ask {
             match timeout(limit, self.answer(&question, limit)).await {
                 Ok(reply) => reply,
                 Err(_) => self.last_answer(question).await,
             }
+        } else {
+            denied(question, "This run has asked people too often or for too long".into())
         };
         self.past.asked_ms = self.past.asked_ms.saturating_add(millis(since.age()));
         self.past.current = None;
