@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::error::AnyCode;
-use super::tasks::{Policy, in_its_context};
+use super::tasks::Policy;
 use super::values::text_problem;
 use super::words::{AnyFormat, AnySession};
 use bloom_core::audit::Actor;
@@ -36,7 +36,6 @@ pub struct PushedTask<'a> {
     pub lease_id: Option<Uuid>,
     pub worker_id: Option<Cow<'a, str>>,
     pub ttl_seconds: Option<i64>,
-    #[serde(default = "in_its_context")]
     pub session: AnySession,
     pub session_id: Option<Cow<'a, str>>,
     pub model: Option<Cow<'a, str>>,

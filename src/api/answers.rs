@@ -101,10 +101,8 @@ pub struct Repository<'a> {
     /// Where the repository is.
     pub url: Cow<'a, str>,
     /// What the branch of the context begins with, before a `/`, unless it was pushed under a former prefix.
-    #[serde(default = "default_prefix")]
     pub branch_prefix: Cow<'a, str>,
     /// The prefixes that the project had before, newest first.
-    #[serde(default)]
     pub former_branch_prefixes: Vec<Cow<'a, str>>,
 }
 

@@ -31,9 +31,9 @@ pub struct Directives {
 }
 
 impl Directives {
-    /// Whether the run of this lease must be ended. Servers of earlier versions name tasks only.
-    pub fn cancels(&self, lease: Uuid, task: Uuid) -> bool {
-        if self.cancel_leases.is_empty() { self.cancel.contains(&task) } else { self.cancel_leases.contains(&lease) }
+    /// Whether the run of this lease must be ended.
+    pub fn cancels(&self, lease: Uuid) -> bool {
+        self.cancel_leases.contains(&lease)
     }
 }
 

@@ -219,11 +219,9 @@ pub struct Key<'a> {
     pub scope: AnyScope,
     /// The worker that it speaks for, or the only worker that the join token enrolls.
     pub worker: Option<Cow<'a, str>>,
-    /// Whether that worker may register with a `url` and with `dispatch: "push"`. An older server does not tell.
-    #[serde(default)]
+    /// Whether that worker may register with a `url` and with `dispatch: "push"`.
     pub push: bool,
-    /// The Kubernetes namespaces whose LLMTasks that worker may serve; null: no limit. An older server does not tell.
-    #[serde(default)]
+    /// The Kubernetes namespaces whose LLMTasks that worker may serve; null: no limit.
     pub namespaces: Option<Cow<'a, [String]>>,
     /// When it was created.
     pub created_at: Ms,
@@ -231,11 +229,9 @@ pub struct Key<'a> {
     pub expires_at: Option<Ms>,
     /// `admin`, or `key:` and the name of the key that was used to create it.
     pub created_by: Cow<'a, str>,
-    /// The team whose member keys see its tasks; null: none. An older server does not tell.
-    #[serde(default)]
+    /// The team whose member keys see its tasks; null: none.
     pub team: Option<Cow<'a, str>>,
-    /// What its owner may have at most, and has; null: no limits. An older server does not tell.
-    #[serde(default)]
+    /// What its owner may have at most, and has; null: no limits.
     pub quota: Option<KeyQuota>,
 }
 

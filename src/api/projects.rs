@@ -168,10 +168,8 @@ pub struct Project<'a> {
     /// The worker that clones it if a call names none: that of its creation, or else the first that was asked for a clone.
     pub primary_node_id: Option<Cow<'a, str>>,
     /// What the branches of its contexts begin with: `PREFIX/CONTEXT`.
-    #[serde(default = "default_prefix")]
     pub branch_prefix: Cow<'a, str>,
     /// The last prefixes that it had before, newest first: a branch that was pushed keeps its name.
-    #[serde(default)]
     pub former_branch_prefixes: Vec<Cow<'a, str>>,
     /// How the last clone that was asked for ended; after a failure, `cloned` once a run has made a clone. While none was asked for: `cloned` once
     /// a run has used the project, `pending` before.

@@ -13,16 +13,10 @@ use bloom_core::Ms;
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Stats {
     /// Counts of tasks.
-    #[serde(default)]
-    #[schema(required)]
     pub tasks: TaskStats,
     /// Counts of leases.
-    #[serde(default)]
-    #[schema(required)]
     pub leases: LeaseStats,
     /// Counts of workers.
-    #[serde(default)]
-    #[schema(required)]
     pub workers: WorkerStats,
 }
 
@@ -77,10 +71,9 @@ pub struct UsageRow<'a> {
 }
 
 impl UsageRow<'_> {
-    /// The values of all keys in one text; servers of an earlier version send one key.
+    /// The values of all keys in one text.
     pub fn all_keys(&self) -> String {
-        let keys: Vec<&str> = self.keys.values().filter_map(Value::as_str).collect();
-        if keys.is_empty() { self.key.to_string() } else { keys.join(", ") }
+        self.keys.values().filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
     }
 }
 

@@ -37,20 +37,12 @@ pub struct Artifact<'a> {
     /// The output, if the run succeeded; null for files.
     pub content: Option<Cow<'a, str>>,
     /// The name of the file; null for the output of a run.
-    #[serde(default)]
-    #[schema(required)]
     pub name: Option<Cow<'a, str>>,
     /// The type of the file's content; null for the output of a run.
-    #[serde(default)]
-    #[schema(required)]
     pub content_type: Option<Cow<'a, str>>,
     /// The size of the file; null for the output of a run.
-    #[serde(default)]
-    #[schema(required)]
     pub bytes: Option<i64>,
     /// The SHA-256 digest of the file, in hexadecimal; null for the output of a run.
-    #[serde(default)]
-    #[schema(required)]
     pub sha256: Option<Cow<'a, str>>,
 }
 
@@ -114,8 +106,6 @@ pub struct TaskResult<'a> {
     /// What went wrong, for people.
     pub error_message: Option<Cow<'a, str>>,
     /// What went wrong without making the run fail, for people.
-    #[serde(default)]
-    #[schema(required)]
     pub warnings: Cow<'a, [String]>,
     /// Measurements of the run.
     pub metrics: Metrics,

@@ -13,7 +13,7 @@ use super::words::{AnyFormat, AnyPushMode, AnyReason, AnySession, AnyStatus, Any
 use bloom_core::Ms;
 use bloom_core::namespace;
 use bloom_core::project::PushMode;
-use bloom_core::task::{self, Session, TaskSpec, TaskState};
+use bloom_core::task::{self, TaskSpec, TaskState};
 use bloom_core::trace_context::TraceContext;
 
 /// A task.
@@ -28,8 +28,6 @@ pub struct Task<'a> {
     /// What the agent is asked to do.
     pub prompt: Cow<'a, str>,
     /// Files in the directory of the context, by path or glob, that the agent inserts; other texts are references.
-    #[serde(default)]
-    #[schema(required)]
     pub context_hints: Cow<'a, [String]>,
     /// Limits of the run.
     pub policy: Policy,
@@ -66,8 +64,6 @@ pub struct Task<'a> {
     /// Names with values, by which lists can be filtered.
     pub labels: Cow<'a, BTreeMap<String, String>>,
     /// Whether the task continues the conversation of its context.
-    #[serde(default = "in_its_context")]
-    #[schema(required)]
     pub session: AnySession,
     /// The model that the agent uses; null = that of its profile.
     pub model: Option<Cow<'a, str>>,
@@ -78,8 +74,6 @@ pub struct Task<'a> {
     /// Whether a cancel waits for the end of the run.
     pub cancel_requested: bool,
     /// Whether the task is suspended: while it is queued, no worker gets it until it is resumed. A run that has begun goes on.
-    #[serde(default)]
-    #[schema(required)]
     pub suspend: bool,
     /// The conversation of the agent that the run continues.
     pub session_id: Option<Cow<'a, str>>,
@@ -110,16 +104,10 @@ pub struct Task<'a> {
     /// The branch, tag or commit that the task begins with; null = the default branch of the repository.
     pub r#ref: Option<Cow<'a, str>>,
     /// Whether the agent pushes the branch with the commits of a run.
-    #[serde(default = "never")]
-    #[schema(required)]
     pub push: AnyPushMode,
     /// Files that the run gets.
-    #[serde(default)]
-    #[schema(required)]
     pub inputs: Vec<Input<'a>>,
     /// Globs of the files that are kept as artifacts when a run ends.
-    #[serde(default)]
-    #[schema(required)]
     pub outputs: Cow<'a, [String]>,
     /// Only in the answer to its creation, and only if there are some: fields of the request that were ignored, because no task has them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -144,28 +132,14 @@ impl<'a> From<&'a namespace::KubernetesObject> for KubernetesObject<'a> {
     }
 }
 
-/// The session of a task that comes from an earlier version, which does not send it.
-pub fn in_its_context() -> AnySession {
-    Session::Context.into()
-}
-
-/// The mode of pushes of a task that comes from an earlier version.
-pub fn never() -> AnyPushMode {
-    PushMode::Never.into()
-}
-
 /// Limits of a run.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Policy {
     /// Seconds after the start of the process at which the agent ends the run.
     pub timeout_sec: i64,
     /// The client named no time limit: that of the agent's profile holds in place of `timeout_sec`, if it has one.
-    #[serde(default)]
-    #[schema(required)]
     pub timeout_is_default: bool,
     /// US dollars that all attempts together may cost; 0 = no limit.
-    #[serde(default)]
-    #[schema(required)]
     pub budget: f64,
 }
 
@@ -267,7 +241,5 @@ pub struct CreatedTasks<'a> {
     /// The tasks, in the order of the request.
     pub tasks: Vec<Task<'a>>,
     /// How many of them existed already: they were found by their idempotency keys.
-    #[serde(default)]
-    #[schema(required)]
     pub existed: usize,
 }

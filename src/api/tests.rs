@@ -1,4 +1,4 @@
-//! Reading the answers of newer and older servers, and making requests as clients do.
+//! Reading the answers of newer servers, and making requests as clients do.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -20,8 +20,7 @@ use crate::tasks::{CreatedTasks, Task};
 use crate::values::{Id, Int, List};
 use crate::workers::Worker;
 use bloom_core::event::EventKind;
-use bloom_core::project::PushMode;
-use bloom_core::task::{Outcome, Session};
+use bloom_core::task::Outcome;
 
 const ID: &str = "0190a0a0-0000-7000-8000-000000000000";
 /// An enum value that the reader does not know.
@@ -181,35 +180,6 @@ fn what_agents_say_is_kept() {
     }
     is_kept::<AgentHealth>(json!({"reachable": true, "status": "ok", "capabilities": {"claude_cli": true}}));
     is_kept::<OrderDone>(json!({"status": NEW, "output": "new"}));
-}
-
-#[test]
-fn what_an_older_server_does_not_send_has_a_default() {
-    let mut older = task();
-    let members = older.as_object_mut().unwrap();
-    members.retain(|name, _| {
-        ![
-            "context_hints",
-            "session",
-            "model",
-            "waiting",
-            "usage",
-            "failure",
-            "session_id",
-            "suspend",
-            "project",
-            "ref",
-            "push",
-            "inputs",
-            "outputs",
-        ]
-        .contains(&name.as_str())
-    });
-    older["policy"].as_object_mut().unwrap().remove("budget");
-    let read: Task = serde_json::from_value(older).unwrap();
-    assert_eq!((read.session, read.policy.budget, read.context_hints.len()), (Session::Context.into(), 0.0, 0));
-    assert!(read.model.is_none() && read.waiting.is_none() && !read.suspend);
-    assert!(read.project.is_none() && read.r#ref.is_none() && read.push == PushMode::Never);
 }
 
 #[test]

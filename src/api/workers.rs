@@ -49,8 +49,6 @@ pub struct Worker<'a> {
     /// How it gets tasks if it does not claim them.
     pub dispatch: AnyDispatchMode,
     /// Whether it gets no new tasks.
-    #[serde(default)]
-    #[schema(required)]
     pub cordoned: bool,
     /// Whether it gets no new tasks, and must finish or hand back those that it has.
     pub draining: bool,

@@ -181,10 +181,6 @@ if [ -n "$root" ]; then
 	say "the files are below $root; nothing was started"
 	exit 0
 fi
-# Earlier versions of this script gave them to the agent's user.
-for name in agent membridge-agent; do
-	[ ! -f "$etc/$name.key" ] || chown root "$etc/$name.key"
-done
 # An agent that was uninstalled through the server leaves this file, and does not start while it exists.
 rm -f "$work/uninstalled"
 if [ "$init" = systemd ]; then

@@ -149,9 +149,8 @@ pub const USAGE: RoutePolicy = RoutePolicy::READ.or_member();
 /// Shows how many tokens and US dollars runs used.
 ///
 /// One row per group: days newest first, all else by name. The header `Link` leads to the next page; each page adds everything up again. These
-/// records are kept when their tasks are removed: for removed tasks, `from` and `to` are rounded to whole days, and those that an earlier
-/// version removed have no project, worker, creator and labels. `created_by` is empty if the audit trail has forgotten it. A
-/// member key gets the runs of its team's tasks, without those that an earlier version removed.
+/// records are kept when their tasks are removed: for removed tasks, `from` and `to` are rounded to whole days. `created_by` is empty if the
+/// audit trail has forgotten it. A member key gets the runs of its team's tasks.
 #[utoipa::path(
     get, path = "/api/runtime/usage", operation_id = "getUsage", tag = "records", params(UsageParams),
     responses((status = 200, description = "A page of rows.", body = Vec<UsageRow>))

@@ -20,7 +20,7 @@ static SQLITE: LazyLock<Migrator> = LazyLock::new(|| beside_newer(sqlx::migrate!
 static POSTGRES: LazyLock<Migrator> = LazyLock::new(|| beside_newer(sqlx::migrate!("../../migrations/postgres")));
 
 /// Ignores migrations of a newer program; [`Schema::check`] refuses those that exclude this program.
-fn beside_newer(mut migrator: Migrator) -> Migrator {
+pub(super) fn beside_newer(mut migrator: Migrator) -> Migrator {
     migrator.set_ignore_missing(true);
     migrator
 }
@@ -72,8 +72,6 @@ statement!(
 );
 statement!(APPLIED, "SELECT version, description FROM _sqlx_migrations WHERE success");
 statement!(COMPATIBLE_SINCE, "SELECT since FROM schema_compatibility WHERE id = 1");
-/// The migration that created `schema_compatibility`.
-const COMPATIBILITY: i64 = 3;
 
 /// The migrations that this program knows, and those that the database has.
 pub(super) struct Schema {
@@ -132,17 +130,20 @@ impl Schema {
     }
 
     pub async fn read(pool: &Pool) -> Result<Self, Error> {
-        let known = migrator(pool.kind()).iter().map(|migration| (migration.version, migration.description.to_string())).collect();
+        Self::read_for(pool, migrator(pool.kind())).await
+    }
+
+    async fn read_for(pool: &Pool, migrator: &Migrator) -> Result<Self, Error> {
+        let known = migrator.iter().map(|migration| (migration.version, migration.description.to_string())).collect();
         let tables: i64 = one(&pool.fetch(&TABLE, Args::new()).await?, |row| row.take())?;
         if tables == 0 {
             return Ok(Self { known, applied: BTreeMap::new(), compatible_since: 0 });
         }
         let applied: BTreeMap<i64, String> =
             all(&pool.fetch(&APPLIED, Args::new()).await?, |row| Ok((row.take()?, row.take()?)))?.into_iter().collect();
-        let compatible_since = if applied.contains_key(&COMPATIBILITY) {
-            one(&pool.fetch(&COMPATIBLE_SINCE, Args::new()).await?, |row| row.take())?
-        } else {
-            0
+        let compatible_since = match applied.is_empty() {
+            true => 0,
+            false => one(&pool.fetch(&COMPATIBLE_SINCE, Args::new()).await?, |row| row.take())?,
         };
         Ok(Self { known, applied, compatible_since })
     }
@@ -166,15 +167,20 @@ impl Store {
     /// # Errors
     /// [`Error::Setup`] if the database belongs to another version of this program or has triggers, or if a migration failed.
     pub async fn migrate(&self) -> Result<Migrated, Error> {
-        let schema = self.schema().await?;
+        self.migrate_by(migrator(self.kind())).await
+    }
+
+    /// The same, with these migrations.
+    pub(super) async fn migrate_by(&self, migrator: &Migrator) -> Result<Migrated, Error> {
+        let schema = Schema::read_for(self.pool(), migrator).await?;
         schema.check()?;
         schema.may_be_completed(self.pool()).await?;
         self.refuse_triggers(&schema).await?;
         let (from, to) = (schema.applied.keys().last().copied().unwrap_or_default(), schema.newest_known());
         let is_current = schema.is_current();
         let ran = match self.inner.target.migrator().await? {
-            Conn::Sqlite { mut conn, .. } => SQLITE.run_direct(None, &mut conn, false).await,
-            Conn::Postgres(mut conn) => POSTGRES.run_direct(None, &mut conn, false).await,
+            Conn::Sqlite { mut conn, .. } => migrator.run_direct(None, &mut conn, false).await,
+            Conn::Postgres(mut conn) => migrator.run_direct(None, &mut conn, false).await,
         };
         match ran {
             // A user who may not create tables can't have the table of migrations checked, and can serve what its owner migrated.
@@ -246,7 +252,7 @@ fn may_not(error: &sqlx::Error) -> bool {
     error.as_database_error().and_then(|error| error.code()).as_deref() == Some("42501")
 }
 
-fn migrator(kind: Kind) -> &'static Migrator {
+pub(super) fn migrator(kind: Kind) -> &'static Migrator {
     match kind {
         Kind::Sqlite => &SQLITE,
         Kind::Postgres => &POSTGRES,

@@ -56,6 +56,8 @@ mod table;
 mod teams;
 mod usage;
 mod waiters;
+#[cfg(test)]
+mod upgrades;
 mod writer;
 
 use std::path::{Path, PathBuf};

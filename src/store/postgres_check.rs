@@ -60,7 +60,7 @@ fn is_durable(found: Vec<Row>) -> Result<(), Error> {
 }
 
 /// The tables that batches and maintenance write to.
-const WRITTEN: [&str; 27] = [
+const WRITTEN: [&str; 26] = [
     "api_keys",
     "audit",
     "batches",
@@ -83,7 +83,6 @@ const WRITTEN: [&str; 27] = [
     "task_labels",
     "task_state",
     "tasks",
-    "usage_daily",
     "usage_removed",
     "wakeups",
     "worker_seen",

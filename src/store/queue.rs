@@ -11,8 +11,7 @@ use bloom_core::cache::{Projects, rank};
 use bloom_core::ids::TaskId;
 use bloom_database::{DuePage, ReadyRow, Scope};
 
-/// A program without suspension (before migration 9) may leave a suspended task unparked.
-const IS_READY: &str = "status = 'queued' AND parked IS NULL AND NOT suspend";
+const IS_READY: &str = "status = 'queued' AND parked IS NULL";
 const READY_ROW: &str = "id, revision, rank, agent_slug, namespace, project, coalesce(ready_at, 0)";
 /// The next ready tasks with these values of these columns, by an index that begins with them.
 fn ready_of(d: Kind, index: &str, columns: &[&str]) -> String {
@@ -49,7 +48,7 @@ statement!(
 statement!(
     RESERVED,
     |d| "SELECT {READY_ROW}, session_worker FROM task_state {} \
-    WHERE status = 'queued' AND parked = 'reserved' AND session_worker = $4 AND NOT suspend AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3",
+    WHERE status = 'queued' AND parked = 'reserved' AND session_worker = $4 AND (rank, id) > ($1, $2) ORDER BY rank, id LIMIT $3",
     d.by_index("task_state_reserved")
 );
 statement!(
@@ -61,17 +60,14 @@ statement!(
 );
 
 /// Selects what is due now, the longest due first, as `(now, the next deadline after now, id, at, …)`; one row of NULLs if nothing is due.
-/// Rows that another transaction has locked are left out, because a page of them would hide those behind it. `unset` selects rows that a
-/// replica of the previous version left without a deadline; they are due at once.
-fn due(d: Kind, at: &str, and: &str, unset: &str, (index, of_unset): (&str, &str), set: &str) -> String {
-    let (index, of_unset, now, lock) = (d.by_index(index), d.by_index(of_unset), d.now_before(), d.skip_locked());
+/// Rows that another transaction has locked are left out, because a page of them would hide those behind it.
+fn due(d: Kind, at: &str, and: &str, index: &str, set: &str) -> String {
+    let (index, now, lock) = (d.by_index(index), d.now_before(), d.skip_locked());
     format!(
         "WITH c AS MATERIALIZED (SELECT {clock} AS now) \
         SELECT c.now, (SELECT n.{at} FROM task_state n {index} WHERE {set} AND n.{at} > c.now ORDER BY n.{at} LIMIT 1), d.* \
-        FROM c LEFT JOIN {lateral} (\
-            SELECT * FROM (SELECT id, CAST(0 AS BIGINT) AS at{and} FROM task_state {of_unset} WHERE {unset} LIMIT $2 {lock}) AS u \
-            UNION ALL SELECT * FROM (SELECT id, {at} AS at{and} FROM task_state {index} WHERE {set} AND {at} <= {now} \
-                ORDER BY {at} LIMIT $2 {lock}) AS s) AS d ON true \
+        FROM c LEFT JOIN {lateral} (SELECT id, {at} AS at{and} FROM task_state {index} WHERE {set} AND {at} <= {now} \
+            ORDER BY {at} LIMIT $2 {lock}) AS d ON true \
         ORDER BY d.at LIMIT $2",
         clock = d.clock(1),
         lateral = d.lateral(),
@@ -82,19 +78,12 @@ const CHECK: &str = "task_state_check";
 statement!(
     pub(super) DUE_LEASES,
     |d| "{}",
-    due(d, "check_at", ", lease_id", "slot IS NOT NULL AND check_at IS NULL", (CHECK, CHECK), "slot IS NOT NULL")
+    due(d, "check_at", ", lease_id", CHECK, "slot IS NOT NULL")
 );
 statement!(
     pub(super) DUE_TASKS,
     |d| "{}",
-    due(
-        d,
-        "wake_at",
-        "",
-        "status = 'queued' AND parked = 'not_before' AND wake_at IS NULL",
-        ("task_state_wake", "task_state_wake_unset"),
-        "wake_at IS NOT NULL"
-    )
+    due(d, "wake_at", "", "task_state_wake", "wake_at IS NOT NULL")
 );
 statement!(
     pub(super) LEASES_BEYOND_TTL,

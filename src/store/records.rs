@@ -1,13 +1,11 @@
 //! The rows of leases, results, events, workers, queues, audit entries, keys, files, projects and wake-ups.
 
-use std::collections::BTreeMap;
-
 use uuid::Uuid;
 
 use super::error::Error;
 use super::table::{part, row};
 use bloom_core::agent_queue::AgentQueue;
-use bloom_core::api_key::{ApiKey, Quota, Scope};
+use bloom_core::api_key::{ApiKey, Quota};
 use bloom_core::audit::AuditEntry;
 use bloom_core::event::TaskEvent;
 use bloom_core::file::File;
@@ -16,10 +14,10 @@ use bloom_core::run_result::{RunResult, StoredObject};
 use bloom_core::task::PastLease;
 use bloom_core::usage::Usage;
 use bloom_core::wakeup::{Subject, Wakeup};
-use bloom_core::worker::{Capabilities, Instance, KNOWN_CAPABILITIES, Worker};
+use bloom_core::worker::{Capabilities, Instance, Worker};
 
 row! {
-    pub(super) LEASE: leases as leases_row_2 of lease: PastLease {
+    pub(super) LEASE: leases as leases_row of lease: PastLease {
         id, task_id, context_id, agent_slug, worker_id, started_at, ttl_ms, expires_at, last_heartbeat, status, ended_at, completed, model;
         {
             let usage = lease.usage;
@@ -33,7 +31,7 @@ row! {
 }
 
 row! {
-    pub(super) RESULT: results as results_row_4 of result: RunResult {
+    pub(super) RESULT: results as results_row of result: RunResult {
         id, artifact_id, task_id, lease_id, worker_id, status, output, error_message, duration_ms, tokens_used, completed_at,
         artifact_type, artifact_tags;
         {
@@ -50,7 +48,7 @@ row! {
 row! { pub(super) EVENT: task_events as task_events_row of event: TaskEvent { task_id, number, lease_id, seq, kind, at, data } }
 
 row! {
-    pub(super) WORKER: workers as workers_row_6 of worker: Worker {
+    pub(super) WORKER: workers as workers_row of worker: Worker {
         id, url, status, lost;
         {
             let served = &worker.capabilities;
@@ -71,35 +69,22 @@ row! {
     }
     then { last_seen }
     read {
-        capabilities: Capabilities { namespaces, git, projects, other: unknown(other_capabilities), ..capabilities },
+        capabilities: Capabilities { namespaces, git, projects, other: other_capabilities, ..capabilities },
         instance: part(|| Some(Instance { id: instance?, since: instance_since? })),
     }
-}
-
-/// Programs before migration 22 keep `git` with the capabilities that they do not know.
-fn unknown(mut other: BTreeMap<String, String>) -> BTreeMap<String, String> {
-    other.retain(|name, _| !KNOWN_CAPABILITIES.contains(&name.as_str()));
-    other
 }
 
 row! { pub(super) QUEUE: queues as queues_row of queue: AgentQueue { agent_slug, paused_at, max_concurrency, revision } }
 
 row! {
-    pub(super) AUDIT: audit as audit_row_2 of entry: AuditEntry {
+    pub(super) AUDIT: audit as audit_row of entry: AuditEntry {
         id, timestamp, action, entity_type, entity_id, actor, detail, request_id, task_id, worker_id,
     }
 }
 
-/// Programs before migration 35 do not know the newer word and could not read the row. They read one that allows less.
-fn stored_scope(scope: &Scope) -> &Scope {
-    if *scope == Scope::Member { &Scope::Submit } else { scope }
-}
-
 row! {
-    pub(super) API_KEY: api_keys as api_keys_row_5 of key: ApiKey {
-        name, digest;
-        { let scope = &key.scope; scope: stored_scope(scope) }
-        worker, push, namespaces, created_at, expires_at, created_by;
+    pub(super) API_KEY: api_keys as api_keys_row of key: ApiKey {
+        name, digest, scope, worker, push, namespaces, created_at, expires_at, created_by;
         {
             let quota = key.quota;
             max_open_tasks: quota.max_open_tasks,
@@ -107,26 +92,25 @@ row! {
             max_stored_bytes: quota.max_stored_bytes,
         }
         team;
-        { let scope = &key.scope; newer_scope: Some(scope).filter(|scope| stored_scope(scope) != *scope) }
     }
-    read { scope: newer_scope.unwrap_or(scope), quota: Quota { max_open_tasks, max_tasks_per_minute, max_stored_bytes } }
+    read { quota: Quota { max_open_tasks, max_tasks_per_minute, max_stored_bytes } }
 }
 
 row! {
-    pub(super) PROJECT: projects as projects_row_2 of project: Project {
+    pub(super) PROJECT: projects as projects_row of project: Project {
         id, name, repo_url, target_path, primary_node_id, clone_status, error_message, created_at, updated_at, branch_prefix,
         former_branch_prefixes
     }
 }
 
 row! {
-    pub(super) FILE: files as files_row_2 of file: File {
+    pub(super) FILE: files as files_row of file: File {
         id, owner, task_id, lease_id, worker_id, name, content_type, bytes, sha256, kind, created_at, remove_at, object_url, team
     }
 }
 
 row! {
-    pub(super) PROJECT_NODE: project_nodes as project_nodes_row_2 of node: ProjectNode {
+    pub(super) PROJECT_NODE: project_nodes as project_nodes_row of node: ProjectNode {
         project_id, node_id, clone_status, clone_path, error_message, updated_at, last_sync_at
     }
 }

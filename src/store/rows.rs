@@ -5,12 +5,11 @@ use super::table::{part, row};
 use bloom_core::cache::{priority, rank};
 use bloom_core::namespace::KubernetesObject;
 use bloom_core::project::TaskProject;
-use bloom_core::question::Question;
-use bloom_core::task::{ActiveLease, Failure, LastLease, Parked, Reason, Status, TaskSpec, TaskState};
+use bloom_core::task::{ActiveLease, Failure, LastLease, TaskSpec, TaskState};
 use bloom_core::usage::Usage;
 
 row! {
-    pub(super) SPEC: tasks as tasks_row_9 of spec: TaskSpec {
+    pub(super) SPEC: tasks as tasks_row of spec: TaskSpec {
         id, context_id, agent_slug, prompt, context_hints, timeout_sec, budget, desired_format, max_attempts, priority, not_before,
         depends_on, exclusive_key, idempotency_key, labels, session, model, ttl_after_finished_sec, owner, suspend;
         {
@@ -37,13 +36,11 @@ row! {
 }
 
 row! {
-    pub(super) STATE: task_state as task_state_row_17 of task: TaskState {
+    pub(super) STATE: task_state as task_state_row of task: TaskState {
         id, context_id, agent_slug;
         { let priority = task.priority; rank: rank(priority) }
         session, max_attempts, timeout_sec, exclusive_key, ttl_after_finished_sec, has_dependencies, revision, status, updated_at, attempts,
-        infra_retries, lease_count, cancel_requested, not_before;
-        { let parked = task.parked.as_ref(); parked: parked.map(written) }
-        wake_at, ready_at, session_worker, created_after, has_dependents;
+        infra_retries, lease_count, cancel_requested, not_before, parked, wake_at, ready_at, session_worker, created_after, has_dependents;
         { let shown = task.shown_lease(); worker_id: shown.map(|(_, worker)| worker) }
         {
             let lease = task.lease.as_ref();
@@ -68,7 +65,7 @@ row! {
         session_id;
         {
             let failure = task.failure.as_ref();
-            failure_reason: failure.map(|f| stored_reason(&f.reason)),
+            failure_reason: failure.map(|f| &f.reason),
             failure_message: failure.map(|f| &f.message),
             failure_at: failure.map(|f| f.at),
         }
@@ -80,16 +77,14 @@ row! {
         }
         finished_at, remove_at, event_count, event_seq, last_event_seq, labels, suspend, namespace, made_at, budget, cost_before_requeue;
         { let used = task.usage; cost_estimated: used.is_some_and(|u| u.cost_estimated) }
-        { let asked = task.question.as_ref(); question: asked }
+        question;
         { let project = task.project.as_deref(); project: project.unwrap_or_default() }
-        { let reason = task.failure.as_ref().map(|f| &f.reason); newer_failure_reason: reason.and_then(newer_reason) }
         moves_files, event_bytes;
         { let lease = task.lease.as_ref(); context_reset_at: lease.and_then(|l| l.context_reset_at) }
         profile_timeout_max, conversation, owner, team;
     }
     read {
         priority: priority(rank),
-        parked: if suspend && status == Status::Queued && parked != Some(Parked::DependsOn) { Some(Parked::Suspended) } else { parked },
         lease: match slot {
             None => None,
             Some(slot) => Some(
@@ -101,8 +96,7 @@ row! {
                     started_at: started_at?,
                     ttl_ms: ttl_ms?,
                     expires_at: expires_at?,
-                    // A replica of the previous version leaves it unset. The lease is then checked at once, which sets it.
-                    check_at: check_at.unwrap_or_default(),
+                    check_at: check_at?,
                     hard_end_at,
                     last_heartbeat: last_heartbeat?,
                     holds_context: holds_context.unwrap_or(false),
@@ -113,48 +107,9 @@ row! {
             ),
         },
         last_lease: part(|| Some(LastLease { id: last_lease_id?, worker_id: last_lease_worker?, status: last_lease_status? })),
-        failure: part(|| {
-            let stored = failure_reason?;
-            let reason = read_reason(stored, newer_failure_reason);
-            Some(Failure { reason, message: failure_message?, at: failure_at? })
-        }),
+        failure: part(|| Some(Failure { reason: failure_reason?, message: failure_message?, at: failure_at? })),
         project: Some(project).filter(|project| !project.is_empty()),
-        // A program without questions (before migration 18) ends a lease and leaves the question.
-        question: question.filter(|question: &Question| slot.is_some() && lease_id == Some(question.lease)),
         usage: part(|| Some(Usage { input_tokens: input_tokens?, output_tokens: output_tokens?, cost_usd: cost_usd?, cost_estimated })),
-    }
-}
-
-/// A program without suspension (before migration 9) does not know the word `suspended`. It takes a suspended task for one that is reserved
-/// for no worker: it gives it to nobody, and nothing wakes it. What it writes itself to the row of a suspended task is read as suspended.
-fn written(parked: &Parked) -> &Parked {
-    if *parked == Parked::Suspended { &Parked::Reserved } else { parked }
-}
-
-/// Programs before migration 22 do not know the newer words and could not read the row. They read another one, whose meaning is near.
-fn stored_reason(reason: &Reason) -> &Reason {
-    match reason {
-        Reason::Project | Reason::BadInput => &Reason::SpawnFailed,
-        Reason::DiskLimit => &Reason::AgentError,
-        known => known,
-    }
-}
-
-/// What tells a newer word from the one that it is stored as. Programs since migration 22 could not read the row with a word that they don't
-/// know either: a word of their own, which does not go with the stored one, tells them nothing.
-fn newer_reason(reason: &Reason) -> Option<&Reason> {
-    match reason {
-        Reason::DiskLimit => Some(&Reason::WorkerDisk),
-        known => Some(known).filter(|reason| stored_reason(reason) != *reason),
-    }
-}
-
-/// A program without the word leaves what tells of it when it writes another failure.
-fn read_reason(stored: Reason, newer: Option<Reason>) -> Reason {
-    match newer {
-        Some(Reason::WorkerDisk) if stored == Reason::AgentError => Reason::DiskLimit,
-        Some(newer) if *stored_reason(&newer) == stored => newer,
-        _ => stored,
     }
 }
 

@@ -145,11 +145,9 @@ impl UsageFilter {
             let names: Vec<_> = (0..keys.len()).map(|i| format!("key_{i}")).collect();
             let order: Vec<_> = keys.iter().zip(&names).map(|(key, name)| format!("{name}{}", key.direction())).collect();
             let names = names.join(", ");
-            let kept = "WHERE day >= $1 AND day <= $2";
             format!(
                 "SELECT {names}, {SUMS} FROM (SELECT {names}, {sums} FROM (SELECT {named}, {SUMS} FROM (\
-                    SELECT {GROUP}, {SUMS} FROM usage_removed {kept} \
-                    UNION ALL SELECT day, agent_slug, model, context_id, '', '', '', '{{}}', '', {SUMS} FROM usage_daily {kept} \
+                    SELECT {GROUP}, {SUMS} FROM usage_removed WHERE day >= $1 AND day <= $2 \
                     UNION ALL SELECT {GROUP}, {SUMS} FROM ({live}) AS l) AS u WHERE true{conditions}{labels}) AS k \
                 GROUP BY {names}) AS s ORDER BY {order} LIMIT $5 OFFSET $6",
                 sums = sums(d),

@@ -20,9 +20,9 @@ statement!(
 /// The first unfinished session task of context `$1` after `$2`, if it waits for the session order, or might have to.
 fn next_of_context(d: Kind) -> String {
     format!(
-        "SELECT id FROM (SELECT id, status, parked, suspend FROM task_state {} \
+        "SELECT id FROM (SELECT id, status, parked FROM task_state {} \
         WHERE context_id = $1 AND id > $2 AND session = 'context' AND status IN ('queued', 'leased', 'running') ORDER BY id LIMIT 1) AS f \
-        WHERE status = 'queued' AND NOT suspend AND (parked IS NULL OR parked IN ('session', 'reserved'))",
+        WHERE status = 'queued' AND (parked IS NULL OR parked IN ('session', 'reserved'))",
         d.by_index("task_state_session")
     )
 }

@@ -179,7 +179,7 @@ impl Asker {
                     tracing::warn!(task = %self.task, %error, "the server does not take a question of a run; trying again");
                     sleep(backoff.wait(&error)).await;
                 }
-                // The lease is over, and the run is about to be ended; or the server is of an earlier version.
+                // The lease is over, and the run is about to be ended.
                 Err(error) => {
                     tracing::warn!(task = %self.task, %error, "the server refused a question of a run; it is denied");
                     return denied(question.clone(), "No person can be asked now".into());

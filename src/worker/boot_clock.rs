@@ -38,11 +38,6 @@ impl Stamp {
         Self { boot: boot(), at: now(), wall_clock: now_ms() }
     }
 
-    /// A time that was stored by an earlier version of the agent.
-    pub fn of_wall_clock(wall_clock: Ms) -> Self {
-        Self { boot: String::new(), at: 0, wall_clock }
-    }
-
     /// The wall clock may have been set meanwhile, so it counts only where there is nothing else.
     pub fn age(&self) -> Duration {
         let by_wall_clock = || u64::try_from(now_ms().saturating_sub(self.wall_clock)).unwrap_or(u64::MAX);

@@ -60,7 +60,7 @@ impl Control {
     }
 
     /// # Errors
-    /// There is no pipe: an earlier version of the agent started the run.
+    /// There is no pipe.
     pub fn open(path: &Path) -> io::Result<Self> {
         pipe(path).map(Self)
     }

@@ -58,7 +58,7 @@ impl Drop for DiskLimit {
 
 impl DiskLimit {
     /// `leader`: the supervisor of the run.
-    pub fn start(home: &Home, record: &Record, leader: Option<Leader>, profile: &Profile) -> Self {
+    pub fn start(home: &Home, record: &Record, leader: Leader, profile: &Profile) -> Self {
         let (given, used) = (profile.limits.disk_bytes(), Arc::<AtomicU64>::default());
         let limit = given.unwrap_or(u64::MAX);
         let login = Login::of(profile).map(Arc::new);
@@ -80,12 +80,12 @@ impl DiskLimit {
     }
 }
 
-async fn measure(dirs: Vec<PathBuf>, leader: Option<Leader>, login: Option<Arc<Login>>, limit: u64, told: Arc<AtomicU64>) {
+async fn measure(dirs: Vec<PathBuf>, leader: Leader, login: Option<Arc<Login>>, limit: u64, told: Arc<AtomicU64>) {
     loop {
         let (dirs, login, began, place) = (dirs.clone(), login.clone(), Instant::now(), dirs.first().cloned());
         let free_before = place.as_deref().and_then(free);
         let measured = spawn_blocking(move || {
-            let processes = leader.map(|leader| descendants_of(leader.pid)).unwrap_or_default();
+            let processes = descendants_of(leader.pid);
             let held = if dirs.is_empty() { 0 } else { held_open(&processes, &dirs) };
             let size = used(dirs, Ms::MIN, limit, HIDDEN).saturating_add(held);
             size.saturating_add(login.map_or(0, |login| login.look(&processes)))

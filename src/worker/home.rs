@@ -223,8 +223,7 @@ impl Home {
 
     pub fn renewed_at(&self) -> Option<Stamp> {
         let stored = fs::read_to_string(self.root.join("renewed")).ok()?;
-        let of_earlier_version = || Some(Stamp::of_wall_clock(stored.trim().parse().ok()?));
-        serde_json::from_str(&stored).ok().or_else(of_earlier_version)
+        serde_json::from_str(&stored).ok()
     }
 
     pub fn run_dir(&self, lease: Uuid) -> PathBuf {

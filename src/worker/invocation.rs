@@ -216,11 +216,9 @@ mod tests {
         let path = dir.path().join("p.toml");
         std::fs::write(&path, format!("[profiles.a]\n{profile}")).unwrap();
         let profiles = Profiles::load(Some(&path), None).unwrap();
-        let mut whole = json!({
-            "id": uuid::Uuid::nil(), "context_id": "c", "agent_slug": "a{model}", "prompt": "p", "policy": {"timeout_sec": 60}, "desired_format": "text",
-        });
-        whole.as_object_mut().unwrap().extend(task.as_object().unwrap().clone());
-        let task = serde_json::from_value(whole).unwrap();
+        let mut fields = json!({"agent_slug": "a{model}"});
+        fields.as_object_mut().unwrap().extend(task.as_object().unwrap().clone());
+        let task = Task::for_test(&fields);
         let conversation = Conversation::Resumed("s".into());
         let profile = profiles.of("a").unwrap();
         let files = RunFiles {

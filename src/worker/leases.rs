@@ -266,7 +266,7 @@ impl Agent {
             }
             (Some(verdict), Err(_)) => verdict,
             (None, Err(error)) => {
-                remains::end(&dir, record.process.and_then(|running| running.leader), &lease.to_string(), TERM_GRACE).await;
+                remains::end(&dir, record.process.map(|running| running.leader), &lease.to_string(), TERM_GRACE).await;
                 verdict::not_started(lease, Reason::SpawnFailed, &format!("the run's files can't be used: {error}"), true)
             }
         };
@@ -380,7 +380,7 @@ impl Agent {
     }
 
     pub(super) fn follow(&self, directives: &Directives) {
-        self.stop_where(Stop::Cancelled, |lease, held| directives.cancels(lease, held.task));
+        self.stop_where(Stop::Cancelled, |lease, _| directives.cancels(lease));
         for held in self.lock().values().filter(|held| directives.answered.contains(&held.task)) {
             held.answered.notify_one();
         }

@@ -96,9 +96,7 @@ impl Pauses {
             pause.cause == PauseCause::Quota && (now - PAUSE_MS..=now).contains(&pause.since) && is_possible_end(pause.until, now)
         };
         let stored = stored.into_iter().filter(|(_, pause)| is_possible(pause));
-        // An earlier version stored the reset that a stream named.
-        let sooner = |pause: Pause| Pause { until: pause.until.min(now + UNPROBED_QUOTA_MS), ..pause };
-        let all = stored.map(|(account, pause)| ((PauseKind::Account, account), sooner(pause))).collect();
+        let all = stored.map(|(account, pause)| ((PauseKind::Account, account), pause)).collect();
         Self { path, all: Mutex::new(all), told: Mutex::default() }
     }
 

@@ -184,11 +184,8 @@ mod tests {
     use super::*;
 
     fn composed(dir: &Path, hints: &[&str]) -> Result<String, String> {
-        let task = json!({
-            "id": uuid::Uuid::nil(), "context_id": "c", "agent_slug": "a", "prompt": "Look", "policy": {"timeout_sec": 60},
-            "desired_format": "text", "context_hints": hints,
-        });
-        compose(&serde_json::from_value(task).unwrap(), dir, false)
+        let task = Task::for_test(&json!({"prompt": "Look", "context_hints": hints}));
+        compose(&task, dir, false)
     }
 
     #[test]
@@ -235,11 +232,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("inside"), "").unwrap();
         let composed = |prompt: &str| {
-            let task = json!({
-                "id": uuid::Uuid::nil(), "context_id": "c", "agent_slug": "a", "prompt": prompt, "policy": {"timeout_sec": 60},
-                "desired_format": "text", "context_hints": [],
-            });
-            compose(&serde_json::from_value(task).unwrap(), dir.path(), false).unwrap()
+            let task = Task::for_test(&json!({"prompt": prompt, "context_hints": []}));
+            compose(&task, dir.path(), false).unwrap()
         };
         assert_eq!(composed("see @/etc/passwd, @../x and @~/.ssh/id"), "see \\@/etc/passwd, \\@../x and \\@~/.ssh/id\n");
         assert_eq!(composed("@\"/etc/passwd\""), "\\@\"/etc/passwd\"\n");

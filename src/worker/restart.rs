@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::boot_clock::{Stamp, millis, now};
+use super::boot_clock::{millis, now};
 use super::process::TERM_GRACE;
 use super::removal::remove_all;
 use super::run_dir::{Record, RunDir};
@@ -41,10 +41,10 @@ impl Agent {
         let renewed = self.home.renewed_at().map(|at| at.age());
         let mut over = Vec::new();
         for (dir, record) in found {
-            if record.process.as_ref().is_some_and(|running| running.leader.is_none_or(|leader| !leader.is_alive())) {
+            if record.process.as_ref().is_some_and(|running| !running.leader.is_alive()) {
                 over.push(record.lease.id);
             }
-            let taken = record.taken.clone().unwrap_or_else(|| Stamp::of_wall_clock(record.taken_at)).age();
+            let taken = record.taken.age();
             let left = record.lease.ttl().saturating_sub(renewed.map_or(taken, |renewed| renewed.min(taken)));
             tracing::info!(lease = %record.lease.id, task = %record.task.id, "continuing an earlier run");
             self.continue_run(dir, record, now().saturating_add(millis(left)));

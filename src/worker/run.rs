@@ -58,7 +58,7 @@ impl Run<'_> {
         let kept = kept.and_then(|name| Some((name.clone(), profiles.named(&name)?.clone())));
         let Some((name, profile)) = kept.or_else(|| self.agent.profile_now(&task.agent_slug)) else {
             // An earlier agent that had the profile may have started the run.
-            remains::end(self.dir, record.process.and_then(|running| running.leader), &lease.to_string(), TERM_GRACE).await;
+            remains::end(self.dir, record.process.map(|running| running.leader), &lease.to_string(), TERM_GRACE).await;
             let why = format!("this worker has no profile for the agent {}", task.agent_slug);
             return not_started(lease, Reason::SpawnFailed, &why, true);
         };
@@ -70,10 +70,6 @@ impl Run<'_> {
         loop {
             let watched = match adopted.take() {
                 Some(running) => {
-                    // An earlier version did not store it with the run.
-                    if resumable && record.session.is_none() {
-                        record.session = Some(self.next_session(&record, None, &program).0);
-                    }
                     Watched::adopted(self.dir, running)
                 }
                 None => {
@@ -206,7 +202,7 @@ impl Run<'_> {
             self.dir.keep(record)
         });
         let watched = begun.map_err(|error| failed("the run can't begin", &error))?;
-        let pid = watched.running.leader.map(|leader| leader.pid);
+        let pid = watched.running.leader.pid;
         let profile = self.agent.settings.profiles.told(&record.task.agent_slug, record.profile.as_deref().unwrap_or_default());
         self.log.phase("started", json!({"pid": pid, "worker": self.agent.name, "resumed": resumed, "profile": profile}));
         tracing::info!(task = %record.task.id, %lease, agent = record.task.agent_slug, pid, resumed, "run started");
@@ -258,7 +254,7 @@ impl Run<'_> {
         let mut tail = match Tail::open(&self.dir.stdout(start)) {
             Ok(tail) => tail,
             Err(error) => {
-                remains::end(self.dir, watched.running.leader, &lease, TERM_GRACE).await;
+                remains::end(self.dir, Some(watched.running.leader), &lease, TERM_GRACE).await;
                 return (reading, End { stderr: format!("the run's output can't be read: {error}"), ..End::default() });
             }
         };
@@ -324,7 +320,7 @@ impl Run<'_> {
                 let grace = if reason == Stop::LeaseLost { lease_grace(record) } else { TERM_GRACE };
                 watched.end(stop, grace);
             }
-            if watched.is_overdue() && !remains::end(self.dir, watched.running.leader, &lease, TERM_GRACE).await {
+            if watched.is_overdue() && !remains::end(self.dir, Some(watched.running.leader), &lease, TERM_GRACE).await {
                 break;
             }
             tokio::select! {
@@ -346,7 +342,7 @@ impl Run<'_> {
         let left = self.dir.left_end(start);
         if !left.is_clean {
             // The supervisor was killed, or could not end them all.
-            remains::end(self.dir, watched.running.leader, &lease, TERM_GRACE).await;
+            remains::end(self.dir, Some(watched.running.leader), &lease, TERM_GRACE).await;
         }
         if stop.is_none() {
             stop = left.stop;

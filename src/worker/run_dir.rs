@@ -7,7 +7,7 @@
 //! cgroup.json     path of the run's cgroup
 //! groups.json     process groups of a run without a cgroup
 //! stdout.N stderr.N   output of the N-th process of the run, as its supervisor stores it
-//! end.N           how that process ended (exit.N: the exit status, by an earlier version)
+//! end.N           how that process ended
 //! events.jsonl    the events, as they are sent
 //! verdict.json    the verdict, as it is sent
 //! egress/         the socket to the proxy of a run with a list of hosts, see [`egress`](super::egress)
@@ -47,18 +47,14 @@ pub struct Record {
     pub lease: Lease,
     /// When the agent accepted the lease.
     pub taken_at: Ms,
-    /// The same. Records of earlier versions do not have it.
-    #[serde(default)]
-    pub taken: Option<Stamp>,
+    /// The same, for later processes.
+    pub taken: Stamp,
     pub task: Task,
     /// The worktree of its project, once it was prepared for the run.
-    #[serde(default)]
     pub prepared: Option<Prepared>,
-    /// The profile of the newest process. Records of earlier versions have none.
-    #[serde(default)]
+    /// The profile of the newest process.
     pub profile: Option<String>,
-    /// The session of the newest process. Records of earlier versions have none.
-    #[serde(default)]
+    /// The session of the newest process.
     pub session: Option<RunSession>,
     /// The supervisor of the newest process. Stored before that is started, so a process is always found by the record.
     pub process: Option<Running>,
@@ -69,15 +65,15 @@ pub struct Record {
 impl Record {
     /// Of a lease that is accepted now.
     pub fn new(lease: Lease, task: Task) -> Self {
-        let (taken_at, taken) = (now_ms(), Some(Stamp::now()));
+        let (taken_at, taken) = (now_ms(), Stamp::now());
         Self { lease, taken_at, taken, task, prepared: None, profile: None, session: None, process: None, starts: 0 }
     }
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct Running {
-    /// The supervisor. Earlier versions stored the process itself here, or nothing if it ended at once.
-    pub leader: Option<Leader>,
+    /// The supervisor.
+    pub leader: Leader,
     pub started_at: Ms,
 }
 
@@ -236,13 +232,7 @@ impl RunDir {
 
     /// How the process ended; all unknown if its supervisor did not live to see it.
     pub fn left_end(&self, start: u32) -> RunEnd {
-        let of_earlier_version = || {
-            let bytes = read_all(open_at(&self.path.join(format!("exit.{start}"))).ok()?, MAX_JSON).ok()?;
-            let text = String::from_utf8(bytes).ok()?;
-            text.ends_with('\n').then(|| text.trim().to_owned())
-        };
-        let end = read_json(&self.path.join(format!("end.{start}")));
-        end.unwrap_or_else(|| RunEnd { exit: of_earlier_version(), ..RunEnd::default() })
+        read_json(&self.path.join(format!("end.{start}"))).unwrap_or_default()
     }
 
     /// The last `max` bytes of standard error.

@@ -41,8 +41,7 @@ pub struct SessionRecord {
     /// The conversation of the context that the server told with that lease: if it tells another one later, other than this session, that is newer.
     #[serde(default)]
     pub after: Option<String>,
-    /// A run has answered in it. Earlier versions did not store it.
-    #[serde(default = "yes")]
+    /// A run has answered in it.
     pub has_answered: bool,
     /// What its first answer warns of: it stands in for a session that is lost.
     #[serde(default)]
@@ -59,10 +58,6 @@ pub struct SessionRecord {
 pub struct Refusal {
     reason: Reason,
     message: String,
-}
-
-fn yes() -> bool {
-    true
 }
 
 /// Why a session is not continued.

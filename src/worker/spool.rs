@@ -43,8 +43,7 @@ pub struct Position {
     pub start: u32,
     /// The offset in its output.
     pub offset: u64,
-    /// The offset in its standard error. Earlier versions did not store it.
-    #[serde(default)]
+    /// The offset in its standard error.
     pub stderr: u64,
 }
 
@@ -83,8 +82,7 @@ struct Line {
     event: EventBody,
     #[serde(flatten)]
     position: Position,
-    /// Some events of the run were not stored. Earlier versions stored all.
-    #[serde(default)]
+    /// Some events of the run were not stored.
     cut: bool,
 }
 

@@ -9,13 +9,12 @@ use uuid::Uuid;
 use bloom_api::answers;
 use bloom_api::files::Input;
 use bloom_api::requests::LeaseSeconds;
-use bloom_api::tasks::{self, in_its_context, never};
+use bloom_api::tasks;
 use bloom_api::time_limit::TimeLimit;
 use bloom_api::values::{Int, Usd};
 use bloom_api::wire::deserialize;
 use bloom_api::words::{AnyFormat, AnyPushMode, AnySession};
 use bloom_core::Ms;
-use bloom_core::project::DEFAULT_BRANCH_PREFIX;
 use bloom_core::trace_context::TraceContext;
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -24,26 +23,20 @@ pub struct Task {
     pub context_id: String,
     pub agent_slug: String,
     pub prompt: String,
-    #[serde(default)]
     pub context_hints: Vec<String>,
     pub policy: Policy,
     pub desired_format: AnyFormat,
-    #[serde(default = "in_its_context")]
     pub session: AnySession,
     pub model: Option<String>,
     /// The project in whose repository it runs.
-    #[serde(default)]
     pub project: Option<String>,
     /// The branch, tag or commit to begin with.
-    #[serde(default, rename = "ref")]
+    #[serde(rename = "ref")]
     pub git_ref: Option<String>,
-    #[serde(default = "never")]
     pub push: AnyPushMode,
     /// Files that the run gets.
-    #[serde(default)]
     pub inputs: Vec<Input<'static>>,
     /// Globs of the files that are kept when the run ends.
-    #[serde(default)]
     pub outputs: Vec<String>,
 }
 
@@ -54,12 +47,8 @@ pub struct Policy {
     /// `timeout_sec` is that of the profile. Servers send none.
     #[serde(default)]
     pub timeout_of_profile: bool,
-    #[serde(default = "no_budget", deserialize_with = "deserialize")]
+    #[serde(deserialize_with = "deserialize")]
     pub budget: Usd,
-}
-
-fn no_budget() -> Usd {
-    Usd(0.0)
 }
 
 impl Policy {
@@ -97,15 +86,9 @@ pub struct Repository {
     pub project: String,
     pub url: String,
     /// What the branch of the context begins with. Servers without such a setting send none.
-    #[serde(default = "default_prefix")]
     pub branch_prefix: String,
     /// The prefixes that the project had before, newest first.
-    #[serde(default)]
     pub former_branch_prefixes: Vec<String>,
-}
-
-fn default_prefix() -> String {
-    DEFAULT_BRANCH_PREFIX.to_owned()
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -114,22 +97,16 @@ pub struct Lease {
     #[serde(deserialize_with = "deserialize")]
     pub ttl_seconds: LeaseSeconds,
     /// The parent of the run's span; servers without traces send none.
-    #[serde(default)]
     pub traceparent: Option<TraceContext>,
     /// US dollars that the run may cost. Servers that do not count what earlier attempts have cost send none.
-    #[serde(default)]
     pub budget_left: Option<f64>,
     /// Servers without tasks in projects send none.
-    #[serde(default)]
     pub repository: Option<Repository>,
     /// When the context was last reset. Servers that can't reset contexts send none.
-    #[serde(default)]
     pub context_reset_at: Option<Ms>,
     /// The session in which the context has its conversation. Servers send none if there is no conversation, and earlier ones never.
-    #[serde(default)]
     pub conversation: Option<String>,
     /// The longest time limit that the profile may set, in seconds. Servers send none if the task has its own, and earlier ones never.
-    #[serde(default)]
     pub profile_timeout_max: Option<i64>,
 }
 
@@ -155,9 +132,24 @@ fn own<T: DeserializeOwned>(of_the_server: impl Serialize) -> serde_json::Result
 }
 
 #[cfg(test)]
+impl Task {
+    /// A plain task with these fields.
+    pub fn for_test(fields: &serde_json::Value) -> Self {
+        let mut task = serde_json::json!({
+            "id": Uuid::nil(), "context_id": "c", "agent_slug": "a", "prompt": "p", "context_hints": [], "policy": {"timeout_sec": 60, "budget": 0.0},
+            "desired_format": "text", "session": "context", "model": null, "project": null, "ref": null, "push": "never", "inputs": [], "outputs": [],
+        });
+        task.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+        serde_json::from_value(task).expect("a task")
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use serde_json::json;
 
+    use super::Task;
+    use crate::boot_clock::Stamp;
     use crate::run_dir::Record;
     use crate::verdict::Verdict;
     use bloom_api::requests::EventBody;
@@ -167,12 +159,10 @@ mod tests {
     #[test]
     fn numbers_that_no_agent_can_keep_to_are_refused() {
         let record = |timeout_sec: i64, ttl_seconds: u64| {
+            let mut task = serde_json::to_value(Task::for_test(&json!({}))).unwrap();
+            task["policy"]["timeout_sec"] = json!(timeout_sec);
             serde_json::from_value::<Record>(json!({
-                "lease": {"id": ID, "ttl_seconds": ttl_seconds}, "taken_at": 5, "process": null, "starts": 0,
-                "task": {
-                    "id": ID, "context_id": "c", "agent_slug": "a", "prompt": "p", "desired_format": "text",
-                    "policy": {"timeout_sec": timeout_sec, "budget": 0.5},
-                },
+                "lease": {"id": ID, "ttl_seconds": ttl_seconds}, "taken_at": 5, "taken": Stamp::now(), "process": null, "starts": 0, "task": task,
             }))
         };
         assert!(record(604_800, 86_400).is_ok());
@@ -183,14 +173,16 @@ mod tests {
         }
     }
 
-    /// The files are as earlier versions wrote them: an update of the agent must not lose runs.
+    /// The files are as version 0.1.0 writes them: an update of the agent must not lose runs.
     #[test]
-    fn files_of_earlier_versions_are_read() {
+    fn files_of_the_first_version_are_read() {
         let record: Record = serde_json::from_value(json!({
-            "lease": {"id": ID, "ttl_seconds": 300}, "taken_at": 5, "process": null, "starts": 0,
+            "lease": {"id": ID, "ttl_seconds": 300}, "taken_at": 5, "taken": {"boot": "b", "at": 5, "wall_clock": 5}, "prepared": null,
+            "profile": null, "session": null, "process": null, "starts": 0,
             "task": {
                 "id": ID, "context_id": "c", "agent_slug": "a", "prompt": "p", "context_hints": ["h"], "desired_format": "json",
-                "policy": {"timeout_sec": 60, "budget": 0.5}, "session": "none", "model": null,
+                "policy": {"timeout_sec": 60, "timeout_of_profile": false, "budget": 0.5}, "session": "none", "model": null,
+                "project": null, "ref": null, "push": "never", "inputs": [], "outputs": [],
             },
         }))
         .unwrap();

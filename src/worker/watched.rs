@@ -1,4 +1,4 @@
-//! The supervisor of a run, as the agent sees it: started by this agent or by an earlier one.
+//! The supervisor of a run, as the agent sees it: started by this agent or by an earlier process of it.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 pub struct Watched {
     pub running: Running,
-    /// `None` if an earlier version of the agent started the run, without a supervisor.
+    /// `None`: the pipe can't be opened any more.
     control: Option<Control>,
     /// Until when the run may go on, as the supervisor was told.
     may_run_until: Option<u64>,
@@ -70,7 +70,7 @@ pub fn start(
 impl Started {
     /// Lets the run begin, after `keep` has stored the supervisor, so that a later agent finds the run, or knows that there is none.
     pub fn begin(mut self, keep: impl FnOnce(Running) -> io::Result<()>) -> io::Result<Watched> {
-        let running = Running { leader: Some(self.leader), started_at: now_ms() };
+        let running = Running { leader: self.leader, started_at: now_ms() };
         if let Err(error) = keep(running).and_then(|()| self.go.write_all(b"\n")) {
             let _ = self.process.kill();
             let _ = self.process.wait();
@@ -86,7 +86,7 @@ impl Watched {
     }
 
     pub fn has_ended(&self) -> bool {
-        let Some(leader) = self.running.leader else { return true };
+        let leader = self.running.leader;
         // It may be a child of this process, which must wait for it then, also if it was started before an `exec`.
         if let Some(pid) = Pid::from_raw(leader.pid) {
             let _ = waitpid(Some(pid), WaitOptions::NOHANG);

@@ -149,8 +149,9 @@ mod tests {
     /// The advice for a task with these fields.
     fn advised(fields: &Value) -> String {
         let mut task = json!({
-            "id": uuid::Uuid::nil(), "context_id": "c", "agent_slug": "a", "prompt": "p", "policy": { "timeout_sec": 60 },
-            "desired_format": "text", "status": "failed", "created_at": 1, "updated_at": 1, "attempts": 1, "max_attempts": 3,
+            "id": uuid::Uuid::nil(), "context_id": "c", "agent_slug": "a", "prompt": "p", "policy": { "timeout_sec": 60, "timeout_is_default": false, "budget": 0.0 },
+            "desired_format": "text", "context_hints": [], "session": "context", "suspend": false, "push": "never", "inputs": [], "outputs": [],
+            "status": "failed", "created_at": 1, "updated_at": 1, "attempts": 1, "max_attempts": 3,
             "priority": 5, "depends_on": [], "labels": {}, "infra_retries": 0, "cancel_requested": false,
         });
         let all = task.as_object_mut().unwrap();

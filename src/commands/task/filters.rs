@@ -165,8 +165,9 @@ mod tests {
     fn they_fit_what_a_list_would_show() {
         let task = |status: &str, value: &str, at: Ms| -> Task<'static> {
             serde_json::from_value(json!({
-                "id": uuid::Uuid::nil(), "context_id": "c", "agent_slug": "a", "prompt": "p", "policy": { "timeout_sec": 60 },
-                "desired_format": "text", "status": status, "created_at": at, "updated_at": at, "attempts": 0, "max_attempts": 1,
+                "id": uuid::Uuid::nil(), "context_id": "c", "agent_slug": "a", "prompt": "p", "policy": { "timeout_sec": 60, "timeout_is_default": false, "budget": 0.0 },
+                "desired_format": "text", "context_hints": [], "session": "context", "suspend": false, "push": "never", "inputs": [], "outputs": [],
+            "status": status, "created_at": at, "updated_at": at, "attempts": 0, "max_attempts": 1,
                 "priority": 5, "depends_on": [], "labels": { "a": value }, "infra_retries": 0, "cancel_requested": false,
             }))
             .unwrap()

@@ -166,13 +166,6 @@ async fn a_heartbeat_leaves_the_deadline_where_it_is(database) {
     bench.at(91_000);
     commit(&mut writer, vec![expire(Grace { resumed_at: START + 90_000, grace_ms: 10_000, found_due_at: None })]).await;
     assert_eq!(bench.port().due_leases(9).await.unwrap().next_at, Some(START + 100_000));
-
-    // A replica of the previous version does not set `check_at`.
-    execute(&bench.url, "UPDATE task_state SET check_at = NULL").await;
-    let due = bench.port().due_leases(9).await.unwrap();
-    assert_eq!((due.items, due.next_at), (vec![(ids[0], leases[0])], None));
-    commit(&mut writer, vec![Op::Heartbeat(op::Heartbeat { task: ids[0], holder: Holder::default() }), expire(Grace::default())]).await;
-    assert_eq!(bench.port().due_leases(9).await.unwrap().next_at, Some(START + 151_000));
 }
 
 async fn leases_from_before_the_clock_stepped_back_are_found(database) {
@@ -207,11 +200,6 @@ async fn tasks_whose_time_has_come_are_found(database) {
     commit(&mut writer, vec![Op::Reevaluate(op::Reevaluate { tasks: vec![ids[1], ids[2]], progress: None })]).await;
     let due = bench.port().due_tasks(9).await.unwrap();
     assert_eq!((due.items, due.next_at), (vec![], Some(START + 3_000)));
-    // A replica of the previous version does not set `wake_at`.
-    execute(&bench.url, "UPDATE task_state SET wake_at = NULL").await;
-    assert_eq!(bench.port().due_tasks(9).await.unwrap().items, [ids[0]]);
-    commit(&mut writer, vec![Op::Reevaluate(op::Reevaluate { tasks: vec![ids[0]], progress: None })]).await;
-    assert_eq!(bench.state(ids[0]).await.wake_at, Some(START + 3_000));
 }
 
 async fn silent_workers_are_found(database) {

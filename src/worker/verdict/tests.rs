@@ -6,10 +6,7 @@ use super::*;
 use crate::prices::Prices;
 
 fn task(format: &str) -> Task {
-    serde_json::from_value(json!({
-        "id": Uuid::nil(), "context_id": "c", "agent_slug": "a", "prompt": "p", "policy": {"timeout_sec": 60}, "desired_format": format,
-    }))
-    .unwrap()
+    Task::for_test(&json!({"desired_format": format}))
 }
 
 fn verdict(format: &str, lines: &[serde_json::Value], end: End) -> Completion {

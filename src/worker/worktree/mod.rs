@@ -125,11 +125,6 @@ impl Worktree {
         self.repository.contexts_dir().join(self.name()).with_added_extension("git")
     }
 
-    /// Where earlier versions had what git knows of the worktree.
-    fn earlier_git_dir(&self) -> PathBuf {
-        self.repository.git_dir().join("worktrees").join(self.name())
-    }
-
     pub fn name(&self) -> String {
         self.dir.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
@@ -164,11 +159,11 @@ impl Worktree {
 
     /// Whether something of a worktree is there.
     pub fn has_begun(&self) -> bool {
-        self.own_git_dir().exists() || self.earlier_git_dir().exists()
+        self.own_git_dir().exists()
     }
 
     /// Exists once all files of the worktree are there. With half of them, it would look like one in which a run has deleted the others.
-    /// It has the name of the branch, unless an earlier version has written it.
+    /// It has the name of the branch.
     fn complete_mark(&self) -> PathBuf {
         self.own_git_dir().with_extension("complete")
     }
@@ -188,7 +183,6 @@ impl Worktree {
     /// has a branch goes on with it, whatever is wanted. A run that is to push needs the repository's server from the beginning.
     pub async fn prepare(&self, confinement: &Confinement, wanted: Option<&str>, is_pushed: bool) -> Result<Prepared, Trouble> {
         let tree = self.on(&self.local_branch().await);
-        tree.keep_of_earlier_version(&Confined::new(&tree, confinement)).await?;
         if tree.exists() { self.go_on(&tree, confinement, wanted, is_pushed).await } else { self.begin(&tree, confinement, wanted).await }
     }
 
@@ -332,17 +326,6 @@ impl Worktree {
         self.note_branch()
     }
 
-    /// A worktree that an earlier version made gets a repository of its own. Its files stay.
-    async fn keep_of_earlier_version(&self, confined: &Confined<'_>) -> Result<(), Trouble> {
-        let earlier = self.earlier_git_dir();
-        if self.exists() || !earlier.join("bloom-complete").exists() {
-            return Ok(());
-        }
-        let branch = self.repository.commit_of(&self.branch_ref()).await;
-        self.make(confined, &branch.ok_or_else(|| self.no_commit())?, None).await?;
-        remove_all(&earlier).map_err(|error| Trouble::of_disk("the worktree can't be made", &error))
-    }
-
     /// Looks whether files exist, and opens none. Links of runs are not followed: they would tell what there is elsewhere.
     fn check_unfinished(&self) -> Result<(), Trouble> {
         let own = self.own_git_dir();
@@ -369,8 +352,7 @@ impl Worktree {
             _ => {}
         }
         remove_all(&self.dir)?;
-        remove_all(&self.own_git_dir())?;
-        remove_all(&self.earlier_git_dir())
+        remove_all(&self.own_git_dir())
     }
 }
 

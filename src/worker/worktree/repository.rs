@@ -36,7 +36,7 @@ static BEGUN: LazyLock<SystemTime> = LazyLock::new(SystemTime::now);
 
 /// Flushed to the disk, because a run is over once its commit is reported.
 pub const DURABLE: [&str; 2] = ["-c", "core.fsync=committed"];
-/// The settings of the repository. Runs of earlier versions could write others.
+/// The settings of the repository, written before each command.
 const SETTINGS: &str = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n";
 /// The same of one whose objects have names by SHA-256.
 const SETTINGS_SHA256: &str =

@@ -145,7 +145,7 @@ fn no_branch_and_no_tag_makes_git_lfs_read_lfsconfig() {
             assert_eq!(result(&task).await["output"], json!("a large file\n"));
         };
         reads("a").await;
-        // As an earlier version made the repository, and a run could then have a branch made there.
+        // As if somebody had made a branch there.
         let own = repository_of(&one);
         std::fs::write(own.join("HEAD"), "ref: refs/heads/none\n").expect("it can be written");
         git(&own, &["update-ref", "refs/heads/none", &main]);

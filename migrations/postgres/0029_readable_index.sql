@@ -1,2 +1,0 @@
--- Only SQLite's index changes.
-SELECT 1;
