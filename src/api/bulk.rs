@@ -9,7 +9,7 @@ use utoipa::openapi::{Object, RefOr};
 use super::new_tasks::MAX_BATCH;
 use super::time_limit::PolicyChange;
 use super::values::{Id, LabelText, Labels, List, MAX_LABELS, Moment, Text};
-use super::wire::{FieldSchema, Members, Problems, Wire, body, named_schema, object_schema, problem, within};
+use super::wire::{FieldSchema, Members, Problems, Wire, body, closed, named_schema, object_schema, problem, within};
 use bloom_core::Ms;
 use bloom_core::ids::TaskId;
 
@@ -41,7 +41,7 @@ body! {
         created_before: Option<Moment>,
         /// Only tasks that ended after this time, in milliseconds since the epoch.
         finished_after: Option<Moment>,
-    }
+    } with no unknown fields
 }
 
 impl Filter {
@@ -116,22 +116,7 @@ impl Serialize for Bulk {
 
 impl Wire for Bulk {
     fn read(raw: &RawValue) -> Result<Self, Problems> {
-        let members = Members::of(raw)?;
-        let mut problems = Problems::new();
-        let ids = members.field::<Option<Ids>>("ids", None, &mut problems);
-        let filter = members.field::<Option<Filter>>("filter", None, &mut problems);
-        let dry_run = members.field("dry_run", Some(|| false), &mut problems);
-        let (Some(ids), Some(filter), Some(dry_run)) = (ids, filter, dry_run) else { return Err(problems) };
-        let named = match (ids, filter) {
-            (Some(ids), None) => Named::Ids(ids.map(|id| id.0)),
-            (None, Some(filter)) if filter.is_empty() => {
-                let fields = "status, agent_slug, context_id, worker_id, project, owner, labels, label, created_after, created_before, finished_after";
-                return problem(format!("The filter is empty: give at least one of {fields}")).map_err(|found| within("filter", found));
-            }
-            (None, Some(filter)) => Named::Filter(Box::new(filter)),
-            _ => return problem("Give either ids or filter"),
-        };
-        Ok(Self { named, dry_run })
+        Self::read_from(&Members::of(raw)?, &["ids", "filter", "dry_run"])
     }
 
     fn describe() -> Schema {
@@ -147,6 +132,25 @@ impl Bulk {
     const BY_IDS: &'static str = "BulkByIds";
     const BY_FILTER: &'static str = "BulkByFilter";
 
+    /// A misspelt field would make the call change other tasks, or really change them, so a body may have these fields only.
+    fn read_from(members: &Members<'_>, fields: &[&'static str]) -> Result<Self, Problems> {
+        let mut problems = members.unknown(fields);
+        let ids = members.field::<Option<Ids>>("ids", None, &mut problems);
+        let filter = members.field::<Option<Filter>>("filter", None, &mut problems);
+        let dry_run = members.field("dry_run", Some(|| false), &mut problems);
+        let (Some(ids), Some(filter), Some(dry_run), true) = (ids, filter, dry_run, problems.is_empty()) else { return Err(problems) };
+        let named = match (ids, filter) {
+            (Some(ids), None) => Named::Ids(ids.map(|id| id.0)),
+            (None, Some(filter)) if filter.is_empty() => {
+                let fields = "status, agent_slug, context_id, worker_id, project, owner, labels, label, created_after, created_before, finished_after";
+                return problem(format!("The filter is empty: give at least one of {fields}")).map_err(|found| within("filter", found));
+            }
+            (None, Some(filter)) => Named::Filter(Box::new(filter)),
+            _ => return problem("Give either ids or filter"),
+        };
+        Ok(Self { named, dry_run })
+    }
+
     /// The schema of a body that has these fields, too. Generators of clients name the type of an alternative by its title.
     fn described([by_ids, by_filter]: [&str; 2], text: &str, more: impl Fn() -> Vec<FieldSchema>) -> Schema {
         let none = |name| FieldSchema {
@@ -160,8 +164,8 @@ impl Bulk {
         let ids = FieldSchema::of::<Ids>("ids", "Ids of the tasks: at most 1000.", None);
         let filter = FieldSchema::of::<Filter>("filter", "The tasks that match. At least one field is given and not empty.", None);
         let with_more = |fields: [FieldSchema; 3]| fields.into_iter().chain(more()).collect();
-        let by_ids = titled(by_ids, object_schema("Tasks by their ids.", with_more([ids, none("filter"), dry_run()])));
-        let by_filter = titled(by_filter, object_schema("Tasks by a filter.", with_more([none("ids"), filter, dry_run()])));
+        let by_ids = titled(by_ids, closed(object_schema("Tasks by their ids.", with_more([ids, none("filter"), dry_run()]))));
+        let by_filter = titled(by_filter, closed(object_schema("Tasks by a filter.", with_more([none("ids"), filter, dry_run()]))));
         Schema::OneOf(OneOfBuilder::new().description(Some(text)).item(by_ids).item(by_filter).build())
     }
 }
@@ -190,9 +194,9 @@ pub struct BulkRequeue {
 
 impl Wire for BulkRequeue {
     fn read(raw: &RawValue) -> Result<Self, Problems> {
-        let mut problems = Problems::new();
-        let policy = Members::of(raw)?.field("policy", Some(|| None), &mut problems);
-        match (Bulk::read(raw), policy) {
+        let (members, mut problems) = (Members::of(raw)?, Problems::new());
+        let policy = members.field("policy", Some(|| None), &mut problems);
+        match (Bulk::read_from(&members, &["ids", "filter", "dry_run", "policy"]), policy) {
             (Ok(bulk), Some(policy)) => Ok(Self { bulk, policy }),
             (bulk, _) => {
                 problems.extend(bulk.err().into_iter().flatten());
@@ -228,7 +232,12 @@ mod tests {
         check("{}", "Give either ids or filter");
         check(r#"{"ids": [], "filter": {"status": "dead"}}"#, "Give either ids or filter");
         check(r#"{"filter": {}}"#, "filter: The filter is empty");
-        check(r#"{"filter": {"status": "", "labels": {}, "labell": ["a=b"]}}"#, "filter: The filter is empty");
+        check(r#"{"filter": {"status": "", "labels": {}}}"#, "filter: The filter is empty");
+        check(r#"{"filter": {"status": "dead", "labell": ["a=b"]}}"#, "filter: labell: Unknown field, so nothing was done; did you mean label?");
+        check(r#"{"filter": {"status": "dead"}, "dryrun": true}"#, "dryrun: Unknown field, so nothing was done; did you mean dry_run?");
+        check(r#"{"ids": [], "x": 1}"#, "x: Unknown field, so nothing was done; the fields are ids, filter, dry_run");
+        let requeue = serde_json::from_str(r#"{"ids": [], "polic": {}}"#).unwrap();
+        assert!(BulkRequeue::read(requeue).is_err_and(|found| Invalid::from(found).line().contains("did you mean policy?")));
         check(r#"{"filter": {"label": ["a"]}}"#, "filter: label.0: Expected name=value");
         assert_eq!(read(r#"{"ids": [], "filter": null}"#).unwrap(), Bulk { named: Named::Ids(Vec::new()), dry_run: false });
         let Named::Filter(filter) = read(r#"{"filter": {"label": ["a=b"], "labels": {"c": "d"}}}"#).unwrap().named else { panic!() };

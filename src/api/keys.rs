@@ -100,7 +100,7 @@ body! {
         team: Option<KeyName>,
         /// What its owner may have at most. Only for keys of the scopes `submit` and `member`. Default: no limits.
         quota: Option<NewQuota>,
-    }
+    } with no unknown fields
 
     /// What the owner of a submit or member key may have at most: at least one limit. A field that is missing is no limit.
     pub struct NewQuota {
@@ -113,7 +113,7 @@ body! {
         /// what runs produce and what is deleted within about a minute. Creating and requeuing tasks, and uploads, get a 409; runs go on, and
         /// keep what they produce.
         max_stored_bytes: Option<Int<1, MAX_QUOTA_BYTES>>,
-    } checked by has_limit
+    } with no unknown fields checked by has_limit
 
     /// The worker to enroll.
     pub struct NewEnrollment {

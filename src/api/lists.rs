@@ -18,6 +18,7 @@ use super::values::{Id, LABEL_PATTERN, LabelText, MAX_LABELS, MAX_MS, MAX_SAFE, 
 use super::wire::Wire;
 use bloom_core::Ms;
 use bloom_core::audit::Action;
+use bloom_core::similar::did_you_mean;
 
 pub const DEFAULT_LIMIT: i64 = 100;
 pub const MAX_LIMIT: i64 = 1000;
@@ -49,6 +50,19 @@ impl Params {
     /// The first value that is not empty: an empty value counts as absent.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(key, value)| key == name && !value.is_empty()).map(|(_, value)| value.as_str())
+    }
+
+    /// # Errors
+    /// There is another parameter than these.
+    pub fn only(&self, known: &[&'static str]) -> Result<(), Invalid> {
+        match self.0.iter().find(|(name, _)| !known.contains(&&name[..])) {
+            None => Ok(()),
+            Some((name, _)) => {
+                let name: String = name.chars().take(SHOWN_CHARS).collect();
+                let meant = did_you_mean(&name, known.iter().copied());
+                Err(Invalid::field("query", format!("There is no parameter '{name}'{meant}; there are {}", known.join(", "))))
+            }
+        }
     }
 
     /// `limit`: an invalid value means the default, a larger one than [`MAX_LIMIT`] means that limit.

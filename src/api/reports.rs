@@ -64,16 +64,29 @@ pub struct UsageRow<'a> {
     pub output_tokens: i64,
     /// US dollars.
     pub cost_usd: f64,
-    /// Only if true: the US dollars of some of the runs are estimated.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    #[schema(required = false)]
+    /// Whether the US dollars of some of the runs are estimated.
     pub cost_estimated: bool,
 }
 
 impl UsageRow<'_> {
     /// The values of all keys in one text.
     pub fn all_keys(&self) -> String {
-        self.keys.values().filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
+        let keys = self.keys.values().filter_map(Value::as_str);
+        keys.map(|key| if key.is_empty() { "-" } else { key }).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The sum of these rows.
+    pub fn total<'a>(rows: &[UsageRow<'a>]) -> UsageRow<'a> {
+        let whole = |of: fn(&UsageRow<'a>) -> i64| rows.iter().map(of).fold(0, i64::saturating_add);
+        UsageRow {
+            key: "TOTAL".into(),
+            keys: Map::from_iter([("total".to_owned(), "TOTAL".into())]),
+            runs: whole(|row| row.runs),
+            input_tokens: whole(|row| row.input_tokens),
+            output_tokens: whole(|row| row.output_tokens),
+            cost_usd: rows.iter().map(|row| row.cost_usd).sum(),
+            cost_estimated: rows.iter().any(|row| row.cost_estimated),
+        }
     }
 }
 

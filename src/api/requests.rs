@@ -42,7 +42,7 @@ body! {
     pub struct Requeue {
         /// A new time limit of its runs. Default: the one that it has.
         policy: Option<PolicyChange>,
-    }
+    } with no unknown fields
 
     /// Registers a worker. Absent fields keep their value, except `agents`, `git` and `projects` of given capabilities and `pauses`; for a new worker, they get their default.
     #[derive(Default)]

@@ -4,15 +4,13 @@ use serde_json::value::RawValue;
 
 use super::files::NewInput;
 use super::new_tasks::{NewPolicy, NewTask};
-use super::wire::{Members, Problem, Problems};
+use super::wire::{Members, Problem, Problems, SHOWN_CHARS};
 use bloom_core::similar::similar;
 
 /// Unknown fields of one task that are named; the others are only ignored.
 const MOST_NAMED: usize = 10;
 /// Warnings in one answer.
 pub const MAX_WARNINGS: usize = 100;
-/// How much of an unknown name is repeated, in characters.
-const SHOWN_CHARS: usize = 64;
 
 /// A field that a task does not have.
 #[derive(Clone, Debug, PartialEq)]

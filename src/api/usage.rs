@@ -35,9 +35,15 @@ pub const MAX_USAGE_KEYS: usize = 2;
 /// The parameters of the usage.
 pub struct UsageParams;
 
+impl UsageParams {
+    pub const NAMES: [&'static str; 11] =
+        ["from", "to", "by", "agent_slug", "context_id", "project", "worker_id", "created_by", "label", "limit", "cursor"];
+}
+
 /// What usage is grouped by, besides `label:` and the name of a label: by the words of the command line and of the pages, and by those of the API.
-pub const USAGE_WORDS: [(&str, &str); 7] = [
+pub const USAGE_WORDS: [(&str, &str); 8] = [
     ("day", "day"),
+    ("week", "week"),
     ("agent", "agent_slug"),
     ("model", "model"),
     ("context", "context_id"),
@@ -47,7 +53,7 @@ pub const USAGE_WORDS: [(&str, &str); 7] = [
 ];
 
 /// The words of the API. `created_by` is the last: its meaning follows it in the description.
-pub fn usage_keys() -> [&'static str; 7] {
+pub fn usage_keys() -> [&'static str; 8] {
     USAGE_WORDS.map(|(_, key)| key)
 }
 
@@ -81,6 +87,7 @@ impl IntoParams for UsageParams {
             parameter("context_id", "Only runs in this context.", text(), "docs-review"),
             parameter("project", "Only runs of tasks in the project with this name.", text(), "docs"),
             parameter("worker_id", "Only runs of this worker.", text(), "worker-01"),
+            parameter("created_by", "Only runs of tasks that were created by this actor of the audit trail.", text(), "key:ci"),
             label_param("Only runs of tasks with this label, `name=value`; may be repeated."),
             parameter("limit", limit, integer(1..=MAX_LIMIT, MAX_LIMIT), 20),
             cursor_param("^([0-9]{1,9})?$", "1000"),

@@ -7,13 +7,16 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
-use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type};
+use utoipa::openapi::schema::{AdditionalProperties, ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type};
 use utoipa::openapi::{Object, RefOr};
 
 use super::invalid::Invalid;
+use bloom_core::similar::similar;
 
 /// Limit of the errors that are kept for one body: a batch may contain thousands.
 pub const MAX_PROBLEMS: usize = 100;
+/// How much of an unknown name is repeated, in characters.
+pub const SHOWN_CHARS: usize = 64;
 
 /// A value of a request body: how it is read, and the OpenAPI schema that matches this.
 pub trait Wire: Sized {
@@ -128,6 +131,18 @@ impl<'a> Members<'a> {
         self.0.iter().map(|(name, raw)| (name.as_ref(), *raw))
     }
 
+    /// An error for each member that is none of these.
+    pub fn unknown(&self, known: &[&'static str]) -> Problems {
+        let others = self.iter().filter(|(name, _)| !known.contains(name)).take(MAX_PROBLEMS);
+        let refused = |name: &str| {
+            let shown: String = name.chars().take(SHOWN_CHARS).flat_map(char::escape_debug).collect();
+            let meant = similar(&shown, known.iter().copied());
+            let text = meant.map_or_else(|| format!("the fields are {}", known.join(", ")), |meant| format!("did you mean {meant}?"));
+            Problem { path: vec![shown.into()], text: format!("Unknown field, so nothing was done; {text}") }
+        };
+        others.map(|(name, _)| refused(name)).collect()
+    }
+
     /// Reads one field. `None` if it is invalid; its errors are then in `problems`.
     pub fn field<T: Wire>(&self, name: &'static str, default: Option<fn() -> T>, problems: &mut Problems) -> Option<T> {
         let given = self.get(name).filter(|raw| raw.get() != "null");
@@ -224,6 +239,14 @@ pub fn object_schema(doc: &str, fields: Vec<FieldSchema>) -> Schema {
     Schema::Object(object.build())
 }
 
+/// The schema of an object that has no other fields.
+pub fn closed(mut schema: Schema) -> Schema {
+    if let Schema::Object(object) = &mut schema {
+        object.additional_properties = Some(Box::new(AdditionalProperties::FreeForm(false)));
+    }
+    schema
+}
+
 fn text_of(doc: &str) -> Option<String> {
     let text = doc.trim();
     (!text.is_empty()).then(|| text.to_owned())
@@ -293,7 +316,7 @@ pub const fn name_of(field: &'static str) -> &'static str {
 macro_rules! body {
     ($($(#[doc = $doc:literal])+ $(#[derive($derive:ident)])? pub struct $name:ident $(: $with_defaults:ident)? {
         $($(#[doc = $field_doc:literal])* $field:ident: $ty:ty $(= $default:expr)?),+ $(,)?
-    } $(checked by $check:path)?)+) => {$(
+    } $(with no $unknown:ident fields)? $(checked by $check:path)?)+) => {$(
         $(#[doc = $doc])+
         #[derive(Clone, Debug, PartialEq $(, $derive)?)]
         pub struct $name { $($(#[doc = $field_doc])* pub $field: $ty),+ }
@@ -324,10 +347,11 @@ macro_rules! body {
         impl $crate::wire::Wire for $name {
             fn read(raw: &serde_json::value::RawValue) -> Result<Self, $crate::wire::Problems> {
                 let members = $crate::wire::Members::of(raw)?;
-                let mut problems = Vec::new();
+                let mut problems = $crate::wire::Problems::new();
+                $(problems.extend(members.$unknown(Self::FIELDS));)?
                 $(let $field = members.field::<$ty>($crate::wire::name_of(stringify!($field)), body!(@default $($default)?), &mut problems);)+
                 match ($($field,)+) {
-                    ($(Some($field),)+) => {
+                    ($(Some($field),)+) if problems.is_empty() => {
                         let read = Self { $($field),+ };
                         $($check(&read)?;)?
                         Ok(read)
@@ -337,13 +361,13 @@ macro_rules! body {
             }
 
             fn describe() -> utoipa::openapi::schema::Schema {
-                $crate::wire::object_schema(concat!($($doc),+), vec![
+                body!(@closed ($($unknown)?) $crate::wire::object_schema(concat!($($doc),+), vec![
                     $($crate::wire::FieldSchema::of::<$ty>(
                         $crate::wire::name_of(stringify!($field)),
                         concat!($($field_doc),*),
                         body!(@value $ty $(, $default)?),
                     )),+
-                ])
+                ]))
             }
 
             fn refer() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
@@ -358,6 +382,8 @@ macro_rules! body {
 
         $crate::wire::named_schema!($name);
     )+};
+    (@closed () $schema:expr) => { $schema };
+    (@closed (unknown) $schema:expr) => { $crate::wire::closed($schema) };
     (@with_defaults () $name:ident $fields:tt) => {};
     (@with_defaults (Default) $name:ident { $($field:ident $(= $default:expr)?),+ }) => {
         impl Default for $name {

@@ -314,7 +314,7 @@ impl Answer {
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(&self.body).map_err(|error| {
             Error::Garbled(match error.classify() {
-                Category::Data => format!("the server's answer is not what its API promises: {error}"),
+                Category::Data => format!("the server's answer is not what its API promises: {error}: {NOT_THE_API}"),
                 _ => format!("the answer is not from this API, because it is not JSON: {NOT_THE_API}"),
             })
         })

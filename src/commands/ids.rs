@@ -65,7 +65,10 @@ fn only_one(named: &str, part: &IdPart, (found, more): &(Vec<Value>, bool)) -> R
     match ids.as_slice() {
         [id] => Ok((*id).to_owned()),
         [] => {
-            Err(format!("no task whose id begins or ends with {named} (a deleted task needs its whole id: bloom-runtime audit --task ID)")
+            Err(format!(
+                "no task whose id begins or ends with {named} (short ids are the end of the whole one, so give their last digits; a deleted task \
+                 needs its whole id: bloom-runtime audit --task ID)"
+            )
                 .into())
         }
         ids => {

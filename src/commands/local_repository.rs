@@ -255,7 +255,8 @@ impl LocalRepository {
         };
         let changed = self.changed().await?;
         if changed > 0 {
-            term::info(&format!("{changed} files have changes that are not committed: the run does not see them."));
+            let files = if changed == 1 { "1 file has".to_owned() } else { format!("{changed} files have") };
+            term::info(&format!("{files} changes that are not committed: the run does not see them."));
         }
         Ok(begins)
     }

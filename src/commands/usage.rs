@@ -10,8 +10,11 @@ use super::show::{self, Form, Shown};
 use super::task::label;
 use super::{columns, shell_completion, term, when};
 use crate::CommandError;
+use bloom_api::reports::UsageRow;
 use bloom_api::usage::usage_key;
 use bloom_core::Ms;
+
+const DAY_MS: Ms = 86_400_000;
 
 pub const EXAMPLES: &str = "Examples:
   bloom-runtime usage --since 30d --by model
@@ -20,7 +23,7 @@ pub const EXAMPLES: &str = "Examples:
 
 #[derive(Args, Debug)]
 pub struct UsageArgs {
-    /// Group the runs by one or two of day, agent, model, context, project, worker, creator (who created the task) and label:NAME
+    /// Group the runs by one or two of day, week, agent, model, context, project, worker, creator (who created the task) and label:NAME
     #[arg(long, value_name = "KEY", value_delimiter = ',', default_value = "day", value_parser = usage_key)]
     by: Vec<String>,
     #[command(flatten)]
@@ -48,6 +51,9 @@ struct UsageFilters {
     /// Only by this worker
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
     worker: Option<String>,
+    /// Only tasks that were created by: admin, or key:NAME
+    #[arg(long, value_name = "CREATOR", value_parser = NonEmptyStringValueParser::new())]
+    creator: Option<String>,
     /// Only tasks with this label; may be repeated
     #[arg(short, long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(shell_completion::labels))]
     labels: Vec<(String, String)>,
@@ -55,7 +61,13 @@ struct UsageFilters {
 
 impl UsageFilters {
     fn query(self) -> Vec<(&'static str, String)> {
-        let texts = [("agent_slug", self.agent), ("context_id", self.context), ("project", self.project), ("worker_id", self.worker)];
+        let texts = [
+            ("agent_slug", self.agent),
+            ("context_id", self.context),
+            ("project", self.project),
+            ("worker_id", self.worker),
+            ("created_by", self.creator),
+        ];
         let times = [("from", self.since), ("to", self.until)].map(|(name, at)| (name, at.map(|at| at.to_string())));
         let given = texts.into_iter().chain(times).filter_map(|(name, value)| Some((name, value?)));
         given.chain(self.labels.into_iter().map(|(name, value)| ("label", format!("{name}={value}")))).collect()
@@ -63,10 +75,23 @@ impl UsageFilters {
 }
 
 pub async fn run(UsageArgs { by, filters }: UsageArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    let is_within_days = [filters.since, filters.until].into_iter().flatten().any(|at| at % DAY_MS != 0);
     let mut query = filters.query();
     query.push(("by", by.join(",")));
     let (rows, more) = server.list("api/runtime/usage", &query, MAX_ROWS as usize).await.map_err(failed)?;
-    show::list(shown.form_or(Form::Table), &columns::USAGE, &rows)?;
+    let form = shown.form_or(Form::Table);
+    if form.is_data() || form == Form::Name {
+        show::list(form, &columns::USAGE, &rows)?;
+    } else {
+        let mut rows: Vec<UsageRow> = show::read_all(&rows)?;
+        if rows.len() > 1 && !more {
+            rows.push(UsageRow::total(&rows));
+        }
+        show::table(form, &columns::USAGE, &rows)?;
+        if is_within_days {
+            term::info("Runs of tasks that were removed since count by whole days (UTC).");
+        }
+    }
     if more {
         term::info(&format!("There are more than these {}: use filters.", rows.len()));
     }

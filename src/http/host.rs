@@ -124,9 +124,12 @@ fn without_dot(name: &str) -> &str {
 pub fn check_site(headers: &HeaderMap, called: Option<&Url>, settings: &Settings) -> Result<(), Refusal> {
     let ours = || called.into_iter().chain(&settings.public_url).map(Url::origin);
     let is_own = |origin: &str| Url::parse(origin).is_ok_and(|origin| ours().any(|own| own == origin.origin()));
-    let own_origin = headers.get_all(ORIGIN).iter().all(|origin| origin.to_str().is_ok_and(is_own));
     let is_from =
         |wanted: &str| headers.get_all("sec-fetch-site").iter().any(|site| site.as_bytes().eq_ignore_ascii_case(wanted.as_bytes()));
+    // Browsers leave the origin out where a proxy has set `Referrer-Policy: no-referrer`, and still say that it is the same.
+    let is_same = is_from("same-origin") && headers.get_all("sec-fetch-site").iter().count() == 1;
+    let own_origin =
+        headers.get_all(ORIGIN).iter().all(|origin| origin.to_str().is_ok_and(|origin| is_own(origin) || (is_same && origin == "null")));
     // Another port of this host is the same site, but another page; without an Origin nothing says which one.
     let is_cross_site = is_from("cross-site") || (is_from("same-site") && !headers.contains_key(ORIGIN));
     if own_origin && !is_cross_site { Ok(()) } else { Err(Refusal::CrossSite) }

@@ -150,12 +150,14 @@ pub const USAGE: RoutePolicy = RoutePolicy::READ.or_member();
 ///
 /// One row per group: days newest first, all else by name. The header `Link` leads to the next page; each page adds everything up again. These
 /// records are kept when their tasks are removed: for removed tasks, `from` and `to` are rounded to whole days. `created_by` is empty if the
-/// audit trail has forgotten it. A member key gets the runs of its team's tasks.
+/// audit trail has forgotten it. `week` is its Monday. A member key gets the runs of its team's tasks.
 #[utoipa::path(
     get, path = "/api/runtime/usage", operation_id = "getUsage", tag = "records", params(UsageParams),
     responses((status = 200, description = "A page of rows.", body = Vec<UsageRow>))
 )]
 pub async fn usage(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
+    // A filter that is misspelt would answer with everybody's money.
+    params.only(&UsageParams::NAMES)?;
     let mut by = params.several("by", MAX_USAGE_KEYS, |word| usage_key(word).map(|by| (word.to_owned(), by)))?;
     if by.is_empty() {
         by.push(("day".to_owned(), UsageBy::Day));
@@ -170,9 +172,15 @@ pub async fn usage(State(app): State<AppState>, caller: Caller, Query(params): Q
         context_id: ownership::context_wanted(&app, &caller, params.text("context_id")?).await?,
         project: params.text("project")?,
         worker_id: params.text("worker_id")?,
+        created_by: params.text("created_by")?,
         team: caller.team(),
         labels: params.labels()?.into_iter().map(|label| (label.name, label.value)).collect(),
     };
+    if let (Some(from), Some(to)) = (filter.from, filter.to)
+        && from >= to
+    {
+        return Err(Error::field("from", "Must be before 'to'"));
+    }
     let (limit, skip) = (params.lenient("limit", MAX_LIMIT, 1..=MAX_LIMIT), params.row_cursor()?);
     let (words, by): (Vec<String>, Vec<UsageBy>) = by.into_iter().unzip();
     let mut rows = app.store.usage(&filter, &by, limit + 1, skip).await?;
@@ -184,7 +192,8 @@ pub async fn usage(State(app): State<AppState>, caller: Caller, Query(params): Q
         runs: row.sums.runs,
         input_tokens: row.sums.input_tokens,
         output_tokens: row.sums.output_tokens,
-        cost_usd: row.sums.cost_usd,
+        // Sums of binary fractions: 2.3000000000000003.
+        cost_usd: (row.sums.cost_usd * 1e9).round() / 1e9,
         cost_estimated: row.sums.cost_estimated,
     });
     page(&shown.collect::<Vec<_>>(), next)
@@ -193,6 +202,7 @@ pub async fn usage(State(app): State<AppState>, caller: Caller, Query(params): Q
 fn usage_key(word: &str) -> Result<UsageBy, String> {
     Ok(match word {
         "day" => UsageBy::Day,
+        "week" => UsageBy::Week,
         "agent_slug" => UsageBy::AgentSlug,
         "model" => UsageBy::Model,
         "context_id" => UsageBy::ContextId,

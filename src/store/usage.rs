@@ -13,12 +13,16 @@ use bloom_core::Ms;
 
 const EPOCH: Date = civil::date(1970, 1, 1);
 const DAY_MS: i64 = 86_400_000;
+/// The epoch began on a Thursday.
+const WEEK: &str = "day - (day + 3) % 7";
 
 /// What runs are grouped by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UsageBy {
     /// The day on which they ended (`2026-01-31`, UTC).
     Day,
+    /// The Monday of the week in which they ended, UTC.
+    Week,
     AgentSlug,
     /// '' if none was reported.
     Model,
@@ -43,6 +47,8 @@ pub struct UsageFilter {
     pub context_id: Option<String>,
     pub project: Option<String>,
     pub worker_id: Option<String>,
+    /// As [`UsageBy::CreatedBy`] names them.
+    pub created_by: Option<String>,
     /// Only tasks that keys of this team created.
     pub team: Option<String>,
     pub labels: Vec<(String, String)>,
@@ -101,7 +107,7 @@ impl Store {
     pub async fn usage(&self, filter: &UsageFilter, by: &[UsageBy], limit: i64, skip: i64) -> Result<Vec<UsageRow>, Error> {
         let (sql, args) = filter.statement(by, limit, skip);
         all(&self.pool().fetch(&sql, args).await?, |row| {
-            let keys = by.iter().map(|by| if *by == UsageBy::Day { date(row.take()?) } else { row.take() });
+            let keys = by.iter().map(|by| if matches!(by, UsageBy::Day | UsageBy::Week) { date(row.take()?) } else { row.take() });
             Ok(UsageRow { keys: keys.collect::<Result<_, _>>()?, sums: ReadRow::read(row)? })
         })
     }
@@ -116,12 +122,14 @@ impl UsageFilter {
         build.equal("context_id = ", self.context_id.as_deref());
         build.equal("project = ", self.project.as_deref());
         build.equal("worker_id = ", self.worker_id.as_deref());
+        build.equal("created_by = ", self.created_by.as_deref());
         build.equal("team = ", self.team.as_deref());
         let (conditions, mut args) = build.into_parts();
         let mut keys = Vec::new();
         for by in by {
             keys.push(match by {
-                UsageBy::Day => Key::Column("day"),
+                UsageBy::Day => Key::Day("day"),
+                UsageBy::Week => Key::Day(WEEK),
                 UsageBy::AgentSlug => Key::Column("agent_slug"),
                 UsageBy::Model => Key::Column("model"),
                 UsageBy::ContextId => Key::Column("context_id"),
@@ -163,6 +171,8 @@ impl UsageFilter {
 /// One of the keys of a row, in SQL.
 enum Key {
     Column(&'static str),
+    /// Newest first.
+    Day(&'static str),
     /// The label with the name in this parameter.
     Label(usize),
 }
@@ -170,13 +180,13 @@ enum Key {
 impl Key {
     fn text(&self, kind: Kind) -> String {
         match self {
-            Self::Column(name) => (*name).to_owned(),
+            Self::Column(name) | Self::Day(name) => (*name).to_owned(),
             Self::Label(param) => format!("coalesce({}, '')", kind.json_member("labels", *param)),
         }
     }
 
     fn direction(&self) -> &'static str {
-        if matches!(self, Self::Column("day")) { " DESC" } else { "" }
+        if matches!(self, Self::Day(_)) { " DESC" } else { "" }
     }
 }
 

@@ -97,7 +97,7 @@ pub async fn errors_as_pages(State(root): State<Arc<str>>, request: Request, nex
         None => return Response::from_parts(parts, body),
     };
     // Whom the server has refused as such (a wrong host, too many requests) gets no more work of it.
-    let layout = if matches!(refused.status, 403 | 404 | 405 | 409) { Layout::of_session(&asked).await } else { None };
+    let layout = if matches!(refused.status, 400 | 403 | 404 | 405 | 409 | 413) { Layout::of_session(&asked).await } else { None };
     let at = At::of(&asked.method, &asked.uri, &asked.headers, &root);
     let Ok(shown) = shown(&refused, &asked, &at, layout.as_ref()) else { return (parts, Body::empty()).into_response() };
     parts.headers.remove(CONTENT_LENGTH);

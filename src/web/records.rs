@@ -16,6 +16,7 @@ use crate::visit::{Layout, Visit};
 use bloom_api::answers::{Audit, Lease};
 use bloom_api::results::Artifact;
 use bloom_api::tasks::Task;
+use bloom_api::when;
 use bloom_core::Ms;
 use bloom_core::audit::Action;
 use bloom_core::task::LeaseStatus;
@@ -196,6 +197,8 @@ struct AuditRow {
     /// The end of its id.
     task: String,
     worker_id: Option<String>,
+    /// What it is about, if that is neither a task nor a worker.
+    other: String,
 }
 
 #[derive(Template)]
@@ -207,6 +210,8 @@ struct AuditPage<'a> {
     worker_id: String,
     task_id: String,
     request_id: String,
+    since: String,
+    until: String,
     actions: Vec<&'static str>,
     rows: Vec<AuditRow>,
     pages: Pages,
@@ -215,6 +220,8 @@ struct AuditPage<'a> {
 
 pub async fn audit(visit: Visit) -> Result<Response, Refused> {
     const FILTERS: [&str; 5] = ["action", "actor", "worker_id", "task_id", "request_id"];
+    const FIELDS: [&str; 7] = ["action", "actor", "worker_id", "task_id", "request_id", "since", "until"];
+    visit.query().only(&[&FIELDS[..], &["cursor"]].concat())?;
     let actions: Vec<_> = Action::ALL.iter().map(|action| action.as_str()).collect();
     let action = visit.query().text("action");
     for word in action.split(',').filter(|word| !word.is_empty()) {
@@ -232,12 +239,32 @@ pub async fn audit(visit: Visit) -> Result<Response, Refused> {
         },
         task: entry.task_id.map(|id| short_id(&id.to_string())).unwrap_or_default(),
         task_id: entry.task_id,
+        other: match (entry.task_id, &entry.worker_id) {
+            (None, None) => shortened(&entry.entity_id, CHARS),
+            _ => String::new(),
+        },
         worker_id: entry.worker_id.map(|worker| worker.into_owned()),
     };
-    let (rows, next, wrong) = match visit.list(&format!("audit?{}", query(&visit, &FILTERS)?), row).await {
-        Ok(listed) => (listed.rows, listed.next, None),
-        Err(refused) if refused.status == 400 => (Vec::new(), None, Some(refused.text)),
-        Err(refused) => return Err(refused),
+    let mut times = String::new();
+    let mut wrong = None;
+    for (field, parameter) in [("since", "created_after"), ("until", "created_before")] {
+        match visit.query().get(field).map(|text| when::past(text.trim(), visit.layout.now)) {
+            None => {}
+            Some(Ok(at)) => times.push_str(&format!("&{parameter}={at}")),
+            Some(Err(text)) => wrong = Some(Said::Api(text)),
+        }
+    }
+    let path = format!("audit?limit={ROWS}&{}{times}", visit.query().query_of(&[&FILTERS[..], &["cursor"]].concat()));
+    let (rows, next) = match wrong.is_none().then_some(visit.list(&path, row)) {
+        None => (Vec::new(), None),
+        Some(listed) => match listed.await {
+            Ok(listed) => (listed.rows, listed.next),
+            Err(refused) if refused.status == 400 => {
+                wrong = Some(refused.text);
+                (Vec::new(), None)
+            }
+            Err(refused) => return Err(refused),
+        },
     };
     visit.ok(&AuditPage {
         v: &visit.layout,
@@ -246,9 +273,11 @@ pub async fn audit(visit: Visit) -> Result<Response, Refused> {
         worker_id: visit.query().text("worker_id"),
         task_id: visit.query().text("task_id"),
         request_id: visit.query().text("request_id"),
+        since: visit.query().text("since"),
+        until: visit.query().text("until"),
         actions,
         rows,
-        pages: Pages::of(&visit, "/audit", &FILTERS, next),
+        pages: Pages::of(&visit, "/audit", &FIELDS, next),
         wrong,
     })
 }

@@ -57,6 +57,9 @@ fn relative(lang: Lang, at: Ms, now: Ms) -> String {
     }
 }
 
+/// What is told of a text that is no span of time, in Ukrainian.
+pub const NO_TIME: &str = "очікується час, як-от 90, 90s, 5m, 1h30m або 2d";
+
 /// Two units at most: `3 min 5 s`.
 pub fn duration(lang: Lang, ms: Ms) -> String {
     let seconds = ms.max(0) / 1_000;

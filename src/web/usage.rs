@@ -35,9 +35,10 @@ const NAME_CHARS: usize = 80;
 /// What a visitor sees first.
 const FIRST: &[u8] = b"since=30d&by=day";
 /// The filters of the address, which are those of the API.
-const FILTERS: [&str; 5] = ["agent_slug", "context_id", "project", "worker_id", "label"];
+const FILTERS: [&str; 6] = ["agent_slug", "context_id", "project", "worker_id", "created_by", "label"];
 /// All that the address may have besides the place in the list.
-const FIELDS: [&str; 9] = ["since", "until", "by", "order", "agent_slug", "context_id", "project", "worker_id", "label"];
+const FIELDS: [&str; 10] =
+    ["since", "until", "by", "order", "agent_slug", "context_id", "project", "worker_id", "created_by", "label"];
 /// What rows are sorted by.
 const ORDERS: [&str; 2] = ["cost", "name"];
 /// Tasks whose labels the form offers to group by, and the most labels of it.
@@ -89,7 +90,7 @@ fn words_of(fields: &Fields) -> Vec<&str> {
 /// Whether rows are sorted by their cost. Days have an order of their own, unless another is chosen.
 fn is_by_cost(fields: &Fields) -> Result<bool, Refused> {
     let order = fields.word("order", &ORDERS)?;
-    Ok(order == "cost" || order.is_empty() && !matches!(words_of(fields).first(), None | Some(&"day")))
+    Ok(order == "cost" || order.is_empty() && !matches!(words_of(fields).first(), None | Some(&("day" | "week"))))
 }
 
 /// A value that was grouped by, and the list of its tasks if there is a filter for it.
@@ -107,6 +108,7 @@ impl Key {
         };
         let filter = match by {
             "agent_slug" | "context_id" | "worker_id" | "project" => Some((by, value.to_owned())),
+            "created_by" => value.strip_prefix("key:").map(|key| ("owner", key.to_owned())),
             _ => by.strip_prefix("label:").map(|name| ("label", format!("{name}={value}"))),
         };
         let filter = filter.filter(|_| !value.is_empty());
@@ -226,6 +228,7 @@ impl UsagePage<'_> {
 fn title(v: &Layout, key: &str) -> String {
     let known = match key {
         "day" => v.t("Day", "День"),
+        "week" => v.t("Week from", "Тиждень від"),
         "agent_slug" => v.t("Agent", "Агент"),
         "model" => v.t("Model", "Модель"),
         "context_id" => v.t("Context", "Контекст"),

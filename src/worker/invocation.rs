@@ -93,9 +93,13 @@ fn claude(
         Conversation::Resumed(id) => option("--resume", id),
     });
     args.extend(permission_tool.into_iter().flat_map(PermissionTool::options).map(OsString::from));
-    let cap = [Some(task.policy.budget.0).filter(|usd| *usd > 0.0), profile.max_budget_usd].into_iter().flatten().reduce(f64::min);
-    args.extend(claude_options(profile, profiles_dir, task.model.as_deref(), cap));
+    args.extend(claude_options(profile, profiles_dir, task.model.as_deref(), budget(task, profile)));
     args
+}
+
+/// What the run may cost, in US dollars: what the task's budget has left, or what its profile allows, if that is less. `None`: no limit.
+pub fn budget(task: &Task, profile: &Profile) -> Option<f64> {
+    [Some(task.policy.budget.0).filter(|usd| *usd > 0.0), profile.max_budget_usd].into_iter().flatten().reduce(f64::min)
 }
 
 /// The options of the Claude CLI that the profile says, for a task with this model and budget.

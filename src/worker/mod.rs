@@ -339,7 +339,7 @@ impl Agent {
             tracing::info!(
                 runs = self.lock().len(),
                 grace_s = self.settings.grace.as_secs(),
-                "stopping: no new tasks; a second signal ends the agent at once"
+                "stopping: no new tasks, and waiting for the runs; a second signal ends the agent at once, and its runs only when their leases end"
             );
             self.draining.store(true, Ordering::Relaxed);
             self.state_changed.notify_waiters();

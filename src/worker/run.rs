@@ -14,7 +14,7 @@ use super::control::Plan;
 use super::disk_use::{self, DiskLimit};
 use super::egress::{Egress, WayOut};
 use super::home::private_dir;
-use super::invocation::{Conversation, Invocation, RunFiles, TEMP_VARIABLES, claude_environment};
+use super::invocation::{self, Conversation, Invocation, RunFiles, TEMP_VARIABLES, claude_environment};
 use super::open_below::fresh_at;
 use super::process::{HOME_VARIABLE, LEASE_VARIABLE, TERM_GRACE};
 use super::profile::{Profile, Runner};
@@ -267,6 +267,8 @@ impl Run<'_> {
         let mut stored_at = Instant::now();
         let mut found = Vec::new();
         let (mut stop, mut ended_for) = (None, None);
+        let budget = invocation::budget(&record.task, profile);
+        let ends_at = budget.filter(|_| profile.runner != Runner::Claude);
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -311,8 +313,13 @@ impl Run<'_> {
                 watched.renew(until);
             }
             let wanted = *self.stop.borrow_and_update();
-            if let Some(reason) =
-                wanted.or_else(|| limits.exceeded(reading.activity(now_ms()))).or_else(|| disk.exceeded()).filter(|_| !watched.is_ending())
+            // The Claude CLI counts more exactly, and stops by itself.
+            let is_over = || ends_at.filter(|budget| reading.usage().is_some_and(|used| used.cost_usd > *budget)).map(|_| Stop::OverBudget);
+            if let Some(reason) = wanted
+                .or_else(|| limits.exceeded(reading.activity(now_ms())))
+                .or_else(|| disk.exceeded())
+                .or_else(is_over)
+                .filter(|_| !watched.is_ending())
             {
                 ended_for = Some(reason);
                 stop = (reading.result.is_none() || reason.interrupts(&reading)).then_some(reason);
@@ -367,6 +374,7 @@ impl Run<'_> {
             End {
                 tells_session,
                 stop,
+                budget,
                 ended_for,
                 exit: left.exit,
                 stderr,

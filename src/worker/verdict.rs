@@ -33,6 +33,8 @@ pub enum Stop {
     DiskFilled,
     /// The lease was lost, or may have expired.
     LeaseLost,
+    /// What it has told of its cost is more than its budget. The Claude CLI stops by itself.
+    OverBudget,
     /// The agent stops or is drained: the task is handed back and loses no attempt.
     HandBack,
 }
@@ -50,6 +52,8 @@ pub struct End {
     /// The program is one that tells its session before it does anything.
     pub tells_session: bool,
     pub stop: Option<Stop>,
+    /// What it might cost, in US dollars; `None`: no limit.
+    pub budget: Option<f64>,
     /// Why the agent ended a run that had answered. `None`: it ended by itself, or its supervisor ended it.
     pub ended_for: Option<Stop>,
     /// `None` if the status is unknown, because the run's supervisor was killed or could not store it.
@@ -179,6 +183,11 @@ fn warnings(reading: &Reading, end: &End) -> Warnings {
     if let Some(what) = reading.unfinished().filter(|_| !reading.answers.is_empty()) {
         warnings.add(&cut_off(&what, reading, end));
     }
+    if let (Some(budget), Some(used)) = (end.budget, reading.usage())
+        && used.cost_usd > budget
+    {
+        warnings.add(&format!("the run cost ${:.4}, and its budget was ${budget:.4}", used.cost_usd));
+    }
     warnings
 }
 
@@ -191,6 +200,7 @@ fn cut_off(what: &str, reading: &Reading, end: &End) -> String {
         Some(Stop::LeaseLost) => "its lease was lost".to_owned(),
         Some(Stop::Flooded) => "it printed more than 1 GiB".to_owned(),
         Some(Stop::Unstored | Stop::DiskLimit | Stop::DiskFilled) => "there was not enough room on the disk".to_owned(),
+        Some(Stop::OverBudget) => "it cost more than its budget".to_owned(),
         Some(Stop::Stalled) | None => match reading.cli.and_then(|cli| Some((cli, cli.ends_background()?))) {
             Some((cli, waits)) => format!(
                 "version {cli} of the Claude CLI ends what is in the background about five seconds after its answer; {waits} and later wait for it"
@@ -280,6 +290,7 @@ fn stopped(task: &Task, stop: Stop, retryable: bool) -> Option<RunFailure> {
             "the disk of the worker was full, and this run had written more than any other (limits.disk_mib of its profile ends it earlier)",
         ),
         Stop::LeaseLost => RunFailure::new(Reason::WorkerLost, "the lease was lost, and the run was ended"),
+        Stop::OverBudget => RunFailure::new(Reason::BudgetExceeded, "the run was ended, because it cost more than its budget"),
     })
 }
 

@@ -216,7 +216,8 @@ try {
 
   // The page says when it is offline, and that the session has ended. What is typed stays in the tab.
   const quiet = await (await browser.createBrowserContext()).newPage();
-  await call("POST", "keys", { name: "ends", scope: "submit", team: "docs", expires_in_sec: 86_400 }).then(({ key: own }) => signIn(quiet, own));
+  const newKey = async () => (await call("POST", "keys", { name: "ends", scope: "submit", team: "docs", expires_in_sec: 86_400 })).key;
+  await signIn(quiet, await newKey());
   const tellsLive = (text) => quiet.waitForFunction((text) => document.getElementById("live").textContent.startsWith(text), { timeout: 30_000 }, text);
   let isDown = true;
   await quiet.setRequestInterception(true);
@@ -232,7 +233,8 @@ try {
   await call("DELETE", "keys/ends");
   await quiet.waitForSelector("#signed-out", { timeout: 30_000 });
   await Promise.all([quiet.waitForNavigation(), quiet.click("#signed-out")]);
-  await quiet.type("#key", key);
+  const renewed = await newKey();
+  await quiet.type("#key", renewed);
   await Promise.all([quiet.waitForNavigation(), quiet.keyboard.press("Enter")]);
   assert.equal(quiet.url(), `${base}/tasks`);
   await quiet.goto(`${base}/tasks/new`);
@@ -241,7 +243,7 @@ try {
   await Promise.all([quiet.waitForNavigation(), quiet.click("form.fields button.main")]);
   assert.equal(await quiet.$eval("#kept", (told) => told.hidden), false);
   await Promise.all([quiet.waitForNavigation(), quiet.click("a[href*='/sign-in?next=']")]);
-  await quiet.type("#key", key);
+  await quiet.type("#key", renewed);
   await Promise.all([quiet.waitForNavigation(), quiet.keyboard.press("Enter")]);
   assert.equal(await quiet.$eval("#prompt", (prompt) => prompt.value), "A long prompt");
   await quiet.type("#context_id", "kept");
@@ -249,6 +251,13 @@ try {
   assert.match(quiet.url(), /done=created$/);
   await quiet.goto(`${base}/tasks/new`);
   assert.equal(await quiet.$eval("#prompt", (prompt) => prompt.value), "");
+  // Another person who signs in at this tab does not see it.
+  await quiet.type("#prompt", "Only mine");
+  await quiet.deleteCookie(...await quiet.cookies());
+  await signIn(quiet);
+  await quiet.goto(`${base}/tasks/new`);
+  assert.equal(await quiet.$eval("#prompt", (prompt) => prompt.value), "");
+  assert.equal(await quiet.evaluate(() => Object.keys(sessionStorage).filter((key) => key.startsWith("draft:")).length), 0);
 
   // A question is answered with the mouse. The title tells of it.
   await page.goto(`${base}/tasks/${tasks.asking}`);

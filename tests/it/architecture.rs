@@ -237,7 +237,7 @@ fn nothing_is_left_for_later() {
 fn documents_lead_where_they_say() {
     let pages: Vec<_> = ["docs", "charts", "manifests"].iter().flat_map(|dir| files(dir, &["md"])).collect();
     assert!(pages.len() > 5, "the scan sees {} pages", pages.len());
-    let named = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"].map(|name| {
+    let named = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"].map(|name| {
         let text = fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
         (PathBuf::from(name), text)
     });

@@ -132,25 +132,29 @@ fn the_api_works_through_it_and_clients_are_told_apart() {
         }
         assert_eq!(statuses.last(), Some(&429), "a client beside the proxy can't choose its address: {statuses:?}");
         server.kill9();
-        is_json(&api, 502, "does not answer").await;
+        tells(&api, 502, "does not answer").await;
     });
 }
 
-/// What nginx itself answers has the form of the server's errors.
-async fn is_json(api: &Api, status: u16, text: &str) {
+/// What nginx itself answers has the form of the server's errors, and is a page for browsers.
+async fn tells(api: &Api, status: u16, text: &str) {
     let answer = api.request(Method::GET, "stats").send().await.unwrap();
     assert_eq!((answer.status().as_u16(), answer.headers()["content-type"].to_str().unwrap()), (status, "application/json"));
     let error: crate::support::Value = answer.json().await.unwrap();
     assert!(error["code"] == "unavailable" && error["error"].as_str().unwrap().contains(text), "{error}");
+    let page = api.request(Method::GET, "stats").header("accept", "text/html,*/*;q=0.8").send().await.unwrap();
+    assert_eq!((page.status().as_u16(), page.headers()["content-type"].to_str().unwrap()), (status, "text/html"));
+    let page = page.text().await.unwrap();
+    assert!(page.contains("<h1>") && page.contains(text), "{page}");
 }
 
 #[test]
-fn a_server_that_is_late_is_told_in_json() {
+fn a_server_that_is_late_is_told() {
     run(async {
         let server = behind_nginx();
         let nginx = Nginx::start(&PLAIN.replace("proxy_read_timeout 3660s", "proxy_read_timeout 1s"), &server);
         server.pause();
-        is_json(&nginx.api(), 504, "did not answer in time").await;
+        tells(&nginx.api(), 504, "did not answer in time").await;
         server.resume();
     });
 }
@@ -206,11 +210,13 @@ fn with_tls_it_speaks_http_2_and_leads_to_itself() {
         for header in [
             "strict-transport-security: max-age=31536000",
             "x-frame-options: DENY",
-            "referrer-policy: no-referrer",
             "x-content-type-options: nosniff",
         ] {
             assert_eq!(missing.to_lowercase().matches(&header.to_lowercase()).count(), 1, "{header}: {missing}");
         }
+        // With another one, or with two, browsers would leave out the origin of forms, and the server would refuse them.
+        let page = nginx.curl("/", &["--header", "Accept: text/html"]).to_lowercase();
+        assert!(page.matches("referrer-policy:").count() == 1 && page.contains("referrer-policy: same-origin"), "{page}");
         // The scheme that the client used reaches the server, and what the client says of it does not.
         let script = nginx.curl(
             "/api/runtime/agent-install-script",

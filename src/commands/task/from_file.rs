@@ -237,8 +237,11 @@ fn task(
     for (in_task, in_content) in items(&mut task).zip(items(&mut content)) {
         let Some(named) = in_task.as_str().map(str::to_owned) else { continue };
         if names.contains(&named) {
-            // A line before it is wrong, which is told there.
-            let Some((position, key)) = earlier.named.get(&named) else { continue };
+            let Some((position, key)) = earlier.named.get(&named) else {
+                // The line with the name is wrong, which is told there. Nothing is sent, so any id does.
+                *in_task = json!(Uuid::nil());
+                continue;
+            };
             (*in_task, *in_content) = (json!(placeholder(*position)), json!({ "key": key }));
             after.push(*position);
         } else if let Some(id) = found.get(&named) {
@@ -254,7 +257,7 @@ fn task(
         ));
     }
     fill(&mut task, defaults);
-    // Not in the key: a file that an earlier version began to submit has the same keys now.
+    // Not in the key: what is usual may change while a file is submitted.
     add_usual(&mut task);
     task.entry("idempotency_key").or_insert(json!(key));
     if !task.contains_key("context_id") {
@@ -336,6 +339,8 @@ mod tests {
         assert_eq!(first[0], keys("{\"prompt\": \"p\"}")[0]);
         let told = read("{\"prompt\": \"p\", \"depends_on\": [\"late\"]}\n{\"prompt\": \"p\", \"name\": \"late\"}", None).unwrap_err();
         assert!(told.contains("line 1: depends_on: late is line 2, which comes later"), "{told}");
+        let told = read("{\"promt\": \"p\", \"name\": \"a\"}\n{\"prompt\": \"p\", \"depends_on\": [\"a\"]}", None).unwrap_err();
+        assert!(told.contains("line 1: promt") && !told.contains("line 2"), "{told}");
     }
 
     #[test]

@@ -70,6 +70,7 @@ fn text(argument: Option<String>, file: Option<&Path>) -> Result<String, Command
         standard_input::read(&name, open)
     };
     let file = file.map(read).transpose()?;
+    let is_whole = is_dash || (argument.is_none() && file.is_none());
     let input = if is_dash {
         Some(standard_input::whole()?)
     } else if argument.is_some() || file.is_some() {
@@ -79,6 +80,10 @@ fn text(argument: Option<String>, file: Option<&Path>) -> Result<String, Command
     } else {
         Some(standard_input::whole()?)
     };
+    if let Some(added) = input.as_ref().filter(|added| !is_whole && !added.is_empty()) {
+        // In a loop that reads lines, the first command would take all others without a word.
+        term::info(&format!("The prompt has standard input at its end: {} lines. Give < /dev/null to leave it out.", added.lines().count()));
+    }
     let parts: Vec<String> = [argument, file, input].into_iter().flatten().filter(|part| !part.is_empty()).collect();
     if parts.len() > 2 {
         return Err(CommandError::usage(

@@ -16,7 +16,7 @@ pub fn no_object(line: &str, error: &serde_json::Error) -> String {
             error.column()
         ),
         // The parser's own line number would contradict that of the file.
-        _ => format!("it is not valid JSON at column {}", error.column()),
+        _ => format!("it is not valid JSON at column {}: each line is a task, such as {{\"prompt\": \"Say hello\"}}", error.column()),
     }
 }
 

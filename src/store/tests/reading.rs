@@ -241,6 +241,7 @@ async fn old_tasks_go_and_their_usage_stays(database) {
     assert_eq!(usage.iter().map(|u| (u.keys.join("/"), u.sums.runs)).collect::<Vec<_>>(), [("/w".into(), 2), ("b/w".into(), 1)]);
     assert_eq!(bench.store.usage(&UsageFilter::default(), &by, 1, 1).await.unwrap(), usage[1..]);
     assert_eq!(bench.store.usage(&UsageFilter::default(), &[UsageBy::Day], 9, 0).await.unwrap()[0].keys[0], "2027-01-15");
+    assert_eq!(bench.store.usage(&UsageFilter::default(), &[UsageBy::Week], 9, 0).await.unwrap()[0].keys[0], "2027-01-11");
     assert!(bench.store.usage(&UsageFilter { from: Some(START + 2 * DAY), ..UsageFilter::default() }, &[UsageBy::Day], 9, 0).await.unwrap().is_empty());
     let audited = bench.store.audit(&AuditFilter::default(), &Page { limit: 1000, before: None }).await.unwrap().len();
     assert_eq!(writer.maintain(&Maintenance::PruneAudit { older_than_ms: 999, limit: 3, only_flushed: false }).await.unwrap().rows, 3);

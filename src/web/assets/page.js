@@ -71,8 +71,12 @@
 
   // What is typed as a prompt or a reply stays in this tab until its form was accepted, because a session may end meanwhile.
   const kept = (act) => { try { return act(sessionStorage); } catch { return null; } };
+  // It is only for whoever typed it, and goes when another person signs in.
   const DRAFT = "draft:", SENT = "sent";
-  const draftOfPage = DRAFT + location.pathname;
+  const own = `${DRAFT}${document.body.dataset.who}:`;
+  const draftOfPage = own + location.pathname;
+  const forget = (isMeant) => kept((store) => Object.keys(store).filter((key) => key.startsWith(DRAFT) && isMeant(key)).forEach((key) => store.removeItem(key)));
+  if ("who" in document.body.dataset) forget((key) => !key.startsWith(own));
   const typed = document.querySelector("textarea[name=prompt]");
   const sent = kept((store) => store.getItem(SENT));
   kept((store) => store.removeItem(SENT));
@@ -89,7 +93,7 @@
   typed?.addEventListener("input", () => kept((store) => typed.value ? store.setItem(draftOfPage, typed.value) : store.removeItem(draftOfPage)));
   document.addEventListener("submit", ({ target }) => {
     if (typed && target.contains(typed)) kept((store) => store.setItem(SENT, draftOfPage));
-    if (target.action.endsWith(`${root}/sign-out`)) kept((store) => Object.keys(store).filter((key) => key.startsWith(DRAFT)).forEach((key) => store.removeItem(key)));
+    if (target.action.endsWith(`${root}/sign-out`)) forget(() => true);
   });
 
   // The box in the head of a table selects all rows that are shown.

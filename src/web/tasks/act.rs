@@ -11,9 +11,10 @@ use super::id_of;
 use crate::answer::see_other;
 use crate::lang::Lang;
 use crate::refused::Refused;
-use crate::times::beginning;
+use crate::times::{NO_TIME, beginning};
 use crate::visit::{Fields, Layout, Posted, Visit};
 use bloom_api::tasks::Task;
+use bloom_api::when;
 
 /// What was done, for the page that is shown afterwards.
 pub fn done(lang: Lang, word: &str) -> Option<&'static str> {
@@ -38,7 +39,7 @@ pub async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fie
     let id = id_of(&id)?;
     let body = match action.as_str() {
         "cancel" | "suspend" | "resume" => json!({}),
-        "requeue" => with_limit(json!({}), &fields),
+        "requeue" => with_limit(json!({}), &fields)?,
         "delete" => return delete(&visit, id).await,
         _ => return Err(Refused::new(404, "There is no such button", "Такої кнопки немає")),
     };
@@ -46,13 +47,16 @@ pub async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fie
     Ok(see_other(&format!("/tasks/{id}?done={action}")))
 }
 
-/// The body of a call that requeues, with the new time limit of the form if it has one. Whether that can be used, the API says.
-pub fn with_limit(mut body: Value, fields: &Fields) -> Value {
+/// The body of a call that requeues, with the new time limit of the form if it has one.
+///
+/// # Errors
+/// It is no time. Whether the server allows it, the API says.
+pub fn with_limit(mut body: Value, fields: &Fields) -> Result<Value, Refused> {
     if let Some(limit) = fields.get("timeout_sec").map(str::trim).filter(|limit| !limit.is_empty()) {
-        let seconds = limit.parse::<i64>().map_or_else(|_| json!(limit), |seconds| json!(seconds));
-        body["policy"] = json!({ "timeout_sec": seconds });
+        let told = |text| Refused::new(400, format!("The time limit can't be read: {text}"), format!("Обмеження часу не вдалося прочитати: {NO_TIME}"));
+        body["policy"] = json!({ "timeout_sec": when::duration(limit).map_err(told)?.as_secs() });
     }
-    body
+    Ok(body)
 }
 
 async fn delete(visit: &Visit, id: Uuid) -> Result<Response, Refused> {

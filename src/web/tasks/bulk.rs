@@ -105,6 +105,6 @@ fn named(now: Ms, fields: &Fields, filter: &Filter, ids: &[&str]) -> Result<Vec<
 async fn call(visit: &Visit, action: &str, fields: &Fields, named: &Value, dry_run: bool) -> Result<Value, Refused> {
     let mut body = named.clone();
     body["dry_run"] = json!(dry_run);
-    let body = if action == "requeue" { with_limit(body, fields) } else { body };
+    let body = if action == "requeue" { with_limit(body, fields)? } else { body };
     visit.act(Method::POST, &format!("llm-tasks:{action}"), &body).await
 }

@@ -15,6 +15,7 @@ use crate::files::size;
 use crate::lang::Lang;
 use crate::multipart::Upload;
 use crate::refused::{Refused, Said};
+use crate::times::NO_TIME;
 use crate::visit::{Fields, Layout, Posted, Visit};
 use bloom_api::tasks::Task;
 use bloom_api::{time_limit, when};
@@ -268,7 +269,7 @@ fn body(lang: Lang, fields: &Fields) -> Result<Map<String, Value>, (&'static str
     let seconds = |name: &'static str| match fields.get(name).map(|text| when::duration(text.trim())) {
         None => Ok(None),
         Some(Ok(span)) => Ok(Some((name.to_owned(), json!(span.as_secs())))),
-        Some(Err(text)) => Err((name, lang.t(text, "очікується час, як-от 90, 90s, 5m, 1h30m або 2d".to_owned()))),
+        Some(Err(text)) => Err((name, lang.t(text, NO_TIME.to_owned()))),
     };
     policy.extend(seconds("timeout_sec")?);
     policy.extend(number("budget")?.map(|number| ("budget".to_owned(), json!(number))));

@@ -46,6 +46,16 @@ fn the_stream_decides_not_the_exit_status() {
 }
 
 #[test]
+fn a_cost_above_the_budget_is_told() {
+    let with = |budget| End { budget, ..exit("0") };
+    let told = verdict("text", &[result(json!({}))], with(Some(0.25)));
+    assert_eq!((told.status, told.warnings.texts()), (Outcome::Success, vec!["the run cost $0.5000, and its budget was $0.2500".to_owned()]));
+    for budget in [None, Some(0.5)] {
+        assert!(verdict("text", &[result(json!({}))], with(budget)).warnings.texts().is_empty());
+    }
+}
+
+#[test]
 fn each_reason_and_what_becomes_of_the_task() {
     let error = |more| vec![result(more)];
     let limited = json!({"type": "rate_limit_event", "rate_limit_info": {"status": "rejected", "resetsAt": 1_800_000_000}});
@@ -66,6 +76,7 @@ fn each_reason_and_what_becomes_of_the_task() {
         (vec![], stop(Stop::Cancelled), Reason::Cancelled, false, false),
         (vec![], stop(Stop::LeaseLost), Reason::WorkerLost, true, true),
         (vec![], stop(Stop::Unstored), Reason::WorkerDisk, true, true),
+        (vec![], stop(Stop::OverBudget), Reason::BudgetExceeded, false, false),
         (vec![], End { not_started: Some("no such file".into()), ..End::default() }, Reason::SpawnFailed, true, true),
         (vec![], End { out_of_memory: true, ..exit("137") }, Reason::OutOfMemory, true, false),
         (vec![], End { out_of_memory: true, ..stop(Stop::Timeout) }, Reason::Timeout, false, false),

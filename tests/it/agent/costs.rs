@@ -95,6 +95,24 @@ on_both! { alone:
         assert_eq!((&dead["attempts"], cost(&dead).1), (&json!(3), false));
         agent.has_no_processes().await;
     }
+
+    async fn a_command_is_ended_when_it_costs_more_than_the_budget(database) {
+        let server = Server::on(database).start();
+        // It tells what it has used, and goes on; or it tells that at its end.
+        let said = json!({"type": "assistant", "message": {"id": "m", "model": "claude-stub", "usage": {"input_tokens": 900, "output_tokens": 1}}});
+        let told = json!({"type": "result", "subtype": "success", "is_error": false, "result": "done", "total_cost_usd": 0.9});
+        let script = format!("case \"$(cat)\" in *slow*) echo '{said}'; sleep 1000;; *) echo '{told}';; esac");
+        let profile = format!("runner = \"command\"\ncommand = [\"sh\", \"-c\", {script:?}]\noutput = \"stream-json\"\n{PRICES}");
+        let agent = server.agent("box").profile(&profile).start();
+        let policy = json!({"timeout_sec": 60, "budget": 0.5});
+        let ended = server.crew().task().prompt("slow").with("policy", policy.clone()).create().await;
+        let failed = failure(&ended, "failed", "budget_exceeded").await;
+        assert!(is_about(cost(&failed).0, 0.91), "{failed}");
+        let late = server.crew().task().prompt("at the end").with("policy", policy).create().await;
+        late.reaches("completed").await;
+        assert_eq!(result(&late).await["warnings"], json!(["the run cost $0.9000, and its budget was $0.5000"]));
+        agent.has_no_processes().await;
+    }
 }
 
 #[test]
