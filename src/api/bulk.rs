@@ -233,7 +233,10 @@ mod tests {
         check(r#"{"ids": [], "filter": {"status": "dead"}}"#, "Give either ids or filter");
         check(r#"{"filter": {}}"#, "filter: The filter is empty");
         check(r#"{"filter": {"status": "", "labels": {}}}"#, "filter: The filter is empty");
-        check(r#"{"filter": {"status": "dead", "labell": ["a=b"]}}"#, "filter: labell: Unknown field, so nothing was done; did you mean label?");
+        check(
+            r#"{"filter": {"status": "dead", "labell": ["a=b"]}}"#,
+            "filter: labell: Unknown field, so nothing was done; did you mean label?",
+        );
         check(r#"{"filter": {"status": "dead"}, "dryrun": true}"#, "dryrun: Unknown field, so nothing was done; did you mean dry_run?");
         check(r#"{"ids": [], "x": 1}"#, "x: Unknown field, so nothing was done; the fields are ids, filter, dry_run");
         let requeue = serde_json::from_str(r#"{"ids": [], "polic": {}}"#).unwrap();

@@ -54,7 +54,7 @@ impl Params {
 
     /// # Errors
     /// There is another parameter than these.
-    pub fn only(&self, known: &[&'static str]) -> Result<(), Invalid> {
+    pub fn only(&self, known: &[&str]) -> Result<(), Invalid> {
         match self.0.iter().find(|(name, _)| !known.contains(&&name[..])) {
             None => Ok(()),
             Some((name, _)) => {

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use uuid::{Builder, Uuid};
 
-use super::git_names::{BranchPrefix, default_prefix, text_like};
+use super::git_names::{BranchPrefix, text_like};
 use super::repository::RepoUrl;
 use super::values::{List, ShortName, Text};
 use super::wire::{Problems, Wire, body, problem};

@@ -35,11 +35,6 @@ pub const MAX_USAGE_KEYS: usize = 2;
 /// The parameters of the usage.
 pub struct UsageParams;
 
-impl UsageParams {
-    pub const NAMES: [&'static str; 11] =
-        ["from", "to", "by", "agent_slug", "context_id", "project", "worker_id", "created_by", "label", "limit", "cursor"];
-}
-
 /// What usage is grouped by, besides `label:` and the name of a label: by the words of the command line and of the pages, and by those of the API.
 pub const USAGE_WORDS: [(&str, &str); 8] = [
     ("day", "day"),

@@ -54,10 +54,10 @@ mod search;
 mod sessions;
 mod table;
 mod teams;
-mod usage;
-mod waiters;
 #[cfg(test)]
 mod upgrades;
+mod usage;
+mod waiters;
 mod writer;
 
 use std::path::{Path, PathBuf};

@@ -37,8 +37,7 @@ const FIRST: &[u8] = b"since=30d&by=day";
 /// The filters of the address, which are those of the API.
 const FILTERS: [&str; 6] = ["agent_slug", "context_id", "project", "worker_id", "created_by", "label"];
 /// All that the address may have besides the place in the list.
-const FIELDS: [&str; 10] =
-    ["since", "until", "by", "order", "agent_slug", "context_id", "project", "worker_id", "created_by", "label"];
+const FIELDS: [&str; 10] = ["since", "until", "by", "order", "agent_slug", "context_id", "project", "worker_id", "created_by", "label"];
 /// What rows are sorted by.
 const ORDERS: [&str; 2] = ["cost", "name"];
 /// Tasks whose labels the form offers to group by, and the most labels of it.

@@ -69,9 +69,7 @@ impl Run<'_> {
         let mut lost = None;
         loop {
             let watched = match adopted.take() {
-                Some(running) => {
-                    Watched::adopted(self.dir, running)
-                }
+                Some(running) => Watched::adopted(self.dir, running),
                 None => {
                     if !self.agent.is_ours(lease, &mut self.stop).await {
                         let end = End { stop: *self.stop.borrow(), ..End::default() };

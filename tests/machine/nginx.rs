@@ -207,11 +207,7 @@ fn with_tls_it_speaks_http_2_and_leads_to_itself() {
         assert!(created.starts_with("HTTP/2 201"), "{created}");
         let missing = nginx.curl("/api/runtime/llm-tasks/none", &[]);
         assert!(missing.starts_with("HTTP/2 404"), "{missing}");
-        for header in [
-            "strict-transport-security: max-age=31536000",
-            "x-frame-options: DENY",
-            "x-content-type-options: nosniff",
-        ] {
+        for header in ["strict-transport-security: max-age=31536000", "x-frame-options: DENY", "x-content-type-options: nosniff"] {
             assert_eq!(missing.to_lowercase().matches(&header.to_lowercase()).count(), 1, "{header}: {missing}");
         }
         // With another one, or with two, browsers would leave out the origin of forms, and the server would refuse them.

@@ -82,7 +82,10 @@ fn text(argument: Option<String>, file: Option<&Path>) -> Result<String, Command
     };
     if let Some(added) = input.as_ref().filter(|added| !is_whole && !added.is_empty()) {
         // In a loop that reads lines, the first command would take all others without a word.
-        term::info(&format!("The prompt has standard input at its end: {} lines. Give < /dev/null to leave it out.", added.lines().count()));
+        term::info(&format!(
+            "The prompt has standard input at its end: {} lines. Give < /dev/null to leave it out.",
+            added.lines().count()
+        ));
     }
     let parts: Vec<String> = [argument, file, input].into_iter().flatten().filter(|part| !part.is_empty()).collect();
     if parts.len() > 2 {

@@ -53,7 +53,9 @@ pub async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fie
 /// It is no time. Whether the server allows it, the API says.
 pub fn with_limit(mut body: Value, fields: &Fields) -> Result<Value, Refused> {
     if let Some(limit) = fields.get("timeout_sec").map(str::trim).filter(|limit| !limit.is_empty()) {
-        let told = |text| Refused::new(400, format!("The time limit can't be read: {text}"), format!("Обмеження часу не вдалося прочитати: {NO_TIME}"));
+        let told = |text| {
+            Refused::new(400, format!("The time limit can't be read: {text}"), format!("Обмеження часу не вдалося прочитати: {NO_TIME}"))
+        };
         body["policy"] = json!({ "timeout_sec": when::duration(limit).map_err(told)?.as_secs() });
     }
     Ok(body)

@@ -49,7 +49,10 @@ fn the_stream_decides_not_the_exit_status() {
 fn a_cost_above_the_budget_is_told() {
     let with = |budget| End { budget, ..exit("0") };
     let told = verdict("text", &[result(json!({}))], with(Some(0.25)));
-    assert_eq!((told.status, told.warnings.texts()), (Outcome::Success, vec!["the run cost $0.5000, and its budget was $0.2500".to_owned()]));
+    assert_eq!(
+        (told.status, told.warnings.texts()),
+        (Outcome::Success, vec!["the run cost $0.5000, and its budget was $0.2500".to_owned()])
+    );
     for budget in [None, Some(0.5)] {
         assert!(verdict("text", &[result(json!({}))], with(budget)).warnings.texts().is_empty());
     }
