@@ -112,6 +112,10 @@ impl From<Error> for bloom_database::Error {
             Error::Locked(text) => Self::Locked(text),
             Error::NotLeader => Self::NotLeader,
             Error::CommitUnknown(text) => Self::CommitUnknown(text),
+            // What these say of themselves looks like a wrong host or password.
+            Error::Unavailable(reason @ (OutageReason::DiskFull | OutageReason::Connections | OutageReason::ReadOnly), text) => {
+                Self::Unavailable(format!("{} ({text})", reason.text()))
+            }
             Error::Unavailable(_, text) => Self::Unavailable(text),
             Error::Disk(_) => Self::Unavailable(error.to_string()),
             Error::Damaged(_) | Error::Unusable(Fault::Damaged | Fault::Moved | Fault::Imported) => Self::Unusable(error.to_string()),

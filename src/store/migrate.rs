@@ -139,8 +139,11 @@ impl Schema {
         if tables == 0 {
             return Ok(Self { known, applied: BTreeMap::new(), compatible_since: 0 });
         }
-        let applied: BTreeMap<i64, String> =
-            all(&pool.fetch(&APPLIED, Args::new()).await?, |row| Ok((row.take()?, row.take()?)))?.into_iter().collect();
+        let found = match pool.fetch(&APPLIED, Args::new()).await {
+            Err(error) => return Err(postgres_check::unreadable(pool, error).await),
+            found => found?,
+        };
+        let applied: BTreeMap<i64, String> = all(&found, |row| Ok((row.take()?, row.take()?)))?.into_iter().collect();
         let compatible_since = match applied.is_empty() {
             true => 0,
             false => one(&pool.fetch(&COMPATIBLE_SINCE, Args::new()).await?, |row| row.take())?,

@@ -41,7 +41,7 @@ impl OutageReason {
     }
 
     /// For everybody who may ask, so without names of hosts, users and databases.
-    fn text(self) -> &'static str {
+    pub(super) fn text(self) -> &'static str {
         match self {
             Self::Connections => "PostgreSQL, or the pooler before it, has too many connections",
             Self::Authentication => "PostgreSQL refuses the server's user: check its password and rights",
@@ -58,6 +58,8 @@ impl OutageReason {
         match error {
             sqlx::Error::Database(database) => match &*database.code().unwrap_or_default() {
                 "08P01" => Self::of_pooler(database.message()),
+                // What a new connection is told while the disk is full: it can't write its cache of the catalog.
+                "XX000" if database.message().contains("could not write") => Self::DiskFull,
                 code => Self::of_sqlstate(code),
             },
             sqlx::Error::PoolTimedOut => Self::Timeout,

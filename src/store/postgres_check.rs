@@ -122,6 +122,21 @@ fn missing_rights(found: &[Row]) -> Result<Option<String>, Error> {
     }))
 }
 
+statement!(UNREADABLE, "SELECT quote_ident(current_user), coalesce(quote_ident(current_schema()), 'public') WHERE NOT has_table_privilege('_sqlx_migrations', 'SELECT')");
+
+/// Of a user who may not even read which migrations were applied: what to grant; of all else, the error itself.
+pub(super) async fn unreadable(pool: &Pool, error: Error) -> Error {
+    let is_denied = matches!(&error, Error::Unavailable(OutageReason::Authentication, _));
+    let found = if is_denied { pool.fetch(&UNREADABLE, Args::new()).await.ok() } else { None };
+    let user: Option<(String, String)> = found.and_then(|found| first(&found, |row| Ok((row.take()?, row.take()?))).ok().flatten());
+    user.map_or(error, |(user, schema)| {
+        Error::Setup(format!(
+            "the user {user} of PostgreSQL may not read the tables: GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {user}; \
+             GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {user}, as the owner of the tables"
+        ))
+    })
+}
+
 /// Whether the user may apply migrations to these tables, or to a database that has none (`is_empty`).
 pub(super) async fn may_migrate(pool: &Pool, is_empty: bool) -> Result<(), Error> {
     if pool.kind() == Kind::Sqlite {

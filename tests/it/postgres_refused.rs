@@ -47,6 +47,7 @@ fn rights_that_are_missing_are_named() {
     is_refused(&as_role, &format!("has no tables yet, and the user {role} may not create them: GRANT CREATE ON SCHEMA public TO {role}"));
     is_refused(&format!("{url}?options[search_path]=nowhere"), "(nowhere) has no schema that exists");
     assert!(Server::on_url(&url).command(&["migrate", "up"]).status().expect("it runs").success());
+    is_refused(&as_role, &format!("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}"));
     postgres::execute(&url, &format!("GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}"));
     is_refused(&as_role, "GRANT DELETE, INSERT, UPDATE ON api_keys, audit");
     postgres::execute(&url, &format!("GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}"));
