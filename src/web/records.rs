@@ -19,6 +19,7 @@ use bloom_api::tasks::Task;
 use bloom_api::when;
 use bloom_core::Ms;
 use bloom_core::audit::Action;
+use bloom_core::file::FileKind;
 use bloom_core::task::LeaseStatus;
 
 const ROWS: usize = 60;
@@ -117,6 +118,10 @@ pub async fn leases(visit: Visit) -> Result<Response, Refused> {
         took: duration(lang, lease.ended_at.unwrap_or(now) - lease.started_at),
     };
     let mut listed = visit.list(&format!("leases?{}", query(&visit, &FILTERS)?), row).await?;
+    if visit.query().get("task_id").is_none() {
+        // Runs that failed have no answer, and would hide those that have one.
+        listed.rows.retain(|row| row.file.is_some() || !row.content.is_empty());
+    }
     let titles = titles(&visit, listed.rows.iter().map(|row| row.task_id).collect()).await?;
     for row in &mut listed.rows {
         row.title = title(&titles, row.task_id);
@@ -143,6 +148,17 @@ struct ArtifactRow {
     file: Option<FileRow>,
 }
 
+/// The type of an artifact in words. Runs may give their answers types of their own.
+fn kind(lang: Lang, word: &str) -> String {
+    match (word, FileKind::parse(word)) {
+        (_, Some(FileKind::Input)) => lang.t("upload", "завантажений файл").to_owned(),
+        (_, Some(FileKind::Output)) => lang.t("file of a run", "файл запуску").to_owned(),
+        (_, Some(FileKind::GitDiff)) => lang.t("changes of a run", "зміни запуску").to_owned(),
+        ("LLM_RESULT", None) => lang.t("answer", "відповідь").to_owned(),
+        (other, None) => shortened(other, CHARS),
+    }
+}
+
 #[derive(Template)]
 #[template(path = "artifacts.html")]
 struct Artifacts<'a> {
@@ -164,7 +180,7 @@ pub async fn artifacts(visit: Visit) -> Result<Response, Refused> {
         task_id: artifact.task_id,
         title: String::new(),
         file: FileRow::of(visit.layout.at.lang, &artifact),
-        kind: shortened(&artifact.r#type, CHARS),
+        kind: kind(visit.layout.at.lang, &artifact.r#type),
         tags: shortened(&artifact.tags.join(", "), CHARS),
         created_at: artifact.created_at,
         content: beginning(artifact.content.as_deref().unwrap_or_default(), CHARS),

@@ -265,6 +265,14 @@ try {
   await Promise.all([page.waitForNavigation(), page.click("button[value=allow]")]);
   assert.match(await page.$eval(".done", (told) => told.textContent), /Your answer was stored/);
 
+  // Options of a question are chosen with a click.
+  await page.goto(`${base}/tasks/${tasks.choosing}`);
+  await page.click("[data-fill] li:nth-child(2) button");
+  assert.equal(await page.$eval("#answer1", (answer) => answer.value), "One list");
+  await page.type("#answer2", "2.0");
+  await Promise.all([page.waitForNavigation(), page.click("button[value=allow]")]);
+  assert.match(await page.$eval(".done", (told) => told.textContent), /Your answer was stored/);
+
   // A real agent runs what the form submits, and the page of the task shows the end by itself.
   const submit = async (agent, prompt) => {
     await page.goto(`${base}/tasks/new`);

@@ -107,6 +107,15 @@
   });
   offerAll();
 
+  // An option of a question can be chosen with a click, too.
+  const offerOptions = () => document.querySelectorAll("[data-fill] strong").forEach((option) => {
+    const button = Object.assign(document.createElement("button"), { type: "button", textContent: option.textContent });
+    const answer = document.getElementById(option.closest("[data-fill]").dataset.fill);
+    button.addEventListener("click", () => { answer.value = option.textContent; answer.focus(); });
+    option.replaceWith(button);
+  });
+  offerOptions();
+
   // Live: the server says that something has changed, and the page loads its live parts again.
   const live = document.getElementById("live");
   let isOn = true, isDue = false, isBusy = false, last = Date.now();
@@ -188,6 +197,7 @@
       tellTimes();
       offerCopies();
       offerAll();
+      offerOptions();
     } catch { isDue = true; } finally { isBusy = false; }
   };
   // The page is live while the connection works by which the server tells of changes.

@@ -71,9 +71,13 @@ on_both! {
         let silent = crew.task().create().await;
         silent.lease_to(&worker).await.complete("error", json!({ "error_message": "no", "reason": "auth" })).await.ok();
         browser.ok(&format!("/artifacts?task_id={}", silent.id)).await.has("no answer");
+        browser.ok("/artifacts").await.has_not("no answer");
         browser.ok(&format!("/audit?task_id={}&action=task_completed", task.id)).await.has(&format!("title=\"{}\">…{}</a>", task.id, &task.id[28..]));
         browser.ok(&format!("/audit?task_id={}&action=task_dead", task.id)).await.has("no entries that match");
         browser.ok("/audit?task_id=nonsense").await.has("role=\"alert\"");
+        browser.ok("/audit?since=nonsense").await.has("role=\"alert\"");
+        browser.ok(&format!("/audit?task_id={}&until=2026-01-01", task.id)).await.has("no entries that match");
+        browser.ok(&format!("/audit?task_id={}&since=1h", task.id)).await.has("task created");
         let page = browser.ok(&format!("/tasks/{}", task.id)).await;
         page.has("forty-two");
         page.has("task completed");
