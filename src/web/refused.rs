@@ -117,8 +117,6 @@ impl Refused {
         let lang = at.lang;
         match self.status {
             401 => lang.t("Sign in with a key of this server.", "Увійдіть із ключем цього сервера."),
-            // Pages say themselves what to do.
-            403 if !self.is_of_key() => "",
             403 => lang.t(
                 "If your key does not allow it, ask a person with an admin key to do it, or to give you a key that may.",
                 "Якщо ваш ключ цього не дозволяє, попросіть зробити це того, хто має ключ адміністратора, або попросіть у нього інший ключ.",
@@ -143,7 +141,7 @@ impl Refused {
 
     /// Whether another key may help.
     pub fn is_of_key(&self) -> bool {
-        self.status == 401 || self.status == 403 && matches!(self.text, Said::Api(_))
+        matches!(self.status, 401 | 403)
     }
 }
 
