@@ -122,7 +122,10 @@ fn missing_rights(found: &[Row]) -> Result<Option<String>, Error> {
     }))
 }
 
-statement!(UNREADABLE, "SELECT quote_ident(current_user), coalesce(quote_ident(current_schema()), 'public') WHERE NOT has_table_privilege('_sqlx_migrations', 'SELECT')");
+statement!(
+    UNREADABLE,
+    "SELECT quote_ident(current_user), coalesce(quote_ident(current_schema()), 'public') WHERE NOT has_table_privilege('_sqlx_migrations', 'SELECT')"
+);
 
 /// Of a user who may not even read which migrations were applied: what to grant; of all else, the error itself.
 pub(super) async fn unreadable(pool: &Pool, error: Error) -> Error {

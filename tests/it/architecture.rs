@@ -88,22 +88,21 @@ fn pools_are_made_in_one_place() {
     assert_eq!(made, [Path::new("src/store/conn.rs")]);
 }
 
-/// A crate's row names its modules: after a renaming, the old name would lead nowhere.
+/// After a renaming, the old name would lead nowhere.
 #[test]
-fn the_modules_that_the_table_of_crates_names_exist() {
-    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
-    let table = text.split("\n| crate |").nth(1).and_then(|rest| rest.split("\n\n").next()).expect("the table of crates");
+fn the_modules_that_the_code_map_names_exist() {
+    let text = fs::read_to_string(root().join("docs/design/code-map.md")).expect("the code map");
     let mut seen = 0;
-    // The last row is about commands.
-    for row in table.lines().filter(|row| row.starts_with("| `")) {
-        let cells: Vec<&str> = row.split(" | ").collect();
-        let name = cells[0].trim_matches(['|', ' ', '`']);
+    // The part about the root is about commands.
+    for part in text.split("\n## ").filter(|part| part.starts_with('`')) {
+        let (name, about) = part.split_once('\n').expect("a crate and its modules");
+        let name = name.trim_matches('`');
         let of_crate: BTreeSet<String> = files(&format!("src/{name}"), &["rs"])
             .iter()
             .flat_map(|(path, _)| path.iter().map(|part| part.to_string_lossy().trim_end_matches(".rs").to_owned()).collect::<Vec<_>>())
             .collect();
         let is_module = |word: &&str| !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase() || c == '_' || c == '/');
-        for module in cells[1].split('`').skip(1).step_by(2).filter(is_module) {
+        for module in about.split('`').skip(1).step_by(2).filter(is_module) {
             let last = module.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
             assert!(of_crate.contains(last) || root().join("src").join(last).is_dir(), "{name} has no module `{module}`");
             seen += 1;
@@ -250,6 +249,16 @@ fn documents_lead_where_they_say() {
             }
         }
     }
+}
+
+/// Who reads it first must see the whole.
+#[test]
+fn the_architecture_is_a_page() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    assert!(text.lines().count() <= 200, "{} lines", text.lines().count());
+    let cells = text.lines().filter(|line| line.starts_with('|')).flat_map(|line| line.split('|'));
+    let long: Vec<_> = cells.filter(|cell| cell.trim().chars().count() > 200).collect();
+    assert!(long.is_empty(), "{long:#?}");
 }
 
 #[test]

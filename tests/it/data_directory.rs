@@ -1,10 +1,7 @@
-//! The directory of the data: its path, its lock, and what the first start and an upgrade say of the database.
+//! The directory of the data: its path, its lock, and what the first start says of the database.
 
 use std::fs;
 use std::path::Path;
-
-use sqlx::migrate::Migrator;
-use sqlx::{Connection as _, PgConnection, SqliteConnection};
 
 use crate::backup::{does, place, said, text};
 use crate::on_both;
