@@ -244,6 +244,7 @@ CREATE TABLE leases (
     status TEXT NOT NULL,
     ended_at BIGINT NOT NULL,
     completed BOOLEAN NOT NULL,
+    reason TEXT, -- why its run failed, as its completion told
     model TEXT,
     input_tokens BIGINT,
     output_tokens BIGINT,

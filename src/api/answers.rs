@@ -18,7 +18,7 @@ use super::json::readable;
 use super::results::{Artifact, TaskResult};
 use super::tasks::Task;
 use super::usage::Usage;
-use super::words::{AnyAction, AnyEntityType, AnyEventKind, AnyLeaseStatus};
+use super::words::{AnyAction, AnyEntityType, AnyEventKind, AnyLeaseStatus, AnyOutcome, AnyReason};
 use super::workers::Worker;
 use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
@@ -52,6 +52,14 @@ pub struct Lease<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub ended_at: Option<Ms>,
+    /// How its run ended, as its completion told; only if it was completed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub outcome: Option<AnyOutcome>,
+    /// Why its run failed, as its completion told; only if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub reason: Option<AnyReason>,
     /// The model that the completion of its run reported; only if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -133,6 +141,8 @@ impl<'a> Lease<'a> {
             last_heartbeat: lease.last_heartbeat,
             context_id: (&task.context_id).into(),
             ended_at: None,
+            outcome: None,
+            reason: None,
             model: None,
             usage: None,
             traceparent: None,

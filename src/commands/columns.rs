@@ -187,6 +187,10 @@ pub static LEASES: Kind<Lease> = Kind {
         Column::short("TASK", |lease, _| short(&lease.task_id), |lease, _| lease.task_id.to_string()),
         Column::new("WORKER", |lease, _| lease.worker_id.to_string()),
         Column::new("STATUS", |lease: &Lease, _| lease.status.to_string()).spare(1),
+        Column::new("OUTCOME", |lease: &Lease, _| {
+            given(&lease.reason.as_ref().map_or_else(|| lease.outcome.as_ref().map(ToString::to_string), |reason| Some(reason.to_string())))
+        })
+        .spare(1),
         Column::new("AGE", |lease: &Lease, now| age(lease.started_at, now)).spare(4).by(|lease| -lease.started_at),
         Column::new("EXPIRES", |lease: &Lease, now| match lease.expires_at {
             _ if lease.status != LeaseStatus::Active => String::new(),

@@ -93,6 +93,13 @@ pub struct Completion {
     pub commit: Option<String>,
 }
 
+impl Completion {
+    /// Why the run failed; `None`: it succeeded.
+    pub fn failed_for(&self) -> Option<Reason> {
+        (self.status == Outcome::Error).then(|| self.reason.unwrap_or(Reason::AgentError))
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct NewEvent {
     pub seq: i64,

@@ -390,6 +390,8 @@ pub struct PastLease {
     pub ended_at: Ms,
     /// Whether a completion was stored for it. A repeat is answered with the stored result.
     pub completed: bool,
+    /// Why the run failed, as its completion told; `None`: it succeeded, or there was no completion.
+    pub reason: Option<Reason>,
     pub model: Option<String>,
     pub usage: Option<Usage>,
 }

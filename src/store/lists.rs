@@ -17,7 +17,7 @@ use bloom_core::Ms;
 use bloom_core::api_key::Owner;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::run_result::RunResult;
-use bloom_core::task::{LeaseStatus, Status, TaskSpec, TaskState};
+use bloom_core::task::{LeaseStatus, Reason, Status, TaskSpec, TaskState};
 
 #[derive(Clone, Debug)]
 pub struct TaskRow {
@@ -39,6 +39,8 @@ pub struct LeaseRow {
     pub context_id: String,
     /// When it ended, and what its completion reported.
     pub ended_at: Option<Ms>,
+    pub completed: bool,
+    pub reason: Option<Reason>,
     pub model: Option<String>,
     pub input_tokens: Option<i64>,
     pub output_tokens: Option<i64>,
@@ -80,13 +82,13 @@ pub struct TaskFilter {
 }
 
 row! { PAST of LeaseRow {
-    id, task_id, worker_id, started_at, expires_at, ttl_ms, status, last_heartbeat, context_id, ended_at, model, input_tokens, output_tokens,
-    cost_usd, cost_estimated,
+    id, task_id, worker_id, started_at, expires_at, ttl_ms, status, last_heartbeat, context_id, ended_at, completed, reason, model, input_tokens,
+    output_tokens, cost_usd, cost_estimated,
 } }
 /// The active lease of a task, with only the columns that a lease shows, in the order of [`PAST`]; the row of a task has four times as
 /// many.
 const ACTIVE: &str = "lease_id AS id, id AS task_id, worker_id, started_at, expires_at, ttl_ms, 'active' AS status, last_heartbeat, \
-    context_id, CAST(NULL AS BIGINT) AS ended_at, CAST(NULL AS TEXT) AS model, CAST(NULL AS BIGINT) AS input_tokens, \
+    context_id, CAST(NULL AS BIGINT) AS ended_at, false AS completed, CAST(NULL AS TEXT) AS reason, CAST(NULL AS TEXT) AS model, CAST(NULL AS BIGINT) AS input_tokens, \
     CAST(NULL AS BIGINT) AS output_tokens, CAST(NULL AS DOUBLE PRECISION) AS cost_usd, \
     false AS cost_estimated";
 statement!(PAST_LEASES_BY_ID, |d| "SELECT {PAST} FROM leases WHERE id {}", d.any(Type::Uuid, 1));

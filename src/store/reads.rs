@@ -273,6 +273,8 @@ impl LeaseRow {
             last_heartbeat: lease.last_heartbeat,
             context_id: task.context_id.clone(),
             ended_at: None,
+            completed: false,
+            reason: None,
             model: None,
             input_tokens: None,
             output_tokens: None,

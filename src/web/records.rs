@@ -11,16 +11,17 @@ use crate::files::FileRow;
 use crate::lang::Lang;
 use crate::refused::{Refused, Said};
 use crate::tasks::cells::short_id;
-use crate::times::{beginning, duration, shortened};
+use crate::times::{beginning, dollars, duration, shortened};
 use crate::visit::{Layout, Visit};
 use bloom_api::answers::{Audit, Lease};
 use bloom_api::results::Artifact;
 use bloom_api::tasks::Task;
 use bloom_api::when;
+use bloom_api::words::Word;
 use bloom_core::Ms;
 use bloom_core::audit::Action;
 use bloom_core::file::FileKind;
-use bloom_core::task::LeaseStatus;
+use bloom_core::task::{LeaseStatus, Outcome};
 
 const ROWS: usize = 60;
 const CHARS: usize = 160;
@@ -68,13 +69,27 @@ fn title(titles: &BTreeMap<Uuid, String>, id: Uuid) -> String {
     titles.get(&id).cloned().unwrap_or_else(|| short_id(&id.to_string()))
 }
 
-/// How a lease is, as its attempt is told on the page of its task. The lease does not tell why it was given back.
-fn outcome(lang: Lang, status: &str) -> &'static str {
+/// How a lease is, as its attempt is told on the page of its task.
+fn status_words(lang: Lang, status: &str) -> &'static str {
     match LeaseStatus::parse(status) {
         Some(LeaseStatus::Active) => lang.t("under way", "триває"),
         Some(LeaseStatus::Expired) => lang.t("lost", "втрачено"),
         Some(LeaseStatus::Failed) => lang.t("ended by the server", "закінчено сервером"),
         Some(LeaseStatus::Released) | None => lang.t("ended", "закінчено"),
+    }
+}
+
+/// The class of its badge, and how it is or ended.
+fn outcome(lang: Lang, lease: &Lease) -> (String, &'static str) {
+    let status = lease.status.to_string();
+    match (&lease.outcome, LeaseStatus::parse(&status)) {
+        (Some(Word::Known(Outcome::Success)), _) => ("completed".into(), lang.t("completed", "завершено")),
+        (Some(_), _) => ("failed".into(), lang.t("failed", "з помилкою")),
+        (None, Some(LeaseStatus::Released)) => (status, lang.t("handed back", "повернено")),
+        (None, _) => {
+            let words = status_words(lang, &status);
+            (status, words)
+        }
     }
 }
 
@@ -84,6 +99,9 @@ struct LeaseRow {
     worker_id: String,
     status: String,
     outcome: &'static str,
+    /// Why its run failed.
+    reason: String,
+    cost: String,
     started_at: Ms,
     expires_at: Ms,
     took: String,
@@ -109,19 +127,17 @@ pub async fn leases(visit: Visit) -> Result<Response, Refused> {
     let row = |lease: Lease| LeaseRow {
         task_id: lease.task_id,
         title: String::new(),
-        outcome: outcome(lang, &lease.status.to_string()),
+        outcome: outcome(lang, &lease).1,
+        reason: lease.reason.as_ref().map(|reason| lang.word(&reason.to_string()).into_owned()).unwrap_or_default(),
+        cost: lease.usage.map(|usage| dollars(lang, usage.cost_usd)).unwrap_or_default(),
         worker_id: lease.worker_id.to_string(),
         is_active: lease.status == LeaseStatus::Active,
-        status: lease.status.to_string(),
+        status: outcome(lang, &lease).0,
         started_at: lease.started_at,
         expires_at: lease.expires_at,
         took: duration(lang, lease.ended_at.unwrap_or(now) - lease.started_at),
     };
     let mut listed = visit.list(&format!("leases?{}", query(&visit, &FILTERS)?), row).await?;
-    if visit.query().get("task_id").is_none() {
-        // Runs that failed have no answer, and would hide those that have one.
-        listed.rows.retain(|row| row.file.is_some() || !row.content.is_empty());
-    }
     let titles = titles(&visit, listed.rows.iter().map(|row| row.task_id).collect()).await?;
     for row in &mut listed.rows {
         row.title = title(&titles, row.task_id);
@@ -130,7 +146,7 @@ pub async fn leases(visit: Visit) -> Result<Response, Refused> {
         v: &visit.layout,
         status,
         worker_id: visit.query().text("worker_id"),
-        statuses: statuses.into_iter().map(|status| (status, outcome(lang, status))).collect(),
+        statuses: statuses.into_iter().map(|status| (status, status_words(lang, status))).collect(),
         rows: listed.rows,
         pages: Pages::of(&visit, "/leases", &FILTERS, listed.next),
     })
@@ -191,6 +207,10 @@ pub async fn artifacts(visit: Visit) -> Result<Response, Refused> {
         true => Listed { rows: Vec::new(), next: None },
         false => visit.list(&format!("artifacts?{query}"), row).await?,
     };
+    if visit.query().get("task_id").is_none() {
+        // Runs that failed have no answer, and would hide those that have one.
+        listed.rows.retain(|row| row.file.is_some() || !row.content.is_empty());
+    }
     let titles = titles(&visit, listed.rows.iter().filter_map(|row| row.task_id).collect()).await?;
     for row in &mut listed.rows {
         row.title = row.task_id.map(|id| title(&titles, id)).unwrap_or_default();

@@ -10,7 +10,7 @@ use super::super::rejection::Rejection;
 use super::super::reply::{Completed, StoredResult};
 use super::super::row_keys::RowKeys;
 use super::super::run_result::RunResult;
-use super::super::task::{Failure, LastLease, LeaseStatus, Outcome, PastLease, Reason, Session, Status, TaskState};
+use super::super::task::{Failure, LastLease, LeaseStatus, PastLease, Reason, Session, Status, TaskState};
 use super::super::working_set::{Halt, WorkingSet, need};
 use super::finish::finish;
 use super::lease_end::{Next, Retry, Wait, complete_record, end_lease, plan, retry};
@@ -32,7 +32,7 @@ impl Operation for Completion {
             let end = End::of(set, task, completion, &worker, completion.keep_attempt)?;
             let mut task = task.clone();
             let Some(lease) = end_lease(set, &mut task, LeaseStatus::Released) else { return Err(Rejection::LeaseNotFound.into()) };
-            complete_record(set, lease.id, completion.model.clone(), completion.usage);
+            complete_record(set, lease.id, completion);
             return Ok(conclude(set, task, lease.id, &worker, completion, end));
         };
         if let Some(named) = completion.holder.lease {
@@ -83,6 +83,7 @@ fn late(set: &mut WorkingSet, mut task: TaskState, past: PastLease, completion: 
         status: LeaseStatus::Released,
         ended_at: set.now(),
         completed: true,
+        reason: completion.failed_for(),
         model: completion.model.clone(),
         usage: completion.usage,
         ..past
@@ -128,10 +129,7 @@ enum End {
 
 impl End {
     fn of(set: &WorkingSet, task: &TaskState, completion: &Completion, worker: &WorkerId, keep_attempt: bool) -> Result<Self, Halt> {
-        if completion.status == Outcome::Success {
-            return Ok(Self::Success);
-        }
-        let reason = completion.reason.unwrap_or(Reason::AgentError);
+        let Some(reason) = completion.failed_for() else { return Ok(Self::Success) };
         let failure = Failure { reason, message: completion.error_message.clone().unwrap_or_default(), at: set.now() };
         // A run that fills one disk fills another. One more worker may try, because the first one may be short of room by itself.
         let is_second = reason == Reason::DiskLimit && task.failure.as_ref().is_some_and(|last| last.reason == Reason::DiskLimit);

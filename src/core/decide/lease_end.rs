@@ -1,6 +1,7 @@
 //! Ends of leases, and what becomes of their tasks.
 
 use super::super::Ms;
+use super::super::arguments::Completion;
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::backoff::delay_ms;
 use super::super::ids::{LeaseId, TaskId, WorkerId};
@@ -8,7 +9,6 @@ use super::super::limits::GIVE_BACKS;
 use super::super::operation::Operation;
 use super::super::row_keys::RowKeys;
 use super::super::task::{ActiveLease, Failure, LastLease, LeaseStatus, Parked, PastLease, Reason, Status, TaskState};
-use super::super::usage::Usage;
 use super::super::working_set::{Halt, Slots, WorkingSet};
 use super::finish::{finish, wake_successors};
 use super::readiness::{Park, Readiness, apply, blocked, reserve};
@@ -79,17 +79,19 @@ fn record(task: &TaskState, lease: &ActiveLease, status: LeaseStatus, now: Ms) -
         status,
         ended_at: now,
         completed: false,
+        reason: None,
         model: None,
         usage: None,
     }
 }
 
 /// Adds what the completion reports to the record that [`end_lease`] has just made.
-pub(super) fn complete_record(set: &mut WorkingSet, lease: LeaseId, model: Option<String>, usage: Option<Usage>) {
+pub(super) fn complete_record(set: &mut WorkingSet, lease: LeaseId, completion: &Completion) {
     if let Some(record) = set.dirty.past_leases.iter_mut().rev().find(|record| record.id == lease) {
         record.completed = true;
-        record.model = model;
-        record.usage = usage;
+        record.reason = completion.failed_for();
+        record.model.clone_from(&completion.model);
+        record.usage = completion.usage;
     }
 }
 

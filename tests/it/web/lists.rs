@@ -64,7 +64,7 @@ on_both! {
         browser.ok(&format!("/leases?status=active&worker_id={}", worker.name)).await.has_not(&task.id);
         let lease = browser.ok(&format!("/leases?worker_id={}", worker.name)).await;
         lease.has(&format!("title=\"{}\">answer me</a>", task.id));
-        lease.has("<span class=\"badge s-released\">ended</span>");
+        lease.has("<span class=\"badge s-completed\">completed</span>");
         let artifacts = browser.ok(&format!("/artifacts?task_id={}", task.id)).await;
         artifacts.has("forty-two");
         artifacts.has(&format!("title=\"{}\">answer me</a>", task.id));

@@ -139,6 +139,7 @@ fn lease(row: &Fields) -> Field<PastLease> {
         status: if status == LeaseStatus::Active { LeaseStatus::Failed } else { status },
         ended_at: if status == LeaseStatus::Expired { expires_at } else { last_heartbeat.max(started_at) },
         completed: is_completed,
+        reason: None,
         model: None,
         usage: None,
     })
