@@ -43,6 +43,25 @@ on_both! {
         assert!(ended["finished_at"].as_i64() >= started.as_i64(), "{ended}");
     }
 
+    async fn a_lease_tells_how_its_run_ended(server) {
+        let crew = server.crew();
+        let worker = crew.worker().register().await;
+        let task = crew.task().create().await;
+        let handed_back = task.lease_to(&worker).await;
+        server.post(&task.path("/release"), json!({ "lease_id": handed_back.id, "reason": "shutdown" })).await.ok();
+        task.lease_to(&worker).await.complete("error", json!({ "reason": "timeout", "retryable": true, "retry_at": 1 })).await.ok();
+        server.patch(&task.path(""), json!({ "not_before": null })).await;
+        task.lease_to(&worker).await;
+        let ends = async || -> Vec<(Value, Value)> {
+            let leases = server.get(&format!("leases?task_id={}", task.id)).await.ok();
+            leases.as_array().expect("leases").iter().map(|lease| (lease["outcome"].clone(), lease["reason"].clone())).collect()
+        };
+        let (none, failed) = ((Value::Null, Value::Null), (json!("error"), json!("timeout")));
+        assert_eq!(ends().await, [none.clone(), failed.clone(), none.clone()]);
+        task.succeed("done").await;
+        assert_eq!(ends().await, [(json!("success"), Value::Null), failed, none]);
+    }
+
     async fn a_lease_call_needs_no_body(server) {
         let crew = server.crew();
         crew.worker().slots(3).register().await;

@@ -68,7 +68,7 @@ on_both! {
         assert_eq!(keys, [&contexts[..2], &contexts[2..]]);
         for (wrong, field) in [
             ("by=moon", "by"), ("by=label:", "by"), ("by=day,day", "by"), ("by=day,model,project", "by"), ("cursor=x", "cursor"),
-            ("label=team", "label"),
+            ("label=team", "label"), ("owner=ci", "query"), ("from=2&to=2", "from"),
         ] {
             server.get(&format!("usage?{wrong}")).await.refuses(&[field]);
         }
@@ -117,6 +117,8 @@ on_both! { alone:
             assert_eq!(by("project").await, [row("project", &project, 3)]);
             assert_eq!(by("worker_id").await, [row("worker_id", &worker.name, 3)]);
             assert_eq!(by("created_by").await, [row("created_by", &format!("key:{name}"), 3)]);
+            let week = by("week").await;
+            assert!(week.len() <= 2 && week.iter().map(|(_, runs)| runs).sum::<i64>() == 3 * times, "{week:?}");
             assert_eq!(by("label:team").await, [row("label:team", "blue", 2), row("label:team", "red", 1)]);
             assert_eq!(by("label:a%22b.c").await, [row("label:a\"b.c", "1", 3)]);
             assert_eq!(by("label:none").await, [row("label:none", "", 3)]);
@@ -125,13 +127,14 @@ on_both! { alone:
             for (filter, runs) in [
                 (format!("project={project}"), 3),
                 (format!("worker_id={}", worker.name), 3),
+                (format!("created_by=key:{name}"), 3),
                 ("label=team=red".to_owned(), 1),
                 ("label=team=red&label=a%22b.c=1".to_owned(), 1),
             ] {
                 let rows = server.get(&format!("usage?by=agent_slug&{own}&{filter}")).await.ok();
                 assert_eq!((&rows[0]["key"], &rows[0]["runs"]), (&json!(crew.slug), &json!(runs * times)), "{filter}");
             }
-            for filter in ["project=other", "worker_id=other", "context_id=other", "label=team=green", "label=other=red"] {
+            for filter in ["project=other", "worker_id=other", "created_by=key:other", "context_id=other", "label=team=green", "label=other=red"] {
                 assert_eq!(server.get(&format!("usage?by=agent_slug&{own}&{filter}")).await.ok(), json!([]), "{filter}");
             }
         }
