@@ -107,7 +107,6 @@ impl Key {
         };
         let filter = match by {
             "agent_slug" | "context_id" | "worker_id" | "project" => Some((by, value.to_owned())),
-            "created_by" => value.strip_prefix("key:").map(|key| ("owner", key.to_owned())),
             _ => by.strip_prefix("label:").map(|name| ("label", format!("{name}={value}"))),
         };
         let filter = filter.filter(|_| !value.is_empty());
