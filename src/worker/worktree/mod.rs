@@ -359,6 +359,8 @@ impl Worktree {
 #[cfg(test)]
 mod as_it_is_tests;
 #[cfg(test)]
+mod damage_tests;
+#[cfg(test)]
 mod hostile_tests;
 #[cfg(test)]
 mod join_tests;
