@@ -199,6 +199,12 @@ async fn a_ref_may_be_written_as_git_shows_it() {
         ("refs/remotes/origin/other", &other),
         ("refs/tags/v1", &other),
         ("v1", &other),
+        ("remotes/origin/other", &other),
+        ("heads/other", &other),
+        ("tags/v1", &other),
+        ("origin/HEAD", &main),
+        ("remotes/origin/HEAD", &main),
+        ("refs/remotes/origin/HEAD", &main),
     ] {
         assert_eq!(repository.wanted_commit(Some(name)).await.as_ref(), Ok(commit), "{name}");
     }
@@ -226,4 +232,28 @@ async fn a_branch_in_the_way_of_the_pushed_one_is_told() {
         assert!(why.contains(&format!("has a branch {taken},")) && why.contains("project edit site --branch-prefix"), "{why}");
         run(&place.root.join("served"), &["branch", "-D", taken]);
     }
+}
+
+#[tokio::test]
+async fn a_branch_that_leads_to_another_is_not_pushed_to() {
+    let place = Place::new();
+    let (dir, served) = (place.context("a"), place.root.join("served"));
+    let tree = place.tree("agent", &dir);
+    let begun = tree.prepared_for(None).await.unwrap();
+    fs::write(dir.join("file"), "changed\n").unwrap();
+    tree.committed(&begun, "x").await.unwrap().unwrap();
+    for target in ["main", "other"] {
+        run(&served, &["symbolic-ref", "refs/heads/bloom/a", &format!("refs/heads/{target}")]);
+        tree.repository.fetch(FETCH_LIMIT).await.unwrap();
+        let why = tree.check_branch_name(&begun.branch).await.unwrap_err().to_string();
+        assert!(why.contains(&format!("leads to {target}")) && why.contains("git symbolic-ref --delete refs/heads/bloom/a"), "{why}");
+        let before = run(&served, &["rev-parse", target]);
+        assert!(tree.push().await.unwrap_err().to_string().contains("leads to"));
+        assert_eq!(run(&served, &["rev-parse", target]), before);
+        // What the message says helps.
+        run(&served, &["symbolic-ref", "--delete", "refs/heads/bloom/a"]);
+        tree.repository.fetch(FETCH_LIMIT).await.unwrap();
+        assert_eq!(tree.check_branch_name(&begun.branch).await, Ok(()));
+    }
+    assert!(tree.push().await.unwrap().is_some());
 }

@@ -12,7 +12,7 @@ use super::author::CommitAuthor;
 use super::confined::Confined;
 use super::repository::{FETCH_LIMIT, LOCAL_LIMIT};
 use super::survey::repositories_within;
-use super::trouble::Trouble;
+use super::trouble::{NOT_COMMITTED, Trouble};
 use super::{PUSHED, Prepared, Worktree};
 
 /// The bytes of a patch that are shown.
@@ -44,16 +44,17 @@ impl Worktree {
         author: &CommitAuthor,
         ignored: &Path,
     ) -> Result<Option<Changes>, Trouble> {
-        let failed = |why: String| Trouble::of_git("the changes can't be committed", &why);
+        let failed = |why: String| Trouble::of_git(NOT_COMMITTED, &why);
         let mut confined = Confined::new(self, confinement);
         confined.forget_locks().await;
+        confined.renew().await?;
         self.check_unfinished()?;
-        let head = confined.head().await?;
+        let head = confined.head(&begun.base).await?;
         let left_out = self.left_out().await?;
         confined.read = vec![ignored.to_owned()];
         let commit = confined.commit_files(&head, &left_out, ignored, author, message).await;
         confined.read.clear();
-        let mut commit = commit.map_err(failed)?;
+        let mut commit = commit?;
         self.take(&confined, &commit, Some(&begun.base)).await?;
         if commit != begun.base && !self.is_marked(&commit).await? {
             commit = confined.commit_tree(&format!("{commit}^{{tree}}"), &commit, author, message).await.map_err(failed)?;
@@ -65,10 +66,13 @@ impl Worktree {
         // A run may have made commits of its own, also on another branch; but not thrown away those of earlier runs.
         if !self.repository.is_ancestor(&begun.base, &commit).await {
             let why = format!(
-                "a run has checked out {head}, which does not build on {} {}; the command builds it on that, with the files as they are now",
+                "a run has checked out {head}, which does not build on {} {}; the commands build it on that, with the files as they are now",
                 begun.branch, begun.base
             );
-            return Err(self.state(&why, &format!("merge --strategy=ours {}", begun.base)));
+            // Else the next run would go on without what the branch had.
+            confined.detach(&commit, &begun.base).await?;
+            let merge = format!("merge --strategy=ours --allow-unrelated-histories --no-edit {}", begun.base);
+            return Err(self.state(&why, &[&merge, &format!("checkout -B {}", self.branch)]));
         }
         self.repository.set_ref(&self.branch_ref(), &commit).await?;
         confined.update_branch(&commit).await?;
@@ -123,12 +127,12 @@ impl Worktree {
     /// Pushes the branch with the user's own credentials, unless the repository's server has its commits already, as far as the last fetch
     /// tells. What others have pushed meanwhile is merged. Returns the commit that was pushed.
     pub async fn push(&self) -> Result<Option<String>, Trouble> {
-        let mut commit = self.repository.commit_of(&self.branch_ref()).await.ok_or_else(|| self.no_commit())?;
+        let failed = |why: &str| Trouble::of_push(&self.branch, why);
+        let mut commit = self.repository.commit_of(&self.branch_ref()).await.ok_or_else(|| failed("its branch is gone"))?;
         let mut known = self.repository.commit_of(&self.pushed_ref()).await;
         if known.is_none() && self.is_of_another_branch(&commit).await {
             return Ok(None);
         }
-        let failed = |why: &str| Trouble::of_push(&self.branch, why);
         let stopped = |trouble: Trouble| failed(&trouble.to_string());
         let mut refused = None;
         for _ in 0..PUSHES {

@@ -19,11 +19,9 @@ use super::super::git::{bounded, lfs_program, unless};
 use super::author::CommitAuthor;
 use super::repository::{DURABLE, FETCH_LIMIT, LOCAL_LIMIT, TAGS};
 use super::survey::all_but;
-use super::trouble::{ROOM, Trouble};
+use super::trouble::{NOT_COMMITTED, ROOM, Trouble};
 use super::{LINK, LargeFiles, Worktree};
 
-/// The repository has the objects of the project's repository, without a copy of them.
-const SHARE_OBJECTS: &str = r#"printf '%s\n' "$1" >"$2/objects/info/alternates""#;
 /// Runs find the repository by this file, which an earlier run may have removed, or replaced by a pipe or a link. A directory is left: it is
 /// a repository that the run has made.
 const WRITE_LINK: &str = r#"[ -d "$2" ] && [ ! -L "$2" ] || { rm -f -- "$2" && printf 'gitdir: %s\n' "$1" >"$2"; }"#;
@@ -32,6 +30,8 @@ const PACK: &str = r#"wanted="$0"; known="$1"; shift; printf '%s\n' "$wanted" ${
 /// Stores what a command prints in a file, with the most 512-byte blocks that this file, or another of the command, may have.
 const INTO_FILE: &str = r#"ulimit -f "$1"; into="$0"; shift; exec "$@" >"$into""#;
 
+/// How long the filters that runs have set may take for all files.
+const FILTER_LIMIT: Duration = Duration::from_secs(if cfg!(test) { 5 } else { 300 });
 /// The bytes of a list that git prints: the changed files of a large repository.
 const MOST_ANSWERED: usize = 64 << 20;
 /// A command none of whose files has more 512-byte blocks.
@@ -44,11 +44,13 @@ pub struct Confined<'a> {
     pub read: Vec<PathBuf>,
     /// The program git-lfs, if it is installed.
     pub lfs: Option<PathBuf>,
+    /// The filters that runs have set, as far as [`renew`](Self::renew) has found them.
+    pub filters: Vec<String>,
 }
 
 impl<'a> Confined<'a> {
     pub fn new(tree: &'a Worktree, confinement: &'a Confinement) -> Self {
-        Self { tree, confinement, read: Vec::new(), lfs: lfs_program() }
+        Self { tree, confinement, read: Vec::new(), lfs: lfs_program(), filters: Vec::new() }
     }
 
     /// A git command in the worktree, which is not confined yet.
@@ -71,7 +73,7 @@ impl<'a> Confined<'a> {
     }
 
     /// As [`Self::run`], for a command that executes filters or the like, which write what they want: it may take no more room than the run.
-    async fn run_within(&self, plain: Command, limit: Duration) -> Result<String, String> {
+    pub async fn run_within(&self, plain: Command, limit: Duration) -> Result<String, String> {
         let Some(most) = self.confinement.disk_limit else { return self.run(plain, limit).await };
         let (dirs, processes) = (vec![self.tree.dir.clone(), self.tree.own_git_dir()], self.confinement.processes());
         let is_large = move || is_larger(dirs.clone(), most.saturating_sub(held_open(&processes(), &dirs)));
@@ -92,8 +94,14 @@ impl<'a> Confined<'a> {
         self.run(parse, LOCAL_LIMIT).await.ok().filter(|id| is_commit_id(id))
     }
 
-    pub async fn head(&self) -> Result<String, Trouble> {
-        self.parsed("HEAD^{commit}").await.ok_or_else(|| self.tree.no_commit())
+    /// The commit that is checked out. If a run has removed its branch or what that is at, the branch is made again at `begun`, where the run began;
+    /// the files are changes then.
+    pub async fn head(&self, begun: &str) -> Result<String, Trouble> {
+        if let Some(head) = self.parsed("HEAD^{commit}").await {
+            return Ok(head);
+        }
+        self.update_branch(begun).await?;
+        Ok(begun.to_owned())
     }
 
     /// A command that was killed leaves its locks behind. Nobody else uses this repository now.
@@ -113,8 +121,14 @@ impl<'a> Confined<'a> {
         match head.strip_prefix("refs/heads/") {
             Some(name) if own.iter().any(|own| own == name) && tree.repository.commit_of(&head).await.is_some() => Ok(name.to_owned()),
             _ => {
+                // The command needs the branch, which the run may have removed.
+                if let Some(kept) = tree.repository.commit_of(&tree.branch_ref()).await
+                    && self.parsed(&format!("{}^{{commit}}", tree.branch_ref())).await.is_none()
+                {
+                    let _ = self.move_branch(&kept).await;
+                }
                 let why = format!("a run has checked out something else than its branch {}", tree.branch);
-                Err(tree.state(&why, &format!("checkout {}", tree.branch)))
+                Err(tree.state(&why, &[&format!("checkout {}", tree.branch)]))
             }
         }
     }
@@ -125,13 +139,13 @@ impl<'a> Confined<'a> {
     }
 
     /// Makes the repository of the context, with its branch at this commit, and the worktree with these large files; `None` = its files are there.
-    pub async fn make(&self, start: &str, files: Option<&LargeFiles>) -> Result<(), Trouble> {
+    pub async fn make(&mut self, start: &str, files: Option<&LargeFiles>) -> Result<(), Trouble> {
         let failed = |why: String| Trouble::of_git("the worktree can't be made", &why);
-        let (own, repository) = (self.tree.own_git_dir(), &self.tree.repository);
+        let repository = &self.tree.repository;
         let mut init = self.git();
         init.args(["init", "--quiet", "--template=", &format!("--object-format={}", repository.format())]);
         self.run(init, LOCAL_LIMIT).await.map_err(failed)?;
-        self.script(SHARE_OBJECTS, &[&repository.git_dir().join("objects"), &own]).await.map_err(failed)?;
+        self.renew().await?;
         self.link().await?;
         self.update_branch(start).await?;
         if let Some(files) = files {
@@ -196,13 +210,25 @@ impl<'a> Confined<'a> {
 
     /// Lets the branch name this commit, at once or not at all, and the worktree be on the branch.
     pub async fn update_branch(&self, commit: &str) -> Result<(), Trouble> {
+        self.move_branch(commit).await?;
         let failed = |why: String| Trouble::of_git("the branch can't be updated", &why);
-        let mut update = self.git();
-        update.args(DURABLE).args(["update-ref", "-m", "bloom-runtime", &self.tree.branch_ref(), commit]);
-        self.run(update, LOCAL_LIMIT).await.map_err(failed)?;
         let mut point = self.git();
         point.args(["symbolic-ref", "HEAD", &self.tree.branch_ref()]);
         self.run(point, LOCAL_LIMIT).await.map(drop).map_err(failed)
+    }
+
+    async fn move_branch(&self, commit: &str) -> Result<(), Trouble> {
+        let mut update = self.git();
+        update.args(DURABLE).args(["update-ref", "-m", "bloom-runtime", &self.tree.branch_ref(), commit]);
+        self.run(update, LOCAL_LIMIT).await.map(drop).map_err(|why| Trouble::of_git("the branch can't be updated", &why))
+    }
+
+    /// Checks out this commit, of which the files are there, and no branch; the branch of the context is at `begun` again.
+    pub async fn detach(&self, commit: &str, begun: &str) -> Result<(), Trouble> {
+        let mut point = self.git();
+        point.args(DURABLE).args(["update-ref", "--no-deref", "-m", "bloom-runtime", "HEAD", commit]);
+        self.run(point, LOCAL_LIMIT).await.map_err(|why| Trouble::of_git("the branch can't be updated", &why))?;
+        self.move_branch(begun).await
     }
 
     /// Gives the branch, which is at this commit, another name.
@@ -222,30 +248,37 @@ impl<'a> Confined<'a> {
         ignored: &Path,
         author: &CommitAuthor,
         message: &str,
-    ) -> Result<String, String> {
-        self.end_sparse_checkout().await?;
+    ) -> Result<String, Trouble> {
+        self.stage(head, left_out, ignored).await?;
+        let failed = |why: String| Trouble::of_git(NOT_COMMITTED, &why);
+        self.keep_unchanged(head).await.map_err(failed)?;
+        let mut write = self.git();
+        write.args(DURABLE).arg("write-tree");
+        let tree = self.run(write, LOCAL_LIMIT).await.map_err(failed)?;
+        if self.parsed(&format!("{head}^{{tree}}")).await.as_ref() == Some(&tree) {
+            return Ok(head.to_owned());
+        }
+        self.commit_tree(&tree, head, author, message).await.map_err(failed)
+    }
+
+    /// Lets git's index have all files but those in the directories that are left out.
+    pub async fn stage(&mut self, head: &str, left_out: &BTreeSet<PathBuf>, ignored: &Path) -> Result<(), Trouble> {
+        let failed = |why: String| Trouble::of_git(NOT_COMMITTED, &why);
         let mut read = self.git();
         read.args(["read-tree", head]);
-        self.run(read, LOCAL_LIMIT).await?;
-        let named = self.without_ignored(left_out, ignored).await?;
+        self.run(read, LOCAL_LIMIT).await.map_err(failed)?;
+        let named = self.without_ignored(left_out, ignored).await.map_err(failed)?;
         let paths = self.tree.own_git_dir().with_extension("paths");
-        fs::write(&paths, all_but(&named)).map_err(|error| error.to_string())?;
+        fs::write(&paths, all_but(&named)).map_err(|error| Trouble::of_disk(NOT_COMMITTED, &error))?;
         let mut add = self.git_ignoring(ignored);
         add.args(DURABLE).args(["-c", "core.autocrlf=false", "-c", "advice.addEmbeddedRepo=false", "add", "--all", "--pathspec-file-nul"]);
         add.arg(format!("--pathspec-from-file={}", paths.display()));
         self.read.push(paths.clone());
-        let added = self.run_within(add, FETCH_LIMIT).await;
+        let limit = if self.filters.is_empty() { FETCH_LIMIT } else { FILTER_LIMIT };
+        let added = self.run_within(add, limit).await;
         self.read.pop();
         let _ = fs::remove_file(&paths);
-        added?;
-        self.keep_unchanged(head).await?;
-        let mut write = self.git();
-        write.args(DURABLE).arg("write-tree");
-        let tree = self.run(write, LOCAL_LIMIT).await?;
-        if self.parsed(&format!("{head}^{{tree}}")).await.as_ref() == Some(&tree) {
-            return Ok(head.to_owned());
-        }
-        self.commit_tree(&tree, head, author, message).await
+        added.map(drop).map_err(|why| self.not_staged(&why))
     }
 
     /// Makes a commit with these files.
@@ -290,18 +323,6 @@ impl<'a> Confined<'a> {
             Some(_) => Err(String::from_utf8_lossy(&ended.stderr).trim().to_owned()),
             None => Err(format!("git printed more than {} MiB", MOST_ANSWERED >> 20)),
         }
-    }
-
-    /// The files that a run has left out with `git sparse-checkout` come back: else they would be committed as deleted.
-    async fn end_sparse_checkout(&self) -> Result<(), String> {
-        let mut ask = self.git();
-        ask.args(["config", "--type=bool", "--get", "core.sparseCheckout"]);
-        if self.run(ask, LOCAL_LIMIT).await.as_deref() != Ok("true") {
-            return Ok(());
-        }
-        let mut end = self.git();
-        end.args(["sparse-checkout", "disable"]);
-        self.run_within(end, FETCH_LIMIT).await.map(drop)
     }
 
     /// Removes the objects that the project's repository has, too.

@@ -62,7 +62,7 @@ impl Worktree {
         }
         if !confined.can_follow(&head, &goal).await {
             let why = format!("files that a run left there without a commit are in the way of what {} has on the server now", self.branch);
-            return Err(self.state(&why, "stash --include-untracked"));
+            return Err(self.state(&why, &["stash --include-untracked"]));
         }
         let failed = |error| Trouble::of_disk("the worktree can't be prepared", &error);
         fs::write(self.following_mark(), format!("{head} {goal}")).map_err(failed)?;
@@ -127,7 +127,7 @@ impl Worktree {
     }
 
     fn apart(&self, why: &str, words: &str) -> Trouble {
-        self.state(&format!("its branch {} and that of the server can't go on together: {why}", self.branch), words)
+        self.state(&format!("its branch {} and that of the server can't go on together: {why}", self.branch), &[words])
     }
 
     /// A merge of the two commits, made without a worktree.

@@ -144,6 +144,25 @@ async fn what_a_person_has_taken_back_or_rewritten_does_not_come_back() {
 }
 
 #[tokio::test]
+async fn a_branch_that_lost_the_line_of_its_context_is_told_and_the_line_helps() {
+    let two = Two::new().await;
+    let main = run(&two.served(), &["rev-parse", "main"]);
+    let amended = run(&two.served(), &["commit-tree", "bloom/a^{tree}", "-p", &main, "-m", "By a person"]);
+    two.reset_to(&amended);
+    let why = two.here().refused().await;
+    assert!(why.contains("has pushed it") && why.contains("no commit of it has the line Bloom-Context: a any more"), "{why}");
+    let command = why.split_once(": git commit").expect(&why).1;
+    let clone = two.place.root.join("clone");
+    run(&two.place.root, &["clone", "--quiet", "--branch", "bloom/a", "served", "clone"]);
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", &format!("git commit --quiet {command} && git push --quiet")]).envs(CommitAuthor::default().env());
+    assert!(shell.env("GIT_CONFIG_GLOBAL", "/dev/null").current_dir(&clone).status().unwrap().success(), "{command}");
+    let begun = two.here.1.prepared_for(None).await.unwrap();
+    assert_eq!((begun.base, begun.origin), (two.tip(), Origin::Fetched));
+    assert_eq!(run(&two.served(), &["rev-parse", "bloom/a^"]), amended);
+}
+
+#[tokio::test]
 async fn files_of_a_run_that_was_interrupted_are_told_before_the_next() {
     let two = Two::new().await;
     two.there().runs("file", "yours\n", true).await;

@@ -12,11 +12,13 @@
 mod author;
 mod commit;
 mod confined;
+mod filters;
 mod join;
 mod lfs;
 mod own;
 mod refs;
 mod repository;
+mod settings;
 mod survey;
 mod trouble;
 mod unchanged;
@@ -138,16 +140,12 @@ impl Worktree {
         format!("{LOCAL}/{}", self.branch)
     }
 
-    /// The branch, or what it is at, is gone.
-    fn no_commit(&self) -> Trouble {
-        self.state("its branch has no commit", &format!("checkout {}", self.branch))
-    }
-
-    /// What only a person can mend, with the words of the git command that does. They must not let git find its way from the worktree either, so they get the
-    /// whole command.
-    fn state(&self, why: &str, words: &str) -> Trouble {
+    /// What only a person can mend, with the words of the git commands that do. They must not let git find its way from the worktree either, so they get the
+    /// whole commands.
+    fn state(&self, why: &str, commands: &[&str]) -> Trouble {
         let (own, dir) = (self.own_git_dir(), self.dir.display());
-        let command = format!("git --git-dir {} --work-tree {dir} {words}", own.display());
+        let whole = |words: &&str| format!("git --git-dir {} --work-tree {dir} {words}", own.display());
+        let command = commands.iter().map(whole).collect::<Vec<_>>().join(" && ");
         Trouble::State(format!(
             "the worktree of this context can't be used: {why}. Mend it on the worker with {command}, or use another context"
         ))
@@ -190,15 +188,19 @@ impl Worktree {
     async fn go_on(&self, tree: &Self, confinement: &Confinement, wanted: Option<&str>, is_pushed: bool) -> Result<Prepared, Trouble> {
         let mut confined = Confined::new(tree, confinement);
         confined.forget_locks().await;
+        confined.renew().await?;
         tree.check_unfinished()?;
         tree.finish_following(&mut confined).await?;
         let tree = &tree.on(&confined.branch(&self.own_branches()).await?);
+        let begun = tree.repository.commit_of(&tree.branch_ref()).await.ok_or_else(|| Trouble::Failed("the branch is gone".into()))?;
         tree.note_branch()?;
-        let confined = Confined::new(tree, confinement);
+        let filters = confined.filters;
+        let mut confined = Confined { filters, ..Confined::new(tree, confinement) };
         // Before the run, because that costs something.
-        tree.left_out().await?;
+        let left_out = tree.left_out().await?;
         confined.link().await?;
-        let head = confined.head().await?;
+        let head = confined.head(&begun).await?;
+        tree.check_filters(&mut confined, &head, &left_out).await?;
         tree.take(&confined, &head, None).await?;
         let files = tree.repository.large_files_of(&head).await?;
         if files.is_some() {
@@ -239,8 +241,8 @@ impl Worktree {
         };
         let files = tree.repository.large_files_of(&base).await?;
         tree.repository.fetch_large_files(&base, &files).await?;
-        let confined = Confined::new(&settled, confinement);
-        settled.add(&confined, &base, &files).await?;
+        let mut confined = Confined::new(&settled, confinement);
+        settled.add(&mut confined, &base, &files).await?;
         if origin == Origin::Kept {
             if settled.branch != tree.branch {
                 tree.repository.remove_ref(&tree.branch_ref()).await?;
@@ -305,7 +307,7 @@ impl Worktree {
         Ok(())
     }
 
-    async fn add(&self, confined: &Confined<'_>, start: &str, files: &LargeFiles) -> Result<(), Trouble> {
+    async fn add(&self, confined: &mut Confined<'_>, start: &str, files: &LargeFiles) -> Result<(), Trouble> {
         self.check_free()?;
         let made = self.make(confined, start, Some(files)).await;
         if made.is_err() {
@@ -315,7 +317,7 @@ impl Worktree {
     }
 
     /// Makes the worktree, with these large files; `None` = its files are there.
-    async fn make(&self, confined: &Confined<'_>, start: &str, files: Option<&LargeFiles>) -> Result<(), Trouble> {
+    async fn make(&self, confined: &mut Confined<'_>, start: &str, files: Option<&LargeFiles>) -> Result<(), Trouble> {
         let failed = |error| Trouble::of_disk("the worktree can't be made", &error);
         for dir in [&self.dir, &self.own_git_dir()] {
             private_dir(dir).map_err(failed)?;
@@ -330,7 +332,7 @@ impl Worktree {
     fn check_unfinished(&self) -> Result<(), Trouble> {
         let own = self.own_git_dir();
         match UNFINISHED.iter().find(|(file, ..)| own.join(file).symlink_metadata().is_ok()) {
-            Some((_, what, words)) => Err(self.state(&format!("a run has left {what} unfinished"), words)),
+            Some((_, what, words)) => Err(self.state(&format!("a run has left {what} unfinished"), &[words])),
             None => Ok(()),
         }
     }
@@ -358,6 +360,8 @@ impl Worktree {
 
 #[cfg(test)]
 mod as_it_is_tests;
+#[cfg(test)]
+mod damage_tests;
 #[cfg(test)]
 mod hostile_tests;
 #[cfg(test)]

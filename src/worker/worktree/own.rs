@@ -6,7 +6,7 @@
 use tokio::sync::OnceCell;
 
 use super::super::command::output;
-use super::repository::{LOCAL_LIMIT, Repository, names};
+use super::repository::{LOCAL_LIMIT, Repository, is_default, names};
 use super::trouble::Trouble;
 use super::{PUSHED, Worktree, has_digest};
 
@@ -129,7 +129,7 @@ impl Worktree {
 
     /// Fails if the branch of the server is not of this context.
     pub(super) async fn check_own(&self) -> Result<(), Trouble> {
-        if self.is_own(|| self.starts(None)).await? { Ok(()) } else { Err(self.is_another()) }
+        if self.is_own(|| self.starts(None)).await? { Ok(()) } else { Err(self.is_another().await) }
     }
 
     /// The names that the project gives and gave the branch, newest first.
@@ -145,7 +145,7 @@ impl Worktree {
             Err(Trouble::NoDefault(_)) => None,
             Err(trouble) => return Err(trouble),
         };
-        let is_another = |wanted: &&str| *wanted != "HEAD" && !self.names().any(|own| names(wanted).contains(&format!("{PUSHED}/{own}")));
+        let is_another = |wanted: &&str| !is_default(wanted) && !self.names().any(|own| names(wanted).contains(&format!("{PUSHED}/{own}")));
         let mut commits = Vec::new();
         for start in default.as_deref().into_iter().chain(wanted.filter(is_another)) {
             match self.repository.wanted_commit(Some(start)).await {
@@ -175,12 +175,18 @@ impl Worktree {
         if starts.get().is_some_and(|starts| starts.default.as_ref() == Some(&named.branch_ref())) {
             return Err(named.is_default());
         }
-        Err(self.is_another())
+        Err(self.is_another().await)
     }
 
-    fn is_another(&self) -> Trouble {
+    async fn is_another(&self) -> Trouble {
+        let why = if self.repository.commit_of(&self.record_ref()).await.is_some() {
+            // It may be the same, which a person has rewritten, or one that a person has made anew.
+            format!("may be another one now: this worker has pushed it, but no commit of it has the line {} any more", self.trailer())
+        } else {
+            "was not made by runs of this context".to_owned()
+        };
         Trouble::State(format!(
-            "the branch {} of the project's repository was not made by runs of this context: submit the task with another context, or give the \
+            "the branch {} of the project's repository {why}: submit the task with another context, or give the \
              branches of the project another prefix (bloom-runtime project edit {} --branch-prefix …). If the branch is for this context, add a \
              commit to it whose message ends with the line {}: git commit --allow-empty -m 'For the context' -m '{}'",
             self.branch,

@@ -98,14 +98,30 @@ impl Repository {
 impl Worktree {
     /// Whether runs may push a branch of this name to the project's repository, as far as the last fetch tells.
     pub async fn check_branch_name(&self, branch: &str) -> Result<(), Trouble> {
-        if self.repository.commit_of(&format!("{PUSHED}/{branch}")).await.is_some()
-            && self.repository.default_ref().await.is_ok_and(|default| default == format!("{LOCAL}/{branch}"))
-        {
-            return Err(self.on(branch).is_default());
+        if self.repository.commit_of(&format!("{PUSHED}/{branch}")).await.is_some() {
+            let name = format!("{LOCAL}/{branch}");
+            let told = self.repository.told_refs(&["HEAD", &name]).await.unwrap_or_default();
+            let goal = |name: &str| told.lines().find_map(|line| line.strip_prefix("ref: ")?.strip_suffix(name)?.strip_suffix('\t'));
+            if goal("HEAD") == Some(&name) {
+                return Err(self.on(branch).is_default());
+            }
+            if let Some(goal) = goal(&name) {
+                return Err(self.on(branch).leads_to(goal));
+            }
         }
         let Some(taken) = self.repository.in_the_way(PUSHED, branch).await else { return Ok(()) };
         let otherwise = format!("rename {taken} there, or submit the task without push");
         Err(self.taken(&format!("the project's repository can have no branch {branch}, because it has a branch {taken}"), &otherwise))
+    }
+
+    /// A push to a symbolic ref of the server moves the branch that it names.
+    fn leads_to(&self, goal: &str) -> Trouble {
+        let goal = goal.strip_prefix("refs/heads/").unwrap_or(goal);
+        Trouble::State(format!(
+            "the branch {0} of the project's repository leads to {goal}, so runs do not push to it: remove it there with git symbolic-ref --delete \
+             {LOCAL}/{0}, or submit the task with another context",
+            self.branch
+        ))
     }
 
     pub(super) fn is_default(&self) -> Trouble {

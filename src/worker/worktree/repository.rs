@@ -36,11 +36,6 @@ static BEGUN: LazyLock<SystemTime> = LazyLock::new(SystemTime::now);
 
 /// Flushed to the disk, because a run is over once its commit is reported.
 pub const DURABLE: [&str; 2] = ["-c", "core.fsync=committed"];
-/// The settings of the repository, written before each command.
-const SETTINGS: &str = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n";
-/// The same of one whose objects have names by SHA-256.
-const SETTINGS_SHA256: &str =
-    "[core]\n\trepositoryformatversion = 1\n\tfilemode = true\n\tbare = true\n[extensions]\n\tobjectformat = sha256\n";
 /// How git names objects, as `--object-format` takes it.
 const SHA1: &str = "sha1";
 const SHA256: &str = "sha256";
@@ -130,7 +125,7 @@ impl Repository {
     fn set_settings(&self) -> Result<(), Trouble> {
         let (file, part) = (self.git_dir().join("config"), self.dir.join(".config"));
         let settings = fs::read_to_string(&file).unwrap_or_default();
-        let wanted = if format_of(&settings) == SHA256 { SETTINGS_SHA256 } else { SETTINGS };
+        let wanted = settings_of(format_of(&settings), true);
         if settings == wanted {
             return Ok(());
         }
@@ -204,10 +199,7 @@ impl Repository {
 
     /// The commit of this branch, tag or commit; `None` = of the default branch.
     pub async fn wanted_commit(&self, wanted: Option<&str>) -> Result<String, Trouble> {
-        let default = match wanted {
-            Some("HEAD") | None => Some(self.default_ref().await?),
-            Some(_) => None,
-        };
+        let default = if wanted.is_none_or(is_default) { Some(self.default_ref().await?) } else { None };
         let wanted = default.as_deref().or(wanted).unwrap_or_default();
         let missing = || Trouble::RefMissing(wanted.to_owned());
         let mut check = self.local(&self.git_dir());
@@ -231,11 +223,16 @@ impl Repository {
         self.commit_with(wanted).await.ok_or_else(missing)
     }
 
+    /// What the server tells of refs: lines with the commit, or with `ref: ` and the ref to which it leads, and with its name.
+    pub(super) async fn told_refs(&self, names: &[&str]) -> Result<String, Trouble> {
+        let mut ask = self.remote();
+        ask.args(["ls-remote", "--symref", "--", &self.url]).args(names);
+        output(ask, ASK_LIMIT).await.map_err(|why| Trouble::of_fetch(&why))
+    }
+
     /// The default branch of the repository, or the commit that it has in place of one.
     pub(super) async fn default_ref(&self) -> Result<String, Trouble> {
-        let mut ask = self.remote();
-        ask.args(["ls-remote", "--symref", "--", &self.url, "HEAD"]);
-        let told = output(ask, ASK_LIMIT).await.map_err(|why| Trouble::of_fetch(&why))?;
+        let told = self.told_refs(&["HEAD"]).await?;
         // It tells of all refs that end so. The first line of HEAD says which branch it is, or which commit if it is at none.
         if let Some(found) = told.lines().find_map(|line| line.strip_suffix("\tHEAD")) {
             return Ok(found.strip_prefix("ref: ").unwrap_or(found).to_owned());
@@ -280,9 +277,20 @@ fn is_far(one: SystemTime, other: SystemTime) -> bool {
     one.duration_since(other).unwrap_or_else(|error| error.duration()) > LOCK_IS_LEFT
 }
 
+/// The settings of a repository whose objects are named so, as the agent writes them.
+pub fn settings_of(format: &str, is_bare: bool) -> String {
+    let (version, extensions) = if format == SHA256 { (1, "[extensions]\n\tobjectformat = sha256\n") } else { (0, "") };
+    format!("[core]\n\trepositoryformatversion = {version}\n\tfilemode = true\n\tbare = {is_bare}\n{extensions}")
+}
+
 /// How the objects of a repository with these settings are named.
 fn format_of(settings: &str) -> &'static str {
     if settings.contains("objectformat = sha256") { SHA256 } else { SHA1 }
+}
+
+/// Whether a person names the default branch so.
+pub fn is_default(wanted: &str) -> bool {
+    ["HEAD", "origin/HEAD", "remotes/origin/HEAD", "refs/remotes/origin/HEAD"].contains(&wanted)
 }
 
 /// What a branch or a tag that a person names is called here. People also write it as git shows it elsewhere.
@@ -294,7 +302,10 @@ pub fn names(wanted: &str) -> Vec<String> {
     if wanted.starts_with("refs/tags/") || wanted.starts_with("refs/remotes/origin/") {
         return vec![wanted.to_owned()];
     }
-    [branch(wanted), format!("refs/tags/{wanted}")].into_iter().chain(wanted.strip_prefix("origin/").map(branch)).collect()
+    let is_shortened = ["heads/", "tags/", "remotes/origin/"].iter().any(|begin| wanted.starts_with(begin));
+    let whole = if is_shortened { names(&format!("refs/{wanted}")) } else { Vec::new() };
+    let plain = [branch(wanted), format!("refs/tags/{wanted}")];
+    plain.into_iter().chain(wanted.strip_prefix("origin/").map(branch)).chain(whole).collect()
 }
 
 /// The lock of another command because of which a command failed.

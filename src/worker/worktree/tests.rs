@@ -27,6 +27,17 @@ pub(super) fn run(dir: &Path, words: &[&str]) -> String {
     String::from_utf8_lossy(&ended.stdout).trim().to_owned()
 }
 
+/// Runs the command of a message, as a person does.
+pub(super) fn mend(why: &Trouble) {
+    let told = why.to_string();
+    let command = told.split_once("Mend it on the worker with ").and_then(|(_, rest)| rest.split_once(", or use another context"));
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", command.unwrap_or_else(|| panic!("{told}")).0]).env("GIT_CONFIG_GLOBAL", "/dev/null");
+    shell.envs(CommitAuthor::default().env());
+    let ended = shell.output().expect("sh");
+    assert!(ended.status.success(), "{told}: {}", String::from_utf8_lossy(&ended.stderr));
+}
+
 impl Place {
     /// A bare repository with the branches `main` and `other` and the tag `v1`.
     pub fn new() -> Self {

@@ -6,6 +6,8 @@ use bloom_core::task::{NOT_PUSHED, Reason};
 
 use crate::reserve::is_of_disk;
 
+/// How the reason begins for which a run's files are not committed.
+pub const NOT_COMMITTED: &str = "the changes can't be committed";
 /// A command took more room than the run may.
 pub const ROOM: &str = "it takes more room on the disk than limits.disk_mib of the profile allows";
 
