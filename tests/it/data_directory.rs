@@ -1,7 +1,6 @@
 //! The directory of the data: its path, its lock, and what the first start says of the database.
 
 use std::fs;
-use std::path::Path;
 
 use crate::backup::{does, place, said, text};
 use crate::on_both;
