@@ -18,7 +18,6 @@ use super::values::{Id, LABEL_PATTERN, LabelText, MAX_LABELS, MAX_MS, MAX_SAFE, 
 use super::wire::Wire;
 use bloom_core::Ms;
 use bloom_core::audit::Action;
-use bloom_core::similar::did_you_mean;
 
 pub const DEFAULT_LIMIT: i64 = 100;
 pub const MAX_LIMIT: i64 = 1000;
@@ -30,11 +29,11 @@ pub const MAX_IDS: usize = 100;
 const MIN_SEARCH: usize = 2;
 const MAX_SEARCH: usize = 200;
 /// How much of an invalid value an error text repeats.
-const SHOWN_CHARS: usize = 40;
+pub(super) const SHOWN_CHARS: usize = 40;
 
 /// The parameters of a request's query, in the order in which they were sent.
 #[derive(Clone, Debug, Default)]
-pub struct Params(Vec<(String, String)>);
+pub struct Params(pub(super) Vec<(String, String)>);
 
 /// For a cursor that no list returned.
 pub fn invalid_cursor() -> Invalid {
@@ -50,19 +49,6 @@ impl Params {
     /// The first value that is not empty: an empty value counts as absent.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(key, value)| key == name && !value.is_empty()).map(|(_, value)| value.as_str())
-    }
-
-    /// # Errors
-    /// There is another parameter than these.
-    pub fn only(&self, known: &[&str]) -> Result<(), Invalid> {
-        match self.0.iter().find(|(name, _)| !known.contains(&&name[..])) {
-            None => Ok(()),
-            Some((name, _)) => {
-                let name: String = name.chars().take(SHOWN_CHARS).collect();
-                let meant = did_you_mean(&name, known.iter().copied());
-                Err(Invalid::field("query", format!("There is no parameter '{name}'{meant}; there are {}", known.join(", "))))
-            }
-        }
     }
 
     /// `limit`: an invalid value means the default, a larger one than [`MAX_LIMIT`] means that limit.

@@ -26,6 +26,7 @@ pub mod lists;
 pub mod namespaces;
 pub mod new_tasks;
 pub mod problem_texts;
+pub mod problems;
 pub mod projects;
 pub mod questions;
 pub mod queues;

@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::openapi::path::{Parameter, ParameterIn};
 use utoipa::{IntoParams, ToSchema};
 
-use super::lists::{MAX_LIMIT, comma_list, cursor_param, integer, label_param, moment, parameter, text};
+use super::invalid::Invalid;
+use super::lists::{MAX_LIMIT, Params, SHOWN_CHARS, comma_list, cursor_param, integer, label_param, moment, parameter, text};
+use bloom_core::similar::did_you_mean;
 use bloom_core::usage;
 
 /// Tokens and US dollars that runs used.
@@ -34,6 +36,19 @@ pub const MAX_USAGE_KEYS: usize = 2;
 
 /// The parameters of the usage.
 pub struct UsageParams;
+
+impl UsageParams {
+    /// # Errors
+    /// There is another parameter than these: a misspelt filter would answer with everybody's money.
+    pub fn check_names(given: &Params) -> Result<(), Invalid> {
+        let known = Self::into_params(|| None);
+        let known: Vec<&str> = known.iter().map(|parameter| parameter.name.as_str()).collect();
+        let Some((name, _)) = given.0.iter().find(|(name, _)| !known.contains(&name.as_str())) else { return Ok(()) };
+        let name: String = name.chars().take(SHOWN_CHARS).collect();
+        let meant = did_you_mean(&name, known.iter().copied());
+        Err(Invalid::field("query", format!("There is no parameter '{name}'{meant}; there are {}", known.join(", "))))
+    }
+}
 
 /// What usage is grouped by, besides `label:` and the name of a label: by the words of the command line and of the pages, and by those of the API.
 pub const USAGE_WORDS: [(&str, &str); 8] = [

@@ -10,13 +10,8 @@ use serde_json::value::RawValue;
 use utoipa::openapi::schema::{AdditionalProperties, ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type};
 use utoipa::openapi::{Object, RefOr};
 
-use super::invalid::Invalid;
+pub use super::problems::{MAX_PROBLEMS, Problem, Problems, SHOWN_CHARS, expected, problem, within};
 use bloom_core::similar::similar;
-
-/// Limit of the errors that are kept for one body: a batch may contain thousands.
-pub const MAX_PROBLEMS: usize = 100;
-/// How much of an unknown name is repeated, in characters.
-pub const SHOWN_CHARS: usize = 64;
 
 /// A value of a request body: how it is read, and the OpenAPI schema that matches this.
 pub trait Wire: Sized {
@@ -43,71 +38,6 @@ pub trait Wire: Sized {
     fn components(_: &mut Vec<(String, RefOr<Schema>)>) {}
 }
 
-/// An error in a body, and its place.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Problem {
-    /// Field names and list indexes, the innermost first.
-    pub(super) path: Vec<Cow<'static, str>>,
-    pub(super) text: String,
-}
-
-impl Problem {
-    /// The top-level field (`None` for the body itself), and the text, which names the rest of the path.
-    fn flatten(self) -> (Option<Cow<'static, str>>, String) {
-        let Self { mut path, text } = self;
-        let field = path.pop();
-        if path.is_empty() {
-            return (field, text);
-        }
-        path.reverse();
-        (field, format!("{}: {text}", path.join(".")))
-    }
-}
-
-pub type Problems = Vec<Problem>;
-
-impl From<Problems> for Invalid {
-    fn from(problems: Problems) -> Self {
-        let mut invalid = Self::default();
-        for (field, text) in problems.into_iter().take(MAX_PROBLEMS).map(Problem::flatten) {
-            match field {
-                Some(field) => invalid.fields.entry(field.into_owned()).or_default().push(text),
-                None => invalid.form.push(text),
-            }
-        }
-        invalid
-    }
-}
-
-pub fn problem<T>(text: impl Into<String>) -> Result<T, Problems> {
-    Err(vec![Problem { path: Vec::new(), text: text.into() }])
-}
-
-/// Adds the field or index that contains the value to the paths of these problems.
-pub fn within(name: impl Into<Cow<'static, str>>, mut problems: Problems) -> Problems {
-    let name = name.into();
-    for problem in &mut problems {
-        problem.path.push(name.clone());
-    }
-    problems
-}
-
-/// The type of a JSON value, as error texts name it.
-pub fn kind(raw: &RawValue) -> &'static str {
-    match raw.get().as_bytes().first() {
-        Some(b'"') => "string",
-        Some(b'{') => "object",
-        Some(b'[') => "array",
-        Some(b't' | b'f') => "boolean",
-        Some(b'n') => "null",
-        _ => "number",
-    }
-}
-
-pub fn expected<T>(what: &str, raw: &RawValue) -> Result<T, Problems> {
-    problem(format!("Expected {what}, received {}", kind(raw)))
-}
-
 /// The members of an object in the order in which they were sent. If a name is repeated, the last member counts.
 pub struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
@@ -131,9 +61,9 @@ impl<'a> Members<'a> {
         self.0.iter().map(|(name, raw)| (name.as_ref(), *raw))
     }
 
-    /// An error for each member that is none of these.
+    /// An error for each member that is none of these, unless it is null, which says nothing.
     pub fn unknown(&self, known: &[&'static str]) -> Problems {
-        let others = self.iter().filter(|(name, _)| !known.contains(name)).take(MAX_PROBLEMS);
+        let others = self.iter().filter(|(name, raw)| !known.contains(name) && raw.get() != "null").take(MAX_PROBLEMS);
         let refused = |name: &str| {
             let shown: String = name.chars().take(SHOWN_CHARS).flat_map(char::escape_debug).collect();
             let meant = similar(&shown, known.iter().copied());

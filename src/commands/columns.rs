@@ -307,8 +307,7 @@ pub fn stats_rows(stats: &Stats) -> Vec<StatsRow> {
 /// What of a quota is used, and the limits.
 fn quota(quota: &KeyQuota) -> String {
     let of = |used: Option<i64>, most: i64| used.map_or_else(|| most.to_string(), |used| format!("{used}/{most}"));
-    // What is used is rounded down, and what may be used is whole.
-    let mib = |bytes: i64| bytes >> 20;
+    let mib = |bytes: i64| (bytes + (1 << 20) - 1) >> 20;
     let parts = [
         quota.max_open_tasks.map(|most| format!("{} open", of(quota.open_tasks, most))),
         quota.max_tasks_per_minute.map(|most| format!("{most} a minute")),

@@ -101,8 +101,7 @@ pub struct TaskSpec {
     pub prompt: String,
     pub context_hints: Vec<String>,
     pub timeout_sec: i64,
-    /// The longest time limit, in seconds, that the profile of its agent may set in place of `timeout_sec`, which then is only a default;
-    /// `None`: the client named the limit.
+    /// The longest time limit, in seconds, that its profile may set in place of the default `timeout_sec`; `None`: the client named the limit.
     pub profile_timeout_max: Option<i64>,
     /// US dollars that all attempts together may cost; 0 = no limit.
     pub budget: f64,
@@ -196,8 +195,7 @@ pub struct LastLease {
     pub status: LeaseStatus,
 }
 
-/// How far a task is: the narrow row that every step rewrites. It repeats the few fields of the spec that decisions need, and has those
-/// that may be edited.
+/// How far a task is: the narrow row that every step rewrites, with the few fields of the spec that decisions need or that may be edited.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskState {
     pub id: TaskId,

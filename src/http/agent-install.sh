@@ -181,6 +181,10 @@ if [ -n "$root" ]; then
 	say "the files are below $root; nothing was started"
 	exit 0
 fi
+# A key is for root alone, whoever had its file before.
+for name in agent membridge-agent; do
+	[ ! -f "$etc/$name.key" ] || chown root "$etc/$name.key"
+done
 # An agent that was uninstalled through the server leaves this file, and does not start while it exists.
 rm -f "$work/uninstalled"
 if [ "$init" = systemd ]; then

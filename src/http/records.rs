@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 
 use axum::extract::State;
-use utoipa::IntoParams as _;
 use uuid::Uuid;
 
 use super::AppState;
@@ -157,9 +156,7 @@ pub const USAGE: RoutePolicy = RoutePolicy::READ.or_member();
     responses((status = 200, description = "A page of rows.", body = Vec<UsageRow>))
 )]
 pub async fn usage(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
-    // A filter that is misspelt would answer with everybody's money.
-    let known = UsageParams::into_params(|| None);
-    params.only(&known.iter().map(|parameter| parameter.name.as_str()).collect::<Vec<_>>())?;
+    UsageParams::check_names(&params)?;
     let mut by = params.several("by", MAX_USAGE_KEYS, |word| usage_key(word).map(|by| (word.to_owned(), by)))?;
     if by.is_empty() {
         by.push(("day".to_owned(), UsageBy::Day));

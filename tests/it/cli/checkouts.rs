@@ -124,7 +124,7 @@ fn what_the_worker_would_not_have_is_told_before() {
         let submit = |more: &[&str]| user.does(&[&["task", "submit", "--dir", dir][..], more, &["true"]].concat());
         std::fs::write(clone.join("file"), "changed\n").unwrap();
         let told = submit(&["--suspend"]).ends(0).err;
-        assert!(told.contains("1 files have changes that are not committed"), "{told}");
+        assert!(told.contains("1 file has changes that are not committed"), "{told}");
         git(clone, &["commit", "--quiet", "-am", "here only"]);
         let told = submit(&[]).complains(2);
         assert!(told.contains("1 commits of main are not in origin"), "{told}");

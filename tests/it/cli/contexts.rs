@@ -93,7 +93,8 @@ fn contexts_are_kept_under_names() {
 fn a_key_gets_to_no_other_server() {
     run(async {
         let stub = stub::Stub::start().await;
-        stub.always("/api/runtime/stats", stub::Reply::new(200, "{}"));
+        let stats = r#"{"tasks":{"total":0,"by_status":{}},"leases":{"total":0,"active":0},"workers":{"total":0,"online":0}}"#;
+        stub.always("/api/runtime/stats", stub::Reply::new(200, stats));
         let user = User::new();
         let elsewhere = "http://127.0.0.1:1";
         user.does(&["context", "set", "prod", "--server", elsewhere, "--key", "the-secret-key"]).ok();

@@ -181,9 +181,9 @@ fn leases_audit_and_figures_are_shown() {
         let user = User::at(crew.api);
         let (task, lease) = crew.leased_task().await;
         let rows = table(&user.does(&["lease", "list", "--status", "active", "--limit", "1000"]).ok());
-        assert_eq!(rows[0], ["ID", "TASK", "WORKER", "STATUS", "AGE", "EXPIRES"]);
+        assert_eq!(rows[0], ["ID", "TASK", "WORKER", "STATUS", "OUTCOME", "AGE", "EXPIRES"]);
         let own = rows.iter().find(|row| row[0] == short(&lease.id)).expect("the lease");
-        assert!(own[1] == short(&task.id) && own[3] == "active" && own[5].starts_with("in "), "{own:?}");
+        assert!(own[1] == short(&task.id) && own[3] == "active" && own[6].starts_with("in "), "{own:?}");
         // Other tests add thousands of entries to the same audit trail.
         let audit = user.does(&["audit", "-o", "json", "--limit", "50000"]).json();
         let own = audit.as_array().unwrap().iter().find(|entry| entry["entity_id"] == lease.id).expect("the lease's entry");

@@ -50,7 +50,8 @@ fn thousands(user: &User, count: usize) -> Reply {
     let lines: String = (0..count * 1000).map(|number| format!("{{\"prompt\": \"{number}\"}}\n")).collect();
     fs::write(user.home.join("tasks.jsonl"), lines).unwrap();
     let one = r#"{"id": "00000000-0000-0000-0000-000000000000", "context_id": "c", "agent_slug": "a", "prompt": "p",
-        "policy": {"timeout_sec": 60}, "desired_format": "text", "status": "queued", "created_at": 0, "updated_at": 0, "attempts": 0,
+        "policy": {"timeout_sec": 60, "timeout_is_default": false, "budget": 0}, "desired_format": "text", "context_hints": [], "session": "none",
+        "suspend": false, "push": "never", "inputs": [], "outputs": [], "status": "queued", "created_at": 0, "updated_at": 0, "attempts": 0,
         "max_attempts": 1, "priority": 5, "depends_on": [], "labels": {}, "infra_retries": 0, "cancel_requested": false}"#;
     let tasks: Vec<Value> = vec![serde_json::from_str(one).unwrap(); 1000];
     Reply::new(201, &json!({ "tasks": tasks, "existed": 0 }).to_string())

@@ -16,7 +16,7 @@ use crate::table::WriteRow;
 use bloom_core::ids::IdSource;
 
 /// The last migration that the rows written here need.
-const SCHEMA: i64 = 14;
+const SCHEMA: i64 = 1;
 
 /// Why the second row of an id, or of a key, can't be taken.
 pub(super) const COPY: &str = "is that of another row, too";
