@@ -10,7 +10,8 @@ use serde_json::value::RawValue;
 use utoipa::openapi::schema::{AdditionalProperties, ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type};
 use utoipa::openapi::{Object, RefOr};
 
-pub use super::problems::{MAX_PROBLEMS, Problem, Problems, SHOWN_CHARS, expected, problem, within};
+use super::invalid::Invalid;
+pub use super::problems::{MAX_PROBLEMS, Problem, Problems, SHOWN_CHARS, expected, kind, problem, within};
 use bloom_core::similar::similar;
 
 /// A value of a request body: how it is read, and the OpenAPI schema that matches this.

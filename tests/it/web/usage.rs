@@ -48,7 +48,7 @@ on_both! {
         let csv = browser.ok(&format!("/usage.csv{file}")).await;
         assert_eq!((csv.header("content-type"), csv.header("content-disposition")), ("text/csv; charset=utf-8", "attachment; filename=\"usage.csv\""));
         let lines: Vec<&str> = csv.text.lines().collect();
-        assert_eq!(lines, ["key,keys.label:team,keys.model,runs,input_tokens,output_tokens,cost_usd", "docs,docs,m-1,2,2000,20,0.5", "web,web,m-1,1,1000,10,1.5"]);
+        assert_eq!(lines, ["key,keys.label:team,keys.model,runs,input_tokens,output_tokens,cost_usd,cost_estimated", "docs,docs,m-1,2,2000,20,0.5,false", "web,web,m-1,1,1000,10,1.5,false"]);
 
         for (wrong, field, told) in [
             ("since=soon", "since", "expected how long ago, like 2h"),
