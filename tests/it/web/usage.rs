@@ -53,7 +53,7 @@ on_both! {
         for (wrong, field, told) in [
             ("since=soon", "since", "expected how long ago, like 2h"),
             ("until=5", "until", "5s is 5 seconds ago"),
-            ("by=moon", "by", "expected day, agent, model"),
+            ("by=moon", "by", "expected day, week, agent, model"),
             ("by=day&by=day", "by", "is there twice"),
             ("by=day,model,project", "by", "At most 2"),
             ("label=team", "label", ""),
