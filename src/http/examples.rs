@@ -228,7 +228,7 @@ pub fn of_schema(name: &str) -> Option<Value> {
             "workers": { "total": 2, "online": 2 },
         }),
         "UsageRow" => {
-            json!({ "key": "2026-02-25", "keys": { "day": "2026-02-25" }, "runs": 121, "input_tokens": 904_312, "output_tokens": 88_020, "cost_usd": 4.02 })
+            json!({ "key": "2026-02-25", "keys": { "day": "2026-02-25" }, "runs": 121, "input_tokens": 904_312, "output_tokens": 88_020, "cost_usd": 4.02, "cost_estimated": false })
         }
         "Config" => json!({
             "membridge_server_url": "http://control-plane.internal:8000", "admin_key_masked": "a-lo****-key", "connected": true, "last_test": AT,
@@ -303,7 +303,8 @@ fn lease() -> Value {
 
 /// The same, as the worker gets it that is to run the task.
 fn lease_to_run() -> Value {
-    let repository = json!({ "project_id": PROJECT, "project": "docs", "url": REPOSITORY, "branch_prefix": "bloom" });
+    let repository =
+        json!({ "project_id": PROJECT, "project": "docs", "url": REPOSITORY, "branch_prefix": "b", "former_branch_prefixes": [] });
     with(lease(), &json!({ "budget_left": 0.5, "repository": repository, "context_reset_at": AT - 60_000, "conversation": "8c1d6a52" }))
 }
 
@@ -333,7 +334,7 @@ fn all_queues() -> Value {
 
 fn key() -> Value {
     json!({
-        "name": "ci", "scope": "submit", "worker": null, "created_at": AT, "expires_at": AT + 2_592_000_000_i64, "created_by": "admin",
+        "name": "ci", "scope": "submit", "worker": null, "push": false, "created_at": AT, "expires_at": AT + 2_592_000_000_i64, "created_by": "admin",
     })
 }
 
