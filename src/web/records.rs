@@ -124,18 +124,21 @@ pub async fn leases(visit: Visit) -> Result<Response, Refused> {
     let (now, lang) = (visit.layout.now, visit.layout.at.lang);
     let statuses: Vec<_> = LeaseStatus::ALL.iter().map(|status| status.as_str()).collect();
     let status = visit.query().word("status", &statuses)?;
-    let row = |lease: Lease| LeaseRow {
-        task_id: lease.task_id,
-        title: String::new(),
-        outcome: outcome(lang, &lease).1,
-        reason: lease.reason.as_ref().map(|reason| lang.word(&reason.to_string()).into_owned()).unwrap_or_default(),
-        cost: lease.usage.map(|usage| dollars(lang, usage.cost_usd)).unwrap_or_default(),
-        worker_id: lease.worker_id.to_string(),
-        is_active: lease.status == LeaseStatus::Active,
-        status: outcome(lang, &lease).0,
-        started_at: lease.started_at,
-        expires_at: lease.expires_at,
-        took: duration(lang, lease.ended_at.unwrap_or(now) - lease.started_at),
+    let row = |lease: Lease| {
+        let (status, outcome) = outcome(lang, &lease);
+        LeaseRow {
+            task_id: lease.task_id,
+            title: String::new(),
+            outcome,
+            reason: lease.reason.as_ref().map(|reason| lang.word(&reason.to_string()).into_owned()).unwrap_or_default(),
+            cost: lease.usage.map(|usage| dollars(lang, usage.cost_usd)).unwrap_or_default(),
+            worker_id: lease.worker_id.to_string(),
+            is_active: lease.status == LeaseStatus::Active,
+            status,
+            started_at: lease.started_at,
+            expires_at: lease.expires_at,
+            took: duration(lang, lease.ended_at.unwrap_or(now) - lease.started_at),
+        }
     };
     let mut listed = visit.list(&format!("leases?{}", query(&visit, &FILTERS)?), row).await?;
     let titles = titles(&visit, listed.rows.iter().map(|row| row.task_id).collect()).await?;
@@ -291,17 +294,14 @@ pub async fn audit(visit: Visit) -> Result<Response, Refused> {
         }
     }
     let path = format!("audit?limit={ROWS}&{}{times}", visit.query().query_of(&[&FILTERS[..], &["cursor"]].concat()));
-    let (rows, next) = match wrong.is_none().then_some(visit.list(&path, row)) {
-        None => (Vec::new(), None),
-        Some(listed) => match listed.await {
-            Ok(listed) => (listed.rows, listed.next),
-            Err(refused) if refused.status == 400 => {
-                wrong = Some(refused.text);
-                (Vec::new(), None)
-            }
+    let mut listed = Listed { rows: Vec::new(), next: None };
+    if wrong.is_none() {
+        match visit.list(&path, row).await {
+            Ok(found) => listed = found,
+            Err(refused) if refused.status == 400 => wrong = Some(refused.text),
             Err(refused) => return Err(refused),
-        },
-    };
+        }
+    }
     visit.ok(&AuditPage {
         v: &visit.layout,
         action,
@@ -312,8 +312,8 @@ pub async fn audit(visit: Visit) -> Result<Response, Refused> {
         since: visit.query().text("since"),
         until: visit.query().text("until"),
         actions,
-        rows,
-        pages: Pages::of(&visit, "/audit", &FIELDS, next),
+        rows: listed.rows,
+        pages: Pages::of(&visit, "/audit", &FIELDS, listed.next),
         wrong,
     })
 }
