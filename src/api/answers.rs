@@ -284,6 +284,11 @@ pub struct BulkResult {
     pub changed: i64,
     /// More tasks match the filter than one call can change, or a dry run can count: call again.
     pub more: bool,
+    /// When a dry run began to count, in milliseconds since the epoch. Given with the call that changes the tasks, it leaves out those that match since then. Absent
+    /// otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub as_of: Option<Ms>,
 }
 
 /// An event of a run.

@@ -100,6 +100,8 @@ pub enum Named {
 pub struct Bulk {
     pub named: Named,
     pub dry_run: bool,
+    /// What a dry run told: only tasks that it can have counted are changed.
+    pub as_of: Option<Ms>,
 }
 
 impl Serialize for Bulk {
@@ -110,13 +112,16 @@ impl Serialize for Bulk {
             Named::Filter(filter) => members.serialize_entry("filter", filter)?,
         }
         members.serialize_entry("dry_run", &self.dry_run)?;
+        if let Some(as_of) = self.as_of {
+            members.serialize_entry("as_of", &as_of)?;
+        }
         members.end()
     }
 }
 
 impl Wire for Bulk {
     fn read(raw: &RawValue) -> Result<Self, Problems> {
-        Self::read_from(&Members::of(raw)?, &["ids", "filter", "dry_run"])
+        Self::read_from(&Members::of(raw)?, &["ids", "filter", "dry_run", "as_of"])
     }
 
     fn describe() -> Schema {
@@ -138,7 +143,10 @@ impl Bulk {
         let ids = members.field::<Option<Ids>>("ids", None, &mut problems);
         let filter = members.field::<Option<Filter>>("filter", None, &mut problems);
         let dry_run = members.field("dry_run", Some(|| false), &mut problems);
-        let (Some(ids), Some(filter), Some(dry_run), true) = (ids, filter, dry_run, problems.is_empty()) else { return Err(problems) };
+        let as_of = members.field::<Option<Moment>>("as_of", Some(|| None), &mut problems);
+        let (Some(ids), Some(filter), Some(dry_run), Some(as_of), true) = (ids, filter, dry_run, as_of, problems.is_empty()) else {
+            return Err(problems);
+        };
         let named = match (ids, filter) {
             (Some(ids), None) => Named::Ids(ids.map(|id| id.0)),
             (None, Some(filter)) if filter.is_empty() => {
@@ -148,7 +156,7 @@ impl Bulk {
             (None, Some(filter)) => Named::Filter(Box::new(filter)),
             _ => return problem("Give either ids or filter"),
         };
-        Ok(Self { named, dry_run })
+        Ok(Self { named, dry_run, as_of: as_of.map(|at| at.0) })
     }
 
     /// The schema of a body that has these fields, too. Generators of clients name the type of an alternative by its title.
@@ -161,11 +169,16 @@ impl Bulk {
             default: None,
         };
         let dry_run = || FieldSchema::of::<bool>("dry_run", "Only count the tasks; change nothing.", Some(false.into()));
+        let as_of = || {
+            let text = "The `as_of` of a dry run: tasks that were created or, for requeue, ended after it are left as they are, because a person has not seen them counted.";
+            FieldSchema::of::<Option<Moment>>("as_of", text, None)
+        };
         let ids = FieldSchema::of::<Ids>("ids", "Ids of the tasks: at most 1000.", None);
         let filter = FieldSchema::of::<Filter>("filter", "The tasks that match. At least one field is given and not empty.", None);
-        let with_more = |fields: [FieldSchema; 3]| fields.into_iter().chain(more()).collect();
-        let by_ids = titled(by_ids, closed(object_schema("Tasks by their ids.", with_more([ids, none("filter"), dry_run()]))));
-        let by_filter = titled(by_filter, closed(object_schema("Tasks by a filter.", with_more([none("ids"), filter, dry_run()]))));
+        let with_more = |fields: [FieldSchema; 4]| fields.into_iter().chain(more()).collect();
+        let by_ids = titled(by_ids, closed(object_schema("Tasks by their ids.", with_more([ids, none("filter"), dry_run(), as_of()]))));
+        let by_filter =
+            titled(by_filter, closed(object_schema("Tasks by a filter.", with_more([none("ids"), filter, dry_run(), as_of()]))));
         Schema::OneOf(OneOfBuilder::new().description(Some(text)).item(by_ids).item(by_filter).build())
     }
 }
@@ -196,7 +209,7 @@ impl Wire for BulkRequeue {
     fn read(raw: &RawValue) -> Result<Self, Problems> {
         let (members, mut problems) = (Members::of(raw)?, Problems::new());
         let policy = members.field("policy", Some(|| None), &mut problems);
-        match (Bulk::read_from(&members, &["ids", "filter", "dry_run", "policy"]), policy) {
+        match (Bulk::read_from(&members, &["ids", "filter", "dry_run", "as_of", "policy"]), policy) {
             (Ok(bulk), Some(policy)) => Ok(Self { bulk, policy }),
             (bulk, _) => {
                 problems.extend(bulk.err().into_iter().flatten());
@@ -238,11 +251,11 @@ mod tests {
             "filter: labell: Unknown field, so nothing was done; did you mean label?",
         );
         check(r#"{"filter": {"status": "dead"}, "dryrun": true}"#, "dryrun: Unknown field, so nothing was done; did you mean dry_run?");
-        check(r#"{"ids": [], "x": 1}"#, "x: Unknown field, so nothing was done; the fields are ids, filter, dry_run");
+        check(r#"{"ids": [], "x": 1}"#, "x: Unknown field, so nothing was done; the fields are ids, filter, dry_run, as_of");
         let requeue = serde_json::from_str(r#"{"ids": [], "polic": {}}"#).unwrap();
         assert!(BulkRequeue::read(requeue).is_err_and(|found| Invalid::from(found).line().contains("did you mean policy?")));
         check(r#"{"filter": {"label": ["a"]}}"#, "filter: label.0: Expected name=value");
-        assert_eq!(read(r#"{"ids": [], "filter": null}"#).unwrap(), Bulk { named: Named::Ids(Vec::new()), dry_run: false });
+        assert_eq!(read(r#"{"ids": [], "filter": null}"#).unwrap(), Bulk { named: Named::Ids(Vec::new()), dry_run: false, as_of: None });
         let Named::Filter(filter) = read(r#"{"filter": {"label": ["a=b"], "labels": {"c": "d"}}}"#).unwrap().named else { panic!() };
         assert_eq!(filter.pairs().collect::<Vec<_>>(), [("c".into(), "d".into()), ("a".into(), "b".into())]);
     }

@@ -370,7 +370,7 @@ async fn serve(args: AgentArgs) -> Result<Ended, CommandError> {
     };
     announce(&format!(
         "bloom-runtime agent {}\n  server      {}\n  tasks       {} at a time\n  work dir    {}\n{}{}\n",
-        env!("CARGO_PKG_VERSION"),
+        super::VERSION,
         masked_url(&settings.server),
         settings.max_concurrency,
         settings.work_dir.display(),

@@ -62,15 +62,18 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
     let mut server =
         tokio::spawn(serve::run(settings, traces.clone(), server_stop.clone(), move |url, _| drop(ready.send(url.to_owned()))));
     let ended = match is_ready.await {
-        Ok(url) => {
-            announce(&next_steps(&url, &runs, agent.as_deref(), &asks));
-            agent_settings.server = url;
-            tokio::select! {
-                ended = agent::run(agent_settings, None, agent_stop) => ended.map(drop).map_err(CommandError::from),
-                // The agent can't work without the server.
-                ended = &mut server => return ended.map_err(|error| format!("the server ended unexpectedly: {error}"))?,
+        Ok(url) => match told_where(&asks, &url) {
+            Err(error) => Err(error),
+            Ok(()) => {
+                announce(&next_steps(&url, &runs, agent.as_deref(), &asks));
+                agent_settings.server = url;
+                tokio::select! {
+                    ended = agent::run(agent_settings, None, agent_stop) => ended.map(drop).map_err(CommandError::from),
+                    // The agent can't work without the server.
+                    ended = &mut server => return ended.map_err(|error| format!("the server ended unexpectedly: {error}"))?,
+                }
             }
-        }
+        },
         // The server did not start; its error is returned below.
         Err(_) => Ok(()),
     };
@@ -137,6 +140,13 @@ fn own_key(settings: &mut Serve) -> Result<Asks, CommandError> {
     let (key, file) = dev_key::locked(&settings.data_dir, &hex::encode(random))?;
     settings.api_key = Some(key.clone());
     Ok(Asks::Own(dev_key::path(&settings.data_dir), key, file))
+}
+
+/// Commands of the same user send the key to this address only.
+fn told_where(asks: &Asks, url: &str) -> Result<(), CommandError> {
+    let Asks::Own(path, ..) = asks else { return Ok(()) };
+    let data_dir = path.parent().unwrap_or(path);
+    dev_key::listens(data_dir, url).map_err(|error| format!("where dev listens can't be written to {}: {error}", data_dir.display()).into())
 }
 
 fn next_steps(url: &str, runs: &str, agent: Option<&str>, asks: &Asks) -> String {

@@ -146,7 +146,7 @@ fn banner(settings: &Serve, url: &str) -> String {
     let keys = if settings.membridge_admin_key.is_some() { "a key is needed" } else { "open: no MEMBRIDGE_ADMIN_KEY is set" };
     format!(
         "bloom-runtime membridge {version}\n  listens on   {url}\n  database     {database}\n  access       {keys}\n",
-        version = env!("CARGO_PKG_VERSION"),
+        version = super::VERSION,
         database = settings.shown_database_url(),
     )
 }

@@ -37,6 +37,8 @@ use clap_complete::env::{CompleteEnv, Shells};
 use bloom_config::{self as config, Flags, Serve};
 
 const NAME: &str = "bloom-runtime";
+/// With the commit, where it is known (`src/build.rs`).
+const VERSION: &str = env!("BLOOM_VERSION");
 /// The environment variable with which a shell asks for completions.
 const COMPLETE: &str = "BLOOM_COMPLETE";
 /// The script of clap does not know that bash splits words at `=`.
@@ -50,7 +52,7 @@ const FOR_BASH: &str = include_str!("completions.bash");
 ///
 /// Exit status: 0 success; 1 failure, or the task that was waited for did not complete; 2 the command
 /// line or a setting is wrong; 3 the time limit of waiting was reached; 130 interrupted.
-#[command(name = "bloom-runtime", version, verbatim_doc_comment)]
+#[command(name = "bloom-runtime", version = VERSION, verbatim_doc_comment)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -194,7 +194,7 @@ fn banner(settings: &Serve, url: &str, reachable: &[String], membridge: Option<&
          listens on   {url}\n{others}{membridge}  \
          database     {database}\n  \
          access       {keys}\n",
-        version = env!("CARGO_PKG_VERSION"),
+        version = super::VERSION,
         database = settings.shown_database_url(),
     )
 }

@@ -90,6 +90,7 @@ impl AuditFilters {
 
 pub async fn run(args: AuditArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let AuditArgs { follow, limit, mut filters } = args;
+    when::in_order(filters.since, filters.until)?;
     if let Some(task) = &mut filters.task {
         *task = ids::task(server, task).await.map_err(|failure| failure.about("--task"))?;
     }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::ids::short;
 use super::table::{Column, Kind};
 use super::term;
-use super::when::{span_text, time_text};
+use super::when::{self, span_text, time_text};
 use bloom_api::accounts::Account;
 use bloom_api::answers::{Audit, Lease};
 use bloom_api::contexts::{Context, ContextTasks};
@@ -45,6 +45,7 @@ pub static TASKS: Kind<Task> = Kind {
         Column::wide("CONTEXT", |task, _| task.context_id.to_string()),
         Column::wide("MODEL", |task, _| given(&task.model)),
         Column::wide("PROJECT", |task, _| given(&task.project)),
+        Column::wide("OWNER", |task, _| given(&task.owner)),
         Column::wide("COST", |task: &Task, _| task.usage.as_ref().map(cost).unwrap_or_default())
             .by(|task| task.usage.map_or(-1, |usage| millionths(usage.cost_usd))),
         Column::wide("LABELS", |task, _| labels(task)),
@@ -66,7 +67,7 @@ pub static EDITED: Kind<Task> = Kind {
         Column::new("STATUS", status_of_task),
         Column::new("PRIORITY", |task, _| task.priority.to_string()),
         Column::new("NOT_BEFORE", |task: &Task, _| task.not_before.map(time_text).unwrap_or_default()).spare(1),
-        Column::new("TIMEOUT", |task: &Task, _| format!("{} s", task.policy.timeout_sec)),
+        Column::new("TIMEOUT", |task: &Task, _| when::limit(task.policy.timeout_sec)),
         Column::new("LABELS", |task: &Task, _| labels(task)).spare(2),
         Column::new("PROMPT", |task: &Task, _| term::short(&task.prompt, MAX_TEXT)).cut(LEAST_TEXT, PROMPT).spare(3),
     ],
@@ -200,7 +201,7 @@ pub static LEASES: Kind<Lease> = Kind {
         .spare(3)
         .by(|lease| lease.expires_at),
         Column::wide("SEEN", |lease: &Lease, now| age(lease.last_heartbeat, now)).by(|lease| -lease.last_heartbeat),
-        Column::wide("TTL", |lease: &Lease, _| format!("{}s", lease.ttl_seconds)).by(|lease| lease.ttl_seconds),
+        Column::wide("TTL", |lease: &Lease, _| when::limit(lease.ttl_seconds)).by(|lease| lease.ttl_seconds),
         Column::wide("CONTEXT", |lease, _| lease.context_id.to_string()),
     ],
     name: |lease| lease.id.to_string(),
@@ -306,12 +307,13 @@ pub fn stats_rows(stats: &Stats) -> Vec<StatsRow> {
 
 /// What of a quota is used, and the limits.
 fn quota(quota: &KeyQuota) -> String {
-    let of = |used: Option<i64>, most: i64| used.map_or_else(|| most.to_string(), |used| format!("{used}/{most}"));
-    let mib = |bytes: i64| (bytes + (1 << 20) - 1) >> 20;
+    let of = |used: Option<String>, most: i64| used.map_or_else(|| most.to_string(), |used| format!("{used}/{most}"));
+    // A whole number would call a quota used up of which there is still a part.
+    let mib = |bytes: i64| format!("{}.{}", bytes >> 20, ((bytes & 0xF_FFFF) * 10) >> 20);
     let parts = [
-        quota.max_open_tasks.map(|most| format!("{} open", of(quota.open_tasks, most))),
+        quota.max_open_tasks.map(|most| format!("{} open", of(quota.open_tasks.map(|open| open.to_string()), most))),
         quota.max_tasks_per_minute.map(|most| format!("{most} a minute")),
-        quota.max_stored_bytes.map(|most| format!("{} MiB", of(quota.stored_bytes.map(mib), mib(most)))),
+        quota.max_stored_bytes.map(|most| format!("{} MiB", of(quota.stored_bytes.map(mib), most >> 20))),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

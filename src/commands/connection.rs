@@ -83,13 +83,14 @@ impl Connection {
         let environment = Environment::of_process();
         let mut target =
             self.resolve(&environment, || context_file::path(&environment).map_or(Ok(Contexts::default()), |path| Contexts::read(&path)))?;
-        if target.key.is_none() && is_default(&target.server.replacen("localhost", "127.0.0.1", 1)) {
-            let key = dev_key::in_use(&bloom_config::default_data_dir())?;
-            if is_default(&target.server) {
-                target.key = key;
-            } else if key.is_some() {
-                // Another user's program may listen there by the same name.
-                term::info(&format!("The key of dev is sent to {DEFAULT_SERVER} only: leave --server out, or write that address"));
+        if target.key.is_none() && is_of_this_machine(&target.server) {
+            match dev_key::in_use(&bloom_config::default_data_dir())? {
+                Some(dev) if dev.is_at(&target.server) => target.key = Some(dev.key),
+                Some(dev) if is_default(&target.server) || dev.is_at(&target.server.replacen("localhost", "127.0.0.1", 1)) => {
+                    // Another user's program may listen at the other address.
+                    term::info(&format!("The key of dev is sent only to where it listens: give --server {}", dev.url));
+                }
+                _ => {}
             }
         }
         Ok(target)
@@ -151,10 +152,15 @@ pub fn is_called_by_default(url: &str, key: Option<&SecretString>) -> bool {
         .is_ok_and(|target| target.server.trim_end_matches('/') == url && (key.is_none() || text(target.key.as_ref()) == text(key)))
 }
 
-/// Whether this is the address of a `dev` without flags.
+/// Whether this is the address of a server that names none.
 fn is_default(server: &str) -> bool {
-    let server = server.trim_end_matches('/');
-    server == DEFAULT_SERVER || DEFAULT_SERVER.strip_prefix("http://") == Some(server)
+    server == DEFAULT_SERVER
+}
+
+/// Whether a `dev` may listen there.
+fn is_of_this_machine(server: &str) -> bool {
+    let host = server.strip_prefix("http://").unwrap_or(server);
+    ["127.", "localhost", "[::1]"].iter().any(|own| host.starts_with(own))
 }
 
 #[cfg(test)]

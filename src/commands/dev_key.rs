@@ -1,7 +1,7 @@
 //! The key that `dev` makes for itself, in its data directory, where the commands of the same user find it.
 //!
-//! `dev` locks the file while it runs. Commands use the key only then: else another user of the machine, who listens at the port of `dev`, would
-//! be told it.
+//! `dev` locks the file while it runs, and stores beside it where it listens. Commands send the key there only, and only while it runs: else another user of the
+//! machine, who listens at another port or at that of a `dev` that has ended, would be told it.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write};
@@ -18,14 +18,45 @@ pub fn path(data_dir: &Path) -> PathBuf {
     data_dir.join("dev.key")
 }
 
-/// The key of the `dev` that runs with this data directory.
+fn address_path(data_dir: &Path) -> PathBuf {
+    data_dir.join("dev.address")
+}
+
+/// The key of a `dev` that runs, and where it listens.
+#[derive(Debug)]
+pub struct InUse {
+    pub key: SecretString,
+    /// `http://127.0.0.1:5000`.
+    pub url: String,
+}
+
+impl InUse {
+    /// Whether this is the address of the `dev`, with or without the scheme. The same by another name is not: another user's program may listen there.
+    pub fn is_at(&self, server: &str) -> bool {
+        let server = server.trim_end_matches('/');
+        server == self.url || self.url.strip_prefix("http://") == Some(server)
+    }
+}
+
+/// That of the `dev` that runs with this data directory, once it listens.
 ///
 /// # Errors
-/// The file can't be read, or contains no key.
-pub fn in_use(data_dir: &Path) -> Result<Option<SecretString>, CommandError> {
+/// The key can't be read, or the file contains none.
+pub fn in_use(data_dir: &Path) -> Result<Option<InUse>, CommandError> {
     let path = path(data_dir);
     let is_locked = File::open(&path).is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)));
-    if is_locked { read_key(&path).map(Some) } else { Ok(None) }
+    match fs::read_to_string(address_path(data_dir)) {
+        Ok(url) if is_locked => Ok(Some(InUse { key: read_key(&path)?, url: url.trim().to_owned() })),
+        _ => Ok(None),
+    }
+}
+
+/// Stores where the `dev` with this data directory listens, which must have [locked](locked) it.
+///
+/// # Errors
+/// The file can't be written.
+pub fn listens(data_dir: &Path, url: &str) -> io::Result<()> {
+    replace(&address_path(data_dir), url, |part, path| fs::rename(part, path))
 }
 
 /// The key of this data directory, which is `new` if there is none, and its file, which is locked as long as it is open.
@@ -42,7 +73,11 @@ pub fn locked(data_dir: &Path, new: &str) -> Result<(SecretString, File), Comman
     let key = read_key(&path)?;
     let file = File::open(&path).map_err(|error| format!("the key file {} can't be opened: {error}", path.display()))?;
     match file.try_lock() {
-        Ok(()) => Ok((key, file)),
+        // What stands there is where an earlier one listened.
+        Ok(()) => match fs::remove_file(address_path(data_dir)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(format!("{}: {error}", address_path(data_dir).display()).into()),
+            _ => Ok((key, file)),
+        },
         Err(_) => Err(format!("another dev uses the data directory {}: stop it, or choose another --data-dir", data_dir.display()).into()),
     }
 }
@@ -50,14 +85,21 @@ pub fn locked(data_dir: &Path, new: &str) -> Result<(SecretString, File), Comman
 /// The file is there with the whole key, or not at all, also if two processes make it.
 fn store(path: &Path, key: &str) -> io::Result<()> {
     fs::create_dir_all(path.parent().unwrap_or(path))?;
-    let part = path.with_added_extension(std::process::id().to_string());
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
-    writeln!(file, "{key}")?;
-    file.sync_all()?;
-    let linked = fs::hard_link(&part, path);
-    fs::remove_file(&part)?;
-    match linked {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+    match replace(path, key, |part, path| fs::hard_link(part, path).and_then(|()| fs::remove_file(part))) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => fs::remove_file(part_of(path)),
         other => other,
     }
+}
+
+fn part_of(path: &Path) -> PathBuf {
+    path.with_added_extension(std::process::id().to_string())
+}
+
+/// Writes a file for its owner beside the path, and moves it there once it is whole.
+fn replace(path: &Path, text: &str, moves: impl FnOnce(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
+    let part = part_of(path);
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+    writeln!(file, "{text}")?;
+    file.sync_all()?;
+    moves(&part, path)
 }

@@ -20,6 +20,7 @@ use bloom_api::projects::{NewClone, NewProject, Project, ProjectEdit, ProjectNam
 use bloom_api::repository::RepoUrl;
 use bloom_api::values::{ShortName, Text};
 use bloom_client::part;
+use bloom_core::mask::masked_url;
 use bloom_core::project::MAX_PROJECTS;
 use bloom_core::similar::did_you_mean;
 
@@ -116,13 +117,20 @@ pub async fn run(command: ProjectCommand, server: &Server, shown: Shown) -> Resu
         ProjectCommand::Add { name, repo_url, path, worker, branch_prefix } => {
             let new = NewProject {
                 name: ProjectName(name.clone()),
-                repo_url: RepoUrl(url_of(repo_url)?),
+                repo_url: RepoUrl(url_of(&repo_url)?),
                 target_path: path.map(TargetPath),
                 primary_node_id: worker.map(ShortName::from),
                 branch_prefix: branch_prefix.map(BranchPrefix).unwrap_or_default(),
             };
             let added = server.post("api/runtime/projects", &new).await.map_err(|failure| failure.about(&name))?;
-            show::one(shown.form_or(Form::Table), &columns::PROJECTS, &added)
+            show::one(shown.form_or(Form::Table), &columns::PROJECTS, &added)?;
+            if let Some(origin) = origin_of(&repo_url).await {
+                term::info(&format!(
+                    "Only workers on this machine can fetch it, and --push goes into this directory. Its origin is {origin}: for that, \
+                     bloom-runtime project rm {name} and bloom-runtime project add {name} {origin}"
+                ));
+            }
+            Ok(())
         }
         ProjectCommand::Edit { project, branch_prefix } => {
             let edit = ProjectEdit { branch_prefix: BranchPrefix(branch_prefix) };
@@ -131,10 +139,12 @@ pub async fn run(command: ProjectCommand, server: &Server, shown: Shown) -> Resu
         }
         ProjectCommand::Show { project } => {
             let found = server.get(&path(server, &project, "").await?).await.map_err(|failure| failure.about(&project))?;
-            if let Some(form @ (Form::Json | Form::Yaml)) = shown.form() {
-                return show::as_it_came(form, &found);
+            match shown.form() {
+                Some(form @ (Form::Json | Form::Yaml)) => return show::as_it_came(form, &found),
+                // What a program reads is the project alone, without a list of its clones behind it.
+                Some(form) if form.is_data() || form == Form::Name => return show::one(form, &columns::PROJECTS, &found),
+                _ => show::one(shown.form_or(Form::Table), &columns::PROJECTS, &found)?,
             }
-            show::one(shown.form_or(Form::Table), &columns::PROJECTS, &found)?;
             let nodes = found["nodes"].as_array().map(Vec::as_slice).unwrap_or_default();
             if nodes.is_empty() {
                 term::info(&format!(
@@ -194,11 +204,27 @@ pub async fn run(command: ProjectCommand, server: &Server, shown: Shown) -> Resu
 }
 
 /// The URL of a repository that was given as a URL, or as a directory of this machine.
-fn url_of(given: String) -> Result<String, CommandError> {
-    if given.starts_with("git@") || given.contains("://") {
-        return Ok(given);
+/// What the directory was cloned from, if it is a clone. A URL has none.
+async fn origin_of(given: &str) -> Option<String> {
+    if is_url(given) {
+        return None;
     }
-    let dir = std::fs::canonicalize(&given)
+    let git = tokio::process::Command::new("git").args(["-C", given, "remote", "get-url", "origin"]).output().await.ok()?;
+    let origin = String::from_utf8(git.stdout).ok().filter(|_| git.status.success())?;
+    let origin = term::line(origin.trim());
+    // `git@` is no password.
+    Some(if origin.starts_with("git@") { origin } else { masked_url(&origin) }).filter(|origin| !origin.is_empty())
+}
+
+fn is_url(given: &str) -> bool {
+    given.starts_with("git@") || given.contains("://")
+}
+
+fn url_of(given: &str) -> Result<String, CommandError> {
+    if is_url(given) {
+        return Ok(given.to_owned());
+    }
+    let dir = std::fs::canonicalize(given)
         .map_err(|error| CommandError::usage(format!("{given} is neither a URL nor a directory here: {error}")))?;
     let has_objects = ["objects", ".git"].iter().any(|inside| dir.join(inside).exists());
     let url = url::Url::from_file_path(&dir).map(String::from);

@@ -140,6 +140,9 @@ async fn tell_if_nothing_was_set(server: &Server, agent: &str, before: &[Queue<'
     }
 }
 
+/// The agent of tasks that name none, and the profile of agents that a worker has no profile for.
+const DEFAULT_AGENT: &str = "default";
+
 const CHANGED: &str = " The queue is changed all the same.";
 
 /// Says so if nobody has named the agent yet: its name may be misspelt. A queue may be closed before its first task.
@@ -151,15 +154,34 @@ async fn tell_if_unknown(server: &Server, agent: &str, changed: &str) {
     }
 }
 
-/// Says so if no worker serves the agent of a new task, and which one was probably meant.
+/// Says so if no worker serves the agent of a new task, or if its name is new and like another one.
 pub async fn tell_if_unserved(server: &Server, agent: &str) {
     // The task is submitted, and shows by itself why it waits; some keys may not list workers.
     let Ok((workers, false)) = server.list("api/runtime/workers", &[], SMALL_FLEET).await else { return };
-    let known: BTreeSet<&str> = workers.iter().filter_map(agents_of).flatten().collect();
-    if !workers.is_empty() && workers.iter().all(|worker| agents_of(worker).is_some()) && !known.contains(agent) {
-        let meant = did_you_mean(agent, known.iter().copied());
-        term::info(&format!("No worker serves agent {agent}{meant}; the task waits until one does. Workers serve: {}", listed(&known)));
+    let named: BTreeSet<&str> = workers.iter().filter_map(agents_of).flatten().collect();
+    if workers.is_empty() || named.contains(agent) {
+        return;
     }
+    if workers.iter().all(|worker| agents_of(worker).is_some()) {
+        let meant = did_you_mean(agent, named.iter().copied());
+        term::info(&format!("No worker serves agent {agent}{meant}; the task waits until one does. Workers serve: {}", listed(&named)));
+    } else if agent != DEFAULT_AGENT && is_first_of_agent(server, agent).await {
+        let queues = queues(server).await;
+        let queued = queues.iter().filter_map(|queue| queue.agent_slug.as_deref()).filter(|slug| *slug != agent);
+        let meant = did_you_mean(agent, named.iter().copied().chain(queued));
+        // A worker that takes all agents does not tell which profiles it has, so a name that is like no other may be that of one.
+        if !meant.is_empty() {
+            term::info(&format!(
+                "This is the first task for agent {agent}{meant}. Without a profile of that name, it runs with the profile {DEFAULT_AGENT}"
+            ));
+        }
+    }
+}
+
+/// Whether the newest task of the agent, which was just submitted, is its only one. If that can't be told, it is not.
+async fn is_first_of_agent(server: &Server, agent: &str) -> bool {
+    let tasks = server.list("api/runtime/llm-tasks", &[("agent_slug", agent.to_owned())], 2).await;
+    tasks.is_ok_and(|(tasks, _)| tasks.len() < 2)
 }
 
 /// The agents that a worker names. `None`: it takes the tasks of all of them, also of misspelt ones.

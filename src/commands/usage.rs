@@ -75,6 +75,7 @@ impl UsageFilters {
 }
 
 pub async fn run(UsageArgs { by, filters }: UsageArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    when::in_order(filters.since, filters.until)?;
     let is_within_days = [filters.since, filters.until].into_iter().flatten().any(|at| at % DAY_MS != 0);
     let mut query = filters.query();
     query.push(("by", by.join(",")));

@@ -4,6 +4,8 @@ pub use bloom_api::when::{duration, duration_with_unit, span_text, time_text, to
 pub use bloom_client::now_ms as now;
 use bloom_core::Ms;
 
+use crate::CommandError;
+
 /// Parses a time in the past: how long ago, or an absolute time.
 ///
 /// # Errors
@@ -18,4 +20,22 @@ pub fn past(text: &str) -> Result<Ms, String> {
 /// The text is neither; the error says what is expected.
 pub fn future(text: &str) -> Result<Ms, String> {
     bloom_api::when::future(text, now())
+}
+
+/// A limit of time as `--timeout` takes it, in its largest unit that has no rest: `30m`.
+pub fn limit(seconds: i64) -> String {
+    match (seconds % 3_600, seconds % 60) {
+        (0, _) if seconds > 0 => format!("{}h", seconds / 3_600),
+        (_, 0) if seconds > 0 => format!("{}m", seconds / 60),
+        _ => format!("{seconds}s"),
+    }
+}
+
+/// # Errors
+/// Nothing can be after the first time and before the second one.
+pub fn in_order(since: Option<Ms>, until: Option<Ms>) -> Result<(), CommandError> {
+    match since.zip(until) {
+        Some((since, until)) if since >= until => Err(CommandError::usage("--since is not before --until, so nothing can match")),
+        _ => Ok(()),
+    }
 }

@@ -40,11 +40,20 @@ pub fn time_of(request: &Request, limit: Limit) -> Duration {
 
 /// The answer to a request that is refused before its body was read. The body is read and dropped: a connection that is closed with bytes that
 /// were not read is reset, by which its client may lose the answer.
-pub async fn refuse_unread(request: Request, mut answer: Response) -> Response {
+pub async fn refuse_unread(request: Request, answer: Response) -> Response {
+    refuse_after(request, answer, SKIPPED_BYTES, SKIP_LIMIT).await
+}
+
+/// The same for a form of a page: a proxy that is still sending a person's file would tell of a server that does not answer.
+pub async fn refuse_unread_form(request: Request, answer: Response) -> Response {
+    refuse_after(request, answer, DRAIN_BYTES, DRAIN_LIMIT).await
+}
+
+async fn refuse_after(request: Request, mut answer: Response, most: usize, limit: Duration) -> Response {
     let is_awaited = request.headers().contains_key(EXPECT);
     // If the body did not come to its end, or the client waits for a word to send it, the connection can't be reused. This header tells the
     // client.
-    if !discard(request.into_body(), is_awaited, SKIPPED_BYTES, SKIP_LIMIT).await {
+    if !discard(request.into_body(), is_awaited, most, limit).await {
         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     answer

@@ -16,6 +16,7 @@ use super::tasks::filter_of_body;
 use bloom_api::answers::BulkResult;
 use bloom_api::bulk::{Bulk, BulkRequeue, Named};
 use bloom_api::new_tasks::MAX_BATCH;
+use bloom_core::Ms;
 use bloom_core::command::Op;
 use bloom_core::ids::TaskId;
 use bloom_core::op;
@@ -28,13 +29,13 @@ pub const CANCEL: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 /// Cancels many tasks.
 ///
 /// Tasks are named by their ids or by a filter, at most 1000 a call; if `more` is true, call again. Finished tasks do not count. With
-/// `dry_run`, the call only counts.
+/// `dry_run`, the call only counts, and its `as_of` binds the call that follows to the tasks that were there then.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks:cancel", operation_id = "cancelTasks", tag = "tasks", request_body = Bulk,
     responses((status = 200, description = "The outcome.", body = BulkResult))
 )]
 pub async fn cancel(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
-    const LIVE: Change<'static> = Change { statuses: &[Status::Queued, Status::Leased, Status::Running], goes_on: false };
+    const LIVE: Change<'static> = Change { statuses: &[Status::Queued, Status::Leased, Status::Running], goes_on: false, as_of: None };
     apply(&app, &caller, body.read()?, LIVE, |task| op::Cancel { task }.into()).await
 }
 
@@ -43,14 +44,14 @@ pub const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 /// Queues many failed, dead or cancelled tasks again.
 ///
 /// Tasks are named by their ids or by a filter, at most 1000 a call; if `more` is true, call again. Tasks in other states do not count, nor
-/// do, with a member key, those in whose contexts keys outside the team have tasks too. With `dry_run`, the call only counts. A `policy`
-/// gives their runs another time limit.
+/// do, with a member key, those in whose contexts keys outside the team have tasks too. With `dry_run`, the call only counts, and its `as_of`
+/// binds the call that follows to the tasks that were there then. A `policy` gives their runs another time limit.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks:requeue", operation_id = "requeueTasks", tag = "tasks", request_body = BulkRequeue,
     responses((status = 200, description = "The outcome.", body = BulkResult))
 )]
 pub async fn requeue(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
-    const OVER: Change<'static> = Change { statuses: &[Status::Failed, Status::Dead, Status::Cancelled], goes_on: true };
+    const OVER: Change<'static> = Change { statuses: &[Status::Failed, Status::Dead, Status::Cancelled], goes_on: true, as_of: None };
     let BulkRequeue { bulk, policy } = body.read()?;
     let timeout_sec = allowed(&app, policy)?;
     apply(&app, &caller, bulk, OVER, |task| op::Requeue { task, timeout_sec }.into()).await
@@ -66,21 +67,31 @@ struct Change<'a> {
     statuses: &'a [Status],
     /// They run again, so those do not count in whose conversations others have part.
     goes_on: bool,
+    /// Tasks that were created or ended after this do not count.
+    as_of: Option<Ms>,
 }
 
 /// Only tasks that the call would change count, so a client that repeats the call while there are more comes to an end.
 async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, change: Change<'_>, op: impl Fn(TaskId) -> Op) -> HandlerResult {
     let limit = if bulk.dry_run { MAX_COUNTED } else { MAX_BATCH };
+    let change = Change { as_of: bulk.as_of, ..change };
+    // From before it looks, so that it has counted all that was there then.
+    let as_of = bulk.dry_run.then(|| bulk.as_of.unwrap_or_else(|| app.engine.clock.now()));
     let (tasks, more) = match bulk.named {
         Named::Ids(ids) => (changeable(app, caller, &ownership::tasks(app, caller, ids).await?, change).await?, false),
         Named::Filter(filter) => match filter_of_body(&filter) {
-            Some(filter) => named_by(app, caller, ownership::filter(app, caller, filter).await?, change, limit).await?,
+            Some(filter) => {
+                let end = bulk.as_of.map(|at| at.saturating_add(1));
+                let created_before = [filter.created_before, end].into_iter().flatten().min();
+                let filter = ownership::filter(app, caller, TaskFilter { created_before, ..filter }).await?;
+                named_by(app, caller, filter, change, limit).await?
+            }
             None => (Vec::new(), false),
         },
     };
     let matched = tasks.len() as i64;
     if bulk.dry_run {
-        return ok(&BulkResult { matched, changed: 0, more });
+        return ok(&BulkResult { matched, changed: 0, more, as_of });
     }
     let commands = tasks.into_iter().map(|task| caller.command(op(task))).collect();
     let (mut changed, mut full) = (0, None);
@@ -95,13 +106,16 @@ async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, change: Change<'_>, 
     }
     match full {
         Some(rejection) if changed == 0 => Err(rejection.into()),
-        _ => ok(&BulkResult { matched, changed, more }),
+        _ => ok(&BulkResult { matched, changed, more, as_of: None }),
     }
 }
 
 /// Those of these tasks that the call would change, oldest first. A running task that was told to stop is not changed again.
 async fn changeable(app: &AppState, caller: &Caller, ids: &[TaskId], change: Change<'_>) -> Result<Vec<TaskId>, Error> {
-    let fits = |task: &TaskState| change.statuses.contains(&task.status) && !(task.status.is_active() && task.cancel_requested);
+    let is_counted = |task: &TaskState| change.as_of.zip(task.finished_at).is_none_or(|(as_of, ended)| ended <= as_of);
+    let fits = |task: &TaskState| {
+        change.statuses.contains(&task.status) && !(task.status.is_active() && task.cancel_requested) && is_counted(task)
+    };
     let mut states = app.store.task_states(ids).await?;
     states.retain(fits);
     if change.goes_on {

@@ -71,7 +71,7 @@ use ipnet::IpNet;
 use tokio_util::sync::CancellationToken;
 use url::{Host, Url};
 
-pub use body::refuse_unread;
+pub use body::refuse_unread_form;
 pub use body_memory::Share;
 pub use environment_keys::Keys;
 pub use history::Moment;

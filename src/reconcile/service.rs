@@ -99,11 +99,15 @@ pub(super) async fn marked(engine: &Engine, steps: &ClockSteps) -> bloom_databas
 /// mark is followed by a checkpoint, which keeps the write-ahead log short.
 pub(super) async fn mark(engine: Engine, steps: ClockSteps) {
     loop {
-        let outcome = match marked(&engine, &steps).await {
-            Ok(_) => engine.database.checkpoint().await,
-            Err(error) => Err(error),
+        let (is_up, outcome) = match marked(&engine, &steps).await {
+            Ok(_) => {
+                let outcome = engine.database.checkpoint().await;
+                (!outcome.as_ref().is_err_and(bloom_database::Error::is_unavailable), outcome)
+            }
+            // What can't be written to is not up, whatever the reason: a full disk shows itself by errors of many kinds.
+            Err(error) => (error.is_conflict(), Err(error)),
         };
-        engine.metrics.database_up(!outcome.as_ref().is_err_and(bloom_database::Error::is_unavailable));
+        engine.metrics.database_up(is_up);
         if let Err(error) = outcome {
             tracing::debug!(%error, "the service mark was not written");
         }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use sqlx::SqlStr;
-use sqlx::migrate::{MigrateError, Migrator};
+use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
+use sqlx::{SqlSafeStr as _, SqlStr};
 
 use super::args::Args;
 use super::conn::{Conn, Pool};
@@ -16,8 +16,20 @@ use super::outage::OutageReason;
 use super::postgres_check;
 use super::{Store, all, one};
 
-static SQLITE: LazyLock<Migrator> = LazyLock::new(|| beside_newer(sqlx::migrate!("../../migrations/sqlite")));
-static POSTGRES: LazyLock<Migrator> = LazyLock::new(|| beside_newer(sqlx::migrate!("../../migrations/postgres")));
+/// What `build.rs` has made of the directory `migrations`.
+mod embedded {
+    include!(concat!(env!("OUT_DIR"), "/migrations.rs"));
+}
+
+static SQLITE: LazyLock<Migrator> = LazyLock::new(|| of(embedded::SQLITE));
+static POSTGRES: LazyLock<Migrator> = LazyLock::new(|| of(embedded::POSTGRES));
+
+fn of(migrations: &'static [(i64, &str, &str)]) -> Migrator {
+    let one = |(version, name, sql): &(i64, &'static str, &'static str)| {
+        Migration::new(*version, (*name).into(), MigrationType::Simple, (*sql).into_sql_str(), false)
+    };
+    beside_newer(Migrator::with_migrations(migrations.iter().map(one).collect()))
+}
 
 /// Ignores migrations of a newer program; [`Schema::check`] refuses those that exclude this program.
 pub(super) fn beside_newer(mut migrator: Migrator) -> Migrator {

@@ -58,7 +58,12 @@ pub async fn below_root(State(root): State<Arc<str>>, mut response: Response) ->
 
 /// Where a form or a link leads afterwards: a page of this server, never another site.
 pub fn own_page(target: &str) -> &str {
-    let is_own = target.starts_with('/') && !target.starts_with("//") && !target.contains(['\\', '\r', '\n', '\t']);
+    // Browsers take `..` out of a path, and would leave the root of this server by it.
+    let is_dots = |part: &str| matches!(part.to_ascii_lowercase().replace("%2e", ".").as_str(), "." | "..");
+    let is_own = target.starts_with('/')
+        && !target.starts_with("//")
+        && !target.contains(['\\', '\r', '\n', '\t'])
+        && !target.split(['?', '#']).next().unwrap_or_default().split('/').any(is_dots);
     if is_own { target } else { "/" }
 }
 
@@ -82,7 +87,16 @@ mod tests {
     #[test]
     fn nothing_leads_to_another_site() {
         assert_eq!(own_page("/tasks?status=dead"), "/tasks?status=dead");
-        for other in ["", "https://evil.example", "//evil.example", "/\\evil.example", "/\t/evil.example", "javascript:alert(1)"] {
+        for other in [
+            "",
+            "https://evil.example",
+            "//evil.example",
+            "/\\evil.example",
+            "/\t/evil.example",
+            "javascript:alert(1)",
+            "/../evil",
+            "/tasks/%2E./../evil?x",
+        ] {
             assert_eq!(own_page(other), "/", "{other}");
         }
     }

@@ -8,11 +8,13 @@ use crate::call::Listed;
 use crate::chart::Chart;
 use crate::lang::Lang;
 use crate::refused::Refused;
+use crate::tasks::asked::Asked;
 use crate::tasks::filter::Filter;
 use crate::tasks::list::{Row, newest};
-use crate::times::{dollars, duration};
+use crate::times::{dollars, duration, shortened};
 use crate::visit::{Layout, Visit};
 use bloom_api::lists::MAX_IDS;
+use bloom_api::questions::Question;
 use bloom_api::reports::{Health, Stats, UsageRow};
 use bloom_api::tasks::Task;
 use bloom_api::words::Word;
@@ -32,6 +34,8 @@ const WORKERS: usize = 1_000;
 /// Calls that look for runs that ask: those of others may be before those that the visitor may see.
 const ASKING_CALLS: usize = 10;
 
+/// How much of a question is shown.
+const ASKED_CHARS: usize = 300;
 /// Fewer bars than these tell nothing.
 const LEAST_BARS: usize = 3;
 
@@ -42,10 +46,12 @@ struct Ask {
     /// What it does, in words, and what the agent said.
     what: &'static str,
     said: String,
+    /// The command that it wants to execute.
+    command: Option<String>,
 }
 
 impl Ask {
-    fn of(lang: Lang, row: Row) -> Self {
+    fn of(lang: Lang, row: Row, question: Option<&Question<'_>>) -> Self {
         let (what, said) = if let Some(tool) = row.note.strip_prefix("a person must decide whether it may use ") {
             (lang.t("It wants to use:", "Він хоче скористатися:"), tool)
         } else if let Some(text) = row.note.strip_prefix("it asks: ") {
@@ -53,7 +59,10 @@ impl Ask {
         } else {
             ("", row.note.as_str())
         };
-        Self { id: row.id, said: said.to_owned(), prompt: row.prompt, what }
+        let texts = question.map(|question| question.questions.join(" ")).filter(|texts| !texts.is_empty());
+        let said = texts.map_or_else(|| said.to_owned(), |texts| shortened(&texts, ASKED_CHARS));
+        let command = question.and_then(|question| Asked::of(question, None).command).map(|command| shortened(&command, ASKED_CHARS));
+        Self { id: row.id, said, prompt: row.prompt, what, command }
     }
 }
 
@@ -141,7 +150,12 @@ async fn asking(visit: &Visit) -> Result<Vec<Ask>, Refused> {
         }
     }
     rows.truncate(ROWS);
-    Ok(rows.into_iter().map(|row| Ask::of(lang, row)).collect())
+    let mut asks = Vec::new();
+    for row in rows {
+        let question: Option<Question> = visit.find(&format!("llm-tasks/{}/question", row.id)).await?;
+        asks.push(Ask::of(lang, row, question.as_ref()));
+    }
+    Ok(asks)
 }
 
 async fn whole(visit: &Visit) -> Result<Whole, Refused> {
@@ -189,6 +203,10 @@ async fn whole(visit: &Visit) -> Result<Whole, Refused> {
         false => lang.t("not used", "не задіяно"),
     };
     let online = workers.iter().filter(|worker| worker.is_online).count();
+    let closed = match workers.iter().filter(|worker| worker.is_online && worker.is_closed).count() {
+        0 => String::new(),
+        count => lang.t(format!(", {count} closed to new tasks"), format!(", закрито для нових завдань: {count}")),
+    };
     let all = lang.count(workers.len() as i64, ["worker", "workers"], ["воркера", "воркерів", "воркерів"]);
     Ok(Whole {
         stats,
@@ -201,7 +219,7 @@ async fn whole(visit: &Visit) -> Result<Whole, Refused> {
         fleet: Fleet {
             total: workers.len(),
             online,
-            workers: lang.t(format!("{online} of {all} online"), format!("на зв’язку {online} із {all}")),
+            workers: lang.t(format!("{online} of {all} online{closed}"), format!("на зв’язку {online} із {all}{closed}")),
             free_slots: workers.iter().map(|worker| worker.free_slots).sum(),
             slots: workers.iter().filter(|worker| worker.is_online).map(|worker| worker.slots).sum(),
             troubles: workers.into_iter().flat_map(|worker| worker.troubles).take(ROWS).collect(),
@@ -211,6 +229,8 @@ async fn whole(visit: &Visit) -> Result<Whole, Refused> {
 
 struct Seen {
     is_online: bool,
+    /// It gets no new tasks, because it is drained or cordoned.
+    is_closed: bool,
     slots: i64,
     free_slots: i64,
     troubles: Vec<Trouble>,
@@ -236,6 +256,7 @@ fn seen(lang: Lang, worker: Worker<'_>) -> Seen {
             _ => None,
         };
     troubles.extend(word.map(|text| Trouble { worker: name, text: text.to_owned(), lang }));
-    let free_slots = if is_online && !worker.cordoned { (slots - worker.active_leases).max(0) } else { 0 };
-    Seen { is_online, slots, free_slots, troubles }
+    let is_closed = worker.cordoned || worker.draining;
+    let free_slots = if is_online && !is_closed { (slots - worker.active_leases).max(0) } else { 0 };
+    Seen { is_online, is_closed, slots, free_slots, troubles }
 }

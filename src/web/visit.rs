@@ -19,7 +19,7 @@ use super::refused::Refused;
 use super::times::Time;
 use bloom_core::Ms;
 use bloom_core::api_key::Scope;
-use bloom_http::{Api, Caller, Identity, Share, refuse_unread};
+use bloom_http::{Api, Caller, Identity, Share, refuse_unread_form};
 
 /// The field of each form that shows that a page of this server has made it.
 pub const FORM_TOKEN: &str = "form_token";
@@ -224,7 +224,7 @@ impl<S: Send + Sync> FromRequest<S> for Posted {
         let request = Request::from_parts(parts, body);
         let visit = match visit {
             Ok(visit) => visit,
-            Err(refused) => return Err(refuse_unread(request, refused).await),
+            Err(refused) => return Err(refuse_unread_form(request, refused).await),
         };
         let (request, held) = visit.api.gather(request, &visit.caller, false).await?;
         let session = if visit.layout.is_open { &visit.cookies.visitor } else { &visit.cookies.session };

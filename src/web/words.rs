@@ -124,6 +124,8 @@ impl Lang {
         let translated = LABELS.iter().find(|(known, _)| *known == word).map(|(_, label)| *label);
         match (self, translated) {
             (Self::Ukrainian, Some(label)) => label.into(),
+            // It may have failed: what follows says it.
+            (Self::English, Some(_)) if word == "task_completed" => "run ended".into(),
             _ => word.replace('_', " ").into(),
         }
     }

@@ -81,7 +81,8 @@ impl Question {
             let choices = question["options"].as_array().into_iter().flatten().filter_map(|option| option["label"].as_str());
             let choices = choices.collect::<Vec<_>>().join(" / ");
             let text = question["question"].as_str().unwrap_or_default();
-            let text = if choices.is_empty() { text.to_owned() } else { format!("{text} ({choices})") };
+            let several = if question["multiSelect"] == true { "; one or more, with commas between them" } else { "" };
+            let text = if choices.is_empty() { text.to_owned() } else { format!("{text} ({choices}{several})") };
             shown(&text, QUESTION_TEXT_CHARS)
         });
         asked.collect()
@@ -224,6 +225,8 @@ mod tests {
         let answered = asked.answered_input(&["B".into(), "so".into()]);
         assert_eq!((&answered["answers"], &answered["questions"]), (&json!({"Which?": "B", "Why?": "so"}), &input["questions"]));
         assert!(question("Other", input).texts().is_empty());
+        let several = json!({"questions": [{"question": "Which?", "options": [{"label": "A"}, {"label": "B"}], "multiSelect": true}]});
+        assert_eq!(question("AskUserQuestion", several).texts(), ["Which? (A / B; one or more, with commas between them)"]);
         assert!(question("AskUserQuestion", json!({"questions": [{"question": ""}]})).texts().is_empty());
         assert!(question("AskUserQuestion", json!({"questions": vec![json!({"question": "x"}); 9]})).texts().is_empty());
         let long = question("AskUserQuestion", json!({"questions": [{"question": "x\0".repeat(3_000)}]}));

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,12 +19,14 @@ use uuid::Uuid;
 use bloom_api::repository::repository_problem;
 use bloom_core::project::{is_target_path, path_below};
 
-use super::command::output;
+use super::command::{output, output_of};
 use super::git::{GitSettings, bounded, git};
 use super::push_response::{PushResponse, refuse};
 use super::removal::remove_all;
 use super::{Agent, home};
 
+/// How long git may take to read the settings of a clone.
+const SETTINGS_LIMIT: Duration = Duration::from_secs(10);
 const CLONE_LIMIT: Duration = Duration::from_secs(600);
 
 #[derive(Deserialize)]
@@ -67,7 +70,10 @@ async fn clone_to(settings: GitSettings, repo_url: String, projects: PathBuf, ta
     let dir = Dir::open_ambient_dir(&projects, ambient_authority()).map_err(unusable)?;
     let part = format!(".clone-{}", Uuid::now_v7());
     // Checked before the long clone, and again before the move.
-    is_free(&dir, &target)?;
+    if let Err(taken) = is_free(&dir, &target) {
+        // A server that asks once more, for example because the first answer was lost, has what it wants.
+        return if origin(&dir, &target).await == Some(repo_url) { Ok(()) } else { Err(taken) };
+    }
     let mut git = git(&settings.protocols);
     git.args(["clone", "--quiet", "--template=", "--no-recurse-submodules", "--", &repo_url]).arg(projects.join(&part));
     let cloned = bounded(output(git, CLONE_LIMIT), &projects.join(&part), settings.max_bytes)
@@ -78,6 +84,14 @@ async fn clone_to(settings: GitSettings, repo_url: String, projects: PathBuf, ta
         let _ = remove_all(&projects.join(&part));
     }
     moved
+}
+
+/// What the clone at this place was cloned from. Its settings are read as a file, so that nothing in them has an effect.
+async fn origin(dir: &Dir, target: &str) -> Option<String> {
+    let settings = dir.open(Path::new(target).join(".git/config")).ok().filter(|file| file.metadata().is_ok_and(|file| file.is_file()))?;
+    let mut git = git(&[]);
+    git.args(["config", "--file", "-", "--no-includes", "--get", "remote.origin.url"]);
+    output_of(git, Stdio::from(settings.into_std()), SETTINGS_LIMIT).await.ok().map(|url| url.trim().to_owned())
 }
 
 fn is_free(dir: &Dir, target: &str) -> Result<(), (StatusCode, String)> {

@@ -24,11 +24,19 @@ use bloom_api::complete::Completion;
 use bloom_api::git_names::CommitId;
 use bloom_api::values::Int;
 use bloom_client::now_ms;
-use bloom_core::Ms;
 use bloom_core::project::PushMode;
 use bloom_core::task::{Outcome, Reason};
+use bloom_core::{Ms, limits};
 
 /// Marks the artifact of a run of which not all outputs were stored.
+/// What became of the outputs of a run.
+struct Collected {
+    /// All that match are stored; there may be none.
+    is_whole: bool,
+    /// What a person does not expect who asked for files.
+    warning: Option<String>,
+}
+
 const OUTPUTS_INCOMPLETE: &str = "outputs_incomplete";
 /// The most characters of the first line of a commit's message.
 const MAX_SUBJECT: usize = 72;
@@ -179,8 +187,15 @@ impl Workspace<'_> {
     }
 
     async fn fill(&mut self, record: &Record, profile: &Profile, completion: &mut Completion) {
-        if !record.task.outputs.is_empty() && !self.collect(record).await {
-            completion.artifact_tags.0.push(OUTPUTS_INCOMPLETE.into());
+        if !record.task.outputs.is_empty() {
+            let Collected { is_whole, warning } = self.collect(record).await;
+            if !is_whole {
+                completion.artifact_tags.0.push(OUTPUTS_INCOMPLETE.into());
+            }
+            // Whoever waits for the answer does not look at the events.
+            if let Some(text) = warning.filter(|_| completion.warnings.0.len() < limits::WARNINGS) {
+                completion.warnings.0.push(text.chars().take(limits::WARNING_CHARS).collect::<String>().into());
+            }
         }
         let (Some(tree), Some(begun)) = (tree(self.agent, record), &record.prepared) else { return };
         let commit = match self.commit_confined(record, profile, &tree, begun).await {
@@ -213,8 +228,8 @@ impl Workspace<'_> {
         }
     }
 
-    /// Stores the outputs of the run as artifacts. Returns whether all are stored.
-    async fn collect(&mut self, record: &Record) -> bool {
+    /// Stores the outputs of the run as artifacts.
+    async fn collect(&mut self, record: &Record) -> Collected {
         let dir = self.agent.home.context_dir(&record.task.context_id);
         let (below, globs) = (dir.clone(), record.task.outputs.clone());
         let found = tokio::task::spawn_blocking(move || outputs(&below, &globs)).await.unwrap_or_default();
@@ -224,7 +239,7 @@ impl Workspace<'_> {
                 Ok(()) => stored += 1,
                 Err(Unsent::Refused(why)) => missing.push(format!("{} ({} bytes): {why}", output.path, output.bytes)),
                 // What else there is can't be stored either.
-                Err(Unsent::LeaseLost) => return false,
+                Err(Unsent::LeaseLost) => return Collected { is_whole: false, warning: None },
             }
         }
         let is_whole = missing.is_empty() && !found.is_cut;
@@ -232,9 +247,13 @@ impl Workspace<'_> {
             missing.push(format!("further files: only {MAX_OUTPUTS} are kept, and only those whose names are UTF-8"));
         }
         let left = if is_whole { String::new() } else { format!("; not kept: {}", missing[..missing.len().min(SHOWN_OUTPUTS)].join("; ")) };
-        let text = if found.found.is_empty() { "no file matches the outputs".to_owned() } else { format!("files kept: {stored}{left}") };
+        let text = match found.found.is_empty() {
+            true => format!("no file matches the outputs: {}{left}", record.task.outputs.join(", ")),
+            false => format!("files kept: {stored}{left}"),
+        };
         self.log.phase("collected", json!({"files": stored, "text": text}));
-        is_whole
+        let is_as_asked = is_whole && stored > 0;
+        Collected { is_whole, warning: (!is_as_asked).then_some(text) }
     }
 
     async fn store(&self, record: &Record, kind: &str, name: &str, content_type: &str, file: std::io::Result<File>) -> Result<(), Unsent> {
@@ -364,7 +383,7 @@ fn fail(completion: &mut Completion, trouble: &Trouble) {
 fn diff_file(path: &Path, changes: &Changes) -> std::io::Result<File> {
     let mut file = fresh_at(path)?;
     let note = if changes.is_cut { "\n# Only the beginning of the patch.\n" } else { "" };
-    write!(file, "{}{note}\n{}", changes.stat, changes.patch)?;
+    file.write_all(&[format!("{}{note}\n", changes.stat).as_bytes(), &changes.patch].concat())?;
     Ok(file)
 }
 

@@ -74,6 +74,7 @@ const seed = async () => {
   const questions = [
     { question: "Which format shall the changelog have?", options: [{ label: "Keep a Changelog", description: "sections by kind" }, { label: "One list", description: "as it is now" }] },
     { question: "From which version on?" },
+    { question: "Which parts shall it have?", options: [{ label: "Added", description: "" }, { label: "Fixed", description: "" }, { label: "Removed", description: "" }], multiSelect: true },
   ];
   const inWords = { tool: "AskUserQuestion", input: { questions }, questions: questions.map(({ question }) => question), limit_sec: 3600 };
   await call("POST", `llm-tasks/${choosing.id}/question`, { lease_id: await run(choosing), id: crypto.randomUUID(), question: inWords });
@@ -270,6 +271,9 @@ try {
   await page.click("[data-fill] li:nth-child(2) button");
   assert.equal(await page.$eval("#answer1", (answer) => answer.value), "One list");
   await page.type("#answer2", "2.0");
+  // Of several, each click adds one or takes it away again.
+  for (const place of [1, 3, 2, 1]) await page.click(`[data-several] li:nth-child(${place}) button`);
+  assert.equal(await page.$eval("#answer3", (answer) => answer.value), "Fixed, Removed");
   await Promise.all([page.waitForNavigation(), page.click("button[value=allow]")]);
   assert.match(await page.$eval(".done", (told) => told.textContent), /Your answer was stored/);
 
@@ -291,6 +295,12 @@ try {
   await page.waitForFunction(() => document.querySelector(".badge").textContent === "running", { timeout: 30_000 });
   await Promise.all([page.waitForNavigation(), page.click("form[action$='/cancel'] button")]);
   await page.waitForFunction(() => document.querySelector(".badge").textContent === "cancelled", { timeout: 30_000 });
+
+  // The buttons for many tasks, with scripts, too.
+  await page.goto(`${base}/tasks?status=queued`);
+  await page.click("input[name=ids]");
+  await Promise.all([page.waitForNavigation(), page.click("button[value=cancel]")]);
+  assert.match(await page.$eval("h1", (title) => title.textContent), /Cancel 1 task\?/);
 
   // Without scripts: sign in, submit, cancel in bulk, sign out.
   const plain = await open(false);

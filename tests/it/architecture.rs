@@ -269,3 +269,19 @@ fn both_dialects_have_the_same_migrations() {
     };
     assert_eq!(names("sqlite"), names("postgres"));
 }
+
+#[test]
+fn the_version_is_the_same_everywhere() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let version = env!("CARGO_PKG_VERSION");
+    for (path, line) in [
+        ("charts/bloom-runtime/Chart.yaml", "version: "),
+        ("charts/bloom-runtime/Chart.yaml", "appVersion: "),
+        ("manifests/alpine/APKBUILD", "pkgver="),
+    ] {
+        assert!(read(path).lines().any(|text| text == format!("{line}{version}")), "{path} has no line {line}{version}");
+    }
+    let changelog = read("CHANGELOG.md");
+    let newest = changelog.lines().find_map(|line| line.strip_prefix("## ")).expect("a version");
+    assert_eq!(newest.split(',').next(), Some(version), "the first heading of CHANGELOG.md");
+}

@@ -97,10 +97,37 @@ on_both! {
         let filter = json!({ "filter": { "agent_slug": crew.slug } });
         let mut dry = filter.clone();
         dry["dry_run"] = json!(true);
-        assert_eq!(server.post("llm-tasks:cancel", dry.clone()).await.ok(), json!({ "matched": 1040, "changed": 0, "more": false }));
+        let counted = async |dry: Value| {
+            let counted = server.post("llm-tasks:cancel", dry).await.ok();
+            (counted["matched"].clone(), counted["changed"].clone(), counted["more"].clone())
+        };
+        assert_eq!(counted(dry.clone()).await, (json!(1040), json!(0), json!(false)));
         assert_eq!(server.post("llm-tasks:cancel", filter.clone()).await.ok(), json!({ "matched": 1000, "changed": 1000, "more": true }));
         assert_eq!(server.post("llm-tasks:cancel", filter.clone()).await.ok(), json!({ "matched": 40, "changed": 40, "more": false }));
-        assert_eq!(server.post("llm-tasks:cancel", dry).await.ok(), json!({ "matched": 0, "changed": 0, "more": false }));
+        assert_eq!(counted(dry).await, (json!(0), json!(0), json!(false)));
+    }
+
+    async fn a_confirmation_is_for_what_was_counted(server) {
+        let crew = server.crew();
+        let (first, (failing, _)) = (crew.task().create().await, crew.leased_task().await);
+        let filter = |more: Value| {
+            let mut body = json!({ "filter": { "agent_slug": crew.slug } });
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            body
+        };
+        let counted = server.post("llm-tasks:cancel", filter(json!({ "dry_run": true }))).await.ok();
+        assert_eq!(counted["matched"], 2, "{counted}");
+        let requeued = server.post("llm-tasks:requeue", filter(json!({ "dry_run": true }))).await.ok();
+        assert_eq!(requeued["matched"], 0);
+        eventually("the clock goes on", || async { (now_ms() > requeued["as_of"].as_i64().unwrap() + 1).then_some(()) }).await;
+        let later = crew.task().create().await;
+        failing.fail("no").await;
+        let cancelled = server.post("llm-tasks:cancel", filter(json!({ "as_of": counted["as_of"] }))).await.ok();
+        assert_eq!(cancelled, json!({ "matched": 1, "changed": 1, "more": false }));
+        assert_eq!((first.status().await, later.status().await), ("cancelled".into(), "queued".into()));
+        let again = filter(json!({ "as_of": requeued["as_of"] }));
+        assert_eq!(server.post("llm-tasks:requeue", again).await.ok()["changed"], 0, "they have ended since then");
+        server.post("llm-tasks:requeue", filter(json!({ "as_of": "yesterday" }))).await.refuses(&["as_of"]);
     }
 
     async fn a_batch_says_how_many_tasks_existed(server) {

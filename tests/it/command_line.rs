@@ -3,6 +3,10 @@
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+#[allow(dead_code, reason = "its main is called when the program is built")]
+#[path = "../../src/build.rs"]
+mod build;
+
 use crate::on_both;
 use crate::support::*;
 
@@ -14,11 +18,37 @@ fn words(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
+/// What a build for release does; that of the tests names no commit.
+#[test]
+fn the_version_has_the_commit_of_its_own_repository_only() {
+    let commit = "0123456789abcdef0123456789abcdef01234567";
+    assert_eq!(build::version("1.2.3", Some(commit)), "1.2.3 (0123456789ab)");
+    for none in [None, Some("v1.2.3"), Some("0123"), Some("$(git rev-parse HEAD)")] {
+        assert_eq!(build::version("1.2.3", none), "1.2.3");
+    }
+    let repository = tempfile::tempdir().unwrap();
+    let git = |words: &[&str]| {
+        let output = Command::new("git").arg("-C").arg(repository.path()).args(words).output().expect("git runs");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    git(&["init", "--quiet"]);
+    assert_eq!(build::head(repository.path()), None, "without a commit");
+    git(&["-c", "user.name=a", "-c", "user.email=a@b.example", "commit", "--quiet", "--allow-empty", "--message=first"]);
+    let (commit, log) = build::head(repository.path()).unwrap();
+    assert_eq!(commit, git(&["rev-parse", "HEAD"]));
+    assert!(std::fs::read_to_string(log).unwrap().contains(&commit), "it changes with the next commit");
+    let unpacked = repository.path().join("bloom-runtime-1.2.3");
+    std::fs::create_dir(&unpacked).unwrap();
+    assert_eq!(build::head(&unpacked), None, "the commit is that of something else");
+}
+
 #[test]
 fn the_version_and_the_help_are_told() {
     let version = program(&["--version"]);
     assert!(version.status.success());
-    assert_eq!(words(&version).trim(), format!("bloom-runtime {}", env!("CARGO_PKG_VERSION")));
+    let commit = option_env!("SOURCE_COMMIT").filter(|commit| !commit.is_empty());
+    assert_eq!(words(&version).trim(), format!("bloom-runtime {}", build::version(env!("CARGO_PKG_VERSION"), commit)));
     let help = program(&["--help"]);
     assert!(help.status.success());
     for command in ["serve", "migrate", "openapi", "config", "completions"] {

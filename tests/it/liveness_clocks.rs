@@ -40,7 +40,7 @@ fn while_postgresql_is_down_no_lease_runs_out() {
 }
 
 /// From Debian's package `faketime`.
-fn faketime_library() -> PathBuf {
+pub fn faketime_library() -> PathBuf {
     let roots = ["/usr/lib", "/usr/lib64", "/usr/local/lib"].map(Path::new);
     let archs = [std::env::consts::ARCH, ""].map(|arch| if arch.is_empty() { String::new() } else { format!("{arch}-linux-gnu/") });
     let mut places = roots.iter().flat_map(|root| archs.iter().map(move |arch| root.join(format!("{arch}faketime/libfaketimeMT.so.1"))));
@@ -56,7 +56,7 @@ struct Clocked {
 impl Clocked {
     fn start() -> Clocked {
         let setting = janitor::new_path("wall-clock");
-        set(&setting, 0);
+        set_wall_clock(&setting, 0);
         let plan = Server::on(Database::Sqlite)
             .env("LD_PRELOAD", faketime_library().display())
             .env("FAKETIME_TIMESTAMP_FILE", setting.display())
@@ -67,12 +67,12 @@ impl Clocked {
 
     /// Sets the wall clock this many seconds off the real one.
     fn set(&self, seconds: i64) {
-        set(&self.setting, seconds);
+        set_wall_clock(&self.setting, seconds);
     }
 }
 
 /// Replaces the file atomically, because the server reads it whenever it reads its clock.
-fn set(path: &Path, seconds: i64) {
+pub fn set_wall_clock(path: &Path, seconds: i64) {
     let new = path.with_extension("new");
     std::fs::write(&new, format!("{seconds:+}\n")).expect("a file");
     std::fs::rename(&new, path).expect("a file in its place");

@@ -32,6 +32,7 @@ mod dispatch;
 mod doctor;
 mod edit;
 mod events;
+mod examples;
 mod faults;
 mod files;
 mod ids;

@@ -14,6 +14,7 @@ const API_BY_CURL: &str = include_str!("../../docs/api-by-curl.md");
 const SETTINGS_PAGE: &str = include_str!("../../docs/settings.md");
 const LIMITS_PAGE: &str = include_str!("../../docs/limits.md");
 const METRICS_PAGE: &str = include_str!("../../docs/metrics.md");
+const PROMISES_PAGE: &str = include_str!("../../docs/promises.md");
 const ARROW: &str = "# → ";
 
 /// README without its first section, whose commands build the program and run all tests.
@@ -181,4 +182,26 @@ fn the_limits_of_reports_are_those_of_the_api() {
         }
     }
     assert!(compared > 25, "{compared}");
+}
+
+/// What docs/promises.md says to be shown by a test is: the test exists, in the file that is named before it.
+#[test]
+fn each_promise_names_tests_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let promises: Vec<_> = PROMISES_PAGE.split("\n## ").skip(1).collect();
+    assert!(promises.len() > 8, "{promises:?}");
+    for promise in promises {
+        let (title, rest) = promise.split_once('\n').expect("a title");
+        let shown = rest.split_once("\n- Shown by ").unwrap_or_else(|| panic!("{title}: no tests")).1.split("\n- ").next().expect("a list");
+        assert!(rest.contains("\n- Tried under") && rest.contains("\n- Not promised:"), "{title}");
+        let mut file = None;
+        for name in shown.split('`').skip(1).step_by(2) {
+            if name.contains('/') {
+                file = Some((name, std::fs::read_to_string(root.join(name)).unwrap_or_else(|error| panic!("{title}: {name}: {error}"))));
+            } else {
+                let (path, code) = file.as_ref().unwrap_or_else(|| panic!("{title}: {name} has no file before it"));
+                assert!(code.contains(&format!("fn {name}(")), "{title}: {path} has no test {name}");
+            }
+        }
+    }
 }

@@ -40,7 +40,7 @@ pub async fn clean_up(bench: &Arc<Bench>) -> Result<(), BenchError> {
     }
     for agent in AGENTS {
         let queued = Filter { agent_slug: agent.into(), status: Status::Queued.as_str().into(), ..Filter::default() };
-        let body = encode(&Bulk { named: Named::Filter(Box::new(queued)), dry_run: false })?;
+        let body = encode(&Bulk { named: Named::Filter(Box::new(queued)), dry_run: false, as_of: None })?;
         for _ in 0..MOST_PAGES {
             let answer = client.expect(&Method::POST, "/api/runtime/llm-tasks:cancel", body.clone(), &[200]).await?;
             if !decode::<BulkResult>(&answer)?.more {

@@ -29,7 +29,7 @@ pub async fn look(settings: &Serve, authority: Option<&Path>) -> Vec<Finding> {
         )];
     }
     // That of `dev`, which has no settings. What can't be read is told below, by the server's refusal.
-    let own = dev_key::in_use(&settings.data_dir).ok().flatten();
+    let own = dev_key::in_use(&settings.data_dir).ok().flatten().filter(|dev| dev.is_at(&url)).map(|dev| dev.key);
     let key = settings.api_key.as_ref().or(settings.read_key.as_ref()).or(own.as_ref());
     let authority = authority.filter(|path| !path.as_os_str().is_empty());
     let client = match Tls::trusting(authority).and_then(|tls| Client::new(&url, key, &tls)) {

@@ -88,12 +88,13 @@ impl BulkAction {
     }
 }
 
-const NOTHING: BulkResult = BulkResult { matched: 0, changed: 0, more: false };
+const NOTHING: BulkResult = BulkResult { matched: 0, changed: 0, more: false, as_of: None };
 
 fn add(all: &mut BulkResult, other: &BulkResult) {
     all.matched += other.matched;
     all.changed += other.changed;
     all.more |= other.more;
+    all.as_of = all.as_of.or(other.as_of);
 }
 
 fn print(result: &BulkResult, shown: Shown) -> Result<(), CommandError> {
@@ -226,11 +227,12 @@ async fn by_filter(
 ) -> Result<(), CommandError> {
     // A call takes one status at most.
     let named = |status| Named::Filter(Box::new(args.selection.filters.body(status)));
-    let body = |status, dry_run| BulkRequeue { bulk: Bulk { named: named(status), dry_run }, policy };
+    let body = |status, dry_run, as_of| BulkRequeue { bulk: Bulk { named: named(status), dry_run, as_of }, policy };
     let statuses = args.selection.filters.statuses();
     let mut meant = NOTHING;
     for status in &statuses {
-        add(&mut meant, &call(action, &body(*status, true), server).await?);
+        let counted = call(action, &body(*status, true, meant.as_of), server).await?;
+        add(&mut meant, &counted);
     }
     let count = if meant.more { format!("{} or more", tasks(meant.matched)) } else { tasks(meant.matched) };
     if args.dry_run || meant.matched == 0 {
@@ -251,7 +253,8 @@ async fn by_filter(
         for status in statuses {
             let mut is_more = true;
             for _ in 0..MAX_ROUNDS {
-                let round = call(action, &body(status, false), server).await?;
+                // Only what was counted: tasks that match since then were not confirmed.
+                let round = call(action, &body(status, false, meant.as_of), server).await?;
                 progress.add(u64::try_from(round.changed).unwrap_or_default());
                 is_more = round.more;
                 add(&mut all, &BulkResult { more: false, ..round });

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::super::{shell_completion, when};
+use crate::CommandError;
 use bloom_api::bulk::{Filter, FilterText};
 use bloom_api::tasks::Task;
 use bloom_api::values::{Int, LabelText};
@@ -68,6 +69,12 @@ pub fn label(text: &str) -> Result<(String, String), String> {
 impl Filters {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// # Errors
+    /// The times leave nothing that could match.
+    pub fn check(&self) -> Result<(), CommandError> {
+        when::in_order(self.since, self.until)
     }
 
     /// A call of the API takes one status at most: those for which to call it; `None` is any status.

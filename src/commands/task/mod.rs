@@ -245,8 +245,12 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
             show::found(shown.form_or(Form::Table), &columns::TASKS, (tasks, CommandError::all(&failures)))
         }
         TaskCommand::Describe { id } => describe::task(&id, server, shown).await,
-        TaskCommand::List { filters, limit, watch: true } => watch::run(&filters, &limit, server, shown.form_or(Form::Table)).await,
+        TaskCommand::List { filters, limit, watch: true } => {
+            filters.check()?;
+            watch::run(&filters, &limit, server, shown.form_or(Form::Table)).await
+        }
         TaskCommand::List { filters, limit, watch: false } => {
+            filters.check()?;
             let found = list::newest(server, &filters, None, limit.rows()).await.map_err(failed)?;
             if found.0.is_empty() {
                 list::hint(server, &filters).await;
@@ -254,6 +258,7 @@ pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<
             limit.show(found, shown, &columns::TASKS)
         }
         TaskCommand::Search { text, filters, limit } => {
+            filters.check()?;
             let found = list::newest(server, &filters, Some(&text), limit.rows()).await;
             limit.show(found.map_err(failed)?, shown, &columns::TASKS)
         }

@@ -2,13 +2,13 @@
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
-use serde_json::json;
+use serde_json::Map;
 
 use super::super::connect::{Server, read};
 use super::super::ids::path;
 use super::super::show::Shown;
 use super::super::{ids, shell_completion};
-use super::fields::Limits;
+use super::fields::{Limits, fill};
 use super::prompt::PromptArgs;
 use super::submit::{Waits, create};
 use super::uploads::{FileOfTask, file_of_task};
@@ -43,8 +43,8 @@ pub async fn run(args: ReplyArgs, server: &Server, shown: Shown) -> Result<(), C
     if read::<Task>(&first)?.session == Session::None {
         return Err(CommandError::usage(format!("{id} runs on its own (--session none), so it has no conversation that could go on")));
     }
-    let mut body = taken_over::for_reply(&first);
-    body.insert("policy".into(), json!(args.limits.policy()));
+    let mut body = Map::from_iter([("policy".to_owned(), args.limits.policy())]);
+    fill(&mut body, &taken_over::for_reply(&first));
     let task = create(body, &args.prompt, &args.files, None, server).await?;
     args.waits.finish(&task, server, shown).await
 }

@@ -87,7 +87,7 @@ impl Selection {
                 "no tasks are named: give ids, or filters such as --status {usual}; see task {verb} --help"
             ))),
             (false, false) => Err(CommandError::usage("give either ids or filters, not both")),
-            _ => Ok(()),
+            _ => self.filters.check(),
         }
     }
 

@@ -24,6 +24,7 @@ use super::{follow, id_of};
 use crate::CommandError;
 use bloom_api::taken_over;
 use bloom_api::tasks::Task;
+use bloom_core::task::Status;
 
 /// How many events of a finished task are searched for the start of its run, besides the first ones.
 const NEWEST_EVENTS: usize = 10;
@@ -141,7 +142,10 @@ impl Waits {
             };
             // Who does not know it would submit the task once more.
             printed.map_err(|error| CommandError::from(format!("task {id} is submitted and goes on, but {error}")))?;
-            if term::is_err_terminal() && term::is_out_terminal() {
+            if task["status"] == Status::Cancelled.as_str() {
+                let why = task["failure"]["message"].as_str().map_or_else(String::new, |why| format!(": {}", term::line(why)));
+                term::info(&format!("It is cancelled already, and will not run{why}"));
+            } else if term::is_err_terminal() && term::is_out_terminal() {
                 term::info(&format!("Follow it with: bloom-runtime task logs -f {id}"));
             }
             return Ok(());
@@ -197,9 +201,18 @@ pub async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Result<()
     submit.waits.finish(&task, server, shown).await?;
     if submit.waits.wait && (submit.here || submit.dir.is_some()) {
         let id = id_of(&task)?;
+        if !has_changes(server, &id).await {
+            return Ok(());
+        }
         term::info(&format!("What it changed: bloom-runtime task diff {id}, or bloom-runtime task checkout {id}"));
     }
     Ok(())
+}
+
+/// Whether the task has a diff to show. If that can't be told, it may have one.
+async fn has_changes(server: &Server, id: &str) -> bool {
+    let query = [("task_id", id.to_owned()), ("type", "GIT_DIFF".to_owned())];
+    server.list("api/runtime/artifacts", &query, 1).await.map_or(true, |(diffs, _)| !diffs.is_empty())
 }
 
 /// The fields of a task that asks for the same as this one.

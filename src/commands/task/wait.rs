@@ -226,7 +226,10 @@ fn state(task: &Task) -> String {
     match (&task.status, &task.waiting) {
         (_, Some(waiting)) => {
             let answer = match &waiting.reason {
-                Word::Known(WaitingReason::NeedsHuman) => format!("; to answer it: bloom-runtime task describe {}", task.id),
+                Word::Known(WaitingReason::NeedsHuman) => {
+                    let id = task.id;
+                    format!("; task describe {id} shows it, and bloom-runtime task approve {id} (or deny, or answer) answers it")
+                }
                 _ => String::new(),
             };
             format!("waits: {}: {}{answer}", waiting.reason, waiting.message)

@@ -2,7 +2,6 @@
 
 use super::*;
 use bloom_core::task::Parked;
-use bloom_core::wakeup::{Subject, Wakeup};
 
 fn suspend(task: TaskId, suspend: bool) -> Op {
     Op::Suspend(op::Suspend { task, suspend })

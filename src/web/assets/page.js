@@ -93,7 +93,8 @@
   typed?.addEventListener("input", () => kept((store) => typed.value ? store.setItem(draftOfPage, typed.value) : store.removeItem(draftOfPage)));
   document.addEventListener("submit", ({ target }) => {
     if (typed && target.contains(typed)) kept((store) => store.setItem(SENT, draftOfPage));
-    if (target.action.endsWith(`${root}/sign-out`)) forget(() => true);
+    // A form may have a field of the name `action`, which hides the property.
+    if (target.getAttribute("action") === `${root}/sign-out`) forget(() => true);
   });
 
   // The box in the head of a table selects all rows that are shown.
@@ -110,15 +111,22 @@
   // An option of a question can be chosen with a click, too.
   const offerOptions = () => document.querySelectorAll("[data-fill] strong").forEach((option) => {
     const button = Object.assign(document.createElement("button"), { type: "button", textContent: option.textContent });
-    const answer = document.getElementById(option.closest("[data-fill]").dataset.fill);
-    button.addEventListener("click", () => { answer.value = option.textContent; answer.focus(); });
+    const list = option.closest("[data-fill]"), answer = document.getElementById(list.dataset.fill);
+    const isOneOfSeveral = "several" in list.dataset;
+    if (isOneOfSeveral) button.setAttribute("aria-pressed", "false");
+    button.addEventListener("click", () => {
+      if (isOneOfSeveral) button.setAttribute("aria-pressed", String(button.getAttribute("aria-pressed") !== "true"));
+      const chosen = isOneOfSeveral ? [...list.querySelectorAll("[aria-pressed=true]")] : [button];
+      answer.value = chosen.map((one) => one.textContent).join(", ");
+      answer.focus();
+    });
     option.replaceWith(button);
   });
   offerOptions();
 
   // Live: the server says that something has changed, and the page loads its live parts again.
   const live = document.getElementById("live");
-  let isOn = true, isDue = false, isBusy = false, last = Date.now();
+  let isOn = true, isDue = false, isBusy = false, last = 0;
   const isInUse = (part) => {
     const active = document.activeElement;
     const isIdle = active === part || active?.matches("summary, .events");

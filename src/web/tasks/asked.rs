@@ -36,6 +36,8 @@ pub struct InWords {
     pub text: String,
     /// What may be chosen. Another answer may be typed.
     pub options: Vec<Choice>,
+    /// More than one of them may be chosen.
+    pub several: bool,
     /// The answer that was typed before.
     pub given: String,
 }
@@ -82,6 +84,7 @@ impl InWords {
             options.map(|option| Choice { label: words(&option["label"]), about: words(&option["description"]) }).collect();
         let options: Vec<_> = options.into_iter().filter(|option| !option.label.is_empty()).collect();
         let own = input["question"].as_str().filter(|own| !options.is_empty() && text.starts_with(*own));
-        Self { text: shortened(own.unwrap_or(text), WORDS_CHARS), options, given }
+        let several = !options.is_empty() && input["multiSelect"] == true;
+        Self { text: shortened(own.unwrap_or(text), WORDS_CHARS), options, several, given }
     }
 }

@@ -18,6 +18,8 @@ struct Confirm<'a> {
     v: &'a Layout,
     action: &'static str,
     count: i64,
+    /// When they were counted, for the form: tasks that match since then are not confirmed.
+    as_of: Option<Ms>,
     /// How many tasks there are, in words.
     tasks: String,
     filter: &'a Filter,
@@ -43,7 +45,7 @@ pub async fn change(Posted { visit, fields, .. }: Posted) -> Result<Response, Re
             ));
         }
     };
-    let others = [FORM_TOKEN, "action", "confirmed", "which", "ids", "timeout_sec", "sort", "cursor"];
+    let others = [FORM_TOKEN, "action", "confirmed", "which", "ids", "timeout_sec", "as_of", "sort", "cursor"];
     let filter = Filter::of(&fields, &others)?;
     fields.word("which", &["all"])?;
     fields.word("confirmed", &["yes"])?;
@@ -54,22 +56,32 @@ pub async fn change(Posted { visit, fields, .. }: Posted) -> Result<Response, Re
     }
     let named = named(visit.layout.now, &fields, &filter, &ids)?;
     if fields.get("confirmed") != Some("yes") {
-        let (mut count, mut more) = (0, false);
+        let (mut count, mut more, mut as_of) = (0, false, None);
         for body in &named {
-            let found = call(&visit, action, &fields, body, true).await?;
-            (count, more) = (count + number(&found, "matched"), more || found["more"] == true);
+            let found = call(&visit, action, &fields, body, Counts::Until(as_of)).await?;
+            (count, more, as_of) = (count + number(&found, "matched"), more || found["more"] == true, as_of.or(found["as_of"].as_i64()));
         }
         let ids = if is_all(&fields) { Vec::new() } else { ids };
         let v = &visit.layout;
         let tasks = v.at.lang.count(count, ["task", "tasks"], ["завдання", "завдання", "завдань"]);
         let at_least = v.t(format!("at least {tasks}"), format!("щонайменше {tasks}"));
         let tasks = if more { at_least } else { tasks };
-        return visit.ok(&Confirm { v, action, count, tasks, filter: &filter, ids, kept: fields.given(&kept()).collect(), back: list });
+        return visit.ok(&Confirm {
+            v,
+            action,
+            count,
+            as_of,
+            tasks,
+            filter: &filter,
+            ids,
+            kept: fields.given(&kept()).collect(),
+            back: list,
+        });
     }
     let mut changed = 0;
     for body in &named {
         for _ in 0..MOST_CALLS {
-            let answer = call(&visit, action, &fields, body, false).await?;
+            let answer = call(&visit, action, &fields, body, Counts::Nothing).await?;
             changed += number(&answer, "changed");
             if answer["more"] != true || number(&answer, "changed") == 0 {
                 break;
@@ -102,9 +114,21 @@ fn named(now: Ms, fields: &Fields, filter: &Filter, ids: &[&str]) -> Result<Vec<
     ))
 }
 
-async fn call(visit: &Visit, action: &str, fields: &Fields, named: &Value, dry_run: bool) -> Result<Value, Refused> {
+/// Whether a call only counts the tasks, and if another one has begun before: since when.
+#[derive(Clone, Copy)]
+enum Counts {
+    Until(Option<Ms>),
+    Nothing,
+}
+
+async fn call(visit: &Visit, action: &str, fields: &Fields, named: &Value, counts: Counts) -> Result<Value, Refused> {
     let mut body = named.clone();
-    body["dry_run"] = json!(dry_run);
+    let as_of = match counts {
+        Counts::Until(as_of) => as_of,
+        Counts::Nothing => fields.get("as_of").and_then(|text| text.parse().ok()),
+    };
+    body["dry_run"] = json!(matches!(counts, Counts::Until(_)));
+    body["as_of"] = json!(as_of);
     let body = if action == "requeue" { with_limit(body, fields)? } else { body };
     visit.act(Method::POST, &format!("llm-tasks:{action}"), &body).await
 }

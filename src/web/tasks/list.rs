@@ -104,6 +104,7 @@ impl Row {
 fn about(lang: Lang, task: &Task<'_>) -> Vec<Named> {
     let mut about = vec![Named::of("agent_slug", &task.agent_slug), Named::of("context_id", &task.context_id)];
     about.extend(task.project.as_deref().map(|project| Named::of("project", project)));
+    about.extend(task.owner.as_deref().map(|owner| Named::of("owner", owner)));
     let labels = task.labels.iter().map(|(name, value)| Named::of("label", &format!("{name}={value}")));
     about.extend(labels.take(LABELS));
     if task.labels.len() > LABELS {

@@ -8,8 +8,8 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::id_of;
 use super::known::Known;
+use super::{by_part, id_of};
 use crate::answer::see_other;
 use crate::files::size;
 use crate::lang::Lang;
@@ -17,6 +17,7 @@ use crate::multipart::Upload;
 use crate::refused::{Refused, Said};
 use crate::times::NO_TIME;
 use crate::visit::{Fields, Layout, Posted, Visit};
+use bloom_api::new_tasks::MAX_DEPENDENCIES;
 use bloom_api::tasks::Task;
 use bloom_api::{time_limit, when};
 use bloom_core::file::MAX_INPUTS;
@@ -178,13 +179,15 @@ pub async fn send(Posted { visit, fields, files, .. }: Posted) -> Result<Respons
     let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::BAD_REQUEST);
     let mut wrong = BTreeMap::new();
     for (field, text) in refused.fields {
-        // The policy is one field of the API and two of the form; its texts name which.
-        let of_form = match field.as_str() {
-            "policy" if text.contains("budget") => "budget".to_owned(),
-            "policy" => "timeout_sec".to_owned(),
-            _ => field,
-        };
-        wrong.insert(of_form, text);
+        match field.as_str() {
+            // The policy is one field of the API and two of the form; its texts name which.
+            "policy" => wrong.extend(text.split("; ").map(|text| match text.split_once(": ") {
+                Some((name @ ("budget" | "timeout_sec"), rest)) => (name.to_owned(), rest.to_owned()),
+                _ => ("timeout_sec".to_owned(), text.to_owned()),
+            })),
+            "outputs" | "context_hints" | "labels" => drop(wrong.insert(field, of_line(visit.layout.at.lang, &text))),
+            _ => drop(wrong.insert(field, text)),
+        }
     }
     let told_in = refused.text.lang(&visit.layout.at);
     let error = wrong.is_empty().then_some(refused.text);
@@ -212,7 +215,8 @@ async fn create(visit: &Visit, fields: &Fields, files: &[Upload], inputs: &mut V
         let id = stored["id"].as_str().and_then(|id| id.parse().ok());
         inputs.extend(id.map(|id| Input { id, path: file.name.clone() }));
     }
-    let mut body = body(visit.layout.at.lang, fields).map_err(|(field, text)| Refused::of_field(field, text))?;
+    let mut body = body(visit.layout.at.lang, fields).map_err(Refused::of_fields)?;
+    find_dependencies(visit, &mut body).await?;
     let named = inputs.iter().map(|input| json!({ "artifact_id": input.id, "path": input.path }));
     body.insert("inputs".into(), named.collect());
     let created = visit.act(Method::POST, "llm-tasks", &Value::Object(body)).await?;
@@ -247,51 +251,51 @@ fn typed(fields: &Fields) -> Typed {
 }
 
 /// The body of the API's call. Numbers are read here; whether they are within their limits, the API says.
-fn body(lang: Lang, fields: &Fields) -> Result<Map<String, Value>, (&'static str, String)> {
-    let mut body = Map::new();
+///
+/// # Errors
+/// What is wrong with which fields.
+fn body(lang: Lang, fields: &Fields) -> Result<Map<String, Value>, BTreeMap<String, String>> {
+    let (mut body, mut wrong) = (Map::new(), BTreeMap::new());
     for name in ["prompt", "agent_slug", "context_id", "model", "desired_format", "session", "exclusive_key", "project", "ref"] {
         if let Some(text) = fields.get(name) {
             // Browsers send the ends of lines as CR LF.
             body.insert(name.into(), json!(text.replace("\r\n", "\n")));
         }
     }
-    let number = |name: &'static str| match fields.get(name).map(|text| (text, text.trim().parse::<f64>())) {
-        None => Ok(None),
-        Some((_, Ok(number))) if number.is_finite() => Ok(Some(number)),
-        Some((text, _)) => {
-            let text = crate::times::beginning(text, 40);
-            Err((name, lang.t(format!("Expected number, received '{text}'"), format!("Очікується число, отримано «{text}»"))))
-        }
-    };
     // As on the command line, a task that names no context begins a conversation.
     body.entry("context_id").or_insert_with(|| json!(Uuid::now_v7()));
-    let mut policy = Map::new();
-    let seconds = |name: &'static str| match fields.get(name).map(|text| when::duration(text.trim())) {
-        None => Ok(None),
-        Some(Ok(span)) => Ok(Some((name.to_owned(), json!(span.as_secs())))),
-        Some(Err(text)) => Err((name, lang.t(text, NO_TIME.to_owned()))),
+    let mut read = |name: &str, read: &dyn Fn(&str) -> Result<Value, String>| match read(fields.get(name)?.trim()) {
+        Ok(value) => Some((name.to_owned(), value)),
+        Err(text) => {
+            wrong.insert(name.to_owned(), text);
+            None
+        }
     };
-    policy.extend(seconds("timeout_sec")?);
-    policy.extend(number("budget")?.map(|number| ("budget".to_owned(), json!(number))));
+    let number = |text: &str| match text.parse::<f64>() {
+        Ok(number) if number.is_finite() => Ok(json!(number)),
+        _ => {
+            let text = crate::times::beginning(text, 40);
+            Err(lang.t(format!("Expected number, received '{text}'"), format!("Очікується число, отримано «{text}»")))
+        }
+    };
+    let span = |text: &str| when::duration(text).map(|span| json!(span.as_secs())).map_err(|text| lang.t(text, NO_TIME.to_owned()));
+    let mut policy: Map<String, Value> = [read("timeout_sec", &span), read("budget", &number)].into_iter().flatten().collect();
     time_limit::add_usual(&mut policy);
     body.insert("policy".into(), Value::Object(policy));
-    for name in ["max_attempts", "priority"] {
-        body.extend(number(name)?.map(|number| (name.to_owned(), json!(number))));
-    }
-    body.extend(seconds("ttl_after_finished_sec")?);
-    let lines =
-        |name| -> Vec<String> { fields.text(name).lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect() };
+    body.extend([read("max_attempts", &number), read("priority", &number), read("ttl_after_finished_sec", &span)].into_iter().flatten());
     for name in ["outputs", "context_hints"] {
-        body.insert(name.into(), json!(lines(name)));
+        body.insert(name.into(), json!(lines(fields, name)));
     }
     let mut labels = Map::new();
-    for line in lines("labels") {
-        let wrong = || {
-            let wrong = format!("Expected name=value in each line, received '{line}'");
-            ("labels", lang.t(wrong, format!("Очікується назва=значення в кожному рядку, отримано «{line}»")))
-        };
-        let (name, value) = line.split_once('=').ok_or_else(wrong)?;
-        labels.insert(name.trim().into(), json!(value.trim()));
+    for line in lines(fields, "labels") {
+        match line.split_once('=') {
+            Some((name, value)) => drop(labels.insert(name.trim().into(), json!(value.trim()))),
+            None => {
+                let text = format!("Expected name=value in each line, received '{line}'");
+                let text = lang.t(text, format!("Очікується назва=значення в кожному рядку, отримано «{line}»"));
+                wrong.insert("labels".into(), text);
+            }
+        }
     }
     body.insert("labels".into(), Value::Object(labels));
     let depends_on = fields.text("depends_on");
@@ -302,7 +306,37 @@ fn body(lang: Lang, fields: &Fields) -> Result<Map<String, Value>, (&'static str
     if fields.get("push").is_some() {
         body.insert("push".into(), json!(PushMode::Branch.as_str()));
     }
-    Ok(body)
+    if wrong.is_empty() { Ok(body) } else { Err(wrong) }
+}
+
+/// What stands in the lines of a field.
+fn lines(fields: &Fields, name: &str) -> Vec<String> {
+    fields.text(name).lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+/// Puts whole ids in place of the parts that lists show.
+async fn find_dependencies(visit: &Visit, body: &mut Map<String, Value>) -> Result<(), Refused> {
+    let lang = visit.layout.at.lang;
+    for id in body.get_mut("depends_on").and_then(Value::as_array_mut).into_iter().flatten().take(MAX_DEPENDENCIES) {
+        let part = id.as_str().unwrap_or_default().trim_start_matches('…');
+        if Uuid::parse_str(part).is_err() {
+            let unknown = || {
+                let part = crate::times::beginning(part, 40);
+                let text = format!("No task, or more than one, has the id '{part}'");
+                Refused::of_field("depends_on", lang.t(text, format!("Ідентифікатор «{part}» не має жодне завдання або мають кілька")))
+            };
+            *id = json!(by_part(visit, part).await?.ok_or_else(unknown)?);
+        }
+    }
+    Ok(())
+}
+
+/// A problem of a list's element, which the API counts from 0, named by its line.
+fn of_line(lang: Lang, text: &str) -> String {
+    match text.split_once(": ").map(|(place, rest)| (place.parse::<usize>(), rest)) {
+        Some((Ok(place), rest)) => format!("{} {}: {rest}", lang.t("line", "рядок"), place + 1),
+        _ => text.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -317,7 +351,10 @@ mod tests {
             "project": "docs", "push": "branch", "outputs": ["out/*.md", "log"], "context_hints": [], "ttl_after_finished_sec": 5400
         });
         assert_eq!(body(Lang::English, &Fields::parse(form)).map(Value::Object), Ok(expected));
-        assert_eq!(body(Lang::English, &Fields::parse(b"priority=high")), Err(("priority", "Expected number, received 'high'".into())));
-        assert_eq!(body(Lang::English, &Fields::parse(b"labels=x")).unwrap_err().0, "labels");
+        let wrong = body(Lang::English, &Fields::parse(b"priority=high&labels=x&budget=$3&timeout_sec=soon")).unwrap_err();
+        assert_eq!(wrong.keys().collect::<Vec<_>>(), ["budget", "labels", "priority", "timeout_sec"]);
+        assert_eq!(wrong["priority"], "Expected number, received 'high'");
+        assert_eq!(of_line(Lang::English, "1: The glob must be relative"), "line 2: The glob must be relative");
+        assert_eq!(of_line(Lang::English, "Array must have at most 50 elements"), "Array must have at most 50 elements");
     }
 }

@@ -3,7 +3,7 @@
 use axum::extract::Path;
 use axum::http::Method;
 use axum::response::Response;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::id_of;
 use crate::answer::see_other;
@@ -34,9 +34,9 @@ pub async fn send(Path(id): Path<String>, Posted { visit, fields, .. }: Posted) 
     let mut body = taken_over::for_reply(&first);
     // Browsers send the ends of lines as CR LF.
     body.insert("prompt".into(), json!(prompt.replace("\r\n", "\n")));
-    let mut policy = Map::new();
-    time_limit::add_usual(&mut policy);
-    body.insert("policy".into(), Value::Object(policy));
+    if let Some(policy) = body.get_mut("policy").and_then(Value::as_object_mut) {
+        time_limit::add_usual(policy);
+    }
     let created = visit.act(Method::POST, "llm-tasks", &Value::Object(body)).await?;
     Ok(see_other(&format!("/tasks/{}?done=created", created["id"].as_str().unwrap_or_default())))
 }

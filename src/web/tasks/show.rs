@@ -11,9 +11,9 @@ use super::answer::{Answer, Body, RAW};
 use super::asked::{Asked, NotTaken};
 use super::attempts::{self, Attempt, Entry};
 use super::events::{self, Group, Room, Shown, grouped};
-use super::id_of;
+use super::{by_part, id_of};
 use crate::advice::{self, Advice};
-use crate::answer::plain;
+use crate::answer::{plain, see_other};
 use crate::call::Listed;
 use crate::diff::Change;
 use crate::files::Files;
@@ -124,8 +124,12 @@ impl May {
     }
 }
 
+/// A part of an id leads to the task, if only one has it.
 pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
-    page(&visit, id_of(&id)?, None).await
+    match id_of(&id) {
+        Ok(id) => page(&visit, id, None).await,
+        Err(unknown) => Ok(see_other(&format!("/tasks/{}", by_part(&visit, &id).await?.ok_or(unknown)?))),
+    }
 }
 
 /// The page, with the status and the text of an answer to its question that was not taken.

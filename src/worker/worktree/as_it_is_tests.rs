@@ -67,7 +67,7 @@ async fn files_that_no_run_has_changed_stay_as_they_were_committed() {
     let changes = tree.committed(&begun, "two files").await.unwrap().unwrap();
     let changed = run(&place.root.join("agent/git"), &["diff", "--raw", &begun.base, &changes.commit]);
     assert!(changed.contains(" M\tdos") && changed.contains("100644 100755") && changed.lines().count() == 2, "{changed}");
-    assert!(changes.patch.contains("+three\n") && !changes.patch.contains("näme"), "{}", changes.patch);
+    assert!(changes.text().contains("+three\n") && !changes.text().contains("näme"), "{}", changes.text());
     assert_eq!(run(&dir, &["show", "HEAD:run"]), "one\r\ntwo");
 }
 
@@ -117,12 +117,27 @@ async fn names_that_are_no_text_are_shown_so_that_git_can_apply_them() {
     let begun = tree.prepared_for(None).await.unwrap();
     fs::write(dir.join(OsStr::from_bytes(b"latin-\xe4")), "new\n").unwrap();
     let changes = tree.committed(&begun, "a name").await.unwrap().unwrap();
-    assert!(changes.patch.contains(r#""b/latin-\344""#), "{}", changes.patch);
+    assert!(changes.text().contains(r#""b/latin-\344""#), "{}", changes.text());
     let other = place.tree("agent", &place.context("b"));
     other.prepared_for(Some("main")).await.unwrap();
     fs::write(place.root.join("patch"), &changes.patch).unwrap();
     run(&other.dir, &["apply", &place.root.join("patch").display().to_string()]);
     assert!(other.dir.join(OsStr::from_bytes(b"latin-\xe4")).exists());
+}
+
+#[tokio::test]
+async fn a_patch_has_the_bytes_of_files_in_other_encodings() {
+    let place = Place::new();
+    let dir = place.context("a");
+    let tree = place.tree("agent", &dir);
+    let begun = tree.prepared_for(None).await.unwrap();
+    fs::write(dir.join("latin"), b"\xe9t\xe9\nplain\n").unwrap();
+    let changes = tree.committed(&begun, "in another encoding").await.unwrap().unwrap();
+    let other = place.tree("agent", &place.context("b"));
+    other.prepared_for(Some("main")).await.unwrap();
+    fs::write(place.root.join("patch"), &changes.patch).unwrap();
+    run(&other.dir, &["apply", &place.root.join("patch").display().to_string()]);
+    assert_eq!(fs::read(other.dir.join("latin")).unwrap(), b"\xe9t\xe9\nplain\n");
 }
 
 #[tokio::test]
@@ -136,7 +151,7 @@ async fn a_submodule_that_is_another_commit_now_is_shown() {
     fs::create_dir(dir.join("module")).unwrap();
     run(&dir, &["commit", "--quiet", "-m", "a module"]);
     let changes = tree.committed(&begun, "-").await.unwrap().unwrap();
-    assert!(changes.stat.contains("module") && changes.patch.contains(&format!("+Subproject commit {commit}")), "{}", changes.patch);
+    assert!(changes.stat.contains("module") && changes.text().contains(&format!("+Subproject commit {commit}")), "{}", changes.text());
 }
 
 #[tokio::test]

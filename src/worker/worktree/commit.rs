@@ -26,11 +26,18 @@ const PUSHES: usize = 4;
 pub struct Changes {
     pub commit: String,
     pub stat: String,
-    /// The beginning of the patch, at most [`MAX_PATCH`] bytes.
-    pub patch: String,
+    /// The beginning of the patch, at most [`MAX_PATCH`] bytes. Lines of files have the bytes that the files have, in whatever encoding: git applies no other patch.
+    pub patch: Vec<u8>,
     pub is_cut: bool,
     /// Repositories within the worktree, whose content was left out.
     pub left_out: Vec<String>,
+}
+
+#[cfg(test)]
+impl Changes {
+    pub fn text(&self) -> std::borrow::Cow<'_, str> {
+        String::from_utf8_lossy(&self.patch)
+    }
 }
 
 impl Worktree {
@@ -85,7 +92,7 @@ impl Worktree {
             self.diff(&begun.base, &commit, &["--patch", "--find-renames", "--binary", "--full-index"], MAX_PATCH).await?;
         Ok(Some(Changes {
             commit,
-            stat,
+            stat: String::from_utf8_lossy(&stat).replace('\0', "\u{fffd}"),
             patch,
             is_cut,
             left_out: left_out.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
@@ -100,13 +107,13 @@ impl Worktree {
     }
 
     /// What changed between two commits: the beginning of it, and whether that is not all. A patch may be far larger than the files.
-    async fn diff(&self, from: &str, to: &str, form: &[&str], most: usize) -> Result<(String, bool), Trouble> {
+    async fn diff(&self, from: &str, to: &str, form: &[&str], most: usize) -> Result<(Vec<u8>, bool), Trouble> {
         // Names that are not ASCII are shown as they are, if they are UTF-8.
         let (mut bytes, mut is_cut) = self.diff_bytes(from, to, form, most, "core.quotePath=false").await?;
         if !is_text(&bytes) {
             (bytes, is_cut) = self.diff_bytes(from, to, form, most, "core.quotePath=true").await?;
         }
-        Ok((String::from_utf8_lossy(&bytes).replace('\0', "\u{fffd}"), is_cut))
+        Ok((bytes, is_cut))
     }
 
     async fn diff_bytes(&self, from: &str, to: &str, form: &[&str], most: usize, names: &str) -> Result<(Vec<u8>, bool), Trouble> {

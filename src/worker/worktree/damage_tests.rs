@@ -14,7 +14,7 @@ async fn commits_after(damage: impl FnOnce(&Path, &Path)) -> (Place, Worktree, C
     fs::write(dir.join("file"), "changed\n").unwrap();
     damage(&dir, &tree.own_git_dir());
     let changes = tree.committed(&begun, "a run").await.unwrap().unwrap();
-    assert!(changes.patch.contains("+changed"), "{}", changes.patch);
+    assert!(changes.text().contains("+changed"), "{}", changes.text());
     let next = tree.prepared_for(None).await.unwrap();
     assert_eq!((&next.base, next.origin), (&changes.commit, Origin::Kept));
     assert_eq!(run(&dir, &["status", "--porcelain"]), "");
@@ -119,7 +119,7 @@ async fn a_filter_that_does_not_work_is_told_and_costs_no_other_run() {
         }
         mend(&told[1]);
         let begun = tree.prepared_for(None).await.unwrap();
-        assert!(tree.committed(&begun, "a run").await.unwrap().unwrap().patch.contains("+* filter=zz"));
+        assert!(tree.committed(&begun, "a run").await.unwrap().unwrap().text().contains("+* filter=zz"));
     }
 }
 
@@ -144,7 +144,7 @@ async fn a_branch_that_a_run_has_removed_is_made_again() {
     run(&dir, &["update-ref", "-d", "HEAD"]);
     let second = tree.prepared_for(None).await.unwrap();
     assert_eq!(second.base, first.base);
-    assert!(tree.committed(&second, "x").await.unwrap().unwrap().patch.contains("+half"));
+    assert!(tree.committed(&second, "x").await.unwrap().unwrap().text().contains("+half"));
     // If something else is checked out, what the message says helps.
     tree.prepared_for(None).await.unwrap();
     run(&dir, &["checkout", "--quiet", "--detach", "v1"]);

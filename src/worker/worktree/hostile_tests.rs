@@ -48,7 +48,7 @@ async fn nothing_that_a_run_wrote_is_executed() {
     fs::write(dir.join("file"), "changed\n").unwrap();
 
     let changes = tree.committed(&prepared, "a run").await.unwrap().unwrap();
-    assert!(changes.patch.contains("+changed"), "{}", changes.patch);
+    assert!(changes.text().contains("+changed"), "{}", changes.text());
     assert_eq!(changes.left_out, ["deep/inner", "inner", "odd\u{fffd}"]);
     let git_dir = tree.repository.git_dir().display().to_string();
     let kept = run(&place.root, &["--git-dir", &git_dir, "ls-tree", "-r", "--name-only", &changes.commit]);
@@ -90,7 +90,7 @@ async fn a_repository_that_the_project_names_is_not_looked_into() {
     fs::write(dir.join("file"), "changed\n").unwrap();
     let changes = tree.committed(&second, "x").await.unwrap().unwrap();
     assert!(!mark.exists(), "a filter of the run was executed");
-    assert!(changes.patch.contains("+changed") && !changes.patch.contains("Subproject"), "{}", changes.patch);
+    assert!(changes.text().contains("+changed") && !changes.text().contains("Subproject"), "{}", changes.text());
 }
 
 #[tokio::test]
@@ -152,5 +152,5 @@ async fn what_a_filter_says_is_not_kept() {
     run(&dir, &["config", "filter.loud.clean", "head -c 300000000 /dev/zero >&2; cat"]);
     fs::write(dir.join(".gitattributes"), "* filter=loud\n").unwrap();
     fs::write(dir.join("file"), "changed\n").unwrap();
-    assert!(tree.committed(&prepared, "x").await.unwrap().unwrap().patch.contains("+changed"));
+    assert!(tree.committed(&prepared, "x").await.unwrap().unwrap().text().contains("+changed"));
 }

@@ -105,7 +105,7 @@ async fn a_context_goes_on_where_it_was() {
     fs::write(dir.join("file"), "three\n").unwrap();
     fs::write(dir.join("new"), "new\n").unwrap();
     let changes = tree.committed(&first, "the first run").await.unwrap().unwrap();
-    assert!(changes.patch.contains("+three") && changes.stat.contains("new") && !changes.is_cut, "{changes:?}");
+    assert!(changes.text().contains("+three") && changes.stat.contains("new") && !changes.is_cut, "{changes:?}");
     assert_eq!(run(&dir, &["status", "--porcelain"]), "");
     assert_eq!(run(&dir, &["log", "-1", "--format=%an %ae %s"]), "Bloom bloom@localhost the first run");
     let second = tree.prepared_for(Some("v1")).await.unwrap();
@@ -113,7 +113,7 @@ async fn a_context_goes_on_where_it_was() {
     fs::write(dir.join("новий"), "quite another line\n").unwrap();
     fs::remove_file(dir.join("new")).unwrap();
     let next = tree.committed(&second, "the second run").await.unwrap().unwrap();
-    assert!(next.patch.contains("deleted file") && next.patch.contains("b/новий") && next.stat.contains("новий"), "{}", next.patch);
+    assert!(next.text().contains("deleted file") && next.text().contains("b/новий") && next.stat.contains("новий"), "{}", next.text());
     // Removed by age: the branch is still there.
     tree.remove().unwrap();
     let third = tree.prepared_for(None).await.unwrap();
@@ -140,7 +140,7 @@ async fn contexts_do_not_disturb_each_other() {
     fs::write(a.join("file"), "a\n").unwrap();
     fs::write(b.join("file"), "b\n").unwrap();
     let (changed, other) = tokio::join!(one.committed(&first, "a"), two.committed(&second, "b"));
-    assert!(changed.unwrap().unwrap().patch.contains("+a") && other.unwrap().unwrap().patch.contains("+b"));
+    assert!(changed.unwrap().unwrap().text().contains("+a") && other.unwrap().unwrap().text().contains("+b"));
 }
 
 #[tokio::test]
@@ -278,7 +278,7 @@ async fn a_state_that_a_run_left_is_named() {
     let changes = tree.committed(&prepared, "x").await.unwrap().unwrap();
     assert_eq!(run(&dir, &["rev-parse", "bloom/a^"]), run(&dir, &["rev-parse", "feature"]), "a commit of the agent says whose they are");
     assert_eq!(run(&dir, &["symbolic-ref", "HEAD"]), "refs/heads/bloom/a");
-    assert!(changes.patch.contains("+own"), "{}", changes.patch);
+    assert!(changes.text().contains("+own"), "{}", changes.text());
     let prepared = tree.prepared_for(None).await.unwrap();
     // But it must build on what was there.
     run(&dir, &["checkout", "--quiet", "--detach", "v1"]);

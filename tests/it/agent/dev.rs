@@ -76,6 +76,13 @@ const TWO_TERMINALS: &str = r#"
     until "$0" healthcheck >>log 2>&1; do kill -0 $! || exit 7; sleep 0.1; done
     "$0" task list 2>&1 | grep -o 'key.*'
     kill $!; wait $!
+    "$0" dev --port 5021 >log-of-second 2>&1 & second=$!
+    until grep -q "task submit" log-of-second; do kill -0 $second || { cat log-of-second >&2; exit 5; }; sleep 0.1; done
+    RUNTIME_API_KEY=of-another-user-0123 "$0" serve --data-dir other >>log 2>&1 & other=$!
+    until "$0" healthcheck >>log 2>&1; do kill -0 $other || exit 4; sleep 0.1; done
+    "$0" task list 2>&1 | grep -o 'key.*'
+    "$0" task list -o name --server http://127.0.0.1:5021 >/dev/null && echo "it takes its own"
+    kill $other $second; wait $other $second
     "$0" context set prod --server http://127.0.0.1:9 >>log 2>&1
     "$0" task list 2>&1
     "$0" dev >log-of-third 2>&1 &
@@ -94,9 +101,11 @@ fn commands_without_flags_find_the_server_and_its_key() {
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && said.starts_with("Say hello\n"), "{said}{errors}");
     let told: Vec<&str> = said.lines().skip(1).collect();
-    assert_eq!(told.len(), 5, "it refuses calls without its key, or with another: {said}");
-    assert!(told[3].contains("can't connect to http://127.0.0.1:9, from the context prod, which is in use"), "{said}");
-    assert_eq!(told[4], "Say hello", "the command that it shows goes to it, whichever context is in use");
+    assert_eq!(told.len(), 8, "it refuses calls without its key, or with another: {said}");
+    assert_eq!(told[3], "key of dev is sent only to where it listens: give --server http://127.0.0.1:5021");
+    assert_eq!((told[4], told[5]), (told[1], "it takes its own"), "a server at another port is not told the key of dev: {said}");
+    assert!(told[6].contains("can't connect to http://127.0.0.1:9, from the context prod, which is in use"), "{said}");
+    assert_eq!(told[7], "Say hello", "the command that it shows goes to it, whichever context is in use");
     assert_eq!((told[1], told[0] == told[1]), (told[2], false), "another server, where `dev` was, is not told the key: {said}");
     let log = std::fs::read_to_string(home.join("log")).unwrap();
     let words = log.lines().find(|line| line.contains("task submit")).unwrap();

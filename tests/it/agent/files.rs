@@ -113,6 +113,11 @@ fn an_input_that_has_no_place_fails_the_task() {
     });
 }
 
+/// What the result of the task warns of first.
+async fn warning(task: &Task<'_>) -> String {
+    result(task).await["warnings"][0].as_str().unwrap_or_default().to_owned()
+}
+
 #[test]
 fn outputs_that_can_not_be_stored_are_named() {
     with_agent(async |server, _| {
@@ -126,6 +131,14 @@ fn outputs_that_can_not_be_stored_are_named() {
         let artifacts = server.get(&format!("artifacts?task_id={}", task.id)).await.ok();
         let answer = artifacts.as_array().unwrap().iter().find(|artifact| artifact["type"] == json!("LLM_RESULT")).unwrap().clone();
         assert_eq!(answer["tags"], json!(["outputs_incomplete"]));
+        assert!(warning(&task).await.contains("not kept: large (2000000 bytes): "));
+
+        let none = server.crew().task().with("outputs", json!(["report.md"])).prompt("echo x >reprt.md").create().await;
+        none.reaches("completed").await;
+        assert_eq!(warning(&none).await, "no file matches the outputs: report.md");
+        let kept = server.crew().task().with("outputs", json!(["*.md"])).prompt("echo x >report.md").create().await;
+        kept.reaches("completed").await;
+        assert_eq!(warning(&kept).await, "");
     });
 }
 

@@ -22,6 +22,7 @@ mod events;
 mod fallback_sessions;
 mod files;
 mod fleet;
+mod fleet_faults;
 mod instances;
 mod key_renewal;
 mod large_files;

@@ -47,7 +47,10 @@ fn a_clone_does_not_follow_the_link_of_an_earlier_one() {
             let projects = agent.work_dir().join("projects");
             assert_eq!(clone("first/in/second").await.ok()["path"], json!(projects.canonicalize().unwrap().join("first/in/second")));
             assert!(projects.join("first/in/second/in/file").exists());
-            assert_eq!(clone("first/in/second").await.status, 409);
+            assert_eq!(clone("first/in/second").await.ok()["status"], json!("cloned"), "it is there already");
+            assert_eq!(clone("first/in").await.status, 409, "this is no clone");
+            let other = json!({"repo_url": "https://host.invalid/other", "project_name": "p", "target_path": "first"});
+            assert_eq!(push_server.post("/clone", other).await.status, 409, "this is a clone of something else");
             let left: Vec<_> = std::fs::read_dir(&projects).expect("the directory").flatten().map(|entry| entry.file_name()).collect();
             assert_eq!(left, ["first"], "what could not be moved is removed");
         },

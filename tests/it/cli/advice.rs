@@ -117,6 +117,32 @@ fn an_agent_that_no_worker_serves_is_told_with_the_one_that_may_be_meant() {
         assert!(said.contains("No worker serves agent reviewr (did you mean reviewer?)") && said.contains("reviewer, writer"), "{said}");
         assert_eq!(submitted("writer"), "");
         server.post("workers", json!({ "name": "of-all", "capabilities": {} })).await.created();
-        assert_eq!(submitted("reviewr"), "", "this worker serves all agents");
+        assert_eq!(submitted("reviewr"), "", "this worker serves all agents, and the name was given before");
+        let said = submitted("revewer");
+        assert!(
+            said.contains("This is the first task for agent revewer (did you mean reviewer?). Without a profile of that name"),
+            "{said}"
+        );
+        assert_eq!((submitted("revewer"), submitted("default")), (String::new(), String::new()));
     });
+}
+
+#[test]
+fn a_task_that_is_cancelled_as_it_is_created_is_told() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let first = server.crew().task().create().await;
+        first.cancel().await.ok();
+        let done = User::at(&server).does(&["task", "submit", "--depends-on", &first.id, "after"]).ends(0);
+        assert!(done.err.contains("It is cancelled already, and will not run"), "{}", done.err);
+    });
+}
+
+#[test]
+fn times_between_which_nothing_can_be_are_told() {
+    let user = User::at(sqlite());
+    for command in [&["usage"][..], &["audit"], &["task", "list"], &["task", "search", "x"], &["task", "wait"]] {
+        let said = user.does(&[command, &["--since", "1h", "--until", "2h"]].concat()).complains(2);
+        assert!(said.contains("--since is not before --until"), "{command:?}: {said}");
+    }
 }

@@ -74,8 +74,16 @@ fn by_filters_nothing_happens_unasked() {
         let said = user.types("y\n", &command).ends(0).out;
         assert!(said.contains("1 task: cancelled"), "{said}");
         assert_eq!((mine.status().await, other.status().await), ("cancelled".into(), "queued".into()));
+        // What matches since the question is not what was confirmed.
+        let one_more = || crew.task().with("labels", json!({ "batch": label })).create();
+        let (counted, mut asking) = (one_more().await, user.at_terminal(&command));
+        asking.prints("cancel 1 task? [y/N]").await;
+        let later = one_more().await;
+        asking.types("y\n");
+        assert!(asking.done().ends(0).out.contains("1 task: cancelled"));
+        assert_eq!((counted.status().await, later.status().await), ("cancelled".into(), "queued".into()));
         let again = user.does(&["task", "requeue", "--status", "cancelled", "--agent", &crew.slug, "--yes", "-o", "json"]).json();
-        assert_eq!(again["changed"], 1);
+        assert_eq!(again["changed"], 2);
         assert_eq!(mine.status().await, "queued");
     });
 }

@@ -121,7 +121,7 @@ fn a_task_is_edited_and_deleted() {
         let table = user.does(&["task", "edit", &task.id, "--priority", "7"]).ok();
         assert!(table.contains("PRIORITY") && table.contains(" 7 ") && table.contains("new=2"), "{table}");
         let table = user.does(&["task", "edit", &task.id, "--timeout", "2h"]).ok();
-        assert!(table.contains("TIMEOUT") && table.contains(" 7200 s "), "{table}");
+        assert!(table.contains("TIMEOUT") && table.contains(" 2h "), "{table}");
         edit(&[]).complains(2);
         edit(&["--priority", "10"]).complains(2);
         edit(&["--label", "a=1", "--remove-label", "a"]).complains(2);

@@ -69,7 +69,7 @@ fn a_quota_is_given_shown_and_changed() {
         let own = User::at(&server).with("BLOOM_KEY", made.trim_end());
         own.does(&["task", "submit", "--agent", "nobody", "one"]).ok();
         let listed = user.does(&["key", "list"]).ok();
-        assert!(listed.contains("QUOTA") && listed.contains("1/2 open, 9 a minute, 1/1 MiB"), "{listed}");
+        assert!(listed.contains("QUOTA") && listed.contains("1/2 open, 9 a minute, 0.0/1 MiB"), "{listed}");
         let changed = user.does(&["key", "quota", "web", "--max-open-tasks", "1"]).ok();
         assert!(changed.contains("1/1 open\n") || changed.contains("1/1 open "), "{changed}");
         let said = own.does(&["task", "submit", "--agent", "nobody", "two"]).complains(1);

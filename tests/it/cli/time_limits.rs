@@ -31,9 +31,9 @@ fn a_run_has_half_an_hour_unless_its_task_says_otherwise() {
             let id = user.does(&[&["task", "submit", "-o", "name", "hello"], flags].concat()).ok().trim().to_owned();
             user.does(&["task", "describe", &id]).ok()
         };
-        assert!(shown(&[]).contains("1800 s for a run (or the limit of the agent's profile)"));
+        assert!(shown(&[]).contains("30m for a run (or the limit of the agent's profile)"));
         let named = shown(&["--timeout", "30m"]);
-        assert!(named.contains("1800 s for a run") && !named.contains("limit of the agent's profile"), "{named}");
+        assert!(named.contains("30m for a run") && !named.contains("limit of the agent's profile"), "{named}");
         let said = user.does(&["task", "submit", "--timeout", "2d", "hello"]).complains(2);
         assert!(
             said.contains("--timeout, in seconds: Number must be less than or equal to 86400") && said.contains("MAX_TIMEOUT_SECONDS"),

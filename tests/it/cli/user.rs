@@ -52,7 +52,11 @@ impl User {
     }
 
     fn command(&self, program: &Path, arguments: &[&str]) -> Command {
-        let mut command = janitor::bound(program, None, janitor::AtTheEnd::Kill);
+        self.command_ended_by(janitor::AtTheEnd::Kill, program, arguments)
+    }
+
+    fn command_ended_by(&self, at_the_end: janitor::AtTheEnd, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = janitor::bound(program, None, at_the_end);
         let path = std::env::var_os("PATH").unwrap_or_default();
         command.args(arguments).env_clear().env("PATH", path).env("HOME", &self.home).current_dir(&self.home);
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
@@ -72,6 +76,11 @@ impl User {
     /// Starts a command that keeps running for a while.
     pub fn starts(&self, arguments: &[&str]) -> Running {
         self.start(self.command(Path::new(BINARY), arguments), None)
+    }
+
+    /// Starts another program. When the tests end, it is interrupted, so that it can end what it has started.
+    pub fn runs(&self, program: &Path, arguments: &[&str]) -> Running {
+        self.start(self.command_ended_by(janitor::AtTheEnd::Interrupt, program, arguments), None)
     }
 
     /// Starts a command on a terminal of its own, on which the test types. Both output streams are read as one.

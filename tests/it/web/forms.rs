@@ -171,8 +171,12 @@ on_both! {
         let confirmed = [&one[..], &[("confirmed", "yes"), ("context_id", context.as_str())]].concat();
         browser.send_form(&list, "/tasks/bulk", &confirmed).await.leads_to(&format!("{list}&done=1").replace("/tasks?", "/tasks?"));
         assert_eq!(tasks[1].status().await, "queued");
-        browser.send_form(&list, "/tasks/bulk", &[&all[..], &[("confirmed", "yes")]].concat()).await.leads_to(&format!("{list}&done=2"));
-        assert_eq!(tasks[2].status().await, "cancelled");
+        let counted = confirm.text.split("name=\"as_of\" value=\"").nth(1).and_then(|rest| rest.split('"').next()).expect("a time").to_owned();
+        eventually("the clock goes on", || async { (now_ms() > counted.parse::<i64>().unwrap() + 1).then_some(()) }).await;
+        let later = crew.task().context(&context).create().await;
+        let confirmed = [&all[..], &[("confirmed", "yes"), ("as_of", &counted)]].concat();
+        browser.send_form(&list, "/tasks/bulk", &confirmed).await.leads_to(&format!("{list}&done=2"));
+        assert_eq!((tasks[2].status().await, later.status().await), ("cancelled".into(), "queued".into()), "one that nobody saw is not meant");
         browser.send_form(&list, "/tasks/bulk", &[("action", "cancel"), ("which", "all")]).await.expect(400).has("without one, this would change every task");
         // With nothing selected, nothing is done, and the list says so.
         let unselected = [("action", "cancel"), ("context_id", context.as_str()), ("sort", "cost")];
@@ -216,6 +220,9 @@ on_both! { alone:
         one.post(&target, &[("form_token", &token)], &[]).await.expect(403);
         one.post(&target, &[], &[]).await.expect(403);
         Browser::of(&server).post(&target, &[("form_token", &token)], &[]).await.expect(401).has("signed out");
+        // Also whose form is still on its way: a proxy in between would say that the server does not answer.
+        let large = format!("prompt={}", "a".repeat(4 << 20));
+        Browser::of(&server).send_as("/tasks/new", "application/x-www-form-urlencoded", &large).await.expect(401);
         // What was typed is kept by a script, and the sign-in leads back to it.
         let referrer = format!("{}/tasks/new?like=x", server.base());
         let told = Browser::of(&server).post("/tasks/new", &[("prompt", "p")], &[("referer", &referrer)]).await.expect(401);

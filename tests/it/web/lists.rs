@@ -80,7 +80,7 @@ on_both! {
         browser.ok(&format!("/audit?task_id={}&since=1h", task.id)).await.has("task created");
         let page = browser.ok(&format!("/tasks/{}", task.id)).await;
         page.has("forty-two");
-        page.has("task completed");
+        page.has("run ended");
         page.has(&format!("href=\"/workers/{}\"", worker.name));
     }
 

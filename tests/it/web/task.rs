@@ -239,7 +239,8 @@ on_both! {
     async fn a_reply_goes_on_with_the_conversation(server) {
         let browser = Browser::of(server);
         let crew = server.crew();
-        let task = crew.task().context(&unique("talk")).with("labels", json!({ "team": "docs" })).with("session", json!("context")).create().await;
+        let task = crew.task().context(&unique("talk")).with("labels", json!({ "team": "docs" })).with("session", json!("context"));
+        let task = task.with("policy", json!({ "timeout_sec": 600, "budget": 0.75 })).attempts(1).create().await;
         let page = format!("/tasks/{}", task.id);
         browser.ok(&page).await.has("Send the reply");
         let target = format!("{page}/reply");
@@ -248,7 +249,7 @@ on_both! {
         let id = sent.header("location").strip_prefix("/tasks/").and_then(|rest| rest.strip_suffix("?done=created")).expect("its page");
         let (first, reply) = (task.now().await, server.get(&format!("llm-tasks/{id}")).await.ok());
         assert_eq!(reply["prompt"], json!("and\nthen?"));
-        for field in ["context_id", "agent_slug", "project", "labels", "model"] {
+        for field in ["context_id", "agent_slug", "project", "labels", "model", "policy", "max_attempts"] {
             assert_eq!(reply[field], first[field], "{field}");
         }
         browser.ok(&format!("/tasks/{id}?done=created")).await.has("The task was created.");
