@@ -22,10 +22,12 @@ trap 'exit 130' INT TERM
 
 # The administrator's key. It stays on the machine of the server.
 [ -s admin.key ] || od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >admin.key
+# What an earlier server has said is not the address of this one.
+rm -f server.out
 RUNTIME_API_KEY_FILE=admin.key DATA_DIR=data "$bloom" serve >server.out 2>server.log &
 pids+=($!)
 for _ in $(seq 300); do
-  url="$(grep -om1 'http://127\.0\.0\.1:[0-9]*' server.out)" && break
+  url="$(grep -som1 'http://127\.0\.0\.1:[0-9]*' server.out)" && break
   kill -0 "${pids[0]}" || { cat server.log >&2; exit 1; }
   sleep 0.1
 done
