@@ -28,24 +28,21 @@ RUNTIME_API_KEY_FILE=admin.key DATA_DIR=data "$bloom" serve >server.out 2>server
 pids+=($!)
 for _ in $(seq 300); do
   url="$(grep -som1 'http://127\.0\.0\.1:[0-9]*' server.out)" && break
-  kill -0 "${pids[0]}" || { cat server.log >&2; exit 1; }
+  kill -0 "${pids[0]}" 2>/dev/null || { cat server.log >&2; exit 1; }
   sleep 0.1
 done
 export BLOOM_SERVER="$url"
 
 for name in one two three; do
-  # A join token enrolls one worker, once. The agent exchanges it for a key of its own, which it keeps in its directory.
-  token=()
-  if [ ! -e "$name" ]; then
-    rm -f "$name.token"
-    "$bloom" key create "join-$name-$$" --scope join --worker "$name" --expires 1h --key-file admin.key --out "$name.token" >/dev/null
-    token=(--join-token-file "$name.token")
+  # A join token enrolls one worker, once. The agent exchanges it for a key of its own, which it keeps in its directory and takes from there when it starts again.
+  if [ ! -e "$name.token" ]; then
+    "$bloom" key create "join-$name" --scope join --worker "$name" --expires 1h --key-file admin.key --out "$name.token" >/dev/null 2>&1
   fi
-  "$bloom" agent --name "$name" --work-dir "$name" --runner "$runner" --max-concurrency 2 "${token[@]}" >"$name.log" 2>&1 &
+  "$bloom" agent --name "$name" --work-dir "$name" --runner "$runner" --max-concurrency 2 --join-token-file "$name.token" >"$name.log" 2>&1 &
   pids+=($!)
 done
 # For a person: it creates tasks, and sees what its team has created.
-[ -e me.key ] || "$bloom" key create me --scope member --team fleet --key-file admin.key --out me.key >/dev/null
+[ -e me.key ] || "$bloom" key create me --scope member --team fleet --key-file admin.key --out me.key >/dev/null 2>&1
 for name in one two three; do
   for _ in $(seq 300); do
     "$bloom" worker get "$name" --key-file admin.key -o name >/dev/null 2>&1 && break

@@ -12,13 +12,14 @@ fn example(name: &str) -> PathBuf {
 }
 
 fn user() -> User {
-    User::new().with("BLOOM_RUNTIME", BINARY).with("PORT", "0")
+    User::new().with("BLOOM_RUNTIME", BINARY)
 }
 
 #[test]
 fn a_fleet_answers_questions_and_clients_and_ends_as_a_whole() {
     run(async {
-        let owner = user();
+        // The keys of workers are for the address at which they have joined.
+        let owner = user().with("PORT", &janitor::free_port().to_string());
         let dir = owner.home().join("fleet").display().to_string();
         // The second time with the directory of the first: its workers have keys of their own, and their tokens are used up.
         for round in ["first", "second"] {
