@@ -2,21 +2,18 @@
 
 use serde_json::{Map, Value, json};
 
-/// All that says where and how a conversation goes on.
-const OF_CONVERSATION: [&str; 9] =
-    ["context_id", "agent_slug", "project", "ref", "push", "labels", "model", "exclusive_key", "desired_format"];
+/// All that says where and how a conversation goes on, and how often a task of it may be tried.
+const OF_CONVERSATION: [&str; 10] =
+    ["context_id", "agent_slug", "project", "ref", "push", "labels", "model", "exclusive_key", "desired_format", "max_attempts"];
 
 /// The rest of what a client asks for, except when the task begins and for which others it waits, its idempotency key, and its inputs, which are
 /// shown with more than a client sends.
 const OF_WORK: [&str; 6] = ["prompt", "context_hints", "priority", "session", "ttl_after_finished_sec", "outputs"];
 
-/// What bounds the time and the money of its runs: each task in a conversation is paid for.
-const OF_LIMITS: [&str; 1] = ["max_attempts"];
-
 /// The fields of a task that goes on with the conversation of this one, which is as the API shows it.
 pub fn for_reply(task: &Value) -> Map<String, Value> {
     let mut body = taken(task, &OF_CONVERSATION);
-    body.extend(taken(task, &OF_LIMITS));
+    // Each task of a conversation is paid for: it has the limits that the first one was given.
     body.insert("policy".into(), policy(task));
     body
 }
@@ -52,7 +49,7 @@ mod tests {
     #[test]
     fn each_field_of_a_new_task_is_decided_on() {
         let not_taken = ["not_before", "depends_on", "idempotency_key", "suspend"];
-        let mut known = [&OF_CONVERSATION[..], &OF_LIMITS, &OF_WORK, &["policy", "inputs"], &not_taken].concat();
+        let mut known = [&OF_CONVERSATION[..], &OF_WORK, &["policy", "inputs"], &not_taken].concat();
         let mut fields = NewTask::FIELDS.to_vec();
         known.sort_unstable();
         fields.sort_unstable();

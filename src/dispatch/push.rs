@@ -216,7 +216,7 @@ impl Agents {
         for _ in 0..TRIES {
             match engine.writers.submit(op::EndPush { task, lease, end: end.clone() }).await {
                 Ok(state) => return Some(state),
-                Err(Error::Busy | Error::Locked | Error::Unavailable) if !engine.background.is_stopping() => {
+                Err(Error::Busy | Error::Locked(_) | Error::Unavailable) if !engine.background.is_stopping() => {
                     tokio::time::sleep(TRY_EVERY).await
                 }
                 _ => return None,

@@ -81,8 +81,9 @@ pub enum Error {
     Rejected(Rejection),
     /// The queue is full, or conflicts persisted; the caller may retry after a second.
     Busy,
-    /// Another program keeps rows or a table that the command needs locked in the database; the caller may retry after a second.
-    Locked,
+    /// Another program keeps rows or a table that the command needs locked in the database; the caller may retry after a second. The text is what the database said,
+    /// for the log.
+    Locked(String),
     /// The database can't be reached, or the process is stopping.
     Unavailable,
     /// The command caused an error in the database; the log contains it.

@@ -106,7 +106,7 @@ impl Pushes {
                 Err(Error::Rejected(rejection)) if rejection != Rejection::NotLeader => round.again_at(self.clock.now()),
                 Err(error) => {
                     // Another program may keep the row of the task or of the worker locked. Pushes of others must not wait for that.
-                    if error == Error::Locked {
+                    if matches!(error, Error::Locked(_)) {
                         self.candidates.withhold(&[push.task]);
                         self.replica.lock().pass_over(push.worker);
                     }

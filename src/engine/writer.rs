@@ -67,8 +67,8 @@ enum Try {
     Done(Box<WorkingSet>, Vec<Decided>),
     NotLeader,
     Conflict,
-    /// Rows were locked for too long.
-    Locked,
+    /// Rows were locked for too long; what the database said.
+    Locked(String),
     Away,
     /// The database can't be used any more; waiting does not help.
     Unusable,
@@ -138,7 +138,7 @@ impl WriterTask {
                         }
                         batch = rest;
                     }
-                    Try::Locked if wait != LockWait::Skip => {
+                    Try::Locked(_) if wait != LockWait::Skip => {
                         self.lock_patience.lose(self.name);
                         wait = LockWait::Skip;
                     }
@@ -147,8 +147,8 @@ impl WriterTask {
                         refuse(batch, &Error::Busy);
                         break;
                     }
-                    Try::Locked if batch.len() == 1 => {
-                        refuse(batch, &Error::Locked);
+                    Try::Locked(text) if batch.len() == 1 => {
+                        refuse(batch, &Error::Locked(text));
                         break;
                     }
                     Try::Away if started.elapsed() < PATIENCE => tokio::time::sleep(RECONNECT_EVERY).await,
@@ -166,7 +166,7 @@ impl WriterTask {
                         refuse(batch, &Error::Internal);
                         break;
                     }
-                    Try::Failed(_) | Try::Conflict | Try::Locked => {
+                    Try::Failed(_) | Try::Conflict | Try::Locked(_) => {
                         let half = batch.split_off(batch.len() / 2);
                         parts.push(half);
                         parts.push(batch);
@@ -266,7 +266,7 @@ impl WriterTask {
             database::Error::Locked(text) => {
                 self.shared.metrics.conflict(self.name);
                 tracing::debug!(writer = self.name, text, "a lock timeout; the commands on these rows are tried again");
-                Try::Locked
+                Try::Locked(text)
             }
             error if error.is_unavailable() => {
                 // The database itself logs the begin and the end of an outage.
@@ -372,7 +372,7 @@ impl WriterTask {
                     continue;
                 }
                 Err(Halt::Need(_)) => Err(Error::Busy),
-                Err(Halt::Locked) => Err(Error::Locked),
+                Err(Halt::Locked) => Err(Error::Locked("a row is locked by another transaction, and was skipped".into())),
                 Err(Halt::Rejected(rejection)) => Err(Error::Rejected(rejection)),
                 Ok(reply) => Ok(reply),
             };

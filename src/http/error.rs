@@ -239,7 +239,7 @@ impl From<bloom_engine::Error> for Error {
         match error {
             bloom_engine::Error::Rejected(rejection) => rejection.into(),
             bloom_engine::Error::Busy => Self::away(BUSY, None),
-            bloom_engine::Error::Locked => Self::away(LOCKED, None),
+            bloom_engine::Error::Locked(cause) => Self::away(LOCKED, Some(cause)),
             bloom_engine::Error::Unavailable => Self::away(UNAVAILABLE, None),
             bloom_engine::Error::Internal => Self::Internal("the write path failed; its own log entry says why".into()),
         }

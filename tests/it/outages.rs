@@ -127,7 +127,11 @@ fn a_locked_table_is_told(table: &str) {
         metric(&server, "bloom_database_up 0").await;
         let doctor = Server::on_url(&url).command(&["doctor"]).output().expect("it runs");
         assert!(String::from_utf8_lossy(&doctor.stdout).contains("index-build"), "{doctor:?}");
-        assert!(server.log().contains("index-build"), "{}", server.log());
+        let log = server.log();
+        assert!(log.contains("index-build"), "{log}");
+        // Also the first one, before the outage was known.
+        let mut refused = log.lines().filter(|line| line.contains("/llm-tasks") && line.contains("status=503")).peekable();
+        assert!(refused.peek().is_some() && refused.all(|line| line.contains("cause=")), "{log}");
         drop(locker);
         ready(&server).await;
         crew.task().create().await;

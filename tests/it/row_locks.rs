@@ -80,7 +80,7 @@ fn a_row_that_is_kept_locked_delays_no_other() {
         };
         assert_eq!((done, lost), (vec![renewed[1]], vec![]), "a locked lease is neither renewed nor lost");
         let refused = plane.engine.writers.submit(Op::Cancel(op::Cancel { task: pairs["ready"][0] })).await;
-        assert!(matches!(refused, Err(Error::Locked)), "{refused:?}");
+        assert!(matches!(refused, Err(Error::Locked(_))), "{refused:?}");
         plane.engine.writers.submit(Op::Complete(Box::new(completion(parent, Some(parent_lease), Outcome::Success)))).await.unwrap();
 
         plane.pass(60_000);

@@ -1,3 +1,4 @@
+use bloom_database::Error;
 use bloom_test_database::scripted::Call;
 
 use super::*;
@@ -27,4 +28,22 @@ async fn a_gap_is_one_only_if_no_replica_serves() {
     pass(600).await;
     let tables = replica.database.tables();
     assert!(tables.resumed_at > resumed_at + 5_000 && tables.served_at >= tables.resumed_at);
+}
+
+/// A full disk of PostgreSQL shows itself by errors of many kinds, not only by those of a database that is away.
+#[tokio::test(start_paused = true)]
+async fn a_mark_that_is_not_written_tells_that_the_database_is_not_up() {
+    let replica = replica().await;
+    let is_up = || replica.engine.metrics.render().contains("\nbloom_database_up 1\n");
+    pass(2_000).await;
+    assert!(is_up());
+    for error in [Error::Other("could not write init file".into()), Error::Corrupt("a row".into())] {
+        for _ in 0..2 {
+            replica.database.fail(Call::MarkServed, error.clone());
+        }
+        pass(600).await;
+        assert!(!is_up());
+        pass(1_600).await;
+        assert!(is_up());
+    }
 }
