@@ -124,7 +124,8 @@ impl Fleet {
                 let now = task.api.get(&task.path("")).await;
                 let is_over =
                     |now: &Value| ["completed", "failed", "dead", "cancelled"].iter().any(|status| now["status"] == json!(status));
-                if now.status != 200 || is_over(&now.json()) || Instant::now() > until {
+                // Other answers are those of a server whose database is not back yet.
+                if now.status == 404 || now.status == 200 && is_over(&now.json()) || Instant::now() > until {
                     break now;
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
