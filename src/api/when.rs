@@ -88,6 +88,15 @@ fn moment(text: &str) -> Option<Ms> {
     at.map(|at: Timestamp| at.as_millisecond()).filter(|at| *at >= 0)
 }
 
+/// A limit of time in its largest unit that has no rest: `(30, 'm')`; the units are `h`, `m` and `s`.
+pub fn in_largest_unit(seconds: i64) -> (i64, char) {
+    match (seconds % 3_600, seconds % 60) {
+        (0, _) if seconds > 0 => (seconds / 3_600, 'h'),
+        (_, 0) if seconds > 0 => (seconds / 60, 'm'),
+        _ => (seconds, 's'),
+    }
+}
+
 /// The length of a time span in one unit: `45s`, `5m`, `3h`, `12d`.
 pub fn span_text(ms: Ms) -> String {
     let seconds = ms.abs() / 1000;

@@ -51,7 +51,7 @@ pub fn in_use(data_dir: &Path) -> Result<Option<InUse>, CommandError> {
     }
 }
 
-/// Stores where the `dev` with this data directory listens, which must have [locked](locked) it.
+/// Stores where the `dev` with this data directory listens, which must have [`locked`] it.
 ///
 /// # Errors
 /// The file can't be written.

@@ -1,5 +1,6 @@
 //! Times that are given and shown as "ago" or "from now", by the clock of this machine.
 
+use bloom_api::when::in_largest_unit;
 pub use bloom_api::when::{duration, duration_with_unit, span_text, time_text, too_early};
 pub use bloom_client::now_ms as now;
 use bloom_core::Ms;
@@ -24,11 +25,8 @@ pub fn future(text: &str) -> Result<Ms, String> {
 
 /// A limit of time as `--timeout` takes it, in its largest unit that has no rest: `30m`.
 pub fn limit(seconds: i64) -> String {
-    match (seconds % 3_600, seconds % 60) {
-        (0, _) if seconds > 0 => format!("{}h", seconds / 3_600),
-        (_, 0) if seconds > 0 => format!("{}m", seconds / 60),
-        _ => format!("{seconds}s"),
-    }
+    let (count, unit) = in_largest_unit(seconds);
+    format!("{count}{unit}")
 }
 
 /// # Errors

@@ -8,7 +8,7 @@ use crate::call::Listed;
 use crate::chart::Chart;
 use crate::lang::Lang;
 use crate::refused::Refused;
-use crate::tasks::asked::Asked;
+use crate::tasks::asked;
 use crate::tasks::filter::Filter;
 use crate::tasks::list::{Row, newest};
 use crate::times::{dollars, duration, shortened};
@@ -61,7 +61,7 @@ impl Ask {
         };
         let texts = question.map(|question| question.questions.join(" ")).filter(|texts| !texts.is_empty());
         let said = texts.map_or_else(|| said.to_owned(), |texts| shortened(&texts, ASKED_CHARS));
-        let command = question.and_then(|question| Asked::of(question, None).command).map(|command| shortened(&command, ASKED_CHARS));
+        let command = question.and_then(|question| asked::command(question, ASKED_CHARS));
         Self { id: row.id, said, prompt: row.prompt, what, command }
     }
 }

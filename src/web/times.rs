@@ -3,6 +3,7 @@
 use std::fmt;
 
 use askama::filters::HtmlSafe;
+use bloom_api::when::in_largest_unit;
 use bloom_core::Ms;
 use jiff::Timestamp;
 
@@ -76,11 +77,13 @@ pub fn duration(lang: Lang, ms: Ms) -> String {
 
 /// A time limit, in its largest unit that has no rest: `30 min`.
 pub fn limit(lang: Lang, seconds: i64) -> String {
-    match (seconds % 3_600, seconds % 60) {
-        (0, _) if seconds > 0 => format!("{} {}", seconds / 3_600, lang.t("h", "год")),
-        (_, 0) if seconds > 0 => format!("{} {}", seconds / 60, lang.t("min", "хв")),
-        _ => format!("{seconds} {}", lang.t("s", "с")),
-    }
+    let (count, unit) = in_largest_unit(seconds);
+    let unit = match unit {
+        'h' => lang.t("h", "год"),
+        'm' => lang.t("min", "хв"),
+        _ => lang.t("s", "с"),
+    };
+    format!("{count} {unit}")
 }
 
 /// A large number, its thousands apart: `24 000`. Both languages may be read with narrow spaces, and none takes them for a decimal sign.

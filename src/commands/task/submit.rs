@@ -24,6 +24,7 @@ use super::{follow, id_of};
 use crate::CommandError;
 use bloom_api::taken_over;
 use bloom_api::tasks::Task;
+use bloom_core::file::FileKind;
 use bloom_core::task::Status;
 
 /// How many events of a finished task are searched for the start of its run, besides the first ones.
@@ -211,7 +212,7 @@ pub async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Result<()
 
 /// Whether the task has a diff to show. If that can't be told, it may have one.
 async fn has_changes(server: &Server, id: &str) -> bool {
-    let query = [("task_id", id.to_owned()), ("type", "GIT_DIFF".to_owned())];
+    let query = [("task_id", id.to_owned()), ("type", FileKind::GitDiff.as_str().to_owned())];
     server.list("api/runtime/artifacts", &query, 1).await.map_or(true, |(diffs, _)| !diffs.is_empty())
 }
 

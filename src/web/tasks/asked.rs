@@ -63,7 +63,7 @@ impl Asked {
         Self {
             id: question.id,
             tool: question.tool.to_string(),
-            command: input["command"].as_str().map(|command| shortened(command, TEXT_CHARS)),
+            command: command_in(&input, TEXT_CHARS),
             why: shortened(input["description"].as_str().unwrap_or_default(), 300),
             folds: json::folds(&input).filter(|_| question.input.get().len() <= TEXT_CHARS),
             questions: questions.map(|(at, text)| InWords::of(text, &input["questions"][at], answer(at))).collect(),
@@ -73,6 +73,15 @@ impl Asked {
             message: before.map(|before| before.message.clone()).unwrap_or_default(),
         }
     }
+}
+
+/// The beginning of the command that the run wants to execute, if it asks for that.
+pub fn command(question: &Question<'_>, most_chars: usize) -> Option<String> {
+    command_in(&serde_json::from_str(question.input.get()).ok()?, most_chars)
+}
+
+fn command_in(input: &Value, most_chars: usize) -> Option<String> {
+    input["command"].as_str().map(|command| shortened(command, most_chars))
 }
 
 impl InWords {

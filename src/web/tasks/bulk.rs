@@ -58,7 +58,7 @@ pub async fn change(Posted { visit, fields, .. }: Posted) -> Result<Response, Re
     if fields.get("confirmed") != Some("yes") {
         let (mut count, mut more, mut as_of) = (0, false, None);
         for body in &named {
-            let found = call(&visit, action, &fields, body, Counts::Until(as_of)).await?;
+            let found = call(&visit, action, &fields, body, (true, json!(as_of))).await?;
             (count, more, as_of) = (count + number(&found, "matched"), more || found["more"] == true, as_of.or(found["as_of"].as_i64()));
         }
         let ids = if is_all(&fields) { Vec::new() } else { ids };
@@ -78,10 +78,13 @@ pub async fn change(Posted { visit, fields, .. }: Posted) -> Result<Response, Re
             back: list,
         });
     }
+    // What is no time is left to the API, which refuses it.
+    let as_of = fields.get("as_of").map(|text| text.parse::<Ms>().map_or_else(|_| json!(text), |at| json!(at)));
+    let as_of = as_of.unwrap_or(Value::Null);
     let mut changed = 0;
     for body in &named {
         for _ in 0..MOST_CALLS {
-            let answer = call(&visit, action, &fields, body, Counts::Nothing).await?;
+            let answer = call(&visit, action, &fields, body, (false, as_of.clone())).await?;
             changed += number(&answer, "changed");
             if answer["more"] != true || number(&answer, "changed") == 0 {
                 break;
@@ -114,21 +117,11 @@ fn named(now: Ms, fields: &Fields, filter: &Filter, ids: &[&str]) -> Result<Vec<
     ))
 }
 
-/// Whether a call only counts the tasks, and if another one has begun before: since when.
-#[derive(Clone, Copy)]
-enum Counts {
-    Until(Option<Ms>),
-    Nothing,
-}
-
-async fn call(visit: &Visit, action: &str, fields: &Fields, named: &Value, counts: Counts) -> Result<Value, Refused> {
+/// `dry_run` and `as_of`, as the API has them.
+async fn call(visit: &Visit, action: &str, fields: &Fields, named: &Value, (dry_run, as_of): (bool, Value)) -> Result<Value, Refused> {
     let mut body = named.clone();
-    let as_of = match counts {
-        Counts::Until(as_of) => as_of,
-        Counts::Nothing => fields.get("as_of").and_then(|text| text.parse().ok()),
-    };
-    body["dry_run"] = json!(matches!(counts, Counts::Until(_)));
-    body["as_of"] = json!(as_of);
+    body["dry_run"] = json!(dry_run);
+    body["as_of"] = as_of;
     let body = if action == "requeue" { with_limit(body, fields)? } else { body };
     visit.act(Method::POST, &format!("llm-tasks:{action}"), &body).await
 }

@@ -174,6 +174,8 @@ on_both! {
         let counted = confirm.text.split("name=\"as_of\" value=\"").nth(1).and_then(|rest| rest.split('"').next()).expect("a time").to_owned();
         eventually("the clock goes on", || async { (now_ms() > counted.parse::<i64>().unwrap() + 1).then_some(()) }).await;
         let later = crew.task().context(&context).create().await;
+        let wrong = [&all[..], &[("confirmed", "yes"), ("as_of", "yesterday")]].concat();
+        browser.send_form(&list, "/tasks/bulk", &wrong).await.expect(400);
         let confirmed = [&all[..], &[("confirmed", "yes"), ("as_of", &counted)]].concat();
         browser.send_form(&list, "/tasks/bulk", &confirmed).await.leads_to(&format!("{list}&done=2"));
         assert_eq!((tasks[2].status().await, later.status().await), ("cancelled".into(), "queued".into()), "one that nobody saw is not meant");
