@@ -338,7 +338,7 @@ CREATE TABLE files (
 ) WITHOUT ROWID;
 CREATE INDEX files_task ON files (task_id, id) WHERE task_id IS NOT NULL;
 CREATE INDEX files_lease ON files (lease_id) WHERE lease_id IS NOT NULL;
-CREATE INDEX files_of_owner ON files (owner) WHERE owner <> '' AND task_id IS NULL;
+CREATE INDEX files_of_owner ON files (owner, id) WHERE owner <> '' AND task_id IS NULL;
 CREATE INDEX files_unused ON files (owner, remove_at) WHERE remove_at IS NOT NULL;
 CREATE INDEX files_to_remove ON files (remove_at) WHERE remove_at IS NOT NULL;
 -- Files that belong into the object store and are still here.

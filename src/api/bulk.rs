@@ -41,6 +41,8 @@ body! {
         created_before: Option<Moment>,
         /// Only tasks that ended after this time, in milliseconds since the epoch.
         finished_after: Option<Moment>,
+        /// Only tasks whose run waits for the answer of a person.
+        asks: bool = false,
     } with no unknown fields
 }
 
@@ -150,7 +152,7 @@ impl Bulk {
         let named = match (ids, filter) {
             (Some(ids), None) => Named::Ids(ids.map(|id| id.0)),
             (None, Some(filter)) if filter.is_empty() => {
-                let fields = "status, agent_slug, context_id, worker_id, project, owner, labels, label, created_after, created_before, finished_after";
+                let fields = "status, agent_slug, context_id, worker_id, project, owner, labels, label, created_after, created_before, finished_after, asks";
                 return problem(format!("The filter is empty: give at least one of {fields}")).map_err(|found| within("filter", found));
             }
             (None, Some(filter)) => Named::Filter(Box::new(filter)),

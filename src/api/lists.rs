@@ -88,6 +88,18 @@ impl Params {
         self.get(name).map(read).transpose()
     }
 
+    /// `true` or `false`; absent, it is false.
+    ///
+    /// # Errors
+    /// It is another word.
+    pub fn flag(&self, name: &'static str) -> Result<bool, Invalid> {
+        match self.get(name) {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(_) => Err(Invalid::field(name, "Expected true or false")),
+        }
+    }
+
     /// # Errors
     /// The value is not an id.
     pub fn id(&self, name: &'static str) -> Result<Option<Uuid>, Invalid> {
@@ -172,6 +184,10 @@ impl Params {
 pub(super) fn parameter(name: &str, description: &str, schema: Schema, example: impl Into<Value>) -> Parameter {
     let parameter = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Query).required(Required::False);
     parameter.description(Some(description)).schema(Some(schema)).example(Some(example.into())).build()
+}
+
+fn flag() -> Schema {
+    Schema::Object(ObjectBuilder::new().schema_type(Type::Boolean).build())
 }
 
 pub(super) fn text() -> Schema {
@@ -359,6 +375,7 @@ impl IntoParams for TaskParams {
             moment("created_after", "Only tasks created after this time"),
             moment("created_before", "Only tasks created before this time"),
             moment("finished_after", "Only tasks that ended, with whatever status, after this time"),
+            parameter("asks", "`true`: only tasks whose run waits for the answer of a person.", flag(), true),
         ]
     }
 }

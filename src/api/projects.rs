@@ -165,7 +165,8 @@ pub struct Project<'a> {
     pub canonical_id: Cow<'a, str>,
     /// Where agents put the clone: a path below their directory of projects, also if it begins with `/` or `~/`; null: under the name.
     pub target_path: Option<Cow<'a, str>>,
-    /// The worker that clones it if a call names none: that of its creation, or else the first that was asked for a clone.
+    /// The worker that clones it if a call names none: that of its creation, or else the first that was asked for a clone. It gives
+    /// way to a worker that was named and has made a clone, if its own clone has failed and none was ever made there.
     pub primary_node_id: Option<Cow<'a, str>>,
     /// What the branches of its contexts begin with: `PREFIX/CONTEXT`.
     pub branch_prefix: Cow<'a, str>,

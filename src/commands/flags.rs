@@ -8,6 +8,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("actor", "--actor"),
     ("agent_slug", "--agent"),
     ("answers", "TEXT"),
+    ("asks", "--asks"),
     ("budget", "--budget"),
     ("context_hints", "--hint"),
     ("context_id", "--context"),

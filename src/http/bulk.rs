@@ -12,7 +12,7 @@ use super::error::Error;
 use super::middleware::Caller;
 use super::ownership;
 use super::policy::RoutePolicy;
-use super::tasks::filter_of_body;
+use super::tasks::{filter_of_body, with_asking};
 use bloom_api::answers::BulkResult;
 use bloom_api::bulk::{Bulk, BulkRequeue, Named};
 use bloom_api::new_tasks::MAX_BATCH;
@@ -84,7 +84,10 @@ async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, change: Change<'_>, 
                 let end = bulk.as_of.map(|at| at.saturating_add(1));
                 let created_before = [filter.created_before, end].into_iter().flatten().min();
                 let filter = ownership::filter(app, caller, TaskFilter { created_before, ..filter }).await?;
-                named_by(app, caller, filter, change, limit).await?
+                match with_asking(app, filter) {
+                    Some(filter) => named_by(app, caller, filter, change, limit).await?,
+                    None => (Vec::new(), false),
+                }
             }
             None => (Vec::new(), false),
         },

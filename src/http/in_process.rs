@@ -28,7 +28,6 @@ use super::policy::RoutePolicies;
 use super::refusal::Refusal;
 use super::session;
 use bloom_core::Ms;
-use bloom_core::ids::TaskId;
 
 /// Else anybody could fill the memory for the bodies of those who have a key. The form that signs in has a key and an address of this server.
 const OF_STRANGERS: Limit = Limit { bytes: 16 << 10, settings: "fixed for who is not signed in" };
@@ -152,9 +151,9 @@ impl Api {
         self.app.history.until_now(&self.app.engine, &self.app.store).await
     }
 
-    /// The tasks whose runs wait for a person, the oldest first; also those that a caller may not see.
-    pub fn asking(&self) -> Vec<TaskId> {
-        self.app.engine.replica.asking()
+    /// How many tasks there are whose runs wait for a person; also those that a caller may not see.
+    pub fn asking(&self) -> usize {
+        self.app.engine.replica.asking().len()
     }
 
     /// Grows with each commit that this replica has heard of.

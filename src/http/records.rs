@@ -37,23 +37,32 @@ pub fn cut<T>(rows: &mut Vec<T>, is_short: bool, params: &Params, path: &str, id
     rows.last().filter(|_| more).map(|last| params.next_link(path, &id(last).to_string()))
 }
 
-pub const LEASES: RoutePolicy = RoutePolicy::READ;
+pub const LEASES: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Lists leases, newest first.
 ///
-/// Active leases and ended ones. The header `Link` leads to the next page, as long as there is one.
+/// Active leases and ended ones. The header `Link` leads to the next page, as long as there is one. A submit or member key must name one of the
+/// tasks that it sees.
 #[utoipa::path(
     get, path = "/api/runtime/leases", operation_id = "listLeases", tag = "leases",
     params(PageParams, StatusParam<LeaseStatus>, LeaseParams),
     responses((status = 200, description = "A page of leases.", body = Vec<Lease>))
 )]
-pub async fn leases(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
+pub async fn leases(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
     let page_wanted = page_of(&params)?;
     let status = match params.get("status").map(LeaseStatus::parse) {
         Some(None) => return ok(&[(); 0]),
         status => status.flatten(),
     };
-    let filter = LeaseFilter { status, task_id: params.id("task_id")?, worker_id: params.text("worker_id")? };
+    let task_id = params.id("task_id")?;
+    match task_id {
+        None if caller.sees().is_some() => {
+            return Err(Error::field("task_id", "Required with a submit or member key: the task of the leases"));
+        }
+        Some(task) if ownership::tasks(&app, &caller, vec![task]).await?.is_empty() => return ok(&[(); 0]),
+        _ => {}
+    }
+    let filter = LeaseFilter { status, task_id, worker_id: params.text("worker_id")? };
     let mut rows = app.store.leases(&filter, &page_wanted).await?;
     let next = cut(&mut rows, false, &params, "/api/runtime/leases", |lease| lease.id);
     page(&rows.iter().map(show_lease).collect::<Vec<_>>(), next)
@@ -65,8 +74,7 @@ pub const ARTIFACTS: RoutePolicy = RoutePolicy::READ.or_submit();
 ///
 /// Each completion stores one artifact: the output of the run if it succeeded. Files are artifacts, too: uploads, which belong to no task, and
 /// those of runs; lists have no content of them. The header `Link` leads to the next page. The content of an output in the object store is null
-/// while that can't deliver it.
-/// A submit key must name one of its tasks.
+/// while that can't deliver it. A submit or member key that names no task gets the files that it uploaded itself.
 #[utoipa::path(
     get, path = "/api/runtime/artifacts", operation_id = "listArtifacts", tag = "records", params(PageParams, ArtifactParams),
     responses((status = 200, description = "A page of artifacts.", body = Vec<Artifact>))
@@ -77,14 +85,11 @@ pub async fn artifacts(State(app): State<AppState>, caller: Caller, Query(params
         Some(None) => return ok(&[(); 0]),
         task => task.flatten(),
     };
-    match task {
-        None if caller.sees().is_some() => {
-            return Err(Error::field("task_id", "Required with a submit or member key: the task of the artifacts"));
-        }
-        Some(task) if ownership::tasks(&app, &caller, vec![task]).await?.is_empty() => return ok(&[(); 0]),
-        _ => {}
-    }
-    let Listing { rows: mut sizes, cut: is_short } = app.store.artifact_sizes(task, &page_wanted).await?;
+    let Listing { rows: mut sizes, cut: is_short } = match (task, caller.owner()) {
+        (None, Some(key)) => app.store.upload_sizes(key, &page_wanted).await?,
+        (Some(task), _) if ownership::tasks(&app, &caller, vec![task]).await?.is_empty() => return ok(&[(); 0]),
+        _ => app.store.artifact_sizes(task, &page_wanted).await?,
+    };
     let next = cut(&mut sizes, is_short, &params, "/api/runtime/artifacts", |(id, _)| *id);
     let read = |app: AppState, ids: Vec<Uuid>| async move {
         let results = objects::whole_or_not(&app, app.store.artifacts(&ids).await?).await;

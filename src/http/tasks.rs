@@ -122,7 +122,7 @@ pub async fn list(State(app): State<AppState>, caller: Caller, Query(params): Qu
     let page_wanted = page_of(&params)?;
     let Some(filter) = filter_of_params(&params)? else { return ok(&[(); 0]) };
     let part = id_part(&params, &filter)?;
-    let filter = ownership::filter(&app, &caller, filter).await?;
+    let Some(filter) = with_asking(&app, ownership::filter(&app, &caller, filter).await?) else { return ok(&[(); 0]) };
     if let Some(text) = params.search()? {
         let page = Page { limit: params.limit(), before: params.cursor()? };
         let found = app.store.search(&filter, text, &page).await?;
@@ -168,6 +168,7 @@ fn filter_of_params(params: &Params) -> Result<Option<TaskFilter>, Error> {
         created_after: params.moment("created_after")?,
         created_before: params.moment("created_before")?,
         finished_after: params.moment("finished_after")?,
+        asks: params.flag("asks")?,
     };
     Ok(with_status(filter, params.get("status")))
 }
@@ -197,8 +198,19 @@ pub fn filter_of_body(filter: &Filter) -> Option<TaskFilter> {
         created_after,
         created_before,
         finished_after,
+        asks: filter.asks,
     };
     with_status(read, filter.status.0.as_deref())
+}
+
+/// The filter with the ids of the tasks that ask, if it is about these. `None`: there are none.
+pub fn with_asking(app: &AppState, filter: TaskFilter) -> Option<TaskFilter> {
+    if !filter.asks {
+        return Some(filter);
+    }
+    let mut ids = app.engine.replica.asking();
+    ids.retain(|id| filter.ids.is_empty() || filter.ids.contains(id));
+    (!ids.is_empty()).then_some(TaskFilter { ids, ..filter })
 }
 
 fn with_status(filter: TaskFilter, status: Option<&str>) -> Option<TaskFilter> {
@@ -279,6 +291,7 @@ mod tests {
         assert!(read("label=a").is_err());
         assert!(read("context_id=a%00b").is_err());
         assert!(read("created_after=soon").is_err());
+        assert!(read("asks=true").unwrap().unwrap().asks && !read("asks=false").unwrap().unwrap().asks && read("asks=1").is_err());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::page::{Listing, PAGE_BYTES, Page, fitting};
 use super::table::{ReadRow, row};
 use super::{Store, all, records, rows};
 use bloom_core::Ms;
-use bloom_core::api_key::Owner;
+use bloom_core::api_key::{ApiKey, Owner};
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::run_result::RunResult;
 use bloom_core::task::{LeaseStatus, Reason, Status, TaskSpec, TaskState};
@@ -79,6 +79,8 @@ pub struct TaskFilter {
     pub created_before: Option<Ms>,
     /// Only tasks that ended after this time.
     pub finished_after: Option<Ms>,
+    /// Only tasks whose run waits for the answer of a person. The database has no index of them: `ids` are those that the replica knows.
+    pub asks: bool,
 }
 
 row! { PAST of LeaseRow {
@@ -109,6 +111,12 @@ fn artifact_sizes(condition: &str) -> String {
             WHERE {condition}id < $1 ORDER BY id DESC LIMIT $2) AS f) AS a ORDER BY id DESC LIMIT $2"
     )
 }
+statement!(
+    UPLOAD_SIZES,
+    |d| "SELECT id, octet_length(name) FROM files {} WHERE owner = $3 AND team = $4 AND task_id IS NULL AND owner <> '' AND id < $1 \
+        ORDER BY id DESC LIMIT $2",
+    d.by_index("files_of_owner")
+);
 statement!(ARTIFACT_SIZES, |_d| "{}", artifact_sizes(""));
 statement!(ARTIFACT_SIZES_OF_TASK, |_d| "{}", artifact_sizes("task_id = $3 AND "));
 statement!(
@@ -155,6 +163,13 @@ impl Store {
             None => self.pool().fetch(&ARTIFACT_SIZES, page.args()).await?,
         };
         sized(&found)
+    }
+
+    /// The ids of the files that the key uploaded when it had its present team, newest first, each with the size of what lists show of it in
+    /// bytes.
+    pub async fn upload_sizes(&self, key: &ApiKey, page: &Page) -> Result<Listing<(Uuid, i64)>, Error> {
+        let args = page.args().text(&key.name).text(key.team.as_deref().unwrap_or_default());
+        sized(&self.pool().fetch(&UPLOAD_SIZES, args).await?)
     }
 
     /// The results with these artifacts, newest first.
@@ -225,13 +240,14 @@ impl LeaseFilter {
 }
 
 impl TaskFilter {
-    /// Whether the conditions on status, worker, labels and end still hold; the other fields by which tasks are filtered never change.
+    /// Whether the conditions on status, question, worker, labels and end still hold; the other fields by which tasks are filtered never change.
     pub fn still_holds(&self, TaskRow { spec, state }: &TaskRow) -> bool {
         let worker = state.shown_lease().map(|(_, worker)| worker);
         let labels = state.labels(spec);
         self.status.is_none_or(|status| status == state.status)
             && (self.worker_id.is_none() || self.worker_id.as_ref() == worker)
             && self.labels.iter().all(|(name, value)| labels.get(name) == Some(value))
+            && (!self.asks || state.asks().is_some())
             && self.finished_after.is_none_or(|after| state.finished_at.is_some_and(|at| at > after))
     }
 

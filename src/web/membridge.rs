@@ -1,4 +1,5 @@
-//! The control plane: the connection, projects, their nodes, and who leads them. Its answers are shown as they came.
+//! The control plane: the connection, projects, their nodes, and who leads them. Control planes of others answer with more or with less, so what
+//! is not known is left out, and the answers stand there as they came, too.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::answer::see_other;
 use crate::call::path_part;
+use crate::lang::Lang;
 use crate::refused::Refused;
 use crate::times::shortened;
 use crate::visit::{Layout, Posted, Visit};
@@ -19,6 +21,8 @@ use bloom_core::Ms;
 const BASE: &str = "/api/membridge/projects";
 /// Projects on the page.
 const MOST: usize = 200;
+/// Characters of a name in an answer.
+const NAME_CHARS: usize = 128;
 /// Characters of an answer of the control plane.
 const CHARS: usize = 6_000;
 
@@ -125,11 +129,52 @@ pub async fn test(Posted { visit, .. }: Posted) -> Result<Response, Refused> {
 struct ProjectPage<'a> {
     v: &'a Layout,
     id: &'a str,
-    leadership: String,
-    nodes: String,
-    /// The names of its nodes, as far as they can be told.
-    names: Vec<String>,
+    /// Empty: nobody leads.
+    leader: String,
+    leads_until: Option<Ms>,
+    term: String,
+    memory_version: String,
+    nodes: Vec<Node>,
+    /// Both answers as they came.
+    answers: [String; 2],
     done: Option<&'static str>,
+}
+
+struct Node {
+    name: String,
+    role: String,
+    observations: String,
+    last_seen: Option<Ms>,
+}
+
+impl Node {
+    /// `None`: it has no name.
+    fn of(lang: Lang, node: &Value) -> Option<Self> {
+        let name = node.as_str().or_else(|| node["node_id"].as_str())?.to_owned();
+        let role = match node["role"].as_str() {
+            Some("primary") => lang.t("leads", "лідер").to_owned(),
+            Some("secondary") => lang.t("follows", "не лідер").to_owned(),
+            _ => told(&node["role"]),
+        };
+        Some(Self { name, role, observations: told(&node["obs_count"]), last_seen: moment(&node["last_seen"]) })
+    }
+}
+
+/// A text or a number, for people; empty if it is neither.
+fn told(value: &Value) -> String {
+    match value {
+        Value::String(text) => shortened(text, NAME_CHARS),
+        Value::Number(number) => number.to_string(),
+        _ => String::new(),
+    }
+}
+
+/// A time, which is in seconds with a fraction, or in whole milliseconds.
+fn moment(value: &Value) -> Option<Ms> {
+    /// As milliseconds this is in 1973, and as seconds in the year 5138.
+    const LEAST_MS: f64 = 1e11;
+    let number = value.as_f64().filter(|number| (0.0..1e15).contains(number))?;
+    Some((if number < LEAST_MS { number * 1000.0 } else { number }) as Ms)
 }
 
 pub async fn project(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
@@ -137,15 +182,18 @@ pub async fn project(Path(id): Path<String>, visit: Visit) -> Result<Response, R
     let nodes: Value = visit.get(&format!("{path}/nodes")).await?;
     let leadership: Value = visit.get(&format!("{path}/leadership")).await?;
     let list = nodes.as_array().or_else(|| nodes["nodes"].as_array());
-    let names = list.into_iter().flatten().filter_map(|node| node.as_str().or_else(|| node["node_id"].as_str()).map(str::to_owned));
+    let lang = visit.layout.at.lang;
     let pretty = |value: &Value| shortened(&serde_json::to_string_pretty(value).unwrap_or_default(), CHARS);
     let taken = visit.layout.t("The control plane has taken the new leader.", "Площина керування прийняла нового лідера.");
     visit.ok(&ProjectPage {
         v: &visit.layout,
         id: &id,
-        leadership: pretty(&leadership),
-        nodes: pretty(&nodes),
-        names: names.take(MOST).collect(),
+        leader: ["preferred_primary", "primary_node_id"].map(|name| told(&leadership[name])).concat(),
+        leads_until: moment(&leadership["lease_expires_at"]),
+        term: told(&leadership["term"]),
+        memory_version: told(&leadership["memory_version"]),
+        nodes: list.into_iter().flatten().filter_map(|node| Node::of(lang, node)).take(MOST).collect(),
+        answers: [pretty(&leadership), pretty(&nodes)],
         done: visit.query().get("done").map(|_| taken),
     })
 }
@@ -166,5 +214,11 @@ mod tests {
         assert_eq!(ids(json!(["a"])), ["a a"]);
         assert_eq!(ids(json!({ "projects": [{ "canonical_id": "c", "name": "n" }, 5] })), ["c n"]);
         assert!(ids(json!("x")).is_empty());
+    }
+
+    #[test]
+    fn a_time_is_in_seconds_or_milliseconds() {
+        let times = [json!(1_772_000_000.5), json!(1_772_000_000_500_i64), json!(null), json!("soon"), json!(-1), json!(1e300)];
+        assert_eq!(times.map(|time| moment(&time)), [Some(1_772_000_000_500), Some(1_772_000_000_500), None, None, None, None]);
     }
 }

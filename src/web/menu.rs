@@ -21,7 +21,7 @@ pub fn of(layout: &Layout) -> [Vec<Entry>; 2] {
     let uses_membridge = layout.uses_membridge || layout.here == "/membridge";
     let others = [
         ("/leases", layout.t("Leases", "Оренди"), layout.sees_all()),
-        ("/artifacts", layout.t("Artifacts", "Артефакти"), layout.sees_all()),
+        ("/artifacts", layout.t("Artifacts", "Артефакти"), true),
         ("/audit", layout.t("Audit", "Аудит"), layout.sees_all()),
         ("/membridge", "Membridge", layout.sees_all() && uses_membridge),
         ("/keys", layout.t("API keys", "Ключі API"), layout.is_admin()),

@@ -13,10 +13,8 @@ use crate::tasks::filter::Filter;
 use crate::tasks::list::{Row, newest};
 use crate::times::{dollars, duration, shortened};
 use crate::visit::{Layout, Visit};
-use bloom_api::lists::MAX_IDS;
 use bloom_api::questions::Question;
 use bloom_api::reports::{Health, Stats, UsageRow};
-use bloom_api::tasks::Task;
 use bloom_api::words::Word;
 use bloom_api::workers::Worker;
 use bloom_core::Ms;
@@ -31,9 +29,6 @@ const COUNTED: usize = 40;
 const DAYS: Ms = 14;
 const DAY_MS: Ms = 24 * 3_600_000;
 const WORKERS: usize = 1_000;
-/// Calls that look for runs that ask: those of others may be before those that the visitor may see.
-const ASKING_CALLS: usize = 10;
-
 /// How much of a question is shown.
 const ASKED_CHARS: usize = 300;
 /// Fewer bars than these tell nothing.
@@ -138,20 +133,8 @@ pub async fn show(visit: Visit) -> Result<Response, Refused> {
 /// The tasks whose runs wait for a person, those of them that the visitor may see.
 async fn asking(visit: &Visit) -> Result<Vec<Ask>, Refused> {
     let lang = visit.layout.at.lang;
-    let mut rows: Vec<Row> = Vec::new();
-    for some in visit.api.asking().chunks(MAX_IDS).take(ASKING_CALLS) {
-        let ids: Vec<String> = some.iter().map(ToString::to_string).collect();
-        let listed = visit
-            .list(&format!("llm-tasks?ids={}&limit={ROWS}", ids.join(",")), |task: Task| Row::of(lang, visit.layout.now, task))
-            .await?;
-        rows.extend(listed.rows.into_iter().filter(|row| row.needs_person));
-        if rows.len() >= ROWS {
-            break;
-        }
-    }
-    rows.truncate(ROWS);
     let mut asks = Vec::new();
-    for row in rows {
+    for row in newest(visit, &Filter::asking(), None, ROWS).await?.rows {
         let question: Option<Question> = visit.find(&format!("llm-tasks/{}/question", row.id)).await?;
         asks.push(Ask::of(lang, row, question.as_ref()));
     }

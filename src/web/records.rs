@@ -121,6 +121,13 @@ struct Leases<'a> {
 
 pub async fn leases(visit: Visit) -> Result<Response, Refused> {
     const FILTERS: [&str; 2] = ["status", "worker_id"];
+    if !visit.layout.sees_all() {
+        return Err(Refused::new(
+            403,
+            "Your key sees the leases of single tasks: the page of a task has them as its attempts",
+            "Ваш ключ показує оренди лише окремих завдань: на сторінці завдання це його спроби",
+        ));
+    }
     let (now, lang) = (visit.layout.now, visit.layout.at.lang);
     let statuses: Vec<_> = LeaseStatus::ALL.iter().map(|status| status.as_str()).collect();
     let status = visit.query().word("status", &statuses)?;
@@ -183,8 +190,8 @@ fn kind(lang: Lang, word: &str) -> String {
 struct Artifacts<'a> {
     v: &'a Layout,
     task_id: String,
-    /// The key may see only those of one task, and none is chosen.
-    must_choose: bool,
+    /// The key sees only some tasks, and none is chosen: the list has the files that it uploaded.
+    is_of_key: bool,
     rows: Vec<ArtifactRow>,
     pages: Pages,
 }
@@ -204,12 +211,7 @@ pub async fn artifacts(visit: Visit) -> Result<Response, Refused> {
         created_at: artifact.created_at,
         content: beginning(artifact.content.as_deref().unwrap_or_default(), CHARS),
     };
-    let query = query(&visit, &FILTERS)?;
-    let must_choose = !visit.layout.sees_all() && visit.query().get("task_id").is_none();
-    let mut listed = match must_choose {
-        true => Listed { rows: Vec::new(), next: None },
-        false => visit.list(&format!("artifacts?{query}"), row).await?,
-    };
+    let mut listed = visit.list(&format!("artifacts?{}", query(&visit, &FILTERS)?), row).await?;
     if visit.query().get("task_id").is_none() {
         // Runs that failed have no answer, and would hide those that have one.
         listed.rows.retain(|row| row.file.is_some() || !row.content.is_empty());
@@ -221,7 +223,7 @@ pub async fn artifacts(visit: Visit) -> Result<Response, Refused> {
     visit.ok(&Artifacts {
         v: &visit.layout,
         task_id: visit.query().text("task_id"),
-        must_choose,
+        is_of_key: !visit.layout.sees_all() && visit.query().get("task_id").is_none(),
         rows: listed.rows,
         pages: Pages::of(&visit, "/artifacts", &FILTERS, listed.next),
     })
@@ -255,6 +257,13 @@ struct AuditPage<'a> {
     rows: Vec<AuditRow>,
     pages: Pages,
     wrong: Option<Said>,
+}
+
+impl AuditPage<'_> {
+    /// Whether a filter is given that is not always seen.
+    fn has_more(&self) -> bool {
+        [&self.until, &self.worker_id, &self.task_id, &self.request_id].into_iter().any(|filter| !filter.is_empty())
+    }
 }
 
 pub async fn audit(visit: Visit) -> Result<Response, Refused> {

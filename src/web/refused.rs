@@ -24,6 +24,8 @@ pub struct Refused {
     pub text: Said,
     /// What is wrong with single fields.
     pub fields: Wrong,
+    /// A form was not made for the visitor's session, so another key would not help.
+    pub is_of_session: bool,
 }
 
 /// Who says it: the API in English, the pages in the language of the visitor.
@@ -52,7 +54,17 @@ impl Said {
 
 impl Refused {
     pub fn new(status: u16, english: impl Into<Cow<'static, str>>, ukrainian: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, text: Said::Page(english.into(), ukrainian.into()), fields: Wrong::new() }
+        Self { status, text: Said::Page(english.into(), ukrainian.into()), fields: Wrong::new(), is_of_session: false }
+    }
+
+    /// A form was not made for the visitor's session: it is of an earlier one, or of another site.
+    pub fn of_session() -> Self {
+        let text = Self::new(
+            403,
+            "This form was not made for your session, so nothing was done",
+            "Ця форма не з вашого сеансу, тому нічого не зроблено",
+        );
+        Self { is_of_session: true, ..text }
     }
 
     /// A form whose fields say what is wrong with them.
@@ -93,7 +105,7 @@ impl Refused {
     }
 
     fn by_api(status: u16, text: String) -> Self {
-        Self { status, text: Said::Api(text), fields: BTreeMap::new() }
+        Self { status, text: Said::Api(text), fields: Wrong::new(), is_of_session: false }
     }
 
     pub fn title(&self, at: &At) -> &'static str {
@@ -116,6 +128,10 @@ impl Refused {
     pub fn advice(&self, at: &At) -> &'static str {
         let lang = at.lang;
         match self.status {
+            _ if self.is_of_session => lang.t(
+                "Go back, load the page again, and send the form again. The page needs cookies of this server.",
+                "Поверніться, перезавантажте сторінку й надішліть форму ще раз. Сторінці потрібні файли cookie цього сервера.",
+            ),
             401 => lang.t("Sign in with a key of this server.", "Увійдіть із ключем цього сервера."),
             403 => lang.t(
                 "If your key does not allow it, ask a person with an admin key to do it, or to give you a key that may.",
@@ -141,7 +157,7 @@ impl Refused {
 
     /// Whether another key may help.
     pub fn is_of_key(&self) -> bool {
-        matches!(self.status, 401 | 403)
+        matches!(self.status, 401 | 403) && !self.is_of_session
     }
 }
 

@@ -255,13 +255,7 @@ async fn read_form(request: Request, cookie: Option<&str>) -> Result<(Fields, Ve
     };
     let token = fields.get(FORM_TOKEN).unwrap_or_default();
     if !cookie.is_some_and(|cookie| is_form_token(cookie, token)) {
-        return Err(Refused::new(
-            403,
-            "This form was not made for your session, so nothing was done: go back, load the page again, and send the form again. \
-             The page needs cookies of this server",
-            "Ця форма не з вашого сеансу, тому нічого не зроблено: поверніться, перезавантажте сторінку й надішліть форму ще раз. \
-             Сторінці потрібні файли cookie цього сервера",
-        ));
+        return Err(Refused::of_session());
     }
     Ok((fields, files))
 }

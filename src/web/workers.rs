@@ -19,6 +19,7 @@ use bloom_api::tasks::Task;
 use bloom_api::workers::{Pause, Worker};
 use bloom_core::Ms;
 use bloom_core::pause::PauseKind;
+use url::{Host, Url};
 use uuid::Uuid;
 
 const ROWS: usize = 60;
@@ -40,6 +41,17 @@ struct Shown {
     cordoned: bool,
     draining: bool,
     pauses: Vec<ShownPause>,
+}
+
+/// Whether the address leads to the server from its own machine only.
+pub fn is_of_this_machine(address: &str) -> bool {
+    let host = Url::parse(address).ok().and_then(|url| url.host().map(|host| host.to_owned()));
+    match host {
+        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        Some(Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(Host::Ipv6(ip)) => ip.is_loopback(),
+        None => false,
+    }
 }
 
 /// A pause, and the account that an administrator can resume.
@@ -198,4 +210,19 @@ pub async fn confirm_remove(Path(name): Path<String>, visit: Visit) -> Result<Re
         button: v.t("Remove it", "Вилучити"),
         back: format!("/{path}"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn which_addresses_lead_no_further_than_the_machine() {
+        for local in ["http://127.0.0.1:5000", "http://localhost:5000/bloom", "http://[::1]:1", "http://a.localhost"] {
+            assert!(is_of_this_machine(local), "{local}");
+        }
+        for other in ["https://bloom.example", "http://10.0.0.1:5000", "http://localhost.example", "no address"] {
+            assert!(!is_of_this_machine(other), "{other}");
+        }
+    }
 }

@@ -1,10 +1,14 @@
-//! Asks the Claude CLI at the start for its version, and whether it accepts the options of each profile: with a wrong one, every run would fail.
+//! Asks the Claude CLI at the start for its version, whether it accepts the options of each profile, and whether it is signed in: else, every run
+//! would fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use serde::Deserialize;
+
+use super::claude_settings::{CREDENTIALS, config_dir};
 use super::claude_version::Version;
 use super::command;
 use super::invocation::{claude_call, claude_options};
@@ -15,6 +19,15 @@ use super::program::find_program;
 const LIMIT: Duration = Duration::from_secs(60);
 /// Of what it prints there; errors have a limit of their own.
 const MOST: usize = 64 << 10;
+/// Variables that give the CLI access without a login.
+const ACCESS: [&str; 6] = [
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_AUTH_TOKEN",
+    "CLAUDE_CODE_OAUTH_TOKEN",
+    "CLAUDE_CODE_USE_BEDROCK",
+    "CLAUDE_CODE_USE_VERTEX",
+    "CLAUDE_CODE_USE_FOUNDRY",
+];
 
 /// Keeps the versions in the profiles, because options differ by them.
 ///
@@ -22,7 +35,7 @@ const MOST: usize = 64 << 10;
 /// The CLI refuses the options of a profile; the text says which.
 pub async fn check(profiles: &mut Profiles) -> Result<(), String> {
     let mut versions = BTreeMap::<PathBuf, Option<Version>>::new();
-    let mut accepted = BTreeSet::new();
+    let (mut accepted, mut signed_in) = (BTreeSet::new(), BTreeSet::new());
     let dir = profiles.dir.clone();
     for (slug, profile) in profiles.all_mut().filter(|(_, profile)| profile.runner == Runner::Claude) {
         let Some(program) = find_program(&profile.program(), &dir) else { continue };
@@ -30,6 +43,10 @@ pub async fn check(profiles: &mut Profiles) -> Result<(), String> {
             Some(known) => *known,
             None => *versions.entry(program.clone()).or_insert(version(&program, profile).await),
         };
+        // What is no Claude CLI would take the question for a run.
+        if profile.cli_version.is_some() && signed_in.insert((program.clone(), config_dir(&profile.env))) {
+            check_login(&program, slug, profile).await;
+        }
         let options = claude_options(profile, &dir, None, profile.max_budget_usd);
         if !accepted.insert((program.clone(), options.clone())) {
             continue;
@@ -47,6 +64,32 @@ pub async fn check(profiles: &mut Profiles) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// What `claude auth status` prints, of which only this is needed. Versions without that command print something else.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Login {
+    logged_in: bool,
+}
+
+/// Warns if the CLI says that it is not signed in. It is asked only where the agent sees neither a login nor a variable that stands for one.
+async fn check_login(program: &Path, slug: &str, profile: &Profile) {
+    let mut call = claude_call(program.to_owned(), profile);
+    let is_set = |name: &str| call.as_std().get_envs().any(|(set, value)| set == name && value.is_some_and(|value| !value.is_empty()));
+    let has_login = config_dir(&profile.env).is_some_and(|dir| dir.join(CREDENTIALS).exists());
+    if has_login || ACCESS.into_iter().any(is_set) {
+        return;
+    }
+    call.args(["auth", "status"]);
+    let Ok(ended) = command::ended(call, Stdio::null(), LIMIT, MOST).await else { return };
+    if serde_json::from_slice::<Login>(&ended.stdout).is_ok_and(|login| !login.logged_in) {
+        tracing::warn!(
+            profile = slug,
+            "the Claude CLI is not signed in, so runs will fail: start `claude` as the user of the agent and sign in, which counts at once; or set \
+             ANTHROPIC_API_KEY for the agent, and restart it"
+        );
+    }
 }
 
 /// The version that the program tells, which is logged.

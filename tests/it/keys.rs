@@ -44,13 +44,14 @@ const WORKER: [&str; 13] = [
     "POST workers/{id}/events",
     "POST workers/{id}/heartbeat",
 ];
-const SUBMIT: [&str; 25] = [
+const SUBMIT: [&str; 26] = [
     "DELETE artifacts/{id}",
     "DELETE llm-tasks/{id}",
     "GET artifacts",
     "GET artifacts/{id}/content",
     "GET contexts",
     "GET contexts/{context_id}",
+    "GET leases",
     "GET llm-tasks",
     "GET llm-tasks/{id}",
     "GET llm-tasks/{id}/events",

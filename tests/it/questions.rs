@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::key_limits::ids;
 use crate::keys::{ADMIN, keyed, with_new_key};
 use crate::on_both;
 use crate::replicas::replicas;
@@ -30,6 +31,20 @@ on_both! {
         assert_eq!(lease.asks(asked(&lease.id, ID)).await.ok(), json!({ "answer": null }));
         assert_eq!(server.get(&task.path("/question")).await.ok(), first, "repeating it changes nothing");
         assert_eq!(task.waits_for().await, "needs_human");
+        let asking = async |query: &str| ids(&server.get(&format!("llm-tasks?asks=true&agent_slug={}{query}", crew.slug)).await.ok()).join(" ");
+        let queued = crew.task().create().await;
+        assert_eq!(asking("").await, task.id);
+        assert_eq!(asking(&format!("&ids={},{}", task.id, queued.id)).await, task.id);
+        for none in [format!("&ids={}", queued.id), "&status=queued".to_owned()] {
+            assert_eq!(asking(&none).await, "", "{none}");
+        }
+        server.get("llm-tasks?asks=yes").await.refuses(&["asks"]);
+        let all = async |asks: bool| {
+            let filter = json!({ "filter": { "agent_slug": crew.slug, "asks": asks }, "dry_run": true });
+            server.post("llm-tasks:cancel", filter).await.ok()["matched"].clone()
+        };
+        assert_eq!((all(true).await, all(false).await), (json!(1), json!(2)));
+        queued.cancel().await;
         let answered = async || {
             let beat = server.post(&worker.path("/heartbeat"), json!({ "leases": [lease.id] })).await.ok();
             beat["directives"]["answered"].clone()
@@ -42,6 +57,7 @@ on_both! {
         let answer = json!({ "allow": false, "message": "no", "question_id": ID });
         let told = server.post(&task.path("/answer"), answer.clone()).await.ok();
         assert!(told["waiting"].is_null(), "{told}");
+        assert_eq!(asking("").await, "");
         assert_eq!(claim.await.unwrap()["directives"]["answered"], json!([task.id]), "the answer ends a claim that waits");
         assert_eq!(answered().await, json!([task.id]));
         server.post(&task.path("/answer"), answer).await.fails(409, "Cannot answer task with status 'running': its question is answered already");

@@ -242,9 +242,29 @@ on_both! { alone:
         let id = file["id"].as_str().unwrap();
         bob.get(&format!("artifacts/{id}/content")).await.error(404);
         task(&bob).with("inputs", json!([{ "artifact_id": id }])).answer().await.refuses(&["inputs"]);
+        let uploads = async |api: &Api| ids(&api.get("artifacts").await.ok()).join(" ");
+        assert_eq!([uploads(&ann).await, uploads(&bob).await, uploads(&others[0].1).await], [id, "", ""]);
         let made = task(&ann).with("inputs", json!([{ "artifact_id": id }])).create().await;
+        let later = upload(&ann, "name=b", b"more").await.created()["id"].as_str().unwrap().to_owned();
+        assert_eq!(uploads(&ann).await, format!("{later} {id}"), "one that a task uses is there, too");
+        assert_eq!(ids(&ann.get(&format!("artifacts?limit=1&cursor={later}")).await.ok()), [id]);
         assert_eq!(bob.get(&made.path("")).await.ok()["inputs"][0]["artifact_id"], id);
         others[0].1.get(&format!("artifacts/{id}/content")).await.error(404);
+    }
+
+    async fn leases_are_seen_by_whoever_sees_their_task(database) {
+        let Teams { admin, ann, bob, ci, others, server: _running } = Teams::on(database).await;
+        let worker = admin.worker().register().await;
+        let made = task(&ci).create().await;
+        let held = admin.task(&made.id).lease_to(&worker).await;
+        let of_task = async |api: &Api| ids(&api.get(&format!("leases?task_id={}", made.id)).await.ok()).join(" ");
+        for one in [&admin, &ann, &bob, &ci] {
+            assert_eq!(of_task(one).await, held.id);
+        }
+        for (name, other) in others.iter().filter(|(name, _)| *name != "admin") {
+            assert_eq!(of_task(other).await, "", "{name}");
+            other.get("leases").await.refuses(&["task_id"]);
+        }
     }
 
     async fn the_list_of_keys_shows_teams_and_the_quotas_of_members(database) {

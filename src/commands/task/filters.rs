@@ -8,7 +8,7 @@ use bloom_api::bulk::{Filter, FilterText};
 use bloom_api::tasks::Task;
 use bloom_api::values::{Int, LabelText};
 use bloom_core::Ms;
-use bloom_core::task::Status;
+use bloom_core::task::{Status, WaitingReason};
 use clap::Args;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
 use clap_complete::ArgValueCandidates;
@@ -22,6 +22,9 @@ pub struct Filters {
     /// Only failed ones: with the status failed or dead
     #[arg(long, conflicts_with = "status")]
     failed: bool,
+    /// Only those whose run asks a person, and waits for the answer
+    #[arg(long)]
+    asks: bool,
     /// Only for this kind of agent
     #[arg(long, value_name = "SLUG", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::agents))]
     agent: Option<String>,
@@ -110,7 +113,8 @@ impl Filters {
         let labels = self.labels.iter().map(|(name, value)| ("label", format!("{name}={value}")));
         let times = [("created_after", self.since), ("created_before", self.until), ("finished_after", self.finished_since)];
         let times = times.into_iter().filter_map(|(name, at)| Some((name, at?.to_string())));
-        texts.chain(labels).chain(times).collect()
+        let asks = self.asks.then(|| ("asks", true.to_string()));
+        texts.chain(labels).chain(times).chain(asks).collect()
     }
 
     /// The filters with this status as the body of a bulk call.
@@ -129,6 +133,7 @@ impl Filters {
             created_after: self.since.map(Int),
             created_before: self.until.map(Int),
             finished_after: self.finished_since.map(Int),
+            asks: self.asks,
         }
     }
 
@@ -145,6 +150,7 @@ impl Filters {
             && self.since.is_none_or(|since| task.created_at > since)
             && self.until.is_none_or(|until| task.created_at < until)
             && self.finished_since.is_none_or(|since| task.finished_at.is_some_and(|at| at > since))
+            && (!self.asks || task.waiting.as_ref().is_some_and(|waiting| waiting.reason == WaitingReason::NeedsHuman))
     }
 }
 

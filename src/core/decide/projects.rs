@@ -165,6 +165,13 @@ impl Operation for RecordClones {
         let new_error = failures().next().map(|(node, why)| if propagated { shortened(&format!("{node}: {why}")) } else { shortened(why) });
         let stays = self.cloned_for == ClonedFor::Run && status == known.clone_status;
         let error_message = if stays { known.error_message.clone() } else { new_error };
+        let named = self.nodes.first().filter(|_| self.cloned_for == ClonedFor::Call).map(|node| &node.node_id);
+        // A primary worker that never had a clone may be a mistyped name: it gives way to a worker that has one.
+        let never_cloned = |primary: &WorkerId| {
+            nodes.get(primary).is_some_and(|node| node.clone_status == CloneStatus::Failed && node.last_sync_at.is_none())
+        };
+        let kept = known.primary_node_id.as_ref().filter(|primary| failed > 0 || !never_cloned(primary));
+        let primary_node_id = kept.or(named).or(known.primary_node_id.as_ref()).cloned();
         for NodeClone { node_id, outcome } in &self.nodes {
             let last_sync_at = set.nodes_of(self.project)?.get(node_id).and_then(|node| node.last_sync_at);
             let (project_id, node_id) = (self.project, node_id.clone());
@@ -182,8 +189,6 @@ impl Operation for RecordClones {
             _ => (Actor::Admin, ""),
         };
         set.audit(action, EntityType::Project, self.project, &actor, format!("{} to {nodes}{more}{failed}{why}", known.name));
-        let chosen = self.nodes.first().filter(|_| self.cloned_for == ClonedFor::Call).map(|node| node.node_id.clone());
-        let primary_node_id = known.primary_node_id.clone().or(chosen);
         let project = Project { primary_node_id, clone_status: status, error_message, updated_at, ..known };
         set.put_project(project.clone());
         Ok(project)

@@ -130,6 +130,7 @@ async fn lists_filter_and_page(database) {
         created_after: Some(0),
         created_before: Some(i64::MAX),
         finished_after: None,
+        asks: false,
     };
     assert_eq!(list(everything, PAGE).await, [0]);
     let rare = TaskFilter { status: Some(Status::Leased), agent_slug: Some("odd".into()), ..none() };

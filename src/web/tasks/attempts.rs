@@ -9,7 +9,7 @@ use bloom_api::answers::{Audit, Lease};
 use bloom_api::words::Word;
 use bloom_core::Ms;
 use bloom_core::audit::Action;
-use bloom_core::task::{LeaseStatus, Reason};
+use bloom_core::task::{LeaseStatus, Outcome, Reason};
 
 /// The newest, which the page shows.
 pub const MOST: usize = 20;
@@ -101,11 +101,21 @@ fn attempt(lang: Lang, lease: &Lease<'_>, number: Option<usize>, end: Option<&En
             None => ("completed", lang.t("completed", "завершено"), ""),
         },
         (_, Some(Action::TaskRetried | Action::TaskDead)) => ("failed", failed, said),
+        // Whoever sees only some tasks does not see the trail, so the lease alone tells.
+        (Word::Known(LeaseStatus::Released), None) => match lease.outcome {
+            Some(Word::Known(Outcome::Success)) => ("completed", lang.t("completed", "завершено"), ""),
+            Some(_) => ("failed", failed, ""),
+            None => ("", lang.t("handed back", "повернено"), ""),
+        },
         _ => ("", lang.t("ended", "закінчено"), ""),
     };
     let (reason, said) = match lease.status == LeaseStatus::Expired {
         true => (lang.t("its worker was not heard from", "від воркера не було звісток").to_owned(), String::new()),
         false => told(lang, said),
+    };
+    let reason = match (&lease.reason, reason.is_empty()) {
+        (Some(known), true) if said.is_empty() => lang.word(&known.to_string()).into_owned(),
+        _ => reason,
     };
     Attempt {
         lease_id: lease.id,

@@ -11,8 +11,8 @@ use bloom_core::task::Status;
 
 /// The filters, by their names in addresses. `since` is how long ago a task may have been created, and
 /// `finished_since` how long ago it may have ended.
-pub const NAMES: [&str; 11] =
-    ["status", "agent_slug", "context_id", "worker_id", "project", "owner", "label", "since", "finished_since", "id", "text"];
+pub const NAMES: [&str; 12] =
+    ["status", "asks", "agent_slug", "context_id", "worker_id", "project", "owner", "label", "since", "finished_since", "id", "text"];
 /// The choices of both.
 const TIMES: [(&str, Ms); 4] = [("1h", 3_600_000), ("24h", 86_400_000), ("7d", 7 * 86_400_000), ("30d", 30 * 86_400_000)];
 
@@ -36,6 +36,8 @@ pub fn times(lang: Lang) -> [(&'static str, &'static str); 4] {
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     pub status: String,
+    /// `true`: the tasks whose runs wait for the answer of a person.
+    pub asks: String,
     pub agent_slug: String,
     pub context_id: String,
     pub worker_id: String,
@@ -59,6 +61,7 @@ impl Filter {
         let statuses: Vec<_> = Status::ALL.iter().map(|status| status.as_str()).collect();
         Ok(Self {
             status: fields.word("status", &statuses)?,
+            asks: fields.word("asks", &["true"])?,
             agent_slug: fields.text("agent_slug"),
             context_id: fields.text("context_id"),
             worker_id: fields.text("worker_id"),
@@ -74,6 +77,11 @@ impl Filter {
 
     pub fn of_status(status: Status) -> Self {
         Self { status: status.as_str().to_owned(), ..Self::default() }
+    }
+
+    /// The tasks whose runs wait for a person.
+    pub fn asking() -> Self {
+        Self { asks: "true".to_owned(), ..Self::default() }
     }
 
     /// The tasks that failed in the last hour.
@@ -102,15 +110,16 @@ impl Filter {
         self.id.is_empty() && self.text.is_empty() && self.given().is_empty()
     }
 
-    /// Whether one is given beside the status and the text, which are always seen.
+    /// Whether one is given beside the tabs and the text, which are always seen.
     pub fn has_more(&self) -> bool {
-        !self.id.is_empty() || self.given().iter().any(|(name, _)| *name != "status")
+        !self.id.is_empty() || self.given().iter().any(|(name, _)| !["status", "asks"].contains(name))
     }
 
     /// The filters that are given, by their names in addresses.
     pub fn given(&self) -> Vec<(&'static str, &str)> {
         let one = [
             ("status", &self.status),
+            ("asks", &self.asks),
             ("agent_slug", &self.agent_slug),
             ("context_id", &self.context_id),
             ("worker_id", &self.worker_id),
@@ -153,6 +162,7 @@ impl Filter {
         for (name, value) in self.given() {
             match name {
                 "status" | "label" | "since" | "finished_since" => {}
+                "asks" => drop(body.insert(name.to_owned(), json!(true))),
                 _ => drop(body.insert(name.to_owned(), json!(value))),
             }
         }

@@ -145,11 +145,10 @@ fn sort(rows: &mut [Row], by: &str) {
     }
 }
 
-/// A link to the tasks of a status, with the other filters.
+/// A link to the tasks of a status, or to those that ask, with the other filters.
 struct Tab {
     link: String,
-    /// None of all tasks.
-    status: Option<Status>,
+    name: String,
     is_here: bool,
     /// How many tasks it shows, if that is known.
     count: Option<i64>,
@@ -160,24 +159,42 @@ const TABS: [Status; 5] = [Status::Queued, Status::Running, Status::Completed, S
 
 /// Counts are those of all tasks, so there are none beside other filters.
 async fn tabs(visit: &Visit, filter: &Filter) -> Result<Vec<Tab>, Refused> {
-    let filters = NAMES.strip_prefix(&["status"]).unwrap_or(&NAMES);
+    let filters = NAMES.strip_prefix(&["status", "asks"]).unwrap_or(&NAMES);
     let others = visit.query().query_of(&[filters, &["sort"]].concat());
     let counts =
         if visit.query().query_of(filters).is_empty() { visit.find::<Stats>("stats").await?.map(|stats| stats.tasks) } else { None };
+    let lang = visit.layout.at.lang;
     let here = Status::parse(&filter.status);
+    let asks_here = !filter.asks.is_empty();
     let rare = here.filter(|status| !TABS.contains(status));
-    let tab = |status: Option<Status>| {
-        let name = status.map(|status| format!("status={status}"));
-        let parts: Vec<_> = [name, Some(others.clone()).filter(|others| !others.is_empty())].into_iter().flatten().collect();
-        let count = counts.as_ref().map(|counts| match status {
+    let link = |own: Option<String>| {
+        let parts: Vec<_> = [own, Some(others.clone()).filter(|others| !others.is_empty())].into_iter().flatten().collect();
+        format!("/tasks?{}", parts.join("&"))
+    };
+    let tab = |status: Option<Status>| Tab {
+        link: link(status.map(|status| format!("status={status}"))),
+        name: status.map_or_else(|| lang.t("all", "усі").to_owned(), |status| lang.word(status.as_str()).into_owned()),
+        is_here: here == status && !asks_here,
+        count: counts.as_ref().map(|counts| match status {
             None => counts.total,
             Some(status) => {
                 Filter::of_status(status).statuses().iter().flatten().filter_map(|one| counts.by_status.get(one.as_str())).sum()
             }
-        });
-        Tab { link: format!("/tasks?{}", parts.join("&")), status, is_here: here == status, count }
+        }),
     };
-    Ok([None].into_iter().chain(TABS.map(Some)).chain(rare.map(Some)).map(tab).collect())
+    // Whoever sees only some tasks is not told whether others ask.
+    let asking = Tab {
+        link: link(Some("asks=true".to_owned())),
+        name: lang.t("asks you", "запитує вас").to_owned(),
+        is_here: asks_here,
+        count: counts.as_ref().map(|_| visit.api.asking() as i64),
+    };
+    let is_shown = asks_here || !visit.layout.sees_all() || visit.api.asking() > 0;
+    let mut tabs: Vec<Tab> = [None].into_iter().chain(TABS.map(Some)).chain(rare.map(Some)).map(tab).collect();
+    if is_shown {
+        tabs.insert(1, asking);
+    }
+    Ok(tabs)
 }
 
 /// Why it waits, or why it failed.

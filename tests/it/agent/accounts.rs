@@ -29,6 +29,20 @@ pub fn sign_in(agent: &agent::Agent) {
 }
 
 #[test]
+fn an_agent_says_at_its_start_that_claude_is_not_signed_in() {
+    run(async {
+        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        let signed_in = server.agent("in").claude(&api, "").start();
+        let plan = server.agent("out");
+        let profile = plan.claude_profile("default", &api, "", "");
+        let agent = plan.profiles(&profile).start();
+        eventually("both are registered", || async { (server.get("workers").await.ok().as_array()?.len() == 2).then_some(()) }).await;
+        assert!(agent.log().contains("the Claude CLI is not signed in, so runs will fail: start `claude`"), "{}", agent.log());
+        assert!(!signed_in.log().contains("not signed in"), "{}", signed_in.log());
+    });
+}
+
+#[test]
 fn tasks_wait_until_somebody_has_signed_in() {
     run(async {
         let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);

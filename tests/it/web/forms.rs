@@ -144,6 +144,10 @@ on_both! {
         ask(json!({ "tool": "Bash", "input": { "command": "rm -r <tmp>" }, "limit_sec": 600 })).await;
         let asked = browser.ok(&page).await;
         asked.has("The run asks you");
+        browser.ok("/").await.has("<a href=\"/tasks?asks=true\">All that ask</a>");
+        let listed = browser.ok("/tasks?asks=true").await;
+        listed.has(&format!("href=\"{page}\""));
+        listed.has("<a href=\"/tasks?asks=true\" aria-current=\"page\">asks you");
         asked.has("rm -r &#60;tmp&#62;");
         let answer = [("question_id", ID), ("decision", "deny"), ("message", "not this one")];
         browser.send_form(&page, &format!("{page}/answer"), &answer).await.leads_to(&format!("{page}?done=answer"));

@@ -27,11 +27,15 @@ on_both! { alone:
         let tested = browser.send_form("/membridge", "/membridge/test", &[]).await.expect(200);
         tested.has("The control plane has answered.");
         tested.has("href=\"/membridge/projects/p1\">&#60;i&#62;one</a>");
-        stub.always("/projects/p1/nodes", Reply::new(200, r#"[{"node_id":"n1"},{"node_id":"n2"}]"#));
-        stub.always("/projects/p1/leadership", Reply::new(200, r#"{"primary_node_id":"n1"}"#));
+        stub.always("/projects/p1/nodes", Reply::new(200, r#"[{"node_id":"n1","role":"primary","obs_count":7,"last_seen":1772000000.5},{"node_id":"n2"},5]"#));
+        stub.always("/projects/p1/leadership", Reply::new(200, r#"{"preferred_primary":"n1","term":3,"lease_expires_at":1772003600000}"#));
         stub.always("/projects/p1/leadership/select", Reply::new(200, r#"{"ok":true}"#));
         let page = "/membridge/projects/p1";
-        browser.ok(page).await.has("<option>n2</option>");
+        let project = browser.ok(page).await;
+        project.has("<dt>Leader</dt><dd>n1</dd>");
+        project.has("2026-02-25 07:13");
+        project.has("aria-label=\"Make leader for an hour: n2\"");
+        project.has_not("aria-label=\"Make leader for an hour: n1\"");
         browser.send_form(page, page, &[("node", "n2")]).await.leads_to("/membridge/projects/p1?done=1");
         let sent = &stub.seen("/projects/p1/leadership/select")[0];
         assert!(sent.body.contains("\"n2\""), "{}", sent.body);

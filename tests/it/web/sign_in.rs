@@ -115,7 +115,9 @@ on_both! { alone:
         let other = format!("/tasks/{}", other["id"].as_str().unwrap());
         browser.get(&other).await.expect(404);
         browser.send_form("/tasks", &format!("{other}/cancel"), &[]).await.expect(404);
-        browser.ok("/artifacts").await.has("Choose a task: its page shows its files.");
+        browser.ok("/artifacts").await.has("You have uploaded no files.");
+        let shown = browser.ok(&own).await;
+        shown.has_not("Your key does not show them.");
         for page in ["/workers", "/audit", "/leases"] {
             browser.get(page).await.expect(403);
         }

@@ -59,6 +59,24 @@ fn clones_are_recorded_at_the_project_and_the_worker() {
 }
 
 #[test]
+fn a_primary_worker_that_never_had_a_clone_gives_way_to_one_that_has() {
+    let primary = |project: &bloom_core::project::Project| project.primary_node_id.as_ref().map(|node| node.as_str().to_owned());
+    let mut world = world();
+    world.ok(create("p"));
+    let mistyped = world.ok(clones(&world, &[("wsite", Err("unknown worker"))], false));
+    assert_eq!(primary(&mistyped).as_deref(), Some("wsite"));
+    let failed = world.ok(clones(&world, &[("site", Err("no room"))], false));
+    assert_eq!(primary(&failed).as_deref(), Some("wsite"), "another failure is no better");
+    let propagated = world.ok(clones(&world, &[("other", Ok(None))], true));
+    assert_eq!(primary(&propagated).as_deref(), Some("wsite"), "nobody has named a worker");
+    let cloned = world.ok(clones(&world, &[("site", Ok(None))], false));
+    assert_eq!(primary(&cloned).as_deref(), Some("site"));
+    world.ok(clones(&world, &[("site", Err("unreachable"))], false));
+    let later = world.ok(clones(&world, &[("other", Ok(None))], false));
+    assert_eq!(primary(&later).as_deref(), Some("site"), "it has a clone, which could not be renewed");
+}
+
+#[test]
 fn what_is_recorded_has_limits() {
     let mut world = world();
     for n in 0..MAX_PROJECTS {
