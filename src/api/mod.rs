@@ -3,6 +3,8 @@
 //! A request body is declared with [`body!`](wire): the type of a field defines both what is accepted and its OpenAPI schema, so the two
 //! can't differ. Answers borrow from the rows that they show; clients deserialize the same types.
 
+#![warn(missing_docs, unreachable_pub)]
+
 pub mod accounts;
 pub mod agents;
 pub mod answers;

@@ -43,11 +43,11 @@ pub(super) struct Key {
 }
 
 impl Key {
-    pub fn new(key: Option<&SecretString>) -> Result<Self, Error> {
+    pub(crate) fn new(key: Option<&SecretString>) -> Result<Self, Error> {
         Ok(Self { value: RwLock::new(key.map(header).transpose()?), file: None })
     }
 
-    pub fn value(&self) -> Option<HeaderValue> {
+    pub(crate) fn value(&self) -> Option<HeaderValue> {
         self.value.read().clone()
     }
 }

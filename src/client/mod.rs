@@ -2,6 +2,8 @@
 //!
 //! It sends each request once; the caller decides whether to try again.
 
+#![warn(missing_docs, unreachable_pub)]
+
 mod error;
 mod key;
 mod path;

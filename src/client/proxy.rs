@@ -9,7 +9,7 @@ use bloom_outbound::cause;
 
 /// Where calls go, and which variable says so.
 #[derive(Clone, Debug)]
-pub struct Proxy {
+pub(crate) struct Proxy {
     /// Host and port, without the user and the password that the variable may contain.
     address: String,
     variable: &'static str,
@@ -17,7 +17,7 @@ pub struct Proxy {
 
 impl Proxy {
     /// The proxy for calls to this address: chosen as the calls themselves choose it, with the exceptions of NO_PROXY.
-    pub fn of_environment(server: &Url) -> Option<Self> {
+    pub(crate) fn of_environment(server: &Url) -> Option<Self> {
         let server = server.as_str().parse().ok()?;
         let chosen = Matcher::from_env().intercept(&server)?;
         let names = match server.scheme_str() {
@@ -32,7 +32,7 @@ impl Proxy {
     }
 
     /// Why there is no connection, if that is the proxy's fault.
-    pub fn told(&self, error: &reqwest::Error, server: &str) -> Option<String> {
+    pub(crate) fn told(&self, error: &reqwest::Error, server: &str) -> Option<String> {
         let Self { address, variable } = self;
         let why = cause(error);
         if !error.is_connect() {

@@ -12,10 +12,10 @@ const MAX_ERROR_CHARS: usize = 1000;
 /// How much of an error answer that is not from the API is repeated.
 const MAX_FOREIGN_CHARS: usize = 200;
 /// What to check if something else than the server has answered.
-pub const NOT_THE_API: &str = "check the address, and whether the server behind the proxy runs";
+pub(crate) const NOT_THE_API: &str = "check the address, and whether the server behind the proxy runs";
 
 /// `has_key`: whether the call was sent with a key.
-pub fn refusal(status: u16, headers: &HeaderMap, body: &[u8], has_key: bool) -> Error {
+pub(crate) fn refusal(status: u16, headers: &HeaderMap, body: &[u8], has_key: bool) -> Error {
     let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
     let refused = |message, fields| Error::Refused { status, message, retry_after: seconds.map(Duration::from_secs), fields };
     let Some(Told { message, fields }) = told(body) else {

@@ -27,7 +27,7 @@ pub enum AccountCommand {
     },
 }
 
-pub async fn run(command: AccountCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn run(command: AccountCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     match command {
         AccountCommand::List { limit } => records::pages(server, "api/runtime/accounts", &[], limit, shown, &columns::ACCOUNTS).await,
         AccountCommand::Resume { name } => {

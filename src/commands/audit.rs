@@ -21,7 +21,7 @@ use bloom_client::Error;
 use bloom_core::Ms;
 use bloom_core::audit::{Action, COMMIT_WITHIN_MS};
 
-pub const EXAMPLES: &str = "Examples:
+pub(crate) const EXAMPLES: &str = "Examples:
   bloom-runtime audit --task 7c0d9e21
   bloom-runtime audit --worker gpu-1 --action task_dead,lease_expired --since 1d
   bloom-runtime audit -f --actor admin";
@@ -88,7 +88,7 @@ impl AuditFilters {
     }
 }
 
-pub async fn run(args: AuditArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn run(args: AuditArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let AuditArgs { follow, limit, mut filters } = args;
     when::in_order(filters.since, filters.until)?;
     if let Some(task) = &mut filters.task {

@@ -9,7 +9,7 @@ use super::when::{self, span_text, time_text};
 use bloom_api::accounts::Account;
 use bloom_api::answers::{Audit, Lease};
 use bloom_api::contexts::{Context, ContextTasks};
-pub use bloom_api::csv::cell_text as text;
+pub(crate) use bloom_api::csv::cell_text as text;
 use bloom_api::keys::{Key, KeyQuota};
 use bloom_api::projects::{Project, ProjectNode};
 use bloom_api::queues::Queue;
@@ -24,13 +24,13 @@ use bloom_core::task::{LeaseStatus, Status};
 
 /// The usual and the least width of a prompt.
 const PROMPT: usize = 40;
-pub const LEAST_TEXT: usize = 10;
+pub(crate) const LEAST_TEXT: usize = 10;
 const WIDE_TEXT: usize = 120;
 /// Wider than any terminal, so that it is the terminal that decides.
-pub const MAX_TEXT: usize = 1000;
+pub(crate) const MAX_TEXT: usize = 1000;
 const WHOLE: usize = usize::MAX;
 
-pub static TASKS: Kind<Task> = Kind {
+pub(crate) static TASKS: Kind<Task> = Kind {
     columns: &[
         Column::short("ID", |task, _| short(&task.id), |task, _| task.id.to_string()),
         Column::new("STATUS", status_of_task),
@@ -55,13 +55,13 @@ pub static TASKS: Kind<Task> = Kind {
 };
 
 /// The branch with the commits of a run, and the last one; empty if there is none.
-pub fn branch(result: &TaskResult) -> String {
+pub(crate) fn branch(result: &TaskResult) -> String {
     let commit = result.commit.as_ref().map(|commit| format!(" at {commit}"));
     result.branch.as_ref().map(|branch| format!("{branch}{}", commit.unwrap_or_default())).unwrap_or_default()
 }
 
 /// A task after an edit: what can be edited, as it is now.
-pub static EDITED: Kind<Task> = Kind {
+pub(crate) static EDITED: Kind<Task> = Kind {
     columns: &[
         Column::short("ID", |task, _| short(&task.id), |task, _| task.id.to_string()),
         Column::new("STATUS", status_of_task),
@@ -74,7 +74,7 @@ pub static EDITED: Kind<Task> = Kind {
     name: |task| task.id.to_string(),
 };
 
-pub static WORKERS: Kind<Worker> = Kind {
+pub(crate) static WORKERS: Kind<Worker> = Kind {
     columns: &[
         Column::new("NAME", |worker, _| worker.id.to_string()),
         Column::new("STATUS", status_of_worker),
@@ -105,7 +105,7 @@ pub static WORKERS: Kind<Worker> = Kind {
     name: |worker| worker.id.to_string(),
 };
 
-pub static QUEUES: Kind<Queue> = Kind {
+pub(crate) static QUEUES: Kind<Queue> = Kind {
     columns: &[
         Column::new("AGENT", |queue, _| agent_of_queue(queue)),
         Column::new("PAUSED", |queue, now| queue.paused_at.map_or_else(|| "no".to_owned(), |at| format!("for {}", age(at, now)))),
@@ -117,7 +117,7 @@ pub static QUEUES: Kind<Queue> = Kind {
     name: |queue| queue.agent_slug.as_deref().unwrap_or_default().to_owned(),
 };
 
-pub static ACCOUNTS: Kind<Account> = Kind {
+pub(crate) static ACCOUNTS: Kind<Account> = Kind {
     columns: &[
         Column::new("KIND", |account, _| account.kind.to_string()),
         Column::new("NAME", |account: &Account, _| account.name.to_string()),
@@ -130,7 +130,7 @@ pub static ACCOUNTS: Kind<Account> = Kind {
     name: |account| account.name.to_string(),
 };
 
-pub static CONVERSATIONS: Kind<Context> = Kind {
+pub(crate) static CONVERSATIONS: Kind<Context> = Kind {
     columns: &[
         Column::new("CONTEXT", |context, _| context.context_id.to_string()),
         Column::new("TASKS", |context: &Context, _| tasks_of(&context.tasks)),
@@ -151,13 +151,13 @@ pub static CONVERSATIONS: Kind<Context> = Kind {
 };
 
 /// "1 queued, 7 finished".
-pub fn tasks_of(tasks: &ContextTasks) -> String {
+pub(crate) fn tasks_of(tasks: &ContextTasks) -> String {
     let counts = [(tasks.queued, "queued"), (tasks.running, "running"), (tasks.finished, "finished")];
     let counts = counts.iter().filter(|(count, _)| *count > 0).map(|(count, of)| format!("{count} {of}")).collect::<Vec<_>>().join(", ");
     if tasks.more { format!("{counts} of the newest") } else { counts }
 }
 
-pub static PROJECTS: Kind<Project> = Kind {
+pub(crate) static PROJECTS: Kind<Project> = Kind {
     columns: &[
         Column::short("ID", |project: &Project, _| short(&project.id), |project, _| project.id.to_string()).spare(3),
         Column::new("NAME", |project, _| project.name.to_string()),
@@ -172,7 +172,7 @@ pub static PROJECTS: Kind<Project> = Kind {
     name: |project| project.id.to_string(),
 };
 
-pub static PROJECT_NODES: Kind<ProjectNode> = Kind {
+pub(crate) static PROJECT_NODES: Kind<ProjectNode> = Kind {
     columns: &[
         Column::new("WORKER", |node, _| node.node_id.to_string()),
         Column::new("STATUS", |node, _| node.clone_status.to_string()),
@@ -182,7 +182,7 @@ pub static PROJECT_NODES: Kind<ProjectNode> = Kind {
     name: |node| node.node_id.to_string(),
 };
 
-pub static LEASES: Kind<Lease> = Kind {
+pub(crate) static LEASES: Kind<Lease> = Kind {
     columns: &[
         Column::short("ID", |lease: &Lease, _| short(&lease.id), |lease, _| lease.id.to_string()).spare(2),
         Column::short("TASK", |lease, _| short(&lease.task_id), |lease, _| lease.task_id.to_string()),
@@ -207,7 +207,7 @@ pub static LEASES: Kind<Lease> = Kind {
     name: |lease| lease.id.to_string(),
 };
 
-pub static ARTIFACTS: Kind<Artifact> = Kind {
+pub(crate) static ARTIFACTS: Kind<Artifact> = Kind {
     columns: &[
         Column::short("ID", |artifact, _| short(&artifact.id), |artifact, _| artifact.id.to_string()),
         Column::new("TYPE", |artifact: &Artifact, _| artifact.r#type.to_string()).spare(3),
@@ -220,7 +220,7 @@ pub static ARTIFACTS: Kind<Artifact> = Kind {
     name: |artifact| artifact.id.to_string(),
 };
 
-pub static AUDIT: Kind<Audit> = Kind {
+pub(crate) static AUDIT: Kind<Audit> = Kind {
     columns: &[
         Column::new("TIME", |entry: &Audit, _| time_text(entry.timestamp)).spare(2),
         Column::new("ACTION", |entry, _| entry.action.to_string()),
@@ -236,7 +236,7 @@ pub static AUDIT: Kind<Audit> = Kind {
     name: |entry| entry.id.to_string(),
 };
 
-pub static USAGE: Kind<UsageRow> = Kind {
+pub(crate) static USAGE: Kind<UsageRow> = Kind {
     columns: &[
         Column::new("KEY", |row: &UsageRow, _| row.all_keys()),
         Column::new("RUNS", |row: &UsageRow, _| row.runs.to_string()).spare(1).by(|row| row.runs),
@@ -247,7 +247,7 @@ pub static USAGE: Kind<UsageRow> = Kind {
     name: |row| row.key.to_string(),
 };
 
-pub static KEYS: Kind<Key> = Kind {
+pub(crate) static KEYS: Kind<Key> = Kind {
     columns: &[
         Column::new("NAME", |key, _| key.name.to_string()),
         Column::new("SCOPE", |key, _| key.scope.to_string()),
@@ -268,13 +268,13 @@ pub static KEYS: Kind<Key> = Kind {
 };
 
 /// One count of `stats`.
-pub struct StatsRow {
+pub(crate) struct StatsRow {
     what: &'static str,
     status: String,
     count: i64,
 }
 
-pub static STATS: Kind<StatsRow> = Kind {
+pub(crate) static STATS: Kind<StatsRow> = Kind {
     columns: &[
         Column::new("WHAT", |row, _| row.what.to_owned()),
         Column::new("STATUS", |row, _| row.status.clone()),
@@ -284,7 +284,7 @@ pub static STATS: Kind<StatsRow> = Kind {
 };
 
 /// Contexts do not come from the server; `context list` makes these objects.
-pub static CONTEXTS: Kind<Value> = Kind {
+pub(crate) static CONTEXTS: Kind<Value> = Kind {
     columns: &[
         Column::new("CURRENT", |context, _| if context["current"] == true { "*".into() } else { " ".into() }),
         Column::new("NAME", |context, _| text(&context["name"])),
@@ -295,7 +295,7 @@ pub static CONTEXTS: Kind<Value> = Kind {
 };
 
 /// The counts of `stats`, one per row.
-pub fn stats_rows(stats: &Stats) -> Vec<StatsRow> {
+pub(crate) fn stats_rows(stats: &Stats) -> Vec<StatsRow> {
     let row = |what, status: &str, count| StatsRow { what, status: status.to_owned(), count };
     let Stats { tasks, leases, workers } = stats;
     let mut rows = vec![row("tasks", "total", tasks.total)];
@@ -318,12 +318,12 @@ fn quota(quota: &KeyQuota) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-pub fn given(text: &Option<impl ToString>) -> String {
+pub(crate) fn given(text: &Option<impl ToString>) -> String {
     text.as_ref().map(ToString::to_string).unwrap_or_default()
 }
 
 /// What a table shows instead of an agent's name for all queues together. The parentheses tell it from a name.
-pub const ALL_QUEUES: &str = "(all)";
+pub(crate) const ALL_QUEUES: &str = "(all)";
 
 fn agent_of_queue(queue: &Queue) -> String {
     queue.agent_slug.as_ref().map_or_else(|| ALL_QUEUES.to_owned(), ToString::to_string)
@@ -333,12 +333,12 @@ fn labels(task: &Task) -> String {
     task.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(",")
 }
 
-pub fn status_of_task(task: &Task, _: Ms) -> String {
+pub(crate) fn status_of_task(task: &Task, _: Ms) -> String {
     let stops = task.cancel_requested && matches!(task.status, Word::Known(Status::Leased | Status::Running));
     if stops { format!("{},stopping", task.status) } else { task.status.to_string() }
 }
 
-pub fn status_of_worker(worker: &Worker, _: Ms) -> String {
+pub(crate) fn status_of_worker(worker: &Worker, _: Ms) -> String {
     let mut status = worker.status.to_string();
     if worker.draining {
         status.push_str(",draining");
@@ -363,7 +363,7 @@ fn reason(task: &Task, now: Ms) -> String {
 }
 
 /// The reason and the message of a failure, or the message alone if it begins with the reason, as "cancelled on request" does.
-pub fn failure(failure: &Failure) -> String {
+pub(crate) fn failure(failure: &Failure) -> String {
     let (reason, message) = (failure.reason.to_string(), &failure.message);
     if message.starts_with(&reason) { message.to_string() } else { format!("{reason}: {message}") }
 }
@@ -373,7 +373,7 @@ fn short_text(name: &str) -> String {
     name.parse().map_or_else(|_| name.to_owned(), |id| short(&id))
 }
 
-pub fn age(at: Ms, now: Ms) -> String {
+pub(crate) fn age(at: Ms, now: Ms) -> String {
     span_text((now - at).max(0))
 }
 
@@ -382,12 +382,12 @@ fn millionths(usd: f64) -> i64 {
 }
 
 /// What runs have cost, with a mark if a part of it is estimated.
-pub fn cost(usage: &Usage) -> String {
+pub(crate) fn cost(usage: &Usage) -> String {
     spent(usage.cost_usd, usage.cost_estimated)
 }
 
 /// "1200 input and 340 output tokens, $0.05".
-pub fn used(usage: &Usage) -> String {
+pub(crate) fn used(usage: &Usage) -> String {
     format!("{} input and {} output tokens, {}", usage.input_tokens, usage.output_tokens, cost(usage))
 }
 
@@ -395,6 +395,6 @@ fn spent(usd: f64, is_estimated: bool) -> String {
     format!("{}{}", if is_estimated { "~" } else { "" }, dollars(usd))
 }
 
-pub fn dollars(usd: f64) -> String {
+pub(crate) fn dollars(usd: f64) -> String {
     format!("${usd:.4}")
 }

@@ -9,7 +9,7 @@ use crate::CommandError;
 ///
 /// # Errors
 /// Nobody can be asked, or Ctrl-C was the answer.
-pub async fn confirm(verb: &str, count: &str) -> Result<bool, CommandError> {
+pub(crate) async fn confirm(verb: &str, count: &str) -> Result<bool, CommandError> {
     if !term::is_in_terminal() {
         return Err(CommandError::usage(format!("this would {verb} {count}; standard input is not a terminal, so give --yes to confirm")));
     }

@@ -129,7 +129,7 @@ impl Server {
     }
 }
 
-pub fn retry_after(error: &Error) -> Option<Duration> {
+pub(crate) fn retry_after(error: &Error) -> Option<Duration> {
     if let Error::Refused { retry_after, .. } = error { *retry_after } else { None }
 }
 
@@ -142,7 +142,7 @@ fn change_failed(error: Error) -> CommandError {
 }
 
 /// A request that the server finds wrong was made of wrong flags, so these are named.
-pub fn failed(error: Error) -> CommandError {
+pub(crate) fn failed(error: Error) -> CommandError {
     match error {
         Error::Usage(message) => CommandError::usage(message),
         Error::Refused { status: 400, fields, .. } if !fields.is_empty() => {
@@ -157,11 +157,11 @@ pub fn failed(error: Error) -> CommandError {
 ///
 /// # Errors
 /// The answer is not a `T`.
-pub fn read<T: DeserializeOwned>(answer: &Value) -> Result<T, CommandError> {
+pub(crate) fn read<T: DeserializeOwned>(answer: &Value) -> Result<T, CommandError> {
     T::deserialize(answer).map_err(|error| format!("the server's answer is not what its API promises: {error}").into())
 }
 
-pub fn with_query(path: &str, query: &[(&str, String)]) -> String {
+pub(crate) fn with_query(path: &str, query: &[(&str, String)]) -> String {
     if query.is_empty() {
         return path.to_owned();
     }

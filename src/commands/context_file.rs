@@ -20,7 +20,7 @@ const HEAD: &str = "# Written by `bloom-runtime context`; it may contain keys, s
 
 #[derive(Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Contexts {
+pub(crate) struct Contexts {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current: Option<String>,
     #[serde(default)]
@@ -29,7 +29,7 @@ pub struct Contexts {
 
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct ServerContext {
+pub(crate) struct ServerContext {
     pub server: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
@@ -43,7 +43,7 @@ pub struct ServerContext {
 impl ServerContext {
     /// # Errors
     /// The key file can't be read.
-    pub fn secret(&self) -> Result<Option<SecretString>, CommandError> {
+    pub(crate) fn secret(&self) -> Result<Option<SecretString>, CommandError> {
         match (&self.key, &self.key_file) {
             (Some(key), _) => Ok(Some(SecretString::from(key.as_str()))),
             (None, Some(file)) => read_key(file).map(Some),
@@ -53,7 +53,7 @@ impl ServerContext {
 }
 
 /// The path of the file. `None` if neither XDG_CONFIG_HOME nor HOME is set.
-pub fn path(environment: &Environment) -> Option<PathBuf> {
+pub(crate) fn path(environment: &Environment) -> Option<PathBuf> {
     // The XDG base directory specification says that relative paths are ignored.
     let given = environment.get("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let dir = given.or_else(|| Some(PathBuf::from(environment.get("HOME")?).join(".config")))?;
@@ -61,7 +61,7 @@ pub fn path(environment: &Environment) -> Option<PathBuf> {
 }
 
 /// The names of the contexts, for completions.
-pub fn names() -> Vec<CompletionCandidate> {
+pub(crate) fn names() -> Vec<CompletionCandidate> {
     let contexts = path(&Environment::of_process()).and_then(|path| Contexts::read(&path).ok());
     contexts.into_iter().flat_map(|contexts| contexts.contexts.into_keys()).map(CompletionCandidate::new).collect()
 }
@@ -71,7 +71,7 @@ impl Contexts {
     ///
     /// # Errors
     /// The file can't be read.
-    pub fn read(path: &Path) -> Result<Self, CommandError> {
+    pub(crate) fn read(path: &Path) -> Result<Self, CommandError> {
         let wrong = |why: String| CommandError::usage(format!("the contexts in {}: {why}", path.display()));
         let about = match fs::metadata(path) {
             Ok(about) => about,
@@ -91,7 +91,7 @@ impl Contexts {
 
     /// # Errors
     /// What is wrong with the text. The text itself is not quoted, because it may contain a key.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start).min(text.len());
             let line = text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
@@ -101,11 +101,11 @@ impl Contexts {
 
     /// # Errors
     /// The context does not exist.
-    pub fn take(mut self, name: &str) -> Result<ServerContext, CommandError> {
+    pub(crate) fn take(mut self, name: &str) -> Result<ServerContext, CommandError> {
         self.contexts.remove(name).ok_or_else(|| self.unknown(name))
     }
 
-    pub fn unknown(&self, name: &str) -> CommandError {
+    pub(crate) fn unknown(&self, name: &str) -> CommandError {
         let known: Vec<&str> = self.contexts.keys().map(String::as_str).collect();
         let known = if known.is_empty() { "there are none yet".to_owned() } else { format!("there are: {}", known.join(", ")) };
         CommandError::usage(format!(
@@ -114,7 +114,7 @@ impl Contexts {
     }
 
     /// Replaces the file atomically; only its owner can read it.
-    pub fn write(&self, path: &Path) -> Result<(), CommandError> {
+    pub(crate) fn write(&self, path: &Path) -> Result<(), CommandError> {
         let text = toml::to_string(self).map_err(|error| format!("the contexts can't be written: {error}"))?;
         // If the path is a symbolic link, the file that it points to is replaced, not the link.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());

@@ -62,7 +62,7 @@ pub enum ContextCommand {
 ///
 /// # Errors
 /// The file can't be read or written, or the context does not exist.
-pub fn run(command: ContextCommand, shown: Shown) -> Result<(), CommandError> {
+pub(crate) fn run(command: ContextCommand, shown: Shown) -> Result<(), CommandError> {
     let path = path(&Environment::of_process())
         .ok_or_else(|| CommandError::usage("there is no place to store contexts: neither XDG_CONFIG_HOME nor HOME is set"))?;
     let mut contexts = Contexts::read(&path)?;

@@ -38,7 +38,7 @@ pub enum ConversationCommand {
     },
 }
 
-pub async fn run(command: ConversationCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn run(command: ConversationCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     match command {
         ConversationCommand::List { project, limit } => {
             let query: Vec<_> = project.map(|project| ("project", project)).into_iter().collect();

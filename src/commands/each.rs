@@ -13,12 +13,12 @@ use crate::CommandError;
 const AT_ONCE: usize = 8;
 
 /// The outcomes of calls for each of these names, in their order.
-pub fn outcomes<'a, F: Future>(names: &'a [String], mut call: impl FnMut(&'a str) -> F) -> impl Stream<Item = F::Output> {
+pub(crate) fn outcomes<'a, F: Future>(names: &'a [String], mut call: impl FnMut(&'a str) -> F) -> impl Stream<Item = F::Output> {
     stream::iter(names).map(move |name| call(name)).buffered(AT_ONCE)
 }
 
 /// The answers to calls for each of these names, and the failures of the others.
-pub async fn answers<'a, F: Future<Output = Result<Value, CommandError>>>(
+pub(crate) async fn answers<'a, F: Future<Output = Result<Value, CommandError>>>(
     names: &'a [String],
     call: impl Fn(&'a str) -> F,
 ) -> (Vec<Value>, Vec<CommandError>) {

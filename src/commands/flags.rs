@@ -52,7 +52,7 @@ const FLAGS: &[(&str, &str)] = &[
 ];
 
 /// What is wrong with a field, by the flag that gave it. The text about a nested field begins with that field's name.
-pub fn told(field: &str, text: &str) -> String {
+pub(crate) fn told(field: &str, text: &str) -> String {
     let text = if text == NEEDS_PROJECT { "needs a project: give --project NAME, too" } else { text };
     // Of a list: which of its elements is wrong, counted from 0.
     if let Some((index, rest)) = text.split_once(": ").and_then(|(index, rest)| Some((index.parse::<usize>().ok()?, rest))) {

@@ -74,7 +74,7 @@ fn raw(value: &Value) -> String {
 
 /// Parses the value of `--output`.
 #[derive(Clone)]
-pub struct FormParser;
+pub(crate) struct FormParser;
 
 impl TypedValueParser for FormParser {
     type Value = Form;

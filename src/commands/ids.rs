@@ -15,13 +15,13 @@ const SHOWN_DIGITS: usize = 8;
 const MOST_LISTED: usize = 5;
 
 /// The end of an id, which names the task in commands. The beginning is the time, so it is alike for many tasks.
-pub fn short(id: &Uuid) -> String {
+pub(crate) fn short(id: &Uuid) -> String {
     let digits = id.simple().to_string();
     digits.get(digits.len() - SHOWN_DIGITS..).unwrap_or_default().to_owned()
 }
 
 /// The path of a task in the API, followed by `tail`.
-pub fn path(id: &str, tail: &str) -> String {
+pub(crate) fn path(id: &str, tail: &str) -> String {
     format!("api/runtime/llm-tasks/{}{tail}", percent_encoded(id))
 }
 
@@ -29,7 +29,7 @@ pub fn path(id: &str, tail: &str) -> String {
 ///
 /// # Errors
 /// The text is no part of an id; or no task, or more than one, has such an id.
-pub async fn task(server: &Server, named: &str) -> Result<String, CommandError> {
+pub(crate) async fn task(server: &Server, named: &str) -> Result<String, CommandError> {
     find(server, named).await.map_err(|error| failed(error).about(named))?
 }
 
@@ -37,7 +37,7 @@ pub async fn task(server: &Server, named: &str) -> Result<String, CommandError> 
 ///
 /// # Errors
 /// The call failed.
-pub async fn find(server: &Server, named: &str) -> Result<Result<String, CommandError>, Error> {
+pub(crate) async fn find(server: &Server, named: &str) -> Result<Result<String, CommandError>, Error> {
     let part = match IdPart::parse(named) {
         Ok(part) => part,
         Err(_) => return Ok(Err(no_id(named))),
@@ -84,7 +84,7 @@ fn only_one(named: &str, part: &IdPart, (found, more): &(Vec<Value>, bool)) -> R
 ///
 /// # Errors
 /// The call failed.
-pub async fn list(server: &Server, ids: &[String]) -> Result<Vec<Value>, Error> {
+pub(crate) async fn list(server: &Server, ids: &[String]) -> Result<Vec<Value>, Error> {
     let (found, _) = server.list("api/runtime/llm-tasks", &[("ids", ids.join(","))], ids.len()).await?;
     Ok(found)
 }
@@ -93,7 +93,7 @@ pub async fn list(server: &Server, ids: &[String]) -> Result<Vec<Value>, Error> 
 ///
 /// # Errors
 /// The call failed, or the server is too old to look up several ids.
-pub async fn existing(server: &Server, ids: &[Uuid]) -> Result<Vec<Value>, CommandError> {
+pub(crate) async fn existing(server: &Server, ids: &[Uuid]) -> Result<Vec<Value>, CommandError> {
     if ids.is_empty() {
         return Ok(Vec::new());
     }
@@ -107,7 +107,7 @@ pub async fn existing(server: &Server, ids: &[Uuid]) -> Result<Vec<Value>, Comma
 }
 
 /// The ids of the tasks that were found, and the failures of the others.
-pub async fn each(server: &Server, named: &[String]) -> (Vec<String>, Vec<CommandError>) {
+pub(crate) async fn each(server: &Server, named: &[String]) -> (Vec<String>, Vec<CommandError>) {
     let (mut ids, mut failures) = (Vec::new(), Vec::new());
     for named in named {
         match task(server, named).await {
@@ -122,7 +122,7 @@ pub async fn each(server: &Server, named: &[String]) -> (Vec<String>, Vec<Comman
 ///
 /// # Errors
 /// As [`task`].
-pub async fn tasks(server: &Server, named: &[String]) -> Result<Vec<String>, CommandError> {
+pub(crate) async fn tasks(server: &Server, named: &[String]) -> Result<Vec<String>, CommandError> {
     let mut ids = Vec::with_capacity(named.len());
     for named in named {
         ids.push(task(server, named).await?);

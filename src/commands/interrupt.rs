@@ -20,7 +20,7 @@ static IS_INTERRUPTED: LazyLock<watch::Sender<bool>> = LazyLock::new(|| watch::S
 /// Read-locked while a part of the command handles Ctrl-C: its message must come before the end of the command without one.
 static HANDLED: RwLock<()> = RwLock::const_new(());
 
-pub fn is_interrupted() -> bool {
+pub(crate) fn is_interrupted() -> bool {
     *IS_INTERRUPTED.borrow()
 }
 
@@ -33,7 +33,7 @@ async fn interruption() {
 ///
 /// # Errors
 /// Those of the work, and the interruption.
-pub async fn or_interrupted<T>(
+pub(crate) async fn or_interrupted<T>(
     work: impl Future<Output = Result<T, CommandError>>,
     message: impl FnOnce() -> String,
 ) -> Result<T, CommandError> {
@@ -47,7 +47,7 @@ pub async fn or_interrupted<T>(
 }
 
 /// Waits for the answer to a call; after Ctrl-C not for long. `None`: no answer came in that time.
-pub async fn answered<T>(call: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn answered<T>(call: impl Future<Output = T>) -> Option<T> {
     let _handled = HANDLED.read().await;
     let too_late = async {
         interruption().await;
@@ -64,7 +64,7 @@ pub async fn answered<T>(call: impl Future<Output = T>) -> Option<T> {
 ///
 /// # Errors
 /// Those of the work, and the interruption with this message.
-pub async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, CommandError> + Send + 'static,
     message: &str,
 ) -> Result<T, CommandError> {
@@ -83,7 +83,7 @@ pub async fn blocking<T: Send + 'static>(
 ///
 /// # Errors
 /// Those of the work, and the interruption.
-pub async fn always<T>(work: impl Future<Output = Result<T, CommandError>>) -> Result<T, CommandError> {
+pub(crate) async fn always<T>(work: impl Future<Output = Result<T, CommandError>>) -> Result<T, CommandError> {
     // Registered before the work begins, so that no signal is lost.
     let mut signals = signal(SignalKind::interrupt()).map_err(|error| format!("signals can't be received: {error}"))?;
     tokio::spawn(async move {

@@ -19,7 +19,7 @@ use bloom_client::part;
 use bloom_config as config;
 use bloom_core::api_key::{MAX_QUOTA_BYTES, MAX_QUOTA_TASKS, Quota, Scope};
 
-pub const EXAMPLES: &str = "\
+pub(crate) const EXAMPLES: &str = "\
 Examples:
   bloom-runtime key create ci --scope submit --expires 90d --out ci.key
   bloom-runtime key create ann --scope member --team web --out ann.key
@@ -137,7 +137,7 @@ fn scope_parser() -> impl TypedValueParser<Value = Scope> {
         .try_map(|word| Scope::parse(&word).ok_or("expected one of the listed scopes"))
 }
 
-pub async fn run(command: KeyCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn run(command: KeyCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     match command {
         KeyCommand::Create { name, scope, worker, team, push, namespaces, expires, quota, out } => {
             let file = out.out.map(NewKeyFile::create).transpose()?;

@@ -33,7 +33,7 @@ pub fn read_key(path: &Path) -> Result<SecretString, CommandError> {
 ///
 /// # Errors
 /// Both are given, or the file can't be used.
-pub fn one_key(
+pub(crate) fn one_key(
     name: &str,
     key: Option<SecretString>,
     file_name: &str,
@@ -47,7 +47,7 @@ pub fn one_key(
 }
 
 /// A file for a key that is not created yet. It is made first, so that no key is created that can't be kept.
-pub struct NewKeyFile {
+pub(crate) struct NewKeyFile {
     path: PathBuf,
     file: File,
     is_kept: bool,
@@ -58,7 +58,7 @@ impl NewKeyFile {
     ///
     /// # Errors
     /// The file exists already, or can't be made.
-    pub fn create(path: PathBuf) -> Result<Self, CommandError> {
+    pub(crate) fn create(path: PathBuf) -> Result<Self, CommandError> {
         let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
         match made {
             Ok(file) => Ok(Self { path, file, is_kept: false }),
@@ -74,7 +74,7 @@ impl NewKeyFile {
     ///
     /// # Errors
     /// The key can't be written; the file is removed.
-    pub fn keep(mut self, key: &str) -> Result<PathBuf, CommandError> {
+    pub(crate) fn keep(mut self, key: &str) -> Result<PathBuf, CommandError> {
         let written = self.file.write_all(format!("{key}\n").as_bytes()).and_then(|()| self.file.sync_all());
         written
             .map_err(|error| format!("the key can't be written to {}: {error}; revoke it and create another one", self.path.display()))?;

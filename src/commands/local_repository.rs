@@ -22,13 +22,13 @@ use bloom_core::project::MAX_PROJECTS;
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// The worktree of a repository.
-pub struct LocalRepository {
+pub(crate) struct LocalRepository {
     top: PathBuf,
 }
 
 /// Where the project's repository is, seen from this one.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Place {
+pub(crate) enum Place {
     /// It is this repository: what runs push arrives here.
     Here,
     /// The name of the remote.
@@ -36,14 +36,14 @@ pub enum Place {
 }
 
 /// What is checked out.
-pub struct CheckedOut {
+pub(crate) struct CheckedOut {
     /// `None`: a commit, without a branch.
     pub branch: Option<String>,
     pub commit: String,
 }
 
 /// A project whose repository is this one, or a remote of it.
-pub struct Found {
+pub(crate) struct Found {
     pub project: String,
     pub place: Place,
 }
@@ -53,7 +53,7 @@ impl LocalRepository {
     ///
     /// # Errors
     /// There is none, or no git.
-    pub async fn of(directory: &Path) -> Result<Self, CommandError> {
+    pub(crate) async fn of(directory: &Path) -> Result<Self, CommandError> {
         if !directory.is_dir() {
             return Err(CommandError::usage(format!("there is no directory {}", directory.display())));
         }
@@ -69,7 +69,7 @@ impl LocalRepository {
     ///
     /// # Errors
     /// Git is missing, takes too long, or fails; the error has its words.
-    pub async fn git(&self, words: &[&str]) -> Result<String, CommandError> {
+    pub(crate) async fn git(&self, words: &[&str]) -> Result<String, CommandError> {
         self.run(self.command(words), &[]).await
     }
 
@@ -108,7 +108,7 @@ impl LocalRepository {
     ///
     /// # Errors
     /// The patch does not fit.
-    pub async fn patched(&self, patch: &[u8]) -> Result<String, CommandError> {
+    pub(crate) async fn patched(&self, patch: &[u8]) -> Result<String, CommandError> {
         let index = format!("{}/bloom-runtime-{}", self.git(&["rev-parse", "--absolute-git-dir"]).await?, Uuid::now_v7());
         let in_index = |words: &[&str]| {
             let mut command = self.command(words);
@@ -129,7 +129,7 @@ impl LocalRepository {
     ///
     /// # Errors
     /// Files that git does not know are in the way.
-    pub async fn read_tree(&self, tree: &str, try_only: bool) -> Result<(), CommandError> {
+    pub(crate) async fn read_tree(&self, tree: &str, try_only: bool) -> Result<(), CommandError> {
         let mut command = self.command(&["read-tree", "-m", "-u"]);
         command.args(try_only.then_some("-n")).args(["HEAD", tree]);
         // What was not pushed of git-lfs is only on the worker: its files stay pointers.
@@ -142,7 +142,7 @@ impl LocalRepository {
     ///
     /// # Errors
     /// As [`git`](Self::git).
-    pub async fn in_the_way(&self, of: &str) -> Result<Vec<String>, CommandError> {
+    pub(crate) async fn in_the_way(&self, of: &str) -> Result<Vec<String>, CommandError> {
         let differ = async |filter: &str| {
             self.git(&["diff-tree", "-r", "-z", "--name-only", "--no-renames", "--no-commit-id", filter, "HEAD", of]).await
         };
@@ -174,7 +174,7 @@ impl LocalRepository {
     ///
     /// # Errors
     /// There is none; or the key may not list projects.
-    pub async fn project(&self, server: &Server, named: Option<&str>) -> Result<Found, CommandError> {
+    pub(crate) async fn project(&self, server: &Server, named: Option<&str>) -> Result<Found, CommandError> {
         let mut places = vec![(Place::Here, place_of(&self.top.display().to_string()))];
         let mut remotes = self.git(&["remote"]).await?.lines().map(str::to_owned).collect::<Vec<_>>();
         remotes.sort_by_key(|remote| remote != "origin");
@@ -228,7 +228,7 @@ impl LocalRepository {
     ///
     /// # Errors
     /// Nothing is committed there.
-    pub async fn checked_out(&self) -> Result<CheckedOut, CommandError> {
+    pub(crate) async fn checked_out(&self) -> Result<CheckedOut, CommandError> {
         let branch = self.git(&["symbolic-ref", "--short", "--quiet", "HEAD"]).await.ok();
         match self.git(&["rev-parse", "--verify", "--quiet", "HEAD"]).await {
             Ok(commit) => Ok(CheckedOut { branch, commit }),
@@ -240,7 +240,7 @@ impl LocalRepository {
     ///
     /// # Errors
     /// The project's repository does not have it, or not all of it.
-    pub async fn begin(&self, place: &Place) -> Result<String, CommandError> {
+    pub(crate) async fn begin(&self, place: &Place) -> Result<String, CommandError> {
         let now = self.checked_out().await?;
         let begins = match (place, &now.branch) {
             (Place::Here, Some(branch)) => branch.clone(),
@@ -295,7 +295,7 @@ impl LocalRepository {
     ///
     /// # Errors
     /// As [`git`](Self::git).
-    pub async fn changed(&self) -> Result<usize, CommandError> {
+    pub(crate) async fn changed(&self) -> Result<usize, CommandError> {
         Ok(self.git(&["status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all"]).await?.lines().count())
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Data goes to standard output, everything else to standard error, so that a pipe gets only the data.
 
+#![warn(missing_docs, unreachable_pub)]
+
 mod account;
 mod audit;
 mod columns;

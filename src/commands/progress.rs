@@ -84,7 +84,7 @@ pub fn number(number: impl TryInto<u64>) -> String {
 }
 
 /// So many tasks, as text.
-pub fn tasks(count: i64) -> String {
+pub(crate) fn tasks(count: i64) -> String {
     if count == 1 { "1 task".into() } else { format!("{} tasks", number(count)) }
 }
 

@@ -31,7 +31,7 @@ const CLONE_LIMIT: Duration = Duration::from_secs(660);
 /// Workers clone several at a time.
 const PROPAGATE_LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
 
-pub const EXAMPLES: &str = "\
+pub(crate) const EXAMPLES: &str = "\
 Examples:
   bloom-runtime project add docs https://git.example.com/team/docs.git --worker worker-1
   bloom-runtime project add site ~/src/site
@@ -111,7 +111,7 @@ pub enum ProjectCommand {
     },
 }
 
-pub async fn run(command: ProjectCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn run(command: ProjectCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     match command {
         ProjectCommand::List { limit } => records::pages(server, "api/runtime/projects", &[], limit, shown, &columns::PROJECTS).await,
         ProjectCommand::Add { name, repo_url, path, worker, branch_prefix } => {
@@ -257,7 +257,7 @@ async fn id_of(server: &Server, name: &str) -> Result<String, CommandError> {
     found.ok_or_else(|| unknown(name, &projects).into())
 }
 
-pub fn unknown(name: &str, known: &[Project<'_>]) -> String {
+pub(crate) fn unknown(name: &str, known: &[Project<'_>]) -> String {
     let meant = did_you_mean(name, known.iter().map(|project| &*project.name));
     format!("there is no project '{name}'{meant}: bloom-runtime project list shows those that exist")
 }

@@ -94,7 +94,7 @@ fn limit(text: &str) -> Result<NewQueueLimit, String> {
     limit.map(|limit| NewQueueLimit { max_concurrency: Some(limit) }).ok_or_else(wrong)
 }
 
-pub async fn run(command: QueueCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn run(command: QueueCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let changed = match command {
         QueueCommand::List { limit } => return records::pages(server, "api/runtime/queues", &[], limit, shown, &columns::QUEUES).await,
         QueueCommand::Pause { agent } => {
@@ -155,7 +155,7 @@ async fn tell_if_unknown(server: &Server, agent: &str, changed: &str) {
 }
 
 /// Says so if no worker serves the agent of a new task, or if its name is new and like another one.
-pub async fn tell_if_unserved(server: &Server, agent: &str) {
+pub(crate) async fn tell_if_unserved(server: &Server, agent: &str) {
     // The task is submitted, and shows by itself why it waits; some keys may not list workers.
     let Ok((workers, false)) = server.list("api/runtime/workers", &[], SMALL_FLEET).await else { return };
     let named: BTreeSet<&str> = workers.iter().filter_map(agents_of).flatten().collect();

@@ -14,7 +14,7 @@ use crate::CommandError;
 use bloom_core::task::LeaseStatus;
 
 /// The maximum number of rows of a list, over all its pages.
-pub const MAX_ROWS: u64 = 100_000;
+pub(crate) const MAX_ROWS: u64 = 100_000;
 
 /// The limit of a list if none is given.
 const USUAL_ROWS: u64 = 100;
@@ -71,13 +71,13 @@ pub enum LeaseCommand {
     },
 }
 
-pub async fn leases(LeaseCommand::List { status, limit }: LeaseCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn leases(LeaseCommand::List { status, limit }: LeaseCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let query: Vec<_> = status.map(|status| ("status", status)).into_iter().collect();
     pages(server, "api/runtime/leases", &query, limit, shown, &columns::LEASES).await
 }
 
 /// Shows a list, and says if there are more rows.
-pub async fn pages<T: DeserializeOwned>(
+pub(crate) async fn pages<T: DeserializeOwned>(
     server: &Server,
     path: &str,
     query: &[(&str, String)],

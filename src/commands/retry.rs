@@ -18,7 +18,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// Retries while the server can't be reached for a while, for example during a restart.
-pub struct Retry {
+pub(crate) struct Retry {
     since: Option<Instant>,
     wait: Duration,
     is_reported: bool,
@@ -28,12 +28,12 @@ pub struct Retry {
 
 impl Retry {
     /// `is_reported`: whether the user gets a message.
-    pub fn new(is_reported: bool, was_there: bool) -> Self {
+    pub(crate) fn new(is_reported: bool, was_there: bool) -> Self {
         Self { since: None, wait: FIRST_WAIT, is_reported, was_there }
     }
 
     /// The server has answered.
-    pub fn is_over(&mut self) {
+    pub(crate) fn is_over(&mut self) {
         *self = Self::new(self.is_reported, true);
     }
 
@@ -41,7 +41,7 @@ impl Retry {
     ///
     /// # Errors
     /// The error is permanent, or has lasted too long.
-    pub async fn pause(&mut self, error: Error) -> Result<(), CommandError> {
+    pub(crate) async fn pause(&mut self, error: Error) -> Result<(), CommandError> {
         let is_first = self.since.is_none();
         let since = *self.since.get_or_insert_with(Instant::now);
         self.was_there |= error.was_there();

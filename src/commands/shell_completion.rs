@@ -24,7 +24,7 @@ const PROMPT: usize = 40;
 
 /// The ids that begin with what is typed; without that, those of the newest tasks. If none begins so, the id that ends so, because tables
 /// show the ends of ids. Several that end so are not offered: a shell would replace what is typed by their common beginning.
-pub fn tasks(typed: &OsStr) -> Vec<CompletionCandidate> {
+pub(crate) fn tasks(typed: &OsStr) -> Vec<CompletionCandidate> {
     let Some(typed) = typed.to_str() else { return Vec::new() };
     let part = IdPart::parse(typed).ok();
     let rows = part.as_ref().map_or_else(|| rows(TASKS), |part| rows(&format!("{TASKS}&id={}", part.digits())));
@@ -44,12 +44,12 @@ pub fn tasks(typed: &OsStr) -> Vec<CompletionCandidate> {
 }
 
 /// The agents that have a queue: those with tasks, and those that are paused or limited.
-pub fn queues() -> Vec<CompletionCandidate> {
+pub(crate) fn queues() -> Vec<CompletionCandidate> {
     distinct(rows(QUEUES).iter().filter_map(|queue| Some(queue["agent_slug"].as_str()?.to_owned())))
 }
 
 /// The columns by which the list of this command line is sorted.
-pub fn columns() -> Vec<CompletionCandidate> {
+pub(crate) fn columns() -> Vec<CompletionCandidate> {
     let of = |word: String| match word.as_str() {
         "task" => Some(columns::TASKS.titles()),
         "worker" => Some(columns::WORKERS.titles()),
@@ -62,11 +62,11 @@ pub fn columns() -> Vec<CompletionCandidate> {
     distinct(super::given_words().into_iter().skip(1).find_map(of).into_iter().flatten())
 }
 
-pub fn projects() -> Vec<CompletionCandidate> {
+pub(crate) fn projects() -> Vec<CompletionCandidate> {
     distinct(rows(PROJECTS).iter().filter_map(|project| Some(project["name"].as_str()?.to_owned())))
 }
 
-pub fn workers() -> Vec<CompletionCandidate> {
+pub(crate) fn workers() -> Vec<CompletionCandidate> {
     rows(WORKERS)
         .iter()
         .filter_map(|worker| {
@@ -77,17 +77,17 @@ pub fn workers() -> Vec<CompletionCandidate> {
 }
 
 /// The conversations of the newest tasks.
-pub fn conversations() -> Vec<CompletionCandidate> {
+pub(crate) fn conversations() -> Vec<CompletionCandidate> {
     distinct(rows(TASKS).iter().filter_map(|task| Some(task["context_id"].as_str()?.to_owned())))
 }
 
 /// The kinds of agents of the newest tasks.
-pub fn agents() -> Vec<CompletionCandidate> {
+pub(crate) fn agents() -> Vec<CompletionCandidate> {
     distinct(rows(TASKS).iter().filter_map(|task| Some(task["agent_slug"].as_str()?.to_owned())))
 }
 
 /// The labels of the newest tasks.
-pub fn labels() -> Vec<CompletionCandidate> {
+pub(crate) fn labels() -> Vec<CompletionCandidate> {
     let rows = rows(TASKS);
     let labels = rows.iter().filter_map(|task| task["labels"].as_object()).flatten();
     distinct(labels.filter_map(|(name, value)| Some(format!("{name}={}", value.as_str()?))))

@@ -6,9 +6,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::connect::read;
-pub use super::form::Form;
+pub(crate) use super::form::Form;
 use super::form::FormParser;
-pub use super::table::Kind;
+pub(crate) use super::table::Kind;
 use super::table::{Layout, Table};
 use super::{term, when};
 use crate::CommandError;
@@ -45,7 +45,7 @@ impl Shown {
 ///
 /// # Errors
 /// A row is not of this kind, or the output can't be written.
-pub fn list<T: DeserializeOwned>(form: Form, kind: &'static Kind<T>, rows: &[Value]) -> Result<(), CommandError> {
+pub(crate) fn list<T: DeserializeOwned>(form: Form, kind: &'static Kind<T>, rows: &[Value]) -> Result<(), CommandError> {
     if form.is_data() { as_it_came(form, &rows) } else { table(form, kind, &read_all(rows)?) }
 }
 
@@ -53,7 +53,7 @@ pub fn list<T: DeserializeOwned>(form: Form, kind: &'static Kind<T>, rows: &[Val
 ///
 /// # Errors
 /// The output can't be written.
-pub fn table<T>(form: Form, kind: &'static Kind<T>, rows: &[T]) -> Result<(), CommandError> {
+pub(crate) fn table<T>(form: Form, kind: &'static Kind<T>, rows: &[T]) -> Result<(), CommandError> {
     if form == Form::Name {
         return names(kind, rows);
     }
@@ -66,7 +66,7 @@ pub fn table<T>(form: Form, kind: &'static Kind<T>, rows: &[T]) -> Result<(), Co
 
 /// # Errors
 /// A row is not of this kind.
-pub fn read_all<T: DeserializeOwned>(rows: &[Value]) -> Result<Vec<T>, CommandError> {
+pub(crate) fn read_all<T: DeserializeOwned>(rows: &[Value]) -> Result<Vec<T>, CommandError> {
     rows.iter().map(read).collect()
 }
 
@@ -74,7 +74,7 @@ pub fn read_all<T: DeserializeOwned>(rows: &[Value]) -> Result<Vec<T>, CommandEr
 ///
 /// # Errors
 /// The output can't be written.
-pub fn one<T: DeserializeOwned>(form: Form, kind: &'static Kind<T>, thing: &Value) -> Result<(), CommandError> {
+pub(crate) fn one<T: DeserializeOwned>(form: Form, kind: &'static Kind<T>, thing: &Value) -> Result<(), CommandError> {
     if form.is_data() { as_it_came(form, thing) } else { list(form, kind, std::slice::from_ref(thing)) }
 }
 
@@ -82,7 +82,7 @@ pub fn one<T: DeserializeOwned>(form: Form, kind: &'static Kind<T>, thing: &Valu
 ///
 /// # Errors
 /// Some were not found, or the output can't be written.
-pub fn found<T: DeserializeOwned>(
+pub(crate) fn found<T: DeserializeOwned>(
     form: Form,
     kind: &'static Kind<T>,
     (things, all): (Vec<Value>, Result<(), CommandError>),
@@ -99,7 +99,7 @@ pub fn found<T: DeserializeOwned>(
 ///
 /// # Errors
 /// The output can't be written.
-pub fn some<T: DeserializeOwned>(form: Form, kind: &'static Kind<T>, things: &[Value]) -> Result<(), CommandError> {
+pub(crate) fn some<T: DeserializeOwned>(form: Form, kind: &'static Kind<T>, things: &[Value]) -> Result<(), CommandError> {
     if let [thing] = things { one(form, kind, thing) } else { list(form, kind, things) }
 }
 
@@ -107,7 +107,7 @@ pub fn some<T: DeserializeOwned>(form: Form, kind: &'static Kind<T>, things: &[V
 ///
 /// # Errors
 /// The output can't be written.
-pub fn as_it_came(form: Form, value: &impl Serialize) -> Result<(), CommandError> {
+pub(crate) fn as_it_came(form: Form, value: &impl Serialize) -> Result<(), CommandError> {
     let value = serde_json::to_value(value).map_err(|error| format!("this is not JSON: {error}"))?;
     let text = form.data(&value)?;
     if let (Form::Path(_), "") = (form, &*text) {
@@ -124,7 +124,7 @@ pub fn as_it_came(form: Form, value: &impl Serialize) -> Result<(), CommandError
 ///
 /// # Errors
 /// The output can't be written, or the format is CSV.
-pub fn one_of_many(form: Form, value: &Value) -> Result<(), CommandError> {
+pub(crate) fn one_of_many(form: Form, value: &Value) -> Result<(), CommandError> {
     let text = match form {
         Form::Json => Form::Jsonl.data(value)?,
         Form::Yaml => format!("---\n{}", form.data(value)?),
@@ -148,7 +148,7 @@ fn names<T>(kind: &Kind<T>, rows: &[T]) -> Result<(), CommandError> {
 }
 
 /// Prints objects as they arrive.
-pub struct Feed<T: 'static> {
+pub(crate) struct Feed<T: 'static> {
     form: Form,
     kind: &'static Kind<T>,
     /// Made for the first rows.
@@ -156,13 +156,13 @@ pub struct Feed<T: 'static> {
 }
 
 impl<T: DeserializeOwned> Feed<T> {
-    pub fn new(form: Form, kind: &'static Kind<T>) -> Self {
+    pub(crate) fn new(form: Form, kind: &'static Kind<T>) -> Self {
         Self { form, kind, table: None }
     }
 
     /// # Errors
     /// A row is not of this kind, or the output can't be written.
-    pub fn print(&mut self, rows: &[Value]) -> Result<(), CommandError> {
+    pub(crate) fn print(&mut self, rows: &[Value]) -> Result<(), CommandError> {
         if self.form.is_data() {
             return rows.iter().try_for_each(|row| one_of_many(self.form, row));
         }

@@ -9,7 +9,7 @@ use bloom_client::Error;
 /// The start of a run is among its first events, which are read if the newest ones do not have it.
 const FIRST_EVENTS: usize = 10;
 
-pub struct Started {
+pub(crate) struct Started {
     pub worker: String,
     /// The profile's name, perhaps with the reason for it.
     pub profile: String,
@@ -17,7 +17,7 @@ pub struct Started {
 
 impl Started {
     /// The profile, if it has another name than the task's agent, and why.
-    pub fn other_profile(&self, agent_slug: &str) -> Option<&str> {
+    pub(crate) fn other_profile(&self, agent_slug: &str) -> Option<&str> {
         let name = self.profile.split(',').next()?;
         (self.profile != agent_slug && name != agent_slug).then_some(&*self.profile)
     }
@@ -27,7 +27,7 @@ impl Started {
 ///
 /// # Errors
 /// The first events can't be read.
-pub async fn newest(server: &Server, id: &str, newest: &[Value]) -> Result<Option<Started>, Error> {
+pub(crate) async fn newest(server: &Server, id: &str, newest: &[Value]) -> Result<Option<Started>, Error> {
     let Some(lease) = newest.last().map(|event| &event["lease_id"]) else { return Ok(None) };
     if let Some(started) = find(newest, lease) {
         return Ok(Some(started));

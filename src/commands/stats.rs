@@ -41,7 +41,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 ///
 /// # Errors
 /// The server can't be reached, or the output can't be written.
-pub async fn run(args: StatsArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn run(args: StatsArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     if args.watch {
         return watch(&args.every, server, shown).await;
     }
@@ -62,7 +62,7 @@ fn form(shown: Shown) -> Result<Form, CommandError> {
 ///
 /// # Errors
 /// The server was unreachable for too long, or the output can't be written.
-pub async fn watch(Every { interval }: &Every, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn watch(Every { interval }: &Every, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let form = form(shown)?;
     let mut retry = Retry::new(true, false);
     loop {

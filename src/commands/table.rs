@@ -103,7 +103,7 @@ impl<T: DeserializeOwned> Kind<T> {
 }
 
 #[derive(Clone, Copy)]
-pub struct Layout {
+pub(crate) struct Layout {
     pub is_wide: bool,
     pub has_titles: bool,
     /// The terminal's width. `None`: the table may be of any width.
@@ -112,7 +112,7 @@ pub struct Layout {
 }
 
 /// The columns are chosen for the first rows. Later rows can change their widths only.
-pub struct Table<T: 'static> {
+pub(crate) struct Table<T: 'static> {
     layout: Layout,
     columns: Vec<&'static Column<T>>,
     /// The widest cell of each column so far.
@@ -121,14 +121,14 @@ pub struct Table<T: 'static> {
 }
 
 impl<T> Table<T> {
-    pub fn new(kind: &'static Kind<T>, layout: Layout) -> Self {
+    pub(crate) fn new(kind: &'static Kind<T>, layout: Layout) -> Self {
         let columns: Vec<_> = kind.columns.iter().filter(|column| layout.is_wide || !column.is_wide).collect();
         let widest = columns.iter().map(|column| if layout.has_titles { column.title.width() } else { 0 }).collect();
         Self { layout, columns, widest, widths: Vec::new() }
     }
 
     /// The titles and the first rows.
-    pub fn first(&mut self, rows: &[T], now: Ms) -> String {
+    pub(crate) fn first(&mut self, rows: &[T], now: Ms) -> String {
         let mut cells: Vec<_> = rows.iter().map(|row| self.cells(row, now)).collect();
         cells.iter().for_each(|cells| self.widen(cells));
         while let Some(at) = self.to_leave_out() {
@@ -142,7 +142,7 @@ impl<T> Table<T> {
         cells.iter().fold(head, |text, cells| text + &self.line(cells, self.layout.has_colors))
     }
 
-    pub fn rows(&mut self, rows: &[T], now: Ms) -> String {
+    pub(crate) fn rows(&mut self, rows: &[T], now: Ms) -> String {
         let cells: Vec<_> = rows.iter().map(|row| self.cells(row, now)).collect();
         cells.iter().for_each(|cells| self.widen(cells));
         self.fit();

@@ -16,7 +16,7 @@ use bloom_core::Ms;
 
 const DAY_MS: Ms = 86_400_000;
 
-pub const EXAMPLES: &str = "Examples:
+pub(crate) const EXAMPLES: &str = "Examples:
   bloom-runtime usage --since 30d --by model
   bloom-runtime usage --by label:team,day --project docs
   bloom-runtime usage --by creator -o csv > usage.csv";
@@ -74,7 +74,7 @@ impl UsageFilters {
     }
 }
 
-pub async fn run(UsageArgs { by, filters }: UsageArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn run(UsageArgs { by, filters }: UsageArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     when::in_order(filters.since, filters.until)?;
     let is_within_days = [filters.since, filters.until].into_iter().flatten().any(|at| at % DAY_MS != 0);
     let mut query = filters.query();

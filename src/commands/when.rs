@@ -1,8 +1,8 @@
 //! Times that are given and shown as "ago" or "from now", by the clock of this machine.
 
 use bloom_api::when::in_largest_unit;
-pub use bloom_api::when::{duration, duration_with_unit, span_text, time_text, too_early};
-pub use bloom_client::now_ms as now;
+pub(crate) use bloom_api::when::{duration, duration_with_unit, span_text, time_text, too_early};
+pub(crate) use bloom_client::now_ms as now;
 use bloom_core::Ms;
 
 use crate::CommandError;
@@ -11,7 +11,7 @@ use crate::CommandError;
 ///
 /// # Errors
 /// The text is neither; the error says what is expected.
-pub fn past(text: &str) -> Result<Ms, String> {
+pub(crate) fn past(text: &str) -> Result<Ms, String> {
     bloom_api::when::past(text, now())
 }
 
@@ -19,19 +19,19 @@ pub fn past(text: &str) -> Result<Ms, String> {
 ///
 /// # Errors
 /// The text is neither; the error says what is expected.
-pub fn future(text: &str) -> Result<Ms, String> {
+pub(crate) fn future(text: &str) -> Result<Ms, String> {
     bloom_api::when::future(text, now())
 }
 
 /// A limit of time as `--timeout` takes it, in its largest unit that has no rest: `30m`.
-pub fn limit(seconds: i64) -> String {
+pub(crate) fn limit(seconds: i64) -> String {
     let (count, unit) = in_largest_unit(seconds);
     format!("{count}{unit}")
 }
 
 /// # Errors
 /// Nothing can be after the first time and before the second one.
-pub fn in_order(since: Option<Ms>, until: Option<Ms>) -> Result<(), CommandError> {
+pub(crate) fn in_order(since: Option<Ms>, until: Option<Ms>) -> Result<(), CommandError> {
     match since.zip(until) {
         Some((since, until)) if since >= until => Err(CommandError::usage("--since is not before --until, so nothing can match")),
         _ => Ok(()),

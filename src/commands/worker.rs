@@ -70,7 +70,7 @@ pub enum WorkerCommand {
     },
 }
 
-pub async fn run(command: WorkerCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn run(command: WorkerCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     match command {
         WorkerCommand::List { limit } => records::pages(server, "api/runtime/workers", &[], limit, shown, &columns::WORKERS).await,
         WorkerCommand::Get { names } => {

@@ -2,6 +2,8 @@
 //!
 //! [`load`] resolves every setting, records where its value came from, and reports all mistakes at once.
 
+#![warn(missing_docs, unreachable_pub)]
+
 mod flags;
 mod object_settings;
 mod objects;

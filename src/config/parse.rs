@@ -13,7 +13,7 @@ use super::postgres;
 use bloom_core::namespace::is_namespace;
 use bloom_telemetry::{LogFormat, traces};
 
-pub fn host(text: &str) -> Result<String, String> {
+pub(crate) fn host(text: &str) -> Result<String, String> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     if bare.parse::<IpAddr>().is_ok() {
         return Ok(bare.to_owned());
@@ -30,7 +30,7 @@ pub fn host(text: &str) -> Result<String, String> {
 }
 
 /// A whole number between two bounds, both included.
-pub fn whole<T>(least: T, most: T) -> impl Fn(&str) -> Result<T, String>
+pub(crate) fn whole<T>(least: T, most: T) -> impl Fn(&str) -> Result<T, String>
 where
     T: FromStr + PartialOrd + std::fmt::Display + Copy,
 {
@@ -41,7 +41,7 @@ where
 }
 
 /// The host of an object store, or its URL.
-pub fn endpoint(text: &str) -> Result<String, String> {
+pub(crate) fn endpoint(text: &str) -> Result<String, String> {
     let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
     match Url::parse(&url) {
         Ok(url)
@@ -62,7 +62,7 @@ pub fn endpoint(text: &str) -> Result<String, String> {
     }
 }
 
-pub fn bucket(text: &str) -> Result<String, String> {
+pub(crate) fn bucket(text: &str) -> Result<String, String> {
     let is_name = (3..=63).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.'))
         && text.starts_with(|first: char| first.is_ascii_alphanumeric())
@@ -74,17 +74,17 @@ pub fn bucket(text: &str) -> Result<String, String> {
     }
 }
 
-pub fn region(text: &str) -> Result<String, String> {
+pub(crate) fn region(text: &str) -> Result<String, String> {
     let is_name = (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     if is_name { Ok(text.to_owned()) } else { Err("must be the name of a region, such as eu-central-1".to_owned()) }
 }
 
-pub fn http_url(text: &str) -> Result<Url, String> {
+pub(crate) fn http_url(text: &str) -> Result<Url, String> {
     url_like(text, "http://127.0.0.1:8000")
 }
 
 /// Its path begins links of pages, and is a part of the names of cookies.
-pub fn public_url(text: &str) -> Result<Url, String> {
+pub(crate) fn public_url(text: &str) -> Result<Url, String> {
     let url = http_url(text)?;
     let path = url.path();
     let is_plain = path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-._~%".contains(&byte)) && !path.contains("//");
@@ -96,7 +96,7 @@ pub fn public_url(text: &str) -> Result<Url, String> {
 }
 
 /// The URL of a collector of traces.
-pub fn otlp_url(text: &str) -> Result<Url, String> {
+pub(crate) fn otlp_url(text: &str) -> Result<Url, String> {
     url_like(text, "http://127.0.0.1:4318")
 }
 
@@ -107,16 +107,16 @@ fn url_like(text: &str, example: &str) -> Result<Url, String> {
     }
 }
 
-pub fn directory(text: &str) -> Result<PathBuf, String> {
+pub(crate) fn directory(text: &str) -> Result<PathBuf, String> {
     if text.is_empty() { Err("must be the path of a directory".to_owned()) } else { Ok(PathBuf::from(text)) }
 }
 
-pub fn file(text: &str) -> Result<PathBuf, String> {
+pub(crate) fn file(text: &str) -> Result<PathBuf, String> {
     if text.is_empty() { Err("must be the path of a file".to_owned()) } else { Ok(PathBuf::from(text)) }
 }
 
 /// Host names and addresses, separated by commas.
-pub fn hosts(text: &str) -> Result<Vec<Host>, String> {
+pub(crate) fn hosts(text: &str) -> Result<Vec<Host>, String> {
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
     parts
         .map(|part| {
@@ -128,12 +128,12 @@ pub fn hosts(text: &str) -> Result<Vec<Host>, String> {
         .collect()
 }
 
-pub fn truth(text: &str) -> Result<bool, String> {
+pub(crate) fn truth(text: &str) -> Result<bool, String> {
     text.parse().map_err(|_| "must be true or false".to_owned())
 }
 
 /// Addresses and networks, separated by commas.
-pub fn networks(text: &str) -> Result<Vec<IpNet>, String> {
+pub(crate) fn networks(text: &str) -> Result<Vec<IpNet>, String> {
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
     parts
         .map(|part| match (part.parse::<IpNet>(), part.parse::<IpAddr>()) {
@@ -145,7 +145,7 @@ pub fn networks(text: &str) -> Result<Vec<IpNet>, String> {
 }
 
 /// The name of a container image.
-pub fn image(text: &str) -> Result<String, String> {
+pub(crate) fn image(text: &str) -> Result<String, String> {
     if (1..=1024).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
         Ok(text.to_owned())
     } else {
@@ -163,13 +163,13 @@ pub fn namespace(text: &str) -> Result<String, String> {
 }
 
 /// Names of namespaces, separated by commas.
-pub fn namespaces(text: &str) -> Result<Vec<String>, String> {
+pub(crate) fn namespaces(text: &str) -> Result<Vec<String>, String> {
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
     parts.map(|part| namespace(part).map_err(|right| format!("{part:?} {right}"))).collect()
 }
 
 /// The name of a pod: labels of DNS with dots between them.
-pub fn pod_name(text: &str) -> Result<String, String> {
+pub(crate) fn pod_name(text: &str) -> Result<String, String> {
     let right = || "must be the name of a pod: small letters, digits, '-' and '.'".to_owned();
     if text.len() > 253 {
         return Err(right());
@@ -212,7 +212,7 @@ pub fn log_format(text: &str) -> Result<LogFormat, String> {
 }
 
 /// A level, or levels per module. Checked here because the parser of the log filter takes a mistyped level for the name of a module.
-pub fn log_level(text: &str) -> Result<String, String> {
+pub(crate) fn log_level(text: &str) -> Result<String, String> {
     const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
     let is_level = |word: &str| LEVELS.contains(&word.to_lowercase().as_str());
     let is_part = |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "_:-".contains(c));
@@ -228,14 +228,14 @@ pub fn log_level(text: &str) -> Result<String, String> {
 }
 
 /// A key that can be sent in an HTTP header.
-pub fn key(text: &str) -> Result<SecretString, String> {
+pub(crate) fn key(text: &str) -> Result<SecretString, String> {
     if text.is_empty() || text.len() > 4096 || text.trim() != text || text.chars().any(char::is_control) {
         return Err("must be 1 to 4096 characters in one line, without spaces around it".to_owned());
     }
     Ok(SecretString::from(text))
 }
 
-pub fn database_url(text: &str) -> Result<SecretString, String> {
+pub(crate) fn database_url(text: &str) -> Result<SecretString, String> {
     if let Some(path) = text.strip_prefix("sqlite:") {
         return match path.strip_prefix("//").unwrap_or(path).split('?').next().unwrap_or_default() {
             "" => Err("does not name a file; write sqlite:FILE, such as sqlite:/var/lib/bloom-runtime/bloom.db".to_owned()),
@@ -250,22 +250,22 @@ pub fn database_url(text: &str) -> Result<SecretString, String> {
     Ok(SecretString::from(text))
 }
 
-pub fn otlp_protocol(text: &str) -> Result<(), String> {
+pub(crate) fn otlp_protocol(text: &str) -> Result<(), String> {
     if text == "http/protobuf" { Ok(()) } else { Err("must be http/protobuf, at the collector's port for HTTP, usually 4318".to_owned()) }
 }
 
-pub fn service_name(text: &str) -> Result<String, String> {
+pub(crate) fn service_name(text: &str) -> Result<String, String> {
     match text.chars().count() {
         1..=255 if !text.chars().any(char::is_control) => Ok(text.to_owned()),
         _ => Err("must have 1 to 255 characters and no control characters".to_owned()),
     }
 }
 
-pub fn ratio(text: &str) -> Result<f64, String> {
+pub(crate) fn ratio(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio)).ok_or_else(|| "must be a number from 0 to 1, such as 0.1".to_owned())
 }
 
 /// The name of a sampler of traces.
-pub fn sampler(name: &str) -> Result<String, String> {
+pub(crate) fn sampler(name: &str) -> Result<String, String> {
     if traces::SAMPLERS.contains(&name) { Ok(name.to_owned()) } else { Err(format!("must be one of {}", traces::SAMPLERS.join(", "))) }
 }

@@ -28,7 +28,7 @@ const OTHERS: [&str; 11] = [
 ];
 
 /// Checks the URL. An error never quotes it, because it may contain a password.
-pub fn check(text: &str) -> Result<(), String> {
+pub(crate) fn check(text: &str) -> Result<(), String> {
     if has_several_hosts(text) {
         return Err("names several hosts, but can have only one: write a name or an address that always leads to the primary".into());
     }
@@ -104,7 +104,7 @@ fn unknown(name: Option<&str>) -> String {
 
 /// The URL as programs of PostgreSQL take it: without the password, and without the parameters that only this program's driver knows.
 /// `None`: the URL is of another kind.
-pub fn without_password(text: &str) -> Option<String> {
+pub(crate) fn without_password(text: &str) -> Option<String> {
     let mut url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "postgres" | "postgresql"))?;
     // Refused only if there is no host, and then there is no password.
     let _ = url.set_password(None);
@@ -123,7 +123,7 @@ pub fn without_password(text: &str) -> Option<String> {
 }
 
 /// The URL without its password. If it is not certain where the password begins, the user is left out, too.
-pub fn masked(text: &str) -> String {
+pub(crate) fn masked(text: &str) -> String {
     if text.starts_with("sqlite:") {
         return text.to_owned();
     }
@@ -147,7 +147,7 @@ fn is_harmless(parameter: &str) -> bool {
 }
 
 /// A warning if others on the network could read the data and the password.
-pub fn warning(text: &str) -> Option<String> {
+pub(crate) fn warning(text: &str) -> Option<String> {
     let url = Url::parse(text).ok().filter(|url| url.scheme() != "sqlite")?;
     let mode = mode(&url);
     if is_local(&url) || mode.starts_with("verify-") || mode == "require" {

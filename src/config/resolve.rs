@@ -21,13 +21,13 @@ use bloom_tls::{Fault, Files, Part};
 
 /// What the settings are for: each program has its own rules for values that can't be used together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Program {
+pub(crate) enum Program {
     Server,
     /// `bloom-runtime membridge`
     ControlPlane,
 }
 
-pub fn resolve(flags: &Flags, environment: &Environment, program: Program) -> Report {
+pub(crate) fn resolve(flags: &Flags, environment: &Environment, program: Program) -> Report {
     let mut mistakes = Vec::new();
     let sources = Sources::gather(flags, environment, &mut mistakes);
     let mut resolver = Resolver { sources, rows: Vec::new(), mistakes };

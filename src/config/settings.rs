@@ -50,24 +50,24 @@ const KUBERNETES: &str = "Kubernetes";
 const LOGS: &str = "Logs";
 const TRACES: &str = "Traces";
 
-pub const HOST: Setting =
+pub(crate) const HOST: Setting =
     plain(NETWORK, "host", "ADDRESS", "127.0.0.1", "Address or host name to listen on; 0.0.0.0 or :: listens on every network");
-pub const PORT: Setting = plain(NETWORK, "port", "PORT", "5000", "Port to listen on; 0 chooses a free port");
-pub const PUBLIC_URL: Setting = plain(
+pub(crate) const PORT: Setting = plain(NETWORK, "port", "PORT", "5000", "Port to listen on; 0 chooses a free port");
+pub(crate) const PUBLIC_URL: Setting = plain(
     NETWORK,
     "public_url",
     "URL",
     "",
     "URL at which agents and browsers reach this server, if it differs from the address that clients call",
 );
-pub const ALLOWED_HOSTS: Setting = plain(
+pub(crate) const ALLOWED_HOSTS: Setting = plain(
     NETWORK,
     "allowed_hosts",
     "HOSTS",
     "",
     "Further names and addresses, without port, by which clients may call a server without keys; separated by commas",
 );
-pub const TRUSTED_PROXIES: Setting = plain(
+pub(crate) const TRUSTED_PROXIES: Setting = plain(
     NETWORK,
     "trusted_proxies",
     "NETWORKS",
@@ -75,16 +75,16 @@ pub const TRUSTED_PROXIES: Setting = plain(
     "Proxies whose X-Forwarded-* headers are trusted: addresses or networks, separated by commas",
 );
 
-pub const TLS_CERT_FILE: Setting = plain(
+pub(crate) const TLS_CERT_FILE: Setting = plain(
     NETWORK,
     "tls_cert_file",
     "FILE",
     "",
     "PEM file with the server's certificate and those of the authorities between it and the root; with it, the server speaks https",
 );
-pub const TLS_KEY_FILE: Setting =
+pub(crate) const TLS_KEY_FILE: Setting =
     plain(NETWORK, "tls_key_file", "FILE", "", "PEM file with the private key of the certificate in TLS_CERT_FILE, without a password");
-pub const TLS_CLIENT_CA_FILE: Setting = plain(
+pub(crate) const TLS_CLIENT_CA_FILE: Setting = plain(
     NETWORK,
     "tls_client_ca_file",
     "FILE",
@@ -92,14 +92,14 @@ pub const TLS_CLIENT_CA_FILE: Setting = plain(
     "PEM file with the authorities of client certificates: calls of workers then need such a certificate, besides the key",
 );
 
-pub const DATA_DIR: Setting = plain(
+pub(crate) const DATA_DIR: Setting = plain(
     DATA,
     "data_dir",
     "DIR",
     "",
     "Directory of the SQLite database; default: $XDG_DATA_HOME/bloom-runtime, else ~/.local/share/bloom-runtime",
 );
-pub const DATABASE_URL: Setting = Setting {
+pub(crate) const DATABASE_URL: Setting = Setting {
     key: "database_url",
     value_name: "URL",
     default: "",
@@ -107,49 +107,50 @@ pub const DATABASE_URL: Setting = Setting {
     group: DATA,
     secret: true,
 };
-pub const DATABASE_MAX_CONNECTIONS: Setting = plain(
+pub(crate) const DATABASE_MAX_CONNECTIONS: Setting = plain(
     DATA,
     "database_max_connections",
     "N",
     "10",
     "Maximum number of database connections for reads of API requests; everything else has its own",
 );
-pub const TASK_RETENTION_DAYS: Setting =
+pub(crate) const TASK_RETENTION_DAYS: Setting =
     plain(DATA, "task_retention_days", "DAYS", "0", "Days after which finished tasks are removed; 0 keeps them forever");
-pub const AUDIT_RETENTION_DAYS: Setting =
+pub(crate) const AUDIT_RETENTION_DAYS: Setting =
     plain(DATA, "audit_retention_days", "DAYS", "0", "Days after which audit entries are removed; 0 keeps them forever");
-pub const BACKUP_DIR: Setting =
+pub(crate) const BACKUP_DIR: Setting =
     plain(DATA, "backup_dir", "DIR", "", "Directory for scheduled backups of the SQLite database; without it, the server makes none");
-pub const BACKUP_EVERY_SECONDS: Setting =
+pub(crate) const BACKUP_EVERY_SECONDS: Setting =
     plain(DATA, "backup_every_seconds", "SECONDS", "86400", "Interval of scheduled backups, counted from the newest one in the directory");
-pub const BACKUP_KEEP: Setting = plain(DATA, "backup_keep", "N", "7", "Scheduled backups to keep; older ones are removed after a new one");
+pub(crate) const BACKUP_KEEP: Setting =
+    plain(DATA, "backup_keep", "N", "7", "Scheduled backups to keep; older ones are removed after a new one");
 
-pub const MINIO_ENDPOINT: Setting = plain(
+pub(crate) const MINIO_ENDPOINT: Setting = plain(
     OBJECTS,
     "minio_endpoint",
     "HOST",
     "",
     "Host name, or http or https URL, of MinIO or another store that speaks S3: large outputs and the audit trail go there",
 );
-pub const MINIO_PORT: Setting =
+pub(crate) const MINIO_PORT: Setting =
     plain(OBJECTS, "minio_port", "PORT", "", "Port of MinIO; default: 9000, or that of the URL in MINIO_ENDPOINT");
-pub const MINIO_USE_SSL: Setting =
+pub(crate) const MINIO_USE_SSL: Setting =
     plain(OBJECTS, "minio_use_ssl", "BOOL", "false", "true calls MinIO by https; not needed with an https URL in MINIO_ENDPOINT");
-pub const MINIO_ACCESS_KEY: Setting = secret(OBJECTS, "minio_access_key", "KEY", "Access key of MinIO");
-pub const MINIO_SECRET_KEY: Setting = secret(OBJECTS, "minio_secret_key", "KEY", "Secret key of MinIO");
-pub const MINIO_ARTIFACT_BUCKET: Setting =
+pub(crate) const MINIO_ACCESS_KEY: Setting = secret(OBJECTS, "minio_access_key", "KEY", "Access key of MinIO");
+pub(crate) const MINIO_SECRET_KEY: Setting = secret(OBJECTS, "minio_secret_key", "KEY", "Secret key of MinIO");
+pub(crate) const MINIO_ARTIFACT_BUCKET: Setting =
     plain(OBJECTS, "minio_artifact_bucket", "BUCKET", "bloom-artifacts", "Bucket of MinIO, for this installation alone");
-pub const AWS_S3_BUCKET: Setting = plain(
+pub(crate) const AWS_S3_BUCKET: Setting = plain(
     OBJECTS,
     "aws_s3_bucket",
     "BUCKET",
     "",
     "Bucket of Amazon S3, for this installation alone: large outputs and the audit trail go there, instead of to MinIO",
 );
-pub const AWS_REGION: Setting = plain(OBJECTS, "aws_region", "REGION", "us-east-1", "Region of the bucket");
-pub const AWS_ACCESS_KEY_ID: Setting = secret(OBJECTS, "aws_access_key_id", "KEY", "Access key of Amazon S3");
-pub const AWS_SECRET_ACCESS_KEY: Setting = secret(OBJECTS, "aws_secret_access_key", "KEY", "Secret key of Amazon S3");
-pub const OBJECT_GRACE_SECONDS: Setting = plain(
+pub(crate) const AWS_REGION: Setting = plain(OBJECTS, "aws_region", "REGION", "us-east-1", "Region of the bucket");
+pub(crate) const AWS_ACCESS_KEY_ID: Setting = secret(OBJECTS, "aws_access_key_id", "KEY", "Access key of Amazon S3");
+pub(crate) const AWS_SECRET_ACCESS_KEY: Setting = secret(OBJECTS, "aws_secret_access_key", "KEY", "Secret key of Amazon S3");
+pub(crate) const OBJECT_GRACE_SECONDS: Setting = plain(
     OBJECTS,
     "object_grace_seconds",
     "SECONDS",
@@ -157,16 +158,16 @@ pub const OBJECT_GRACE_SECONDS: Setting = plain(
     "Objects to which no artifact refers are removed when they are older than this",
 );
 
-pub const RUNTIME_API_KEY: Setting =
+pub(crate) const RUNTIME_API_KEY: Setting =
     secret(KEYS, "runtime_api_key", "KEY", "Key that allows everything; without any key, authentication is off");
-pub const RUNTIME_WORKER_KEY: Setting = secret(
+pub(crate) const RUNTIME_WORKER_KEY: Setting = secret(
     KEYS,
     "runtime_worker_key",
     "KEY",
     "Key for workers; it allows register, claim, heartbeat, events, questions, complete and release",
 );
-pub const RUNTIME_READ_KEY: Setting = secret(KEYS, "runtime_read_key", "KEY", "Key that allows reading only");
-pub const ALLOW_NO_KEY: Setting = plain(
+pub(crate) const RUNTIME_READ_KEY: Setting = secret(KEYS, "runtime_read_key", "KEY", "Key that allows reading only");
+pub(crate) const ALLOW_NO_KEY: Setting = plain(
     KEYS,
     "allow_no_key",
     "BOOL",
@@ -174,37 +175,37 @@ pub const ALLOW_NO_KEY: Setting = plain(
     "true lets a server without any key listen beyond loopback: everybody who reaches it may do everything",
 );
 
-pub const MEMBRIDGE_SERVER_URL: Setting = plain(
+pub(crate) const MEMBRIDGE_SERVER_URL: Setting = plain(
     CONTROL_PLANE,
     "membridge_server_url",
     "URL",
     "",
     "http or https URL of the control plane: requests are proxied to it, workers are read from it",
 );
-pub const MEMBRIDGE_ADMIN_KEY: Setting =
+pub(crate) const MEMBRIDGE_ADMIN_KEY: Setting =
     secret(CONTROL_PLANE, "membridge_admin_key", "KEY", "Key for the control plane, sent as X-MEMBRIDGE-ADMIN");
-pub const MEMBRIDGE_AGENT_KEY: Setting =
+pub(crate) const MEMBRIDGE_AGENT_KEY: Setting =
     secret(CONTROL_PLANE, "membridge_agent_key", "KEY", "Key for calls to agents, sent as X-MEMBRIDGE-AGENT");
-pub const WORKER_SYNC_SECONDS: Setting =
+pub(crate) const WORKER_SYNC_SECONDS: Setting =
     plain(CONTROL_PLANE, "worker_sync_seconds", "SECONDS", "10", "Interval at which the control plane's list of agents is read");
 
-pub const WITH_MEMBRIDGE: Setting = plain(
+pub(crate) const WITH_MEMBRIDGE: Setting = plain(
     CONTROL_PLANE,
     "with_membridge",
     "BOOL",
     "false",
     "true runs a control plane in the server, which is then the one that the server uses: MEMBRIDGE_SERVER_URL stays unset",
 );
-pub const MEMBRIDGE_HOST: Setting = plain(
+pub(crate) const MEMBRIDGE_HOST: Setting = plain(
     CONTROL_PLANE,
     "membridge_host",
     "ADDRESS",
     "127.0.0.1",
     "Address or host name on which this program's own control plane listens; beyond loopback it needs MEMBRIDGE_ADMIN_KEY",
 );
-pub const MEMBRIDGE_PORT: Setting =
+pub(crate) const MEMBRIDGE_PORT: Setting =
     plain(CONTROL_PLANE, "membridge_port", "PORT", "8000", "Port of this program's own control plane; 0 chooses a free port");
-pub const MEMBRIDGE_DATABASE_URL: Setting = Setting {
+pub(crate) const MEMBRIDGE_DATABASE_URL: Setting = Setting {
     key: "membridge_database_url",
     value_name: "URL",
     default: "",
@@ -213,22 +214,22 @@ pub const MEMBRIDGE_DATABASE_URL: Setting = Setting {
     secret: true,
 };
 
-pub const RATE_LIMIT_PER_MINUTE: Setting =
+pub(crate) const RATE_LIMIT_PER_MINUTE: Setting =
     plain(LIMITS, "rate_limit_per_minute", "N", "100", "API requests per minute from one client address; 0 = no limit");
-pub const TEST_CONNECTION_PER_MINUTE: Setting =
+pub(crate) const TEST_CONNECTION_PER_MINUTE: Setting =
     plain(LIMITS, "test_connection_per_minute", "N", "20", "Connection tests per minute from one client address; 0 = no limit");
-pub const WORKER_RATE_LIMIT_PER_MINUTE: Setting = plain(
+pub(crate) const WORKER_RATE_LIMIT_PER_MINUTE: Setting = plain(
     LIMITS,
     "worker_rate_limit_per_minute",
     "N",
     "6000",
     "Requests of workers per minute from one client address, and as many for events of runs; 0 = no limit",
 );
-pub const MAX_BODY_BYTES: Setting =
+pub(crate) const MAX_BODY_BYTES: Setting =
     plain(LIMITS, "max_body_bytes", "BYTES", "1048576", "Maximum size of a request body, not counting a task's output");
-pub const MAX_OUTPUT_BYTES: Setting = plain(LIMITS, "max_output_bytes", "BYTES", "16777216", "Maximum size of a task's output");
-pub const MAX_ARTIFACT_BYTES: Setting = plain(LIMITS, "max_artifact_bytes", "BYTES", "67108864", "Maximum size of an uploaded file");
-pub const REQUEST_TIMEOUT_SECONDS: Setting = plain(
+pub(crate) const MAX_OUTPUT_BYTES: Setting = plain(LIMITS, "max_output_bytes", "BYTES", "16777216", "Maximum size of a task's output");
+pub(crate) const MAX_ARTIFACT_BYTES: Setting = plain(LIMITS, "max_artifact_bytes", "BYTES", "67108864", "Maximum size of an uploaded file");
+pub(crate) const REQUEST_TIMEOUT_SECONDS: Setting = plain(
     LIMITS,
     "request_timeout_seconds",
     "SECONDS",
@@ -236,91 +237,91 @@ pub const REQUEST_TIMEOUT_SECONDS: Setting = plain(
     "Maximum duration of a request, and one second more for each 64 KiB of its body; long polls and streams are exempt",
 );
 
-pub const LEASE_TTL_SECONDS: Setting =
+pub(crate) const LEASE_TTL_SECONDS: Setting =
     plain(WORK, "lease_ttl_seconds", "SECONDS", "300", "How long a lease lasts without a heartbeat, unless the caller sets ttl_seconds");
-pub const WORKER_OFFLINE_AFTER_SECONDS: Setting =
+pub(crate) const WORKER_OFFLINE_AFTER_SECONDS: Setting =
     plain(WORK, "worker_offline_after_seconds", "SECONDS", "60", "A worker that has not been seen for longer than this is offline");
-pub const SESSION_WAIT_SECONDS: Setting =
+pub(crate) const SESSION_WAIT_SECONDS: Setting =
     plain(WORK, "session_wait_seconds", "SECONDS", "30", "How long a task waits for a free slot on the worker that has its session");
-pub const NAMED_AGENT_WAIT_SECONDS: Setting =
+pub(crate) const NAMED_AGENT_WAIT_SECONDS: Setting =
     plain(WORK, "named_agent_wait_seconds", "SECONDS", "30", "How long a task waits for workers that name its agent_slug; 0: not at all");
 
-pub const MAX_TIMEOUT_SECONDS: Setting =
+pub(crate) const MAX_TIMEOUT_SECONDS: Setting =
     plain(WORK, "max_timeout_seconds", "SECONDS", "86400", "Longest time limit that a task may set for its runs");
 
-pub const OPERATOR: Setting =
+pub(crate) const OPERATOR: Setting =
     plain(KUBERNETES, "operator", "BOOL", "false", "true runs the tasks that are described by LLMTask objects of a Kubernetes cluster");
-pub const OPERATOR_NAMESPACES: Setting = plain(
+pub(crate) const OPERATOR_NAMESPACES: Setting = plain(
     KUBERNETES,
     "operator_namespaces",
     "NAMES",
     "",
     "Kubernetes namespaces whose objects are served, separated by commas; default: all of the cluster",
 );
-pub const OPERATOR_AGENT_IMAGE: Setting =
+pub(crate) const OPERATOR_AGENT_IMAGE: Setting =
     plain(KUBERNETES, "operator_agent_image", "IMAGE", "", "Image of the agents of WorkerPools that name none");
-pub const OPERATOR_AGENT_SERVER: Setting =
+pub(crate) const OPERATOR_AGENT_SERVER: Setting =
     plain(KUBERNETES, "operator_agent_server", "URL", "", "URL at which the agents of WorkerPools reach this server; default: PUBLIC_URL");
-pub const POD_NAMESPACE: Setting = plain(
+pub(crate) const POD_NAMESPACE: Setting = plain(
     KUBERNETES,
     "pod_namespace",
     "NAME",
     "",
     "Kubernetes namespace of this server, for the leader's Lease; default: that of its service account or kubeconfig",
 );
-pub const POD_NAME: Setting =
+pub(crate) const POD_NAME: Setting =
     plain(KUBERNETES, "pod_name", "NAME", "", "Name of this server's pod, by which operators elect their leader; default: the host name");
 
-pub const LOG_FILE: Setting =
+pub(crate) const LOG_FILE: Setting =
     plain(LOGS, "log_file", "FILE", "", "File that the log is written to instead of standard error; SIGHUP opens it anew");
-pub const LOG_FORMAT: Setting = plain(LOGS, "log_format", "FORMAT", "text", "Log format: text or json");
-pub const LOG_LEVEL: Setting =
+pub(crate) const LOG_FORMAT: Setting = plain(LOGS, "log_format", "FORMAT", "text", "Log format: text or json");
+pub(crate) const LOG_LEVEL: Setting =
     plain(LOGS, "log_level", "LEVEL", "info", "Log level: error, warn, info, debug, trace or off; also per module, as in info,sqlx=warn");
 
-pub const OTEL_EXPORTER_OTLP_ENDPOINT: Setting = plain(
+pub(crate) const OTEL_EXPORTER_OTLP_ENDPOINT: Setting = plain(
     TRACES,
     "otel_exporter_otlp_endpoint",
     "URL",
     "",
     "URL of a collector of traces, which takes OTLP over HTTP at v1/traces below it; without it, there are no traces",
 );
-pub const OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: Setting = plain(
+pub(crate) const OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: Setting = plain(
     TRACES,
     "otel_exporter_otlp_traces_endpoint",
     "URL",
     "",
     "URL that traces are posted to, as it is, instead of v1/traces below OTEL_EXPORTER_OTLP_ENDPOINT",
 );
-pub const OTEL_EXPORTER_OTLP_PROTOCOL: Setting =
+pub(crate) const OTEL_EXPORTER_OTLP_PROTOCOL: Setting =
     plain(TRACES, "otel_exporter_otlp_protocol", "NAME", "http/protobuf", "Protocol of the collector; there is no other one");
-pub const OTEL_EXPORTER_OTLP_HEADERS: Setting =
+pub(crate) const OTEL_EXPORTER_OTLP_HEADERS: Setting =
     secret(TRACES, "otel_exporter_otlp_headers", "PAIRS", "Headers for the collector: name=value pairs, separated by commas");
-pub const OTEL_EXPORTER_OTLP_TIMEOUT: Setting =
+pub(crate) const OTEL_EXPORTER_OTLP_TIMEOUT: Setting =
     plain(TRACES, "otel_exporter_otlp_timeout", "MILLISECONDS", "10000", "Maximum duration of one call of the collector");
-pub const OTEL_SERVICE_NAME: Setting = plain(
+pub(crate) const OTEL_SERVICE_NAME: Setting = plain(
     TRACES,
     "otel_service_name",
     "NAME",
     "",
     "Name of this program in traces; default: service.name of OTEL_RESOURCE_ATTRIBUTES, else bloom-runtime (bloom-agent for agents)",
 );
-pub const OTEL_RESOURCE_ATTRIBUTES: Setting =
+pub(crate) const OTEL_RESOURCE_ATTRIBUTES: Setting =
     plain(TRACES, "otel_resource_attributes", "PAIRS", "", "Attributes of this program in traces: name=value pairs, separated by commas");
-pub const OTEL_TRACES_SAMPLER: Setting = plain(
+pub(crate) const OTEL_TRACES_SAMPLER: Setting = plain(
     TRACES,
     "otel_traces_sampler",
     "NAME",
     "parentbased_always_on",
     "Which traces are recorded: always_on, always_off, traceidratio, or parentbased_ with one of them behind it, for new traces only",
 );
-pub const OTEL_TRACES_SAMPLER_ARG: Setting = plain(
+pub(crate) const OTEL_TRACES_SAMPLER_ARG: Setting = plain(
     TRACES,
     "otel_traces_sampler_arg",
     "RATIO",
     "1",
     "The part of all traces that the samplers with traceidratio record, from 0 to 1",
 );
-pub const OTEL_SDK_DISABLED: Setting = plain(TRACES, "otel_sdk_disabled", "BOOL", "false", "true turns traces off");
+pub(crate) const OTEL_SDK_DISABLED: Setting = plain(TRACES, "otel_sdk_disabled", "BOOL", "false", "true turns traces off");
 
 /// All settings, in the order of `--help` and `config check`.
 pub const SETTINGS: &[&Setting] = &[

@@ -37,7 +37,7 @@ impl<K: Into<OsString>, V: Into<OsString>> FromIterator<(K, V)> for Environment 
 
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Origin {
+pub(crate) enum Origin {
     Flag(String),
     Environment(String),
     File(PathBuf),
@@ -57,12 +57,12 @@ impl fmt::Display for Origin {
 
 /// A value as text, before it is checked.
 #[derive(Debug)]
-pub struct Found {
+pub(crate) struct Found {
     pub text: String,
     pub origin: String,
 }
 
-pub struct Sources<'a> {
+pub(crate) struct Sources<'a> {
     flags: &'a Flags,
     environment: &'a Environment,
     file: Option<(PathBuf, toml::Table)>,
@@ -73,7 +73,7 @@ type Given = Option<(Result<String, &'static str>, Origin)>;
 
 impl<'a> Sources<'a> {
     /// Reads the file, if one is named, and adds its errors to `mistakes`.
-    pub fn gather(flags: &'a Flags, environment: &'a Environment, mistakes: &mut Vec<Mistake>) -> Self {
+    pub(crate) fn gather(flags: &'a Flags, environment: &'a Environment, mistakes: &mut Vec<Mistake>) -> Self {
         let named = match (&flags.config, environment.get("BLOOM_CONFIG")) {
             (Some(path), _) => Some((path.clone(), "flag --config")),
             (None, Some(path)) => Some((PathBuf::from(path), "environment BLOOM_CONFIG")),
@@ -93,17 +93,17 @@ impl<'a> Sources<'a> {
     }
 
     /// Only the environment, without the file that it may name.
-    pub fn of_environment(flags: &'a Flags, environment: &'a Environment) -> Self {
+    pub(crate) fn of_environment(flags: &'a Flags, environment: &'a Environment) -> Self {
         Self { flags, environment, file: None }
     }
 
-    pub fn environment(&self) -> &Environment {
+    pub(crate) fn environment(&self) -> &Environment {
         self.environment
     }
 
     /// The value from the source with the highest precedence. A secret and its `_file` setting in the same source are a mistake, because it
     /// is not clear which one should count.
-    pub fn find(&self, setting: &Setting) -> Result<Option<Found>, Mistake> {
+    pub(crate) fn find(&self, setting: &Setting) -> Result<Option<Found>, Mistake> {
         let layers: [&dyn Fn(&str) -> Given; 3] = [&|key| self.by_flag(key), &|key| self.by_environment(key), &|key| self.by_file(key)];
         for layer in layers {
             let twin = if setting.secret { layer(&setting.file_key()) } else { None };

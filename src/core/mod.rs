@@ -4,6 +4,8 @@
 //! [`WorkingSet`](working_set::WorkingSet) of loaded rows and answers it, rejects it, or asks for more rows. The engine runs it on rows of
 //! the database; tests and the model checker run it on rows that they make up.
 
+#![warn(missing_docs, unreachable_pub)]
+
 pub mod agent_queue;
 pub mod api_key;
 mod arguments;

@@ -3,6 +3,8 @@
 //! A [`Writer`] is one connection for writing. Each of its transactions loads, saves and commits, and each commit leaves a numbered row
 //! in the feed, which other replicas follow. Everything else is a separate read, by an index and in pages.
 
+#![warn(missing_docs, unreachable_pub)]
+
 mod error;
 mod feed;
 mod maintenance;

@@ -34,7 +34,7 @@ enum State {
 }
 
 impl CircuitBreakers {
-    pub fn failed(&mut self, worker: &str, now: Ms) {
+    pub(crate) fn failed(&mut self, worker: &str, now: Ms) {
         let breaker = self.0.entry(worker.to_owned()).or_insert(CircuitBreaker { failures: 0, state: State::Closed });
         // Pushes that were in progress together fail together, which counts as one failure.
         if breaker.state != State::Closed {
@@ -44,11 +44,11 @@ impl CircuitBreakers {
     }
 
     /// Returns whether a push had failed before.
-    pub fn succeeded(&mut self, worker: &str) -> bool {
+    pub(crate) fn succeeded(&mut self, worker: &str) -> bool {
         self.0.remove(worker).is_some()
     }
 
-    pub fn is_open(&self, worker: &str) -> bool {
+    pub(crate) fn is_open(&self, worker: &str) -> bool {
         self.0.get(worker).is_some_and(|breaker| breaker.state != State::Closed)
     }
 

@@ -2,6 +2,8 @@
 //!
 //! The URL of an agent is that of its worker's registration. Each call carries the key that all agents share.
 
+#![warn(missing_docs, unreachable_pub)]
+
 mod calls;
 mod circuit_breaker;
 mod memory;

@@ -81,7 +81,7 @@ pub(crate) struct Candidates {
 }
 
 impl Candidates {
-    pub fn new(
+    pub(crate) fn new(
         database: Arc<dyn Database>,
         clock: Arc<Clock>,
         replica: Arc<Replica>,
@@ -93,13 +93,13 @@ impl Candidates {
     }
 
     /// Waits until a claim or a push gives back its candidates.
-    pub fn given_back(&self) -> Notified<'_> {
+    pub(crate) fn given_back(&self) -> Notified<'_> {
         self.given_back.notified()
     }
 
     /// The first candidates for the worker, which no other claim or push gets until they are given back. Reads further pages where this
     /// replica's windows end.
-    pub async fn offer(&self, worker: &str, max: i64, tries: &Tries) -> Result<Offer, Error> {
+    pub(crate) async fn offer(&self, worker: &str, max: i64, tries: &Tries) -> Result<Offer, Error> {
         let windows = self.replica.lock().scopes(worker, tries.queue_state.as_ref()).len();
         for _ in 0..PAGES + windows {
             let page_read = self.pages_read.notified();
@@ -152,7 +152,7 @@ impl Candidates {
 
     /// If the cache says that the worker can't take tasks, reads the worker and its tasks again: a commit of another replica may have freed
     /// a slot or lifted a cordon.
-    pub async fn refresh_if_unfit(&self, worker: &str) -> Result<(), Error> {
+    pub(crate) async fn refresh_if_unfit(&self, worker: &str) -> Result<(), Error> {
         let held: Vec<TaskId> = {
             let remembered = self.replica.lock();
             let fleet = &remembered.cache.fleet;
@@ -165,7 +165,7 @@ impl Candidates {
     }
 
     /// Reads the worker and these tasks: another replica may have changed them since the feed was read.
-    pub async fn refresh(&self, worker: &str, held: &[TaskId]) -> Result<(), Error> {
+    pub(crate) async fn refresh(&self, worker: &str, held: &[TaskId]) -> Result<(), Error> {
         if !self.database.is_shared() {
             return Ok(());
         }
@@ -181,7 +181,7 @@ impl Candidates {
     }
 
     /// Reads the first tasks for the worker from the database, in case the cache has missed some.
-    pub async fn confirm(&self, worker: &str, tries: &mut Tries) -> Result<(), Error> {
+    pub(crate) async fn confirm(&self, worker: &str, tries: &mut Tries) -> Result<(), Error> {
         let is_any_closed = {
             let remembered = self.replica.lock();
             if remembered.cache.fleet.claimable(worker) == 0 {
@@ -209,7 +209,7 @@ impl Candidates {
 
     /// The database has refused candidates of these queues. Those that seem to be open, because another replica has closed them, are
     /// treated as closed for a moment. Otherwise the tasks that are given back would wake claims that are refused as well.
-    pub fn refuse(&self, agents: &[String]) {
+    pub(crate) fn refuse(&self, agents: &[String]) {
         let Some(number) = self.replica.lock().queues.refuse(agents) else { return };
         self.feed.want();
         let (replica, background) = (self.replica.clone(), self.background.clone());
@@ -224,7 +224,7 @@ impl Candidates {
     }
 
     /// Makes these tasks unavailable for a while, because another program keeps them locked.
-    pub fn withhold(&self, tasks: &[TaskId]) {
+    pub(crate) fn withhold(&self, tasks: &[TaskId]) {
         if tasks.is_empty() {
             return;
         }

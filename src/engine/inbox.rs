@@ -40,7 +40,7 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    pub fn new(command: Command, reply: oneshot::Sender<Result<Reply, Error>>) -> Self {
+    pub(crate) fn new(command: Command, reply: oneshot::Sender<Result<Reply, Error>>) -> Self {
         let (rows, bytes) = weigh(&command.op);
         Self { command, extra: RowKeys::default(), tries: 0, reply, rows, bytes }
     }
@@ -176,7 +176,7 @@ pub(super) struct Inbox {
 
 impl Inbox {
     /// Accepts all of the commands or none.
-    pub fn push(&self, commands: Vec<Pending>) -> Result<(), Error> {
+    pub(crate) fn push(&self, commands: Vec<Pending>) -> Result<(), Error> {
         let bytes: usize = commands.iter().map(|pending| pending.bytes).sum();
         {
             let mut queues = self.queues.lock();
@@ -197,7 +197,7 @@ impl Inbox {
     }
 
     /// Puts a command back, in front of all others of its urgency because it has waited already.
-    pub fn push_again(&self, mut pending: Pending) {
+    pub(crate) fn push_again(&self, mut pending: Pending) {
         pending.rows = weigh(&pending.command.op).0 + pending.extra.dependencies.len() * ROWS_OF_DEPENDENCIES;
         let mut queues = self.queues.lock();
         queues.commands += 1;
@@ -207,7 +207,7 @@ impl Inbox {
         self.arrived.notify_one();
     }
 
-    pub fn push_maintenance(&self, job: Maintenance, reply: MaintenanceReply) -> Result<(), Error> {
+    pub(crate) fn push_maintenance(&self, job: Maintenance, reply: MaintenanceReply) -> Result<(), Error> {
         let mut queues = self.queues.lock();
         if queues.closed {
             return Err(Error::Unavailable);
@@ -223,7 +223,7 @@ impl Inbox {
 
     /// Waits for the next work: a batch of the waiting commands, within the limits, or a maintenance job after each batch. `None` if the
     /// inbox is closed and empty.
-    pub async fn next(&self) -> Option<Work> {
+    pub(crate) async fn next(&self) -> Option<Work> {
         loop {
             {
                 let mut queues = self.queues.lock();
@@ -248,7 +248,7 @@ impl Inbox {
         }
     }
 
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         self.queues.lock().closed = true;
         self.arrived.notify_one();
     }

@@ -16,7 +16,7 @@ pub(super) struct LockPatience {
 }
 
 impl LockPatience {
-    pub fn wait(&self) -> LockWait {
+    pub(crate) fn wait(&self) -> LockWait {
         match self.lost_at {
             Some(at) if at.elapsed() < SHORT_FOR => LockWait::Short,
             _ => LockWait::Long,
@@ -24,7 +24,7 @@ impl LockPatience {
     }
 
     /// Records a lock timeout.
-    pub fn lose(&mut self, writer: &str) {
+    pub(crate) fn lose(&mut self, writer: &str) {
         if self.wait() == LockWait::Long {
             tracing::warn!(
                 writer,

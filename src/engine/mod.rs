@@ -21,6 +21,8 @@
 //!
 //! [`Engine`] opens, owns and stops them.
 
+#![warn(missing_docs, unreachable_pub)]
+
 mod alarm;
 mod background;
 mod candidates;

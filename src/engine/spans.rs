@@ -40,7 +40,7 @@ pub(super) struct Spans(Option<mpsc::Sender<Vec<Part>>>);
 
 impl Spans {
     /// The background task ends when this is dropped and everything is recorded.
-    pub fn start(traces: Traces, specs: Arc<Specs>, background: &Background) -> Self {
+    pub(crate) fn start(traces: Traces, specs: Arc<Specs>, background: &Background) -> Self {
         if !traces.is_on() {
             return Self(None);
         }
@@ -62,7 +62,7 @@ impl Spans {
     }
 
     /// Takes note of a commit.
-    pub fn observe(&self, set: &WorkingSet) {
+    pub(crate) fn observe(&self, set: &WorkingSet) {
         let Some(commits) = &self.0 else { return };
         let parts: Vec<_> = assigned(set).chain(ended(set)).collect();
         if !parts.is_empty() {

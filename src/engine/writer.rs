@@ -81,7 +81,7 @@ enum Try {
 type Decided = (Result<Reply, Halt>, Vec<Wakeup>);
 
 impl WriterTask {
-    pub async fn open(shared: Arc<Shared>, database: &dyn Database, name: &'static str) -> database::Result<Self> {
+    pub(crate) async fn open(shared: Arc<Shared>, database: &dyn Database, name: &'static str) -> database::Result<Self> {
         let writer = database.writer().await?;
         let task = Self { shared, name, writer, in_doubt: None, lock_patience: LockPatience::default() };
         task.own();
@@ -89,7 +89,7 @@ impl WriterTask {
     }
 
     /// Executes the work from the inbox until the inbox is closed and empty.
-    pub async fn run(mut self, inbox: Arc<Inbox>) {
+    pub(crate) async fn run(mut self, inbox: Arc<Inbox>) {
         while let Some(work) = inbox.next().await {
             match work {
                 Work::Batch(batch) => {

@@ -19,7 +19,7 @@ use bloom_core::ids::WorkerId;
 use bloom_core::op;
 use bloom_core::pause::{Pause, PauseKind};
 
-pub const LIST: RoutePolicy = RoutePolicy::READ;
+pub(crate) const LIST: RoutePolicy = RoutePolicy::READ;
 
 /// Lists accounts and profiles that are paused.
 ///
@@ -28,7 +28,7 @@ pub const LIST: RoutePolicy = RoutePolicy::READ;
     get, path = "/api/runtime/accounts", operation_id = "listAccounts", tag = "accounts", params(AccountPageParams),
     responses((status = 200, description = "A page of accounts and profiles.", body = Vec<Account>))
 )]
-pub async fn list(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
+pub(crate) async fn list(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
     let (limit, after) = (params.limit() as usize, params.text("cursor")?.map(|text| cursor(&text)).transpose()?);
     let pauses = app.engine.replica.pauses();
     let accounts = merged(&pauses);
@@ -70,7 +70,7 @@ fn merged(pauses: &[(WorkerId, Pause)]) -> BTreeMap<(PauseKind, &str), Account<'
     accounts
 }
 
-pub const RESUME: RoutePolicy = RoutePolicy::ADMIN;
+pub(crate) const RESUME: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Ends the pause of an account.
 ///
@@ -83,7 +83,7 @@ pub const RESUME: RoutePolicy = RoutePolicy::ADMIN;
         (status = 404, description = "The account is not paused.", body = ErrorText),
     )
 )]
-pub async fn resume(State(app): State<AppState>, caller: Caller, path: AccountPath, body: Content) -> HandlerResult {
+pub(crate) async fn resume(State(app): State<AppState>, caller: Caller, path: AccountPath, body: Content) -> HandlerResult {
     body.raw()?;
     let name = path.name()?;
     let mut pauses = app.engine.replica.pauses();

@@ -18,7 +18,7 @@ use bloom_core::worker::Worker;
 use bloom_dispatch::Order;
 
 /// An admin key is needed for this GET, because it makes the server call the agent with the agents' key, and changes the worker.
-pub const HEALTH: RoutePolicy = RoutePolicy::ADMIN.waits();
+pub(crate) const HEALTH: RoutePolicy = RoutePolicy::ADMIN.waits();
 
 /// Asks the worker's agent for its health.
 ///
@@ -32,7 +32,7 @@ pub const HEALTH: RoutePolicy = RoutePolicy::ADMIN.waits();
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]
-pub async fn health(State(app): State<AppState>, caller: Caller, path: WorkerPath) -> HandlerResult {
+pub(crate) async fn health(State(app): State<AppState>, caller: Caller, path: WorkerPath) -> HandlerResult {
     let worker = with_url(&app, path).await?;
     let _permit = app.stream_limits.agents.take(&caller)?;
     match app.agents.health(&worker.url).await {
@@ -54,7 +54,7 @@ async fn with_url(app: &AppState, path: WorkerPath) -> Result<Worker, Error> {
     if worker.url.is_empty() { Err(Error::fixed(400, "Worker has no URL configured")) } else { Ok(worker) }
 }
 
-pub const UPDATE: RoutePolicy = RoutePolicy::ADMIN.waits();
+pub(crate) const UPDATE: RoutePolicy = RoutePolicy::ADMIN.waits();
 
 /// Orders the worker's agent to update itself.
 ///
@@ -69,11 +69,11 @@ pub const UPDATE: RoutePolicy = RoutePolicy::ADMIN.waits();
         (status = 502, description = "The agent refused, or it can't be reached.", body = ErrorText),
     )
 )]
-pub async fn update(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
+pub(crate) async fn update(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     order(app, caller, path, &body, Order::Update).await
 }
 
-pub const RESTART: RoutePolicy = RoutePolicy::ADMIN.waits();
+pub(crate) const RESTART: RoutePolicy = RoutePolicy::ADMIN.waits();
 
 /// Orders the worker's agent to restart.
 ///
@@ -88,11 +88,11 @@ pub const RESTART: RoutePolicy = RoutePolicy::ADMIN.waits();
         (status = 502, description = "The agent refused, or it can't be reached.", body = ErrorText),
     )
 )]
-pub async fn restart(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
+pub(crate) async fn restart(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     order(app, caller, path, &body, Order::Restart).await
 }
 
-pub const UNINSTALL: RoutePolicy = RoutePolicy::ADMIN.waits();
+pub(crate) const UNINSTALL: RoutePolicy = RoutePolicy::ADMIN.waits();
 
 /// Orders the worker's agent to stop for good.
 ///
@@ -107,7 +107,7 @@ pub const UNINSTALL: RoutePolicy = RoutePolicy::ADMIN.waits();
         (status = 502, description = "The agent refused, or it can't be reached.", body = ErrorText),
     )
 )]
-pub async fn uninstall(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
+pub(crate) async fn uninstall(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     order(app, caller, path, &body, Order::Uninstall).await
 }
 

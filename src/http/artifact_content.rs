@@ -27,7 +27,7 @@ use super::policy::{Rate, RoutePolicy};
 
 const NOT_FOUND: Error = Error::fixed(404, "Artifact not found");
 
-pub const CONTENT: RoutePolicy = RoutePolicy::READ.or_submit().or_worker().rate(Rate::Worker);
+pub(crate) const CONTENT: RoutePolicy = RoutePolicy::READ.or_submit().or_worker().rate(Rate::Worker);
 
 /// Downloads the content of an artifact.
 ///
@@ -49,7 +49,7 @@ pub const CONTENT: RoutePolicy = RoutePolicy::READ.or_submit().or_worker().rate(
         (status = 503, description = "The object store can't deliver it now.", body = ErrorText),
     )
 )]
-pub async fn content(State(app): State<AppState>, caller: Caller, Path(id): Path<String>, headers: HeaderMap) -> HandlerResult {
+pub(crate) async fn content(State(app): State<AppState>, caller: Caller, Path(id): Path<String>, headers: HeaderMap) -> HandlerResult {
     let id = parse_id(&id).ok_or(NOT_FOUND)?;
     if let Some(file) = app.store.file(id).await? {
         if !ownership::file(&app, &caller, &file).await? {

@@ -33,14 +33,14 @@ const AT_STOP: Duration = Duration::from_secs(1);
 const SLOWEST: u64 = 64 << 10;
 
 /// How much longer a request may take because its body is large: an answer of a run that does not arrive in time is sent again and again.
-pub fn time_of(request: &Request, limit: Limit) -> Duration {
+pub(crate) fn time_of(request: &Request, limit: Limit) -> Duration {
     let announced = request.body().size_hint().exact().unwrap_or(0).min(limit.bytes as u64);
     Duration::from_secs(announced / SLOWEST)
 }
 
 /// The answer to a request that is refused before its body was read. The body is read and dropped: a connection that is closed with bytes that
 /// were not read is reset, by which its client may lose the answer.
-pub async fn refuse_unread(request: Request, answer: Response) -> Response {
+pub(crate) async fn refuse_unread(request: Request, answer: Response) -> Response {
     refuse_after(request, answer, SKIPPED_BYTES, SKIP_LIMIT).await
 }
 
@@ -61,7 +61,7 @@ async fn refuse_after(request: Request, mut answer: Response, most: usize, limit
 
 /// Drops the rest of a body that a handler has not read to its end. It takes longer than for a refused request, so that a
 /// client that is still sending a large file receives the answer. Returns false if the body did not come to its end.
-pub async fn drain(body: Body, is_awaited: bool) -> bool {
+pub(crate) async fn drain(body: Body, is_awaited: bool) -> bool {
     discard(body, is_awaited, DRAIN_BYTES, DRAIN_LIMIT).await
 }
 
@@ -86,7 +86,7 @@ async fn discard(mut body: Body, is_awaited: bool, most: usize, limit: Duration)
 ///
 /// # Errors
 /// The body is too long or too late, or other bodies use too much memory.
-pub async fn gather(
+pub(crate) async fn gather(
     request: Request,
     limit: Limit,
     deadline: Instant,
@@ -154,14 +154,14 @@ async fn read(mut body: Body, limit: Limit, drain: usize, mut has_room: impl FnM
 
 /// The largest body that a route takes.
 #[derive(Clone, Copy, Debug)]
-pub struct Limit {
+pub(crate) struct Limit {
     pub bytes: usize,
     /// The settings that it follows from.
     pub settings: &'static str,
 }
 
 impl Limit {
-    pub fn error(self) -> Error {
+    pub(crate) fn error(self) -> Error {
         let Self { bytes, settings } = self;
         let text = format!("Request body is too large: at most {bytes} bytes are taken (the server's limit: {settings})");
         Error::Text { status: 413, text: text.into() }
@@ -169,7 +169,7 @@ impl Limit {
 }
 
 /// A request body, for handlers.
-pub struct Content(Bytes);
+pub(crate) struct Content(Bytes);
 
 impl<S: Send + Sync> FromRequest<S> for Content {
     type Rejection = Error;
@@ -185,14 +185,14 @@ impl Content {
     ///
     /// # Errors
     /// The body is not JSON.
-    pub fn raw(&self) -> Result<&RawValue, Error> {
+    pub(crate) fn raw(&self) -> Result<&RawValue, Error> {
         let text = if self.0.is_empty() { b"{}" } else { &self.0[..] };
         serde_json::from_slice(text).map_err(|_| Error::fixed(400, "Request body is not valid JSON"))
     }
 
     /// # Errors
     /// The body is not JSON, or its content is invalid.
-    pub fn read<T: Wire>(&self) -> Result<T, Error> {
+    pub(crate) fn read<T: Wire>(&self) -> Result<T, Error> {
         Ok(T::read(self.raw()?)?)
     }
 }

@@ -20,7 +20,7 @@ use super::error::Error;
 /// How long the next piece of an answer waits for room. The write timeout is shorter, so clients that do not read free theirs before.
 const ROOM_WAIT: Duration = Duration::from_secs(60);
 /// How often a wait for room looks for it.
-pub const ROOM_EVERY: Duration = Duration::from_millis(50);
+pub(crate) const ROOM_EVERY: Duration = Duration::from_millis(50);
 /// Bodies up to this size do not count: even thousands of them need little memory.
 const SMALL: usize = 64 << 10;
 /// The unit that the semaphore counts: the number of bytes could exceed its maximum.
@@ -31,7 +31,7 @@ const TOO_MUCH_READ: Error = Error::Later("The server is sending too many large 
 
 /// A number of bytes that the bodies of all requests, or of all answers, share. One address may hold half of them, but always one body.
 #[derive(Clone)]
-pub struct Budget {
+pub(crate) struct Budget {
     free: Arc<Semaphore>,
     units: u32,
     addresses: Shares<IpAddr>,
@@ -42,7 +42,7 @@ pub struct Budget {
 pub struct Share(Option<(OwnedSemaphorePermit, ClientPermit<IpAddr>)>);
 
 impl Budget {
-    pub fn new(bytes: usize) -> Self {
+    pub(crate) fn new(bytes: usize) -> Self {
         let units = u32::try_from(bytes / UNIT).unwrap_or(u32::MAX).max(1);
         // The number of units never exceeds the semaphore's maximum, on any platform.
         let permits = usize::try_from(units).unwrap_or(Semaphore::MAX_PERMITS);
@@ -53,7 +53,7 @@ impl Budget {
     ///
     /// # Errors
     /// Other bodies, or those of this client, hold too much of the budget.
-    pub fn fit(&self, share: &mut Share, bytes: usize, client: IpAddr) -> Result<(), Error> {
+    pub(crate) fn fit(&self, share: &mut Share, bytes: usize, client: IpAddr) -> Result<(), Error> {
         self.take(share, bytes, client, TOO_MUCH_SENT)
     }
 
@@ -83,7 +83,7 @@ impl Budget {
     ///
     /// # Errors
     /// Other answers, or those of this client, hold too much of the budget.
-    pub fn answer(&self, bytes: usize, client: IpAddr) -> Result<Share, Error> {
+    pub(crate) fn answer(&self, bytes: usize, client: IpAddr) -> Result<Share, Error> {
         let mut share = Share::default();
         self.take(&mut share, bytes, client, TOO_MUCH_READ)?;
         Ok(share)
@@ -93,7 +93,7 @@ impl Budget {
     ///
     /// # Errors
     /// They did not in time.
-    pub async fn wait(&self, bytes: usize, client: IpAddr) -> Result<Share, Error> {
+    pub(crate) async fn wait(&self, bytes: usize, client: IpAddr) -> Result<Share, Error> {
         let until = Instant::now() + ROOM_WAIT;
         loop {
             match self.answer(bytes, client) {
@@ -108,13 +108,13 @@ impl Budget {
     ///
     /// # Errors
     /// Other answers, or those of this client, hold too much of the budget.
-    pub fn reserve(&self, bytes: usize, client: IpAddr) -> Result<Room, Error> {
+    pub(crate) fn reserve(&self, bytes: usize, client: IpAddr) -> Result<Room, Error> {
         Ok(Room { budget: self.clone(), client, share: self.answer(bytes, client)? })
     }
 
     /// Counts the bytes of the answer until they are sent. If there is no room, an answer that may be refused becomes a 503, and another one
     /// is sent without being counted. Streams do not count: they hold little, and have limits of their own. Neither do [`Counted`] bytes.
-    pub async fn send(&self, answer: Response, client: IpAddr, may_be_refused: bool) -> Response {
+    pub(crate) async fn send(&self, answer: Response, client: IpAddr, may_be_refused: bool) -> Response {
         let size = answer.body().size_hint().exact().and_then(|size| usize::try_from(size).ok());
         let is_counted = answer.extensions().get::<Counted>().is_some();
         let Some(size) = size.filter(|size| *size > SMALL && !is_counted) else { return answer };
@@ -134,10 +134,10 @@ impl Budget {
 
 /// Marks an answer whose bytes are counted already, or are in memory anyway, once for all clients.
 #[derive(Clone, Copy)]
-pub struct Counted;
+pub(crate) struct Counted;
 
 /// Room for the answer of a call that changes something; see [`Budget::reserve`].
-pub struct Room {
+pub(crate) struct Room {
     budget: Budget,
     client: IpAddr,
     share: Share,
@@ -148,7 +148,7 @@ impl Room {
     ///
     /// # Errors
     /// The body can't be serialized, which is a bug.
-    pub fn json(mut self, status: StatusCode, body: &impl Serialize) -> HandlerResult {
+    pub(crate) fn json(mut self, status: StatusCode, body: &impl Serialize) -> HandlerResult {
         let bytes = to_json(body)?;
         let _ = self.budget.take(&mut self.share, bytes.len(), self.client, TOO_MUCH_READ);
         let mut answer = json_bytes(status, self.share.hold(bytes));

@@ -24,7 +24,7 @@ use bloom_core::task::{Status, TaskState};
 use bloom_engine as engine;
 use bloom_store::{Page, TaskFilter};
 
-pub const CANCEL: RoutePolicy = RoutePolicy::ADMIN.or_submit();
+pub(crate) const CANCEL: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Cancels many tasks.
 ///
@@ -34,12 +34,12 @@ pub const CANCEL: RoutePolicy = RoutePolicy::ADMIN.or_submit();
     post, path = "/api/runtime/llm-tasks:cancel", operation_id = "cancelTasks", tag = "tasks", request_body = Bulk,
     responses((status = 200, description = "The outcome.", body = BulkResult))
 )]
-pub async fn cancel(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
+pub(crate) async fn cancel(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     const LIVE: Change<'static> = Change { statuses: &[Status::Queued, Status::Leased, Status::Running], goes_on: false, as_of: None };
     apply(&app, &caller, body.read()?, LIVE, |task| op::Cancel { task }.into()).await
 }
 
-pub const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
+pub(crate) const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Queues many failed, dead or cancelled tasks again.
 ///
@@ -50,7 +50,7 @@ pub const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
     post, path = "/api/runtime/llm-tasks:requeue", operation_id = "requeueTasks", tag = "tasks", request_body = BulkRequeue,
     responses((status = 200, description = "The outcome.", body = BulkResult))
 )]
-pub async fn requeue(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
+pub(crate) async fn requeue(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     const OVER: Change<'static> = Change { statuses: &[Status::Failed, Status::Dead, Status::Cancelled], goes_on: true, as_of: None };
     let BulkRequeue { bulk, policy } = body.read()?;
     let timeout_sec = allowed(&app, policy)?;

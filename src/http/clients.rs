@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 /// Both ends of the connection, and what TLS says of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Peer {
+pub(crate) struct Peer {
     pub address: SocketAddr,
     /// This server's address.
     pub local: Option<IpAddr>,
@@ -19,7 +19,7 @@ pub struct Peer {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Security {
+pub(crate) enum Security {
     Plain,
     Tls,
     /// The client has a certificate of an authority in `TLS_CLIENT_CA_FILE`.
@@ -27,7 +27,7 @@ pub enum Security {
 }
 
 /// The client's address. An entry of `X-Forwarded-For` counts only if a trusted proxy has added it.
-pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
+pub(crate) fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
     let mut client = peer.to_canonical();
     let lines = headers.get_all("x-forwarded-for");
     let mut claimed = lines.iter().rev().filter_map(|line| line.to_str().ok()).flat_map(|line| line.rsplit(','));
@@ -39,7 +39,7 @@ pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> I
     client
 }
 
-pub fn trusts(trusted: &[IpNet], address: IpAddr) -> bool {
+pub(crate) fn trusts(trusted: &[IpNet], address: IpAddr) -> bool {
     trusted.iter().any(|net| net.contains(&address.to_canonical()))
 }
 
@@ -49,7 +49,7 @@ fn parse_address(text: &str) -> Option<IpAddr> {
 }
 
 /// The network that counts as one client: with IPv6 a /64, because a host can use any address in it.
-pub fn network(address: IpAddr) -> IpAddr {
+pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
         v4 => v4,
@@ -57,7 +57,7 @@ pub fn network(address: IpAddr) -> IpAddr {
 }
 
 /// Counts the permits that each client holds, so that no client holds more than its share.
-pub struct Shares<Client> {
+pub(crate) struct Shares<Client> {
     most: usize,
     held: Held<Client>,
 }
@@ -65,7 +65,7 @@ pub struct Shares<Client> {
 type Held<Client> = Arc<Mutex<HashMap<Client, usize>>>;
 
 /// Permits that a client holds until this is dropped.
-pub struct ClientPermit<Client: Eq + Hash> {
+pub(crate) struct ClientPermit<Client: Eq + Hash> {
     client: Client,
     count: usize,
     held: Held<Client>,
@@ -79,18 +79,18 @@ impl<Client> Clone for Shares<Client> {
 
 impl<Client: Clone + Eq + Hash> Shares<Client> {
     /// Each client may hold this many permits.
-    pub fn new(most: usize) -> Self {
+    pub(crate) fn new(most: usize) -> Self {
         Self { most: most.max(1), held: Arc::default() }
     }
 
     /// `None` if the client already holds its share.
-    pub fn take(&self, client: Client) -> Option<ClientPermit<Client>> {
+    pub(crate) fn take(&self, client: Client) -> Option<ClientPermit<Client>> {
         self.take_beside(0, client, 1)
     }
 
     /// Permits for something that holds some already, for example for a body that grows. `None` if the client holds others beside these, and
     /// would have more than its share.
-    pub fn take_beside(&self, own: usize, client: Client, count: usize) -> Option<ClientPermit<Client>> {
+    pub(crate) fn take_beside(&self, own: usize, client: Client, count: usize) -> Option<ClientPermit<Client>> {
         let mut held = self.held.lock();
         let all = held.get(&client).copied().unwrap_or_default();
         if all > own && all + count > self.most {
@@ -104,21 +104,21 @@ impl<Client: Clone + Eq + Hash> Shares<Client> {
 
 impl<Client: Eq + Hash> ClientPermit<Client> {
     /// Adds the permits of another one of the same client.
-    pub fn merge(&mut self, mut other: Self) {
+    pub(crate) fn merge(&mut self, mut other: Self) {
         self.count += std::mem::take(&mut other.count);
     }
 }
 
 #[cfg(test)]
 impl<Client> Shares<Client> {
-    pub fn is_unused(&self) -> bool {
+    pub(crate) fn is_unused(&self) -> bool {
         self.held.lock().is_empty()
     }
 }
 
 impl Shares<IpAddr> {
     /// One address may hold half of the permits: enough for a fleet behind one address, and the other half remains for others.
-    pub fn by_address(permits: usize) -> Self {
+    pub(crate) fn by_address(permits: usize) -> Self {
         Self::new(permits / 2)
     }
 }

@@ -13,7 +13,7 @@ use bloom_api::requests::NewConfig;
 use bloom_core::audit::{Action, Actor, EntityType};
 use bloom_core::op;
 
-pub const GET: RoutePolicy = RoutePolicy::READ;
+pub(crate) const GET: RoutePolicy = RoutePolicy::READ;
 
 /// Shows the settings of the control plane.
 ///
@@ -22,7 +22,7 @@ pub const GET: RoutePolicy = RoutePolicy::READ;
     get, path = "/api/runtime/config", operation_id = "getConfig", tag = "config",
     responses((status = 200, description = "The settings; the key is masked, and so are user and password in the URL.", body = Config))
 )]
-pub async fn get(State(app): State<AppState>) -> HandlerResult {
+pub(crate) async fn get(State(app): State<AppState>) -> HandlerResult {
     show(&app)
 }
 
@@ -36,7 +36,7 @@ fn show(app: &AppState) -> HandlerResult {
     })
 }
 
-pub const SET: RoutePolicy = RoutePolicy::ADMIN;
+pub(crate) const SET: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Changes the settings of the control plane.
 ///
@@ -45,7 +45,7 @@ pub const SET: RoutePolicy = RoutePolicy::ADMIN;
     post, path = "/api/runtime/config", operation_id = "setConfig", tag = "config", request_body = NewConfig,
     responses((status = 200, description = "The settings; the key is masked, and so are user and password in the URL.", body = Config))
 )]
-pub async fn set(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
+pub(crate) async fn set(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     let wanted = body.read::<NewConfig>()?;
     let (url, key) = (wanted.membridge_server_url.0, wanted.admin_key.0);
     let op = op::Configure { membridge_server_url: url.clone(), membridge_admin_key: key.clone() };
@@ -54,7 +54,7 @@ pub async fn set(State(app): State<AppState>, caller: Caller, body: Content) -> 
     show(&app)
 }
 
-pub const TEST_CONNECTION: RoutePolicy = RoutePolicy::OPEN.rate(Rate::TestConnection);
+pub(crate) const TEST_CONNECTION: RoutePolicy = RoutePolicy::OPEN.rate(Rate::TestConnection);
 
 /// Tests the connection to the control plane.
 ///
@@ -63,7 +63,7 @@ pub const TEST_CONNECTION: RoutePolicy = RoutePolicy::OPEN.rate(Rate::TestConnec
     post, path = "/api/runtime/test-connection", operation_id = "testConnection", tag = "config",
     responses((status = 200, description = "Whether the control plane answered, and its answer.", body = ConnectionTest))
 )]
-pub async fn test_connection(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
+pub(crate) async fn test_connection(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     body.raw()?;
     let tested = app.membridge.test_connection().await;
     let detail = tested.as_ref().map_or_else(|error| format!("failed: {error}"), |_| "connected".into());

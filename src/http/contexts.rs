@@ -19,7 +19,7 @@ use bloom_core::op;
 use bloom_core::task::Status;
 use bloom_store::{COUNTED_TASKS, ContextRow};
 
-pub const LIST: RoutePolicy = RoutePolicy::READ.or_submit();
+pub(crate) const LIST: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Lists contexts by id.
 ///
@@ -29,7 +29,7 @@ pub const LIST: RoutePolicy = RoutePolicy::READ.or_submit();
     get, path = "/api/runtime/contexts", operation_id = "listContexts", tag = "contexts", params(ContextPageParams),
     responses((status = 200, description = "A page of contexts.", body = Vec<Context>))
 )]
-pub async fn list(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
+pub(crate) async fn list(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
     let limit = params.lenient("limit", MAX_CONTEXTS_PAGE, 1..=MAX_CONTEXTS_PAGE);
     let after = params.text("cursor")?.map(|text| cursor(&text)).transpose()?.unwrap_or_default();
     let (project, owner) = (params.text("project")?, caller.sees());
@@ -50,7 +50,7 @@ fn cursor(text: &str) -> Result<String, Error> {
     text.strip_prefix('=').map(str::to_owned).ok_or_else(|| invalid_cursor().into())
 }
 
-pub const SHOW: RoutePolicy = RoutePolicy::READ.or_submit();
+pub(crate) const SHOW: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Shows a context.
 ///
@@ -63,11 +63,11 @@ pub const SHOW: RoutePolicy = RoutePolicy::READ.or_submit();
         (status = 404, description = "No task belongs to the context.", body = ErrorText),
     )
 )]
-pub async fn show(State(app): State<AppState>, caller: Caller, path: ContextPath) -> HandlerResult {
+pub(crate) async fn show(State(app): State<AppState>, caller: Caller, path: ContextPath) -> HandlerResult {
     ok(&show_row(&find(&app, &caller, path.id(&app, &caller).await?).await?))
 }
 
-pub const RESET: RoutePolicy = RoutePolicy::ADMIN.or_submit();
+pub(crate) const RESET: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Resets a context: its next run begins a new session.
 ///
@@ -83,7 +83,7 @@ pub const RESET: RoutePolicy = RoutePolicy::ADMIN.or_submit();
         (status = 409, description = "A member key: other keys have tasks in the context too.", body = ErrorText),
     )
 )]
-pub async fn reset(State(app): State<AppState>, caller: Caller, path: ContextPath, body: Content) -> HandlerResult {
+pub(crate) async fn reset(State(app): State<AppState>, caller: Caller, path: ContextPath, body: Content) -> HandlerResult {
     body.raw()?;
     let context_id = find(&app, &caller, path.id(&app, &caller).await?).await?.context_id;
     ownership::goes_on(&app, &caller, &context_id).await?;

@@ -23,7 +23,7 @@ use bloom_api::requests::NewDispatch;
 use bloom_api::wire::Wire;
 use bloom_dispatch::Outcome;
 
-pub const DISPATCH: RoutePolicy = RoutePolicy::ADMIN.waits();
+pub(crate) const DISPATCH: RoutePolicy = RoutePolicy::ADMIN.waits();
 
 /// Pushes a task to a worker's agent.
 ///
@@ -41,7 +41,7 @@ pub const DISPATCH: RoutePolicy = RoutePolicy::ADMIN.waits();
         (status = 503, description = "No available worker with free capacity.", body = ErrorText),
     )
 )]
-pub async fn dispatch(
+pub(crate) async fn dispatch(
     State(app): State<AppState>,
     caller: Caller,
     path: TaskPath,
@@ -74,7 +74,7 @@ pub async fn dispatch(
 }
 
 /// The URL at which agents reach this server: the configured one, else the one that this request used.
-pub struct RuntimeUrl(pub String);
+pub(crate) struct RuntimeUrl(pub String);
 
 impl FromRequestParts<AppState> for RuntimeUrl {
     type Rejection = Infallible;

@@ -22,7 +22,7 @@ const NOT_FOUND: Error = Error::fixed(404, "Not found");
 const POLICY: HeaderValue =
     HeaderValue::from_static("default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'");
 
-pub fn add_to(routes: Routes) -> Routes {
+pub(crate) fn add_to(routes: Routes) -> Routes {
     routes
         .add_page("/openapi.json", get(openapi))
         .add_page("/docs", get(|| async { Redirect::temporary("/docs/") }))

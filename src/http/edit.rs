@@ -21,7 +21,7 @@ use bloom_api::tasks::Task;
 use bloom_api::time_limit::{PolicyChange, must_be_allowed};
 use bloom_core::op;
 
-pub const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
+pub(crate) const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Queues a failed, dead or cancelled task again.
 ///
@@ -35,7 +35,7 @@ pub const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
         (status = 409, description = "The task is not failed, dead or cancelled, a quota is used up, or keys outside the team of a member key have tasks in its context too.", body = ErrorText),
     )
 )]
-pub async fn requeue(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
+pub(crate) async fn requeue(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     let timeout_sec = allowed(&app, body.read::<Requeue>()?.policy)?;
     let task = path.id()?;
     if let Some(spec) = app.engine.specs.by_id(&[task]).await?.first() {
@@ -44,7 +44,7 @@ pub async fn requeue(State(app): State<AppState>, caller: Caller, path: TaskPath
     show_reply(&app, &caller, task, op::Requeue { task, timeout_sec }).await
 }
 
-pub const EDIT: RoutePolicy = RoutePolicy::ADMIN.or_submit();
+pub(crate) const EDIT: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Edits a queued task.
 ///
@@ -59,7 +59,7 @@ pub const EDIT: RoutePolicy = RoutePolicy::ADMIN.or_submit();
         (status = 409, description = "The task is not queued.", body = ErrorText),
     )
 )]
-pub async fn edit(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
+pub(crate) async fn edit(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     let edit = body.read::<EditTask>()?;
     allowed(&app, edit.policy)?;
     let id = path.id()?;
@@ -70,7 +70,7 @@ pub async fn edit(State(app): State<AppState>, caller: Caller, path: TaskPath, b
     room.json(StatusCode::OK, &show_task(&app.engine, spec, &state))
 }
 
-pub const DELETE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
+pub(crate) const DELETE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Deletes a finished task.
 ///
@@ -83,7 +83,7 @@ pub const DELETE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
         (status = 409, description = "The task is not finished: cancel it first.", body = ErrorText),
     )
 )]
-pub async fn delete(State(app): State<AppState>, caller: Caller, path: TaskPath) -> HandlerResult {
+pub(crate) async fn delete(State(app): State<AppState>, caller: Caller, path: TaskPath) -> HandlerResult {
     let task = path.id()?;
     app.engine.writers.submit(caller.command(op::Delete { task })).await?;
     ok(&Removed { removed: true, id: task.to_string().into() })

@@ -54,7 +54,7 @@ impl Keys {
     }
 }
 
-pub fn sent_key(headers: &HeaderMap) -> Option<&[u8]> {
+pub(crate) fn sent_key(headers: &HeaderMap) -> Option<&[u8]> {
     if let Some(key) = headers.get(KEY_HEADER) {
         return Some(key.as_bytes());
     }
@@ -63,7 +63,7 @@ pub fn sent_key(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then(|| key.trim_ascii())
 }
 
-pub fn digest(key: &[u8]) -> [u8; 32] {
+pub(crate) fn digest(key: &[u8]) -> [u8; 32] {
     Sha256::digest(key).into()
 }
 

@@ -110,7 +110,7 @@ pub(super) struct OfDatabase;
 
 /// Why an answer is a 500 or 503. The middleware logs it and removes it from the answer.
 #[derive(Clone, Debug)]
-pub struct Cause(pub String);
+pub(crate) struct Cause(pub String);
 
 impl IntoResponse for Error {
     fn into_response(self) -> Response {

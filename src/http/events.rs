@@ -42,7 +42,7 @@ const PIECE_BYTES: i64 = 1 << 20;
 /// How long after the end of a task its last events are waited for. The worker may have died, or its disk may have been full.
 const LATE_EVENTS_MS: i64 = 30_000;
 
-pub const SEND: RoutePolicy = RoutePolicy::WORKER.rate(Rate::Events);
+pub(crate) const SEND: RoutePolicy = RoutePolicy::WORKER.rate(Rate::Events);
 
 /// Records events of a run.
 ///
@@ -57,7 +57,7 @@ pub const SEND: RoutePolicy = RoutePolicy::WORKER.rate(Rate::Events);
         (status = 409, description = "Another lease holds the task.", body = ErrorText),
     )
 )]
-pub async fn send(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
+pub(crate) async fn send(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     let raw = body.raw()?;
     let sent = match NewEvents::read(raw) {
         Ok(sent) => sent,
@@ -69,7 +69,7 @@ pub async fn send(State(app): State<AppState>, caller: Caller, path: TaskPath, b
     ok(&Recorded { newest })
 }
 
-pub const LIST: RoutePolicy = RoutePolicy::READ.rate(Rate::Events).or_submit();
+pub(crate) const LIST: RoutePolicy = RoutePolicy::READ.rate(Rate::Events).or_submit();
 
 /// Lists the events of a task, oldest first.
 ///
@@ -83,7 +83,13 @@ pub const LIST: RoutePolicy = RoutePolicy::READ.rate(Rate::Events).or_submit();
         (status = 404, description = "Task not found.", body = ErrorText),
     )
 )]
-pub async fn list(State(app): State<AppState>, caller: Caller, path: TaskPath, Query(params): Query, headers: HeaderMap) -> HandlerResult {
+pub(crate) async fn list(
+    State(app): State<AppState>,
+    caller: Caller,
+    path: TaskPath,
+    Query(params): Query,
+    headers: HeaderMap,
+) -> HandlerResult {
     let id = path.id()?;
     let store = &app.store;
     let state = store.task_states(&[id]).await?.into_iter().next().ok_or(Error::TASK_NOT_FOUND)?;

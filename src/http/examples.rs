@@ -19,7 +19,7 @@ const PROMPT: &str = "Summarize the open questions in README.md in three sentenc
 const OUTPUT: &str = "Three questions are open: the name of the default branch, the licence of the logo, and who reviews releases.";
 
 /// The example of a call's answer, if it differs from that of its schema.
-pub fn of_answer(operation: &str) -> Option<Value> {
+pub(crate) fn of_answer(operation: &str) -> Option<Value> {
     let changed = |changes: Value| Some(with(task(), &changes));
     match operation {
         "getTask" | "waitForTask" => Some(completed_task()),
@@ -62,7 +62,7 @@ pub fn of_answer(operation: &str) -> Option<Value> {
 }
 
 /// The example of an answer that is not JSON.
-pub fn of_text(operation: &str) -> Option<&'static str> {
+pub(crate) fn of_text(operation: &str) -> Option<&'static str> {
     Some(match operation {
         "getArtifactContent" => OUTPUT,
         "listEvents" => {
@@ -81,7 +81,7 @@ pub fn of_text(operation: &str) -> Option<&'static str> {
 }
 
 /// The text of an error answer, if the description of the answer is not this text.
-pub fn of_error(operation: &str, path: &str, status: &str) -> Option<&'static str> {
+pub(crate) fn of_error(operation: &str, path: &str, status: &str) -> Option<&'static str> {
     Some(match (operation, status) {
         (_, "403") => "This key has the scope join, and this call needs admin",
         ("createTask" | "createTasks", "409") => {
@@ -119,7 +119,7 @@ pub fn of_error(operation: &str, path: &str, status: &str) -> Option<&'static st
 }
 
 /// The example of a schema, by its name.
-pub fn of_schema(name: &str) -> Option<Value> {
+pub(crate) fn of_schema(name: &str) -> Option<Value> {
     Some(match name {
         "NewTask" => new_task(),
         "NewTasks" => json!({ "tasks": [new_task(), with(new_task(), &json!({ "prompt": "Translate README.md into French." }))] }),

@@ -18,7 +18,7 @@ const CHUNK: u64 = CHUNK_BYTES as u64;
 ///
 /// # Errors
 /// It can't be delivered now, or was removed.
-pub async fn body(app: &AppState, file: &File, range: Range<u64>) -> Result<Body, Error> {
+pub(crate) async fn body(app: &AppState, file: &File, range: Range<u64>) -> Result<Body, Error> {
     if range.is_empty() {
         return Ok(Body::empty());
     }
@@ -67,7 +67,7 @@ async fn of_object(app: &AppState, file: &File, url: &str, range: Range<u64>) ->
 
 /// The header Content-Disposition for a file of this name: a browser saves it, and never shows it as a page of this server. The name is the
 /// last part of the path, once for old clients and once as RFC 6266 has it.
-pub fn disposition(name: &str) -> String {
+pub(crate) fn disposition(name: &str) -> String {
     let name = name.rsplit('/').next().unwrap_or_default();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._- ".contains(c);
     let plain: String = name.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();

@@ -33,7 +33,7 @@ const ONLY_RUNS: Error = Error::fixed(403, "A worker's key uploads only files of
 const NOT_OF_RUNS: Error =
     Error::fixed(403, "A submit or member key uploads no files of runs: their workers do; leave out task_id and lease_id");
 
-pub const UPLOAD: RoutePolicy = RoutePolicy::ADMIN.or_submit().or_worker().rate(Rate::Worker).waits().streams_body();
+pub(crate) const UPLOAD: RoutePolicy = RoutePolicy::ADMIN.or_submit().or_worker().rate(Rate::Worker).waits().streams_body();
 
 /// Uploads a file.
 ///
@@ -50,7 +50,7 @@ pub const UPLOAD: RoutePolicy = RoutePolicy::ADMIN.or_submit().or_worker().rate(
         (status = 409, description = "Another lease holds the task, or there are too many uploads that no task uses.", body = ErrorText),
     )
 )]
-pub async fn upload(State(app): State<AppState>, caller: Caller, Query(params): Query, request: Request) -> HandlerResult {
+pub(crate) async fn upload(State(app): State<AppState>, caller: Caller, Query(params): Query, request: Request) -> HandlerResult {
     let (parts, mut body) = request.into_parts();
     let is_awaited = parts.headers.contains_key(EXPECT);
     let done = match begin(&app, &caller, &params, &parts.headers).await {
@@ -145,7 +145,7 @@ fn content_type(headers: &HeaderMap) -> Result<String, Error> {
         .ok_or(Error::fixed(400, "Invalid Content-Type: the type of the file is wanted, such as text/plain"))
 }
 
-pub const DELETE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
+pub(crate) const DELETE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Deletes an upload.
 ///
@@ -158,7 +158,7 @@ pub const DELETE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
         (status = 409, description = "A task uses the artifact, or it is of a run.", body = ErrorText),
     )
 )]
-pub async fn delete(State(app): State<AppState>, caller: Caller, Path(id): Path<String>) -> HandlerResult {
+pub(crate) async fn delete(State(app): State<AppState>, caller: Caller, Path(id): Path<String>) -> HandlerResult {
     let id = parse_id(&id).ok_or(NOT_FOUND)?;
     let Some(file) = app.store.file(id).await? else {
         let result = app.store.artifact(id).await?.ok_or(NOT_FOUND)?;

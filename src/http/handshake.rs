@@ -16,21 +16,21 @@ use super::clients::Security;
 /// The first byte of a TLS connection: the type of a handshake's record (RFC 8446, 5.1). No method of HTTP begins with it.
 const HANDSHAKE_RECORD: u8 = 0x16;
 
-pub trait Io: AsyncRead + AsyncWrite + Send {}
+pub(crate) trait Io: AsyncRead + AsyncWrite + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Send> Io for T {}
 
 /// A connection that HTTP can be spoken on. Writes to a client that does not read fail after a time.
-pub type Stream = Pin<Box<dyn Io>>;
+pub(crate) type Stream = Pin<Box<dyn Io>>;
 
-pub enum Begun {
+pub(crate) enum Begun {
     Ready(Stream, Security),
     /// The client speaks plain HTTP to a server that speaks https.
     NotTls(Stream),
 }
 
 /// Ends with an error if the handshake takes longer than `limit`.
-pub async fn begin(stream: TcpStream, tls: Option<TlsAcceptor>, limit: Duration, write_timeout: Duration) -> io::Result<Begun> {
+pub(crate) async fn begin(stream: TcpStream, tls: Option<TlsAcceptor>, limit: Duration, write_timeout: Duration) -> io::Result<Begun> {
     // Without this, small answers would be delayed. It fails only if the connection is closed.
     let _ = stream.set_nodelay(true);
     // Else the system keeps what a client does not read for some minutes after its connection was given up.

@@ -30,10 +30,10 @@ pub struct Moment {
 }
 
 #[derive(Clone, Default)]
-pub struct History(Arc<Mutex<VecDeque<Moment>>>);
+pub(crate) struct History(Arc<Mutex<VecDeque<Moment>>>);
 
 impl History {
-    pub async fn follow(self, engine: Engine, store: Store, shutdown: CancellationToken) {
+    pub(crate) async fn follow(self, engine: Engine, store: Store, shutdown: CancellationToken) {
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -62,7 +62,7 @@ impl History {
     ///
     /// # Errors
     /// If the database fails.
-    pub async fn until_now(&self, engine: &Engine, store: &Store) -> Result<Vec<Moment>, bloom_store::Error> {
+    pub(crate) async fn until_now(&self, engine: &Engine, store: &Store) -> Result<Vec<Moment>, bloom_store::Error> {
         let now = now(engine, store).await?;
         let mut moments: Vec<Moment> = self.0.lock().iter().copied().collect();
         moments.push(now);

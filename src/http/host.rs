@@ -22,7 +22,7 @@ const FORWARDED_HOST: &str = "x-forwarded-host";
 ///
 /// # Errors
 /// The request names several hosts, or an invalid one.
-pub fn called(target: &Uri, headers: &HeaderMap, peer: Option<Peer>, trusted: &[IpNet]) -> Result<Option<Url>, Refusal> {
+pub(crate) fn called(target: &Uri, headers: &HeaderMap, peer: Option<Peer>, trusted: &[IpNet]) -> Result<Option<Url>, Refusal> {
     let mut hosts = headers.get_all(HOST).iter();
     let host = hosts.next();
     if hosts.next().is_some() {
@@ -62,7 +62,7 @@ fn url_of(scheme: &str, host: &str) -> Option<Url> {
 ///
 /// # Errors
 /// The host is missing, or it is not this server's.
-pub fn check_host(
+pub(crate) fn check_host(
     called: Option<&Url>,
     target: &Uri,
     headers: &HeaderMap,
@@ -121,7 +121,7 @@ fn without_dot(name: &str) -> &str {
 ///
 /// # Errors
 /// It was sent by a page of another site.
-pub fn check_site(headers: &HeaderMap, called: Option<&Url>, settings: &Settings) -> Result<(), Refusal> {
+pub(crate) fn check_site(headers: &HeaderMap, called: Option<&Url>, settings: &Settings) -> Result<(), Refusal> {
     let ours = || called.into_iter().chain(&settings.public_url).map(Url::origin);
     let is_own = |origin: &str| Url::parse(origin).is_ok_and(|origin| ours().any(|own| own == origin.origin()));
     let is_from =
@@ -136,7 +136,7 @@ pub fn check_site(headers: &HeaderMap, called: Option<&Url>, settings: &Settings
 }
 
 /// Whether a page of another site loads this, for example as an image: not a person who follows a link, nor a program.
-pub fn is_loaded_by_other_site(headers: &HeaderMap) -> bool {
+pub(crate) fn is_loaded_by_other_site(headers: &HeaderMap) -> bool {
     let has = |name: &str, test: fn(&str) -> bool| headers.get(name).and_then(|value| value.to_str().ok()).is_some_and(test);
     has("sec-fetch-site", |site| site.eq_ignore_ascii_case("cross-site")) && has("sec-fetch-mode", |mode| mode != "navigate")
 }

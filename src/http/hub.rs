@@ -16,14 +16,14 @@ use bloom_engine::{Changes, Engine};
 use bloom_store::Store;
 
 #[derive(Default)]
-pub struct Hub {
+pub(crate) struct Hub {
     followed: Mutex<HashMap<TaskId, watch::Sender<()>>>,
     /// The serialized events of the watch streams, which are the same for all.
     backlog: Backlog,
 }
 
 /// Notifies a request when the task changes, or when changes may have been missed.
-pub struct Follower {
+pub(crate) struct Follower {
     hub: Arc<Hub>,
     task: TaskId,
     changes: watch::Receiver<()>,
@@ -31,12 +31,12 @@ pub struct Follower {
 
 impl Follower {
     /// Marks all changes until now as seen.
-    pub fn mark_seen(&mut self) {
+    pub(crate) fn mark_seen(&mut self) {
         self.changes.mark_unchanged();
     }
 
     /// Waits for a change since [`mark_seen`](Self::mark_seen).
-    pub async fn changed(&mut self) {
+    pub(crate) async fn changed(&mut self) {
         // This can't fail: the sender lives as long as its followers.
         let _ = self.changes.changed().await;
     }
@@ -52,16 +52,16 @@ impl Drop for Follower {
 }
 
 impl Hub {
-    pub fn follow(self: &Arc<Self>, task: TaskId) -> Follower {
+    pub(crate) fn follow(self: &Arc<Self>, task: TaskId) -> Follower {
         let changes = self.followed().entry(task).or_default().subscribe();
         Follower { hub: self.clone(), task, changes }
     }
 
-    pub fn watch(&self) -> Reader {
+    pub(crate) fn watch(&self) -> Reader {
         self.backlog.reader()
     }
 
-    pub async fn run(self: Arc<Self>, engine: Engine, store: Store, shutdown: CancellationToken) {
+    pub(crate) async fn run(self: Arc<Self>, engine: Engine, store: Store, shutdown: CancellationToken) {
         let mut changes = engine.replica.subscribe();
         loop {
             let change = tokio::select! {

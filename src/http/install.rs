@@ -25,7 +25,7 @@ const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/x-shellscript; 
 const MAX_NAME_CHARS: usize = 128;
 const MAX_URL_BYTES: usize = 2048;
 
-pub const SCRIPT: RoutePolicy = RoutePolicy::READ;
+pub(crate) const SCRIPT: RoutePolicy = RoutePolicy::READ;
 
 /// Returns a script that installs an agent.
 ///
@@ -34,7 +34,7 @@ pub const SCRIPT: RoutePolicy = RoutePolicy::READ;
     get, path = "/api/runtime/agent-install-script", operation_id = "getAgentInstallScript", tag = "agents", params(InstallParams),
     responses((status = 200, description = "The script.", body = String, content_type = "text/x-shellscript"))
 )]
-pub async fn script(RuntimeUrl(here): RuntimeUrl, Query(params): Query) -> HandlerResult {
+pub(crate) async fn script(RuntimeUrl(here): RuntimeUrl, Query(params): Query) -> HandlerResult {
     let name = params.get("node_id").unwrap_or_default();
     let server = params.get("server_url").unwrap_or(&here);
     if name.chars().any(char::is_control) || name.chars().count() > MAX_NAME_CHARS {

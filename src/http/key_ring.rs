@@ -53,7 +53,7 @@ struct Named {
 }
 
 #[derive(Clone)]
-pub struct KeyRing {
+pub(crate) struct KeyRing {
     environment: Keys,
     named: watch::Sender<Named>,
     /// One read at a time, so that an older copy never replaces a newer one.
@@ -61,13 +61,13 @@ pub struct KeyRing {
 }
 
 impl KeyRing {
-    pub fn new(environment: Keys) -> Self {
+    pub(crate) fn new(environment: Keys) -> Self {
         let none = Named { by_digest: HashMap::new(), read_at: None };
         Self { environment, named: watch::Sender::new(none), reading: Arc::default() }
     }
 
     /// Whether named keys count. Without the admin key of the environment, a server may be open to everybody; then they protect nothing.
-    pub fn takes_named_keys(&self) -> bool {
+    pub(crate) fn takes_named_keys(&self) -> bool {
         self.environment.has_admin()
     }
 
@@ -86,7 +86,7 @@ impl KeyRing {
     }
 
     /// Who is called so in a session: a scope of the environment, or `key:` and the name of a key that is valid now.
-    pub fn named_identity(&self, who: &str, now: Ms) -> Option<Identity> {
+    pub(crate) fn named_identity(&self, who: &str, now: Ms) -> Option<Identity> {
         let Some(name) = who.strip_prefix("key:") else {
             let scope = Scope::parse(who).filter(|scope| self.environment.digest_of(*scope).is_some())?;
             return Some(Identity { scope, key: None });
@@ -99,7 +99,7 @@ impl KeyRing {
     }
 
     /// What the sessions of this key are signed with. `None` without a key.
-    pub fn secret_of(&self, identity: &Identity) -> Option<[u8; 32]> {
+    pub(crate) fn secret_of(&self, identity: &Identity) -> Option<[u8; 32]> {
         let own = match &identity.key {
             Some(key) => key.digest.clone(),
             None => hex::encode(self.environment.digest_of(identity.scope)?),
@@ -109,7 +109,7 @@ impl KeyRing {
     }
 
     /// Whether the key is still valid; true for a key of the environment.
-    pub fn holds(&self, key: Option<&ApiKey>, now: Ms) -> bool {
+    pub(crate) fn holds(&self, key: Option<&ApiKey>, now: Ms) -> bool {
         key.is_none_or(|key| !key.has_expired(now) && self.named.borrow().by_digest.contains_key(&key.digest))
     }
 
@@ -117,13 +117,13 @@ impl KeyRing {
     ///
     /// # Errors
     /// The database does not answer.
-    pub async fn refresh(&self, store: &Store) -> Result<(), Refused> {
+    pub(crate) async fn refresh(&self, store: &Store) -> Result<(), Refused> {
         self.read_unless(store, |at| at.elapsed() < MAX_AGE).await
     }
 
     /// As [`identify`](Self::identify); but if the key is a named one that is not known, the keys are read again, because another replica may
     /// have just created it.
-    pub async fn identify_again(&self, headers: &HeaderMap, store: &Store, clock: &Clock) -> Option<Identity> {
+    pub(crate) async fn identify_again(&self, headers: &HeaderMap, store: &Store, clock: &Clock) -> Option<Identity> {
         let known = self.identify(headers, clock.now());
         if known.is_some() || !self.is_unknown(headers) {
             return known;
@@ -164,7 +164,7 @@ impl KeyRing {
     }
 
     /// Takes note that this key was revoked. If the keys can't be read now, only this one is removed from the copy.
-    pub async fn revoked(&self, name: &str, store: &Store) {
+    pub(crate) async fn revoked(&self, name: &str, store: &Store) {
         if let Ok(Ok(())) = timeout(READ_LIMIT, self.read(store)).await {
             return;
         }
@@ -172,7 +172,7 @@ impl KeyRing {
     }
 
     /// Returns why, when the key is no longer valid, or can't be checked for long; never for a key of the environment.
-    pub async fn lapse(&self, key: Option<&ApiKey>, clock: &Clock) -> Refused {
+    pub(crate) async fn lapse(&self, key: Option<&ApiKey>, clock: &Clock) -> Refused {
         let Some(key) = key else { return pending().await };
         let mut changes = self.named.subscribe();
         loop {
@@ -197,7 +197,7 @@ impl KeyRing {
     ///
     /// # Errors
     /// If the database fails.
-    pub async fn read(&self, store: &Store) -> Result<(), Error> {
+    pub(crate) async fn read(&self, store: &Store) -> Result<(), Error> {
         let _turn = self.reading.lock().await;
         self.replace(store).await
     }
@@ -215,7 +215,7 @@ impl KeyRing {
     }
 
     /// Keeps the named keys up to date.
-    pub async fn follow(self, engine: Engine, store: Store, shutdown: CancellationToken) {
+    pub(crate) async fn follow(self, engine: Engine, store: Store, shutdown: CancellationToken) {
         let mut changes = engine.replica.subscribe();
         let mut ticks = interval(READ_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -235,7 +235,7 @@ impl KeyRing {
         }
     }
 
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.named.borrow().by_digest.len()
     }
 }

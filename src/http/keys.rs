@@ -56,7 +56,7 @@ async fn created(app: &AppState, about: &ApiKey, key: &str) -> HandlerResult {
     json(StatusCode::CREATED, &CreatedKey { about: about.into(), key: key.into() })
 }
 
-pub const CREATE: RoutePolicy = RoutePolicy::ADMIN;
+pub(crate) const CREATE: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Creates a named key.
 ///
@@ -68,7 +68,7 @@ pub const CREATE: RoutePolicy = RoutePolicy::ADMIN;
         (status = 409, description = "A key with this name exists, there are 1000 keys besides those of WorkerPools, or the server has no RUNTIME_API_KEY.", body = ErrorText),
     )
 )]
-pub async fn create(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
+pub(crate) async fn create(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     let wanted = body.read::<NewKey>()?;
     if !app.ring.takes_named_keys() {
         return Err(NO_ADMIN_KEY);
@@ -79,7 +79,7 @@ pub async fn create(State(app): State<AppState>, caller: Caller, body: Content) 
     created(&app, &about, &key).await
 }
 
-pub const LIST: RoutePolicy = RoutePolicy::ADMIN;
+pub(crate) const LIST: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Lists the named keys by name.
 ///
@@ -88,7 +88,7 @@ pub const LIST: RoutePolicy = RoutePolicy::ADMIN;
     get, path = "/api/runtime/keys", operation_id = "listKeys", tag = "keys",
     responses((status = 200, description = "All keys: at most 1000, and at most 10000 of WorkerPools.", body = Vec<Key>))
 )]
-pub async fn list(State(app): State<AppState>) -> HandlerResult {
+pub(crate) async fn list(State(app): State<AppState>) -> HandlerResult {
     let keys = app.store.api_keys().await?;
     let mut shown = Vec::with_capacity(keys.len());
     for key in &keys {
@@ -103,7 +103,7 @@ async fn with_use<'a>(app: &AppState, key: &'a ApiKey) -> Result<Key<'a>, Error>
     Ok(Key { quota: KeyQuota::of(key, open_tasks, stored_bytes), ..key.into() })
 }
 
-pub const SET_QUOTA: RoutePolicy = RoutePolicy::ADMIN;
+pub(crate) const SET_QUOTA: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Sets the quota of a submit or member key.
 ///
@@ -118,12 +118,12 @@ pub const SET_QUOTA: RoutePolicy = RoutePolicy::ADMIN;
         (status = 409, description = "The key has not the scope submit or member.", body = ErrorText),
     )
 )]
-pub async fn set_quota(State(app): State<AppState>, caller: Caller, path: KeyPath, body: Content) -> HandlerResult {
+pub(crate) async fn set_quota(State(app): State<AppState>, caller: Caller, path: KeyPath, body: Content) -> HandlerResult {
     let quota = body.read::<NewQuota>()?.into();
     change_quota(&app, &caller, path, quota).await
 }
 
-pub const REMOVE_QUOTA: RoutePolicy = RoutePolicy::ADMIN;
+pub(crate) const REMOVE_QUOTA: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Removes the quota of a submit or member key.
 ///
@@ -136,7 +136,7 @@ pub const REMOVE_QUOTA: RoutePolicy = RoutePolicy::ADMIN;
         (status = 409, description = "The key has not the scope submit or member.", body = ErrorText),
     )
 )]
-pub async fn remove_quota(State(app): State<AppState>, caller: Caller, path: KeyPath) -> HandlerResult {
+pub(crate) async fn remove_quota(State(app): State<AppState>, caller: Caller, path: KeyPath) -> HandlerResult {
     change_quota(&app, &caller, path, Quota::default()).await
 }
 
@@ -147,7 +147,7 @@ async fn change_quota(app: &AppState, caller: &Caller, path: KeyPath, quota: Quo
     ok(&with_use(app, &key).await?)
 }
 
-pub const REVOKE: RoutePolicy = RoutePolicy::ADMIN;
+pub(crate) const REVOKE: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Revokes a named key.
 ///
@@ -159,14 +159,14 @@ pub const REVOKE: RoutePolicy = RoutePolicy::ADMIN;
         (status = 404, description = "Key not found.", body = ErrorText),
     )
 )]
-pub async fn revoke(State(app): State<AppState>, caller: Caller, path: KeyPath) -> HandlerResult {
+pub(crate) async fn revoke(State(app): State<AppState>, caller: Caller, path: KeyPath) -> HandlerResult {
     let name = path.name()?;
     app.engine.writers.submit(caller.command(op::RevokeKey { name: name.clone() })).await?;
     app.ring.revoked(&name, &app.store).await;
     ok(&Removed { removed: true, id: name.into() })
 }
 
-pub const ENROLL: RoutePolicy = RoutePolicy::JOIN;
+pub(crate) const ENROLL: RoutePolicy = RoutePolicy::JOIN;
 
 /// Enrolls a worker.
 ///
@@ -178,7 +178,7 @@ pub const ENROLL: RoutePolicy = RoutePolicy::JOIN;
         (status = 409, description = "The worker, or a key of it, exists, and the token does not name this worker.", body = ErrorText),
     )
 )]
-pub async fn enroll(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
+pub(crate) async fn enroll(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     if !app.ring.takes_named_keys() {
         return Err(NO_ADMIN_KEY);
     }

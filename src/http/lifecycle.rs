@@ -35,7 +35,7 @@ use bloom_core::run_result::RunResult;
 use bloom_core::task::{TaskSpec, TaskState};
 use bloom_engine::Engine;
 
-pub const LEASE: RoutePolicy = RoutePolicy::ADMIN;
+pub(crate) const LEASE: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Leases the task to a worker.
 ///
@@ -51,7 +51,7 @@ pub const LEASE: RoutePolicy = RoutePolicy::ADMIN;
         (status = 503, description = "No available worker with free capacity.", body = ErrorText),
     )
 )]
-pub async fn lease(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
+pub(crate) async fn lease(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     let raw = body.raw()?;
     let request = match NewLease::read(raw) {
         Ok(request) => request,
@@ -71,7 +71,7 @@ pub async fn lease(State(app): State<AppState>, caller: Caller, path: TaskPath, 
     json(StatusCode::CREATED, &Leased { lease, worker: Worker::new(&reply.worker, reply.active_leases) })
 }
 
-pub const HEARTBEAT: RoutePolicy = RoutePolicy::WORKER.rate(Rate::General);
+pub(crate) const HEARTBEAT: RoutePolicy = RoutePolicy::WORKER.rate(Rate::General);
 
 /// Renews the lease of a task.
 ///
@@ -86,7 +86,7 @@ pub const HEARTBEAT: RoutePolicy = RoutePolicy::WORKER.rate(Rate::General);
         (status = 409, description = "Another lease holds the task.", body = ErrorText),
     )
 )]
-pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
+pub(crate) async fn heartbeat(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     let raw = body.raw()?;
     let read = Heartbeat::read(raw).map_err(Error::from).and_then(|heartbeat| {
         let holder = Holder { lease: heartbeat.lease_id.map(|id| id.0), worker: heartbeat.worker_id.map(|id| id.0) };
@@ -120,7 +120,7 @@ fn named(caller: &Caller, holder: Holder) -> Result<Holder, Error> {
     Ok(holder)
 }
 
-pub const COMPLETE: RoutePolicy = RoutePolicy::WORKER.rate(Rate::General).takes_outputs();
+pub(crate) const COMPLETE: RoutePolicy = RoutePolicy::WORKER.rate(Rate::General).takes_outputs();
 
 /// Completes a task.
 ///
@@ -136,7 +136,7 @@ pub const COMPLETE: RoutePolicy = RoutePolicy::WORKER.rate(Rate::General).takes_
         (status = 409, description = "The task is not leased or running, or another lease holds it.", body = ErrorText),
     )
 )]
-pub async fn complete(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
+pub(crate) async fn complete(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     let raw = body.raw()?;
     let limit = app.settings.usual_body();
     if bytes_besides_output(raw) > limit.bytes {
@@ -167,7 +167,7 @@ const fn bytes_of_result(output: usize) -> usize {
     output.saturating_mul(2)
 }
 
-pub fn output_too_long(app: &AppState) -> Error {
+pub(crate) fn output_too_long(app: &AppState) -> Error {
     let limit = app.settings.max_output_bytes;
     Error::Text {
         status: 413,
@@ -220,7 +220,7 @@ async fn completed(
     )
 }
 
-pub const RELEASE: RoutePolicy = RoutePolicy::WORKER;
+pub(crate) const RELEASE: RoutePolicy = RoutePolicy::WORKER;
 
 /// Hands a task back to the queue.
 ///
@@ -234,7 +234,7 @@ pub const RELEASE: RoutePolicy = RoutePolicy::WORKER;
         (status = 409, description = "Another lease holds the task.", body = ErrorText),
     )
 )]
-pub async fn release(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
+pub(crate) async fn release(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     let raw = body.raw()?;
     let release = match Release::read(raw) {
         Ok(release) => release,
@@ -245,7 +245,7 @@ pub async fn release(State(app): State<AppState>, caller: Caller, path: TaskPath
     show_reply(&app, &caller, task, op::Release { task, lease: release.lease_id.0, reason: release.reason.0 }).await
 }
 
-pub const CANCEL: RoutePolicy = RoutePolicy::ADMIN.or_submit();
+pub(crate) const CANCEL: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Cancels a task.
 ///
@@ -259,13 +259,13 @@ pub const CANCEL: RoutePolicy = RoutePolicy::ADMIN.or_submit();
         (status = 409, description = "The task is finished.", body = ErrorText),
     )
 )]
-pub async fn cancel(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
+pub(crate) async fn cancel(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     body.raw()?;
     let task = path.id()?;
     show_reply(&app, &caller, task, op::Cancel { task }).await
 }
 
-pub const SUSPEND: RoutePolicy = RoutePolicy::ADMIN.or_submit();
+pub(crate) const SUSPEND: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Suspends a task.
 ///
@@ -279,13 +279,13 @@ pub const SUSPEND: RoutePolicy = RoutePolicy::ADMIN.or_submit();
         (status = 409, description = "The task is finished.", body = ErrorText),
     )
 )]
-pub async fn suspend(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
+pub(crate) async fn suspend(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     body.raw()?;
     let task = path.id()?;
     show_reply(&app, &caller, task, op::Suspend { task, suspend: true }).await
 }
 
-pub const RESUME: RoutePolicy = RoutePolicy::ADMIN.or_submit();
+pub(crate) const RESUME: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Resumes a suspended task.
 ///
@@ -298,13 +298,18 @@ pub const RESUME: RoutePolicy = RoutePolicy::ADMIN.or_submit();
         (status = 409, description = "The task is finished.", body = ErrorText),
     )
 )]
-pub async fn resume(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
+pub(crate) async fn resume(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     body.raw()?;
     let task = path.id()?;
     show_reply(&app, &caller, task, op::Suspend { task, suspend: false }).await
 }
 
-pub async fn show_reply(app: &AppState, caller: &Caller, task: TaskId, op: impl Operation<Reply = TaskState> + Into<Op>) -> HandlerResult {
+pub(crate) async fn show_reply(
+    app: &AppState,
+    caller: &Caller,
+    task: TaskId,
+    op: impl Operation<Reply = TaskState> + Into<Op>,
+) -> HandlerResult {
     let (room, known) = room_for(app, caller, task, 0).await?;
     let state = app.engine.writers.submit(caller.command(op)).await?;
     let spec = spec_of(app, known, &state).await?;

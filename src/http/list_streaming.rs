@@ -28,7 +28,7 @@ struct Pieces<K, R> {
 
 /// Answers with the rows of these keys. `read` returns them as JSON (see [`rows`]), without those that were removed meanwhile. `next` is
 /// the link to the next page.
-pub async fn list<K, R, F>(app: &AppState, client: IpAddr, keys: Vec<(K, i64)>, next: Option<String>, read: R) -> HandlerResult
+pub(crate) async fn list<K, R, F>(app: &AppState, client: IpAddr, keys: Vec<(K, i64)>, next: Option<String>, read: R) -> HandlerResult
 where
     K: Send + 'static,
     R: Fn(AppState, Vec<K>) -> F + Send + 'static,
@@ -99,7 +99,7 @@ where
 ///
 /// # Errors
 /// A row can't be serialized, which is a bug.
-pub fn rows<T: Serialize>(rows: impl IntoIterator<Item = T>) -> Result<Vec<u8>, Error> {
+pub(crate) fn rows<T: Serialize>(rows: impl IntoIterator<Item = T>) -> Result<Vec<u8>, Error> {
     let mut text = Vec::new();
     for row in rows {
         text.push(b',');

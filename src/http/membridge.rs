@@ -20,7 +20,7 @@ use bloom_membridge::{Call, Reply, Upstream};
 
 const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-pub const HEALTH: RoutePolicy = RoutePolicy::READ;
+pub(crate) const HEALTH: RoutePolicy = RoutePolicy::READ;
 
 /// Returns the health of the control plane.
 ///
@@ -29,11 +29,11 @@ pub const HEALTH: RoutePolicy = RoutePolicy::READ;
     get, path = "/api/membridge/health", operation_id = "getMembridgeHealth", tag = "membridge",
     responses((status = 200, description = "The answer of the control plane, unchanged.", body = serde_json::Value), Refusals)
 )]
-pub async fn health(State(app): State<AppState>) -> HandlerResult {
+pub(crate) async fn health(State(app): State<AppState>) -> HandlerResult {
     get(&app, Call::Health).await
 }
 
-pub const PROJECTS: RoutePolicy = RoutePolicy::READ;
+pub(crate) const PROJECTS: RoutePolicy = RoutePolicy::READ;
 
 /// Lists the projects of the control plane.
 ///
@@ -42,11 +42,11 @@ pub const PROJECTS: RoutePolicy = RoutePolicy::READ;
     get, path = "/api/membridge/projects", operation_id = "listMembridgeProjects", tag = "membridge",
     responses((status = 200, description = "The answer of the control plane, unchanged.", body = serde_json::Value), Refusals)
 )]
-pub async fn projects(State(app): State<AppState>) -> HandlerResult {
+pub(crate) async fn projects(State(app): State<AppState>) -> HandlerResult {
     get(&app, Call::Projects).await
 }
 
-pub const LEADERSHIP: RoutePolicy = RoutePolicy::READ;
+pub(crate) const LEADERSHIP: RoutePolicy = RoutePolicy::READ;
 
 /// Returns the leader of a project.
 ///
@@ -56,11 +56,11 @@ pub const LEADERSHIP: RoutePolicy = RoutePolicy::READ;
     params(("cid" = String, Path)),
     responses((status = 200, description = "The answer of the control plane, unchanged.", body = serde_json::Value), Refusals)
 )]
-pub async fn leadership(State(app): State<AppState>, ProjectPath(project): ProjectPath) -> HandlerResult {
+pub(crate) async fn leadership(State(app): State<AppState>, ProjectPath(project): ProjectPath) -> HandlerResult {
     get(&app, Call::Leadership { project: &project }).await
 }
 
-pub const NODES: RoutePolicy = RoutePolicy::READ;
+pub(crate) const NODES: RoutePolicy = RoutePolicy::READ;
 
 /// Lists the nodes of a project.
 ///
@@ -70,11 +70,11 @@ pub const NODES: RoutePolicy = RoutePolicy::READ;
     params(("cid" = String, Path)),
     responses((status = 200, description = "The answer of the control plane, unchanged.", body = serde_json::Value), Refusals)
 )]
-pub async fn nodes(State(app): State<AppState>, ProjectPath(project): ProjectPath) -> HandlerResult {
+pub(crate) async fn nodes(State(app): State<AppState>, ProjectPath(project): ProjectPath) -> HandlerResult {
     get(&app, Call::Nodes { project: &project }).await
 }
 
-pub const SELECT: RoutePolicy = RoutePolicy::ADMIN;
+pub(crate) const SELECT: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Makes a node the leader of a project.
 ///
@@ -84,7 +84,7 @@ pub const SELECT: RoutePolicy = RoutePolicy::ADMIN;
     params(("cid" = String, Path)), request_body = LeaderSelection,
     responses((status = 200, description = "The answer of the control plane, unchanged.", body = serde_json::Value), Refusals)
 )]
-pub async fn select(State(app): State<AppState>, caller: Caller, ProjectPath(project): ProjectPath, body: Content) -> HandlerResult {
+pub(crate) async fn select(State(app): State<AppState>, caller: Caller, ProjectPath(project): ProjectPath, body: Content) -> HandlerResult {
     let selection = body.read::<LeaderSelection>()?;
     let body = json!({ "primary_node_id": selection.primary_node_id.0, "lease_seconds": selection.lease_seconds.0 });
     let reply = reply(app.membridge.call(Call::SelectLeader { project: &project, body: &body }).await)?;

@@ -120,12 +120,12 @@ impl<S: Sync> FromRequestParts<S> for Caller {
 
 /// The state of the middleware.
 #[derive(Clone)]
-pub struct MiddlewareState {
+pub(crate) struct MiddlewareState {
     pub app: AppState,
     pub policies: Arc<RoutePolicies>,
 }
 
-pub async fn middleware(State(MiddlewareState { app, policies }): State<MiddlewareState>, request: Request, next: Next) -> Response {
+pub(crate) async fn middleware(State(MiddlewareState { app, policies }): State<MiddlewareState>, request: Request, next: Next) -> Response {
     let start = Instant::now();
     let method = request.method().clone();
     let template = request.extensions().get::<MatchedPath>().cloned();

@@ -1,5 +1,7 @@
 //! The HTTP server: routes by resource, behind one [`middleware`] for what all requests have in common.
 
+#![warn(missing_docs, unreachable_pub)]
+
 mod accounts;
 mod agents;
 mod answer;

@@ -20,14 +20,14 @@ const GONE: Error = Error::fixed(
 );
 
 /// When the calls of a request to the object store must have ended: what is left of its time is for the commit.
-pub fn deadline(app: &AppState) -> Instant {
+pub(crate) fn deadline(app: &AppState) -> Instant {
     const LONGEST: Duration = Duration::from_secs(10);
     Instant::now() + (app.settings.request_timeout / 3).min(LONGEST)
 }
 
 /// Writes a large output to the object store, and returns it. The completion refers to the object then. If that is not possible now, the
 /// completion keeps the output, and the leader moves it later.
-pub async fn write(app: &AppState, completion: &mut Completion, until: Instant) -> Option<String> {
+pub(crate) async fn write(app: &AppState, completion: &mut Completion, until: Instant) -> Option<String> {
     let objects = app.settings.objects.as_ref()?;
     if completion.output.as_ref().is_none_or(|output| output.len() <= LARGE_OUTPUT_BYTES) || objects.is_paused().await {
         return None;
@@ -61,7 +61,7 @@ pub async fn write(app: &AppState, completion: &mut Completion, until: Instant) 
 }
 
 /// An id of this time of the database, as the ids that commits make. The age of the object follows from it.
-pub fn new_artifact(at: Ms) -> Uuid {
+pub(crate) fn new_artifact(at: Ms) -> Uuid {
     let mut random = [0; 10];
     random.copy_from_slice(&Uuid::now_v7().as_bytes()[6..]);
     uuid::Builder::from_unix_timestamp_millis(u64::try_from(at).unwrap_or_default(), &random).into_uuid()
@@ -71,7 +71,7 @@ pub fn new_artifact(at: Ms) -> Uuid {
 ///
 /// # Errors
 /// The object store can't deliver it.
-pub async fn whole(app: &AppState, mut result: RunResult) -> Result<RunResult, Error> {
+pub(crate) async fn whole(app: &AppState, mut result: RunResult) -> Result<RunResult, Error> {
     if let Some(object) = &result.object {
         let objects = app.settings.objects.as_ref().ok_or_else(|| missing(result.artifact_id, &object.url))?;
         result.output = Some(readable(objects, result.artifact_id, objects.text(object).await).await?);
@@ -80,7 +80,7 @@ pub async fn whole(app: &AppState, mut result: RunResult) -> Result<RunResult, E
 }
 
 /// As [`whole`], for lists: an artifact that can't be read, or not in time, has no content, but its `url`.
-pub async fn whole_or_not(app: &AppState, results: Vec<RunResult>) -> Vec<RunResult> {
+pub(crate) async fn whole_or_not(app: &AppState, results: Vec<RunResult>) -> Vec<RunResult> {
     let mut shown = Vec::with_capacity(results.len());
     let (until, mut is_away) = (deadline(app), false);
     for result in results {
@@ -97,7 +97,7 @@ pub async fn whole_or_not(app: &AppState, results: Vec<RunResult>) -> Vec<RunRes
     shown
 }
 
-pub fn missing(artifact: Uuid, url: &str) -> Error {
+pub(crate) fn missing(artifact: Uuid, url: &str) -> Error {
     tracing::error!(%artifact, url, "an artifact is in an object store, but the server has none: set MINIO_ENDPOINT or AWS_S3_BUCKET");
     Error::Text { status: 503, text: "The artifact is in an object store that this server is not set up for".into() }
 }
@@ -106,7 +106,7 @@ pub fn missing(artifact: Uuid, url: &str) -> Error {
 ///
 /// # Errors
 /// The object store has not delivered it; the error tells whether it may later.
-pub async fn readable<T>(objects: &Objects, artifact: Uuid, read: Result<T, Failure>) -> Result<T, Error> {
+pub(crate) async fn readable<T>(objects: &Objects, artifact: Uuid, read: Result<T, Failure>) -> Result<T, Error> {
     let failure = match read {
         Ok(read) => return Ok(read),
         Err(failure) => failure,

@@ -22,14 +22,14 @@ use bloom_api::error::ErrorText;
 
 /// Collects routes with their policies and their description.
 #[derive(Default)]
-pub struct Routes {
+pub(crate) struct Routes {
     described: OpenApiRouter<AppState>,
     policies: RoutePolicies,
 }
 
 impl Routes {
     /// Adds a route that the description contains.
-    pub fn add(mut self, mut route: UtoipaMethodRouter<AppState>, policy: RoutePolicy) -> Self {
+    pub(crate) fn add(mut self, mut route: UtoipaMethodRouter<AppState>, policy: RoutePolicy) -> Self {
         for (path, item) in &mut route.1.paths {
             for (method, operation) in operations(item) {
                 complete(&method, path, operation, policy);
@@ -40,26 +40,26 @@ impl Routes {
     }
 
     /// Adds a file for browsers, which the description does not contain.
-    pub fn add_page(self, path: &str, get: MethodRouter<AppState>) -> Self {
+    pub(crate) fn add_page(self, path: &str, get: MethodRouter<AppState>) -> Self {
         self.add_undescribed(path, get, &[(Method::GET, RoutePolicy::OPEN)])
     }
 
     /// Adds a route that the description does not contain, with a policy for each of its methods.
-    pub fn add_undescribed(mut self, path: &str, handlers: MethodRouter<AppState>, policies: &[(Method, RoutePolicy)]) -> Self {
+    pub(crate) fn add_undescribed(mut self, path: &str, handlers: MethodRouter<AppState>, policies: &[(Method, RoutePolicy)]) -> Self {
         for (method, policy) in policies {
             self.policies.add(method.clone(), path, *policy);
         }
         Self { described: self.described.route(path, handlers), ..self }
     }
 
-    pub fn into_parts(self) -> (Router<AppState>, OpenApi, RoutePolicies) {
+    pub(crate) fn into_parts(self) -> (Router<AppState>, OpenApi, RoutePolicies) {
         let (router, description) = self.described.split_for_parts();
         (router, description, self.policies)
     }
 }
 
 /// All routes except those of the explorer.
-pub fn routes() -> Routes {
+pub(crate) fn routes() -> Routes {
     Routes::default()
         .add(routes!(tasks::create), tasks::CREATE)
         .add(routes!(tasks::list), tasks::LIST)

@@ -47,7 +47,7 @@ const SHARED: &[(&str, u16, &str, &str)] = &[
 ];
 
 /// The name of the shared answer with this status.
-pub fn shared(status: u16) -> Option<&'static str> {
+pub(crate) fn shared(status: u16) -> Option<&'static str> {
     SHARED.iter().find(|(_, known, ..)| *known == status).map(|(name, ..)| *name)
 }
 
@@ -78,7 +78,7 @@ fn headers() -> Value {
 ///
 /// # Errors
 /// The description can't be serialized, which is a bug.
-pub fn complete(api: &OpenApi) -> Result<Value, serde_json::Error> {
+pub(crate) fn complete(api: &OpenApi) -> Result<Value, serde_json::Error> {
     let mut api = serde_json::to_value(api)?;
     name_times(&mut api);
     api["tags"] = TAGS.iter().map(|(name, description)| json!({ "name": name, "description": description })).collect();

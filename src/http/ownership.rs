@@ -40,7 +40,7 @@ fn qualified(prefix: &str, text: &str) -> String {
 ///
 /// # Errors
 /// If the database fails.
-pub async fn filter(app: &AppState, caller: &Caller, filter: TaskFilter) -> Result<TaskFilter, Error> {
+pub(crate) async fn filter(app: &AppState, caller: &Caller, filter: TaskFilter) -> Result<TaskFilter, Error> {
     let context_id = context_wanted(app, caller, filter.context_id).await?;
     Ok(TaskFilter { owner: caller.sees(), context_id, ..filter })
 }
@@ -49,7 +49,7 @@ pub async fn filter(app: &AppState, caller: &Caller, filter: TaskFilter) -> Resu
 ///
 /// # Errors
 /// If the database fails.
-pub async fn context_wanted(app: &AppState, caller: &Caller, named: Option<String>) -> Result<Option<String>, Error> {
+pub(crate) async fn context_wanted(app: &AppState, caller: &Caller, named: Option<String>) -> Result<Option<String>, Error> {
     match named {
         None => Ok(None),
         Some(id) => context(app, caller, id).await.map(Some),
@@ -60,7 +60,7 @@ pub async fn context_wanted(app: &AppState, caller: &Caller, named: Option<Strin
 ///
 /// # Errors
 /// If the database fails.
-pub async fn context(app: &AppState, caller: &Caller, id: String) -> Result<String, Error> {
+pub(crate) async fn context(app: &AppState, caller: &Caller, id: String) -> Result<String, Error> {
     let Some(owner) = caller.sees() else { return Ok(id) };
     let is_known = !of_team(app, &owner, vec![id.clone()]).await?.is_empty();
     Ok(if is_known { id } else { qualified(&owner.prefix(), &id) })
@@ -80,7 +80,7 @@ async fn of_team(app: &AppState, owner: &Owner, ids: Vec<String>) -> Result<Hash
 ///
 /// # Errors
 /// If the database fails.
-pub async fn shared(app: &AppState, caller: &Caller, contexts: BTreeSet<String>) -> Result<HashSet<String>, Error> {
+pub(crate) async fn shared(app: &AppState, caller: &Caller, contexts: BTreeSet<String>) -> Result<HashSet<String>, Error> {
     let Some(owner) = caller.sees() else { return Ok(HashSet::new()) };
     let found = of_team(app, &owner, contexts.into_iter().collect()).await?;
     Ok(found.into_iter().filter(|(_, is_whole)| !is_whole).map(|(id, _)| id).collect())
@@ -88,7 +88,7 @@ pub async fn shared(app: &AppState, caller: &Caller, contexts: BTreeSet<String>)
 
 /// # Errors
 /// The context is [`shared`], or the database fails.
-pub async fn goes_on(app: &AppState, caller: &Caller, context: &str) -> Result<(), Error> {
+pub(crate) async fn goes_on(app: &AppState, caller: &Caller, context: &str) -> Result<(), Error> {
     let shared = shared(app, caller, BTreeSet::from([context.to_owned()])).await?;
     if shared.is_empty() { Ok(()) } else { Err(not_alone(caller, context)) }
 }
@@ -106,7 +106,7 @@ fn not_alone(caller: &Caller, context: &str) -> Error {
 ///
 /// # Errors
 /// If the database fails.
-pub async fn tasks(app: &AppState, caller: &Caller, ids: Vec<TaskId>) -> Result<Vec<TaskId>, Error> {
+pub(crate) async fn tasks(app: &AppState, caller: &Caller, ids: Vec<TaskId>) -> Result<Vec<TaskId>, Error> {
     if let Some(owner) = caller.sees() {
         return Ok(app.store.owned(&ids, &owner).await?);
     }
@@ -123,7 +123,7 @@ pub async fn tasks(app: &AppState, caller: &Caller, ids: Vec<TaskId>) -> Result<
 ///
 /// # Errors
 /// If the database fails.
-pub async fn file(app: &AppState, caller: &Caller, file: &File) -> Result<bool, Error> {
+pub(crate) async fn file(app: &AppState, caller: &Caller, file: &File) -> Result<bool, Error> {
     match (caller.scope, caller.owner(), file.task_id) {
         (Scope::Worker, ..) => Ok(app.store.is_held_input(file.id, caller.worker()).await?),
         (_, None, _) => Ok(true),
@@ -138,7 +138,7 @@ pub async fn file(app: &AppState, caller: &Caller, file: &File) -> Result<bool, 
 /// # Errors
 /// A name is too long, a context has tasks of others too, or a task depends on one that is not the caller's, or has
 /// such an input.
-pub async fn specs(app: &AppState, caller: &Caller, mut specs: Vec<TaskSpec>) -> Result<Vec<TaskSpec>, Error> {
+pub(crate) async fn specs(app: &AppState, caller: &Caller, mut specs: Vec<TaskSpec>) -> Result<Vec<TaskSpec>, Error> {
     let (Some(key), Some(owner)) = (caller.owner(), caller.sees()) else { return Ok(specs) };
     let prefix = owner.prefix();
     let contexts: BTreeSet<String> = specs.iter().map(|spec| spec.context_id.clone()).collect();
@@ -190,7 +190,7 @@ fn checked(field: &'static str, prefix: &str, text: &str) -> Result<String, Erro
 ///
 /// # Errors
 /// The lease is another worker's, or the database fails.
-pub async fn lease(app: &AppState, caller: &Caller, task: Option<TaskId>, lease: LeaseId) -> Result<(), Error> {
+pub(crate) async fn lease(app: &AppState, caller: &Caller, task: Option<TaskId>, lease: LeaseId) -> Result<(), Error> {
     let (Some(own), Some(task)) = (caller.worker(), task) else { return Ok(()) };
     let state = app.store.task_states(&[task]).await?.into_iter().next();
     let active = state.as_ref().and_then(|state| state.lease.as_ref()).filter(|active| active.id == lease).map(|active| &active.worker_id);
@@ -206,7 +206,7 @@ pub async fn lease(app: &AppState, caller: &Caller, task: Option<TaskId>, lease:
 ///
 /// # Errors
 /// Another worker or its lease is named, or the database fails.
-pub async fn holder(app: &AppState, caller: &Caller, task: Option<TaskId>, holder: Holder) -> Result<Holder, Error> {
+pub(crate) async fn holder(app: &AppState, caller: &Caller, task: Option<TaskId>, holder: Holder) -> Result<Holder, Error> {
     let Some(own) = caller.worker() else { return Ok(holder) };
     if let Some(named) = &holder.worker {
         worker(app, caller, named)?;
@@ -221,7 +221,7 @@ pub async fn holder(app: &AppState, caller: &Caller, task: Option<TaskId>, holde
 ///
 /// # Errors
 /// The key is that of another worker.
-pub fn worker(app: &AppState, caller: &Caller, named: &str) -> Result<(), Error> {
+pub(crate) fn worker(app: &AppState, caller: &Caller, named: &str) -> Result<(), Error> {
     match caller.worker().filter(|own| *own != named) {
         None => Ok(()),
         Some(own) => Err(refused(app, own)),
@@ -233,7 +233,7 @@ pub fn worker(app: &AppState, caller: &Caller, named: &str) -> Result<(), Error>
 ///
 /// # Errors
 /// The key does not allow the URL, or the dispatch mode.
-pub fn url(app: &AppState, caller: &Caller, change: &WorkerChange) -> Result<(), Error> {
+pub(crate) fn url(app: &AppState, caller: &Caller, change: &WorkerChange) -> Result<(), Error> {
     let is_limited = caller.worker().is_some() && caller.key.as_ref().is_some_and(|key| !key.push);
     let names_url = change.url.as_deref().is_some_and(|url| !url.is_empty());
     if is_limited && (names_url || change.dispatch == Some(DispatchMode::Push)) {
@@ -253,7 +253,7 @@ fn namespaces_of(caller: &Caller) -> Option<&[String]> {
 ///
 /// # Errors
 /// The registration names a namespace that the key does not allow.
-pub fn namespaces(app: &AppState, caller: &Caller, change: &mut WorkerChange) -> Result<(), Error> {
+pub(crate) fn namespaces(app: &AppState, caller: &Caller, change: &mut WorkerChange) -> Result<(), Error> {
     let Some(allowed) = namespaces_of(caller) else { return Ok(()) };
     let wanted = change.namespaces.get_or_insert_with(|| allowed.to_vec());
     match wanted.iter().find(|namespace| !allowed.contains(namespace)) {

@@ -41,10 +41,10 @@ impl FromRequestParts<AppState> for TaskPath {
 }
 
 /// `{id}` of a worker, its name. A worker's key may name only its own worker.
-pub struct WorkerPath(Option<String>);
+pub(crate) struct WorkerPath(Option<String>);
 
 impl WorkerPath {
-    pub fn name(self) -> Result<String, Error> {
+    pub(crate) fn name(self) -> Result<String, Error> {
         self.0.ok_or(Error::WORKER_NOT_FOUND)
     }
 }
@@ -62,10 +62,10 @@ impl FromRequestParts<AppState> for WorkerPath {
 }
 
 /// `{id}` of a named key, its name.
-pub struct KeyPath(Option<String>);
+pub(crate) struct KeyPath(Option<String>);
 
 impl KeyPath {
-    pub fn name(self) -> Result<String, Error> {
+    pub(crate) fn name(self) -> Result<String, Error> {
         self.0.ok_or(Rejection::KeyNotFound.into())
     }
 }
@@ -79,10 +79,10 @@ impl<S: Send + Sync> FromRequestParts<S> for KeyPath {
 }
 
 /// `{agent_slug}` of a queue. Every slug that a task may have has a queue.
-pub struct QueuePath(Option<String>);
+pub(crate) struct QueuePath(Option<String>);
 
 impl QueuePath {
-    pub fn agent_slug(self) -> Result<String, Error> {
+    pub(crate) fn agent_slug(self) -> Result<String, Error> {
         self.0.ok_or(Error::fixed(404, "No agent has this slug: an agent_slug has 1 to 128 characters, and no NUL"))
     }
 }
@@ -96,10 +96,10 @@ impl<S: Send + Sync> FromRequestParts<S> for QueuePath {
 }
 
 /// `{name}` of an account.
-pub struct AccountPath(Option<String>);
+pub(crate) struct AccountPath(Option<String>);
 
 impl AccountPath {
-    pub fn name(self) -> Result<String, Error> {
+    pub(crate) fn name(self) -> Result<String, Error> {
         self.0.ok_or(Error::fixed(404, "No account has this name: a name has 1 to 128 characters, and no NUL"))
     }
 }
@@ -113,10 +113,10 @@ impl<S: Send + Sync> FromRequestParts<S> for AccountPath {
 }
 
 /// `{context_id}`. A submit or member key may leave out what is in front of its own names, as when it creates tasks.
-pub struct ContextPath(Option<String>);
+pub(crate) struct ContextPath(Option<String>);
 
 impl ContextPath {
-    pub async fn id(self, app: &AppState, caller: &Caller) -> Result<String, Error> {
+    pub(crate) async fn id(self, app: &AppState, caller: &Caller) -> Result<String, Error> {
         ownership::context(app, caller, self.0.ok_or(Error::CONTEXT_NOT_FOUND)?).await
     }
 }
@@ -131,7 +131,7 @@ impl<S: Send + Sync> FromRequestParts<S> for ContextPath {
 
 /// `{cid}` of a project of the control plane. It becomes a segment of a URL there and must not lead to another path: URL parsers drop
 /// control characters and then resolve dots.
-pub struct ProjectPath(pub String);
+pub(crate) struct ProjectPath(pub String);
 
 impl<S: Send + Sync> FromRequestParts<S> for ProjectPath {
     type Rejection = Error;
@@ -143,10 +143,10 @@ impl<S: Send + Sync> FromRequestParts<S> for ProjectPath {
 }
 
 /// `{id}` of a project of this server.
-pub struct ProjectId(Option<Uuid>);
+pub(crate) struct ProjectId(Option<Uuid>);
 
 impl ProjectId {
-    pub fn id(&self) -> Result<Uuid, Error> {
+    pub(crate) fn id(&self) -> Result<Uuid, Error> {
         self.0.ok_or(Rejection::ProjectNotFound.into())
     }
 }
@@ -160,7 +160,7 @@ impl<S: Send + Sync> FromRequestParts<S> for ProjectId {
 }
 
 /// Whether URL parsers resolve this path segment instead of keeping it. They do so even if it is percent-encoded.
-pub fn is_dots(part: &str) -> bool {
+pub(crate) fn is_dots(part: &str) -> bool {
     matches!(part, "." | "..")
 }
 

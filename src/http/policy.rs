@@ -8,7 +8,7 @@ use bloom_core::api_key::Scope;
 
 /// What a route requires, and its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RoutePolicy {
+pub(crate) struct RoutePolicy {
     pub access: Access,
     /// Whether a submit key opens the route too, and a member key. Its handler then shows and changes only the tasks of that key, or of its
     /// team.
@@ -27,7 +27,7 @@ pub struct RoutePolicy {
 
 /// The key that opens the route. All but those that a read key opens may change the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub(crate) enum Access {
     /// No key is needed.
     Open,
     Read,
@@ -39,7 +39,7 @@ pub enum Access {
 
 /// Which limits on requests per minute the route counts in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rate {
+pub(crate) enum Rate {
     Unlimited,
     General,
     /// The limit of the worker protocol: many workers may share one address. Pages that only show something count there too.
@@ -51,7 +51,7 @@ pub enum Rate {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Time {
+pub(crate) enum Time {
     /// The request is ended after `REQUEST_TIMEOUT_SECONDS`.
     Limited,
     /// The handler limits its time itself, because it waits for something.
@@ -59,7 +59,7 @@ pub enum Time {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BodyLimit {
+pub(crate) enum BodyLimit {
     Usual,
     /// The limit also has room for the outputs of runs.
     Outputs,
@@ -70,7 +70,7 @@ pub enum BodyLimit {
 }
 
 impl RoutePolicy {
-    pub const OPEN: Self = Self {
+    pub(crate) const OPEN: Self = Self {
         access: Access::Open,
         submit: false,
         member: false,
@@ -80,70 +80,70 @@ impl RoutePolicy {
         body: BodyLimit::Usual,
         begins_trace: false,
     };
-    pub const READ: Self = Self { access: Access::Read, rate: Rate::General, ..Self::OPEN };
-    pub const ADMIN: Self = Self { access: Access::Admin, rate: Rate::General, ..Self::OPEN };
-    pub const WORKER: Self = Self { access: Access::Worker, rate: Rate::Worker, ..Self::OPEN };
+    pub(crate) const READ: Self = Self { access: Access::Read, rate: Rate::General, ..Self::OPEN };
+    pub(crate) const ADMIN: Self = Self { access: Access::Admin, rate: Rate::General, ..Self::OPEN };
+    pub(crate) const WORKER: Self = Self { access: Access::Worker, rate: Rate::Worker, ..Self::OPEN };
 
-    pub const JOIN: Self = Self { access: Access::Join, rate: Rate::General, ..Self::OPEN };
+    pub(crate) const JOIN: Self = Self { access: Access::Join, rate: Rate::General, ..Self::OPEN };
 
     /// A submit key opens the route too, and a member key.
-    pub const fn or_submit(self) -> Self {
+    pub(crate) const fn or_submit(self) -> Self {
         Self { submit: true, ..self }
     }
 
     /// A member key opens the route too.
-    pub const fn or_member(self) -> Self {
+    pub(crate) const fn or_member(self) -> Self {
         Self { member: true, ..self }
     }
 
     /// A worker's key opens the route too.
-    pub const fn or_worker(self) -> Self {
+    pub(crate) const fn or_worker(self) -> Self {
         Self { worker: true, ..self }
     }
 
-    pub const fn rate(self, rate: Rate) -> Self {
+    pub(crate) const fn rate(self, rate: Rate) -> Self {
         Self { rate, ..self }
     }
 
     /// A request that belongs to no trace begins one.
-    pub const fn begins_trace(self) -> Self {
+    pub(crate) const fn begins_trace(self) -> Self {
         Self { begins_trace: true, ..self }
     }
 
     /// The handler waits for something, and limits its time itself.
-    pub const fn waits(self) -> Self {
+    pub(crate) const fn waits(self) -> Self {
         Self { time: Time::Own, ..self }
     }
 
-    pub const fn takes_outputs(self) -> Self {
+    pub(crate) const fn takes_outputs(self) -> Self {
         Self { body: BodyLimit::Outputs, ..self }
     }
 
-    pub const fn takes_form(self) -> Self {
+    pub(crate) const fn takes_form(self) -> Self {
         Self { body: BodyLimit::Form, ..self }
     }
 
     /// The handler reads the body itself, and limits it.
-    pub const fn streams_body(self) -> Self {
+    pub(crate) const fn streams_body(self) -> Self {
         Self { body: BodyLimit::Streamed, ..self }
     }
 
-    pub fn is_guarded(&self) -> bool {
+    pub(crate) fn is_guarded(&self) -> bool {
         self.access != Access::Open
     }
 
     /// Whether the route may change the database.
-    pub fn writes(&self) -> bool {
+    pub(crate) fn writes(&self) -> bool {
         matches!(self.access, Access::Worker | Access::Admin | Access::Join)
     }
 
     /// Whether a call with such a key is one of a worker.
-    pub fn is_of_worker(&self, scope: Scope) -> bool {
+    pub(crate) fn is_of_worker(&self, scope: Scope) -> bool {
         self.access == Access::Worker || (self.worker && scope == Scope::Worker)
     }
 
     /// The scopes that open the route, the smallest first.
-    pub fn needed(&self) -> String {
+    pub(crate) fn needed(&self) -> String {
         let scopes = Scope::ALL.iter().rev().filter(|scope| match self.access {
             // A key of the admin opens it only to be told that it needs a join token.
             Access::Join => **scope == Scope::Join,
@@ -152,7 +152,7 @@ impl RoutePolicy {
         scopes.map(|scope| scope.as_str()).collect::<Vec<_>>().join(" or ")
     }
 
-    pub fn allows(&self, scope: Scope) -> bool {
+    pub(crate) fn allows(&self, scope: Scope) -> bool {
         match scope {
             Scope::Admin => true,
             Scope::Submit => self.submit || self.access == Access::Open,
@@ -166,16 +166,16 @@ impl RoutePolicy {
 
 /// The policies of all routes, by method and path.
 #[derive(Debug, Default)]
-pub struct RoutePolicies(HashMap<String, Vec<(Method, RoutePolicy)>>);
+pub(crate) struct RoutePolicies(HashMap<String, Vec<(Method, RoutePolicy)>>);
 
 impl RoutePolicies {
-    pub fn add(&mut self, method: Method, path: &str, policy: RoutePolicy) {
+    pub(crate) fn add(&mut self, method: Method, path: &str, policy: RoutePolicy) {
         self.0.entry(path.to_owned()).or_default().push((method, policy));
     }
 
     /// `template` is the route's path with its parameters; `None` if there is no such route. Unknown routes of the API need a key as
     /// existing ones do, so that a client without a key can't find out which routes exist.
-    pub fn of(&self, method: &Method, template: Option<&str>, path: &str) -> RoutePolicy {
+    pub(crate) fn of(&self, method: &Method, template: Option<&str>, path: &str) -> RoutePolicy {
         let method = if *method == Method::HEAD { &Method::GET } else { method };
         let routes = template.and_then(|template| self.0.get(template));
         match routes.and_then(|routes| routes.iter().find(|(known, _)| known == method)) {

@@ -14,7 +14,7 @@ use bloom_api::error::ErrorText;
 use bloom_api::reports::{Health, MembridgeState, Probe};
 use bloom_store::{Fault, Store};
 
-pub const HEALTHZ: RoutePolicy = RoutePolicy::OPEN;
+pub(crate) const HEALTHZ: RoutePolicy = RoutePolicy::OPEN;
 
 /// Liveness: the process answers.
 ///
@@ -23,11 +23,11 @@ pub const HEALTHZ: RoutePolicy = RoutePolicy::OPEN;
     get, path = "/healthz", operation_id = "liveness", tag = "probes",
     responses((status = 200, description = "The process answers.", body = Probe))
 )]
-pub async fn healthz() -> HandlerResult {
+pub(crate) async fn healthz() -> HandlerResult {
     ok(&Probe { status: "ok".into(), kubernetes: None })
 }
 
-pub const READYZ: RoutePolicy = RoutePolicy::OPEN;
+pub(crate) const READYZ: RoutePolicy = RoutePolicy::OPEN;
 
 /// Readiness: the server can do its work.
 ///
@@ -40,14 +40,14 @@ pub const READYZ: RoutePolicy = RoutePolicy::OPEN;
         (status = 503, description = "The server is not ready, or is stopping.", body = ErrorText),
     )
 )]
-pub async fn readyz(State(app): State<AppState>) -> HandlerResult {
+pub(crate) async fn readyz(State(app): State<AppState>) -> HandlerResult {
     check(&app.store, &app.shutdown).await?;
     ok(&Probe { status: "ready".into(), kubernetes: app.settings.kubernetes.as_ref().map(|state| state()) })
 }
 
 /// # Errors
 /// The server is stopping, or its database can't be used.
-pub async fn check(store: &Store, shutdown: &CancellationToken) -> Result<(), Error> {
+pub(crate) async fn check(store: &Store, shutdown: &CancellationToken) -> Result<(), Error> {
     if shutdown.is_cancelled() {
         return Err(Error::Later("The server is stopping"));
     }
@@ -70,7 +70,7 @@ pub async fn check(store: &Store, shutdown: &CancellationToken) -> Result<(), Er
     Ok(())
 }
 
-pub const HEALTH: RoutePolicy = RoutePolicy::OPEN;
+pub(crate) const HEALTH: RoutePolicy = RoutePolicy::OPEN;
 
 /// Whether the process answers, for how long it has run, and on which database.
 ///
@@ -79,7 +79,7 @@ pub const HEALTH: RoutePolicy = RoutePolicy::OPEN;
     get, path = "/health", operation_id = "health", tag = "probes",
     responses((status = 200, description = "The server runs.", body = Health))
 )]
-pub async fn health(State(app): State<AppState>) -> HandlerResult {
+pub(crate) async fn health(State(app): State<AppState>) -> HandlerResult {
     let membridge = app.membridge.state();
     ok(&Health {
         status: "ok".into(),
@@ -95,7 +95,7 @@ pub async fn health(State(app): State<AppState>) -> HandlerResult {
     })
 }
 
-pub const API_HEALTH: RoutePolicy = RoutePolicy::OPEN.rate(Rate::General);
+pub(crate) const API_HEALTH: RoutePolicy = RoutePolicy::OPEN.rate(Rate::General);
 
 /// Shows the health of this server.
 ///
@@ -104,11 +104,11 @@ pub const API_HEALTH: RoutePolicy = RoutePolicy::OPEN.rate(Rate::General);
     get, path = "/api/runtime/health", operation_id = "getHealth", tag = "probes",
     responses((status = 200, description = "The server runs.", body = Health))
 )]
-pub async fn api_health(state: State<AppState>) -> HandlerResult {
+pub(crate) async fn api_health(state: State<AppState>) -> HandlerResult {
     health(state).await
 }
 
-pub const METRICS: RoutePolicy = RoutePolicy::READ.rate(Rate::Unlimited);
+pub(crate) const METRICS: RoutePolicy = RoutePolicy::READ.rate(Rate::Unlimited);
 
 /// Returns the metrics.
 ///
@@ -117,7 +117,7 @@ pub const METRICS: RoutePolicy = RoutePolicy::READ.rate(Rate::Unlimited);
     get, path = "/metrics", operation_id = "metrics", tag = "probes",
     responses((status = 200, description = "Metrics.", body = String, content_type = "text/plain"))
 )]
-pub async fn metrics(State(app): State<AppState>) -> HandlerResult {
+pub(crate) async fn metrics(State(app): State<AppState>) -> HandlerResult {
     let text = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     Ok(typed(StatusCode::OK, text, app.metrics.render().into()))
 }

@@ -36,7 +36,7 @@ const CLONES_AT_ONCE: usize = 16;
 /// The maximum length of the control plane's error text.
 const MAX_TEXT_CHARS: usize = 2_000;
 
-pub const CREATE: RoutePolicy = RoutePolicy::ADMIN;
+pub(crate) const CREATE: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Creates a project.
 ///
@@ -48,13 +48,13 @@ pub const CREATE: RoutePolicy = RoutePolicy::ADMIN;
         (status = 409, description = "A project with this name exists, or there are 1000 projects.", body = ErrorText),
     )
 )]
-pub async fn create(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
+pub(crate) async fn create(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     let op = op::CreateProject::from(body.read::<NewProject>()?);
     let project = app.engine.writers.submit(caller.command(op)).await?;
     json_answer(StatusCode::CREATED, &Project::from(&project))
 }
 
-pub const LIST: RoutePolicy = RoutePolicy::READ.or_member();
+pub(crate) const LIST: RoutePolicy = RoutePolicy::READ.or_member();
 
 /// Lists projects, newest first.
 ///
@@ -63,7 +63,7 @@ pub const LIST: RoutePolicy = RoutePolicy::READ.or_member();
     get, path = "/api/runtime/projects", operation_id = "listProjects", tag = "projects", params(StatusParam<CloneStatus>, PageParams),
     responses((status = 200, description = "A page of projects.", body = Vec<Project>))
 )]
-pub async fn list(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
+pub(crate) async fn list(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
     let (limit, after) = (params.limit() as usize, params.cursor()?);
     let status = params.get("status").map(CloneStatus::parse);
     let projects = app.store.projects().await?;
@@ -76,7 +76,7 @@ pub async fn list(State(app): State<AppState>, Query(params): Query) -> HandlerR
     page(&shown, last.map(|last| params.next_link("/api/runtime/projects", &last.id.to_string())))
 }
 
-pub const GET: RoutePolicy = RoutePolicy::READ.or_member();
+pub(crate) const GET: RoutePolicy = RoutePolicy::READ.or_member();
 
 /// Shows a project and its clones.
 ///
@@ -88,7 +88,7 @@ pub const GET: RoutePolicy = RoutePolicy::READ.or_member();
         (status = 404, description = "Project not found.", body = ErrorText),
     )
 )]
-pub async fn get(State(app): State<AppState>, path: ProjectId) -> HandlerResult {
+pub(crate) async fn get(State(app): State<AppState>, path: ProjectId) -> HandlerResult {
     let (project, nodes) = found_with_nodes(&app, path).await?;
     ok(&ProjectWithNodes { project: (&project).into(), nodes: nodes.iter().map(ProjectNode::from).collect() })
 }
@@ -101,7 +101,7 @@ async fn found_with_nodes(app: &AppState, path: ProjectId) -> Result<(project::P
     Ok(app.store.project_with_nodes(path.id()?).await?.ok_or(Rejection::ProjectNotFound)?)
 }
 
-pub const EDIT: RoutePolicy = RoutePolicy::ADMIN;
+pub(crate) const EDIT: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Changes a project.
 ///
@@ -114,13 +114,13 @@ pub const EDIT: RoutePolicy = RoutePolicy::ADMIN;
         (status = 404, description = "Project not found.", body = ErrorText),
     )
 )]
-pub async fn edit(State(app): State<AppState>, caller: Caller, path: ProjectId, body: Content) -> HandlerResult {
+pub(crate) async fn edit(State(app): State<AppState>, caller: Caller, path: ProjectId, body: Content) -> HandlerResult {
     let branch_prefix = body.read::<ProjectEdit>()?.branch_prefix.0;
     let edited = app.engine.writers.submit(caller.command(op::EditProject { project: path.id()?, branch_prefix })).await?;
     ok(&Project::from(&edited))
 }
 
-pub const DELETE: RoutePolicy = RoutePolicy::ADMIN;
+pub(crate) const DELETE: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Deletes a project.
 ///
@@ -132,13 +132,13 @@ pub const DELETE: RoutePolicy = RoutePolicy::ADMIN;
         (status = 404, description = "Project not found.", body = ErrorText),
     )
 )]
-pub async fn delete(State(app): State<AppState>, caller: Caller, path: ProjectId) -> HandlerResult {
+pub(crate) async fn delete(State(app): State<AppState>, caller: Caller, path: ProjectId) -> HandlerResult {
     let project = path.id()?;
     app.engine.writers.submit(caller.command(op::DeleteProject { project })).await?;
     ok(&Removed { removed: true, id: project.to_string().into() })
 }
 
-pub const NODE_STATUS: RoutePolicy = RoutePolicy::READ;
+pub(crate) const NODE_STATUS: RoutePolicy = RoutePolicy::READ;
 
 /// Lists the project's clones by worker.
 ///
@@ -150,7 +150,7 @@ pub const NODE_STATUS: RoutePolicy = RoutePolicy::READ;
         (status = 404, description = "Project not found.", body = ErrorText),
     )
 )]
-pub async fn node_status(State(app): State<AppState>, path: ProjectId) -> HandlerResult {
+pub(crate) async fn node_status(State(app): State<AppState>, path: ProjectId) -> HandlerResult {
     let (project, nodes) = found_with_nodes(&app, path).await?;
     let workers = workers(&app).await?;
     let mut rows: BTreeMap<&str, NodeStatus<'_>> = BTreeMap::new();
@@ -170,7 +170,7 @@ async fn workers(app: &AppState) -> Result<BTreeMap<String, Worker>, Error> {
     Ok(app.store.workers(&names).await?.into_iter().map(|worker| (worker.id.clone(), worker)).collect())
 }
 
-pub const CLONE: RoutePolicy = RoutePolicy::ADMIN.waits();
+pub(crate) const CLONE: RoutePolicy = RoutePolicy::ADMIN.waits();
 
 /// Has a worker clone the project.
 ///
@@ -184,7 +184,7 @@ pub const CLONE: RoutePolicy = RoutePolicy::ADMIN.waits();
         (status = 502, description = "The worker is unknown or has no URL, or its agent refused or can't be reached.", body = ErrorText),
     )
 )]
-pub async fn clone(State(app): State<AppState>, caller: Caller, path: ProjectId, body: Content) -> HandlerResult {
+pub(crate) async fn clone(State(app): State<AppState>, caller: Caller, path: ProjectId, body: Content) -> HandlerResult {
     body.raw()?;
     let project = found(&app, path).await?;
     let node = body.read::<NewClone>()?.node_id.map(|node| node.0).or_else(|| project.primary_node_id.clone());
@@ -268,7 +268,7 @@ fn path_of(answer: &Map<String, Value>) -> Option<String> {
     (path.len() <= MAX_TEXT_CHARS && !path.contains('\0')).then(|| path.to_owned())
 }
 
-pub const PROPAGATE: RoutePolicy = RoutePolicy::ADMIN.waits();
+pub(crate) const PROPAGATE: RoutePolicy = RoutePolicy::ADMIN.waits();
 
 /// Has all workers that lack the project clone it.
 ///
@@ -281,7 +281,7 @@ pub const PROPAGATE: RoutePolicy = RoutePolicy::ADMIN.waits();
         (status = 404, description = "Project not found.", body = ErrorText),
     )
 )]
-pub async fn propagate(State(app): State<AppState>, caller: Caller, path: ProjectId, body: Content) -> HandlerResult {
+pub(crate) async fn propagate(State(app): State<AppState>, caller: Caller, path: ProjectId, body: Content) -> HandlerResult {
     body.raw()?;
     let (project, nodes) = found_with_nodes(&app, path).await?;
     let named: Option<BTreeSet<String>> = body.read::<Propagation>()?.node_ids.map(|ids| ids.texts().into_iter().collect());
@@ -333,7 +333,7 @@ pub async fn propagate(State(app): State<AppState>, caller: Caller, path: Projec
     done.await.map_err(|error| Error::Internal(error.to_string()))?
 }
 
-pub const SYNC_MEMORY: RoutePolicy = RoutePolicy::ADMIN.waits();
+pub(crate) const SYNC_MEMORY: RoutePolicy = RoutePolicy::ADMIN.waits();
 
 /// Moves the project's memory between a worker and the control plane.
 ///
@@ -347,7 +347,7 @@ pub const SYNC_MEMORY: RoutePolicy = RoutePolicy::ADMIN.waits();
         (status = 502, description = "The control plane refused, or it can't be reached.", body = ErrorText),
     )
 )]
-pub async fn sync_memory(State(app): State<AppState>, caller: Caller, path: ProjectId, body: Content) -> HandlerResult {
+pub(crate) async fn sync_memory(State(app): State<AppState>, caller: Caller, path: ProjectId, body: Content) -> HandlerResult {
     body.raw()?;
     let project = found(&app, path).await?;
     let NewMemorySync { direction, node_id } = body.read()?;

@@ -18,7 +18,7 @@ use bloom_api::tasks::Task;
 use bloom_api::wire::Wire;
 use bloom_core::reply;
 
-pub const ASK: RoutePolicy = RoutePolicy::WORKER.rate(Rate::Events);
+pub(crate) const ASK: RoutePolicy = RoutePolicy::WORKER.rate(Rate::Events);
 
 /// Asks a person what the run wants to know.
 ///
@@ -34,7 +34,7 @@ pub const ASK: RoutePolicy = RoutePolicy::WORKER.rate(Rate::Events);
         (status = 409, description = "Another lease holds the task.", body = ErrorText),
     )
 )]
-pub async fn ask(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
+pub(crate) async fn ask(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     let raw = body.raw()?;
     let asked = match Ask::read(raw) {
         Ok(asked) => asked,
@@ -45,7 +45,7 @@ pub async fn ask(State(app): State<AppState>, caller: Caller, path: TaskPath, bo
     ok(&Asked { answer: answer.as_ref().map(Answer::from), over: is_over })
 }
 
-pub const GET: RoutePolicy = RoutePolicy::READ.or_submit();
+pub(crate) const GET: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Shows what the run of a task asks a person.
 ///
@@ -57,14 +57,14 @@ pub const GET: RoutePolicy = RoutePolicy::READ.or_submit();
         (status = 404, description = "The task does not exist, or its run asks nothing now.", body = ErrorText),
     )
 )]
-pub async fn get(State(app): State<AppState>, path: TaskPath) -> HandlerResult {
+pub(crate) async fn get(State(app): State<AppState>, path: TaskPath) -> HandlerResult {
     let id = path.id()?;
     let state = app.store.task_states(&[id]).await?.into_iter().next().ok_or(Error::TASK_NOT_FOUND)?;
     let question = state.open_question().ok_or(Error::fixed(404, "The task's run asks nothing now"))?;
     ok(&Question::new(id, question).map_err(|error| Error::Internal(format!("the question of task {id}: {error}")))?)
 }
 
-pub const ANSWER: RoutePolicy = RoutePolicy::ADMIN.or_submit();
+pub(crate) const ANSWER: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Answers what the run of a task asks.
 ///
@@ -78,7 +78,7 @@ pub const ANSWER: RoutePolicy = RoutePolicy::ADMIN.or_submit();
         (status = 409, description = "Nothing is asked, something else is, it was answered, or its time limit is over.", body = ErrorText),
     )
 )]
-pub async fn answer(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
+pub(crate) async fn answer(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     let answer = body.read::<NewAnswer>()?;
     let task = path.id()?;
     show_reply(&app, &caller, task, answer.into_op(task)).await

@@ -20,7 +20,7 @@ use bloom_core::command::QueueChange;
 use bloom_core::op;
 use bloom_engine::AgentTasks;
 
-pub const LIST: RoutePolicy = RoutePolicy::READ.or_member();
+pub(crate) const LIST: RoutePolicy = RoutePolicy::READ.or_member();
 
 /// Lists queues by agent.
 ///
@@ -30,7 +30,7 @@ pub const LIST: RoutePolicy = RoutePolicy::READ.or_member();
     get, path = "/api/runtime/queues", operation_id = "listQueues", tag = "queues", params(QueuePageParams),
     responses((status = 200, description = "A page of queues.", body = Vec<Queue>))
 )]
-pub async fn list(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
+pub(crate) async fn list(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
     let (limit, after) = (params.limit() as usize, params.text("cursor")?.map(|text| cursor(&text)).transpose()?);
     let tasks = match caller.team() {
         Some(team) => of_team(&app, &team).await?,
@@ -74,7 +74,7 @@ fn show<'a>(queue: &'a AgentQueue, tasks: &BTreeMap<String, AgentTasks>) -> Queu
     Queue::new(queue, of.queued, of.active)
 }
 
-pub const PAUSE: RoutePolicy = RoutePolicy::ADMIN;
+pub(crate) const PAUSE: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Pauses the queue of an agent.
 ///
@@ -87,12 +87,12 @@ pub const PAUSE: RoutePolicy = RoutePolicy::ADMIN;
         (status = 409, description = "Too many queues are paused or limited.", body = ErrorText),
     )
 )]
-pub async fn pause(State(app): State<AppState>, caller: Caller, path: QueuePath, body: Content) -> HandlerResult {
+pub(crate) async fn pause(State(app): State<AppState>, caller: Caller, path: QueuePath, body: Content) -> HandlerResult {
     body.raw()?;
     change(&app, &caller, path.agent_slug()?, QueueChange::Pause).await
 }
 
-pub const RESUME: RoutePolicy = RoutePolicy::ADMIN;
+pub(crate) const RESUME: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Resumes the queue of an agent.
 ///
@@ -104,12 +104,12 @@ pub const RESUME: RoutePolicy = RoutePolicy::ADMIN;
         (status = 404, description = "No agent can have this slug.", body = ErrorText),
     )
 )]
-pub async fn resume(State(app): State<AppState>, caller: Caller, path: QueuePath, body: Content) -> HandlerResult {
+pub(crate) async fn resume(State(app): State<AppState>, caller: Caller, path: QueuePath, body: Content) -> HandlerResult {
     body.raw()?;
     change(&app, &caller, path.agent_slug()?, QueueChange::Resume).await
 }
 
-pub const LIMIT: RoutePolicy = RoutePolicy::ADMIN;
+pub(crate) const LIMIT: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Limits the queue of an agent.
 ///
@@ -123,14 +123,14 @@ pub const LIMIT: RoutePolicy = RoutePolicy::ADMIN;
         (status = 409, description = "Too many queues are paused or limited.", body = ErrorText),
     )
 )]
-pub async fn limit(State(app): State<AppState>, caller: Caller, path: QueuePath, body: Content) -> HandlerResult {
+pub(crate) async fn limit(State(app): State<AppState>, caller: Caller, path: QueuePath, body: Content) -> HandlerResult {
     body.raw()?;
     let agent_slug = path.agent_slug()?;
     let limit = body.read::<NewQueueLimit>()?.max_concurrency.map(|limit| limit.0);
     change(&app, &caller, agent_slug, QueueChange::Limit(limit)).await
 }
 
-pub const PAUSE_ALL: RoutePolicy = RoutePolicy::ADMIN;
+pub(crate) const PAUSE_ALL: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Pauses all queues.
 ///
@@ -139,12 +139,12 @@ pub const PAUSE_ALL: RoutePolicy = RoutePolicy::ADMIN;
     post, path = "/api/runtime/queues:pause", operation_id = "pauseAllQueues", tag = "queues",
     responses((status = 200, description = "All queues together; they were paused now or before.", body = Queue))
 )]
-pub async fn pause_all(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
+pub(crate) async fn pause_all(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     body.raw()?;
     change(&app, &caller, ALL_QUEUES.to_owned(), QueueChange::Pause).await
 }
 
-pub const RESUME_ALL: RoutePolicy = RoutePolicy::ADMIN;
+pub(crate) const RESUME_ALL: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Ends the pause of all queues.
 ///
@@ -153,7 +153,7 @@ pub const RESUME_ALL: RoutePolicy = RoutePolicy::ADMIN;
     post, path = "/api/runtime/queues:resume", operation_id = "resumeAllQueues", tag = "queues",
     responses((status = 200, description = "All queues together.", body = Queue))
 )]
-pub async fn resume_all(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
+pub(crate) async fn resume_all(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     body.raw()?;
     change(&app, &caller, ALL_QUEUES.to_owned(), QueueChange::Resume).await
 }

@@ -14,7 +14,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 const MAX_CLIENTS: usize = 65_536;
 
 /// One limit.
-pub struct Limiter {
+pub(crate) struct Limiter {
     limit: u32,
     policy: HeaderValue,
     windows: Mutex<Windows>,
@@ -41,7 +41,7 @@ struct Window {
 
 /// The state of a limit after a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Standing {
+pub(crate) struct Standing {
     pub allowed: bool,
     limit: u32,
     remaining: u32,
@@ -51,12 +51,12 @@ pub struct Standing {
 
 impl Limiter {
     /// `None` for 0, which means no limit.
-    pub fn new(per_minute: u32) -> Option<Self> {
+    pub(crate) fn new(per_minute: u32) -> Option<Self> {
         let policy = HeaderValue::try_from(format!("{per_minute};w={}", WINDOW.as_secs())).ok()?;
         (per_minute > 0).then(|| Self { limit: per_minute, policy, windows: Mutex::default() })
     }
 
-    pub fn count(&self, address: IpAddr, now: Instant) -> Standing {
+    pub(crate) fn count(&self, address: IpAddr, now: Instant) -> Standing {
         let Window { start, count } = self.windows.lock().count(network(address), self.limit, now);
         let left = (start + WINDOW).saturating_duration_since(now);
         Standing {
@@ -67,7 +67,7 @@ impl Limiter {
         }
     }
 
-    pub fn write_headers(&self, standing: &Standing, headers: &mut HeaderMap) {
+    pub(crate) fn write_headers(&self, standing: &Standing, headers: &mut HeaderMap) {
         headers.insert("ratelimit-policy", self.policy.clone());
         headers.insert("ratelimit-limit", standing.limit.into());
         headers.insert("ratelimit-remaining", standing.remaining.into());

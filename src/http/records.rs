@@ -25,19 +25,19 @@ use bloom_core::task::LeaseStatus;
 use bloom_store::{AuditFilter, LeaseFilter, Listing, Page, UsageBy, UsageFilter};
 
 /// Asks for one row more than are shown, to find out whether there is a next page.
-pub fn page_of(params: &Params) -> Result<Page, Error> {
+pub(crate) fn page_of(params: &Params) -> Result<Page, Error> {
     Ok(Page { limit: params.limit() + 1, before: params.cursor()? })
 }
 
 /// Removes that row. Returns the link to the next page, if there is one.
-pub fn cut<T>(rows: &mut Vec<T>, is_short: bool, params: &Params, path: &str, id: fn(&T) -> Uuid) -> Option<String> {
+pub(crate) fn cut<T>(rows: &mut Vec<T>, is_short: bool, params: &Params, path: &str, id: fn(&T) -> Uuid) -> Option<String> {
     let limit = params.limit() as usize;
     let more = is_short || rows.len() > limit;
     rows.truncate(limit);
     rows.last().filter(|_| more).map(|last| params.next_link(path, &id(last).to_string()))
 }
 
-pub const LEASES: RoutePolicy = RoutePolicy::READ.or_submit();
+pub(crate) const LEASES: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Lists leases, newest first.
 ///
@@ -48,7 +48,7 @@ pub const LEASES: RoutePolicy = RoutePolicy::READ.or_submit();
     params(PageParams, StatusParam<LeaseStatus>, LeaseParams),
     responses((status = 200, description = "A page of leases.", body = Vec<Lease>))
 )]
-pub async fn leases(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
+pub(crate) async fn leases(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
     let page_wanted = page_of(&params)?;
     let status = match params.get("status").map(LeaseStatus::parse) {
         Some(None) => return ok(&[(); 0]),
@@ -68,7 +68,7 @@ pub async fn leases(State(app): State<AppState>, caller: Caller, Query(params): 
     page(&rows.iter().map(show_lease).collect::<Vec<_>>(), next)
 }
 
-pub const ARTIFACTS: RoutePolicy = RoutePolicy::READ.or_submit();
+pub(crate) const ARTIFACTS: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Lists artifacts, newest first.
 ///
@@ -79,7 +79,7 @@ pub const ARTIFACTS: RoutePolicy = RoutePolicy::READ.or_submit();
     get, path = "/api/runtime/artifacts", operation_id = "listArtifacts", tag = "records", params(PageParams, ArtifactParams),
     responses((status = 200, description = "A page of artifacts.", body = Vec<Artifact>))
 )]
-pub async fn artifacts(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
+pub(crate) async fn artifacts(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
     let page_wanted = page_of(&params)?;
     let task = match params.get("task_id").map(parse_id) {
         Some(None) => return ok(&[(); 0]),
@@ -101,7 +101,7 @@ pub async fn artifacts(State(app): State<AppState>, caller: Caller, Query(params
     list_streaming::list(&app, caller.client, sizes, next, read).await
 }
 
-pub const AUDIT: RoutePolicy = RoutePolicy::READ;
+pub(crate) const AUDIT: RoutePolicy = RoutePolicy::READ;
 
 /// Lists the audit trail, newest first.
 ///
@@ -111,7 +111,7 @@ pub const AUDIT: RoutePolicy = RoutePolicy::READ;
     get, path = "/api/runtime/audit", operation_id = "listAudit", tag = "records", params(PageParams, AuditParams),
     responses((status = 200, description = "A page of entries.", body = Vec<Audit>))
 )]
-pub async fn audit(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
+pub(crate) async fn audit(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
     let page_wanted = page_of(&params)?;
     let filter = AuditFilter {
         task_id: params.id("task_id")?,
@@ -127,7 +127,7 @@ pub async fn audit(State(app): State<AppState>, Query(params): Query) -> Handler
     page(&rows.iter().map(Audit::from).collect::<Vec<_>>(), next)
 }
 
-pub const STATS: RoutePolicy = RoutePolicy::READ;
+pub(crate) const STATS: RoutePolicy = RoutePolicy::READ;
 
 /// Counts tasks, leases and workers.
 ///
@@ -136,7 +136,7 @@ pub const STATS: RoutePolicy = RoutePolicy::READ;
     get, path = "/api/runtime/stats", operation_id = "getStats", tag = "records",
     responses((status = 200, description = "Counts.", body = Stats))
 )]
-pub async fn stats(State(app): State<AppState>) -> HandlerResult {
+pub(crate) async fn stats(State(app): State<AppState>) -> HandlerResult {
     let stats = app.engine.replica.stats();
     let counted = stats.tasks_by_status.iter().filter(|(_, count)| **count > 0);
     ok(&Stats {
@@ -149,7 +149,7 @@ pub async fn stats(State(app): State<AppState>) -> HandlerResult {
     })
 }
 
-pub const USAGE: RoutePolicy = RoutePolicy::READ.or_member();
+pub(crate) const USAGE: RoutePolicy = RoutePolicy::READ.or_member();
 
 /// Shows how many tokens and US dollars runs used.
 ///
@@ -160,7 +160,7 @@ pub const USAGE: RoutePolicy = RoutePolicy::READ.or_member();
     get, path = "/api/runtime/usage", operation_id = "getUsage", tag = "records", params(UsageParams),
     responses((status = 200, description = "A page of rows.", body = Vec<UsageRow>))
 )]
-pub async fn usage(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
+pub(crate) async fn usage(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
     UsageParams::check_names(&params)?;
     let mut by = params.several("by", MAX_USAGE_KEYS, |word| usage_key(word).map(|by| (word.to_owned(), by)))?;
     if by.is_empty() {

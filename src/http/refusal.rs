@@ -6,7 +6,7 @@ use bloom_api::error::WRONG_SCOPE;
 use bloom_core::api_key::Scope;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     BadHost,
     UnknownHost,
     CrossSite,
@@ -19,7 +19,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// The value of the label `reason` in metrics.
-    pub fn reason(self) -> &'static str {
+    pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::BadHost => "bad_host",
             Self::UnknownHost => "unknown_host",
@@ -31,11 +31,11 @@ impl Refusal {
     }
 
     /// Such refusals are about who the client is. They count in its rate limit, because it may be guessing keys.
-    pub fn is_about_client(self) -> bool {
+    pub(crate) fn is_about_client(self) -> bool {
         matches!(self, Self::Unauthorized | Self::Forbidden(..) | Self::NoClientCertificate)
     }
 
-    pub fn error(self) -> Error {
+    pub(crate) fn error(self) -> Error {
         match self {
             Self::BadHost => Error::fixed(400, "The request must name this server in one valid Host header"),
             Self::UnknownHost => Error::fixed(

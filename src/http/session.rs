@@ -16,7 +16,7 @@ pub const SESSION_MS: Ms = 7 * 24 * 3_600_000;
 const VERSION: &str = "1";
 
 /// `None` if no key was shown, because the server has none.
-pub fn begin(ring: &KeyRing, identity: &Identity, now: Ms) -> Option<String> {
+pub(crate) fn begin(ring: &KeyRing, identity: &Identity, now: Ms) -> Option<String> {
     let mut random = [0_u8; 16];
     getrandom::fill(&mut random).ok()?;
     let who = match &identity.key {
@@ -28,7 +28,7 @@ pub fn begin(ring: &KeyRing, identity: &Identity, now: Ms) -> Option<String> {
     Some(format!("{claims}.{}", BASE64.encode(signature)))
 }
 
-pub fn read(ring: &KeyRing, cookie: &str, now: Ms) -> Option<Identity> {
+pub(crate) fn read(ring: &KeyRing, cookie: &str, now: Ms) -> Option<Identity> {
     let (claims, signature) = cookie.rsplit_once('.')?;
     let mut parts = claims.split('.');
     let (version, until, _, who) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);

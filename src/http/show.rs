@@ -20,7 +20,7 @@ use bloom_core::worker;
 use bloom_engine::Engine;
 use bloom_store::{LeaseRow, Store};
 
-pub fn show_task<'a>(engine: &Engine, spec: &'a TaskSpec, state: &'a TaskState) -> Task<'a> {
+pub(crate) fn show_task<'a>(engine: &Engine, spec: &'a TaskSpec, state: &'a TaskState) -> Task<'a> {
     let waiting = engine.replica.waiting(state, engine.clock.now());
     let waiting = waiting.map(|waiting| Waiting { reason: waiting.reason.into(), message: waiting.message, until: waiting.until });
     Task::new(spec, state, waiting)
@@ -30,16 +30,16 @@ pub fn show_task<'a>(engine: &Engine, spec: &'a TaskSpec, state: &'a TaskState) 
 const TASK_BYTES: usize = 1 << 10;
 
 /// About the size of these tasks in an answer.
-pub fn bytes_of<'a>(specs: impl IntoIterator<Item = &'a TaskSpec>) -> usize {
+pub(crate) fn bytes_of<'a>(specs: impl IntoIterator<Item = &'a TaskSpec>) -> usize {
     let texts = |spec: &TaskSpec| spec.prompt.len() + spec.context_hints.iter().map(String::len).sum::<usize>();
     specs.into_iter().map(|spec| TASK_BYTES + texts(spec)).sum()
 }
 
-pub fn show_worker<'a>(engine: &Engine, worker: &'a worker::Worker) -> Worker<'a> {
+pub(crate) fn show_worker<'a>(engine: &Engine, worker: &'a worker::Worker) -> Worker<'a> {
     Worker::new(worker, engine.replica.active_leases(&worker.id))
 }
 
-pub fn directives(engine: &Engine, worker: &str, accounts: &[String]) -> Directives {
+pub(crate) fn directives(engine: &Engine, worker: &str, accounts: &[String]) -> Directives {
     let directives = engine.replica.directives(worker, accounts, engine.clock.now());
     let paused_accounts = directives.paused_accounts.into_iter().map(PausedAccount::from).collect();
     let resumed_accounts = directives.resumed_accounts.into_iter().map(ResumedAccount::from).collect();
@@ -47,10 +47,10 @@ pub fn directives(engine: &Engine, worker: &str, accounts: &[String]) -> Directi
     Directives { cancel, cancel_leases, answered, drain, paused_accounts, resumed_accounts }
 }
 
-pub type Projects = BTreeMap<ProjectId, Project>;
+pub(crate) type Projects = BTreeMap<ProjectId, Project>;
 
 /// The projects of these tasks, as they are now: what was edited counts for tasks that were created before.
-pub async fn projects_of(store: &Store, specs: impl IntoIterator<Item = &TaskSpec>) -> Result<Projects, Error> {
+pub(crate) async fn projects_of(store: &Store, specs: impl IntoIterator<Item = &TaskSpec>) -> Result<Projects, Error> {
     let ids: BTreeSet<ProjectId> = specs.into_iter().filter_map(|spec| Some(spec.project.as_ref()?.id)).collect();
     let mut projects = Projects::new();
     for id in ids {
@@ -60,7 +60,7 @@ pub async fn projects_of(store: &Store, specs: impl IntoIterator<Item = &TaskSpe
 }
 
 /// The active lease of this task, for the worker that is to run it.
-pub fn lease_to_run<'a>(engine: &Engine, spec: &'a TaskSpec, state: &'a TaskState, projects: &'a Projects) -> Option<Lease<'a>> {
+pub(crate) fn lease_to_run<'a>(engine: &Engine, spec: &'a TaskSpec, state: &'a TaskState, projects: &'a Projects) -> Option<Lease<'a>> {
     let lease = Lease::active(state)?;
     let traceparent = spec.traceparent.map(|task| engine.traces.attempt_of(task, lease.id));
     let repository = spec.project.as_ref().map(|project| Repository::new(project, projects.get(&project.id)));
@@ -71,13 +71,13 @@ pub fn lease_to_run<'a>(engine: &Engine, spec: &'a TaskSpec, state: &'a TaskStat
 }
 
 /// The spec of a task that existed a moment ago.
-pub async fn spec(engine: &Engine, state: &TaskState) -> Result<Arc<TaskSpec>, Error> {
+pub(crate) async fn spec(engine: &Engine, state: &TaskState) -> Result<Arc<TaskSpec>, Error> {
     let specs = engine.specs.by_id(&[state.id]).await?;
     // The task was removed after the reply.
     specs.into_iter().next().ok_or(Error::TASK_NOT_FOUND)
 }
 
-pub fn show_lease(row: &LeaseRow) -> Lease<'_> {
+pub(crate) fn show_lease(row: &LeaseRow) -> Lease<'_> {
     Lease {
         id: row.id,
         task_id: row.task_id,
@@ -103,7 +103,7 @@ pub fn show_lease(row: &LeaseRow) -> Lease<'_> {
 }
 
 /// The query of a request.
-pub struct Query(pub Params);
+pub(crate) struct Query(pub Params);
 
 impl<S: Send + Sync> FromRequestParts<S> for Query {
     type Rejection = Error;

@@ -27,10 +27,10 @@ const SHARE_TAKEN: Error = Error::Later("Too many requests of this client are wa
 const KEY_SHARE_TAKEN: Error = Error::Later("Too many requests with this key are waiting right now: end some of them, or try again");
 
 /// An empty comment, sent regularly because proxies close a stream that is silent for some tens of seconds.
-pub const KEEP_ALIVE: Bytes = Bytes::from_static(b":\n\n");
+pub(crate) const KEEP_ALIVE: Bytes = Bytes::from_static(b":\n\n");
 
 /// Permits for requests that wait, by what they wait for.
-pub struct StreamLimits {
+pub(crate) struct StreamLimits {
     pub claims: PermitPool,
     pub waits: PermitPool,
     pub events: PermitPool,
@@ -41,7 +41,7 @@ pub struct StreamLimits {
 }
 
 /// A number of permits, of which one address, and one key from any number of addresses, may hold only its share.
-pub struct PermitPool {
+pub(crate) struct PermitPool {
     free: Arc<Semaphore>,
     /// The permits that only workers get.
     of_workers: usize,
@@ -50,7 +50,7 @@ pub struct PermitPool {
 }
 
 /// A permit, which is held until this is dropped.
-pub struct Permit {
+pub(crate) struct Permit {
     _permit: OwnedSemaphorePermit,
     _of_address: ClientPermit<IpAddr>,
     _of_key: Option<ClientPermit<LimitedKey>>,
@@ -58,7 +58,7 @@ pub struct Permit {
 
 impl StreamLimits {
     /// Claims that wait may use three quarters of the connections: workers need the rest for heartbeats and completions.
-    pub fn new(connections: usize) -> Self {
+    pub(crate) fn new(connections: usize) -> Self {
         let many = || PermitPool::new(MAX_STREAMS);
         Self {
             claims: PermitPool::new(connections / 4 * 3),
@@ -84,7 +84,7 @@ impl PermitPool {
 
     /// # Errors
     /// No permit is left, or the client's address or key holds its share.
-    pub fn take(&self, caller: &Caller) -> Result<Permit, Error> {
+    pub(crate) fn take(&self, caller: &Caller) -> Result<Permit, Error> {
         let of_address = self.addresses.take(network(caller.client)).ok_or(SHARE_TAKEN)?;
         let of_key = caller.limited_key().map(|key| self.keys.take(key).ok_or(KEY_SHARE_TAKEN)).transpose()?;
         if caller.scope != Scope::Worker && self.free.available_permits() <= self.of_workers {
@@ -96,7 +96,7 @@ impl PermitPool {
 }
 
 /// A stream of server-sent events. The first line shows proxies and clients at once that the stream has begun.
-pub fn event_stream(frames: impl Stream<Item = Bytes> + Send + 'static) -> Response {
+pub(crate) fn event_stream(frames: impl Stream<Item = Bytes> + Send + 'static) -> Response {
     let frames = futures_util::stream::once(async { KEEP_ALIVE }).chain(frames).map(Ok::<_, Infallible>);
     let mut response = Response::new(Body::from_stream(frames));
     let headers = response.headers_mut();

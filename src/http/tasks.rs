@@ -39,7 +39,7 @@ use bloom_store::{Listing, Page, TaskFilter};
 const MOST_RUNS: i64 = 50;
 const MAX_IDEMPOTENCY_KEY: usize = 255;
 
-pub const CREATE: RoutePolicy = RoutePolicy::ADMIN.or_submit().begins_trace();
+pub(crate) const CREATE: RoutePolicy = RoutePolicy::ADMIN.or_submit().begins_trace();
 
 /// Creates a task.
 ///
@@ -55,7 +55,7 @@ pub const CREATE: RoutePolicy = RoutePolicy::ADMIN.or_submit().begins_trace();
         (status = 409, description = "The idempotency key was used for another task, a quota is used up, or keys outside the team of a member key have tasks in the context too.", body = ErrorText),
     )
 )]
-pub async fn create(State(app): State<AppState>, caller: Caller, headers: HeaderMap, body: Content) -> HandlerResult {
+pub(crate) async fn create(State(app): State<AppState>, caller: Caller, headers: HeaderMap, body: Content) -> HandlerResult {
     let task = body.read::<NewTask>()?;
     let spec = task.into_spec(idempotency_key(&headers)?);
     let (created, room) = submit(&app, &caller, vec![spec]).await?;
@@ -66,7 +66,7 @@ pub async fn create(State(app): State<AppState>, caller: Caller, headers: Header
     room.json(if *existed { StatusCode::OK } else { StatusCode::CREATED }, &shown)
 }
 
-pub const CREATE_BATCH: RoutePolicy = RoutePolicy::ADMIN.or_submit().begins_trace();
+pub(crate) const CREATE_BATCH: RoutePolicy = RoutePolicy::ADMIN.or_submit().begins_trace();
 
 /// Creates many tasks, all of them or none.
 ///
@@ -78,7 +78,7 @@ pub const CREATE_BATCH: RoutePolicy = RoutePolicy::ADMIN.or_submit().begins_trac
         (status = 409, description = "An idempotency key was used for another task, a quota is used up, or keys outside the team of a member key have tasks in a context too.", body = ErrorText),
     )
 )]
-pub async fn create_batch(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
+pub(crate) async fn create_batch(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     let specs = body.read::<NewTasks>()?.tasks.map(|task| task.into_spec(None));
     // The fields of a task, which the errors name, are nested in `tasks` here.
     let (created, room) = submit(&app, &caller, specs).await.map_err(|failure| failure.under("tasks"))?;
@@ -109,7 +109,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {
     }
 }
 
-pub const LIST: RoutePolicy = RoutePolicy::READ.or_submit();
+pub(crate) const LIST: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Lists tasks, newest first.
 ///
@@ -118,7 +118,7 @@ pub const LIST: RoutePolicy = RoutePolicy::READ.or_submit();
     get, path = "/api/runtime/llm-tasks", operation_id = "listTasks", tag = "tasks", params(PageParams, StatusParam<Status>, TaskParams),
     responses((status = 200, description = "A page of tasks.", body = Vec<Task>))
 )]
-pub async fn list(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
+pub(crate) async fn list(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
     let page_wanted = page_of(&params)?;
     let Some(filter) = filter_of_params(&params)? else { return ok(&[(); 0]) };
     let part = id_part(&params, &filter)?;
@@ -183,7 +183,7 @@ fn id_part(params: &Params, filter: &TaskFilter) -> Result<Option<IdPart>, Error
 }
 
 /// The same filter, from a body.
-pub fn filter_of_body(filter: &Filter) -> Option<TaskFilter> {
+pub(crate) fn filter_of_body(filter: &Filter) -> Option<TaskFilter> {
     let [created_after, created_before, finished_after] = filter.times();
     let read = TaskFilter {
         ids: Vec::new(),
@@ -204,7 +204,7 @@ pub fn filter_of_body(filter: &Filter) -> Option<TaskFilter> {
 }
 
 /// The filter with the ids of the tasks that ask, if it is about these. `None`: there are none.
-pub fn with_asking(app: &AppState, filter: TaskFilter) -> Option<TaskFilter> {
+pub(crate) fn with_asking(app: &AppState, filter: TaskFilter) -> Option<TaskFilter> {
     if !filter.asks {
         return Some(filter);
     }
@@ -221,7 +221,7 @@ fn with_status(filter: TaskFilter, status: Option<&str>) -> Option<TaskFilter> {
     }
 }
 
-pub const RUNS: RoutePolicy = RoutePolicy::READ;
+pub(crate) const RUNS: RoutePolicy = RoutePolicy::READ;
 
 /// Lists the 50 newest tasks.
 ///
@@ -230,13 +230,13 @@ pub const RUNS: RoutePolicy = RoutePolicy::READ;
     get, path = "/api/runtime/runs", operation_id = "listRuns", tag = "tasks",
     responses((status = 200, description = "Tasks, newest first.", body = Vec<Task>))
 )]
-pub async fn runs(State(app): State<AppState>, caller: Caller) -> HandlerResult {
+pub(crate) async fn runs(State(app): State<AppState>, caller: Caller) -> HandlerResult {
     let filter = TaskFilter::default();
     let newest = app.store.task_sizes(&filter, &Page { limit: MOST_RUNS, before: None }).await?;
     show(&app, caller.client, newest.rows, None, filter).await
 }
 
-pub const GET: RoutePolicy = RoutePolicy::READ.or_submit();
+pub(crate) const GET: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Shows one task.
 ///
@@ -249,12 +249,12 @@ pub const GET: RoutePolicy = RoutePolicy::READ.or_submit();
         (status = 404, description = "Task not found.", body = ErrorText),
     )
 )]
-pub async fn get(State(app): State<AppState>, path: TaskPath) -> HandlerResult {
+pub(crate) async fn get(State(app): State<AppState>, path: TaskPath) -> HandlerResult {
     let row = app.store.task(path.id()?).await?.ok_or(Error::TASK_NOT_FOUND)?;
     ok(&show_task(&app.engine, &row.spec, &row.state))
 }
 
-pub const RESULT: RoutePolicy = RoutePolicy::READ.or_submit();
+pub(crate) const RESULT: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Shows the newest result of a task.
 ///
@@ -266,7 +266,7 @@ pub const RESULT: RoutePolicy = RoutePolicy::READ.or_submit();
         (status = 404, description = "The task does not exist, or has no result yet.", body = ErrorText),
     )
 )]
-pub async fn result(State(app): State<AppState>, path: TaskPath) -> HandlerResult {
+pub(crate) async fn result(State(app): State<AppState>, path: TaskPath) -> HandlerResult {
     let id = path.id()?;
     if let Some(result) = app.store.newest_result(id).await? {
         return ok(&TaskResult::from(&objects::whole(&app, result).await?));

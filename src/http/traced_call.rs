@@ -13,7 +13,7 @@ const TRACEPARENT: &str = "traceparent";
 
 /// A request that is being answered. It has a span if it belongs to a trace or begins one: most requests are polls, which would be traces
 /// of their own.
-pub struct TracedCall {
+pub(crate) struct TracedCall {
     parent: Option<TraceContext>,
     span: Option<TraceContext>,
     /// Log lines inside show the ids of the span.
@@ -21,18 +21,18 @@ pub struct TracedCall {
 }
 
 impl TracedCall {
-    pub fn begin(traces: &Traces, headers: &HeaderMap, policy: RoutePolicy) -> Self {
+    pub(crate) fn begin(traces: &Traces, headers: &HeaderMap, policy: RoutePolicy) -> Self {
         let parent = parent(headers);
         let span = if parent.is_some() || policy.begins_trace { traces.begin(parent) } else { None };
         Self { parent, span, log: traces.log_span(span) }
     }
 
     /// What tasks that the request creates have as their parent. If traces are off, the caller's own span: its agents can still join it.
-    pub fn for_tasks(&self) -> Option<TraceContext> {
+    pub(crate) fn for_tasks(&self) -> Option<TraceContext> {
         self.span.or(self.parent)
     }
 
-    pub fn end(self, traces: &Traces, method: &Method, route: &str, status: u16, took: Duration) {
+    pub(crate) fn end(self, traces: &Traces, method: &Method, route: &str, status: u16, took: Duration) {
         let Some(context) = self.span else { return };
         let span = Span::of_call(format!("{method} {route}").trim_end().to_owned(), context, self.parent, took);
         let span = span.with("http.request.method", method.as_str().to_owned()).with("http.response.status_code", i64::from(status));

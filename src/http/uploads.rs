@@ -36,7 +36,7 @@ const TOO_LONG: Error = Error::fixed(408, "The file did not arrive within an hou
 const STOPPING: Error = Error::Later("The server is stopping, and the file has not arrived");
 
 /// The file that is to arrive.
-pub struct Wanted {
+pub(crate) struct Wanted {
     pub name: String,
     pub content_type: String,
     /// What the client says of its content.
@@ -49,7 +49,7 @@ pub struct Wanted {
 ///
 /// # Errors
 /// Only a bug; what else goes wrong is the first part of the result.
-pub async fn receive(
+pub(crate) async fn receive(
     app: &AppState,
     caller: &Caller,
     wanted: Wanted,

@@ -18,9 +18,9 @@ use bloom_api::requests::MAX_WAIT_SEC;
 use bloom_api::tasks::Task;
 
 /// How often waiting requests read the database in case they missed a notification.
-pub const POLL_EVERY: Duration = Duration::from_secs(5);
+pub(crate) const POLL_EVERY: Duration = Duration::from_secs(5);
 
-pub const WAIT: RoutePolicy = RoutePolicy::READ.waits().or_submit();
+pub(crate) const WAIT: RoutePolicy = RoutePolicy::READ.waits().or_submit();
 
 /// Waits for the end of a task.
 ///
@@ -34,7 +34,7 @@ pub const WAIT: RoutePolicy = RoutePolicy::READ.waits().or_submit();
         (status = 404, description = "Task not found.", body = ErrorText),
     )
 )]
-pub async fn wait(State(app): State<AppState>, caller: Caller, path: TaskPath, Query(params): Query) -> HandlerResult {
+pub(crate) async fn wait(State(app): State<AppState>, caller: Caller, path: TaskPath, Query(params): Query) -> HandlerResult {
     let id = path.id()?;
     let _permit = app.stream_limits.waits.take(&caller)?;
     let seconds = params.lenient("timeout_sec", DEFAULT_WAIT_SEC, 0..=MAX_WAIT_SEC);

@@ -28,7 +28,7 @@ use bloom_engine::{Changes, Engine};
 use bloom_store::Store;
 
 /// Changes were missed, so the client must list the objects again.
-pub const RESET: Bytes = Bytes::from_static(b"id: 1\nevent: reset\ndata: {}\n\n");
+pub(crate) const RESET: Bytes = Bytes::from_static(b"id: 1\nevent: reset\ndata: {}\n\n");
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
 /// Approximate limit of a piece, unless a single frame is larger: for each client that does not read, one piece is kept in memory.
 const PIECE_BYTES: usize = 256 << 10;
@@ -36,7 +36,7 @@ const PIECE_BYTES: usize = 256 << 10;
 const TASKS_AT_ONCE: usize = 16;
 const TOO_MUCH: Error = Error::Later("This change is too large for a stream");
 
-pub const WATCH: RoutePolicy = RoutePolicy::READ.or_submit();
+pub(crate) const WATCH: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Streams all changes.
 ///
@@ -47,7 +47,7 @@ pub const WATCH: RoutePolicy = RoutePolicy::READ.or_submit();
     get, path = "/api/runtime/watch", operation_id = "watch", tag = "events",
     responses((status = 200, description = "A stream that does not end.", body = String, content_type = "text/event-stream"))
 )]
-pub async fn watch(State(app): State<AppState>, caller: Caller, headers: HeaderMap) -> HandlerResult {
+pub(crate) async fn watch(State(app): State<AppState>, caller: Caller, headers: HeaderMap) -> HandlerResult {
     let permit = app.stream_limits.watches.take(&caller)?;
     let watching = Watching { reader: app.hub.watch(), owner: caller.sees(), shutdown: app.shutdown.clone(), _permit: permit };
     // A client that reconnects has missed the changes in between.
@@ -84,7 +84,7 @@ impl Watching {
 ///
 /// # Errors
 /// The rows could not be read, or the change is larger than the backlog: the clients must list the objects again.
-pub async fn publish(engine: &Engine, store: &Store, changes: &Changes, backlog: &Backlog) -> Result<(), Error> {
+pub(crate) async fn publish(engine: &Engine, store: &Store, changes: &Changes, backlog: &Backlog) -> Result<(), Error> {
     let mut frames = Frames { backlog, piece: Vec::new(), owned: Vec::new(), left: watch_buffer::MAX_BYTES };
     for tasks in changes.tasks.chunks(TASKS_AT_ONCE) {
         publish_tasks(engine, store, tasks, &mut frames).await?;

@@ -12,13 +12,13 @@ use tokio::sync::watch;
 use bloom_core::api_key::Owner;
 
 /// Limit of the bytes of all pieces.
-pub const MAX_BYTES: usize = 8 << 20;
+pub(crate) const MAX_BYTES: usize = 8 << 20;
 /// Limit of the number of pieces: each costs memory besides its bytes.
 const MAX_PIECES: usize = 1024;
 
 /// A piece of the stream, and which parts of it are about tasks of submit and member keys.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Piece {
+pub(crate) struct Piece {
     pub bytes: Bytes,
     owned: Arc<[Owned]>,
     is_for_all: bool,
@@ -26,7 +26,7 @@ pub struct Piece {
 
 /// A part of a piece, and whose task it is about.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Owned {
+pub(crate) struct Owned {
     pub part: Range<usize>,
     /// The key that created the task, and its team.
     pub key: String,
@@ -43,17 +43,17 @@ impl Owned {
 }
 
 impl Piece {
-    pub fn new(bytes: Bytes, owned: Vec<Owned>) -> Self {
+    pub(crate) fn new(bytes: Bytes, owned: Vec<Owned>) -> Self {
         Self { bytes, owned: owned.into(), is_for_all: false }
     }
 
     /// A piece that every stream gets.
-    pub fn for_all(bytes: Bytes) -> Self {
+    pub(crate) fn for_all(bytes: Bytes) -> Self {
         Self { bytes, owned: Arc::default(), is_for_all: true }
     }
 
     /// What a stream of this owner gets of the piece; all of it without one.
-    pub fn for_owner(&self, owner: Option<&Owner>) -> Option<Bytes> {
+    pub(crate) fn for_owner(&self, owner: Option<&Owner>) -> Option<Bytes> {
         let Some(owner) = owner.filter(|_| !self.is_for_all) else { return Some(self.bytes.clone()) };
         let own: Vec<u8> =
             self.owned.iter().filter(|owned| owned.is_of(owner)).flat_map(|owned| &self.bytes[owned.part.clone()]).copied().collect();
@@ -84,7 +84,7 @@ impl Kept {
 }
 
 #[derive(Clone, Default)]
-pub struct Backlog(Arc<Shared>);
+pub(crate) struct Backlog(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -94,10 +94,10 @@ struct Shared {
 
 /// Pieces were dropped before the reader got them.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Missed;
+pub(crate) struct Missed;
 
 /// The position of one stream in the backlog.
-pub struct Reader {
+pub(crate) struct Reader {
     backlog: Backlog,
     next: u64,
     news: watch::Receiver<()>,
@@ -105,18 +105,18 @@ pub struct Reader {
 
 impl Backlog {
     /// A reader of the pieces that are added from now on.
-    pub fn reader(&self) -> Reader {
+    pub(crate) fn reader(&self) -> Reader {
         let mut kept = self.kept();
         kept.readers += 1;
         Reader { backlog: self.clone(), next: kept.next(), news: self.0.news.subscribe() }
     }
 
-    pub fn has_readers(&self) -> bool {
+    pub(crate) fn has_readers(&self) -> bool {
         self.kept().readers > 0
     }
 
     /// Adds a piece. A piece larger than [`MAX_BYTES`] would be dropped at once, so callers must not add one.
-    pub fn push(&self, piece: Piece) {
+    pub(crate) fn push(&self, piece: Piece) {
         let mut kept = self.kept();
         if kept.readers == 0 {
             return;
@@ -137,7 +137,7 @@ impl Backlog {
 
 impl Reader {
     /// Waits for the next piece. After [`Missed`], the reader continues with the oldest piece kept.
-    pub async fn next(&mut self) -> Result<Piece, Missed> {
+    pub(crate) async fn next(&mut self) -> Result<Piece, Missed> {
         loop {
             self.news.mark_unchanged();
             {

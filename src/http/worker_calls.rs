@@ -36,7 +36,7 @@ use bloom_engine::ClaimRequest;
 /// Time beyond the write timeout, in which clients that do not read are disconnected.
 const DELIVERY_SLACK: Duration = Duration::from_secs(1);
 
-pub const CLAIM: RoutePolicy = RoutePolicy::WORKER.waits();
+pub(crate) const CLAIM: RoutePolicy = RoutePolicy::WORKER.waits();
 
 /// Claims tasks.
 ///
@@ -51,7 +51,7 @@ pub const CLAIM: RoutePolicy = RoutePolicy::WORKER.waits();
         (status = 409, description = "Another agent than `instance` works under the name.", body = ErrorText),
     )
 )]
-pub async fn claim(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
+pub(crate) async fn claim(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     let claim = body.read::<Claim>()?;
     let worker = path.name()?;
     let _permit = if claim.wait_sec.0 > 0 { Some(app.stream_limits.claims.take(&caller)?) } else { None };
@@ -127,7 +127,7 @@ fn claimed<'a>(
     Claimed { leases: leases.collect(), directives: directives(&app.engine, &claimer.worker, &claimer.accounts) }
 }
 
-pub const HEARTBEAT: RoutePolicy = RoutePolicy::WORKER;
+pub(crate) const HEARTBEAT: RoutePolicy = RoutePolicy::WORKER;
 
 /// Renews leases of a worker.
 ///
@@ -140,7 +140,7 @@ pub const HEARTBEAT: RoutePolicy = RoutePolicy::WORKER;
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]
-pub async fn heartbeat(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
+pub(crate) async fn heartbeat(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     let WorkerHeartbeat { leases, instance, accounts } = body.read()?;
     let worker = path.name()?;
     let op = op::RenewLeases { worker: worker.clone(), leases: leases.map(|id| id.0) };
@@ -165,7 +165,7 @@ async fn must_be_known(app: &AppState, worker: &str) -> Result<(), Error> {
     if app.store.worker(worker).await?.is_some() { Ok(()) } else { Err(Error::WORKER_NOT_FOUND) }
 }
 
-pub const COMPLETE: RoutePolicy = RoutePolicy::WORKER.takes_outputs();
+pub(crate) const COMPLETE: RoutePolicy = RoutePolicy::WORKER.takes_outputs();
 
 /// Completes many tasks.
 ///
@@ -178,7 +178,7 @@ pub const COMPLETE: RoutePolicy = RoutePolicy::WORKER.takes_outputs();
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]
-pub async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
+pub(crate) async fn complete(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     let completions = NewCompletions::read(body.raw()?)?.completions;
     let worker = path.name()?;
     let mut results = Vec::with_capacity(completions.0.len());
@@ -249,7 +249,7 @@ async fn answer(app: &AppState, worker: &str, results: Vec<RunResult>) -> Handle
     ok(&RunResults { results })
 }
 
-pub const EVENTS: RoutePolicy = RoutePolicy::WORKER.rate(Rate::Events);
+pub(crate) const EVENTS: RoutePolicy = RoutePolicy::WORKER.rate(Rate::Events);
 
 /// Records events of many runs of a worker.
 ///
@@ -263,7 +263,7 @@ pub const EVENTS: RoutePolicy = RoutePolicy::WORKER.rate(Rate::Events);
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]
-pub async fn events(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
+pub(crate) async fn events(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     let WorkerEvents { runs } = body.read()?;
     let worker = path.name()?;
     let mut results: Vec<_> =
@@ -295,7 +295,7 @@ pub async fn events(State(app): State<AppState>, caller: Caller, path: WorkerPat
     answer(&app, &worker, results).await
 }
 
-pub const CONTEXTS: RoutePolicy = RoutePolicy::WORKER;
+pub(crate) const CONTEXTS: RoutePolicy = RoutePolicy::WORKER;
 
 /// Tells which contexts are gone.
 ///
@@ -309,7 +309,7 @@ pub const CONTEXTS: RoutePolicy = RoutePolicy::WORKER;
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]
-pub async fn contexts(State(app): State<AppState>, path: WorkerPath, body: Content) -> HandlerResult {
+pub(crate) async fn contexts(State(app): State<AppState>, path: WorkerPath, body: Content) -> HandlerResult {
     let WorkerContexts { context_ids } = body.read()?;
     must_be_known(&app, &path.name()?).await?;
     ok(&GoneContexts { gone: app.store.contexts_without_tasks(&context_ids.texts()).await? })

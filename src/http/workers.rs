@@ -31,7 +31,7 @@ use bloom_core::op;
 use bloom_core::reply::ChangedWorker;
 use bloom_core::worker::WorkerStatus;
 
-pub const LIST: RoutePolicy = RoutePolicy::READ.or_member();
+pub(crate) const LIST: RoutePolicy = RoutePolicy::READ.or_member();
 
 /// Lists workers, the most recently registered first.
 ///
@@ -41,7 +41,7 @@ pub const LIST: RoutePolicy = RoutePolicy::READ.or_member();
     get, path = "/api/runtime/workers", operation_id = "listWorkers", tag = "workers", params(WorkerPageParams, StatusParam<WorkerStatus>),
     responses((status = 200, description = "A page of workers.", body = Vec<Worker>))
 )]
-pub async fn list(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
+pub(crate) async fn list(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
     let (limit, after) = (params.limit() as usize, params.get("cursor").map(cursor).transpose()?);
     let status = match params.get("status").map(WorkerStatus::parse) {
         Some(None) => return ok(&[(); 0]),
@@ -95,7 +95,7 @@ fn cursor(text: &str) -> Result<(Ms, String), Error> {
     parts.ok_or_else(|| invalid_cursor().into())
 }
 
-pub const GET: RoutePolicy = RoutePolicy::READ.or_member();
+pub(crate) const GET: RoutePolicy = RoutePolicy::READ.or_member();
 
 /// Shows a worker and its active leases.
 ///
@@ -107,7 +107,7 @@ pub const GET: RoutePolicy = RoutePolicy::READ.or_member();
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]
-pub async fn get(State(app): State<AppState>, caller: Caller, path: WorkerPath) -> HandlerResult {
+pub(crate) async fn get(State(app): State<AppState>, caller: Caller, path: WorkerPath) -> HandlerResult {
     let store = &app.store;
     let worker = store.worker(&path.name()?).await?.ok_or(Error::WORKER_NOT_FOUND)?;
     let mut rows = store.leases_of(&worker.id).await?;
@@ -120,7 +120,7 @@ pub async fn get(State(app): State<AppState>, caller: Caller, path: WorkerPath) 
     ok(&WorkerWithLeases { worker: shown, leases: rows.iter().map(show_lease).collect() })
 }
 
-pub const REGISTER: RoutePolicy = RoutePolicy::WORKER.rate(Rate::General);
+pub(crate) const REGISTER: RoutePolicy = RoutePolicy::WORKER.rate(Rate::General);
 
 /// Registers a worker, or updates a known one.
 ///
@@ -134,7 +134,7 @@ pub const REGISTER: RoutePolicy = RoutePolicy::WORKER.rate(Rate::General);
         (status = 409, description = "Another agent than `instance` has the name and is not offline.", body = ErrorText),
     )
 )]
-pub async fn register(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
+pub(crate) async fn register(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     let mut change = WorkerChange::from(body.read::<NewWorker>()?);
     ownership::worker(&app, &caller, &change.id)?;
     ownership::url(&app, &caller, &change)?;
@@ -178,7 +178,7 @@ async fn worker_reply(app: &AppState, caller: &Caller, op: impl Operation<Reply 
     json(if created { StatusCode::CREATED } else { StatusCode::OK }, &Worker::new(&worker, active_leases))
 }
 
-pub const REMOVE: RoutePolicy = RoutePolicy::ADMIN;
+pub(crate) const REMOVE: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Removes a worker.
 ///
@@ -190,13 +190,13 @@ pub const REMOVE: RoutePolicy = RoutePolicy::ADMIN;
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]
-pub async fn remove(State(app): State<AppState>, caller: Caller, path: WorkerPath) -> HandlerResult {
+pub(crate) async fn remove(State(app): State<AppState>, caller: Caller, path: WorkerPath) -> HandlerResult {
     let id = path.name()?;
     app.engine.writers.submit(caller.command(op::RemoveWorker { worker: id.clone() })).await?;
     ok(&Removed { removed: true, id: id.into() })
 }
 
-pub const CORDON: RoutePolicy = RoutePolicy::ADMIN;
+pub(crate) const CORDON: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Cordons a worker.
 ///
@@ -208,11 +208,11 @@ pub const CORDON: RoutePolicy = RoutePolicy::ADMIN;
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]
-pub async fn cordon(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
+pub(crate) async fn cordon(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     change_cordon(&app, &caller, path, &body, CordonChange::Cordon).await
 }
 
-pub const UNCORDON: RoutePolicy = RoutePolicy::ADMIN;
+pub(crate) const UNCORDON: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Uncordons a worker.
 ///
@@ -224,11 +224,11 @@ pub const UNCORDON: RoutePolicy = RoutePolicy::ADMIN;
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]
-pub async fn uncordon(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
+pub(crate) async fn uncordon(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     change_cordon(&app, &caller, path, &body, CordonChange::Uncordon).await
 }
 
-pub const DRAIN: RoutePolicy = RoutePolicy::ADMIN;
+pub(crate) const DRAIN: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Drains a worker.
 ///
@@ -240,7 +240,7 @@ pub const DRAIN: RoutePolicy = RoutePolicy::ADMIN;
         (status = 404, description = "Worker not found.", body = ErrorText),
     )
 )]
-pub async fn drain(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
+pub(crate) async fn drain(State(app): State<AppState>, caller: Caller, path: WorkerPath, body: Content) -> HandlerResult {
     change_cordon(&app, &caller, path, &body, CordonChange::Drain).await
 }
 

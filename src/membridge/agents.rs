@@ -52,7 +52,7 @@ struct ListedCapabilities {
     other: Map<String, Value>,
 }
 
-pub fn parse(body: &[u8]) -> Result<Vec<WorkerChange>, String> {
+pub(crate) fn parse(body: &[u8]) -> Result<Vec<WorkerChange>, String> {
     let entries: Vec<&RawValue> = serde_json::from_slice(body)
         .or_else(|_| serde_json::from_slice::<Enveloped<'_>>(body).map(|listing| listing.agents))
         .map_err(|_| "the list of agents is neither an array nor {\"agents\": […]}".to_owned())?;

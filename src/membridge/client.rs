@@ -98,11 +98,11 @@ enum AttemptError {
 }
 
 impl Client {
-    pub fn new(options: MembridgeOptions) -> Self {
+    pub(crate) fn new(options: MembridgeOptions) -> Self {
         Self { http: outbound::client(|builder| builder), options }
     }
 
-    pub async fn call(&self, base: &str, key: Option<&SecretString>, call: &Call<'_>) -> Upstream {
+    pub(crate) async fn call(&self, base: &str, key: Option<&SecretString>, call: &Call<'_>) -> Upstream {
         let request = match self.request(base, key, call) {
             Ok(request) => request,
             Err(error) => return Upstream::Down(error),

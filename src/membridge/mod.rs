@@ -2,6 +2,8 @@
 //!
 //! The proxy routes and the worker sync share one [`Membridge`]. Its address and key may change at runtime.
 
+#![warn(missing_docs, unreachable_pub)]
+
 mod agents;
 mod client;
 pub mod sync;

@@ -37,7 +37,7 @@ struct Line<'a> {
 }
 
 /// Writes the hours that are over. Returns whether the object store can be written to.
-pub async fn flush(context: &ReconcileContext, store: &Store, objects: &Objects) -> Result<bool, Error> {
+pub(crate) async fn flush(context: &ReconcileContext, store: &Store, objects: &Objects) -> Result<bool, Error> {
     let settled = (context.engine.clock.now() - SETTLED_MS).div_euclid(HOUR_MS) * HOUR_MS;
     for _ in 0..OBJECTS_AT_ONCE {
         let known = store.object_mark(AUDIT_FLUSHED).await.map_err(super::unreadable)?.unwrap_or_default();

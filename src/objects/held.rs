@@ -16,15 +16,15 @@ const MOST: usize = 10_000;
 
 /// Artifacts that are not tried for a while, so that one that fails again and again does not use up the time of the others.
 #[derive(Default)]
-pub struct Held(HashMap<Uuid, (Instant, Duration)>);
+pub(crate) struct Held(HashMap<Uuid, (Instant, Duration)>);
 
 impl Held {
-    pub fn has(&self, artifact: Uuid) -> bool {
+    pub(crate) fn has(&self, artifact: Uuid) -> bool {
         self.0.get(&artifact).is_some_and(|(until, _)| Instant::now() < *until)
     }
 
     /// Holds what could not be moved, unless the object store takes nothing at all. Returns whether it can be written to.
-    pub async fn hold(&mut self, artifact: Uuid, objects: &Objects) -> bool {
+    pub(crate) async fn hold(&mut self, artifact: Uuid, objects: &Objects) -> bool {
         if objects.probe().await.is_err() {
             return false;
         }
@@ -36,7 +36,7 @@ impl Held {
         true
     }
 
-    pub fn release(&mut self, artifact: Uuid) {
+    pub(crate) fn release(&mut self, artifact: Uuid) {
         self.0.remove(&artifact);
     }
 }

@@ -4,6 +4,8 @@
 //! row, which [`reconcile`] removes after a grace. While the object store can't be written to, the database keeps the outputs, and the
 //! reconciler moves them later.
 
+#![warn(missing_docs, unreachable_pub)]
+
 mod audit;
 mod client;
 mod files;

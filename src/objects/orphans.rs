@@ -13,20 +13,20 @@ use super::Objects;
 use super::client::Prefix;
 
 /// A page of the lists of objects: those of outputs, then those of files.
-pub struct Page {
+pub(crate) struct Page {
     prefix: Prefix,
     after: Option<Path>,
 }
 
 impl Page {
-    pub fn first() -> Self {
+    pub(crate) fn first() -> Self {
         Self { prefix: Prefix::Outputs, after: None }
     }
 }
 
 /// Removes the orphans of one page of the list of objects. Returns where the next page begins; `None`: the list is at its end, or could not
 /// be read.
-pub async fn sweep(store: &Store, objects: &Objects, now: Ms, from: Page) -> Result<Option<Page>, Error> {
+pub(crate) async fn sweep(store: &Store, objects: &Objects, now: Ms, from: Page) -> Result<Option<Page>, Error> {
     let Page { prefix, after } = from;
     let page = match objects.listed(prefix, after.as_ref()).await {
         Ok(page) => page,

@@ -12,12 +12,12 @@ const CALL_LIMIT: Duration = Duration::from_secs(30);
 
 /// Counts writes by kind of object and verb.
 #[derive(Clone)]
-pub struct Writes {
+pub(crate) struct Writes {
     metrics: Metrics,
 }
 
 impl Writes {
-    pub fn new(metrics: Metrics) -> Self {
+    pub(crate) fn new(metrics: Metrics) -> Self {
         Self { metrics }
     }
 
@@ -25,7 +25,12 @@ impl Writes {
     ///
     /// # Errors
     /// Those of the call; it may have been executed all the same if it took too long.
-    pub async fn make<T>(&self, kind: &'static str, verb: &'static str, call: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
+    pub(crate) async fn make<T>(
+        &self,
+        kind: &'static str,
+        verb: &'static str,
+        call: impl Future<Output = kube::Result<T>>,
+    ) -> kube::Result<T> {
         self.make_within(CALL_LIMIT, kind, verb, call).await
     }
 
@@ -33,7 +38,7 @@ impl Writes {
     ///
     /// # Errors
     /// As `make`.
-    pub async fn make_within<T>(
+    pub(crate) async fn make_within<T>(
         &self,
         limit: Duration,
         kind: &'static str,
@@ -50,7 +55,7 @@ impl Writes {
 ///
 /// # Errors
 /// Those of the call, and 504 if it took too long.
-pub async fn within_limit<T>(call: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
+pub(crate) async fn within_limit<T>(call: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
     within(CALL_LIMIT, call).await
 }
 
@@ -58,7 +63,7 @@ pub async fn within_limit<T>(call: impl Future<Output = kube::Result<T>>) -> kub
 ///
 /// # Errors
 /// Those of the call, and 504 if it took too long.
-pub async fn within<T>(limit: Duration, call: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
+pub(crate) async fn within<T>(limit: Duration, call: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
     timeout(limit, call).await.unwrap_or_else(|_| {
         let message = format!("no answer within {} s", limit.as_secs());
         Err(Error::Api(Box::new(Status::failure(&message, "Timeout").with_code(504))))
@@ -66,6 +71,6 @@ pub async fn within<T>(limit: Duration, call: impl Future<Output = kube::Result<
 }
 
 /// Whether the API server answered with this status.
-pub fn is_status(error: &Error, code: u16) -> bool {
+pub(crate) fn is_status(error: &Error, code: u16) -> bool {
     matches!(error, Error::Api(status) if status.code == code)
 }

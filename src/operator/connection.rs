@@ -11,7 +11,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// There is no usable configuration; the text says why.
-pub async fn connect() -> Result<(Client, String), String> {
+pub(crate) async fn connect() -> Result<(Client, String), String> {
     let mut config = Config::infer().await.map_err(|error| format!("no configuration of a cluster was found: {error}"))?;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     // Every call is made again by its reconciler, which then looks at what has changed meanwhile.

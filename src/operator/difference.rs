@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 /// The merge patch that makes `shown` into `wanted`; `None` if they are equal.
-pub fn difference(shown: &Value, wanted: &Value) -> Option<Value> {
+pub(crate) fn difference(shown: &Value, wanted: &Value) -> Option<Value> {
     let (Value::Object(shown), Value::Object(members)) = (shown, wanted) else {
         return (shown != wanted).then(|| wanted.clone());
     };

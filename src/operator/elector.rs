@@ -23,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Limit of one call: a holder must be able to try twice before it gives up.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 
-pub struct Elector {
+pub(crate) struct Elector {
     leases: Api<Lease>,
     identity: String,
     writes: Writes,
@@ -31,7 +31,7 @@ pub struct Elector {
 }
 
 /// The Lease, as this replica has written it last.
-pub struct Held {
+pub(crate) struct Held {
     lease: tokio::sync::Mutex<Lease>,
 }
 
@@ -42,12 +42,12 @@ struct Seen {
 }
 
 impl Elector {
-    pub fn new(client: Client, namespace: &str, identity: &str, writes: Writes, health: Health) -> Self {
+    pub(crate) fn new(client: Client, namespace: &str, identity: &str, writes: Writes, health: Health) -> Self {
         Self { leases: Api::namespaced(client, namespace), identity: identity.to_owned(), writes, health }
     }
 
     /// Waits until this replica leads.
-    pub async fn acquire(&self) -> Held {
+    pub(crate) async fn acquire(&self) -> Held {
         let mut seen: Option<Seen> = None;
         loop {
             match self.try_acquire(&mut seen).await {
@@ -88,7 +88,7 @@ impl Elector {
     }
 
     /// Renews the Lease; returns when the lead is lost.
-    pub async fn keep(&self, held: &Held) {
+    pub(crate) async fn keep(&self, held: &Held) {
         let mut renewed_at = Instant::now();
         let mut pause = RENEW_EVERY;
         loop {
@@ -119,7 +119,7 @@ impl Elector {
     }
 
     /// Lets another replica lead at once.
-    pub async fn release(&self, held: Held) {
+    pub(crate) async fn release(&self, held: Held) {
         let lease = held.lease.into_inner();
         let spec = LeaseSpec { holder_identity: Some(String::new()), ..lease.spec.clone().unwrap_or_default() };
         if let Err(error) = self.replace(&Lease { spec: Some(spec), ..lease }).await {

@@ -9,7 +9,7 @@ use crate::words::cut;
 /// Limit of the API server for notes.
 const NOTE_BYTES: usize = 1_000;
 
-pub fn event(kind: EventType, reason: &str, note: &str) -> Event {
+pub(crate) fn event(kind: EventType, reason: &str, note: &str) -> Event {
     let note = Some(cut(note, NOTE_BYTES).to_owned());
     Event { type_: kind, reason: reason.to_owned(), note, action: "Reconcile".to_owned(), secondary: None }
 }

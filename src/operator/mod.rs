@@ -4,6 +4,8 @@
 //! One replica runs the controllers at a time, elected by a Lease of the cluster ([`elector`]). Safety does not rest on that: commands are
 //! decided on current rows, a task is created once for the uid of its object, and patches carry the uid of the object that they are for.
 
+#![warn(missing_docs, unreachable_pub)]
+
 mod api;
 mod connection;
 pub mod crds;

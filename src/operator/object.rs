@@ -16,7 +16,7 @@ use crate::api::is_status;
 
 /// Errors after which an object is reconciled again.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     #[error("Kubernetes: {0}")]
     Kubernetes(#[from] kube::Error),
     #[error("database: {0}")]
@@ -31,14 +31,14 @@ pub enum Error {
 
 /// The identity of an object.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Identity {
+pub(crate) struct Identity {
     pub namespace: String,
     pub name: String,
     pub uid: Uuid,
 }
 
 impl Identity {
-    pub fn of(metadata: &ObjectMeta) -> Result<Self, Error> {
+    pub(crate) fn of(metadata: &ObjectMeta) -> Result<Self, Error> {
         let missing = Error::Incomplete;
         Ok(Self {
             namespace: metadata.namespace.clone().ok_or(missing("namespace"))?,
@@ -49,18 +49,18 @@ impl Identity {
 }
 
 /// The server that the object belongs to; `None` if no server has taken it yet.
-pub fn operator_of(metadata: &ObjectMeta) -> Option<&str> {
+pub(crate) fn operator_of(metadata: &ObjectMeta) -> Option<&str> {
     metadata.annotations.as_ref()?.get(OPERATOR).map(String::as_str)
 }
 
 /// Whether the object belongs to another server: two servers that act for one object would undo each other's work.
-pub fn is_of_other(context: &Context, metadata: &ObjectMeta) -> bool {
+pub(crate) fn is_of_other(context: &Context, metadata: &ObjectMeta) -> bool {
     operator_of(metadata).is_some_and(|operator| operator != context.namespace)
 }
 
 /// What a deletion is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Only {
+pub(crate) enum Only {
     ThisObject,
     /// The object as it was read: it must not have changed since.
     ThisVersion,
@@ -84,19 +84,19 @@ impl Context {
 }
 
 /// One finalizer of an object of this kind.
-pub struct Finalizer {
+pub(crate) struct Finalizer {
     pub kind: &'static str,
     pub name: &'static str,
 }
 
 impl Finalizer {
-    pub fn is_on(&self, metadata: &ObjectMeta) -> bool {
+    pub(crate) fn is_on(&self, metadata: &ObjectMeta) -> bool {
         metadata.finalizers.iter().flatten().any(|name| name == self.name)
     }
 
     /// Takes the object for this server, and adds the finalizer. Returns whether both is so: not if the object was deleted or changed
     /// meanwhile, perhaps because another server took it.
-    pub async fn add<K>(&self, context: &Context, metadata: &ObjectMeta) -> Result<bool, Error>
+    pub(crate) async fn add<K>(&self, context: &Context, metadata: &ObjectMeta) -> Result<bool, Error>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
     {
@@ -110,7 +110,7 @@ impl Finalizer {
     }
 
     /// Removes it. Returns whether the object exists without it: not if it was changed meanwhile.
-    pub async fn remove<K>(&self, context: &Context, metadata: &ObjectMeta) -> Result<bool, Error>
+    pub(crate) async fn remove<K>(&self, context: &Context, metadata: &ObjectMeta) -> Result<bool, Error>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
     {

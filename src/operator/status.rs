@@ -16,10 +16,10 @@ use crate::api::is_status;
 use crate::object::{Error, Identity};
 
 /// For this long after a write, the watch may still show the object as it was before.
-pub const WATCH_LAGS: Duration = Duration::from_secs(2);
+pub(crate) const WATCH_LAGS: Duration = Duration::from_secs(2);
 
 /// The last write of an object's status.
-pub struct Written<S> {
+pub(crate) struct Written<S> {
     /// That of the object after the write.
     version: String,
     pub status: S,
@@ -27,22 +27,22 @@ pub struct Written<S> {
 }
 
 impl<S: Clone + Default> Written<S> {
-    pub fn now(version: String, status: S) -> Self {
+    pub(crate) fn now(version: String, status: S) -> Self {
         Self { version, status, at: Instant::now() }
     }
 
-    pub fn ago(&self) -> Duration {
+    pub(crate) fn ago(&self) -> Duration {
         self.at.elapsed()
     }
 
     /// For how much longer the watch may show the object as it was before the write; `None` if it does not.
-    pub fn lag(&self, watched: &ObjectMeta) -> Option<Duration> {
+    pub(crate) fn lag(&self, watched: &ObjectMeta) -> Option<Duration> {
         let left = WATCH_LAGS.saturating_sub(self.ago());
         (!left.is_zero() && watched.resource_version.as_ref() != Some(&self.version)).then_some(left)
     }
 
     /// The status of an object that the watch shows like this, after its last write.
-    pub fn shown(last: Option<&Self>, watched: &ObjectMeta, status: Option<&S>) -> S {
+    pub(crate) fn shown(last: Option<&Self>, watched: &ObjectMeta, status: Option<&S>) -> S {
         match last {
             Some(last) if last.lag(watched).is_some() => last.status.clone(),
             _ => status.cloned().unwrap_or_default(),
@@ -50,7 +50,7 @@ impl<S: Clone + Default> Written<S> {
     }
 }
 
-pub fn json(status: &impl Serialize) -> Value {
+pub(crate) fn json(status: &impl Serialize) -> Value {
     serde_json::to_value(status).unwrap_or_default()
 }
 

@@ -33,7 +33,7 @@ impl Backoff for Steady {
 }
 
 /// Watches objects for ever. Errors go to `health` and nowhere else: a controller pauses all that it follows after an error of one watch.
-pub fn watch<K>(
+pub(crate) fn watch<K>(
     objects: Api<K>,
     config: watcher::Config,
     resource: &'static str,

@@ -5,17 +5,17 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
 /// Times of Kubernetes have seconds only; with fractions, each look would find a difference.
-pub fn time(at: Ms) -> Time {
+pub(crate) fn time(at: Ms) -> Time {
     Time(Timestamp::from_second(at.div_euclid(1000)).unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
 /// At most `max` bytes of the text, in whole characters.
-pub fn cut(text: &str, max: usize) -> &str {
+pub(crate) fn cut(text: &str, max: usize) -> &str {
     text.get(..text.floor_char_boundary(max)).unwrap_or(text)
 }
 
 /// `no_worker` → `NoWorker`.
-pub fn camel(word: &str) -> String {
+pub(crate) fn camel(word: &str) -> String {
     let mut first = true;
     word.chars()
         .filter_map(|letter| {

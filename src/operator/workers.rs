@@ -49,7 +49,7 @@ struct Pair<'a> {
     worker: &'a Worker,
 }
 
-pub async fn control(context: Arc<Context>) {
+pub(crate) async fn control(context: Arc<Context>) {
     let api: Api<worker::Worker> = Api::namespaced(context.client.clone(), &context.namespace);
     let (reader, writer) = reflector::store();
     let watched = watch(api.clone(), watcher::Config::default(), "Workers", context.health.clone()).reflect(writer).touched_objects();

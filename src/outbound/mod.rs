@@ -1,6 +1,8 @@
 //! HTTP calls to other programs. A request, which may contain a key, is sent to the given address only: redirects are not followed, and
 //! calls of a server ignore the proxy of the environment. The size of answers is limited.
 
+#![warn(missing_docs, unreachable_pub)]
+
 use std::time::Duration;
 
 use reqwest::header::{CONTENT_TYPE, HeaderValue};

@@ -4,6 +4,8 @@
 //! that this replica learns of make it run sooner, but no loop depends on them, because each one also runs at a fixed interval. All loops
 //! except the service mark run on the leader.
 
+#![warn(missing_docs, unreachable_pub)]
+
 mod counts;
 mod expire;
 mod leader;

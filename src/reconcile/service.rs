@@ -28,12 +28,12 @@ pub(super) struct Reading {
 
 impl Reading {
     /// A reading whose answer has just arrived.
-    pub fn of(engine: &Engine, asked_ms: Ms, now: Ms) -> Self {
+    pub(crate) fn of(engine: &Engine, asked_ms: Ms, now: Ms) -> Self {
         Self { now, asked_ms, answered_ms: engine.clock.elapsed_ms() }
     }
 
     /// How far the clock has stepped since an earlier reading; 0 if its movement fits the elapsed time.
-    pub fn step_since(&self, earlier: &Self) -> Ms {
+    pub(crate) fn step_since(&self, earlier: &Self) -> Ms {
         let moved = self.now - earlier.now;
         let (least, most) = (self.asked_ms - earlier.answered_ms, self.answered_ms - earlier.asked_ms);
         moved - moved.clamp(least.min(most), most)
@@ -61,7 +61,7 @@ struct Seen {
 }
 
 impl ClockSteps {
-    pub fn observe(&self, reading: Reading) {
+    pub(crate) fn observe(&self, reading: Reading) {
         let mut seen = self.0.lock();
         seen.recent.retain(|step| reading.answered_ms - step.noticed_ms < FOLLOWED_FOR_MS);
         // An answer that was overtaken by a later one may be older than a step that is already known.
@@ -80,7 +80,7 @@ impl ClockSteps {
     }
 
     /// The recent steps after the one of this number, in their order.
-    pub fn after(&self, number: u64) -> Vec<ClockStep> {
+    pub(crate) fn after(&self, number: u64) -> Vec<ClockStep> {
         self.0.lock().recent.iter().filter(|step| step.number > number).copied().collect()
     }
 }

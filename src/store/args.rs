@@ -22,13 +22,13 @@ pub(super) struct Bulk<'a> {
 }
 
 impl<'a> Bulk<'a> {
-    pub fn of<R: WriteRow<'a>>(rows: impl IntoIterator<Item = R>) -> Self {
+    pub(crate) fn of<R: WriteRow<'a>>(rows: impl IntoIterator<Item = R>) -> Self {
         let mut values = Vec::new();
         rows.into_iter().for_each(|row| row.cells(&mut values));
         Self { ty: R::ROW, values }
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
@@ -139,7 +139,7 @@ enum Arg<'a> {
 pub(super) struct Args<'a>(Vec<Arg<'a>>);
 
 impl<'a> Args<'a> {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
@@ -148,53 +148,53 @@ impl<'a> Args<'a> {
         self
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub fn append(&mut self, other: Self) {
+    pub(crate) fn append(&mut self, other: Self) {
         self.0.extend(other.0);
     }
 
-    pub fn int(self, value: impl Into<Option<i64>>) -> Self {
+    pub(crate) fn int(self, value: impl Into<Option<i64>>) -> Self {
         self.with(Arg::Int(value.into()))
     }
 
-    pub fn text(self, value: impl Into<Cow<'a, str>>) -> Self {
+    pub(crate) fn text(self, value: impl Into<Cow<'a, str>>) -> Self {
         self.with(Arg::Text(Some(value.into())))
     }
 
-    pub fn uuid(self, value: impl Into<Option<Uuid>>) -> Self {
+    pub(crate) fn uuid(self, value: impl Into<Option<Uuid>>) -> Self {
         self.with(Arg::Uuid(value.into()))
     }
 
-    pub fn bytes(self, value: &'a [u8]) -> Self {
+    pub(crate) fn bytes(self, value: &'a [u8]) -> Self {
         self.with(Arg::Bytes(value))
     }
 
-    pub fn ints(self, values: impl IntoIterator<Item = i64>) -> Self {
+    pub(crate) fn ints(self, values: impl IntoIterator<Item = i64>) -> Self {
         self.with(Arg::Array(Array::Int(values.into_iter().collect())))
     }
 
-    pub fn uuids<'i>(self, values: impl IntoIterator<Item = &'i Uuid>) -> Self {
+    pub(crate) fn uuids<'i>(self, values: impl IntoIterator<Item = &'i Uuid>) -> Self {
         self.with(Arg::Array(Array::Uuid(values.into_iter().copied().collect())))
     }
 
-    pub fn texts<T: AsRef<str> + ?Sized + 'a>(self, values: impl IntoIterator<Item = &'a T>) -> Self {
+    pub(crate) fn texts<T: AsRef<str> + ?Sized + 'a>(self, values: impl IntoIterator<Item = &'a T>) -> Self {
         self.with(Arg::Array(Array::Text(values.into_iter().map(|v| v.as_ref().into()).collect())))
     }
 
-    pub fn bulk(self, rows: Bulk<'a>) -> Self {
+    pub(crate) fn bulk(self, rows: Bulk<'a>) -> Self {
         self.with(Arg::Bulk(rows))
     }
 
-    pub fn for_postgres(self) -> Result<PgArguments, Error> {
+    pub(crate) fn for_postgres(self) -> Result<PgArguments, Error> {
         let mut args = PgArguments::default();
         self.0.into_iter().try_for_each(|arg| add_postgres(&mut args, arg)).map_err(encoding)?;
         Ok(args)
     }
 
-    pub fn for_sqlite(self) -> Result<SqliteArguments, Error> {
+    pub(crate) fn for_sqlite(self) -> Result<SqliteArguments, Error> {
         let mut args = SqliteArguments::default();
         self.0.into_iter().try_for_each(|arg| add_sqlite(&mut args, arg)).map_err(encoding)?;
         Ok(args)

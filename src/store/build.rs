@@ -13,7 +13,7 @@ fn main() -> io::Result<()> {
     for (name, dialect) in [("SQLITE", "sqlite"), ("POSTGRES", "postgres")] {
         let mut files = fs::read_dir(root.join(dialect))?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>()?;
         files.sort();
-        let _ = writeln!(code, "pub const {name}: &[(i64, &str, &str)] = &[");
+        let _ = writeln!(code, "pub(crate) const {name}: &[(i64, &str, &str)] = &[");
         for file in files {
             let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
             let (version, name) = stem.split_once('_').ok_or_else(|| io::Error::other(format!("{stem}: expected NNNN_name.sql")))?;

@@ -56,7 +56,7 @@ impl Value<'_> {
         }
     }
 
-    pub fn write_json(&self, out: &mut String) -> Result<(), BoxDynError> {
+    pub(crate) fn write_json(&self, out: &mut String) -> Result<(), BoxDynError> {
         match self {
             Self::Uuid(Some(id)) => push_uuid(out, *id),
             Self::Int(Some(n)) => write!(out, "{n}")?,
@@ -233,7 +233,7 @@ pub(super) enum Row {
 }
 
 impl Row {
-    pub fn cells(&self) -> Cells<'_> {
+    pub(crate) fn cells(&self) -> Cells<'_> {
         Cells { row: self, at: 0 }
     }
 
@@ -252,7 +252,7 @@ pub(super) struct Cells<'r> {
 }
 
 impl Cells<'_> {
-    pub fn take<T: Read>(&mut self) -> Result<T, Error> {
+    pub(crate) fn take<T: Read>(&mut self) -> Result<T, Error> {
         let at = self.at;
         self.at += 1;
         self.row.get(at)

@@ -29,21 +29,21 @@ pub(super) struct SteadyClock {
 }
 
 impl SteadyClock {
-    pub fn of_machine() -> Self {
+    pub(crate) fn of_machine() -> Self {
         Self::new(Box::new(wall_clock), Box::new(since_start))
     }
 
-    pub fn new(wall: Read, since_start: Read) -> Self {
+    pub(crate) fn new(wall: Read, since_start: Read) -> Self {
         let offset = AtomicI64::new(wall() - since_start());
         Self { wall, since_start, offset }
     }
 
-    pub fn now(&self) -> Ms {
+    pub(crate) fn now(&self) -> Ms {
         self.offset.load(Ordering::SeqCst).saturating_add((self.since_start)())
     }
 
     /// Takes over the wall clock's time if it was set. Returns the step in ms, which is positive if forward.
-    pub fn follow(&self) -> Option<i64> {
+    pub(crate) fn follow(&self) -> Option<i64> {
         let step = (self.wall)() - self.now();
         if step.abs() <= STEP_MS {
             return None;

@@ -11,34 +11,34 @@ pub(super) struct Conditions<'a> {
 
 impl<'a> Conditions<'a> {
     /// Continues after these parameters.
-    pub fn with(args: Args<'a>) -> Self {
+    pub(crate) fn with(args: Args<'a>) -> Self {
         Self { text: String::new(), args }
     }
 
     /// A condition that ends with a parameter.
-    pub fn add(&mut self, condition: &str, value: impl FnOnce(Args<'a>) -> Args<'a>) {
+    pub(crate) fn add(&mut self, condition: &str, value: impl FnOnce(Args<'a>) -> Args<'a>) {
         self.args = value(std::mem::take(&mut self.args));
         self.fixed(&format!("{condition}${}", self.args.len()));
     }
 
-    pub fn equal(&mut self, condition: &str, value: Option<&'a str>) {
+    pub(crate) fn equal(&mut self, condition: &str, value: Option<&'a str>) {
         if let Some(value) = value {
             self.add(condition, |args| args.text(value));
         }
     }
 
     /// A condition without a parameter.
-    pub fn fixed(&mut self, condition: &str) {
+    pub(crate) fn fixed(&mut self, condition: &str) {
         self.text.push_str(" AND ");
         self.text.push_str(condition);
     }
 
     /// Ends a condition that began with an open parenthesis.
-    pub fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.text.push(')');
     }
 
-    pub fn into_parts(self) -> (String, Args<'a>) {
+    pub(crate) fn into_parts(self) -> (String, Args<'a>) {
         (self.text, self.args)
     }
 }

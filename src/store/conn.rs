@@ -53,11 +53,11 @@ pub(super) enum Conn {
 }
 
 impl Conn {
-    pub fn sqlite(conn: SqliteConnection, health: Arc<Health>) -> Self {
+    pub(crate) fn sqlite(conn: SqliteConnection, health: Arc<Health>) -> Self {
         Self::Sqlite { conn, begins: false, health }
     }
 
-    pub fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> Kind {
         match self {
             Self::Sqlite { .. } => Kind::Sqlite,
             Self::Postgres(_) => Kind::Postgres,
@@ -65,7 +65,7 @@ impl Conn {
     }
 
     /// Starts a transaction.
-    pub async fn begin(&mut self) -> Result<(), Error> {
+    pub(crate) async fn begin(&mut self) -> Result<(), Error> {
         match self {
             Self::Sqlite { begins, .. } => *begins = true,
             Self::Postgres(_) => {
@@ -75,7 +75,7 @@ impl Conn {
         Ok(())
     }
 
-    pub async fn fetch(&mut self, sql: &Sql, args: Args<'_>) -> Result<Vec<Row>, Error> {
+    pub(crate) async fn fetch(&mut self, sql: &Sql, args: Args<'_>) -> Result<Vec<Row>, Error> {
         let text = sql.text(self.kind());
         Ok(match self {
             Self::Sqlite { conn, begins, health } => {
@@ -89,7 +89,7 @@ impl Conn {
     }
 
     /// Reads the rows of a text that consists of fixed parts one by one, however many there are.
-    pub async fn each(&mut self, text: String, mut row: impl FnMut(Row) -> Result<(), Error>) -> Result<(), Error> {
+    pub(crate) async fn each(&mut self, text: String, mut row: impl FnMut(Row) -> Result<(), Error>) -> Result<(), Error> {
         let text = AssertSqlSafe(text).into_sql_str();
         match self {
             Self::Sqlite { conn, health, .. } => {
@@ -109,7 +109,7 @@ impl Conn {
     }
 
     /// Returns the number of rows that were changed.
-    pub async fn execute(&mut self, sql: &Sql, args: Args<'_>) -> Result<u64, Error> {
+    pub(crate) async fn execute(&mut self, sql: &Sql, args: Args<'_>) -> Result<u64, Error> {
         if let Self::Sqlite { conn, begins, health } = self
             && std::mem::take(begins)
         {
@@ -120,7 +120,7 @@ impl Conn {
     }
 
     /// Executes a text that consists of fixed parts.
-    pub async fn execute_text(&mut self, text: String, args: Args<'_>) -> Result<(), Error> {
+    pub(crate) async fn execute_text(&mut self, text: String, args: Args<'_>) -> Result<(), Error> {
         self.execute_str(AssertSqlSafe(text).into_sql_str(), args).await?;
         Ok(())
     }
@@ -138,7 +138,7 @@ impl Conn {
     }
 
     /// Closes the connection properly; errors have no consequence.
-    pub async fn close(self) {
+    pub(crate) async fn close(self) {
         match self {
             Self::Sqlite { conn, .. } => drop(conn.close().await),
             Self::Postgres(conn) => drop(tokio::time::timeout(CLOSING, conn.close()).await),
@@ -172,14 +172,14 @@ pub(super) enum Pool {
 }
 
 impl Pool {
-    pub fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> Kind {
         match self {
             Self::Sqlite(..) => Kind::Sqlite,
             Self::Postgres(_) => Kind::Postgres,
         }
     }
 
-    pub async fn fetch(&self, sql: &Sql, args: Args<'_>) -> Result<Vec<Row>, Error> {
+    pub(crate) async fn fetch(&self, sql: &Sql, args: Args<'_>) -> Result<Vec<Row>, Error> {
         let text = sql.text(self.kind());
         Ok(match self {
             Self::Sqlite(pool, health) => {
@@ -193,7 +193,7 @@ impl Pool {
         })
     }
 
-    pub async fn close(&self) {
+    pub(crate) async fn close(&self) {
         match self {
             Self::Sqlite(pool, _) => pool.close().await,
             Self::Postgres(pool) => drop(tokio::time::timeout(CLOSING, pool.close()).await),

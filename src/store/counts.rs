@@ -113,7 +113,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    pub fn of(rows: &[Row]) -> Result<Self, Error> {
+    pub(crate) fn of(rows: &[Row]) -> Result<Self, Error> {
         let mut parts = Self::default();
         for row in rows {
             let mut row = row.cells();

@@ -48,7 +48,7 @@ pub(super) struct Health {
 
 impl Health {
     /// Must be called while a connection is open. `database` was opened before all connections.
-    pub fn of_sqlite(path: &Path, database: Arc<File>) -> std::io::Result<Self> {
+    pub(crate) fn of_sqlite(path: &Path, database: Arc<File>) -> std::io::Result<Self> {
         let mut log = path.as_os_str().to_owned();
         log.push("-wal");
         let known = |path: PathBuf| -> std::io::Result<_> {
@@ -60,23 +60,23 @@ impl Health {
     }
 
     /// The fault that lasts until the next start, if any.
-    pub fn lasting(&self) -> Option<Fault> {
+    pub(crate) fn lasting(&self) -> Option<Fault> {
         self.lasting.get().copied()
     }
 
     /// Waits for a fault that lasts until the next start.
-    pub async fn lasts(&self) -> Fault {
+    pub(crate) async fn lasts(&self) -> Fault {
         *self.lasting.wait().await
     }
 
     /// Must be called when it is noticed that an import has begun since the start.
-    pub fn imported(&self) -> Error {
+    pub(crate) fn imported(&self) -> Error {
         self.lost(Fault::Imported, "the database has an import that began after this server started")
     }
 
     /// # Errors
     /// If nothing may be written any more.
-    pub fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         self.lasting().map_or(Ok(()), |fault| Err(Error::Unusable(fault)))
     }
 
@@ -84,7 +84,7 @@ impl Health {
     ///
     /// # Errors
     /// If the commit went into a file that was removed or replaced.
-    pub fn committed(&self) -> Result<(), Error> {
+    pub(crate) fn committed(&self) -> Result<(), Error> {
         self.check()?;
         for (path, identity) in self.files.iter().flat_map(|files| &files.known) {
             match std::fs::metadata(path) {
@@ -101,7 +101,7 @@ impl Health {
     }
 
     /// A check for the readiness probe, which reads from the disk.
-    pub fn probe(&self) -> Result<(), Error> {
+    pub(crate) fn probe(&self) -> Result<(), Error> {
         self.committed()?;
         if let Some(files) = &self.files {
             let mut header = [0; HEADER.len()];
@@ -118,7 +118,7 @@ impl Health {
     }
 
     /// Records what an error shows about the database.
-    pub fn record_error(&self, error: &Error) {
+    pub(crate) fn record_error(&self, error: &Error) {
         match error {
             Error::Damaged(text) => drop(self.lost(Fault::Damaged, text)),
             Error::Disk(text) => self.record(OutageReason::DiskFull, text),
@@ -146,17 +146,17 @@ impl Health {
     }
 
     /// Why nothing can be written for now.
-    pub fn outage(&self) -> Option<Outage> {
+    pub(crate) fn outage(&self) -> Option<Outage> {
         self.outage.lock().clone()
     }
 
     /// Whether writes must be tried before they count as possible.
-    pub fn is_suspected(&self) -> bool {
+    pub(crate) fn is_suspected(&self) -> bool {
         !self.is_trusted.load(Ordering::Relaxed) || self.outage.lock().is_some()
     }
 
     /// The error of what has no connection: the one that ended it.
-    pub fn away(&self) -> Error {
+    pub(crate) fn away(&self) -> Error {
         match self.outage() {
             Some(outage) => Error::Unavailable(outage.reason, outage.error),
             None => Error::Unavailable(OutageReason::Unreachable, "the connection was lost".into()),
@@ -164,7 +164,7 @@ impl Health {
     }
 
     /// Records that all periodic writes succeeded.
-    pub fn works(&self) {
+    pub(crate) fn works(&self) {
         self.is_trusted.store(true, Ordering::Relaxed);
         let mut outage = self.outage.lock();
         // While connections fail beside one that works, the outage goes on, instead of ending and beginning many times a second.
@@ -178,7 +178,7 @@ impl Health {
     }
 
     /// The directory of the database.
-    pub fn directory(&self) -> Option<&Path> {
+    pub(crate) fn directory(&self) -> Option<&Path> {
         self.files.as_ref()?.known[0].0.parent()
     }
 

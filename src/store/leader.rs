@@ -51,7 +51,7 @@ pub(super) struct Served {
 
 impl Served {
     /// Imports with higher numbers began while this process served.
-    pub fn last_import(&self) -> i64 {
+    pub(crate) fn last_import(&self) -> i64 {
         self.last_import.unwrap_or(i64::MAX)
     }
 }

@@ -32,7 +32,7 @@ pub(super) enum Listener {
 impl Listener {
     /// Waits for the next notification. Also returns after connecting, and with an error if the connection is lost, because notifications
     /// may have been missed.
-    pub async fn recv(&mut self, sessions: &Sessions) -> Result<(), Error> {
+    pub(crate) async fn recv(&mut self, sessions: &Sessions) -> Result<(), Error> {
         loop {
             match self {
                 Self::Idle => *self = Self::Connecting(Box::pin(connect(sessions.clone()))),

@@ -95,7 +95,7 @@ pub(super) struct Schema {
 
 impl Schema {
     /// Whether this program can work with the database, once its own migrations are applied.
-    pub fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         let newest = self.newest_known();
         if self.is_newer() && newest < self.compatible_since {
             return Err(Error::Setup(format!(
@@ -108,27 +108,27 @@ impl Schema {
     }
 
     /// Whether no migration was applied yet.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.applied.is_empty()
     }
 
     /// Whether a newer program has applied migrations that this one does not know.
-    pub fn is_newer(&self) -> bool {
+    pub(crate) fn is_newer(&self) -> bool {
         self.applied.keys().any(|version| !self.known.contains_key(version))
     }
 
     /// What makes the schema of the database, as far as this program knows it, in an SQLite database.
-    pub fn statements(&self) -> impl Iterator<Item = SqlStr> {
+    pub(crate) fn statements(&self) -> impl Iterator<Item = SqlStr> {
         SQLITE.iter().filter(|migration| self.applied.contains_key(&migration.version)).map(|migration| migration.sql.clone())
     }
 
     /// The newest migration that this program knows.
-    pub fn newest_known(&self) -> i64 {
+    pub(crate) fn newest_known(&self) -> i64 {
         self.known.keys().last().copied().unwrap_or_default()
     }
 
     /// This program's migrations, and those that a newer one has applied; oldest first.
-    pub fn status(self) -> Vec<MigrationStatus> {
+    pub(crate) fn status(self) -> Vec<MigrationStatus> {
         let Self { known, applied, .. } = self;
         let state = |version: &i64| match (known.contains_key(version), applied.contains_key(version)) {
             (true, true) => MigrationState::Applied,
@@ -141,7 +141,7 @@ impl Schema {
         all.into_iter().map(|(version, name)| MigrationStatus { name: named(version, name), state: state(version) }).collect()
     }
 
-    pub async fn read(pool: &Pool) -> Result<Self, Error> {
+    pub(crate) async fn read(pool: &Pool) -> Result<Self, Error> {
         Self::read_for(pool, migrator(pool.kind())).await
     }
 
@@ -164,7 +164,7 @@ impl Schema {
     }
 
     /// Whether the pending migrations can be applied by this user.
-    pub async fn may_be_completed(&self, pool: &Pool) -> Result<(), Error> {
+    pub(crate) async fn may_be_completed(&self, pool: &Pool) -> Result<(), Error> {
         if self.is_current() { Ok(()) } else { postgres_check::may_migrate(pool, self.is_empty()).await }
     }
 

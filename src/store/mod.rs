@@ -4,6 +4,8 @@
 //! transactions load a working set and save what changed in a few set-based statements. Reads of requests (a task, lists, the audit
 //! trail) use other connections and never wait for a writer.
 
+#![warn(missing_docs, unreachable_pub)]
+
 mod additions;
 mod args;
 mod audit;

@@ -276,7 +276,7 @@ async fn sqlite(options: &SqliteConnectOptions, health: &Arc<Health>) -> Result<
 
 impl Target {
     /// Has a second process on the same SQLite file told where this one serves.
-    pub fn serves_at(&self, url: &str) {
+    pub(crate) fn serves_at(&self, url: &str) {
         if let Self::Sqlite { lock, .. } = self
             && let Err(error) = lock.tell(Some(url))
         {
@@ -284,7 +284,7 @@ impl Target {
         }
     }
 
-    pub fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> Kind {
         match self {
             Self::Sqlite { .. } => Kind::Sqlite,
             Self::Postgres { .. } => Kind::Postgres,
@@ -292,7 +292,7 @@ impl Target {
     }
 
     /// A connection for writing. On PostgreSQL, its timeouts release the locks of a frozen client soon.
-    pub async fn writer(&self) -> Result<Conn, Error> {
+    pub(crate) async fn writer(&self) -> Result<Conn, Error> {
         Ok(match self {
             Self::Sqlite { options, health, .. } => sqlite(&options.as_ref().clone().pragma("cache_size", WRITER_CACHE), health).await?,
             Self::Postgres { sessions } => postgres_writer(sessions.as_ref().clone()).await?,
@@ -300,7 +300,7 @@ impl Target {
     }
 
     /// A second connection for writing. On SQLite, what it writes may be lost in a power cut.
-    pub async fn side_writer(&self) -> Result<Conn, Error> {
+    pub(crate) async fn side_writer(&self) -> Result<Conn, Error> {
         match self {
             Self::Sqlite { options, health, .. } => sqlite(&options.as_ref().clone().synchronous(SqliteSynchronous::Normal), health).await,
             Self::Postgres { sessions } => postgres_writer(sessions.as_ref().clone().with([("lock_timeout", SIDE_LOCK_TIMEOUT)])).await,
@@ -309,7 +309,7 @@ impl Target {
 
     /// A connection for restarting SQLite's write-ahead log. It gives up if a reader or writer blocks it, instead of holding the writer's
     /// lock while it waits.
-    pub async fn checkpointer(&self) -> Result<Conn, Error> {
+    pub(crate) async fn checkpointer(&self) -> Result<Conn, Error> {
         match self {
             Self::Sqlite { options, health, .. } => sqlite(&options.as_ref().clone().busy_timeout(Duration::ZERO), health).await,
             Self::Postgres { .. } => self.writer().await,
@@ -317,7 +317,7 @@ impl Target {
     }
 
     /// A connection for reading a whole table page by page in one snapshot.
-    pub async fn surveyor(&self) -> Result<Conn, Error> {
+    pub(crate) async fn surveyor(&self) -> Result<Conn, Error> {
         match self {
             Self::Sqlite { options, health, .. } => {
                 sqlite(&options.as_ref().clone().pragma("query_only", "on").pragma("cache_size", READER_CACHE), health).await
@@ -335,7 +335,7 @@ impl Target {
     }
 
     /// A connection for migrations, which may take long.
-    pub async fn migrator(&self) -> Result<Conn, Error> {
+    pub(crate) async fn migrator(&self) -> Result<Conn, Error> {
         Ok(match self {
             Self::Sqlite { options, health, .. } => sqlite(options, health).await?,
             Self::Postgres { sessions } => {

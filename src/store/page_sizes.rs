@@ -33,7 +33,7 @@ impl Default for PageSizes {
 impl PageSizes {
     /// The removal of a page of tasks failed because of the content of the database. The next pages are smaller, until the page is the one
     /// task that can't be removed.
-    pub fn leave_out(&mut self, error: &Error) {
+    pub(crate) fn leave_out(&mut self, error: &Error) {
         self.tasks.rows = (self.removing.len() as i64 / 2).max(1);
         if let [task] = self.removing[..] {
             tracing::error!(
@@ -59,7 +59,7 @@ impl PageSize {
         Self { rows: most, most }
     }
 
-    pub fn adapt<T>(&mut self, outcome: &Result<T, Error>) {
+    pub(crate) fn adapt<T>(&mut self, outcome: &Result<T, Error>) {
         self.rows = match outcome {
             Ok(_) => (self.rows + (self.rows / 8).max(1)).min(self.most),
             Err(error) if error.is_unavailable() => (self.rows / 2).max(1),

@@ -102,7 +102,7 @@ pub(super) struct Before {
 }
 
 impl Before {
-    pub fn of(loaded: &Loaded) -> Self {
+    pub(crate) fn of(loaded: &Loaded) -> Self {
         let leases = loaded.tasks.values().flatten().filter_map(|task| {
             let lease = task.lease.as_ref()?;
             Some((task.id, (lease.id, lease.check_at)))

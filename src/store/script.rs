@@ -21,17 +21,17 @@ pub(super) struct Script<'a> {
 
 impl<'a> Script<'a> {
     /// Adds a statement that runs after the ordered ones before it, and before all unordered ones.
-    pub fn ordered(&mut self, sql: &'static Sql, args: Args<'a>) {
+    pub(crate) fn ordered(&mut self, sql: &'static Sql, args: Args<'a>) {
         self.ordered.push(Part { sql, args });
     }
 
     /// Adds a statement whose order does not matter, because it takes nothing that another statement of the batch releases.
-    pub fn unordered(&mut self, sql: &'static Sql, args: Args<'a>) {
+    pub(crate) fn unordered(&mut self, sql: &'static Sql, args: Args<'a>) {
         self.unordered.push(Part { sql, args });
     }
 
     /// Runs the statements. Returns whether it has also committed, which `may_commit` allows.
-    pub async fn run(mut self, conn: &mut Conn, may_commit: bool) -> Result<bool, Error> {
+    pub(crate) async fn run(mut self, conn: &mut Conn, may_commit: bool) -> Result<bool, Error> {
         match conn.kind() {
             Kind::Sqlite => {
                 let parts = self.ordered.into_iter().chain(self.unordered);

@@ -38,7 +38,7 @@ pub(super) struct Sessions {
 
 impl Sessions {
     /// Sessions of any database.
-    pub fn of(url: &str) -> Result<Self, Error> {
+    pub(crate) fn of(url: &str) -> Result<Self, Error> {
         // The parsers' errors are dropped, because they may repeat the URL, which can contain a password.
         let invalid =
             || Error::Setup("DATABASE_URL is not a valid PostgreSQL URL; write postgres://user:password@host:5432/database".into());
@@ -60,23 +60,23 @@ impl Sessions {
     }
 
     /// Sessions of the database that is served.
-    pub fn served(url: &str) -> Result<Self, Error> {
+    pub(crate) fn served(url: &str) -> Result<Self, Error> {
         let sessions = Self::of(url)?.with(PLANS);
         Ok(sessions.with([("synchronous_commit", "on"), (OF_SOCKET, "5s"), ("lock_timeout", LOCK_TIMEOUT)]))
     }
 
     /// Sets these, too. The values must be written as PostgreSQL shows them.
-    pub fn with<V: Into<String>>(mut self, settings: impl IntoIterator<Item = (&'static str, V)>) -> Self {
+    pub(crate) fn with<V: Into<String>>(mut self, settings: impl IntoIterator<Item = (&'static str, V)>) -> Self {
         self.ours.extend(settings.into_iter().map(|(name, value)| (name, value.into())));
         self
     }
 
-    pub fn options(&self) -> PgConnectOptions {
+    pub(crate) fn options(&self) -> PgConnectOptions {
         self.options.clone()
     }
 
     /// Options of a pool whose connections are set.
-    pub fn pool_options(&self, connections: u32) -> PoolOptions<Postgres> {
+    pub(crate) fn pool_options(&self, connections: u32) -> PoolOptions<Postgres> {
         let sessions = self.clone();
         pool_options(connections).after_connect(move |conn, _| {
             let sessions = sessions.clone();
@@ -84,7 +84,7 @@ impl Sessions {
         })
     }
 
-    pub async fn connect(&self) -> Result<Conn, sqlx::Error> {
+    pub(crate) async fn connect(&self) -> Result<Conn, sqlx::Error> {
         let connected = async {
             let mut conn = PgConnection::connect_with(&self.options).await?;
             self.set(&mut conn).await?;
@@ -94,14 +94,14 @@ impl Sessions {
     }
 
     /// The first connection of a program, which checks that connections keep their sessions.
-    pub async fn first(&self) -> Result<Conn, Error> {
+    pub(crate) async fn first(&self) -> Result<Conn, Error> {
         let explained = |error| self.explain(error);
         let conn = self.connect().await.map_err(explained)?;
         if self.are_kept().await.map_err(explained)? { Ok(conn) } else { Err(Error::Setup(SHARES_SESSIONS.into())) }
     }
 
     /// A connection that hears the notifications of a channel.
-    pub async fn listen(&self, channel: &str) -> Result<PgListener, sqlx::Error> {
+    pub(crate) async fn listen(&self, channel: &str) -> Result<PgListener, sqlx::Error> {
         let mut listener = self.listener().await?;
         listener.listen(channel).await?;
         Ok(listener)

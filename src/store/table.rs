@@ -23,13 +23,13 @@ pub(super) struct RowType {
 
 impl RowType {
     /// Column names for a SELECT, each after `prefix` (such as `t.`).
-    pub fn names(&self, prefix: &str) -> String {
+    pub(crate) fn names(&self, prefix: &str) -> String {
         let names: Vec<_> = self.columns.iter().map(|c| format!("{prefix}{}", c.name)).collect();
         names.join(", ")
     }
 
     /// Returns `names`. In a constant, it does not compile if one of them is not a column.
-    pub const fn only<'n, 't>(&self, names: &'n [&'t str]) -> &'n [&'t str] {
+    pub(crate) const fn only<'n, 't>(&self, names: &'n [&'t str]) -> &'n [&'t str] {
         let mut i = 0;
         while i < names.len() {
             assert!(self.has(names[i]), "not a column of this table");
@@ -47,7 +47,7 @@ impl RowType {
         i < self.columns.len()
     }
 
-    pub fn all_but(&self, names: &[&str]) -> Vec<&'static str> {
+    pub(crate) fn all_but(&self, names: &[&str]) -> Vec<&'static str> {
         let names = self.only(names);
         self.columns.iter().map(|column| column.name).filter(|name| !names.contains(name)).collect()
     }

@@ -128,7 +128,7 @@ async fn register(store: &Store, conn: &mut Conn) -> Result<i64, Error> {
 
 impl Writer {
     /// On SQLite one writer is enough, because several would only wait for each other.
-    pub async fn open(store: Store) -> Result<Self, Error> {
+    pub(crate) async fn open(store: Store) -> Result<Self, Error> {
         let mut conn = store.inner.target.writer().await?;
         let id = register(&store, &mut conn).await?;
         Ok(Self {
@@ -186,7 +186,7 @@ impl Writer {
         Ok(())
     }
 
-    pub async fn begin(&mut self) -> Result<(), Error> {
+    pub(crate) async fn begin(&mut self) -> Result<(), Error> {
         self.store.inner.health.check()?;
         let turn = self.store.write_turn().await;
         self.begun = Instant::now();
@@ -196,7 +196,7 @@ impl Writer {
     }
 
     /// Makes the transaction wait only briefly for locks.
-    pub async fn wait_shortly(&mut self) -> Result<(), Error> {
+    pub(crate) async fn wait_shortly(&mut self) -> Result<(), Error> {
         let conn = self.conn()?;
         if conn.kind() == Kind::Postgres {
             conn.execute(&WAIT_SHORTLY, Args::new()).await?;
@@ -204,7 +204,7 @@ impl Writer {
         Ok(())
     }
 
-    pub async fn commit(&mut self) -> Result<(), Error> {
+    pub(crate) async fn commit(&mut self) -> Result<(), Error> {
         match self.conn()?.execute(&COMMIT, Args::new()).await {
             Ok(_) => {
                 self.transaction = None;
@@ -246,7 +246,7 @@ impl Writer {
         Ok(())
     }
 
-    pub fn conn(&mut self) -> Result<&mut Conn, Error> {
+    pub(crate) fn conn(&mut self) -> Result<&mut Conn, Error> {
         let Self { conn, store, .. } = self;
         conn.as_mut().ok_or_else(|| store.inner.health.away())
     }

@@ -33,39 +33,39 @@ impl Families<'_> {
         Ok(family)
     }
 
-    pub fn counter(&self, name: &str, help: &str) -> Result<IntCounter, Error> {
+    pub(crate) fn counter(&self, name: &str, help: &str) -> Result<IntCounter, Error> {
         self.keep(IntCounter::new(name, help)?)
     }
 
-    pub fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, Error> {
+    pub(crate) fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, Error> {
         self.keep(IntCounterVec::new(Opts::new(name, help), labels)?)
     }
 
-    pub fn sums(&self, name: &str, help: &str, labels: &[&str]) -> Result<CounterVec, Error> {
+    pub(crate) fn sums(&self, name: &str, help: &str, labels: &[&str]) -> Result<CounterVec, Error> {
         self.keep(CounterVec::new(Opts::new(name, help), labels)?)
     }
 
-    pub fn gauge(&self, name: &str, help: &str) -> Result<IntGauge, Error> {
+    pub(crate) fn gauge(&self, name: &str, help: &str) -> Result<IntGauge, Error> {
         self.keep(IntGauge::new(name, help)?)
     }
 
-    pub fn exact_gauge(&self, name: &str, help: &str) -> Result<Gauge, Error> {
+    pub(crate) fn exact_gauge(&self, name: &str, help: &str) -> Result<Gauge, Error> {
         self.keep(Gauge::new(name, help)?)
     }
 
-    pub fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, Error> {
+    pub(crate) fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, Error> {
         self.keep(IntGaugeVec::new(Opts::new(name, help), labels)?)
     }
 
-    pub fn exact_gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec, Error> {
+    pub(crate) fn exact_gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec, Error> {
         self.keep(GaugeVec::new(Opts::new(name, help), labels)?)
     }
 
-    pub fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram, Error> {
+    pub(crate) fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram, Error> {
         self.keep(Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec()))?)
     }
 
-    pub fn histograms(&self, name: &str, help: &str, labels: &[&str], buckets: &[f64]) -> Result<HistogramVec, Error> {
+    pub(crate) fn histograms(&self, name: &str, help: &str, labels: &[&str], buckets: &[f64]) -> Result<HistogramVec, Error> {
         self.keep(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels)?)
     }
 }
@@ -79,11 +79,11 @@ pub(super) struct Bounded {
 }
 
 impl Bounded {
-    pub fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self { limit, seen: RwLock::default() }
     }
 
-    pub fn label<'a>(&self, value: &'a str) -> &'a str {
+    pub(crate) fn label<'a>(&self, value: &'a str) -> &'a str {
         if value.len() > MAX_LABEL_BYTES {
             return OTHER;
         }

@@ -40,7 +40,7 @@ pub(super) struct LineQueue {
 impl LineQueue {
     /// # Errors
     /// The thread can't be started.
-    pub fn start(target: impl Write + Send + 'static) -> io::Result<Self> {
+    pub(crate) fn start(target: impl Write + Send + 'static) -> io::Result<Self> {
         let (lines, received) = channel();
         let queue = Self { lines, waiting: Arc::default() };
         let waiting = queue.waiting.clone();

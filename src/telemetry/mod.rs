@@ -1,5 +1,7 @@
 //! Logs, metrics and traces.
 
+#![warn(missing_docs, unreachable_pub)]
+
 mod families;
 mod kubernetes;
 mod line_queue;

@@ -1,5 +1,7 @@
 //! The TLS of the server: the certificate, the key and the CA of clients, and how they follow their files. `pem` reads files of clients, too.
 
+#![warn(missing_docs, unreachable_pub)]
+
 mod certificate;
 mod files;
 mod follow;

@@ -6,7 +6,7 @@ use bloom_api::words::Word;
 use bloom_core::pause::DISK_PAUSED;
 use bloom_core::task::{NOT_PUSHED, Reason, Status, WaitingReason};
 
-pub struct Advice {
+pub(crate) struct Advice {
     /// What happened.
     pub title: &'static str,
     /// The details in English, as the server or the agent told them.
@@ -17,7 +17,7 @@ pub struct Advice {
 }
 
 /// `None` if there is nothing to say: the task runs, or has completed.
-pub fn of(lang: Lang, task: &Task<'_>) -> Option<Advice> {
+pub(crate) fn of(lang: Lang, task: &Task<'_>) -> Option<Advice> {
     let t = |english, ukrainian| lang.t(english, ukrainian);
     let Word::Known(status) = task.status else { return None };
     if let Some(waiting) = &task.waiting {

@@ -25,7 +25,7 @@ const HEADERS: [(HeaderName, &str); 5] = [
 
 /// # Errors
 /// The template fails, which is a bug.
-pub fn page(status: StatusCode, template: &impl Template) -> Result<Response, askama::Error> {
+pub(crate) fn page(status: StatusCode, template: &impl Template) -> Result<Response, askama::Error> {
     let text = template.render()?;
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;
@@ -36,7 +36,7 @@ pub fn page(status: StatusCode, template: &impl Template) -> Result<Response, as
 }
 
 /// After a form, the browser loads this page; so loading it again does not send the form again.
-pub fn see_other(target: &str) -> Response {
+pub(crate) fn see_other(target: &str) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SEE_OTHER;
     if let Ok(target) = HeaderValue::try_from(target) {
@@ -47,7 +47,7 @@ pub fn see_other(target: &str) -> Response {
 }
 
 /// The code names pages by their paths on this server; redirects get its root here, and links in the templates.
-pub async fn below_root(State(root): State<Arc<str>>, mut response: Response) -> Response {
+pub(crate) async fn below_root(State(root): State<Arc<str>>, mut response: Response) -> Response {
     if let Some(location) = response.headers_mut().get_mut(LOCATION)
         && let Ok(target) = HeaderValue::try_from([root.as_bytes(), location.as_bytes()].concat())
     {
@@ -57,7 +57,7 @@ pub async fn below_root(State(root): State<Arc<str>>, mut response: Response) ->
 }
 
 /// Where a form or a link leads afterwards: a page of this server, never another site.
-pub fn own_page(target: &str) -> &str {
+pub(crate) fn own_page(target: &str) -> &str {
     // Browsers take `..` out of a path, and would leave the root of this server by it.
     let is_dots = |part: &str| matches!(part.to_ascii_lowercase().replace("%2e", ".").as_str(), "." | "..");
     let is_own = target.starts_with('/')
@@ -68,7 +68,7 @@ pub fn own_page(target: &str) -> &str {
 }
 
 /// Text as it is, which no browser takes for a page.
-pub fn plain(text: String, download: Option<&str>) -> Response {
+pub(crate) fn plain(text: String, download: Option<&str>) -> Response {
     let mut response = Response::new(Body::from(text));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));

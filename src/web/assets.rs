@@ -9,7 +9,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use sha2::{Digest, Sha256};
 
-pub struct Asset {
+pub(crate) struct Asset {
     pub path: String,
     content_type: &'static str,
     content: &'static str,
@@ -20,13 +20,15 @@ fn asset(name: &str, ending: &str, content_type: &'static str, content: &'static
     Asset { path: format!("/assets/{name}.{}.{ending}", digest.get(..16).unwrap_or(&digest)), content_type, content }
 }
 
-pub static STYLE: LazyLock<Asset> = LazyLock::new(|| asset("style", "css", "text/css; charset=utf-8", include_str!("assets/style.css")));
-pub static SCRIPT: LazyLock<Asset> =
+pub(crate) static STYLE: LazyLock<Asset> =
+    LazyLock::new(|| asset("style", "css", "text/css; charset=utf-8", include_str!("assets/style.css")));
+pub(crate) static SCRIPT: LazyLock<Asset> =
     LazyLock::new(|| asset("page", "js", "text/javascript; charset=utf-8", include_str!("assets/page.js")));
-pub static ICON: LazyLock<Asset> = LazyLock::new(|| asset("icon", "svg", "image/svg+xml", include_str!("assets/icon.svg")));
-pub static ICON_ASKS: LazyLock<Asset> = LazyLock::new(|| asset("icon-asks", "svg", "image/svg+xml", include_str!("assets/icon-asks.svg")));
+pub(crate) static ICON: LazyLock<Asset> = LazyLock::new(|| asset("icon", "svg", "image/svg+xml", include_str!("assets/icon.svg")));
+pub(crate) static ICON_ASKS: LazyLock<Asset> =
+    LazyLock::new(|| asset("icon-asks", "svg", "image/svg+xml", include_str!("assets/icon-asks.svg")));
 
-pub async fn file(Path(name): Path<String>) -> Response {
+pub(crate) async fn file(Path(name): Path<String>) -> Response {
     let path = format!("/assets/{name}");
     let found = [&*STYLE, &*SCRIPT, &*ICON, &*ICON_ASKS].into_iter().find(|asset| asset.path == path);
     let mut response = Response::new(Body::from(found.map_or("There is no such file", |asset| asset.content)));

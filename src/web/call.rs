@@ -17,7 +17,7 @@ use super::visit::Visit;
 const BASE: &str = "/api/runtime/";
 
 /// A page of a list.
-pub struct Listed<R> {
+pub(crate) struct Listed<R> {
     pub rows: Vec<R>,
     /// The cursor of the next page.
     pub next: Option<String>,
@@ -26,12 +26,12 @@ pub struct Listed<R> {
 impl Visit {
     /// # Errors
     /// The API refuses the call.
-    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Refused> {
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Refused> {
         self.read(self.send(Method::GET, path, String::new()).await).await
     }
 
     /// As [`get`](Self::get); `None` if there is no such thing, or the key does not allow to see it.
-    pub async fn find<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, Refused> {
+    pub(crate) async fn find<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, Refused> {
         match self.get(path).await {
             Ok(found) => Ok(Some(found)),
             Err(refused) if matches!(refused.status, 403 | 404) => Ok(None),
@@ -41,7 +41,7 @@ impl Visit {
 
     /// # Errors
     /// The API refuses the call.
-    pub async fn act(&self, method: Method, path: &str, body: &Value) -> Result<Value, Refused> {
+    pub(crate) async fn act(&self, method: Method, path: &str, body: &Value) -> Result<Value, Refused> {
         self.read(self.send(method, path, body.to_string()).await).await
     }
 
@@ -49,7 +49,7 @@ impl Visit {
     ///
     /// # Errors
     /// The API refuses the call.
-    pub async fn list<T: DeserializeOwned, R>(&self, path: &str, convert: impl Fn(T) -> R) -> Result<Listed<R>, Refused> {
+    pub(crate) async fn list<T: DeserializeOwned, R>(&self, path: &str, convert: impl Fn(T) -> R) -> Result<Listed<R>, Refused> {
         let response = self.send(Method::GET, path, String::new()).await;
         if !response.status().is_success() {
             return Err(refused(response).await);
@@ -66,7 +66,7 @@ impl Visit {
     }
 
     /// As [`list`](Self::list); `None` if the key does not allow to see it.
-    pub async fn list_if_allowed<T: DeserializeOwned, R>(
+    pub(crate) async fn list_if_allowed<T: DeserializeOwned, R>(
         &self,
         path: &str,
         convert: impl Fn(T) -> R,
@@ -82,14 +82,14 @@ impl Visit {
     ///
     /// # Errors
     /// The API refuses it.
-    pub async fn upload(&self, file: &Upload) -> Result<Value, Refused> {
+    pub(crate) async fn upload(&self, file: &Upload) -> Result<Value, Refused> {
         // What a browser sends is a type; the API refuses what is none.
         let content_type = HeaderValue::try_from(&file.content_type).unwrap_or(HeaderValue::from_static("application/octet-stream"));
         let target = format!("{BASE}artifacts?name={}", path_part(&file.name));
         self.read(self.api.upload(&self.caller, &target, content_type, file.content.clone()).await).await
     }
 
-    pub async fn send(&self, method: Method, path: &str, body: String) -> Response {
+    pub(crate) async fn send(&self, method: Method, path: &str, body: String) -> Response {
         let target = if path.starts_with('/') { path.to_owned() } else { format!("{BASE}{path}") };
         self.api.call(&self.caller, method, &target, body).await
     }
@@ -107,7 +107,7 @@ fn unreadable() -> Refused {
     Refused::internal("An answer of the API could not be read", "Відповідь API не вдалося прочитати")
 }
 
-pub async fn refused(response: Response) -> Refused {
+pub(crate) async fn refused(response: Response) -> Refused {
     let status = response.status().as_u16();
     match response.into_body().collect().await {
         Ok(body) => Refused::of(status, &body.to_bytes()),
@@ -123,6 +123,6 @@ fn cursor(link: &str) -> Option<String> {
 }
 
 /// A part of a path, with what would end it escaped.
-pub fn path_part(text: &str) -> String {
+pub(crate) fn path_part(text: &str) -> String {
     form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>().replace('+', "%20")
 }

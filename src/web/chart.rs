@@ -13,7 +13,7 @@ const STEP: usize = 20;
 /// Bars of an hour, one for each two minutes; the last one is the present.
 const HOUR: usize = 31;
 
-pub struct Bar {
+pub(crate) struct Bar {
     pub x: usize,
     pub y: String,
     pub height: String,
@@ -21,7 +21,7 @@ pub struct Bar {
     pub title: String,
 }
 
-pub struct Chart {
+pub(crate) struct Chart {
     pub name: &'static str,
     /// The name, and what all bars together or the last one tell.
     pub caption: String,
@@ -47,7 +47,7 @@ impl Chart {
     }
 
     /// The last days, today as the last one.
-    pub fn per_day(
+    pub(crate) fn per_day(
         lang: Lang,
         name: &'static str,
         now: Ms,
@@ -69,7 +69,7 @@ impl Chart {
     }
 
     /// The last hour, the present as the last bar. `value_of` gets a moment and the one before.
-    pub fn of_hour(
+    pub(crate) fn of_hour(
         lang: Lang,
         name: &'static str,
         moments: &[Moment],

@@ -75,7 +75,7 @@ struct Contexts<'a> {
     next: Option<String>,
 }
 
-pub async fn list(visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
     let (v, query) = (&visit.layout, visit.query());
     query.only(&["cursor", "project"])?;
     let listed =
@@ -122,7 +122,7 @@ struct ContextPage<'a> {
     done: bool,
 }
 
-pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
     let v = &visit.layout;
     let context = row(v, visit.get(&format!("contexts/{}", path_part(&id))).await?);
     let tasks = format!("llm-tasks?context_id={}&limit={TURNS}", path_part(&context.id));
@@ -136,13 +136,13 @@ pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refu
     visit.ok(&ContextPage { v, context, turns, reply_to, done: visit.query().get("done").is_some() })
 }
 
-pub async fn reset(Path(id): Path<String>, Posted { visit, .. }: Posted) -> Result<Response, Refused> {
+pub(crate) async fn reset(Path(id): Path<String>, Posted { visit, .. }: Posted) -> Result<Response, Refused> {
     let path = format!("contexts/{}", path_part(&id));
     visit.act(Method::POST, &format!("{path}/reset"), &json!({})).await?;
     Ok(see_other(&format!("/{path}?done=1")))
 }
 
-pub async fn confirm_reset(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn confirm_reset(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
     let path = format!("contexts/{}", path_part(&id));
     let context: Context = visit.get(&path).await?;
     let (v, name) = (&visit.layout, shortened(&context.context_id, NAME_CHARS));

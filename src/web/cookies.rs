@@ -25,7 +25,7 @@ const MAX_LENGTH: usize = 1_024;
 
 /// The cookies of a request.
 #[derive(Clone, Debug)]
-pub struct Cookies {
+pub(crate) struct Cookies {
     pub session: Option<String>,
     pub visitor: Option<String>,
     /// The path below which browsers send them, or nothing.
@@ -35,25 +35,25 @@ pub struct Cookies {
 }
 
 impl Cookies {
-    pub fn of(headers: &HeaderMap, root: &str, is_secure: bool) -> Self {
+    pub(crate) fn of(headers: &HeaderMap, root: &str, is_secure: bool) -> Self {
         let find = |name: &str| only(headers, &full_name(name, root, is_secure)).map(str::to_owned);
         let is_visitor = |text: &String| text.len() == VISITOR_LENGTH && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         Self { session: find(SESSION), visitor: find(VISITOR).filter(is_visitor), root: root.to_owned(), is_secure }
     }
 
-    pub fn set_session(&self, value: &str, seconds: i64) -> Option<HeaderValue> {
+    pub(crate) fn set_session(&self, value: &str, seconds: i64) -> Option<HeaderValue> {
         self.set(SESSION, value, Some(seconds))
     }
 
-    pub fn end_session(&self) -> Option<HeaderValue> {
+    pub(crate) fn end_session(&self) -> Option<HeaderValue> {
         self.set(SESSION, "", Some(0))
     }
 
-    pub fn set_visitor(&self, value: &str) -> Option<HeaderValue> {
+    pub(crate) fn set_visitor(&self, value: &str) -> Option<HeaderValue> {
         self.set(VISITOR, value, None)
     }
 
-    pub fn set_language(&self, lang: Lang) -> Option<HeaderValue> {
+    pub(crate) fn set_language(&self, lang: Lang) -> Option<HeaderValue> {
         self.set(LANGUAGE, lang.code(), Some(YEAR_SECONDS))
     }
 
@@ -85,12 +85,12 @@ fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 }
 
 /// The language of the answer to a request: the chosen one, or else the one that the browser prefers.
-pub fn language(headers: &HeaderMap, root: &str) -> Lang {
+pub(crate) fn language(headers: &HeaderMap, root: &str) -> Lang {
     only(headers, &full_name(LANGUAGE, root, false)).and_then(Lang::of_tag).or_else(|| Lang::accepted(headers)).unwrap_or_default()
 }
 
 /// A new random text for a visitor.
-pub fn new_visitor() -> Option<String> {
+pub(crate) fn new_visitor() -> Option<String> {
     let mut random = [0_u8; VISITOR_LENGTH / 2];
     getrandom::fill(&mut random).ok()?;
     Some(hex::encode(random))
@@ -98,14 +98,14 @@ pub fn new_visitor() -> Option<String> {
 
 /// What stands in the place of the token in a page for many. Nobody can guess it, so no text of a task contains it.
 #[derive(Clone)]
-pub struct TokenStandIn(pub Arc<str>);
+pub(crate) struct TokenStandIn(pub Arc<str>);
 
 /// The token that the forms of this visitor contain. Pages of other sites can't know it, because they can't read the cookie.
-pub fn form_token(cookie: &str) -> String {
+pub(crate) fn form_token(cookie: &str) -> String {
     hex::encode(Sha256::digest(format!("form of bloom-runtime {cookie}")))
 }
 
-pub fn is_form_token(cookie: &str, token: &str) -> bool {
+pub(crate) fn is_form_token(cookie: &str, token: &str) -> bool {
     form_token(cookie).as_bytes().ct_eq(token.as_bytes()).into()
 }
 

@@ -12,7 +12,7 @@ const LINE_CHARS: usize = 400;
 const OPEN_LINES: usize = 120;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub(crate) enum Change {
     Changed,
     Added,
     Removed,
@@ -21,7 +21,7 @@ pub enum Change {
 }
 
 #[derive(Debug)]
-pub struct ChangedFile {
+pub(crate) struct ChangedFile {
     pub name: String,
     /// What it was called before.
     pub from: String,
@@ -35,14 +35,14 @@ pub struct ChangedFile {
 }
 
 #[derive(Debug)]
-pub struct Line {
+pub(crate) struct Line {
     /// The class of the line's style.
     pub class: &'static str,
     pub text: String,
 }
 
 #[derive(Debug, Default)]
-pub struct Changes {
+pub(crate) struct Changes {
     pub files: Vec<ChangedFile>,
     pub added: usize,
     pub removed: usize,
@@ -53,7 +53,7 @@ pub struct Changes {
 
 impl Changes {
     /// Of a text that is no diff of git, or only of an end of one, there are no files.
-    pub fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         let mut found = Self::default();
         let (mut left, mut chars, mut is_hunk) = (LINES, CHARS, false);
         for line in text.lines() {

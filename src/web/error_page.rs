@@ -81,7 +81,7 @@ fn shown(refused: &Refused, asked: &Parts, at: &At, layout: Option<&Layout>) -> 
 
 /// Shows errors as pages to browsers: those of pages, and those of the server itself, for example a wrong address, too many requests, or a wrong
 /// host.
-pub async fn errors_as_pages(State(root): State<Arc<str>>, request: Request, next: Next) -> Response {
+pub(crate) async fn errors_as_pages(State(root): State<Arc<str>>, request: Request, next: Next) -> Response {
     let of_program =
         |path: &str| OF_PROGRAMS.iter().any(|own| path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
     let is_wanted = is_for_person(request.headers()) && !of_program(request.uri().path());

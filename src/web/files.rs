@@ -23,7 +23,7 @@ const DIFF_CHARS: usize = 6_000;
 const KIB: i64 = 1 << 10;
 const MIB: i64 = 1 << 20;
 
-pub struct FileRow {
+pub(crate) struct FileRow {
     pub id: Uuid,
     pub name: String,
     pub size: String,
@@ -32,13 +32,13 @@ pub struct FileRow {
 
 impl FileRow {
     /// `None`: it is the output of a run.
-    pub fn of(lang: Lang, artifact: &Artifact<'_>) -> Option<Self> {
+    pub(crate) fn of(lang: Lang, artifact: &Artifact<'_>) -> Option<Self> {
         let (name, bytes) = (artifact.name.as_deref()?, artifact.bytes?);
         Some(Self { id: artifact.id, name: shortened(name, 200), size: size(lang, bytes), kind: artifact.r#type.to_string() })
     }
 }
 
-pub fn size(lang: Lang, bytes: i64) -> String {
+pub(crate) fn size(lang: Lang, bytes: i64) -> String {
     let (unit, name) = match bytes {
         ..KIB => return lang.count(bytes, ["byte", "bytes"], ["байт", "байти", "байтів"]),
         KIB..MIB => (KIB, lang.t("KiB", "КіБ")),
@@ -50,7 +50,7 @@ pub fn size(lang: Lang, bytes: i64) -> String {
 }
 
 /// What the newest run changed, as far as it is shown.
-pub struct Diff {
+pub(crate) struct Diff {
     pub id: Uuid,
     pub changes: Changes,
     /// How many files it changes, in words.
@@ -61,7 +61,7 @@ pub struct Diff {
 }
 
 /// The files of a task: what its runs get, what they left, and the newest diff.
-pub struct Files {
+pub(crate) struct Files {
     pub inputs: Vec<FileRow>,
     pub outputs: Vec<FileRow>,
     pub diff: Option<Diff>,
@@ -70,7 +70,7 @@ pub struct Files {
 impl Files {
     /// # Errors
     /// The API refuses a call.
-    pub async fn of(visit: &Visit, task: &Task<'_>) -> Result<Self, Refused> {
+    pub(crate) async fn of(visit: &Visit, task: &Task<'_>) -> Result<Self, Refused> {
         let lang = visit.layout.at.lang;
         let inputs = task.inputs.iter().map(|input| FileRow {
             id: input.artifact_id,
@@ -88,7 +88,7 @@ impl Files {
         Ok(Self { inputs: inputs.collect(), outputs, diff })
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.inputs.is_empty() && self.outputs.is_empty()
     }
 }
@@ -120,7 +120,7 @@ async fn diff(visit: &Visit, id: Uuid) -> Option<Diff> {
 }
 
 /// A file, as a download.
-pub async fn content(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn content(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
     let response = visit.send(Method::GET, &format!("artifacts/{}/content", crate::call::path_part(&id)), String::new()).await;
     if !response.status().is_success() {
         return Err(crate::call::refused(response).await);

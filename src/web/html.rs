@@ -5,7 +5,7 @@ use std::fmt;
 use askama::filters::HtmlSafe;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Html(String);
+pub(crate) struct Html(String);
 
 // Texts are escaped as they are pushed, and tags are literals.
 impl HtmlSafe for Html {}
@@ -17,12 +17,12 @@ impl fmt::Display for Html {
 }
 
 impl Html {
-    pub fn tag(&mut self, tag: &'static str) {
+    pub(crate) fn tag(&mut self, tag: &'static str) {
         self.0.push_str(tag);
     }
 
     /// As a template shows it, between tags or as the value of an attribute.
-    pub fn text(&mut self, text: &str) {
+    pub(crate) fn text(&mut self, text: &str) {
         for letter in text.chars() {
             match letter {
                 '<' => self.0.push_str("&#60;"),
@@ -35,7 +35,7 @@ impl Html {
         }
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 }

@@ -11,7 +11,7 @@ const MAX_FOLDS: usize = 300;
 const OPEN_DEPTH: usize = 2;
 
 /// An object or a list that can be folded; `None`: it is neither.
-pub fn folds(value: &Value) -> Option<Html> {
+pub(crate) fn folds(value: &Value) -> Option<Html> {
     let mut tree = Tree { html: Html::default(), folds: 0 };
     (value.is_object() || value.is_array()).then(|| {
         tree.html.tag("<div class=\"json\">");
@@ -22,7 +22,7 @@ pub fn folds(value: &Value) -> Option<Html> {
 }
 
 /// As [`folds`], of a text that is one.
-pub fn folds_of(text: &str) -> Option<Html> {
+pub(crate) fn folds_of(text: &str) -> Option<Html> {
     serde_json::from_str(text).ok().and_then(|value: Value| folds(&value))
 }
 

@@ -169,7 +169,7 @@ async fn page<'a>(visit: &'a Visit, typed: &'a Fields) -> Result<Keys<'a>, Refus
     Ok(Keys { v: &visit.layout, rows, next, typed, wrong: Wrong::new(), done })
 }
 
-pub async fn list(visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
     // A link may choose the scope of the form.
     visit.query().only(&["cursor", "done", "scope"])?;
     visit.ok(&page(&visit, visit.query()).await?)
@@ -190,7 +190,7 @@ struct Created<'a> {
 }
 
 /// The answer itself shows the key: an address would stay in histories and logs.
-pub async fn create(Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
+pub(crate) async fn create(Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let refused = match body(&visit.layout, &fields) {
         Ok(body) => match visit.act(Method::POST, "keys", &body).await {
             Ok(created) => {
@@ -327,12 +327,12 @@ async fn find(visit: &Visit, name: &str) -> Result<Row, Refused> {
     found.ok_or_else(|| Refused::new(404, "There is no such key", "Такого ключа немає"))
 }
 
-pub async fn show(Path(name): Path<String>, visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn show(Path(name): Path<String>, visit: Visit) -> Result<Response, Refused> {
     let key = find(&visit, &name).await?;
     visit.ok(&KeyPage { v: &visit.layout, key, typed: None, wrong: Wrong::new(), done: visit.query().get("done").is_some() })
 }
 
-pub async fn act(Path((name, action)): Path<(String, String)>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
+pub(crate) async fn act(Path((name, action)): Path<(String, String)>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let path = format!("keys/{}", path_part(&name));
     match action.as_str() {
         "revoke" => {
@@ -359,7 +359,7 @@ pub async fn act(Path((name, action)): Path<(String, String)>, Posted { visit, f
     }
 }
 
-pub async fn confirm_revoke(Path(name): Path<String>, visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn confirm_revoke(Path(name): Path<String>, visit: Visit) -> Result<Response, Refused> {
     let Row { name, .. } = find(&visit, &name).await?;
     let v = &visit.layout;
     let path = format!("keys/{}", path_part(&name));

@@ -8,27 +8,27 @@ use axum::http::header::ACCEPT_LANGUAGE;
 const MOST: usize = 16;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Lang {
+pub(crate) enum Lang {
     #[default]
     English,
     Ukrainian,
 }
 
 impl Lang {
-    pub const ALL: [Self; 2] = [Self::English, Self::Ukrainian];
+    pub(crate) const ALL: [Self; 2] = [Self::English, Self::Ukrainian];
 
     /// As in the attribute `lang`.
-    pub fn code(self) -> &'static str {
+    pub(crate) fn code(self) -> &'static str {
         self.t("en", "uk")
     }
 
     /// What the language calls itself.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         self.t("English", "Українська")
     }
 
     /// The one of two texts that is in this language.
-    pub fn t<T>(self, english: T, ukrainian: T) -> T {
+    pub(crate) fn t<T>(self, english: T, ukrainian: T) -> T {
         match self {
             Self::English => english,
             Self::Ukrainian => ukrainian,
@@ -36,7 +36,7 @@ impl Lang {
     }
 
     /// A number and its noun: the singular and the plural in English, the forms for 1, 2 and 5 in Ukrainian.
-    pub fn count(self, number: i64, english: [&str; 2], [one, few, many]: [&str; 3]) -> String {
+    pub(crate) fn count(self, number: i64, english: [&str; 2], [one, few, many]: [&str; 3]) -> String {
         let [singular, plural] = english;
         let noun = match (self, number % 10, number % 100) {
             (Self::English, ..) if number == 1 => singular,
@@ -50,13 +50,13 @@ impl Lang {
     }
 
     /// The language that a tag such as `uk-UA` belongs to.
-    pub fn of_tag(tag: &str) -> Option<Self> {
+    pub(crate) fn of_tag(tag: &str) -> Option<Self> {
         let primary = tag.split('-').next()?;
         Self::ALL.into_iter().find(|lang| primary.eq_ignore_ascii_case(lang.code()))
     }
 
     /// The language that the browser prefers, as far as there is one of them.
-    pub fn accepted(headers: &HeaderMap) -> Option<Self> {
+    pub(crate) fn accepted(headers: &HeaderMap) -> Option<Self> {
         let ranges = headers.get(ACCEPT_LANGUAGE)?.to_str().ok()?.split(',').take(MOST);
         let weighed = ranges.filter_map(|range| {
             let mut parts = range.split(';').map(str::trim);

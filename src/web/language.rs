@@ -13,11 +13,11 @@ use super::lang::Lang;
 use bloom_http::Api;
 
 /// The field with the page to go on to.
-pub const NEXT: &str = "next";
+pub(crate) const NEXT: &str = "next";
 
 /// The language of a page, and its address.
 #[derive(Clone, Debug)]
-pub struct At {
+pub(crate) struct At {
     pub lang: Lang,
     /// Links begin with it: the path below which browsers reach the server, or nothing.
     pub root: String,
@@ -26,21 +26,21 @@ pub struct At {
 }
 
 impl At {
-    pub fn of(method: &Method, uri: &Uri, headers: &HeaderMap, root: &str) -> Self {
+    pub(crate) fn of(method: &Method, uri: &Uri, headers: &HeaderMap, root: &str) -> Self {
         let asked = uri.path_and_query().map_or("/", |asked| asked.as_str());
         let address = if method == Method::POST { place(uri.path()) } else { asked.to_owned() };
         Self { lang: language(headers, root), root: root.to_owned(), address }
     }
 
     /// The languages that this page is not in, and the links that change to them.
-    pub fn others(&self) -> impl Iterator<Item = (Lang, String)> {
+    pub(crate) fn others(&self) -> impl Iterator<Item = (Lang, String)> {
         let next = form_urlencoded::Serializer::new(String::new()).append_pair(NEXT, &self.address).finish();
         Lang::ALL.into_iter().filter(|lang| *lang != self.lang).map(move |lang| (lang, format!("/language/{}?{next}", lang.code())))
     }
 }
 
 /// The entry of the menu that a path belongs to.
-pub fn place(path: &str) -> String {
+pub(crate) fn place(path: &str) -> String {
     match path {
         "/tasks/new" => path.to_owned(),
         _ => format!("/{}", path.split('/').nth(1).unwrap_or_default()),
@@ -48,7 +48,7 @@ pub fn place(path: &str) -> String {
 }
 
 /// Stores the language in a cookie. It is a link and no form, because it changes nothing but how pages are shown to this browser.
-pub async fn choose(Path(tag): Path<String>, parts: Parts) -> Response {
+pub(crate) async fn choose(Path(tag): Path<String>, parts: Parts) -> Response {
     let query = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes());
     let next = query.into_iter().find(|(name, _)| name == NEXT).map(|(_, next)| next.into_owned()).unwrap_or_default();
     let mut response = see_other(own_page(&next));

@@ -19,7 +19,7 @@ const CHANGE: Bytes = Bytes::from_static(b"event: change\ndata: 1\n\n");
 const KEEP_ALIVE: Bytes = Bytes::from_static(b":\n\n");
 
 /// The watch stream of the API without what it says of the changes: which ones a page shows, its own address knows best.
-pub async fn stream(visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn stream(visit: Visit) -> Result<Response, Refused> {
     let response = visit.send(Method::GET, "watch", String::new()).await;
     if !response.status().is_success() {
         let status = response.status().as_u16();

@@ -15,7 +15,7 @@ const MAX_DEPTH: usize = 32;
 const SCHEMES: [&str; 3] = ["http", "https", "mailto"];
 
 /// `None`: it is too large.
-pub fn to_html(text: &str) -> Option<Html> {
+pub(crate) fn to_html(text: &str) -> Option<Html> {
     if text.chars().nth(MAX_CHARS).is_some() {
         return None;
     }

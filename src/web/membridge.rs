@@ -89,7 +89,7 @@ fn named(answer: &Value) -> Vec<Project> {
     list.into_iter().flatten().filter_map(one).take(MOST).collect()
 }
 
-pub async fn show(visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
     let stored = visit.layout.t(
         "The connection was stored, and counts from now on, on every replica.",
         "З’єднання збережено; відтепер воно діє на кожній репліці.",
@@ -98,7 +98,7 @@ pub async fn show(visit: Visit) -> Result<Response, Refused> {
     visit.ok(&Membridge { done, ..page(&visit).await? })
 }
 
-pub async fn set(Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
+pub(crate) async fn set(Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let body = json!({ "membridge_server_url": fields.text("membridge_server_url"), "admin_key": fields.text("admin_key") });
     match visit.act(Method::POST, "config", &body).await {
         Ok(_) => Ok(see_other("/membridge?done=1")),
@@ -110,7 +110,7 @@ pub async fn set(Posted { visit, fields, .. }: Posted) -> Result<Response, Refus
     }
 }
 
-pub async fn test(Posted { visit, .. }: Posted) -> Result<Response, Refused> {
+pub(crate) async fn test(Posted { visit, .. }: Posted) -> Result<Response, Refused> {
     if !visit.layout.is_admin() {
         return Err(Refused::new(
             403,
@@ -177,7 +177,7 @@ fn moment(value: &Value) -> Option<Ms> {
     Some((if number < LEAST_MS { number * 1000.0 } else { number }) as Ms)
 }
 
-pub async fn project(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn project(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
     let path = format!("{BASE}/{}", path_part(&id));
     let nodes: Value = visit.get(&format!("{path}/nodes")).await?;
     let leadership: Value = visit.get(&format!("{path}/leadership")).await?;
@@ -198,7 +198,7 @@ pub async fn project(Path(id): Path<String>, visit: Visit) -> Result<Response, R
     })
 }
 
-pub async fn promote(Path(id): Path<String>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
+pub(crate) async fn promote(Path(id): Path<String>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let path = path_part(&id);
     visit.act(Method::POST, &format!("{BASE}/{path}/leadership/select"), &json!({ "primary_node_id": fields.text("node") })).await?;
     Ok(see_other(&format!("/membridge/projects/{path}?done=1")))

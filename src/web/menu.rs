@@ -6,7 +6,7 @@ use super::visit::Layout;
 type Entry = (&'static str, &'static str);
 
 /// The pages that this visitor may see: those of every day, which are a row, and the others, which are below "More".
-pub fn of(layout: &Layout) -> [Vec<Entry>; 2] {
+pub(crate) fn of(layout: &Layout) -> [Vec<Entry>; 2] {
     let daily = [
         ("/", layout.t("Overview", "Огляд"), true),
         ("/tasks", layout.t("Tasks", "Завдання"), true),

@@ -3,6 +3,8 @@
 //! Pages are made on the server, and each action is a form, so that everything works without scripts. They read and act through calls of the
 //! API inside the process ([`call`]), as the visitor whose key was shown ([`visit`]).
 
+#![warn(missing_docs, unreachable_pub)]
+
 mod advice;
 mod answer;
 mod assets;

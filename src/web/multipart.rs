@@ -10,7 +10,7 @@ use multer::{Field, Multipart};
 const MAX_PARTS: usize = 300;
 
 /// A file of a form.
-pub struct Upload {
+pub(crate) struct Upload {
     /// The field.
     pub field: String,
     /// What the browser calls it, which may be a path.
@@ -21,18 +21,18 @@ pub struct Upload {
 
 /// Fields with texts, and files, in the order in which they were sent. A field for files of which none was chosen is left out.
 #[derive(Default)]
-pub struct Parts {
+pub(crate) struct Parts {
     pub texts: Vec<(String, String)>,
     pub files: Vec<Upload>,
 }
 
 /// The boundary that the type of a request names; `None` if it is no form with files.
-pub fn boundary(content_type: &str) -> Option<String> {
+pub(crate) fn boundary(content_type: &str) -> Option<String> {
     multer::parse_boundary(content_type).ok().filter(|boundary| !boundary.is_empty())
 }
 
 /// `None` if it can't be read.
-pub async fn read(boundary: String, body: Bytes) -> Option<Parts> {
+pub(crate) async fn read(boundary: String, body: Bytes) -> Option<Parts> {
     let mut form = Multipart::new(stream::once(future::ready(Ok::<_, Infallible>(body))), boundary);
     let mut parts = Parts::default();
     for _ in 0..=MAX_PARTS {

@@ -114,7 +114,7 @@ impl Overview<'_> {
     }
 }
 
-pub async fn show(visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
     let tasks = async |status, limit| newest(&visit, &Filter::of_status(status), None, limit).await.map(|listed| listed.rows);
     let asking = asking(&visit).await?;
     let (mut running, mut waiting) = (tasks(Status::Running, ROWS).await?, tasks(Status::Queued, ROWS).await?);

@@ -117,12 +117,12 @@ async fn page<'a>(visit: &'a Visit, typed: &'a Fields) -> Result<Projects<'a>, R
     Ok(Projects { v: &visit.layout, rows: listed.rows, next, typed, wrong: BTreeMap::new(), done })
 }
 
-pub async fn list(visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
     visit.query().only(&["cursor", "done"])?;
     visit.ok(&page(&visit, &Fields::default()).await?)
 }
 
-pub async fn create(Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
+pub(crate) async fn create(Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let given: BTreeMap<&str, &str> = FIELDS.iter().filter_map(|name| Some((*name, fields.get(name)?))).collect();
     match visit.act(Method::POST, "projects", &json!(given)).await {
         Ok(created) => Ok(see_other(&format!("/projects/{}", created["id"].as_str().unwrap_or_default()))),
@@ -181,7 +181,7 @@ impl ProjectPage<'_> {
     }
 }
 
-pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
     let path = format!("projects/{}", path_part(&id));
     let project = row(visit.get(&path).await?);
     // Whose key sees only tasks of its team is not told of clones.
@@ -224,7 +224,7 @@ fn done(lang: Lang, word: &str) -> Option<&'static str> {
     })
 }
 
-pub async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
+pub(crate) async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let path = format!("projects/{}", path_part(&id));
     let body = match action.as_str() {
         "clone" => json!({ "node_id": fields.get("node") }),
@@ -252,7 +252,7 @@ pub async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fie
     }
 }
 
-pub async fn confirm_delete(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn confirm_delete(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
     visit.must_be_admin()?;
     let path = format!("projects/{}", path_part(&id));
     let project: Value = visit.get(&path).await?;

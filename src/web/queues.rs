@@ -79,7 +79,7 @@ async fn page<'a>(visit: &'a Visit, typed: &'a Fields) -> Result<Queues<'a>, Ref
     Ok(Queues { v, rows: listed.rows, next, typed, wrong: Wrong::new(), done })
 }
 
-pub async fn list(visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
     visit.query().only(&["cursor", "done"])?;
     visit.ok(&page(&visit, &Fields::default()).await?)
 }
@@ -96,7 +96,7 @@ fn done(v: &Layout, word: &str) -> Option<&'static str> {
 }
 
 /// Pauses, resumes or limits the queue of an agent; without an agent, all queues together.
-pub async fn change(Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
+pub(crate) async fn change(Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let action = fields.word("action", &ACTIONS)?;
     let changed = match body(&visit.layout, &action, &fields) {
         Ok((path, body)) => visit.act(Method::POST, &path, &body).await,

@@ -119,7 +119,7 @@ struct Leases<'a> {
     pages: Pages,
 }
 
-pub async fn leases(visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn leases(visit: Visit) -> Result<Response, Refused> {
     const FILTERS: [&str; 2] = ["status", "worker_id"];
     if !visit.layout.sees_all() {
         return Err(Refused::new(
@@ -196,7 +196,7 @@ struct Artifacts<'a> {
     pages: Pages,
 }
 
-pub async fn artifacts(visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn artifacts(visit: Visit) -> Result<Response, Refused> {
     const FILTERS: [&str; 1] = ["task_id"];
     if let Some(given) = visit.query().get("task_id").filter(|given| Uuid::parse_str(given).is_err()) {
         return Err(Refused::unknown("task_id", given, &["the whole id of a task"]));
@@ -266,7 +266,7 @@ impl AuditPage<'_> {
     }
 }
 
-pub async fn audit(visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn audit(visit: Visit) -> Result<Response, Refused> {
     const FILTERS: [&str; 5] = ["action", "actor", "worker_id", "task_id", "request_id"];
     const FIELDS: [&str; 7] = ["action", "actor", "worker_id", "task_id", "request_id", "since", "until"];
     visit.query().only(&[&FIELDS[..], &["cursor"]].concat())?;

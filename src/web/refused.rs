@@ -15,11 +15,11 @@ use bloom_api::error::{Cause, ErrorText};
 const SHOWN_CHARS: usize = 40;
 
 /// What is wrong with the fields of a form, by their names.
-pub type Wrong = BTreeMap<String, String>;
+pub(crate) type Wrong = BTreeMap<String, String>;
 
 /// Why there is no page, or why nothing was done.
 #[derive(Clone, Debug)]
-pub struct Refused {
+pub(crate) struct Refused {
     pub status: u16,
     pub text: Said,
     /// What is wrong with single fields.
@@ -30,13 +30,13 @@ pub struct Refused {
 
 /// Who says it: the API in English, the pages in the language of the visitor.
 #[derive(Clone, Debug)]
-pub enum Said {
+pub(crate) enum Said {
     Api(String),
     Page(Cow<'static, str>, Cow<'static, str>),
 }
 
 impl Said {
-    pub fn text(&self, at: &At) -> &str {
+    pub(crate) fn text(&self, at: &At) -> &str {
         match self {
             Self::Api(text) => text,
             Self::Page(english, ukrainian) => at.lang.t(english, ukrainian),
@@ -44,7 +44,7 @@ impl Said {
     }
 
     /// The language in which it is.
-    pub fn lang(&self, at: &At) -> Lang {
+    pub(crate) fn lang(&self, at: &At) -> Lang {
         match self {
             Self::Api(_) => Lang::English,
             Self::Page(..) => at.lang,
@@ -53,12 +53,12 @@ impl Said {
 }
 
 impl Refused {
-    pub fn new(status: u16, english: impl Into<Cow<'static, str>>, ukrainian: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn new(status: u16, english: impl Into<Cow<'static, str>>, ukrainian: impl Into<Cow<'static, str>>) -> Self {
         Self { status, text: Said::Page(english.into(), ukrainian.into()), fields: Wrong::new(), is_of_session: false }
     }
 
     /// A form was not made for the visitor's session: it is of an earlier one, or of another site.
-    pub fn of_session() -> Self {
+    pub(crate) fn of_session() -> Self {
         let text = Self::new(
             403,
             "This form was not made for your session, so nothing was done",
@@ -68,17 +68,17 @@ impl Refused {
     }
 
     /// A form whose fields say what is wrong with them.
-    pub fn of_fields(fields: Wrong) -> Self {
+    pub(crate) fn of_fields(fields: Wrong) -> Self {
         Self { fields, ..Self::new(400, "", "") }
     }
 
     /// The same for one field.
-    pub fn of_field(field: &str, text: String) -> Self {
+    pub(crate) fn of_field(field: &str, text: String) -> Self {
         Self::of_fields(Wrong::from([(field.to_owned(), text)]))
     }
 
     /// What an address or a form has is not among what is known there, so nothing was done.
-    pub fn unknown(name: &str, given: &str, known: &[&str]) -> Self {
+    pub(crate) fn unknown(name: &str, given: &str, known: &[&str]) -> Self {
         let (name, given, known) = (shortened(name, SHOWN_CHARS), shortened(given, SHOWN_CHARS), known.join(", "));
         Self::new(
             400,
@@ -88,12 +88,12 @@ impl Refused {
     }
 
     /// An error of this program.
-    pub fn internal(english: &'static str, ukrainian: &'static str) -> Self {
+    pub(crate) fn internal(english: &'static str, ukrainian: &'static str) -> Self {
         Self::new(500, english, ukrainian)
     }
 
     /// From an answer of the API.
-    pub fn of(status: u16, body: &[u8]) -> Self {
+    pub(crate) fn of(status: u16, body: &[u8]) -> Self {
         match serde_json::from_slice(body) {
             Ok(ErrorText { error: Cause::Text(text), .. }) => Self::by_api(status, text.into_owned()),
             Ok(ErrorText { error: Cause::Invalid(invalid), .. }) => {
@@ -108,7 +108,7 @@ impl Refused {
         Self { status, text: Said::Api(text), fields: Wrong::new(), is_of_session: false }
     }
 
-    pub fn title(&self, at: &At) -> &'static str {
+    pub(crate) fn title(&self, at: &At) -> &'static str {
         let lang = at.lang;
         match self.status {
             400 => lang.t("This can't be read", "Запит не розпізнано"),
@@ -125,7 +125,7 @@ impl Refused {
     }
 
     /// What to do next.
-    pub fn advice(&self, at: &At) -> &'static str {
+    pub(crate) fn advice(&self, at: &At) -> &'static str {
         let lang = at.lang;
         match self.status {
             _ if self.is_of_session => lang.t(
@@ -156,7 +156,7 @@ impl Refused {
     }
 
     /// Whether another key may help.
-    pub fn is_of_key(&self) -> bool {
+    pub(crate) fn is_of_key(&self) -> bool {
         matches!(self.status, 401 | 403) && !self.is_of_session
     }
 }

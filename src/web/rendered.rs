@@ -87,7 +87,7 @@ impl Weighter<Key, Option<Rendered>> for Bytes {
 
 /// The pages that open browsers have loaded in the last second.
 #[derive(Clone)]
-pub struct Recent {
+pub(crate) struct Recent {
     /// `None` for a page that is not for many.
     pages: Arc<Cache<Key, Option<Rendered>, Bytes>>,
     stand_in: TokenStandIn,
@@ -95,14 +95,14 @@ pub struct Recent {
 
 impl Recent {
     /// `None` if the machine has no random bytes, as in a root directory without `/dev`: then each browser gets a page of its own.
-    pub fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         let pages = Arc::new(Cache::with_weighter(MAX_BYTES as usize / PAGE_BYTES, MAX_BYTES, Bytes));
         Some(Self { pages, stand_in: TokenStandIn(new_visitor()?.into()) })
     }
 }
 
 /// Answers with the page that another browser has just loaded, or makes it for all that wait for it.
-pub async fn once(State(recent): State<Recent>, request: Request, next: Next) -> Response {
+pub(crate) async fn once(State(recent): State<Recent>, request: Request, next: Next) -> Response {
     if !request.headers().contains_key(AGAIN) {
         return next.run(request).await;
     }

@@ -1,7 +1,7 @@
 //! Takes the rows out of a JSON array while it arrives in pieces, so that no more than one of them is kept as text.
 
 #[derive(Default)]
-pub struct Rows {
+pub(crate) struct Rows {
     row: Vec<u8>,
     depth: usize,
     in_string: bool,
@@ -10,7 +10,7 @@ pub struct Rows {
 
 impl Rows {
     /// The rows that end in this piece.
-    pub fn take(&mut self, piece: &[u8]) -> Vec<Vec<u8>> {
+    pub(crate) fn take(&mut self, piece: &[u8]) -> Vec<Vec<u8>> {
         let mut ended = Vec::new();
         for &byte in piece {
             if self.in_string {

@@ -22,7 +22,7 @@ struct SignIn<'a> {
     error: Option<&'a str>,
 }
 
-pub async fn form(mut parts: Parts) -> Result<Response, Refused> {
+pub(crate) async fn form(mut parts: Parts) -> Result<Response, Refused> {
     let visit = Visit::stranger(&mut parts)?;
     if visit.layout.is_open {
         return Ok(see_other("/"));
@@ -31,7 +31,7 @@ pub async fn form(mut parts: Parts) -> Result<Response, Refused> {
     visit.ok(&SignIn { v: &visit.layout, next: &next, error: None })
 }
 
-pub async fn send(request: Request) -> Result<Response, Response> {
+pub(crate) async fn send(request: Request) -> Result<Response, Response> {
     let (visit, fields) = read_form_of_stranger(request).await?;
     if visit.layout.is_open {
         return Ok(see_other("/"));
@@ -82,7 +82,7 @@ async fn session(visit: &Visit, fields: &Fields) -> Result<String, (StatusCode, 
     }
 }
 
-pub async fn out(Posted { visit, .. }: Posted) -> Response {
+pub(crate) async fn out(Posted { visit, .. }: Posted) -> Response {
     let mut response = see_other("/sign-in");
     let ended: HeaderMap = visit.cookies.end_session().map(|cookie| (SET_COOKIE, cookie)).into_iter().collect();
     response.headers_mut().extend(ended);

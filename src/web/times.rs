@@ -11,14 +11,14 @@ use super::lang::Lang;
 
 /// A time as the element `time`: relative, with the absolute time on hover. Scripts keep it up to date.
 #[derive(Clone, Copy, Debug)]
-pub struct Time {
+pub(crate) struct Time {
     at: Ms,
     now: Ms,
     lang: Lang,
 }
 
 impl Time {
-    pub fn new(at: Ms, now: Ms, lang: Lang) -> Self {
+    pub(crate) fn new(at: Ms, now: Ms, lang: Lang) -> Self {
         Self { at, now, lang }
     }
 }
@@ -59,10 +59,10 @@ fn relative(lang: Lang, at: Ms, now: Ms) -> String {
 }
 
 /// What is told of a text that is no span of time, in Ukrainian.
-pub const NO_TIME: &str = "очікується час, як-от 90, 90s, 5m, 1h30m або 2d";
+pub(crate) const NO_TIME: &str = "очікується час, як-от 90, 90s, 5m, 1h30m або 2d";
 
 /// Two units at most: `3 min 5 s`.
-pub fn duration(lang: Lang, ms: Ms) -> String {
+pub(crate) fn duration(lang: Lang, ms: Ms) -> String {
     let seconds = ms.max(0) / 1_000;
     let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
     let (h, min, s) = (lang.t("h", "год"), lang.t("min", "хв"), lang.t("s", "с"));
@@ -76,7 +76,7 @@ pub fn duration(lang: Lang, ms: Ms) -> String {
 }
 
 /// A time limit, in its largest unit that has no rest: `30 min`.
-pub fn limit(lang: Lang, seconds: i64) -> String {
+pub(crate) fn limit(lang: Lang, seconds: i64) -> String {
     let (count, unit) = in_largest_unit(seconds);
     let unit = match unit {
         'h' => lang.t("h", "год"),
@@ -87,7 +87,7 @@ pub fn limit(lang: Lang, seconds: i64) -> String {
 }
 
 /// A large number, its thousands apart: `24 000`. Both languages may be read with narrow spaces, and none takes them for a decimal sign.
-pub fn number(number: i64) -> String {
+pub(crate) fn number(number: i64) -> String {
     let digits = number.to_string();
     if number.abs() < 10_000 {
         return digits;
@@ -103,7 +103,7 @@ pub fn number(number: i64) -> String {
 }
 
 /// US dollars. Most runs cost cents.
-pub fn dollars(lang: Lang, usd: f64) -> String {
+pub(crate) fn dollars(lang: Lang, usd: f64) -> String {
     let amount = if usd >= 100.0 {
         format!("{usd:.0}")
     } else if usd >= 1.0 {
@@ -115,12 +115,12 @@ pub fn dollars(lang: Lang, usd: f64) -> String {
 }
 
 /// US dollars, with a sign if a part of them is estimated.
-pub fn cost(lang: Lang, usd: f64, is_estimated: bool) -> String {
+pub(crate) fn cost(lang: Lang, usd: f64, is_estimated: bool) -> String {
     format!("{}{}", if is_estimated { "~" } else { "" }, dollars(lang, usd))
 }
 
 /// The beginning of a text, in one line.
-pub fn beginning(text: &str, most: usize) -> String {
+pub(crate) fn beginning(text: &str, most: usize) -> String {
     let words = text.split_whitespace().fold(String::new(), |line, word| match line.chars().count() > most {
         true => line,
         false if line.is_empty() => word.to_owned(),
@@ -130,7 +130,7 @@ pub fn beginning(text: &str, most: usize) -> String {
 }
 
 /// The beginning of a text, with its lines.
-pub fn shortened(text: &str, most: usize) -> String {
+pub(crate) fn shortened(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         None => text.to_owned(),
         Some((end, _)) => format!("{}…", &text[..end]),

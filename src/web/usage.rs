@@ -247,7 +247,7 @@ fn fields(visit: &Visit) -> Result<Fields, Refused> {
     Ok(if visit.query().is_empty() { Fields::parse(FIRST) } else { visit.query().clone() })
 }
 
-pub async fn show(visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
     let (v, fields) = (&visit.layout, fields(&visit)?);
     let own = fields.query_of(&FIELDS);
     let mut page = UsagePage {
@@ -372,7 +372,7 @@ async fn all<T: serde::de::DeserializeOwned, R>(
     Ok(Some(rows))
 }
 
-pub async fn file(visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn file(visit: Visit) -> Result<Response, Refused> {
     let fields = fields(&visit)?;
     let asked = Asked::of(&fields, &visit.layout).map_err(|wrong| {
         let told = wrong.iter().map(|(field, text)| format!("{field}: {text}")).collect::<Vec<_>>().join("; ");

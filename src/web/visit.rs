@@ -22,11 +22,11 @@ use bloom_core::api_key::Scope;
 use bloom_http::{Api, Caller, Identity, Share, refuse_unread_form};
 
 /// The field of each form that shows that a page of this server has made it.
-pub const FORM_TOKEN: &str = "form_token";
+pub(crate) const FORM_TOKEN: &str = "form_token";
 
 /// What all pages show.
 #[derive(Clone, Debug)]
-pub struct Layout {
+pub(crate) struct Layout {
     pub at: At,
     /// The page's place in the menu.
     pub here: String,
@@ -57,7 +57,7 @@ impl Layout {
     }
 
     /// Of who is signed in, for a page that is made after the request was refused.
-    pub async fn of_session(parts: &Parts) -> Option<Self> {
+    pub(crate) async fn of_session(parts: &Parts) -> Option<Self> {
         let api = parts.extensions.get::<Api>()?;
         let cookies = Cookies::of(&parts.headers, api.root(), api.is_secure(parts));
         if api.is_open() {
@@ -69,41 +69,41 @@ impl Layout {
     }
 
     /// Whether the visitor may change tasks: an admin all, a submit key its own, a member key those of its team.
-    pub fn may_act(&self) -> bool {
+    pub(crate) fn may_act(&self) -> bool {
         matches!(self.scope, Scope::Admin | Scope::Submit | Scope::Member)
     }
 
-    pub fn is_admin(&self) -> bool {
+    pub(crate) fn is_admin(&self) -> bool {
         self.scope == Scope::Admin
     }
 
     /// Whether the visitor may see workers and records, which are not a single key's own.
-    pub fn sees_all(&self) -> bool {
+    pub(crate) fn sees_all(&self) -> bool {
         matches!(self.scope, Scope::Admin | Scope::Read)
     }
 
     /// Whether the visitor may see queues and usage: all, or those of its team's tasks.
-    pub fn sees_team(&self) -> bool {
+    pub(crate) fn sees_team(&self) -> bool {
         self.sees_all() || self.scope == Scope::Member
     }
 
-    pub fn time(&self, at: &Ms) -> Time {
+    pub(crate) fn time(&self, at: &Ms) -> Time {
         Time::new(*at, self.now, self.at.lang)
     }
 
     /// The label of a word of the API.
-    pub fn word(&self, word: impl Display) -> Cow<'static, str> {
+    pub(crate) fn word(&self, word: impl Display) -> Cow<'static, str> {
         self.at.lang.word(&word.to_string())
     }
 
     /// The one of two texts that is in the language of the page.
-    pub fn t<T>(&self, english: T, ukrainian: T) -> T {
+    pub(crate) fn t<T>(&self, english: T, ukrainian: T) -> T {
         self.at.lang.t(english, ukrainian)
     }
 }
 
 /// A visitor who may see pages.
-pub struct Visit {
+pub(crate) struct Visit {
     pub api: Api,
     pub caller: Caller,
     pub layout: Layout,
@@ -115,12 +115,12 @@ pub struct Visit {
 }
 
 impl Visit {
-    pub fn query(&self) -> &Fields {
+    pub(crate) fn query(&self) -> &Fields {
         &self.query
     }
 
     /// A page, with the cookie that its forms need.
-    pub fn show(&self, status: StatusCode, template: &impl askama::Template) -> Result<Response, Refused> {
+    pub(crate) fn show(&self, status: StatusCode, template: &impl askama::Template) -> Result<Response, Refused> {
         let mut response = page(status, template)?;
         if let Some(cookie) = &self.set_cookie {
             response.headers_mut().append(SET_COOKIE, cookie.clone());
@@ -130,17 +130,17 @@ impl Visit {
 
     /// # Errors
     /// The visitor is no administrator, who alone may do what the page asks about.
-    pub fn must_be_admin(&self) -> Result<(), Refused> {
+    pub(crate) fn must_be_admin(&self) -> Result<(), Refused> {
         let refused = || Refused::new(403, "Only an administrator may do this", "Це може робити лише адміністратор");
         self.layout.is_admin().then_some(()).ok_or_else(refused)
     }
 
-    pub fn ok(&self, template: &impl askama::Template) -> Result<Response, Refused> {
+    pub(crate) fn ok(&self, template: &impl askama::Template) -> Result<Response, Refused> {
         self.show(StatusCode::OK, template)
     }
 
     /// Who is not signed in, on the pages that are for them.
-    pub fn stranger(parts: &mut Parts) -> Result<Self, Refused> {
+    pub(crate) fn stranger(parts: &mut Parts) -> Result<Self, Refused> {
         Self::of(parts, Identity { scope: Scope::Join, key: None }, None)
     }
 
@@ -205,7 +205,7 @@ fn outside() -> Refused {
 }
 
 /// A form that a page of this server has made for this visitor.
-pub struct Posted {
+pub(crate) struct Posted {
     pub visit: Visit,
     pub fields: Fields,
     /// The files of a form that has some.
@@ -234,7 +234,7 @@ impl<S: Send + Sync> FromRequest<S> for Posted {
 }
 
 /// The form of a visitor who is not signed in.
-pub async fn read_form_of_stranger(request: Request) -> Result<(Visit, Fields), Response> {
+pub(crate) async fn read_form_of_stranger(request: Request) -> Result<(Visit, Fields), Response> {
     let (mut parts, body) = request.into_parts();
     let visit = Visit::stranger(&mut parts).map_err(IntoResponse::into_response)?;
     let (request, _held) = visit.api.gather(Request::from_parts(parts, body), &visit.caller, true).await?;
@@ -262,47 +262,47 @@ async fn read_form(request: Request, cookie: Option<&str>) -> Result<(Fields, Ve
 
 /// The fields of a form or of a query, in the order in which they were sent.
 #[derive(Clone, Debug, Default)]
-pub struct Fields(Vec<(String, String)>);
+pub(crate) struct Fields(Vec<(String, String)>);
 
 impl Fields {
-    pub fn parse(text: &[u8]) -> Self {
+    pub(crate) fn parse(text: &[u8]) -> Self {
         Self(form_urlencoded::parse(text).map(|(name, value)| (name.into_owned(), value.into_owned())).collect())
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// The first value that is not empty.
-    pub fn get(&self, name: &str) -> Option<&str> {
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.all(name).next()
     }
 
-    pub fn text(&self, name: &str) -> String {
+    pub(crate) fn text(&self, name: &str) -> String {
         self.get(name).unwrap_or_default().to_owned()
     }
 
-    pub fn all<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn all<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
         let name = name.to_owned();
         self.0.iter().filter(move |(key, value)| *key == name && !value.is_empty()).map(|(_, value)| value.as_str())
     }
 
     /// All values, the empty ones among them, so that each keeps its place.
-    pub fn every<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn every<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
         let name = name.to_owned();
         self.0.iter().filter(move |(key, _)| *key == name).map(|(_, value)| value.as_str())
     }
 
     /// # Errors
     /// A field has a name that is not among these: a misspelt filter must not count as none.
-    pub fn only(&self, known: &[&str]) -> Result<(), Refused> {
+    pub(crate) fn only(&self, known: &[&str]) -> Result<(), Refused> {
         let unknown = self.0.iter().find(|(name, _)| !known.contains(&name.as_str()));
         unknown.map_or(Ok(()), |(name, _)| Err(Refused::unknown("name", name, known)))
     }
 
     /// # Errors
     /// The field is given, and its value is not among these words.
-    pub fn word(&self, name: &str, known: &[&str]) -> Result<String, Refused> {
+    pub(crate) fn word(&self, name: &str, known: &[&str]) -> Result<String, Refused> {
         match self.get(name) {
             Some(given) if !known.contains(&given) => Err(Refused::unknown(name, given, known)),
             given => Ok(given.unwrap_or_default().to_owned()),
@@ -310,12 +310,12 @@ impl Fields {
     }
 
     /// A query of these fields, as far as they are given.
-    pub fn query_of(&self, names: &[&str]) -> String {
+    pub(crate) fn query_of(&self, names: &[&str]) -> String {
         form_urlencoded::Serializer::new(String::new()).extend_pairs(self.given(names)).finish()
     }
 
     /// These fields, as far as they are given.
-    pub fn given(&self, names: &[&str]) -> impl Iterator<Item = (&str, &str)> {
+    pub(crate) fn given(&self, names: &[&str]) -> impl Iterator<Item = (&str, &str)> {
         let given = self.0.iter().filter(|(name, value)| names.contains(&name.as_str()) && !value.is_empty());
         given.map(|(name, value)| (name.as_str(), value.as_str()))
     }

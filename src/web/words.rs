@@ -120,7 +120,7 @@ const LABELS: [(&str, &str); 105] = [
 
 impl Lang {
     /// The label of a word of the API. A word that this program does not know is shown as it is.
-    pub fn word(self, word: &str) -> Cow<'static, str> {
+    pub(crate) fn word(self, word: &str) -> Cow<'static, str> {
         let translated = LABELS.iter().find(|(known, _)| *known == word).map(|(_, label)| *label);
         match (self, translated) {
             (Self::Ukrainian, Some(label)) => label.into(),

@@ -44,7 +44,7 @@ struct Shown {
 }
 
 /// Whether the address leads to the server from its own machine only.
-pub fn is_of_this_machine(address: &str) -> bool {
+pub(crate) fn is_of_this_machine(address: &str) -> bool {
     let host = Url::parse(address).ok().and_then(|url| url.host().map(|host| host.to_owned()));
     match host {
         Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
@@ -100,7 +100,7 @@ struct Workers<'a> {
     address: &'a str,
 }
 
-pub async fn list(visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
     let lang = visit.layout.at.lang;
     visit.query().only(&["cursor"])?;
     let listed = visit.list(&format!("workers?limit={ROWS}&{}", visit.query().query_of(&["cursor"])), |worker| shown(lang, worker)).await?;
@@ -127,7 +127,7 @@ struct WorkerPage<'a> {
     done: Option<&'static str>,
 }
 
-pub async fn show(Path(name): Path<String>, visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn show(Path(name): Path<String>, visit: Visit) -> Result<Response, Refused> {
     let (lang, now) = (visit.layout.at.lang, visit.layout.now);
     let found: WorkerWithLeases = visit.get(&format!("workers/{}", path_part(&name))).await?;
     let ids: Vec<_> = found.leases.iter().map(|lease| lease.task_id.to_string()).collect();
@@ -171,7 +171,7 @@ fn done(lang: Lang, word: &str) -> Option<&'static str> {
     })
 }
 
-pub async fn act(Path((name, action)): Path<(String, String)>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
+pub(crate) async fn act(Path((name, action)): Path<(String, String)>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let path = format!("workers/{}", path_part(&name));
     match action.as_str() {
         "cordon" | "uncordon" | "drain" => {
@@ -191,7 +191,7 @@ pub async fn act(Path((name, action)): Path<(String, String)>, Posted { visit, f
     }
 }
 
-pub async fn confirm_remove(Path(name): Path<String>, visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn confirm_remove(Path(name): Path<String>, visit: Visit) -> Result<Response, Refused> {
     visit.must_be_admin()?;
     let path = format!("workers/{}", path_part(&name));
     let found: WorkerWithLeases = visit.get(&path).await?;

@@ -40,7 +40,7 @@ const ASK_EVERY: Duration = Duration::from_secs(30);
 const MAX_QUESTIONS: u32 = 500;
 
 /// Follows the questions of one run until it is dropped.
-pub struct Asking {
+pub(crate) struct Asking {
     shared: Arc<Mutex<Shared>>,
     /// How long people were asked before, by an earlier agent.
     pub asked_before: Duration,
@@ -62,7 +62,7 @@ impl Drop for Asking {
 
 impl Asking {
     /// `None`: runs of the profile ask nobody.
-    pub fn start(agent: &Arc<Agent>, dir: QuestionDir, record: &Record, profile: &Profile) -> Option<Self> {
+    pub(crate) fn start(agent: &Arc<Agent>, dir: QuestionDir, record: &Record, profile: &Profile) -> Option<Self> {
         if !profile.ask_human {
             return None;
         }
@@ -78,7 +78,7 @@ impl Asking {
     }
 
     /// Adds the events that are new, and tells those that limit the run until when it waits.
-    pub fn tell(&self, found: &mut Vec<Found>, watched: &mut Watched, limits: &mut Limits) {
+    pub(crate) fn tell(&self, found: &mut Vec<Found>, watched: &mut Watched, limits: &mut Limits) {
         let mut shared = self.shared.lock();
         found.append(&mut shared.news);
         watched.wait_until(shared.until);

@@ -89,7 +89,7 @@ impl Agent {
 }
 
 /// Whether the profile or its account may be the cause of a failure. A run can print what bubblewrap does when it can't make the sandbox.
-pub fn is_of_setup(reason: Reason, profile: &Profile, message: &str) -> bool {
+pub(crate) fn is_of_setup(reason: Reason, profile: &Profile, message: &str) -> bool {
     match reason {
         Reason::Auth | Reason::Billing | Reason::SpawnFailed => true,
         Reason::AgentError => profile.sandbox.is_some() && message.contains("bwrap: "),
@@ -98,7 +98,7 @@ pub fn is_of_setup(reason: Reason, profile: &Profile, message: &str) -> bool {
 }
 
 /// Why a run failed, if neither its profile nor its account is the cause.
-pub enum Blame {
+pub(crate) enum Blame {
     /// The model that the task names.
     Model,
     /// Something else of the task or its context.

@@ -10,23 +10,23 @@ use bloom_client::now_ms;
 use bloom_core::Ms;
 
 /// Milliseconds since the machine's boot. All processes of the machine have the same clock.
-pub fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     // Through libc, where a test can step the clock of all processes, as a sleep of the machine does. Every Linux has this clock.
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0, |now| millis(now.into()))
 }
 
-pub fn millis(duration: Duration) -> u64 {
+pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The boot that [`now`] counts from.
-pub fn boot() -> String {
+pub(crate) fn boot() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
 /// A time that a later process can compare with its own.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Stamp {
+pub(crate) struct Stamp {
     boot: String,
     pub at: u64,
     /// For a process after the next boot, in which no run of this boot goes on.
@@ -34,12 +34,12 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    pub fn now() -> Self {
+    pub(crate) fn now() -> Self {
         Self { boot: boot(), at: now(), wall_clock: now_ms() }
     }
 
     /// The wall clock may have been set meanwhile, so it counts only where there is nothing else.
-    pub fn age(&self) -> Duration {
+    pub(crate) fn age(&self) -> Duration {
         let by_wall_clock = || u64::try_from(now_ms().saturating_sub(self.wall_clock)).unwrap_or(u64::MAX);
         Duration::from_millis(if self.boot == boot() { now().saturating_sub(self.at) } else { by_wall_clock() })
     }

@@ -69,7 +69,7 @@ impl Limits {
 
 /// Where the cgroups of runs are made.
 #[derive(Clone, Debug)]
-pub struct Parent {
+pub(crate) struct Parent {
     path: PathBuf,
     /// What can be limited below it.
     controllers: Vec<String>,
@@ -78,7 +78,7 @@ pub struct Parent {
 impl Parent {
     /// # Errors
     /// The agent may make no cgroups; the text says why.
-    pub fn find() -> Result<Self, String> {
+    pub(crate) fn find() -> Result<Self, String> {
         let own = own().map_err(|error| error.to_string())?;
         let delegated = own.parent().filter(|_| own.file_name().is_some_and(|name| name == SUBGROUP)).map(Path::to_owned);
         let is_root = !own.join("cgroup.type").exists();
@@ -97,18 +97,18 @@ impl Parent {
         Ok(Self { path: own, controllers: Vec::new() })
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// The path of the cgroup of a run.
-    pub fn leaf(&self, lease: &str) -> PathBuf {
+    pub(crate) fn leaf(&self, lease: &str) -> PathBuf {
         self.path.join(format!("bloom-run-{lease}"))
     }
 }
 
 /// Makes the cgroup of a run.
-pub fn make(leaf: &Path, limits: &Limits) -> io::Result<()> {
+pub(crate) fn make(leaf: &Path, limits: &Limits) -> io::Result<()> {
     fs::create_dir(leaf)?;
     if let Some(mib) = limits.memory_mib {
         fs::write(leaf.join("memory.max"), (mib << 20).to_string())?;
@@ -128,13 +128,13 @@ pub fn make(leaf: &Path, limits: &Limits) -> io::Result<()> {
 }
 
 /// What of the limits can't be kept, in the words of the kernel; empty if all can.
-pub fn missing(parent: Option<&Parent>, limits: &Limits) -> Vec<&'static str> {
+pub(crate) fn missing(parent: Option<&Parent>, limits: &Limits) -> Vec<&'static str> {
     let has = |name: &str| parent.is_some_and(|parent| parent.controllers.iter().any(|controller| controller == name));
     limits.needed().into_iter().filter(|name| !has(name)).collect()
 }
 
 /// The cgroup of this process.
-pub fn own() -> io::Result<PathBuf> {
+pub(crate) fn own() -> io::Result<PathBuf> {
     let none = |why: &str| io::Error::new(io::ErrorKind::NotFound, why);
     let process = Process::myself().map_err(io::Error::other)?;
     let mounts = process.mountinfo().map_err(io::Error::other)?;
@@ -156,19 +156,19 @@ fn may_make(dir: &Path) -> io::Result<()> {
 }
 
 /// Moves this process into the cgroup.
-pub fn enter(dir: &Path) -> io::Result<()> {
+pub(crate) fn enter(dir: &Path) -> io::Result<()> {
     fs::write(dir.join("cgroup.procs"), "0")
 }
 
 /// The processes in the cgroup. Empty if it does not exist any more.
-pub fn members(leaf: &Path) -> Vec<i32> {
+pub(crate) fn members(leaf: &Path) -> Vec<i32> {
     let mut found: Vec<i32> = fs::read_to_string(leaf.join("cgroup.procs")).unwrap_or_default().lines().flat_map(str::parse).collect();
     below(leaf).iter().for_each(|dir| found.extend(members(dir)));
     found
 }
 
 /// Ends all processes in the cgroup at once.
-pub fn kill(leaf: &Path) {
+pub(crate) fn kill(leaf: &Path) {
     // Fails if it does not exist any more, which is fine.
     let _ = fs::write(leaf.join("cgroup.kill"), "1");
     // The kernel signals the first thread of each process. If that has ended, the others live on, and only a signal for the whole process ends them.
@@ -178,7 +178,7 @@ pub fn kill(leaf: &Path) {
 }
 
 /// Whether the kernel ended a process of the cgroup because there was not enough memory.
-pub fn ran_out_of_memory(leaf: &Path) -> bool {
+pub(crate) fn ran_out_of_memory(leaf: &Path) -> bool {
     is_out_of_memory(&fs::read_to_string(leaf.join("memory.events")).unwrap_or_default())
 }
 
@@ -187,7 +187,7 @@ fn is_out_of_memory(events: &str) -> bool {
 }
 
 /// Removes the cgroup, with those that the run made in it. They must have no processes.
-pub fn remove(leaf: &Path) {
+pub(crate) fn remove(leaf: &Path) {
     below(leaf).iter().for_each(|dir| remove(dir));
     if let Err(error) = fs::remove_dir(leaf)
         && error.kind() != io::ErrorKind::NotFound

@@ -7,7 +7,7 @@ use super::profiles::Profiles;
 ///
 /// # Errors
 /// A profile has limits that can't be kept here.
-pub fn check(profiles: &Profiles) -> Result<Option<Parent>, String> {
+pub(crate) fn check(profiles: &Profiles) -> Result<Option<Parent>, String> {
     let parent = Parent::find();
     match &parent {
         Ok(parent) => tracing::info!(below = %parent.path().display(), "each run gets a cgroup"),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 /// The CLI writes renewed credentials into this file.
-pub const CREDENTIALS: &str = ".credentials.json";
+pub(crate) const CREDENTIALS: &str = ".credentials.json";
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
@@ -28,12 +28,12 @@ impl SettingSource {
 }
 
 /// The default of profiles.
-pub fn user_settings() -> Vec<SettingSource> {
+pub(crate) fn user_settings() -> Vec<SettingSource> {
     vec![SettingSource::User]
 }
 
 /// The directory of the CLI's configuration for runs with these additional variables.
-pub fn config_dir(env: &BTreeMap<String, String>) -> Option<PathBuf> {
+pub(crate) fn config_dir(env: &BTreeMap<String, String>) -> Option<PathBuf> {
     let variable = |name: &str| env.get(name).map(PathBuf::from).or_else(|| std::env::var_os(name).map(PathBuf::from));
     variable("CLAUDE_CONFIG_DIR").or_else(|| Some(variable("HOME")?.join(".claude")))
 }

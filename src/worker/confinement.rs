@@ -28,7 +28,7 @@ const PASSED: [&str; 2] = ["PATH", "HOME"];
 
 /// The confinement of commands for one run.
 #[derive(Debug, Default)]
-pub struct Confinement {
+pub(crate) struct Confinement {
     sandbox: Option<Wrapper>,
     cgroup: Option<PathBuf>,
     /// The most bytes that the run's directories may take on the disk.
@@ -49,7 +49,7 @@ struct Wrapper {
 
 /// What a command needs in its sandbox, beside programs and libraries of the system.
 #[derive(Debug)]
-pub struct Shown<'a> {
+pub(crate) struct Shown<'a> {
     /// The worktree. It must exist.
     pub dir: &'a Path,
     pub writable: Vec<PathBuf>,
@@ -70,13 +70,13 @@ impl Confinement {
     }
 
     /// Finds the processes of its commands.
-    pub fn processes(&self) -> impl Fn() -> Vec<i32> + Clone + Send + 'static {
+    pub(crate) fn processes(&self) -> impl Fn() -> Vec<i32> + Clone + Send + 'static {
         let (cgroup, lease) = (self.cgroup.clone(), self.lease.clone());
         move || cgroup.as_deref().map_or_else(|| process::of_lease(&lease), cgroup::members)
     }
 
     /// The command, confined. Of its environment, only what was set for it counts.
-    pub fn command(&self, plain: &Command, shown: &Shown<'_>) -> Command {
+    pub(crate) fn command(&self, plain: &Command, shown: &Shown<'_>) -> Command {
         let plain = plain.as_std();
         let mut words: Vec<OsString> = Vec::new();
         if let Some(leaf) = &self.cgroup {
@@ -98,7 +98,7 @@ impl Confinement {
 }
 
 /// Ends what confined commands have left, with their cgroup. No process of the run itself is alive.
-pub async fn end_commands(dir: &RunDir) {
+pub(crate) async fn end_commands(dir: &RunDir) {
     remains::end(dir, None, &dir.lease(), Duration::ZERO).await;
 }
 

@@ -11,28 +11,28 @@ use super::session::SessionRecord;
 
 impl Home {
     /// Where the repository of a context is, for each project; most do not exist.
-    pub fn context_repositories(&self, context_id: &str) -> Vec<PathBuf> {
+    pub(crate) fn context_repositories(&self, context_id: &str) -> Vec<PathBuf> {
         let name = self.context_dir(context_id).with_added_extension("git");
         let projects = fs::read_dir(self.repositories_dir()).into_iter().flatten().flatten().map(|entry| entry.path());
         projects.map(|project| project.join("contexts").join(name.file_name().unwrap_or_default())).collect()
     }
 
-    pub fn context_dir(&self, context_id: &str) -> PathBuf {
+    pub(crate) fn context_dir(&self, context_id: &str) -> PathBuf {
         self.contexts_dir().join(file_name(context_id))
     }
 
     /// Where the CLI keeps the sessions of a context whose runs are in a sandbox. It exists once there was such a run.
-    pub fn sandboxed_sessions(&self, context_id: &str) -> PathBuf {
+    pub(crate) fn sandboxed_sessions(&self, context_id: &str) -> PathBuf {
         self.session_path(context_id).with_extension("sandbox")
     }
 
-    pub fn session(&self, context_id: &str) -> Option<SessionRecord> {
+    pub(crate) fn session(&self, context_id: &str) -> Option<SessionRecord> {
         read_json::<SessionRecord>(&self.session_path(context_id)).filter(|record| record.context_id == context_id)
     }
 
     /// # Errors
     /// The record can't be written.
-    pub fn keep_session(&self, record: &SessionRecord) -> io::Result<()> {
+    pub(crate) fn keep_session(&self, record: &SessionRecord) -> io::Result<()> {
         write_json(&self.session_path(&record.context_id), record)
     }
 
@@ -41,17 +41,17 @@ impl Home {
     }
 
     /// The note that tells when the directory of a context without a project was used.
-    pub fn use_path(&self, context_id: &str) -> PathBuf {
+    pub(crate) fn use_path(&self, context_id: &str) -> PathBuf {
         self.session_path(context_id).with_extension("used")
     }
 
-    pub fn use_paths(&self) -> Vec<PathBuf> {
+    pub(crate) fn use_paths(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.root().join("sessions")).into_iter().flatten().flatten().map(|entry| entry.path());
         entries.filter(|path| path.extension().is_some_and(|extension| extension == "used")).collect()
     }
 
     /// All that is here of a context without a project; the note comes last.
-    pub fn paths_of(&self, context_id: &str) -> Vec<PathBuf> {
+    pub(crate) fn paths_of(&self, context_id: &str) -> Vec<PathBuf> {
         vec![self.context_dir(context_id), self.sandboxed_sessions(context_id), self.session_path(context_id), self.use_path(context_id)]
     }
 }
@@ -62,7 +62,7 @@ fn file_name(text: &str) -> String {
 }
 
 /// A shorter one. Somebody who looks for them finds two texts that have the same.
-pub fn short_file_name(text: &str) -> String {
+pub(crate) fn short_file_name(text: &str) -> String {
     with_digest(text, 12)
 }
 

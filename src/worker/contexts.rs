@@ -49,7 +49,7 @@ struct Used {
 }
 
 /// Stores that a run uses the directory of a context without a project. Runs in a sandbox can't change it.
-pub fn note_use(home: &Home, context_id: &str) -> io::Result<()> {
+pub(crate) fn note_use(home: &Home, context_id: &str) -> io::Result<()> {
     write_json(&home.use_path(context_id), &Used { context_id: context_id.to_owned(), used_at: now_ms() })
 }
 

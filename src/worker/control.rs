@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 use super::verdict::Stop;
 
 /// The first argument that makes this program the supervisor of a run.
-pub const SUPERVISOR: &str = "supervise-run";
+pub(crate) const SUPERVISOR: &str = "supervise-run";
 
 /// What the supervisor of a run must know. Times are in milliseconds.
 #[derive(Debug, Deserialize, Serialize)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// The directory of the run, and the number of the process in it.
     pub dir: PathBuf,
     pub start: u32,
@@ -37,7 +37,7 @@ pub struct Plan {
 
 /// One line in the pipe.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
-pub enum Order {
+pub(crate) enum Order {
     /// The lease is renewed: the run may go on until this time.
     Renew { until: u64 },
     /// The run waits for a person, until this time at most: meanwhile its time limits stand still. 0: it does not wait any more.
@@ -48,10 +48,10 @@ pub enum Order {
 
 /// The agent's end of the pipe.
 #[derive(Debug)]
-pub struct Control(File);
+pub(crate) struct Control(File);
 
 impl Control {
-    pub fn create(path: &Path) -> io::Result<Self> {
+    pub(crate) fn create(path: &Path) -> io::Result<Self> {
         if path.exists() {
             fs::remove_file(path)?;
         }
@@ -61,13 +61,13 @@ impl Control {
 
     /// # Errors
     /// There is no pipe.
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         pipe(path).map(Self)
     }
 
     /// # Errors
     /// The supervisor reads nothing, and the pipe is full.
-    pub fn send(&mut self, order: &Order) -> io::Result<()> {
+    pub(crate) fn send(&mut self, order: &Order) -> io::Result<()> {
         let mut line = serde_json::to_vec(order)?;
         line.push(b'\n');
         // The line is shorter than what the kernel writes as a whole or not at all.
@@ -76,6 +76,6 @@ impl Control {
 }
 
 /// Opens a named pipe for both directions, so that neither side waits for the other, and what is written stays until it is read.
-pub fn pipe(path: &Path) -> io::Result<File> {
+pub(crate) fn pipe(path: &Path) -> io::Result<File> {
     Ok(open(path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?.into())
 }

@@ -1,6 +1,6 @@
 //! What files take on the disk.
 
-pub mod held;
+pub(crate) mod held;
 
 use std::collections::BTreeSet;
 use std::fs::Metadata;
@@ -15,15 +15,15 @@ const MAX_ENTRIES: usize = 5_000_000;
 /// `st_blocks` counts these, whatever the file system's own blocks are.
 const BLOCK: u64 = 512;
 /// What a run keeps from being measured counts as any size, where the run is to blame for it.
-pub const HIDDEN: u64 = u64::MAX;
+pub(crate) const HIDDEN: u64 = u64::MAX;
 
-pub fn size_of(about: &Metadata) -> u64 {
+pub(crate) fn size_of(about: &Metadata) -> u64 {
     about.blocks().saturating_mul(BLOCK)
 }
 
 /// What the files below the directories take on the disk that have changed since then, until it is more than `enough`. Links are not followed,
 /// a file with several names counts once. `unreadable` is what each directory counts as that can't be looked at.
-pub fn used(dirs: Vec<PathBuf>, since: Ms, enough: u64, unreadable: u64) -> u64 {
+pub(crate) fn used(dirs: Vec<PathBuf>, since: Ms, enough: u64, unreadable: u64) -> u64 {
     let (mut used, mut linked) = (0_u64, BTreeSet::new());
     for dir in dirs {
         let is_whole = walk(&dir, MAX_ENTRIES, |seen| {
@@ -48,7 +48,7 @@ pub fn used(dirs: Vec<PathBuf>, since: Ms, enough: u64, unreadable: u64) -> u64 
 }
 
 /// Whether the files below the directories take more than this; what can't be looked at counts as any size.
-pub fn is_larger(dirs: Vec<PathBuf>, limit: u64) -> bool {
+pub(crate) fn is_larger(dirs: Vec<PathBuf>, limit: u64) -> bool {
     used(dirs, Ms::MIN, limit, HIDDEN) > limit
 }
 

@@ -26,13 +26,13 @@ const REST: u32 = 20;
 const NOTHING_MUCH: u64 = 1 << 20;
 
 /// The directories that runs of a context write: where they work, their repository, and their sessions in a sandbox.
-pub fn dirs_of(home: &Home, context_id: &str) -> Vec<PathBuf> {
+pub(crate) fn dirs_of(home: &Home, context_id: &str) -> Vec<PathBuf> {
     let dirs = [home.context_dir(context_id), home.sandboxed_sessions(context_id)];
     dirs.into_iter().chain(home.context_repositories(context_id)).collect()
 }
 
 /// Whether the directories of the context take more than this.
-pub async fn is_over(home: &Home, context_id: &str, limit: u64) -> bool {
+pub(crate) async fn is_over(home: &Home, context_id: &str, limit: u64) -> bool {
     let dirs = dirs_of(home, context_id);
     spawn_blocking(move || is_larger(dirs, limit)).await.unwrap_or_default()
 }
@@ -43,7 +43,7 @@ fn dirs_of_run(home: &Home, record: &Record) -> Vec<PathBuf> {
 }
 
 /// Measures the directories of a run while it goes on, if its profile limits them, and looks after its login.
-pub struct DiskLimit {
+pub(crate) struct DiskLimit {
     limit: u64,
     used: Arc<AtomicU64>,
     login: Option<Arc<Login>>,
@@ -58,7 +58,7 @@ impl Drop for DiskLimit {
 
 impl DiskLimit {
     /// `leader`: the supervisor of the run.
-    pub fn start(home: &Home, record: &Record, leader: Leader, profile: &Profile) -> Self {
+    pub(crate) fn start(home: &Home, record: &Record, leader: Leader, profile: &Profile) -> Self {
         let (given, used) = (profile.limits.disk_bytes(), Arc::<AtomicU64>::default());
         let limit = given.unwrap_or(u64::MAX);
         let login = Login::of(profile).map(Arc::new);
@@ -68,12 +68,12 @@ impl DiskLimit {
     }
 
     /// The reason to stop the run now.
-    pub fn exceeded(&self) -> Option<Stop> {
+    pub(crate) fn exceeded(&self) -> Option<Stop> {
         (self.used.load(Ordering::Relaxed) > self.limit).then_some(Stop::DiskLimit)
     }
 
     /// Puts the login right. To be called when no process of the run is left.
-    pub async fn end(mut self) {
+    pub(crate) async fn end(mut self) {
         if let Some(login) = self.login.take() {
             spawn_blocking(move || login.repair()).await.unwrap_or_else(|error| tracing::error!(%error, "the login was not looked at"));
         }
@@ -110,7 +110,7 @@ fn free(place: &Path) -> Option<u64> {
 }
 
 /// Why a run was ended whose output could not be stored: it is to blame if it has written more into its directories than any other run here.
-pub async fn full_disk(agent: &Arc<Agent>, lease: Uuid) -> Stop {
+pub(crate) async fn full_disk(agent: &Arc<Agent>, lease: Uuid) -> Stop {
     let agent = agent.clone();
     let is_to_blame = spawn_blocking(move || {
         let written: Vec<(Uuid, u64)> = records(&agent.home).map(|record| (record.lease.id, written(&agent.home, &record))).collect();

@@ -12,7 +12,7 @@ const MAX_PROMPT: u64 = 4 << 20;
 ///
 /// # Errors
 /// Standard input can't be read, or standard output can't be written.
-pub fn run() -> io::Result<()> {
+pub(crate) fn run() -> io::Result<()> {
     let mut prompt = String::new();
     io::stdin().lock().take(MAX_PROMPT).read_to_string(&mut prompt)?;
     let wants_json = std::env::var("BLOOM_DESIRED_FORMAT").is_ok_and(|format| format == "json");

@@ -25,7 +25,7 @@ struct Kept {
 ///
 /// # Errors
 /// The server refuses the token, or the key can't be kept. The text says what to do.
-pub async fn key(home: &Home, client: &Client, worker: &str, token: Option<&SecretString>) -> Result<Option<SecretString>, String> {
+pub(crate) async fn key(home: &Home, client: &Client, worker: &str, token: Option<&SecretString>) -> Result<Option<SecretString>, String> {
     let server = client.server();
     let kept = read_json::<Kept>(&home.key_path()).filter(|kept| kept.server == server && kept.worker == worker);
     let Some(token) = token else { return Ok(kept.map(|kept| SecretString::from(kept.key))) };

@@ -80,7 +80,7 @@ fn names(names: &[impl AsRef<str>], variable: &str) -> bool {
 }
 
 /// Removes this program's own keys and settings from the environment of one of the agent's own commands.
-pub fn scrub(command: &mut Command) {
+pub(crate) fn scrub(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_none_or(|name| names(&NEVER, name) || names(&OF_SERVER, name)) {
             command.env_remove(name);
@@ -89,7 +89,7 @@ pub fn scrub(command: &mut Command) {
 }
 
 /// Lets a command inherit what runs do. `env` and `pass_env` are the profile's; what `env` sets is still to be set.
-pub fn inherit(command: &mut Command, env: &BTreeMap<String, String>, pass_env: &[String]) {
+pub(crate) fn inherit(command: &mut Command, env: &BTreeMap<String, String>, pass_env: &[String]) {
     command.env_clear().envs(inherited(env, pass_env, std::env::vars_os()));
 }
 
@@ -110,7 +110,7 @@ fn inherited(
 }
 
 /// Whether a variable chooses another service for the models of the Claude CLI.
-pub fn uses_other_backend(env: &BTreeMap<String, String>) -> bool {
+pub(crate) fn uses_other_backend(env: &BTreeMap<String, String>) -> bool {
     let is_set = |switch: &str| env.get(switch).cloned().or_else(|| std::env::var(switch).ok()).is_some_and(|value| is_on(&value));
     BACKENDS.iter().any(|(switch, _)| is_set(switch))
 }
@@ -121,7 +121,7 @@ fn is_on(value: &str) -> bool {
 
 /// # Errors
 /// The profile's `pass_env` can't be used. The text says what to do.
-pub fn check(pass_env: &[String]) -> Result<(), String> {
+pub(crate) fn check(pass_env: &[String]) -> Result<(), String> {
     if pass_env.len() > MAX_NAMES {
         return Err(format!(
             "pass_env has {} names, and at most {MAX_NAMES} are allowed: PREFIX_* names all that begin so",
@@ -142,7 +142,7 @@ pub fn check(pass_env: &[String]) -> Result<(), String> {
 
 /// # Errors
 /// A variable can't be set, and no run could start. The text does not show the value, which may be a key.
-pub fn check_env(env: &BTreeMap<String, String>) -> Result<(), String> {
+pub(crate) fn check_env(env: &BTreeMap<String, String>) -> Result<(), String> {
     for (name, value) in env {
         if name.is_empty() || name.contains(['=', '\0']) {
             return Err(format!("env: {name:?} is not the name of a variable: write NAME = \"VALUE\", with a name that has no = in it"));

@@ -27,7 +27,7 @@ const MAX_RUNS: usize = 500;
 
 /// The runs whose events are to be sent.
 #[derive(Debug, Default)]
-pub struct Runs {
+pub(crate) struct Runs {
     added: Mutex<Vec<Run>>,
     changed: Notify,
 }
@@ -49,13 +49,13 @@ struct Run {
 
 /// The events of a run, on their way.
 #[derive(Debug)]
-pub struct Sending {
+pub(crate) struct Sending {
     is_over: CancellationToken,
     sent: CancellationToken,
 }
 
 impl Runs {
-    pub fn add(&self, task: Uuid, lease: Uuid, events: EventReader) -> Sending {
+    pub(crate) fn add(&self, task: Uuid, lease: Uuid, events: EventReader) -> Sending {
         let sending = Sending { is_over: CancellationToken::new(), sent: CancellationToken::new() };
         let (is_over, _sent) = (sending.is_over.clone(), sending.sent.clone().drop_guard());
         let backoff = Backoff::default();
@@ -65,7 +65,7 @@ impl Runs {
     }
 
     /// No event of this run is added any more.
-    pub fn end(&self, sending: &Sending) {
+    pub(crate) fn end(&self, sending: &Sending) {
         sending.is_over.cancel();
         self.changed.notify_one();
     }
@@ -73,7 +73,7 @@ impl Runs {
 
 impl Sending {
     /// Waits until all events are sent, or given up.
-    pub async fn sent(&self) {
+    pub(crate) async fn sent(&self) {
         self.sent.cancelled().await;
     }
 }

@@ -30,11 +30,11 @@ const MAX_ENTRIES: usize = 1_000_000;
 /// Of what is no file, so many are named.
 const MAX_ODD: usize = 100;
 /// Outputs of one run; one more file is its diff.
-pub const MAX_OUTPUTS: usize = MAX_FILES_OF_LEASE - 1;
+pub(crate) const MAX_OUTPUTS: usize = MAX_FILES_OF_LEASE - 1;
 
 /// Why the inputs of a task are not in its directory.
 #[derive(Debug)]
-pub enum NoInput {
+pub(crate) enum NoInput {
     /// The task can't be run like this.
     Unfit(String),
     Disk(String),
@@ -44,7 +44,7 @@ pub enum NoInput {
 
 /// A file that a run has left for its task.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Output {
+pub(crate) struct Output {
     /// Below the directory of the run.
     pub path: String,
     pub bytes: u64,
@@ -52,7 +52,7 @@ pub struct Output {
 
 /// The outputs of a run.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Outputs {
+pub(crate) struct Outputs {
     pub found: Vec<Output>,
     /// What has the name of an output, but is no file.
     pub odd: Vec<String>,
@@ -61,7 +61,7 @@ pub struct Outputs {
 }
 
 /// Why a file was not taken by the server.
-pub enum Unsent {
+pub(crate) enum Unsent {
     /// The server never takes it.
     Refused(String),
     /// The run has lost its lease.
@@ -162,19 +162,19 @@ impl Agent {
 
 /// An input as it was laid into a directory.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub struct Laid {
+pub(crate) struct Laid {
     pub path: String,
     bytes: u64,
     sha256: String,
 }
 
 impl Laid {
-    pub fn of(input: &Input<'_>) -> Self {
+    pub(crate) fn of(input: &Input<'_>) -> Self {
         Self { path: input.path.to_string(), bytes: input.bytes.unsigned_abs(), sha256: input.sha256.to_string() }
     }
 
     /// Whether it is in the directory as it was. It is read, but no more of it than it had.
-    pub fn is_unchanged(&self, dir: &Path) -> bool {
+    pub(crate) fn is_unchanged(&self, dir: &Path) -> bool {
         let read = || -> io::Result<bool> {
             let root = Dir::open_ambient_dir(dir, ambient_authority())?;
             let about = root.symlink_metadata(&self.path)?;
@@ -200,14 +200,14 @@ async fn new_piece(root: &Dir, piece: &Path) -> io::Result<File> {
 }
 
 /// Opens an output. Another run of the context may have put something else in its place since it was found.
-pub async fn open_output(dir: &Path, path: &str) -> io::Result<File> {
+pub(crate) async fn open_output(dir: &Path, path: &str) -> io::Result<File> {
     let (dir, path) = (dir.to_owned(), PathBuf::from(path));
     let opened = tokio::task::spawn_blocking(move || open_below(&Dir::open_ambient_dir(dir, ambient_authority())?, &path));
     opened.await.map_err(io::Error::other)?
 }
 
 /// The files below the directory that one of the globs means, in the order of their paths. Links are not followed, and what is git's own is left out.
-pub fn outputs(dir: &Path, globs: &[String]) -> Outputs {
+pub(crate) fn outputs(dir: &Path, globs: &[String]) -> Outputs {
     let Some(wanted) = globset(globs).filter(|set| !set.is_empty()) else { return Outputs::default() };
     let mut all = Outputs::default();
     let is_whole = walk(dir, MAX_ENTRIES, |seen| {

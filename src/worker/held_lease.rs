@@ -11,7 +11,7 @@ use super::verdict::Stop;
 use bloom_core::task::Session;
 
 /// A lease that this agent has.
-pub struct HeldLease {
+pub(crate) struct HeldLease {
     pub task: Uuid,
     /// Where its run works and converses.
     pub context: Option<String>,
@@ -34,7 +34,7 @@ pub struct HeldLease {
 
 impl HeldLease {
     /// `in_worktree`: the context has one.
-    pub fn new(task: &Task, ttl: Duration, valid_until: u64, in_worktree: bool, stop: Option<Stop>) -> Self {
+    pub(crate) fn new(task: &Task, ttl: Duration, valid_until: u64, in_worktree: bool, stop: Option<Stop>) -> Self {
         // Two runs in one worktree would commit each other's changes, and write while the agent's git reads.
         let follows = task.session == Session::Context || task.project.is_some() || in_worktree;
         Self {
@@ -47,14 +47,14 @@ impl HeldLease {
     }
 
     /// Only a verdict is delivered for it.
-    pub fn over(task: Uuid, ttl: Duration, valid_until: u64) -> Self {
+    pub(crate) fn over(task: Uuid, ttl: Duration, valid_until: u64) -> Self {
         let stop = watch::Sender::new(None);
         let answered = Arc::default();
         Self { task, context: None, follows: false, ttl, valid_until, stop, answered, is_renewed: false, has_begun: false, is_over: true }
     }
 
     /// Stops the run. If it is stopped more than once, the first reason counts.
-    pub fn end(&self, reason: Stop) {
+    pub(crate) fn end(&self, reason: Stop) {
         self.stop.send_if_modified(|stop| stop.is_none().then(|| *stop = Some(reason)).is_some());
     }
 }

@@ -39,13 +39,13 @@ use super::reserve::Reserve;
 use bloom_client::now_ms;
 
 /// Longer files of the agent are not its own: a result of 16 MiB, in JSON, is shorter.
-pub const MAX_JSON: u64 = 256 << 20;
+pub(crate) const MAX_JSON: u64 = 256 << 20;
 /// The maximum number of kept runs whose files could not be used.
 const MAX_SET_ASIDE: usize = 20;
 
 /// An agent's directory, locked by this process.
 #[derive(Debug)]
-pub struct Home {
+pub(crate) struct Home {
     root: PathBuf,
     lock: File,
 }
@@ -80,7 +80,7 @@ impl Drop for Home {
 impl Home {
     /// # Errors
     /// The directory can't be created or used, or another agent uses it. The text says what to do.
-    pub fn open(root: &Path) -> Result<Self, String> {
+    pub(crate) fn open(root: &Path) -> Result<Self, String> {
         let failed =
             |error: io::Error| format!("the work directory {} can't be used: {error}; choose another with --work-dir", root.display());
         private_dir(root).map_err(failed)?;
@@ -100,7 +100,7 @@ impl Home {
         }
     }
 
-    pub fn root(&self) -> &Path {
+    pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
@@ -108,7 +108,7 @@ impl Home {
     ///
     /// # Errors
     /// It can't be made.
-    pub fn empty_file(&self) -> io::Result<PathBuf> {
+    pub(crate) fn empty_file(&self) -> io::Result<PathBuf> {
         let path = self.root.join("empty");
         File::create(&path).map(|_| path)
     }
@@ -118,7 +118,7 @@ impl Home {
     ///
     /// # Errors
     /// The name can't be stored, or the directory contains runs of another server or worker.
-    pub fn name(&self, given: Option<&str>, server: &str) -> Result<String, String> {
+    pub(crate) fn name(&self, given: Option<&str>, server: &str) -> Result<String, String> {
         let path = self.root.join("agent.json");
         let known = read_json::<Identity>(&path);
         if let Some(known) = known.as_ref().filter(|known| known.server != server && !self.run_dirs().is_empty()) {
@@ -153,7 +153,7 @@ impl Home {
     ///
     /// # Errors
     /// The instance can't be stored.
-    pub fn instance(&self) -> Result<(Uuid, bool), String> {
+    pub(crate) fn instance(&self) -> Result<(Uuid, bool), String> {
         let path = self.root.join("instance.json");
         let failed = |error: io::Error| format!("the agent's instance can't be stored in {}: {error}", path.display());
         let lock = self.lock.metadata().map_err(failed)?;
@@ -167,7 +167,7 @@ impl Home {
     }
 
     /// Stores that the server has taken the registration of the instance.
-    pub fn registered(&self) {
+    pub(crate) fn registered(&self) {
         let path = self.root.join("instance.json");
         let Some(known) = read_json::<KnownInstance>(&path) else { return };
         // Without the note, the next start waits for its registration before it continues its runs.
@@ -176,19 +176,19 @@ impl Home {
         }
     }
 
-    pub fn key_path(&self) -> PathBuf {
+    pub(crate) fn key_path(&self) -> PathBuf {
         self.root.join("key.json")
     }
 
     /// Stores a marker that keeps the agent from starting again, for example by a supervisor.
-    pub fn uninstall(&self) {
+    pub(crate) fn uninstall(&self) {
         if let Err(error) = fs::write(self.uninstalled_path(), "") {
             tracing::warn!(%error, "the marker of the uninstall could not be stored; a supervisor may start this agent again");
         }
     }
 
     /// The marker file, if the agent was uninstalled.
-    pub fn uninstalled(&self) -> Option<PathBuf> {
+    pub(crate) fn uninstalled(&self) -> Option<PathBuf> {
         Some(self.uninstalled_path()).filter(|path| path.exists())
     }
 
@@ -196,24 +196,24 @@ impl Home {
         self.root.join("uninstalled")
     }
 
-    pub fn contexts_dir(&self) -> PathBuf {
+    pub(crate) fn contexts_dir(&self) -> PathBuf {
         self.root.join("contexts")
     }
 
-    pub fn repositories_dir(&self) -> PathBuf {
+    pub(crate) fn repositories_dir(&self) -> PathBuf {
         self.root.join("repositories")
     }
 
-    pub fn reserve(&self) -> Reserve {
+    pub(crate) fn reserve(&self) -> Reserve {
         Reserve::in_dir(&self.root)
     }
 
-    pub fn accounts_path(&self) -> PathBuf {
+    pub(crate) fn accounts_path(&self) -> PathBuf {
         self.root.join("accounts.json")
     }
 
     /// Stores when the leases were renewed last, so that a later process knows which of them may have expired.
-    pub fn renewed(&self, at: &Stamp) {
+    pub(crate) fn renewed(&self, at: &Stamp) {
         // Not flushed to the disk: with an older time, a later process only assumes an earlier expiry.
         let stored = serde_json::to_vec(at).map_err(io::Error::other).and_then(|stamp| fs::write(self.root.join("renewed"), stamp));
         if let Err(error) = stored {
@@ -221,12 +221,12 @@ impl Home {
         }
     }
 
-    pub fn renewed_at(&self) -> Option<Stamp> {
+    pub(crate) fn renewed_at(&self) -> Option<Stamp> {
         let stored = fs::read_to_string(self.root.join("renewed")).ok()?;
         serde_json::from_str(&stored).ok()
     }
 
-    pub fn run_dir(&self, lease: Uuid) -> PathBuf {
+    pub(crate) fn run_dir(&self, lease: Uuid) -> PathBuf {
         self.root.join("runs").join(lease.to_string())
     }
 
@@ -234,7 +234,7 @@ impl Home {
     ///
     /// # Errors
     /// They can't be moved.
-    pub fn set_aside(&self, run: &Path) -> io::Result<PathBuf> {
+    pub(crate) fn set_aside(&self, run: &Path) -> io::Result<PathBuf> {
         let dir = self.root.join("set-aside");
         private_dir(&dir)?;
         let name = run.file_name().unwrap_or_default().to_string_lossy();
@@ -252,12 +252,12 @@ impl Home {
     }
 
     /// The filter of system calls for sandboxes.
-    pub fn syscall_filter(&self) -> PathBuf {
+    pub(crate) fn syscall_filter(&self) -> PathBuf {
         self.root.join("system-calls.bpf")
     }
 
     /// The runs that an earlier process left.
-    pub fn run_dirs(&self) -> Vec<PathBuf> {
+    pub(crate) fn run_dirs(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.root.join("runs")).into_iter().flatten().flatten();
         entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
     }
@@ -270,22 +270,22 @@ pub fn hostname() -> String {
 }
 
 /// Creates a directory that other users of the machine can't read, because prompts and answers are private.
-pub fn private_dir(path: &Path) -> io::Result<()> {
+pub(crate) fn private_dir(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-pub fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&read_all(open_at(path).ok()?, MAX_JSON).ok()?).ok()
 }
 
 /// Replaces the file atomically, without a flush. This is enough for data about running processes, which a power cut ends, too.
-pub fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
+pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
     replace(path, value).map(drop)
 }
 
 /// Like [`write_json`], but flushes to the disk before it returns: for data that must survive a power cut, such as results.
-pub fn write_json_durably(path: &Path, value: &impl Serialize) -> io::Result<()> {
+pub(crate) fn write_json_durably(path: &Path, value: &impl Serialize) -> io::Result<()> {
     let file = replace(path, value)?;
     file.sync_all()?;
     path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
@@ -296,7 +296,7 @@ fn replace(path: &Path, value: &impl Serialize) -> io::Result<File> {
 }
 
 /// Replaces the file atomically, without a flush.
-pub fn replace_with(path: &Path, content: &[u8]) -> io::Result<File> {
+pub(crate) fn replace_with(path: &Path, content: &[u8]) -> io::Result<File> {
     let part = path.with_added_extension("part");
     // Only the agent's user may read what is in its files: prompts, answers, a key.
     // What is no file is not waited for: runs without a sandbox can put a pipe there.

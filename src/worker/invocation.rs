@@ -16,13 +16,13 @@ use super::session::RunSession;
 use super::task::Task;
 
 /// The first argument that makes this program the echo runner.
-pub const ECHO: &str = "echo-runner";
+pub(crate) const ECHO: &str = "echo-runner";
 /// Other sessions of the same user, such as runs of other contexts, must not tell a run what to do. Versions that do not know the setting ignore it.
 const REFUSE_MESSAGES: &str = r#"{"crossSessionInbound":"refuse"}"#;
 
 /// The command of a run. It reads its prompt from standard input.
 #[derive(Debug, PartialEq)]
-pub struct Invocation {
+pub(crate) struct Invocation {
     pub program: PathBuf,
     pub args: Vec<OsString>,
     pub env: Vec<(String, String)>,
@@ -32,7 +32,7 @@ pub struct Invocation {
 
 /// The conversation that the run starts or continues.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Conversation {
+pub(crate) enum Conversation {
     /// A new one. The agent chooses its id, so that it is known before the CLI prints anything.
     New(String),
     Resumed(String),
@@ -40,7 +40,7 @@ pub enum Conversation {
 
 impl Conversation {
     /// `None`: the run is in no conversation of its context.
-    pub fn of(session: Option<&RunSession>) -> Self {
+    pub(crate) fn of(session: Option<&RunSession>) -> Self {
         let id = session.map_or_else(|| Uuid::now_v7().to_string(), |session| session.record.session_id.clone());
         if session.is_some_and(|session| session.is_resumed) { Self::Resumed(id) } else { Self::New(id) }
     }
@@ -48,7 +48,7 @@ impl Conversation {
 
 /// The files and directories of a run.
 #[derive(Debug)]
-pub struct RunFiles<'a> {
+pub(crate) struct RunFiles<'a> {
     pub context_dir: &'a Path,
     pub prompt: &'a Path,
     /// The repository of its context, and that of its project, whose objects the first one shares.
@@ -61,7 +61,7 @@ pub struct RunFiles<'a> {
 
 impl Invocation {
     /// `program` is the resolved path of the profile's program.
-    pub fn new(
+    pub(crate) fn new(
         profile: &Profile,
         program: PathBuf,
         profiles_dir: &Path,
@@ -98,12 +98,12 @@ fn claude(
 }
 
 /// What the run may cost, in US dollars: what the task's budget has left, or what its profile allows, if that is less. `None`: no limit.
-pub fn budget(task: &Task, profile: &Profile) -> Option<f64> {
+pub(crate) fn budget(task: &Task, profile: &Profile) -> Option<f64> {
     [Some(task.policy.budget.0).filter(|usd| *usd > 0.0), profile.max_budget_usd].into_iter().flatten().reduce(f64::min)
 }
 
 /// The options of the Claude CLI that the profile says, for a task with this model and budget.
-pub fn claude_options(profile: &Profile, profiles_dir: &Path, model: Option<&str>, budget: Option<f64>) -> Vec<OsString> {
+pub(crate) fn claude_options(profile: &Profile, profiles_dir: &Path, model: Option<&str>, budget: Option<f64>) -> Vec<OsString> {
     let list = |tools: &[String]| (!tools.is_empty()).then(|| tools.join(","));
     let sources = profile.setting_sources.iter().map(|source| source.word()).collect::<Vec<_>>().join(",");
     let keeps_prompt = profile.cli_version.is_some_and(Version::keeps_system_prompt);
@@ -141,7 +141,7 @@ const NO_UPDATES: (&str, &str) = ("DISABLE_AUTOUPDATER", "1");
 const NO_MEMORY: (&str, &str) = ("CLAUDE_CODE_DISABLE_AUTO_MEMORY", "1");
 
 /// A call of the CLI that is no run, in the environment of the profile's runs.
-pub fn claude_call(program: PathBuf, profile: &Profile) -> Command {
+pub(crate) fn claude_call(program: PathBuf, profile: &Profile) -> Command {
     let mut call = Command::new(program);
     environment::inherit(call.as_std_mut(), &profile.env, &profile.pass_env);
     call.envs(claude_environment(profile)).envs(&profile.env).env(NO_UPDATES.0, NO_UPDATES.1);
@@ -149,7 +149,7 @@ pub fn claude_call(program: PathBuf, profile: &Profile) -> Command {
 }
 
 /// Variables of runs, which those of the profile may replace.
-pub fn claude_environment(profile: &Profile) -> impl Iterator<Item = (&'static str, &'static str)> {
+pub(crate) fn claude_environment(profile: &Profile) -> impl Iterator<Item = (&'static str, &'static str)> {
     let is_claude = profile.runner == Runner::Claude;
     let retries = is_claude.then_some(("CLAUDE_CODE_MAX_RETRIES", MAX_RETRIES));
     let no_background = (is_claude && !profile.background).then_some(("CLAUDE_CODE_DISABLE_BACKGROUND_TASKS", "1"));
@@ -158,7 +158,7 @@ pub fn claude_environment(profile: &Profile) -> impl Iterator<Item = (&'static s
 }
 
 /// Variables that name the directory for the temporary files of the CLI and its tools, and for its socket.
-pub const TEMP_VARIABLES: [&str; 3] = ["TMPDIR", "CLAUDE_CODE_TMPDIR", "XDG_RUNTIME_DIR"];
+pub(crate) const TEMP_VARIABLES: [&str; 3] = ["TMPDIR", "CLAUDE_CODE_TMPDIR", "XDG_RUNTIME_DIR"];
 
 /// Settings of git for runs of the Claude CLI, which calls git at its start: a repository in the context's directory must not execute commands that
 /// an earlier run has left there, unless the profile heeds the settings of projects.

@@ -6,7 +6,7 @@ use serde_json::Value;
 const MAX_DEPTH: usize = 100;
 
 /// The objects of a line; empty if there is anything else in it.
-pub fn objects(line: &str) -> Vec<Value> {
+pub(crate) fn objects(line: &str) -> Vec<Value> {
     let line = without_controls(line);
     let values = parse(line).or_else(|| parse(&without_lone_surrogates(&shallow(line))));
     values.filter(|values| values.iter().all(Value::is_object)).unwrap_or_default()

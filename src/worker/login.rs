@@ -20,7 +20,7 @@ const MOST: u64 = 1 << 20;
 const WRITTEN_WITHIN: Duration = Duration::from_millis(200);
 
 /// The file while a run goes on that can write it.
-pub struct Login {
+pub(crate) struct Login {
     path: PathBuf,
     /// The newest content that could be one.
     kept: Mutex<Vec<u8>>,
@@ -28,7 +28,7 @@ pub struct Login {
 
 impl Login {
     /// `None`: runs of the profile can't write it, or there is none.
-    pub fn of(profile: &Profile) -> Option<Self> {
+    pub(crate) fn of(profile: &Profile) -> Option<Self> {
         profile.sandbox.as_ref().filter(|_| profile.runner == Runner::Claude)?;
         let path = config_dir(&profile.env)?.join(CREDENTIALS);
         let kept = Mutex::new(content(&path)?);
@@ -37,7 +37,7 @@ impl Login {
 
     /// One that is too large is put right at once. Returns what it took on the disk if one of these processes, which are those of the run, was writing
     /// it: the runs of all contexts have the file, and no other is to blame.
-    pub fn look(&self, processes: &[i32]) -> u64 {
+    pub(crate) fn look(&self, processes: &[i32]) -> u64 {
         if let Some(newer) = content(&self.path) {
             *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = newer;
             return 0;
@@ -49,7 +49,7 @@ impl Login {
     }
 
     /// Writes the last good one again, if the run has left what can't be a login.
-    pub fn repair(&self) {
+    pub(crate) fn repair(&self) {
         if content(&self.path).is_some() {
             return;
         }

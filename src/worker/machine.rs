@@ -4,7 +4,7 @@ use tokio::net::{UdpSocket, lookup_host};
 use url::Url;
 
 /// The name of the operating system and the processor architecture.
-pub fn os_info() -> String {
+pub(crate) fn os_info() -> String {
     let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     let name = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")).unwrap_or(std::env::consts::OS);
     let name: String = name.trim_matches('"').chars().take(100).collect();
@@ -12,7 +12,7 @@ pub fn os_info() -> String {
 }
 
 /// The local address from which this machine would send to the server. Connecting a UDP socket finds it without sending anything.
-pub async fn addresses(server: &str) -> Vec<String> {
+pub(crate) async fn addresses(server: &str) -> Vec<String> {
     address(server).await.into_iter().collect()
 }
 

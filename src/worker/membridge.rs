@@ -59,7 +59,7 @@ fn canonical_id(name: &str) -> String {
 impl Membridge {
     /// # Errors
     /// TLS can't be set up on this machine, or the URL can't be called.
-    pub fn new(settings: MembridgeSettings, tls: &Tls) -> Result<Self, String> {
+    pub(crate) fn new(settings: MembridgeSettings, tls: &Tls) -> Result<Self, String> {
         let http = RwLock::new(http_client(tls)?);
         outbound::address(&settings.url, &["agents"]).map_err(|error| format!("the control plane's URL can't be called: {error}"))?;
         let memories = settings.memories.iter().map(|(project, dir)| Arc::new(Memory::new(project, canonical_id(project), dir.clone())));
@@ -70,12 +70,12 @@ impl Membridge {
     ///
     /// # Errors
     /// TLS can't be set up with them.
-    pub fn use_tls(&self, tls: &Tls) -> Result<(), String> {
+    pub(crate) fn use_tls(&self, tls: &Tls) -> Result<(), String> {
         *self.http.write() = http_client(tls)?;
         Ok(())
     }
 
-    pub fn memory(&self, canonical_id: &str) -> Option<Arc<Memory>> {
+    pub(crate) fn memory(&self, canonical_id: &str) -> Option<Arc<Memory>> {
         self.memories.iter().find(|memory| memory.canonical_id == canonical_id).cloned()
     }
 
@@ -110,7 +110,7 @@ impl Membridge {
     ///
     /// # Errors
     /// The control plane can't be reached or refuses, or another agent has the name.
-    pub async fn register(&self, registration: &NewWorker) -> Result<(), client::Error> {
+    pub(crate) async fn register(&self, registration: &NewWorker) -> Result<(), client::Error> {
         let body = json!({
             "name": registration.name,
             "url": registration.url,
@@ -140,7 +140,7 @@ impl Membridge {
     }
 
     /// Whether the server may not have taken the registration over yet. Until then it refuses the agent if an earlier one had the name.
-    pub fn is_new(&self) -> bool {
+    pub(crate) fn is_new(&self) -> bool {
         self.since.get().is_none_or(|since| since.elapsed() < TAKEN_OVER_WITHIN)
     }
 
@@ -168,7 +168,7 @@ impl Membridge {
     ///
     /// # Errors
     /// The control plane can't be reached or refuses.
-    pub async fn remove(&self, name: &str) -> Result<(), client::Error> {
+    pub(crate) async fn remove(&self, name: &str) -> Result<(), client::Error> {
         let Some(body) = self.registered.lock().take() else { return Ok(()) };
         match self.found(name).await? {
             Some(found) if self.is_ours(&found, &body) => self.delete(name).await,

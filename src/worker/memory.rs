@@ -61,21 +61,21 @@ struct Stat {
 }
 
 impl Memory {
-    pub fn new(project: &str, canonical_id: String, dir: PathBuf) -> Self {
+    pub(crate) fn new(project: &str, canonical_id: String, dir: PathBuf) -> Self {
         Self { project: project.to_owned(), canonical_id, dir, read: Mutex::default(), turn: tokio::sync::Mutex::default() }
     }
 
-    pub fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    pub fn exists(&self) -> bool {
+    pub(crate) fn exists(&self) -> bool {
         self.dir.is_dir()
     }
 
     /// # Errors
     /// The directory can't be read, or is larger than a snapshot may be.
-    pub async fn read(self: &Arc<Self>) -> Result<Reading, String> {
+    pub(crate) async fn read(self: &Arc<Self>) -> Result<Reading, String> {
         let _turn = self.turn.lock().await;
         self.on_a_thread(|memory| {
             let Some(dir) = memory.open()? else { return Ok(Reading::default()) };

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 ///
 /// # Errors
 /// There is no such file, or what is there is no regular file; the text says which.
-pub fn open_below(dir: &Dir, path: &Path) -> io::Result<File> {
+pub(crate) fn open_below(dir: &Dir, path: &Path) -> io::Result<File> {
     let name = path.file_name().ok_or_else(not_regular)?;
     let above = path.parent().filter(|above| *above != Path::new("")).map(|above| dir.open_dir(above)).transpose()?;
     // Without NONBLOCK, to open a pipe is to wait for one who writes it.
@@ -32,13 +32,13 @@ pub fn open_below(dir: &Dir, path: &Path) -> io::Result<File> {
 }
 
 /// As [`open_below`], in the directory of this path.
-pub fn open_at(path: &Path) -> io::Result<File> {
+pub(crate) fn open_at(path: &Path) -> io::Result<File> {
     let name = path.file_name().ok_or_else(not_regular)?;
     open_below(&Dir::open_ambient_dir(path.parent().unwrap_or(Path::new(".")), ambient_authority())?, Path::new(name))
 }
 
 /// A file that was not there before: what was is removed.
-pub fn fresh_at(path: &Path) -> io::Result<File> {
+pub(crate) fn fresh_at(path: &Path) -> io::Result<File> {
     let _ = fs::remove_file(path);
     // Only the agent's user may read what runs get and say.
     File::options().read(true).write(true).create_new(true).mode(0o600).open(path)
@@ -48,7 +48,7 @@ pub fn fresh_at(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 /// It can't be read, or is longer.
-pub fn read_all(file: File, most: u64) -> io::Result<Vec<u8>> {
+pub(crate) fn read_all(file: File, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {

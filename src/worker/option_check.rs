@@ -33,7 +33,7 @@ const ACCESS: [&str; 6] = [
 ///
 /// # Errors
 /// The CLI refuses the options of a profile; the text says which.
-pub async fn check(profiles: &mut Profiles) -> Result<(), String> {
+pub(crate) async fn check(profiles: &mut Profiles) -> Result<(), String> {
     let mut versions = BTreeMap::<PathBuf, Option<Version>>::new();
     let (mut accepted, mut signed_in) = (BTreeSet::new(), BTreeSet::new());
     let dir = profiles.dir.clone();

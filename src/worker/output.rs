@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 /// Writes the bytes, and removes from `rest` what is written.
-pub fn write_out(to: &mut File, rest: &mut &[u8]) -> io::Result<()> {
+pub(crate) fn write_out(to: &mut File, rest: &mut &[u8]) -> io::Result<()> {
     while !rest.is_empty() {
         match to.write(rest) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -23,7 +23,7 @@ pub fn write_out(to: &mut File, rest: &mut &[u8]) -> io::Result<()> {
 
 /// Both ends of the stream of a program's output. A process of the same user can open a pipe of another by its name below /proc, and write into it;
 /// a socket has no such name.
-pub fn output_stream(is_socket: bool) -> io::Result<(OwnedFd, OwnedFd)> {
+pub(crate) fn output_stream(is_socket: bool) -> io::Result<(OwnedFd, OwnedFd)> {
     if !is_socket {
         let (from, to) = io::pipe()?;
         return Ok((from.into(), to.into()));
@@ -35,7 +35,7 @@ pub fn output_stream(is_socket: bool) -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// Opens a file for the output, which the agent has created.
-pub fn output_file(path: &Path) -> io::Result<File> {
+pub(crate) fn output_file(path: &Path) -> io::Result<File> {
     let file = File::options().create(true).append(true).open(path)?;
     file.set_permissions(Permissions::from_mode(0o600))?;
     Ok(file)

@@ -29,7 +29,7 @@ const UNPROBED_QUOTA_MS: Ms = 15 * 60 * 1000;
 const MAX_MESSAGE: usize = 300;
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Pause {
+pub(crate) struct Pause {
     pub cause: PauseCause,
     pub since: Ms,
     /// When the pause ends, or when a probe is made.
@@ -56,7 +56,7 @@ pub struct Pause {
 
 /// What a run or a probe says about why it failed.
 #[derive(Clone, Debug)]
-pub struct Failed<'a> {
+pub(crate) struct Failed<'a> {
     pub cause: PauseCause,
     pub message: &'a str,
     /// Whether a probe can end the pause; else it ends by itself.
@@ -72,15 +72,15 @@ impl Pause {
 }
 
 /// What is paused: its kind and its name.
-pub type Paused = (PauseKind, String);
+pub(crate) type Paused = (PauseKind, String);
 
 /// What is paused together with a profile.
-pub fn of(name: &str, profile: &Profile) -> [Paused; 2] {
+pub(crate) fn of(name: &str, profile: &Profile) -> [Paused; 2] {
     [(PauseKind::Account, profile.account.clone()), (PauseKind::Profile, name.to_owned())]
 }
 
 #[derive(Debug)]
-pub struct Pauses {
+pub(crate) struct Pauses {
     /// Where pauses for a quota are stored, by account. The others are not: a restarted agent tries again.
     path: PathBuf,
     all: Mutex<BTreeMap<Paused, Pause>>,
@@ -89,7 +89,7 @@ pub struct Pauses {
 }
 
 impl Pauses {
-    pub fn load(path: PathBuf, now: Ms) -> Self {
+    pub(crate) fn load(path: PathBuf, now: Ms) -> Self {
         let stored: BTreeMap<String, Pause> = read_json(&path).unwrap_or_default();
         // The clock may have been wrong when they were stored.
         let is_possible = |pause: &Pause| {
@@ -101,7 +101,7 @@ impl Pauses {
     }
 
     /// Pauses until this time. A shorter pause does not shorten a longer one.
-    pub fn until(&self, paused: &Paused, cause: PauseCause, until: Ms, message: &str, now: Ms) {
+    pub(crate) fn until(&self, paused: &Paused, cause: PauseCause, until: Ms, message: &str, now: Ms) {
         let until = until.clamp(now, now + PAUSE_MS);
         let mut all = self.all.lock();
         let known = all.get(paused).filter(|known| known.is_on(now));
@@ -134,7 +134,7 @@ impl Pauses {
     }
 
     /// Pauses after a failure: each time longer, until a success lifts the pause. With `is_probed`, only that ends it.
-    pub fn failed(&self, paused: &Paused, failed: Failed<'_>, now: Ms) -> Pause {
+    pub(crate) fn failed(&self, paused: &Paused, failed: Failed<'_>, now: Ms) -> Pause {
         let Failed { cause, message, is_probed, resets_at, profile } = failed;
         let mut all = self.all.lock();
         let known = all.get(paused).filter(|known| known.cause == cause).cloned();
@@ -164,24 +164,24 @@ impl Pauses {
     }
 
     /// Takes in which accounts the server says are out of quota, instead of what it said before. Returns whether that changes anything.
-    pub fn tell(&self, accounts: &[PausedAccount], can_probe: impl Fn(&str) -> bool, now: Ms) -> bool {
+    pub(crate) fn tell(&self, accounts: &[PausedAccount], can_probe: impl Fn(&str) -> bool, now: Ms) -> bool {
         self.told.lock().hear(accounts, can_probe, now)
     }
 
     /// An administrator has ended the pause of the account that began then. Returns whether it was on.
-    pub fn resume(&self, account: &str, since: Ms, now: Ms) -> bool {
+    pub(crate) fn resume(&self, account: &str, since: Ms, now: Ms) -> bool {
         let paused = (PauseKind::Account, account.to_owned());
         let Some(pause) = self.on(now).remove(&paused).filter(|pause| pause.since == since) else { return false };
         if pause.told_by.is_some() { self.has_looked(&paused, now) } else { self.lift(&paused, now) | self.has_looked(&paused, now) }
     }
 
     /// The account works, or the agent has found out itself that it does not: what others told counts no more. Returns whether it did.
-    pub fn has_looked(&self, (kind, name): &Paused, now: Ms) -> bool {
+    pub(crate) fn has_looked(&self, (kind, name): &Paused, now: Ms) -> bool {
         *kind == PauseKind::Account && self.told.lock().has_looked(name, now)
     }
 
     /// Ends the pause, if there is one, and says so.
-    pub fn lift(&self, paused: &Paused, now: Ms) -> bool {
+    pub(crate) fn lift(&self, paused: &Paused, now: Ms) -> bool {
         let mut all = self.all.lock();
         let lifted = all.remove(paused);
         if lifted.as_ref().is_some_and(|pause| pause.cause == PauseCause::Quota) {
@@ -191,7 +191,7 @@ impl Pauses {
     }
 
     /// Has a probe made at once, which does not make the next pause longer; at most once a minute. Returns false if it is too early.
-    pub fn hurry(&self, paused: &Paused, now: Ms) -> bool {
+    pub(crate) fn hurry(&self, paused: &Paused, now: Ms) -> bool {
         if paused.0 == PauseKind::Account {
             self.told.lock().hurry(&paused.1, now);
         }
@@ -206,13 +206,13 @@ impl Pauses {
         }
     }
 
-    pub fn is_paused(&self, paused: &Paused, now: Ms) -> bool {
+    pub(crate) fn is_paused(&self, paused: &Paused, now: Ms) -> bool {
         let is_told = || paused.0 == PauseKind::Account && self.told.lock().get(&paused.1, now).is_some();
         self.all.lock().get(paused).is_some_and(|pause| pause.is_on(now)) || is_told()
     }
 
     /// The pauses that are on. What the agent found out itself comes before what it was told.
-    pub fn on(&self, now: Ms) -> BTreeMap<Paused, Pause> {
+    pub(crate) fn on(&self, now: Ms) -> BTreeMap<Paused, Pause> {
         let told = self.told.lock();
         let mut on: BTreeMap<Paused, Pause> =
             told.on(now).map(|(account, told)| ((PauseKind::Account, account.to_owned()), Pause::told(told))).collect();
@@ -221,7 +221,7 @@ impl Pauses {
     }
 
     /// Those for which a probe is due.
-    pub fn due(&self, now: Ms) -> Vec<Paused> {
+    pub(crate) fn due(&self, now: Ms) -> Vec<Paused> {
         let (all, told) = (self.all.lock(), self.told.lock());
         let own = all.iter().filter(|(_, pause)| pause.is_probed && pause.until <= now).map(|(paused, _)| paused.clone());
         let of_others = told.due(now).map(|account| (PauseKind::Account, account.to_owned())).filter(|paused| !all.contains_key(paused));
@@ -229,7 +229,7 @@ impl Pauses {
     }
 
     /// The next time at which a pause ends or a probe is due.
-    pub fn next(&self, now: Ms) -> Option<Ms> {
+    pub(crate) fn next(&self, now: Ms) -> Option<Ms> {
         let own = self.all.lock().values().map(|pause| pause.until).filter(|until| *until > now).min();
         own.into_iter().chain(self.told.lock().next(now)).min()
     }

@@ -5,7 +5,7 @@ use bloom_core::limits;
 use bloom_core::pause::PauseCause;
 
 /// For people: what is paused, why, until when, and what to do.
-pub fn told((kind, name): &Paused, pause: &Pause) -> String {
+pub(crate) fn told((kind, name): &Paused, pause: &Pause) -> String {
     let until = jiff::Timestamp::from_millisecond(pause.until);
     let until = until.map_or_else(|_| pause.until.to_string(), |until| until.strftime("%Y-%m-%d %H:%M:%S UTC").to_string());
     let message = pause.message.trim();
@@ -37,7 +37,7 @@ pub fn told((kind, name): &Paused, pause: &Pause) -> String {
 }
 
 /// The server refuses longer messages.
-pub fn cut_chars(mut message: String) -> String {
+pub(crate) fn cut_chars(mut message: String) -> String {
     if let Some((at, _)) = message.char_indices().nth(limits::PAUSE_MESSAGE_CHARS) {
         message.truncate(at);
     }

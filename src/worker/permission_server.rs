@@ -21,7 +21,7 @@ const METHOD_NOT_FOUND: i64 = -32601;
 ///
 /// # Errors
 /// Standard input can't be read, or standard output can't be written.
-pub fn run() -> io::Result<()> {
+pub(crate) fn run() -> io::Result<()> {
     let dir = QuestionDir::of_run(std::env::args_os().nth(2).unwrap_or_default().as_ref());
     let mut input = io::stdin().lock();
     let mut line = Vec::new();

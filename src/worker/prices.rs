@@ -13,7 +13,7 @@ const CACHE_READ: f64 = 0.1;
 /// US dollars per million tokens.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
-pub struct Price {
+pub(crate) struct Price {
     pub input: f64,
     pub output: f64,
     /// For what is read from the prompt cache; by default a tenth of `input`.

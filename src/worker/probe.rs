@@ -29,15 +29,15 @@ const NO_STREAM: &str = "the program ended with status 0 and printed no stream o
                          leave --output-format alone";
 
 /// Why a probe did not succeed, if it says something about the profile or its account, and what it printed.
-pub type ProbeFailure = (Option<PauseCause>, String);
+pub(crate) type ProbeFailure = (Option<PauseCause>, String);
 
 /// Whether runs of the profile begin and reach their model, or this one.
-pub async fn of_profile(profile: &Profile, model: Option<&str>, profiles_dir: &Path, dir: &Path) -> Result<(), ProbeFailure> {
+pub(crate) async fn of_profile(profile: &Profile, model: Option<&str>, profiles_dir: &Path, dir: &Path) -> Result<(), ProbeFailure> {
     run(profile, claude_options(profile, profiles_dir, model, profile.max_budget_usd), profiles_dir, dir).await
 }
 
 /// Whether the account of the profile works with the model that the CLI chooses.
-pub async fn of_account(profile: &Profile, profiles_dir: &Path, dir: &Path) -> Result<(), ProbeFailure> {
+pub(crate) async fn of_account(profile: &Profile, profiles_dir: &Path, dir: &Path) -> Result<(), ProbeFailure> {
     run(profile, BARE.map(OsString::from).to_vec(), profiles_dir, dir).await
 }
 
@@ -70,7 +70,7 @@ async fn run(profile: &Profile, options: Vec<OsString>, profiles_dir: &Path, dir
 }
 
 /// What a failure says about the account.
-pub fn cause_of(reason: Reason) -> Option<PauseCause> {
+pub(crate) fn cause_of(reason: Reason) -> Option<PauseCause> {
     match reason {
         Reason::Auth => Some(PauseCause::Credentials),
         Reason::Billing => Some(PauseCause::Billing),
@@ -80,7 +80,7 @@ pub fn cause_of(reason: Reason) -> Option<PauseCause> {
 }
 
 /// When the file was changed in which the CLI keeps the credentials of this profile. A login writes it.
-pub fn login_changed_at(profile: &Profile) -> Option<SystemTime> {
+pub(crate) fn login_changed_at(profile: &Profile) -> Option<SystemTime> {
     config_dir(&profile.env)?.join(".credentials.json").metadata().and_then(|file| file.modified()).ok()
 }
 

@@ -17,30 +17,30 @@ use serde::{Deserialize, Serialize};
 use super::boot_clock::boot;
 
 /// The environment variable with the lease id, set in every process of a run.
-pub const LEASE_VARIABLE: &str = "BLOOM_LEASE_ID";
+pub(crate) const LEASE_VARIABLE: &str = "BLOOM_LEASE_ID";
 /// The environment variable with the directory of the agent that started the run, set in every process of a run.
-pub const HOME_VARIABLE: &str = "BLOOM_AGENT_HOME";
+pub(crate) const HOME_VARIABLE: &str = "BLOOM_AGENT_HOME";
 /// The time between SIGTERM and SIGKILL.
-pub const TERM_GRACE: Duration = Duration::from_secs(5);
+pub(crate) const TERM_GRACE: Duration = Duration::from_secs(5);
 /// How long to wait after SIGKILL. A process ends at once, unless it is blocked in the kernel.
-pub const KILL_LIMIT: Duration = Duration::from_secs(5);
+pub(crate) const KILL_LIMIT: Duration = Duration::from_secs(5);
 const POLL_EVERY: Duration = Duration::from_millis(50);
 
 /// A process that leads a process group. Its start time distinguishes it from a later process with the same pid.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Leader {
+pub(crate) struct Leader {
     pub pid: i32,
     /// In clock ticks since the machine's boot.
     pub start: u64,
 }
 
 impl Leader {
-    pub fn of(pid: i32) -> Option<Self> {
+    pub(crate) fn of(pid: i32) -> Option<Self> {
         stat_of(pid).map(|stat| Self { pid, start: stat.starttime })
     }
 
     /// True also if that can't be known, for example because this process may open no more files: what may be alive must not be started again.
-    pub fn is_alive(&self) -> bool {
+    pub(crate) fn is_alive(&self) -> bool {
         match Process::new(self.pid).and_then(|process| process.stat()) {
             Ok(stat) => is_living(&stat) && stat.starttime == self.start,
             Err(error) => !matches!(error, ProcError::NotFound(_)),
@@ -68,7 +68,7 @@ impl Leader {
 
 /// The process groups of a run, as its supervisor saw them last.
 #[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
-pub struct Listed {
+pub(crate) struct Listed {
     /// The boot of the machine and the namespace in which the pids are valid.
     world: String,
     pub groups: Vec<Leader>,
@@ -76,7 +76,7 @@ pub struct Listed {
 
 impl Listed {
     /// The groups of all descendants of the process.
-    pub fn below(ancestor: i32) -> Self {
+    pub(crate) fn below(ancestor: i32) -> Self {
         let all = living();
         let mut groups = BTreeMap::new();
         for stat in descendants(&all, BTreeSet::from([ancestor])).iter().filter(|stat| stat.pid != ancestor && stat.pgrp != ancestor) {
@@ -87,7 +87,7 @@ impl Listed {
     }
 
     /// Those that can still be found by their pids.
-    pub fn current(self) -> Vec<Leader> {
+    pub(crate) fn current(self) -> Vec<Leader> {
         if self.world == world() { self.groups } else { Vec::new() }
     }
 }
@@ -132,14 +132,14 @@ fn descendants(all: &[Stat], roots: BTreeSet<i32>) -> Vec<&Stat> {
 }
 
 /// The processes below this one.
-pub fn descendants_of(ancestor: i32) -> Vec<i32> {
+pub(crate) fn descendants_of(ancestor: i32) -> Vec<i32> {
     let all = living();
     descendants(&all, BTreeSet::from([ancestor])).iter().map(|stat| stat.pid).filter(|pid| *pid != ancestor).collect()
 }
 
 /// The processes and groups that were signalled to end a run.
 #[derive(Debug, Default)]
-pub struct Signalled {
+pub(crate) struct Signalled {
     processes: BTreeSet<i32>,
     groups: BTreeSet<i32>,
     /// A process that gets no SIGTERM, nor does its group.
@@ -147,12 +147,12 @@ pub struct Signalled {
 }
 
 impl Signalled {
-    pub fn sparing(spared: Option<i32>) -> Self {
+    pub(crate) fn sparing(spared: Option<i32>) -> Self {
         Self { spared, ..Self::default() }
     }
 
     /// Signals all processes below `ancestor` that have not got a signal yet.
-    pub fn signal_below(&mut self, ancestor: i32, signal: Signal) {
+    pub(crate) fn signal_below(&mut self, ancestor: i32, signal: Signal) {
         let all = living();
         self.signal(descendants(&all, BTreeSet::from([ancestor])).into_iter().filter(|stat| stat.pid != ancestor), signal);
     }
@@ -185,14 +185,14 @@ impl Signalled {
 
 /// What identifies the processes that are left of a run.
 #[derive(Debug, Default)]
-pub struct Marks {
+pub(crate) struct Marks {
     /// The run's supervisor, and the groups of its processes.
     pub leaders: Vec<Leader>,
     pub lease: String,
 }
 
 /// Ends the processes of a run with SIGTERM, and after the grace with SIGKILL. Returns those that are still alive.
-pub async fn end(marks: &Marks, grace: Duration) -> Vec<i32> {
+pub(crate) async fn end(marks: &Marks, grace: Duration) -> Vec<i32> {
     // If a leader has ended, another process may have its pid. Then its group is another one.
     let leaders: Vec<&Leader> = marks.leaders.iter().filter(|leader| !leader.is_replaced()).collect();
     let is_of_run = |stat: &Stat| leaders.iter().any(|leader| leader.has(stat)) || has_lease(stat.pid, &marks.lease);
@@ -200,7 +200,7 @@ pub async fn end(marks: &Marks, grace: Duration) -> Vec<i32> {
 }
 
 /// Ends the processes that earlier agents of this directory left behind, except for those of the leases in `keep`.
-pub async fn sweep(home: &Path, keep: &[String]) {
+pub(crate) async fn sweep(home: &Path, keep: &[String]) {
     let is_orphan = |stat: &Stat| {
         let environment = environment(stat.pid);
         value(&environment, HOME_VARIABLE).is_some_and(|of| of == home.as_os_str().as_bytes())
@@ -236,14 +236,14 @@ async fn end_all(is_meant: impl Fn(&Stat) -> bool, groups: &[&Leader], grace: Du
     }
 }
 
-pub fn send_to_group(id: i32, signal: Signal) {
+pub(crate) fn send_to_group(id: i32, signal: Signal) {
     if let Some(target) = Pid::from_raw(id) {
         let _ = kill_process_group(target, signal);
     }
 }
 
 /// The processes of a run that its lease finds.
-pub fn of_lease(lease: &str) -> Vec<i32> {
+pub(crate) fn of_lease(lease: &str) -> Vec<i32> {
     let all = living();
     descendants(&all, all.iter().filter(|stat| has_lease(stat.pid, lease)).map(|stat| stat.pid).collect())
         .iter()
@@ -267,6 +267,6 @@ fn value<'a>(environment: &'a [u8], name: &str) -> Option<&'a [u8]> {
 }
 
 /// The directories of a process's threads, in which each has its open files and its memory: a thread may share those with no other.
-pub fn threads(pid: i32) -> impl Iterator<Item = PathBuf> {
+pub(crate) fn threads(pid: i32) -> impl Iterator<Item = PathBuf> {
     fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten().map(|entry| entry.path())
 }

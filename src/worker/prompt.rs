@@ -25,7 +25,7 @@ const MAX_ALL_BYTES: usize = 1 << 20;
 ///
 /// # Errors
 /// A hint leads out of the directory, or its files are too many, too large or not text. The message is for the task's owner.
-pub fn compose(task: &Task, dir: &Path, resumed_after_crash: bool) -> Result<String, String> {
+pub(crate) fn compose(task: &Task, dir: &Path, resumed_after_crash: bool) -> Result<String, String> {
     let dir = fs::canonicalize(dir).map_err(|error| format!("the context's directory can't be used: {error}"))?;
     let mut text = String::new();
     if resumed_after_crash {

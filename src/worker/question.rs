@@ -22,20 +22,20 @@ use super::stream::cut;
 use bloom_core::limits::{ASKED_MS, NAME_CHARS, QUESTION_INPUT_BYTES, QUESTION_TEXT_CHARS, QUESTION_TEXTS};
 
 /// The first argument that makes this program the server of the Claude CLI's permission tool.
-pub const ASK_HUMAN: &str = "ask-human";
+pub(crate) const ASK_HUMAN: &str = "ask-human";
 /// That server and its tool, by the names that the CLI has for them.
 const SERVER: &str = "bloom_runtime";
-pub const TOOL: &str = "ask_human";
+pub(crate) const TOOL: &str = "ask_human";
 /// The tool of the CLI that asks people in words.
 const ASKS_IN_WORDS: &str = "AskUserQuestion";
 /// What is asked at most, with all that the tool is to do.
-pub const MAX_QUESTION: u64 = 4 << 20;
+pub(crate) const MAX_QUESTION: u64 = 4 << 20;
 /// How long the CLI waits for the tool, in ms: longer than any question lasts.
 const TOOL_TIMEOUT_MS: i64 = ASKED_MS + 60 * 60 * 1000;
 
 /// What a run asks.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Question {
+pub(crate) struct Question {
     pub id: Uuid,
     pub tool: String,
     pub input: Value,
@@ -43,7 +43,7 @@ pub struct Question {
 
 /// The answer for the run.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Reply {
+pub(crate) struct Reply {
     /// What was asked: a run must not get the answer to another question than its own.
     pub question: Question,
     pub allow: bool,
@@ -54,7 +54,7 @@ pub struct Reply {
 
 /// What the agent remembers of the questions of a run.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub struct Past {
+pub(crate) struct Past {
     pub count: u32,
     /// How long people were asked, in ms.
     pub asked_ms: u64,
@@ -64,7 +64,7 @@ pub struct Past {
 
 impl Reply {
     /// The answer in words.
-    pub fn told(&self) -> String {
+    pub(crate) fn told(&self) -> String {
         match &self.message {
             _ if self.allow && self.answers.is_empty() => "allowed".into(),
             _ if self.allow => self.answers.join("; "),
@@ -76,7 +76,7 @@ impl Reply {
 
 impl Question {
     /// The questions in words, each with its choices. Empty: a person decides whether the tool may be used.
-    pub fn texts(&self) -> Vec<String> {
+    pub(crate) fn texts(&self) -> Vec<String> {
         let asked = self.in_words().into_iter().map(|question| {
             let choices = question["options"].as_array().into_iter().flatten().filter_map(|option| option["label"].as_str());
             let choices = choices.collect::<Vec<_>>().join(" / ");
@@ -89,7 +89,7 @@ impl Question {
     }
 
     /// The question, answered: what the tool is to do then.
-    pub fn answered_input(&self, answers: &[String]) -> Value {
+    pub(crate) fn answered_input(&self, answers: &[String]) -> Value {
         let mut input = self.input.clone();
         let given = self.in_words().into_iter().filter_map(|question| question["question"].as_str()).zip(answers);
         if !answers.is_empty() && input.is_object() {
@@ -109,13 +109,13 @@ impl Question {
     }
 
     /// What the tool is to do, as far as people are shown it.
-    pub fn shown_input(&self) -> Value {
+    pub(crate) fn shown_input(&self) -> Value {
         let text = self.input.to_string();
         // As a string, the text may take twice the room, because of its quotes.
         if text.len() <= QUESTION_INPUT_BYTES { self.input.clone() } else { json!(format!("{}…", cut(&text, QUESTION_INPUT_BYTES / 3))) }
     }
 
-    pub fn shown_tool(&self) -> String {
+    pub(crate) fn shown_tool(&self) -> String {
         shown(&self.tool, NAME_CHARS)
     }
 }
@@ -127,20 +127,20 @@ fn shown(text: &str, max: usize) -> String {
 
 /// The directories of a run's questions and answers.
 #[derive(Clone, Debug)]
-pub struct QuestionDir(PathBuf);
+pub(crate) struct QuestionDir(PathBuf);
 
 impl QuestionDir {
-    pub fn of_run(dir: &Path) -> Self {
+    pub(crate) fn of_run(dir: &Path) -> Self {
         Self(dir.to_owned())
     }
 
     /// The directory in which the run writes.
-    pub fn asked(&self) -> PathBuf {
+    pub(crate) fn asked(&self) -> PathBuf {
         self.0.join("question")
     }
 
     /// The directory that the run only reads.
-    pub fn answered(&self) -> PathBuf {
+    pub(crate) fn answered(&self) -> PathBuf {
         self.0.join("answer")
     }
 
@@ -152,42 +152,42 @@ impl QuestionDir {
         self.answered().join(format!("{id}.json"))
     }
 
-    pub fn ask(&self, question: &Question) -> io::Result<()> {
+    pub(crate) fn ask(&self, question: &Question) -> io::Result<()> {
         write_json(&self.question_path(), question)
     }
 
-    pub fn withdraw(&self) {
+    pub(crate) fn withdraw(&self) {
         let _ = fs::remove_file(self.question_path());
     }
 
-    pub fn reply(&self, reply: &Reply) -> io::Result<()> {
+    pub(crate) fn reply(&self, reply: &Reply) -> io::Result<()> {
         write_json(&self.reply_path(reply.question.id), reply)
     }
 
-    pub fn reply_to(&self, id: Uuid) -> Option<Reply> {
+    pub(crate) fn reply_to(&self, id: Uuid) -> Option<Reply> {
         read_json(&self.reply_path(id))
     }
 
     /// What the run asks and was not answered. A run may put anything there: links to files that only the agent may read, pipes, or a file
     /// without an end.
-    pub fn open_question(&self) -> Option<Question> {
+    pub(crate) fn open_question(&self) -> Option<Question> {
         let bytes = read_all(open_at(&self.question_path()).ok()?, MAX_QUESTION).ok()?;
         let question: Question = serde_json::from_slice(&bytes).ok()?;
         (!self.reply_path(question.id).exists()).then_some(question)
     }
 
-    pub fn past(&self) -> Past {
+    pub(crate) fn past(&self) -> Past {
         read_json(&self.0.join("questions.json")).unwrap_or_default()
     }
 
-    pub fn keep_past(&self, past: &Past) -> io::Result<()> {
+    pub(crate) fn keep_past(&self, past: &Past) -> io::Result<()> {
         write_json(&self.0.join("questions.json"), past)
     }
 }
 
 /// The tool that the CLI of a run asks what it may do.
 #[derive(Debug)]
-pub struct PermissionTool {
+pub(crate) struct PermissionTool {
     /// This program, which serves the tool.
     pub program: PathBuf,
     pub dir: QuestionDir,
@@ -195,14 +195,14 @@ pub struct PermissionTool {
 
 impl PermissionTool {
     /// Makes the directories of the questions.
-    pub fn prepare(dir: QuestionDir) -> io::Result<Self> {
+    pub(crate) fn prepare(dir: QuestionDir) -> io::Result<Self> {
         private_dir(&dir.asked())?;
         private_dir(&dir.answered())?;
         Ok(Self { program: own_program()?, dir })
     }
 
     /// The options for the CLI.
-    pub fn options(&self) -> [String; 2] {
+    pub(crate) fn options(&self) -> [String; 2] {
         let args = json!([ASK_HUMAN, self.dir.0]);
         let server = json!({"type": "stdio", "command": self.program, "args": args, "timeout": TOOL_TIMEOUT_MS});
         [format!("--mcp-config={}", json!({"mcpServers": {SERVER: server}})), format!("--permission-prompt-tool=mcp__{SERVER}__{TOOL}")]

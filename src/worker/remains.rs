@@ -10,7 +10,7 @@ use super::run_dir::RunDir;
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// Ends the supervisor and all processes of a run. Returns false if some are still alive.
-pub async fn end(dir: &RunDir, supervisor: Option<Leader>, lease: &str, grace: Duration) -> bool {
+pub(crate) async fn end(dir: &RunDir, supervisor: Option<Leader>, lease: &str, grace: Duration) -> bool {
     let leaf = dir.cgroup();
     // Without its supervisor, a run has no time to finish.
     if let Some(leaf) = leaf.as_deref().filter(|_| !supervisor.is_some_and(|leader| leader.is_alive())) {

@@ -18,7 +18,7 @@ const BATCH: usize = 10_000;
 ///
 /// # Errors
 /// Some of it could not be removed.
-pub fn remove_all(dir: &Path) -> io::Result<()> {
+pub(crate) fn remove_all(dir: &Path) -> io::Result<()> {
     match open_dir(CWD, dir) {
         Ok(top) => {
             empty(&top)?;

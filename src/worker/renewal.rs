@@ -23,7 +23,7 @@ pub struct RenewableFiles {
 }
 
 /// The client of the server.
-pub fn client(settings: &Settings) -> Result<Client, String> {
+pub(crate) fn client(settings: &Settings) -> Result<Client, String> {
     let client = Client::new(&settings.server, settings.key.as_ref(), &settings.tls).map_err(|error| error.to_string())?;
     Ok(client.with_key_file(settings.renewable.key.clone()))
 }

@@ -28,7 +28,7 @@ const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(15);
 
 /// Exponential backoff with jitter, so that agents do not retry in step.
 #[derive(Debug)]
-pub struct Backoff(ExponentialBackoff);
+pub(crate) struct Backoff(ExponentialBackoff);
 
 impl Default for Backoff {
     fn default() -> Self {
@@ -39,7 +39,7 @@ impl Default for Backoff {
 
 impl Backoff {
     /// The wait before the next attempt; longer if the server asks for it.
-    pub fn wait(&mut self, error: &Error) -> Duration {
+    pub(crate) fn wait(&mut self, error: &Error) -> Duration {
         let wait = self.0.next().unwrap_or(LONGEST_WAIT);
         match error {
             Error::Refused { retry_after: Some(asked), .. } => wait.max((*asked).min(LONGEST_RETRY_AFTER)),
@@ -49,12 +49,12 @@ impl Backoff {
 }
 
 /// Whether a later attempt may succeed. A key may be corrected on either side, and an answer that is not the API's may come from a proxy.
-pub fn may_pass(error: &Error) -> bool {
+pub(crate) fn may_pass(error: &Error) -> bool {
     error.is_passing() || matches!(error.status(), Some(401 | 403)) || matches!(error, Error::Garbled(_))
 }
 
 /// Sends a run's verdict until the server accepts or refuses it, by a client of this agent.
-pub async fn deliver(agent: &Agent, client: &Client, task: Uuid, lease: Uuid, verdict: Verdict) {
+pub(crate) async fn deliver(agent: &Agent, client: &Client, task: Uuid, lease: Uuid, verdict: Verdict) {
     match verdict {
         Verdict::Release { reason } => {
             let body = Release { lease_id: Id(lease), reason: reason.into() };

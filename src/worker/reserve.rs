@@ -13,19 +13,19 @@ const NAME: &str = "reserve";
 
 /// A file that is removed when its room is needed.
 #[derive(Clone, Debug)]
-pub struct Reserve(PathBuf);
+pub(crate) struct Reserve(PathBuf);
 
 impl Reserve {
     /// In the directory of an agent.
-    pub fn in_dir(dir: &Path) -> Self {
+    pub(crate) fn in_dir(dir: &Path) -> Self {
         Self(dir.join(NAME))
     }
 
-    pub fn at(path: PathBuf) -> Self {
+    pub(crate) fn at(path: PathBuf) -> Self {
         Self(path)
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
@@ -33,7 +33,7 @@ impl Reserve {
     ///
     /// # Errors
     /// The disk has no more room than this, or can't be written.
-    pub fn fill(&self) -> io::Result<()> {
+    pub(crate) fn fill(&self) -> io::Result<()> {
         let mut file = File::options().write(true).create(true).truncate(false).mode(0o600).open(&self.0)?;
         let filled = if file.metadata()?.len() >= BYTES { Ok(()) } else { allocate(&mut file) };
         if filled.is_err() {
@@ -52,7 +52,7 @@ impl Reserve {
     }
 
     /// Writes by `write`, and if the disk is full once more with the room of the reserve.
-    pub fn helps<T>(&self, mut write: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    pub(crate) fn helps<T>(&self, mut write: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         match write() {
             Err(error) if is_of_disk(&error) && fs::remove_file(&self.0).is_ok() => write(),
             written => written,
@@ -61,7 +61,7 @@ impl Reserve {
 }
 
 /// Whether the disk is full, or can't be written at all.
-pub fn is_of_disk(error: &io::Error) -> bool {
+pub(crate) fn is_of_disk(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::ReadOnlyFilesystem)
 }
 

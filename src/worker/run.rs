@@ -50,7 +50,7 @@ pub(super) struct Run<'a> {
 
 impl Run<'_> {
     /// Runs the task, or watches a run that an earlier agent started, and returns its verdict. No process of the run is left afterwards.
-    pub async fn run_to_end(&mut self, mut record: Record) -> Verdict {
+    pub(crate) async fn run_to_end(&mut self, mut record: Record) -> Verdict {
         let (task, lease) = (record.task.clone(), record.lease.id);
         let profiles = &self.agent.settings.profiles;
         // A process goes on with the profile that it was started with.

@@ -43,7 +43,7 @@ const MAX_TEMP_PATH: usize = 103 - "/cc-socks/4194304.sock".len();
 /// The record of a run, stored before each step that can't be undone. It may be missing after a power cut, which ended the processes of the
 /// run, too; then the server delivers the lease again.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Record {
+pub(crate) struct Record {
     pub lease: Lease,
     /// When the agent accepted the lease.
     pub taken_at: Ms,
@@ -64,14 +64,14 @@ pub struct Record {
 
 impl Record {
     /// Of a lease that is accepted now.
-    pub fn new(lease: Lease, task: Task) -> Self {
+    pub(crate) fn new(lease: Lease, task: Task) -> Self {
         let (taken_at, taken) = (now_ms(), Stamp::now());
         Self { lease, taken_at, taken, task, prepared: None, profile: None, session: None, process: None, starts: 0 }
     }
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub struct Running {
+pub(crate) struct Running {
     /// The supervisor.
     pub leader: Leader,
     pub started_at: Ms,
@@ -79,7 +79,7 @@ pub struct Running {
 
 /// How a process ended, as its supervisor saw it.
 #[derive(Debug, Default, Deserialize, Serialize)]
-pub struct RunEnd {
+pub(crate) struct RunEnd {
     pub exit: Option<String>,
     /// Why it was stopped. `None` if it ended by itself, or was stopped after its result.
     pub stop: Option<Stop>,
@@ -94,7 +94,7 @@ pub struct RunEnd {
 }
 
 #[derive(Debug)]
-pub struct RunDir {
+pub(crate) struct RunDir {
     path: PathBuf,
 }
 
@@ -105,37 +105,37 @@ impl fmt::Display for RunDir {
 }
 
 impl RunDir {
-    pub fn new(path: PathBuf) -> Self {
+    pub(crate) fn new(path: PathBuf) -> Self {
         Self { path }
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// The id of the run's lease, which is the directory's name.
-    pub fn lease(&self) -> String {
+    pub(crate) fn lease(&self) -> String {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     /// Creates the directory and the record, so that a later process finds the run.
-    pub fn create(&self, record: &Record) -> io::Result<()> {
+    pub(crate) fn create(&self, record: &Record) -> io::Result<()> {
         private_dir(&self.path)?;
         self.keep(record)
     }
 
-    pub fn keep(&self, record: &Record) -> io::Result<()> {
+    pub(crate) fn keep(&self, record: &Record) -> io::Result<()> {
         write_json(&self.path.join("run.json"), record)
     }
 
     /// # Errors
     /// There is no record, or it can't be read.
-    pub fn record(&self) -> io::Result<Record> {
+    pub(crate) fn record(&self) -> io::Result<Record> {
         Ok(serde_json::from_slice(&read_all(open_at(&self.path.join("run.json"))?, MAX_JSON)?)?)
     }
 
     /// The ids of the task and the lease, from a record that can't be read as a whole.
-    pub fn names(&self) -> Option<(Uuid, Uuid)> {
+    pub(crate) fn names(&self) -> Option<(Uuid, Uuid)> {
         #[derive(Deserialize)]
         struct Named {
             id: Uuid,
@@ -149,13 +149,13 @@ impl RunDir {
     }
 
     /// The directory with the socket by which a run in a sandbox reaches the network.
-    pub fn egress(&self) -> PathBuf {
+    pub(crate) fn egress(&self) -> PathBuf {
         self.path.join("egress")
     }
 
     /// The temporary files and sockets of a run outside of a sandbox: in the agent's directory, or in that of the machine if the path is too long
     /// for sockets. The end of a lease's id is random.
-    pub fn temp(&self) -> PathBuf {
+    pub(crate) fn temp(&self) -> PathBuf {
         let lease = self.lease();
         let name = lease.rsplit('-').next().unwrap_or_default();
         let own = self.path.ancestors().nth(2).unwrap_or(&self.path).join("tmp").join(name);
@@ -163,7 +163,7 @@ impl RunDir {
     }
 
     /// Makes it anew: empty, and for the agent's user only, also where others may make directories.
-    pub fn make_temp(&self) -> io::Result<PathBuf> {
+    pub(crate) fn make_temp(&self) -> io::Result<PathBuf> {
         let temp = self.temp();
         remove_all(&temp)?;
         private_dir(temp.parent().unwrap_or(&temp))?;
@@ -171,50 +171,50 @@ impl RunDir {
         Ok(temp)
     }
 
-    pub fn verdict(&self) -> Option<Verdict> {
+    pub(crate) fn verdict(&self) -> Option<Verdict> {
         read_json(&self.path.join("verdict.json"))
     }
 
-    pub fn keep_verdict(&self, verdict: &Verdict) -> io::Result<()> {
+    pub(crate) fn keep_verdict(&self, verdict: &Verdict) -> io::Result<()> {
         write_json_durably(&self.path.join("verdict.json"), verdict)
     }
 
-    pub fn prompt(&self) -> PathBuf {
+    pub(crate) fn prompt(&self) -> PathBuf {
         self.path.join("prompt")
     }
 
-    pub fn stdout(&self, start: u32) -> PathBuf {
+    pub(crate) fn stdout(&self, start: u32) -> PathBuf {
         self.path.join(format!("stdout.{start}"))
     }
 
-    pub fn stderr(&self, start: u32) -> PathBuf {
+    pub(crate) fn stderr(&self, start: u32) -> PathBuf {
         self.path.join(format!("stderr.{start}"))
     }
 
     /// The named pipe by which the agent reaches the supervisor.
-    pub fn control(&self) -> PathBuf {
+    pub(crate) fn control(&self) -> PathBuf {
         self.path.join("control")
     }
 
-    pub fn events(&self) -> PathBuf {
+    pub(crate) fn events(&self) -> PathBuf {
         self.path.join("events.jsonl")
     }
 
-    pub fn questions(&self) -> QuestionDir {
+    pub(crate) fn questions(&self) -> QuestionDir {
         QuestionDir::of_run(&self.path)
     }
 
-    pub fn listed(&self) -> PathBuf {
+    pub(crate) fn listed(&self) -> PathBuf {
         self.path.join("groups.json")
     }
 
     /// The process groups of the run, as the supervisor listed them last.
-    pub fn groups(&self) -> Vec<Leader> {
+    pub(crate) fn groups(&self) -> Vec<Leader> {
         read_json::<Listed>(&self.listed()).map(Listed::current).unwrap_or_default()
     }
 
     /// Makes the cgroup of the run, where the agent may, instead of that of an earlier process of the run. Its path is stored before.
-    pub fn make_cgroup(&self, parent: Option<&cgroup::Parent>, limits: &cgroup::Limits) -> io::Result<Option<PathBuf>> {
+    pub(crate) fn make_cgroup(&self, parent: Option<&cgroup::Parent>, limits: &cgroup::Limits) -> io::Result<Option<PathBuf>> {
         let Some(leaf) = parent.map(|parent| parent.leaf(&self.lease())) else { return Ok(None) };
         write_json(&self.path.join("cgroup.json"), &leaf)?;
         cgroup::remove(&leaf);
@@ -222,21 +222,21 @@ impl RunDir {
         Ok(Some(leaf))
     }
 
-    pub fn cgroup(&self) -> Option<PathBuf> {
+    pub(crate) fn cgroup(&self) -> Option<PathBuf> {
         read_json(&self.path.join("cgroup.json"))
     }
 
-    pub fn keep_end(&self, start: u32, end: &RunEnd) -> io::Result<()> {
+    pub(crate) fn keep_end(&self, start: u32, end: &RunEnd) -> io::Result<()> {
         write_json_durably(&self.path.join(format!("end.{start}")), end)
     }
 
     /// How the process ended; all unknown if its supervisor did not live to see it.
-    pub fn left_end(&self, start: u32) -> RunEnd {
+    pub(crate) fn left_end(&self, start: u32) -> RunEnd {
         read_json(&self.path.join(format!("end.{start}"))).unwrap_or_default()
     }
 
     /// The last `max` bytes of standard error.
-    pub fn stderr_tail(&self, start: u32, max: u64) -> String {
+    pub(crate) fn stderr_tail(&self, start: u32, max: u64) -> String {
         let read = || -> io::Result<String> {
             let mut file = open_at(&self.stderr(start))?;
             let length = file.metadata()?.len();
@@ -249,7 +249,7 @@ impl RunDir {
     }
 
     /// Removes the directory, off the async threads: a run may have left very many files there.
-    pub async fn remove(self) {
+    pub(crate) async fn remove(self) {
         let _ = tokio::task::spawn_blocking(move || self.remove_now()).await;
     }
 

@@ -18,7 +18,7 @@ const AFTER_RESULT: Duration = Duration::from_secs(10);
 const TIMEOUT_SLACK: Duration = Duration::from_secs(20);
 
 /// The limits at which the agent stops a run. The supervisor has more; the time limit is here, too, because a run can stop its supervisor.
-pub struct Limits {
+pub(crate) struct Limits {
     end: Instant,
     waits: Waits,
     /// How long the CLI may wait for what it began in the background.
@@ -29,7 +29,7 @@ pub struct Limits {
 
 impl Limits {
     /// `asked`: how long people were asked before.
-    pub fn new(record: &Record, profile: &Profile, started_at: Ms, asked: Duration) -> Self {
+    pub(crate) fn new(record: &Record, profile: &Profile, started_at: Ms, asked: Duration) -> Self {
         let ran = Duration::from_millis(u64::try_from(now_ms().saturating_sub(started_at)).unwrap_or(0));
         let left = record.task.policy.timeout().saturating_add(asked).saturating_sub(ran);
         Self {
@@ -41,12 +41,12 @@ impl Limits {
     }
 
     /// The run waits for a person, until this time at most; 0: it does not wait.
-    pub fn wait_until(&mut self, until: u64) {
+    pub(crate) fn wait_until(&mut self, until: u64) {
         self.end += Duration::from_millis(self.waits.set_until(until, now()));
     }
 
     /// The reason to stop the run now. `activity`: what the CLI does after a result; `None`: there is none yet.
-    pub fn exceeded(&mut self, activity: Option<Activity>) -> Option<Stop> {
+    pub(crate) fn exceeded(&mut self, activity: Option<Activity>) -> Option<Stop> {
         self.end += Duration::from_millis(self.waits.passed(now()));
         let now = Instant::now();
         let limit = match activity {
@@ -67,6 +67,6 @@ impl Limits {
 }
 
 /// The time between SIGTERM and SIGKILL when a lease is lost: little is left before another worker gets the task.
-pub fn lease_grace(record: &Record) -> Duration {
+pub(crate) fn lease_grace(record: &Record) -> Duration {
     TERM_GRACE.min(record.lease.ttl() / 10)
 }

@@ -63,7 +63,7 @@ const MAX_TMP_MIB: u64 = 1 << 20;
 /// The home of a run. It is empty at the start of each run but for the configuration of the Claude CLI.
 const HOME: &str = "/tmp/home";
 /// The sessions of the context's conversations, as its runs see them.
-pub const SESSIONS: &str = "/tmp/home/.claude/projects";
+pub(crate) const SESSIONS: &str = "/tmp/home/.claude/projects";
 /// What the Claude CLI reads of its configuration and the user has written, or its provider. It is read-only, so that no run leaves anything
 /// there for others. What does not exist is there and empty: the CLI reads most of it again during a run, whose tools would be allowed what
 /// they write.
@@ -101,7 +101,7 @@ fn default_tmp_mib() -> u64 {
     1024
 }
 
-pub fn word_or_table<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Sandbox>, D::Error> {
+pub(crate) fn word_or_table<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Sandbox>, D::Error> {
     struct WordOrTable;
 
     impl<'de> Visitor<'de> for WordOrTable {

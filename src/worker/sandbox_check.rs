@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// A sandbox can't be made, or would show what is the agent's. The text says what to do.
-pub async fn check(profiles: &Profiles, hidden: &[PathBuf], home: &Home) -> Result<Hardening, String> {
+pub(crate) async fn check(profiles: &Profiles, hidden: &[PathBuf], home: &Home) -> Result<Hardening, String> {
     let mut hardening = None;
     for (slug, profile) in profiles.all() {
         let Some(sandbox) = &profile.sandbox else { continue };
@@ -87,7 +87,7 @@ fn write_filter(home: &Home) -> Result<Option<PathBuf>, String> {
 
 /// # Errors
 /// The sandbox can't be made. The text says what to do.
-pub async fn try_it(sandbox: &Sandbox, hardening: &Hardening, profiles_dir: &Path, dir: &Path) -> Result<(), String> {
+pub(crate) async fn try_it(sandbox: &Sandbox, hardening: &Hardening, profiles_dir: &Path, dir: &Path) -> Result<(), String> {
     sandbox.check(profiles_dir)?;
     if find_program(sandbox.program(), profiles_dir).is_none() {
         return Err(format!(

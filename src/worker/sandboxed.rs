@@ -12,7 +12,7 @@ use super::profile::{Profile, Runner};
 use super::sandbox::{ClaudeDirs, Needs};
 
 /// `plain` is the command without the sandbox.
-pub fn sandboxed(
+pub(crate) fn sandboxed(
     plain: Invocation,
     profile: &Profile,
     profiles_dir: &Path,

@@ -12,7 +12,7 @@ use bloom_client::{Client, Tls};
 /// # Errors
 /// Runs of a profile with a sandbox could call the server without a key: the sandbox would be no boundary, because they could have other
 /// programs run, without a sandbox.
-pub async fn check(profiles: &Profiles, server: &str, tls: &Tls) -> Result<(), String> {
+pub(crate) async fn check(profiles: &Profiles, server: &str, tls: &Tls) -> Result<(), String> {
     let Some((addresses, port)) = on_this_machine(server) else { return Ok(()) };
     let reaches = |sandbox: &Sandbox| addresses.iter().any(|address| sandbox.network.reaches(*address, port));
     let Some((slug, _)) = profiles.all().find(|(_, profile)| profile.sandbox.as_ref().is_some_and(reaches)) else { return Ok(()) };

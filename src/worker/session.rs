@@ -28,7 +28,7 @@ pub enum OnSessionLost {
 
 /// The session of a context, as far as the agent knows it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct SessionRecord {
+pub(crate) struct SessionRecord {
     pub context_id: String,
     /// The profile's program, because another program does not have the session.
     pub program: String,
@@ -55,13 +55,13 @@ pub struct SessionRecord {
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Refusal {
+pub(crate) struct Refusal {
     reason: Reason,
     message: String,
 }
 
 /// Why a session is not continued.
-pub struct Ended {
+pub(crate) struct Ended {
     pub phase: &'static str,
     pub session_id: String,
     pub why: String,
@@ -81,12 +81,12 @@ impl Ended {
     }
 
     /// The data of the event that tells it.
-    pub fn event(&self) -> Value {
+    pub(crate) fn event(&self) -> Value {
         json!({"session_id": self.session_id, "text": format!("{}; the run starts a new one", self.why)})
     }
 
     /// Warns of it with the result.
-    pub fn warning(&self) -> Option<String> {
+    pub(crate) fn warning(&self) -> Option<String> {
         let what = "the run knew nothing of what its context had said before, only the files";
         (!self.by_person).then(|| format!("{}: {what}", self.why))
     }
@@ -161,7 +161,7 @@ impl SessionRecord {
 
 /// The session of a run, as the context's record was when the run began: whoever sees its end, and however often, concludes the same.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct RunSession {
+pub(crate) struct RunSession {
     pub record: SessionRecord,
     /// The run continues it.
     pub is_resumed: bool,
@@ -171,7 +171,7 @@ pub struct RunSession {
 
 impl RunSession {
     /// The session for the next run, and which one it can't continue, if something was said there. `lost`: one that the CLI does not have.
-    pub fn next(
+    pub(crate) fn next(
         kept: Option<SessionRecord>,
         lost: Option<SessionRecord>,
         program: &str,
@@ -196,7 +196,7 @@ impl RunSession {
     }
 
     /// The context's record after the run, whose verdict it may change.
-    pub fn after_run(&self, task: &Task, reading: &Reading, verdict: &mut Verdict) -> SessionRecord {
+    pub(crate) fn after_run(&self, task: &Task, reading: &Reading, verdict: &mut Verdict) -> SessionRecord {
         let open_task = (reading.result.is_none() || reading.unfinished().is_some()).then_some(task.id);
         let session_id = reading.session_id.clone().unwrap_or_else(|| self.record.session_id.clone());
         let mut record = SessionRecord { session_id, open_task, ..self.record.clone() };
@@ -206,7 +206,7 @@ impl RunSession {
 }
 
 /// Whether the CLI refused to resume the session because it does not exist.
-pub fn is_gone(reading: &Reading, end: &End) -> bool {
+pub(crate) fn is_gone(reading: &Reading, end: &End) -> bool {
     let result = reading.result.as_ref().map_or("", |ending| ending.text.as_str());
     end.stop.is_none()
         && reading.usage().is_none_or(|usage| usage.output_tokens == 0)
@@ -214,7 +214,7 @@ pub fn is_gone(reading: &Reading, end: &End) -> bool {
 }
 
 /// What a task is told whose profile wants no new session.
-pub fn refusal(context: &str, ended: &Ended) -> String {
+pub(crate) fn refusal(context: &str, ended: &Ended) -> String {
     format!(
         "{}, and on_session_lost = \"fail\" of its profile: to begin a new one, reset the context: bloom-runtime conversation reset {context}",
         ended.why

@@ -32,13 +32,13 @@ const CUT: &str = "events_cut";
 const LAST_LINES: u64 = 1 << 20;
 /// The maximum of one run in one call, in events and bytes. The server's default limit for a body is 1 MiB, and it may be set lower.
 const MAX_BATCH: usize = 400;
-pub const MAX_BATCH_BYTES: u64 = 256 * 1024;
+pub(crate) const MAX_BATCH_BYTES: u64 = 256 * 1024;
 /// What an event tells: with what else its line has, it is less than the server takes, and less than what is read at once.
 const MAX_DATA: usize = MAX_EVENT_BYTES - 1024;
 
 /// How far what a process printed was turned into events.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub struct Position {
+pub(crate) struct Position {
     /// The number of the process.
     pub start: u32,
     /// The offset in its output.
@@ -88,7 +88,7 @@ struct Line {
 
 /// The events of a run. They are stored before they are sent, so that a restarted agent sends the same events in the same order.
 #[derive(Debug)]
-pub struct EventLog {
+pub(crate) struct EventLog {
     /// The task of the run, for the agent's log.
     pub task: Uuid,
     file: File,
@@ -101,7 +101,7 @@ pub struct EventLog {
 }
 
 impl EventLog {
-    pub fn open(dir: &RunDir, task: Uuid, reserve: Reserve) -> io::Result<Self> {
+    pub(crate) fn open(dir: &RunDir, task: Uuid, reserve: Reserve) -> io::Result<Self> {
         let path = dir.events();
         let mut file =
             File::options().create(true).read(true).append(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(&path)?;
@@ -120,16 +120,16 @@ impl EventLog {
         Ok(Self { task, file, path, last_seq, stored_to, is_cut, reserve })
     }
 
-    pub fn is_stored(&self, start: u32, offset: u64) -> bool {
+    pub(crate) fn is_stored(&self, start: u32, offset: u64) -> bool {
         (start, offset) <= (self.stored_to.start, self.stored_to.offset)
     }
 
-    pub fn is_stderr_stored(&self, start: u32, offset: u64) -> bool {
+    pub(crate) fn is_stderr_stored(&self, start: u32, offset: u64) -> bool {
         (start, offset) <= (self.stored_to.start, self.stored_to.stderr)
     }
 
     /// Stores what was found in the output of the run, as far as there is room.
-    pub fn add(&mut self, found: Vec<Found>, position: Position, now: Ms) -> io::Result<()> {
+    pub(crate) fn add(&mut self, found: Vec<Found>, position: Position, now: Ms) -> io::Result<()> {
         let length = self.file.metadata()?.len();
         let mut lines = Vec::new();
         for (kind, data) in found {
@@ -171,12 +171,12 @@ impl EventLog {
     }
 
     /// The `seq` of the last event; 0 if there is none.
-    pub fn last_seq(&self) -> i64 {
+    pub(crate) fn last_seq(&self) -> i64 {
         self.last_seq
     }
 
     /// Stores an event of the agent itself, for which there is always room.
-    pub fn record(&mut self, kind: EventKind, data: Value, now: Ms) {
+    pub(crate) fn record(&mut self, kind: EventKind, data: Value, now: Ms) {
         let stored = self.line(kind, data, self.stored_to, now).and_then(|line| {
             self.last_seq += 1;
             self.store(&line, self.stored_to)
@@ -187,7 +187,7 @@ impl EventLog {
     }
 
     /// Records how far a run is.
-    pub fn phase(&mut self, phase: &str, more: Value) {
+    pub(crate) fn phase(&mut self, phase: &str, more: Value) {
         let mut data = json!({"phase": phase});
         if let (Some(data), Value::Object(more)) = (data.as_object_mut(), more) {
             data.extend(more);
@@ -195,7 +195,7 @@ impl EventLog {
         self.record(EventKind::Lifecycle, data, now_ms());
     }
 
-    pub fn reader(&self) -> io::Result<EventReader> {
+    pub(crate) fn reader(&self) -> io::Result<EventReader> {
         Ok(EventReader { file: open_at(&self.path)?, position: 0 })
     }
 }
@@ -209,7 +209,7 @@ fn fit(data: Value) -> Json<MAX_EVENT_BYTES> {
 
 /// Reads the events from the first one, because the server ignores those that it has already.
 #[derive(Debug)]
-pub struct EventReader {
+pub(crate) struct EventReader {
     file: File,
     /// The position behind those that were sent.
     pub position: u64,
@@ -217,7 +217,7 @@ pub struct EventReader {
 
 impl EventReader {
     /// The next events to send, and the position behind them.
-    pub fn batch(&mut self) -> io::Result<(Vec<EventBody>, u64)> {
+    pub(crate) fn batch(&mut self) -> io::Result<(Vec<EventBody>, u64)> {
         self.file.seek(SeekFrom::Start(self.position))?;
         let mut bytes = Vec::new();
         (&self.file).take(MAX_BATCH_BYTES).read_to_end(&mut bytes)?;
@@ -234,14 +234,14 @@ impl EventReader {
         Ok((events, self.position + end as u64))
     }
 
-    pub fn sent(&mut self, end: u64) {
+    pub(crate) fn sent(&mut self, end: u64) {
         self.position = end;
     }
 }
 
 /// Reads the lines of a file while another process writes it.
 #[derive(Debug)]
-pub struct Tail {
+pub(crate) struct Tail {
     file: File,
     begun: Vec<u8>,
     /// The position behind the last complete line.
@@ -256,12 +256,12 @@ const PIECE: u64 = 1 << 20;
 const MAX_LINE: usize = 64 << 20;
 
 impl Tail {
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { file: open_at(path)?, begun: Vec::new(), offset: 0, has_gap: false, skips: false })
     }
 
     /// Reads the next piece, and passes on each complete line with the position behind it. Returns false if there is nothing new.
-    pub fn read(&mut self, mut line: impl FnMut(&str, u64)) -> io::Result<bool> {
+    pub(crate) fn read(&mut self, mut line: impl FnMut(&str, u64)) -> io::Result<bool> {
         let mut bytes = Vec::new();
         let read = (&self.file).take(PIECE).read_to_end(&mut bytes)?;
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -282,7 +282,7 @@ impl Tail {
     }
 
     /// The incomplete last line, once the writer has ended.
-    pub fn rest(&mut self) -> Option<String> {
+    pub(crate) fn rest(&mut self) -> Option<String> {
         let rest = std::mem::take(&mut self.begun);
         (!rest.is_empty() && !self.skips).then(|| String::from_utf8_lossy(&rest).into_owned())
     }

@@ -9,17 +9,17 @@ use super::stream::{Found, chunks};
 use bloom_core::event::EventKind;
 
 /// Follows the file while the supervisor writes it.
-pub struct Stderr(Option<Tail>);
+pub(crate) struct Stderr(Option<Tail>);
 
 impl Stderr {
     /// Without the file there are no events: an agent that could not make it has said so.
-    pub fn open(path: &Path) -> Self {
+    pub(crate) fn open(path: &Path) -> Self {
         Self(Tail::open(path).ok())
     }
 
     /// Adds what was printed since the last call. `is_stored` says of an offset whether an earlier agent has stored the events up to it.
     /// Returns false if there is nothing new.
-    pub fn read(&mut self, found: &mut Vec<Found>, is_stored: impl Fn(u64) -> bool) -> bool {
+    pub(crate) fn read(&mut self, found: &mut Vec<Found>, is_stored: impl Fn(u64) -> bool) -> bool {
         let Some(tail) = &mut self.0 else { return false };
         let mut text = String::new();
         let grew = tail.read(|line, offset| {
@@ -34,12 +34,12 @@ impl Stderr {
     }
 
     /// Adds the incomplete last line, once the writer has ended.
-    pub fn rest(&mut self, found: &mut Vec<Found>) {
+    pub(crate) fn rest(&mut self, found: &mut Vec<Found>) {
         let rest = self.0.as_mut().and_then(Tail::rest);
         found.extend(rest.iter().flat_map(|text| events(text)));
     }
 
-    pub fn offset(&self) -> u64 {
+    pub(crate) fn offset(&self) -> u64 {
         self.0.as_ref().map_or(0, |tail| tail.offset)
     }
 }

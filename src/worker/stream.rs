@@ -17,16 +17,16 @@ use super::token_count::{TokenCount, Total};
 use bloom_core::Ms;
 use bloom_core::event::EventKind;
 use bloom_core::usage::Usage;
-pub use ending::{Answers, Ending};
+pub(crate) use ending::{Answers, Ending};
 use own_text::OwnText;
-pub use pending::Activity;
+pub(crate) use pending::Activity;
 use pending::Pending;
-pub use warnings::Warnings;
+pub(crate) use warnings::Warnings;
 
 /// The maximum text of an event; the result contains the whole text.
-pub const MAX_TEXT: usize = 32 * 1024;
+pub(crate) const MAX_TEXT: usize = 32 * 1024;
 /// The maximum size of an answer, which is also the server's default limit.
-pub const MAX_OUTPUT: usize = 16 << 20;
+pub(crate) const MAX_OUTPUT: usize = 16 << 20;
 /// How many bytes are kept of lines that could not be parsed, for the error message.
 const MAX_ODD: usize = 2_000;
 
@@ -35,7 +35,7 @@ const MAX_DENIALS: usize = 100;
 
 /// What has been read so far.
 #[derive(Debug, Default)]
-pub struct Reading {
+pub(crate) struct Reading {
     plain: bool,
     pub session_id: Option<String>,
     pub model: Option<String>,
@@ -68,15 +68,15 @@ pub struct Reading {
     pub warnings: Warnings,
 }
 
-pub type Found = (EventKind, Value);
+pub(crate) type Found = (EventKind, Value);
 
 impl Reading {
-    pub fn new(plain: bool, prices: Prices) -> Self {
+    pub(crate) fn new(plain: bool, prices: Prices) -> Self {
         Self { plain, prices, ..Self::default() }
     }
 
     /// Parses a line, given without its line break.
-    pub fn line(&mut self, line: &str, found: &mut Vec<Found>) {
+    pub(crate) fn line(&mut self, line: &str, found: &mut Vec<Found>) {
         if self.plain {
             self.keep(line);
             self.keep("\n");
@@ -99,28 +99,28 @@ impl Reading {
     }
 
     /// Turns the text streamed since the last call into events.
-    pub fn take_pieces(&mut self, found: &mut Vec<Found>) {
+    pub(crate) fn take_pieces(&mut self, found: &mut Vec<Found>) {
         let text = self.own_text.take_pending();
         found.extend(chunks(&text).map(|text| (EventKind::Text, json!({"text": text}))));
     }
 
     /// Drops pending text that an earlier agent has stored as events.
-    pub fn forget_pieces(&mut self) {
+    pub(crate) fn forget_pieces(&mut self) {
         self.own_text.forget_pending();
     }
 
     /// Tokens and cost: the total of the results, or without a result the sum of the messages and what these cost by their prices.
-    pub fn usage(&self) -> Option<Usage> {
+    pub(crate) fn usage(&self) -> Option<Usage> {
         self.tokens.usage(self.total.as_ref(), &self.prices)
     }
 
     /// What the CLI does now; `None`: no turn has ended.
-    pub fn activity(&self, now: Ms) -> Option<Activity> {
+    pub(crate) fn activity(&self, now: Ms) -> Option<Activity> {
         self.result.as_ref().map(|_| self.pending.activity(now))
     }
 
     /// What the end of the run has cut off behind its last answer; `None`: nothing.
-    pub fn unfinished(&self) -> Option<String> {
+    pub(crate) fn unfinished(&self) -> Option<String> {
         self.pending.unfinished()
     }
 
@@ -132,17 +132,17 @@ impl Reading {
         self.is_cut |= fits.len() < text.len();
     }
 
-    pub fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         self.plain
     }
 
     /// A part of what was printed is missing, because it was too long.
-    pub fn cut(&mut self) {
+    pub(crate) fn cut(&mut self) {
         self.is_cut = true;
     }
 
     /// Whether a plain answer was too long and is incomplete.
-    pub fn is_cut(&self) -> bool {
+    pub(crate) fn is_cut(&self) -> bool {
         self.is_cut
     }
 
@@ -319,12 +319,12 @@ fn milliseconds(at: f64) -> Ms {
 }
 
 /// The beginning of the text, at most `max` bytes.
-pub fn cut(text: &str, max: usize) -> &str {
+pub(crate) fn cut(text: &str, max: usize) -> &str {
     &text[..text.floor_char_boundary(max)]
 }
 
 /// The text in parts that fit into an event.
-pub fn chunks(text: &str) -> impl Iterator<Item = String> + '_ {
+pub(crate) fn chunks(text: &str) -> impl Iterator<Item = String> + '_ {
     let mut rest = text;
     std::iter::from_fn(move || {
         let piece = cut(rest, MAX_TEXT);

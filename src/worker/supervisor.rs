@@ -46,7 +46,7 @@ const MAX_ORDERS: usize = 64 << 10;
 ///
 /// # Errors
 /// The command line is not an agent's, or the end of the run can't be stored.
-pub fn run() -> io::Result<()> {
+pub(crate) fn run() -> io::Result<()> {
     let mut words = std::env::args_os().skip(2);
     let plan: Plan = serde_json::from_slice(words.next().unwrap_or_default().as_bytes())?;
     setsid()?;

@@ -81,7 +81,7 @@ const CLONE3: u32 = 435;
 ///
 /// # Errors
 /// There is none for this architecture.
-pub fn bytes() -> Result<Vec<u8>, String> {
+pub(crate) fn bytes() -> Result<Vec<u8>, String> {
     let program = program().map_err(|error| error.to_string())?;
     let bytes = |part: sock_filter| {
         let [code, k] = [part.code.to_ne_bytes().to_vec(), part.k.to_ne_bytes().to_vec()];

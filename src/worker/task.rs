@@ -18,7 +18,7 @@ use bloom_core::Ms;
 use bloom_core::trace_context::TraceContext;
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Task {
+pub(crate) struct Task {
     pub id: Uuid,
     pub context_id: String,
     pub agent_slug: String,
@@ -41,7 +41,7 @@ pub struct Task {
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Policy {
+pub(crate) struct Policy {
     #[serde(deserialize_with = "deserialize")]
     pub timeout_sec: TimeLimit,
     /// `timeout_sec` is that of the profile. Servers send none.
@@ -53,13 +53,13 @@ pub struct Policy {
 
 impl Policy {
     /// The profile's time limit, if it has one, in place of a default, but no more than the server allows.
-    pub fn limit_by(&mut self, of_profile: Option<i64>, lease: &Lease) {
+    pub(crate) fn limit_by(&mut self, of_profile: Option<i64>, lease: &Lease) {
         if let (Some(seconds), Some(most)) = (of_profile, lease.profile_timeout_max) {
             (self.timeout_sec, self.timeout_of_profile) = (Int::nearest(seconds.min(most)), true);
         }
     }
 
-    pub fn timeout(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout_sec.0.unsigned_abs())
     }
 }
@@ -67,7 +67,7 @@ impl Policy {
 impl Task {
     /// What people read when a run took too long. Unless the task is tried again, with what to do: twice the time is proposed, and two hours
     /// at least.
-    pub fn timed_out(&self, is_retried: bool) -> String {
+    pub(crate) fn timed_out(&self, is_retried: bool) -> String {
         let seconds = self.policy.timeout_sec.0;
         let whose = if self.policy.timeout_of_profile { "timeout_sec of its profile" } else { "policy.timeout_sec" };
         let told = format!("did not end within {seconds} s ({whose})");
@@ -81,7 +81,7 @@ impl Task {
 
 /// The repository of a task's project.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Repository {
+pub(crate) struct Repository {
     pub project_id: Uuid,
     pub project: String,
     pub url: String,
@@ -92,7 +92,7 @@ pub struct Repository {
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Lease {
+pub(crate) struct Lease {
     pub id: Uuid,
     #[serde(deserialize_with = "deserialize")]
     pub ttl_seconds: LeaseSeconds,
@@ -111,7 +111,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    pub fn ttl(&self) -> Duration {
+    pub(crate) fn ttl(&self) -> Duration {
         Duration::from_secs(self.ttl_seconds.0.unsigned_abs())
     }
 }
@@ -120,7 +120,7 @@ impl Lease {
 ///
 /// # Errors
 /// A number is out of bounds; the text names it.
-pub fn taken(lease: &answers::Lease<'_>, task: &tasks::Task<'_>) -> Result<(Lease, Task), String> {
+pub(crate) fn taken(lease: &answers::Lease<'_>, task: &tasks::Task<'_>) -> Result<(Lease, Task), String> {
     let own_lease = own(lease).map_err(|error| format!("its lease: {error}"))?;
     let own_task = own(task).map_err(|error| format!("its task: {error}"))?;
     Ok((own_lease, own_task))

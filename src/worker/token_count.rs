@@ -16,7 +16,7 @@ const MAX_NAME: usize = 128;
 
 /// The tokens of the messages seen so far.
 #[derive(Debug, Default)]
-pub struct TokenCount {
+pub(crate) struct TokenCount {
     /// By their ids.
     messages: BTreeMap<String, Counted>,
     /// Those before, by models.
@@ -33,7 +33,7 @@ struct Counted {
 
 /// What the CLI's `result` lines say about the whole run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Total {
+pub(crate) struct Total {
     /// The model's own loop: without sub-agents, and 0 after some errors.
     main_loop: Counted,
     /// All that the run used, by models.
@@ -45,7 +45,7 @@ pub struct Total {
 
 impl Total {
     /// `model` is the one of the run, `earlier` the total of the process before this result.
-    pub fn of(result: &Value, model: Option<&str>, earlier: Option<&Self>) -> Self {
+    pub(crate) fn of(result: &Value, model: Option<&str>, earlier: Option<&Self>) -> Self {
         let total = Self::of_one(result, model);
         match earlier.filter(|earlier| earlier.adds_up) {
             Some(earlier) if total.adds_up => earlier.plus(total),
@@ -99,20 +99,20 @@ impl Total {
 
 impl TokenCount {
     /// A message begins, of which parts follow.
-    pub fn begins(&mut self, message: &Value, model: Option<&str>) {
+    pub(crate) fn begins(&mut self, message: &Value, model: Option<&str>) {
         self.message(message, model);
         self.open = message["id"].as_str().map(short);
     }
 
     /// The end of the open message: only that has the count of all that the model wrote.
-    pub fn ends(&mut self, usage: &Value) {
+    pub(crate) fn ends(&mut self, usage: &Value) {
         if let Some(counted) = self.open.as_ref().and_then(|id| self.messages.get_mut(id)) {
             counted.tokens = larger_of(counted.tokens, tokens(usage));
         }
     }
 
     /// A message, or a part of one; `model` is the one of the run.
-    pub fn message(&mut self, message: &Value, model: Option<&str>) {
+    pub(crate) fn message(&mut self, message: &Value, model: Option<&str>) {
         let model = message["model"].as_str().or(model);
         if let (Some(id), usage @ Value::Object(_)) = (message["id"].as_str(), &message["usage"]) {
             self.count(id, model, tokens(usage));
@@ -120,7 +120,7 @@ impl TokenCount {
     }
 
     /// What a tool returned. The CLI prints no last message of a sub-agent; the result of its tool has that message's usage.
-    pub fn tool_result(&mut self, message: &Value, model: Option<&str>) {
+    pub(crate) fn tool_result(&mut self, message: &Value, model: Option<&str>) {
         let result = &message["tool_use_result"];
         if let (Some(id), usage @ Value::Object(_)) = (message["message"]["content"][0]["tool_use_id"].as_str(), &result["usage"]) {
             self.count(id, result["resolvedModel"].as_str().or(model), tokens(usage));
@@ -145,7 +145,7 @@ impl TokenCount {
     }
 
     /// What the run has used. Without a total, its cost is estimated; a model without a known price adds nothing.
-    pub fn usage(&self, total: Option<&Total>, prices: &Prices) -> Option<Usage> {
+    pub(crate) fn usage(&self, total: Option<&Total>, prices: &Prices) -> Option<Usage> {
         let sum = |counted: &mut dyn Iterator<Item = &Counted>| {
             counted.fold(Usage::default(), |mut sum, one| {
                 sum.add(priced(one, prices));

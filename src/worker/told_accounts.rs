@@ -14,7 +14,7 @@ const DISBELIEF_MS: Ms = 60 * 60 * 1000;
 
 /// What this agent was told of one account.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Told {
+pub(crate) struct Told {
     pub worker: String,
     pub since: Ms,
     /// When the other worker looks again.
@@ -28,11 +28,11 @@ pub struct Told {
 }
 
 impl Told {
-    pub fn until(&self) -> Ms {
+    pub(crate) fn until(&self) -> Ms {
         self.until.min(self.look_at)
     }
 
-    pub fn is_on(&self, now: Ms) -> bool {
+    pub(crate) fn is_on(&self, now: Ms) -> bool {
         self.is_told && self.looked_at.is_none() && now < self.until && (self.can_probe || now < self.look_at)
     }
 
@@ -65,11 +65,11 @@ impl Told {
 }
 
 #[derive(Debug, Default)]
-pub struct ToldAccounts(BTreeMap<String, Told>);
+pub(crate) struct ToldAccounts(BTreeMap<String, Told>);
 
 impl ToldAccounts {
     /// Takes in which accounts the server says are out of quota, instead of what it said before. Returns whether that changes anything.
-    pub fn hear(&mut self, accounts: &[PausedAccount], can_probe: impl Fn(&str) -> bool, now: Ms) -> bool {
+    pub(crate) fn hear(&mut self, accounts: &[PausedAccount], can_probe: impl Fn(&str) -> bool, now: Ms) -> bool {
         let before: Vec<_> = self.shown(now);
         self.0.values_mut().for_each(|told| told.is_told = false);
         // The clock of another worker may be wrong.
@@ -86,27 +86,27 @@ impl ToldAccounts {
         self.on(now).map(|(account, told)| (account.to_owned(), told.clone())).collect()
     }
 
-    pub fn on(&self, now: Ms) -> impl Iterator<Item = (&str, &Told)> {
+    pub(crate) fn on(&self, now: Ms) -> impl Iterator<Item = (&str, &Told)> {
         self.0.iter().filter(move |(_, told)| told.is_on(now)).map(|(account, told)| (account.as_str(), told))
     }
 
-    pub fn get(&self, account: &str, now: Ms) -> Option<&Told> {
+    pub(crate) fn get(&self, account: &str, now: Ms) -> Option<&Told> {
         self.0.get(account).filter(|told| told.is_on(now))
     }
 
-    pub fn due(&self, now: Ms) -> impl Iterator<Item = &str> {
+    pub(crate) fn due(&self, now: Ms) -> impl Iterator<Item = &str> {
         self.0.iter().filter(move |(_, told)| told.is_due(now)).map(|(account, _)| account.as_str())
     }
 
     /// Has this agent look at once.
-    pub fn hurry(&mut self, account: &str, now: Ms) {
+    pub(crate) fn hurry(&mut self, account: &str, now: Ms) {
         if let Some(told) = self.0.get_mut(account).filter(|told| told.is_on(now) && told.can_probe) {
             told.look_at = told.look_at.min(now);
         }
     }
 
     /// This agent has looked for itself: what it was told counts no more. Returns whether it did.
-    pub fn has_looked(&mut self, account: &str, now: Ms) -> bool {
+    pub(crate) fn has_looked(&mut self, account: &str, now: Ms) -> bool {
         let Some(told) = self.0.get_mut(account) else { return false };
         let was_on = told.is_on(now);
         told.looked_at = Some(now);
@@ -114,7 +114,7 @@ impl ToldAccounts {
     }
 
     /// The next time at which what was told ends.
-    pub fn next(&self, now: Ms) -> Option<Ms> {
+    pub(crate) fn next(&self, now: Ms) -> Option<Ms> {
         self.on(now).map(|(_, told)| if told.can_probe { told.until } else { told.until() }).filter(|at| *at > now).min()
     }
 }

@@ -13,7 +13,7 @@ use bloom_telemetry::traces::Span;
 use uuid::Uuid;
 
 /// What is known of a run when it starts. It is the same for an agent that continues the run of an earlier process.
-pub struct TracedRun {
+pub(crate) struct TracedRun {
     attempt: Option<TraceContext>,
     /// What the run and the calls about its end have as their parent.
     pub context: Option<TraceContext>,
@@ -26,7 +26,7 @@ pub struct TracedRun {
 }
 
 impl TracedRun {
-    pub fn of(agent: &Agent, record: &Record) -> Self {
+    pub(crate) fn of(agent: &Agent, record: &Record) -> Self {
         let (lease, task) = (&record.lease, &record.task);
         Self {
             attempt: lease.traceparent,
@@ -41,7 +41,7 @@ impl TracedRun {
     }
 
     /// The run has ended. Prompts, outputs and messages, which may quote them, are in no span.
-    pub fn end(&self, agent: &Agent, verdict: &Verdict) {
+    pub(crate) fn end(&self, agent: &Agent, verdict: &Verdict) {
         let Some(context) = self.context else { return };
         let span = Span::new(format!("invoke_agent {}", self.agent_slug), context, self.attempt, self.started_at, now_ms());
         let is_claude = agent.settings.profiles.of(&self.agent_slug).is_some_and(|profile| profile.runner == Runner::Claude);
@@ -65,6 +65,6 @@ impl TracedRun {
 }
 
 /// The span of this run, which also the programs that it starts have as their parent.
-pub fn context(agent: &Agent, record: &Record) -> Option<TraceContext> {
+pub(crate) fn context(agent: &Agent, record: &Record) -> Option<TraceContext> {
     record.lease.traceparent.map(|attempt| agent.settings.traces.run_of(attempt, record.lease.id))
 }

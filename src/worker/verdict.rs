@@ -19,7 +19,7 @@ const OUTPUT_CUT: &str = "output_cut";
 
 /// Why the agent stopped a run.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub enum Stop {
+pub(crate) enum Stop {
     Cancelled,
     Timeout,
     Stalled,
@@ -41,14 +41,14 @@ pub enum Stop {
 
 impl Stop {
     /// Whether a run that has answered is not done all the same: it still worked, and nobody here wants what it would have done.
-    pub fn interrupts(self, reading: &Reading) -> bool {
+    pub(crate) fn interrupts(self, reading: &Reading) -> bool {
         matches!(self, Self::Cancelled | Self::HandBack) && reading.unfinished().is_some()
     }
 }
 
 /// What is known about the end of a run besides its stream.
 #[derive(Debug, Default)]
-pub struct End {
+pub(crate) struct End {
     /// The program is one that tells its session before it does anything.
     pub tells_session: bool,
     pub stop: Option<Stop>,
@@ -70,7 +70,7 @@ pub struct End {
 
 /// What the agent reports to the server.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     Complete(Box<Completion>),
     Release { reason: String },
 }
@@ -78,7 +78,7 @@ pub enum Verdict {
 impl Verdict {
     /// With the `seq` of the run's last event, for which those who follow the task wait.
     #[must_use]
-    pub fn after_event(mut self, last: i64) -> Self {
+    pub(crate) fn after_event(mut self, last: i64) -> Self {
         if let Self::Complete(completion) = &mut self {
             completion.last_event_seq = (last > 0).then(|| Int::nearest(last));
         }
@@ -126,7 +126,7 @@ impl RunFailure {
 /// # The rules
 /// A success in the stream counts as a success, whatever happened after it, unless the run was cancelled or handed back while it still worked.
 /// Otherwise a stop by the agent decides, then the stream's result, then the last error that the CLI met, and last the exit status.
-pub fn decide(task: &Task, lease: Uuid, reading: &Reading, end: &End, now: Ms) -> Verdict {
+pub(crate) fn decide(task: &Task, lease: Uuid, reading: &Reading, end: &End, now: Ms) -> Verdict {
     match outcome(task, reading, end, now) {
         Ok((output, tags)) => {
             let tags = tags.into_iter().collect();
@@ -146,7 +146,7 @@ pub fn decide(task: &Task, lease: Uuid, reading: &Reading, end: &End, now: Ms) -
 }
 
 /// The verdict of a run whose process was not started.
-pub fn not_started(lease: Uuid, reason: Reason, message: &str, retryable: bool) -> Verdict {
+pub(crate) fn not_started(lease: Uuid, reason: Reason, message: &str, retryable: bool) -> Verdict {
     let failure = RunFailure { retryable, ..RunFailure::new(reason, message) };
     failed(lease, &Reading::default(), &End::default(), failure)
 }
@@ -295,7 +295,7 @@ fn stopped(task: &Task, stop: Stop, retryable: bool) -> Option<RunFailure> {
 }
 
 /// The error of the CLI, or of the API behind it, and its text. `None`: there was none.
-pub fn error_of(reading: &Reading) -> Option<(Reason, &str)> {
+pub(crate) fn error_of(reading: &Reading) -> Option<(Reason, &str)> {
     let (ending, api_error) = (reading.result.as_ref(), reading.api_error.as_deref());
     if ending.is_some_and(Ending::is_success) || (ending.is_none() && api_error.is_none()) {
         return None;

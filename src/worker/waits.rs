@@ -6,7 +6,7 @@ use bloom_core::limits::ASKED_MS;
 const SLACK: u64 = 60_000;
 
 /// All times are in ms on the [`boot_clock`](super::boot_clock).
-pub struct Waits {
+pub(crate) struct Waits {
     until: u64,
     /// How long it may still wait.
     left: u64,
@@ -14,26 +14,26 @@ pub struct Waits {
 }
 
 impl Waits {
-    pub fn new(now: u64) -> Self {
+    pub(crate) fn new(now: u64) -> Self {
         Self { until: 0, left: ASKED_MS.unsigned_abs() + SLACK, looked_at: now }
     }
 
     /// The run waits until this time at most; 0: it does not wait. Returns what [`Self::passed`] does, because what comes after counts by the
     /// new time.
     #[must_use]
-    pub fn set_until(&mut self, until: u64, now: u64) -> u64 {
+    pub(crate) fn set_until(&mut self, until: u64, now: u64) -> u64 {
         let passed = self.passed(now);
         self.until = until;
         passed
     }
 
-    pub fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         self.looked_at < self.until && self.left > 0
     }
 
     /// How long it has waited since the last call: by that much, its limits move on.
     #[must_use]
-    pub fn passed(&mut self, now: u64) -> u64 {
+    pub(crate) fn passed(&mut self, now: u64) -> u64 {
         let passed = now.min(self.until).saturating_sub(self.looked_at).min(self.left);
         self.left -= passed;
         self.looked_at = now;

@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 const MOST_LEFT: usize = 64 << 20;
 
 /// What is found. Paths begin at the top.
-pub enum Seen<'a> {
+pub(crate) enum Seen<'a> {
     /// Links are not followed.
     Entry { path: &'a Path, name: &'a OsString, about: &'a Metadata },
     /// A directory or an entry that can't be read: its path is too long, for example.
     Unreadable { path: &'a Path, error: io::Error },
 }
 
-pub enum Next {
+pub(crate) enum Next {
     /// If it is a directory, its entries are looked at, too.
     Into,
     /// They are not.
@@ -25,7 +25,7 @@ pub enum Next {
 }
 
 /// Looks at all that is below `top`. Returns false if not all was seen, because there are more than `most` entries, or `see` stopped it.
-pub fn walk(top: &Path, most: usize, mut see: impl FnMut(Seen<'_>) -> Next) -> bool {
+pub(crate) fn walk(top: &Path, most: usize, mut see: impl FnMut(Seen<'_>) -> Next) -> bool {
     let (mut left, mut bytes, mut seen) = (vec![PathBuf::new()], 0_usize, 0_usize);
     while let Some(dir) = left.pop() {
         bytes -= dir.as_os_str().len();

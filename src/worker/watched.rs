@@ -20,7 +20,7 @@ use bloom_client::now_ms;
 /// How much longer than its limits a supervisor may take, before the agent ends the run without it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-pub struct Watched {
+pub(crate) struct Watched {
     pub running: Running,
     /// `None`: the pipe can't be opened any more.
     control: Option<Control>,
@@ -33,7 +33,7 @@ pub struct Watched {
 }
 
 /// A supervisor that waits until the agent has stored which process it is.
-pub struct Started {
+pub(crate) struct Started {
     process: Child,
     leader: Leader,
     control: Control,
@@ -41,7 +41,7 @@ pub struct Started {
 }
 
 /// Starts the supervisor of a run. `prepare` sets the environment.
-pub fn start(
+pub(crate) fn start(
     dir: &RunDir,
     plan: &Plan,
     invocation: &Invocation,
@@ -69,7 +69,7 @@ pub fn start(
 
 impl Started {
     /// Lets the run begin, after `keep` has stored the supervisor, so that a later agent finds the run, or knows that there is none.
-    pub fn begin(mut self, keep: impl FnOnce(Running) -> io::Result<()>) -> io::Result<Watched> {
+    pub(crate) fn begin(mut self, keep: impl FnOnce(Running) -> io::Result<()>) -> io::Result<Watched> {
         let running = Running { leader: self.leader, started_at: now_ms() };
         if let Err(error) = keep(running).and_then(|()| self.go.write_all(b"\n")) {
             let _ = self.process.kill();
@@ -81,11 +81,11 @@ impl Started {
 }
 
 impl Watched {
-    pub fn adopted(dir: &RunDir, running: Running) -> Self {
+    pub(crate) fn adopted(dir: &RunDir, running: Running) -> Self {
         Self { running, control: Control::open(&dir.control()).ok(), may_run_until: None, waits_until: None, must_have_ended: None }
     }
 
-    pub fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         let leader = self.running.leader;
         // It may be a child of this process, which must wait for it then, also if it was started before an `exec`.
         if let Some(pid) = Pid::from_raw(leader.pid) {
@@ -95,7 +95,7 @@ impl Watched {
     }
 
     /// Tells the supervisor until when the run may go on, if that has changed.
-    pub fn renew(&mut self, until: u64) {
+    pub(crate) fn renew(&mut self, until: u64) {
         if self.may_run_until != Some(until)
             && let Some(control) = &mut self.control
             && control.send(&Order::Renew { until }).is_ok()
@@ -105,7 +105,7 @@ impl Watched {
     }
 
     /// Tells the supervisor until when the run waits for a person, if that has changed.
-    pub fn wait_until(&mut self, until: u64) {
+    pub(crate) fn wait_until(&mut self, until: u64) {
         if self.waits_until != Some(until)
             && let Some(control) = &mut self.control
             && control.send(&Order::Wait { until }).is_ok()
@@ -114,12 +114,12 @@ impl Watched {
         }
     }
 
-    pub fn is_ending(&self) -> bool {
+    pub(crate) fn is_ending(&self) -> bool {
         self.must_have_ended.is_some()
     }
 
     /// Tells the supervisor to end the run.
-    pub fn end(&mut self, reason: Option<Stop>, grace: Duration) {
+    pub(crate) fn end(&mut self, reason: Option<Stop>, grace: Duration) {
         let order = Order::End { reason, grace: millis(grace) };
         let is_told = self.control.as_mut().is_some_and(|control| control.send(&order).is_ok());
         let patience = if is_told { grace + KILL_LIMIT + PATIENCE } else { Duration::ZERO };
@@ -127,7 +127,7 @@ impl Watched {
     }
 
     /// Whether the supervisor has not ended the run in time. Then the agent must do it.
-    pub fn is_overdue(&self) -> bool {
+    pub(crate) fn is_overdue(&self) -> bool {
         self.must_have_ended.is_some_and(|limit| now() >= limit)
     }
 }

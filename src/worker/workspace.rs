@@ -46,7 +46,7 @@ const AWAY_MS: Ms = 30_000;
 const SHOWN_OUTPUTS: usize = 20;
 
 /// Why a run can't begin.
-pub enum Unprepared {
+pub(crate) enum Unprepared {
     /// Its verdict.
     Failed(Box<Verdict>),
     /// The agent was to stop it.
@@ -95,7 +95,7 @@ impl From<NoInput> for Unfit {
 }
 
 /// The directory of a run, and what the run tells meanwhile.
-pub struct Workspace<'a> {
+pub(crate) struct Workspace<'a> {
     pub agent: &'a Agent,
     pub dir: &'a RunDir,
     pub log: &'a mut EventLog,
@@ -103,7 +103,7 @@ pub struct Workspace<'a> {
 }
 
 /// The worktree of the task, if it names a project.
-pub fn tree(agent: &Agent, record: &Record) -> Option<Worktree> {
+pub(crate) fn tree(agent: &Agent, record: &Record) -> Option<Worktree> {
     let tree = agent.worktree(&record.task, record.lease.repository.as_ref()?);
     Some(match &record.prepared {
         Some(prepared) => tree.on(&prepared.branch),
@@ -114,7 +114,7 @@ pub fn tree(agent: &Agent, record: &Record) -> Option<Worktree> {
 impl Workspace<'_> {
     /// Prepares the directory of the task's context: the worktree of its project, and its inputs. What was prepared for this run before, by an
     /// earlier process of the agent, stays as it is.
-    pub async fn prepare(&mut self, record: &mut Record, profile: &Profile) -> Result<(), Unprepared> {
+    pub(crate) async fn prepare(&mut self, record: &mut Record, profile: &Profile) -> Result<(), Unprepared> {
         let tree = tree(self.agent, record);
         let is_new = tree.as_ref().is_some_and(|tree| record.prepared.is_none() || !tree.exists());
         if is_new {
@@ -156,7 +156,7 @@ impl Workspace<'_> {
 
     /// Takes what the task wants from the directory of a run that has ended: its outputs, and what it changed in its project. The verdict tells of
     /// it. A run that did not end by itself keeps all in its directory, for the next attempt.
-    pub async fn take_results(&mut self, record: &Record, profile: &Profile, verdict: Verdict) -> Verdict {
+    pub(crate) async fn take_results(&mut self, record: &Record, profile: &Profile, verdict: Verdict) -> Verdict {
         let mut completion = match verdict {
             Verdict::Complete(completion) if completion.reason != Some(Reason::WorkerLost) => completion,
             other => return other,

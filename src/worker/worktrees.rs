@@ -37,7 +37,7 @@ pub struct WorktreeLimits {
 }
 
 #[derive(Debug, Default)]
-pub struct Worktrees {
+pub(crate) struct Worktrees {
     /// One for each repository in use.
     locks: Mutex<BTreeMap<PathBuf, Arc<tokio::sync::Mutex<()>>>>,
     /// Held for reading while the directory of a run is prepared, for writing while one is removed.
@@ -121,7 +121,7 @@ impl Agent {
 
 impl Worktree {
     /// Stores that a run begins to work in it, with these inputs.
-    pub fn opened(&self, context_id: &str, inputs: &[Input<'_>]) -> io::Result<()> {
+    pub(crate) fn opened(&self, context_id: &str, inputs: &[Input<'_>]) -> io::Result<()> {
         let path = self.note_path("json");
         private_dir(path.parent().unwrap_or(&path))?;
         let mut known = read_json::<Known>(&path).map_or_else(Vec::new, |known| known.inputs);
@@ -131,7 +131,7 @@ impl Worktree {
     }
 
     /// Stores that what the run changed is committed.
-    pub fn closed(&self) {
+    pub(crate) fn closed(&self) {
         let path = self.note_path("json");
         let Some(known) = read_json::<Known>(&path) else { return };
         if let Err(error) = write_json(&path, &Known { used_at: now_ms(), is_open: false, ..known }) {
@@ -140,7 +140,7 @@ impl Worktree {
     }
 
     /// Removes the note of a worktree that could not be made: what is in the directory may not be of a worktree.
-    pub fn forget_unless_made(&self) {
+    pub(crate) fn forget_unless_made(&self) {
         if !self.exists() {
             let _ = fs::remove_file(self.note_path("json"));
         }
@@ -159,7 +159,7 @@ impl Worktree {
     }
 
     /// The file that names what is not committed: inputs that are as they were.
-    pub fn ignored(&self) -> io::Result<PathBuf> {
+    pub(crate) fn ignored(&self) -> io::Result<PathBuf> {
         let known = read_json::<Known>(&self.note_path("json")).map_or_else(Vec::new, |known| known.inputs);
         let lines: String =
             known.iter().filter(|input| input.is_unchanged(&self.dir)).map(|input| format!("/{}\n", escaped(&input.path))).collect();

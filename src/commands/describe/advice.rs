@@ -6,7 +6,7 @@ use bloom_core::pause::DISK_PAUSED;
 use bloom_core::task::{NOT_PUSHED, Reason, Status, WaitingReason};
 
 /// Advice for this task; the empty text if there is nothing to do. `all_paused`: whether all queues are paused, if that is known.
-pub fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
+pub(crate) fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String {
     match (&task.status, &task.waiting, &task.failure) {
         (Word::Known(Status::Queued), Some(waiting), _) => match waiting.reason {
             Word::Known(WaitingReason::NoWorker) => {

@@ -16,7 +16,7 @@ const TASKS: usize = 20;
 
 /// # Errors
 /// No task belongs to the context, or a call failed.
-pub async fn conversation(id: &str, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn conversation(id: &str, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let answer = server.get(&format!("api/runtime/contexts/{}", part(id))).await.map_err(|failure| failure.about(id))?;
     let context: Context = read(&answer)?;
     let tasks = list(server, "api/runtime/llm-tasks", &[("context_id", context.context_id.to_string())], TASKS).await?;

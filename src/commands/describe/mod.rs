@@ -20,9 +20,9 @@ use bloom_core::Ms;
 use bloom_core::audit::Action;
 use bloom_core::task::LeaseStatus;
 
-pub use conversation::conversation;
-pub use task::task;
-pub use worker::worker;
+pub(crate) use conversation::conversation;
+pub(crate) use task::task;
+pub(crate) use worker::worker;
 
 /// How many leases, audit entries and events are shown.
 const LEASES: usize = 50;

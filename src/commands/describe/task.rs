@@ -29,7 +29,7 @@ const REASON: usize = 2_000;
 
 /// # Errors
 /// The task does not exist, or a call failed.
-pub async fn task(named: &str, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn task(named: &str, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let id = ids::task(server, named).await?;
     let answer = server.get(&path(&id, "")).await.map_err(|failure| failure.about(named))?;
     let task: Task = read(&answer)?;

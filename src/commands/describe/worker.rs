@@ -16,7 +16,7 @@ use bloom_core::worker::{DispatchMode, WorkerStatus};
 
 /// # Errors
 /// The worker does not exist, or a call failed.
-pub async fn worker(name: &str, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn worker(name: &str, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let answer = server.get(&format!("api/runtime/workers/{}", part(name))).await.map_err(|failure| failure.about(name))?;
     let WorkerWithLeases { worker, leases: held } = read(&answer)?;
     let of_worker = [("worker_id", name.to_owned())];

@@ -4,7 +4,7 @@ use super::cluster::Cluster;
 use crate::CommandError;
 
 /// How to go on with an LLMTask.
-pub struct Advice {
+pub(crate) struct Advice {
     name: String,
     /// Flags of the plugin, and those of kubectl, that name the same cluster and namespace again.
     of_plugin: String,
@@ -12,11 +12,11 @@ pub struct Advice {
 }
 
 impl Advice {
-    pub fn new(cluster: &Cluster, name: &str) -> Self {
+    pub(crate) fn new(cluster: &Cluster, name: &str) -> Self {
         Self { name: name.to_owned(), of_plugin: cluster.flags_of_plugin(), of_kubectl: cluster.flags_of_kubectl() }
     }
 
-    pub fn follow(&self) -> String {
+    pub(crate) fn follow(&self) -> String {
         format!("kubectl bloom logs -f {}{}", self.name, self.of_plugin)
     }
 
@@ -32,13 +32,13 @@ impl Advice {
     }
 
     /// What is shared with the command line recommends its commands, for the id of the task: the same as commands of kubectl.
-    pub fn translated(&self, id: &str, failure: CommandError) -> CommandError {
+    pub(crate) fn translated(&self, id: &str, failure: CommandError) -> CommandError {
         let replaced = |message: String, (verb, own): &(&str, String)| message.replace(&format!("bloom-runtime task {verb} {id}"), own);
         CommandError { message: self.commands().iter().fold(failure.message, replaced), ..failure }
     }
 
     /// A failure after the LLMTask was created: without its name, people would submit it again.
-    pub fn with_what_was_created(&self, failure: CommandError) -> CommandError {
+    pub(crate) fn with_what_was_created(&self, failure: CommandError) -> CommandError {
         let is_told = self.commands().iter().any(|(_, command)| failure.message.contains(command));
         // Without a message, there is no failure to tell.
         if is_told || failure.message.is_empty() {

@@ -16,7 +16,7 @@ const CALL_LIMIT: &str = "--request-timeout=30s";
 
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Cluster")]
-pub struct ClusterArgs {
+pub(crate) struct ClusterArgs {
     /// The namespace of the LLMTask [default: that of the current context of kubectl]
     #[arg(short, long, global = true, value_name = "NAME")]
     namespace: Option<String>,
@@ -29,7 +29,7 @@ pub struct ClusterArgs {
 }
 
 /// The cluster that kubectl calls.
-pub struct Cluster {
+pub(crate) struct Cluster {
     args: ClusterArgs,
 }
 
@@ -39,7 +39,7 @@ fn flag(name: &str, value: Option<&String>) -> Option<String> {
 }
 
 impl Cluster {
-    pub fn new(args: ClusterArgs) -> Self {
+    pub(crate) fn new(args: ClusterArgs) -> Self {
         Self { args }
     }
 
@@ -53,17 +53,17 @@ impl Cluster {
     }
 
     /// The flags with which a command of kubectl concerns the same objects, each after a space.
-    pub fn flags_of_kubectl(&self) -> String {
+    pub(crate) fn flags_of_kubectl(&self) -> String {
         self.connection("context").chain(self.namespace()).map(|flag| format!(" {flag}")).collect()
     }
 
     /// The same for a command of the plugin.
-    pub fn flags_of_plugin(&self) -> String {
+    pub(crate) fn flags_of_plugin(&self) -> String {
         self.connection("kube-context").chain(self.namespace()).map(|flag| format!(" {flag}")).collect()
     }
 
     /// kubectl with these arguments, in the cluster of this command.
-    pub fn kubectl(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn kubectl(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("kubectl");
         // Before the arguments, which may end with a name after `--`.
         command.args(self.connection("context")).args(arguments).kill_on_drop(true);
@@ -71,11 +71,11 @@ impl Cluster {
     }
 
     /// Creates the object, and returns it as the cluster has it.
-    pub async fn create(&self, object: &Object) -> Result<Value, CommandError> {
+    pub(crate) async fn create(&self, object: &Object) -> Result<Value, CommandError> {
         self.call_in_namespace(&["create", "-f", "-"], Some(&object.0)).await
     }
 
-    pub async fn llmtask(&self, name: &str) -> Result<Value, CommandError> {
+    pub(crate) async fn llmtask(&self, name: &str) -> Result<Value, CommandError> {
         self.call_in_namespace(&["get", "llmtasks.bloom-runtime.dev", "--", name], None).await
     }
 
@@ -86,7 +86,7 @@ impl Cluster {
     }
 
     /// Calls kubectl, and returns the object that it prints.
-    pub async fn call(&self, arguments: &[&str], input: Option<&Value>) -> Result<Value, CommandError> {
+    pub(crate) async fn call(&self, arguments: &[&str], input: Option<&Value>) -> Result<Value, CommandError> {
         let mut command = self.kubectl(&[&["--output=json", CALL_LIMIT], arguments].concat());
         command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() }).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| not_started(&error))?;
@@ -102,7 +102,7 @@ impl Cluster {
     }
 }
 
-pub fn not_started(error: &std::io::Error) -> CommandError {
+pub(crate) fn not_started(error: &std::io::Error) -> CommandError {
     if error.kind() == ErrorKind::NotFound {
         return "kubectl was not found: install it, or add its directory to PATH".to_owned().into();
     }
@@ -110,7 +110,7 @@ pub fn not_started(error: &std::io::Error) -> CommandError {
 }
 
 /// The name of an object.
-pub fn name_of(object: &Value) -> Result<String, CommandError> {
+pub(crate) fn name_of(object: &Value) -> Result<String, CommandError> {
     let name = object["metadata"]["name"].as_str().map(str::to_owned);
     name.ok_or_else(|| "kubectl printed an object without a name".to_owned().into())
 }

@@ -21,13 +21,13 @@ const PAUSE: Duration = Duration::from_secs(1);
 const LINE: usize = 4096;
 
 /// A local port that leads to the server until this is dropped. If its pod ends, it leads to another one after a while.
-pub struct Forward {
+pub(crate) struct Forward {
     port: u16,
     keeper: JoinHandle<()>,
 }
 
 impl Forward {
-    pub async fn start(cluster: &Cluster, namespace: &str, service: &str) -> Result<Self, CommandError> {
+    pub(crate) async fn start(cluster: &Cluster, namespace: &str, service: &str) -> Result<Self, CommandError> {
         let namespace = format!("--namespace={namespace}");
         let service = format!("service/{service}");
         let command = |ports: &str| cluster.kubectl(&["port-forward", &namespace, "--address=127.0.0.1", POD_LIMIT, "--", &service, ports]);
@@ -49,7 +49,7 @@ impl Forward {
         Ok(Self { port, keeper })
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 }

@@ -5,11 +5,11 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 /// An LLMTask.
-pub struct Object(pub Value);
+pub(crate) struct Object(pub Value);
 
 impl Object {
     /// From the fields of a task, by their names in the HTTP API.
-    pub fn new(name: Option<&str>, fields: Map<String, Value>, prompt: String) -> Self {
+    pub(crate) fn new(name: Option<&str>, fields: Map<String, Value>, prompt: String) -> Self {
         let mut spec = Map::new();
         for (field, value) in fields {
             match field.as_str() {

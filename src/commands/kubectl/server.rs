@@ -25,7 +25,7 @@ const READ_KEY: &str = "bloom-runtime.dev/read-key";
 
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Server")]
-pub struct ServerArgs {
+pub(crate) struct ServerArgs {
     /// The server's address [default: a port-forward to the Service of the server that has taken the LLMTask]
     #[arg(long, global = true, value_name = "URL")]
     server: Option<String>,
@@ -38,7 +38,7 @@ pub struct ServerArgs {
 }
 
 /// A server that can be called as long as this exists.
-pub struct Reached {
+pub(crate) struct Reached {
     pub server: Server,
     _forward: Option<Forward>,
 }
@@ -54,7 +54,7 @@ struct Service {
 impl ServerArgs {
     /// # Errors
     /// A key is given without the address that it is for.
-    pub fn check(&self) -> Result<(), CommandError> {
+    pub(crate) fn check(&self) -> Result<(), CommandError> {
         // Whoever may edit an LLMTask decides where it leads. A key goes only to the server whose owner has made it.
         if self.key_file.is_some() && self.server.is_none() {
             return Err(CommandError::usage("--key-file needs --server, the address of the server that the key is for"));
@@ -66,7 +66,7 @@ impl ServerArgs {
     ///
     /// # Errors
     /// The server is not known, can't be reached, or does not have the task.
-    pub async fn reach(&self, cluster: &Cluster, taken: &Taken) -> Result<Reached, CommandError> {
+    pub(crate) async fn reach(&self, cluster: &Cluster, taken: &Taken) -> Result<Reached, CommandError> {
         match &self.server {
             Some(url) => {
                 let key = self.key_file.as_deref().map(read_key).transpose()?;

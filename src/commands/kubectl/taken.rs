@@ -20,7 +20,7 @@ const SHOWN: usize = 80;
 
 /// An LLMTask that has a task.
 #[derive(Debug)]
-pub struct Taken {
+pub(crate) struct Taken {
     pub name: String,
     /// The id of the task at the server.
     pub id: String,
@@ -30,7 +30,7 @@ pub struct Taken {
 impl Taken {
     /// # Errors
     /// The LLMTask has no task; the text says why.
-    pub async fn find(cluster: &Cluster, name: &str) -> Result<Self, CommandError> {
+    pub(crate) async fn find(cluster: &Cluster, name: &str) -> Result<Self, CommandError> {
         let object = cluster.llmtask(name).await?;
         match id_of(&object) {
             Some(id) => Ok(Self { name: name.to_owned(), id, object }),
@@ -42,7 +42,7 @@ impl Taken {
     ///
     /// # Errors
     /// The time limit was reached, or the object can't be read.
-    pub async fn wait(cluster: &Cluster, name: &str, limit: Option<Duration>) -> Result<Self, CommandError> {
+    pub(crate) async fn wait(cluster: &Cluster, name: &str, limit: Option<Duration>) -> Result<Self, CommandError> {
         let started = Instant::now();
         let mut told = String::new();
         loop {
@@ -68,12 +68,12 @@ impl Taken {
     ///
     /// # Errors
     /// The object names none.
-    pub fn server_namespace(&self) -> Result<&str, CommandError> {
+    pub(crate) fn server_namespace(&self) -> Result<&str, CommandError> {
         server_namespace(&self.object).map_err(|why| format!("the server of the LLMTask {} is not known: {why}", self.name).into())
     }
 
     /// The error if the server does not have the task.
-    pub fn is_not_there(&self) -> CommandError {
+    pub(crate) fn is_not_there(&self) -> CommandError {
         let phase = self.object["status"]["phase"].as_str().unwrap_or("none");
         let status = [Some(term::line(phase)), message(&self.object)].into_iter().flatten().collect::<Vec<_>>().join(": ");
         let (name, id) = (&self.name, &self.id);

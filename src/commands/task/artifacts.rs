@@ -40,7 +40,7 @@ pub struct ArtifactsArgs {
 
 /// # Errors
 /// The task does not exist, a call failed, or a file could not be written.
-pub async fn run(args: ArtifactsArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn run(args: ArtifactsArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let id = ids::task(server, &args.id).await?;
     let rows = of_task(server, &id).await?;
     match args.download {
@@ -126,7 +126,7 @@ fn content_of(artifact: &Artifact<'_>) -> String {
 ///
 /// # Errors
 /// There is no such artifact, or a call failed.
-pub async fn newest_diff(id: &str, server: &Server) -> Result<Vec<u8>, CommandError> {
+pub(crate) async fn newest_diff(id: &str, server: &Server) -> Result<Vec<u8>, CommandError> {
     let artifacts: Vec<Artifact<'_>> = show::read_all(&of_task(server, id).await?)?;
     let Some(newest) = artifacts.iter().find(|artifact| artifact.r#type == FileKind::GitDiff.as_str()) else {
         let task = server.get(&format!("api/runtime/llm-tasks/{id}")).await?;
@@ -163,7 +163,7 @@ pub async fn newest_diff(id: &str, server: &Server) -> Result<Vec<u8>, CommandEr
 ///
 /// # Errors
 /// As [`newest_diff`], or the output can't be written.
-pub async fn diff(id: &str, server: &Server) -> Result<(), CommandError> {
+pub(crate) async fn diff(id: &str, server: &Server) -> Result<(), CommandError> {
     let id = ids::task(server, id).await?;
     match String::from_utf8(newest_diff(&id, server).await?) {
         Ok(text) => term::print_foreign(&text),

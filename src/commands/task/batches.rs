@@ -19,7 +19,7 @@ use bloom_api::new_tasks::MAX_BATCH;
 const MAX_BATCH_BYTES: usize = 1_000_000;
 
 /// A checked line, ready to be sent.
-pub struct Line {
+pub(crate) struct Line {
     pub number: usize,
     /// In place of the ids of the tasks of earlier lines, it has their [`placeholder`]s.
     pub body: Box<RawValue>,
@@ -28,7 +28,7 @@ pub struct Line {
 }
 
 /// What stands for the id of the task of the line at this position, until the server has made it.
-pub fn placeholder(position: usize) -> String {
+pub(crate) fn placeholder(position: usize) -> String {
     Uuid::from_u128(position as u128).to_string()
 }
 
@@ -54,7 +54,7 @@ impl Line {
 
 /// What the acknowledged batches have made.
 #[derive(Default)]
-pub struct Made {
+pub(crate) struct Made {
     pub existed: u64,
     /// The ids of the tasks, in the order of the lines.
     pub ids: Vec<String>,
@@ -63,7 +63,7 @@ pub struct Made {
 }
 
 /// Why no further batch is sent.
-pub enum End {
+pub(crate) enum End {
     All,
     Interrupted,
     /// Interrupted while a batch was under way, and its answer did not come in time.
@@ -76,7 +76,13 @@ pub enum End {
 ///
 /// # Errors
 /// A batch was refused, or its tasks can't be printed.
-pub async fn send(server: &Server, lines: &[Line], form: Option<Form>, progress: &Progress, made: &mut Made) -> Result<End, CommandError> {
+pub(crate) async fn send(
+    server: &Server,
+    lines: &[Line],
+    form: Option<Form>,
+    progress: &Progress,
+    made: &mut Made,
+) -> Result<End, CommandError> {
     let mut feed = form.filter(|form| !form.is_data()).map(|form| show::Feed::new(form, &columns::TASKS));
     for batch in batches(lines) {
         if is_interrupted() {

@@ -49,7 +49,7 @@ pub struct RequeueArgs {
 }
 
 #[derive(Clone, Copy)]
-pub enum BulkAction {
+pub(crate) enum BulkAction {
     Cancel,
     Requeue,
 }
@@ -104,7 +104,7 @@ fn print(result: &BulkResult, shown: Shown) -> Result<(), CommandError> {
     }
 }
 
-pub async fn requeue(args: RequeueArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn requeue(args: RequeueArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let Selection { ids, filters } = &args.tasks.selection;
     // --agent is a filter.
     if args.model.is_some() || !(ids.is_empty() || filters.is_empty()) {
@@ -117,7 +117,7 @@ pub async fn requeue(args: RequeueArgs, server: &Server, shown: Shown) -> Result
     run(BulkAction::Requeue, args.tasks, args.timeout.map(policy_with), server, shown).await
 }
 
-pub async fn cancel(args: Changed, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn cancel(args: Changed, server: &Server, shown: Shown) -> Result<(), CommandError> {
     run(BulkAction::Cancel, args, None, server, shown).await
 }
 

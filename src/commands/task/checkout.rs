@@ -32,7 +32,7 @@ pub struct CheckoutArgs {
 
 /// # Errors
 /// The task has no result of this repository, something here is in the way, or a call failed.
-pub async fn run(args: CheckoutArgs, server: &Server) -> Result<(), CommandError> {
+pub(crate) async fn run(args: CheckoutArgs, server: &Server) -> Result<(), CommandError> {
     let id = ids::task(server, &args.id).await?;
     let repository = LocalRepository::of(&args.dir).await?;
     let told = server.get(&ids::path(&id, "")).await.map_err(|failure| failure.about(&id))?;

@@ -17,7 +17,7 @@ const DELETE: Act = Act {
 
 /// # Errors
 /// A task could not be deleted; the others are.
-pub async fn run(args: Changed, server: &Server) -> Result<(), CommandError> {
+pub(crate) async fn run(args: Changed, server: &Server) -> Result<(), CommandError> {
     let Some(chosen) = args.chosen(&DELETE, true, server).await? else { return Ok(()) };
     let is_told = !chosen.is_by_filter;
     let delete = |id| async move {

@@ -15,7 +15,7 @@ use bloom_core::file::path_problem;
 
 const EXISTS: &str = "it exists: give another directory, or --force to replace it";
 
-pub struct Directory {
+pub(crate) struct Directory {
     root: OwnedFd,
     path: PathBuf,
 }
@@ -23,7 +23,7 @@ pub struct Directory {
 impl Directory {
     /// # Errors
     /// It can't be made or opened.
-    pub fn open(path: &Path) -> Result<Self, CommandError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, CommandError> {
         let wrong = |error: io::Error| CommandError::from(format!("{}: {error}", path.display()));
         if path.exists() && !path.is_dir() {
             return Err(format!("{}: it is a file: name a directory", path.display()).into());
@@ -34,7 +34,7 @@ impl Directory {
     }
 
     /// The path of a file in it.
-    pub fn shown(&self, name: &str) -> String {
+    pub(crate) fn shown(&self, name: &str) -> String {
         self.path.join(name).display().to_string()
     }
 
@@ -42,7 +42,7 @@ impl Directory {
     ///
     /// # Errors
     /// The name is refused.
-    pub fn check(&self, name: &str, force: bool) -> Result<(), CommandError> {
+    pub(crate) fn check(&self, name: &str, force: bool) -> Result<(), CommandError> {
         if let Some(wrong) = path_problem(name) {
             return Err(format!("the name {wrong}, so it is not written").into());
         }
@@ -57,7 +57,7 @@ impl Directory {
     ///
     /// # Errors
     /// It can't be made.
-    pub fn create(&self, name: &str) -> Result<Written, String> {
+    pub(crate) fn create(&self, name: &str) -> Result<Written, String> {
         let (parent, last) = self.parent(name).map_err(|error| error.message)?;
         let beside = format!(".{}.part", Uuid::now_v7().simple());
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
@@ -93,7 +93,7 @@ impl Directory {
 }
 
 /// A file that is being written. It is removed unless it gets its name.
-pub struct Written {
+pub(crate) struct Written {
     file: File,
     parent: OwnedFd,
     beside: String,
@@ -104,7 +104,7 @@ pub struct Written {
 impl Written {
     /// # Errors
     /// It can't be written, or a file of this name exists and must not be replaced.
-    pub fn place(mut self, force: bool) -> Result<(), CommandError> {
+    pub(crate) fn place(mut self, force: bool) -> Result<(), CommandError> {
         let wrong = |error: io::Error| CommandError::from(error.to_string());
         self.file.sync_all().map_err(wrong)?;
         let (from, to) = (self.beside.as_str(), self.last.as_str());

@@ -82,7 +82,7 @@ impl EditArgs {
 
 /// # Errors
 /// A task could not be edited; the others are.
-pub async fn run(args: EditArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn run(args: EditArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let body = &args.body()?;
     let Some(chosen) = args.changed.chosen(&EDIT, false, server).await? else { return Ok(()) };
     let call = |id| async move { server.patch(&path(id, ""), body).await };

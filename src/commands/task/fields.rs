@@ -18,7 +18,7 @@ use bloom_core::project::PushMode;
 
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "Task")]
-pub struct Fields {
+pub(crate) struct Fields {
     /// The conversation that it belongs to; the tasks of one context continue it one after the other [default: a new one]
     #[arg(long, value_name = "ID", add = ArgValueCandidates::new(shell_completion::conversations))]
     context: Option<String>,
@@ -79,7 +79,7 @@ pub struct Fields {
 
 /// What a task may take.
 #[derive(Args, Debug, Default)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// US dollars that all attempts together may cost, or `none` [default: none, no limit by the task]
     #[arg(long, value_name = "USD", value_parser = dollars)]
     budget: Option<f64>,
@@ -90,7 +90,7 @@ pub struct Limits {
 
 impl Limits {
     /// The policy of a task with what was given.
-    pub fn policy(&self) -> Value {
+    pub(crate) fn policy(&self) -> Value {
         Value::Object(present(vec![("timeout_sec", json!(self.timeout.map(|time| time.as_secs()))), ("budget", json!(self.budget))]))
     }
 }
@@ -110,7 +110,7 @@ impl Fields {
     ///
     /// # Errors
     /// A part belongs to no task, or to several.
-    pub async fn find_dependencies(&mut self, server: &Server) -> Result<(), CommandError> {
+    pub(crate) async fn find_dependencies(&mut self, server: &Server) -> Result<(), CommandError> {
         self.depends_on = ids::tasks(server, &self.depends_on).await.map_err(|failure| failure.about("--depends-on"))?;
         Ok(())
     }
@@ -119,7 +119,7 @@ impl Fields {
     ///
     /// # Errors
     /// The server has no such project, or the project's repository not what is checked out.
-    pub async fn of_repository(&mut self, repository: &LocalRepository, server: &Server) -> Result<(), CommandError> {
+    pub(crate) async fn of_repository(&mut self, repository: &LocalRepository, server: &Server) -> Result<(), CommandError> {
         let found = repository.project(server, self.project.as_deref()).await?;
         if self.git_ref.is_none() {
             self.git_ref = Some(repository.begin(&found.place).await?);
@@ -129,7 +129,7 @@ impl Fields {
     }
 
     /// The agent that was given.
-    pub fn agent(&self) -> Option<&str> {
+    pub(crate) fn agent(&self) -> Option<&str> {
         self.agent.as_deref()
     }
 
@@ -138,7 +138,7 @@ impl Fields {
     ///
     /// # Errors
     /// A label was given twice.
-    pub fn given_beside(&self, mut other: Map<String, Value>) -> Result<Map<String, Value>, CommandError> {
+    pub(crate) fn given_beside(&self, mut other: Map<String, Value>) -> Result<Map<String, Value>, CommandError> {
         let mut fields = self.given()?;
         if self.agent.is_none() {
             fields.remove("agent_slug");
@@ -154,7 +154,7 @@ impl Fields {
     ///
     /// # Errors
     /// A label was given twice.
-    pub fn given(&self) -> Result<Map<String, Value>, CommandError> {
+    pub(crate) fn given(&self) -> Result<Map<String, Value>, CommandError> {
         let mut labels = Map::new();
         for (name, value) in &self.labels {
             if labels.insert(name.clone(), json!(value)).is_some() {
@@ -186,7 +186,7 @@ impl Fields {
 }
 
 /// Adds what a task has that neither its flags nor its line name, and that the API would set to another value.
-pub fn add_usual(task: &mut Map<String, Value>) {
+pub(crate) fn add_usual(task: &mut Map<String, Value>) {
     let policy = task.entry("policy").or_insert(Value::Null);
     if policy.is_null() {
         *policy = json!({});
@@ -198,7 +198,7 @@ pub fn add_usual(task: &mut Map<String, Value>) {
 }
 
 /// Adds missing fields, also in nested objects.
-pub fn fill(task: &mut Map<String, Value>, defaults: &Map<String, Value>) {
+pub(crate) fn fill(task: &mut Map<String, Value>, defaults: &Map<String, Value>) {
     for (name, default) in defaults {
         match (task.get_mut(name), default) {
             (None | Some(Value::Null), _) => {
@@ -211,11 +211,11 @@ pub fn fill(task: &mut Map<String, Value>, defaults: &Map<String, Value>) {
 }
 
 /// A time limit that the API refuses is sent as it is, so that the API says why.
-pub fn policy_with(timeout: Duration) -> PolicyChange {
+pub(crate) fn policy_with(timeout: Duration) -> PolicyChange {
     PolicyChange::to(i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX))
 }
 
-pub fn named_twice(label: &str) -> CommandError {
+pub(crate) fn named_twice(label: &str) -> CommandError {
     CommandError::usage(format!("--label: the label {label} is named twice; a task has one value for each label"))
 }
 

@@ -27,7 +27,7 @@ const LINE: usize = 200;
 /// How many bytes of a line without an end are kept.
 const MAX_HELD: usize = 1 << 16;
 
-pub fn kinds() -> PossibleValuesParser {
+pub(crate) fn kinds() -> PossibleValuesParser {
     PossibleValuesParser::new(EventKind::ALL.iter().map(|kind| kind.as_str()))
 }
 
@@ -35,7 +35,7 @@ pub fn kinds() -> PossibleValuesParser {
 ///
 /// # Errors
 /// The task did not complete, or its events can't be read.
-pub async fn to_the_end(server: &Server, id: &str, waiting: WaitOptions, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn to_the_end(server: &Server, id: &str, waiting: WaitOptions, shown: Shown) -> Result<(), CommandError> {
     let mut transcript = Transcript::new(shown.form_or(Form::Table), false);
     let mut waiting = waiting.without_line();
     // The task's state is watched beside the stream, because the stream has no events while the task waits for its run.
@@ -51,7 +51,7 @@ pub async fn to_the_end(server: &Server, id: &str, waiting: WaitOptions, shown: 
 ///
 /// # Errors
 /// The task does not exist, or its events can't be read.
-pub async fn logs(id: &str, args: &EventArgs, server: &Server, form: Form) -> Result<(), CommandError> {
+pub(crate) async fn logs(id: &str, args: &EventArgs, server: &Server, form: Form) -> Result<(), CommandError> {
     let log = Log::of(String::new(), args, form);
     if args.follow {
         return interruptible(id, log.follow(id, server)).await;
@@ -61,14 +61,14 @@ pub async fn logs(id: &str, args: &EventArgs, server: &Server, form: Form) -> Re
 }
 
 /// What `task logs` prints of one task.
-pub struct Log<'a> {
+pub(crate) struct Log<'a> {
     args: &'a EventArgs,
     transcript: Transcript<'a>,
 }
 
 impl<'a> Log<'a> {
     /// `name`: what each line begins with, so that the lines of several tasks can be told apart; empty: nothing.
-    pub fn of(name: String, args: &'a EventArgs, form: Form) -> Self {
+    pub(crate) fn of(name: String, args: &'a EventArgs, form: Form) -> Self {
         let transcript = Transcript { kinds: &args.kind, has_times: args.timestamps, name, ..Transcript::new(form, true) };
         Self { args, transcript }
     }
@@ -81,7 +81,7 @@ impl<'a> Log<'a> {
     ///
     /// # Errors
     /// The task does not exist, or its events can't be read.
-    pub async fn follow(mut self, id: &str, server: &Server) -> Result<(), CommandError> {
+    pub(crate) async fn follow(mut self, id: &str, server: &Server) -> Result<(), CommandError> {
         // A task that waits has no events: why it waits is told beside them.
         let mut waiting = WaitOptions::new(None, false).with_reasons_only();
         let events = with_query(&path(id, "/events"), self.newest().as_slice());
@@ -94,7 +94,7 @@ impl<'a> Log<'a> {
     ///
     /// # Errors
     /// The task does not exist, or its events can't be read.
-    pub async fn print(mut self, id: &str, server: &Server) -> Result<Vec<Value>, CommandError> {
+    pub(crate) async fn print(mut self, id: &str, server: &Server) -> Result<Vec<Value>, CommandError> {
         let mut all = Vec::new();
         let limit = ("limit", PAGE.to_string());
         let query: Vec<_> = std::iter::once(limit).chain(self.newest()).collect();

@@ -30,7 +30,7 @@ const MAX_COMPLAINTS: usize = 20;
 const MAX_LOOK_UPS: usize = 50;
 
 /// What an interruption has done before the first batch.
-pub const NOTHING_SUBMITTED: &str = "interrupted; nothing was submitted";
+pub(crate) const NOTHING_SUBMITTED: &str = "interrupted; nothing was submitted";
 
 /// Reads the file; `-` is standard input.
 fn open(path: &Path) -> Result<String, CommandError> {
@@ -52,7 +52,7 @@ fn read(name: &str, source: impl Read) -> Result<String, CommandError> {
 }
 
 /// What makes the idempotency keys of a file's lines differ from those of other files.
-pub enum Scope {
+pub(crate) enum Scope {
     /// `--idempotency-key`: the same lines with the same name are the same tasks, whoever submits them.
     Named(String),
     /// The file and the user who submits it, so that the files of two people never meet.
@@ -81,7 +81,7 @@ impl Scope {
 ///
 /// # Errors
 /// A line is invalid, and nothing was sent; or a batch was refused, and it and all later ones were not submitted.
-pub async fn submit(
+pub(crate) async fn submit(
     server: &Server,
     file: &Path,
     defaults: &Fields,

@@ -16,7 +16,7 @@ const MAX_COUNTED: usize = 1000;
 ///
 /// # Errors
 /// A call failed.
-pub async fn newest(server: &Server, filters: &Filters, search: Option<&str>, limit: usize) -> Result<(Vec<Value>, bool), Error> {
+pub(crate) async fn newest(server: &Server, filters: &Filters, search: Option<&str>, limit: usize) -> Result<(Vec<Value>, bool), Error> {
     let (mut all, mut more) = (Vec::new(), false);
     for status in filters.statuses() {
         let mut query = filters.query(status);
@@ -35,7 +35,7 @@ pub async fn newest(server: &Server, filters: &Filters, search: Option<&str>, li
 }
 
 /// Says so if `--status failed` finds nothing, while there are dead tasks: these failed as well, and have no attempt left.
-pub async fn hint(server: &Server, filters: &Filters) {
+pub(crate) async fn hint(server: &Server, filters: &Filters) {
     if !filters.is_only(Status::Failed) {
         return;
     }

@@ -18,7 +18,7 @@ const MAX_FOLLOWED: usize = 20;
 
 /// # Errors
 /// A task does not exist, or its events can't be read; those of the others are printed.
-pub async fn run(args: LogsArgs, server: &Server, form: Form) -> Result<(), CommandError> {
+pub(crate) async fn run(args: LogsArgs, server: &Server, form: Form) -> Result<(), CommandError> {
     let LogsArgs { events, selection } = args;
     let chosen = selection.find_all(&LOGS, server).await?;
     if let ([id], true) = (chosen.ids.as_slice(), chosen.is_one) {

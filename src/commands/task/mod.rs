@@ -7,23 +7,23 @@ mod checkout;
 mod delete;
 mod directory;
 mod edit;
-pub mod fields;
+pub(crate) mod fields;
 mod filters;
-pub mod follow;
+pub(crate) mod follow;
 mod from_file;
 mod list;
 mod logs;
 mod names;
-pub mod prompt;
-pub mod question;
+pub(crate) mod prompt;
+pub(crate) mod question;
 mod reply;
-pub mod result;
+pub(crate) mod result;
 mod selection;
 mod standard_input;
 mod submit;
 mod suspend;
 mod uploads;
-pub mod wait;
+pub(crate) mod wait;
 mod watch;
 mod wrong_lines;
 
@@ -40,7 +40,7 @@ use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
 use edit::EditArgs;
 use filters::Filters;
-pub use filters::label;
+pub(crate) use filters::label;
 use question::{AnswerArgs, Asked, DenyArgs};
 use reply::ReplyArgs;
 use result::ResultArgs;
@@ -49,7 +49,7 @@ use serde_json::Value;
 use submit::Submit;
 use wait::WaitArgs;
 
-pub const EXAMPLES: &str = "Examples:
+pub(crate) const EXAMPLES: &str = "Examples:
   bloom-runtime task submit --wait \"Say hello\"
   git diff | bloom-runtime task submit --follow --agent reviewer
   ID=$(bloom-runtime task submit --context docs \"Go on\")
@@ -219,7 +219,7 @@ pub struct LogsArgs {
 
 /// Which events to print.
 #[derive(Args, Debug)]
-pub struct EventArgs {
+pub(crate) struct EventArgs {
     /// Continue to print events until the task is finished; standard error says why it waits
     #[arg(short, long)]
     follow: bool,
@@ -234,7 +234,7 @@ pub struct EventArgs {
     timestamps: bool,
 }
 
-pub async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn run(command: TaskCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     match command {
         TaskCommand::Submit(submit) => submit::run(*submit, server, shown).await,
         TaskCommand::Reply(args) => reply::run(*args, server, shown).await,

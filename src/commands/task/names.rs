@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 /// The field with the name of a line. It is not a field of the API.
-pub const NAME: &str = "name";
+pub(crate) const NAME: &str = "name";
 const MAX_NAME: usize = 100;
 
 /// A line with a name.
@@ -17,16 +17,16 @@ struct Named {
 }
 
 #[derive(Default)]
-pub struct Names(HashMap<String, Named>);
+pub(crate) struct Names(HashMap<String, Named>);
 
 /// The names and ids in `depends_on`.
-pub fn dependencies(task: &Map<String, Value>) -> impl Iterator<Item = &str> {
+pub(crate) fn dependencies(task: &Map<String, Value>) -> impl Iterator<Item = &str> {
     task.get("depends_on").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
 }
 
 impl Names {
     /// The names of all lines. What is wrong with a name is told, with the number of the line; other mistakes are told later.
-    pub fn of(text: &str) -> (Self, Vec<(usize, String)>) {
+    pub(crate) fn of(text: &str) -> (Self, Vec<(usize, String)>) {
         let (mut names, mut wrong) = (Self::default(), Vec::new());
         for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| line.contains(NAME)) {
             let Ok(task) = serde_json::from_str::<Map<String, Value>>(line) else { continue };
@@ -50,12 +50,12 @@ impl Names {
         (names, wrong)
     }
 
-    pub fn contains(&self, name: &str) -> bool {
+    pub(crate) fn contains(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
     /// Why the line with this number can't depend on the line with this name.
-    pub fn problem(&self, number: usize, name: &str) -> Option<String> {
+    pub(crate) fn problem(&self, number: usize, name: &str) -> Option<String> {
         let named = self.0.get(name)?.number;
         if named == number {
             return Some(format!("depends_on: {name} is this line itself"));
@@ -85,7 +85,7 @@ impl Names {
     }
 
     /// That no line has this name, with the nearest that there is.
-    pub fn unknown(&self, name: &str) -> String {
+    pub(crate) fn unknown(&self, name: &str) -> String {
         let near = similar(name, self.0.keys().map(String::as_str));
         let near = near.map(|near| format!("; the nearest is {near}")).unwrap_or_default();
         format!("no line has the name {name}{near}")

@@ -16,7 +16,7 @@ const SHOWN_PROMPT: usize = 200;
 const HOW: &str = "give it as an argument, with --prompt-file, or on standard input";
 
 #[derive(Args, Debug)]
-pub struct PromptArgs {
+pub(crate) struct PromptArgs {
     /// The prompt, before what the file or standard input has; -: standard input
     #[arg(value_name = "PROMPT")]
     prompt: Option<String>,
@@ -31,7 +31,7 @@ pub struct PromptArgs {
 impl PromptArgs {
     /// # Errors
     /// The argument is not quoted. The error shows how to call this command.
-    pub fn must_be_one(&self, command: &str) -> Result<(), CommandError> {
+    pub(crate) fn must_be_one(&self, command: &str) -> Result<(), CommandError> {
         if self.further_words.is_empty() {
             return Ok(());
         }
@@ -47,13 +47,13 @@ impl PromptArgs {
         Err(CommandError::usage(format!("the prompt is one argument, but there are {count}; quote the prompt: {command} {quoted}")))
     }
 
-    pub fn is_given(&self) -> bool {
+    pub(crate) fn is_given(&self) -> bool {
         self.prompt.is_some() || self.prompt_file.is_some()
     }
 
     /// # Errors
     /// There is no prompt, too much of it, or it can't be read.
-    pub async fn read(&self) -> Result<String, CommandError> {
+    pub(crate) async fn read(&self) -> Result<String, CommandError> {
         let (argument, file) = (self.prompt.clone(), self.prompt_file.clone());
         blocking(move || text(argument, file.as_deref()), NOTHING_SUBMITTED).await
     }

@@ -47,19 +47,19 @@ pub struct AnswerArgs {
 
 /// # Errors
 /// The run asks nothing, or something else than a permission, or the call failed.
-pub async fn approve(args: Asked, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn approve(args: Asked, server: &Server, shown: Shown) -> Result<(), CommandError> {
     answer(args, server, shown, "allowed", (true, None, Vec::new())).await
 }
 
 /// # Errors
 /// The run asks nothing, or the call failed.
-pub async fn deny(args: DenyArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn deny(args: DenyArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     answer(args.asked, server, shown, "denied", (false, args.message, Vec::new())).await
 }
 
 /// # Errors
 /// The run asks nothing in words, or the call failed.
-pub async fn in_words(args: AnswerArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn in_words(args: AnswerArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     answer(args.asked, server, shown, "answered", (true, None, args.answers)).await
 }
 
@@ -93,7 +93,7 @@ async fn answer(args: Asked, server: &Server, shown: Shown, verb: &str, (allow, 
 }
 
 /// What is asked, in one line.
-pub fn told(question: &Question) -> String {
+pub(crate) fn told(question: &Question) -> String {
     if question.questions.is_empty() {
         format!("{} {}", term::line(&question.tool), term::short(question.input.get(), INPUT))
     } else {
@@ -102,7 +102,7 @@ pub fn told(question: &Question) -> String {
 }
 
 /// How to answer it.
-pub fn advice(question: &Question, id: &str) -> String {
+pub(crate) fn advice(question: &Question, id: &str) -> String {
     match question.questions.len() {
         0 => format!("bloom-runtime task approve {id}, or bloom-runtime task deny {id} --message WHY"),
         1 => format!("bloom-runtime task answer {id} TEXT, or bloom-runtime task deny {id}"),

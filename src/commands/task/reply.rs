@@ -35,7 +35,7 @@ pub struct ReplyArgs {
 
 /// # Errors
 /// There is no such task or no prompt, or the new task is refused; or it was waited for, and did not complete.
-pub async fn run(args: ReplyArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn run(args: ReplyArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     args.prompt.must_be_one(&format!("bloom-runtime task reply {}", args.id))?;
     args.waits.check()?;
     let id = ids::task(server, &args.id).await?;

@@ -33,7 +33,7 @@ pub struct ResultArgs {
 
 /// Where several answers go.
 #[derive(Args, Debug)]
-pub struct Files {
+pub(crate) struct Files {
     /// Write each answer into a file of this directory, named by the whole id of its task; nothing is overwritten
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -44,7 +44,7 @@ pub struct Files {
 
 /// # Errors
 /// A task is not completed, or its answer can't be read or written; the others are.
-pub async fn run(args: ResultArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn run(args: ResultArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let chosen = args.selection.find_all(&RESULT, server).await?;
     if let ([id], true, None) = (chosen.ids.as_slice(), chosen.is_one, &args.files.out) {
         return answer(server, id, shown).await;
@@ -73,7 +73,7 @@ struct Line {
 ///
 /// # Errors
 /// These failures, tasks that are not completed, and answers that can't be read or written.
-pub async fn several(
+pub(crate) async fn several(
     server: &Server,
     ids: &[String],
     files: &Files,
@@ -145,7 +145,7 @@ async fn line(server: &Server, id: &str) -> Result<Line, CommandError> {
 ///
 /// # Errors
 /// The task is not finished, has no result, or its newest run failed.
-pub async fn answer(server: &Server, id: &str, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn answer(server: &Server, id: &str, shown: Shown) -> Result<(), CommandError> {
     let task = server.get(&path(id, "")).await.map_err(|failure| failure.about(id))?;
     wait::must_be_over(&read(&task)?)?;
     let end = wait::must_be_completed(&read(&task)?);

@@ -18,7 +18,7 @@ const PATIENCE: i64 = 3;
 ///
 /// # Errors
 /// It can't be read as text, or is too long.
-pub fn whole() -> Result<String, CommandError> {
+pub(crate) fn whole() -> Result<String, CommandError> {
     read("standard input", stdin().lock())
 }
 
@@ -26,7 +26,7 @@ pub fn whole() -> Result<String, CommandError> {
 ///
 /// # Errors
 /// It can't be read as text, or is too long.
-pub fn beside_a_prompt() -> Result<Option<String>, CommandError> {
+pub(crate) fn beside_a_prompt() -> Result<Option<String>, CommandError> {
     if !may_have_content() {
         return Ok(None);
     }
@@ -50,19 +50,19 @@ fn may_have_content() -> bool {
 }
 
 /// The text without the byte order mark that some editors write at its beginning.
-pub fn without_mark(text: String) -> String {
+pub(crate) fn without_mark(text: String) -> String {
     text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text)
 }
 
 /// Why a text can't be read.
-pub fn unreadable(name: &str, error: &std::io::Error) -> CommandError {
+pub(crate) fn unreadable(name: &str, error: &std::io::Error) -> CommandError {
     let advice = if error.kind() == ErrorKind::InvalidData { "; convert it, for example with iconv" } else { "" };
     CommandError::usage(format!("{name} can't be read as UTF-8 text: {error}{advice}"))
 }
 
 /// # Errors
 /// The source can't be read as text, or is too long.
-pub fn read(name: &str, source: impl Read) -> Result<String, CommandError> {
+pub(crate) fn read(name: &str, source: impl Read) -> Result<String, CommandError> {
     let mut text = String::new();
     let read = source.take(MAX_PROMPT_BYTES + 1).read_to_string(&mut text);
     match read.map_err(|error| unreadable(name, &error))? as u64 {

@@ -108,7 +108,7 @@ pub struct Submit {
 
 /// What to do after a task was submitted.
 #[derive(Args, Debug)]
-pub struct Waits {
+pub(crate) struct Waits {
     /// Wait for the answer and print it; with --from for all of them, as task result prints several
     #[arg(long)]
     pub wait: bool,
@@ -123,7 +123,7 @@ pub struct Waits {
 impl Waits {
     /// # Errors
     /// There is a time limit of waiting, but nothing is waited for.
-    pub fn check(&self) -> Result<(), CommandError> {
+    pub(crate) fn check(&self) -> Result<(), CommandError> {
         if self.wait_timeout.is_some() && !self.wait && !self.follow {
             return Err(CommandError::usage("--wait-timeout needs --wait or --follow"));
         }
@@ -134,7 +134,7 @@ impl Waits {
     ///
     /// # Errors
     /// The task was waited for, and did not complete.
-    pub async fn finish(&self, task: &Value, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    pub(crate) async fn finish(&self, task: &Value, server: &Server, shown: Shown) -> Result<(), CommandError> {
         let id = id_of(task)?;
         if !self.wait && !self.follow {
             let printed = match shown.form_or(Form::Name) {
@@ -162,7 +162,7 @@ impl Waits {
     }
 }
 
-pub async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Result<(), CommandError> {
     submit.prompt.must_be_one("bloom-runtime task submit")?;
     submit.fields.find_dependencies(server).await?;
     if let Some(dir) = submit.dir.clone().or_else(|| submit.here.then(|| PathBuf::from("."))) {
@@ -246,7 +246,7 @@ async fn tell_other_profile(server: &Server, id: &str, task: &Task<'_>) {
 ///
 /// # Errors
 /// There is no prompt, a file can't be uploaded, or the task is refused.
-pub async fn create(
+pub(crate) async fn create(
     mut body: Map<String, Value>,
     prompt: &PromptArgs,
     files: &[FileOfTask],

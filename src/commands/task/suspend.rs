@@ -19,7 +19,7 @@ const RESUME: Act = Act { verb: "resume", done: "resumed", statuses: OPEN, fits:
 ///
 /// # Errors
 /// One of them could not be; the others are.
-pub async fn run(suspend: bool, args: Changed, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn run(suspend: bool, args: Changed, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let act = if suspend { &SUSPEND } else { &RESUME };
     let Some(chosen) = args.chosen(act, false, server).await? else { return Ok(()) };
     let tail = format!("/{}", act.verb);

@@ -22,13 +22,13 @@ const MAX_PIPED: u64 = 1 << 30;
 
 /// A file, and the path at which the run finds it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct FileOfTask {
+pub(crate) struct FileOfTask {
     name: String,
     path: PathBuf,
 }
 
 /// `PATH`, or `NAME=PATH`.
-pub fn file_of_task(text: &str) -> Result<FileOfTask, String> {
+pub(crate) fn file_of_task(text: &str) -> Result<FileOfTask, String> {
     let (name, path) = match text.split_once('=') {
         Some((name, path)) => (name.to_owned(), Path::new(path)),
         None => {
@@ -59,7 +59,7 @@ impl Opened<'_> {
 ///
 /// # Errors
 /// A file can't be read, or a call failed.
-pub async fn upload(server: &Server, files: &[FileOfTask]) -> Result<Vec<Value>, CommandError> {
+pub(crate) async fn upload(server: &Server, files: &[FileOfTask]) -> Result<Vec<Value>, CommandError> {
     if files.len() > MAX_INPUTS {
         return Err(CommandError::usage(format!("--file: {} files are given; a task has at most {MAX_INPUTS}", files.len())));
     }

@@ -24,7 +24,7 @@ use bloom_core::Ms;
 use bloom_core::task::{Status, WaitingReason};
 
 /// How to go on after Ctrl-C.
-pub const SAME_AGAIN: &str = "Give the same command again to wait for it.";
+pub(crate) const SAME_AGAIN: &str = "Give the same command again to wait for it.";
 const WAIT: Act = Act::reading("wait", "queued,running");
 
 /// How many seconds the first calls wait: short at first, when much changes, then longer to save the server's rate limit.
@@ -47,7 +47,7 @@ pub struct WaitArgs {
 ///
 /// # Errors
 /// A task does not exist, was not finished in time, or is not completed. Those that are finished are shown before.
-pub async fn run(args: WaitArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn run(args: WaitArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let chosen = args.selection.find_all(&WAIT, server).await?;
     CommandError::all(&chosen.failures)?;
     let mut waiting = WaitOptions::new(args.timeout, false);
@@ -73,7 +73,7 @@ pub async fn run(args: WaitArgs, server: &Server, shown: Shown) -> Result<(), Co
 }
 
 /// Waits for tasks, with one time limit for all of them.
-pub struct WaitOptions {
+pub(crate) struct WaitOptions {
     limit: Option<(Duration, Instant)>,
     retry: Retry,
     progress: Progress,
@@ -81,20 +81,20 @@ pub struct WaitOptions {
 
 impl WaitOptions {
     /// `was_there`: the server has answered before, so it may be away for a while.
-    pub fn new(limit: Option<Duration>, was_there: bool) -> Self {
+    pub(crate) fn new(limit: Option<Duration>, was_there: bool) -> Self {
         // A limit that the clock can't represent means no limit.
         let limit = limit.and_then(|limit| Some((limit, Instant::now().checked_add(limit)?)));
         Self { limit, retry: Retry::new(true, was_there), progress: Progress::new() }
     }
 
     /// Does not use the terminal's last line, because other output is printed there.
-    pub fn without_line(mut self) -> Self {
+    pub(crate) fn without_line(mut self) -> Self {
         self.progress.has_line = false;
         self
     }
 
     /// Tells only why the task waits, also on a terminal: for a stream of events, which itself tells of a server that is away.
-    pub fn with_reasons_only(mut self) -> Self {
+    pub(crate) fn with_reasons_only(mut self) -> Self {
         self.progress.is_terminal = false;
         self.retry = Retry::new(false, false);
         self.without_line()
@@ -104,7 +104,7 @@ impl WaitOptions {
     ///
     /// # Errors
     /// It does not exist, or the server was unreachable for too long.
-    pub async fn find(&mut self, server: &Server, id: &str) -> Result<(), CommandError> {
+    pub(crate) async fn find(&mut self, server: &Server, id: &str) -> Result<(), CommandError> {
         loop {
             match server.client.get::<IgnoredAny>(&path(id, "")).await {
                 Ok(_) => {
@@ -120,7 +120,7 @@ impl WaitOptions {
     ///
     /// # Errors
     /// The task does not exist, the time limit was reached, or the server was unreachable for too long.
-    pub async fn until_finished(&mut self, server: &Server, id: &str) -> Result<Value, CommandError> {
+    pub(crate) async fn until_finished(&mut self, server: &Server, id: &str) -> Result<Value, CommandError> {
         let done = match self.limit {
             None => self.poll(server, id).await,
             // Even if no time is left, the task is read once.
@@ -137,7 +137,12 @@ impl WaitOptions {
     ///
     /// # Errors
     /// Ctrl-C.
-    pub async fn for_all(&mut self, server: &Server, ids: &[String], how: &str) -> Result<(Vec<Value>, Vec<CommandError>), CommandError> {
+    pub(crate) async fn for_all(
+        &mut self,
+        server: &Server,
+        ids: &[String],
+        how: &str,
+    ) -> Result<(Vec<Value>, Vec<CommandError>), CommandError> {
         let all = async {
             let (mut tasks, mut failures) = (Vec::new(), Vec::new());
             for id in ids {
@@ -193,7 +198,7 @@ impl WaitOptions {
 
 /// # Errors
 /// The task was not completed; the text says why.
-pub fn must_be_completed(task: &Task) -> Result<(), CommandError> {
+pub(crate) fn must_be_completed(task: &Task) -> Result<(), CommandError> {
     if task.status == Status::Completed {
         return Ok(());
     }
@@ -213,7 +218,7 @@ pub fn must_be_completed(task: &Task) -> Result<(), CommandError> {
 
 /// # Errors
 /// The task is not finished, so it has no answer yet, or only that of an earlier attempt.
-pub fn must_be_over(task: &Task) -> Result<(), CommandError> {
+pub(crate) fn must_be_over(task: &Task) -> Result<(), CommandError> {
     if matches!(task.status, Word::Known(status) if !status.is_final()) {
         let id = task.id;
         return Err(format!("task {id} {}; it has no answer yet. Wait for it with: bloom-runtime task wait {id}", state(task)).into());
@@ -251,7 +256,7 @@ fn too_late(id: &str, limit: Duration) -> CommandError {
 ///
 /// # Errors
 /// Those of the work, and the interruption.
-pub async fn interruptible<T>(id: &str, work: impl Future<Output = Result<T, CommandError>>) -> Result<T, CommandError> {
+pub(crate) async fn interruptible<T>(id: &str, work: impl Future<Output = Result<T, CommandError>>) -> Result<T, CommandError> {
     let told = || {
         format!(
             "interrupted; task {id} goes on. Wait for it with: bloom-runtime task wait {id}\n\

@@ -27,7 +27,7 @@ const MAX_READ_AGAIN: usize = 1_000;
 ///
 /// # Errors
 /// The server can't be reached, or the output can't be written.
-pub async fn run(filters: &Filters, limit: &Limit, server: &Server, form: Form) -> Result<(), CommandError> {
+pub(crate) async fn run(filters: &Filters, limit: &Limit, server: &Server, form: Form) -> Result<(), CommandError> {
     let mut watching = Watching { filters, limit, server, feed: Feed::new(form, &columns::TASKS), seen: HashMap::new() };
     let mut retry = Retry::new(true, false);
     loop {

@@ -7,7 +7,7 @@ use bloom_api::task_fields::{self, Unknown};
 use bloom_api::wire::Problems;
 
 /// Why a line is not a JSON object.
-pub fn no_object(line: &str, error: &serde_json::Error) -> String {
+pub(crate) fn no_object(line: &str, error: &serde_json::Error) -> String {
     match error.classify() {
         _ if line.starts_with('[') => "it begins a JSON array, but each line must be one object; `jq -c '.[]'` makes such lines".to_owned(),
         Category::Data => "it is not a JSON object".to_owned(),
@@ -21,7 +21,7 @@ pub fn no_object(line: &str, error: &serde_json::Error) -> String {
 }
 
 /// What is wrong with the names of a line's fields. The server ignores fields that it does not know, so a misspelt one would be lost.
-pub fn misspelt(line: &RawValue) -> Option<String> {
+pub(crate) fn misspelt(line: &RawValue) -> Option<String> {
     let unknown = task_fields::unknown(line);
     let told = |Unknown { path, meant, known }: Unknown| match meant {
         Some(meant) => format!("{path} is not a field of a task; the nearest is {meant}"),
@@ -31,7 +31,7 @@ pub fn misspelt(line: &RawValue) -> Option<String> {
 }
 
 /// What the API says of a line, with whole paths. It takes times only as numbers, while --not-before takes them in many forms.
-pub fn told(problems: Problems) -> String {
+pub(crate) fn told(problems: Problems) -> String {
     let told = |(path, text): (String, String)| {
         let unit = if path == "not_before" && text.starts_with("Expected number") { " (milliseconds since the epoch)" } else { "" };
         if path.is_empty() { text } else { format!("{path}: {text}{unit}") }

@@ -16,13 +16,13 @@ type Account = (Option<Vec<String>>, String);
 pub(super) struct PausedAccounts(BTreeMap<Account, BTreeSet<(Ms, WorkerId)>>);
 
 impl PausedAccounts {
-    pub fn add(&mut self, worker: &Worker) {
+    pub(crate) fn add(&mut self, worker: &Worker) {
         for (account, until) in found_by(worker) {
             self.0.entry(account).or_default().insert((until, worker.id.clone()));
         }
     }
 
-    pub fn remove(&mut self, worker: &Worker) {
+    pub(crate) fn remove(&mut self, worker: &Worker) {
         for (account, until) in found_by(worker) {
             let Some(pauses) = self.0.get_mut(&account) else { continue };
             pauses.remove(&(until, worker.id.clone()));
@@ -34,7 +34,13 @@ impl PausedAccounts {
 
     /// The longest pause of this account that other workers than this one have found, if it is on and its finder `counts`. One that is longer than
     /// a pause can be comes from a wrong clock, and must not hide the others.
-    pub fn found_by_others(&self, worker: &Worker, account: &str, now: Ms, counts: impl Fn(&WorkerId) -> bool) -> Option<PausedAccount> {
+    pub(crate) fn found_by_others(
+        &self,
+        worker: &Worker,
+        account: &str,
+        now: Ms,
+        counts: impl Fn(&WorkerId) -> bool,
+    ) -> Option<PausedAccount> {
         let pauses = self.0.get(&account_of(worker, account))?.iter().rev();
         let (until, finder) = pauses
             .take_while(|(until, _)| *until > now)

@@ -113,7 +113,7 @@ impl Window {
     }
 
     /// Adds the task if the window covers it. Entries beyond the window's limit go into `dropped`.
-    pub fn insert(&mut self, key: ReadyKey, dropped: &mut Vec<TaskId>) {
+    pub(crate) fn insert(&mut self, key: ReadyKey, dropped: &mut Vec<TaskId>) {
         if !self.covers(key) {
             return;
         }
@@ -138,18 +138,18 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    pub fn window(&self, agent_slug: Option<&str>) -> Option<&Window> {
+    pub(crate) fn window(&self, agent_slug: Option<&str>) -> Option<&Window> {
         agent_slug.map_or(self.all.as_ref(), |slug| self.agents.get(slug))
     }
 
-    pub fn window_mut(&mut self, agent_slug: Option<&str>) -> Option<&mut Window> {
+    pub(crate) fn window_mut(&mut self, agent_slug: Option<&str>) -> Option<&mut Window> {
         match agent_slug {
             None => self.all.as_mut(),
             Some(slug) => self.agents.get_mut(slug),
         }
     }
 
-    pub fn insert(&mut self, ready: &ReadyRow, dropped: &mut Vec<TaskId>) {
+    pub(crate) fn insert(&mut self, ready: &ReadyRow, dropped: &mut Vec<TaskId>) {
         if let Some(window) = &mut self.all {
             window.insert(ready.key(), dropped);
         }
@@ -161,24 +161,24 @@ impl Windows {
         }
     }
 
-    pub fn of(&self, ready: &ReadyRow) -> impl Iterator<Item = &Window> {
+    pub(crate) fn of(&self, ready: &ReadyRow) -> impl Iterator<Item = &Window> {
         self.all.iter().chain(self.agents.get(&ready.agent_slug))
     }
 
-    pub fn of_mut(&mut self, ready: &ReadyRow) -> impl Iterator<Item = &mut Window> {
+    pub(crate) fn of_mut(&mut self, ready: &ReadyRow) -> impl Iterator<Item = &mut Window> {
         self.all.iter_mut().chain(self.agents.get_mut(&ready.agent_slug))
     }
 
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Window> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Window> {
         self.all.iter_mut().chain(self.agents.values_mut())
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.all.is_none() && self.agents.is_empty()
     }
 
     /// Whether one of the first `look` tasks of a window is free. With `is_open`, only windows of agents for which it holds are looked at.
-    pub fn has_free(&mut self, is_open: Option<&dyn Fn(&str) -> bool>, look: usize, is_free: impl Fn(&TaskId) -> bool) -> bool {
+    pub(crate) fn has_free(&mut self, is_open: Option<&dyn Fn(&str) -> bool>, look: usize, is_free: impl Fn(&TaskId) -> bool) -> bool {
         let agents = &self.agents;
         self.filled.retain(|slug| agents.get(slug).is_some_and(|window| !window.entries.is_empty()));
         let open = self.filled.iter().filter(|slug| is_open.is_none_or(|is_open| is_open(slug)));

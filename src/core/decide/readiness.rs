@@ -37,16 +37,16 @@ pub(super) struct Park {
 }
 
 impl Park {
-    pub fn behind(parked: Parked, blocker: TaskId) -> Self {
+    pub(crate) fn behind(parked: Parked, blocker: TaskId) -> Self {
         Self { parked, blockers: vec![blocker], wake_at: None }
     }
 
-    pub fn until(parked: Parked, at: Ms) -> Self {
+    pub(crate) fn until(parked: Parked, at: Ms) -> Self {
         Self { parked, blockers: Vec::new(), wake_at: Some(at) }
     }
 
     /// Until a client resumes the task.
-    pub fn suspended() -> Self {
+    pub(crate) fn suspended() -> Self {
         Self { parked: Parked::Suspended, blockers: Vec::new(), wake_at: None }
     }
 }

@@ -44,34 +44,34 @@ struct CaughtUp {
 }
 
 impl Feed {
-    pub fn new(database: Arc<dyn Database>, replica: Arc<Replica>, clock: Arc<Clock>) -> Self {
+    pub(crate) fn new(database: Arc<dyn Database>, replica: Arc<Replica>, clock: Arc<Clock>) -> Self {
         Self { database, replica, clock, committed: Notify::new(), wanted: Notify::new(), missed: Notify::new() }
     }
 
     /// Notifies other replicas of a commit.
-    pub fn announce_commit(&self) {
+    pub(crate) fn announce_commit(&self) {
         self.committed.notify_one();
     }
 
     /// Reads the feed now.
-    pub fn want(&self) {
+    pub(crate) fn want(&self) {
         self.wanted.notify_one();
     }
 
     /// Rebuilds the cache.
-    pub fn want_rebuild(&self) {
+    pub(crate) fn want_rebuild(&self) {
         self.missed.notify_one();
     }
 
     /// Reads the suspects of the cache again, if there are any.
-    pub fn check_suspects(&self) {
+    pub(crate) fn check_suspects(&self) {
         if self.replica.lock().cache.has_suspects() {
             self.want();
         }
     }
 
     /// Follows the commits of other replicas, and rebuilds the cache if some may have been missed.
-    pub async fn follow(self: Arc<Self>, background: Background) {
+    pub(crate) async fn follow(self: Arc<Self>, background: Background) {
         let is_shared = self.database.is_shared();
         let mut must_rebuild = false;
         loop {
@@ -113,7 +113,7 @@ impl Feed {
     }
 
     /// Notifies other replicas of commits: of the first at once, then at most five times a second.
-    pub async fn notify(self: Arc<Self>, background: Background) {
+    pub(crate) async fn notify(self: Arc<Self>, background: Background) {
         loop {
             tokio::select! {
                 biased;
@@ -185,14 +185,14 @@ impl Feed {
     }
 
     /// Reads what is set for the queues.
-    pub async fn read_queues(&self) -> Result<()> {
+    pub(crate) async fn read_queues(&self) -> Result<()> {
         let rows = self.database.queues().await?;
         self.replica.put_queues(rows);
         Ok(())
     }
 
     /// Reads the counts, and with them the positions from which the feed is followed.
-    pub async fn read_counts(&self) -> Result<()> {
+    pub(crate) async fn read_counts(&self) -> Result<()> {
         self.replica.lock().begin_counts();
         let read = self.database.counts().await;
         self.replica.lock().end_counts(read.as_ref().ok().cloned());
@@ -201,7 +201,7 @@ impl Feed {
 
     /// Reads everything that the cache shows again, concurrently with writes: at the start, and after commits may have been missed. It ends
     /// under any load, because it reads only what existed when it began; later commits are in the feed after the positions of the counts.
-    pub async fn rebuild(&self) -> Result<()> {
+    pub(crate) async fn rebuild(&self) -> Result<()> {
         self.clock.set(self.database.now().await?);
         // The feed is followed from the positions that come with the counts, so copies that were read before them are suspects.
         self.read_counts().await?;

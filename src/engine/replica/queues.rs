@@ -34,14 +34,14 @@ pub(crate) struct QueueState {
 }
 
 impl QueueState {
-    pub fn is_open(&self, agent_slug: &str) -> bool {
+    pub(crate) fn is_open(&self, agent_slug: &str) -> bool {
         !self.closed.contains(ALL_QUEUES) && !self.closed.contains(agent_slug)
     }
 }
 
 impl Queues {
     /// Takes in all queues, unless newer ones are known. Returns whether they were taken.
-    pub fn put(&mut self, rows: Vec<AgentQueue>) -> bool {
+    pub(crate) fn put(&mut self, rows: Vec<AgentQueue>) -> bool {
         let rows: BTreeMap<_, _> = rows.into_iter().map(|queue| (queue.agent_slug.clone(), queue)).collect();
         let newest = |rows: &BTreeMap<String, AgentQueue>| rows.get(ALL_QUEUES).map_or(0, |all| all.revision);
         let is_newer = newest(&rows) >= newest(&self.rows);
@@ -53,13 +53,13 @@ impl Queues {
     }
 
     /// Replaces the numbers of tasks.
-    pub fn recount(&mut self, counts: &Counts) {
+    pub(crate) fn recount(&mut self, counts: &Counts) {
         self.tasks.clear();
         self.count(counts);
     }
 
     /// Adds to the numbers of tasks. Returns the agents of limited queues that have fewer active leases.
-    pub fn count(&mut self, deltas: &Counts) -> Vec<String> {
+    pub(crate) fn count(&mut self, deltas: &Counts) -> Vec<String> {
         let mut fewer: BTreeMap<&String, i64> = BTreeMap::new();
         for ((agent_slug, _, status), n) in deltas {
             if *status != Status::Queued && !status.is_active() {
@@ -82,17 +82,17 @@ impl Queues {
     }
 
     /// The queues for which something is set; that of all queues comes first.
-    pub fn rows(&self) -> impl Iterator<Item = &AgentQueue> {
+    pub(crate) fn rows(&self) -> impl Iterator<Item = &AgentQueue> {
         self.rows.values()
     }
 
     /// The agents whose queues are limited.
-    pub fn limited(&self) -> Vec<String> {
+    pub(crate) fn limited(&self) -> Vec<String> {
         self.rows.values().filter(|queue| queue.max_concurrency.is_some()).map(|queue| queue.agent_slug.clone()).collect()
     }
 
     /// Agents with queued or active tasks.
-    pub fn tasks(&self) -> &BTreeMap<String, AgentTasks> {
+    pub(crate) fn tasks(&self) -> &BTreeMap<String, AgentTasks> {
         &self.tasks
     }
 
@@ -101,34 +101,34 @@ impl Queues {
     }
 
     /// Why no lease of this queue is made; `None` if one can be.
-    pub fn closed(&self, agent_slug: &str) -> Option<Closed> {
+    pub(crate) fn closed(&self, agent_slug: &str) -> Option<Closed> {
         let closed = |slug: &str| self.rows.get(slug)?.closed(self.active(slug));
         closed(ALL_QUEUES).or_else(|| closed(agent_slug))
     }
 
-    pub fn is_open(&self, agent_slug: &str) -> bool {
+    pub(crate) fn is_open(&self, agent_slug: &str) -> bool {
         self.closed(agent_slug).is_none() && !self.refused.contains_key(ALL_QUEUES) && !self.refused.contains_key(agent_slug)
     }
 
-    pub fn is_any_closed(&self) -> bool {
+    pub(crate) fn is_any_closed(&self) -> bool {
         !self.refused.is_empty() || self.rows.values().any(|queue| queue.closed(self.active(&queue.agent_slug)).is_some())
     }
 
     /// How many of the agent's queued tasks can be leased now.
-    pub fn leasable(&self, agent_slug: &str) -> i64 {
+    pub(crate) fn leasable(&self, agent_slug: &str) -> i64 {
         let queued = self.tasks.get(agent_slug).map_or(0, |tasks| tasks.queued);
         if self.is_open(agent_slug) { queued.min(self.room(agent_slug)) } else { 0 }
     }
 
     /// How many more leases the queue allows, as far as is known what is set for it: 0 if it is closed, `i64::MAX` without a limit.
-    pub fn room(&self, agent_slug: &str) -> i64 {
+    pub(crate) fn room(&self, agent_slug: &str) -> i64 {
         let limit = self.rows.get(agent_slug).and_then(|queue| queue.max_concurrency);
         if self.closed(agent_slug).is_some() { 0 } else { limit.map_or(i64::MAX, |limit| limit - self.active(agent_slug)) }
     }
 
     /// Treats those of these queues that seem to be open as closed, until there is news of them or the refusal is forgotten. Returns its
     /// number; `None` if they are all known to be closed.
-    pub fn refuse(&mut self, agents: &[String]) -> Option<u64> {
+    pub(crate) fn refuse(&mut self, agents: &[String]) -> Option<u64> {
         self.refusals += 1;
         let outdated: Vec<&String> = agents.iter().filter(|agent_slug| self.closed(agent_slug).is_none()).collect();
         let number = (!outdated.is_empty()).then_some(self.refusals);
@@ -137,7 +137,7 @@ impl Queues {
     }
 
     /// Returns the agents whose queues were refused with this number, without news of them since then.
-    pub fn forget_refusal(&mut self, number: u64) -> Vec<String> {
+    pub(crate) fn forget_refusal(&mut self, number: u64) -> Vec<String> {
         self.refused.extract_if(.., |_, refusal| *refusal == number).map(|(agent_slug, _)| agent_slug).collect()
     }
 }

@@ -50,12 +50,12 @@ struct Poller {
 
 impl Remembered {
     /// Must be called before the counts are read again; [`end_counts`](Self::end_counts) must follow.
-    pub fn begin_counts(&mut self) {
+    pub(crate) fn begin_counts(&mut self) {
         self.counted_meanwhile = Some(Vec::new());
     }
 
     /// Replaces the counts by those that were read, and adds the commits that the snapshot does not contain.
-    pub fn end_counts(&mut self, read: Option<CountsAt>) {
+    pub(crate) fn end_counts(&mut self, read: Option<CountsAt>) {
         let meanwhile = self.counted_meanwhile.take().unwrap_or_default();
         let Some(CountsAt { counts, positions }) = read else { return };
         let known = std::mem::take(&mut self.positions);
@@ -77,21 +77,21 @@ impl Remembered {
     }
 
     /// The positions up to which writers were followed, and the own writers.
-    pub fn positions(&self) -> (Vec<Position>, Vec<i64>) {
+    pub(crate) fn positions(&self) -> (Vec<Position>, Vec<i64>) {
         (self.positions.iter().map(|(writer, n)| Position { writer: *writer, n: *n }).collect(), self.own.clone())
     }
 
-    pub fn commits(&self) -> i64 {
+    pub(crate) fn commits(&self) -> i64 {
         self.positions.values().sum()
     }
 
-    pub fn own(&mut self, writer: i64) {
+    pub(crate) fn own(&mut self, writer: i64) {
         if !self.own.contains(&writer) {
             self.own.push(writer);
         }
     }
 
-    pub fn count(&mut self, position: Position, deltas: &CountDeltas) {
+    pub(crate) fn count(&mut self, position: Position, deltas: &CountDeltas) {
         let known = self.positions.entry(position.writer).or_default();
         if *known < position.n {
             *known = position.n;
@@ -106,7 +106,7 @@ impl Remembered {
     }
 
     /// Takes in all queues, and wakes claims for those that are open now.
-    pub fn put_queues(&mut self, rows: Vec<AgentQueue>) {
+    pub(crate) fn put_queues(&mut self, rows: Vec<AgentQueue>) {
         if self.queues.put(rows) {
             let agents: Vec<String> = self.queues.tasks().keys().cloned().collect();
             self.wake_for_queues(&agents);
@@ -114,7 +114,7 @@ impl Remembered {
     }
 
     /// The refusal is over: if there was no news since then, it may have been outdated itself.
-    pub fn forget_refusal(&mut self, number: u64) {
+    pub(crate) fn forget_refusal(&mut self, number: u64) {
         let mut agents = self.queues.forget_refusal(number);
         if agents.iter().any(|slug| slug == ALL_QUEUES) {
             agents = self.queues.tasks().keys().cloned().collect();
@@ -140,7 +140,7 @@ impl Remembered {
     }
 
     /// Returns whether the row is the newest.
-    pub fn put_worker(&mut self, worker: &Worker, read: &CacheRead) -> bool {
+    pub(crate) fn put_worker(&mut self, worker: &Worker, read: &CacheRead) -> bool {
         let fleet = &self.cache.fleet;
         let before = (fleet.free(&worker.id), fleet.takes_tasks(&worker.id));
         let served = |known: &Worker| (known.capabilities.clone(), known.closed_agents().cloned().collect::<Vec<_>>());
@@ -161,7 +161,7 @@ impl Remembered {
         is_newest
     }
 
-    pub fn remove_worker(&mut self, id: &str, revision: i64) {
+    pub(crate) fn remove_worker(&mut self, id: &str, revision: i64) {
         let kept_before = self.cache.fleet.kept_agents(id);
         self.cache.remove_worker(id, revision);
         self.wake(id);
@@ -169,7 +169,7 @@ impl Remembered {
     }
 
     /// A read of all workers has not found this worker.
-    pub fn forget_worker(&mut self, id: &str, read: &CacheRead) {
+    pub(crate) fn forget_worker(&mut self, id: &str, read: &CacheRead) {
         let kept_before = self.cache.fleet.kept_agents(id);
         self.cache.forget_worker(id, read);
         self.wake(id);
@@ -181,7 +181,7 @@ impl Remembered {
     }
 
     /// Adds rows and wakes the claims that they may concern. Returns the tasks whose rows are not the newest.
-    pub fn put_tasks<'a>(&mut self, tasks: impl Iterator<Item = &'a TaskState>, read: &CacheRead) -> Vec<TaskId> {
+    pub(crate) fn put_tasks<'a>(&mut self, tasks: impl Iterator<Item = &'a TaskState>, read: &CacheRead) -> Vec<TaskId> {
         let mut older = Vec::new();
         let mut ready: BTreeMap<Requirement<'_>, i64> = BTreeMap::new();
         for task in tasks {
@@ -206,7 +206,7 @@ impl Remembered {
     }
 
     /// Adds tasks that were read as claimable.
-    pub fn put_ready(&mut self, rows: Vec<ReadyRow>, read: &CacheRead) {
+    pub(crate) fn put_ready(&mut self, rows: Vec<ReadyRow>, read: &CacheRead) {
         for row in rows {
             if let Some(worker) = self.cache.put_ready(row, read).freed {
                 self.wake(&worker);
@@ -214,7 +214,7 @@ impl Remembered {
         }
     }
 
-    pub fn remove_tasks(&mut self, tasks: &[TaskId]) {
+    pub(crate) fn remove_tasks(&mut self, tasks: &[TaskId]) {
         for task in tasks {
             if let Some(worker) = self.cache.remove_task(*task).freed {
                 self.wake(&worker);
@@ -223,23 +223,23 @@ impl Remembered {
     }
 
     /// Makes the tasks that a claim or a push held available to others again.
-    pub fn give_back(&mut self, tasks: &[TaskId]) {
+    pub(crate) fn give_back(&mut self, tasks: &[TaskId]) {
         self.cache.queue.give_back(tasks);
         self.wake_for_all(tasks);
     }
 
     /// Stops pushes to the worker for a while.
-    pub fn pass_over(&mut self, worker: WorkerId) {
+    pub(crate) fn pass_over(&mut self, worker: WorkerId) {
         self.passed_over.retain(|_, since| since.elapsed() < PASSED_OVER_FOR);
         self.passed_over.insert(worker, Instant::now());
     }
 
-    pub fn is_passed_over(&self, worker: &str) -> bool {
+    pub(crate) fn is_passed_over(&self, worker: &str) -> bool {
         self.passed_over.get(worker).is_some_and(|since| since.elapsed() < PASSED_OVER_FOR)
     }
 
     /// Makes withheld tasks available again.
-    pub fn show_again(&mut self, tasks: &[TaskId]) {
+    pub(crate) fn show_again(&mut self, tasks: &[TaskId]) {
         self.cache.queue.show_again(tasks);
         self.wake_for_all(tasks);
     }
@@ -255,13 +255,13 @@ impl Remembered {
         }
     }
 
-    pub fn open_claim(&mut self, worker: &str) -> Arc<Notify> {
+    pub(crate) fn open_claim(&mut self, worker: &str) -> Arc<Notify> {
         let notify = Arc::new(Notify::new());
         self.pollers.entry(worker.to_owned()).or_default().push(Poller { notify: notify.clone(), round: self.round });
         notify
     }
 
-    pub fn close_claim(&mut self, worker: &str, notify: &Arc<Notify>) {
+    pub(crate) fn close_claim(&mut self, worker: &str, notify: &Arc<Notify>) {
         if let Some(open) = self.pollers.get_mut(worker) {
             open.retain(|other| !Arc::ptr_eq(&other.notify, notify));
             if open.is_empty() {
@@ -270,11 +270,11 @@ impl Remembered {
         }
     }
 
-    pub fn has_open_claim(&self, worker: &str) -> bool {
+    pub(crate) fn has_open_claim(&self, worker: &str) -> bool {
         self.pollers.contains_key(worker)
     }
 
-    pub fn wake(&mut self, worker: &str) {
+    pub(crate) fn wake(&mut self, worker: &str) {
         for poller in self.pollers.get_mut(worker).into_iter().flatten() {
             poller.round = self.round;
             poller.notify.notify_one();
@@ -312,7 +312,7 @@ impl Remembered {
     /// Called after each try of a claim. If claimable tasks are left, wakes another claim that can have one; if there is none, one of a
     /// worker that some are reserved for. Each is woken at most once per round, because this replica may wrongly believe that a worker has a
     /// free slot.
-    pub fn pass_on(&mut self) {
+    pub(crate) fn pass_on(&mut self) {
         let queues = &self.queues;
         let is_open = |agent_slug: &str| queues.is_open(agent_slug);
         let only_open: Option<&dyn Fn(&str) -> bool> = if queues.is_any_closed() { Some(&is_open) } else { None };
@@ -336,7 +336,7 @@ impl Remembered {
 
     /// The windows of the queue that have tasks for the worker. While some queue is closed, or some agent is for the worker, a worker that names
     /// no agents uses the windows of the agents that have tasks: a window on all tasks could be full of tasks that it may not have.
-    pub fn scopes(&self, worker: &str, queue_state: Option<&QueueState>) -> Vec<Scope> {
+    pub(crate) fn scopes(&self, worker: &str, queue_state: Option<&QueueState>) -> Vec<Scope> {
         let known = self.cache.fleet.worker(worker);
         let capabilities = known.map(|worker| &worker.capabilities);
         let is_open = |agent_slug: &&String| {
@@ -365,19 +365,19 @@ impl Remembered {
         scopes
     }
 
-    pub fn cancels(&self, worker: &str) -> Vec<TaskId> {
+    pub(crate) fn cancels(&self, worker: &str) -> Vec<TaskId> {
         self.cache.fleet.held(worker).filter(|held| held.cancel_requested).map(|held| held.task).collect()
     }
 
-    pub fn cancelled_leases(&self, worker: &str) -> Vec<LeaseId> {
+    pub(crate) fn cancelled_leases(&self, worker: &str) -> Vec<LeaseId> {
         self.cache.fleet.held(worker).filter(|held| held.cancel_requested).map(|held| held.lease).collect()
     }
 
-    pub fn answered(&self, worker: &str) -> Vec<TaskId> {
+    pub(crate) fn answered(&self, worker: &str) -> Vec<TaskId> {
         self.cache.fleet.held(worker).filter(|held| held.is_answered).map(|held| held.task).collect()
     }
 
-    pub fn stats(&self) -> Stats {
+    pub(crate) fn stats(&self) -> Stats {
         let mut stats = Stats { leases_total: self.counts.leases, ..Stats::default() };
         for ((_, _, status), count) in &self.counts.tasks {
             *stats.tasks_by_status.entry(*status).or_default() += count;

@@ -32,7 +32,7 @@ const DETAILS: [(&str, usize); 4] = [
 
 type Answer = Result<Response, Failure>;
 
-pub async fn health(State(plane): State<ControlPlane>) -> Answer {
+pub(crate) async fn health(State(plane): State<ControlPlane>) -> Answer {
     let counts = plane.store.control_plane_counts().await?;
     Ok(ok(&json!({
         "status": "ok",
@@ -43,21 +43,21 @@ pub async fn health(State(plane): State<ControlPlane>) -> Answer {
     }))?)
 }
 
-pub async fn alive() -> Answer {
+pub(crate) async fn alive() -> Answer {
     Ok(ok(&json!({ "status": "ok" }))?)
 }
 
-pub async fn ready(State(plane): State<ControlPlane>) -> Answer {
+pub(crate) async fn ready(State(plane): State<ControlPlane>) -> Answer {
     probes::check(&plane.store, &plane.shutdown).await?;
     Ok(ok(&json!({ "status": "ready" }))?)
 }
 
-pub async fn metrics(State(plane): State<ControlPlane>) -> Response {
+pub(crate) async fn metrics(State(plane): State<ControlPlane>) -> Response {
     let text = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     typed(StatusCode::OK, text, plane.metrics.render().into())
 }
 
-pub async fn list(State(plane): State<ControlPlane>) -> Answer {
+pub(crate) async fn list(State(plane): State<ControlPlane>) -> Answer {
     let now = plane.store.now().await?;
     let agents = plane.store.agents().await?;
     Ok(ok(&agents.iter().map(|agent| shown(agent, now)).collect::<Vec<_>>())?)
@@ -82,7 +82,7 @@ fn shown(agent: &Agent, now: Ms) -> Value {
     shown
 }
 
-pub async fn register(State(plane): State<ControlPlane>, caller: Caller, body: Bytes) -> Answer {
+pub(crate) async fn register(State(plane): State<ControlPlane>, caller: Caller, body: Bytes) -> Answer {
     let mut fields = Fields::of(&body)?;
     let name = fields.name("name", limits::NAME_CHARS);
     let url = fields.url("url", limits::URL_CHARS);
@@ -109,13 +109,13 @@ pub async fn register(State(plane): State<ControlPlane>, caller: Caller, body: B
     Ok(crate::answer::json(StatusCode::CREATED, &shown(&agent, agent.registered_at))?)
 }
 
-pub async fn remove(State(plane): State<ControlPlane>, caller: Caller, Path(name): Path<String>) -> Answer {
+pub(crate) async fn remove(State(plane): State<ControlPlane>, caller: Caller, Path(name): Path<String>) -> Answer {
     plane.engine.writers.submit(caller.command(op::RemoveAgent { name: name.clone() })).await?;
     tracing::info!(agent = name, "an agent was removed from the control plane");
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-pub async fn heartbeat(State(plane): State<ControlPlane>, caller: Caller, body: Bytes) -> Answer {
+pub(crate) async fn heartbeat(State(plane): State<ControlPlane>, caller: Caller, body: Bytes) -> Answer {
     let mut fields = Fields::of(&body)?;
     let node_id = fields.name("node_id", limits::NAME_CHARS);
     let canonical_id = fields.name("canonical_id", limits::CANONICAL_ID_CHARS);

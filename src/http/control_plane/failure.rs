@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::super::error::Error;
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Failure {
+pub(crate) enum Failure {
     /// 422: what is wrong with the request, and where.
     Invalid(Vec<Mistake>),
     Other(Error),
@@ -17,7 +17,7 @@ pub enum Failure {
 
 /// One mistake in a request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Mistake {
+pub(crate) struct Mistake {
     /// `body` or `path`, then the names of fields and the numbers of elements.
     pub loc: Vec<Value>,
     pub msg: String,
@@ -27,16 +27,16 @@ pub struct Mistake {
 }
 
 impl Failure {
-    pub fn fixed(status: u16, text: &'static str) -> Self {
+    pub(crate) fn fixed(status: u16, text: &'static str) -> Self {
         Self::Other(Error::fixed(status, text))
     }
 
-    pub fn text(status: u16, text: impl Into<String>) -> Self {
+    pub(crate) fn text(status: u16, text: impl Into<String>) -> Self {
         Self::Other(Error::Text { status, text: text.into().into() })
     }
 
     /// The failure in one line.
-    pub fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         match self {
             Self::Invalid(mistakes) => mistakes.iter().map(|mistake| mistake.msg.as_str()).collect::<Vec<_>>().join("; "),
             Self::Other(error) => error.line(),

@@ -8,7 +8,7 @@ use url::Url;
 use super::failure::{Failure, Mistake};
 use bloom_api::json::is_readable;
 
-pub struct Fields {
+pub(crate) struct Fields {
     values: Map<String, Value>,
     mistakes: Vec<Mistake>,
 }
@@ -20,7 +20,7 @@ fn mistake(loc: Vec<Value>, kind: &'static str, msg: impl Into<String>) -> Mista
 impl Fields {
     /// # Errors
     /// The body is not a JSON object.
-    pub fn of(body: &[u8]) -> Result<Self, Failure> {
+    pub(crate) fn of(body: &[u8]) -> Result<Self, Failure> {
         let whole = |kind, msg: &str| Failure::Invalid(vec![mistake(vec![json!("body")], kind, msg)]);
         if body.is_empty() {
             return Err(whole("missing", "Field required"));
@@ -34,7 +34,7 @@ impl Fields {
 
     /// # Errors
     /// Some field was wrong.
-    pub fn check(self) -> Result<(), Failure> {
+    pub(crate) fn check(self) -> Result<(), Failure> {
         if self.mistakes.is_empty() { Ok(()) } else { Err(Failure::Invalid(self.mistakes)) }
     }
 
@@ -49,7 +49,7 @@ impl Fields {
     }
 
     /// A text of so many characters.
-    pub fn text(&mut self, name: &str, chars: RangeInclusive<usize>) -> Option<String> {
+    pub(crate) fn text(&mut self, name: &str, chars: RangeInclusive<usize>) -> Option<String> {
         match self.value(name)? {
             Value::String(text) if text.contains('\0') => self.wrong(name, "string_nul", "String must not contain NUL characters"),
             Value::String(text) if text.chars().count() < *chars.start() => {
@@ -64,7 +64,7 @@ impl Fields {
     }
 
     /// As [`text`](Self::text), for a field that must be there.
-    pub fn required(&mut self, name: &str, chars: RangeInclusive<usize>) -> String {
+    pub(crate) fn required(&mut self, name: &str, chars: RangeInclusive<usize>) -> String {
         self.demand(name);
         self.text(name, chars).unwrap_or_default()
     }
@@ -76,7 +76,7 @@ impl Fields {
     }
 
     /// A text that is one part of a path, such as a name.
-    pub fn name(&mut self, name: &str, most_chars: usize) -> String {
+    pub(crate) fn name(&mut self, name: &str, most_chars: usize) -> String {
         let text = self.required(name, 1..=most_chars);
         if is_no_part(&text) {
             self.wrong::<()>(name, "value_error", "String must not be . or .., nor contain control characters");
@@ -84,7 +84,7 @@ impl Fields {
         text
     }
 
-    pub fn whole(&mut self, name: &str, range: RangeInclusive<i64>) -> Option<i64> {
+    pub(crate) fn whole(&mut self, name: &str, range: RangeInclusive<i64>) -> Option<i64> {
         match self.value(name)?.as_i64() {
             Some(number) if range.contains(&number) => Some(number),
             Some(_) => self.wrong(name, "int_range", format!("Input should be a whole number from {} to {}", range.start(), range.end())),
@@ -92,7 +92,7 @@ impl Fields {
         }
     }
 
-    pub fn flag(&mut self, name: &str) -> Option<bool> {
+    pub(crate) fn flag(&mut self, name: &str) -> Option<bool> {
         match self.value(name)? {
             Value::Bool(flag) => Some(flag),
             _ => self.wrong(name, "bool_type", "Input should be a valid boolean"),
@@ -100,7 +100,7 @@ impl Fields {
     }
 
     /// A list of texts.
-    pub fn texts(&mut self, name: &str, most: usize, chars: usize) -> Option<Vec<String>> {
+    pub(crate) fn texts(&mut self, name: &str, most: usize, chars: usize) -> Option<Vec<String>> {
         let Value::Array(values) = self.value(name)? else {
             return self.wrong(name, "list_type", "Input should be a valid list");
         };
@@ -122,7 +122,7 @@ impl Fields {
     }
 
     /// A JSON object of so many bytes, kept as it is.
-    pub fn object(&mut self, name: &str, most_bytes: usize) -> Option<Map<String, Value>> {
+    pub(crate) fn object(&mut self, name: &str, most_bytes: usize) -> Option<Map<String, Value>> {
         let Value::Object(object) = self.value(name)? else {
             return self.wrong(name, "dict_type", "Input should be a JSON object");
         };
@@ -138,7 +138,7 @@ impl Fields {
     }
 
     /// A URL of http or https, without a trailing slash; empty if there is none.
-    pub fn url(&mut self, name: &str, chars: usize) -> String {
+    pub(crate) fn url(&mut self, name: &str, chars: usize) -> String {
         let text = self.text(name, 0..=chars).unwrap_or_default();
         let text = text.trim_end_matches('/').to_owned();
         // The parser drops white space, but others who read the text may not.
@@ -155,7 +155,7 @@ impl Fields {
         text
     }
 
-    pub fn one_of<T>(&mut self, name: &str, words: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
+    pub(crate) fn one_of<T>(&mut self, name: &str, words: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
         let text = self.text(name, 0..=128)?;
         match parse(&text) {
             Some(value) => Some(value),
@@ -165,6 +165,6 @@ impl Fields {
 }
 
 /// Whether no path can have this text as a part.
-pub fn is_no_part(text: &str) -> bool {
+pub(crate) fn is_no_part(text: &str) -> bool {
     matches!(text, "." | "..") || text.chars().any(char::is_control)
 }

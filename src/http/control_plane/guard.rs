@@ -30,12 +30,12 @@ const MAX_BODY: Limit = Limit { bytes: 256 << 10, settings: "fixed for the contr
 
 /// Who sent the request.
 #[derive(Clone, Debug)]
-pub struct Caller {
+pub(crate) struct Caller {
     pub request_id: Arc<str>,
 }
 
 impl Caller {
-    pub fn command<O>(&self, op: O) -> Command<O> {
+    pub(crate) fn command<O>(&self, op: O) -> Command<O> {
         Command { op, by: Requester { request_id: Some(self.request_id.to_string()), ..Requester::default() }, epoch: None }
     }
 }
@@ -49,7 +49,7 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     }
 }
 
-pub async fn guard(State(plane): State<ControlPlane>, request: Request, next: Next) -> Response {
+pub(crate) async fn guard(State(plane): State<ControlPlane>, request: Request, next: Next) -> Response {
     let start = Instant::now();
     let (method, uri) = (request.method().clone(), request.uri().clone());
     let template = request.extensions().get::<MatchedPath>().cloned();

@@ -24,7 +24,7 @@ const DEFAULT_LEASE_SECONDS: i64 = 3_600;
 
 type Answer = Result<Response, Failure>;
 
-pub async fn list(State(plane): State<ControlPlane>) -> Answer {
+pub(crate) async fn list(State(plane): State<ControlPlane>) -> Answer {
     let projects = plane.store.memory_projects().await?;
     Ok(ok(&projects.iter().map(|(project, nodes)| shown(project, *nodes)).collect::<Vec<_>>())?)
 }
@@ -40,7 +40,7 @@ fn shown(project: &Project, nodes: i64) -> Value {
     })
 }
 
-pub async fn register(State(plane): State<ControlPlane>, caller: Caller, body: Bytes) -> Answer {
+pub(crate) async fn register(State(plane): State<ControlPlane>, caller: Caller, body: Bytes) -> Answer {
     let mut fields = Fields::of(&body)?;
     let name = fields.name("name", limits::PROJECT_NAME_CHARS);
     fields.check()?;
@@ -54,7 +54,7 @@ pub async fn register(State(plane): State<ControlPlane>, caller: Caller, body: B
     Ok(answer::json(StatusCode::CREATED, &shown(&added.project, added.node_count))?)
 }
 
-pub async fn remove(State(plane): State<ControlPlane>, caller: Caller, Path(project): Path<String>) -> Answer {
+pub(crate) async fn remove(State(plane): State<ControlPlane>, caller: Caller, Path(project): Path<String>) -> Answer {
     plane.engine.writers.submit(caller.command(op::RemoveProject { project: project.clone() })).await?;
     tracing::info!(project, "a project was removed from the control plane, with its memory");
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -83,12 +83,12 @@ async fn with_nodes(plane: &ControlPlane, canonical_id: &str) -> Result<(Project
     Ok((project, shown, now))
 }
 
-pub async fn nodes(State(plane): State<ControlPlane>, Path(project): Path<String>) -> Answer {
+pub(crate) async fn nodes(State(plane): State<ControlPlane>, Path(project): Path<String>) -> Answer {
     let (_, nodes, _) = with_nodes(&plane, &project).await?;
     Ok(ok(&nodes)?)
 }
 
-pub async fn leadership(State(plane): State<ControlPlane>, Path(project): Path<String>) -> Answer {
+pub(crate) async fn leadership(State(plane): State<ControlPlane>, Path(project): Path<String>) -> Answer {
     let (project, nodes, now) = with_nodes(&plane, &project).await?;
     Ok(ok(&json!({
         "canonical_id": project.canonical_id,
@@ -101,7 +101,7 @@ pub async fn leadership(State(plane): State<ControlPlane>, Path(project): Path<S
     }))?)
 }
 
-pub async fn select(State(plane): State<ControlPlane>, caller: Caller, Path(project): Path<String>, body: Bytes) -> Answer {
+pub(crate) async fn select(State(plane): State<ControlPlane>, caller: Caller, Path(project): Path<String>, body: Bytes) -> Answer {
     let mut fields = Fields::of(&body)?;
     let node_id = fields.name("primary_node_id", limits::NAME_CHARS);
     let lease_seconds = fields.whole("lease_seconds", 1..=LEASE_SECONDS).unwrap_or(DEFAULT_LEASE_SECONDS);

@@ -44,11 +44,11 @@ struct Done {
     memory: Value,
 }
 
-pub async fn push(State(plane): State<ControlPlane>, caller: Caller, body: Bytes) -> Answer {
+pub(crate) async fn push(State(plane): State<ControlPlane>, caller: Caller, body: Bytes) -> Answer {
     sync(plane, caller, JobAction::Push, &body).await
 }
 
-pub async fn pull(State(plane): State<ControlPlane>, caller: Caller, body: Bytes) -> Answer {
+pub(crate) async fn pull(State(plane): State<ControlPlane>, caller: Caller, body: Bytes) -> Answer {
     sync(plane, caller, JobAction::Pull, &body).await
 }
 
@@ -204,12 +204,12 @@ fn shown(job: &Job) -> Value {
     })
 }
 
-pub async fn jobs(State(plane): State<ControlPlane>) -> Answer {
+pub(crate) async fn jobs(State(plane): State<ControlPlane>) -> Answer {
     let jobs = plane.store.jobs(JOBS_KEPT).await?;
     Ok(ok(&jobs.iter().map(shown).collect::<Vec<_>>())?)
 }
 
-pub async fn job(State(plane): State<ControlPlane>, Path(id): Path<String>) -> Answer {
+pub(crate) async fn job(State(plane): State<ControlPlane>, Path(id): Path<String>) -> Answer {
     let found = match Uuid::parse_str(&id) {
         Ok(id) => plane.store.job(id).await?,
         Err(_) => None,

@@ -8,13 +8,13 @@ const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
 /// How long to wait with the next pod after pods have ended or could not be created.
 #[derive(Default)]
-pub struct Backoff {
+pub(crate) struct Backoff {
     failures: u32,
     until: Option<Instant>,
 }
 
 impl Backoff {
-    pub fn fail(&mut self, now: Instant) {
+    pub(crate) fn fail(&mut self, now: Instant) {
         let wait = self
             .failures
             .checked_sub(1)
@@ -23,12 +23,12 @@ impl Backoff {
         self.until = Some(now + wait);
     }
 
-    pub fn may_try(&self, now: Instant) -> bool {
+    pub(crate) fn may_try(&self, now: Instant) -> bool {
         self.left(now).is_none()
     }
 
     /// The time until the next try, if it is not over.
-    pub fn left(&self, now: Instant) -> Option<Duration> {
+    pub(crate) fn left(&self, now: Instant) -> Option<Duration> {
         self.until.map(|until| until.saturating_duration_since(now)).filter(|left| !left.is_zero())
     }
 }

@@ -24,13 +24,13 @@ fn prefix(pool: Uuid) -> String {
 }
 
 /// The pool that a key was made for.
-pub fn pool_of(key: &ApiKey) -> Option<Uuid> {
+pub(crate) fn pool_of(key: &ApiKey) -> Option<Uuid> {
     let rest = key.name.strip_prefix("pool-").filter(|_| key.scope == Scope::Worker)?;
     rest.rsplit_once('-')?.0.parse().ok()
 }
 
 /// The numbers of the pods that have keys.
-pub fn ordinals(keys: &[ApiKey], pool: Uuid) -> impl Iterator<Item = u32> {
+pub(crate) fn ordinals(keys: &[ApiKey], pool: Uuid) -> impl Iterator<Item = u32> {
     let prefix = prefix(pool);
     keys.iter().filter_map(move |key| ordinal_of(&prefix, &key.name))
 }

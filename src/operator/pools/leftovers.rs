@@ -20,7 +20,7 @@ use crate::object::{Error, Identity, is_of_other};
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
 /// The numbers of pods that are gone and of which something may be left. A worker with a task is left alone until the task's lease has ended.
-pub fn of(seen: &Seen, steps: &[Step], known: Option<&BTreeSet<u32>>) -> Vec<u32> {
+pub(crate) fn of(seen: &Seen, steps: &[Step], known: Option<&BTreeSet<u32>>) -> Vec<u32> {
     let number = |name: &str| name.rsplit_once('-').and_then(|(prefix, _)| ordinal_of(&format!("{prefix}-"), name));
     let offline = seen.workers.iter().filter(|(worker, _)| !worker.is_online()).filter_map(|(worker, _)| number(&worker.id));
     let busy: BTreeSet<u32> =
@@ -60,7 +60,7 @@ impl Pools {
 }
 
 /// Revokes the keys of pools that are gone without this program: somebody has removed their finalizer.
-pub async fn sweep(pools: Arc<Pools>, namespace: Option<String>) {
+pub(crate) async fn sweep(pools: Arc<Pools>, namespace: Option<String>) {
     // Only a watch that has shown all objects tells which are gone.
     if pools.objects.wait_until_ready().await.is_err() {
         return std::future::pending().await;

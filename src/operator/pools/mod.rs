@@ -135,7 +135,7 @@ struct Pools {
 }
 
 /// Runs the controller of one namespace, or of all.
-pub async fn control(context: Arc<Context>, namespace: Option<String>) {
+pub(crate) async fn control(context: Arc<Context>, namespace: Option<String>) {
     let (reader, writer) = reflector::store();
     let objects = context.objects::<Readable>(namespace.as_deref());
     let watched = watch(objects, watcher::Config::default(), "WorkerPools", context.health.clone()).reflect(writer);

@@ -20,7 +20,7 @@ use crate::object::{Error, Identity};
 const STUCK_AFTER_SECONDS: i64 = 30;
 
 /// The pods of one pool with their workers, and what matters of them.
-pub struct Seen {
+pub(crate) struct Seen {
     /// By number.
     pub pods: Vec<(u32, Pod)>,
     /// With the tasks that they have.
@@ -32,12 +32,12 @@ pub struct Seen {
 }
 
 impl Seen {
-    pub fn pod(&self, ordinal: u32) -> Option<&Pod> {
+    pub(crate) fn pod(&self, ordinal: u32) -> Option<&Pod> {
         self.pods.iter().find(|(other, _)| *other == ordinal).map(|(_, pod)| pod)
     }
 
     /// Why a pod does not start, or what its worker complains of.
-    pub fn trouble(&self) -> Option<Problem> {
+    pub(crate) fn trouble(&self) -> Option<Problem> {
         let failing = |(worker, _): &(Worker, Vec<TaskId>)| {
             let text = format!("The worker {} reports an error: its credentials may have been refused; its log tells more", worker.id);
             (worker.shown_status() == WorkerStatus::Error).then(|| Problem::new("WorkerError", text))
@@ -83,7 +83,7 @@ impl Pools {
 }
 
 /// Whether the container of the pod was started.
-pub fn is_running(pod: &Pod) -> bool {
+pub(crate) fn is_running(pod: &Pod) -> bool {
     pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Running"))
 }
 

@@ -17,13 +17,13 @@ use crate::crds::pool::Workspace;
 use crate::object::Identity;
 
 /// The label of a pool's objects, with the name of the pool.
-pub const POOL: &str = "bloom-runtime.dev/pool";
+pub(crate) const POOL: &str = "bloom-runtime.dev/pool";
 /// The digest of the template that a pod was made from.
-pub const TEMPLATE: &str = "bloom-runtime.dev/template";
+pub(crate) const TEMPLATE: &str = "bloom-runtime.dev/template";
 /// Why a pod is being drained.
-pub const DRAIN: &str = "bloom-runtime.dev/drain";
+pub(crate) const DRAIN: &str = "bloom-runtime.dev/drain";
 /// The entry of a pod's Secret.
-pub const KEY: &str = "key";
+pub(crate) const KEY: &str = "key";
 
 const CONTAINER: &str = "agent";
 /// The user of the image, as a number, so that the cluster sees that it is not root.
@@ -40,7 +40,7 @@ const HAND_BACK_SECONDS: i64 = 30;
 const KEEP_ON_NODE: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
 
 /// A pool with everything that its pods are made from.
-pub struct Setup<'a> {
+pub(crate) struct Setup<'a> {
     pub pool: &'a WorkerPool,
     pub identity: &'a Identity,
     pub image: String,
@@ -53,16 +53,16 @@ pub struct Setup<'a> {
 }
 
 /// What the names of a pool's workers begin with. No name of a namespace has a dot, so no other pool has it.
-pub fn worker_prefix(identity: &Identity) -> String {
+pub(crate) fn worker_prefix(identity: &Identity) -> String {
     format!("{}.{}-", identity.namespace, identity.name)
 }
 
-pub fn worker_name(identity: &Identity, ordinal: u32) -> String {
+pub(crate) fn worker_name(identity: &Identity, ordinal: u32) -> String {
     format!("{}{ordinal}", worker_prefix(identity))
 }
 
 /// The name of a pod, and of its Secret.
-pub fn pod_name(identity: &Identity, ordinal: u32) -> String {
+pub(crate) fn pod_name(identity: &Identity, ordinal: u32) -> String {
     format!("{}-{ordinal}", identity.name)
 }
 
@@ -71,13 +71,13 @@ fn claim_name(identity: &Identity, ordinal: u32) -> String {
 }
 
 /// The number at the end of a name; `None` if the name is another pool's, or not written as this program does.
-pub fn ordinal_of(prefix: &str, name: &str) -> Option<u32> {
+pub(crate) fn ordinal_of(prefix: &str, name: &str) -> Option<u32> {
     let digits = name.strip_prefix(prefix)?;
     digits.parse().ok().filter(|ordinal: &u32| ordinal.to_string() == digits)
 }
 
 /// Whether this is an object of the pool.
-pub fn belongs_to(metadata: &ObjectMeta, pool: &Identity) -> bool {
+pub(crate) fn belongs_to(metadata: &ObjectMeta, pool: &Identity) -> bool {
     let uid = pool.uid.to_string();
     metadata.owner_references.iter().flatten().any(|owner| owner.uid == uid && owner.controller == Some(true))
 }
@@ -100,19 +100,19 @@ impl Setup<'_> {
     }
 
     /// The metadata of a Secret with the pod's key.
-    pub fn secret_metadata(&self, ordinal: u32) -> ObjectMeta {
+    pub(crate) fn secret_metadata(&self, ordinal: u32) -> ObjectMeta {
         self.metadata(pod_name(self.identity, ordinal))
     }
 
     /// The digest of the template. Pods with another one are replaced.
-    pub fn template(&self) -> serde_json::Result<String> {
+    pub(crate) fn template(&self) -> serde_json::Result<String> {
         let pod = serde_json::to_vec(&self.bare_pod(0)?)?;
         Ok(hex::encode(Sha256::digest(pod).iter().take(8).copied().collect::<Vec<_>>()))
     }
 
     /// # Errors
     /// An affinity that is none.
-    pub fn pod(&self, ordinal: u32) -> serde_json::Result<Pod> {
+    pub(crate) fn pod(&self, ordinal: u32) -> serde_json::Result<Pod> {
         let mut pod = self.bare_pod(ordinal)?;
         pod.metadata.annotations.get_or_insert_default().insert(TEMPLATE.to_owned(), self.template()?);
         Ok(pod)
@@ -251,7 +251,7 @@ impl Setup<'_> {
     }
 
     /// The claim of the pod's volume, if it has one. It belongs to the pool, so it stays when the pod goes.
-    pub fn claim(&self, ordinal: u32) -> Option<PersistentVolumeClaim> {
+    pub(crate) fn claim(&self, ordinal: u32) -> Option<PersistentVolumeClaim> {
         let wanted = self.workspace().volume_claim?;
         let modes = if wanted.access_modes.is_empty() { vec!["ReadWriteOnce".to_owned()] } else { wanted.access_modes };
         Some(PersistentVolumeClaim {

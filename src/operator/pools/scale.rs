@@ -14,7 +14,7 @@ const COUNTED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Why a pod is being drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Drain {
+pub(crate) enum Drain {
     /// There are more pods than wanted.
     Surplus,
     /// It is not as the pool says now.
@@ -22,21 +22,21 @@ pub enum Drain {
 }
 
 impl Drain {
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Surplus => "surplus",
             Self::Outdated => "outdated",
         }
     }
 
-    pub fn read(word: &str) -> Self {
+    pub(crate) fn read(word: &str) -> Self {
         if word == "outdated" { Self::Outdated } else { Self::Surplus }
     }
 }
 
 /// How far a pod is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub(crate) enum Phase {
     /// Its worker is not online (yet).
     Starting,
     /// Its worker is online.
@@ -51,7 +51,7 @@ pub enum Phase {
 
 /// What matters of a pod.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PodState {
+pub(crate) struct PodState {
     pub ordinal: u32,
     pub phase: Phase,
     /// Whether it was made from the current template.
@@ -63,7 +63,7 @@ pub struct PodState {
 }
 
 impl PodState {
-    pub fn is_online(&self) -> bool {
+    pub(crate) fn is_online(&self) -> bool {
         self.phase == Phase::Online
     }
 
@@ -72,14 +72,14 @@ impl PodState {
     }
 
     /// Whether it stays, or another one with its number takes its place.
-    pub fn is_kept(&self) -> bool {
+    pub(crate) fn is_kept(&self) -> bool {
         self.phase != Phase::Stuck && self.drain != Some(Drain::Surplus)
     }
 }
 
 /// One step towards what is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     Create(u32),
     /// Drain the pod.
     Drain(u32, Drain),
@@ -94,7 +94,7 @@ pub enum Step {
 }
 
 /// What to do so that `desired` pods of the current template run.
-pub fn steps(desired: usize, pods: &[PodState]) -> Vec<Step> {
+pub(crate) fn steps(desired: usize, pods: &[PodState]) -> Vec<Step> {
     let kept: Vec<&PodState> = pods.iter().filter(|pod| pod.is_kept()).collect();
     let alive: Vec<&PodState> = kept.iter().filter(|pod| pod.is_alive()).copied().collect();
     let mut steps: Vec<Step> = pods.iter().filter(|pod| pod.phase == Phase::Ended).map(|pod| Step::Clear(pod.ordinal)).collect();
@@ -158,13 +158,13 @@ fn free_ordinals(pods: &[PodState]) -> impl Iterator<Item = u32> + use<> {
 }
 
 /// The number of tasks that the pool has or could take. A task that was ready when those were read may be leased since, and counts once.
-pub fn tasks(ready: &[TaskId], leased: impl Iterator<Item = TaskId>) -> i64 {
+pub(crate) fn tasks(ready: &[TaskId], leased: impl Iterator<Item = TaskId>) -> i64 {
     let all: BTreeSet<TaskId> = ready.iter().copied().chain(leased).collect();
     i64::try_from(all.len()).unwrap_or(i64::MAX)
 }
 
 /// How many pods are enough for so many tasks.
-pub fn recommended(tasks: i64, slots: i64, min: i64, max: i64) -> usize {
+pub(crate) fn recommended(tasks: i64, slots: i64, min: i64, max: i64) -> usize {
     let slots = slots.max(1);
     let enough = tasks.max(0).saturating_add(slots - 1) / slots;
     usize::try_from(enough.min(max).max(min)).unwrap_or(0)
@@ -172,13 +172,13 @@ pub fn recommended(tasks: i64, slots: i64, min: i64, max: i64) -> usize {
 
 /// Since when fewer pods were enough, and how many were enough at most since then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Surplus {
+pub(crate) struct Surplus {
     since: Instant,
     most: usize,
 }
 
 /// The number of pods of an autoscaled pool, which grows at once and shrinks after the delay. Returns when to look again, too.
-pub fn with_delay(
+pub(crate) fn with_delay(
     recommended: usize,
     current: usize,
     surplus: &mut Option<Surplus>,

@@ -34,7 +34,7 @@ impl Fact {
 }
 
 /// What a status is made from.
-pub struct View<'a> {
+pub(crate) struct View<'a> {
     pub desired: usize,
     pub pods: &'a [PodState],
     /// What keeps pods from being created, or from starting.
@@ -42,7 +42,7 @@ pub struct View<'a> {
 }
 
 /// The status of a pool that is served.
-pub fn of(metadata: &ObjectMeta, before: &WorkerPoolStatus, setup: &Setup<'_>, view: &View<'_>, now_ms: i64) -> WorkerPoolStatus {
+pub(crate) fn of(metadata: &ObjectMeta, before: &WorkerPoolStatus, setup: &Setup<'_>, view: &View<'_>, now_ms: i64) -> WorkerPoolStatus {
     let count = |holds: &dyn Fn(&PodState) -> bool| i64::try_from(view.pods.iter().filter(|pod| holds(pod)).count()).ok();
     let is_alive = |pod: &PodState| matches!(pod.phase, Phase::Starting | Phase::Online);
     let facts = [Fact::new(ACCEPTED, true, "Accepted", String::new()), ready(view), progressing(setup.identity, view)];
@@ -61,7 +61,7 @@ pub fn of(metadata: &ObjectMeta, before: &WorkerPoolStatus, setup: &Setup<'_>, v
 }
 
 /// The status of a pool that is not served. Pods that it has already go on.
-pub fn refused(metadata: &ObjectMeta, before: &WorkerPoolStatus, problem: &Problem, now_ms: i64) -> WorkerPoolStatus {
+pub(crate) fn refused(metadata: &ObjectMeta, before: &WorkerPoolStatus, problem: &Problem, now_ms: i64) -> WorkerPoolStatus {
     let of = |kind| Fact::new(kind, false, &problem.reason, problem.message.clone());
     WorkerPoolStatus {
         observed_generation: metadata.generation,
@@ -114,7 +114,7 @@ fn condition(metadata: &ObjectMeta, before: &WorkerPoolStatus, fact: Fact, now_m
 }
 
 /// Why a pod does not start, in the cluster's words.
-pub fn trouble(pod: &Pod) -> Option<Problem> {
+pub(crate) fn trouble(pod: &Pod) -> Option<Problem> {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let status = pod.status.as_ref()?;
     let mut conditions = status.conditions.iter().flatten();

@@ -30,7 +30,7 @@ struct Changed {
 }
 
 /// Sends the pools that are concerned to `one`.
-pub async fn follow(context: Arc<Context>, pools: Store<Readable>, one: Sender<ObjectRef<Readable>>) {
+pub(crate) async fn follow(context: Arc<Context>, pools: Store<Readable>, one: Sender<ObjectRef<Readable>>) {
     let mut changes = context.engine.replica.subscribe();
     let mut revisions = HashMap::new();
     let mut changed = Changed::default();

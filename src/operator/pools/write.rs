@@ -18,12 +18,12 @@ const PAUSE: Duration = Duration::from_secs(10);
 
 impl Memory {
     /// The status that the object has.
-    pub fn shown(&self, pool: &WorkerPool) -> WorkerPoolStatus {
+    pub(crate) fn shown(&self, pool: &WorkerPool) -> WorkerPoolStatus {
         Written::shown(self.written.as_ref(), &pool.metadata, pool.status.as_ref())
     }
 
     /// The status that was written last, for an object that can't be read.
-    pub fn last_written(&self) -> WorkerPoolStatus {
+    pub(crate) fn last_written(&self) -> WorkerPoolStatus {
         self.written.as_ref().map(|last| last.status.clone()).unwrap_or_default()
     }
 }

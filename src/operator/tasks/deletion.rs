@@ -13,7 +13,7 @@ use crate::crds::LLMTask;
 use crate::object::Finalizer;
 
 /// Its object stays until the run has ended.
-pub const FINALIZER: Finalizer = Finalizer { kind: "LLMTask", name: "bloom-runtime.dev/run" };
+pub(crate) const FINALIZER: Finalizer = Finalizer { kind: "LLMTask", name: "bloom-runtime.dev/run" };
 /// How long a deletion waits for the end of the run. Its worker may be gone, or the database; the run then ends with its lease.
 const PATIENCE: Duration = Duration::from_secs(60);
 

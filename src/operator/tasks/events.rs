@@ -13,7 +13,7 @@ use crate::events::event;
 const NO_ROOM_AFTER_MS: Ms = 300_000;
 
 /// What is worth telling about the step from one status to the next.
-pub fn of_change(before: &LLMTaskStatus, after: &LLMTaskStatus, state: &TaskState) -> Option<Event> {
+pub(crate) fn of_change(before: &LLMTaskStatus, after: &LLMTaskStatus, state: &TaskState) -> Option<Event> {
     let (before, lease, phase) = (before.phase.as_deref(), before.lease_name.as_ref(), after.phase.as_deref()?);
     // Between two looks, one attempt may have ended and the next one begun.
     if before == Some(phase) && lease == after.lease_name.as_ref() {
@@ -43,7 +43,7 @@ pub fn of_change(before: &LLMTaskStatus, after: &LLMTaskStatus, state: &TaskStat
 }
 
 /// That no worker has had room for a while; told again as long as that lasts.
-pub fn of_waiting(waiting: Option<&WaitingState>, state: &TaskState, now: Ms) -> Option<Event> {
+pub(crate) fn of_waiting(waiting: Option<&WaitingState>, state: &TaskState, now: Ms) -> Option<Event> {
     let has_no_room = |reason| {
         matches!(reason, WaitingReason::NoWorker | WaitingReason::NoCapacity | WaitingReason::Cordoned | WaitingReason::WorkerPaused)
     };

@@ -61,17 +61,17 @@ fn prefix(identity: &Identity) -> String {
 }
 
 /// Unique by the lease, so creating it twice is creating it once.
-pub fn name(identity: &Identity, lease: LeaseId) -> String {
+pub(crate) fn name(identity: &Identity, lease: LeaseId) -> String {
     format!("{}{}", prefix(identity), lease.simple())
 }
 
 /// Whether the object belongs to this one: it is removed with it.
-pub fn is_of(lease: &TaskLease, identity: &Identity) -> bool {
+pub(crate) fn is_of(lease: &TaskLease, identity: &Identity) -> bool {
     lease.metadata.owner_references.iter().flatten().any(|owner| owner.uid == identity.uid.to_string())
 }
 
 /// The object of the current attempt, or of the last one, for events. It may be gone.
-pub fn reference(identity: &Identity, state: &TaskState) -> Option<ObjectReference> {
+pub(crate) fn reference(identity: &Identity, state: &TaskState) -> Option<ObjectReference> {
     let lease = state.lease.as_ref().map(|lease| lease.id).or(state.last_lease.as_ref().map(|last| last.id))?;
     let object = ObjectMeta { name: Some(name(identity, lease)), namespace: Some(identity.namespace.clone()), ..ObjectMeta::default() };
     Some(TaskLease { metadata: object, spec: TaskLeaseSpec::default() }.object_ref(&()))

@@ -64,7 +64,7 @@ pub(crate) struct Tasks {
 }
 
 /// Runs the controller of one namespace, or of all.
-pub async fn control(context: Arc<Context>, namespace: Option<String>) {
+pub(crate) async fn control(context: Arc<Context>, namespace: Option<String>) {
     let (reader, writer) = reflector::store();
     let objects = context.objects::<Readable>(namespace.as_deref());
     let watched =

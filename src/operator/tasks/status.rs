@@ -18,7 +18,7 @@ use crate::crds::task::{LLMTaskStatus, ResultRef, Usage};
 use crate::words::{camel, cut, time};
 
 /// Limit of `resultPreview`.
-pub const PREVIEW_BYTES: usize = 4_096;
+pub(crate) const PREVIEW_BYTES: usize = 4_096;
 /// Limit of messages; those of conditions may have 32 KiB.
 const MESSAGE_BYTES: usize = 1_024;
 const PENDING: &str = "Pending";
@@ -29,7 +29,7 @@ const FAILED: &str = "Failed";
 
 /// Why no task can be created for an object yet.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Problem {
+pub(crate) struct Problem {
     reason: &'static str,
     message: String,
     /// When to try again, unless the object changes before.
@@ -38,24 +38,24 @@ pub struct Problem {
 
 impl Problem {
     /// Something that the object refers to is not there, or can't be used. It may appear at any time.
-    pub fn missing(reason: &'static str, message: String) -> Self {
+    pub(crate) fn missing(reason: &'static str, message: String) -> Self {
         Self { reason, message, look_again: Duration::from_secs(5) }
     }
 
     /// The object itself is wrong.
-    pub fn invalid(message: String) -> Self {
+    pub(crate) fn invalid(message: String) -> Self {
         Self { reason: "Invalid", message, look_again: Duration::from_secs(600) }
     }
 
     /// The server refuses the task as things are.
-    pub fn refused(message: String) -> Self {
+    pub(crate) fn refused(message: String) -> Self {
         Self { reason: "Refused", message, look_again: Duration::from_secs(60) }
     }
 }
 
 /// What a status shows besides the rows of the task.
 #[derive(Debug, Default)]
-pub struct Shown {
+pub(crate) struct Shown {
     /// The record of the last lease, if none is active.
     pub last_lease: Option<LeaseRow>,
     /// The beginning of the result of a completed task.
@@ -67,7 +67,7 @@ pub struct Shown {
 }
 
 /// The status of an object that has a task.
-pub fn of(object: &LLMTask, before: &LLMTaskStatus, row: &TaskRow, shown: &Shown) -> LLMTaskStatus {
+pub(crate) fn of(object: &LLMTask, before: &LLMTaskStatus, row: &TaskRow, shown: &Shown) -> LLMTaskStatus {
     let state = &row.state;
     let failure = state.failure.as_ref().filter(|_| !matches!(state.status, Status::Completed | Status::Leased | Status::Running));
     let waiting = shown.waiting.as_ref();
@@ -102,7 +102,7 @@ pub fn of(object: &LLMTask, before: &LLMTaskStatus, row: &TaskRow, shown: &Shown
 }
 
 /// The status of an object that has no task yet.
-pub fn pending(object: &LLMTask, before: &LLMTaskStatus, problem: Problem) -> LLMTaskStatus {
+pub(crate) fn pending(object: &LLMTask, before: &LLMTaskStatus, problem: Problem) -> LLMTaskStatus {
     let message = cut(&problem.message, MESSAGE_BYTES).to_owned();
     let facts = [QUEUED, LEASED, COMPLETE, FAILED].map(|kind| (kind, false, problem.reason.to_owned(), message.clone()));
     LLMTaskStatus {
@@ -116,7 +116,7 @@ pub fn pending(object: &LLMTask, before: &LLMTaskStatus, problem: Problem) -> LL
 }
 
 /// The status of an object whose task was removed from the server before it ended.
-pub fn removed(object: &LLMTask, before: LLMTaskStatus) -> LLMTaskStatus {
+pub(crate) fn removed(object: &LLMTask, before: LLMTaskStatus) -> LLMTaskStatus {
     let message = "The task was removed from the server before it ended, as far as is known".to_owned();
     let facts = [(QUEUED, false), (LEASED, false), (COMPLETE, false), (FAILED, true)];
     LLMTaskStatus {
@@ -130,7 +130,7 @@ pub fn removed(object: &LLMTask, before: LLMTaskStatus) -> LLMTaskStatus {
 }
 
 /// Whether the status says that the task has ended.
-pub fn has_ended(status: &LLMTaskStatus) -> bool {
+pub(crate) fn has_ended(status: &LLMTaskStatus) -> bool {
     status.conditions.iter().any(|condition| matches!(condition.type_.as_str(), COMPLETE | FAILED) && condition.status == "True")
 }
 

@@ -19,7 +19,7 @@ const RESYNC_EVERY: Duration = Duration::from_secs(600);
 const PAGE: usize = 256;
 
 /// Sends the objects of changed tasks to `one`. After a gap in the changes, sends to `all`.
-pub async fn follow(context: Arc<Context>, namespace: Option<String>, one: Sender<ObjectRef<Readable>>, all: Sender<()>) {
+pub(crate) async fn follow(context: Arc<Context>, namespace: Option<String>, one: Sender<ObjectRef<Readable>>, all: Sender<()>) {
     let mut changes = context.engine.replica.subscribe();
     let mut resync = interval(RESYNC_EVERY);
     resync.set_missed_tick_behavior(MissedTickBehavior::Delay);

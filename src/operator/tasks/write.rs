@@ -23,13 +23,13 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Records of writes; those that no longer matter are dropped beyond it.
 const RECORDS: usize = 1_024;
 
-pub struct StatusWriter {
+pub(crate) struct StatusWriter {
     context: Arc<Context>,
     written: Mutex<HashMap<Uuid, Written<LLMTaskStatus>>>,
 }
 
 impl StatusWriter {
-    pub fn new(context: Arc<Context>) -> Self {
+    pub(crate) fn new(context: Arc<Context>) -> Self {
         Self { context, written: Mutex::default() }
     }
 
@@ -37,7 +37,7 @@ impl StatusWriter {
     ///
     /// # Errors
     /// Those of the API server. That the object is gone is none.
-    pub async fn write(&self, object: &LLMTask, identity: &Identity, status: LLMTaskStatus) -> Result<Option<Duration>, Error> {
+    pub(crate) async fn write(&self, object: &LLMTask, identity: &Identity, status: LLMTaskStatus) -> Result<Option<Duration>, Error> {
         let (shown, wanted) = (json(&self.shown(object, identity)), json(&status));
         let (ago, lag) = self.written.lock().get(&identity.uid).map(|last| (last.ago(), last.lag(&object.metadata))).unzip();
         let Some(change) = difference(&shown, &wanted) else { return Ok(lag.flatten()) };
@@ -49,7 +49,7 @@ impl StatusWriter {
     }
 
     /// The status that the object has.
-    pub fn shown(&self, object: &LLMTask, identity: &Identity) -> LLMTaskStatus {
+    pub(crate) fn shown(&self, object: &LLMTask, identity: &Identity) -> LLMTaskStatus {
         Written::shown(self.written.lock().get(&identity.uid), &object.metadata, object.status.as_ref())
     }
 
@@ -64,7 +64,7 @@ impl StatusWriter {
     }
 
     /// The object can't be read, so its status can't be either: it is overwritten.
-    pub async fn report_unreadable(&self, metadata: &ObjectMeta, identity: &Identity, error: &str) -> Result<Action, Error> {
+    pub(crate) async fn report_unreadable(&self, metadata: &ObjectMeta, identity: &Identity, error: &str) -> Result<Action, Error> {
         let problem = Problem::invalid(format!("The object can't be read by this version of the operator: {error}"));
         let again = problem.look_again;
         let object = LLMTask { metadata: metadata.clone(), spec: LLMTaskSpec::default(), status: None };

@@ -32,7 +32,7 @@ const LOOK_EVERY: i32 = 100_000;
 pub(super) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    pub async fn ends(&self, conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+    pub(crate) async fn ends(&self, conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
         let is_dropped = self.0.clone();
         conn.lock_handle().await?.set_progress_handler(LOOK_EVERY, move || !is_dropped.load(Ordering::Relaxed));
         Ok(())

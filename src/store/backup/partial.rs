@@ -39,7 +39,7 @@ pub(crate) struct Partial {
 
 impl Partial {
     /// `replaces`: what an interrupted run has left at this path is removed. Only for callers that are the only ones to write there.
-    pub fn create(path: PathBuf, replaces: bool) -> Result<Self, Error> {
+    pub(crate) fn create(path: PathBuf, replaces: bool) -> Result<Self, Error> {
         if replaces {
             let _ = fs::remove_file(&path);
         }
@@ -55,21 +55,21 @@ impl Partial {
         }
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    pub fn file(&self) -> &File {
+    pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.file.metadata().map_or(0, |file| file.len())
     }
 
     /// # Errors
     /// The disk has less free space than this, so that filling it can be avoided: the database may be on the same disk.
-    pub fn has_room(&self, bytes: u64) -> Result<(), Error> {
+    pub(crate) fn has_room(&self, bytes: u64) -> Result<(), Error> {
         let Ok(disk) = rustix::fs::fstatvfs(&self.file) else { return Ok(()) };
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         if free >= bytes {
@@ -85,17 +85,17 @@ impl Partial {
     }
 
     /// Gives the file to this user.
-    pub fn give_to(&self, (user, group): (u32, u32)) -> std::io::Result<()> {
+    pub(crate) fn give_to(&self, (user, group): (u32, u32)) -> std::io::Result<()> {
         std::os::unix::fs::fchown(&self.file, Some(user), Some(group))
     }
 
     /// Makes what was written last.
-    pub fn sync(&self) -> std::io::Result<()> {
+    pub(crate) fn sync(&self) -> std::io::Result<()> {
         self.file.sync_all()
     }
 
     /// Gives the complete file its name, in place of a file that has it, and makes the name last.
-    pub fn place(mut self, name: &Path) -> Result<(), Error> {
+    pub(crate) fn place(mut self, name: &Path) -> Result<(), Error> {
         let placed = self.rename(name).and_then(|()| File::open(directory(name))?.sync_all());
         placed.map_err(|error| Error::Setup(format!("{} can't be written: {error}; check its disk", name.display())))
     }

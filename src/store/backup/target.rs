@@ -16,19 +16,19 @@ pub(crate) struct Target<'a> {
 impl<'a> Target<'a> {
     /// # Errors
     /// [`Error::Setup`]: the file exists (unless it is `replaced`), is no regular file, or belongs to the database.
-    pub fn new(path: &'a Path, replaced: bool, options: &StoreOptions) -> Result<Self, Error> {
+    pub(crate) fn new(path: &'a Path, replaced: bool, options: &StoreOptions) -> Result<Self, Error> {
         let target = Self { path, replaces: replaced };
         target.refuse_files_of_database(options)?;
         target.refuse_existing()?;
         Ok(target)
     }
 
-    pub fn create(&self) -> Result<Partial, Error> {
+    pub(crate) fn create(&self) -> Result<Partial, Error> {
         Partial::create(unfinished(self.path), self.replaces)
     }
 
     /// Gives the complete file its name.
-    pub fn place(&self, file: Partial) -> Result<(), Error> {
+    pub(crate) fn place(&self, file: Partial) -> Result<(), Error> {
         self.refuse_existing()?;
         file.place(self.path)
     }

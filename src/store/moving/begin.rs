@@ -51,7 +51,7 @@ impl Activity {
     }
 
     /// Must be called in the transaction that stores rows. The writers are removed, so only a program that does not know of imports goes on.
-    pub async fn refuse_mark(self, conn: &mut Conn) -> Result<(), Error> {
+    pub(crate) async fn refuse_mark(self, conn: &mut Conn) -> Result<(), Error> {
         let mark: i64 = one(&conn.fetch(&MARK, Args::new()).await?, |row| row.take())?;
         if conn.kind() == Kind::Sqlite || mark == self.0 { Ok(()) } else { Err(served()) }
     }

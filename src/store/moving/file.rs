@@ -65,22 +65,22 @@ pub(super) struct Writer<'f> {
 }
 
 impl<'f> Writer<'f> {
-    pub fn new(file: &'f File, schema: i64, leases: i64) -> Result<Self, Error> {
+    pub(crate) fn new(file: &'f File, schema: i64, leases: i64) -> Result<Self, Error> {
         let mut writer = Self { out: BufWriter::new(file), hash: Sha256::new(), table: String::new(), rows: 0, line: String::new() };
         writer.json(&Head { format: FORMAT.into(), version: VERSION, schema, leases })?;
         Ok(writer)
     }
 
-    pub fn rows(&self) -> u64 {
+    pub(crate) fn rows(&self) -> u64 {
         self.rows
     }
 
-    pub fn section(&mut self, table: &str, columns: Vec<String>) -> Result<(), Error> {
+    pub(crate) fn section(&mut self, table: &str, columns: Vec<String>) -> Result<(), Error> {
         self.table = table.into();
         self.json(&Section { table: table.into(), columns })
     }
 
-    pub fn row(&mut self, cells: &[Value<'_>]) -> Result<(), Error> {
+    pub(crate) fn row(&mut self, cells: &[Value<'_>]) -> Result<(), Error> {
         self.line.clear();
         for (at, cell) in cells.iter().enumerate() {
             self.line.push(if at == 0 { '[' } else { ',' });
@@ -96,7 +96,7 @@ impl<'f> Writer<'f> {
         self.write_line()
     }
 
-    pub fn end(mut self) -> Result<u64, Error> {
+    pub(crate) fn end(mut self) -> Result<u64, Error> {
         let sha256 = hexadecimal(self.hash.clone());
         self.json(&End { rows: self.rows, sha256 })?;
         self.out.flush().map_err(unwritable)?;
@@ -142,7 +142,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub fn open(path: &Path) -> Result<Self, Error> {
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let unreadable = |error| Error::Setup(format!("{} can't be read: {error}", path.display()));
         // The opening of a pipe would wait for its other end.
         let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
@@ -157,7 +157,7 @@ impl Reader {
     }
 
     /// Reads the file once more, from its beginning.
-    pub fn again(self) -> Result<Self, Error> {
+    pub(crate) fn again(self) -> Result<Self, Error> {
         let mut file = self.file.into_inner();
         file.rewind().map_err(|error| Error::Setup(format!("{} can't be read: {error}", self.path.display())))?;
         Self::read(&self.path, file)
@@ -184,11 +184,11 @@ impl Reader {
     }
 
     /// An error about the line that was read last.
-    pub fn wrong(&self, why: &str) -> Error {
+    pub(crate) fn wrong(&self, why: &str) -> Error {
         Error::Setup(format!("line {} of {}: {why}; export it again", self.number, self.path.display()))
     }
 
-    pub async fn next(&mut self) -> Result<Line, Error> {
+    pub(crate) async fn next(&mut self) -> Result<Line, Error> {
         if self.bytes > BYTES || self.number.is_multiple_of(LINES) {
             self.bytes = 0;
             tokio::task::yield_now().await;

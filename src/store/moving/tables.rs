@@ -87,12 +87,12 @@ fn column_type(name: &str) -> Option<Type> {
 }
 
 impl Table {
-    pub fn column_names(&self) -> Vec<String> {
+    pub(crate) fn column_names(&self) -> Vec<String> {
         self.columns.iter().map(|column| column.name.clone()).collect()
     }
 
     /// Selects all rows, in an order that is the same on both databases.
-    pub fn select(&self, kind: Kind) -> String {
+    pub(crate) fn select(&self, kind: Kind) -> String {
         let collation = |name: &String| match (kind, self.columns.iter().find(|column| column.name == *name).map(|column| column.ty)) {
             (Kind::Postgres, Some(Type::Text)) => format!("{name} COLLATE \"C\""),
             _ => name.clone(),
@@ -102,7 +102,7 @@ impl Table {
     }
 
     /// Adds the cells of a row that [`select`](Self::select) returned.
-    pub fn read(&self, cells: &mut Cells<'_>, row: &mut Vec<Value<'_>>) -> Result<(), Error> {
+    pub(crate) fn read(&self, cells: &mut Cells<'_>, row: &mut Vec<Value<'_>>) -> Result<(), Error> {
         for column in &self.columns {
             row.push(match column.ty {
                 Type::Uuid => Value::Uuid(cells.take()?),
@@ -117,7 +117,7 @@ impl Table {
     }
 
     /// The columns of these names, or what is wrong with the names.
-    pub fn columns(&self, names: &[String]) -> Result<Vec<&Column>, String> {
+    pub(crate) fn columns(&self, names: &[String]) -> Result<Vec<&Column>, String> {
         let mut columns: Vec<&Column> = Vec::new();
         for name in names {
             let column = self.columns.iter().find(|column| column.name == *name);
@@ -131,7 +131,7 @@ impl Table {
     }
 
     /// Inserts rows of these columns; parameter 1 is a JSON list of lists of cells.
-    pub fn insert(&self, kind: Kind, columns: &[&Column]) -> String {
+    pub(crate) fn insert(&self, kind: Kind, columns: &[&Column]) -> String {
         let names: Vec<_> = columns.iter().map(|column| column.name.as_str()).collect();
         let cells: Vec<_> = columns.iter().enumerate().map(|(at, column)| kind.json_cell(at, column.ty)).collect();
         format!("INSERT INTO {} ({}) SELECT {} FROM {}", self.name, names.join(", "), cells.join(", "), kind.json_rows(1))

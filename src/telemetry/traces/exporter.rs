@@ -36,7 +36,7 @@ pub(super) struct Exporter {
 }
 
 impl Exporter {
-    pub fn new(settings: &TraceSettings) -> Result<Self, String> {
+    pub(crate) fn new(settings: &TraceSettings) -> Result<Self, String> {
         // Later attributes replace earlier ones of the same name.
         let resource = Resource::builder_empty()
             .with_detector(Box::new(TelemetryResourceDetector))

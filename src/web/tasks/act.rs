@@ -17,7 +17,7 @@ use bloom_api::tasks::Task;
 use bloom_api::when;
 
 /// What was done, for the page that is shown afterwards.
-pub fn done(lang: Lang, word: &str) -> Option<&'static str> {
+pub(crate) fn done(lang: Lang, word: &str) -> Option<&'static str> {
     Some(match word {
         "cancel" => lang.t(
             "It is cancelled, or will be as soon as its worker has ended the run.",
@@ -35,7 +35,7 @@ pub fn done(lang: Lang, word: &str) -> Option<&'static str> {
     })
 }
 
-pub async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
+pub(crate) async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let id = id_of(&id)?;
     let body = match action.as_str() {
         "cancel" | "suspend" | "resume" => json!({}),
@@ -51,7 +51,7 @@ pub async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fie
 ///
 /// # Errors
 /// It is no time. Whether the server allows it, the API says.
-pub fn with_limit(mut body: Value, fields: &Fields) -> Result<Value, Refused> {
+pub(crate) fn with_limit(mut body: Value, fields: &Fields) -> Result<Value, Refused> {
     if let Some(limit) = fields.get("timeout_sec").map(str::trim).filter(|limit| !limit.is_empty()) {
         let told = |text| {
             Refused::new(400, format!("The time limit can't be read: {text}"), format!("Обмеження часу не вдалося прочитати: {NO_TIME}"))
@@ -68,7 +68,7 @@ async fn delete(visit: &Visit, id: Uuid) -> Result<Response, Refused> {
 
 #[derive(Template)]
 #[template(path = "confirm.html")]
-pub struct Confirm<'a> {
+pub(crate) struct Confirm<'a> {
     pub v: &'a Layout,
     pub title: &'a str,
     pub text: &'a str,
@@ -77,7 +77,7 @@ pub struct Confirm<'a> {
     pub back: String,
 }
 
-pub async fn confirm_delete(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn confirm_delete(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
     let id = id_of(&id)?;
     let task: Task = visit.get(&format!("llm-tasks/{id}")).await?;
     let (v, prompt) = (&visit.layout, beginning(&task.prompt, 120));

@@ -11,10 +11,10 @@ const TEXT_CHARS: usize = 6_000;
 /// A longer answer is not laid out as JSON.
 const JSON_BYTES: usize = 20_000;
 /// The parameter of the page's address that asks for the answer as it is.
-pub const RAW: &str = "raw";
+pub(crate) const RAW: &str = "raw";
 
 /// How the answer stands on the page.
-pub enum Body {
+pub(crate) enum Body {
     Markdown(Html),
     Json(Html),
     /// As it is, or the beginning of it.
@@ -24,7 +24,7 @@ pub enum Body {
     },
 }
 
-pub struct Answer {
+pub(crate) struct Answer {
     pub body: Option<Body>,
     /// Whether it is shown as it is because somebody has asked for that.
     pub is_raw: bool,
@@ -35,7 +35,7 @@ pub struct Answer {
 
 impl Answer {
     /// `told`: what the page says of the failure above, which is not repeated.
-    pub fn of(lang: Lang, result: &TaskResult<'_>, told: &str, is_raw: bool) -> Self {
+    pub(crate) fn of(lang: Lang, result: &TaskResult<'_>, told: &str, is_raw: bool) -> Self {
         let text = result.output.as_deref().unwrap_or_default();
         let laid_out = || {
             let json = if text.len() <= JSON_BYTES { json::folds_of(text) } else { None };
@@ -56,7 +56,7 @@ impl Answer {
         }
     }
 
-    pub fn has_something(&self) -> bool {
+    pub(crate) fn has_something(&self) -> bool {
         self.body.is_some() || !self.error.is_empty() || !self.warnings.is_empty()
     }
 }

@@ -12,7 +12,7 @@ use crate::refused::Refused;
 use crate::visit::{Fields, Posted};
 
 /// What is wrong with the answer is told at the form, with what was typed.
-pub async fn send(Path(id): Path<String>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
+pub(crate) async fn send(Path(id): Path<String>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let id = id_of(&id)?;
     let sent = match body(&fields) {
         Ok(body) => visit.act(Method::POST, &format!("llm-tasks/{id}/answer"), &body).await,

@@ -16,7 +16,7 @@ const WORDS_CHARS: usize = 1_500;
 const OPTIONS: usize = 12;
 const OPTION_CHARS: usize = 120;
 
-pub struct Asked {
+pub(crate) struct Asked {
     pub id: Uuid,
     pub tool: String,
     /// The command that it wants to run, and why; or else all of what the tool is to do.
@@ -32,7 +32,7 @@ pub struct Asked {
 }
 
 /// One of the questions in words.
-pub struct InWords {
+pub(crate) struct InWords {
     pub text: String,
     /// What may be chosen. Another answer may be typed.
     pub options: Vec<Choice>,
@@ -42,13 +42,13 @@ pub struct InWords {
     pub given: String,
 }
 
-pub struct Choice {
+pub(crate) struct Choice {
     pub label: String,
     pub about: String,
 }
 
 /// An answer that was not taken, and what the form had.
-pub struct NotTaken {
+pub(crate) struct NotTaken {
     pub text: String,
     pub lang: Lang,
     pub answers: Vec<String>,
@@ -56,7 +56,7 @@ pub struct NotTaken {
 }
 
 impl Asked {
-    pub fn of(question: &Question<'_>, before: Option<&NotTaken>) -> Self {
+    pub(crate) fn of(question: &Question<'_>, before: Option<&NotTaken>) -> Self {
         let input: Value = serde_json::from_str(question.input.get()).unwrap_or_default();
         let answer = |at: usize| before.and_then(|before| before.answers.get(at)).cloned().unwrap_or_default();
         let questions = question.questions.iter().enumerate();
@@ -76,7 +76,7 @@ impl Asked {
 }
 
 /// The beginning of the command that the run wants to execute, if it asks for that.
-pub fn command(question: &Question<'_>, most_chars: usize) -> Option<String> {
+pub(crate) fn command(question: &Question<'_>, most_chars: usize) -> Option<String> {
     command_in(&serde_json::from_str(question.input.get()).ok()?, most_chars)
 }
 

@@ -12,11 +12,11 @@ use bloom_core::audit::Action;
 use bloom_core::task::{LeaseStatus, Outcome, Reason};
 
 /// The newest, which the page shows.
-pub const MOST: usize = 20;
+pub(crate) const MOST: usize = 20;
 /// Entries of the trail that are searched for their ends.
-pub const ENTRIES: usize = 100;
+pub(crate) const ENTRIES: usize = 100;
 
-pub struct Attempt {
+pub(crate) struct Attempt {
     pub lease_id: Uuid,
     /// Its number, from 1; `None`: there are more than are listed.
     pub number: Option<usize>,
@@ -36,7 +36,7 @@ pub struct Attempt {
 }
 
 /// An entry of the audit trail of the task.
-pub struct Entry {
+pub(crate) struct Entry {
     pub at: Ms,
     pub action: Word<Action>,
     pub actor: String,
@@ -44,7 +44,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    pub fn of(entry: Audit<'_>) -> Self {
+    pub(crate) fn of(entry: Audit<'_>) -> Self {
         // The entries stand on the page of their task, which has its id already.
         let detail = entry.task_id.map_or(entry.detail.to_string(), |task| entry.detail.replace(&format!("task {task} "), ""));
         Self { at: entry.timestamp, action: entry.action, actor: entry.actor.to_string(), detail: shortened(&detail, 300) }
@@ -52,7 +52,7 @@ impl Entry {
 }
 
 /// `leases` and `trail`: the newest first.
-pub fn of(lang: Lang, leases: &Listed<Lease<'_>>, trail: &[Entry], now: Ms) -> Vec<Attempt> {
+pub(crate) fn of(lang: Lang, leases: &Listed<Lease<'_>>, trail: &[Entry], now: Ms) -> Vec<Attempt> {
     let count = leases.rows.len();
     let mut later = Ms::MAX;
     let mut found = Vec::with_capacity(count);

@@ -33,7 +33,7 @@ struct Confirm<'a> {
 /// Repeats of one call for more tasks than it changes at a time.
 const MOST_CALLS: usize = 100;
 
-pub async fn change(Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
+pub(crate) async fn change(Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let action = match fields.get("action") {
         Some("cancel") => "cancel",
         Some("requeue") => "requeue",

@@ -14,12 +14,12 @@ const FOUND_CHARS: usize = 60;
 const SEARCHED_CHARS: usize = 65_536;
 
 /// The end of an id, by which a person tells it from others: ids that were made at the same time begin alike.
-pub fn short_id(id: &str) -> String {
+pub(crate) fn short_id(id: &str) -> String {
     format!("…{}", id.get(id.len().saturating_sub(8)..).unwrap_or(id))
 }
 
 /// A name or a few words about a task, as far as a row has room for them.
-pub struct Named {
+pub(crate) struct Named {
     pub shown: String,
     /// The whole name, if only the end of it is shown.
     pub whole: String,
@@ -29,12 +29,12 @@ pub struct Named {
 
 impl Named {
     /// Words that are no filter.
-    pub fn words(text: &str) -> Self {
+    pub(crate) fn words(text: &str) -> Self {
         Self { shown: beginning(text, NAME_CHARS), whole: String::new(), link: String::new() }
     }
 
     /// A value of this filter.
-    pub fn of(filter: &str, value: &str) -> Self {
+    pub(crate) fn of(filter: &str, value: &str) -> Self {
         let encoded: String = byte_serialize(value.as_bytes()).collect();
         let link = if encoded.len() <= LINK_BYTES { format!("/tasks?{filter}={encoded}") } else { String::new() };
         match Uuid::parse_str(value) {
@@ -46,7 +46,7 @@ impl Named {
 
 /// A part of a text with what was found in it.
 #[derive(Debug, PartialEq)]
-pub struct Found {
+pub(crate) struct Found {
     pub before: String,
     pub hit: String,
     pub after: String,
@@ -54,7 +54,7 @@ pub struct Found {
 
 impl Found {
     /// The first place that has what is wanted, in capitals or not, and so many characters before and after it.
-    pub fn of(text: &str, wanted: &str, around: usize) -> Option<Self> {
+    pub(crate) fn of(text: &str, wanted: &str, around: usize) -> Option<Self> {
         let small = |letter: &char| letter.to_lowercase().next();
         let text: Vec<char> = text.chars().take(SEARCHED_CHARS).collect();
         let wanted: Vec<char> = wanted.chars().collect();

@@ -21,7 +21,7 @@ const ALL_CHARS: usize = 24_000;
 /// JSON that is shorter needs no folds.
 const SHORT_JSON: usize = 100;
 
-pub struct Shown {
+pub(crate) struct Shown {
     pub number: i64,
     pub lease_id: Uuid,
     pub kind: String,
@@ -33,7 +33,7 @@ pub struct Shown {
 }
 
 /// Events of one attempt, which came one after the other.
-pub struct Group<'a> {
+pub(crate) struct Group<'a> {
     pub attempt: Option<&'a Attempt>,
     /// The number of the attempt, by which links lead here; `None` too if an earlier group has it.
     pub anchor: Option<usize>,
@@ -41,10 +41,10 @@ pub struct Group<'a> {
 }
 
 /// What the folds of a page may still have.
-pub struct Room(AtomicUsize);
+pub(crate) struct Room(AtomicUsize);
 
 impl Room {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(AtomicUsize::new(ALL_CHARS))
     }
 
@@ -54,7 +54,7 @@ impl Room {
 }
 
 impl Shown {
-    pub fn of(event: Event<'_>, room: &Room) -> Self {
+    pub(crate) fn of(event: Event<'_>, room: &Room) -> Self {
         let data: Value = serde_json::from_str(event.data.get()).unwrap_or_default();
         let (whole, value) = told(&data);
         let first: Vec<_> = whole.lines().take(LINES).collect();
@@ -77,7 +77,7 @@ impl Shown {
     }
 }
 
-pub fn grouped(events: Vec<Shown>, attempts: &[Attempt]) -> Vec<Group<'_>> {
+pub(crate) fn grouped(events: Vec<Shown>, attempts: &[Attempt]) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for event in events {
         match groups.last_mut() {
@@ -94,7 +94,7 @@ pub fn grouped(events: Vec<Shown>, attempts: &[Attempt]) -> Vec<Group<'_>> {
 }
 
 /// The words of an event: its text, the tool and what it is to do, or its members; and what of it is JSON.
-pub fn told(data: &Value) -> (String, Option<Value>) {
+pub(crate) fn told(data: &Value) -> (String, Option<Value>) {
     let is_tree = |value: &Value| value.is_object() || value.is_array();
     let words = ["text", "message", "content"].iter().find_map(|name| data[name].as_str());
     let blocks = data["content"].as_array().filter(|blocks| !blocks.is_empty() && blocks.iter().all(|block| block["text"].is_string()));

@@ -11,18 +11,18 @@ use bloom_core::task::Status;
 
 /// The filters, by their names in addresses. `since` is how long ago a task may have been created, and
 /// `finished_since` how long ago it may have ended.
-pub const NAMES: [&str; 12] =
+pub(crate) const NAMES: [&str; 12] =
     ["status", "asks", "agent_slug", "context_id", "worker_id", "project", "owner", "label", "since", "finished_since", "id", "text"];
 /// The choices of both.
 const TIMES: [(&str, Ms); 4] = [("1h", 3_600_000), ("24h", 86_400_000), ("7d", 7 * 86_400_000), ("30d", 30 * 86_400_000)];
 
 /// What an address of the list says: the filters, the order and the page.
-pub fn kept() -> Vec<&'static str> {
+pub(crate) fn kept() -> Vec<&'static str> {
     [&NAMES[..], &["sort", "cursor"]].concat()
 }
 
 /// The choices of times, and what they are called.
-pub fn times(lang: Lang) -> [(&'static str, &'static str); 4] {
+pub(crate) fn times(lang: Lang) -> [(&'static str, &'static str); 4] {
     let names = [
         lang.t("in the last hour", "за останню годину"),
         lang.t("in the last day", "за останню добу"),
@@ -34,7 +34,7 @@ pub fn times(lang: Lang) -> [(&'static str, &'static str); 4] {
 
 /// What is filtered by, for the form.
 #[derive(Clone, Debug, Default)]
-pub struct Filter {
+pub(crate) struct Filter {
     pub status: String,
     /// `true`: the tasks whose runs wait for the answer of a person.
     pub asks: String,
@@ -56,7 +56,7 @@ impl Filter {
     /// # Errors
     /// A field is neither a filter nor one of the others that may be there, or a filter has an unknown value. It would count as none, and the
     /// tasks would be others than those that were meant.
-    pub fn of(fields: &Fields, others: &[&str]) -> Result<Self, Refused> {
+    pub(crate) fn of(fields: &Fields, others: &[&str]) -> Result<Self, Refused> {
         fields.only(&[&NAMES, others].concat())?;
         let statuses: Vec<_> = Status::ALL.iter().map(|status| status.as_str()).collect();
         Ok(Self {
@@ -75,23 +75,23 @@ impl Filter {
         })
     }
 
-    pub fn of_status(status: Status) -> Self {
+    pub(crate) fn of_status(status: Status) -> Self {
         Self { status: status.as_str().to_owned(), ..Self::default() }
     }
 
     /// The tasks whose runs wait for a person.
-    pub fn asking() -> Self {
+    pub(crate) fn asking() -> Self {
         Self { asks: "true".to_owned(), ..Self::default() }
     }
 
     /// The tasks that failed in the last hour.
-    pub fn failed_lately() -> Self {
+    pub(crate) fn failed_lately() -> Self {
         Self { finished_since: TIMES[0].0.to_owned(), ..Self::of_status(Status::Failed) }
     }
 
     /// The statuses of the tasks that are meant, for each of which the API is called; `None` is any. For people, a task has failed also if it
     /// has no attempt left, and runs as soon as a worker has it.
-    pub fn statuses(&self) -> Vec<Option<Status>> {
+    pub(crate) fn statuses(&self) -> Vec<Option<Status>> {
         match Status::parse(&self.status) {
             // Tasks are found by their id whatever their status.
             _ if !self.id.is_empty() => vec![None],
@@ -102,21 +102,21 @@ impl Filter {
     }
 
     /// Whether a bulk call takes it: one must say which tasks it means, and it knows no parts of ids and no texts.
-    pub fn is_for_bulk(&self) -> bool {
+    pub(crate) fn is_for_bulk(&self) -> bool {
         self.id.is_empty() && self.text.is_empty() && !self.given().is_empty()
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.id.is_empty() && self.text.is_empty() && self.given().is_empty()
     }
 
     /// Whether one is given beside the tabs and the text, which are always seen.
-    pub fn has_more(&self) -> bool {
+    pub(crate) fn has_more(&self) -> bool {
         !self.id.is_empty() || self.given().iter().any(|(name, _)| !["status", "asks"].contains(name))
     }
 
     /// The filters that are given, by their names in addresses.
-    pub fn given(&self) -> Vec<(&'static str, &str)> {
+    pub(crate) fn given(&self) -> Vec<(&'static str, &str)> {
         let one = [
             ("status", &self.status),
             ("asks", &self.asks),
@@ -141,7 +141,7 @@ impl Filter {
     }
 
     /// The query of the list of the API, for one of the statuses.
-    pub fn query(&self, status: Option<Status>, now: Ms) -> String {
+    pub(crate) fn query(&self, status: Option<Status>, now: Ms) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
         if !self.id.is_empty() {
             return query.append_pair("id", &self.id.replace('-', "")).finish();
@@ -156,7 +156,7 @@ impl Filter {
     }
 
     /// The filter of a bulk call, for one of the statuses.
-    pub fn body(&self, status: Option<Status>, now: Ms) -> Value {
+    pub(crate) fn body(&self, status: Option<Status>, now: Ms) -> Value {
         let mut body = Map::new();
         body.extend(status.map(|status| ("status".into(), json!(status.as_str()))));
         for (name, value) in self.given() {

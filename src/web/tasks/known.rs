@@ -18,7 +18,7 @@ const NAME_CHARS: usize = 100;
 
 /// Names in their order.
 #[derive(Default)]
-pub struct Known {
+pub(crate) struct Known {
     pub agents: BTreeSet<String>,
     pub contexts: BTreeSet<String>,
     pub projects: BTreeSet<String>,
@@ -29,7 +29,7 @@ pub struct Known {
 impl Known {
     /// # Errors
     /// A list can't be read. What the key does not allow to see is left out.
-    pub async fn of(visit: &Visit) -> Result<Self, Refused> {
+    pub(crate) async fn of(visit: &Visit) -> Result<Self, Refused> {
         let mut known = Self::default();
         let tasks = visit
             .list(&format!("llm-tasks?limit={LOOKED_AT}"), |task: Task<'_>| {
@@ -58,7 +58,7 @@ impl Known {
     }
 
     /// The labels in one line.
-    pub fn labels_line(&self) -> String {
+    pub(crate) fn labels_line(&self) -> String {
         shortened(&self.labels.iter().map(String::as_str).collect::<Vec<_>>().join(", "), 300)
     }
 }

@@ -35,7 +35,7 @@ const USUAL_PRIORITY: i64 = 5;
 const AROUND_CHARS: usize = 40;
 
 /// A task in a list.
-pub struct Row {
+pub(crate) struct Row {
     pub id: Uuid,
     pub status: String,
     pub prompt: String,
@@ -65,7 +65,7 @@ pub struct Row {
 }
 
 impl Row {
-    pub fn of(lang: Lang, now: Ms, task: Task<'_>) -> Self {
+    pub(crate) fn of(lang: Lang, now: Ms, task: Task<'_>) -> Self {
         let lasted = task.lasted(now);
         let note = note(&task);
         let reason = if note.is_empty() { None } else { advice::of(lang, &task).map(|advice| lang.t("", advice.title)) };
@@ -224,7 +224,7 @@ struct Tasks<'a> {
     kept: Vec<(&'a str, &'a str)>,
 }
 
-pub async fn list(visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
     let filter = Filter::of(visit.query(), &["cursor", "done", "sort", "unselected"])?;
     let sorted = visit.query().word("sort", &SORTS)?;
     let (rows, next, wrong) = match search(&visit, &filter, if sorted.is_empty() { ROWS } else { SORTED_ROWS }).await {
@@ -272,7 +272,7 @@ async fn search(visit: &Visit, filter: &Filter, limit: usize) -> Result<Listed<R
 }
 
 /// The newest tasks that match, by one call for each status.
-pub async fn newest(visit: &Visit, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Listed<Row>, Refused> {
+pub(crate) async fn newest(visit: &Visit, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Listed<Row>, Refused> {
     let Layout { now, ref at, .. } = visit.layout;
     let cursor = cursor.map(|cursor| format!("&cursor={}", path_part(cursor))).unwrap_or_default();
     let (mut rows, mut next) = (Vec::new(), None);

@@ -1,19 +1,19 @@
 //! The pages of tasks.
 
-pub mod act;
+pub(crate) mod act;
 mod answer;
-pub mod answering;
-pub mod asked;
+pub(crate) mod answering;
+pub(crate) mod asked;
 mod attempts;
-pub mod bulk;
-pub mod cells;
+pub(crate) mod bulk;
+pub(crate) mod cells;
 mod events;
-pub mod filter;
+pub(crate) mod filter;
 mod known;
-pub mod list;
-pub mod new;
-pub mod reply;
-pub mod show;
+pub(crate) mod list;
+pub(crate) mod new;
+pub(crate) mod reply;
+pub(crate) mod show;
 
 use uuid::Uuid;
 

@@ -118,7 +118,7 @@ impl NewTaskPage<'_> {
     }
 }
 
-pub async fn form(visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn form(visit: Visit) -> Result<Response, Refused> {
     if !visit.layout.may_act() {
         return Err(Refused::new(
             403,
@@ -167,7 +167,7 @@ fn like(task: &Task<'_>) -> Typed {
     }
 }
 
-pub async fn send(Posted { visit, fields, files, .. }: Posted) -> Result<Response, Refused> {
+pub(crate) async fn send(Posted { visit, fields, files, .. }: Posted) -> Result<Response, Refused> {
     let mut typed = typed(&fields);
     let refused = match create(&visit, &fields, &files, &mut typed.inputs).await {
         Ok(id) => return Ok(see_other(&format!("/tasks/{id}?done=created"))),

@@ -14,11 +14,11 @@ use bloom_api::{taken_over, time_limit};
 use bloom_core::task::Session;
 
 /// A task that runs on its own has no conversation that could go on.
-pub fn is_possible(task: &Task<'_>, layout: &Layout) -> bool {
+pub(crate) fn is_possible(task: &Task<'_>, layout: &Layout) -> bool {
     layout.may_act() && task.session == Session::Context
 }
 
-pub async fn send(Path(id): Path<String>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
+pub(crate) async fn send(Path(id): Path<String>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let id = id_of(&id)?;
     let Some(prompt) = fields.get("prompt").filter(|prompt| !prompt.trim().is_empty()) else {
         return Err(Refused::new(400, "The reply is empty, so no task was created", "Відповідь порожня, тому завдання не створено"));

@@ -36,7 +36,7 @@ const EVENTS: usize = 40;
 const ENTRIES: usize = 30;
 
 /// The branch with the commits of a run.
-pub struct Branch {
+pub(crate) struct Branch {
     pub name: String,
     pub commit: String,
 }
@@ -125,7 +125,7 @@ impl May {
 }
 
 /// A part of an id leads to the task, if only one has it.
-pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
     match id_of(&id) {
         Ok(id) => page(&visit, id, None).await,
         Err(unknown) => Ok(see_other(&format!("/tasks/{}", by_part(&visit, &id).await?.ok_or(unknown)?))),
@@ -133,7 +133,7 @@ pub async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refu
 }
 
 /// The page, with the status and the text of an answer to its question that was not taken.
-pub async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken)>) -> Result<Response, Refused> {
+pub(crate) async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken)>) -> Result<Response, Refused> {
     let (status, not_taken) = refused.unzip();
     let status = status.map_or(StatusCode::OK, |status| StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST));
     let task: Task = visit.get(&format!("llm-tasks/{id}")).await?;
@@ -227,13 +227,13 @@ fn cost(lang: Lang, usage: &bloom_api::usage::Usage) -> String {
 }
 
 /// The whole prompt, as text.
-pub async fn prompt(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn prompt(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
     let task: Task = visit.get(&format!("llm-tasks/{}", id_of(&id)?)).await?;
     Ok(plain(task.prompt.into_owned(), None))
 }
 
 /// The whole answer, as a file.
-pub async fn output(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn output(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
     let id = id_of(&id)?;
     let result: TaskResult = visit.get(&format!("llm-tasks/{id}/result")).await?;
     let output = result.output.map(|text| text.into_owned()).unwrap_or_default();
@@ -252,7 +252,7 @@ struct EventsPage<'a> {
 }
 
 /// All events of a task, a page at a time.
-pub async fn events(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn events(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
     const PAGE: usize = 50;
     let id = id_of(&id)?;
     let after = visit.query().get("after").and_then(|text| text.parse::<i64>().ok()).unwrap_or_default().max(0);
@@ -269,7 +269,7 @@ pub async fn events(Path(id): Path<String>, visit: Visit) -> Result<Response, Re
 }
 
 /// One event, whole, as text.
-pub async fn event(Path((id, number)): Path<(String, String)>, visit: Visit) -> Result<Response, Refused> {
+pub(crate) async fn event(Path((id, number)): Path<(String, String)>, visit: Visit) -> Result<Response, Refused> {
     let id = id_of(&id)?;
     let missing = || Refused::new(404, "There is no such event", "Такої події немає");
     let number = number.parse::<u32>().ok().filter(|number| *number > 0).ok_or_else(missing)?;

@@ -17,7 +17,7 @@ fn open_files(pid: i32) -> impl Iterator<Item = (PathBuf, Metadata)> {
 }
 
 /// What files take that these processes have removed and still have open, or mapped into memory: by their device and number, each once.
-pub fn held_open(processes: &[i32], dirs: &[PathBuf]) -> u64 {
+pub(crate) fn held_open(processes: &[i32], dirs: &[PathBuf]) -> u64 {
     let mut sizes = BTreeMap::<(u64, u64), u64>::new();
     for pid in processes {
         let removed = open_files(*pid).filter(|(_, about)| about.nlink() == 0);
@@ -37,7 +37,7 @@ pub fn held_open(processes: &[i32], dirs: &[PathBuf]) -> u64 {
 }
 
 /// Whether one of these processes has the file open to write it.
-pub fn is_written_by(processes: &[i32], file: &Metadata) -> bool {
+pub(crate) fn is_written_by(processes: &[i32], file: &Metadata) -> bool {
     let is_it = |about: &Metadata| (about.dev(), about.ino()) == (file.dev(), file.ino());
     processes.iter().any(|pid| open_files(*pid).any(|(path, about)| is_it(&about) && is_for_writing(&path)))
 }

@@ -30,7 +30,7 @@ const NO_AGENT: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\
 ///
 /// # Errors
 /// The program can't be started, or the sandbox has no loopback.
-pub fn run() -> io::Result<()> {
+pub(crate) fn run() -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let status = runtime.block_on(run_program(std::env::args_os().skip(2)))?;
     // As shells and bubblewrap tell a signal.

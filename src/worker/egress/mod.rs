@@ -29,8 +29,8 @@ use tokio::task::JoinHandle;
 use url::Url;
 
 use allow_list::{AllowList, Target};
-pub use helper::run as run_helper;
-pub use network::Network;
+pub(crate) use helper::run as run_helper;
+pub(crate) use network::Network;
 use proxy::Proxy;
 
 use super::environment;
@@ -39,7 +39,7 @@ use super::program::own_program;
 use super::spool::EventLog;
 
 /// The first argument that makes this program the helper of a run.
-pub const HELPER: &str = "run-behind-proxy";
+pub(crate) const HELPER: &str = "run-behind-proxy";
 /// Where the directory with the socket is in the sandbox. A directory, because a later agent makes a new socket.
 const DIR_IN_SANDBOX: &str = "/run/bloom-egress";
 const SOCKET: &str = "socket";
@@ -102,13 +102,13 @@ fn of_all_runs() -> usize {
     usize::try_from((files / 8).clamp(1, MAX_CONNECTIONS)).unwrap_or(1)
 }
 
-pub fn connections() -> Arc<Semaphore> {
+pub(crate) fn connections() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(of_all_runs()))
 }
 
 /// The agent's proxy for a run whose network is a list. It ends when this is dropped.
 #[derive(Debug)]
-pub struct Egress(Option<Serving>);
+pub(crate) struct Egress(Option<Serving>);
 
 #[derive(Debug)]
 struct Serving {
@@ -124,7 +124,7 @@ impl Drop for Serving {
 
 impl Egress {
     /// Serves the run whose socket is in this directory. `profile` is the name of its profile, for texts.
-    pub fn start(network: &Network, profile: Option<&str>, dir: &Path, permits: &Arc<Semaphore>) -> Self {
+    pub(crate) fn start(network: &Network, profile: Option<&str>, dir: &Path, permits: &Arc<Semaphore>) -> Self {
         let Some(list) = network.allow_list() else { return Self(None) };
         let listener = match listen(dir) {
             Ok(listener) => listener,
@@ -146,7 +146,7 @@ impl Egress {
     }
 
     /// Records what was refused since the last call.
-    pub fn tell(&self, log: &mut EventLog) {
+    pub(crate) fn tell(&self, log: &mut EventLog) {
         let Some(Serving { proxy, .. }) = &self.0 else { return };
         let new = std::mem::take(&mut proxy.told.lock().new);
         for refused in new {
@@ -155,7 +155,7 @@ impl Egress {
     }
 
     /// Records how much the run has moved.
-    pub fn tell_end(&self, log: &mut EventLog) {
+    pub(crate) fn tell_end(&self, log: &mut EventLog) {
         self.tell(log);
         if let Some(Serving { proxy, .. }) = &self.0 {
             log.phase("egress", json!({"bytes": proxy.moved.load(Ordering::Relaxed)}));
@@ -176,7 +176,7 @@ fn listen(dir: &Path) -> io::Result<UnixListener> {
 }
 
 /// Why the Claude CLI will reach no model: the list lacks the server of its API.
-pub fn lacks_api(network: &Network, env: &BTreeMap<String, String>) -> Option<String> {
+pub(crate) fn lacks_api(network: &Network, env: &BTreeMap<String, String>) -> Option<String> {
     let list = network.allow_list().filter(|_| !environment::uses_other_backend(env))?;
     let url = env.get("ANTHROPIC_BASE_URL").cloned().or_else(|| std::env::var("ANTHROPIC_BASE_URL").ok());
     let url = Url::parse(&url.unwrap_or_else(|| DEFAULT_API.to_owned())).ok()?;

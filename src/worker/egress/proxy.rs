@@ -30,7 +30,7 @@ const PIECE: usize = 16 << 10;
 
 /// What the connections of a run share.
 #[derive(Debug)]
-pub struct Proxy {
+pub(crate) struct Proxy {
     pub list: AllowList,
     /// The name of the profile, for the texts.
     pub profile: String,
@@ -47,20 +47,20 @@ pub struct Proxy {
 
 /// The refusals that the run's events tell, each once.
 #[derive(Debug, Default)]
-pub struct Told {
+pub(crate) struct Told {
     known: Vec<String>,
     pub new: Vec<Refused>,
 }
 
 #[derive(Debug)]
-pub struct Refused {
+pub(crate) struct Refused {
     pub target: String,
     pub why: String,
 }
 
 impl Proxy {
     /// Serves the run until this future is dropped, which ends all connections.
-    pub async fn serve(self: Arc<Self>, listener: UnixListener) {
+    pub(crate) async fn serve(self: Arc<Self>, listener: UnixListener) {
         let of_run = Arc::new(Semaphore::new(self.of_one_run));
         let mut connections = JoinSet::new();
         loop {

@@ -16,14 +16,14 @@ const HOP_BY_HOP: [&str; 8] =
 
 /// A head with its empty line, and what came with it.
 #[derive(Debug)]
-pub struct Head {
+pub(crate) struct Head {
     pub head: Vec<u8>,
     pub rest: Vec<u8>,
 }
 
 /// A request of a run.
 #[derive(Debug, PartialEq)]
-pub struct Asked {
+pub(crate) struct Asked {
     pub target: Target,
     /// What to send there first: the head in the form for a server. `None` for a tunnel.
     pub head: Option<Vec<u8>>,
@@ -34,7 +34,7 @@ impl Head {
     ///
     /// # Errors
     /// The connection broke, or the head is too long.
-    pub async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Self>> {
+    pub(crate) async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Self>> {
         let mut head = Vec::new();
         loop {
             if let Some(end) = head.windows(4).position(|four| four == b"\r\n\r\n") {
@@ -58,7 +58,7 @@ impl Head {
 impl Asked {
     /// # Errors
     /// This is no request to a proxy. The text says why.
-    pub fn parse(head: &[u8]) -> Result<Self, String> {
+    pub(crate) fn parse(head: &[u8]) -> Result<Self, String> {
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut request = httparse::Request::new(&mut headers);
         let status = request.parse(head).map_err(|error| format!("the request can't be read: {error}"))?;

@@ -23,14 +23,14 @@ const MAX_ADDRESSES: usize = 8;
 
 /// A connection, and what the other side has sent already.
 #[derive(Debug)]
-pub struct Upstream {
+pub(crate) struct Upstream {
     pub stream: TcpStream,
     pub early: Vec<u8>,
 }
 
 /// Why there is no connection.
 #[derive(Debug)]
-pub enum Failed {
+pub(crate) enum Failed {
     /// The list does not allow it.
     Refused(String),
     /// The host can't be reached.
@@ -38,7 +38,7 @@ pub enum Failed {
 }
 
 /// Connects to a host that the list must allow. `scheme` is that of the URL, by which the environment chooses a proxy.
-pub async fn connect(list: &AllowList, look_ups: &Arc<Semaphore>, target: &Target, scheme: &str) -> Result<Upstream, Failed> {
+pub(crate) async fn connect(list: &AllowList, look_ups: &Arc<Semaphore>, target: &Target, scheme: &str) -> Result<Upstream, Failed> {
     if !list.allows(target) {
         return Err(Failed::Refused(format!("{target} is not in sandbox.network: add {:?}", target.to_string())));
     }

@@ -34,7 +34,7 @@ const OF_COMMAND: [(&str, &str); 2] = [
 ///
 /// # Errors
 /// A key has no effect; the text names it, and says what to do.
-pub fn check(profile: &Profile, table: &Table) -> Result<(), String> {
+pub(crate) fn check(profile: &Profile, table: &Table) -> Result<(), String> {
     let runner = match profile.runner {
         Runner::Claude => "claude",
         Runner::Command => "command",

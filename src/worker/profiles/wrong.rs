@@ -13,7 +13,7 @@ const KINDS: [(&str, &str); 4] = [
 ];
 
 /// The line that is wrong, without its value, which may be a secret, and why.
-pub fn told(error: &toml::de::Error, text: &str) -> String {
+pub(crate) fn told(error: &toml::de::Error, text: &str) -> String {
     let Some(span) = error.span() else { return error.message().to_owned() };
     let (before, value) = (text.get(..span.start).unwrap_or_default(), text.get(span).unwrap_or_default());
     let number = before.matches('\n').count() + 1;

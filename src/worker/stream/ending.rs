@@ -7,7 +7,7 @@ use bloom_core::task::Reason;
 
 /// A `result` message.
 #[derive(Debug)]
-pub struct Ending {
+pub(crate) struct Ending {
     subtype: String,
     is_error: bool,
     pub text: String,
@@ -21,7 +21,7 @@ pub struct Ending {
 
 impl Ending {
     /// `own_text`: the last text of the model in this turn, `api_error`: the error that its messages told last. The CLI reports an empty result if a tool or a thought came after it.
-    pub fn of(result: &Value, own_text: &str, api_error: Option<&str>) -> Self {
+    pub(crate) fn of(result: &Value, own_text: &str, api_error: Option<&str>) -> Self {
         let name = |name: &str| result[name].as_str().unwrap_or_default().to_owned();
         let errors = result["errors"].as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join("; ");
         let structured = Some(&result["structured_output"]).filter(|value| !value.is_null()).map(Value::to_string);
@@ -40,21 +40,21 @@ impl Ending {
         ending
     }
 
-    pub fn is_success(&self) -> bool {
+    pub(crate) fn is_success(&self) -> bool {
         !self.is_error && self.subtype == "success"
     }
 
-    pub fn is_over_budget(&self) -> bool {
+    pub(crate) fn is_over_budget(&self) -> bool {
         self.subtype == "error_max_budget_usd"
     }
 
     /// What to tell of a failure without any text.
-    pub fn subtype(&self) -> &str {
+    pub(crate) fn subtype(&self) -> &str {
         &self.subtype
     }
 
     /// The reason of a failure that another attempt would meet again, as far as the result tells it. `None`: it may have been a passing fault.
-    pub fn lasting_failure(&self) -> Option<Reason> {
+    pub(crate) fn lasting_failure(&self) -> Option<Reason> {
         Some(match (self.terminal_reason.as_str(), self.stop_reason.as_str(), self.api_error.as_str(), self.api_status) {
             // Some versions report the status 400 without the reason.
             ("prompt_too_long" | "blocking_limit" | "rapid_refill_breaker", ..) | (.., Some(413)) => Reason::ContextFull,
@@ -70,7 +70,7 @@ impl Ending {
 
 /// The answers of the turns that succeeded, in order. The CLI goes on after a result when something in the background has ended.
 #[derive(Debug, Default)]
-pub struct Answers {
+pub(crate) struct Answers {
     texts: Vec<String>,
     bytes: usize,
     /// The last turn failed, after one that had succeeded.
@@ -78,7 +78,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    pub fn add(&mut self, ending: &Ending) {
+    pub(crate) fn add(&mut self, ending: &Ending) {
         if !ending.is_success() {
             self.later_failure = (!self.texts.is_empty()).then(|| ending.text.clone());
             return;
@@ -92,23 +92,23 @@ impl Answers {
     }
 
     /// No turn has succeeded.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.texts.is_empty()
     }
 
     /// As the CLI prints them when it prints text.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let texts: Vec<&str> = self.texts.iter().map(String::as_str).filter(|text| !text.is_empty()).collect();
         texts.join("\n\n")
     }
 
     /// The last first.
-    pub fn backwards(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn backwards(&self) -> impl Iterator<Item = &str> {
         self.texts.iter().rev().map(String::as_str)
     }
 
     /// Why a turn after these answers failed.
-    pub fn later_failure(&self) -> Option<&str> {
+    pub(crate) fn later_failure(&self) -> Option<&str> {
         self.later_failure.as_deref()
     }
 }

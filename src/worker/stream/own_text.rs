@@ -4,7 +4,7 @@ use super::{MAX_OUTPUT, cut};
 
 /// Text arrives in pieces, and then as a whole; each part of it must become an event once.
 #[derive(Debug, Default)]
-pub struct OwnText {
+pub(crate) struct OwnText {
     /// Streamed text that is not in an event yet.
     pending: String,
     /// The streamed text of the message that is being written, as far as no whole text has confirmed it.
@@ -14,16 +14,16 @@ pub struct OwnText {
 }
 
 impl OwnText {
-    pub fn message_begins(&mut self) {
+    pub(crate) fn message_begins(&mut self) {
         self.streamed.clear();
     }
 
     /// Text that does not come as a whole, too.
-    pub fn tell(&mut self, text: &str) {
+    pub(crate) fn tell(&mut self, text: &str) {
         self.pending.push_str(text);
     }
 
-    pub fn piece(&mut self, text: &str) {
+    pub(crate) fn piece(&mut self, text: &str) {
         self.tell(text);
         if self.streamed.len() <= MAX_OUTPUT {
             self.streamed.push_str(text);
@@ -31,7 +31,7 @@ impl OwnText {
     }
 
     /// A text as a whole. Returns what of it was not streamed: nothing, or all of it without partial messages and after the stream had broken.
-    pub fn whole<'a>(&mut self, text: &'a str) -> &'a str {
+    pub(crate) fn whole<'a>(&mut self, text: &'a str) -> &'a str {
         if !text.trim().is_empty() {
             cut(text, MAX_OUTPUT).clone_into(&mut self.last);
         }
@@ -44,16 +44,16 @@ impl OwnText {
         }
     }
 
-    pub fn take_pending(&mut self) -> String {
+    pub(crate) fn take_pending(&mut self) -> String {
         std::mem::take(&mut self.pending)
     }
 
-    pub fn forget_pending(&mut self) {
+    pub(crate) fn forget_pending(&mut self) {
         self.pending.clear();
     }
 
     /// The last text of the turn, which ends.
-    pub fn take_last(&mut self) -> String {
+    pub(crate) fn take_last(&mut self) -> String {
         std::mem::take(&mut self.last)
     }
 }

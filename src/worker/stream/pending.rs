@@ -16,7 +16,7 @@ const WAKE_UP_SLACK_MS: Ms = 60_000;
 
 /// What the CLI does now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activity {
+pub(crate) enum Activity {
     /// A turn: the model writes, or a tool works.
     Turn,
     /// It waits for its background tasks, or until it wakes up.
@@ -26,7 +26,7 @@ pub enum Activity {
 }
 
 #[derive(Debug, Default)]
-pub struct Pending {
+pub(crate) struct Pending {
     in_turn: bool,
     /// Descriptions by ids.
     tasks: BTreeMap<String, String>,
@@ -36,7 +36,7 @@ pub struct Pending {
 }
 
 impl Pending {
-    pub fn activity(&self, now: Ms) -> Activity {
+    pub(crate) fn activity(&self, now: Ms) -> Activity {
         let wakes_up = self.wakes_at.is_some_and(|at| now < at.saturating_add(WAKE_UP_SLACK_MS));
         match self {
             Self { in_turn: true, .. } => Activity::Turn,
@@ -46,7 +46,7 @@ impl Pending {
     }
 
     /// What the end of the run has cut off, for people; `None`: nothing.
-    pub fn unfinished(&self) -> Option<String> {
+    pub(crate) fn unfinished(&self) -> Option<String> {
         let mut parts = Vec::new();
         if self.in_turn {
             parts.push("another turn".to_owned());
@@ -62,16 +62,16 @@ impl Pending {
     }
 
     /// A message of the model's own loop.
-    pub fn works(&mut self) {
+    pub(crate) fn works(&mut self) {
         self.in_turn = true;
     }
 
     /// A result. `queued`: turns that follow at once.
-    pub fn turn_ends(&mut self, result: &Value) {
+    pub(crate) fn turn_ends(&mut self, result: &Value) {
         self.in_turn = result["queued_turn_count"].as_u64().is_some_and(|queued| queued > 0);
     }
 
-    pub fn system(&mut self, message: &Value) {
+    pub(crate) fn system(&mut self, message: &Value) {
         let id = || message["task_id"].as_str().map(short);
         match message["subtype"].as_str().unwrap_or_default() {
             "init" => self.in_turn = true,
@@ -93,7 +93,7 @@ impl Pending {
     }
 
     /// What became of a prompt that the CLI gives itself.
-    pub fn prompt(&mut self, message: &Value) {
+    pub(crate) fn prompt(&mut self, message: &Value) {
         self.in_turn |= matches!(message["state"].as_str(), Some("queued" | "started"));
         if message["wakeup_source"].is_string() {
             self.wakes_at = self.wakes_at.filter(|at| message["scheduled_for"].as_i64().is_some_and(|was_for| was_for < *at));
@@ -117,7 +117,7 @@ impl Pending {
     }
 
     /// The result of a tool: one that schedules a wake-up says when it comes.
-    pub fn tool_result(&mut self, message: &Value) {
+    pub(crate) fn tool_result(&mut self, message: &Value) {
         if let Some(at) = message["tool_use_result"]["scheduledFor"].as_i64() {
             self.wakes_at = Some(at);
         }

@@ -8,15 +8,15 @@ use bloom_core::limits;
 
 /// Each is told once: as an event when it is found, and with the result.
 #[derive(Clone, Debug, Default)]
-pub struct Warnings(Vec<String>);
+pub(crate) struct Warnings(Vec<String>);
 
 impl Warnings {
     /// The last of those that fit says that there were more.
-    pub fn texts(&self) -> &[String] {
+    pub(crate) fn texts(&self) -> &[String] {
         &self.0
     }
 
-    pub fn add(&mut self, text: &str) {
+    pub(crate) fn add(&mut self, text: &str) {
         let text: String = text.replace('\0', "\u{fffd}").chars().take(limits::WARNING_CHARS).collect();
         if self.0.len() < limits::WARNINGS && !text.is_empty() && !self.0.contains(&text) {
             self.0.push(if self.0.len() + 1 < limits::WARNINGS { text } else { "and more, which the events of the run tell".into() });

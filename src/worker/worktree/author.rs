@@ -34,7 +34,7 @@ impl CommitAuthor {
 }
 
 /// Reads `NAME <EMAIL>`.
-pub fn commit_author<'de, D: Deserializer<'de>>(from: D) -> Result<CommitAuthor, D::Error> {
+pub(crate) fn commit_author<'de, D: Deserializer<'de>>(from: D) -> Result<CommitAuthor, D::Error> {
     let text = String::deserialize(from)?;
     CommitAuthor::parse(&text).ok_or_else(|| D::Error::custom("commit_author must be \"NAME <EMAIL>\""))
 }

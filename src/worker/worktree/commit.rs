@@ -16,14 +16,14 @@ use super::trouble::{NOT_COMMITTED, Trouble};
 use super::{PUSHED, Prepared, Worktree};
 
 /// The bytes of a patch that are shown.
-pub const MAX_PATCH: usize = 16 << 20;
+pub(crate) const MAX_PATCH: usize = 16 << 20;
 const MAX_STAT: usize = 64 << 10;
 /// How often a branch is pushed to which others push meanwhile.
 const PUSHES: usize = 4;
 
 /// What a run changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Changes {
+pub(crate) struct Changes {
     pub commit: String,
     pub stat: String,
     /// The beginning of the patch, at most [`MAX_PATCH`] bytes. Lines of files have the bytes that the files have, in whatever encoding: git applies no other patch.
@@ -43,7 +43,7 @@ impl Changes {
 impl Worktree {
     /// Commits what is in the worktree, and shows what changed since the run began; `None` if nothing did. The branch moves at once or not at
     /// all. It may be repeated. `ignored` names files that are not committed, in the form of a `.gitignore`.
-    pub async fn commit(
+    pub(crate) async fn commit(
         &self,
         confinement: &Confinement,
         begun: &Prepared,
@@ -133,7 +133,7 @@ impl Worktree {
 
     /// Pushes the branch with the user's own credentials, unless the repository's server has its commits already, as far as the last fetch
     /// tells. What others have pushed meanwhile is merged. Returns the commit that was pushed.
-    pub async fn push(&self) -> Result<Option<String>, Trouble> {
+    pub(crate) async fn push(&self) -> Result<Option<String>, Trouble> {
         let failed = |why: &str| Trouble::of_push(&self.branch, why);
         let mut commit = self.repository.commit_of(&self.branch_ref()).await.ok_or_else(|| failed("its branch is gone"))?;
         let mut known = self.repository.commit_of(&self.pushed_ref()).await;

@@ -37,7 +37,7 @@ const MOST_ANSWERED: usize = 64 << 20;
 /// A command none of whose files has more 512-byte blocks.
 const SMALL_FILES: &str = r#"ulimit -f "$0"; exec "$@""#;
 
-pub struct Confined<'a> {
+pub(crate) struct Confined<'a> {
     pub tree: &'a Worktree,
     pub confinement: &'a Confinement,
     /// Files of the agent that a command reads.
@@ -49,12 +49,12 @@ pub struct Confined<'a> {
 }
 
 impl<'a> Confined<'a> {
-    pub fn new(tree: &'a Worktree, confinement: &'a Confinement) -> Self {
+    pub(crate) fn new(tree: &'a Worktree, confinement: &'a Confinement) -> Self {
         Self { tree, confinement, read: Vec::new(), lfs: lfs_program(), filters: Vec::new() }
     }
 
     /// A git command in the worktree, which is not confined yet.
-    pub fn git(&self) -> Command {
+    pub(crate) fn git(&self) -> Command {
         let mut git = self.tree.repository.local(&self.tree.own_git_dir());
         // Paths of commands are relative to the worktree; git does not look for a repository there.
         git.arg("--work-tree").arg(&self.tree.dir);
@@ -68,12 +68,12 @@ impl<'a> Confined<'a> {
         self.confinement.command(plain, &shown)
     }
 
-    pub async fn run(&self, plain: Command, limit: Duration) -> Result<String, String> {
+    pub(crate) async fn run(&self, plain: Command, limit: Duration) -> Result<String, String> {
         output(self.confine(&plain), limit).await
     }
 
     /// As [`Self::run`], for a command that executes filters or the like, which write what they want: it may take no more room than the run.
-    pub async fn run_within(&self, plain: Command, limit: Duration) -> Result<String, String> {
+    pub(crate) async fn run_within(&self, plain: Command, limit: Duration) -> Result<String, String> {
         let Some(most) = self.confinement.disk_limit else { return self.run(plain, limit).await };
         let (dirs, processes) = (vec![self.tree.dir.clone(), self.tree.own_git_dir()], self.confinement.processes());
         let is_large = move || is_larger(dirs.clone(), most.saturating_sub(held_open(&processes(), &dirs)));
@@ -88,7 +88,7 @@ impl<'a> Confined<'a> {
     }
 
     /// The id of the object that this names.
-    pub async fn parsed(&self, name: &str) -> Option<String> {
+    pub(crate) async fn parsed(&self, name: &str) -> Option<String> {
         let mut parse = self.git();
         parse.args(["rev-parse", "--quiet", "--verify", "--end-of-options", name]);
         self.run(parse, LOCAL_LIMIT).await.ok().filter(|id| is_commit_id(id))
@@ -96,7 +96,7 @@ impl<'a> Confined<'a> {
 
     /// The commit that is checked out. If a run has removed its branch or what that is at, the branch is made again at `begun`, where the run began;
     /// the files are changes then.
-    pub async fn head(&self, begun: &str) -> Result<String, Trouble> {
+    pub(crate) async fn head(&self, begun: &str) -> Result<String, Trouble> {
         if let Some(head) = self.parsed("HEAD^{commit}").await {
             return Ok(head);
         }
@@ -105,7 +105,7 @@ impl<'a> Confined<'a> {
     }
 
     /// A command that was killed leaves its locks behind. Nobody else uses this repository now.
-    pub async fn forget_locks(&self) {
+    pub(crate) async fn forget_locks(&self) {
         let own = self.tree.own_git_dir();
         let locks = ["index.lock".to_owned(), "HEAD.lock".to_owned(), "config.lock".to_owned(), format!("{}.lock", self.tree.branch_ref())];
         let locks: Vec<PathBuf> = locks.iter().map(|lock| own.join(lock)).collect();
@@ -113,7 +113,7 @@ impl<'a> Confined<'a> {
     }
 
     /// The branch that is checked out. It is one of these, and the agent has made it: whatever else a run checks out is none of the context.
-    pub async fn branch(&self, own: &[String]) -> Result<String, Trouble> {
+    pub(crate) async fn branch(&self, own: &[String]) -> Result<String, Trouble> {
         let mut ask = self.git();
         ask.args(["symbolic-ref", "--quiet", "HEAD"]);
         let head = self.run(ask, LOCAL_LIMIT).await.unwrap_or_default();
@@ -133,13 +133,13 @@ impl<'a> Confined<'a> {
         }
     }
 
-    pub async fn link(&self) -> Result<(), Trouble> {
+    pub(crate) async fn link(&self) -> Result<(), Trouble> {
         let linked = self.script(WRITE_LINK, &[&self.tree.own_git_dir(), &self.tree.dir.join(LINK)]).await;
         linked.map_err(|why| Trouble::of_git("the worktree can't be prepared", &why))
     }
 
     /// Makes the repository of the context, with its branch at this commit, and the worktree with these large files; `None` = its files are there.
-    pub async fn make(&mut self, start: &str, files: Option<&LargeFiles>) -> Result<(), Trouble> {
+    pub(crate) async fn make(&mut self, start: &str, files: Option<&LargeFiles>) -> Result<(), Trouble> {
         let failed = |why: String| Trouble::of_git("the worktree can't be made", &why);
         let repository = &self.tree.repository;
         let mut init = self.git();
@@ -158,7 +158,7 @@ impl<'a> Confined<'a> {
     }
 
     /// Shows the run the branches and tags that were fetched. Without them it can work, too.
-    pub async fn follow_refs(&self) {
+    pub(crate) async fn follow_refs(&self) {
         let mut fetch = self.git();
         fetch.env("GIT_ALLOW_PROTOCOL", "file").args([
             "-c",
@@ -177,14 +177,14 @@ impl<'a> Confined<'a> {
     }
 
     /// Whether the files can follow from the head to a commit: none of those that are to change has other changes.
-    pub async fn can_follow(&self, head: &str, commit: &str) -> bool {
+    pub(crate) async fn can_follow(&self, head: &str, commit: &str) -> bool {
         let mut read = self.git();
         read.args(["read-tree", "--dry-run", "-m", "-u", head, commit]);
         self.run_within(read, LOCAL_LIMIT).await.is_ok()
     }
 
     /// Lets the files and the branch follow to a commit.
-    pub async fn follow(&self, head: &str, commit: &str) -> Result<(), Trouble> {
+    pub(crate) async fn follow(&self, head: &str, commit: &str) -> Result<(), Trouble> {
         let mut read = self.git();
         read.args(["read-tree", "-m", "-u", head, commit]);
         self.run_within(read, FETCH_LIMIT).await.map_err(|why| Trouble::of_git("the worktree can't be prepared", &why))?;
@@ -193,7 +193,7 @@ impl<'a> Confined<'a> {
 
     /// The same, after it was interrupted: files of which some have followed, and git's index not. `changed` is a file with the names of all
     /// that differ between the two commits.
-    pub async fn finish_following(&mut self, head: &str, commit: &str, changed: &Path) -> Result<(), Trouble> {
+    pub(crate) async fn finish_following(&mut self, head: &str, commit: &str, changed: &Path) -> Result<(), Trouble> {
         let failed = |why: String| Trouble::of_git("the worktree can't be prepared", &why);
         let mut index = self.git();
         index.args(["read-tree", "-m", head]);
@@ -209,7 +209,7 @@ impl<'a> Confined<'a> {
     }
 
     /// Lets the branch name this commit, at once or not at all, and the worktree be on the branch.
-    pub async fn update_branch(&self, commit: &str) -> Result<(), Trouble> {
+    pub(crate) async fn update_branch(&self, commit: &str) -> Result<(), Trouble> {
         self.move_branch(commit).await?;
         let failed = |why: String| Trouble::of_git("the branch can't be updated", &why);
         let mut point = self.git();
@@ -224,7 +224,7 @@ impl<'a> Confined<'a> {
     }
 
     /// Checks out this commit, of which the files are there, and no branch; the branch of the context is at `begun` again.
-    pub async fn detach(&self, commit: &str, begun: &str) -> Result<(), Trouble> {
+    pub(crate) async fn detach(&self, commit: &str, begun: &str) -> Result<(), Trouble> {
         let mut point = self.git();
         point.args(DURABLE).args(["update-ref", "--no-deref", "-m", "bloom-runtime", "HEAD", commit]);
         self.run(point, LOCAL_LIMIT).await.map_err(|why| Trouble::of_git("the branch can't be updated", &why))?;
@@ -232,7 +232,7 @@ impl<'a> Confined<'a> {
     }
 
     /// Gives the branch, which is at this commit, another name.
-    pub async fn rename_branch(&self, head: &str, name: &str) -> Result<(), Trouble> {
+    pub(crate) async fn rename_branch(&self, head: &str, name: &str) -> Result<(), Trouble> {
         let renamed = self.tree.on(name);
         Confined::new(&renamed, self.confinement).update_branch(head).await?;
         let mut forget = self.git();
@@ -241,7 +241,7 @@ impl<'a> Confined<'a> {
     }
 
     /// Commits all files but those in the directories that are left out. Returns `head` if they are as they were.
-    pub async fn commit_files(
+    pub(crate) async fn commit_files(
         &mut self,
         head: &str,
         left_out: &BTreeSet<PathBuf>,
@@ -262,7 +262,7 @@ impl<'a> Confined<'a> {
     }
 
     /// Lets git's index have all files but those in the directories that are left out.
-    pub async fn stage(&mut self, head: &str, left_out: &BTreeSet<PathBuf>, ignored: &Path) -> Result<(), Trouble> {
+    pub(crate) async fn stage(&mut self, head: &str, left_out: &BTreeSet<PathBuf>, ignored: &Path) -> Result<(), Trouble> {
         let failed = |why: String| Trouble::of_git(NOT_COMMITTED, &why);
         let mut read = self.git();
         read.args(["read-tree", head]);
@@ -282,7 +282,7 @@ impl<'a> Confined<'a> {
     }
 
     /// Makes a commit with these files.
-    pub async fn commit_tree(&self, tree: &str, parent: &str, author: &CommitAuthor, message: &str) -> Result<String, String> {
+    pub(crate) async fn commit_tree(&self, tree: &str, parent: &str, author: &CommitAuthor, message: &str) -> Result<String, String> {
         let mut make = self.git();
         make.envs(author.env()).args(DURABLE).args(["commit-tree", "--no-gpg-sign", tree, "-p", parent, "-m", message]);
         let commit = self.run(make, LOCAL_LIMIT).await?;
@@ -311,7 +311,7 @@ impl<'a> Confined<'a> {
     }
 
     /// What a command prints that gets these bytes on its standard input, and ends with one of these statuses.
-    pub async fn answer(&self, plain: &Command, input: Vec<u8>, statuses: &[i32]) -> Result<Vec<u8>, String> {
+    pub(crate) async fn answer(&self, plain: &Command, input: Vec<u8>, statuses: &[i32]) -> Result<Vec<u8>, String> {
         // A file has no limit of what fits in, as a pipe that nobody reads has.
         let path = self.tree.own_git_dir().with_extension("input");
         let opened = fs::write(&path, input).and_then(|()| fs::File::open(&path));
@@ -326,7 +326,7 @@ impl<'a> Confined<'a> {
     }
 
     /// Removes the objects that the project's repository has, too.
-    pub async fn prune_shared(&self) {
+    pub(crate) async fn prune_shared(&self) {
         let mut prune = self.git();
         prune.args(["prune-packed", "--quiet"]);
         if let Err(why) = self.run(prune, LOCAL_LIMIT).await {
@@ -336,7 +336,7 @@ impl<'a> Confined<'a> {
 
     /// Writes the objects of the commit, and of all that it builds on and the project's repository does not have, into a file. Of the commits that it
     /// has, `known` is one.
-    pub async fn pack(&self, commit: &str, known: Option<&str>, into: &Path) -> Result<(), String> {
+    pub(crate) async fn pack(&self, commit: &str, known: Option<&str>, into: &Path) -> Result<(), String> {
         let mut pack = self.git();
         pack.args(["pack-objects", "--revs", "--thin", "--stdout", "--quiet"]);
         // What is to be packed comes by standard input.

@@ -27,7 +27,7 @@ impl Worktree {
 
 impl Confined<'_> {
     /// Why the files can't be committed: git's words, and which filter is the reason, if one is.
-    pub fn not_staged(&self, why: &str) -> Trouble {
+    pub(crate) fn not_staged(&self, why: &str) -> Trouble {
         let said = |name: &&String| why.contains(&format!("filter '{name}' failed"));
         let is_slow = why.starts_with("it took longer");
         match (Trouble::of_git(NOT_COMMITTED, why), self.filters.iter().find(said).or(self.filters.first().filter(|_| is_slow))) {

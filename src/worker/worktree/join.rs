@@ -74,7 +74,7 @@ impl Worktree {
     }
 
     /// Lets the repository of the context have the branches of the server, as far as the last fetch tells.
-    pub async fn show_refs(&self, confinement: &Confinement) {
+    pub(crate) async fn show_refs(&self, confinement: &Confinement) {
         Confined::new(self, confinement).follow_refs().await;
     }
 

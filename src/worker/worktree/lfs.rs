@@ -87,14 +87,14 @@ impl Repository {
     }
 
     /// Whether the attributes of this commit name git-lfs.
-    pub async fn uses_lfs(&self, commit: &str) -> bool {
+    pub(crate) async fn uses_lfs(&self, commit: &str) -> bool {
         let mut find = self.local(&self.git_dir());
         find.args(["grep", "--quiet", "-e", "filter=lfs", commit, "--", ":(glob)**/.gitattributes"]);
         output(find, LOCAL_LIMIT).await.is_ok()
     }
 
     /// What large files a commit has. Fails if they would be pointers: a run would be paid for, and not see what it is about.
-    pub async fn large_files_of(&self, commit: &str) -> Result<LargeFiles, Trouble> {
+    pub(crate) async fn large_files_of(&self, commit: &str) -> Result<LargeFiles, Trouble> {
         if !self.uses_lfs(commit).await {
             return Ok(None);
         }
@@ -131,7 +131,7 @@ impl Repository {
     }
 
     /// Fetches the large files of a commit that are not here.
-    pub async fn fetch_large_files(&self, commit: &str, files: &LargeFiles) -> Result<(), Trouble> {
+    pub(crate) async fn fetch_large_files(&self, commit: &str, files: &LargeFiles) -> Result<(), Trouble> {
         if files.iter().flatten().all(|object| self.has_large_file(object)) {
             return Ok(());
         }
@@ -146,7 +146,7 @@ impl Repository {
     }
 
     /// Gives the large files of a commit, and of those on which it builds, to the server of the project, as far as it does not have them.
-    pub async fn push_large_files(&self, commit: &str) -> Result<(), String> {
+    pub(crate) async fn push_large_files(&self, commit: &str) -> Result<(), String> {
         if lfs_program().is_none() || !self.uses_lfs(commit).await {
             return Ok(());
         }
@@ -163,7 +163,7 @@ impl Repository {
 
     /// Removes the large files that were here before this second, that the server of the project has, and that no branch of a context needs now.
     /// They are fetched again when one does.
-    pub async fn tidy_large_files(&self, before: i64) -> Result<(), Trouble> {
+    pub(crate) async fn tidy_large_files(&self, before: i64) -> Result<(), Trouble> {
         if !self.large_files().exists() {
             return Ok(());
         }
@@ -240,7 +240,7 @@ impl Confined<'_> {
     }
 
     /// Lets a git command turn pointers into files and back.
-    pub fn with_lfs(&self, git: &mut Command) {
+    pub(crate) fn with_lfs(&self, git: &mut Command) {
         let Some(program) = &self.lfs else { return };
         // git gives it to a shell.
         let quoted = format!("'{}'", program.display().to_string().replace('\'', r"'\''"));
@@ -252,7 +252,7 @@ impl Confined<'_> {
     }
 
     /// Shows the large files of a commit to the context, and lets the git commands of its runs handle them.
-    pub async fn show_large_files(&self, files: &LargeFiles) -> Result<(), Trouble> {
+    pub(crate) async fn show_large_files(&self, files: &LargeFiles) -> Result<(), Trouble> {
         let (Some(objects), repository) = (files, &self.tree.repository) else { return Ok(()) };
         let failed = |why: String| Trouble::of_git("the files in git-lfs can't be shown", &why);
         for (name, value) in settings("git-lfs", repository) {

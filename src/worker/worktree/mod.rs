@@ -35,12 +35,12 @@ use super::confinement::Confinement;
 use super::context_files::short_file_name;
 use super::home::private_dir;
 use super::removal::remove_all;
-pub use author::{CommitAuthor, commit_author};
-pub use commit::Changes;
+pub(crate) use author::{CommitAuthor, commit_author};
+pub(crate) use commit::Changes;
 use confined::Confined;
 use repository::FETCH_LIMIT;
-pub use repository::Repository;
-pub use trouble::Trouble;
+pub(crate) use repository::Repository;
+pub(crate) use trouble::Trouble;
 
 /// What a merge, a rebase or the like leaves behind in a git directory while it waits for a person.
 /// Each with what it is, and the words of the git command that ends it.
@@ -68,7 +68,7 @@ type LargeFiles = Option<Vec<String>>;
 
 /// The worktree of a context, ready for a run.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub struct Prepared {
+pub(crate) struct Prepared {
     pub branch: String,
     /// The commit that the run begins with.
     pub base: String,
@@ -81,7 +81,7 @@ pub struct Prepared {
 /// Where the branch of a worktree begins.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Origin {
+pub(crate) enum Origin {
     /// Where the last run of the context left it on this machine.
     Kept,
     /// Where a run of the context on another worker left it, which has pushed the branch.
@@ -93,7 +93,7 @@ pub enum Origin {
 }
 
 /// The branch of a context. It is the same on every worker.
-pub fn branch(prefix: &str, context_id: &str) -> String {
+pub(crate) fn branch(prefix: &str, context_id: &str) -> String {
     let is_plain = (1..=PLAIN_NAME).contains(&context_id.len())
         && context_id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
         && !context_id.starts_with('-')
@@ -108,7 +108,7 @@ fn has_digest(name: &str) -> bool {
 
 /// The worktree of one context in the repository of a project.
 #[derive(Clone, Debug)]
-pub struct Worktree {
+pub(crate) struct Worktree {
     pub repository: Repository,
     pub context_id: String,
     /// The name of the project, for messages.
@@ -123,16 +123,16 @@ pub struct Worktree {
 
 impl Worktree {
     /// The repository of the context.
-    pub fn own_git_dir(&self) -> PathBuf {
+    pub(crate) fn own_git_dir(&self) -> PathBuf {
         self.repository.contexts_dir().join(self.name()).with_added_extension("git")
     }
 
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         self.dir.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     /// The worktree with this branch.
-    pub fn on(&self, branch: &str) -> Self {
+    pub(crate) fn on(&self, branch: &str) -> Self {
         Self { branch: branch.to_owned(), ..self.clone() }
     }
 
@@ -151,12 +151,12 @@ impl Worktree {
         ))
     }
 
-    pub fn exists(&self) -> bool {
+    pub(crate) fn exists(&self) -> bool {
         self.complete_mark().exists() && self.dir.is_dir()
     }
 
     /// Whether something of a worktree is there.
-    pub fn has_begun(&self) -> bool {
+    pub(crate) fn has_begun(&self) -> bool {
         self.own_git_dir().exists()
     }
 
@@ -179,7 +179,7 @@ impl Worktree {
 
     /// Prepares the worktree for a run that wants this branch, tag or commit; `None` = the default branch of the repository. A context that
     /// has a branch goes on with it, whatever is wanted. A run that is to push needs the repository's server from the beginning.
-    pub async fn prepare(&self, confinement: &Confinement, wanted: Option<&str>, is_pushed: bool) -> Result<Prepared, Trouble> {
+    pub(crate) async fn prepare(&self, confinement: &Confinement, wanted: Option<&str>, is_pushed: bool) -> Result<Prepared, Trouble> {
         let tree = self.on(&self.local_branch().await);
         if tree.exists() { self.go_on(&tree, confinement, wanted, is_pushed).await } else { self.begin(&tree, confinement, wanted).await }
     }
@@ -294,7 +294,7 @@ impl Worktree {
     }
 
     /// Whether a worktree can be made in the directory of the context. What is left of one that was not made completely is removed.
-    pub fn check_free(&self) -> Result<(), Trouble> {
+    pub(crate) fn check_free(&self) -> Result<(), Trouble> {
         if self.has_begun() {
             self.discard();
         }
@@ -348,7 +348,7 @@ impl Worktree {
     ///
     /// # Errors
     /// Some of it could not be removed; its repository stays until its files are gone.
-    pub fn remove(&self) -> io::Result<()> {
+    pub(crate) fn remove(&self) -> io::Result<()> {
         match fs::remove_file(self.complete_mark()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}

@@ -55,7 +55,7 @@ impl Worktree {
     }
 
     /// The last line of the messages of the agent's commits.
-    pub fn trailer(&self) -> String {
+    pub(crate) fn trailer(&self) -> String {
         format!("{TRAILER}: {}", self.trailer_value())
     }
 

@@ -21,7 +21,7 @@ const NOBODY: [(&str, &str); 6] = [
 impl Repository {
     /// Lets HEAD be at a commit without files: git-lfs reads `HEAD:.lfsconfig` (see [`lfs`](super::lfs)). If HEAD named a branch that does not
     /// exist, it would find that of a tag `HEAD`, or of that branch once it does.
-    pub async fn set_head(&self) -> Result<(), Trouble> {
+    pub(crate) async fn set_head(&self) -> Result<(), Trouble> {
         if !fs::read_to_string(self.git_dir().join("HEAD")).is_ok_and(|head| head.starts_with("ref:")) {
             return Ok(());
         }
@@ -38,12 +38,12 @@ impl Repository {
     }
 
     /// Lets a ref name this commit.
-    pub async fn set_ref(&self, name: &str, commit: &str) -> Result<(), Trouble> {
+    pub(crate) async fn set_ref(&self, name: &str, commit: &str) -> Result<(), Trouble> {
         self.update_ref(&["-m", "bloom-runtime", name, commit]).await
     }
 
     /// Removes a ref.
-    pub async fn remove_ref(&self, name: &str) -> Result<(), Trouble> {
+    pub(crate) async fn remove_ref(&self, name: &str) -> Result<(), Trouble> {
         self.update_ref(&["-d", name]).await
     }
 
@@ -58,7 +58,7 @@ impl Repository {
     }
 
     /// The commit of the ref with just this name, which begins with `refs/`; `None` if there is none.
-    pub async fn commit_of(&self, name: &str) -> Option<String> {
+    pub(crate) async fn commit_of(&self, name: &str) -> Option<String> {
         let mut show = self.local(&self.git_dir());
         show.args(["show-ref", "--verify", "--hash", "--", name]);
         let id = output(show, LOCAL_LIMIT).await.ok()?;
@@ -66,7 +66,7 @@ impl Repository {
     }
 
     /// The commit whose id this is, or begins so, or to which the tag with this id leads; `None` if there is none.
-    pub async fn commit_with(&self, id: &str) -> Option<String> {
+    pub(crate) async fn commit_with(&self, id: &str) -> Option<String> {
         let mut parse = self.local(&self.git_dir());
         parse.args(["rev-parse", "--quiet", "--verify", "--end-of-options", &format!("{id}^{{commit}}")]);
         // A whole id is never taken for a name; a shorter one is.
@@ -74,7 +74,7 @@ impl Repository {
     }
 
     /// Whether the second commit is, or builds on, the first.
-    pub async fn is_ancestor(&self, first: &str, second: &str) -> bool {
+    pub(crate) async fn is_ancestor(&self, first: &str, second: &str) -> bool {
         let mut ask = self.local(&self.git_dir());
         ask.args(["merge-base", "--is-ancestor", first, second]);
         output(ask, LOCAL_LIMIT).await.is_ok()
@@ -97,7 +97,7 @@ impl Repository {
 
 impl Worktree {
     /// Whether runs may push a branch of this name to the project's repository, as far as the last fetch tells.
-    pub async fn check_branch_name(&self, branch: &str) -> Result<(), Trouble> {
+    pub(crate) async fn check_branch_name(&self, branch: &str) -> Result<(), Trouble> {
         if self.repository.commit_of(&format!("{PUSHED}/{branch}")).await.is_some() {
             let name = format!("{LOCAL}/{branch}");
             let told = self.repository.told_refs(&["HEAD", &name]).await.unwrap_or_default();

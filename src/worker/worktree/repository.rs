@@ -19,8 +19,8 @@ use super::super::home::private_dir;
 use super::super::process::{HOME_VARIABLE, LEASE_VARIABLE};
 use super::trouble::Trouble;
 
-pub const FETCH_LIMIT: Duration = Duration::from_secs(600);
-pub const LOCAL_LIMIT: Duration = Duration::from_secs(120);
+pub(crate) const FETCH_LIMIT: Duration = Duration::from_secs(600);
+pub(crate) const LOCAL_LIMIT: Duration = Duration::from_secs(120);
 /// The limit of each step that takes over what a run committed: a small file may have objects that take very long to read.
 const TAKE_LIMIT: Duration = Duration::from_secs(120);
 /// The limit of questions to the server of a repository, such as which branch is its default.
@@ -35,7 +35,7 @@ const LOCK_IS_LEFT: Duration = Duration::from_secs(60);
 static BEGUN: LazyLock<SystemTime> = LazyLock::new(SystemTime::now);
 
 /// Flushed to the disk, because a run is over once its commit is reported.
-pub const DURABLE: [&str; 2] = ["-c", "core.fsync=committed"];
+pub(crate) const DURABLE: [&str; 2] = ["-c", "core.fsync=committed"];
 /// How git names objects, as `--object-format` takes it.
 const SHA1: &str = "sha1";
 const SHA256: &str = "sha256";
@@ -44,7 +44,7 @@ const SHALLOW: &str = "shallow roots are not allowed to be updated";
 /// All branches, to fetch them with the [`TAGS`].
 const BRANCHES: &str = "+refs/heads/*:refs/remotes/origin/*";
 /// All tags, to fetch them, but those that git could take for another ref.
-pub const TAGS: [&str; 2] = ["+refs/tags/*:refs/tags/*", "^refs/tags/refs/*"];
+pub(crate) const TAGS: [&str; 2] = ["+refs/tags/*:refs/tags/*", "^refs/tags/refs/*"];
 /// The first line of what a repository has is shorter.
 const FIRST_LINE: usize = 4_096;
 /// Branches that a message names.
@@ -52,7 +52,7 @@ const SHOWN_BRANCHES: &str = "5";
 
 /// The repository of a project.
 #[derive(Clone, Debug)]
-pub struct Repository {
+pub(crate) struct Repository {
     pub settings: GitSettings,
     /// `repositories/PROJECT` of the agent.
     pub dir: PathBuf,
@@ -64,12 +64,12 @@ pub struct Repository {
 }
 
 impl Repository {
-    pub fn git_dir(&self) -> PathBuf {
+    pub(crate) fn git_dir(&self) -> PathBuf {
         self.dir.join("git")
     }
 
     /// The repositories of contexts, and what is noted of them.
-    pub fn contexts_dir(&self) -> PathBuf {
+    pub(crate) fn contexts_dir(&self) -> PathBuf {
         self.dir.join("contexts")
     }
 
@@ -81,7 +81,7 @@ impl Repository {
     }
 
     /// A command that reads no settings but those of the repository, which are the agent's own.
-    pub fn local(&self, git_dir: &Path) -> Command {
+    pub(crate) fn local(&self, git_dir: &Path) -> Command {
         let mut git = self.git(&[]);
         git.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
         git.env("GIT_ATTR_NOSYSTEM", "1").arg("--git-dir").arg(git_dir);
@@ -90,14 +90,14 @@ impl Repository {
 
     /// A command on the repository as a whole, by the user's settings: with their credentials, and without a worktree whose files could
     /// have effects.
-    pub fn remote(&self) -> Command {
+    pub(crate) fn remote(&self) -> Command {
         let mut git = self.git(&self.settings.protocols);
         git.arg("--git-dir").arg(self.git_dir());
         git
     }
 
     /// Fetches all branches and tags; the repository is made if it is missing.
-    pub async fn fetch(&self, limit: Duration) -> Result<(), Trouble> {
+    pub(crate) async fn fetch(&self, limit: Duration) -> Result<(), Trouble> {
         self.make_if_missing().await?;
         self.fetch_refs(&[&[BRANCHES], &TAGS[..]].concat(), limit).await
     }
@@ -134,7 +134,7 @@ impl Repository {
     }
 
     /// How the objects of the repository are named: `sha1` or `sha256`.
-    pub fn format(&self) -> &'static str {
+    pub(crate) fn format(&self) -> &'static str {
         format_of(&fs::read_to_string(self.git_dir().join("config")).unwrap_or_default())
     }
 
@@ -198,7 +198,7 @@ impl Repository {
     }
 
     /// The commit of this branch, tag or commit; `None` = of the default branch.
-    pub async fn wanted_commit(&self, wanted: Option<&str>) -> Result<String, Trouble> {
+    pub(crate) async fn wanted_commit(&self, wanted: Option<&str>) -> Result<String, Trouble> {
         let default = if wanted.is_none_or(is_default) { Some(self.default_ref().await?) } else { None };
         let wanted = default.as_deref().or(wanted).unwrap_or_default();
         let missing = || Trouble::RefMissing(wanted.to_owned());
@@ -245,7 +245,7 @@ impl Repository {
     }
 
     /// Takes the commit of a context, and all that it builds on, from a file of objects. They are checked as if a server had sent them.
-    pub async fn take(&self, pack: &Path, context: &str, commit: &str) -> Result<(), Trouble> {
+    pub(crate) async fn take(&self, pack: &Path, context: &str, commit: &str) -> Result<(), Trouble> {
         let file = fs::File::open(pack).map_err(|error| Trouble::of_disk("what the run committed can't be taken over", &error))?;
         let failed = |why: String| Trouble::of_git("what the run committed can't be taken over", &why);
         let mut index = self.local(&self.git_dir());
@@ -262,7 +262,7 @@ impl Repository {
     }
 
     /// Packs objects, once there are many loose ones. Those that no ref names may still be used by the repository of a context.
-    pub async fn tidy(&self) {
+    pub(crate) async fn tidy(&self) {
         let mut gc = self.local(&self.git_dir());
         gc.args(["-c", "gc.pruneExpire=never", "-c", "gc.cruftPacks=true"]);
         gc.args(["-c", "gc.auto=6700", "-c", "gc.autoDetach=false", "gc", "--auto", "--quiet"]);
@@ -278,7 +278,7 @@ fn is_far(one: SystemTime, other: SystemTime) -> bool {
 }
 
 /// The settings of a repository whose objects are named so, as the agent writes them.
-pub fn settings_of(format: &str, is_bare: bool) -> String {
+pub(crate) fn settings_of(format: &str, is_bare: bool) -> String {
     let (version, extensions) = if format == SHA256 { (1, "[extensions]\n\tobjectformat = sha256\n") } else { (0, "") };
     format!("[core]\n\trepositoryformatversion = {version}\n\tfilemode = true\n\tbare = {is_bare}\n{extensions}")
 }
@@ -289,12 +289,12 @@ fn format_of(settings: &str) -> &'static str {
 }
 
 /// Whether a person names the default branch so.
-pub fn is_default(wanted: &str) -> bool {
+pub(crate) fn is_default(wanted: &str) -> bool {
     ["HEAD", "origin/HEAD", "remotes/origin/HEAD", "refs/remotes/origin/HEAD"].contains(&wanted)
 }
 
 /// What a branch or a tag that a person names is called here. People also write it as git shows it elsewhere.
-pub fn names(wanted: &str) -> Vec<String> {
+pub(crate) fn names(wanted: &str) -> Vec<String> {
     let branch = |name: &str| format!("refs/remotes/origin/{name}");
     if let Some(name) = wanted.strip_prefix("refs/heads/") {
         return vec![branch(name)];

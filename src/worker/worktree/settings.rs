@@ -90,7 +90,7 @@ fn settings(listed: &str) -> impl Iterator<Item = Setting<'_>> {
 impl Confined<'_> {
     /// Lets the repository of the context be one, with settings of the agent. A sparse checkout ends: else the files that it leaves out would be
     /// committed as deleted.
-    pub async fn renew(&mut self) -> Result<(), Trouble> {
+    pub(crate) async fn renew(&mut self) -> Result<(), Trouble> {
         let failed = |why: String| Trouble::of_git("the repository of the context can't be used", &why);
         let own = self.tree.own_git_dir();
         let (of_runs, of_worktree) = (self.listed(&own.join("config")).await, self.listed(&own.join("config.worktree")).await);

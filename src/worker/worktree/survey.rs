@@ -17,7 +17,7 @@ const READ_BY_GIT: [&str; 2] = [".gitignore", ".gitattributes"];
 
 /// Directories below the worktree that are repositories of their own, or that pose as such. Git would run commands inside of them, with
 /// their own settings. So none may be missed, whatever its name is. Directories that may not be read are among them.
-pub fn repositories_within(tree: &Path, max_bytes: u64) -> Result<BTreeSet<PathBuf>, Trouble> {
+pub(crate) fn repositories_within(tree: &Path, max_bytes: u64) -> Result<BTreeSet<PathBuf>, Trouble> {
     let (mut found, mut bytes, mut trouble) = (BTreeSet::new(), 0_u64, None);
     let is_whole = walk(tree, MAX_ENTRIES, |seen| {
         let (path, name, about) = match seen {
@@ -63,7 +63,7 @@ pub fn repositories_within(tree: &Path, max_bytes: u64) -> Result<BTreeSet<PathB
 }
 
 /// All of the worktree but these directories, as git reads it from a file: by their bytes, because names need not be UTF-8.
-pub fn all_but(repositories: &BTreeSet<PathBuf>) -> Vec<u8> {
+pub(crate) fn all_but(repositories: &BTreeSet<PathBuf>) -> Vec<u8> {
     let mut paths = b".\0".to_vec();
     for path in repositories {
         paths.extend_from_slice(b":(exclude,literal,top)");

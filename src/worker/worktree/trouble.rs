@@ -7,12 +7,12 @@ use bloom_core::task::{NOT_PUSHED, Reason};
 use crate::reserve::is_of_disk;
 
 /// How the reason begins for which a run's files are not committed.
-pub const NOT_COMMITTED: &str = "the changes can't be committed";
+pub(crate) const NOT_COMMITTED: &str = "the changes can't be committed";
 /// A command took more room than the run may.
-pub const ROOM: &str = "it takes more room on the disk than limits.disk_mib of the profile allows";
+pub(crate) const ROOM: &str = "it takes more room on the disk than limits.disk_mib of the profile allows";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub(crate) enum Trouble {
     /// The repository can't be fetched: it is gone, or the worker may not read it.
     Repository(String),
     /// Neither a branch nor a tag nor a commit of the repository.
@@ -37,7 +37,7 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    pub fn of_disk(what: &str, error: &io::Error) -> Self {
+    pub(crate) fn of_disk(what: &str, error: &io::Error) -> Self {
         let text = format!("{what}: {error}");
         match error.kind() {
             io::ErrorKind::FileTooLarge => Self::Size(text),
@@ -48,7 +48,7 @@ impl Trouble {
     }
 
     /// The error of a git command that writes.
-    pub fn of_git(what: &str, why: &str) -> Self {
+    pub(crate) fn of_git(what: &str, why: &str) -> Self {
         let text = format!("{what}: {why}");
         match why {
             ROOM => Self::Room(text),
@@ -58,7 +58,7 @@ impl Trouble {
         }
     }
 
-    pub fn of_fetch(why: &str) -> Self {
+    pub(crate) fn of_fetch(why: &str) -> Self {
         // What git says of a protocol that the agent does not allow.
         let advice = if why.contains("not allowed") { "; --git-protocols of the agent says which protocols it may use" } else { "" };
         match Self::of_git("the project's repository can't be fetched", &[&without_urls(why), advice].concat()) {
@@ -67,11 +67,11 @@ impl Trouble {
         }
     }
 
-    pub fn of_push(branch: &str, why: &str) -> Self {
+    pub(crate) fn of_push(branch: &str, why: &str) -> Self {
         Self::Push(format!("the branch {branch} {NOT_PUSHED}: {}", without_urls(why)))
     }
 
-    pub fn reason(&self) -> Reason {
+    pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::Disk(_) => Reason::WorkerDisk,
             Self::Room(_) => Reason::DiskLimit,
@@ -80,7 +80,7 @@ impl Trouble {
     }
 
     /// Whether the same may succeed later, or on another worker.
-    pub fn may_pass(&self) -> bool {
+    pub(crate) fn may_pass(&self) -> bool {
         matches!(self, Self::Repository(_) | Self::Disk(_) | Self::Failed(_))
     }
 }

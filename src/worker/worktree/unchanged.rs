@@ -19,7 +19,7 @@ struct Changed<'a> {
 
 impl Confined<'_> {
     /// Takes back what was added to the index of files whose bytes are those that the commit has.
-    pub async fn keep_unchanged(&self, head: &str) -> Result<(), String> {
+    pub(crate) async fn keep_unchanged(&self, head: &str) -> Result<(), String> {
         let mut diff = self.git();
         diff.args([
             "diff-index",

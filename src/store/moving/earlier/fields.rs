@@ -27,7 +27,7 @@ const MAX_COLUMN: usize = MAX_LINE - (1 << 20);
 pub(super) type Field<T> = Result<T, String>;
 
 impl Fields {
-    pub fn read(table: &'static str, text: &str) -> Result<Self, Error> {
+    pub(crate) fn read(table: &'static str, text: &str) -> Result<Self, Error> {
         let mut unreadable = Vec::new();
         if text.len() < MAX_COLUMN
             && let Ok(fields) = serde_json::from_str(text)
@@ -49,7 +49,7 @@ impl Fields {
         Ok(Self { table, fields, unreadable })
     }
 
-    pub fn wrong<T>(&self, column: &str, why: &str) -> Field<T> {
+    pub(crate) fn wrong<T>(&self, column: &str, why: &str) -> Field<T> {
         let id = match self.fields.get("id").or_else(|| self.fields.get("key")) {
             Some(Value::String(id)) => id.chars().take(64).collect(),
             Some(other) => other.to_string(),
@@ -59,7 +59,7 @@ impl Fields {
     }
 
     /// The value of a column, unless it is null.
-    pub fn value(&self, column: &str) -> Field<Option<&Value>> {
+    pub(crate) fn value(&self, column: &str) -> Field<Option<&Value>> {
         match self.unreadable.iter().find(|(name, _)| name == column) {
             Some((_, why)) => self.wrong(column, why),
             None => Ok(self.fields.get(column).filter(|value| !value.is_null())),
@@ -70,11 +70,11 @@ impl Fields {
         value.map_or_else(|| self.wrong(column, "is missing"), Ok)
     }
 
-    pub fn is_true(&self, column: &str) -> bool {
+    pub(crate) fn is_true(&self, column: &str) -> bool {
         self.value(column) == Ok(Some(&Value::Bool(true)))
     }
 
-    pub fn optional_text(&self, column: &str) -> Field<Option<String>> {
+    pub(crate) fn optional_text(&self, column: &str) -> Field<Option<String>> {
         match self.value(column)? {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.clone())),
@@ -82,30 +82,30 @@ impl Fields {
         }
     }
 
-    pub fn text(&self, column: &str) -> Field<String> {
+    pub(crate) fn text(&self, column: &str) -> Field<String> {
         self.optional_text(column).and_then(|text| self.needed(column, text))
     }
 
     /// A text of at least one character.
-    pub fn name(&self, column: &str) -> Field<String> {
+    pub(crate) fn name(&self, column: &str) -> Field<String> {
         let text = self.text(column)?;
         if text.is_empty() { self.wrong(column, "is empty") } else { Ok(text) }
     }
 
-    pub fn optional_int(&self, column: &str, range: RangeInclusive<i64>) -> Field<Option<i64>> {
+    pub(crate) fn optional_int(&self, column: &str, range: RangeInclusive<i64>) -> Field<Option<i64>> {
         self.value(column)?.map(|value| self.whole(column, value, range)).transpose()
     }
 
-    pub fn int(&self, column: &str, range: RangeInclusive<i64>) -> Field<i64> {
+    pub(crate) fn int(&self, column: &str, range: RangeInclusive<i64>) -> Field<i64> {
         self.optional_int(column, range).and_then(|int| self.needed(column, int))
     }
 
     /// Milliseconds since the epoch.
-    pub fn time(&self, column: &str) -> Field<Ms> {
+    pub(crate) fn time(&self, column: &str) -> Field<Ms> {
         self.int(column, 0..=MAX_TIME)
     }
 
-    pub fn optional_time(&self, column: &str) -> Field<Option<Ms>> {
+    pub(crate) fn optional_time(&self, column: &str) -> Field<Option<Ms>> {
         self.optional_int(column, 0..=MAX_TIME)
     }
 
@@ -124,29 +124,29 @@ impl Fields {
         }
     }
 
-    pub fn uuid(&self, column: &str) -> Field<Uuid> {
+    pub(crate) fn uuid(&self, column: &str) -> Field<Uuid> {
         self.optional_uuid(column).and_then(|id| self.needed(column, id))
     }
 
-    pub fn optional_uuid(&self, column: &str) -> Field<Option<Uuid>> {
+    pub(crate) fn optional_uuid(&self, column: &str) -> Field<Option<Uuid>> {
         let Some(text) = self.optional_text(column)? else { return Ok(None) };
         Uuid::parse_str(&text).map_or_else(|_| self.wrong(column, "is not a UUID"), |id| Ok(Some(id)))
     }
 
-    pub fn word<T>(&self, column: &str, parse: impl Fn(&str) -> Option<T>) -> Field<T> {
+    pub(crate) fn word<T>(&self, column: &str, parse: impl Fn(&str) -> Option<T>) -> Field<T> {
         let word = self.text(column)?;
         parse(&word).map_or_else(|| self.wrong(column, &format!("is '{}', which this program does not know", short(&word))), Ok)
     }
 
     /// A JSON value, also if the column is a text.
-    pub fn json(&self, column: &str) -> Field<Value> {
+    pub(crate) fn json(&self, column: &str) -> Field<Value> {
         match self.value(column)? {
             Some(Value::String(text)) => serde_json::from_str(text).or_else(|_| self.wrong(column, "is not JSON")),
             other => Ok(other.cloned().unwrap_or_default()),
         }
     }
 
-    pub fn texts(&self, column: &str) -> Field<Vec<String>> {
+    pub(crate) fn texts(&self, column: &str) -> Field<Vec<String>> {
         match self.json(column)? {
             Value::Null => Ok(Vec::new()),
             list => serde_json::from_value(list).or_else(|_| self.wrong(column, "is not a list of texts")),
@@ -154,7 +154,7 @@ impl Fields {
     }
 
     /// The fields of a JSON object in a column; none if it is null.
-    pub fn object(&self, column: &str) -> Field<Self> {
+    pub(crate) fn object(&self, column: &str) -> Field<Self> {
         match self.json(column)? {
             Value::Null => Ok(Self { table: self.table, fields: Map::new(), unreadable: Vec::new() }),
             Value::Object(fields) => Ok(Self { table: self.table, fields, unreadable: Vec::new() }),

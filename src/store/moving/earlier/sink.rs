@@ -36,13 +36,13 @@ pub(super) struct Sink<'f> {
 }
 
 impl<'f> Sink<'f> {
-    pub fn new(file: &'f File, of: u64, tell: &'f mut dyn FnMut(Moved)) -> Result<Self, Error> {
+    pub(crate) fn new(file: &'f File, of: u64, tell: &'f mut dyn FnMut(Moved)) -> Result<Self, Error> {
         let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), std::process::id());
         let (out, ids) = (Writer::new(file, SCHEMA, 0)?, IdSource::new(wall_clock(), seed));
         Ok(Self { out, table: "", of, read: 0, tell, done: FromEarlier::default(), refused_tasks: HashSet::new(), ids })
     }
 
-    pub fn add<'r, R: WriteRow<'r>>(&mut self, row: R) -> Result<(), Error> {
+    pub(crate) fn add<'r, R: WriteRow<'r>>(&mut self, row: R) -> Result<(), Error> {
         if self.table != R::ROW.name {
             self.table = R::ROW.name;
             self.out.section(self.table, R::ROW.columns.iter().map(|column| column.name.to_owned()).collect())?;
@@ -53,7 +53,7 @@ impl<'f> Sink<'f> {
     }
 
     /// Reads the rows of a statement that returns one JSON object each, and gives them on. A row that it refuses is noted.
-    pub async fn take(
+    pub(crate) async fn take(
         &mut self,
         conn: &mut Conn,
         table: &'static str,
@@ -76,12 +76,12 @@ impl<'f> Sink<'f> {
     }
 
     /// Notes the rows that [`copies::first`] leaves out.
-    pub async fn refuse_copies(&mut self, conn: &mut Conn, table: &'static str) -> Result<(), Error> {
+    pub(crate) async fn refuse_copies(&mut self, conn: &mut Conn, table: &'static str) -> Result<(), Error> {
         self.take(conn, table, &copies::others(table), |_, row| Ok(row.wrong("id", COPY))).await
     }
 
     /// As [`take`](Self::take), of rows that were read before.
-    pub async fn take_silently(
+    pub(crate) async fn take_silently(
         &mut self,
         conn: &mut Conn,
         table: &'static str,
@@ -102,11 +102,11 @@ impl<'f> Sink<'f> {
         }
     }
 
-    pub fn note_queued_again(&mut self) {
+    pub(crate) fn note_queued_again(&mut self) {
         self.done.queued_again += 1;
     }
 
-    pub fn end(self) -> Result<FromEarlier, Error> {
+    pub(crate) fn end(self) -> Result<FromEarlier, Error> {
         let rows = self.out.end()?;
         Ok(FromEarlier { rows, ..self.done })
     }
