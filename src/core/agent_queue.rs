@@ -14,6 +14,7 @@ pub const MAX_QUEUE_LIMIT: i64 = 10_000;
 /// What was set for a queue. A queue for which nothing is set has no row; [`ALL_QUEUES`] always has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentQueue {
+    /// The agent whose tasks are in the queue; [`ALL_QUEUES`] stands for all agents.
     pub agent_slug: String,
     /// Since when no leases of the queue are made.
     pub paused_at: Option<Ms>,
@@ -24,6 +25,7 @@ pub struct AgentQueue {
 }
 
 impl AgentQueue {
+    /// A queue for which nothing is set: neither paused nor limited.
     pub fn new(agent_slug: impl Into<String>) -> Self {
         Self { agent_slug: agent_slug.into(), ..Self::default() }
     }
@@ -46,9 +48,17 @@ impl AgentQueue {
 /// Why no lease of a queue is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Closed {
+    /// All queues together are paused.
     AllPaused,
+    /// The queue of this agent is paused.
     Paused(String),
-    Full { agent_slug: String, limit: i64 },
+    /// The queue has as many active leases as it may have.
+    Full {
+        /// The agent whose queue it is.
+        agent_slug: String,
+        /// The most active leases of the queue.
+        limit: i64,
+    },
 }
 
 impl Closed {

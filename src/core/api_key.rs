@@ -51,12 +51,14 @@ impl Owner {
     }
 }
 
+/// A named key, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiKey {
     /// It identifies the key, in lists, in the audit trail, and as the owner of tasks.
     pub name: String,
     /// The SHA-256 digest of the key, in hexadecimal.
     pub digest: String,
+    /// What the key may do.
     pub scope: Scope,
     /// The worker that the key speaks for, or the only worker that the join token enrolls.
     pub worker: Option<WorkerId>,
@@ -64,10 +66,13 @@ pub struct ApiKey {
     pub push: bool,
     /// The Kubernetes namespaces whose tasks that worker may serve; `None` = all tasks, also those of no namespace.
     pub namespaces: Option<Vec<String>>,
+    /// When it was created.
     pub created_at: Ms,
+    /// From this time on it opens nothing; `None`: it never expires.
     pub expires_at: Option<Ms>,
     /// The [`Actor`](super::audit::Actor) that created it.
     pub created_by: String,
+    /// The most that the tasks and uploads of the key may be; without a limit for keys that own no tasks.
     pub quota: Quota,
     /// Whose member keys see the tasks that it creates. A submit key may have one, a member key has one.
     pub team: Option<String>,
@@ -85,6 +90,7 @@ pub struct Quota {
 }
 
 impl Quota {
+    /// Whether it limits nothing.
     pub fn is_unlimited(&self) -> bool {
         *self == Self::default()
     }
@@ -108,10 +114,13 @@ pub const PREFIX: &str = "bloom_";
 pub const MAX_KEYS: usize = 1_000;
 /// The most keys of all WorkerPools, and of those of one Kubernetes namespace.
 pub const MAX_POOL_KEYS: usize = 10_000;
+/// The most keys of the WorkerPools of one Kubernetes namespace.
 pub const MAX_POOL_KEYS_OF_NAMESPACE: usize = 1_000;
+/// Bytes of the name of a key.
 pub const MAX_KEY_NAME: usize = 63;
 /// The largest limits of a [`Quota`].
 pub const MAX_QUOTA_TASKS: i64 = 10_000_000;
+/// The largest limit of the stored bytes of a [`Quota`].
 pub const MAX_QUOTA_BYTES: i64 = 1 << 50;
 /// Before the worker's name in the name of the key that enrolling creates.
 const ENROLLED: &str = "worker-";
@@ -129,6 +138,7 @@ impl ApiKey {
         }
     }
 
+    /// Whether the key opens nothing any more, because its time is over.
     pub fn has_expired(&self, now: Ms) -> bool {
         self.expires_at.is_some_and(|at| at <= now)
     }

@@ -57,6 +57,7 @@ pub enum Actor {
     Router,
     /// A reconciler.
     Reconciler,
+    /// A worker, for its own runs and for its return.
     Worker(WorkerId),
 }
 
@@ -77,6 +78,7 @@ impl Actor {
 /// The request from which a command comes; empty for a command of the server itself.
 #[derive(Clone, Debug, Default)]
 pub struct Requester {
+    /// The id in the header of the answer; `None` for a command of the server itself.
     pub request_id: Option<String>,
     /// The name of the key that the request used; `None` for a key of the environment, and without keys.
     pub key: Option<Arc<str>>,
@@ -111,11 +113,14 @@ pub fn namespace_of_actor(actor: &str) -> Option<&str> {
 /// The task and the worker that an entry concerns, besides its entity: those of a lease, or the worker that acted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Concerns<'a> {
+    /// The task that the entry concerns, if it is not the entity.
     pub task: Option<TaskId>,
+    /// The worker that the entry concerns, if it is not the entity.
     pub worker: Option<&'a str>,
 }
 
 impl<'a> Concerns<'a> {
+    /// Besides its entity, the entry concerns only this worker.
     pub fn worker(worker: &'a str) -> Self {
         Self { worker: Some(worker), ..Self::default() }
     }
@@ -144,15 +149,22 @@ impl fmt::Display for Actor {
     }
 }
 
+/// An entry of the audit trail.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AuditEntry {
+    /// The entry's id. Entries are sorted by it, which is the order of the changes.
     pub id: Uuid,
+    /// When the change was made.
     pub timestamp: Ms,
+    /// What happened.
     pub action: Action,
+    /// The kind of object that was changed.
     pub entity_type: EntityType,
+    /// Which object was changed: the id of a task or a lease, the name of a worker or a key, or what else identifies it.
     pub entity_id: String,
     /// An [`Actor`] as text, or `key:` and the name of the key that was used.
     pub actor: String,
+    /// What else there is to say, for people; may be empty.
     pub detail: String,
     /// The request that caused the change: the request id in the header of its answer.
     pub request_id: Option<String>,

@@ -13,13 +13,16 @@ pub use super::row_keys::{AFTER_ALL, ControlPlaneKeys, NodeKey, RowKeys};
 /// An operation, from a request or a reconciler.
 #[derive(Clone, Debug)]
 pub struct Command<O = Op> {
+    /// What is to be changed.
     pub op: O,
+    /// The request from which the command comes; empty for a command of the server itself.
     pub by: Requester,
     /// Set by reconcilers: the command is rejected if the leadership of this epoch is over.
     pub epoch: Option<i64>,
 }
 
 impl<O: Into<Op>> Command<O> {
+    /// The same command for the inbox, which takes any operation.
     pub fn into_any(self) -> Command {
         Command { op: self.op.into(), by: self.by, epoch: self.epoch }
     }

@@ -10,6 +10,7 @@ use super::worker::WorkerStatus;
 
 /// The most agents that are registered at a time. Their list is one answer, so it must fit into memory.
 pub const MAX_AGENTS: i64 = 1_000;
+/// The most projects that the control plane knows: as many as there may be projects that workers clone.
 pub const MAX_PROJECTS: i64 = super::project::MAX_PROJECTS as i64;
 /// The most nodes of one project.
 pub const MAX_NODES: i64 = 1_000;
@@ -47,6 +48,7 @@ words! {
 /// A registered agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Agent {
+    /// The agent's name, which is also its name as a node of projects.
     pub name: String,
     /// Without a trailing slash; empty if it has none.
     pub url: String,
@@ -56,9 +58,13 @@ pub struct Agent {
     pub capabilities: String,
     /// A JSON object with what the agent says of its machine and its version.
     pub details: String,
+    /// How many observations its memory has, as its heartbeats tell; 0 before the first.
     pub obs_count: i64,
+    /// The digest of its memory database, as its heartbeats tell; empty before the first.
     pub db_sha: String,
+    /// Its addresses: at first those of its registration, after a heartbeat those of its node.
     pub ip_addrs: Vec<String>,
+    /// When it was registered.
     pub registered_at: Ms,
     /// The last heartbeat of the node with this name.
     pub last_seen: Option<Ms>,
@@ -72,24 +78,30 @@ impl Agent {
     }
 }
 
+/// A project whose memory nodes share: its name, its leader, and the newest version of the memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Project {
     /// The first 16 hexadecimal digits of the SHA-256 digest of the name.
     pub canonical_id: String,
     /// Its canonical id, until its name is known.
     pub name: String,
+    /// How it became known; `manual` once somebody has registered it.
     pub source: Source,
+    /// When it became known.
     pub created_at: Ms,
+    /// When a node of it last sent a heartbeat; `None`: none has.
     pub last_seen: Option<Ms>,
     /// The node that was chosen last.
     pub leader: Option<String>,
     /// It rises with each choice: what was read under an earlier term is refused.
     pub term: i64,
+    /// How long a leadership lasts without a heartbeat of the leader, in ms; 0 before the first choice.
     pub lease_ms: i64,
     /// Until when the leader leads. Its heartbeats renew this.
     pub lease_until: Option<Ms>,
     /// The newest version of its memory; 0 = there is none.
     pub memory_version: i64,
+    /// The SHA-256 digest of this version, in hexadecimal; empty if there is none.
     pub memory_sha: String,
 }
 
@@ -99,6 +111,7 @@ impl Project {
         self.leader.as_deref().filter(|_| self.lease_until.is_some_and(|until| until > now))
     }
 
+    /// What this node is in the project now.
     pub fn role(&self, node: &str, now: Ms) -> Role {
         match self.primary(now) {
             None => Role::Unknown,
@@ -117,68 +130,108 @@ impl Project {
 /// A machine that has a copy of the project's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
+    /// The project of which it is a node.
     pub canonical_id: String,
+    /// The machine's name, which is that of its agent.
     pub node_id: String,
+    /// How many observations its copy has, as its last heartbeat that tells it says; 0 if none did.
     pub obs_count: i64,
+    /// The digest of its copy, as its last heartbeat that tells it says; empty if none did.
     pub db_sha: String,
+    /// Its addresses, as its last heartbeat that tells them says.
     pub ip_addrs: Vec<String>,
+    /// What the node itself calls the project; `None` if no heartbeat has told it.
     pub project_id: Option<String>,
+    /// When it last sent a heartbeat.
     pub last_seen: Ms,
+    /// When it sent its first heartbeat for the project.
     pub registered_at: Ms,
 }
 
 /// One version of a project's memory, without its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryVersion {
+    /// The project whose memory it is.
     pub canonical_id: String,
+    /// Counted from 1 in each project.
     pub version: i64,
+    /// The node from which the snapshot came.
     pub node_id: String,
     /// The term in which its node led the project.
     pub term: i64,
+    /// The SHA-256 digest of the snapshot, in hexadecimal.
     pub sha256: String,
+    /// The size of the snapshot in bytes, before its encoding as base64.
     pub bytes: i64,
+    /// When it was stored.
     pub created_at: Ms,
 }
 
 /// A version that a batch stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewMemory {
+    /// What is recorded of the version.
     pub version: MemoryVersion,
     /// The snapshot as base64.
     pub content: Arc<str>,
 }
 
+/// The record of one synchronization of a memory: a push stores what the leader has, a pull delivers what is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
+    /// The job's id, given when it is stored.
     pub id: Uuid,
+    /// Whether the memory was stored or delivered.
     pub action: JobAction,
+    /// The project, as the caller named it.
     pub project: String,
+    /// The agent whose memory was fetched, or to which it was delivered.
     pub agent: String,
+    /// The canonical id of the project.
     pub canonical_id: String,
+    /// How the job ended.
     pub status: JobStatus,
+    /// What was done, or why it failed, in one line.
     pub detail: String,
+    /// What the agent answered to the delivery; empty for other jobs.
     pub stdout: String,
+    /// Why it failed; empty if it did not.
     pub stderr: String,
+    /// 0 if it succeeded, else 1.
     pub returncode: i64,
     /// Everything was checked, and nothing changed.
     pub dryrun: bool,
+    /// When the job began.
     pub created_at: Ms,
+    /// When the job was stored, after its end.
     pub finished_at: Ms,
+    /// The request that asked for the job; `None` if it had no id.
     pub request_id: Option<String>,
 }
 
 /// A job as it is reported: it gets its id and the time of its end when it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewJob {
+    /// Whether the memory was stored or delivered.
     pub action: JobAction,
+    /// The project, as the caller named it.
     pub project: String,
+    /// The agent whose memory was fetched, or to which it was delivered.
     pub agent: String,
+    /// The canonical id of the project.
     pub canonical_id: String,
+    /// How the job ended.
     pub status: JobStatus,
+    /// What was done, or why it failed, in one line.
     pub detail: String,
+    /// What the agent answered to the delivery; empty for other jobs.
     pub stdout: String,
+    /// Why it failed; empty if it did not.
     pub stderr: String,
+    /// 0 if it succeeded, else 1.
     pub returncode: i64,
+    /// Everything was checked, and nothing changed.
     pub dryrun: bool,
+    /// When the job began.
     pub created_at: Ms,
 }

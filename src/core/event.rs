@@ -16,13 +16,17 @@ words! {
 /// One event of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskEvent {
+    /// The task whose run sent it.
     pub task_id: TaskId,
     /// Its position in the task's events, counted from 1 across leases.
     pub number: i64,
+    /// The lease of this run.
     pub lease_id: LeaseId,
     /// Its position in the lease's events, numbered by the sender.
     pub seq: i64,
+    /// What the event is about.
     pub kind: EventKind,
+    /// When it happened, by the clock of the agent.
     pub at: Ms,
     /// JSON text, as it was received.
     pub data: String,

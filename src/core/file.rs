@@ -28,20 +28,25 @@ pub const MAX_FILES_OF_LEASE: usize = 200;
 pub const MAX_FILE_BYTES_OF_TASK: i64 = 1 << 30;
 /// The most uploads of one submit key, or of all other keys together, that no task uses yet, and their bytes.
 pub const MAX_UNUSED_UPLOADS: i64 = 1_000;
+/// The most bytes of the uploads of one submit key, or of all other keys together, that no task uses yet.
 pub const MAX_UNUSED_BYTES: i64 = 10 << 30;
 /// How long an upload is kept that no task uses.
 pub const UNUSED_MS: Ms = 24 * 60 * 60 * 1000;
 /// The most inputs and outputs of a task.
 pub const MAX_INPUTS: usize = 100;
+/// The most globs with which a task names the files that are kept of its runs.
 pub const MAX_OUTPUTS: usize = 32;
+/// Characters of one of these globs.
 pub const MAX_OUTPUT_CHARS: usize = 255;
 /// The longest name of a file, and the longest path of an input.
 pub const MAX_PATH_BYTES: usize = 1024;
+/// Bytes of the content type of a file.
 pub const MAX_CONTENT_TYPE: usize = 255;
 
 /// A file. Its content is beside it, or in the object store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
+    /// The file's id, which is also that of its artifact.
     pub id: FileId,
     /// The submit or member key that uploaded it; empty if another key did.
     pub owner: String,
@@ -49,15 +54,21 @@ pub struct File {
     pub team: String,
     /// The task whose run it is of; `None`: it is an upload.
     pub task_id: Option<TaskId>,
+    /// The lease of the run that uploaded it; `None`: it is an upload.
     pub lease_id: Option<LeaseId>,
+    /// The worker that had this lease; `None`: it is an upload.
     pub worker_id: Option<WorkerId>,
     /// A relative path, see [`path_problem`].
     pub name: String,
+    /// The media type that its uploader named.
     pub content_type: String,
+    /// The size of the content in bytes.
     pub bytes: i64,
     /// Of the content, in lower-case hexadecimal.
     pub sha256: String,
+    /// Whether it is for tasks or of a run.
     pub kind: FileKind,
+    /// When it was added, after all of its content had arrived.
     pub created_at: Ms,
     /// When the upload is removed unless a task uses it; `None`: a task uses it, or it is of a run.
     pub remove_at: Option<Ms>,
@@ -68,11 +79,15 @@ pub struct File {
 /// A file that a task gets: where its run finds it, and what it is.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Input {
+    /// The upload whose content the run gets.
     pub artifact_id: FileId,
     /// Below the directory of the run; see [`path_problem`].
     pub path: String,
+    /// The media type of the file, taken from the upload when the task is created.
     pub content_type: String,
+    /// The size of the file in bytes, taken from the upload when the task is created.
     pub bytes: i64,
+    /// The digest of the content, in lower-case hexadecimal, taken from the upload when the task is created.
     pub sha256: String,
 }
 

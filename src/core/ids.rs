@@ -4,7 +4,9 @@ use uuid::{Builder, Uuid};
 
 use super::Ms;
 
+/// Identifies a task, and is never used again.
 pub type TaskId = Uuid;
+/// Identifies a lease: the fencing token of the run.
 pub type LeaseId = Uuid;
 /// A worker's id is its name.
 pub type WorkerId = String;
@@ -27,10 +29,12 @@ pub struct IdSource {
 const PER_MS: u32 = 1 << 20;
 
 impl IdSource {
+    /// A source for a batch that begins at this time. `seed` is random, and differs between batches.
     pub fn new(now_ms: Ms, seed: u64) -> Self {
         Self { now_ms, seed, counter: 0 }
     }
 
+    /// The next id, which sorts after all ids that the source has made.
     pub fn next_id(&mut self) -> Uuid {
         if self.counter == PER_MS {
             self.now_ms += 1;

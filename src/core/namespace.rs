@@ -9,7 +9,9 @@ use uuid::Uuid;
 /// The object of Kubernetes that a task was created for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubernetesObject {
+    /// The namespace of the object.
     pub namespace: String,
+    /// The name of the object in its namespace.
     pub name: String,
     /// Unique in time too: an object that is deleted and created again under its name gets another one.
     pub uid: Uuid,
@@ -23,6 +25,7 @@ pub fn is_namespace(text: &str) -> bool {
         && !text.ends_with('-')
 }
 
+/// Bytes of the name of a namespace.
 pub const MAX_NAMESPACE: usize = 63;
 /// The pattern of names for which [`is_namespace`] holds.
 pub const NAMESPACE_PATTERN: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";

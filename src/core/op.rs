@@ -35,7 +35,10 @@ macro_rules! operations {
         /// Any operation.
         #[derive(Clone, Debug)]
         pub enum Op {
-            $($name(operations!(@held $name $($boxed)?)),)+
+            $(
+                /// The operation with its arguments.
+                $name(operations!(@held $name $($boxed)?)),
+            )+
         }
 
         $(impl From<operations!(@type $name $($boxed)?)> for Op {

@@ -6,6 +6,7 @@ use super::working_set::{Halt, WorkingSet};
 
 /// A change of the state model, with its arguments.
 pub trait Operation {
+    /// What the caller gets once the operation has committed.
     type Reply: Into<Reply> + TryFrom<Reply>;
 
     /// Whether it places leases or sets up workers. Such operations lock workers, and have a writer of their own.

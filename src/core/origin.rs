@@ -28,6 +28,7 @@ impl Origin {
         matches!(self, Self::Claim | Self::Push)
     }
 
+    /// Whether the server sends the task to the worker's agent, which therefore needs a URL.
     pub fn is_pushed(self) -> bool {
         matches!(self, Self::Dispatch | Self::Push)
     }

@@ -38,12 +38,16 @@ impl PauseCause {
     }
 }
 
+/// One reason why a worker takes no tasks, or none of some agents, as its agent says.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Pause {
+    /// What is paused: an account, a profile or the whole worker.
     pub kind: PauseKind,
     /// The name of the account, the profile or the worker.
     pub name: String,
+    /// Why it is paused.
     pub cause: PauseCause,
+    /// Since when it is paused.
     pub since: Ms,
     /// When it ends, or when the worker tries again.
     pub until: Ms,
@@ -69,14 +73,19 @@ impl Pause {
 /// An account whose pause since this time an administrator has ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResumedAccount {
+    /// The name of the account.
     pub account: String,
+    /// The beginning of that pause: a pause with another beginning is not ended.
     pub since: Ms,
 }
 
 /// An account that is out of quota, as a worker found out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PausedAccount {
+    /// The name of the account.
     pub account: String,
+    /// When its quota is expected to be back, or when the worker tries again.
     pub until: Ms,
+    /// The worker that found it out.
     pub worker: WorkerId,
 }

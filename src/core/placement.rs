@@ -7,8 +7,10 @@ use super::worker::Worker;
 /// For this long after a completed lease, its worker is preferred for tasks of the same context.
 pub const STICKY_FOR_MS: Ms = 24 * 60 * 60 * 1000;
 
+/// A worker among which [`best`] chooses.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
+    /// The worker as it is known.
     pub worker: &'a Worker,
     /// Free slots.
     pub free: i64,

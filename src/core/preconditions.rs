@@ -21,6 +21,10 @@ impl TaskState {
         }
     }
 
+    /// The task waits in the queue, whatever parks it.
+    ///
+    /// # Errors
+    /// The task is leased or running, or has ended.
     pub fn check_queued(&self) -> Result<(), Rejection> {
         if self.status == Status::Queued { Ok(()) } else { Err(Rejection::WrongStatus { status: self.status, expected: "'queued'" }) }
     }

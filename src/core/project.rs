@@ -32,18 +32,23 @@ words! {
     }
 }
 
+/// Given once: a project that is created again under its name has another id.
 pub type ProjectId = Uuid;
 
 /// The most projects that a worker names.
 pub const MAX_WORKER_PROJECTS: usize = 100;
+/// Characters of the name of a branch, a tag or a commit.
 pub const MAX_GIT_REF: usize = 255;
 
 /// The most projects.
 pub const MAX_PROJECTS: usize = 1_000;
 /// The most workers of which a project remembers a clone.
 pub const MAX_PROJECT_NODES: usize = 10_000;
+/// Bytes of the name of a project.
 pub const MAX_PROJECT_NAME: usize = 256;
+/// Bytes of the path of a project's clone.
 pub const MAX_TARGET_PATH: usize = 256;
+/// Characters of the prefix of a project's branches.
 pub const MAX_BRANCH_PREFIX: usize = 100;
 /// Earlier prefixes that a project remembers.
 pub const MAX_FORMER_PREFIXES: usize = 10;
@@ -52,11 +57,14 @@ pub const DEFAULT_BRANCH_PREFIX: &str = "bloom";
 /// Characters that are kept of why a clone failed.
 pub const MAX_CLONE_ERROR: usize = 2_000;
 
+/// A repository that workers clone, and on whose branches tasks run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Project {
+    /// The project's id, which tasks of the project keep.
     pub id: ProjectId,
     /// No two projects have the same.
     pub name: String,
+    /// What git clones from.
     pub repo_url: String,
     /// Where agents put the clone ([`is_target_path`]); `None` = under the name.
     pub target_path: Option<String>,
@@ -66,24 +74,32 @@ pub struct Project {
     pub branch_prefix: String,
     /// The prefixes that it had before, newest first.
     pub former_branch_prefixes: Vec<String>,
+    /// How far its clones are: what became of the last ones that were asked for.
     pub clone_status: CloneStatus,
     /// Why the last clone failed.
     pub error_message: Option<String>,
+    /// When the project was created.
     pub created_at: Ms,
+    /// When the project, or what is known of its clones, last changed.
     pub updated_at: Ms,
 }
 
 /// What is known of the clone of a project on one worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProjectNode {
+    /// The project that was cloned.
     pub project_id: ProjectId,
+    /// The worker that was asked for the clone, or has made it for a run.
     pub node_id: WorkerId,
+    /// How far this clone is: `cloned` or `failed`.
     pub clone_status: CloneStatus,
     /// Where the agent says that the clone is.
     pub clone_path: Option<String>,
+    /// Why the last clone failed; `None` if it did not.
     pub error_message: Option<String>,
     /// When a clone was last made; it stays when a later one fails.
     pub last_sync_at: Option<Ms>,
+    /// When the worker last answered, or cloned the project for a run.
     pub updated_at: Ms,
 }
 
@@ -92,10 +108,13 @@ pub struct ProjectNode {
 pub struct TaskProject {
     /// In a task that is to be created, the nil id: `name` is then the project's name or its id, as the client has named it.
     pub id: ProjectId,
+    /// The name of the project when the task was created, which workers must serve.
     pub name: String,
+    /// What git clones from, as it was when the task was created.
     pub repo_url: String,
     /// The branch, tag or commit to begin with; `None` = the default branch of the repository.
     pub git_ref: Option<String>,
+    /// What becomes of the commits of the task's runs.
     pub push: PushMode,
 }
 

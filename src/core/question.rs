@@ -10,6 +10,7 @@ use super::ids::{LeaseId, QuestionId};
 pub struct Question {
     /// Chosen by the agent, another one for each question.
     pub id: QuestionId,
+    /// The lease of the run that asks.
     pub lease: LeaseId,
     /// The tool that the run wants to use, by the name that the agent's program has for it.
     pub tool: String,
@@ -17,11 +18,13 @@ pub struct Question {
     pub input: String,
     /// The questions in words, if that is what the tool does; empty: a person decides whether the tool may be used.
     pub texts: Vec<String>,
+    /// When it was asked.
     pub asked_at: Ms,
     /// No answer is taken after this time.
     pub until: Ms,
     /// By how much the end of the lease was put off, in ms.
     pub put_off_ms: i64,
+    /// What a person has answered; `None`: nobody has yet. A question that ended without an answer has a denial here.
     pub answer: Option<Answer>,
     /// It is over, and asks nobody any more: a call about it that comes late must not ask it again.
     #[serde(default)]
@@ -44,6 +47,7 @@ impl Question {
         over
     }
 
+    /// The question is over: nobody is asked any more, and what was asked is forgotten.
     pub fn end(&mut self) {
         // Programs that do not know `is_over` take it for answered, so that they ask nobody.
         self.answer.get_or_insert(Answer { allow: false, message: None, texts: Vec::new() });
@@ -57,6 +61,7 @@ impl Question {
         self.is_over && self.id == id || self.past.contains(&id)
     }
 
+    /// Remembers a question that is over, and forgets the oldest one if there are too many.
     pub fn add_past(&mut self, id: QuestionId) {
         if self.past.len() >= PAST {
             self.past.remove(0);
@@ -65,8 +70,10 @@ impl Question {
     }
 }
 
+/// What a person answered.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Answer {
+    /// Whether the run may use the tool, or the questions in words are answered; `false`: denied.
     pub allow: bool,
     /// Why not, for the run.
     pub message: Option<String>,

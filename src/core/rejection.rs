@@ -19,41 +19,64 @@ pub const OTHER_AGENT: &str = "Another agent runs as worker";
 /// Why a command was rejected. It then changed nothing. The texts are part of the API.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rejection {
+    /// No task has this id, or it was removed.
     TaskNotFound,
+    /// No task has this id, or no lease was ever made for it.
     TaskOrLeaseNotFound,
+    /// The task has no active lease.
     LeaseNotFound,
+    /// No worker has this name.
     WorkerNotFound,
+    /// Another lease holds the task, or another worker has the named lease. This is what the call named: a lease or a worker.
     NotTheActiveLease(String),
+    /// The call needs a task in another state.
     WrongStatus {
+        /// The state of the task.
         status: Status,
+        /// The states that the call needs, as words in quotes.
         expected: &'static str,
     },
+    /// A task in this state can't be queued again: it has not ended, or was completed.
     CannotRequeue(Status),
+    /// A task in this state can't be cancelled: it has ended.
     CannotCancel(Status),
+    /// A task in this state can't be edited: it is not queued.
     CannotEdit(Status),
+    /// A task in this state can't be deleted: it has not ended.
     CannotDelete(Status),
+    /// A task in this state can't be suspended: it has ended.
     CannotSuspend(Status),
+    /// A task in this state can't be resumed: it has ended.
     CannotResume(Status),
     /// The question can't be answered, or there is none.
     CannotAnswer {
+        /// The state of the task.
         status: Status,
+        /// What prevents the answer, for the end of a sentence.
         why: &'static str,
     },
     /// A run that asks in words needs as many answers as it asks questions, one that asks for a permission needs none, and neither does a denial.
     WrongAnswers {
+        /// How many questions in words the run asks; 0: it asks whether it may use a tool.
         asked: usize,
+        /// How many answers in words the call has.
         given: usize,
+        /// Whether the call allows what is asked; `false`: it denies it.
         allow: bool,
     },
     /// The task would have more labels than it may have.
     TooManyLabels(usize),
+    /// The task is parked or suspended; a lease call, a dispatch call or a push can't have it.
     NotReady(Parked),
     /// The task's queue is paused, or has as many leases as its limit allows.
     QueueClosed(Closed),
+    /// One more queue would be paused or limited than may be.
     TooManyQueues,
+    /// No worker that may run the task has a free slot, or the named worker may not run it or is full.
     NoWorker,
     /// The worker has no URL to push to.
     NoUrl(WorkerId),
+    /// The task names dependencies that do not exist: these.
     UnknownDependencies(Vec<TaskId>),
     /// The key, as the task has it.
     IdempotencyConflict(String),
@@ -63,9 +86,13 @@ pub enum Rejection {
     TooManyCombinations(usize),
     /// No project has this name or id.
     UnknownProject(String),
+    /// No named key has this name.
     KeyNotFound,
+    /// A named key has this name already.
     KeyExists(String),
+    /// There are as many named keys, besides those of WorkerPools, as there may be.
     TooManyKeys,
+    /// The WorkerPools of all Kubernetes namespaces have as many keys as they may have.
     TooManyPoolKeys,
     /// The WorkerPools of this Kubernetes namespace have as many keys as they may have.
     TooManyPoolKeysOf(String),
@@ -73,7 +100,9 @@ pub enum Rejection {
     WorkerTaken(WorkerId),
     /// Another agent works under the name; it was last seen so long ago.
     OtherAgent {
+        /// The name that both want.
         worker: WorkerId,
+        /// In ms.
         seen_ago: Ms,
     },
     /// The join token was used, was revoked or has expired since the request was admitted.
@@ -82,6 +111,7 @@ pub enum Rejection {
     JoinTokenFor(WorkerId),
     /// The object with the output may soon be removed, because no artifact has referred to it for too long.
     ObjectTooOld,
+    /// No artifact that can be deleted has this id.
     ArtifactNotFound,
     /// It is what a run produced, and goes with its task.
     ArtifactOfTask,
@@ -101,21 +131,28 @@ pub enum Rejection {
     NoQuotaFor(Scope),
     /// The key has as many open tasks as its quota allows, or would have more.
     QuotaOfOpenTasks {
+        /// The quota.
         most: i64,
+        /// The key's open tasks, without those of the call.
         open: i64,
     },
     /// The key stores as many bytes as its quota allows, or would store more.
     QuotaOfStoredBytes {
+        /// The quota, in bytes.
         most: i64,
+        /// What the key stores, in bytes, without what the call adds.
         stored: i64,
     },
     /// The call alone creates more tasks than the quota allows in a minute.
     QuotaOfOneCall {
+        /// The quota: tasks a minute.
         most: i64,
     },
     /// The key has created as many tasks in the last minute as its quota allows; there is room after this time.
     QuotaOfTasksPerMinute {
+        /// The quota: tasks a minute.
         most: i64,
+        /// After so many ms there is room for the call.
         wait_ms: Ms,
     },
     /// The quota of the key that created the task has no room for it, as the other rejection says.
@@ -124,24 +161,36 @@ pub enum Rejection {
     UnknownInputs(Vec<FileId>),
     /// Two inputs can't be there together: their paths are equal, or one is a directory of the other.
     InputsClash(String, String),
+    /// No project has this id, or, at the control plane, this name or canonical id.
     ProjectNotFound,
+    /// A project has this name already.
     ProjectExists(String),
+    /// There are as many projects as there may be.
     TooManyProjects,
+    /// The project is known to be cloned to as many workers as it may be.
     TooManyProjectNodes,
+    /// No agent of this name is registered at the control plane.
     AgentNotFound,
+    /// An agent of this name is registered at the control plane already.
     AgentExists(String),
+    /// As many agents are registered at the control plane as there may be.
     TooManyAgents,
     /// The project of the control plane has as many nodes as it may have.
     TooManyNodes,
+    /// Neither a node of the project nor a registered agent has this name, so it can't lead the project.
     NodeNotFound(String),
     /// The node does not lead the project.
     NotPrimary {
+        /// The node that wanted to act as the leader.
         node: String,
+        /// The node that leads; `None`: nobody does at present.
         primary: Option<String>,
     },
     /// The project got another leader meanwhile.
     TermChanged {
+        /// The term that the caller knew.
         seen: i64,
+        /// The term of the project when the command was decided.
         now: i64,
     },
     /// The leadership under which the command was sent is over.

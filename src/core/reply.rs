@@ -22,7 +22,10 @@ macro_rules! replies {
         #[allow(clippy::large_enum_variant)]
         #[derive(Clone, Debug)]
         pub enum Reply {
-            $($name($type),)+
+            $(
+                /// The reply of the operations that return this type.
+                $name($type),
+            )+
         }
 
         $(impl From<$type> for Reply {
@@ -69,32 +72,44 @@ replies! {
     Done(()),
 }
 
+/// A task that [`Create`](crate::op::Create) was asked for: created by the call, or found.
 #[derive(Clone, Debug)]
 pub struct CreatedTask {
+    /// What was asked for; of a task that existed, what was asked for then.
     pub spec: Arc<TaskSpec>,
+    /// How far the task is after the command.
     pub state: TaskState,
     /// The task existed already; it was found by its idempotency key.
     pub existed: bool,
 }
 
+/// The reply of [`Lease`](crate::op::Lease): the task has the lease.
 #[derive(Clone, Debug)]
 pub struct Leased {
+    /// The task with its lease.
     pub task: TaskState,
+    /// The worker that has the lease.
     pub worker: Worker,
+    /// How many slots of the worker are used, with that of this lease.
     pub active_leases: i64,
 }
 
+/// The reply of [`Push`](crate::op::Push).
 #[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug)]
 pub enum Pushed {
+    /// The task has a lease, and is to be sent to the worker's agent.
     Leased(Leased),
     /// The task is blocked, and was parked.
     Parked(TaskState),
 }
 
+/// The reply of [`Claim`](crate::op::Claim).
 #[derive(Clone, Debug)]
 pub struct Claimed {
+    /// The worker that claims; seen again if it was lost.
     pub worker: Worker,
+    /// The tasks that it gets: leases of earlier claims whose delivery was lost, then those that were made for this claim.
     pub leased: Vec<TaskState>,
     /// The number of candidates that could not be leased because they were taken or blocked. There may be more tasks behind them.
     pub missed: usize,
@@ -104,9 +119,12 @@ pub struct Claimed {
     pub closed: Vec<String>,
 }
 
+/// The reply of [`RenewLeases`](crate::op::RenewLeases). A lease that is in neither list is locked: the worker asks again.
 #[derive(Clone, Debug)]
 pub struct RenewedLeases {
+    /// Leases that were renewed.
     pub renewed: Vec<LeaseId>,
+    /// Leases that have ended, or that the worker does not hold.
     pub lost: Vec<LeaseId>,
     /// Tasks of the renewed leases whose cancellation was requested.
     pub cancel: Vec<TaskId>,
@@ -116,14 +134,19 @@ pub struct RenewedLeases {
     pub answered: Vec<TaskId>,
 }
 
+/// The reply of [`Completion`](crate::op::Completion).
 #[derive(Clone, Debug)]
 pub struct Completed {
+    /// The task after the completion.
     pub task: TaskState,
+    /// What was stored of the run.
     pub result: StoredResult,
 }
 
+/// What became of a reported result.
 #[derive(Clone, Debug)]
 pub enum StoredResult {
+    /// The call has stored this result.
     Now(Arc<RunResult>),
     /// The completion is a repeat: the result is the one that this lease's first completion stored.
     Before(LeaseId),
@@ -131,12 +154,14 @@ pub enum StoredResult {
     UsageOnly(Rejection),
 }
 
+/// The reply of [`AppendEvents`](crate::op::AppendEvents).
 #[derive(Clone, Debug)]
 pub struct Recorded {
     /// The number of the task's newest event.
     pub newest: i64,
 }
 
+/// The reply of [`AskPerson`](crate::op::AskPerson).
 #[derive(Clone, Debug)]
 pub struct Asked {
     /// What a person has answered.
@@ -145,36 +170,47 @@ pub struct Asked {
     pub is_over: bool,
 }
 
+/// The reply of [`WorkerChange`](crate::op::WorkerChange) and [`Cordon`](crate::op::Cordon).
 #[derive(Clone, Debug)]
 pub struct ChangedWorker {
+    /// The worker after the change.
     pub worker: Worker,
+    /// The worker was registered by this call, and was not known before.
     pub created: bool,
+    /// How many slots of the worker are used.
     pub active_leases: i64,
 }
 
 /// A project of the control plane, and how many nodes it has.
 #[derive(Clone, Debug)]
 pub struct ChangedProject {
+    /// The project after the change.
     pub project: control_plane::Project,
+    /// How many nodes the project has.
     pub node_count: i64,
 }
 
+/// The reply of [`StoreMemory`](crate::op::StoreMemory).
 #[derive(Clone, Debug)]
 pub struct StoredMemory {
     /// The newest version.
     pub version: i64,
     /// `false`: that version has the same content, and nothing was stored.
     pub is_new: bool,
+    /// The record of the push, which is kept even if nothing was stored.
     pub job: Job,
 }
 
+/// The reply of [`AddFile`](crate::op::AddFile).
 #[derive(Clone, Debug)]
 pub struct AddedFile {
+    /// The file that was added, or the first one with the same content.
     pub file: File,
     /// `false`: the same lease had uploaded it before, and nothing was added.
     pub is_new: bool,
 }
 
+/// The reply of [`Reevaluate`](crate::op::Reevaluate).
 #[derive(Clone, Copy, Debug)]
 pub struct Reevaluated {
     /// `false` if another program keeps some of the tasks locked; then the wake-up stays in the database.
@@ -184,6 +220,7 @@ pub struct Reevaluated {
 /// The reply of commands that act only once something is due.
 #[derive(Clone, Copy, Debug)]
 pub enum Due {
+    /// The command has acted, or nothing is left to do.
     Done,
     /// Nothing is due before this time.
     Later(Ms),

@@ -5,6 +5,7 @@ use super::task::{TaskSpec, TaskState};
 /// What a worker must serve to run a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Requirement<'a> {
+    /// The agent whose tasks the worker must serve.
     pub agent_slug: &'a str,
     /// `None` = the task is of no namespace.
     pub namespace: Option<&'a str>,

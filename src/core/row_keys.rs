@@ -12,6 +12,7 @@ use super::project::ProjectId;
 /// The rows that a batch needs. Each field tells the store what to look up before it locks rows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RowKeys {
+    /// Tasks to load and lock.
     pub tasks: BTreeSet<TaskId>,
     /// Workers to load and lock.
     pub workers: BTreeSet<WorkerId>,
@@ -25,7 +26,9 @@ pub struct RowKeys {
     pub worker_tasks: BTreeSet<WorkerId>,
     /// Load the tasks that these active leases hold.
     pub leases: BTreeSet<LeaseId>,
+    /// Leases whose records are needed, in case they have ended.
     pub past_leases: BTreeSet<LeaseId>,
+    /// Idempotency keys whose tasks are needed, if there are any.
     pub idempotency: BTreeSet<String>,
     /// Kubernetes objects whose tasks are needed, by uid.
     pub objects: BTreeSet<Uuid>,
@@ -59,6 +62,7 @@ pub struct RowKeys {
     pub project_nodes: BTreeSet<ProjectId>,
     /// Names or ids of projects that are looked up, without a lock.
     pub named_projects: BTreeSet<String>,
+    /// Rows of the control plane that are loaded and locked.
     pub control_plane: ControlPlaneKeys,
     /// Files to load and lock, with whether a task uses them.
     pub files: BTreeSet<FileId>,
@@ -78,13 +82,16 @@ pub type NodeKey = (String, String);
 pub struct ControlPlaneKeys {
     /// Only count the rows.
     pub counts: bool,
+    /// Names of agents.
     pub agents: BTreeSet<String>,
     /// Names or canonical ids.
     pub projects: BTreeSet<String>,
+    /// Nodes to load, besides those that are only counted.
     pub nodes: BTreeSet<NodeKey>,
 }
 
 impl ControlPlaneKeys {
+    /// Whether nothing of the control plane is needed.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -105,6 +112,7 @@ impl RowKeys {
         self.api_keys && (key.pool_namespace().is_none() || of_worker || self.key_names.contains(&key.name))
     }
 
+    /// Adds the rows that another command needs.
     pub fn merge(&mut self, other: &RowKeys) {
         // Every field is named, so that none can be forgotten here: its rows would never be loaded.
         let Self {

@@ -18,22 +18,35 @@ pub struct StoredObject {
 /// What a run produced: the API's result and artifact, which are created together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunResult {
+    /// The id of the result.
     pub id: uuid::Uuid,
+    /// The id of the artifact.
     pub artifact_id: uuid::Uuid,
+    /// The task that was run.
     pub task_id: TaskId,
+    /// The lease under which it was run.
     pub lease_id: LeaseId,
+    /// The worker that ran it.
     pub worker_id: WorkerId,
+    /// Whether the run succeeded.
     pub status: Outcome,
     /// What the run answered, unless it is in the object store.
     pub output: Option<String>,
+    /// What went wrong, for people; `None`: the worker told nothing.
     pub error_message: Option<String>,
+    /// How long the run took, in ms, as the worker measured it.
     pub duration_ms: i64,
+    /// How many tokens the run used in all; `None`: the worker told nothing.
     pub tokens_used: Option<i64>,
+    /// When the completion was stored.
     pub completed_at: Ms,
+    /// What kind of artifact the output is, as the worker named it.
     pub artifact_type: String,
+    /// Tags of the artifact, as the worker named them.
     pub artifact_tags: Vec<String>,
     /// What went wrong without making the run fail, for people.
     pub warnings: Vec<String>,
+    /// The output in the object store; `None`: the database has all of it, or there is none.
     pub object: Option<StoredObject>,
     /// The branch of the task's project that has the run's commits.
     pub branch: Option<String>,

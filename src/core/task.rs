@@ -22,10 +22,12 @@ words! {
 }
 
 impl Status {
+    /// Whether the task has ended. Only a requeue changes that, or the late completion of a dead task.
     pub fn is_final(self) -> bool {
         !matches!(self, Self::Queued | Self::Leased | Self::Running)
     }
 
+    /// Whether a lease holds the task.
     pub fn is_active(self) -> bool {
         matches!(self, Self::Leased | Self::Running)
     }
@@ -95,27 +97,43 @@ words! {
 /// in [`TaskState`]; here it is as it was at first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskSpec {
+    /// Assigned when the task is created; its order among ids is the order of creation.
     pub id: TaskId,
+    /// The conversation that it belongs to. Tasks with the same context share a directory on the worker, and prefer one worker.
     pub context_id: String,
+    /// The kind of agent that it is for: its queue, which only workers that serve this agent get.
     pub agent_slug: String,
+    /// What the agent is asked to do.
     pub prompt: String,
+    /// Files in the directory of the context, by path or glob, that the agent inserts into the prompt; other texts are references.
     pub context_hints: Vec<String>,
+    /// The time limit of each run, in seconds.
     pub timeout_sec: i64,
     /// The longest time limit, in seconds, that its profile may set in place of the default `timeout_sec`; `None`: the client named the limit.
     pub profile_timeout_max: Option<i64>,
     /// US dollars that all attempts together may cost; 0 = no limit.
     pub budget: f64,
+    /// The form of the output. With `json`, a run fails if its output is not JSON.
     pub desired_format: Format,
+    /// How many attempts it has. An attempt that was given back does not count.
     pub max_attempts: i64,
     /// 0..=9; 9 is the most urgent.
     pub priority: i64,
+    /// It does not run before this time; `None`: it may run at once.
     pub not_before: Option<Ms>,
+    /// Tasks that must be completed first. If one of them ends otherwise, this task is cancelled.
     pub depends_on: Vec<TaskId>,
+    /// At most one task with this key is leased or running; `None`: no other task excludes it.
     pub exclusive_key: Option<String>,
+    /// A repeated creation with this key finds this task; `None`: each creation makes another task.
     pub idempotency_key: Option<String>,
+    /// What clients find it by: values by names.
     pub labels: BTreeMap<String, String>,
+    /// Whether it continues the conversation of its context. The system runs such tasks of one context one after the other.
     pub session: Session,
+    /// The model that the agent uses; `None` = that of the agent's profile.
     pub model: Option<String>,
+    /// Seconds after its end at which it is removed; `None` = by the server's retention.
     pub ttl_after_finished_sec: Option<i64>,
     /// The submit or member key that created it; `None` if another key did.
     pub owner: Option<String>,
@@ -151,18 +169,25 @@ impl TaskSpec {
 /// The lease that holds a task now. Ended leases are kept as [`PastLease`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct ActiveLease {
+    /// The fencing token: heartbeats, completions and events name it, and are refused under the id of another lease.
     pub id: LeaseId,
+    /// The worker that runs the task.
     pub worker_id: WorkerId,
     /// Which slot of the worker it takes; unique per worker.
     pub slot: i64,
+    /// How the lease was made: by a call, a claim or a push.
     pub origin: Origin,
+    /// When the lease was made.
     pub started_at: Ms,
+    /// How long the lease lasts without a heartbeat, in ms.
     pub ttl_ms: i64,
+    /// When the lease ends unless a heartbeat renews it.
     pub expires_at: Ms,
     /// When the expiry reconciler checks the lease, never later than its end. Only it moves the check, because heartbeats update no index.
     pub check_at: Ms,
     /// Leases by claim or push end at this time at the latest, whatever their heartbeats say.
     pub hard_end_at: Option<Ms>,
+    /// When the lease was renewed last; at first, when it was made.
     pub last_heartbeat: Ms,
     /// Whether the lease holds the task's context. At most one active lease per context does.
     pub holds_context: bool,
@@ -172,10 +197,14 @@ pub struct ActiveLease {
     pub context_reset_at: Option<Ms>,
 }
 
+/// How a run failed, or why a task ended without success.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
+    /// The kind of the failure.
     pub reason: Reason,
+    /// What happened, for people.
     pub message: String,
+    /// When it happened, or was reported.
     pub at: Ms,
 }
 
@@ -190,27 +219,42 @@ impl Failure {
 /// How the last lease of a task ended. It decides whether a late completion is accepted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LastLease {
+    /// The lease's id, which a late completion names.
     pub id: LeaseId,
+    /// The worker that had the lease.
     pub worker_id: WorkerId,
+    /// How the lease ended; never `active`.
     pub status: LeaseStatus,
 }
 
 /// How far a task is: the narrow row that every step rewrites, with the few fields of the spec that decisions need or that may be edited.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskState {
+    /// The task whose state this is.
     pub id: TaskId,
     /// Rises with every change of this row, so that an older copy of it never replaces a newer one.
     pub revision: i64,
+    /// The context of the task, as in its [`TaskSpec`].
     pub context_id: String,
+    /// The kind of agent that the task is for, as in its [`TaskSpec`].
     pub agent_slug: String,
+    /// 0..=9; 9 is the most urgent. An edit may change it.
     pub priority: i64,
+    /// Whether the task continues the conversation of its context, as in its [`TaskSpec`].
     pub session: Session,
+    /// How many attempts the task has, as in its [`TaskSpec`].
     pub max_attempts: i64,
+    /// The time limit of each run, in seconds. An edit or a requeue may change it.
     pub timeout_sec: i64,
+    /// As in its [`TaskSpec`]; `None` also once an edit or a requeue has set `timeout_sec`.
     pub profile_timeout_max: Option<i64>,
+    /// US dollars that all attempts together may cost, as in its [`TaskSpec`]; 0 = no limit.
     pub budget: f64,
+    /// The exclusive key of the task, as in its [`TaskSpec`].
     pub exclusive_key: Option<String>,
+    /// Seconds after its end at which the task is removed, as in its [`TaskSpec`]; `None` = by the server's retention.
     pub ttl_after_finished_sec: Option<i64>,
+    /// Whether its [`TaskSpec`] names tasks that must be completed first.
     pub has_dependencies: bool,
     /// Its agent moves files before and after the run: a repository, inputs or outputs.
     pub moves_files: bool,
@@ -218,19 +262,26 @@ pub struct TaskState {
     pub namespace: Option<String>,
     /// The submit or member key that created it; `None` if another key did.
     pub owner: Option<String>,
+    /// The team that this key had when it created the task.
     pub team: Option<String>,
     /// The name of its project.
     pub project: Option<String>,
 
+    /// How far the task is.
     pub status: Status,
+    /// The stamp of its last change; renewals of its lease and events do not count.
     pub updated_at: Ms,
+    /// Leases that count towards `max_attempts`: without those that were given back. A requeue sets it to 0.
     pub attempts: i64,
     /// How many attempts were given back; bounded by [`GIVE_BACKS`](super::limits::GIVE_BACKS).
     pub infra_retries: i64,
+    /// How many leases were ever made for the task.
     pub lease_count: i64,
     /// A client has requested the cancellation of the task.
     pub cancel_requested: bool,
+    /// It does not run before this time: the wish of a client, or the end of the backoff after a failed attempt.
     pub not_before: Option<Ms>,
+    /// Why the task is not ready; `None` if it is ready, or is not queued.
     pub parked: Option<Parked>,
     /// When the task is evaluated again without another event: its `not_before`, or the end of its reservation.
     pub wake_at: Option<Ms>,
@@ -243,15 +294,21 @@ pub struct TaskState {
     pub created_after: Option<TaskId>,
     /// Whether other tasks wait for this one: dependents, successors in its context, or waiters for its exclusive key.
     pub has_dependents: bool,
+    /// The lease that holds the task; `None` while it is queued, and after its end.
     pub lease: Option<ActiveLease>,
+    /// How its newest ended lease ended; `None` if none has ended, or none since a requeue.
     pub last_lease: Option<LastLease>,
+    /// The session that its last run reported; before its first run, that of the last completed run of its context. `None` = not known.
     pub session_id: Option<String>,
     /// The session in which its context has its conversation, as far as the server knows; its runs continue it.
     pub conversation: Option<String>,
+    /// Why its last run failed, or why the task ended without success; `None` after a success or a requeue, and if no run has failed.
     pub failure: Option<Failure>,
+    /// What its attempts have used together; `None`: no completion has told of any.
     pub usage: Option<Usage>,
     /// What its attempts had cost when a client requeued it: the budget begins anew there.
     pub cost_before_requeue: f64,
+    /// When the task ended; `None`: it has not.
     pub finished_at: Option<Ms>,
     /// When the task is to be removed, by its `ttl_after_finished_sec`.
     pub remove_at: Option<Ms>,
@@ -274,6 +331,7 @@ pub struct TaskState {
 }
 
 impl TaskState {
+    /// The state of a task that is being created: queued, and not yet evaluated, so not parked.
     pub fn new(spec: &TaskSpec) -> Self {
         Self {
             id: spec.id,
@@ -327,14 +385,17 @@ impl TaskState {
         }
     }
 
+    /// When the task was created.
     pub fn created_at(&self) -> Ms {
         self.made_at.unwrap_or_else(|| created_at(self.id))
     }
 
+    /// The labels as they are by now: edited, or those of its spec.
     pub fn labels<'a>(&'a self, spec: &'a TaskSpec) -> &'a BTreeMap<String, String> {
         self.labels.as_ref().unwrap_or(&spec.labels)
     }
 
+    /// Whether any worker that serves the task may get it now: it is queued, and nothing parks it.
     pub fn is_ready(&self) -> bool {
         self.status == Status::Queued && self.parked.is_none()
     }
@@ -375,22 +436,35 @@ impl TaskState {
 /// An ended lease: the record of one attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PastLease {
+    /// The lease's id, under which its completion came.
     pub id: LeaseId,
+    /// The task that it held.
     pub task_id: TaskId,
+    /// The context of the task.
     pub context_id: String,
+    /// The kind of agent that the task is for.
     pub agent_slug: String,
+    /// The worker that had the lease.
     pub worker_id: WorkerId,
+    /// When the lease was made.
     pub started_at: Ms,
+    /// How long the lease lasted without a heartbeat, in ms.
     pub ttl_ms: i64,
+    /// When it would have ended without another heartbeat.
     pub expires_at: Ms,
+    /// When it was renewed last; equal to `started_at` if no heartbeat had arrived.
     pub last_heartbeat: Ms,
+    /// How the lease ended.
     pub status: LeaseStatus,
+    /// When the lease ended; after a late completion, when that arrived.
     pub ended_at: Ms,
     /// Whether a completion was stored for it. A repeat is answered with the stored result.
     pub completed: bool,
     /// Why the run failed, as its completion told; `None`: it succeeded, or there was no completion.
     pub reason: Option<Reason>,
+    /// The model that the run used, as its completion told.
     pub model: Option<String>,
+    /// What the run used, as its completion told; `None`: it told nothing, or there was no completion.
     pub usage: Option<Usage>,
 }
 

@@ -5,15 +5,25 @@ macro_rules! words {
     ($(#[doc = $doc:literal])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
         $(#[doc = $doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-        pub enum $name { $($(#[$vdoc])* #[serde(rename = $word)] $variant),+ }
+        pub enum $name {
+            $(
+                $(#[$vdoc])*
+                /// Stored and sent as the word that [`as_str`](Self::as_str) returns for it.
+                #[serde(rename = $word)]
+                $variant
+            ),+
+        }
 
         impl $name {
+            /// All variants, in the order of their declaration.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
+            /// The word by which the variant is stored and sent.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word),+ }
             }
 
+            /// The variant of this word; `None` if no variant has it.
             pub fn parse(word: &str) -> Option<Self> {
                 match word { $($word => Some(Self::$variant),)+ _ => None }
             }

@@ -24,10 +24,14 @@ words! {
 /// The most tasks that one worker may hold.
 pub const MAX_CONCURRENCY: i64 = 32;
 
+/// What a worker can run, as its registration says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Capabilities {
+    /// Whether it can run the Claude CLI. Lease and dispatch calls choose only such workers; claims do not require it.
     pub claude_cli: bool,
+    /// How many tasks the worker runs at a time: the number of its slots.
     pub max_concurrency: i64,
+    /// Labels of the worker, which people see; placement does not look at them.
     pub labels: Vec<String>,
     /// The agent slugs that the worker serves; `None` = all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -134,31 +138,44 @@ pub fn other_capabilities(named: BTreeMap<String, String>) -> Result<BTreeMap<St
 /// The agent that works under a worker's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instance {
+    /// The agent's own id, which it sends with its calls.
     pub id: InstanceId,
     /// When it took the name.
     pub since: Ms,
 }
 
+/// A registered worker: a machine, or a program that runs tasks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Worker {
+    /// The worker's name.
     pub id: WorkerId,
     /// Rises with every change of this row except `last_seen`, also across a removal and a new registration.
     pub revision: i64,
     /// The stamp of the row's last change.
     pub updated_at: Ms,
+    /// Where the server reaches its agent; empty if it has no URL, and then nothing is pushed to it.
     pub url: String,
     /// The status that the worker, an operator or the control plane set last.
     pub status: WorkerStatus,
     /// Not seen for too long: the API shows `offline`, whatever `status` is, until the worker is seen again.
     pub lost: bool,
+    /// What the worker can run, as it was registered last.
     pub capabilities: Capabilities,
+    /// Its addresses, for people.
     pub ip_addrs: Vec<String>,
+    /// How many observations its memory database has, as the control plane lists it; 0 if it does not.
     pub obs_count: i64,
+    /// The digest of its memory database, as the control plane lists it; empty if it does not.
     pub db_sha: String,
+    /// When its name was registered for the first time, or anew after a removal.
     pub registered_at: Ms,
+    /// The version of its agent; `unknown` if none was told, `uninstalled` after its agent was removed from the machine.
     pub agent_version: String,
+    /// Its operating system, for people; may be empty.
     pub os_info: String,
+    /// How its agent was installed, for people; `manual` if nothing was told.
     pub install_method: String,
+    /// Whether the server pushes tasks to it by itself.
     pub dispatch: DispatchMode,
     /// The worker gets no new tasks.
     pub cordoned: bool,
@@ -171,10 +188,12 @@ pub struct Worker {
     pub instance: Option<Instance>,
     /// Why it takes no tasks, or none of some agents, as its agent says.
     pub pauses: Vec<Pause>,
+    /// When it gave the last sign of life that is recorded.
     pub last_seen: Ms,
 }
 
 impl Worker {
+    /// A worker that is registered now and has told nothing yet: online, with one slot, and not pushed to.
     pub fn new(id: WorkerId, now: Ms) -> Self {
         Self {
             id,
@@ -201,6 +220,7 @@ impl Worker {
         }
     }
 
+    /// The status that the API shows: `offline` for a worker that is lost.
     pub fn shown_status(&self) -> WorkerStatus {
         if self.lost { WorkerStatus::Offline } else { self.status }
     }
@@ -215,6 +235,7 @@ impl Worker {
         self.shown_status() == WorkerStatus::Offline || !self.is_of_other(Some(instance))
     }
 
+    /// Whether its shown status is `online`: it is there and takes tasks, unless it is cordoned.
     pub fn is_online(&self) -> bool {
         self.shown_status() == WorkerStatus::Online
     }
@@ -243,10 +264,12 @@ impl Worker {
         self.pauses.iter().filter(|_| self.capabilities.agents.is_none()).flat_map(|pause| pause.agents.iter().flatten())
     }
 
+    /// Whether pauses close some agents on a worker that serves all others.
     pub fn has_closed_agents(&self) -> bool {
         self.closed_agents().next().is_some()
     }
 
+    /// Whether a pause closes this agent on a worker that names none.
     pub fn is_closed_for(&self, agent_slug: &str) -> bool {
         self.closed_agents().any(|slug| slug == agent_slug)
     }

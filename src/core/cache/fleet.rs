@@ -14,14 +14,22 @@ use crate::requirement::Requirement;
 use crate::task::{ActiveLease, TaskSpec, TaskState};
 use crate::worker::{MAX_CONCURRENCY, Worker, WorkerStatus};
 
+/// A lease that a worker holds, as far as the cache needs it.
 #[derive(Clone, Debug)]
 pub struct HeldLease {
+    /// The task that is leased.
     pub task: TaskId,
+    /// The worker that has the lease.
     pub worker: WorkerId,
+    /// The id of the lease.
     pub lease: LeaseId,
+    /// Which slot of the worker it takes.
     pub slot: i64,
+    /// How the lease was made.
     pub origin: Origin,
+    /// The context of the task.
     pub context_id: String,
+    /// The cancellation of the task was requested, and its agent is to end the run.
     pub cancel_requested: bool,
     /// Its run waits for a person.
     pub asks: bool,
@@ -55,6 +63,7 @@ struct Entry {
     held: BTreeMap<TaskId, HeldLease>,
 }
 
+/// The workers that the cache knows, by name, each with its leases.
 #[derive(Debug, Default)]
 pub struct Fleet {
     entries: BTreeMap<WorkerId, Entry>,
@@ -72,6 +81,7 @@ pub struct Fleet {
 /// Why no worker takes a ready task. Of several workers, the last of these reasons counts, because it is the nearest to an end.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shortage {
+    /// No worker that is online serves the task.
     NoWorker,
     /// Workers would run it if they served its project.
     Project,
@@ -79,14 +89,20 @@ pub enum Shortage {
     /// person has to end, because that is when the task can run if nobody does anything. Names and texts of workers are not for everyone who
     /// sees the task.
     Paused {
+        /// Whether the pause ends by itself.
         is_passing: bool,
+        /// When the pause ends, or when the worker tries again; the earliest is the greatest.
         until: Reverse<Ms>,
+        /// Why the worker is paused.
         cause: PauseCause,
     },
+    /// Every worker that serves it and is online is cordoned or draining.
     Cordoned,
+    /// Every worker that serves it, is online and takes tasks has as many leases as slots.
     NoCapacity,
     /// A worker that names no agents has room, but the task is kept for those that name its agent, which are full.
     Kept {
+        /// Until when the task is kept for the workers that name its agent.
         until: Ms,
     },
 }
@@ -171,12 +187,14 @@ impl Fleet {
         self.entries.get(worker)?.held.get(&task)
     }
 
+    /// The worker was seen at this time. Of several times, the latest counts; an unknown worker is ignored.
     pub fn seen(&mut self, id: &str, at: Ms) {
         if let Some(worker) = self.entries.get_mut(id).and_then(|entry| entry.worker.as_mut()) {
             worker.last_seen = worker.last_seen.max(at);
         }
     }
 
+    /// The worker of this name; `None` if no row of it is known, or it was removed.
     pub fn worker(&self, id: &str) -> Option<&Worker> {
         self.entries.get(id)?.worker.as_ref()
     }
@@ -195,6 +213,7 @@ impl Fleet {
         resumed.map(|pause| ResumedAccount { account: pause.name.clone(), since: pause.since }).collect()
     }
 
+    /// All workers, in the order of their names.
     pub fn workers(&self) -> impl Iterator<Item = &Worker> {
         self.known().map(|(worker, _)| worker)
     }
@@ -210,18 +229,22 @@ impl Fleet {
         self.entries.values().filter_map(|entry| Some((entry.worker.as_ref()?, entry)))
     }
 
+    /// The workers to which the leader pushes tasks by itself.
     pub fn pushed_to(&self) -> impl Iterator<Item = &Worker> {
         self.pushed_to.iter().filter_map(|id| self.worker(id))
     }
 
+    /// Whether the leader pushes to any worker.
     pub fn has_pushed_workers(&self) -> bool {
         !self.pushed_to.is_empty()
     }
 
+    /// The leases that this worker holds.
     pub fn held(&self, worker: &str) -> impl Iterator<Item = &HeldLease> {
         self.entries.get(worker).into_iter().flat_map(|entry| entry.held.values())
     }
 
+    /// The leases of all workers.
     pub fn all_held(&self) -> impl Iterator<Item = &HeldLease> {
         self.entries.values().flat_map(|entry| entry.held.values())
     }
@@ -231,6 +254,7 @@ impl Fleet {
         self.held(worker).fold(0, |used, held| used | 1u32.checked_shl(u32::try_from(held.slot).unwrap_or(32)).unwrap_or(0))
     }
 
+    /// The number of the worker's free slots: negative if it holds more leases than it has slots, 0 for an unknown worker.
     pub fn free(&self, worker: &str) -> i64 {
         self.entries.get(worker).and_then(|entry| Some(entry.free(entry.worker.as_ref()?))).unwrap_or(0)
     }

@@ -29,10 +29,13 @@ use super::worker::Worker;
 /// A task that can be claimed now, judged by its own row only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadyRow {
+    /// The task, whose id is its age: of one rank, the oldest comes first.
     pub id: TaskId,
+    /// The revision of the row by which it was judged.
     pub revision: i64,
     /// 9 − priority. The queue is ordered by (rank, id).
     pub rank: i64,
+    /// The agent that the task is for.
     pub agent_slug: String,
     /// The namespace of its Kubernetes object; `None` for all other tasks.
     pub namespace: Option<String>,
@@ -63,6 +66,7 @@ impl ReadyRow {
         Requirement { agent_slug: &self.agent_slug, namespace: self.namespace.as_deref(), project: self.project.as_deref() }
     }
 
+    /// The place of the task in the queue.
     pub fn key(&self) -> ReadyKey {
         (self.rank, self.id)
     }
@@ -107,9 +111,12 @@ pub struct Effect {
 /// The revision of a removed task: no row is newer.
 const REMOVED: i64 = i64::MAX;
 
+/// What a replica remembers of the database, as a hint: the database decides.
 #[derive(Debug, Default)]
 pub struct Cache {
+    /// The tasks that may be claimed.
     pub queue: Queue,
+    /// The workers, and the leases that they hold.
     pub fleet: Fleet,
     tasks: HashMap<TaskId, Known>,
     /// Tasks that were updated while a read was open, in that order. Those that are not shown are forgotten when the last of these reads
@@ -126,11 +133,14 @@ pub struct Cache {
 /// Tasks and workers of which a copy came that was read before the last rebuild.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Suspects {
+    /// The ids of the tasks to read again.
     pub tasks: BTreeSet<TaskId>,
+    /// The names of the workers to read again.
     pub workers: BTreeSet<WorkerId>,
 }
 
 impl Cache {
+    /// Begins a read of the database: what the cache hears from here on is kept until [`end_read`](Self::end_read).
     pub fn begin_read(&mut self) -> CacheRead {
         self.clock += 1;
         self.reads.insert(self.clock);
@@ -151,10 +161,12 @@ impl Cache {
         std::mem::take(&mut self.suspects)
     }
 
+    /// Whether there are rows to read again.
     pub fn has_suspects(&self) -> bool {
         self.suspects != Suspects::default()
     }
 
+    /// Ends the read, after its rows were put in. What is not shown and no other open read needs is forgotten.
     pub fn end_read(&mut self, read: &CacheRead) {
         self.reads.remove(&read.0);
         let oldest = self.reads.first().copied().unwrap_or(u64::MAX);

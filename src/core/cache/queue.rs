@@ -23,6 +23,7 @@ const RESERVED_LOOK: usize = 100;
 /// A page to read. It is ignored if its window was reset, has overflowed or was dropped meanwhile.
 #[derive(Clone, Debug)]
 pub struct PageRead {
+    /// The window whose next page is read.
     pub scope: Scope,
     /// The task behind which the page starts; `None` for the start of the queue.
     pub after: Option<ReadyKey>,
@@ -32,6 +33,7 @@ pub struct PageRead {
 /// The first ready tasks of a worker's windows, which are now taken.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ReadyTasks {
+    /// In queue order, at most as many as were asked for. No other claim gets them until they are given back.
     pub tasks: Vec<TaskId>,
     /// A window whose next page must be read to know which tasks follow.
     pub page: Option<Scope>,
@@ -41,6 +43,7 @@ pub struct ReadyTasks {
     pub kept_until: Option<Ms>,
 }
 
+/// The windows on the tasks that may be claimed, and which of the tasks are taken.
 #[derive(Debug, Default)]
 pub struct Queue {
     parts: HashMap<Part, Windows>,
@@ -149,6 +152,7 @@ impl Queue {
         self.withheld.extend(tasks);
     }
 
+    /// Shows tasks to claims again that were withheld.
     pub fn show_again(&mut self, tasks: &[TaskId]) {
         self.withheld.retain(|task| !tasks.contains(task));
     }

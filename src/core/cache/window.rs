@@ -17,6 +17,7 @@ pub enum Projects {
     All,
     /// Those without a project.
     None,
+    /// Those of this project.
     One(String),
 }
 
@@ -25,6 +26,7 @@ pub enum Projects {
 pub struct Part {
     /// `None` = tasks of all namespaces, and of none.
     pub namespace: Option<String>,
+    /// Of which projects it has the tasks.
     pub projects: Projects,
 }
 
@@ -71,7 +73,14 @@ impl Part {
 /// The tasks of a window: those of a part of the queue that are not reserved, of all agents or of one, or those reserved for one worker.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
-    Ready { part: Part, agent_slug: Option<String> },
+    /// The tasks of a part of the queue that are reserved for nobody.
+    Ready {
+        /// The part of the queue.
+        part: Part,
+        /// The agent that the tasks are for; `None` = all agents.
+        agent_slug: Option<String>,
+    },
+    /// The tasks that are reserved for this worker.
     Reserved(WorkerId),
 }
 

@@ -10,7 +10,9 @@ use super::super::working_set::{Halt, WorkingSet};
 /// Ends the pauses of an account on these workers, those that have one. Each worker is told until its agent no longer says so itself.
 #[derive(Clone, Debug)]
 pub struct ResumeAccount {
+    /// The name of the account.
     pub account: String,
+    /// The workers whose pauses of this account end. Names that no worker has are skipped.
     pub workers: Vec<WorkerId>,
 }
 

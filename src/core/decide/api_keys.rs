@@ -13,16 +13,24 @@ use super::super::working_set::{Halt, WorkingSet};
 /// Adds a key. Its name must be one ([`is_key_name`](super::super::api_key::is_key_name)).
 #[derive(Clone, Debug)]
 pub struct CreateKey {
+    /// The name of the key, which no other key has.
     pub name: String,
+    /// The SHA-256 digest of the key, in hexadecimal.
     pub digest: String,
+    /// What the key may do.
     pub scope: Scope,
+    /// The worker that the key speaks for, or the only worker that the join token enrolls; `None` for other keys, and for tokens that
+    /// enroll any worker.
     pub worker: Option<WorkerId>,
+    /// Whether that worker may name the URL that the server calls.
     pub push: bool,
     /// The namespaces that its worker may serve; `None` = no limit.
     pub namespaces: Option<Vec<String>>,
     /// Milliseconds until it expires; `None` = never.
     pub lasts_ms: Option<i64>,
+    /// The most that its tasks and uploads may be.
     pub quota: Quota,
+    /// The team whose member keys see its tasks; `None` = no team.
     pub team: Option<String>,
 }
 
@@ -100,6 +108,7 @@ fn name_of(key: &ApiKey) -> String {
 /// Removes a key: it opens nothing from then on.
 #[derive(Clone, Debug)]
 pub struct RevokeKey {
+    /// The name of the key.
     pub name: String,
 }
 
@@ -157,7 +166,9 @@ fn narrow(set: &mut WorkingSet, worker: &str, allowed: &[String]) -> Result<(), 
 pub struct Enroll {
     /// The name of the join token, and its digest: a token that was created anew with this name is another one.
     pub token: String,
+    /// The digest of the join token.
     pub token_digest: String,
+    /// The worker that enrolls, and for which the new key speaks.
     pub worker: WorkerId,
     /// The digest of the worker's new key.
     pub digest: String,

@@ -8,6 +8,7 @@ use super::super::working_set::{Halt, WorkingSet};
 /// Has the next run of a context begin a new session. A run that has its lease already goes on, with the session that it has.
 #[derive(Clone, Debug)]
 pub struct ResetContext {
+    /// The context whose conversation ends. It need not have any tasks.
     pub context_id: String,
 }
 

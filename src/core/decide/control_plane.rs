@@ -40,8 +40,10 @@ impl Operation for RegisterAgent {
     }
 }
 
+/// Removes an agent. It remains a node of its projects.
 #[derive(Clone, Debug)]
 pub struct RemoveAgent {
+    /// The name of the agent.
     pub name: String,
 }
 
@@ -62,14 +64,19 @@ impl Operation for RemoveAgent {
 /// The heartbeat of a node of a project. It makes the project known, and renews the lease of its leader.
 #[derive(Clone, Debug)]
 pub struct RecordNode {
+    /// The project for which the node reports.
     pub canonical_id: String,
     /// The name that a new project gets, if it is free.
     pub name: String,
+    /// The name of the node. If an agent has this name, the heartbeat counts as a sign of its life.
     pub node_id: String,
     /// What is absent keeps its value.
     pub obs_count: Option<i64>,
+    /// The digest of the node's copy of the memory; `None` keeps its value.
     pub db_sha: Option<String>,
+    /// The node's addresses; `None` keeps their value.
     pub ip_addrs: Option<Vec<String>>,
+    /// What the node calls the project; `None` keeps its value.
     pub project_id: Option<String>,
 }
 
@@ -150,7 +157,9 @@ fn new_project(canonical_id: &str, name: &str, source: Source, now: Ms) -> Proje
 /// Adds a project, or names one that heartbeats made known.
 #[derive(Clone, Debug)]
 pub struct RegisterProject {
+    /// The name that the project gets. No other project may have it.
     pub name: String,
+    /// The id that follows from the name.
     pub canonical_id: String,
 }
 
@@ -181,6 +190,7 @@ impl Operation for RegisterProject {
 /// Removes a project with its nodes and memories, by its name or its canonical id.
 #[derive(Clone, Debug)]
 pub struct RemoveProject {
+    /// The name or the canonical id of the project; a name counts more.
     pub project: String,
 }
 
@@ -201,8 +211,11 @@ impl Operation for RemoveProject {
 /// Gives the leadership of a project to a node, for a time. Whoever led it before leads it no more: its term is over.
 #[derive(Clone, Debug)]
 pub struct SelectLeader {
+    /// The canonical id of the project.
     pub canonical_id: String,
+    /// The node that is to lead: a node of the project, or a registered agent.
     pub node_id: String,
+    /// How long the leadership lasts without a heartbeat of the leader, in ms.
     pub lease_ms: i64,
     /// The term that the caller has seen, if only that one may be replaced. Then the selection begins a new one in any case, so that nobody
     /// else who has seen the same term is selected.
@@ -241,13 +254,19 @@ impl Operation for SelectLeader {
 /// Stores a snapshot of the memory, if the node still leads the project in the term in which the snapshot was fetched.
 #[derive(Clone, Debug)]
 pub struct StoreMemory {
+    /// The canonical id of the project.
     pub canonical_id: String,
+    /// The node from which the snapshot was fetched.
     pub node_id: String,
+    /// The term in which the node led the project before the snapshot was fetched.
     pub term: i64,
+    /// The SHA-256 digest of the snapshot, in hexadecimal. If the newest version has the same, nothing is stored but the job.
     pub sha256: String,
+    /// The size of the snapshot in bytes, before its encoding as base64.
     pub bytes: i64,
     /// As base64.
     pub content: Arc<str>,
+    /// The record of the push; its status and detail are set here.
     pub job: NewJob,
 }
 
@@ -299,6 +318,7 @@ fn leads(project: &Project, node: &str, now: Ms) -> Result<(), Halt> {
 /// Keeps the record of a job that stored nothing.
 #[derive(Clone, Debug)]
 pub struct RecordJob {
+    /// The job to record.
     pub job: NewJob,
 }
 

@@ -20,6 +20,7 @@ use super::readiness::{apply, evaluate, newest_in_context};
 /// object or by its idempotency key, is not created again.
 #[derive(Clone, Debug)]
 pub struct Create {
+    /// What the clients ask for. The reply has one task for each, in this order.
     pub tasks: Vec<TaskSpec>,
 }
 

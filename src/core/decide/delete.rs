@@ -12,6 +12,7 @@ use super::super::working_set::{Halt, WorkingSet, need};
 /// cancelled.
 #[derive(Clone, Debug)]
 pub struct Delete {
+    /// The task to remove.
     pub task: TaskId,
 }
 

@@ -17,7 +17,9 @@ use super::reevaluate::dependencies;
 /// Changes a queued task. Fields that are `None` stay as they are.
 #[derive(Clone, Debug)]
 pub struct Edit {
+    /// The task to change.
     pub task: TaskId,
+    /// The other priority: 0..=9; 9 is the most urgent.
     pub priority: Option<i64>,
     /// `Some(None)`: it may run at once.
     pub not_before: Option<Option<Ms>>,

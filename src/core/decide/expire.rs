@@ -19,8 +19,11 @@ const TRUSTED_FOR_MS: Ms = 1_500;
 /// Ends the lease if it is due; otherwise sets the time of the next check.
 #[derive(Clone, Debug)]
 pub struct ExpireLease {
+    /// The task that was found with the lease.
     pub task: TaskId,
+    /// The lease that was found to be due. If it has ended, nothing happens.
     pub lease: LeaseId,
+    /// What is known of the last outage, and when the lease was found.
     pub grace: Grace,
 }
 
@@ -104,8 +107,11 @@ fn last_from(lease: &mut ActiveLease, at: Ms, longest_ms: i64) {
 /// The database's clock has stepped by `step_ms`, to `at`. An active lease continues as if it had not.
 #[derive(Clone, Debug)]
 pub struct ClockStepped {
+    /// The task whose active lease goes on; if it has none, nothing happens.
     pub task: TaskId,
+    /// By how much the clock has stepped, in ms; negative if it was set back.
     pub step_ms: i64,
+    /// What the clock showed after the step.
     pub at: Ms,
 }
 

@@ -16,23 +16,36 @@ use super::quotas::{self, Added};
 /// The run that uploads a file.
 #[derive(Clone, Debug)]
 pub struct FileOfRun {
+    /// The task of the run.
     pub task: TaskId,
+    /// The lease that the run must hold.
     pub lease: LeaseId,
+    /// Refuses the file if the lease is another worker's; `None`: any worker may have it.
     pub worker: Option<WorkerId>,
 }
 
 /// Adds a file whose content is stored. A repeat of the same lease finds its first file.
 #[derive(Clone, Debug)]
 pub struct AddFile {
+    /// The id of the file, under which its content is stored already.
     pub id: FileId,
+    /// The submit or member key that uploads it; empty for other keys, and for the file of a run.
     pub owner: String,
+    /// The team that this key has; empty if it has none.
     pub team: String,
+    /// The run that uploads it; `None`: it is an upload for tasks.
     pub run: Option<FileOfRun>,
+    /// A relative path, see [`path_problem`](super::super::file::path_problem).
     pub name: String,
+    /// The media type that the uploader named.
     pub content_type: String,
+    /// The size of the content in bytes.
     pub bytes: i64,
+    /// The SHA-256 digest of the content, in lower-case hexadecimal.
     pub sha256: String,
+    /// `Input` for an upload, `Output` or `GitDiff` for the file of a run.
     pub kind: FileKind,
+    /// Where the object store has the content; `None`: the database has it.
     pub object_url: Option<String>,
     /// It must be decided before this time. Contents without a file are removed later than this.
     pub until: Ms,
@@ -110,6 +123,7 @@ impl Operation for AddFile {
 /// Removes an upload that no task uses.
 #[derive(Clone, Debug)]
 pub struct DeleteFile {
+    /// The upload to remove.
     pub file: FileId,
 }
 

@@ -24,9 +24,13 @@ const FILES_MS: i64 = 30 * 60_000;
 /// Leases a task to a worker. `origin` distinguishes lease calls from dispatch calls.
 #[derive(Clone, Debug)]
 pub struct Lease {
+    /// The task to lease.
     pub task: TaskId,
+    /// The worker that gets the lease, or those to look at first.
     pub choice: Choice,
+    /// How long the lease lasts without a heartbeat, in ms.
     pub ttl_ms: i64,
+    /// `Call` or `Dispatch`; a dispatch call chooses only workers with a URL.
     pub origin: Origin,
 }
 

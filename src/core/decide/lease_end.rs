@@ -16,8 +16,11 @@ use super::readiness::{Park, Readiness, apply, blocked, reserve};
 /// Gives a lease back, and queues the task again.
 #[derive(Clone, Debug)]
 pub struct Release {
+    /// The task to hand back.
     pub task: TaskId,
+    /// The lease that is given back. If it is not the active one, the command is rejected.
     pub lease: LeaseId,
+    /// Why it is given back, for people.
     pub reason: String,
 }
 

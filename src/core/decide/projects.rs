@@ -13,10 +13,15 @@ use super::super::working_set::{Halt, WorkingSet};
 /// Adds a project. Its name must be one ([`is_project_name`](super::super::project::is_project_name)), and so must its path.
 #[derive(Clone, Debug)]
 pub struct CreateProject {
+    /// The name of the project, which no other project has.
     pub name: String,
+    /// What git clones from.
     pub repo_url: String,
+    /// Where agents put the clone; `None` = under the name.
     pub target_path: Option<String>,
+    /// The worker that clones it if a request names none; `None`: the first that is asked.
     pub primary_node_id: Option<WorkerId>,
+    /// What the branches of contexts begin with, before a `/`.
     pub branch_prefix: String,
 }
 
@@ -58,7 +63,9 @@ impl Operation for CreateProject {
 /// ([`is_branch_prefix`](super::super::project::is_branch_prefix)).
 #[derive(Clone, Debug)]
 pub struct EditProject {
+    /// The project to change.
     pub project: ProjectId,
+    /// The prefix of the branches from now on. The one before is remembered.
     pub branch_prefix: String,
 }
 
@@ -89,6 +96,7 @@ impl Operation for EditProject {
 /// Removes a project and what is known of its clones. The clones themselves stay at the agents.
 #[derive(Clone, Debug)]
 pub struct DeleteProject {
+    /// The project to remove.
     pub project: ProjectId,
 }
 
@@ -110,6 +118,7 @@ impl Operation for DeleteProject {
 /// What the agent of one worker answered when it was asked for a clone.
 #[derive(Clone, Debug)]
 pub struct NodeClone {
+    /// The worker whose agent answered.
     pub node_id: WorkerId,
     /// Where the clone is, if the agent tells; or why there is none.
     pub outcome: Result<Option<String>, String>,
@@ -129,8 +138,11 @@ pub enum ClonedFor {
 /// Records what agents answered, or have done for a run.
 #[derive(Clone, Debug)]
 pub struct RecordClones {
+    /// The project that was cloned.
     pub project: ProjectId,
+    /// What each of the workers answered.
     pub nodes: Vec<NodeClone>,
+    /// What the clones were made for.
     pub cloned_for: ClonedFor,
 }
 

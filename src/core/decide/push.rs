@@ -22,8 +22,11 @@ use super::readiness::park;
 /// Leases a ready task to the best loaded worker that is pushed to: this worker, or the one that the task's context prefers.
 #[derive(Clone, Debug)]
 pub struct Push {
+    /// The task to lease.
     pub task: TaskId,
+    /// A worker that is pushed to and was seen to have a free slot.
     pub worker: WorkerId,
+    /// How long the lease lasts without a heartbeat, in ms.
     pub ttl_ms: i64,
 }
 
@@ -68,8 +71,11 @@ impl Operation for Push {
 /// The push of this lease failed.
 #[derive(Clone, Debug)]
 pub struct EndPush {
+    /// The task that was pushed.
     pub task: TaskId,
+    /// The lease that was made for the push.
     pub lease: LeaseId,
+    /// How the push failed, and what becomes of the task.
     pub end: PushEnd,
 }
 

@@ -18,8 +18,11 @@ const AFTER_QUESTION_MS: i64 = 60_000;
 /// What a run asks.
 #[derive(Clone, Debug)]
 pub struct NewQuestion {
+    /// The tool that the run wants to use, by the name that the agent's program has for it.
     pub tool: String,
+    /// JSON text: what the tool is to do.
     pub input: String,
+    /// The questions in words; empty: the run asks whether it may use the tool.
     pub texts: Vec<String>,
     /// For how long answers are taken.
     pub limit_ms: i64,
@@ -29,8 +32,11 @@ pub struct NewQuestion {
 /// the question changes nothing.
 #[derive(Clone, Debug)]
 pub struct AskPerson {
+    /// The task whose run asks.
     pub task: TaskId,
+    /// The lease of the run, which must be the active one.
     pub lease: LeaseId,
+    /// The id of the question, which the agent chose.
     pub id: QuestionId,
     /// `None`: the run no longer asks the question of this id.
     pub question: Option<NewQuestion>,
@@ -125,9 +131,11 @@ fn end_question(task: &mut TaskState, now: i64) {
 /// Answers what the run of a task asks. Its agent takes the answer with its next [`AskPerson`].
 #[derive(Clone, Debug)]
 pub struct AnswerQuestion {
+    /// The task whose run asks.
     pub task: TaskId,
     /// Answers only the question of this id; `None`: whatever is asked now.
     pub question: Option<QuestionId>,
+    /// The answer. It needs a text for each question in words if it allows, and none if it denies.
     pub answer: Answer,
 }
 

@@ -14,7 +14,9 @@ const ALL_IN_AUDIT: &str = "*";
 /// Pauses, resumes or limits the queue of an agent; [`ALL_QUEUES`] pauses and resumes all of them. Leases that are active go on.
 #[derive(Clone, Debug)]
 pub struct ChangeQueue {
+    /// The agent whose queue is changed, or [`ALL_QUEUES`].
     pub agent_slug: String,
+    /// What is changed of it.
     pub change: QueueChange,
 }
 

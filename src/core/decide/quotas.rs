@@ -13,7 +13,9 @@ const MINUTE_MS: Ms = 60_000;
 /// Gives a submit or member key another quota, which counts from its next call on. What it has already stays.
 #[derive(Clone, Debug)]
 pub struct SetQuota {
+    /// The name of the key.
     pub name: String,
+    /// What the key may have from now on.
     pub quota: Quota,
 }
 

@@ -12,6 +12,7 @@ use super::readiness::{Park, Readiness, apply, behind_session, evaluate, known_d
 /// Evaluates these queued tasks again.
 #[derive(Clone, Debug)]
 pub struct Reevaluate {
+    /// The tasks to evaluate, at most one page.
     pub tasks: Vec<TaskId>,
     /// The progress of the wake-up, if these tasks are a page of one.
     pub progress: Option<Progress>,

@@ -14,7 +14,9 @@ use super::super::working_set::{Halt, WorkingSet, need, unless_locked};
 /// Renews the lease of one task.
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
+    /// The task whose lease is renewed.
     pub task: TaskId,
+    /// Who renews it: the lease, the worker, or both.
     pub holder: Holder,
 }
 
@@ -56,7 +58,9 @@ fn renew_lease(set: &mut WorkingSet, mut task: TaskState) -> TaskState {
 /// Renews those of these leases that the worker still holds.
 #[derive(Clone, Debug)]
 pub struct RenewLeases {
+    /// The worker that must hold the leases.
     pub worker: WorkerId,
+    /// The leases to renew.
     pub leases: Vec<LeaseId>,
 }
 
@@ -107,10 +111,13 @@ const CUT: &str = r#"{"phase":"events_cut","text":"the run has too many events; 
 /// Records events of a run. Events whose `seq` this lease has sent before are skipped.
 #[derive(Clone, Debug)]
 pub struct AppendEvents {
+    /// The task of the run.
     pub task: TaskId,
+    /// The lease of the run: the active one, or the last one if none is active.
     pub lease: LeaseId,
     /// Refuses them if the lease is another worker's.
     pub worker: Option<WorkerId>,
+    /// The events in the order of their `seq`.
     pub events: Vec<NewEvent>,
 }
 

@@ -14,6 +14,7 @@ use super::reevaluate::dependencies;
 /// again while it is suspended.
 #[derive(Clone, Debug)]
 pub struct Suspend {
+    /// The task to suspend or to resume.
     pub task: TaskId,
     /// `false` resumes the task.
     pub suspend: bool,

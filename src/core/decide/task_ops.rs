@@ -15,11 +15,13 @@ use super::readiness::{apply, evaluate, known_dependencies, park};
 
 /// Names of the stored settings.
 pub const MEMBRIDGE_SERVER_URL: &str = "membridge_server_url";
+/// The name of the stored key of the control plane.
 pub const MEMBRIDGE_ADMIN_KEY: &str = "membridge_admin_key";
 
 /// Cancels a queued task. If the task runs, the worker is told to stop it.
 #[derive(Clone, Debug)]
 pub struct Cancel {
+    /// The task to cancel.
     pub task: TaskId,
 }
 
@@ -59,6 +61,7 @@ impl Operation for Cancel {
 /// Queues a failed, dead or cancelled task again.
 #[derive(Clone, Debug)]
 pub struct Requeue {
+    /// The task to queue again.
     pub task: TaskId,
     /// The time limit of its runs from now on; `None`: the one that it has.
     pub timeout_sec: Option<i64>,
@@ -135,7 +138,9 @@ fn goes_first(set: &mut WorkingSet, task: &TaskState) {
 /// Stores the settings that take precedence over flags and environment.
 #[derive(Clone, Debug)]
 pub struct Configure {
+    /// The URL of the control plane.
     pub membridge_server_url: String,
+    /// The key that the server sends to the control plane.
     pub membridge_admin_key: String,
 }
 
@@ -154,10 +159,15 @@ impl Operation for Configure {
 /// Writes an audit entry only, for actions outside the database.
 #[derive(Clone, Debug)]
 pub struct RecordAudit {
+    /// What happened.
     pub action: Action,
+    /// The kind of object that the entry is about.
     pub entity_type: EntityType,
+    /// Which object the entry is about: its id or its name.
     pub entity_id: String,
+    /// Who did it. If the request used a named key, the entry names the key instead.
     pub actor: Actor,
+    /// What else there is to say, for people; may be empty.
     pub detail: String,
 }
 

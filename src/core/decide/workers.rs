@@ -156,6 +156,7 @@ fn audit_return(set: &mut WorkingSet, worker: &Worker) {
 /// Records when these workers were seen.
 #[derive(Clone, Debug)]
 pub struct RecordLastSeen {
+    /// The workers, and when each of them was seen. An earlier time than the recorded one changes nothing.
     pub last_seen: Vec<(WorkerId, Ms)>,
 }
 
@@ -192,7 +193,9 @@ impl Operation for RecordLastSeen {
 /// Marks the worker offline until it is seen again.
 #[derive(Clone, Debug)]
 pub struct MarkOffline {
+    /// The worker to mark offline.
     pub worker: WorkerId,
+    /// Why it counts as offline.
     pub cause: Loss,
 }
 
@@ -249,7 +252,9 @@ impl Operation for MarkOffline {
 /// Cordons, uncordons or drains a worker.
 #[derive(Clone, Debug)]
 pub struct Cordon {
+    /// The worker to cordon, uncordon or drain.
     pub worker: WorkerId,
+    /// Which of these is done.
     pub change: CordonChange,
 }
 
@@ -288,6 +293,7 @@ impl Operation for Cordon {
 /// Removes a worker. Its leases end, and their tasks are queued again.
 #[derive(Clone, Debug)]
 pub struct RemoveWorker {
+    /// The worker to remove.
     pub worker: WorkerId,
 }
 

@@ -20,6 +20,7 @@ pub struct LoadedKeys {
 }
 
 impl LoadedKeys {
+    /// What the database returned for what was asked: the rows, and how many keys WorkerPools have by namespace.
     pub fn new(asked: &RowKeys, rows: impl IntoIterator<Item = ApiKey>, of_pools: BTreeMap<String, usize>) -> Self {
         let rows = rows.into_iter().map(|key| (key.name.clone(), key)).collect();
         Self { rows, of_pools, names: asked.key_names.clone(), workers: asked.key_workers.clone() }
@@ -73,6 +74,7 @@ impl WorkingSet {
         keys.rows.insert(key.name.clone(), key);
     }
 
+    /// Removes the key of this name; later commands of the batch do not find it.
     pub fn remove_api_key(&mut self, name: &str) {
         let keys = self.loaded.api_keys.get_or_insert_default();
         let removed = keys.rows.remove(name);

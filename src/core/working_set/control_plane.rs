@@ -9,20 +9,26 @@ use super::super::control_plane::{Agent, Job, NewMemory, Node, Project};
 use super::super::row_keys::{ControlPlaneKeys, NodeKey};
 use super::{Halt, WorkingSet, need};
 
+/// The rows of the control plane that were loaded for a batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadedControlPlane {
     /// What was asked for: what has no row in the maps does not exist.
     pub asked: ControlPlaneKeys,
+    /// By name.
     pub agents: BTreeMap<String, Agent>,
+    /// How many agents are registered.
     pub agent_count: i64,
     /// By canonical id.
     pub projects: BTreeMap<String, Project>,
+    /// How many projects there are.
     pub project_count: i64,
+    /// By the canonical id of the project and the name of the node.
     pub nodes: BTreeMap<NodeKey, Node>,
     /// The nodes of each of these projects.
     pub node_counts: BTreeMap<String, i64>,
 }
 
+/// The rows of the control plane that a batch changed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DirtyControlPlane {
     /// Rows to remove, before others are written.
@@ -31,10 +37,15 @@ pub struct DirtyControlPlane {
     pub removed_projects: BTreeSet<String>,
     /// By canonical id: nodes that do not lead and were last seen before this time.
     pub removed_nodes: BTreeMap<String, Ms>,
+    /// Names of agents to insert or rewrite.
     pub agents: BTreeSet<String>,
+    /// Canonical ids of projects to insert or rewrite.
     pub projects: BTreeSet<String>,
+    /// Nodes to insert or rewrite.
     pub nodes: BTreeSet<NodeKey>,
+    /// Versions of memories to insert.
     pub memories: Vec<Arc<NewMemory>>,
+    /// Jobs to insert.
     pub jobs: Vec<Job>,
 }
 
@@ -47,6 +58,10 @@ impl WorkingSet {
         }
     }
 
+    /// The registered agent of this name, or `None` if it does not exist.
+    ///
+    /// # Errors
+    /// It is not loaded, or the rows are locked.
     pub fn find_agent(&self, name: &str) -> Result<Option<&Agent>, Halt> {
         let loaded = self.control_plane()?;
         if !loaded.asked.agents.contains(name) {
@@ -74,6 +89,10 @@ impl WorkingSet {
         Ok(loaded.projects.get(canonical_id))
     }
 
+    /// The node of this name in the project, or `None` if it does not exist.
+    ///
+    /// # Errors
+    /// It is not loaded, or the rows are locked.
     pub fn find_node(&self, canonical_id: &str, node_id: &str) -> Result<Option<&Node>, Halt> {
         let loaded = self.control_plane()?;
         let key = (canonical_id.to_owned(), node_id.to_owned());
@@ -83,10 +102,18 @@ impl WorkingSet {
         Ok(loaded.nodes.get(&key))
     }
 
+    /// How many agents are registered, with the changes of this batch.
+    ///
+    /// # Errors
+    /// The rows were not counted, or are locked.
     pub fn agent_count(&self) -> Result<i64, Halt> {
         Ok(self.control_plane()?.agent_count)
     }
 
+    /// How many projects the control plane has, with the changes of this batch.
+    ///
+    /// # Errors
+    /// The rows were not counted, or are locked.
     pub fn memory_project_count(&self) -> Result<i64, Halt> {
         Ok(self.control_plane()?.project_count)
     }
@@ -96,6 +123,7 @@ impl WorkingSet {
         Ok(self.control_plane()?.node_counts.get(canonical_id).copied().unwrap_or_default())
     }
 
+    /// Adds an agent, or rewrites the one of its name.
     pub fn put_agent(&mut self, agent: Agent) {
         self.dirty.control_plane.agents.insert(agent.name.clone());
         let loaded = self.loaded.control_plane.get_or_insert_default();
@@ -104,6 +132,7 @@ impl WorkingSet {
         }
     }
 
+    /// Removes the agent of this name; its nodes stay.
     pub fn drop_agent(&mut self, name: &str) {
         let loaded = self.loaded.control_plane.get_or_insert_default();
         if loaded.agents.remove(name).is_some() {
@@ -113,6 +142,7 @@ impl WorkingSet {
         self.dirty.control_plane.removed_agents.insert(name.to_owned());
     }
 
+    /// Adds a project, or rewrites the one with its canonical id.
     pub fn put_memory_project(&mut self, project: Project) {
         self.dirty.control_plane.projects.insert(project.canonical_id.clone());
         let loaded = self.loaded.control_plane.get_or_insert_default();
@@ -121,6 +151,7 @@ impl WorkingSet {
         }
     }
 
+    /// Removes the project with this canonical id, with its nodes and memories.
     pub fn drop_memory_project(&mut self, canonical_id: &str) {
         let loaded = self.loaded.control_plane.get_or_insert_default();
         if loaded.projects.remove(canonical_id).is_some() {
@@ -135,6 +166,7 @@ impl WorkingSet {
         dirty.removed_projects.insert(canonical_id.to_owned());
     }
 
+    /// Adds a node to its project, or rewrites the one of its name.
     pub fn put_node(&mut self, node: Node) {
         let key = (node.canonical_id.clone(), node.node_id.clone());
         self.dirty.control_plane.nodes.insert(key.clone());

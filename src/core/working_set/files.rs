@@ -9,6 +9,7 @@ use super::{Halt, WorkingSet, need};
 /// A file that exists.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KnownFile {
+    /// What is stored of the file.
     pub file: File,
     /// A task uses it.
     pub is_used: bool,
@@ -17,33 +18,42 @@ pub struct KnownFile {
 /// What a lease has uploaded, and the bytes of all files of its task.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LeaseFiles {
+    /// The files of this lease.
     pub files: Vec<File>,
+    /// The size of all files of the task in bytes, of all its leases.
     pub task_bytes: i64,
 }
 
 /// Uploads that no task uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct UnusedUploads {
+    /// How many there are.
     pub count: i64,
+    /// How many bytes they have together.
     pub bytes: i64,
 }
 
 /// A key that is missing in a map was not loaded; `None` means that the file does not exist.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadedFiles {
+    /// Files that were asked for by id.
     pub rows: BTreeMap<FileId, Option<KnownFile>>,
     /// Files that exist but could not be loaded because another program keeps their rows locked.
     pub locked: HashSet<FileId>,
+    /// What was uploaded under the leases that were asked for.
     pub of_leases: BTreeMap<(TaskId, LeaseId), LeaseFiles>,
+    /// By submit or member key; the empty name stands for all other keys.
     pub unused: BTreeMap<String, UnusedUploads>,
 }
 
 /// The files that a batch changed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DirtyFiles {
+    /// Files to insert.
     pub added: Vec<File>,
     /// Uploads that tasks of this batch use.
     pub used: BTreeSet<FileId>,
+    /// Uploads to remove.
     pub removed: BTreeSet<FileId>,
 }
 
@@ -57,14 +67,23 @@ impl WorkingSet {
         }
     }
 
+    /// What this lease of this task has uploaded.
+    ///
+    /// # Errors
+    /// It is not loaded.
     pub fn files_of_lease(&self, task: TaskId, lease: LeaseId) -> Result<&LeaseFiles, Halt> {
         self.loaded.files.of_leases.get(&(task, lease)).ok_or_else(|| need(|keys| keys.lease_files.insert((task, lease))))
     }
 
+    /// The uploads of this key that no task uses; the empty name stands for all keys that are neither submit nor member keys.
+    ///
+    /// # Errors
+    /// They are not counted yet.
     pub fn unused_uploads(&self, owner: &str) -> Result<UnusedUploads, Halt> {
         self.loaded.files.unused.get(owner).copied().ok_or_else(|| need(|keys| keys.unused_uploads.insert(owner.to_owned())))
     }
 
+    /// Adds a file, and counts it for its task or its uploader.
     pub fn add_file(&mut self, file: File) {
         let loaded = &mut self.loaded.files;
         match file.task_id.zip(file.lease_id) {
@@ -89,6 +108,7 @@ impl WorkingSet {
         self.dirty.files.used.insert(id);
     }
 
+    /// Removes an upload.
     pub fn remove_file(&mut self, id: FileId) {
         self.loaded.files.rows.insert(id, None);
         self.dirty.files.removed.insert(id);

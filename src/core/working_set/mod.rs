@@ -38,7 +38,9 @@ use super::worker::Worker;
 /// Why a command stopped without changing anything.
 #[derive(Clone, Debug)]
 pub enum Halt {
+    /// The operation is refused, and the caller is told why.
     Rejected(Rejection),
+    /// The operation needs these rows, and runs again in a batch that loads them.
     Need(Box<RowKeys>),
     /// Another program keeps a row locked that the command needs.
     Locked,
@@ -53,6 +55,7 @@ impl From<Rejection> for Halt {
 /// A worker's used slots, one bit each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slots {
+    /// Bit `n` is set if a lease takes slot `n`.
     pub used: u32,
     /// Whether they were read from the database under the worker's lock. Otherwise they come from this replica's cache, which is enough to
     /// try a slot (the database refuses a used one) but not to answer that none is free.
@@ -77,11 +80,15 @@ pub struct ContextView {
 /// What the store loaded. A key that is missing in a map was not loaded; `None` (or an empty list) means that no such row exists.
 #[derive(Clone, Debug, Default)]
 pub struct Loaded {
+    /// The database's time when the rows were read.
     pub now: Ms,
     /// Rows that exist but could not be loaded because another program keeps them locked.
     pub locked_tasks: HashSet<TaskId>,
+    /// Workers that exist but could not be loaded because another program keeps them locked.
     pub locked_workers: HashSet<WorkerId>,
+    /// Tasks that were loaded and locked.
     pub tasks: HashMap<TaskId, Option<TaskState>>,
+    /// Workers that were loaded and locked.
     pub workers: HashMap<WorkerId, Option<Worker>>,
     /// The revisions of the workers' rows. A removed worker leaves its row as a tombstone for a while, so that a new worker with its name
     /// continues from that revision.
@@ -90,18 +97,27 @@ pub struct Loaded {
     pub observed_workers: HashMap<WorkerId, Option<Worker>>,
     /// Whether `workers` contains every worker, as `keys.all_workers` asked.
     pub all_workers: bool,
+    /// The used slots of the loaded workers: as the database has them if that was asked for, else from this replica's cache.
     pub slots: HashMap<WorkerId, Slots>,
+    /// The tasks that each of these workers holds.
     pub worker_tasks: HashMap<WorkerId, Vec<TaskId>>,
+    /// The tasks that active leases hold; `None`: no active lease has this id.
     pub lease_tasks: HashMap<LeaseId, Option<TaskId>>,
+    /// The records of ended leases; `None`: no ended lease has this id.
     pub past_leases: HashMap<LeaseId, Option<PastLease>>,
+    /// The tasks that were created with these idempotency keys.
     pub idempotency: HashMap<String, Option<Arc<TaskSpec>>>,
     /// Tasks of Kubernetes objects, by the uids of the objects.
     pub objects: HashMap<Uuid, Option<Arc<TaskSpec>>>,
+    /// Which task runs in each of these contexts, and where tasks of it ran last.
     pub contexts: HashMap<String, ContextView>,
     /// When the contexts of the loaded tasks, and those to reset, were last reset; those that never were are missing.
     pub context_resets: HashMap<String, Ms>,
+    /// The newest unfinished session task of a context before this task.
     pub predecessors: HashMap<(String, TaskId), Option<TaskId>>,
+    /// The leased or running tasks that have these exclusive keys.
     pub exclusive: HashMap<String, Option<TaskId>>,
+    /// The tasks that each of these tasks depends on.
     pub dependencies: HashMap<TaskId, Vec<TaskId>>,
     /// `None` if they were not loaded.
     pub api_keys: Option<LoadedKeys>,
@@ -117,6 +133,7 @@ pub struct Loaded {
     pub queues: HashMap<String, Option<AgentQueue>>,
     /// The active leases of those of these queues that are limited or to be changed.
     pub active_leases: HashMap<String, i64>,
+    /// Queues that exist but could not be loaded because another program keeps them locked.
     pub locked_queues: HashSet<String>,
     /// How many queues have a row, besides [`ALL_QUEUES`](super::agent_queue::ALL_QUEUES); only if there are queues to change.
     pub queue_rows: i64,
@@ -124,13 +141,16 @@ pub struct Loaded {
     pub control_plane: Option<LoadedControlPlane>,
     /// Some of its rows could not be loaded because another program keeps them locked.
     pub locked_control_plane: bool,
+    /// The files that were loaded, and what keys and leases have uploaded.
     pub files: LoadedFiles,
+    /// The quotas that were loaded, and their use.
     pub quotas: LoadedQuotas,
 }
 
 /// What the batch changed. The store writes exactly this, in one transaction.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Dirty {
+    /// Tasks to insert, as their clients asked for them.
     pub specs: Vec<Arc<TaskSpec>>,
     /// Task states to insert or rewrite.
     pub tasks: BTreeSet<TaskId>,
@@ -142,33 +162,44 @@ pub struct Dirty {
     pub removed_tasks: BTreeSet<TaskId>,
     /// Leases that ended, or whose record changed. The store upserts them by id.
     pub past_leases: Vec<PastLease>,
+    /// Results to insert, each with its artifact.
     pub results: Vec<Arc<RunResult>>,
+    /// Events of runs to insert.
     pub events: Vec<TaskEvent>,
     /// Workers to insert or rewrite.
     pub workers: BTreeSet<WorkerId>,
     /// Workers of which only `last_seen` changed: written to a table of its own, and left out of the feed.
     pub seen: BTreeSet<WorkerId>,
+    /// Workers to remove. None of them is in `workers`.
     pub removed_workers: BTreeSet<WorkerId>,
     /// Queues whose rows are written, or removed if nothing is set for them any more.
     pub queues: BTreeSet<String>,
     /// Contexts that were reset.
     pub context_resets: BTreeSet<String>,
+    /// Stored settings to write: their names and values.
     pub settings: Vec<(&'static str, String)>,
     /// Named keys to insert.
     pub api_keys: BTreeSet<String>,
     /// Named keys whose rows are removed, before others are inserted.
     pub removed_api_keys: BTreeSet<String>,
+    /// The projects that changed.
     pub projects: DirtyProjects,
+    /// The rows of the control plane that changed.
     pub control_plane: DirtyControlPlane,
+    /// The files that changed.
     pub files: DirtyFiles,
+    /// The quotas that changed, or of which more or less is used.
     pub quotas: DirtyQuotas,
+    /// Entries of the audit trail, in the order of the changes.
     pub audit: Vec<AuditEntry>,
+    /// Wake-ups to insert, for changes that other tasks may wait for.
     pub wakeups: Vec<Wakeup>,
     /// Wake-ups that have advanced or finished.
     pub progress: Vec<Progress>,
 }
 
 impl Dirty {
+    /// Whether the batch has changed nothing, so that nothing is written.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -183,9 +214,12 @@ impl Dirty {
 /// Numbers of tasks by agent, priority and status, as stats and metrics show them.
 pub type Counts = BTreeMap<(String, i64, Status), i64>;
 
+/// The rows of one batch, and what its commands make of them.
 #[derive(Debug)]
 pub struct WorkingSet {
+    /// What was loaded, with the changes of the commands before.
     pub loaded: Loaded,
+    /// Makes the ids and stamps of the batch.
     pub ids: IdSource,
     /// Assume nothing: the first try met a conflict, so everything that placement relies on must be loaded.
     pub exact: bool,
@@ -193,11 +227,13 @@ pub struct WorkingSet {
     pub session_wait_ms: i64,
     /// How long a task is kept for the workers that name its agent.
     pub named_agent_wait_ms: i64,
+    /// What the store has to write.
     pub dirty: Dirty,
     /// Wake-ups that the current command caused. Its reply is sent after their first page was re-evaluated.
     pub caused: Vec<Wakeup>,
     /// How the batch changes the numbers of tasks by agent, priority and status.
     pub counts: Counts,
+    /// How many leases the batch has made.
     pub leases_granted: i64,
     /// The newest session task of each context that was created in this batch.
     pub(super) newest_in_context: HashMap<String, TaskId>,
@@ -210,6 +246,7 @@ pub struct WorkingSet {
 }
 
 impl WorkingSet {
+    /// A working set of these rows, without changes. `seed` is random, for ids and jitter.
     pub fn new(loaded: Loaded, seed: u64) -> Self {
         let mut ids = IdSource::new(loaded.now, seed);
         // Changes of this batch get later stamps than earlier changes of the same rows, also within one millisecond and across replicas,
@@ -252,10 +289,18 @@ impl WorkingSet {
         }
     }
 
+    /// The task, which must exist.
+    ///
+    /// # Errors
+    /// It does not exist, is not loaded, or is locked.
     pub fn task(&self, id: TaskId) -> Result<&TaskState, Halt> {
         self.find_task(id)?.ok_or(Halt::Rejected(Rejection::TaskNotFound))
     }
 
+    /// Which task runs in this context, and where tasks of it ran last.
+    ///
+    /// # Errors
+    /// It is not loaded.
     pub fn context(&self, context: &str) -> Result<&ContextView, Halt> {
         self.loaded.contexts.get(context).ok_or_else(|| need(|keys| keys.contexts.insert(context.to_owned())))
     }

@@ -10,11 +10,14 @@ use super::{Halt, WorkingSet, need};
 /// All projects, and what is known of the clones of those that were asked for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadedProjects {
+    /// All projects, by id.
     pub rows: BTreeMap<ProjectId, Project>,
+    /// What is known of the clones of the projects that were asked for, by project and worker.
     pub nodes: BTreeMap<ProjectId, BTreeMap<WorkerId, ProjectNode>>,
 }
 
 impl LoadedProjects {
+    /// What the database returned for what was asked. A project without clones gets an empty entry.
     pub fn new(asked: &RowKeys, rows: impl IntoIterator<Item = Project>, nodes: impl IntoIterator<Item = ProjectNode>) -> Self {
         let mut of_projects: BTreeMap<_, BTreeMap<_, _>> = asked.project_nodes.iter().map(|id| (*id, BTreeMap::new())).collect();
         for node in nodes {
@@ -50,10 +53,18 @@ impl WorkingSet {
         }
     }
 
+    /// All projects, with the changes of this batch.
+    ///
+    /// # Errors
+    /// They are not loaded, or some of them are locked.
     pub fn projects(&self) -> Result<impl Iterator<Item = &Project>, Halt> {
         Ok(self.loaded_projects()?.rows.values())
     }
 
+    /// The project with this id, or `None` if it does not exist.
+    ///
+    /// # Errors
+    /// The projects are not loaded, or some of them are locked.
     pub fn find_project(&self, id: ProjectId) -> Result<Option<&Project>, Halt> {
         Ok(self.loaded_projects()?.rows.get(&id))
     }
@@ -67,21 +78,28 @@ impl WorkingSet {
         Ok(found.as_ref())
     }
 
+    /// What is known of the clones of this project, by worker.
+    ///
+    /// # Errors
+    /// They are not loaded, or some projects are locked.
     pub fn nodes_of(&self, id: ProjectId) -> Result<&BTreeMap<WorkerId, ProjectNode>, Halt> {
         self.loaded_projects()?.nodes.get(&id).ok_or_else(|| need(|keys| keys.project_nodes.insert(id)))
     }
 
+    /// Adds a project, or rewrites the one with its id.
     pub fn put_project(&mut self, project: Project) {
         self.dirty.projects.written.insert(project.id);
         self.loaded.projects.get_or_insert_default().rows.insert(project.id, project);
     }
 
+    /// Adds or rewrites what is known of one clone of a project.
     pub fn put_project_node(&mut self, node: ProjectNode) {
         self.dirty.projects.nodes.insert((node.project_id, node.node_id.clone()));
         let nodes = &mut self.loaded.projects.get_or_insert_default().nodes;
         nodes.entry(node.project_id).or_default().insert(node.node_id.clone(), node);
     }
 
+    /// Removes a project, and what is known of its clones.
     pub fn remove_project(&mut self, id: ProjectId) {
         let projects = self.loaded.projects.get_or_insert_default();
         projects.rows.remove(&id);

@@ -10,7 +10,9 @@ use super::{Halt, WorkingSet, need};
 /// The quota of a key, and how much of it is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct QuotaUse {
+    /// What the key may have.
     pub quota: Quota,
+    /// How many of its tasks have not finished.
     pub open_tasks: i64,
     /// When all room of `max_tasks_per_minute` is back, if no further task is created.
     pub refilled_at: Ms,
@@ -21,6 +23,7 @@ pub struct QuotaUse {
 /// A key that is missing was not asked for; `None` means that it does not exist.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadedQuotas {
+    /// By the names of the keys.
     pub uses: BTreeMap<String, Option<QuotaUse>>,
     /// Keys that could not be loaded because another program keeps their rows locked.
     pub locked: BTreeSet<String>,
@@ -29,6 +32,7 @@ pub struct LoadedQuotas {
 /// The keys whose quota, or its use, a batch changed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DirtyQuotas {
+    /// Names of keys whose quota, or its use, is written.
     pub written: BTreeSet<String>,
     /// One of them has another quota: other replicas have to know.
     pub has_changed: bool,
@@ -44,6 +48,7 @@ impl WorkingSet {
         }
     }
 
+    /// Writes the quota of this key and its use.
     pub fn put_quota_use(&mut self, key: &str, used: QuotaUse) {
         self.dirty.quotas.written.insert(key.to_owned());
         self.loaded.quotas.uses.insert(key.to_owned(), Some(used));

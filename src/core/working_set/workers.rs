@@ -5,6 +5,10 @@ use super::super::worker::Worker;
 use super::{Halt, Slots, WorkingSet, need};
 
 impl WorkingSet {
+    /// The worker, or `None` if it does not exist.
+    ///
+    /// # Errors
+    /// It is not loaded, or is locked.
     pub fn find_worker(&self, id: &str) -> Result<Option<&Worker>, Halt> {
         match self.loaded.workers.get(id) {
             Some(worker) => Ok(worker.as_ref()),
@@ -13,6 +17,10 @@ impl WorkingSet {
         }
     }
 
+    /// The worker, which must exist.
+    ///
+    /// # Errors
+    /// It does not exist, is not loaded, or is locked.
     pub fn worker(&self, id: &str) -> Result<&Worker, Halt> {
         self.find_worker(id)?.ok_or(Halt::Rejected(Rejection::WorkerNotFound))
     }
@@ -26,6 +34,7 @@ impl WorkingSet {
         }
     }
 
+    /// The worker's used slots. If they are not known, none is, and they are not exact.
     pub fn slots(&self, worker: &str) -> Slots {
         self.loaded.slots.get(worker).copied().unwrap_or(Slots { used: 0, exact: false })
     }
@@ -41,6 +50,7 @@ impl WorkingSet {
         worker
     }
 
+    /// Removes a worker. Its row stays as a tombstone for a while, so that the revision goes on rising.
     pub fn remove_worker(&mut self, id: &str) {
         self.next_worker_revision(id);
         self.dirty.workers.remove(id);
