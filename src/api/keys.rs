@@ -9,7 +9,7 @@ use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 
 use super::invalid::Invalid;
 use super::namespaces::Namespace;
-use super::values::{Int, List, Name, ShortName, Text};
+use super::values::{Id, Int, List, Name, ShortName, Text};
 use super::wire::{Problems, Wire, body, problem};
 use super::words::AnyScope;
 use bloom_core::Ms;
@@ -119,6 +119,8 @@ body! {
     pub struct NewEnrollment {
         /// The name of the worker.
         worker: EnrolledName,
+        /// The agent that enrolls, as in its registration: while another agent works under the name, the key of that one stays.
+        instance: Option<Id>,
     }
 }
 

@@ -176,7 +176,7 @@ pub(crate) async fn run(command: KeyCommand, server: &Server, shown: Shown) -> R
         }
         KeyCommand::Enroll { worker, out } => {
             let file = out.out.map(NewKeyFile::create).transpose()?;
-            let created = server.post("api/runtime/enroll", &NewEnrollment { worker: EnrolledName(worker) }).await?;
+            let created = server.post("api/runtime/enroll", &NewEnrollment { worker: EnrolledName(worker), instance: None }).await?;
             hand_over(created, file, shown)
         }
     }

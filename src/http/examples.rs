@@ -149,7 +149,7 @@ pub(crate) fn of_schema(name: &str) -> Option<Value> {
         "MemorySynced" => json!({ "status": "ok", "direction": "push", "node": WORKER, "result": { "ok": true } }),
         "NewKey" => json!({ "name": "ci", "scope": "submit", "expires_in_sec": 2_592_000 }),
         "NewQuota" => json!({ "max_open_tasks": 200, "max_tasks_per_minute": 60, "max_stored_bytes": 2_147_483_648_i64 }),
-        "NewEnrollment" => json!({ "worker": WORKER }),
+        "NewEnrollment" => json!({ "worker": WORKER, "instance": INSTANCE }),
         "Bulk" => json!({ "filter": { "status": "queued", "labels": { "team": "docs" } }, "dry_run": true }),
         "BulkRequeue" => {
             json!({ "filter": { "status": "failed", "agent_slug": "writer" }, "dry_run": false, "policy": { "timeout_sec": 7200 } })

@@ -175,7 +175,7 @@ pub(crate) const ENROLL: RoutePolicy = RoutePolicy::JOIN;
     post, path = "/api/runtime/enroll", operation_id = "enroll", tag = "keys", request_body = NewEnrollment,
     responses(
         (status = 201, description = "The worker's key, named `worker-` and the worker's name.", body = CreatedKey),
-        (status = 409, description = "The worker, or a key of it, exists, and the token does not name this worker.", body = ErrorText),
+        (status = 409, description = "The worker, or a key of it, exists, and the token does not name this worker; or another agent than `instance` has the name and is not offline.", body = ErrorText),
     )
 )]
 pub(crate) async fn enroll(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
@@ -188,9 +188,15 @@ pub(crate) async fn enroll(State(app): State<AppState>, caller: Caller, body: Co
             "This call needs a join token as its key: create one with `bloom-runtime key create NAME --scope join`",
         ));
     };
-    let worker = body.read::<NewEnrollment>()?.worker.0;
+    let NewEnrollment { worker, instance } = body.read::<NewEnrollment>()?;
     let Secret { key, digest } = Secret::new()?;
-    let op = op::Enroll { token: token.name.clone(), token_digest: token.digest.clone(), worker, digest };
+    let op = op::Enroll {
+        token: token.name.clone(),
+        token_digest: token.digest.clone(),
+        worker: worker.0,
+        digest,
+        instance: instance.map(|id| id.0),
+    };
     let about = app.engine.writers.submit(caller.command(op)).await?;
     created(&app, &about, &key).await
 }

@@ -9,7 +9,9 @@ use sha2::{Digest, Sha256};
 use super::home::{Home, read_json, write_json_durably};
 use super::report::Backoff;
 use bloom_api::keys::{CreatedKey, EnrolledName, NewEnrollment};
+use bloom_api::values::Id;
 use bloom_client::Client;
+use uuid::Uuid;
 
 #[derive(Deserialize, Serialize)]
 struct Kept {
@@ -33,7 +35,8 @@ pub(crate) async fn key(home: &Home, client: &Client, worker: &str, token: Optio
     if let Some(kept) = kept.filter(|kept| kept.token == digest) {
         return Ok(Some(SecretString::from(kept.key)));
     }
-    let key = exchange(client, worker, token).await?;
+    let (instance, _) = home.instance()?;
+    let key = exchange(client, worker, instance, token).await?;
     let kept = Kept { server: server.to_owned(), worker: worker.to_owned(), token: digest, key };
     let failed = |error: io::Error| {
         let path = home.key_path();
@@ -44,9 +47,9 @@ pub(crate) async fn key(home: &Home, client: &Client, worker: &str, token: Optio
     Ok(Some(SecretString::from(kept.key)))
 }
 
-async fn exchange(client: &Client, worker: &str, token: &SecretString) -> Result<String, String> {
+async fn exchange(client: &Client, worker: &str, instance: Uuid, token: &SecretString) -> Result<String, String> {
     let (server, client) = (client.server(), client.with_key(token).map_err(|error| error.to_string())?);
-    let wanted = NewEnrollment { worker: EnrolledName(worker.to_owned()) };
+    let wanted = NewEnrollment { worker: EnrolledName(worker.to_owned()), instance: Some(Id(instance)) };
     let mut backoff = Backoff::default();
     loop {
         match client.post::<CreatedKey>("api/runtime/enroll", &wanted).await {

@@ -2,7 +2,7 @@
 
 use super::super::api_key::{ApiKey, MAX_KEYS, MAX_POOL_KEYS, MAX_POOL_KEYS_OF_NAMESPACE, Quota, Scope, enrolled_name};
 use super::super::audit::{Action, Actor, EntityType};
-use super::super::ids::WorkerId;
+use super::super::ids::{InstanceId, WorkerId};
 use super::super::operation::Operation;
 use super::super::rejection::Rejection;
 use super::super::row_keys::RowKeys;
@@ -172,6 +172,8 @@ pub struct Enroll {
     pub worker: WorkerId,
     /// The digest of the worker's new key.
     pub digest: String,
+    /// The agent that enrolls; `None`: not told.
+    pub instance: Option<InstanceId>,
 }
 
 impl Operation for Enroll {
@@ -202,6 +204,11 @@ impl Operation for Enroll {
         let replaces = token.worker.is_some();
         if !replaces && (!earlier.is_empty() || set.observed_worker(&self.worker)?.is_some()) {
             return Err(Rejection::WorkerTaken(self.worker.clone()).into());
+        }
+        // Its registration would be refused, and the agent that works under the name would have lost its key.
+        let is_of_other = |known: &&Worker| self.instance.is_some_and(|instance| !known.may_become(instance));
+        if let Some(known) = set.observed_worker(&self.worker)?.filter(is_of_other) {
+            return Err(other_agent(known, set.now()).into());
         }
         let name = enrolled_name(&self.worker);
         if set.find_api_key(&name)?.is_some() && !earlier.contains(&name) {

@@ -92,18 +92,23 @@ pub(super) fn blocked(set: &WorkingSet, task: &TaskState, dependencies: &[TaskId
     Ok(key_blocker(set, task)?.map(|blocker| Readiness::Park(Park::behind(Parked::ExclusiveKey, blocker))))
 }
 
-/// The verdict on a task that nothing blocks: reserved for the worker of its session while that worker takes tasks, otherwise ready.
+/// The verdict on a task that nothing blocks: reserved for the worker of its session while that worker takes tasks, otherwise ready. A
+/// reservation that is over is prolonged while the queue of the task is closed.
 pub(super) fn reserve(set: &WorkingSet, task: &TaskState) -> Result<Readiness, Halt> {
     let Some(worker) = task.session_worker.as_ref().filter(|_| task.session == Session::Context && set.session_wait_ms > 0) else {
         return Ok(Readiness::Ready);
     };
-    let until = match task.parked {
-        Some(Parked::Reserved) => task.wake_at.unwrap_or_default(),
+    let is_worth = |worker: &Worker| worker.is_worth_waiting_for(task.requirement());
+    if !set.observed_worker(worker)?.is_some_and(is_worth) {
+        return Ok(Readiness::Ready);
+    }
+    let until = match (task.parked, task.wake_at) {
+        (Some(Parked::Reserved), Some(until)) if until > set.now() => until,
+        // While its queue is closed, no worker gets it. Ready then, it would go to the first worker that is free when the queue opens.
+        (Some(Parked::Reserved), _) if set.closed(&task.agent_slug)?.is_none() => return Ok(Readiness::Ready),
         _ => set.now() + set.session_wait_ms,
     };
-    let is_worth = |worker: &Worker| worker.is_worth_waiting_for(task.requirement());
-    let is_worth_it = until > set.now() && set.observed_worker(worker)?.is_some_and(is_worth);
-    Ok(if is_worth_it { Readiness::Park(Park::until(Parked::Reserved, until)) } else { Readiness::Ready })
+    Ok(Readiness::Park(Park::until(Parked::Reserved, until)))
 }
 
 /// Whether another task of its context goes before this one.

@@ -3,7 +3,7 @@
 use super::*;
 
 fn enroll(worker: &str) -> Op {
-    Op::Enroll(op::Enroll { token: "join".into(), token_digest: "t".into(), worker: worker.into(), digest: "d".into() })
+    Op::Enroll(op::Enroll { token: "join".into(), token_digest: "t".into(), worker: worker.into(), digest: "d".into(), instance: None })
 }
 
 fn registration(name: &str) -> Op {

@@ -36,6 +36,7 @@ fn enroll(token: &str, worker: &str) -> op::Enroll {
         token_digest: format!("digest of {token}"),
         worker: worker.into(),
         digest: format!("new digest for {worker}"),
+        instance: None,
     }
 }
 
@@ -309,6 +310,26 @@ fn a_token_for_a_worker_replaces_its_keys() {
     world.ok(op::Enroll { digest: "newer".into(), ..enroll("second", "w") });
     assert_eq!(names(&world), ["worker-w"]);
     assert_eq!(world.db.api_keys["worker-w"].digest, "newer");
+}
+
+#[test]
+fn an_agent_at_work_keeps_its_key() {
+    let [first, second] = [1, 2].map(InstanceId::from_u128);
+    let mut world = strict();
+    world.ok(WorkerChange { instance: Some(first), ..registration("w", 1) });
+    let enrolled = |world: &mut World, name: &str, instance: Option<InstanceId>| {
+        world.ok(token(name, Some("w")));
+        world.run(op::Enroll { instance, ..enroll(name, "w") })
+    };
+    enrolled(&mut world, "own", Some(first)).unwrap();
+    let before = world.db.api_keys["worker-w"].clone();
+    let refused = enrolled(&mut world, "other", Some(second)).unwrap_err();
+    assert!(refused.to_string().contains("give one of the two another name"), "{refused}");
+    assert_eq!(world.db.api_keys["worker-w"], before);
+    assert!(world.db.api_keys.contains_key("other"), "the token is not used up");
+    enrolled(&mut world, "by-hand", None).unwrap();
+    world.ok(op::MarkOffline { worker: "w".into(), cause: Loss::PodEnded });
+    world.ok(op::Enroll { instance: Some(second), ..enroll("other", "w") });
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Which tasks are woken by the end of something, reservations, and two replicas that create tasks in one context.
 
-use bloom_core::command::{CordonChange, Grace, Loss, Op, WorkerChange};
+use bloom_core::agent_queue::ALL_QUEUES;
+use bloom_core::command::{CordonChange, Grace, Loss, Op, QueueChange, WorkerChange};
 use bloom_core::decide::decide;
 use bloom_core::ids::{TaskId, created_at};
 use bloom_core::op;
@@ -222,6 +223,28 @@ fn a_reserved_task_is_for_its_worker_until_its_time_is_over() {
     world.ok(op::Reevaluate { tasks: vec![task], progress: None });
     assert_eq!(parked(&world, task), None);
     assert_eq!(leased(&mut world, "w2"), [task]);
+}
+
+#[test]
+fn a_reservation_is_not_over_while_no_worker_may_get_the_task() {
+    for slug in ["coder", ALL_QUEUES] {
+        let (mut world, task) = reserved();
+        let set = |world: &mut World, change| drop(world.ok(op::ChangeQueue { agent_slug: slug.into(), change }));
+        set(&mut world, QueueChange::Pause);
+        for round in 1..=3 {
+            world.now += SESSION_WAIT_MS;
+            world.do_what_is_due();
+            let state = world.task(task);
+            assert_eq!((state.parked, state.wake_at), (Some(Parked::Reserved), Some(START + (round + 1) * SESSION_WAIT_MS)), "{slug}");
+        }
+        set(&mut world, QueueChange::Resume);
+        let mut taken = world.clone();
+        assert_eq!(leased(&mut taken, "w1"), [task]);
+        world.now += SESSION_WAIT_MS;
+        world.do_what_is_due();
+        assert_eq!((parked(&world, task), &world.task(task).session_worker), (None, &None));
+        world.check();
+    }
 }
 
 #[test]
