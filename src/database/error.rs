@@ -38,7 +38,7 @@ impl Error {
         matches!(self, Self::Conflict(_))
     }
 
-    /// Whether the database is the reason, not the call: it can't be reached or used, rows are locked, or the outcome of a commit is unknown.
+    /// Whether the database is the reason, not the call: it can't be reached or used, rows are locked, or a commit's outcome is unknown.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::Locked(_) | Self::Unusable(_) | Self::CommitUnknown(_))
     }

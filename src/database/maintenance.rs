@@ -53,7 +53,7 @@ pub enum Maintenance {
     },
     /// Removes uploads that no task used in time, and a part of the pieces that are to be removed.
     RemoveFiles {
-        /// The most uploads, and the most pieces, to remove at a time.
+        /// The most uploads to remove at a time.
         limit: i64,
     },
     /// Records that this file is in the object store. Its pieces are removed later, so that whoever reads them comes to the end.
