@@ -80,7 +80,7 @@ use writer::WriterTask;
 /// Why a command was not executed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Error {
-    /// The state of the database does not allow the command.
+    /// The state of the tasks and workers does not allow the command, so nothing was changed.
     Rejected(Rejection),
     /// The queue is full, or conflicts persisted; the caller may retry after a second.
     Busy,

@@ -27,7 +27,7 @@ pub struct Checkup {
     pub excluded: Option<String>,
     /// What the database has besides the schema, with which a server works, and what to do about it.
     pub additions: Option<String>,
-    /// The size of the database.
+    /// The size of the database in bytes.
     pub bytes: i64,
     /// SQLite: bytes of the file that no row uses.
     pub unused_bytes: Option<i64>,

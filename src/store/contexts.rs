@@ -21,7 +21,7 @@ pub const COUNTED_TASKS: i64 = 1_000;
 pub struct ContextRow {
     /// The id that its tasks name.
     pub context_id: String,
-    /// The last task that was created.
+    /// The task that was created last.
     pub newest: NewestTask,
     /// The worker of the last completed run, and the session that it reported; `None` if it is the run of a task that was not asked for.
     pub worker_id: Option<WorkerId>,

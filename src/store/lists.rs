@@ -61,7 +61,7 @@ pub struct LeaseRow {
     pub input_tokens: Option<i64>,
     /// Tokens that the model wrote.
     pub output_tokens: Option<i64>,
-    /// US dollars.
+    /// The cost in US dollars.
     pub cost_usd: Option<f64>,
     /// Whether the cost was estimated.
     pub cost_estimated: bool,

@@ -107,7 +107,7 @@ impl OutageReason {
 /// A time in which nothing can be written.
 #[derive(Clone, Debug)]
 pub struct Outage {
-    /// Why it can't be written.
+    /// Why nothing can be written.
     pub reason: OutageReason,
     /// The last error.
     pub error: String,

@@ -100,7 +100,7 @@ statement!(pub(super) SETTINGS, "SELECT key, value FROM settings ORDER BY key");
 pub struct WorkerKey {
     /// The name of the worker.
     pub id: WorkerId,
-    /// When it registered first, in milliseconds since the epoch.
+    /// When it was registered.
     pub registered_at: Ms,
     /// The status as the API shows it.
     pub shown_status: WorkerStatus,

@@ -26,7 +26,7 @@ pub struct Copied {
 /// A copy that was made.
 #[derive(Clone, Debug)]
 pub struct BackedUp {
-    /// The size of the copy.
+    /// The size of the copy in bytes.
     pub bytes: u64,
     /// Why `restore` would refuse it as it is.
     pub not_restorable: Option<String>,

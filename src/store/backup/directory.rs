@@ -26,7 +26,7 @@ const PATTERN: &str = "bloom-%Y%m%dT%H%M%SZ.db";
 pub struct BackupDirectory(PathBuf);
 
 impl BackupDirectory {
-    /// The directory need not exist yet.
+    /// The backups in this directory, which need not exist yet.
     pub fn new(path: PathBuf) -> Self {
         Self(path)
     }

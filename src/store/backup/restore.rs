@@ -20,7 +20,7 @@ use crate::open::{self, StoreOptions};
 pub struct Restored {
     /// The file of the database.
     pub database: PathBuf,
-    /// The size of the database.
+    /// Its size in bytes.
     pub bytes: u64,
     /// Where the database is now that was there before.
     pub replaced: Option<PathBuf>,
