@@ -23,25 +23,39 @@ use bloom_core::worker::{KNOWN_CAPABILITIES, MAX_CONCURRENCY, WorkerStatus, othe
 /// A task as it is pushed to an agent. Agents that know leases name `lease_id` in their calls; others name only the task.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct PushedTask<'a> {
+    /// The task, for calls of agents that do not name the lease.
     pub task_id: Uuid,
+    /// What the agent is asked to do.
     pub prompt: Cow<'a, str>,
+    /// The conversation that the task belongs to.
     pub context_id: Cow<'a, str>,
+    /// The kind of agent that the task is for, which chooses the agent's profile.
     pub agent_slug: Cow<'a, str>,
+    /// The form that the output must have.
     pub desired_format: AnyFormat,
+    /// Files in the directory of the context, by path or glob, and other references.
     #[serde(default)]
     pub context_hints: Cow<'a, [String]>,
+    /// The limits of the run, which the agent enforces.
     pub policy: Policy,
     /// The URL at which the agent reaches the server.
     pub runtime_url: Option<Cow<'a, str>>,
+    /// The lease of this attempt, its fencing token. `None`: the sender names no lease.
     pub lease_id: Option<Uuid>,
+    /// The worker that the task was leased to.
     pub worker_id: Option<Cow<'a, str>>,
+    /// Seconds that the lease lasts without a heartbeat.
     pub ttl_seconds: Option<i64>,
+    /// Whether the run continues the conversation of its context.
     pub session: AnySession,
+    /// The session of the CLI that the run continues; `None` if there is none yet.
     pub session_id: Option<Cow<'a, str>>,
+    /// The model to run with; `None` for that of the agent's profile.
     pub model: Option<Cow<'a, str>>,
 }
 
 impl<'a> PushedTask<'a> {
+    /// The task and its lease, for the agent that runs it. `runtime_url` is where the agent reaches this server.
     pub fn new(spec: &'a TaskSpec, task: &'a TaskState, lease: &'a ActiveLease, runtime_url: &'a str) -> Self {
         Self {
             task_id: spec.id,
@@ -110,11 +124,13 @@ pub struct AgentHealth {
 }
 
 impl AgentHealth {
+    /// The agent answered. A field `reachable` of its answer is left out.
     pub fn reachable(mut answer: Map<String, Value>) -> Self {
         answer.remove("reachable");
         Self { reachable: true, error: None, answer }
     }
 
+    /// The agent did not answer; `error` says why.
     pub fn unreachable(error: String) -> Self {
         Self { reachable: false, error: Some(error), answer: Map::new() }
     }
@@ -132,6 +148,7 @@ pub struct OrderDone {
 }
 
 impl OrderDone {
+    /// `status` says what the agent did. A field `status` of its own answer is left out.
     pub fn new(status: &'static str, mut answer: Map<String, Value>) -> Self {
         answer.remove("status");
         Self { status: status.into(), answer }

@@ -158,6 +158,7 @@ impl<'a> Lease<'a> {
 /// A worker and its active leases.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct WorkerWithLeases<'a> {
+    /// The worker.
     #[serde(flatten)]
     pub worker: Worker<'a>,
     /// Its active leases.
@@ -178,6 +179,7 @@ pub struct Removed<'a> {
 pub struct Gone<'a> {
     /// `task` or `worker`.
     pub kind: Cow<'static, str>,
+    /// The id of the task, or the name of the worker.
     pub id: Cow<'a, str>,
 }
 

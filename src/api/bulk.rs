@@ -92,15 +92,21 @@ impl Wire for FilterText {
     }
 }
 
+/// The tasks that a bulk action is for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Named {
+    /// Exactly these tasks.
     Ids(Vec<TaskId>),
+    /// All tasks that match the filter.
     Filter(Box<Filter>),
 }
 
+/// The tasks of a bulk action, and whether it only counts them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bulk {
+    /// The tasks to change.
     pub named: Named,
+    /// Only counts the tasks that the action would change, and changes none.
     pub dry_run: bool,
     /// What a dry run told: only tasks that it can have counted are changed.
     pub as_of: Option<Ms>,
@@ -200,6 +206,7 @@ named_schema!(Bulk);
 /// Queues many tasks again.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BulkRequeue {
+    /// The tasks to queue again.
     #[serde(flatten)]
     pub bulk: Bulk,
     /// A new time limit of their runs.

@@ -44,6 +44,7 @@ body! {
 /// The capabilities of a registration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GivenCapabilities {
+    /// The fields that this program knows.
     pub known: NewCapabilities,
     /// JSON texts by their names.
     pub other: BTreeMap<String, String>,

@@ -17,6 +17,7 @@ use bloom_core::project::MAX_GIT_REF;
 use bloom_core::task::{Outcome, Reason};
 use bloom_core::usage;
 
+/// The most completions in one call.
 pub const MAX_COMPLETIONS: usize = 500;
 const ARTIFACT_TYPE: &str = "LLM_RESULT";
 
@@ -98,10 +99,12 @@ body! {
 pub struct WorkerCompletion {
     /// As it was sent; the result repeats it.
     pub task_id: Option<String>,
+    /// The task, its lease and how the run ended, or what is wrong with them. The other completions of the call count in either case.
     pub completion: Result<(TaskId, LeaseId, Completion), Problems>,
 }
 
 impl WorkerCompletion {
+    /// A completion to send. It names this lease, whichever one `completion` names.
     pub fn new(task: TaskId, lease: LeaseId, completion: Completion) -> Self {
         Self { task_id: None, completion: Ok((task, lease, Completion { lease_id: Some(Id(lease)), ..completion })) }
     }
@@ -211,6 +214,7 @@ impl Completion {
         }
     }
 
+    /// The command that completes the task. `holder` is who ends the run, see [`holder`](Self::holder).
     pub fn into_command(self, task: TaskId, holder: Holder) -> command::Completion {
         command::Completion {
             task,
@@ -237,10 +241,12 @@ impl Completion {
         }
     }
 
+    /// The lease and the worker that the completion names, each of which may be absent.
     pub fn holder(&self) -> Holder {
         Holder { lease: self.lease_id.map(|id| id.0), worker: self.worker_id.as_ref().map(|id| id.0.clone()) }
     }
 
+    /// The size of the output; 0 if there is none.
     pub fn output_bytes(&self) -> usize {
         self.output.as_ref().map_or(0, |output| output.0.len())
     }

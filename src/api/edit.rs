@@ -26,15 +26,18 @@ const MAX_EDITED_LABELS: usize = 2 * MAX_LABELS;
 /// What is changed. Absent fields stay as they are.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EditTask {
+    /// From 0 to 9; 9 is the most urgent.
     pub priority: Option<i64>,
     /// `Some(None)`, sent as null: the task may run at once.
     pub not_before: Option<Option<Ms>>,
+    /// The time limit of the runs that begin after this.
     pub policy: Option<PolicyChange>,
     /// New values of labels by name; `None`, sent as null, removes the label. Other labels stay.
     pub labels: BTreeMap<String, Option<String>>,
 }
 
 impl EditTask {
+    /// The operation on the task. `spec` has the labels that it was created with.
     pub fn into_op(self, task: TaskId, spec: &TaskSpec) -> Edit {
         let Self { priority, not_before, policy, labels } = self;
         let timeout_sec = policy.map(|policy| policy.timeout_sec.0);

@@ -82,6 +82,7 @@ impl Code {
 }
 
 impl<'a> ErrorText<'a> {
+    /// An error with a text for people, and the code by which programs tell it from others.
     pub fn new(code: Code, text: impl Into<Cow<'a, str>>) -> Self {
         Self { error: Cause::Text(text.into()), code: code.into() }
     }

@@ -25,6 +25,7 @@ impl IdPart {
         Ok(Self(digits))
     }
 
+    /// The digits, in lower case and without hyphens.
     pub fn digits(&self) -> &str {
         &self.0
     }

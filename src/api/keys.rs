@@ -257,6 +257,7 @@ impl<'a> From<&'a ApiKey> for Key<'a> {
 /// A key that was just created.
 #[derive(Clone, Deserialize, Serialize, ToSchema)]
 pub struct CreatedKey<'a> {
+    /// What is known of the key, except for the key itself.
     #[serde(flatten)]
     pub about: Key<'a>,
     /// The key itself. It is shown only here, because the server keeps only a digest of it.

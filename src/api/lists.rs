@@ -19,7 +19,9 @@ use super::wire::Wire;
 use bloom_core::Ms;
 use bloom_core::audit::Action;
 
+/// Rows of a page, unless the request says otherwise.
 pub const DEFAULT_LIMIT: i64 = 100;
+/// The most rows of a page.
 pub const MAX_LIMIT: i64 = 1000;
 /// Seconds that a request waits for the end of a task, unless it says otherwise.
 pub const DEFAULT_WAIT_SEC: i64 = 30;
@@ -41,6 +43,7 @@ pub fn invalid_cursor() -> Invalid {
 }
 
 impl Params {
+    /// The parameters of this query string; none without one. Names and values are decoded.
     pub fn parse(query: Option<&str>) -> Self {
         let pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
         Self(pairs.map(|(name, value)| (name.into_owned(), value.into_owned())).collect())
@@ -82,6 +85,10 @@ impl Params {
         text.parse().ok().filter(|_| is_number).ok_or_else(invalid_cursor)
     }
 
+    /// A time in milliseconds since the epoch; `None` if it is absent.
+    ///
+    /// # Errors
+    /// It is not an integer, or it is out of range.
     pub fn moment(&self, name: &'static str) -> Result<Option<Ms>, Invalid> {
         let bad = || Invalid::field(name, "Expected integer milliseconds since the epoch");
         let read = |text: &str| text.parse::<Ms>().ok().filter(|at| (0..=MAX_MS).contains(at)).ok_or_else(bad);
@@ -140,6 +147,10 @@ impl Params {
         parts.into_iter().map(read).collect::<Result<_, _>>().map_err(|wrong| Invalid::field(name, wrong))
     }
 
+    /// The text as it was sent; `None` if it is absent.
+    ///
+    /// # Errors
+    /// It contains NUL.
     pub fn text(&self, name: &'static str) -> Result<Option<String>, Invalid> {
         let check = |text: &str| match text_problem(text, 0, usize::MAX) {
             None => Ok(text.to_owned()),

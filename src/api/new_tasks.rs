@@ -16,7 +16,9 @@ use bloom_core::limits::TIMEOUT_SEC;
 use bloom_core::project::{ProjectId, PushMode, TaskProject};
 use bloom_core::task::{Format, Session, TaskSpec};
 
+/// The most tasks that one task may depend on.
 pub const MAX_DEPENDENCIES: usize = 100;
+/// The most tasks that one call may create or change.
 pub const MAX_BATCH: usize = 1000;
 const MAX_ATTEMPTS: Int<1, 10> = Int(3);
 /// 9 is the most urgent.

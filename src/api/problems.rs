@@ -32,6 +32,7 @@ impl Problem {
     }
 }
 
+/// All that is wrong with a value.
 pub type Problems = Vec<Problem>;
 
 impl From<Problems> for Invalid {
@@ -47,6 +48,10 @@ impl From<Problems> for Invalid {
     }
 }
 
+/// One problem of the value itself, without a path, as an error.
+///
+/// # Errors
+/// Always.
 pub fn problem<T>(text: impl Into<String>) -> Result<T, Problems> {
     Err(vec![Problem { path: Vec::new(), text: text.into() }])
 }
@@ -72,6 +77,10 @@ pub fn kind(raw: &RawValue) -> &'static str {
     }
 }
 
+/// The value has the wrong type: `what` is the one that it should have.
+///
+/// # Errors
+/// Always.
 pub fn expected<T>(what: &str, raw: &RawValue) -> Result<T, Problems> {
     problem(format!("Expected {what}, received {}", kind(raw)))
 }

@@ -115,12 +115,15 @@ body! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
+    /// From the worker to the control plane.
     #[default]
     Push,
+    /// From the control plane to the worker.
     Pull,
 }
 
 impl Direction {
+    /// The word for it in the API, and in the path of the control plane.
     pub fn as_str(self) -> &'static str {
         if self == Self::Push { "push" } else { "pull" }
     }
@@ -209,6 +212,7 @@ pub struct ProjectNode<'a> {
 /// A project, and its clones.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct ProjectWithNodes<'a> {
+    /// The project.
     #[serde(flatten)]
     pub project: Project<'a>,
     /// The workers that were asked for a clone, or have run tasks of the project.
@@ -218,6 +222,7 @@ pub struct ProjectWithNodes<'a> {
 /// The clone of a project on a worker, and the worker's status.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct NodeStatus<'a> {
+    /// The clone.
     #[serde(flatten)]
     pub node: ProjectNode<'a>,
     /// The status of the worker; null: it was removed.

@@ -56,6 +56,7 @@ body! {
 }
 
 impl Ask {
+    /// The operation with which the run of this task asks, or takes its question back.
     pub fn into_op(self, task: TaskId) -> AskPerson {
         let question = self.question.map(|asked| NewQuestion {
             tool: asked.tool.0,
@@ -68,6 +69,7 @@ impl Ask {
 }
 
 impl NewAnswer {
+    /// The operation that answers the question of this task.
     pub fn into_op(self, task: TaskId) -> AnswerQuestion {
         let answer = question::Answer { allow: self.allow, message: self.message.map(|text| text.0), texts: self.answers.texts() };
         AnswerQuestion { task, question: self.question_id.map(|id| id.0), answer }

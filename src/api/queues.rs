@@ -32,6 +32,7 @@ pub struct Queue<'a> {
 }
 
 impl<'a> Queue<'a> {
+    /// A queue with what is set for it. `queued` and `active_leases` are the numbers of its tasks.
     pub fn new(queue: &'a AgentQueue, queued: i64, active_leases: i64) -> Self {
         Self {
             agent_slug: Some(Cow::from(&queue.agent_slug)).filter(|agent_slug| agent_slug != ALL_QUEUES),

@@ -13,12 +13,15 @@ use bloom_core::limits;
 use bloom_core::pause::Pause;
 use bloom_core::worker::{DispatchMode, MAX_CONCURRENCY, WorkerStatus};
 
+/// The most events in one call.
 pub const MAX_EVENTS: usize = 500;
+/// The most bytes of one event's data.
 pub const MAX_EVENT_BYTES: usize = 256 * 1024;
 /// Leases that a worker may name in one call. It holds at most 32, but may also name some that have ended.
 const MAX_NAMED_LEASES: usize = 1000;
 /// Contexts that a worker may ask about in one call.
 pub const MAX_CONTEXTS: usize = 500;
+/// The longest time that a call waits, in seconds.
 pub const MAX_WAIT_SEC: i64 = 60;
 const DEFAULT_DISPATCH_WAIT_SEC: i64 = 25;
 const MAX_REASON: usize = 1000;

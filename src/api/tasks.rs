@@ -186,6 +186,7 @@ impl<'a> Task<'a> {
         self.started_at.map(|at| (self.finished_at.unwrap_or(now) - at).max(0))
     }
 
+    /// A task as the API shows it. `waiting` says why it is not running or does not go on; `None` if nothing keeps it.
     pub fn new(spec: &'a TaskSpec, state: &'a TaskState, waiting: Option<Waiting>) -> Self {
         let shown = state.shown_lease();
         Self {

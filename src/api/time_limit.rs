@@ -53,10 +53,12 @@ pub fn add_usual(policy: &mut Map<String, Value>) {
 /// The changes of a task's policy: only its time limit can be changed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PolicyChange {
+    /// The time limit of each run, in seconds.
     pub timeout_sec: TimeLimit,
 }
 
 impl PolicyChange {
+    /// A change to this time limit, in seconds.
     pub fn to(seconds: i64) -> Self {
         Self { timeout_sec: Int(seconds) }
     }

@@ -40,9 +40,11 @@ impl<const MIN: usize, const MAX: usize> Deref for Text<MIN, MAX> {
 
 /// Text in indexed columns. A page of an index must have room for several entries.
 pub type Name = Text<1, 255>;
+/// Names of agents, models, workers and the like: 1 to [`limits::NAME_CHARS`] characters.
 pub type ShortName = Text<1, { limits::NAME_CHARS }>;
 /// The name of the worker that a call refers to.
 pub type WorkerName = Text<0, { limits::NAME_CHARS }>;
+/// Text with at least one character.
 pub type NonEmpty = Text<1>;
 
 /// The pattern of text without NUL in schemas.
@@ -111,6 +113,7 @@ impl Wire for HeaderText {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Int<const MIN: i64, const MAX: i64>(pub i64);
 
+/// A time in milliseconds since the epoch.
 pub type Moment = Int<0, MAX_MS>;
 
 impl<const MIN: i64, const MAX: i64> Wire for Int<MIN, MAX> {
@@ -274,19 +277,24 @@ impl<T: From<U>, U, const MIN: usize, const MAX: usize> FromIterator<U> for List
 }
 
 impl<T, const MIN: usize, const MAX: usize> List<T, MIN, MAX> {
+    /// Each element, converted.
     pub fn map<U>(self, each: impl FnMut(T) -> U) -> Vec<U> {
         self.0.into_iter().map(each).collect()
     }
 }
 
 impl<const MIN: usize, const MAX: usize, const FEWEST: usize, const MOST: usize> List<Text<MIN, MAX>, FEWEST, MOST> {
+    /// The elements as plain texts.
     pub fn texts(self) -> Vec<String> {
         self.map(|text| text.0)
     }
 }
 
+/// The most labels of a task.
 pub const MAX_LABELS: usize = limits::TASK_LABELS;
+/// The most characters in the name of a label.
 pub const MAX_LABEL_KEY: usize = 63;
+/// The most characters in the value of a label.
 pub const MAX_LABEL_VALUE: usize = 255;
 
 /// Labels of a task: names with values, by which lists can be filtered.
@@ -334,7 +342,9 @@ impl Wire for Labels {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(into = "String")]
 pub struct LabelText {
+    /// The name of the label, without `=`.
     pub name: String,
+    /// The value that the label must have; it may be empty, and contain `=`.
     pub value: String,
 }
 

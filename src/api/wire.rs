@@ -16,6 +16,10 @@ use bloom_core::similar::similar;
 
 /// A value of a request body: how it is read, and the OpenAPI schema that matches this.
 pub trait Wire: Sized {
+    /// The value of this JSON.
+    ///
+    /// # Errors
+    /// It is not such a value; each problem has the path of the field that is wrong.
     fn read(raw: &RawValue) -> Result<Self, Problems>;
 
     /// The value that a missing field or `null` stands for. `None` if the field is required.
@@ -28,6 +32,7 @@ pub trait Wire: Sized {
         false
     }
 
+    /// The schema of the value in full, without a reference to itself.
     fn describe() -> Schema;
 
     /// The schema where this value is a part of another one: a reference, if the schema has a name.
@@ -43,6 +48,10 @@ pub trait Wire: Sized {
 pub struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'a> Members<'a> {
+    /// The members of a JSON object.
+    ///
+    /// # Errors
+    /// It is not an object, or one of its names is not valid text.
     pub fn of(raw: &'a RawValue) -> Result<Self, Problems> {
         if kind(raw) != "object" {
             return expected("object", raw);
@@ -54,10 +63,12 @@ impl<'a> Members<'a> {
         }
     }
 
+    /// The last member of this name; `None` if there is none.
     pub fn get(&self, name: &str) -> Option<&'a RawValue> {
         self.0.iter().rev().find(|(member, _)| member == name).map(|(_, raw)| *raw)
     }
 
+    /// All members with their names, in the order in which they were sent.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &'a RawValue)> {
         self.0.iter().map(|(name, raw)| (name.as_ref(), *raw))
     }
@@ -142,14 +153,20 @@ impl<T: Wire> Wire for Option<T> {
 
 /// A field in a body's description.
 pub struct FieldSchema {
+    /// The name in the JSON object.
     pub name: &'static str,
+    /// The description, as the lines of its doc comment.
     pub doc: &'static str,
+    /// The schema of its values.
     pub schema: RefOr<Schema>,
+    /// Whether it must be sent: it has neither a default nor a value that its absence stands for.
     pub required: bool,
+    /// The value that its absence stands for, as the schema shows it; `None` if the schema shows none.
     pub default: Option<serde_json::Value>,
 }
 
 impl FieldSchema {
+    /// The field of this type. It is required if it has no `default` and its type no value for absence.
     pub fn of<T: Wire>(name: &'static str, doc: &'static str, default: Option<serde_json::Value>) -> Self {
         let required = default.is_none() && T::absent().is_none();
         // Generators of clients can't express a default that is an object; the field's text names it.
@@ -158,6 +175,7 @@ impl FieldSchema {
     }
 }
 
+/// The schema of an object with these fields. `doc` is its description, as the lines of a doc comment.
 pub fn object_schema(doc: &str, fields: Vec<FieldSchema>) -> Schema {
     let mut object = ObjectBuilder::new().schema_type(Type::Object).description(text_of(doc));
     for field in fields {
@@ -253,6 +271,7 @@ macro_rules! body {
         pub struct $name { $($(#[doc = $field_doc])* pub $field: $ty),+ }
 
         impl $name {
+            /// The names of the fields in JSON.
             pub const FIELDS: &'static [&'static str] = &[$($crate::wire::name_of(stringify!($field))),+];
         }
 

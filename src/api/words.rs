@@ -26,7 +26,9 @@ use bloom_core::worker::{DispatchMode, WorkerStatus};
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Word<T> {
+    /// A value that this program knows.
     Known(T),
+    /// A value of a newer server, as it was received.
     Other(String),
 }
 
@@ -69,22 +71,39 @@ impl<T: ToSchema> ToSchema for Word<T> {
 }
 
 // Aliases, because utoipa would give a field of type `Word<…>` a schema with a new name.
+/// An action of the audit trail.
 pub type AnyAction = Word<Action>;
+/// The state of a clone of a project.
 pub type AnyCloneStatus = Word<CloneStatus>;
+/// How a worker gets its tasks.
 pub type AnyDispatchMode = Word<DispatchMode>;
+/// The kind of object that an audit entry is about.
 pub type AnyEntityType = Word<EntityType>;
+/// The kind of an event of a run.
 pub type AnyEventKind = Word<EventKind>;
+/// The form of a task's output.
 pub type AnyFormat = Word<Format>;
+/// The status of a lease.
 pub type AnyLeaseStatus = Word<LeaseStatus>;
+/// Whether a run succeeded.
 pub type AnyOutcome = Word<Outcome>;
+/// Why an account or a profile is paused.
 pub type AnyPauseCause = Word<PauseCause>;
+/// What is paused: an account or a profile.
 pub type AnyPauseKind = Word<PauseKind>;
+/// Whether commits of a run are pushed.
 pub type AnyPushMode = Word<PushMode>;
+/// Why an attempt failed.
 pub type AnyReason = Word<Reason>;
+/// The rights of a key.
 pub type AnyScope = Word<Scope>;
+/// Whether a task continues the conversation of its context.
 pub type AnySession = Word<Session>;
+/// The status of a task.
 pub type AnyStatus = Word<Status>;
+/// Why a task is waiting.
 pub type AnyWaitingReason = Word<WaitingReason>;
+/// The status of a worker.
 pub type AnyWorkerStatus = Word<WorkerStatus>;
 
 macro_rules! words_on_the_wire {

@@ -96,6 +96,7 @@ pub struct Capabilities<'a> {
 }
 
 impl<'a> Worker<'a> {
+    /// A worker as the API shows it, with the number of its active leases.
     pub fn new(worker: &'a bloom_core::worker::Worker, active_leases: i64) -> Self {
         let capabilities = &worker.capabilities;
         Self {
@@ -214,6 +215,7 @@ pub struct Pause<'a> {
 }
 
 impl<'a> Pause<'a> {
+    /// A pause as the API shows it.
     pub fn new(pause: &'a pause::Pause) -> Self {
         Self {
             kind: pause.kind.into(),

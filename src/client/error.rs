@@ -17,8 +17,11 @@ pub enum Error {
     /// The server refused the call.
     #[error("{message}")]
     Refused {
+        /// The HTTP status.
         status: u16,
+        /// The server's text, for people.
         message: String,
+        /// How long to wait before the next try, if the server says so.
         retry_after: Option<Duration>,
         /// What is wrong with the request, by field; the message contains it too.
         fields: Vec<(String, String)>,
@@ -41,6 +44,7 @@ impl Error {
         }
     }
 
+    /// The HTTP status with which the server refused the call; `None` for other failures.
     pub fn status(&self) -> Option<u16> {
         if let Self::Refused { status, .. } = self { Some(*status) } else { None }
     }

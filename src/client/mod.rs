@@ -72,7 +72,9 @@ pub struct Client {
 /// A successful answer.
 #[derive(Debug)]
 pub struct Answer {
+    /// The HTTP status, 200 to 299.
     pub status: u16,
+    /// The content, unparsed.
     pub body: Vec<u8>,
     /// The path and query of the next page, starting at `/api`.
     pub next: Option<String>,

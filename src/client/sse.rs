@@ -11,11 +11,14 @@ use bloom_outbound::cause;
 const SILENCE: Duration = Duration::from_secs(60);
 const MAX_EVENT_BYTES: usize = 64 << 20;
 
+/// An event of a stream.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Event {
     /// `message` if the server gave no name.
     pub name: String,
+    /// Its content; its lines are joined by line feeds.
     pub data: String,
+    /// The id that the server gave it; `None` if it gave none.
     pub id: Option<String>,
 }
 

@@ -25,14 +25,18 @@ pub struct Tls {
 /// The PEM files of a client, each of which may be absent.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
+    /// Authorities to trust besides those of the operating system.
     pub authorities: Option<PathBuf>,
+    /// The client's own certificate, which the server may ask for.
     pub identity: Option<IdentityFiles>,
 }
 
 /// PEM files with a certificate and its private key.
 #[derive(Clone, Debug)]
 pub struct IdentityFiles {
+    /// The certificate, and behind it those of the authorities between it and the root.
     pub certificate: PathBuf,
+    /// The private key of the certificate.
     pub key: PathBuf,
 }
 
@@ -97,6 +101,7 @@ impl Tls {
         self.files.authorities.is_some() || self.files.identity.is_some()
     }
 
+    /// Has the client of this builder trust the authorities, and show its certificate.
     pub fn add_to(&self, builder: ClientBuilder) -> ClientBuilder {
         let builder = builder.tls_certs_merge(self.authorities.iter().cloned());
         match &self.identity {

@@ -25,6 +25,7 @@ pub struct Digesting<W> {
 }
 
 impl<W> Digesting<W> {
+    /// Writes into `into`. The digest begins here.
     pub fn new(into: W) -> Self {
         Self { into, digest: Sha256::new() }
     }

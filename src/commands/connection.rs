@@ -15,6 +15,7 @@ use crate::CommandError;
 use bloom_client::Tls;
 use bloom_config::Environment;
 
+/// The server that commands call if nothing names another one.
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:5000";
 
 #[derive(Args, Clone, Debug)]

@@ -25,6 +25,7 @@ fn address_path(data_dir: &Path) -> PathBuf {
 /// The key of a `dev` that runs, and where it listens.
 #[derive(Debug)]
 pub struct InUse {
+    /// The key that it accepts.
     pub key: SecretString,
     /// `http://127.0.0.1:5000`.
     pub url: String,

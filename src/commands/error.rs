@@ -5,6 +5,7 @@ const MAX_TOLD: usize = 100;
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct CommandError {
+    /// The text for the user.
     pub message: String,
     /// The exit status of the process.
     pub status: u8,
@@ -21,6 +22,7 @@ impl CommandError {
         Self { message: message.into(), status: 3 }
     }
 
+    /// The user interrupted the command.
     pub fn interrupted(message: impl Into<String>) -> Self {
         Self { message: message.into(), status: 130 }
     }

@@ -63,33 +63,43 @@ use task::TaskCommand;
 use usage::UsageArgs;
 use worker::WorkerCommand;
 
+/// The commands that call a server
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Submit, show, wait for, edit, suspend, resume, cancel, requeue and delete tasks
     #[command(after_help = task::EXAMPLES)]
     Task {
+        /// What to do with tasks
         #[command(subcommand)]
         action: TaskCommand,
+        /// The server to call
         #[command(flatten)]
         to: Connection,
+        /// How the result is shown
         #[command(flatten)]
         shown: Shown,
     },
     /// Show workers, and take them out of service
     Worker {
+        /// What to do with workers
         #[command(subcommand)]
         action: WorkerCommand,
+        /// The server to call
         #[command(flatten)]
         to: Connection,
+        /// How the result is shown
         #[command(flatten)]
         shown: Shown,
     },
     /// Show the queues of agents; pause, resume and limit them
     Queue {
+        /// What to do with queues
         #[command(subcommand)]
         action: QueueCommand,
+        /// The server to call
         #[command(flatten)]
         to: Connection,
+        /// How the result is shown
         #[command(flatten)]
         shown: Shown,
     },
@@ -97,86 +107,113 @@ pub enum Command {
     ///
     /// Tasks with one --context continue one conversation. The command `context` is about something else: stored servers.
     Conversation {
+        /// What to do with conversations
         #[command(subcommand)]
         action: ConversationCommand,
+        /// The server to call
         #[command(flatten)]
         to: Connection,
+        /// How the result is shown
         #[command(flatten)]
         shown: Shown,
     },
     /// Show accounts and profiles that are paused, and end the pause of an account
     Account {
+        /// What to do with accounts
         #[command(subcommand)]
         action: AccountCommand,
+        /// The server to call
         #[command(flatten)]
         to: Connection,
+        /// How the result is shown
         #[command(flatten)]
         shown: Shown,
     },
     /// Add, list, show, clone and delete projects: repositories that workers clone
     #[command(after_help = project::EXAMPLES)]
     Project {
+        /// What to do with projects
         #[command(subcommand)]
         action: ProjectCommand,
+        /// The server to call
         #[command(flatten)]
         to: Connection,
+        /// How the result is shown
         #[command(flatten)]
         shown: Shown,
     },
     /// Show leases: which worker has which task, and until when
     Lease {
+        /// What to do with leases
         #[command(subcommand)]
         action: LeaseCommand,
+        /// The server to call
         #[command(flatten)]
         to: Connection,
+        /// How the result is shown
         #[command(flatten)]
         shown: Shown,
     },
     /// Show the audit trail, newest entries first, or follow it
     #[command(after_help = audit::EXAMPLES)]
     Audit {
+        /// Which entries to show
         #[command(flatten)]
         args: AuditArgs,
+        /// The server to call
         #[command(flatten)]
         to: Connection,
+        /// How the result is shown
         #[command(flatten)]
         shown: Shown,
     },
     /// Count tasks, leases and workers
     Stats {
+        /// Whether to show the counts again and again, and how often
         #[command(flatten)]
         args: StatsArgs,
+        /// The server to call
         #[command(flatten)]
         to: Connection,
+        /// How the result is shown
         #[command(flatten)]
         shown: Shown,
     },
     /// Show the counts of tasks, leases and workers again and again; the same as `stats --watch`
     Top {
+        /// How often to count
         #[command(flatten)]
         every: Every,
+        /// The server to call
         #[command(flatten)]
         to: Connection,
+        /// How the result is shown
         #[command(flatten)]
         shown: Shown,
     },
     /// Show how many tokens and US dollars runs have used
     #[command(after_help = usage::EXAMPLES)]
     Usage {
+        /// Which runs to count, and how to group them
         #[command(flatten)]
         args: UsageArgs,
+        /// The server to call
         #[command(flatten)]
         to: Connection,
+        /// How the result is shown
         #[command(flatten)]
         shown: Shown,
     },
     /// Create, list and revoke named keys
     #[command(after_help = key::EXAMPLES)]
     Key {
+        /// What to do with keys
         #[command(subcommand)]
         action: KeyCommand,
+        /// The server to call
         #[command(flatten)]
         to: Connection,
+        /// How the result is shown
         #[command(flatten)]
         shown: Shown,
     },
@@ -191,8 +228,10 @@ pub enum Command {
     /// conversation that the task belongs to; see `bloom-runtime conversation`.
     #[command(verbatim_doc_comment)]
     Context {
+        /// What to do with contexts
         #[command(subcommand)]
         action: ContextCommand,
+        /// How the result is shown
         #[command(flatten)]
         shown: Shown,
     },

@@ -16,6 +16,7 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// Of `total`, with nothing done yet.
     pub fn new(total: u64) -> Self {
         Self::unless(false, total)
     }
@@ -33,16 +34,19 @@ impl Progress {
         Self { total: 0, unit, done: Cell::new(0), is_shown: term::is_err_terminal() }
     }
 
+    /// Replaces both numbers, and draws the bar anew.
     pub fn set(&mut self, done: u64, total: u64) {
         self.total = total;
         self.done.set(done);
         self.draw();
     }
 
+    /// How much is done.
     pub fn done(&self) -> u64 {
         self.done.get()
     }
 
+    /// `count` more are done.
     pub fn add(&self, count: u64) {
         self.done.set(self.done.get() + count);
         self.draw();

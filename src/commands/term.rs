@@ -51,6 +51,7 @@ fn steers(c: char) -> bool {
         || matches!(c, '\u{e0000}'..='\u{e007f}')
 }
 
+/// Whether standard output is a terminal.
 pub fn is_out_terminal() -> bool {
     stdout().is_terminal()
 }
@@ -61,10 +62,12 @@ pub fn out_width() -> Option<usize> {
     is_out_terminal().then_some(if told == 0 { 80 } else { told })
 }
 
+/// Whether standard error is a terminal.
 pub fn is_err_terminal() -> bool {
     stderr().is_terminal()
 }
 
+/// Whether standard input is a terminal.
 pub fn is_in_terminal() -> bool {
     stdin().is_terminal()
 }

@@ -10,9 +10,13 @@ use url::Url;
 pub struct ObjectStore {
     /// `None`: Amazon S3.
     pub endpoint: Option<Url>,
+    /// The region of the bucket, which is a part of the signature of calls.
     pub region: String,
+    /// The bucket, which belongs to this installation alone.
     pub bucket: String,
+    /// The access key of the object store.
     pub access_key: SecretString,
+    /// The secret key that belongs to the access key.
     pub secret_key: SecretString,
     /// Objects without an artifact are removed when they are older than this.
     pub grace: Duration,

@@ -203,6 +203,10 @@ pub fn log_file(text: &str) -> Result<PathBuf, String> {
     }
 }
 
+/// The format of the log that this word names.
+///
+/// # Errors
+/// It is another word; the text says which ones are allowed.
 pub fn log_format(text: &str) -> Result<LogFormat, String> {
     match text {
         "text" => Ok(LogFormat::Text),

@@ -5,9 +5,11 @@ use super::serve::Serve;
 /// A setting with the value that is in force.
 #[derive(Clone, Debug)]
 pub struct Row {
+    /// The key of the setting, its name in the TOML file.
     pub setting: &'static str,
     /// Secrets are masked; `None` = not set.
     pub value: Option<String>,
+    /// Where the value is from: a flag, an environment variable, a file or the default.
     pub origin: String,
 }
 
@@ -29,8 +31,11 @@ impl Mistake {
 /// The outcome of [`load`](super::load). The server starts only without mistakes, and then `serve` is set.
 #[derive(Debug)]
 pub struct Report {
+    /// Every setting, in the order of `SETTINGS`.
     pub rows: Vec<Row>,
+    /// The values that can't be used.
     pub mistakes: Vec<Mistake>,
+    /// Texts for people about settings that are allowed but may be unwise.
     pub warnings: Vec<String>,
     pub(super) serve: Option<Serve>,
 }
@@ -57,6 +62,7 @@ impl Report {
         table
     }
 
+    /// The settings, the warnings and the mistakes as JSON. Secrets are masked.
     pub fn json(&self) -> serde_json::Value {
         let rows = self.rows.iter().map(|row| serde_json::json!({ "setting": row.setting, "value": row.value, "from": row.origin }));
         serde_json::json!({

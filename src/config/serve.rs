@@ -23,46 +23,73 @@ pub struct Serve {
     pub host: String,
     /// 0 = any free port.
     pub port: u16,
+    /// Where agents and browsers reach the server; `None`: at the address that clients call.
     pub public_url: Option<Url>,
     /// In addition to those of `host` and `public_url`.
     pub allowed_hosts: Vec<Host>,
+    /// The proxies whose `X-Forwarded-*` headers are trusted.
     pub trusted_proxies: Vec<IpNet>,
     /// The server speaks https if there is one.
     pub tls: Option<bloom_tls::Files>,
+    /// The directory of the SQLite database.
     pub data_dir: PathBuf,
+    /// The database; secret, because it may contain a password.
     pub database_url: SecretString,
+    /// The most connections for reads of API requests; everything else has its own.
     pub database_max_connections: u32,
     /// 0 = forever, also in the next field.
     pub task_retention_days: u32,
+    /// Days that audit entries are kept.
     pub audit_retention_days: u32,
     /// Where the server keeps scheduled backups of the SQLite database; `None`: it makes none.
     pub backup_dir: Option<PathBuf>,
+    /// The interval of scheduled backups.
     pub backup_every: Duration,
+    /// How many scheduled backups are kept.
     pub backup_keep: usize,
     /// Where large outputs and the audit trail go; `None`: the database keeps them.
     pub objects: Option<ObjectStore>,
+    /// The key that allows everything; `None`: there is no such key, as in the next two fields.
     pub api_key: Option<SecretString>,
+    /// The key for workers.
     pub worker_key: Option<SecretString>,
+    /// The key that allows reading only.
     pub read_key: Option<SecretString>,
     /// Whether a server without keys may listen beyond loopback.
     pub allow_no_key: bool,
+    /// The control plane that requests are passed on to and workers are read from; `None`: there is none, or it is in the server.
     pub membridge_server_url: Option<Url>,
+    /// The key for calls to the control plane.
     pub membridge_admin_key: Option<SecretString>,
+    /// The key for calls to agents.
     pub agent_key: Option<SecretString>,
+    /// The interval at which the control plane's list of agents is read, in milliseconds.
     pub worker_sync_ms: i64,
+    /// The settings of this program's own control plane, whether it runs or not.
     pub own_membridge: OwnMembridge,
     /// 0 = no limit, also in the next two fields.
     pub rate_limit_per_minute: u32,
+    /// Connection tests per minute from one client address.
     pub test_connection_per_minute: u32,
+    /// Requests of workers per minute from one client address, and as many for events of runs.
     pub worker_rate_limit_per_minute: u32,
+    /// The most bytes of a request body, not counting a task's output.
     pub max_body_bytes: usize,
+    /// The most bytes of a task's output.
     pub max_output_bytes: usize,
+    /// The most bytes of an uploaded file.
     pub max_artifact_bytes: usize,
+    /// The longest duration of a request, except for long polls and streams. A large body adds to it.
     pub request_timeout: Duration,
+    /// How long a lease lasts without a heartbeat, in milliseconds, unless the caller says otherwise.
     pub lease_ttl_ms: i64,
+    /// How long a worker may be silent before it is offline, in milliseconds.
     pub worker_offline_after_ms: i64,
+    /// How long a task waits for a free slot on the worker that has its session, in milliseconds.
     pub session_wait_ms: i64,
+    /// How long a task waits for workers that name its `agent_slug`, in milliseconds; 0 = not at all.
     pub named_agent_wait_ms: i64,
+    /// The longest time limit that a task may set for its runs, in seconds.
     pub max_timeout_sec: i64,
     /// Whether the Kubernetes operator runs.
     pub operator: bool,
@@ -72,8 +99,11 @@ pub struct Serve {
     pub operator_agent_image: Option<String>,
     /// Where the agents of pools reach the server; by default at `public_url`.
     pub operator_agent_server: Option<Url>,
+    /// The namespace of the leader's Lease; `None`: that of the service account or of the kubeconfig.
     pub pod_namespace: Option<String>,
+    /// The name of this server's pod in the leader's Lease; `None`: the host name.
     pub pod_name: Option<String>,
+    /// How the server logs.
     pub log: LogSettings,
     /// There are no traces without a collector.
     pub traces: Option<TraceSettings>,

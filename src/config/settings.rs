@@ -3,12 +3,15 @@
 /// A setting of the server. Its key is the name in the TOML file; the flag and the environment variable are derived from it.
 #[derive(Debug)]
 pub struct Setting {
+    /// The name in the TOML file, in snake case.
     pub key: &'static str,
     /// The placeholder of the value in `--help`.
     pub value_name: &'static str,
     /// The value if none is given; empty = unset, or explained in `help`.
     pub default: &'static str,
+    /// The text in `--help`.
     pub help: &'static str,
+    /// The heading under which `--help` lists it.
     pub group: &'static str,
     /// Never shown. It may also be read from the file that the setting with the suffix `_file` names.
     pub secret: bool,

@@ -19,6 +19,7 @@ const MAX_SECRET_BYTES: u64 = 64 * 1024;
 pub struct Environment(BTreeMap<OsString, OsString>);
 
 impl Environment {
+    /// The variables of this process.
     pub fn of_process() -> Self {
         Self(std::env::vars_os().collect())
     }

@@ -1,5 +1,6 @@
 //! Errors of the database, as far as callers distinguish them.
 
+/// Why a call of the database failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Another transaction was first (unique violation, deadlock, serialization failure). The batch must be loaded and decided again.
@@ -26,15 +27,18 @@ pub enum Error {
     /// The installation must be changed first; the text says what.
     #[error("{0}")]
     Setup(String),
+    /// Any other error of the database; the text is its message.
     #[error("database error: {0}")]
     Other(String),
 }
 
 impl Error {
+    /// Whether the batch must be loaded and decided again.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Conflict(_))
     }
 
+    /// Whether the database is the reason, not the call: it can't be reached or used, rows are locked, or a commit's outcome is unknown.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::Locked(_) | Self::Unusable(_) | Self::CommitUnknown(_))
     }

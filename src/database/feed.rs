@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 /// A writer, and the number of one of its batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
+    /// The id of the writer.
     pub writer: i64,
+    /// The number of the batch. Each writer counts its own.
     pub n: i64,
 }
 
@@ -15,10 +17,13 @@ pub struct Position {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Changed {
+    /// Tasks that were created or changed in a way that other replicas must know.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tasks: Vec<TaskId>,
+    /// Tasks that were removed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub removed_tasks: Vec<TaskId>,
+    /// Workers that were registered or changed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub workers: Vec<WorkerId>,
     /// Each with the revision of its removal.
@@ -27,6 +32,7 @@ pub struct Changed {
     /// Tasks with new events.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<TaskId>,
+    /// Stored settings or keys were changed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub settings: bool,
     /// Queues were paused, resumed or limited.
@@ -38,6 +44,7 @@ pub struct Changed {
 }
 
 impl Changed {
+    /// The changes of a batch, from the rows that its commands changed.
     pub fn of(set: &WorkingSet) -> Self {
         let dirty = &set.dirty;
         let mut events: Vec<TaskId> = dirty.events.iter().map(|event| event.task_id).collect();
@@ -59,15 +66,19 @@ impl Changed {
 /// How a batch changed the counts of tasks, and how many leases it granted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CountDeltas {
+    /// What is added to the number of tasks, by agent, priority and status; negative if there are fewer.
     pub tasks: Counts,
+    /// The number of leases that were granted.
     pub leases: i64,
 }
 
 impl CountDeltas {
+    /// The counts that the commands of a batch have changed.
     pub fn of(set: &WorkingSet) -> Self {
         Self { tasks: set.counts.clone(), leases: set.leases_granted }
     }
 
+    /// Adds the changes of another batch. Counts that do not change in all are left out.
     pub fn add(&mut self, other: &Self) {
         for (key, n) in &other.tasks {
             *self.tasks.entry(key.clone()).or_default() += n;
@@ -81,6 +92,7 @@ impl CountDeltas {
         self.tasks.values().filter(|n| **n != 0).count() + usize::from(self.leases != 0)
     }
 
+    /// Whether no count changes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -89,17 +101,24 @@ impl CountDeltas {
 /// The counts of one snapshot, and the last batch of each writer that they contain.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CountsAt {
+    /// The sums of all changes up to these positions.
     pub counts: CountDeltas,
+    /// The last batch of each writer that is in the counts.
     pub positions: Vec<Position>,
 }
 
+/// A committed batch, as other replicas read it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FeedEntry {
+    /// Which batch it is.
     pub at: Position,
+    /// How it changed the counts.
     pub counts: CountDeltas,
+    /// What it changed.
     pub changes: Changed,
 }
 
+/// The batches that a replica has not read yet, or the first of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Feed {
     /// Ordered by writer and number. The number of entries per writer is limited.

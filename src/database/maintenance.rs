@@ -8,42 +8,103 @@ use uuid::Uuid;
 
 use super::CountDeltas;
 
+/// A job, with what it needs.
 #[derive(Clone, Debug)]
 pub enum Maintenance {
     /// Adds the count changes of batches to the base of the counts. The leader does this about once a second.
     CompactCounts,
     /// Removes batches that are older than this and already in the base of the counts, writers that have been silent for long, and the
     /// rows of workers that were removed long ago.
-    PruneBatches { older_than_ms: i64 },
+    PruneBatches {
+        /// The age from which a batch is removed, in milliseconds.
+        older_than_ms: i64,
+    },
     /// Removes audit entries that are older than this; with `only_flushed`, only those that are in the object store.
-    PruneAudit { older_than_ms: i64, limit: i64, only_flushed: bool },
+    PruneAudit {
+        /// The age from which an entry is removed, in milliseconds.
+        older_than_ms: i64,
+        /// The most entries to remove at a time.
+        limit: i64,
+        /// Whether entries must be in the object store before they are removed.
+        only_flushed: bool,
+    },
     /// Records that the output of this artifact is in the object store, and removes it from the database.
-    MoveOutput { artifact: Uuid, object: StoredObject },
+    MoveOutput {
+        /// The artifact whose output was moved.
+        artifact: Uuid,
+        /// Where its output is, and what the database keeps of it.
+        object: StoredObject,
+    },
     /// Stores a piece of a file that arrives. If the file is not added by `due_at`, its pieces are removed.
-    StoreChunk { file: FileId, number: i64, content: Chunk, due_at: Ms },
+    StoreChunk {
+        /// The file that arrives.
+        file: FileId,
+        /// The place of the piece in the file; the first one has the number 0.
+        number: i64,
+        /// The bytes of the piece.
+        content: Chunk,
+        /// When the pieces are removed if the file was not added, in milliseconds since the epoch.
+        due_at: Ms,
+    },
     /// Has the pieces of a file removed that did not arrive whole, or that nobody needs.
-    DropChunks { file: FileId },
+    DropChunks {
+        /// The file whose pieces are no longer needed.
+        file: FileId,
+    },
     /// Removes uploads that no task used in time, and a part of the pieces that are to be removed.
-    RemoveFiles { limit: i64 },
+    RemoveFiles {
+        /// The most uploads to remove at a time.
+        limit: i64,
+    },
     /// Records that this file is in the object store. Its pieces are removed later, so that whoever reads them comes to the end.
-    MoveFile { file: FileId, url: String },
+    MoveFile {
+        /// The file that was moved.
+        file: FileId,
+        /// The URL of its object.
+        url: String,
+    },
     /// Records how many bytes this submit key stores.
-    SetStoredBytes { key: String, bytes: i64 },
+    SetStoredBytes {
+        /// The name of the key.
+        key: String,
+        /// What all its tasks store together.
+        bytes: i64,
+    },
     /// Stores a mark of the object store, if it is as the caller knows it; an empty `known` stands for a mark that does not exist.
-    SetMark { name: &'static str, known: String, value: String },
+    SetMark {
+        /// The name of the mark.
+        name: &'static str,
+        /// The value that the caller has read.
+        known: String,
+        /// The value to store.
+        value: String,
+    },
     /// Removes tasks that finished longer ago than this (`None`: only those whose own `ttl_after_finished_sec` is over), with all rows
     /// that belong to them, unless a queued task depends on them.
-    RemoveTasks { finished_for_ms: Option<Ms>, limit: i64 },
+    RemoveTasks {
+        /// Milliseconds since the end of a task.
+        finished_for_ms: Option<Ms>,
+        /// The most tasks to remove at a time.
+        limit: i64,
+    },
     /// Adds what [`Database::count_errors`](super::Database::count_errors) found to be missing. Done only while this leadership lasts, so
     /// that no two replicas add it.
-    CorrectCounts { missing: CountDeltas, epoch: i64 },
+    CorrectCounts {
+        /// What to add to the counts.
+        missing: CountDeltas,
+        /// The epoch of the leadership.
+        epoch: i64,
+    },
 }
 
+/// What a job did.
 #[derive(Clone, Debug, Default)]
 pub struct Done {
     /// The number of rows or tasks that were processed; 0 means that nothing is left for now.
     pub rows: u64,
+    /// The tasks that were removed.
     pub removed: Vec<TaskId>,
+    /// How the job changed the counts.
     pub counts: CountDeltas,
     /// The job committed a batch that is in the feed.
     pub is_batch: bool,

@@ -25,12 +25,15 @@ pub use error::Error;
 pub use feed::{Changed, CountDeltas, CountsAt, Feed, FeedEntry, Position};
 pub use maintenance::{Chunk, Done, Maintenance};
 
+/// The result of a call of the database.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// The items that are due by the database's clock, and when the next one is due.
 #[derive(Clone, Debug)]
 pub struct DuePage<T> {
+    /// The database's time when the items were read.
     pub now: Ms,
+    /// What is due, at most as much as the caller asked for.
     pub items: Vec<T>,
     /// The first deadline after those of the items; `None` if there is none.
     pub next_at: Option<Ms>,
@@ -40,11 +43,13 @@ pub struct DuePage<T> {
 /// database's clock has stepped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
+    /// The database's time of the mark.
     pub now: Ms,
     /// When the last gap ended; 0 if there was none.
     pub resumed_at: Ms,
 }
 
+/// What the engine needs of a database. Its implementations are the store and, in tests, one in memory.
 #[async_trait]
 pub trait Database: Send + Sync + 'static {
     /// Other replicas may share the database, so there is a feed to follow and a leader to elect.
@@ -53,6 +58,7 @@ pub trait Database: Send + Sync + 'static {
     /// Opens a connection for writing.
     async fn writer(&self) -> Result<Box<dyn Writer>>;
 
+    /// The database's time.
     async fn now(&self) -> Result<Ms>;
 
     // --- reads of the replica cache ---
@@ -143,6 +149,7 @@ pub trait Database: Send + Sync + 'static {
 pub enum LockWait {
     /// Longer than any transaction of a replica lasts.
     Long,
+    /// Briefly, because another program has kept rows locked a moment ago.
     Short,
     /// Locked rows are not loaded; a command that needs one is halted.
     Skip,

@@ -19,8 +19,11 @@ const MAX_TEXT_CHARS: usize = 2_000;
 /// An order for an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
+    /// Update the agent by the command that its machine has for this.
     Update,
+    /// Start again.
     Restart,
+    /// Remove the agent from its machine.
     Uninstall,
 }
 

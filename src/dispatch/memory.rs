@@ -25,6 +25,7 @@ pub struct Snapshot {
     pub sha256: String,
     /// The size of the content.
     pub bytes: i64,
+    /// The number of observations in the memory, as its sender counts them; 0 if it does not tell.
     #[serde(default)]
     pub obs_count: i64,
     /// As base64.

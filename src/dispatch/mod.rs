@@ -34,6 +34,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// The maximum number of pushes in progress. A push is short if the agent answers at once; otherwise it lasts as long as the run.
 const MAX_PUSHES: usize = 1_024;
 
+/// How this process calls agents.
 #[derive(Clone, Default)]
 pub struct DispatchOptions {
     /// Sent with every call, and never shown.
@@ -58,6 +59,7 @@ struct Inner {
 }
 
 impl Agents {
+    /// The calls to the agents of this engine's workers. Nothing is sent yet.
     pub fn new(engine: Engine, options: DispatchOptions) -> Self {
         // Connections are not reused: if the agent has just closed an idle one, it is unknown whether it saw the request.
         let http = outbound::client(|builder| {

@@ -47,7 +47,9 @@ pub enum Outcome {
 
 /// A push for a dispatch call, in progress.
 pub struct Dispatched {
+    /// The lease under which the task is pushed.
     pub lease_id: LeaseId,
+    /// The worker that the task is pushed to.
     pub worker_id: WorkerId,
     /// Closed without a value if the server stops.
     pub outcome: oneshot::Receiver<Outcome>,

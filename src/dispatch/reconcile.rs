@@ -11,6 +11,7 @@ const AT_ONCE: usize = 64;
 /// The pause while the maximum number of pushes is in progress.
 const FULL_MS: Ms = 1_000;
 
+/// Pushes ready tasks to agents while this replica leads. Ends with the engine.
 pub async fn run(context: ReconcileContext, agents: Agents) {
     let engine = context.engine.clone();
     context.run("push", &engine.alarms.push_due, RECONCILE_EVERY_MS, |context| reconcile(context, agents.clone())).await;

@@ -21,6 +21,7 @@ impl Default for Alarm {
 }
 
 impl Alarm {
+    /// Ends the current wait, or the next one.
     pub fn ring(&self) {
         self.rung.notify_one();
     }
@@ -48,14 +49,18 @@ impl Alarm {
 /// What reconcilers wait for. A ring only makes them run sooner: each of them also runs at a fixed interval.
 #[derive(Debug, Default)]
 pub struct Alarms {
+    /// Rings when a lease is to be checked before the waiter would wake up.
     pub lease_due: Alarm,
+    /// Rings when workers have changed: the next one may become silent at another time.
     pub worker_silent: Alarm,
+    /// Rings when a parked task is due before the waiter would wake up.
     pub task_due: Alarm,
     /// A task may be pushed.
     pub push_due: Alarm,
 }
 
 impl Alarms {
+    /// Has every waiter run again.
     pub fn ring_all(&self) {
         self.lease_due.ring();
         self.worker_silent.ring();

@@ -4,6 +4,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+/// Starts background tasks, and tells them when to stop. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Background {
     stop: CancellationToken,
@@ -28,6 +29,7 @@ impl Background {
         self.stop.cancelled().await;
     }
 
+    /// Whether the stop has begun.
     pub fn is_stopping(&self) -> bool {
         self.stop.is_cancelled()
     }

@@ -10,9 +10,13 @@ use bloom_core::working_set::WorkingSet;
 /// The changes of one commit, by this or another replica.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
+    /// The states of tasks that were created or changed.
     pub tasks: Vec<Arc<TaskState>>,
+    /// Tasks that were removed.
     pub removed_tasks: Vec<TaskId>,
+    /// Workers that were registered, changed or seen.
     pub workers: Vec<Arc<Worker>>,
+    /// Workers that were removed.
     pub removed_workers: Vec<WorkerId>,
     /// Tasks that have new events.
     pub events: Vec<TaskId>,

@@ -26,16 +26,22 @@ use super::replica::feed::Feed;
 use super::replica::remembered::Remembered;
 use super::writers::Writers;
 
+/// What a worker asks for.
 #[derive(Clone, Debug)]
 pub struct ClaimRequest {
+    /// The worker that the tasks are for.
     pub worker: WorkerId,
+    /// The most tasks that it takes now.
     pub max: i64,
+    /// How long to wait if there is nothing for the worker, in milliseconds; 0 = not at all.
     pub wait_ms: i64,
     /// Leases that the worker knows. Other leases that it got by a claim are delivered again.
     pub held: Option<Vec<LeaseId>>,
     /// The agent that claims; `None` if it does not tell.
     pub instance: Option<InstanceId>,
+    /// How long the leases last without a heartbeat, in milliseconds.
     pub ttl_ms: i64,
+    /// Who asks, for the audit trail.
     pub by: Requester,
 }
 
@@ -48,6 +54,7 @@ const LOCKED_TRIES: u32 = 3;
 /// The most tries of one claim, if other claims always take its candidates first.
 const TRIES: u32 = 1_000;
 
+/// Leases ready tasks to workers that ask for them.
 pub struct Claims {
     pub(super) database: Arc<dyn Database>,
     pub(super) clock: Arc<Clock>,

@@ -23,6 +23,7 @@ impl Clock {
         Self { started: Instant::now(), offset_ms: AtomicI64::new(0), manual, moved: Notify::new() }
     }
 
+    /// The database's time, as far as this process knows it.
     pub fn now(&self) -> Ms {
         match &self.manual {
             Some(time) => time.load(Ordering::SeqCst),

@@ -22,6 +22,7 @@ const AT_ONCE: usize = 500;
 /// The most names that are kept, so that a caller that invents names can't fill the memory.
 const WORKERS: usize = 100_000;
 
+/// Collects the signs of life of workers, and writes them together at short intervals.
 pub struct LastSeen {
     /// How often signs of life are written, and how often an open claim counts as one.
     pub(super) every: Duration,

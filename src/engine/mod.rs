@@ -80,6 +80,7 @@ use writer::WriterTask;
 /// Why a command was not executed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Error {
+    /// The state of the tasks and workers does not allow the command, so nothing was changed.
     Rejected(Rejection),
     /// The queue is full, or conflicts persisted; the caller may retry after a second.
     Busy,
@@ -127,19 +128,33 @@ pub struct EngineOptions {
 /// The parts of an engine. Each part uses only parts declared before it.
 #[derive(Clone)]
 pub struct Engine {
+    /// The database, for reads that the cache does not answer.
     pub database: Arc<dyn Database>,
+    /// The metrics of this process.
     pub metrics: Metrics,
+    /// The traces of this process.
     pub traces: Traces,
+    /// The background tasks, and their stop.
     pub background: Background,
+    /// The database's time.
     pub clock: Arc<Clock>,
+    /// Bits for ids and jitter.
     pub random: Arc<Random>,
+    /// What reconcilers wait for.
     pub alarms: Arc<Alarms>,
+    /// The specs of tasks that were used last.
     pub specs: Arc<Specs>,
+    /// The cache of tasks, workers and queues.
     pub replica: Arc<Replica>,
+    /// Executes commands.
     pub writers: Arc<Writers>,
+    /// The signs of life of workers.
     pub last_seen: Arc<LastSeen>,
+    /// Re-evaluates parked tasks after a change.
     pub wakeups: Arc<Wakeups>,
+    /// Leases tasks to workers that claim.
     pub claims: Arc<Claims>,
+    /// Leases tasks to workers that are pushed to.
     pub pushes: Arc<Pushes>,
 }
 

@@ -28,6 +28,7 @@ pub struct PushRound {
     pub leased: Vec<(TaskState, Worker)>,
     /// When there may be more to push; `None` if only a change can bring more.
     pub next_at: Option<Ms>,
+    /// Why tasks could not be leased; `None` if no command failed.
     pub error: Option<Error>,
 }
 
@@ -44,6 +45,7 @@ struct OpenWorker {
     last_seen: Ms,
 }
 
+/// Leases ready tasks to workers that are pushed to.
 pub struct Pushes {
     pub(super) clock: Arc<Clock>,
     pub(super) replica: Arc<Replica>,

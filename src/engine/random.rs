@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use bloom_core::ids::IdSource;
 use parking_lot::Mutex;
 
+/// The source of a process's random bits.
 #[derive(Debug)]
 pub struct Random {
     seeds: Mutex<IdSource>,

@@ -25,6 +25,7 @@ impl Weighter<TaskId, Arc<TaskSpec>> for Bytes {
     }
 }
 
+/// The specs of tasks: those that were used last from memory, others from the database.
 pub struct Specs {
     database: Arc<dyn Database>,
     kept: Mutex<Cache<TaskId, Arc<TaskSpec>, Bytes>>,

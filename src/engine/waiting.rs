@@ -8,9 +8,12 @@ use bloom_core::question::Question;
 use bloom_core::requirement::Requirement;
 use bloom_core::task::{ActiveLease, Parked, TaskState, WaitingReason};
 
+/// Why a task waits, for the API.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WaitingState {
+    /// What it waits for.
     pub reason: WaitingReason,
+    /// The same in words, for people.
     pub message: String,
     /// When it ends by itself, if that is known.
     pub until: Option<Ms>,

@@ -30,6 +30,7 @@ const READS: usize = 2;
 /// as they have ended.
 const BUSY: usize = 128;
 
+/// Re-evaluates the parked tasks that wake-ups name, page by page.
 pub struct Wakeups {
     database: Arc<dyn Database>,
     writers: Arc<Writers>,
@@ -115,6 +116,7 @@ impl Wakeups {
 
 /// A wake-up between two pages.
 pub struct OpenWakeup {
+    /// The wake-up; its cursor says where the next page begins.
     pub wakeup: Wakeup,
     /// All waiters of the pages so far were re-evaluated.
     pub is_whole: bool,

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use super::Error;
 use super::inbox::{Inbox, Pending};
 
+/// The inboxes of the writers. Commands are executed in batches.
 pub struct Writers {
     /// For commands that place leases or set up workers. If the database is not shared, it is the same inbox as `general`.
     pub(super) placement: Arc<Inbox>,

@@ -17,6 +17,7 @@ pub struct Keys {
 }
 
 impl Keys {
+    /// The keys of each scope; `None` if there is none.
     pub fn new(admin: Option<&SecretString>, worker: Option<&SecretString>, read: Option<&SecretString>) -> Self {
         // If keys are equal, the last one counts, so the scope with the most rights comes last.
         let given = [(read, Scope::Read), (worker, Scope::Worker), (admin, Scope::Admin)];
@@ -29,6 +30,7 @@ impl Keys {
         self.known.is_empty()
     }
 
+    /// Whether there is a key that allows everything.
     pub fn has_admin(&self) -> bool {
         self.known.iter().any(|(_, scope)| *scope == Scope::Admin)
     }

@@ -19,9 +19,12 @@ const KEPT: usize = 30;
 /// Queues whose heads are read at a time; each costs a query.
 const MOST_QUEUES: usize = 32;
 
+/// The state of the queue at one time, for the charts of the last hour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
+    /// The time of it.
     pub at: Ms,
+    /// Queued tasks, ready or not.
     pub queued: i64,
     /// All runs that have begun so far.
     pub runs: i64,

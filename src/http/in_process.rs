@@ -166,6 +166,7 @@ impl Api {
         self.app.metrics.page_loaded_again(is_shared);
     }
 
+    /// The database's time, as far as this process knows it.
     pub fn now(&self) -> Ms {
         self.app.engine.clock.now()
     }

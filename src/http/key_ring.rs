@@ -36,12 +36,14 @@ const UNCHECKED: Refused = Refused::Later("The database does not answer, so this
 /// Whose key a request has.
 #[derive(Clone, Debug)]
 pub struct Identity {
+    /// What the key allows.
     pub scope: Scope,
     /// The named key; `None` for a key of the environment, and on a server without keys.
     pub key: Option<Arc<ApiKey>>,
 }
 
 impl Identity {
+    /// Everything is allowed, without a named key.
     pub const ADMIN: Self = Self { scope: Scope::Admin, key: None };
 }
 

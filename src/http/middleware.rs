@@ -48,10 +48,13 @@ const TIMED_OUT: Error = Error::Later("The request took too long and was aborted
 /// Who sent the request.
 #[derive(Clone, Debug)]
 pub struct Caller {
+    /// What the caller may do.
     pub scope: Scope,
     /// The named key of the request, if it has one.
     pub key: Option<Arc<ApiKey>>,
+    /// The address of the client; behind a trusted proxy, the one that it names.
     pub client: IpAddr,
+    /// The id of the request, which answers, logs and audit entries name.
     pub request_id: Arc<str>,
     /// The trace that the request belongs to: what it causes has this span as its parent.
     pub trace: Option<TraceContext>,
@@ -105,6 +108,7 @@ impl Caller {
         }
     }
 
+    /// A command of this caller.
     pub fn command<O>(&self, op: O) -> Command<O> {
         Command { op, by: self.requester(), epoch: None }
     }

@@ -104,6 +104,7 @@ use stream::StreamLimits;
 /// The settings of the HTTP server.
 #[derive(Clone)]
 pub struct Settings {
+    /// The keys of the environment.
     pub keys: Keys,
     /// The public address of this server, if it differs from the one that requests name.
     pub public_url: Option<Url>,
@@ -111,15 +112,19 @@ pub struct Settings {
     pub hosts: Vec<Host>,
     /// Requests a minute for one client address; 0 = no limit.
     pub rate_limit_per_minute: u32,
+    /// Connection tests a minute for one client address; 0 = no limit.
     pub test_connection_per_minute: u32,
+    /// Requests of workers a minute for one client address, and as many for events of runs; 0 = no limit.
     pub worker_rate_limit_per_minute: u32,
     /// Proxies whose `X-Forwarded-…` headers are trusted.
     pub trusted_proxies: Vec<IpNet>,
+    /// The most bytes of a body, not counting a completion's output.
     pub max_body_bytes: usize,
     /// Limit of a completion's output; `max_body_bytes` limits the rest of its body.
     pub max_output_bytes: usize,
     /// Limit of a file.
     pub max_artifact_bytes: usize,
+    /// The longest time for a request, except for long polls and streams. A large body adds to it.
     pub request_timeout: Duration,
     /// [`server::HEAD_TIMEOUT`], except in tests.
     pub head_timeout: Duration,
@@ -175,14 +180,21 @@ impl Settings {
 #[derive(Clone)]
 pub struct AppState(Arc<Shared>);
 
+/// What [`AppState`] refers to.
 pub struct Shared {
+    /// Executes all commands, and has the cache.
     pub engine: Engine,
     /// For lists and reports. All changes go through the engine.
     pub store: Store,
+    /// For calls to agents.
     pub agents: Agents,
+    /// The connection to the control plane.
     pub membridge: Membridge,
+    /// The metrics of this process.
     pub metrics: Metrics,
+    /// The settings of the server.
     pub settings: Settings,
+    /// When the server was started, for the uptime.
     pub started: Instant,
     /// Ends the long polls and streams.
     pub shutdown: CancellationToken,

@@ -15,6 +15,7 @@ const LOOK: RoutePolicy = RoutePolicy::OPEN.rate(Rate::Worker);
 /// Signing in is limited as requests with keys are, and so are the other forms.
 const SEND: RoutePolicy = RoutePolicy::OPEN.rate(Rate::General).takes_form();
 
+/// The pages for browsers, which are added to the routes of the API.
 pub struct Pages {
     routes: Vec<Page>,
     /// What happens to all requests and answers, those of the API too, with the [root](super::Settings::root) of the server.
@@ -28,6 +29,7 @@ struct Page {
 }
 
 impl Pages {
+    /// No pages yet. `finish` is called for the whole router, see [`Pages::finish`].
     pub fn new(finish: fn(Router, Arc<str>) -> Router) -> Self {
         Self { routes: Vec::new(), finish }
     }

@@ -17,23 +17,34 @@ const SYNC_LIMIT: Duration = Duration::from_secs(90);
 /// The calls to the control plane.
 #[derive(Clone, Copy, Debug)]
 pub enum Call<'a> {
+    /// How the control plane is doing.
     Health,
+    /// The agents that are registered there.
     Agents,
+    /// The projects.
     Projects,
+    /// Which node leads the project.
     Leadership {
+        /// The canonical id of the project.
         project: &'a str,
     },
+    /// The nodes of the project.
     Nodes {
+        /// The canonical id of the project.
         project: &'a str,
     },
     /// Makes a node the leader of the project; `body` is sent unchanged.
     SelectLeader {
+        /// The canonical id of the project.
         project: &'a str,
+        /// The content of the request, as its sender gave it.
         body: &'a Value,
     },
     /// Has an agent send a project's memory to the control plane (`push`), or fetch it (`pull`).
     SyncMemory {
+        /// `push` or `pull`.
         direction: &'a str,
+        /// The content of the request: the project and the agent.
         body: &'a Value,
     },
 }
@@ -69,6 +80,7 @@ impl Call<'_> {
 /// The outcome of a call, after its retries.
 #[derive(Clone, Debug)]
 pub enum Upstream {
+    /// There was an answer, with any status.
     Reply(Reply),
     /// There was no answer; the text says why.
     Down(String),

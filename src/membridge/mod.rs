@@ -62,7 +62,9 @@ struct Seen {
 /// The outcome of the last calls.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
+    /// How many calls have failed since the last success.
     pub consecutive_failures: u32,
+    /// When a call last succeeded, in milliseconds since the epoch; `None`: never.
     pub last_success: Option<Ms>,
     /// The error of the last call, if it failed.
     pub last_error: Option<String>,
@@ -75,16 +77,21 @@ pub struct State {
 pub struct ConfigView {
     /// Without user and password.
     pub membridge_server_url: String,
+    /// The beginning and the end of the key, or only asterisks if it is short; empty if there is none.
     pub admin_key_masked: String,
+    /// As [`State::connected`].
     pub connected: bool,
+    /// When the connection was last tested, in milliseconds since the epoch; `None`: never.
     pub last_test: Option<Ms>,
 }
 
 impl Membridge {
+    /// A connection with the usual time limits. `url`: `None` if there is no control plane.
     pub fn new(url: Option<String>, key: Option<SecretString>) -> Self {
         Self::with_options(url, key, MembridgeOptions::default())
     }
 
+    /// A connection with these time limits. `url`: `None` if there is no control plane.
     pub fn with_options(url: Option<String>, key: Option<SecretString>, options: MembridgeOptions) -> Self {
         Self(Arc::new(Inner { client: Client::new(options), target: RwLock::new(Target { url, key }), seen: Mutex::default() }))
     }
@@ -105,6 +112,7 @@ impl Membridge {
         self.target().url.is_some()
     }
 
+    /// The settings and the last test, for people.
     pub fn config(&self) -> ConfigView {
         let Target { url, key } = self.target();
         let seen = self.seen();
@@ -116,6 +124,7 @@ impl Membridge {
         }
     }
 
+    /// The outcome of the last calls.
     pub fn state(&self) -> State {
         self.seen().state.clone()
     }

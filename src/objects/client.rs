@@ -61,11 +61,13 @@ impl Prefix {
     }
 }
 
+/// The content of an object, piece by piece. An error ends it.
 pub type Stream = BoxStream<'static, Result<Vec<u8>, Failure>>;
 
 /// Why a call failed, for people; without keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
+    /// What failed and why.
     pub text: String,
     cause: Cause,
 }
@@ -137,14 +139,17 @@ impl Objects {
         Ok(Self(Arc::new(Inner { store, settings, metrics, paused_until: Mutex::default(), is_owned: AtomicBool::default() })))
     }
 
+    /// How old an object without an artifact must be before it is removed.
     pub fn grace(&self) -> Duration {
         self.0.settings.grace
     }
 
+    /// The same in milliseconds.
     pub fn grace_ms(&self) -> Ms {
         Ms::try_from(self.grace().as_millis()).unwrap_or(Ms::MAX)
     }
 
+    /// The metrics of this process.
     pub fn metrics(&self) -> &Metrics {
         &self.0.metrics
     }

@@ -36,6 +36,7 @@ struct State {
     held: Held,
 }
 
+/// Moves large outputs and the audit trail to the object store, and removes objects that nothing refers to. Ends with the engine.
 pub async fn run(context: ReconcileContext, store: Store, objects: Objects) {
     let state = Arc::new(Mutex::new(State::default()));
     let every = |context: ReconcileContext| {

@@ -41,6 +41,7 @@ pub use health::Health;
 /// How long to wait before the next try to reach the cluster.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
+/// How the operator serves the cluster.
 #[derive(Clone, Debug)]
 pub struct OperatorOptions {
     /// The namespaces that are served; all of them if there are none.
@@ -55,6 +56,7 @@ pub struct OperatorOptions {
     pub agent_image: Option<String>,
     /// Where the pods of pools reach the server, without a slash at its end.
     pub agent_server: Option<String>,
+    /// Whether the agents of pools get keys.
     pub agent_keys: AgentKeys,
     /// The longest time limit that a task may have, in seconds.
     pub max_timeout_sec: i64,

@@ -19,12 +19,16 @@ pub const IDLE_LIMIT: Duration = Duration::from_secs(5);
 /// An answer, whatever its status.
 #[derive(Clone, Debug)]
 pub struct Reply {
+    /// The HTTP status.
     pub status: u16,
+    /// The header `Content-Type`; `None` if there is none, or if it is not text.
     pub content_type: Option<String>,
+    /// The content, at most [`MAX_ANSWER_BYTES`] unless the caller has set another limit.
     pub body: Vec<u8>,
 }
 
 impl Reply {
+    /// Whether the status is 200 to 299.
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }

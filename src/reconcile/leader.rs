@@ -26,6 +26,7 @@ struct Inner {
 }
 
 impl Leadership {
+    /// The number of the leadership, which commands of the leader name; `None` if this replica does not lead.
     pub fn epoch(&self) -> Option<i64> {
         Some(self.0.epoch.load(Ordering::Acquire)).filter(|epoch| *epoch != 0)
     }

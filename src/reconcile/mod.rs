@@ -25,8 +25,10 @@ use tokio::time::Instant;
 
 pub use leader::Leadership;
 
+/// The settings of the reconcilers.
 #[derive(Clone, Debug)]
 pub struct ReconcileOptions {
+    /// How long a worker may be silent before it is offline, in milliseconds.
     pub worker_offline_after_ms: i64,
     /// How often the list of workers is read from the membridge control plane.
     pub worker_sync_ms: i64,
@@ -69,8 +71,11 @@ pub fn start(engine: &Engine, options: ReconcileOptions) -> ReconcileContext {
 /// What each loop needs.
 #[derive(Clone)]
 pub struct ReconcileContext {
+    /// The engine that executes the commands.
     pub engine: Engine,
+    /// Whether this replica leads.
     pub leadership: Leadership,
+    /// The settings.
     pub options: ReconcileOptions,
 }
 

@@ -22,6 +22,7 @@ pub struct AuditFilter {
     pub task_id: Option<TaskId>,
     /// Entries of the worker, of its leases, and of what it did.
     pub worker_id: Option<String>,
+    /// Entries of this actor, as the audit trail names it.
     pub actor: Option<String>,
     /// Entries that this request has caused.
     pub request_id: Option<String>,

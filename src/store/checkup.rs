@@ -19,12 +19,15 @@ use super::{Store, all, first, one};
 /// The state of a database. What the kind of database does not have is `None`.
 #[derive(Clone, Debug)]
 pub struct Checkup {
+    /// What kind of database it is.
     pub kind: Kind,
+    /// The migrations of this program, and those that a newer one has applied; oldest first.
     pub migrations: Vec<MigrationStatus>,
     /// Why a server would not start with this database.
     pub excluded: Option<String>,
     /// What the database has besides the schema, with which a server works, and what to do about it.
     pub additions: Option<String>,
+    /// The size of the database in bytes.
     pub bytes: i64,
     /// SQLite: bytes of the file that no row uses.
     pub unused_bytes: Option<i64>,
@@ -44,17 +47,25 @@ pub struct Checkup {
     pub database_id: Option<String>,
 }
 
+/// An open transaction of another connection.
 #[derive(Clone, Debug)]
 pub struct Transaction {
+    /// The process id of its connection.
     pub process: i64,
+    /// The name that its program gave; empty if it gave none.
     pub program: String,
+    /// How long it has been open, in milliseconds.
     pub age_ms: i64,
 }
 
+/// How many rows of a table are dead, by PostgreSQL's statistics.
 #[derive(Clone, Debug)]
 pub struct DeadRows {
+    /// The name of the table.
     pub table: String,
+    /// Rows that queries see.
     pub live: i64,
+    /// Rows that were deleted or replaced, and take space until a vacuum.
     pub dead: i64,
 }
 

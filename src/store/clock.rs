@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use bloom_core::Ms;
 use rustix::time::{ClockId, clock_gettime};
 
+/// Where a store has the time from.
 #[derive(Clone, Debug, Default)]
 pub enum Clock {
     /// PostgreSQL's clock, or the machine's with SQLite.

@@ -19,23 +19,34 @@ pub const COUNTED_TASKS: i64 = 1_000;
 /// A context and its tasks, or those of its tasks that were asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContextRow {
+    /// The id that its tasks name.
     pub context_id: String,
+    /// The task that was created last.
     pub newest: NewestTask,
     /// The worker of the last completed run, and the session that it reported; `None` if it is the run of a task that was not asked for.
     pub worker_id: Option<WorkerId>,
+    /// The session of the CLI, which the next run continues; `None` if none was reported.
     pub session_id: Option<String>,
+    /// When somebody had the conversation begin anew; `None`: never.
     pub reset_at: Option<Ms>,
     /// The numbers of its newest [`COUNTED_TASKS`] tasks, and what their runs used.
     pub tasks: BTreeMap<Status, i64>,
+    /// The tokens and the cost of the runs of these tasks.
     pub usage: Usage,
 }
 
+/// The newest task of a context, or of those of its tasks that were asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewestTask {
+    /// The task.
     pub id: TaskId,
+    /// Its status.
     pub status: Status,
+    /// When its status or another part of its state changed last.
     pub updated_at: Ms,
+    /// The agent that it is for.
     pub agent_slug: String,
+    /// The name of its project; `None` if it has none.
     pub project: Option<String>,
 }
 

@@ -145,7 +145,9 @@ statement!(HAS_WORK, "SELECT EXISTS (SELECT 1 FROM tasks) OR EXISTS (SELECT 1 FR
 /// How many rows the control plane has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ControlPlaneCounts {
+    /// Projects that the control plane knows.
     pub projects: i64,
+    /// Registered agents.
     pub agents: i64,
 }
 
@@ -155,6 +157,7 @@ impl Store {
         all(&self.pool().fetch(&AGENTS, Args::new()).await?, Agent::read)
     }
 
+    /// The agent of this name; `None` if none is registered.
     pub async fn agent(&self, name: &str) -> Result<Option<Agent>, Error> {
         first(&self.pool().fetch(&ONE_AGENT, Args::new().text(name)).await?, Agent::read)
     }
@@ -169,6 +172,7 @@ impl Store {
         first(&self.pool().fetch(&ONE_PROJECT, Args::new().text(name)).await?, Project::read)
     }
 
+    /// The project with this canonical id.
     pub async fn memory_project(&self, canonical_id: &str) -> Result<Option<Project>, Error> {
         first(&self.pool().fetch(&PROJECT_OF_ID, Args::new().text(canonical_id)).await?, Project::read)
     }
@@ -189,6 +193,7 @@ impl Store {
         all(&self.pool().fetch(&JOBS, Args::new().int(limit)).await?, Job::read)
     }
 
+    /// A job; `None` if there is none with this id.
     pub async fn job(&self, id: Uuid) -> Result<Option<Job>, Error> {
         first(&self.pool().fetch(&ONE_JOB, Args::new().uuid(id)).await?, Job::read)
     }
@@ -198,6 +203,7 @@ impl Store {
         Ok(first(&self.pool().fetch(&HAS_WORK, Args::new()).await?, |row| row.take())?.unwrap_or_default())
     }
 
+    /// The numbers of projects and agents.
     pub async fn control_plane_counts(&self) -> Result<ControlPlaneCounts, Error> {
         let found = first(&self.pool().fetch(&COUNTS, Args::new()).await?, |row| {
             Ok(ControlPlaneCounts { projects: row.take()?, agents: row.take()? })

@@ -6,13 +6,17 @@ use super::cells::Type;
 use super::table::RowType;
 use bloom_core::limits::MAX_SAFE;
 
+/// The kinds of databases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
+    /// A file, for one server.
     Sqlite,
+    /// A database that replicas can share.
     Postgres,
 }
 
 impl Kind {
+    /// The name for people and programs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Sqlite => "sqlite",

@@ -2,6 +2,7 @@
 
 use super::outage::OutageReason;
 
+/// Why a call of the database failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Another transaction was first (unique violation, deadlock, serialization failure). The batch must be loaded and decided again.
@@ -34,6 +35,7 @@ pub enum Error {
     /// The installation must be changed first; the text says what.
     #[error("{0}")]
     Setup(String),
+    /// Any other error of the database or its driver.
     #[error("database error: {}", told(.0))]
     Other(sqlx::Error),
 }
@@ -76,10 +78,12 @@ impl Fault {
 }
 
 impl Error {
+    /// Whether the batch must be loaded and decided again.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Conflict(_))
     }
 
+    /// Whether the database is the reason, not the call: it can't be reached or used, rows are locked, or a commit's outcome is unknown.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Unavailable(..) | Self::Locked(_) | Self::CommitUnknown(_)) || self.fault().is_some()
     }

@@ -66,6 +66,7 @@ statement!(
 statement!(REMOVED_CHUNKS, "DELETE FROM chunk_removals WHERE file_id = $1");
 
 impl Store {
+    /// The file with this id; `None` if it does not exist.
     pub async fn file(&self, id: FileId) -> Result<Option<File>, Error> {
         first(&self.pool().fetch(&FILE, Args::new().uuid(id)).await?, ReadRow::read)
     }

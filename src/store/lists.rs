@@ -19,40 +19,62 @@ use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::run_result::RunResult;
 use bloom_core::task::{LeaseStatus, Reason, Status, TaskSpec, TaskState};
 
+/// A task with its spec and its state.
 #[derive(Clone, Debug)]
 pub struct TaskRow {
+    /// What the client asked for at first.
     pub spec: Arc<TaskSpec>,
+    /// How far it is, and what was edited.
     pub state: TaskState,
 }
 
 /// A lease, active or ended, as lists show it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeaseRow {
+    /// The id, which is the fencing token of the attempt.
     pub id: LeaseId,
+    /// The task that was leased.
     pub task_id: TaskId,
+    /// The worker that has or had the lease.
     pub worker_id: WorkerId,
+    /// When it was granted.
     pub started_at: Ms,
+    /// Until when it is or was valid without another heartbeat.
     pub expires_at: Ms,
+    /// How long it lasts after each heartbeat, in milliseconds.
     pub ttl_ms: i64,
+    /// Active, or how it ended.
     pub status: LeaseStatus,
+    /// When it was granted or last renewed.
     pub last_heartbeat: Ms,
+    /// The context of the task.
     pub context_id: String,
     /// When it ended, and what its completion reported.
     pub ended_at: Option<Ms>,
+    /// Whether its worker reported the end of the run.
     pub completed: bool,
+    /// Why the run failed; `None` if it succeeded or reported nothing.
     pub reason: Option<Reason>,
+    /// The model that the run used; `None` if that was not reported.
     pub model: Option<String>,
+    /// Tokens that the model read; `None` if the use was not reported, as in the next two fields.
     pub input_tokens: Option<i64>,
+    /// Tokens that the model wrote.
     pub output_tokens: Option<i64>,
+    /// The cost in US dollars.
     pub cost_usd: Option<f64>,
+    /// Whether the cost was estimated.
     pub cost_estimated: bool,
 }
 
 /// All conditions that are set must hold.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LeaseFilter {
+    /// Only leases of this status.
     pub status: Option<LeaseStatus>,
+    /// Only leases of this task.
     pub task_id: Option<TaskId>,
+    /// Only leases of this worker.
     pub worker_id: Option<String>,
 }
 
@@ -61,8 +83,11 @@ pub struct LeaseFilter {
 pub struct TaskFilter {
     /// Only these tasks; none means no such limit.
     pub ids: Vec<TaskId>,
+    /// Only tasks of this status.
     pub status: Option<Status>,
+    /// Only tasks for this agent.
     pub agent_slug: Option<String>,
+    /// Only tasks of this context.
     pub context_id: Option<String>,
     /// The worker that a task shows: that of its active lease, or of the lease with which it ended.
     pub worker_id: Option<String>,
@@ -72,6 +97,7 @@ pub struct TaskFilter {
     pub key: Option<String>,
     /// Whose tasks the caller sees.
     pub owner: Option<Owner>,
+    /// Only tasks that have each of these labels, with this value.
     pub labels: Vec<(String, String)>,
     /// Only tasks that were created after this time.
     pub created_after: Option<Ms>,

@@ -216,6 +216,7 @@ impl Writer {
 /// The outcome of a checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoint {
+    /// The bytes of the log, without its header; 0 on PostgreSQL.
     pub log_bytes: i64,
     /// The database file contains everything that is in the log.
     pub is_complete: bool,

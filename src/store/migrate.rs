@@ -37,9 +37,12 @@ pub(super) fn beside_newer(mut migrator: Migrator) -> Migrator {
     migrator
 }
 
+/// A migration of the schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigrationStatus {
+    /// Its version and what it is about.
     pub name: String,
+    /// Whether the database has it.
     pub state: MigrationState,
 }
 
@@ -48,6 +51,7 @@ pub struct MigrationStatus {
 pub struct Migrated {
     /// The newest migration that was there; 0: the database was empty.
     pub from: i64,
+    /// The newest migration that is there now.
     pub to: i64,
     /// The names of those that were applied.
     pub applied: Vec<String>,
@@ -65,9 +69,12 @@ impl Migrated {
     }
 }
 
+/// Whether the database has a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MigrationState {
+    /// The database has it.
     Applied,
+    /// This program has it and the database does not.
     Pending,
     /// Applied by a newer program; this one does not know it.
     Newer,

@@ -128,7 +128,9 @@ type WriteTurn = Option<tokio::sync::OwnedMutexGuard<()>>;
 /// Connections for reading, as metrics show them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolFigures {
+    /// Open connections.
     pub size: u32,
+    /// Those of them that nobody uses now.
     pub idle: u32,
 }
 
@@ -162,6 +164,7 @@ impl Store {
         Ok(Self { inner: Arc::new(inner) })
     }
 
+    /// What kind of database it is.
     pub fn kind(&self) -> Kind {
         self.inner.target.kind()
     }
@@ -217,6 +220,7 @@ impl Store {
         self.inner.health.lasts().await
     }
 
+    /// How many connections for reading are open and idle.
     pub fn pool_figures(&self) -> PoolFigures {
         let (size, idle) = match self.pool() {
             Pool::Sqlite(pool, _) => (pool.size(), pool.num_idle()),

@@ -17,6 +17,7 @@ use super::lock_file::{LockFile, is_there, prepare_file};
 use super::postgres_check;
 use super::sessions::Sessions;
 
+/// Which database to open, and how.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     /// `sqlite:<path>`, `postgres://…` or `postgresql://…`.

@@ -5,17 +5,26 @@ use std::time::Instant;
 /// The kinds of errors, for metrics and people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutageReason {
+    /// PostgreSQL, or the pooler before it, has too many connections.
     Connections,
+    /// PostgreSQL refuses the user.
     Authentication,
+    /// PostgreSQL is read-only, as a standby is.
     ReadOnly,
+    /// The disk is full or fails.
     DiskFull,
+    /// PostgreSQL does not answer in time.
     Timeout,
+    /// Another session keeps a table locked.
     Lock,
+    /// PostgreSQL can't be reached.
     Unreachable,
+    /// The database gave another reason.
     Other,
 }
 
 impl OutageReason {
+    /// All reasons.
     pub const ALL: [Self; 8] = [
         Self::Connections,
         Self::Authentication,
@@ -27,6 +36,7 @@ impl OutageReason {
         Self::Other,
     ];
 
+    /// The word for it in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Connections => "connections",
@@ -97,6 +107,7 @@ impl OutageReason {
 /// A time in which nothing can be written.
 #[derive(Clone, Debug)]
 pub struct Outage {
+    /// Why nothing can be written.
     pub reason: OutageReason,
     /// The last error.
     pub error: String,

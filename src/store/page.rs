@@ -10,13 +10,16 @@ pub const PAGE_BYTES: i64 = 32 << 20;
 /// At most `limit` rows with ids less than `before`.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
+    /// The most rows.
     pub limit: i64,
+    /// The id below which the page begins; `None` for the first page.
     pub before: Option<Uuid>,
 }
 
 /// A page of rows that may be large.
 #[derive(Clone, Debug)]
 pub struct Listing<T> {
+    /// The rows, newest first.
     pub rows: Vec<T>,
     /// The page was cut because it would have become too large, so there is a next page.
     pub cut: bool,

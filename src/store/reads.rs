@@ -98,8 +98,11 @@ statement!(pub(super) SETTINGS, "SELECT key, value FROM settings ORDER BY key");
 /// What a list of workers is sorted and filtered by.
 #[derive(Clone, Debug)]
 pub struct WorkerKey {
+    /// The name of the worker.
     pub id: WorkerId,
+    /// When it was registered.
     pub registered_at: Ms,
+    /// The status as the API shows it.
     pub shown_status: WorkerStatus,
     /// The size of its texts.
     pub bytes: i64,
@@ -108,12 +111,14 @@ pub struct WorkerKey {
 /// The beginning of a result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResultPreview {
+    /// The first characters of the output.
     pub text: String,
     /// The size of the whole result.
     pub bytes: i64,
 }
 
 impl Store {
+    /// The task with this id; `None` if it does not exist.
     pub async fn task(&self, id: TaskId) -> Result<Option<TaskRow>, Error> {
         let found = self.pool().fetch(&TASK, Args::new().uuid(id)).await?;
         first(&found, |row| Ok(TaskRow { spec: ReadRow::read(row)?, state: ReadRow::read(row)? }))
@@ -138,6 +143,7 @@ impl Store {
         first(&found, |row| Ok(TaskRow { spec: ReadRow::read(row)?, state: ReadRow::read(row)? }))
     }
 
+    /// The id of the task that was created for the Kubernetes object with this uid.
     pub async fn task_id_of_object(&self, uid: Uuid) -> Result<Option<TaskId>, Error> {
         first(&self.pool().fetch(&ID_OF_OBJECT, Args::new().uuid(uid)).await?, |row| row.take())
     }
@@ -164,6 +170,7 @@ impl Store {
         all(&self.pool().fetch(&WORKERS_BY_ID, Args::new().texts(ids)).await?, ReadRow::read)
     }
 
+    /// The worker of this name; `None` if it is not registered.
     pub async fn worker(&self, id: &str) -> Result<Option<Worker>, Error> {
         first(&self.pool().fetch(&WORKER, Args::new().text(id)).await?, ReadRow::read)
     }
@@ -176,10 +183,12 @@ impl Store {
         Ok(leases)
     }
 
+    /// The result of the task's last run that reported one.
     pub async fn newest_result(&self, task: TaskId) -> Result<Option<RunResult>, Error> {
         first(&self.pool().fetch(&NEWEST_RESULT, Args::new().uuid(task)).await?, ReadRow::read)
     }
 
+    /// The result that the run of this lease reported.
     pub async fn result_of_lease(&self, lease: LeaseId) -> Result<Option<RunResult>, Error> {
         first(&self.pool().fetch(&RESULT_OF_LEASE, Args::new().uuid(lease)).await?, ReadRow::read)
     }
@@ -215,6 +224,7 @@ impl Store {
         all(&self.pool().fetch(&PROJECTS, Args::new()).await?, ReadRow::read)
     }
 
+    /// The project with this id; `None` if it does not exist.
     pub async fn project(&self, id: ProjectId) -> Result<Option<Project>, Error> {
         first(&self.pool().fetch(&PROJECT, Args::new().uuid(id)).await?, ReadRow::read)
     }
@@ -245,12 +255,14 @@ impl Store {
         all(&self.pool().fetch(&QUEUES, Args::new()).await?, ReadRow::read)
     }
 
+    /// The settings that are stored, by key.
     pub async fn settings(&self) -> Result<Vec<(String, String)>, Error> {
         all(&self.pool().fetch(&SETTINGS, Args::new()).await?, |row| Ok((row.take()?, row.take()?)))
     }
 }
 
 impl LeaseRow {
+    /// The tokens and the cost of the run; `None` if they were not reported.
     pub fn usage(&self) -> Option<Usage> {
         Some(Usage {
             input_tokens: self.input_tokens?,

@@ -33,6 +33,7 @@ statement!(
 /// Tasks that have the text, newest first, each with the size of its texts in bytes.
 #[derive(Debug, Default)]
 pub struct Searched {
+    /// The tasks.
     pub rows: Vec<(TaskId, i64)>,
     /// The search ended behind this task, and there are older ones. The page may be empty then.
     pub next: Option<TaskId>,

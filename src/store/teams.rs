@@ -35,9 +35,11 @@ fn outermost_team(d: Kind, order: &str) -> String {
 /// Tasks of a team that have not finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenTasks {
+    /// The agent that they are for.
     pub agent_slug: String,
     /// The worker that has them; `None` = they are queued.
     pub worker: Option<WorkerId>,
+    /// How many they are.
     pub count: i64,
 }
 

@@ -23,12 +23,15 @@ pub enum UsageBy {
     Day,
     /// The Monday of the week in which they ended, UTC.
     Week,
+    /// The agent that the task was for.
     AgentSlug,
     /// '' if none was reported.
     Model,
+    /// The context of the task.
     ContextId,
     /// '' for tasks without one.
     Project,
+    /// The worker of the run.
     WorkerId,
     /// Who created the task, as the audit trail names it; '' if that is not known any more.
     CreatedBy,
@@ -43,21 +46,28 @@ pub struct UsageFilter {
     pub from: Option<Ms>,
     /// Runs that ended before this time.
     pub to: Option<Ms>,
+    /// Only runs of tasks for this agent.
     pub agent_slug: Option<String>,
+    /// Only runs of tasks of this context.
     pub context_id: Option<String>,
+    /// Only runs of tasks of the project with this name.
     pub project: Option<String>,
+    /// Only runs of this worker.
     pub worker_id: Option<String>,
     /// As [`UsageBy::CreatedBy`] names them.
     pub created_by: Option<String>,
     /// Only tasks that keys of this team created.
     pub team: Option<String>,
+    /// Only runs of tasks that have each of these labels, with this value.
     pub labels: Vec<(String, String)>,
 }
 
+/// What a group of runs used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UsageRow {
     /// As many as were asked for, in that order.
     pub keys: Vec<String>,
+    /// The sums of the group.
     pub sums: UsageSums,
 }
 

@@ -4,6 +4,7 @@ use prometheus::{Error, IntCounterVec, IntGaugeVec};
 
 use super::families::Families;
 
+/// The metrics of the Kubernetes operator.
 pub struct KubernetesMetrics {
     /// Without labels, and without a series on servers that have no operator. The same holds for `leader`.
     up: IntGaugeVec,

@@ -13,9 +13,12 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use super::line_queue::{Flush, LineQueue};
 
+/// The form of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
+    /// For people: a line of text for each event.
     Text,
+    /// For programs: a JSON object for each event, in a line.
     Json,
 }
 
@@ -37,6 +40,7 @@ const MODE: u32 = 0o640;
 /// How a process logs.
 #[derive(Clone, Debug)]
 pub struct LogSettings {
+    /// The form of its lines.
     pub format: LogFormat,
     /// One level, or levels by target (`info,sqlx=warn`).
     pub level: String,

@@ -186,10 +186,12 @@ impl Metrics {
         self.0.http_refused.with_label_values(&[reason]).inc();
     }
 
+    /// A connection was refused or closed because all of them, or its client's share, are in use.
     pub fn connection_refused(&self) {
         self.0.connections_refused.inc();
     }
 
+    /// A page that is open in a browser was made or taken again; `is_shared`: from what was made for other browsers.
     pub fn page_loaded_again(&self, is_shared: bool) {
         self.0.pages_loaded_again.with_label_values(&[if is_shared { "shared" } else { "made" }]).inc();
     }
@@ -210,10 +212,12 @@ impl Metrics {
         self.0.conflicts.with_label_values(&[writer]).inc();
     }
 
+    /// A lease was not renewed in time.
     pub fn lease_expired(&self) {
         self.0.lease_expiries.inc();
     }
 
+    /// A task was queued again after an attempt.
     pub fn retried(&self) {
         self.0.retries.inc();
     }
@@ -243,6 +247,7 @@ impl Metrics {
         self.0.run_failures.with_label_values(&[reason.as_str()]).inc();
     }
 
+    /// A run of the reconciler with this name ended; `ok`: without an error.
     pub fn reconciled(&self, name: &str, seconds: f64, ok: bool) {
         self.0.reconcile_runs.with_label_values(&[name]).inc();
         self.0.reconcile_seconds.with_label_values(&[name]).observe(seconds);
@@ -256,10 +261,12 @@ impl Metrics {
         self.0.leader_epoch.set(epoch.unwrap_or(0));
     }
 
+    /// Whether the database can be written to.
     pub fn database_up(&self, is_up: bool) {
         self.0.database_up.set(i64::from(is_up));
     }
 
+    /// The metrics of the Kubernetes operator.
     pub fn kubernetes(&self) -> &KubernetesMetrics {
         &self.0.kubernetes
     }
@@ -274,11 +281,13 @@ impl Metrics {
         self.0.backup_success.set(newest.unwrap_or(0) as f64 / 1000.0);
     }
 
+    /// A backup was made: how long it took, and how large it is.
     pub fn backed_up(&self, seconds: f64, bytes: u64) {
         self.0.backup_seconds.set(seconds);
         self.0.backup_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
+    /// A backup could not be made.
     pub fn backup_failed(&self) {
         self.0.backup_failures.inc();
     }
@@ -295,6 +304,7 @@ impl Metrics {
         }
     }
 
+    /// The metrics of the object store.
     pub fn objects(&self) -> &ObjectMetrics {
         &self.0.objects
     }

@@ -4,6 +4,7 @@ use prometheus::{Error, IntCounter, IntCounterVec, IntGaugeVec};
 
 use super::families::Families;
 
+/// The metrics of the object store.
 pub struct ObjectMetrics {
     /// Without labels, and without a series on servers that have no object store. The same holds for `backlog`.
     up: IntGaugeVec,
@@ -34,6 +35,7 @@ impl ObjectMetrics {
         })
     }
 
+    /// An object of this size was written; `kind` is a fixed word.
     pub fn written(&self, kind: &str, bytes: usize) {
         self.up.with_label_values::<&str>(&[]).set(1);
         self.written.with_label_values(&[kind]).inc();
@@ -56,6 +58,7 @@ impl ObjectMetrics {
         }
     }
 
+    /// Objects that no artifact refers to were removed.
     pub fn removed(&self, objects: usize) {
         self.removed.inc_by(objects as u64);
     }

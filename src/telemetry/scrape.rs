@@ -17,9 +17,11 @@ const ALL: &str = "_all";
 /// The queued tasks of one agent at one priority.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueDepth<'a> {
+    /// The agent of the tasks.
     pub agent: &'a str,
     /// 0..=9
     pub priority: i64,
+    /// How many tasks there are.
     pub tasks: i64,
     /// How long the first of these tasks has been ready; `None` if none is ready, or if that is unknown.
     pub oldest_age_seconds: Option<f64>,
@@ -90,6 +92,7 @@ impl Scraped {
         }
     }
 
+    /// The number of active leases.
     pub fn active_leases(&self, leases: i64) {
         self.active_leases.set(leases);
     }
@@ -155,6 +158,7 @@ impl Scraped {
         }
     }
 
+    /// The connection to the control plane. `last_success`: in milliseconds since the epoch; `None`: never.
     pub fn membridge(&self, connected: bool, consecutive_failures: u32, last_success: Option<Ms>) {
         self.membridge_up.with_label_values::<&str>(&[]).set(i64::from(connected));
         self.membridge_failures.with_label_values::<&str>(&[]).set(i64::from(consecutive_failures));
@@ -173,6 +177,7 @@ impl Scraped {
         self.disk_size.with_label_values(&[directory]).set(i64::try_from(size).unwrap_or(i64::MAX));
     }
 
+    /// The connections to the database for reads; `idle` of the open ones are not used now.
     pub fn connections(&self, open: usize, idle: usize) {
         for (state, count) in [("idle", idle), ("used", open.saturating_sub(idle))] {
             self.connections.with_label_values(&[state]).set(i64::try_from(count).unwrap_or(i64::MAX));

@@ -14,7 +14,9 @@ use x509_cert::time::Time;
 pub struct Certificate {
     /// The host names and addresses that it is for; a name may begin with `*.`.
     pub names: Vec<String>,
+    /// When it begins to be valid.
     pub not_before: Timestamp,
+    /// When it ends to be valid.
     pub not_after: Timestamp,
     /// It is that of an authority (CA:TRUE).
     pub is_authority: bool,

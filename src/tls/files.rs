@@ -26,6 +26,7 @@ const OTHERS: u32 = 0o007;
 pub struct Files {
     /// The server's certificate, and behind it those of the authorities between it and the root.
     pub certificate: PathBuf,
+    /// The private key of the certificate, without a password.
     pub key: PathBuf,
     /// The authorities whose certificates clients may present.
     pub client_ca: Option<PathBuf>,
@@ -34,8 +35,11 @@ pub struct Files {
 /// One of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
+    /// The server's certificate, with those above it.
     Certificate,
+    /// The private key.
     Key,
+    /// The authorities of client certificates.
     ClientCa,
 }
 

@@ -263,6 +263,7 @@ impl Home {
     }
 }
 
+/// The name of this machine, at most 100 characters; `worker` if it has none.
 pub fn hostname() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name: String = name.trim().chars().take(100).collect();

@@ -31,7 +31,9 @@ const MAX_TEXT_CHARS: usize = 500;
 /// The settings of the control plane.
 #[derive(Clone, Debug)]
 pub struct MembridgeSettings {
+    /// The address of the control plane.
     pub url: String,
+    /// The key for its calls; `None` if it asks for none.
     pub key: Option<SecretString>,
     /// The projects whose memories are on this machine, with their directories.
     pub memories: Vec<(String, PathBuf)>,

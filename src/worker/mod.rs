@@ -129,6 +129,7 @@ const HAND_BACK_LIMIT: Duration = process::TERM_GRACE.saturating_add(STOP_LIMIT)
 /// The settings of an agent.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// The URL of the server.
     pub server: String,
     /// The server's key, if it needs one; a worker key is enough.
     pub key: Option<SecretString>,
@@ -140,18 +141,23 @@ pub struct Settings {
     pub tls: Tls,
     /// `None` for the stored name; at the first start, one is made from the host name.
     pub name: Option<String>,
+    /// How many runs go on at a time.
     pub max_concurrency: u32,
+    /// Names of what is special about the worker, for people.
     pub labels: Vec<String>,
     /// The Kubernetes namespaces whose tasks it serves; `None` for all tasks.
     pub namespaces: Option<Vec<String>>,
+    /// The directory of everything that the agent keeps, the directories of contexts among it.
     pub work_dir: PathBuf,
     /// Files with keys of the agent, which runs in a sandbox must not see.
     pub key_files: Vec<PathBuf>,
+    /// How tasks are run, by their `agent_slug`.
     pub profiles: Profiles,
     /// The projects whose tasks it takes; `None` for those of all.
     pub projects: Option<Vec<String>>,
     /// For clones of repositories.
     pub git: GitSettings,
+    /// When directories of contexts are removed.
     pub worktrees: WorktreeLimits,
     /// How long runs may go on after a stop or a drain.
     pub grace: Duration,

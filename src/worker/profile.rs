@@ -35,6 +35,7 @@ const ASKING_NOBODY: [&str; 2] = ["bypassPermissions", "dontAsk"];
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
+    /// What runs the tasks.
     #[serde(default)]
     pub runner: Runner,
     /// The Claude CLI's program; by default `claude` in PATH.
@@ -48,10 +49,14 @@ pub struct Profile {
     pub output: Output,
     /// The model of tasks that set none.
     pub model: Option<String>,
+    /// The model that the Claude CLI uses while that of the run is overloaded.
     pub fallback_model: Option<String>,
+    /// What the Claude CLI may do without asking, by the name of its mode. `None`: its default.
     pub permission_mode: Option<String>,
+    /// The tools that the Claude CLI uses without asking.
     #[serde(default)]
     pub allowed_tools: Vec<String>,
+    /// The tools that the Claude CLI may not use.
     #[serde(default)]
     pub disallowed_tools: Vec<String>,
     /// Project and local settings are in the context's directory, where a run may have left them.
@@ -59,6 +64,7 @@ pub struct Profile {
     pub setting_sources: Vec<SettingSource>,
     /// A file; a relative path starts at the directory of the profiles file.
     pub mcp_config: Option<PathBuf>,
+    /// Text that is added to the system prompt of each run.
     pub append_system_prompt: Option<String>,
     /// US dollars per run, or what is left of the task's own budget if that is lower.
     pub max_budget_usd: Option<f64>,
@@ -71,6 +77,7 @@ pub struct Profile {
     /// Additional arguments for the Claude CLI.
     #[serde(default)]
     pub args: Vec<String>,
+    /// Further environment variables of runs, with their values.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     /// Further variables of the agent that runs inherit: `NAME`, or `PREFIX_*` for all that begin so.
@@ -105,8 +112,10 @@ pub struct Profile {
     /// How long it waits for each answer; then it is denied.
     #[serde(default = "ask_human_seconds")]
     pub ask_human_seconds: u64,
+    /// What a run may use of the machine.
     #[serde(default)]
     pub limits: Limits,
+    /// The sandbox of runs. `None`: they run without one.
     #[serde(default, deserialize_with = "word_or_table")]
     pub sandbox: Option<Sandbox>,
     /// That of the Claude CLI, which the agent asks for at its start.
@@ -114,20 +123,27 @@ pub struct Profile {
     pub cli_version: Option<Version>,
 }
 
+/// What runs the tasks of a profile.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Runner {
+    /// The Claude CLI.
     #[default]
     Claude,
+    /// This program itself, which answers with the prompt: for trying things out, without an account.
     Echo,
+    /// The program in `command`.
     Command,
 }
 
+/// What a command prints.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Output {
+    /// The answer, as text.
     #[default]
     Text,
+    /// The Claude CLI's stream of JSON lines.
     StreamJson,
 }
 
@@ -152,6 +168,7 @@ fn stall_seconds() -> u64 {
 }
 
 impl Profile {
+    /// A profile with this runner, and the defaults for everything else.
     pub fn of(runner: Runner) -> Self {
         Self {
             runner,
@@ -207,6 +224,10 @@ impl Profile {
         self.sandbox.as_ref().map_or(&Network::Open, |sandbox| &sandbox.network)
     }
 
+    /// Checks the values, and that the program is installed. `dir` is the directory of the profiles file.
+    ///
+    /// # Errors
+    /// Something can't be used; the text says what.
     pub fn check(&self, dir: &Path) -> Result<(), String> {
         if self.runner == Runner::Command && self.command.first().is_none_or(String::is_empty) {
             return Err("runner = \"command\" needs command = [\"PROGRAM\", …]".into());

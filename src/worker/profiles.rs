@@ -114,6 +114,7 @@ impl Profiles {
         self.by_slug.get(name)
     }
 
+    /// The profile that runs the tasks of a slug, unless it is paused. `None`: the agent does not serve the slug.
     pub fn of(&self, agent_slug: &str) -> Option<&Profile> {
         self.chain(agent_slug).next().map(|(_, profile)| profile)
     }
@@ -132,10 +133,12 @@ impl Profiles {
         (!self.by_slug.contains_key(DEFAULT)).then(|| self.by_slug.keys().cloned().collect())
     }
 
+    /// The profiles with the slugs that they are for.
     pub fn all(&self) -> impl Iterator<Item = (&str, &Profile)> {
         self.by_slug.iter().map(|(slug, profile)| (slug.as_str(), profile))
     }
 
+    /// The same, to be changed.
     pub fn all_mut(&mut self) -> impl Iterator<Item = (&str, &mut Profile)> {
         self.by_slug.iter_mut().map(|(slug, profile)| (slug.as_str(), profile))
     }

@@ -18,7 +18,9 @@ const EVERY: Duration = Duration::from_secs(5);
 /// Where keys come from that may be replaced.
 #[derive(Clone, Debug, Default)]
 pub struct RenewableFiles {
+    /// The file with the server's key; `None` if the key is from elsewhere.
     pub key: Option<PathBuf>,
+    /// The file with the join token; `None` if the token is from elsewhere.
     pub join_token: Option<PathBuf>,
 }
 

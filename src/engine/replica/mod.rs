@@ -38,21 +38,28 @@ const SHORTLIST: usize = 4;
 /// Numbers of tasks, leases and workers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
+    /// The numbers of tasks, without statuses that no task has.
     pub tasks_by_status: BTreeMap<Status, i64>,
+    /// All leases that were ever granted.
     pub leases_total: i64,
+    /// Tasks that are leased or running.
     pub leases_active: i64,
+    /// Registered workers.
     pub workers_total: i64,
+    /// Workers that are online.
     pub workers_online: i64,
 }
 
 /// What a worker must do besides running its tasks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Directives {
+    /// Tasks of its leases that are to be cancelled: it ends their runs.
     pub cancel: Vec<TaskId>,
     /// The leases of these tasks.
     pub cancel_leases: Vec<LeaseId>,
     /// Tasks with an answer for their runs.
     pub answered: Vec<TaskId>,
+    /// It gets no more tasks; its runs go on.
     pub drain: bool,
     /// Accounts that it must not use, because other workers found that they are out of quota.
     pub paused_accounts: Vec<PausedAccount>,
@@ -60,6 +67,7 @@ pub struct Directives {
     pub resumed_accounts: Vec<ResumedAccount>,
 }
 
+/// What this process remembers of the database: a cache, with queries that need no read.
 pub struct Replica {
     remembered: Mutex<Remembered>,
     specs: Arc<Specs>,
@@ -205,6 +213,7 @@ impl Replica {
         self.changes.subscribe()
     }
 
+    /// The current numbers, as far as this replica has heard.
     pub fn stats(&self) -> Stats {
         self.lock().stats()
     }
@@ -263,6 +272,7 @@ impl Replica {
         self.lock().cache.fleet.worker(worker).is_some_and(|worker| worker.is_of_other(instance))
     }
 
+    /// The number of the worker's leases that are active; 0 if it is unknown.
     pub fn active_leases(&self, worker: &str) -> i64 {
         i64::from(self.lock().cache.fleet.used(worker).count_ones())
     }

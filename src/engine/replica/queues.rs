@@ -10,6 +10,7 @@ use bloom_core::working_set::Counts;
 /// The tasks of one agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgentTasks {
+    /// Queued, ready or not.
     pub queued: i64,
     /// Leased or running.
     pub active: i64,

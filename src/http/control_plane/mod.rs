@@ -42,6 +42,7 @@ const SYNCS: usize = 4;
 #[derive(Clone)]
 pub struct ControlPlane(Arc<Shared>);
 
+/// What all requests to the control plane share.
 pub struct Shared {
     engine: Engine,
     store: Store,

@@ -21,6 +21,10 @@ pub struct ApiFields {
 }
 
 impl ApiFields {
+    /// The fields of this body of the API.
+    ///
+    /// # Errors
+    /// A schema is not JSON, which is a mistake in the types.
     pub fn of<T: Wire>() -> serde_json::Result<Self> {
         let mut components = Vec::new();
         T::components(&mut components);
@@ -144,6 +148,7 @@ fn camel(snake: &str) -> String {
     words.fold(first, |name, word| name + &word[..1].to_uppercase() + &word[1..])
 }
 
+/// The name of a field in the API, in snake case, by its name in camel case.
 pub fn snake(camel: &str) -> String {
     camel.chars().fold(String::new(), |mut name, letter| {
         if letter.is_ascii_uppercase() {

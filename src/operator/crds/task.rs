@@ -37,23 +37,32 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct LLMTaskSpec {
+    /// The conversation: tasks with the same context continue it one after the other.
     pub context_id: String,
+    /// The kind of agent that runs the task.
     pub agent_slug: String,
+    /// What the agent is asked to do. `None`: the prompt is in `prompt_from`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
     /// Where the prompt is, if it is not in the object itself. Exactly one of `prompt` and `promptFrom` is needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_from: Option<PromptSource>,
+    /// Files in the directory of the context, by path or glob, and other references.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_hints: Option<Vec<String>>,
+    /// Globs of files below the directory of the run that are kept as artifacts when it ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<Vec<String>>,
+    /// Limits of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Policy>,
+    /// The form of the output, `text` or `json`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired_format: Option<String>,
+    /// How many attempts the task has before it is dead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<i64>,
+    /// From 0 to 9; 9 is the most urgent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
     /// The task does not run before this time.
@@ -63,20 +72,28 @@ pub struct LLMTaskSpec {
     /// that does not exist yet is waited for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub depends_on: Option<Vec<String>>,
+    /// At most one task with this key is leased or running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exclusive_key: Option<String>,
+    /// A repeated creation with this key gets the first task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
+    /// Names with values, by which tasks can be filtered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<BTreeMap<String, String>>,
+    /// `context` or `none`: whether the run continues the conversation of its context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
+    /// The model that the agent uses. `None`: that of the agent's profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// The name or the id of the project in whose checkout the task runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
+    /// The branch, tag or commit to begin with. `None`: the default branch of the repository.
     #[serde(rename = "ref", default, skip_serializing_if = "Option::is_none")]
     pub git_ref: Option<String>,
+    /// `branch` or `never`: whether the agent pushes the commits of a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub push: Option<String>,
     /// Seconds after the end of the task at which this object, and the task with it, is removed. Without it, both stay.
@@ -113,11 +130,14 @@ pub struct KeyRef {
     pub key: String,
 }
 
+/// Limits of a run, which the agent enforces.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Policy {
+    /// Seconds after its start at which the run is ended. `None`: as the agent's profile says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_sec: Option<i64>,
+    /// US dollars that all attempts together may cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<f64>,
 }

@@ -17,6 +17,7 @@ use crate::open::{self, StoreOptions};
 /// How far a copy is.
 #[derive(Clone, Copy, Debug)]
 pub struct Copied {
+    /// Bytes that were copied so far.
     pub bytes: u64,
     /// The most bytes that it may have in the end.
     pub of: u64,
@@ -25,6 +26,7 @@ pub struct Copied {
 /// A copy that was made.
 #[derive(Clone, Debug)]
 pub struct BackedUp {
+    /// The size of the copy in bytes.
     pub bytes: u64,
     /// Why `restore` would refuse it as it is.
     pub not_restorable: Option<String>,

@@ -26,10 +26,12 @@ const PATTERN: &str = "bloom-%Y%m%dT%H%M%SZ.db";
 pub struct BackupDirectory(PathBuf);
 
 impl BackupDirectory {
+    /// The backups in this directory, which need not exist yet.
     pub fn new(path: PathBuf) -> Self {
         Self(path)
     }
 
+    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.0
     }

@@ -18,7 +18,9 @@ use crate::open::{self, StoreOptions};
 /// What [`Store::restore`] did.
 #[derive(Clone, Debug)]
 pub struct Restored {
+    /// The file of the database.
     pub database: PathBuf,
+    /// Its size in bytes.
     pub bytes: u64,
     /// Where the database is now that was there before.
     pub replaced: Option<PathBuf>,

@@ -20,6 +20,7 @@ use crate::{Store, counts};
 /// What [`Store::import`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Imported {
+    /// The file was imported, with this many rows.
     Rows(u64),
     /// The same file was imported before, so nothing was changed.
     Already,

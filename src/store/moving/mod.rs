@@ -18,6 +18,8 @@ pub use import::Imported;
 /// How far a move is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
+    /// Rows that were moved so far.
     pub rows: u64,
+    /// Rows in all.
     pub of: u64,
 }

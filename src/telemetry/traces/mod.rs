@@ -54,6 +54,7 @@ impl Traces {
         Ok(Self(Some(Arc::new(Recorder { processor, sampler: settings.sampler.clone(), scope }))))
     }
 
+    /// Whether spans are recorded at all.
     pub fn is_on(&self) -> bool {
         self.0.is_some()
     }
@@ -150,6 +151,7 @@ impl Span {
         Self { is_of_call: true, start, end, ..Self::new(name, context, parent, 0, 0) }
     }
 
+    /// Adds an attribute.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
         self.attributes.push(KeyValue::new(name, value));

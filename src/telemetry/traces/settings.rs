@@ -16,9 +16,11 @@ pub struct TraceSettings {
     pub headers: HeaderMap,
     /// For one call.
     pub timeout: Duration,
+    /// The name of this program in traces.
     pub service_name: String,
     /// Further attributes of the resource.
     pub attributes: Vec<(String, String)>,
+    /// Decides which traces are recorded.
     pub sampler: Sampler,
 }
 

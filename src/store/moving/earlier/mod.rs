@@ -26,11 +26,13 @@ use sink::Sink;
 /// What [`Store::export_earlier`] did.
 #[derive(Clone, Debug, Default)]
 pub struct FromEarlier {
+    /// Rows of the export.
     pub rows: u64,
     /// Tasks that a worker had; they are queued again.
     pub queued_again: u64,
     /// How many rows were left out, and why the first of them were.
     pub left_out: u64,
+    /// Why rows were left out, in a line each.
     pub reasons: Vec<String>,
 }
 
