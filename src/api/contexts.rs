@@ -65,8 +65,14 @@ pub struct LastTask<'a> {
     pub updated_at: Ms,
 }
 
-/// `limit`, `cursor` and the filter of the list of contexts.
+/// The order of contexts by their newest tasks.
+pub const RECENT: &str = "recent";
+
+/// `limit`, `cursor`, the order and the filter of the list of contexts.
 pub struct ContextPageParams;
+
+const ORDER: &str = "`recent`: the contexts of the newest 2000 tasks that the caller sees, those with the newest tasks first, on one page. \
+    Without it, all contexts by id.";
 
 impl IntoParams for ContextPageParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
@@ -75,6 +81,12 @@ impl IntoParams for ContextPageParams {
             parameter("limit", limit, integer(1..=MAX_CONTEXTS_PAGE, MAX_CONTEXTS_PAGE), 20),
             cursor_param(r"^(=[^\x00]*)?$", "=docs-review"),
             parameter("project", "Only contexts with tasks in the project of this name.", text(), "docs"),
+            parameter(
+                "order",
+                ORDER,
+                Schema::Object(ObjectBuilder::new().schema_type(Type::String).enum_values(Some([RECENT])).build()),
+                RECENT,
+            ),
         ]
     }
 }

@@ -51,7 +51,7 @@ impl UsageParams {
 }
 
 /// What usage is grouped by, besides `label:` and the name of a label: by the words of the command line and of the pages, and by those of the API.
-pub const USAGE_WORDS: [(&str, &str); 8] = [
+pub const USAGE_WORDS: [(&str, &str); 9] = [
     ("day", "day"),
     ("week", "week"),
     ("agent", "agent_slug"),
@@ -59,11 +59,12 @@ pub const USAGE_WORDS: [(&str, &str); 8] = [
     ("context", "context_id"),
     ("project", "project"),
     ("worker", "worker_id"),
+    ("team", "team"),
     ("creator", "created_by"),
 ];
 
 /// The words of the API. `created_by` is the last: its meaning follows it in the description.
-pub fn usage_keys() -> [&'static str; 8] {
+pub fn usage_keys() -> [&'static str; 9] {
     USAGE_WORDS.map(|(_, key)| key)
 }
 

@@ -32,11 +32,27 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 ///
 /// # Errors
 /// As [`duration`].
-pub fn duration_with_unit(text: &str) -> Result<Duration, String> {
+fn duration_with_unit(text: &str) -> Result<Duration, String> {
     if is_bare_number(text) {
         return Err(format!("{text} what? With a unit: {text}d, {text}h, {text}m"));
     }
     duration(text)
+}
+
+/// How many seconds something lasts from now on: a time like `90d`, years of 365 days like `1y`, or until a day or a time.
+///
+/// # Errors
+/// The text is neither, or the time is past; the error says what is expected.
+pub fn seconds_until(text: &str, now: Ms) -> Result<u64, String> {
+    let years = text.strip_suffix('y').and_then(|years| years.parse::<u64>().ok());
+    if let Some(seconds) = years.and_then(|years| years.checked_mul(365 * 86_400)) {
+        return Ok(seconds);
+    }
+    if text.contains('-') {
+        let seconds = (future(text, now)? - now) / 1_000;
+        return u64::try_from(seconds).ok().filter(|seconds| *seconds > 0).ok_or_else(|| format!("{text} is past"));
+    }
+    Ok(duration_with_unit(text)?.as_secs())
 }
 
 /// Parses a time in the past: how long ago, or an absolute time.

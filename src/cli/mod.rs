@@ -136,6 +136,9 @@ enum Command {
         /// PEM file with the authority of the server's certificate, if this machine does not trust it
         #[arg(long, env = "BLOOM_CA_FILE", value_name = "FILE")]
         ca_file: Option<PathBuf>,
+        /// Exit with 1 for warnings, too, such as a worker that is offline: for scheduled jobs
+        #[arg(long)]
+        strict: bool,
         /// Output format
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
@@ -240,7 +243,9 @@ pub fn run() -> ExitCode {
         Command::Openapi => generate::openapi(),
         Command::Crds { dir } => generate::crds(dir.as_deref()),
         Command::Config { action: ConfigCommand::Check { server, output } } => config_check::run(&server.flags, output),
-        Command::Doctor { server, ca_file, output } => block_on(async move { doctor::run(&server.flags, ca_file, output).await }),
+        Command::Doctor { server, ca_file, strict, output } => {
+            block_on(async move { doctor::run(&server.flags, ca_file, strict, output).await })
+        }
         Command::Healthcheck(args) => settings(&args).and_then(|settings| block_on(healthcheck::run(settings))),
         Command::Completions { shell } => completions(shell),
         Command::Man { dir } => generate::man(&dir),

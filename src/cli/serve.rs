@@ -105,7 +105,9 @@ pub async fn run(
     let state = AppState::new(engine.clone(), store.clone(), agents, membridge, metrics, http, shutdown.clone());
     database::unlocked(&settings, || state.read_keys()).await?;
     store.serves_at(&url);
-    let others = reachable(address, certificate.as_ref());
+    // What the operator has set is right, also where the server listens on this machine only, behind a proxy.
+    let public = settings.public_url.as_ref().map(|url| vec![url.as_str().trim_end_matches('/').to_owned()]);
+    let others = public.unwrap_or_else(|| reachable(address, certificate.as_ref()));
     announce(&banner(&settings, &url, &others, membridge_url.as_deref()));
     ready(&url, &others);
     if let Some(Certificate { names, not_after, .. }) = certificate {

@@ -271,7 +271,7 @@ impl Client {
         } else if let Some(text) = self.proxy.as_ref().and_then(|proxy| proxy.told(error, server)) {
             text
         } else if error.is_connect() {
-            let start = if is_loopback(&self.base) { " Start one with: bloom-runtime dev" } else { "" };
+            let start = if is_loopback(&self.base) && self.base.scheme() == "http" { " Start one with: bloom-runtime dev" } else { "" };
             format!("can't connect to {server}: {}; is the server running there?{start}", cause(error))
         } else if is_not_http(error) {
             format!("the server at {} does not speak http ({}): check the address", self.place(), cause(error))

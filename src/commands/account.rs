@@ -13,6 +13,7 @@ use bloom_client::part;
 #[derive(Debug, Subcommand)]
 pub enum AccountCommand {
     /// List accounts and profiles that are paused on some worker
+    #[command(alias = "ls")]
     List {
         #[command(flatten)]
         limit: Limit,

@@ -95,7 +95,9 @@ pub(crate) async fn run(args: AuditArgs, server: &Server, shown: Shown) -> Resul
         *task = ids::task(server, task).await.map_err(|failure| failure.about("--task"))?;
     }
     if !follow {
-        return records::pages(server, PATH, &filters.query(), limit, shown, &columns::AUDIT).await;
+        records::pages(server, PATH, &filters.query(), limit, shown, &columns::AUDIT).await?;
+        records::tell_of_key(server, PATH, "actor", filters.actor.as_deref(), "--actor").await;
+        return Ok(());
     }
     go_on(&filters, &limit, server, shown.form_or(Form::Table)).await
 }

@@ -18,6 +18,7 @@ use bloom_config::Environment;
 #[derive(Debug, Subcommand)]
 pub enum ContextCommand {
     /// List the contexts; the one in use is marked
+    #[command(alias = "ls")]
     List,
     /// Use this context from now on
     Use {

@@ -9,12 +9,17 @@ use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
 use super::{columns, describe, shell_completion};
 use crate::CommandError;
+use bloom_api::contexts::RECENT;
 use bloom_client::part;
 
 #[derive(Debug, Subcommand)]
 pub enum ConversationCommand {
-    /// List contexts, by id
+    /// List contexts, those with the newest tasks first
+    #[command(alias = "ls")]
     List {
+        /// All contexts, by id; otherwise, those of the newest tasks
+        #[arg(long)]
+        all: bool,
         /// Only contexts with tasks in this project
         #[arg(long, value_name = "NAME", add = ArgValueCandidates::new(shell_completion::projects))]
         project: Option<String>,
@@ -40,8 +45,9 @@ pub enum ConversationCommand {
 
 pub(crate) async fn run(command: ConversationCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     match command {
-        ConversationCommand::List { project, limit } => {
-            let query: Vec<_> = project.map(|project| ("project", project)).into_iter().collect();
+        ConversationCommand::List { all, project, limit } => {
+            let order = (!all).then(|| ("order", RECENT.to_owned()));
+            let query: Vec<_> = project.map(|project| ("project", project)).into_iter().chain(order).collect();
             records::pages(server, "api/runtime/contexts", &query, limit, shown, &columns::CONVERSATIONS).await
         }
         ConversationCommand::Describe { context } => describe::conversation(&context, server, shown).await,

@@ -1,12 +1,12 @@
 //! `key`: creates, lists and revokes named keys, and exchanges a join token for a worker's key.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Subcommand};
 use serde_json::Value;
 
+use super::confirm::confirm;
 use super::connect::{Server, read};
 use super::key_file::NewKeyFile;
 use super::number::within;
@@ -15,6 +15,7 @@ use super::{columns, term, when};
 use crate::CommandError;
 use bloom_api::keys::{CreatedKey, EnrolledName, KeyName, NewEnrollment, NewKey, NewQuota};
 use bloom_api::values::{Int, ShortName};
+use bloom_api::when::seconds_until;
 use bloom_client::part;
 use bloom_config as config;
 use bloom_core::api_key::{MAX_QUOTA_BYTES, MAX_QUOTA_TASKS, Quota, Scope};
@@ -53,9 +54,9 @@ pub enum KeyCommand {
         /// Let the worker serve only the LLMTasks of this Kubernetes namespace, and no other tasks; may be repeated [default: no limit]
         #[arg(long = "namespace", value_name = "NAME", value_parser = config::namespace)]
         namespaces: Vec<String>,
-        /// How long it is valid, such as 90d [default: for ever; a join token: 24h]
-        #[arg(long, value_name = "TIME", value_parser = when::duration_with_unit, allow_hyphen_values = true)]
-        expires: Option<Duration>,
+        /// How long it is valid, such as 90d, 1y or until 2027-01-01 [default: for ever; a join token: 24h]
+        #[arg(long, value_name = "TIME", value_parser = lasts, allow_hyphen_values = true)]
+        expires: Option<u64>,
         #[command(flatten)]
         quota: QuotaFlags,
         #[command(flatten)]
@@ -76,10 +77,16 @@ pub enum KeyCommand {
         none: bool,
     },
     /// List the keys; the keys themselves are not shown
+    #[command(alias = "ls")]
     List,
     /// Revoke keys: servers refuse them from now on
+    ///
+    /// In a terminal, the command asks.
     #[command(aliases = ["rm", "delete", "remove"])]
     Revoke {
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
         /// Names, as `key list` shows them
         #[arg(required = true, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
         names: Vec<String>,
@@ -132,6 +139,10 @@ pub struct Out {
     out: Option<PathBuf>,
 }
 
+fn lasts(text: &str) -> Result<u64, String> {
+    seconds_until(text, when::now())
+}
+
 fn scope_parser() -> impl TypedValueParser<Value = Scope> {
     PossibleValuesParser::new(Scope::ALL.iter().map(|scope| scope.as_str()))
         .try_map(|word| Scope::parse(&word).ok_or("expected one of the listed scopes"))
@@ -148,7 +159,7 @@ pub(crate) async fn run(command: KeyCommand, server: &Server, shown: Shown) -> R
                 team: team.map(KeyName),
                 push: push.then_some(true),
                 namespaces: (!namespaces.is_empty()).then(|| namespaces.into_iter().collect()),
-                expires_in_sec: expires.map(|time| Int(i64::try_from(time.as_secs()).unwrap_or(i64::MAX))),
+                expires_in_sec: expires.map(|seconds| Int(i64::try_from(seconds).unwrap_or(i64::MAX))),
                 quota: quota.given(),
             };
             let created = server.post("api/runtime/keys", &body).await.map_err(|failure| failure.about(&name))?;
@@ -167,7 +178,12 @@ pub(crate) async fn run(command: KeyCommand, server: &Server, shown: Shown) -> R
             let keys = server.get("api/runtime/keys").await?;
             show::list(shown.form_or(Form::Table), &columns::KEYS, keys.as_array().map(Vec::as_slice).unwrap_or_default())
         }
-        KeyCommand::Revoke { names } => {
+        KeyCommand::Revoke { yes, names } => {
+            // A script that revokes a key that has leaked is not held up.
+            if !yes && term::is_in_terminal() && !confirm("revoke", &names.join(", ")).await? {
+                term::info("Nothing was changed.");
+                return Ok(());
+            }
             for name in &names {
                 server.delete(&format!("api/runtime/keys/{}", part(name))).await.map_err(|failure| failure.about(name))?;
                 term::info(&format!("{name} is revoked."));

@@ -43,6 +43,7 @@ Examples:
 #[derive(Debug, Subcommand)]
 pub enum ProjectCommand {
     /// List projects, newest first
+    #[command(alias = "ls")]
     List {
         #[command(flatten)]
         limit: Limit,

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use clap::{Arg, Subcommand};
+use clap::{Arg, ArgGroup, Subcommand};
 use clap_complete::ArgValueCandidates;
 use serde_json::{Value, json};
 
@@ -29,16 +29,20 @@ const MAX_QUEUES: usize = 10_000;
 #[derive(Debug, Subcommand)]
 pub enum QueueCommand {
     /// List queues: all together, then those that are paused or limited or have queued or active tasks
+    #[command(alias = "ls")]
     List {
         #[command(flatten)]
         limit: Limit,
     },
     /// Give out no new tasks; running tasks go on
-    #[command(arg = misplaced())]
+    #[command(arg = misplaced(), group = ArgGroup::new("which").args(["agent", "all"]).required(true))]
     Pause {
-        /// Only tasks for this agent (slug). Default: all tasks
+        /// Only tasks for this agent (slug)
         #[arg(long, value_name = "SLUG", value_parser = slug, add = ArgValueCandidates::new(shell_completion::queues))]
         agent: Option<String>,
+        /// All tasks of all people
+        #[arg(long)]
+        all: bool,
     },
     /// Give out tasks again, after pause
     ///
@@ -76,7 +80,7 @@ fn slug(text: &str) -> Result<String, String> {
     }
     if text == columns::ALL_QUEUES {
         return Err(format!(
-            "{text} stands for all queues together: leave out --agent to pause or resume them; they have no limit together"
+            "{text} stands for all queues together: give pause --all, or leave out --agent to resume them; they have no limit together"
         ));
     }
     if matches!(text, "." | "..") {
@@ -97,7 +101,7 @@ fn limit(text: &str) -> Result<NewQueueLimit, String> {
 pub(crate) async fn run(command: QueueCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let changed = match command {
         QueueCommand::List { limit } => return records::pages(server, "api/runtime/queues", &[], limit, shown, &columns::QUEUES).await,
-        QueueCommand::Pause { agent } => {
+        QueueCommand::Pause { agent, all: _ } => {
             let changed = server.post(&path(agent.as_deref(), "pause"), &json!({})).await?;
             if let Some(agent) = agent {
                 tell_if_unknown(server, &agent, CHANGED).await;
@@ -169,12 +173,10 @@ pub(crate) async fn tell_if_unserved(server: &Server, agent: &str) {
         let queues = queues(server).await;
         let queued = queues.iter().filter_map(|queue| queue.agent_slug.as_deref()).filter(|slug| *slug != agent);
         let meant = did_you_mean(agent, named.iter().copied().chain(queued));
-        // A worker that takes all agents does not tell which profiles it has, so a name that is like no other may be that of one.
-        if !meant.is_empty() {
-            term::info(&format!(
-                "This is the first task for agent {agent}{meant}. Without a profile of that name, it runs with the profile {DEFAULT_AGENT}"
-            ));
-        }
+        // A worker that takes all agents does not tell which profiles it has.
+        term::info(&format!(
+            "This is the first task for agent {agent}{meant}. Without a profile of that name, it runs with the profile {DEFAULT_AGENT}"
+        ));
     }
 }
 

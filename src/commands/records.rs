@@ -62,6 +62,7 @@ impl Limit {
 #[derive(Debug, Subcommand)]
 pub enum LeaseCommand {
     /// List leases, newest first
+    #[command(alias = "ls")]
     List {
         /// Only with this status
         #[arg(long, value_parser = PossibleValuesParser::new(LeaseStatus::ALL.iter().map(|status| status.as_str())))]
@@ -74,6 +75,20 @@ pub enum LeaseCommand {
 pub(crate) async fn leases(LeaseCommand::List { status, limit }: LeaseCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let query: Vec<_> = status.map(|status| ("status", status)).into_iter().collect();
     pages(server, "api/runtime/leases", &query, limit, shown, &columns::LEASES).await
+}
+
+/// Actors that are no keys.
+const OTHER_ACTORS: [&str; 4] = ["admin", "api", "router", "reconciler"];
+
+/// Says how a key is named, if nothing is found of an actor whose name is that of a key: the name alone could be a worker's.
+pub(crate) async fn tell_of_key(server: &Server, path: &str, parameter: &'static str, actor: Option<&str>, flag: &str) {
+    let Some(actor) = actor.filter(|actor| !actor.contains(':') && !OTHER_ACTORS.contains(actor)) else { return };
+    let key = format!("key:{actor}");
+    // It is only a hint, so a call that fails is no failure of the command.
+    let is_there = async |name: &str| server.list(path, &[(parameter, name.to_owned())], 1).await.is_ok_and(|(rows, _)| !rows.is_empty());
+    if !is_there(actor).await && is_there(&key).await {
+        term::info(&format!("Nothing is by {actor}; the key of that name is written {key}: {flag} {key}"));
+    }
 }
 
 /// Shows a list, and says if there are more rows.

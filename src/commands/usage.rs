@@ -5,7 +5,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap_complete::ArgValueCandidates;
 
 use super::connect::{Server, failed};
-use super::records::MAX_ROWS;
+use super::records::{MAX_ROWS, tell_of_key};
 use super::show::{self, Form, Shown};
 use super::task::label;
 use super::{columns, shell_completion, term, when};
@@ -15,6 +15,7 @@ use bloom_api::usage::usage_key;
 use bloom_core::Ms;
 
 const DAY_MS: Ms = 86_400_000;
+const PATH: &str = "api/runtime/usage";
 
 pub(crate) const EXAMPLES: &str = "Examples:
   bloom-runtime usage --since 30d --by model
@@ -23,7 +24,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
 
 #[derive(Args, Debug)]
 pub struct UsageArgs {
-    /// Group the runs by one or two of day, week, agent, model, context, project, worker, creator (who created the task) and label:NAME
+    /// Group the runs by one or two of day, week, agent, model, context, project, worker, team, creator (who created the task) and label:NAME
     #[arg(long, value_name = "KEY", value_delimiter = ',', default_value = "day", value_parser = usage_key)]
     by: Vec<String>,
     #[command(flatten)]
@@ -77,9 +78,10 @@ impl UsageFilters {
 pub(crate) async fn run(UsageArgs { by, filters }: UsageArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     when::in_order(filters.since, filters.until)?;
     let is_within_days = [filters.since, filters.until].into_iter().flatten().any(|at| at % DAY_MS != 0);
+    let creator = filters.creator.clone();
     let mut query = filters.query();
     query.push(("by", by.join(",")));
-    let (rows, more) = server.list("api/runtime/usage", &query, MAX_ROWS as usize).await.map_err(failed)?;
+    let (rows, more) = server.list(PATH, &query, MAX_ROWS as usize).await.map_err(failed)?;
     let form = shown.form_or(Form::Table);
     if form.is_data() || form == Form::Name {
         show::list(form, &columns::USAGE, &rows)?;
@@ -96,5 +98,6 @@ pub(crate) async fn run(UsageArgs { by, filters }: UsageArgs, server: &Server, s
     if more {
         term::info(&format!("There are more than these {}: use filters.", rows.len()));
     }
+    tell_of_key(server, PATH, "created_by", creator.as_deref(), "--creator").await;
     Ok(())
 }

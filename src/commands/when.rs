@@ -1,7 +1,7 @@
 //! Times that are given and shown as "ago" or "from now", by the clock of this machine.
 
 use bloom_api::when::in_largest_unit;
-pub(crate) use bloom_api::when::{duration, duration_with_unit, span_text, time_text, too_early};
+pub(crate) use bloom_api::when::{duration, span_text, time_text, too_early};
 pub(crate) use bloom_client::now_ms as now;
 use bloom_core::Ms;
 

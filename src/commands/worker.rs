@@ -21,6 +21,7 @@ const MAX_WORKERS: usize = 1000;
 #[derive(Debug, Subcommand)]
 pub enum WorkerCommand {
     /// List workers
+    #[command(alias = "ls")]
     List {
         #[command(flatten)]
         limit: Limit,

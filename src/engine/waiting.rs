@@ -35,7 +35,7 @@ fn time(at: Ms) -> String {
 fn why_paused(cause: PauseCause) -> &'static str {
     match cause {
         PauseCause::Quota => "an account is out of quota",
-        PauseCause::Credentials => "an account was refused, and somebody must sign in",
+        PauseCause::Credentials => "an account was refused, and somebody must sign in there: start `claude` as the user of the agent",
         PauseCause::Billing => "an account has no credit",
         PauseCause::Model => "the model of a profile was refused",
         PauseCause::Start => "the runs of a profile end before they begin",
@@ -115,7 +115,10 @@ impl WaitingState {
                 (WaitingReason::WorkerPaused, format!("every online worker that serves {of} is paused: {why}; tried again at {again}"))
             }
             Shortage::Cordoned => (WaitingReason::Cordoned, format!("every online worker that serves {of} is cordoned")),
-            Shortage::NoCapacity => (WaitingReason::NoCapacity, format!("every worker that serves {of} is full")),
+            Shortage::NoCapacity { asks } => {
+                let why = if asks { "; some of their runs wait for the answer of a person: bloom-runtime task list --asks" } else { "" };
+                (WaitingReason::NoCapacity, format!("every worker that serves {of} is full{why}"))
+            }
             Shortage::Kept { until } => {
                 let at = time(until);
                 let message = format!("every worker that names {of} is full; at {at}, one that serves all agents may take it");

@@ -11,7 +11,7 @@ use super::ownership;
 use super::path::ContextPath;
 use super::policy::RoutePolicy;
 use super::show::Query;
-use bloom_api::contexts::{Context, ContextPageParams, ContextTasks, LastTask, MAX_CONTEXTS_PAGE};
+use bloom_api::contexts::{Context, ContextPageParams, ContextTasks, LastTask, MAX_CONTEXTS_PAGE, RECENT};
 use bloom_api::error::ErrorText;
 use bloom_api::lists::invalid_cursor;
 use bloom_core::namespace::namespace_of;
@@ -21,7 +21,7 @@ use bloom_store::{COUNTED_TASKS, ContextRow};
 
 pub(crate) const LIST: RoutePolicy = RoutePolicy::READ.or_submit();
 
-/// Lists contexts by id.
+/// Lists contexts, by id or the most recent first.
 ///
 /// Those that have tasks. The header `Link` leads to the next page, as long as there is one; a page may have fewer contexts than its limit.
 /// Tasks of a context are listed with its id as a filter of tasks.
@@ -33,7 +33,11 @@ pub(crate) async fn list(State(app): State<AppState>, caller: Caller, Query(para
     let limit = params.lenient("limit", MAX_CONTEXTS_PAGE, 1..=MAX_CONTEXTS_PAGE);
     let after = params.text("cursor")?.map(|text| cursor(&text)).transpose()?.unwrap_or_default();
     let (project, owner) = (params.text("project")?, caller.sees());
-    let mut ids = app.store.context_ids(&after, limit + 1, project.as_deref(), owner.as_ref()).await?;
+    let is_recent = !params.words("order", &[RECENT])?.is_empty();
+    let mut ids = match is_recent {
+        true => app.store.recent_contexts(limit as usize, project.as_deref(), owner.as_ref()).await?,
+        false => app.store.context_ids(&after, limit + 1, project.as_deref(), owner.as_ref()).await?,
+    };
     let more = ids.len() as i64 > limit;
     ids.truncate(limit as usize);
     let next = ids.last().filter(|_| more).map(|last| params.next_link("/api/runtime/contexts", &format!("={last}")));

@@ -212,6 +212,7 @@ fn usage_key(word: &str) -> Result<UsageBy, String> {
         "project" => UsageBy::Project,
         "worker_id" => UsageBy::WorkerId,
         "created_by" => UsageBy::CreatedBy,
+        "team" => UsageBy::Team,
         _ => match word.strip_prefix("label:").filter(|name| text_problem(name, 1, MAX_LABEL_KEY).is_none()) {
             Some(name) => UsageBy::Label(name.to_owned()),
             None => return Err(format!("Expected '{}' | 'label:NAME'", usage_keys().join("' | '"))),

@@ -1,7 +1,7 @@
 //! Contexts: pages of them, and what is known of each. Nothing is stored for a context but its reset; what is told here is read from its
 //! tasks and leases, through indexes, and from a limited number of tasks.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::args::Args;
 use super::dialect::{Kind, statement};
@@ -73,6 +73,18 @@ impl Of {
         (d.by_index(index), format!("{t}.{column} = ${param} AND "))
     }
 }
+
+/// The most tasks, the newest ones, whose contexts count as recent.
+const RECENT_TASKS: usize = 2_000;
+
+// The contexts of the newest tasks, once for each task.
+statement!(RECENT, "SELECT context_id FROM tasks ORDER BY id DESC LIMIT $1");
+fn recent_of(column: &str) -> String {
+    format!("SELECT context_id FROM tasks WHERE {column} = $2 ORDER BY id DESC LIMIT $1")
+}
+statement!(RECENT_OF_PROJECT, |_d| "{}", recent_of("project"));
+statement!(RECENT_OF_KEY, |_d| "{}", recent_of("owner"));
+statement!(RECENT_OF_TEAM, |_d| "{}", recent_of("team"));
 
 /// The next contexts after `$1`, at most `$2`. Each is found by a look-up of its own in the index, so the tasks in between are not read.
 fn page(d: Kind, of: Of) -> String {
@@ -148,6 +160,22 @@ impl Store {
             (None, None) => (&PAGE, args),
         };
         all(&self.pool().fetch(statement, args).await?, |row| row.take())
+    }
+
+    /// The contexts of the newest tasks, the newest first, at most so many: of the owner, else of the project, else of all.
+    pub async fn recent_contexts(&self, limit: usize, project: Option<&str>, owner: Option<&Owner>) -> Result<Vec<String>, Error> {
+        let args = Args::new().int(RECENT_TASKS as i64);
+        let (statement, args) = match (owner, project) {
+            (Some(Owner::Key(key)), _) => (&RECENT_OF_KEY, args.text(key)),
+            (Some(Owner::Team(team)), _) => (&RECENT_OF_TEAM, args.text(team)),
+            (None, Some(project)) => (&RECENT_OF_PROJECT, args.text(project)),
+            (None, None) => (&RECENT, args),
+        };
+        let mut ids: Vec<String> = all(&self.pool().fetch(statement, args).await?, |row| row.take())?;
+        let mut seen = HashSet::new();
+        ids.retain(|id| seen.insert(id.clone()));
+        ids.truncate(limit);
+        Ok(ids)
     }
 
     /// Those of these contexts that have tasks, in the same order. With an owner, only its tasks are told.

@@ -35,6 +35,8 @@ pub enum UsageBy {
     WorkerId,
     /// Who created the task, as the audit trail names it; '' if that is not known any more.
     CreatedBy,
+    /// The team of the key that created the task; '' if it had none.
+    Team,
     /// The value of the task's label with this name; '' if it has none.
     Label(String),
 }
@@ -146,6 +148,7 @@ impl UsageFilter {
                 UsageBy::Project => Key::Column("project"),
                 UsageBy::WorkerId => Key::Column("worker_id"),
                 UsageBy::CreatedBy => Key::Column("created_by"),
+                UsageBy::Team => Key::Column("team"),
                 UsageBy::Label(name) => {
                     args = args.text(name);
                     Key::Label(args.len())

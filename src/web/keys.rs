@@ -27,7 +27,6 @@ const QUOTA: [(&str, &str, i64); 3] = [
     ("max_tasks_per_minute", "max_tasks_per_minute", 1),
     ("max_stored_mib", "max_stored_bytes", 1 << 20),
 ];
-const DAY_SEC: u64 = 86_400;
 
 struct Row {
     name: String,
@@ -255,26 +254,13 @@ fn limits(v: &Layout, fields: &Fields) -> Result<Map<String, Value>, Wrong> {
     Ok(quota)
 }
 
-/// How long a key lasts: a time like `90d`, years like `1y`, or until a day.
-fn seconds_until(text: &str, now: Ms) -> Result<u64, String> {
-    let years = text.strip_suffix('y').and_then(|years| years.parse::<u64>().ok());
-    if let Some(seconds) = years.and_then(|years| years.checked_mul(365 * DAY_SEC)) {
-        return Ok(seconds);
-    }
-    if text.contains('-') {
-        let seconds = (when::future(text, now)? - now) / 1_000;
-        return u64::try_from(seconds).ok().filter(|seconds| *seconds > 0).ok_or_else(|| format!("{text} is past"));
-    }
-    Ok(when::duration_with_unit(text)?.as_secs())
-}
-
 fn body(v: &Layout, fields: &Fields) -> Result<Value, Wrong> {
     let mut body = Map::new();
     for name in ["name", "scope", "team", "worker"] {
         body.extend(fields.get(name).map(|text| (name.to_owned(), json!(text.trim()))));
     }
     if let Some(text) = fields.get("expires_in") {
-        let seconds = seconds_until(text.trim(), v.now).map_err(|text| Wrong::from([("expires_in".to_owned(), text)]))?;
+        let seconds = when::seconds_until(text.trim(), v.now).map_err(|text| Wrong::from([("expires_in".to_owned(), text)]))?;
         body.insert("expires_in_sec".into(), json!(seconds));
     }
     if let Some(names) = fields.get("namespaces") {

@@ -10,12 +10,18 @@ use super::lang::Lang;
 use super::language::At;
 use super::times::shortened;
 use bloom_api::error::{Cause, ErrorText};
+use bloom_api::invalid::Invalid;
 
 /// How much of an unknown text is repeated.
 const SHOWN_CHARS: usize = 40;
 
 /// What is wrong with the fields of a form, by their names.
 pub(crate) type Wrong = BTreeMap<String, String>;
+
+/// What the API says is wrong, by the names of its fields.
+pub(crate) fn by_field(invalid: &Invalid) -> Wrong {
+    invalid.fields.iter().map(|(field, texts)| (field.clone(), texts.join("; "))).collect()
+}
 
 /// Why there is no page, or why nothing was done.
 #[derive(Clone, Debug)]
@@ -97,8 +103,7 @@ impl Refused {
         match serde_json::from_slice(body) {
             Ok(ErrorText { error: Cause::Text(text), .. }) => Self::by_api(status, text.into_owned()),
             Ok(ErrorText { error: Cause::Invalid(invalid), .. }) => {
-                let fields = invalid.fields.iter().map(|(field, texts)| (field.clone(), texts.join("; "))).collect();
-                Self { fields, ..Self::by_api(status, invalid.line()) }
+                Self { fields: by_field(&invalid), ..Self::by_api(status, invalid.line()) }
             }
             Err(_) => Self::new(status, "The server could not answer", "Сервер не зміг відповісти"),
         }

@@ -232,6 +232,7 @@ fn title(v: &Layout, key: &str) -> String {
         "context_id" => v.t("Context", "Контекст"),
         "project" => v.t("Project", "Проєкт"),
         "worker_id" => v.t("Worker", "Воркер"),
+        "team" => v.t("Team", "Команда"),
         "created_by" => v.t("Person or key", "Людина або ключ"),
         label => {
             let name = shortened(label.strip_prefix("label:").unwrap_or(label), NAME_CHARS);

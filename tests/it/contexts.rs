@@ -67,6 +67,16 @@ on_both! {
         assert_eq!(found, names);
         let from = server.get(&format!("contexts?limit=2&cursor=%3D{}", names[1])).await.ok();
         assert_eq!(from[0]["context_id"], json!(names[2]));
+        let recent = server.get("contexts?order=recent&limit=5").await.ok();
+        let recent: Vec<_> = recent.as_array().unwrap().iter().map(|row| row["context_id"].as_str().unwrap()).filter(|id| id.starts_with(&base)).collect();
+        let newest_first: Vec<_> = names.iter().rev().filter(|name| recent.contains(&name.as_str())).collect();
+        assert_eq!(recent, newest_first);
+        crew.task().context(&names[0]).with("session", json!("none")).create().await;
+        let first = server.get("contexts?order=recent&limit=1000").await;
+        let at = |name: &str| first.json().as_array().unwrap().iter().position(|row| row["context_id"] == json!(name));
+        assert!(at(&names[0]) < at(&names[4]) && at(&names[4]) < at(&names[1]), "{:?} {:?} {:?}", at(&names[0]), at(&names[4]), at(&names[1]));
+        assert_eq!(first.next_page(), None);
+        server.get("contexts?order=newest").await.refuses(&["order"]);
         server.get("contexts?cursor=x").await.refuses(&["cursor"]);
         server.get("contexts?project=%00").await.refuses(&["project"]);
     }
@@ -81,6 +91,7 @@ on_both! {
         }
         crew.task().context(&outside).create().await;
         assert_eq!(all(server, &format!("limit=1&project={name}")).await, [inside.as_str()]);
+        assert_eq!(all(server, &format!("order=recent&project={name}")).await, [inside.as_str()]);
         assert_eq!(shown(server, &inside).await["project"], json!(name));
     }
 

@@ -45,8 +45,8 @@ impl Finding {
     }
 }
 
-/// `authority`: whom to trust besides the authorities of the operating system.
-pub async fn run(flags: &Flags, authority: Option<PathBuf>, output: Output) -> Result<(), CommandError> {
+/// `authority`: whom to trust besides the authorities of the operating system. `strict`: warnings fail, too.
+pub async fn run(flags: &Flags, authority: Option<PathBuf>, strict: bool, output: Output) -> Result<(), CommandError> {
     let report = config::load(flags);
     let mut findings = of_settings(&report);
     if let Ok(settings) = report.into_serve() {
@@ -68,9 +68,12 @@ pub async fn run(flags: &Flags, authority: Option<PathBuf>, output: Output) -> R
             }
         }
     }
-    match findings.iter().filter(|one| one.state == State::Wrong).count() {
-        0 => Ok(()),
-        wrong => Err(format!("the server can't do its work: {wrong} of {} findings are wrong", findings.len()).into()),
+    let count = |state| findings.iter().filter(|one| one.state == state).count();
+    match (count(State::Wrong), count(State::Warning)) {
+        (0, 0) => Ok(()),
+        (0, warnings) if strict => Err(format!("{warnings} of {} findings are warnings", findings.len()).into()),
+        (0, _) => Ok(()),
+        (wrong, _) => Err(format!("the server can't do its work: {wrong} of {} findings are wrong", findings.len()).into()),
     }
 }
 

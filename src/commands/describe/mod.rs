@@ -98,7 +98,12 @@ fn attempts(leases: Vec<Lease<'static>>, trail: &[Audit<'static>]) -> Vec<Attemp
             Word::Known(Action::TaskReleased) => format!("handed back: {}", entry.detail),
             action => format!("{} {}", action.to_string().replace('_', " "), entry.detail).trim_end().to_owned(),
         };
-        trail.iter().find(is_end).map(told).unwrap_or_default()
+        // A key that sees only some tasks does not see the trail.
+        trail.iter().find(is_end).map(told).unwrap_or_else(|| match (&lease.outcome, &lease.reason) {
+            (Some(_), Some(reason)) => format!("the run failed: {reason}"),
+            (Some(outcome), None) => outcome.to_string(),
+            (None, _) => String::new(),
+        })
     };
     leases.into_iter().map(|lease| Attempt { end: end(&lease), lease }).collect()
 }

@@ -88,6 +88,7 @@ pub enum TaskCommand {
     /// List tasks, newest first
     ///
     /// With --watch, a matching task is shown again whenever it changes, until Ctrl-C; -o json then prints one line per change.
+    #[command(alias = "ls")]
     List {
         /// Continue to show changes
         #[arg(short, long, conflicts_with = "sort")]

@@ -15,7 +15,7 @@ use super::uploads::{FileOfTask, file_of_task};
 use crate::CommandError;
 use bloom_api::taken_over;
 use bloom_api::tasks::Task;
-use bloom_core::task::Session;
+use bloom_core::task::{Session, WaitingReason};
 
 #[derive(Args, Debug)]
 pub struct ReplyArgs {
@@ -40,7 +40,15 @@ pub(crate) async fn run(args: ReplyArgs, server: &Server, shown: Shown) -> Resul
     args.waits.check()?;
     let id = ids::task(server, &args.id).await?;
     let first = server.get(&path(&id, "")).await.map_err(|failure| failure.about(&args.id))?;
-    if read::<Task>(&first)?.session == Session::None {
+    let task = read::<Task>(&first)?;
+    if task.waiting.is_some_and(|waiting| waiting.reason == WaitingReason::NeedsHuman) {
+        let short = ids::short(&task.id);
+        return Err(CommandError::usage(format!(
+            "its run asks a person, and waits for the answer, not for a new task: bloom-runtime task describe {short} shows what it asks, and \
+             task approve, deny or answer {short} answers it"
+        )));
+    }
+    if task.session == Session::None {
         return Err(CommandError::usage(format!("{id} runs on its own (--session none), so it has no conversation that could go on")));
     }
     let mut body = Map::from_iter([("policy".to_owned(), args.limits.policy())]);

@@ -99,7 +99,10 @@ pub enum Shortage {
     /// Every worker that serves it and is online is cordoned or draining.
     Cordoned,
     /// Every worker that serves it, is online and takes tasks has as many leases as slots.
-    NoCapacity,
+    NoCapacity {
+        /// A run on one of them waits for the answer of a person, and keeps its slot all the while.
+        asks: bool,
+    },
     /// A worker that names no agents has room, but the task is kept for those that name its agent, which are full.
     Kept {
         /// Until when the task is kept for the workers that name its agent.
@@ -328,7 +331,7 @@ impl Fleet {
                 None if !serves_rest(worker) => continue,
                 None if !worker.capabilities.serves(required) => Shortage::Project,
                 None if worker.cordoned || worker.draining => Shortage::Cordoned,
-                None if entry.free(worker) <= 0 => Shortage::NoCapacity,
+                None if entry.free(worker) <= 0 => Shortage::NoCapacity { asks: entry.held.values().any(|held| held.asks) },
                 None => match kept_until.filter(|_| !worker.capabilities.names_agent(required.agent_slug)) {
                     Some(until) => Shortage::Kept { until },
                     None => return None,

@@ -9,6 +9,7 @@ use super::super::row_keys::RowKeys;
 use super::super::wakeup::Subject;
 use super::super::worker::{Capabilities, DispatchMode, Worker};
 use super::super::working_set::{Halt, WorkingSet};
+use super::workers::other_agent;
 
 /// Adds a key. Its name must be one ([`is_key_name`](super::super::api_key::is_key_name)).
 #[derive(Clone, Debug)]

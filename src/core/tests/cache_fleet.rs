@@ -188,7 +188,7 @@ fn why_nobody_takes_a_task() {
     world.ok(op::Cordon { worker: "b".into(), change: CordonChange::Uncordon });
     let task = world.create(spec("c"));
     world.lease(task, "b");
-    assert_eq!(shortage_of(&world, "coder"), Some(Shortage::NoCapacity));
+    assert_eq!(shortage_of(&world, "coder"), Some(Shortage::NoCapacity { asks: false }));
 }
 
 #[test]

@@ -127,6 +127,10 @@ pub struct WorkerPoolSpec {
 }
 
 /// When to pull an image.
+#[expect(
+    missing_docs,
+    reason = "documented variants would become alternatives in the custom resource definition, and these are those of Kubernetes"
+)]
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub enum PullPolicy {
     Always,

@@ -14,11 +14,13 @@ use crate::answer::see_other;
 use crate::files::size;
 use crate::lang::Lang;
 use crate::multipart::Upload;
-use crate::refused::{Refused, Said};
+use crate::refused::{Refused, Said, Wrong, by_field};
 use crate::times::NO_TIME;
 use crate::visit::{Fields, Layout, Posted, Visit};
-use bloom_api::new_tasks::MAX_DEPENDENCIES;
+use bloom_api::invalid::Invalid;
+use bloom_api::new_tasks::{MAX_DEPENDENCIES, NewTask};
 use bloom_api::tasks::Task;
+use bloom_api::wire::Wire as _;
 use bloom_api::{time_limit, when};
 use bloom_core::file::MAX_INPUTS;
 use bloom_core::project::PushMode;
@@ -215,8 +217,19 @@ async fn create(visit: &Visit, fields: &Fields, files: &[Upload], inputs: &mut V
         let id = stored["id"].as_str().and_then(|id| id.parse().ok());
         inputs.extend(id.map(|id| Input { id, path: file.name.clone() }));
     }
-    let mut body = body(visit.layout.at.lang, fields).map_err(Refused::of_fields)?;
-    find_dependencies(visit, &mut body).await?;
+    let (mut body, mut wrong) = body(visit.layout.at.lang, fields);
+    match find_dependencies(visit, &mut body).await {
+        Err(refused) if refused.fields.is_empty() => return Err(refused),
+        Err(refused) => wrong.extend(refused.fields),
+        Ok(()) => {}
+    }
+    if !wrong.is_empty() {
+        // The API is not called with the rest, which would create a task, but says what else is wrong.
+        for (field, text) in wrong_for_api(&body)? {
+            wrong.entry(field).or_insert(text);
+        }
+        return Err(Refused::of_fields(wrong));
+    }
     let named = inputs.iter().map(|input| json!({ "artifact_id": input.id, "path": input.path }));
     body.insert("inputs".into(), named.collect());
     let created = visit.act(Method::POST, "llm-tasks", &Value::Object(body)).await?;
@@ -250,11 +263,16 @@ fn typed(fields: &Fields) -> Typed {
     }
 }
 
-/// The body of the API's call. Numbers are read here; whether they are within their limits, the API says.
-///
-/// # Errors
-/// What is wrong with which fields.
-fn body(lang: Lang, fields: &Fields) -> Result<Map<String, Value>, BTreeMap<String, String>> {
+/// What the API would say of this body, by its fields.
+fn wrong_for_api(body: &Map<String, Value>) -> Result<Wrong, Refused> {
+    let unwritten = |_| Refused::internal("The task could not be written", "Завдання не вдалося записати");
+    let raw = serde_json::value::to_raw_value(body).map_err(unwritten)?;
+    Ok(NewTask::read(&raw).err().map(|problems| by_field(&Invalid::from(problems))).unwrap_or_default())
+}
+
+/// The body of the API's call, without the fields that can't be read, and what is wrong with these. Numbers are read here; whether they are
+/// within their limits, the API says.
+fn body(lang: Lang, fields: &Fields) -> (Map<String, Value>, Wrong) {
     let (mut body, mut wrong) = (Map::new(), BTreeMap::new());
     for name in ["prompt", "agent_slug", "context_id", "model", "desired_format", "session", "exclusive_key", "project", "ref"] {
         if let Some(text) = fields.get(name) {
@@ -306,7 +324,7 @@ fn body(lang: Lang, fields: &Fields) -> Result<Map<String, Value>, BTreeMap<Stri
     if fields.get("push").is_some() {
         body.insert("push".into(), json!(PushMode::Branch.as_str()));
     }
-    if wrong.is_empty() { Ok(body) } else { Err(wrong) }
+    (body, wrong)
 }
 
 /// What stands in the lines of a field.

@@ -67,8 +67,9 @@ fn tasks_wait_until_somebody_has_signed_in() {
         eventually("a waiting task says it", || async {
             let waiting = tasks[0].now().await["waiting"].clone();
             let message = waiting["message"].as_str().unwrap_or_default().to_owned();
-            (waiting["reason"] == json!("worker_paused") && message.contains("an account was refused, and somebody must sign in"))
-                .then_some(())
+            (waiting["reason"] == json!("worker_paused")
+                && message.contains("an account was refused, and somebody must sign in there: start `claude`"))
+            .then_some(())
         })
         .await;
         assert!(server.get("/metrics").await.expect(200).text.contains("bloom_worker_pauses{cause=\"credentials\"} 1"));

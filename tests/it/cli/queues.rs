@@ -30,7 +30,7 @@ fn all_queues_are_meant_without_an_agent() {
     let server = Server::on(Database::Sqlite).start();
     run(async {
         let user = User::at(&server);
-        assert!(user.does(&["queue", "pause"]).ends(0).out.contains("(all)"));
+        assert!(user.does(&["queue", "pause", "--all"]).ends(0).out.contains("(all)"));
         let crew = server.crew();
         crew.worker().register().await;
         let task = crew.task().create().await;
@@ -65,7 +65,7 @@ fn what_can_not_be_meant_is_refused_before_the_call() {
             (&["queue", "pause", "default"], "named by a flag: --agent default"),
             (&["queue", "resume", "default"], "named by a flag: --agent default"),
             (&["queue", "pause", "--agent", ""], "at least 1 character"),
-            (&["queue", "pause", "--agent", "(all)"], "(all) stands for all queues together: leave out --agent"),
+            (&["queue", "pause", "--agent", "(all)"], "(all) stands for all queues together: give pause --all"),
             (&["queue", "pause", "--agent", ".."], "no URL can name the queue of an agent '..'"),
         ] {
             let said = user.does(words).complains(2);

@@ -97,6 +97,29 @@ on_both! {
         refused.has("value=\"soon\"");
     }
 
+    async fn all_wrong_fields_are_told_at_once(server) {
+        let browser = Browser::of(server);
+        let agent = unique("agent");
+        let fields = [
+            ("prompt", "p"),
+            ("agent_slug", agent.as_str()),
+            ("labels", "no pair"),
+            ("timeout_sec", "soon"),
+            ("budget", "-1"),
+            ("priority", "99"),
+            ("depends_on", "0000dead"),
+            ("ref", "a b"),
+        ];
+        let refused = browser.send_form(FORM, FORM, &fields).await.expect(400);
+        for (field, _) in &fields[2..] {
+            refused.has(&format!("id=\"{field}-wrong\""));
+        }
+        for field in ["prompt", "agent_slug", "context_id"] {
+            refused.has_not(&format!("id=\"{field}-wrong\""));
+        }
+        assert_eq!(server.get(&format!("llm-tasks?agent_slug={agent}")).await.ok(), json!([]));
+    }
+
     async fn the_same_task_again_asks_for_the_same(server) {
         let browser = Browser::of(server);
         let agent = unique("agent");

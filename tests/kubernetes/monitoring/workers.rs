@@ -14,10 +14,15 @@ pub async fn no_worker_and_no_room(prometheus: &Prometheus) {
     let waiting = crew.task().prompt("true").create().await;
     // It waits for two hours.
     direct::execute(&server.database_url(), "UPDATE task_state SET ready_at = ready_at - 7200000 WHERE status = 'queued'").await;
-    tokio::join!(prometheus.fires(JOB, "BloomNoWorker"), prometheus.fires(JOB, "BloomQueueOld"));
+    tokio::join!(
+        prometheus.fires(JOB, "BloomNoWorker"),
+        prometheus.fires(JOB, "BloomWorkerOffline"),
+        prometheus.fires(JOB, "BloomQueueOld")
+    );
     agent.start_again();
     waiting.reaches("completed").await;
     prometheus.resolves(JOB, "BloomNoWorker").await;
+    prometheus.resolves(JOB, "BloomWorkerOffline").await;
     prometheus.resolves(JOB, "BloomQueueOld").await;
 
     let gate = janitor::new_path("gate");

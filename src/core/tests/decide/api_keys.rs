@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use bloom_core::api_key::{ApiKey, MAX_KEYS, MAX_POOL_KEYS, MAX_POOL_KEYS_OF_NAMESPACE, Quota, Scope, is_key_name};
-use bloom_core::command::{Command, Op, Rejection, Reply, Requester};
+use bloom_core::command::{Command, Loss, Op, Rejection, Reply, Requester, WorkerChange};
 use bloom_core::decide::decide;
+use bloom_core::ids::InstanceId;
 use bloom_core::op;
 use bloom_core::worker::DispatchMode;
 use bloom_core::working_set::{Loaded, WorkingSet};
-use bloom_test_world::world::{START, World, spec, world};
+use bloom_test_world::world::{START, World, registration, spec, world};
 
 const DAY_MS: i64 = 86_400_000;
 
