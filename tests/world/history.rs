@@ -222,7 +222,13 @@ impl History {
             Step::Enroll { token, worker: at } => {
                 let token = format!("key{token}");
                 let token_digest = db.api_keys.get(&token)?.digest.clone();
-                Op::Enroll(op::Enroll { token, token_digest, worker: worker(*at), digest: format!("enrolled {at} at {now}") })
+                Op::Enroll(op::Enroll {
+                    token,
+                    token_digest,
+                    worker: worker(*at),
+                    digest: format!("enrolled {at} at {now}"),
+                    instance: None,
+                })
             }
             Step::CreateProject { name } => Op::CreateProject(op::CreateProject {
                 name: project_name(name % 4),
