@@ -7,7 +7,7 @@ use axum::response::Response;
 use uuid::Uuid;
 
 use crate::answer::see_other;
-use crate::call::Listed;
+use crate::call::{Listed, path_part};
 use crate::files::FileRow;
 use crate::lang::Lang;
 use crate::refused::{Refused, Said};
@@ -57,7 +57,7 @@ fn query(visit: &Visit, filters: &[&str]) -> Result<String, Refused> {
 }
 
 /// The beginnings of the prompts of these tasks, by one call of the API. Of tasks that are no more, there is none.
-async fn titles(visit: &Visit, ids: BTreeSet<Uuid>) -> Result<BTreeMap<Uuid, String>, Refused> {
+pub(crate) async fn titles(visit: &Visit, ids: BTreeSet<Uuid>) -> Result<BTreeMap<Uuid, String>, Refused> {
     if ids.is_empty() {
         return Ok(BTreeMap::new());
     }
@@ -265,9 +265,18 @@ struct AuditPage<'a> {
     rows: Vec<AuditRow>,
     pages: Pages,
     wrong: Option<Said>,
+    /// The query of all filters but who it was.
+    kept: String,
 }
 
 impl AuditPage<'_> {
+    /// The same page for the key of the name that was typed; `None` if none was typed, or the text says already who is meant.
+    fn as_key(&self) -> Option<String> {
+        let name = Some(self.actor.trim()).filter(|name| !name.is_empty() && !name.contains(':'))?;
+        let others = if self.kept.is_empty() { String::new() } else { format!("&{}", self.kept) };
+        Some(format!("/audit?actor={}{others}", path_part(&format!("key:{name}"))))
+    }
+
     /// Whether a filter is given that is not always seen.
     fn has_more(&self) -> bool {
         [&self.until, &self.worker_id, &self.task_id, &self.request_id].into_iter().any(|filter| !filter.is_empty())
@@ -332,5 +341,6 @@ pub(crate) async fn audit(visit: Visit) -> Result<Response, Refused> {
         rows: listed.rows,
         pages: Pages::of(&visit, "/audit", &FIELDS, listed.next),
         wrong,
+        kept: visit.query().query_of(&["action", "worker_id", "task_id", "request_id", "since", "until"]),
     })
 }

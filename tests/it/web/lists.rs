@@ -86,6 +86,10 @@ on_both! {
         browser.ok(&format!("/audit?task_id={}&action=task_dead", task.id)).await.has("no entries that match");
         browser.ok("/audit?task_id=nonsense").await.has("role=\"alert\"");
         browser.ok("/audit?since=nonsense").await.has("role=\"alert\"");
+        browser.ok("/audit").await.has("is a named key");
+        let none = browser.ok("/audit?actor=no+one&since=1h").await;
+        none.has("<a href=\"/audit?actor=key%3Ano%20one&#38;since=1h\"><code>key:no one</code></a>");
+        browser.ok("/audit?actor=key%3Ano+one").await.has_not("Keys are written");
         browser.ok(&format!("/audit?task_id={}&until=2026-01-01", task.id)).await.has("no entries that match");
         browser.ok(&format!("/audit?task_id={}&since=1h", task.id)).await.has("task created");
         let page = browser.ok(&format!("/tasks/{}", task.id)).await;

@@ -98,7 +98,7 @@ on_both! { alone:
         let owner = server.with_key(&create(&admin, "ben", "submit", json!({})).await);
         let task = owner.crew().task().create().await;
         let worker = admin.worker().register().await;
-        admin.task(&task.id).lease_to(&worker).await.complete("success", json!({})).await.ok();
+        admin.task(&task.id).lease_to(&worker).await.complete("success", json!({ "usage": { "input_tokens": 1, "output_tokens": 1, "cost_usd": 0.0 } })).await.ok();
         browser.ok("/usage?by=creator").await.has("<td class=\"wide\"><a href=\"/tasks?owner=ben\">ben (key)</a></td>");
         for (scope, more, sees) in [("read", json!({}), true), ("member", json!({ "team": "docs" }), true), ("submit", json!({}), false)] {
             let browser = Browser::signed_in(&server, &create(&admin, scope, scope, more).await).await;
