@@ -171,8 +171,8 @@ fn failed(lang: Lang, reason: Reason) -> (&'static str, &'static str) {
         Reason::Timeout => (
             t("The run took longer than it may", "Запуск тривав довше, ніж дозволено"),
             t(
-                "Press “New task like this…”, and give it a longer time limit.",
-                "Натисніть «Нове завдання за зразком…» і дайте йому більше часу.",
+                "Requeue it with a larger time limit: type the limit beside the button “Requeue”.",
+                "Поверніть його в чергу з більшим обмеженням часу: введіть обмеження біля кнопки «Повернути в чергу».",
             ),
         ),
         Reason::Stalled => (

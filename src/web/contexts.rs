@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::answer::see_other;
 use crate::call::path_part;
+use crate::records::titles;
 use crate::refused::Refused;
 use crate::tasks::act::Confirm;
 use crate::tasks::reply::is_possible;
@@ -19,17 +20,21 @@ use bloom_api::tasks::Task;
 use bloom_core::Ms;
 use uuid::Uuid;
 
-const ROWS: usize = 60;
+/// With a prompt in each row, the page stays below 60 KB.
+const ROWS: usize = 40;
 /// The newest tasks of a context, of which its page shows what was said.
 const TURNS: usize = 10;
 /// With the longest texts of all of them, the page stays below 60 KB.
 const PROMPT_CHARS: usize = 200;
 const ANSWER_CHARS: usize = 400;
 const NAME_CHARS: usize = 60;
+const HEADING_CHARS: usize = 80;
 
 struct Row {
     id: String,
     name: String,
+    /// The beginning of the prompt of its newest task; empty: it is not known.
+    title: String,
     namespace: String,
     project: String,
     queued: i64,
@@ -49,6 +54,7 @@ fn row(layout: &Layout, context: Context<'_>) -> Row {
     let used = context.usage;
     Row {
         name: shortened(&context.context_id, NAME_CHARS),
+        title: String::new(),
         id: context.context_id.into_owned(),
         namespace: context.namespace.unwrap_or_default().into_owned(),
         project: context.project.unwrap_or_default().into_owned(),
@@ -78,8 +84,12 @@ struct Contexts<'a> {
 pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
     let (v, query) = (&visit.layout, visit.query());
     query.only(&["cursor", "project"])?;
-    let listed =
+    let mut listed =
         visit.list(&format!("contexts?limit={ROWS}&{}", query.query_of(&["cursor", "project"])), |context| row(v, context)).await?;
+    let mut titles = titles(&visit, listed.rows.iter().map(|row| row.last_task).collect()).await?;
+    for row in &mut listed.rows {
+        row.title = titles.remove(&row.last_task).unwrap_or_default();
+    }
     let kept = query.query_of(&["project"]);
     let next = listed.next.map(|cursor| format!("/contexts?cursor={}&{kept}", path_part(&cursor)));
     visit.ok(&Contexts { v, rows: listed.rows, project: query.text("project"), next })
@@ -115,6 +125,8 @@ impl Turn {
 #[template(path = "context.html")]
 struct ContextPage<'a> {
     v: &'a Layout,
+    /// The first line of its newest prompt, or else its name.
+    heading: String,
     context: Row,
     turns: Vec<Turn>,
     /// The newest task to which a reply can be sent.
@@ -132,8 +144,10 @@ pub(crate) async fn show(Path(id): Path<String>, visit: Visit) -> Result<Respons
         let result: Option<TaskResult> = visit.find(&format!("llm-tasks/{}/result", turn.id)).await?;
         turn.answer = shortened(result.and_then(|result| result.output).unwrap_or_default().trim(), ANSWER_CHARS);
     }
+    let prompt = turns.first().and_then(|turn| turn.prompt.lines().next()).map(|line| beginning(line, HEADING_CHARS));
+    let heading = prompt.filter(|line| !line.is_empty()).unwrap_or_else(|| context.name.clone());
     turns.reverse();
-    visit.ok(&ContextPage { v, context, turns, reply_to, done: visit.query().get("done").is_some() })
+    visit.ok(&ContextPage { v, heading, context, turns, reply_to, done: visit.query().get("done").is_some() })
 }
 
 pub(crate) async fn reset(Path(id): Path<String>, Posted { visit, .. }: Posted) -> Result<Response, Refused> {

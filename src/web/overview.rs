@@ -1,5 +1,7 @@
 //! The first page: what needs a person, and how things are.
 
+use std::cmp::Reverse;
+
 use askama::Template;
 use axum::response::Response;
 use uuid::Uuid;
@@ -13,6 +15,7 @@ use crate::tasks::filter::Filter;
 use crate::tasks::list::{Row, newest};
 use crate::times::{dollars, duration, shortened};
 use crate::visit::{Layout, Visit};
+use crate::workers::free_name;
 use bloom_api::questions::Question;
 use bloom_api::reports::{Health, Stats, UsageRow};
 use bloom_api::words::Word;
@@ -29,6 +32,8 @@ const COUNTED: usize = 40;
 const DAYS: Ms = 14;
 const DAY_MS: Ms = 24 * 3_600_000;
 const WORKERS: usize = 1_000;
+/// Workers that went offline lately that are told at the top, each at most a day.
+const OFFLINE: usize = 5;
 /// How much of a question is shown.
 const ASKED_CHARS: usize = 300;
 /// Fewer bars than these tell nothing.
@@ -67,6 +72,8 @@ struct Trouble {
     text: String,
     /// The language of the text: what the worker says is in English.
     lang: Lang,
+    /// When a worker that is offline was last seen.
+    last_seen: Option<Ms>,
 }
 
 struct Fleet {
@@ -103,6 +110,8 @@ struct Overview<'a> {
     waiting: Vec<Row>,
     is_new: bool,
     address: &'a str,
+    /// A name for the first worker.
+    example: String,
 }
 
 impl Overview<'_> {
@@ -123,11 +132,24 @@ pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
     let Listed { rows: mut failed, next } = newest(&visit, &Filter::failed_lately(), None, COUNTED).await?;
     let failed_count = format!("{}{}", failed.len(), if next.is_some() { "+" } else { "" });
     // Lists are in the order of creation.
-    failed.sort_by_key(|row| std::cmp::Reverse(row.updated_at));
+    failed.sort_by_key(|row| Reverse(row.updated_at));
     failed.truncate(ROWS);
     let whole = if visit.layout.sees_all() { Some(whole(&visit).await?) } else { None };
     let is_new = whole.as_ref().is_some_and(|whole| whole.stats.tasks.total == 0 || whole.fleet.total == 0);
-    visit.ok(&Overview { v: &visit.layout, whole, asking, failed, failed_count, running, waiting, is_new, address: &visit.address })
+    // How to add a worker is shown only while there is none.
+    let example = free_name(&[]);
+    visit.ok(&Overview {
+        v: &visit.layout,
+        whole,
+        asking,
+        failed,
+        failed_count,
+        running,
+        waiting,
+        is_new,
+        address: &visit.address,
+        example,
+    })
 }
 
 /// The tasks whose runs wait for a person, those of them that the visitor may see.
@@ -145,7 +167,7 @@ async fn whole(visit: &Visit) -> Result<Whole, Refused> {
     let lang = visit.layout.at.lang;
     let stats: Stats = visit.get("stats").await?;
     let health: Health = visit.get("health").await?;
-    let workers = visit.list(&format!("workers?limit={WORKERS}"), |worker| seen(lang, worker)).await?.rows;
+    let workers = visit.list(&format!("workers?limit={WORKERS}"), |worker| seen(lang, visit.layout.now, worker)).await?.rows;
     let hour = visit.api.last_hour().await.map_err(|_| Refused::new(503, "The database does not answer", "База даних не відповідає"))?;
     let oldest = hour.last().and_then(|now| now.waited_ms);
     let now = visit.layout.now;
@@ -205,9 +227,17 @@ async fn whole(visit: &Visit) -> Result<Whole, Refused> {
             workers: lang.t(format!("{online} of {all} online{closed}"), format!("на зв’язку {online} із {all}{closed}")),
             free_slots: workers.iter().map(|worker| worker.free_slots).sum(),
             slots: workers.iter().filter(|worker| worker.is_online).map(|worker| worker.slots).sum(),
-            troubles: workers.into_iter().flat_map(|worker| worker.troubles).take(ROWS).collect(),
+            troubles: most_urgent(workers.into_iter().flat_map(|worker| worker.troubles).collect()),
         },
     })
+}
+
+/// Those that fit on the page. Workers that only went offline come last, and the newest of them first.
+fn most_urgent(mut troubles: Vec<Trouble>) -> Vec<Trouble> {
+    troubles.sort_by_key(|trouble| trouble.last_seen.map(Reverse));
+    let others = troubles.iter().filter(|trouble| trouble.last_seen.is_none()).count();
+    troubles.truncate((others + OFFLINE).min(ROWS));
+    troubles
 }
 
 struct Seen {
@@ -219,26 +249,33 @@ struct Seen {
     troubles: Vec<Trouble>,
 }
 
-fn seen(lang: Lang, worker: Worker<'_>) -> Seen {
+fn seen(lang: Lang, now: Ms, worker: Worker<'_>) -> Seen {
     let is_online = worker.status == WorkerStatus::Online;
     let slots = worker.capabilities.max_concurrency;
     let name = worker.id.to_string();
-    let mut troubles: Vec<Trouble> =
-        worker.pauses.iter().map(|pause| Trouble { worker: name.clone(), text: pause.message.to_string(), lang: Lang::English }).collect();
-    let word =
-        match worker.status {
-            _ if !troubles.is_empty() => None,
-            Word::Known(WorkerStatus::Error) => Some(lang.t(
+    let mut troubles: Vec<Trouble> = worker
+        .pauses
+        .iter()
+        .map(|pause| Trouble { worker: name.clone(), text: pause.message.to_string(), lang: Lang::English, last_seen: None })
+        .collect();
+    let went_lately = worker.status == WorkerStatus::Offline && now - worker.last_heartbeat < DAY_MS;
+    let word = match worker.status {
+        _ if !troubles.is_empty() => None,
+        Word::Known(WorkerStatus::Error) => {
+            Some(lang.t(
                 "it is in error: look at the agent's log on its machine",
                 "він у стані помилки: перегляньте журнал агента на його машині",
-            )),
-            Word::Known(WorkerStatus::Offline) if worker.active_leases > 0 => Some(lang.t(
-                "it is offline and still holds tasks: bring it back, or remove it",
-                "він не на зв’язку й досі тримає завдання: поверніть його або вилучіть",
-            )),
-            _ => None,
-        };
-    troubles.extend(word.map(|text| Trouble { worker: name, text: text.to_owned(), lang }));
+            ))
+        }
+        Word::Known(WorkerStatus::Offline) if worker.active_leases > 0 => Some(lang.t(
+            "it is offline and still holds tasks: bring it back, or remove it",
+            "він не на зв’язку й досі тримає завдання: поверніть його або вилучіть",
+        )),
+        Word::Known(WorkerStatus::Offline) if went_lately => Some(lang.t("it is offline, last seen", "він не на зв’язку, останній сигнал")),
+        _ => None,
+    };
+    let last_seen = (went_lately && worker.active_leases == 0).then_some(worker.last_heartbeat);
+    troubles.extend(word.map(|text| Trouble { worker: name, text: text.to_owned(), lang, last_seen }));
     let is_closed = worker.cordoned || worker.draining;
     let free_slots = if is_online && !is_closed { (slots - worker.active_leases).max(0) } else { 0 };
     Seen { is_online, is_closed, slots, free_slots, troubles }

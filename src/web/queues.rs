@@ -63,11 +63,27 @@ struct Queues<'a> {
 
 impl Queues<'_> {
     fn typed(&self, field: &str) -> String {
-        self.typed.text(field)
+        if self.is_in_row() { String::new() } else { self.typed.text(field) }
     }
 
     fn wrong(&self, field: &str) -> Option<&String> {
-        self.wrong.get(field)
+        self.wrong.get(field).filter(|_| !self.is_in_row())
+    }
+
+    /// Whether the limit was typed in the row of its queue, where the error is told then.
+    fn is_in_row(&self) -> bool {
+        self.rows.iter().any(|row| self.wrong_in(row).is_some())
+    }
+
+    /// What is wrong with the limit that was typed in this row.
+    fn wrong_in(&self, row: &Row) -> Option<&String> {
+        let is_of_row =
+            self.typed.get("row").is_some() && row.agent_slug.is_some() && row.agent_slug.as_deref() == self.typed.get("agent_slug");
+        self.wrong.get("max_concurrency").filter(|_| is_of_row)
+    }
+
+    fn typed_in_row(&self) -> String {
+        self.typed.text("max_concurrency")
     }
 }
 

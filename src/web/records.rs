@@ -6,10 +6,12 @@ use askama::Template;
 use axum::response::Response;
 use uuid::Uuid;
 
-use crate::call::Listed;
+use crate::answer::see_other;
+use crate::call::{Listed, path_part};
 use crate::files::FileRow;
 use crate::lang::Lang;
 use crate::refused::{Refused, Said};
+use crate::tasks::by_part;
 use crate::tasks::cells::short_id;
 use crate::times::{beginning, dollars, duration, shortened};
 use crate::visit::{Layout, Visit};
@@ -21,7 +23,7 @@ use bloom_api::words::Word;
 use bloom_core::Ms;
 use bloom_core::audit::Action;
 use bloom_core::file::FileKind;
-use bloom_core::task::{LeaseStatus, Outcome};
+use bloom_core::task::{LeaseStatus, Outcome, Reason};
 
 const ROWS: usize = 60;
 const CHARS: usize = 160;
@@ -55,7 +57,7 @@ fn query(visit: &Visit, filters: &[&str]) -> Result<String, Refused> {
 }
 
 /// The beginnings of the prompts of these tasks, by one call of the API. Of tasks that are no more, there is none.
-async fn titles(visit: &Visit, ids: BTreeSet<Uuid>) -> Result<BTreeMap<Uuid, String>, Refused> {
+pub(crate) async fn titles(visit: &Visit, ids: BTreeSet<Uuid>) -> Result<BTreeMap<Uuid, String>, Refused> {
     if ids.is_empty() {
         return Ok(BTreeMap::new());
     }
@@ -82,8 +84,10 @@ fn status_words(lang: Lang, status: &str) -> &'static str {
 /// The class of its badge, and how it is or ended.
 fn outcome(lang: Lang, lease: &Lease) -> (String, &'static str) {
     let status = lease.status.to_string();
+    let is_cancelled = lease.reason.as_ref().is_some_and(|reason| *reason == Reason::Cancelled);
     match (&lease.outcome, LeaseStatus::parse(&status)) {
         (Some(Word::Known(Outcome::Success)), _) => ("completed".into(), lang.t("completed", "завершено")),
+        (Some(_), _) if is_cancelled => ("cancelled".into(), lang.t("stopped", "спинено")),
         (Some(_), _) => ("failed".into(), lang.t("failed", "з помилкою")),
         (None, Some(LeaseStatus::Released)) => (status, lang.t("handed back", "повернено")),
         (None, _) => {
@@ -199,7 +203,11 @@ struct Artifacts<'a> {
 pub(crate) async fn artifacts(visit: Visit) -> Result<Response, Refused> {
     const FILTERS: [&str; 1] = ["task_id"];
     if let Some(given) = visit.query().get("task_id").filter(|given| Uuid::parse_str(given).is_err()) {
-        return Err(Refused::unknown("task_id", given, &["the whole id of a task"]));
+        // Lists show the end of an id, after a sign for the rest of it.
+        return match by_part(&visit, given.trim().trim_start_matches('…')).await? {
+            Some(id) => Ok(see_other(&format!("/artifacts?task_id={id}"))),
+            None => Err(Refused::unknown("task_id", given, &["the id of a task, or its end"])),
+        };
     }
     let row = |artifact: Artifact| ArtifactRow {
         id: artifact.id,
@@ -257,9 +265,18 @@ struct AuditPage<'a> {
     rows: Vec<AuditRow>,
     pages: Pages,
     wrong: Option<Said>,
+    /// The query of all filters but who it was.
+    kept: String,
 }
 
 impl AuditPage<'_> {
+    /// The same page for the key of the name that was typed; `None` if none was typed, or the text says already who is meant.
+    fn as_key(&self) -> Option<String> {
+        let name = Some(self.actor.trim()).filter(|name| !name.is_empty() && !name.contains(':'))?;
+        let others = if self.kept.is_empty() { String::new() } else { format!("&{}", self.kept) };
+        Some(format!("/audit?actor={}{others}", path_part(&format!("key:{name}"))))
+    }
+
     /// Whether a filter is given that is not always seen.
     fn has_more(&self) -> bool {
         [&self.until, &self.worker_id, &self.task_id, &self.request_id].into_iter().any(|filter| !filter.is_empty())
@@ -324,5 +341,6 @@ pub(crate) async fn audit(visit: Visit) -> Result<Response, Refused> {
         rows: listed.rows,
         pages: Pages::of(&visit, "/audit", &FIELDS, listed.next),
         wrong,
+        kept: visit.query().query_of(&["action", "worker_id", "task_id", "request_id", "since", "until"]),
     })
 }

@@ -18,10 +18,12 @@ use crate::refused::{Refused, Wrong};
 use crate::times::{cost, number, shortened};
 use crate::visit::{Fields, Layout, Visit};
 use bloom_api::csv;
+use bloom_api::keys::Key as ApiKey;
 use bloom_api::reports::UsageRow;
 use bloom_api::tasks::Task;
 use bloom_api::usage::{USAGE_WORDS, usage_key};
 use bloom_api::when;
+use bloom_core::api_key::Scope;
 use bloom_core::usage::Usage;
 
 const ROWS: usize = 60;
@@ -107,6 +109,7 @@ impl Key {
         };
         let filter = match by {
             "agent_slug" | "context_id" | "worker_id" | "project" => Some((by, value.to_owned())),
+            "created_by" => value.strip_prefix("key:").map(|name| ("owner", name.to_owned())),
             _ => by.strip_prefix("label:").map(|name| ("label", format!("{name}={value}"))),
         };
         let filter = filter.filter(|_| !value.is_empty());
@@ -273,6 +276,12 @@ pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
             page.is_unsorted = is_unsorted;
             page.titles = asked.by.iter().map(|key| title(v, key)).collect();
             page.rows = rows;
+            if asked.by.iter().any(|key| key == "created_by") {
+                let others = keys_without_tasks(&visit).await?;
+                for key in page.rows.iter_mut().flat_map(|row| &mut row.keys) {
+                    key.tasks = key.tasks.take().filter(|link| !others.contains(link));
+                }
+            }
             page.total = Some(total);
             page.next = next.map(|cursor| format!("/usage?{own}&cursor={}", path_part(&cursor)));
             visit.ok(&page)
@@ -288,6 +297,13 @@ pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
         }
         Err(refused) => Err(refused),
     }
+}
+
+/// The links to the tasks of the keys that own none, whatever they create: their lists would be empty. Who is no administrator does not see keys.
+async fn keys_without_tasks(visit: &Visit) -> Result<BTreeSet<String>, Refused> {
+    let link = |key: ApiKey<'_>| (key.scope.to_string(), format!("/tasks?owner={}", path_part(&key.name)));
+    let keys = visit.list_if_allowed("keys", link).await?.map(|listed| listed.rows).unwrap_or_default();
+    Ok(keys.into_iter().filter(|(scope, _)| !Scope::parse(scope).is_some_and(Scope::owns_tasks)).map(|(_, link)| link).collect())
 }
 
 /// Names of labels of the newest tasks.

@@ -23,6 +23,8 @@ use url::{Host, Url};
 use uuid::Uuid;
 
 const ROWS: usize = 60;
+/// Workers whose names are looked at for one that is free.
+const NAMES: usize = 1_000;
 
 struct Shown {
     name: String,
@@ -52,6 +54,11 @@ pub(crate) fn is_of_this_machine(address: &str) -> bool {
         Some(Host::Ipv6(ip)) => ip.is_loopback(),
         None => false,
     }
+}
+
+/// A name for a new worker: whoever copied the name of one that exists would take it over.
+pub(crate) fn free_name(taken: &[String]) -> String {
+    (1..=taken.len() + 1).map(|number| format!("worker-{number}")).find(|name| !taken.contains(name)).unwrap_or_default()
 }
 
 /// A pause, and the account that an administrator can resume.
@@ -98,6 +105,8 @@ struct Workers<'a> {
     rows: Vec<Shown>,
     next: Option<String>,
     address: &'a str,
+    /// A name that no worker has.
+    example: String,
 }
 
 pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
@@ -105,7 +114,9 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
     visit.query().only(&["cursor"])?;
     let listed = visit.list(&format!("workers?limit={ROWS}&{}", visit.query().query_of(&["cursor"])), |worker| shown(lang, worker)).await?;
     let next = listed.next.map(|cursor| format!("/workers?cursor={}", path_part(&cursor)));
-    visit.ok(&Workers { v: &visit.layout, rows: listed.rows, next, address: &visit.address })
+    // This page may have only some of them.
+    let taken = visit.list(&format!("workers?limit={NAMES}"), |worker: Worker| worker.id.to_string()).await?.rows;
+    visit.ok(&Workers { v: &visit.layout, rows: listed.rows, next, address: &visit.address, example: free_name(&taken) })
 }
 
 struct Held {
@@ -215,6 +226,13 @@ pub(crate) async fn confirm_remove(Path(name): Path<String>, visit: Visit) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_new_worker_gets_the_first_name_that_is_free() {
+        let free = |taken: &[&str]| free_name(&taken.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        assert_eq!([free(&[]), free(&["build-01"]), free(&["worker-2"])], ["worker-1", "worker-1", "worker-1"]);
+        assert_eq!([free(&["worker-2", "worker-1"]), free(&["worker-1", "worker-3"])], ["worker-3", "worker-2"]);
+    }
 
     #[test]
     fn which_addresses_lead_no_further_than_the_machine() {

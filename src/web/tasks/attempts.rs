@@ -104,6 +104,9 @@ fn attempt(lang: Lang, lease: &Lease<'_>, number: Option<usize>, end: Option<&En
         // Whoever sees only some tasks does not see the trail, so the lease alone tells.
         (Word::Known(LeaseStatus::Released), None) => match lease.outcome {
             Some(Word::Known(Outcome::Success)) => ("completed", lang.t("completed", "завершено"), ""),
+            Some(_) if lease.reason.as_ref().is_some_and(|reason| *reason == Reason::Cancelled) => {
+                ("cancelled", lang.t("stopped", "спинено"), "")
+            }
             Some(_) => ("failed", failed, ""),
             None => ("", lang.t("handed back", "повернено"), ""),
         },

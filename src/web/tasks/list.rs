@@ -92,6 +92,11 @@ impl Row {
         }
     }
 
+    /// Whether a worker has it now.
+    pub(crate) fn runs(&self) -> bool {
+        [Status::Leased, Status::Running].iter().any(|status| status.as_str() == self.status)
+    }
+
     /// The row of a task that was found by this text.
     fn found_by(wanted: &str, lang: Lang, now: Ms, task: Task<'_>) -> Self {
         let in_beginning = Found::of(&beginning(&task.prompt, PROMPT_CHARS), wanted, PROMPT_CHARS);

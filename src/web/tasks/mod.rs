@@ -27,7 +27,7 @@ fn id_of(text: &str) -> Result<Uuid, Refused> {
 }
 
 /// The only task whose id has this part: its beginning, or its end, as lists show it.
-async fn by_part(visit: &Visit, part: &str) -> Result<Option<Uuid>, Refused> {
+pub(crate) async fn by_part(visit: &Visit, part: &str) -> Result<Option<Uuid>, Refused> {
     let digits = part.bytes().filter(u8::is_ascii_hexdigit).count();
     let is_part = (4..=32).contains(&digits) && digits + part.matches('-').count() == part.len();
     if !is_part {

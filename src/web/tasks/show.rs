@@ -77,7 +77,6 @@ struct TaskPage<'a> {
     pushes: bool,
     branch: Option<Branch>,
     files: Files,
-    timeout: String,
     budget: String,
     done: Option<&'static str>,
     may: May,
@@ -182,7 +181,6 @@ pub(crate) async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken
             cost: task.usage.map(|usage| cost(lang, &usage)).unwrap_or_default(),
             limit: short_limit(lang, &task.policy),
             counted: counted(lang, &task),
-            timeout: timeout(lang, &task.policy),
             budget: lang.t(format!("${}", task.policy.budget), format!("{}\u{a0}$", task.policy.budget.to_string().replace('.', ","))),
             done: visit.query().get("done").and_then(|word| super::act::done(lang, word)),
             may: May { reply: may.reply && !asks, ..may },
@@ -201,12 +199,6 @@ fn short_limit(lang: Lang, policy: &Policy) -> String {
     let or_of_profile =
         if policy.timeout_is_default { lang.t(" (or its profile’s limit)", " (або обмеження профілю)") } else { "" };
     format!("{}{or_of_profile}", limit(lang, policy.timeout_sec))
-}
-
-fn timeout(lang: Lang, policy: &Policy) -> String {
-    let seconds = policy.timeout_sec;
-    let or_of_profile = lang.t(" (or the limit of the agent’s profile)", " (або обмеження профілю агента)");
-    format!("{seconds} {}{}", lang.t("s", "с"), if policy.timeout_is_default { or_of_profile } else { "" })
 }
 
 fn counted(lang: Lang, task: &Task<'_>) -> String {

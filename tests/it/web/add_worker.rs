@@ -46,6 +46,10 @@ on_both! { alone:
             (worker.status == 200 && worker.json()["status"] == "online").then_some(())
         })
         .await;
+        // Whoever copies the lines again does not take over its name.
+        let shown = Browser::signed_in(&server, ADMIN).await.ok("/workers").await;
+        shown.has("key create join-worker-2 --scope join --worker worker-2 --out worker-2.token");
+        shown.has("--name worker-2 --join-token-file worker-2.token");
         api.crew().task().create().await.reaches("completed").await;
         running.interrupt();
         running.done();

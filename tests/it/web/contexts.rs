@@ -37,7 +37,11 @@ on_both! {
         let sent = browser.send_form(&page, &format!("/tasks/{}/reply", task.id), &[("prompt", "and then?")]).await.expect(303);
         let reply = sent.header("location").strip_suffix("?done=created").expect("its page").to_owned();
         let shown = browser.ok(&page).await;
-        let places = ["what is &#60;it&#62;?", "it is a &#60;queue&#62;", "and then?"].map(|part| shown.text.find(part).unwrap_or_else(|| panic!("no {part} in {}", shown.text)));
+        // It is called by what was asked last.
+        shown.has("<h1>and then?</h1>");
+        shown.has(&format!("Context {context}</p>"));
+        let talk = shown.text.split_once("class=\"turns\"").expect("a conversation").1;
+        let places = ["what is &#60;it&#62;?", "it is a &#60;queue&#62;", "and then?"].map(|part| talk.find(part).unwrap_or_else(|| panic!("no {part} in {}", shown.text)));
         assert!(places.is_sorted(), "{places:?}");
         // The next reply is one to the newest task.
         shown.has(&format!("action=\"{reply}/reply\""));
@@ -78,7 +82,7 @@ on_both! { alone:
         server.with_key(&team).post("llm-tasks", json!({ "context_id": "own", "agent_slug": "a", "prompt": "p" })).await.created();
         let submitter = Browser::signed_in(&server, &team).await;
         let list = submitter.ok("/contexts").await;
-        list.has("href=\"/contexts/team%2Fown\"");
+        list.has("<a href=\"/contexts/team%2Fown\">p</a><br><span class=\"soft\">team/own</span>");
         list.has_not("href=\"/contexts/c\"");
         submitter.get("/contexts/c").await.expect(404);
         let page = "/contexts/team%2Fown";

@@ -42,7 +42,7 @@ on_both! {
         let task = &server.get(&format!("llm-tasks?context_id={context}")).await.ok()[0];
         assert_eq!(task["policy"], json!({ "timeout_sec": 1800, "timeout_is_default": true, "budget": 0.0 }));
         let id = task["id"].as_str().unwrap();
-        browser.ok(&format!("/tasks/{id}")).await.has("1800 s (or the limit of the agent’s profile)");
+        browser.ok(&format!("/tasks/{id}")).await.has("<dd>30 min (or its profile’s limit)</dd>");
         browser.ok(&format!("/tasks/new?like={id}")).await.has("name=\"timeout_sec\" value=\"\"");
         let wrong = [&fields[..3], &[("timeout_sec", "86401")]].concat();
         browser.send_form("/tasks/new", "/tasks/new", &wrong).await.expect(400).has("id=\"timeout_sec-wrong\"");

@@ -65,8 +65,18 @@ on_both! {
         let lease = browser.ok(&format!("/leases?worker_id={}", worker.name)).await;
         lease.has(&format!("title=\"{}\">answer me</a>", task.id));
         lease.has("<span class=\"badge s-completed\">completed</span>");
+        let stopped = crew.task().create().await;
+        let run = stopped.lease_to(&worker).await;
+        stopped.cancel().await.ok();
+        run.complete("error", json!({ "error_message": "cancelled on request", "reason": "cancelled" })).await.ok();
+        // As on the page of its task.
+        for page in [format!("/leases?worker_id={}", worker.name), format!("/tasks/{}", stopped.id)] {
+            browser.ok(&page).await.has("<span class=\"badge s-cancelled\">stopped</span>");
+        }
         let artifacts = browser.ok(&format!("/artifacts?task_id={}", task.id)).await;
-        artifacts.has("forty-two");
+        artifacts.has(&format!("<a href=\"/tasks/{}\">forty-two</a>", task.id));
+        // The end of the id, as lists show it, is enough.
+        browser.get(&format!("/artifacts?task_id=%E2%80%A6{}", &task.id[28..])).await.leads_to(&format!("/artifacts?task_id={}", task.id));
         artifacts.has(&format!("title=\"{}\">answer me</a>", task.id));
         let silent = crew.task().create().await;
         silent.lease_to(&worker).await.complete("error", json!({ "error_message": "no", "reason": "auth" })).await.ok();
@@ -76,6 +86,10 @@ on_both! {
         browser.ok(&format!("/audit?task_id={}&action=task_dead", task.id)).await.has("no entries that match");
         browser.ok("/audit?task_id=nonsense").await.has("role=\"alert\"");
         browser.ok("/audit?since=nonsense").await.has("role=\"alert\"");
+        browser.ok("/audit").await.has("is a named key");
+        let none = browser.ok("/audit?actor=no+one&since=1h").await;
+        none.has("<a href=\"/audit?actor=key%3Ano%20one&#38;since=1h\"><code>key:no one</code></a>");
+        browser.ok("/audit?actor=key%3Ano+one").await.has_not("Keys are written");
         browser.ok(&format!("/audit?task_id={}&until=2026-01-01", task.id)).await.has("no entries that match");
         browser.ok(&format!("/audit?task_id={}&since=1h", task.id)).await.has("task created");
         let page = browser.ok(&format!("/tasks/{}", task.id)).await;
@@ -211,6 +225,9 @@ on_both! {
         page.has("refused the worker&#39;s Claude account");
         page.has("401 from the provider");
         page.has("Requeue");
+        let slow = crew.task().create().await;
+        slow.lease_to(&worker).await.complete("error", json!({ "error_message": "no", "reason": "timeout" })).await.ok();
+        Browser::of(server).ok(&format!("/tasks/{}", slow.id)).await.has("Requeue it with a larger time limit");
     }
 
     async fn pages_are_small_also_with_the_longest_texts(server) {
@@ -306,6 +323,8 @@ on_both! { alone:
         server.post("workers", json!({ "name": "w1" })).await.created();
         server.crew().task().create().await;
         browser.ok("/").await.has_not("First steps");
+        server.post("workers", json!({ "name": "w1", "status": "offline" })).await.ok();
+        browser.ok("/").await.has("<a href=\"/workers/w1\">w1</a>:</strong> <span lang=\"en\">it is offline, last seen <time ");
     }
 
     async fn a_chart_of_few_bars_is_left_out(database) {
@@ -333,6 +352,8 @@ on_both! { alone:
         crew.task().prompt("it is queued").create().await;
         assert_eq!(server.get("llm-tasks?status=dead").await.ok().as_array().unwrap().len(), 1);
         let overview = browser.ok("/").await;
+        // Who runs a task, and for how long, stands below its prompt.
+        overview.has(&format!("on <a href=\"/tasks?worker_id={0}\">{0}</a> for ", worker.name));
         let lists = [("failed", vec!["it failed", "it is dead"]), ("running", vec!["it is running", "it is leased"]), ("queued", vec!["it is queued"])];
         for (status, prompts) in lists {
             let list = format!("/tasks?status={status}");

@@ -45,6 +45,11 @@ on_both! { alone:
             refused.has(told);
             refused.has(&format!("value=\"{wrong}\""));
         }
+        // What is typed in the row of a queue is refused there.
+        let refused = send(&[("action", "limit"), ("agent_slug", agent), ("row", "yes"), ("max_concurrency", "0")]).await.expect(400);
+        refused.has("name=\"max_concurrency\" value=\"0\" placeholder=\"none\"");
+        refused.has("<p class=\"wrong\" id=\"row-wrong\">");
+        refused.has_not("id=\"max_concurrency-wrong\"");
         // An empty field means no queue, least of all every one.
         for action in ["pause", "limit"] {
             send(&[("action", action), ("agent_slug", "")]).await.expect(400).has("id=\"agent_slug-wrong\"");

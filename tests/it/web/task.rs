@@ -272,12 +272,15 @@ on_both! {
         server.post(&task.path("/question"), asked).await.ok();
         let page = browser.ok(&path).await;
         page.has("<title>Asks you: ");
+        // Its badge is that of the lists.
+        page.has("<span class=\"badge s-asks\">asks you</span>");
         assert_ne!(icon(&page), icon(&before));
         page.has("<pre tabindex=\"0\" class=\"command\"><code>rm -r \\\n  build</code></pre>");
         page.has("Removes &#60;build&#62;");
         browser.send_form(&path, &format!("{path}/answer"), &[("decision", "allow"), ("question_id", NO_ID)]).await.expect(303);
         let after = browser.ok(&path).await;
         after.has_not("<title>Asks you");
+        after.has_not("s-asks");
         assert_eq!(icon(&after), icon(&before));
     }
 }

@@ -93,7 +93,13 @@ on_both! { alone:
         browser.ok("/usage?by=creator").await.has("<td class=\"wide\">admin key</td>");
         let named = server.with_key(&create(&admin, "ann", "admin", json!({})).await);
         run(&named.crew(), "of-ann", 0.0).await;
+        // It owns no tasks, as a submit key does.
         browser.ok("/usage?by=creator").await.has("<td class=\"wide\">ann (key)</td>");
+        let owner = server.with_key(&create(&admin, "ben", "submit", json!({})).await);
+        let task = owner.crew().task().create().await;
+        let worker = admin.worker().register().await;
+        admin.task(&task.id).lease_to(&worker).await.complete("success", json!({ "usage": { "input_tokens": 1, "output_tokens": 1, "cost_usd": 0.0 } })).await.ok();
+        browser.ok("/usage?by=creator").await.has("<td class=\"wide\"><a href=\"/tasks?owner=ben\">ben (key)</a></td>");
         for (scope, more, sees) in [("read", json!({}), true), ("member", json!({ "team": "docs" }), true), ("submit", json!({}), false)] {
             let browser = Browser::signed_in(&server, &create(&admin, scope, scope, more).await).await;
             assert_eq!(browser.ok("/").await.text.contains("href=\"/usage\""), sees, "{scope}");
