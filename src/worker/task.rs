@@ -134,7 +134,7 @@ fn own<T: DeserializeOwned>(of_the_server: impl Serialize) -> serde_json::Result
 #[cfg(test)]
 impl Task {
     /// A plain task with these fields.
-    pub fn for_test(fields: &serde_json::Value) -> Self {
+    pub(crate) fn for_test(fields: &serde_json::Value) -> Self {
         let mut task = serde_json::json!({
             "id": Uuid::nil(), "context_id": "c", "agent_slug": "a", "prompt": "p", "context_hints": [], "policy": {"timeout_sec": 60, "budget": 0.0},
             "desired_format": "text", "session": "context", "model": null, "project": null, "ref": null, "push": "never", "inputs": [], "outputs": [],

@@ -368,8 +368,8 @@ mod tests {
             "prompt": "a\nb", "context_id": "c", "policy": { "timeout_sec": 60 }, "labels": { "team": "docs", "x": "1" }, "depends_on": ["a", "b"], "suspend": true,
             "project": "docs", "push": "branch", "outputs": ["out/*.md", "log"], "context_hints": [], "ttl_after_finished_sec": 5400
         });
-        assert_eq!(body(Lang::English, &Fields::parse(form)).map(Value::Object), Ok(expected));
-        let wrong = body(Lang::English, &Fields::parse(b"priority=high&labels=x&budget=$3&timeout_sec=soon")).unwrap_err();
+        assert_eq!(body(Lang::English, &Fields::parse(form)), (expected.as_object().unwrap().clone(), Wrong::new()));
+        let wrong = body(Lang::English, &Fields::parse(b"priority=high&labels=x&budget=$3&timeout_sec=soon")).1;
         assert_eq!(wrong.keys().collect::<Vec<_>>(), ["budget", "labels", "priority", "timeout_sec"]);
         assert_eq!(wrong["priority"], "Expected number, received 'high'");
         assert_eq!(of_line(Lang::English, "1: The glob must be relative"), "line 2: The glob must be relative");

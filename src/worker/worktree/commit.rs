@@ -35,7 +35,7 @@ pub(crate) struct Changes {
 
 #[cfg(test)]
 impl Changes {
-    pub fn text(&self) -> std::borrow::Cow<'_, str> {
+    pub(crate) fn text(&self) -> std::borrow::Cow<'_, str> {
         String::from_utf8_lossy(&self.patch)
     }
 }

@@ -40,7 +40,7 @@ pub(super) fn mend(why: &Trouble) {
 
 impl Place {
     /// A bare repository with the branches `main` and `other` and the tag `v1`.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         let source = root.join("source");
@@ -59,11 +59,11 @@ impl Place {
         Self { _dir: dir, root, settings, url }
     }
 
-    pub fn context(&self, name: &str) -> PathBuf {
+    pub(crate) fn context(&self, name: &str) -> PathBuf {
         self.root.join("contexts").join(name)
     }
 
-    pub fn tree(&self, agent: &str, dir: &Path) -> Worktree {
+    pub(crate) fn tree(&self, agent: &str, dir: &Path) -> Worktree {
         let name = dir.file_name().unwrap().to_str().unwrap();
         let (settings, url) = (self.settings.clone(), self.url.clone());
         let repository = Repository { settings, dir: self.root.join(agent), url, home: self.root.clone(), lock: Arc::default() };
