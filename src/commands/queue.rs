@@ -173,10 +173,12 @@ pub(crate) async fn tell_if_unserved(server: &Server, agent: &str) {
         let queues = queues(server).await;
         let queued = queues.iter().filter_map(|queue| queue.agent_slug.as_deref()).filter(|slug| *slug != agent);
         let meant = did_you_mean(agent, named.iter().copied().chain(queued));
-        // A worker that takes all agents does not tell which profiles it has.
-        term::info(&format!(
-            "This is the first task for agent {agent}{meant}. Without a profile of that name, it runs with the profile {DEFAULT_AGENT}"
-        ));
+        // A worker that takes all agents does not tell which profiles it has, so a name that is like no other may be that of one.
+        if !meant.is_empty() {
+            term::info(&format!(
+                "This is the first task for agent {agent}{meant}. Without a profile of that name, it runs with the profile {DEFAULT_AGENT}"
+            ));
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The form for a new task.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use askama::Template;
 use axum::http::{Method, StatusCode};
@@ -71,8 +71,8 @@ struct NewTaskPage<'a> {
     v: &'a Layout,
     typed: Typed,
     wrong: BTreeMap<String, String>,
-    /// The language of what is wrong.
-    told_in: Lang,
+    /// The fields of which the API says what is wrong, in English.
+    said_by_api: BTreeSet<String>,
     error: Option<Said>,
     known: Known,
     /// The most bytes of all files together, in words.
@@ -118,6 +118,11 @@ impl NewTaskPage<'_> {
     fn wrong(&self, field: &str) -> Option<&String> {
         self.wrong.get(field)
     }
+
+    /// The language of what is wrong with the field.
+    fn told_in(&self, field: &str) -> Lang {
+        if self.said_by_api.contains(field) { Lang::English } else { self.v.at.lang }
+    }
 }
 
 pub(crate) async fn form(visit: Visit) -> Result<Response, Refused> {
@@ -140,7 +145,7 @@ pub(crate) async fn form(visit: Visit) -> Result<Response, Refused> {
 async fn page(visit: &Visit, typed: Typed) -> Result<NewTaskPage<'_>, Refused> {
     let lang = visit.layout.at.lang;
     let (known, most) = (Known::of(visit).await?, size(lang, visit.api.most_of_form() as i64));
-    Ok(NewTaskPage { v: &visit.layout, typed, wrong: BTreeMap::new(), told_in: lang, error: None, known, most })
+    Ok(NewTaskPage { v: &visit.layout, typed, wrong: BTreeMap::new(), said_by_api: BTreeSet::new(), error: None, known, most })
 }
 
 /// The same task again.
@@ -179,21 +184,32 @@ pub(crate) async fn send(Posted { visit, fields, files, .. }: Posted) -> Result<
         return Err(refused);
     }
     let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::BAD_REQUEST);
-    let mut wrong = BTreeMap::new();
-    for (field, text) in refused.fields {
+    let lang = visit.layout.at.lang;
+    let by_api = match refused.text {
+        Said::Api(_) => refused.fields.clone(),
+        Said::Page(..) => wrong_for_api(&body(lang, &fields).0)?,
+    };
+    let (wrong, by_api) = (of_form(lang, refused.fields), of_form(lang, by_api));
+    let said_by_api = by_api.into_iter().filter(|(field, text)| wrong.get(field) == Some(text)).map(|(field, _)| field).collect();
+    let error = wrong.is_empty().then_some(refused.text);
+    visit.show(status, &NewTaskPage { wrong, said_by_api, error, ..page(&visit, typed).await? })
+}
+
+/// What is wrong with the fields of the API, by the fields of the form.
+fn of_form(lang: Lang, fields: Wrong) -> Wrong {
+    let mut wrong = Wrong::new();
+    for (field, text) in fields {
         match field.as_str() {
             // The policy is one field of the API and two of the form; its texts name which.
             "policy" => wrong.extend(text.split("; ").map(|text| match text.split_once(": ") {
                 Some((name @ ("budget" | "timeout_sec"), rest)) => (name.to_owned(), rest.to_owned()),
                 _ => ("timeout_sec".to_owned(), text.to_owned()),
             })),
-            "outputs" | "context_hints" | "labels" => drop(wrong.insert(field, of_line(visit.layout.at.lang, &text))),
+            "outputs" | "context_hints" | "labels" => drop(wrong.insert(field, of_line(lang, &text))),
             _ => drop(wrong.insert(field, text)),
         }
     }
-    let told_in = refused.text.lang(&visit.layout.at);
-    let error = wrong.is_empty().then_some(refused.text);
-    visit.show(status, &NewTaskPage { wrong, told_in, error, ..page(&visit, typed).await? })
+    wrong
 }
 
 /// Files are stored first, so that they need not be chosen again if anything else is wrong.

@@ -18,7 +18,7 @@ fn keys_are_created_listed_and_revoked() {
         // What the key may not read is left out, and said to be.
         let described = own.does(&["task", "describe", task.trim_end()]).ok();
         assert!(described.contains("Say hello") && described.contains("\nHistory: not open to this key\n"), "{described}");
-        assert_eq!(own.does(&["task", "describe", "-o", "json", task.trim_end()]).json()["leases"], json!(null));
+        assert_eq!(own.does(&["task", "describe", "-o", "json", task.trim_end()]).json()["leases"], json!([]));
         own.does(&["key", "list"]).complains(1);
         own.does(&["stats"]).complains(1);
 

@@ -195,7 +195,7 @@ on_both! {
     async fn what_an_address_names_wrongly_is_an_error(server) {
         let browser = Browser::of(server);
         for (page, told) in [
-            ("/tasks?statsu=failed", "name: &#39;statsu&#39; is unknown, so nothing was done. Known: status, agent_slug, "),
+            ("/tasks?statsu=failed", "name: &#39;statsu&#39; is unknown, so nothing was done. Known: status, asks, agent_slug, "),
             ("/tasks?status=faild", "status: &#39;faild&#39; is unknown, so nothing was done. Known: queued, leased, "),
             ("/tasks?since=1d", "since: &#39;1d&#39; is unknown, so nothing was done. Known: 1h, 24h, 7d, 30d"),
             ("/leases?status=actve", "status: &#39;actve&#39; is unknown, so nothing was done. Known: active, "),
