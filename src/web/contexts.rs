@@ -14,10 +14,11 @@ use crate::tasks::act::Confirm;
 use crate::tasks::reply::is_possible;
 use crate::times::{beginning, cost, shortened};
 use crate::visit::{Layout, Posted, Visit};
-use bloom_api::contexts::Context;
+use bloom_api::contexts::{Context, RECENT};
 use bloom_api::results::TaskResult;
 use bloom_api::tasks::Task;
 use bloom_core::Ms;
+use url::form_urlencoded;
 use uuid::Uuid;
 
 /// With a prompt in each row, the page stays below 60 KB.
@@ -78,21 +79,34 @@ struct Contexts<'a> {
     v: &'a Layout,
     rows: Vec<Row>,
     project: String,
+    is_by_name: bool,
+    /// The query of the same list in the other order.
+    other_order: String,
     next: Option<String>,
 }
 
+/// The order of all contexts; else, the page has those of the newest tasks.
+const BY_NAME: &str = "name";
+
 pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
     let (v, query) = (&visit.layout, visit.query());
-    query.only(&["cursor", "project"])?;
-    let mut listed =
-        visit.list(&format!("contexts?limit={ROWS}&{}", query.query_of(&["cursor", "project"])), |context| row(v, context)).await?;
+    query.only(&["cursor", "project", "order"])?;
+    let is_by_name = !query.word("order", &[BY_NAME])?.is_empty();
+    let order = if is_by_name { String::new() } else { format!("&order={RECENT}") };
+    let path = format!("contexts?limit={ROWS}&{}{order}", query.query_of(&["cursor", "project"]));
+    let mut listed = visit.list(&path, |context| row(v, context)).await?;
     let mut titles = titles(&visit, listed.rows.iter().map(|row| row.last_task).collect()).await?;
     for row in &mut listed.rows {
         row.title = titles.remove(&row.last_task).unwrap_or_default();
     }
-    let kept = query.query_of(&["project"]);
+    let kept = query.query_of(&["project", "order"]);
     let next = listed.next.map(|cursor| format!("/contexts?cursor={}&{kept}", path_part(&cursor)));
-    visit.ok(&Contexts { v, rows: listed.rows, project: query.text("project"), next })
+    let project = query.text("project");
+    let other_order = form_urlencoded::Serializer::new(String::new())
+        .extend_pairs(Some(("project", &project)).filter(|_| !project.is_empty()))
+        .extend_pairs((!is_by_name).then_some(("order", BY_NAME)))
+        .finish();
+    visit.ok(&Contexts { v, rows: listed.rows, project, is_by_name, other_order, next })
 }
 
 /// What was asked in a task of the conversation, and the beginning of what was answered.

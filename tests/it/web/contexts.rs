@@ -55,7 +55,11 @@ on_both! {
         for number in 0..61 {
             crew.task().context(&format!("{base}-{number:02}")).create().await;
         }
-        let (mut path, mut found) = ("/contexts?project=".to_owned(), 0);
+        let newest = browser.ok("/contexts").await;
+        newest.has(&format!("/contexts/{base}-60\""));
+        newest.has_not(&format!("/contexts/{base}-00\""));
+        newest.has("href=\"/contexts?order=name\"");
+        let (mut path, mut found) = ("/contexts?order=name".to_owned(), 0);
         loop {
             let shown = browser.ok(&path).await;
             found += shown.text.matches(&format!("href=\"/contexts/{base}-")).count();

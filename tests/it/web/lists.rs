@@ -204,7 +204,7 @@ on_both! {
             ("/audit?actoin=task_dead", "Known: action, actor, "),
             ("/artifacts?task_id=nonsense", "task_id: &#39;nonsense&#39; is unknown"),
             ("/artifacts?task=1", "Known: task_id, cursor"),
-            ("/contexts?porject=a", "Known: cursor, project"),
+            ("/contexts?porject=a", "Known: cursor, project, order"),
             ("/workers?status=online", "Known: cursor"),
             ("/queues?agent=a", "Known: cursor, done"),
             ("/keys?name=a", "Known: cursor, done, scope"),
