@@ -24,6 +24,9 @@ const ARGS: [&str; 6] =
 /// Those of a run without the options of the profile.
 const BARE: [&str; 4] = ["--tools=", "--setting-sources=user", "--strict-mcp-config", "--system-prompt=Answer with one word."];
 
+/// A task waits for what a probe finds out, and the next probe comes by itself.
+const MAX_RETRIES: &str = "2";
+
 /// Of a program that ends well, and says nothing of its own.
 const NO_STREAM: &str = "the program ended with status 0 and printed no stream of the Claude CLI; check program, and args of the profile, which must \
                          leave --output-format alone";
@@ -46,7 +49,7 @@ async fn run(profile: &Profile, options: Vec<OsString>, profiles_dir: &Path, dir
     let missing = || (Some(PauseCause::Start), format!("{} does not exist or is not executable", program.display()));
     let mut call = claude_call(find_program(&program, profiles_dir).ok_or_else(missing)?, profile);
     // Behind the prompt, because a profile may end all options by `--`.
-    call.args(ARGS).args(options).current_dir(dir);
+    call.args(ARGS).args(options).current_dir(dir).env("CLAUDE_CODE_MAX_RETRIES", MAX_RETRIES);
     let ended = command::ended(call, Stdio::null(), LIMIT, MOST).await.map_err(|why| (None, why))?;
     let mut reading = Reading::default();
     String::from_utf8_lossy(&ended.stdout).lines().for_each(|line| reading.line(line, &mut Vec::new()));

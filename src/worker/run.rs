@@ -317,6 +317,7 @@ impl Run<'_> {
                 .or_else(|| limits.exceeded(reading.activity(now_ms())))
                 .or_else(|| disk.exceeded())
                 .or_else(is_over)
+                .or_else(|| reading.is_refused().then_some(Stop::Refused))
                 .filter(|_| !watched.is_ending())
             {
                 ended_for = Some(reason);

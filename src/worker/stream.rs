@@ -48,6 +48,8 @@ pub(crate) struct Reading {
     pub api_error: Option<String>,
     /// The HTTP status of that error.
     pub api_status: Option<u64>,
+    /// How often in a row the API has refused the account since it last answered.
+    refusals: u32,
     /// When the quota is renewed, if the stream says so.
     pub resets_at: Option<Ms>,
     /// Lines that are not JSON objects.
@@ -162,6 +164,11 @@ impl Reading {
         }
     }
 
+    /// Whether the API refuses the account, however often it is asked: the CLI goes on for minutes.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refusals >= LASTING_REFUSALS
+    }
+
     fn system(&mut self, message: &Value, found: &mut Vec<Found>) {
         self.pending.system(message);
         match message["subtype"].as_str() {
@@ -177,6 +184,8 @@ impl Reading {
             Some("api_retry") => {
                 self.api_error = message["error"].as_str().map(str::to_owned).or_else(|| self.api_error.take());
                 self.api_status = message["error_status"].as_u64();
+                let is_refusal = self.api_error.as_deref() == Some("authentication_failed");
+                self.refusals = if is_refusal { self.refusals + 1 } else { 0 };
                 found.push((EventKind::Log, json!({"stream": "cli", "text": asked_again(message)})));
             }
             _ => self.warnings.notice(message, found),
@@ -194,7 +203,7 @@ impl Reading {
         match event["type"].as_str() {
             Some("message_start") => {
                 // The API answers again.
-                (self.api_error, self.api_status) = (None, None);
+                (self.api_error, self.api_status, self.refusals) = (None, None, 0);
                 self.own_text.message_begins();
                 self.tokens.begins(&event["message"], self.model.as_deref());
             }
@@ -289,6 +298,9 @@ impl Reading {
         found.push((EventKind::Usage, data));
     }
 }
+
+/// After so many refusals in a row, an account stays refused. One that was signed in meanwhile, or whose token was renewed, is not refused again.
+const LASTING_REFUSALS: u32 = 4;
 
 /// What an `api_retry` says.
 fn asked_again(message: &Value) -> String {

@@ -35,6 +35,8 @@ pub(crate) enum Stop {
     LeaseLost,
     /// What it has told of its cost is more than its budget. The Claude CLI stops by itself.
     OverBudget,
+    /// The API refuses the account again and again.
+    Refused,
     /// The agent stops or is drained: the task is handed back and loses no attempt.
     HandBack,
 }
@@ -201,6 +203,7 @@ fn cut_off(what: &str, reading: &Reading, end: &End) -> String {
         Some(Stop::Flooded) => "it printed more than 1 GiB".to_owned(),
         Some(Stop::Unstored | Stop::DiskLimit | Stop::DiskFilled) => "there was not enough room on the disk".to_owned(),
         Some(Stop::OverBudget) => "it cost more than its budget".to_owned(),
+        Some(Stop::Refused) => "the API refused its account".to_owned(),
         Some(Stop::Stalled) | None => match reading.cli.and_then(|cli| Some((cli, cli.ends_background()?))) {
             Some((cli, waits)) => format!(
                 "version {cli} of the Claude CLI ends what is in the background about five seconds after its answer; {waits} and later wait for it"
@@ -291,6 +294,7 @@ fn stopped(task: &Task, stop: Stop, retryable: bool) -> Option<RunFailure> {
         ),
         Stop::LeaseLost => RunFailure::new(Reason::WorkerLost, "the lease was lost, and the run was ended"),
         Stop::OverBudget => RunFailure::new(Reason::BudgetExceeded, "the run was ended, because it cost more than its budget"),
+        Stop::Refused => RunFailure::new(Reason::Auth, "the API refused the account again and again (authentication_failed)"),
     })
 }
 

@@ -80,6 +80,7 @@ fn each_reason_and_what_becomes_of_the_task() {
         (vec![], stop(Stop::LeaseLost), Reason::WorkerLost, true, true),
         (vec![], stop(Stop::Unstored), Reason::WorkerDisk, true, true),
         (vec![], stop(Stop::OverBudget), Reason::BudgetExceeded, false, false),
+        (vec![], stop(Stop::Refused), Reason::Auth, true, true),
         (vec![], End { not_started: Some("no such file".into()), ..End::default() }, Reason::SpawnFailed, true, true),
         (vec![], End { out_of_memory: true, ..exit("137") }, Reason::OutOfMemory, true, false),
         (vec![], End { out_of_memory: true, ..stop(Stop::Timeout) }, Reason::Timeout, false, false),

@@ -29,6 +29,30 @@ pub fn sign_in(agent: &agent::Agent) {
 }
 
 #[test]
+fn a_run_whose_key_the_api_refuses_is_ended_before_the_cli_gives_up() {
+    run(async {
+        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        let (status, kind, message) = CREDENTIALS;
+        api.refuse_all(status, kind, message);
+        let plan = server.agent("box");
+        let profile = plan
+            .claude_profile("default", &api, "", "")
+            .replace("CLAUDE_CODE_MAX_RETRIES = \"0\"", "ANTHROPIC_API_KEY = \"sk-ant-refused\"");
+        let agent = plan.profiles(&profile.replace("CLAUDE_CODE_OAUTH_TOKEN = \"\"\n", "")).start();
+        let task = server.crew().task().prompt("Say hello").create().await;
+        eventually("the task waits for its worker's account", || async { (task.waits_for().await == "worker_paused").then_some(()) }).await;
+        let asked_again = told(&task, "log")
+            .await
+            .iter()
+            .filter(|data| data["text"].as_str().is_some_and(|text| text.contains("is asked again")))
+            .count();
+        assert_eq!(asked_again, 4, "{}", agent.log());
+        assert!(task.now().await["failure"]["message"].as_str().unwrap().contains("authentication_failed"));
+        agent.has_no_processes().await;
+    });
+}
+
+#[test]
 fn an_agent_says_at_its_start_that_claude_is_not_signed_in() {
     run(async {
         let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
