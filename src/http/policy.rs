@@ -231,6 +231,7 @@ mod tests {
             "GET artifacts/{id}/content",
             "GET contexts",
             "GET contexts/{context_id}",
+            "GET leases",
             "GET llm-tasks",
             "GET llm-tasks/{id}",
             "GET llm-tasks/{id}/events",
