@@ -108,8 +108,7 @@ pub fn reconcile_options(settings: &Serve) -> reconcile::ReconcileOptions {
 }
 
 pub fn agent_options(settings: &Serve, own_url: &str) -> dispatch::DispatchOptions {
-    let public_url = settings.public_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
-    dispatch::DispatchOptions { key: settings.agent_key.clone(), public_url, own_url: own_url.to_owned() }
+    dispatch::DispatchOptions { key: settings.agent_key.clone(), public_url: settings.public_address(), own_url: own_url.to_owned() }
 }
 
 /// How long a stop takes at most, unless threads of the process hang: the requests in progress, and what the background loops are at.

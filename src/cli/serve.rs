@@ -106,8 +106,7 @@ pub async fn run(
     database::unlocked(&settings, || state.read_keys()).await?;
     store.serves_at(&url);
     // What the operator has set is right, also where the server listens on this machine only, behind a proxy.
-    let public = settings.public_url.as_ref().map(|url| vec![url.as_str().trim_end_matches('/').to_owned()]);
-    let others = public.unwrap_or_else(|| reachable(address, certificate.as_ref()));
+    let others = settings.public_address().map_or_else(|| reachable(address, certificate.as_ref()), |public| vec![public]);
     announce(&banner(&settings, &url, &others, membridge_url.as_deref()));
     ready(&url, &others);
     if let Some(Certificate { names, not_after, .. }) = certificate {

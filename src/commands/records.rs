@@ -11,6 +11,7 @@ use super::number::within;
 use super::show::{self, Form, Kind, Shown};
 use super::{columns, shell_completion, term};
 use crate::CommandError;
+use bloom_core::audit::is_name_of_another_actor;
 use bloom_core::task::LeaseStatus;
 
 /// The maximum number of rows of a list, over all its pages.
@@ -77,12 +78,9 @@ pub(crate) async fn leases(LeaseCommand::List { status, limit }: LeaseCommand, s
     pages(server, "api/runtime/leases", &query, limit, shown, &columns::LEASES).await
 }
 
-/// Actors that are no keys.
-const OTHER_ACTORS: [&str; 4] = ["admin", "api", "router", "reconciler"];
-
 /// Says how a key is named, if nothing is found of an actor whose name is that of a key: the name alone could be a worker's.
 pub(crate) async fn tell_of_key(server: &Server, path: &str, parameter: &'static str, actor: Option<&str>, flag: &str) {
-    let Some(actor) = actor.filter(|actor| !actor.contains(':') && !OTHER_ACTORS.contains(actor)) else { return };
+    let Some(actor) = actor.filter(|actor| !is_name_of_another_actor(actor)) else { return };
     let key = format!("key:{actor}");
     // It is only a hint, so a call that fails is no failure of the command.
     let is_there = async |name: &str| server.list(path, &[(parameter, name.to_owned())], 1).await.is_ok_and(|(rows, _)| !rows.is_empty());

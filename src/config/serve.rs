@@ -168,6 +168,11 @@ impl Serve {
         Self { host, port, database_url, own_membridge, ..self }
     }
 
+    /// `PUBLIC_URL` as an address, without a slash at its end. `None`: it is not set.
+    pub fn public_address(&self) -> Option<String> {
+        self.public_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned())
+    }
+
     /// Whether requests need a key.
     pub fn has_key(&self) -> bool {
         self.api_key.is_some() || self.worker_key.is_some() || self.read_key.is_some()

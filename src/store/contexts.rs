@@ -78,13 +78,13 @@ impl Of {
 const RECENT_TASKS: usize = 2_000;
 
 // The contexts of the newest tasks, once for each task.
-statement!(RECENT, "SELECT context_id FROM tasks ORDER BY id DESC LIMIT $1");
-fn recent_of(column: &str) -> String {
-    format!("SELECT context_id FROM tasks WHERE {column} = $2 ORDER BY id DESC LIMIT $1")
+statement!(pub(super) RECENT, "SELECT context_id FROM tasks ORDER BY id DESC LIMIT $1");
+fn recent_of(d: Kind, column: &str) -> String {
+    format!("SELECT context_id FROM tasks {} WHERE {column} = $2 ORDER BY id DESC LIMIT $1", d.by_index(&format!("tasks_{column}")))
 }
-statement!(RECENT_OF_PROJECT, |_d| "{}", recent_of("project"));
-statement!(RECENT_OF_KEY, |_d| "{}", recent_of("owner"));
-statement!(RECENT_OF_TEAM, |_d| "{}", recent_of("team"));
+statement!(pub(super) RECENT_OF_PROJECT, |d| "{}", recent_of(d, "project"));
+statement!(pub(super) RECENT_OF_KEY, |d| "{}", recent_of(d, "owner"));
+statement!(pub(super) RECENT_OF_TEAM, |d| "{}", recent_of(d, "team"));
 
 /// The next contexts after `$1`, at most `$2`. Each is found by a look-up of its own in the index, so the tasks in between are not read.
 fn page(d: Kind, of: Of) -> String {
@@ -149,28 +149,33 @@ statement!(pub(super) COUNTS, |d| "{}", counts(d, Of::All));
 statement!(pub(super) COUNTS_OF_KEY, |d| "{}", counts(d, Of::Key));
 statement!(pub(super) COUNTS_OF_TEAM, |d| "{}", counts(d, Of::Team));
 
+/// The one of these statements that is about the tasks of the owner, else of the project, else about all, and its parameters.
+fn of_whom<'a, S>(
+    [all, of_project, of_key, of_team]: [S; 4],
+    args: Args<'a>,
+    project: Option<&'a str>,
+    owner: Option<&'a Owner>,
+) -> (S, Args<'a>) {
+    match (owner, project) {
+        (Some(Owner::Key(key)), _) => (of_key, args.text(key)),
+        (Some(Owner::Team(team)), _) => (of_team, args.text(team)),
+        (None, Some(project)) => (of_project, args.text(project)),
+        (None, None) => (all, args),
+    }
+}
+
 impl Store {
     /// The ids of the contexts after this one that have tasks of the owner, else of the project, else any; in the order of the database.
     pub async fn context_ids(&self, after: &str, limit: i64, project: Option<&str>, owner: Option<&Owner>) -> Result<Vec<String>, Error> {
         let args = Args::new().text(after).int(limit);
-        let (statement, args) = match (owner, project) {
-            (Some(Owner::Key(key)), _) => (&PAGE_OF_KEY, args.text(key)),
-            (Some(Owner::Team(team)), _) => (&PAGE_OF_TEAM, args.text(team)),
-            (None, Some(project)) => (&PAGE_OF_PROJECT, args.text(project)),
-            (None, None) => (&PAGE, args),
-        };
+        let (statement, args) = of_whom([&PAGE, &PAGE_OF_PROJECT, &PAGE_OF_KEY, &PAGE_OF_TEAM], args, project, owner);
         all(&self.pool().fetch(statement, args).await?, |row| row.take())
     }
 
     /// The contexts of the newest tasks, the newest first, at most so many: of the owner, else of the project, else of all.
     pub async fn recent_contexts(&self, limit: usize, project: Option<&str>, owner: Option<&Owner>) -> Result<Vec<String>, Error> {
         let args = Args::new().int(RECENT_TASKS as i64);
-        let (statement, args) = match (owner, project) {
-            (Some(Owner::Key(key)), _) => (&RECENT_OF_KEY, args.text(key)),
-            (Some(Owner::Team(team)), _) => (&RECENT_OF_TEAM, args.text(team)),
-            (None, Some(project)) => (&RECENT_OF_PROJECT, args.text(project)),
-            (None, None) => (&RECENT, args),
-        };
+        let (statement, args) = of_whom([&RECENT, &RECENT_OF_PROJECT, &RECENT_OF_KEY, &RECENT_OF_TEAM], args, project, owner);
         let mut ids: Vec<String> = all(&self.pool().fetch(statement, args).await?, |row| row.take())?;
         let mut seen = HashSet::new();
         ids.retain(|id| seen.insert(id.clone()));

@@ -8,7 +8,7 @@ use super::args::Args;
 use super::cells::Cells;
 use super::contexts::{
     COUNTED_TASKS, COUNTS, COUNTS_OF_KEY, COUNTS_OF_TEAM, FACTS, FACTS_OF_KEY, FACTS_OF_TEAM, PAGE, PAGE_OF_KEY, PAGE_OF_PROJECT,
-    PAGE_OF_TEAM,
+    PAGE_OF_TEAM, RECENT, RECENT_OF_KEY, RECENT_OF_PROJECT, RECENT_OF_TEAM,
 };
 use super::dialect::{Kind, Sql};
 use super::lists::{TaskFilter, Wanted};
@@ -155,12 +155,16 @@ async fn check_contexts(url: String) {
         assert_eq!(counted, [("c", 1), ("b", COUNTED_TASKS)], "{owner:?}");
     }
     if store.kind() == Kind::Postgres {
-        let (page, ids) = (|| Args::new().text("").int(3), || Args::new().texts(["a", "b"]));
+        let (page, ids, recent) = (|| Args::new().text("").int(3), || Args::new().texts(["a", "b"]), || Args::new().int(20));
         for (statement, args, index) in [
             (&PAGE, page(), "tasks_context"),
             (&PAGE_OF_PROJECT, page().text("p"), "tasks_context_of_project"),
             (&PAGE_OF_KEY, page().text("k"), "tasks_context_of_owner"),
             (&PAGE_OF_TEAM, page().text("t"), "tasks_context_of_team"),
+            (&RECENT, recent(), "tasks_pkey"),
+            (&RECENT_OF_PROJECT, recent().text("p"), "tasks_project"),
+            (&RECENT_OF_KEY, recent().text("k"), "tasks_owner"),
+            (&RECENT_OF_TEAM, recent().text("t"), "tasks_team"),
             (&FACTS, ids(), "tasks_context"),
             (&FACTS_OF_KEY, ids().text("k"), "tasks_context_of_owner"),
             (&FACTS_OF_TEAM, ids().text("t"), "tasks_context_of_team"),

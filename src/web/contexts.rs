@@ -13,12 +13,11 @@ use crate::refused::Refused;
 use crate::tasks::act::Confirm;
 use crate::tasks::reply::is_possible;
 use crate::times::{beginning, cost, shortened};
-use crate::visit::{Layout, Posted, Visit};
+use crate::visit::{Layout, Posted, Visit, joined};
 use bloom_api::contexts::{Context, RECENT};
 use bloom_api::results::TaskResult;
 use bloom_api::tasks::Task;
 use bloom_core::Ms;
-use url::form_urlencoded;
 use uuid::Uuid;
 
 /// With a prompt in each row, the page stays below 60 KB.
@@ -102,10 +101,8 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
     let kept = query.query_of(&["project", "order"]);
     let next = listed.next.map(|cursor| format!("/contexts?cursor={}&{kept}", path_part(&cursor)));
     let project = query.text("project");
-    let other_order = form_urlencoded::Serializer::new(String::new())
-        .extend_pairs(Some(("project", &project)).filter(|_| !project.is_empty()))
-        .extend_pairs((!is_by_name).then_some(("order", BY_NAME)))
-        .finish();
+    let by_name = if is_by_name { String::new() } else { format!("order={BY_NAME}") };
+    let other_order = joined([&query.query_of(&["project"]), &by_name]);
     visit.ok(&Contexts { v, rows: listed.rows, project, is_by_name, other_order, next })
 }
 

@@ -11,19 +11,19 @@ use crate::call::{Listed, path_part};
 use crate::files::FileRow;
 use crate::lang::Lang;
 use crate::refused::{Refused, Said};
+use crate::tasks::attempts::{outcome, status_words};
 use crate::tasks::by_part;
 use crate::tasks::cells::short_id;
 use crate::times::{beginning, dollars, duration, shortened};
-use crate::visit::{Layout, Visit};
+use crate::visit::{Layout, Visit, joined};
 use bloom_api::answers::{Audit, Lease};
 use bloom_api::results::Artifact;
 use bloom_api::tasks::Task;
 use bloom_api::when;
-use bloom_api::words::Word;
 use bloom_core::Ms;
 use bloom_core::audit::Action;
 use bloom_core::file::FileKind;
-use bloom_core::task::{LeaseStatus, Outcome, Reason};
+use bloom_core::task::LeaseStatus;
 
 const ROWS: usize = 60;
 const CHARS: usize = 160;
@@ -38,9 +38,8 @@ struct Pages {
 impl Pages {
     fn of(visit: &Visit, path: &str, filters: &[&str], next: Option<String>) -> Self {
         let own = visit.query().query_of(filters);
-        let joint = if own.is_empty() { "" } else { "&" };
         Self {
-            next: next.map(|cursor| format!("{path}?{own}{joint}cursor={cursor}")),
+            next: next.map(|cursor| format!("{path}?{}", joined([&own, &format!("cursor={cursor}")]))),
             first: visit.query().get("cursor").map(|_| format!("{path}?{own}")),
         }
     }
@@ -71,37 +70,12 @@ fn title(titles: &BTreeMap<Uuid, String>, id: Uuid) -> String {
     titles.get(&id).cloned().unwrap_or_else(|| short_id(&id.to_string()))
 }
 
-/// How a lease is, as its attempt is told on the page of its task.
-fn status_words(lang: Lang, status: &str) -> &'static str {
-    match LeaseStatus::parse(status) {
-        Some(LeaseStatus::Active) => lang.t("under way", "триває"),
-        Some(LeaseStatus::Expired) => lang.t("lost", "втрачено"),
-        Some(LeaseStatus::Failed) => lang.t("ended by the server", "закінчено сервером"),
-        Some(LeaseStatus::Released) | None => lang.t("ended", "закінчено"),
-    }
-}
-
-/// The class of its badge, and how it is or ended.
-fn outcome(lang: Lang, lease: &Lease) -> (String, &'static str) {
-    let status = lease.status.to_string();
-    let is_cancelled = lease.reason.as_ref().is_some_and(|reason| *reason == Reason::Cancelled);
-    match (&lease.outcome, LeaseStatus::parse(&status)) {
-        (Some(Word::Known(Outcome::Success)), _) => ("completed".into(), lang.t("completed", "завершено")),
-        (Some(_), _) if is_cancelled => ("cancelled".into(), lang.t("stopped", "спинено")),
-        (Some(_), _) => ("failed".into(), lang.t("failed", "з помилкою")),
-        (None, Some(LeaseStatus::Released)) => (status, lang.t("handed back", "повернено")),
-        (None, _) => {
-            let words = status_words(lang, &status);
-            (status, words)
-        }
-    }
-}
-
 struct LeaseRow {
     task_id: Uuid,
     title: String,
     worker_id: String,
-    status: String,
+    /// The class of its badge.
+    status: &'static str,
     outcome: &'static str,
     /// Why its run failed.
     reason: String,
@@ -160,7 +134,7 @@ pub(crate) async fn leases(visit: Visit) -> Result<Response, Refused> {
         v: &visit.layout,
         status,
         worker_id: visit.query().text("worker_id"),
-        statuses: statuses.into_iter().map(|status| (status, status_words(lang, status))).collect(),
+        statuses: LeaseStatus::ALL.iter().map(|status| (status.as_str(), status_words(lang, *status))).collect(),
         rows: listed.rows,
         pages: Pages::of(&visit, "/leases", &FILTERS, listed.next),
     })
@@ -273,8 +247,8 @@ impl AuditPage<'_> {
     /// The same page for the key of the name that was typed; `None` if none was typed, or the text says already who is meant.
     fn as_key(&self) -> Option<String> {
         let name = Some(self.actor.trim()).filter(|name| !name.is_empty() && !name.contains(':'))?;
-        let others = if self.kept.is_empty() { String::new() } else { format!("&{}", self.kept) };
-        Some(format!("/audit?actor={}{others}", path_part(&format!("key:{name}"))))
+        let actor = format!("actor={}", path_part(&format!("key:{name}")));
+        Some(format!("/audit?{}", joined([&actor, &self.kept])))
     }
 
     /// Whether a filter is given that is not always seen.

@@ -260,6 +260,11 @@ async fn read_form(request: Request, cookie: Option<&str>) -> Result<(Fields, Ve
     Ok((fields, files))
 }
 
+/// The queries that are not empty, as one.
+pub(crate) fn joined<const N: usize>(queries: [&str; N]) -> String {
+    queries.into_iter().filter(|query| !query.is_empty()).collect::<Vec<_>>().join("&")
+}
+
 /// The fields of a form or of a query, in the order in which they were sent.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fields(Vec<(String, String)>);

@@ -17,10 +17,7 @@ const MOST: usize = 10;
 
 pub async fn look(settings: &Serve, authority: Option<&Path>) -> Vec<Finding> {
     // A certificate is rarely for a loopback address.
-    let url = match (&settings.tls, &settings.public_url) {
-        (Some(_), Some(public)) => public.as_str().trim_end_matches('/').to_owned(),
-        _ => own_url(settings),
-    };
+    let url = settings.public_address().filter(|_| settings.tls.is_some()).unwrap_or_else(|| own_url(settings));
     if settings.port == 0 {
         return vec![Finding::new(
             "server",

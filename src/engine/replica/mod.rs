@@ -297,11 +297,9 @@ impl Replica {
         there.flat_map(|worker| worker.pauses.iter().map(|pause| (worker.id.clone(), pause.clone()))).collect()
     }
 
-    /// The tasks whose runs wait for a person, the oldest first.
+    /// The tasks whose runs wait for a person, in any order.
     pub fn asking(&self) -> Vec<TaskId> {
-        let mut tasks: Vec<TaskId> = self.lock().cache.fleet.all_held().filter(|held| held.asks).map(|held| held.task).collect();
-        tasks.sort_unstable();
-        tasks
+        self.lock().cache.fleet.all_held().filter(|held| held.asks).map(|held| held.task).collect()
     }
 
     /// Why the task does not run yet, or its run does not go on. `None` if workers are free and it only waits for its turn.

@@ -84,16 +84,39 @@ fn end<'a>(lease: &Lease<'_>, trail: &'a [Entry], later: Ms) -> Option<&'a Entry
     trail.iter().rev().find(tells)
 }
 
+/// How a lease is, or how it ended by itself.
+pub(crate) fn status_words(lang: Lang, status: LeaseStatus) -> &'static str {
+    match status {
+        LeaseStatus::Active => lang.t("under way", "триває"),
+        LeaseStatus::Expired => lang.t("lost", "втрачено"),
+        LeaseStatus::Failed => lang.t("ended by the server", "закінчено сервером"),
+        LeaseStatus::Released => lang.t("ended", "закінчено"),
+    }
+}
+
+/// The class of a lease's badge, and how the lease is or ended, as far as it tells that itself.
+pub(crate) fn outcome(lang: Lang, lease: &Lease<'_>) -> (&'static str, &'static str) {
+    let is_cancelled = lease.reason.as_ref().is_some_and(|reason| *reason == Reason::Cancelled);
+    match (&lease.outcome, &lease.status) {
+        (Some(Word::Known(Outcome::Success)), _) => ("completed", lang.t("completed", "завершено")),
+        (Some(_), _) if is_cancelled => ("cancelled", lang.t("stopped", "спинено")),
+        (Some(_), _) => ("failed", lang.t("failed", "з помилкою")),
+        (None, Word::Known(LeaseStatus::Released)) => ("released", lang.t("handed back", "повернено")),
+        (None, Word::Known(status)) => (status.as_str(), status_words(lang, *status)),
+        (None, _) => ("", lang.t("ended", "закінчено")),
+    }
+}
+
 fn attempt(lang: Lang, lease: &Lease<'_>, number: Option<usize>, end: Option<&Entry>, now: Ms) -> Attempt {
     let is_active = lease.status == LeaseStatus::Active;
     let action = end.and_then(|end| if let Word::Known(action) = &end.action { Some(*action) } else { None });
     let said = end.map(|end| end.detail.as_str()).unwrap_or_default();
     let failed = lang.t("failed", "з помилкою");
+    let (class, words) = outcome(lang, lease);
     let (class, outcome, said) = match (&lease.status, action) {
-        (Word::Known(LeaseStatus::Active), _) => ("active", lang.t("under way", "триває"), ""),
-        (Word::Known(LeaseStatus::Expired), _) => ("expired", lang.t("lost", "втрачено"), ""),
-        (Word::Known(LeaseStatus::Failed), Some(Action::DispatchFailed)) => ("failed", lang.t("not delivered", "не передано"), said),
-        (Word::Known(LeaseStatus::Failed), _) => ("failed", lang.t("ended by the server", "закінчено сервером"), said),
+        (Word::Known(LeaseStatus::Active | LeaseStatus::Expired), _) => (class, words, ""),
+        (Word::Known(LeaseStatus::Failed), Some(Action::DispatchFailed)) => (class, lang.t("not delivered", "не передано"), said),
+        (Word::Known(LeaseStatus::Failed), _) => (class, words, said),
         (_, Some(Action::TaskReleased)) => ("", lang.t("handed back", "повернено"), said),
         (_, Some(Action::TaskCancelled)) => ("cancelled", lang.t("stopped", "спинено"), said),
         (_, Some(Action::TaskCompleted)) => match said.strip_prefix("the run failed: ") {
@@ -102,15 +125,7 @@ fn attempt(lang: Lang, lease: &Lease<'_>, number: Option<usize>, end: Option<&En
         },
         (_, Some(Action::TaskRetried | Action::TaskDead)) => ("failed", failed, said),
         // Whoever sees only some tasks does not see the trail, so the lease alone tells.
-        (Word::Known(LeaseStatus::Released), None) => match lease.outcome {
-            Some(Word::Known(Outcome::Success)) => ("completed", lang.t("completed", "завершено"), ""),
-            Some(_) if lease.reason.as_ref().is_some_and(|reason| *reason == Reason::Cancelled) => {
-                ("cancelled", lang.t("stopped", "спинено"), "")
-            }
-            Some(_) => ("failed", failed, ""),
-            None => ("", lang.t("handed back", "повернено"), ""),
-        },
-        _ => ("", lang.t("ended", "закінчено"), ""),
+        _ => (class, words, ""),
     };
     let (reason, said) = match lease.status == LeaseStatus::Expired {
         true => (lang.t("its worker was not heard from", "від воркера не було звісток").to_owned(), String::new()),

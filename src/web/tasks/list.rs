@@ -13,7 +13,7 @@ use crate::call::{Listed, path_part};
 use crate::lang::Lang;
 use crate::refused::{Refused, Said};
 use crate::times::{beginning, cost, duration};
-use crate::visit::{Layout, Visit};
+use crate::visit::{Layout, Visit, joined};
 use bloom_api::reports::Stats;
 use bloom_api::tasks::Task;
 use bloom_core::Ms;
@@ -172,12 +172,9 @@ async fn tabs(visit: &Visit, filter: &Filter) -> Result<Vec<Tab>, Refused> {
     let here = Status::parse(&filter.status);
     let asks_here = !filter.asks.is_empty();
     let rare = here.filter(|status| !TABS.contains(status));
-    let link = |own: Option<String>| {
-        let parts: Vec<_> = [own, Some(others.clone()).filter(|others| !others.is_empty())].into_iter().flatten().collect();
-        format!("/tasks?{}", parts.join("&"))
-    };
+    let link = |own: &str| format!("/tasks?{}", joined([own, &others]));
     let tab = |status: Option<Status>| Tab {
-        link: link(status.map(|status| format!("status={status}"))),
+        link: link(&status.map(|status| format!("status={status}")).unwrap_or_default()),
         name: status.map_or_else(|| lang.t("all", "усі").to_owned(), |status| lang.word(status.as_str()).into_owned()),
         is_here: here == status && !asks_here,
         count: counts.as_ref().map(|counts| match status {
@@ -187,14 +184,15 @@ async fn tabs(visit: &Visit, filter: &Filter) -> Result<Vec<Tab>, Refused> {
             }
         }),
     };
-    // Whoever sees only some tasks is not told whether others ask.
+    let count = visit.api.asking();
     let asking = Tab {
-        link: link(Some("asks=true".to_owned())),
+        link: link("asks=true"),
         name: lang.t("asks you", "запитує вас").to_owned(),
         is_here: asks_here,
-        count: counts.as_ref().map(|_| visit.api.asking() as i64),
+        count: counts.as_ref().map(|_| count as i64),
     };
-    let is_shown = asks_here || !visit.layout.sees_all() || visit.api.asking() > 0;
+    // Whoever sees only some tasks is not told whether others ask.
+    let is_shown = asks_here || !visit.layout.sees_all() || count > 0;
     let mut tabs: Vec<Tab> = [None].into_iter().chain(TABS.map(Some)).chain(rare.map(Some)).map(tab).collect();
     if is_shown {
         tabs.insert(1, asking);
@@ -242,7 +240,6 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
         Err(refused) => return Err(refused),
     };
     let own = visit.query().query_of(&[&NAMES[..], &["sort"]].concat());
-    let joint = if own.is_empty() { "" } else { "&" };
     let done = visit.query().get("done").and_then(|text| text.parse::<u32>().ok()).map(|count| changed(&visit, count));
     visit.ok(&Tasks {
         v: &visit.layout,
@@ -252,7 +249,7 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
         sort: sorted,
         sorts: sorts(visit.layout.at.lang),
         rows,
-        next: next.map(|cursor| format!("/tasks?{own}{joint}cursor={cursor}")),
+        next: next.map(|cursor| format!("/tasks?{}", joined([&own, &format!("cursor={cursor}")]))),
         first: visit.query().get("cursor").map(|_| format!("/tasks?{own}")),
         wrong,
         done: done.as_deref(),

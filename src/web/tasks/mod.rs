@@ -4,7 +4,7 @@ pub(crate) mod act;
 mod answer;
 pub(crate) mod answering;
 pub(crate) mod asked;
-mod attempts;
+pub(crate) mod attempts;
 pub(crate) mod bulk;
 pub(crate) mod cells;
 mod events;

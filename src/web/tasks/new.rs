@@ -176,23 +176,36 @@ fn like(task: &Task<'_>) -> Typed {
 
 pub(crate) async fn send(Posted { visit, fields, files, .. }: Posted) -> Result<Response, Refused> {
     let mut typed = typed(&fields);
-    let refused = match create(&visit, &fields, &files, &mut typed.inputs).await {
+    let NotCreated { refused, by_api } = match create(&visit, &fields, &files, &mut typed.inputs).await {
         Ok(id) => return Ok(see_other(&format!("/tasks/{id}?done=created"))),
-        Err(refused) => refused,
+        Err(why) => why,
     };
     if refused.status == 403 || refused.status >= 500 {
         return Err(refused);
     }
     let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::BAD_REQUEST);
     let lang = visit.layout.at.lang;
-    let by_api = match refused.text {
-        Said::Api(_) => refused.fields.clone(),
-        Said::Page(..) => wrong_for_api(&body(lang, &fields).0)?,
-    };
-    let (wrong, by_api) = (of_form(lang, refused.fields), of_form(lang, by_api));
-    let said_by_api = by_api.into_iter().filter(|(field, text)| wrong.get(field) == Some(text)).map(|(field, _)| field).collect();
+    let (mut wrong, mut by_api) = (of_form(lang, refused.fields), of_form(lang, by_api));
+    by_api.retain(|field, _| !wrong.contains_key(field));
+    let said_by_api = by_api.keys().cloned().collect();
+    wrong.extend(by_api);
     let error = wrong.is_empty().then_some(refused.text);
     visit.show(status, &NewTaskPage { wrong, said_by_api, error, ..page(&visit, typed).await? })
+}
+
+/// Why no task was created.
+struct NotCreated {
+    /// With what the page says is wrong, in its language.
+    refused: Refused,
+    /// What the API says is wrong, in English.
+    by_api: Wrong,
+}
+
+impl From<Refused> for NotCreated {
+    fn from(mut refused: Refused) -> Self {
+        let by_api = if matches!(refused.text, Said::Api(_)) { std::mem::take(&mut refused.fields) } else { Wrong::new() };
+        Self { refused, by_api }
+    }
 }
 
 /// What is wrong with the fields of the API, by the fields of the form.
@@ -213,7 +226,7 @@ fn of_form(lang: Lang, fields: Wrong) -> Wrong {
 }
 
 /// Files are stored first, so that they need not be chosen again if anything else is wrong.
-async fn create(visit: &Visit, fields: &Fields, files: &[Upload], inputs: &mut Vec<Input>) -> Result<String, Refused> {
+async fn create(visit: &Visit, fields: &Fields, files: &[Upload], inputs: &mut Vec<Input>) -> Result<String, NotCreated> {
     let files: Vec<&Upload> = files.iter().filter(|file| file.field == "files").collect();
     // Before any is stored: the task would be refused.
     let count = inputs.len() + files.len();
@@ -223,7 +236,7 @@ async fn create(visit: &Visit, fields: &Fields, files: &[Upload], inputs: &mut V
             format!("{count} files, but at most {MAX_INPUTS} are allowed"),
             format!("Файлів {count}, а дозволено щонайбільше {MAX_INPUTS}"),
         );
-        return Err(Refused::of_field("inputs", text));
+        return Err(Refused::of_field("inputs", text).into());
     }
     for file in files {
         let stored = visit.upload(file).await.map_err(|refused| match refused.status {
@@ -235,16 +248,13 @@ async fn create(visit: &Visit, fields: &Fields, files: &[Upload], inputs: &mut V
     }
     let (mut body, mut wrong) = body(visit.layout.at.lang, fields);
     match find_dependencies(visit, &mut body).await {
-        Err(refused) if refused.fields.is_empty() => return Err(refused),
+        Err(refused) if refused.fields.is_empty() => return Err(refused.into()),
         Err(refused) => wrong.extend(refused.fields),
         Ok(()) => {}
     }
     if !wrong.is_empty() {
         // The API is not called with the rest, which would create a task, but says what else is wrong.
-        for (field, text) in wrong_for_api(&body)? {
-            wrong.entry(field).or_insert(text);
-        }
-        return Err(Refused::of_fields(wrong));
+        return Err(NotCreated { by_api: wrong_for_api(&body)?, refused: Refused::of_fields(wrong) });
     }
     let named = inputs.iter().map(|input| json!({ "artifact_id": input.id, "path": input.path }));
     body.insert("inputs".into(), named.collect());
