@@ -463,7 +463,7 @@ CREATE INDEX audit_request ON audit (request_id, id) WHERE request_id IS NOT NUL
 
 -- Named keys of the API: only their digests are stored. `worker` is the worker that a key speaks for (scope worker), or the only one
 -- that a join token enrolls (scope join); `push` is whether it may name the URL that the server calls, `namespaces` the only Kubernetes
--- namespaces that it may serve, as a JSON list. Of a quota, NULL is no limit; `refilled_at` and `stored_bytes` are how much of it is used.
+-- namespaces that it may serve, as a JSON list. The key that stood under the name before opens the same until `former_until`. Of a quota, NULL is no limit; `refilled_at` and `stored_bytes` are how much of it is used.
 CREATE TABLE api_keys (
     name TEXT NOT NULL PRIMARY KEY,
     digest TEXT NOT NULL,
@@ -474,6 +474,8 @@ CREATE TABLE api_keys (
     created_at BIGINT NOT NULL,
     expires_at BIGINT,
     created_by TEXT NOT NULL,
+    former_digest TEXT,
+    former_until BIGINT,
     max_open_tasks BIGINT,
     max_tasks_per_minute BIGINT,
     max_stored_bytes BIGINT,
@@ -482,6 +484,12 @@ CREATE TABLE api_keys (
     stored_bytes BIGINT NOT NULL DEFAULT 0
 );
 CREATE UNIQUE INDEX api_keys_digest ON api_keys (digest);
+
+-- When each named key was used last. Apart from `api_keys`, because it changes all the time, and calls with quotas lock the rows of their keys.
+CREATE TABLE api_key_uses (
+    name TEXT NOT NULL PRIMARY KEY,
+    last_used_at BIGINT NOT NULL
+);
 
 CREATE TABLE settings (
     key TEXT NOT NULL PRIMARY KEY,
@@ -648,9 +656,10 @@ CREATE VIEW projects_row AS SELECT * FROM projects;
 CREATE VIEW project_nodes_row AS SELECT * FROM project_nodes;
 CREATE VIEW audit_row AS SELECT * FROM audit;
 CREATE VIEW api_keys_row AS SELECT
-    name, digest, scope, worker, push, namespaces, created_at, expires_at, created_by, max_open_tasks, max_tasks_per_minute,
-    max_stored_bytes, team
+    name, digest, scope, worker, push, namespaces, created_at, expires_at, created_by, former_digest, former_until,
+    max_open_tasks, max_tasks_per_minute, max_stored_bytes, team
     FROM api_keys;
+CREATE VIEW api_key_uses_row AS SELECT * FROM api_key_uses;
 CREATE VIEW quotas_row AS SELECT
     name, max_open_tasks, max_tasks_per_minute, max_stored_bytes, refilled_at, stored_bytes
     FROM api_keys;

@@ -461,7 +461,7 @@ CREATE INDEX audit_request ON audit (request_id, id) WHERE request_id IS NOT NUL
 
 -- Named keys of the API: only their digests are stored. `worker` is the worker that a key speaks for (scope worker), or the only one
 -- that a join token enrolls (scope join); `push` is whether it may name the URL that the server calls, `namespaces` the only Kubernetes
--- namespaces that it may serve, as a JSON list. Of a quota, NULL is no limit; `refilled_at` and `stored_bytes` are how much of it is used.
+-- namespaces that it may serve, as a JSON list. The key that stood under the name before opens the same until `former_until`. Of a quota, NULL is no limit; `refilled_at` and `stored_bytes` are how much of it is used.
 CREATE TABLE api_keys (
     name TEXT NOT NULL PRIMARY KEY,
     digest TEXT NOT NULL,
@@ -472,6 +472,8 @@ CREATE TABLE api_keys (
     created_at BIGINT NOT NULL,
     expires_at BIGINT,
     created_by TEXT NOT NULL,
+    former_digest TEXT,
+    former_until BIGINT,
     max_open_tasks BIGINT,
     max_tasks_per_minute BIGINT,
     max_stored_bytes BIGINT,
@@ -480,6 +482,12 @@ CREATE TABLE api_keys (
     stored_bytes BIGINT NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX api_keys_digest ON api_keys (digest);
+
+-- When each named key was used last. Apart from `api_keys`, because it changes all the time, and calls with quotas lock the rows of their keys.
+CREATE TABLE api_key_uses (
+    name TEXT NOT NULL PRIMARY KEY,
+    last_used_at BIGINT NOT NULL
+) WITHOUT ROWID;
 
 CREATE TABLE settings (
     key TEXT NOT NULL PRIMARY KEY,

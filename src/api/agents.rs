@@ -170,6 +170,7 @@ pub fn change_of_health(worker: &str, answer: &Map<String, Value>) -> WorkerChan
         max_concurrency: capability("max_concurrency").and_then(Value::as_i64).filter(|slots| (1..=MAX_CONCURRENCY).contains(slots)),
         labels: capability("labels").and_then(|given| texts(given, limits::WORKER_LABELS, limits::WORKER_LABEL_CHARS)),
         agents: capability("agents").and_then(|given| texts(given, limits::WORKER_AGENTS, limits::NAME_CHARS)).map(Some),
+        profiles: capability("profiles").and_then(|given| texts(given, limits::WORKER_AGENTS, limits::NAME_CHARS)).map(Some),
         git: capability("git").and_then(Value::as_bool),
         projects: capability("projects").and_then(|given| texts(given, MAX_WORKER_PROJECTS, MAX_PROJECT_NAME)).map(Some),
         other_capabilities: capabilities.and_then(other).filter(|other| !other.is_empty()),

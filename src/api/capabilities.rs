@@ -29,6 +29,9 @@ body! {
         labels: Option<List<Text<0, { limits::WORKER_LABEL_CHARS }>, 0, { limits::WORKER_LABELS }>>,
         /// The agents (slugs) that it serves; absent = all, also for a worker that served only some before.
         agents: Option<List<ShortName, 0, { limits::WORKER_AGENTS }>>,
+        /// The agents (slugs) for which it has profiles of their own, so that a misspelt agent of a task can be told; it serves them only if
+        /// `agents` does not leave them out. Default: it does not tell.
+        profiles: Option<List<ShortName, 0, { limits::WORKER_AGENTS }>>,
         /// The Kubernetes namespaces whose LLMTasks it serves, and no other tasks; absent = all tasks, also those of no namespace. If `agents`
         /// are given too, at most 512 pairs of both.
         namespaces: Option<List<Namespace, 0, { limits::WORKER_NAMESPACES }>>,

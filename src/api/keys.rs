@@ -18,7 +18,9 @@ use bloom_core::audit::is_name_of_another_actor;
 use bloom_core::limits;
 use bloom_core::op;
 
+const HOUR_SEC: i64 = 3_600;
 const DAY_SEC: i64 = 86_400;
+const MAX_OVERLAP_SEC: i64 = 30 * DAY_SEC;
 /// Ten years.
 const MAX_KEY_SEC: i64 = 3_650 * DAY_SEC;
 const MAX_JOIN_SEC: i64 = 30 * DAY_SEC;
@@ -114,6 +116,14 @@ body! {
         /// keep what they produce.
         max_stored_bytes: Option<Int<1, MAX_QUOTA_BYTES>>,
     } with no unknown fields checked by has_limit
+
+    /// How a key is rotated.
+    pub struct KeyRotation {
+        /// For how many seconds the key that it had stays valid besides the new one, at most 30 days; 0: it is refused from now on.
+        overlap_sec: Int<0, MAX_OVERLAP_SEC> = Int(HOUR_SEC),
+        /// Seconds until the key expires. Default: it expires when it would have expired.
+        expires_in_sec: Option<Int<1, MAX_KEY_SEC>>,
+    } with no unknown fields
 
     /// The worker to enroll.
     pub struct NewEnrollment {
@@ -231,6 +241,10 @@ pub struct Key<'a> {
     pub expires_at: Option<Ms>,
     /// `admin`, or `key:` and the name of the key that was used to create it.
     pub created_by: Cow<'a, str>,
+    /// When it was used last, to about ten seconds; null: never, or not since it was created.
+    pub last_used_at: Option<Ms>,
+    /// Until when the key that it had before its last rotation is valid besides it; null: it is not, or was never rotated.
+    pub former_until: Option<Ms>,
     /// The team whose member keys see its tasks; null: none.
     pub team: Option<Cow<'a, str>>,
     /// What its owner may have at most, and has; null: no limits.
@@ -248,6 +262,8 @@ impl<'a> From<&'a ApiKey> for Key<'a> {
             created_at: key.created_at,
             expires_at: key.expires_at,
             created_by: (&key.created_by).into(),
+            last_used_at: None,
+            former_until: key.former.as_ref().map(|former| former.until),
             team: key.team.as_deref().map(Cow::from),
             quota: KeyQuota::of(key, None, None),
         }

@@ -189,6 +189,7 @@ impl From<NewWorker> for WorkerChange {
     fn from(worker: NewWorker) -> Self {
         // Else an agent that serves all again, after a start with some profiles only, could not say so.
         let served = worker.capabilities.as_ref().map(|given| given.known.agents.clone().map(List::texts));
+        let profiles = worker.capabilities.as_ref().map(|given| given.known.profiles.clone().map(List::texts));
         let other_capabilities = worker.capabilities.as_ref().map(|given| given.other.clone());
         // An agent that has the name now may know less than the one before.
         let git = worker.capabilities.as_ref().map(|given| given.known.git.unwrap_or_default());
@@ -202,6 +203,7 @@ impl From<NewWorker> for WorkerChange {
             max_concurrency: max_concurrency.map(|slots| slots.0),
             labels: labels.map(List::texts),
             agents: served,
+            profiles,
             namespaces: namespaces.map(|names| names.map(|name| name.0)),
             git,
             projects,

@@ -109,7 +109,8 @@ pub struct Task<'a> {
     pub inputs: Vec<Input<'a>>,
     /// Globs of the files that are kept as artifacts when a run ends.
     pub outputs: Cow<'a, [String]>,
-    /// Only in the answer to its creation, and only if there are some: fields of the request that were ignored, because no task has them.
+    /// Only in the answer to its creation, and only if there are some: fields of the request that were ignored, because no task has them;
+    /// and an agent that no worker knows, which may be misspelt.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub warnings: Vec<String>,

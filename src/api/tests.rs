@@ -88,7 +88,7 @@ fn lease() -> Value {
 fn worker() -> Value {
     json!({
         "id": "w", "node_id": "w", "url": "", "status": NEW,
-        "capabilities": {"claude_cli": true, "max_concurrency": 2, "labels": ["gpu"], "agents": ["coder"], "git": true, "projects": ["docs"]},
+        "capabilities": {"claude_cli": true, "max_concurrency": 2, "labels": ["gpu"], "agents": ["coder"], "profiles": ["coder"], "git": true, "projects": ["docs"]},
         "last_heartbeat": 1,
         "ip_addrs": ["10.0.0.1"], "obs_count": 0, "db_sha": "", "registered_at": 1, "active_leases": 1, "agent_version": "1",
         "os_info": "Linux", "install_method": "", "dispatch": NEW, "cordoned": false, "draining": true,
@@ -138,7 +138,7 @@ fn leases_and_workers() {
     is_read::<Renewed>(json!({"lease": lease(), "expires_at": 9}));
     is_read::<CreatedKey>(json!({
         "name": "k", "scope": NEW, "worker": "w", "push": true, "namespaces": ["n"], "created_at": 1, "expires_at": 2, "created_by": "admin",
-        "team": "t", "quota": {"max_open_tasks": 1, "max_tasks_per_minute": 2, "max_stored_bytes": 3, "open_tasks": 4, "stored_bytes": 5}, "key": "bloom_x",
+        "last_used_at": 3, "former_until": 4, "team": "t", "quota": {"max_open_tasks": 1, "max_tasks_per_minute": 2, "max_stored_bytes": 3, "open_tasks": 4, "stored_bytes": 5}, "key": "bloom_x",
     }));
     is_read::<Removed>(json!({"removed": true, "id": "w"}));
     is_read::<Claimed>(json!({"leases": [{"lease": lease(), "task": task()}], "directives": directives}));

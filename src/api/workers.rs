@@ -78,6 +78,10 @@ pub struct Capabilities<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub agents: Option<Cow<'a, [String]>>,
+    /// The agents (slugs) for which it has profiles of their own; absent = it does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub profiles: Option<Cow<'a, [String]>>,
     /// The Kubernetes namespaces whose LLMTasks it serves, and no other tasks; absent = all tasks, also those of no namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -109,6 +113,7 @@ impl<'a> Worker<'a> {
                 max_concurrency: capabilities.max_concurrency,
                 labels: (&capabilities.labels).into(),
                 agents: capabilities.agents.as_deref().map(Cow::from),
+                profiles: capabilities.profiles.as_deref().map(Cow::from),
                 namespaces: capabilities.namespaces.as_deref().map(Cow::from),
                 git: capabilities.git,
                 projects: capabilities.projects.as_deref().map(Cow::from),

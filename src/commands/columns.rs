@@ -18,7 +18,7 @@ use bloom_api::results::{Artifact, TaskResult};
 use bloom_api::tasks::{Failure, Task};
 use bloom_api::usage::Usage;
 use bloom_api::words::Word;
-use bloom_api::workers::Worker;
+use bloom_api::workers::{Capabilities, Worker};
 use bloom_core::Ms;
 use bloom_core::task::{LeaseStatus, Status};
 
@@ -81,11 +81,7 @@ pub(crate) static WORKERS: Kind<Worker> = Kind {
         Column::new("LEASES", |worker: &Worker, _| format!("{}/{}", worker.active_leases, worker.capabilities.max_concurrency))
             .spare(1)
             .by(|worker| worker.active_leases),
-        Column::new("AGENTS", |worker: &Worker, _| {
-            worker.capabilities.agents.as_ref().map_or_else(|| "all".to_owned(), |agents| agents.join(","))
-        })
-        .cut(LEAST_TEXT, WHOLE)
-        .spare(2),
+        Column::new("AGENTS", |worker: &Worker, _| agents_of_worker(worker)).cut(LEAST_TEXT, WHOLE).spare(2),
         Column::new("SEEN", |worker: &Worker, now| age(worker.last_heartbeat, now)).spare(3).by(|worker| -worker.last_heartbeat),
         Column::new("VERSION", |worker: &Worker, _| worker.agent_version.to_string()).spare(4),
         Column::wide("DISPATCH", |worker, _| worker.dispatch.to_string()),
@@ -104,6 +100,16 @@ pub(crate) static WORKERS: Kind<Worker> = Kind {
     ],
     name: |worker| worker.id.to_string(),
 };
+
+/// The agents that it serves. One that serves all has profiles for some, and `default` for the others.
+pub(crate) fn agents_of_worker(worker: &Worker) -> String {
+    let Capabilities { agents, profiles, .. } = &worker.capabilities;
+    match (agents, profiles.as_deref().unwrap_or_default()) {
+        (Some(agents), _) => agents.join(", "),
+        (None, []) => "all".to_owned(),
+        (None, profiles) => format!("all (profiles {})", profiles.join(", ")),
+    }
+}
 
 pub(crate) static QUEUES: Kind<Queue> = Kind {
     columns: &[
@@ -256,6 +262,9 @@ pub(crate) static KEYS: Kind<Key> = Kind {
         Column::wide("PUSH", |key: &Key, _| if key.push { "yes".to_owned() } else { String::new() }),
         Column::wide("NAMESPACES", |key: &Key, _| key.namespaces.as_ref().map(|namespaces| namespaces.join(",")).unwrap_or_default()),
         Column::new("AGE", |key: &Key, now| age(key.created_at, now)).spare(3),
+        Column::new("USED", |key: &Key, now| key.last_used_at.map_or_else(|| "never".to_owned(), |at| age(at, now)))
+            .spare(3)
+            .by(|key| -key.last_used_at.unwrap_or_default()),
         Column::new("EXPIRES", |key: &Key, now| {
             let until = |at| if at > now { format!("in {}", span_text(at - now)) } else { "expired".to_owned() };
             key.expires_at.map_or_else(|| "never".to_owned(), until)

@@ -1,4 +1,4 @@
-//! `key`: creates, lists and revokes named keys, and exchanges a join token for a worker's key.
+//! `key`: creates, lists, rotates and revokes named keys, and exchanges a join token for a worker's key.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use super::number::within;
 use super::show::{self, Form, Shown};
 use super::{columns, term, when};
 use crate::CommandError;
-use bloom_api::keys::{CreatedKey, EnrolledName, KeyName, NewEnrollment, NewKey, NewQuota};
+use bloom_api::keys::{CreatedKey, EnrolledName, KeyName, KeyRotation, NewEnrollment, NewKey, NewQuota};
 use bloom_api::values::{Int, ShortName};
 use bloom_api::when::seconds_until;
 use bloom_client::part;
@@ -28,6 +28,7 @@ Examples:
   bloom-runtime key create new-machine --scope join --worker worker-8 --out join.token
   bloom-runtime key create web --scope submit --max-open-tasks 200 --max-tasks-per-minute 60 --out web.key
   bloom-runtime key quota web --max-open-tasks 500
+  bloom-runtime key rotate ci --overlap 1d --out ci-new.key
   bloom-runtime key revoke ci";
 
 #[derive(Debug, Subcommand)]
@@ -79,6 +80,22 @@ pub enum KeyCommand {
     /// List the keys; the keys themselves are not shown
     #[command(alias = "ls")]
     List,
+    /// Give a key another secret, and print it or store it in a new file; the name, its tasks and its quota stay
+    ///
+    /// The secret that it had opens the same for some time, so that whoever has it can change to the new one without being refused.
+    Rotate {
+        /// Its name, as `key list` shows it
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
+        name: String,
+        /// How long the secret that it had stays valid, such as 15m or 1d, at most 30d; 0: it is refused at once
+        #[arg(long, value_name = "TIME", value_parser = overlap, default_value = "1h", allow_hyphen_values = true)]
+        overlap: u64,
+        /// How long the key is valid from now on, such as 90d, 1y or until 2027-01-01 [default: it expires when it would have expired]
+        #[arg(long, value_name = "TIME", value_parser = lasts, allow_hyphen_values = true)]
+        expires: Option<u64>,
+        #[command(flatten)]
+        out: Out,
+    },
     /// Revoke keys: servers refuse them from now on
     ///
     /// In a terminal, the command asks.
@@ -143,6 +160,14 @@ fn lasts(text: &str) -> Result<u64, String> {
     seconds_until(text, when::now())
 }
 
+fn overlap(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { lasts(text) }
+}
+
+fn seconds(seconds: u64) -> i64 {
+    i64::try_from(seconds).unwrap_or(i64::MAX)
+}
+
 fn scope_parser() -> impl TypedValueParser<Value = Scope> {
     PossibleValuesParser::new(Scope::ALL.iter().map(|scope| scope.as_str()))
         .try_map(|word| Scope::parse(&word).ok_or("expected one of the listed scopes"))
@@ -159,11 +184,24 @@ pub(crate) async fn run(command: KeyCommand, server: &Server, shown: Shown) -> R
                 team: team.map(KeyName),
                 push: push.then_some(true),
                 namespaces: (!namespaces.is_empty()).then(|| namespaces.into_iter().collect()),
-                expires_in_sec: expires.map(|seconds| Int(i64::try_from(seconds).unwrap_or(i64::MAX))),
+                expires_in_sec: expires.map(|time| Int(seconds(time))),
                 quota: quota.given(),
             };
             let created = server.post("api/runtime/keys", &body).await.map_err(|failure| failure.about(&name))?;
-            hand_over(created, file, shown)
+            hand_over(created, "is created", file, shown)
+        }
+        KeyCommand::Rotate { name, overlap, expires, out } => {
+            let file = out.out.map(NewKeyFile::create).transpose()?;
+            let body = KeyRotation { overlap_sec: Int(seconds(overlap)), expires_in_sec: expires.map(|time| Int(seconds(time))) };
+            let path = format!("api/runtime/keys/{}/rotate", part(&name));
+            let rotated = server.post(&path, &body).await.map_err(|failure| failure.about(&name))?;
+            let former = read::<CreatedKey>(&rotated)?.about.former_until;
+            hand_over(rotated, "is rotated", file, shown)?;
+            term::info(&match former {
+                Some(until) => format!("The secret that it had is valid until {}.", when::time_text(until)),
+                None => "The secret that it had is refused from now on.".to_owned(),
+            });
+            Ok(())
         }
         KeyCommand::Quota { name, quota, none: _ } => {
             let path = format!("api/runtime/keys/{}/quota", part(&name));
@@ -193,16 +231,16 @@ pub(crate) async fn run(command: KeyCommand, server: &Server, shown: Shown) -> R
         KeyCommand::Enroll { worker, out } => {
             let file = out.out.map(NewKeyFile::create).transpose()?;
             let created = server.post("api/runtime/enroll", &NewEnrollment { worker: EnrolledName(worker), instance: None }).await?;
-            hand_over(created, file, shown)
+            hand_over(created, "is created", file, shown)
         }
     }
 }
 
 /// Stores the key in the file. Without a file, prints the key alone, so that a script can capture it; as JSON or YAML, with everything
 /// about it.
-fn hand_over(mut created: Value, file: Option<NewKeyFile>, shown: Shown) -> Result<(), CommandError> {
+fn hand_over(mut created: Value, done: &str, file: Option<NewKeyFile>, shown: Shown) -> Result<(), CommandError> {
     let key: CreatedKey = read(&created)?;
-    let about = format!("{} is created, with the scope {}.", key.about.name, key.about.scope);
+    let about = format!("{} {done}, with the scope {}.", key.about.name, key.about.scope);
     let kept = file.map(|file| file.keep(&key.key)).transpose().map_err(|failure| failure.about(&key.about.name))?;
     if let Some(form @ (Form::Json | Form::Yaml)) = shown.form() {
         if kept.is_some()

@@ -21,8 +21,6 @@ use bloom_core::similar::did_you_mean;
 
 /// How many workers are searched for an agent's name. With more, the name counts as known.
 const MAX_WORKERS: usize = 10_000;
-/// Workers that are read to look at the agent of each new task; with more, it is not looked at.
-const SMALL_FLEET: usize = 100;
 /// How many queues are searched for one that was paused or limited.
 const MAX_QUEUES: usize = 10_000;
 
@@ -144,9 +142,6 @@ async fn tell_if_nothing_was_set(server: &Server, agent: &str, before: &[Queue<'
     }
 }
 
-/// The agent of tasks that name none, and the profile of agents that a worker has no profile for.
-const DEFAULT_AGENT: &str = "default";
-
 const CHANGED: &str = " The queue is changed all the same.";
 
 /// Says so if nobody has named the agent yet: its name may be misspelt. A queue may be closed before its first task.
@@ -154,59 +149,23 @@ async fn tell_if_unknown(server: &Server, agent: &str, changed: &str) {
     // The queue is changed, so a look-up that fails is no failure of the command.
     if let Ok(Some(known)) = others(server, agent).await {
         let meant = did_you_mean(agent, known.iter().map(String::as_str));
-        term::info(&format!("No task is for agent {agent} yet, and no worker names it{meant}: check the spelling.{changed}"));
+        term::info(&format!("No task is for agent {agent} yet, and no worker knows it{meant}: check the spelling.{changed}"));
     }
 }
 
-/// Says so if no worker serves the agent of a new task, or if its name is new and like another one.
-pub(crate) async fn tell_if_unserved(server: &Server, agent: &str) {
-    // The task is submitted, and shows by itself why it waits; some keys may not list workers.
-    let Ok((workers, false)) = server.list("api/runtime/workers", &[], SMALL_FLEET).await else { return };
-    let named: BTreeSet<&str> = workers.iter().filter_map(agents_of).flatten().collect();
-    if workers.is_empty() || named.contains(agent) {
-        return;
-    }
-    if workers.iter().all(|worker| agents_of(worker).is_some()) {
-        let meant = did_you_mean(agent, named.iter().copied());
-        term::info(&format!("No worker serves agent {agent}{meant}; the task waits until one does. Workers serve: {}", listed(&named)));
-    } else if agent != DEFAULT_AGENT && is_first_of_agent(server, agent).await {
-        let queues = queues(server).await;
-        let queued = queues.iter().filter_map(|queue| queue.agent_slug.as_deref()).filter(|slug| *slug != agent);
-        let meant = did_you_mean(agent, named.iter().copied().chain(queued));
-        // A worker that takes all agents does not tell which profiles it has, so a name that is like no other may be that of one.
-        if !meant.is_empty() {
-            term::info(&format!(
-                "This is the first task for agent {agent}{meant}. Without a profile of that name, it runs with the profile {DEFAULT_AGENT}"
-            ));
-        }
-    }
+/// The agents that a worker knows by name: those that it names, and those for which it has profiles.
+fn agents_of(worker: &Value) -> impl Iterator<Item = &str> {
+    ["agents", "profiles"].into_iter().filter_map(|field| worker["capabilities"][field].as_array()).flatten().filter_map(Value::as_str)
 }
 
-/// Whether the newest task of the agent, which was just submitted, is its only one. If that can't be told, it is not.
-async fn is_first_of_agent(server: &Server, agent: &str) -> bool {
-    let tasks = server.list("api/runtime/llm-tasks", &[("agent_slug", agent.to_owned())], 2).await;
-    tasks.is_ok_and(|(tasks, _)| tasks.len() < 2)
-}
-
-/// The agents that a worker names. `None`: it takes the tasks of all of them, also of misspelt ones.
-fn agents_of(worker: &Value) -> Option<impl Iterator<Item = &str>> {
-    Some(worker["capabilities"]["agents"].as_array()?.iter().filter_map(Value::as_str))
-}
-
-/// At most ten names.
-fn listed(names: &BTreeSet<&str>) -> String {
-    let first: Vec<&str> = names.iter().take(10).copied().collect();
-    format!("{}{}", first.join(", "), if names.len() > first.len() { ", …" } else { "" })
-}
-
-/// The agents that have queues, or are named by workers, if this one is not among them.
+/// The agents that have queues, or that workers know, if this one is not among them.
 async fn others(server: &Server, agent: &str) -> Result<Option<BTreeSet<String>>, Error> {
     let (tasks, _) = server.list("api/runtime/llm-tasks", &[("agent_slug", agent.to_owned())], 1).await?;
     if !tasks.is_empty() {
         return Ok(None);
     }
     let (workers, more) = server.list("api/runtime/workers", &[], MAX_WORKERS).await?;
-    let named = workers.iter().filter_map(agents_of).flatten();
+    let named = workers.iter().flat_map(agents_of);
     let queued = queues(server).await.into_iter().filter_map(|queue| queue.agent_slug.map(Cow::into_owned));
     let known: BTreeSet<String> = named.map(str::to_owned).chain(queued.filter(|slug| slug != agent)).collect();
     Ok((!more && !known.contains(agent)).then_some(known))

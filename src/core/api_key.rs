@@ -58,6 +58,8 @@ pub struct ApiKey {
     pub name: String,
     /// The SHA-256 digest of the key, in hexadecimal.
     pub digest: String,
+    /// The key that this one has replaced, while both are valid; `None` if it was not rotated.
+    pub former: Option<FormerKey>,
     /// What the key may do.
     pub scope: Scope,
     /// The worker that the key speaks for, or the only worker that the join token enrolls.
@@ -76,6 +78,15 @@ pub struct ApiKey {
     pub quota: Quota,
     /// Whose member keys see the tasks that it creates. A submit key may have one, a member key has one.
     pub team: Option<String>,
+}
+
+/// The key that stood under a name before it was rotated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FormerKey {
+    /// Its SHA-256 digest, in hexadecimal.
+    pub digest: String,
+    /// From this time on it opens nothing.
+    pub until: Ms,
 }
 
 /// The most that the owner of a submit or member key may have; `None` = no limit.
@@ -136,6 +147,13 @@ impl ApiKey {
             Scope::Member => Some(Owner::Team(self.team.clone().unwrap_or_else(|| "/".to_owned()))),
             Scope::Admin | Scope::Worker | Scope::Read | Scope::Join => None,
         }
+    }
+
+    /// The key that stood under this name before, as a key of its own: it opens the same until its own end.
+    pub fn before_rotation(&self) -> Option<Self> {
+        let FormerKey { digest, until } = self.former.clone()?;
+        let expires_at = Some(self.expires_at.map_or(until, |at| at.min(until)));
+        Some(Self { digest, expires_at, former: None, ..self.clone() })
     }
 
     /// Whether the key opens nothing any more, because its time is over.

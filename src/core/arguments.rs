@@ -199,6 +199,8 @@ pub struct WorkerChange {
     pub labels: Option<Vec<String>>,
     /// `Some(None)` for all.
     pub agents: Option<Option<Vec<String>>>,
+    /// The agents for which it has profiles; `Some(None)` if it does not tell.
+    pub profiles: Option<Option<Vec<String>>>,
     /// The Kubernetes namespaces whose tasks it serves. A change can't lift this limit again.
     pub namespaces: Option<Vec<String>>,
     /// Whether it can clone any project.

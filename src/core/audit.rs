@@ -30,7 +30,7 @@ words! {
         TaskDead = "task_dead", LeaseExpired = "lease_expired",
         LeadershipPromote = "leadership_promote",
         AgentUpdated = "agent_updated", AgentRestarted = "agent_restarted", AgentUninstalled = "agent_uninstalled",
-        KeyCreated = "key_created", KeyRevoked = "key_revoked", QuotaChanged = "quota_changed", WorkerEnrolled = "worker_enrolled",
+        KeyCreated = "key_created", KeyRotated = "key_rotated", KeyRevoked = "key_revoked", QuotaChanged = "quota_changed", WorkerEnrolled = "worker_enrolled",
         ProjectCreated = "project_created", ProjectEdited = "project_edited", ProjectDeleted = "project_deleted", ProjectCloned = "project_cloned",
         ProjectPropagated = "project_propagated", MemorySyncPush = "memory_sync_push", MemorySyncPull = "memory_sync_pull",
         AccountResumed = "account_resumed", ContextReset = "context_reset",

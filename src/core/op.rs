@@ -2,7 +2,7 @@
 
 pub use super::arguments::{Claim, Completion, WorkerChange};
 pub use super::decide::accounts::ResumeAccount;
-pub use super::decide::api_keys::{CreateKey, Enroll, RevokeKey};
+pub use super::decide::api_keys::{CreateKey, Enroll, RevokeKey, RotateKey};
 pub use super::decide::contexts::ResetContext;
 pub use super::decide::control_plane::{
     RecordJob, RecordNode, RegisterAgent, RegisterProject, RemoveAgent, RemoveProject, SelectLeader, StoreMemory,
@@ -108,6 +108,7 @@ operations! {
     Configure = "configure",
     RecordAudit = "record_audit",
     CreateKey = "create_key",
+    RotateKey = "rotate_key",
     RevokeKey = "revoke_key",
     SetQuota = "set_quota",
     Enroll = "enroll",

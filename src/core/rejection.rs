@@ -88,6 +88,8 @@ pub enum Rejection {
     UnknownProject(String),
     /// No named key has this name.
     KeyNotFound,
+    /// This key is never given another secret; the text says what to do instead.
+    NotRotated(&'static str),
     /// A named key has this name already.
     KeyExists(String),
     /// There are as many named keys, besides those of WorkerPools, as there may be.
@@ -316,6 +318,7 @@ impl fmt::Display for Rejection {
                 MAX_UNUSED_BYTES >> 30
             ),
             Self::KeyGone => f.write_str("The key was revoked"),
+            Self::NotRotated(why) => f.write_str(why),
             Self::NoQuotaFor(scope) => {
                 write!(f, "A quota is for keys of the scopes 'submit' and 'member', and this key has the scope '{scope}'")
             }

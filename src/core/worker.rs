@@ -36,6 +36,10 @@ pub struct Capabilities {
     /// The agent slugs that the worker serves; `None` = all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agents: Option<Vec<String>>,
+    /// The agent slugs for which it has profiles of their own; it runs the tasks of others that it serves with its profile `default`. For
+    /// people and their spelling mistakes only: placement does not look at them. `None` = its agent does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profiles: Option<Vec<String>>,
     /// The Kubernetes namespaces whose tasks the worker serves; `None` = all tasks, also those of no namespace. It has a column of its own:
     /// an older replica rewrites the others without what it does not know.
     #[serde(skip)]
@@ -58,6 +62,7 @@ impl Default for Capabilities {
             max_concurrency: 1,
             labels: Vec::new(),
             agents: None,
+            profiles: None,
             namespaces: None,
             git: false,
             projects: None,
@@ -80,6 +85,11 @@ impl Capabilities {
     /// Whether the worker serves tasks of this agent, of some namespace or of none.
     pub fn serves_agent(&self, agent_slug: &str) -> bool {
         self.agents.as_ref().is_none_or(|slugs| slugs.iter().any(|slug| slug == agent_slug))
+    }
+
+    /// The agents that it knows by name: those that it names, and those for which it has profiles.
+    pub fn known_agents(&self) -> impl Iterator<Item = &String> {
+        self.agents.iter().chain(&self.profiles).flatten()
     }
 
     /// Whether the worker names this agent, rather than serving it because it serves all.
@@ -112,7 +122,8 @@ impl Capabilities {
 }
 
 /// The names of the capabilities that this program knows.
-pub const KNOWN_CAPABILITIES: [&str; 7] = ["claude_cli", "max_concurrency", "labels", "agents", "namespaces", "git", "projects"];
+pub const KNOWN_CAPABILITIES: [&str; 8] =
+    ["claude_cli", "max_concurrency", "labels", "agents", "profiles", "namespaces", "git", "projects"];
 
 /// Capabilities that this program does not know, unless they are too many.
 ///

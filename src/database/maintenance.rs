@@ -70,6 +70,11 @@ pub enum Maintenance {
         /// What all its tasks store together.
         bytes: i64,
     },
+    /// Records when these keys were used last. A later time that is recorded already stays.
+    RecordKeyUses {
+        /// Names of keys, each with the time.
+        uses: Vec<(String, Ms)>,
+    },
     /// Stores a mark of the object store, if it is as the caller knows it; an empty `known` stands for a mark that does not exist.
     SetMark {
         /// The name of the mark.

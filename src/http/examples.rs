@@ -176,7 +176,7 @@ pub(crate) fn of_schema(name: &str) -> Option<Value> {
         "NewWorker" => json!({
             "name": WORKER, "agent_version": "0.1.0",
             "capabilities": {
-                "max_concurrency": 4, "labels": ["eu"], "agents": ["writer"], "namespaces": ["team-a"], "git": true, "projects": ["docs"],
+                "max_concurrency": 4, "labels": ["eu"], "agents": ["writer"], "profiles": ["writer"], "namespaces": ["team-a"], "git": true, "projects": ["docs"],
             },
             "os_info": "Debian GNU/Linux 13", "instance": INSTANCE, "pauses": [pause()],
         }),
@@ -334,6 +334,7 @@ fn all_queues() -> Value {
 fn key() -> Value {
     json!({
         "name": "ci", "scope": "submit", "worker": null, "push": false, "created_at": AT, "expires_at": AT + 2_592_000_000_i64, "created_by": "admin",
+        "last_used_at": AT + 60_000, "former_until": null,
     })
 }
 
@@ -341,7 +342,7 @@ fn worker() -> Value {
     json!({
         "id": WORKER, "node_id": WORKER, "url": "", "status": "online",
         "capabilities": {
-            "claude_cli": true, "max_concurrency": 4, "labels": ["eu"], "agents": ["writer"], "namespaces": ["team-a"], "git": true,
+            "claude_cli": true, "max_concurrency": 4, "labels": ["eu"], "agents": ["writer"], "profiles": ["writer"], "namespaces": ["team-a"], "git": true,
             "projects": ["docs"],
         },
         "last_heartbeat": AT + 2_000,

@@ -3,7 +3,7 @@
 //! The named keys are read again after each commit of this replica that changes them (before its answer), when another replica tells that
 //! stored settings have changed, and every few seconds in case that was missed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +19,7 @@ use super::error::Error as Refused;
 use super::refusal::Refusal;
 use bloom_core::Ms;
 use bloom_core::api_key::{ApiKey, PREFIX, Scope};
+use bloom_database::Maintenance;
 use bloom_engine::{Clock, Engine};
 use bloom_store::{Error, Store};
 
@@ -50,22 +51,75 @@ impl Identity {
 /// A copy of the named keys.
 struct Named {
     by_digest: HashMap<String, Arc<ApiKey>>,
+    /// The keys that stood under their names before a rotation, until their own ends.
+    former: HashMap<String, Arc<ApiKey>>,
     /// A time before the copy was read; `None` if it never was.
     read_at: Option<Instant>,
+}
+
+impl Named {
+    fn of_digest(&self, digest: &str) -> Option<&Arc<ApiKey>> {
+        self.by_digest.get(digest).or_else(|| self.former.get(digest))
+    }
+}
+
+fn by_digest(key: ApiKey) -> (String, Arc<ApiKey>) {
+    (key.digest.clone(), Arc::new(key))
+}
+
+/// When a key was used last, as this replica knows.
+struct LastUse {
+    at: Ms,
+    is_stored: bool,
+}
+
+/// The last uses of the named keys, which are stored every few seconds. Only keys that exist get in, so their number has a limit.
+#[derive(Default)]
+struct Uses(parking_lot::Mutex<HashMap<String, LastUse>>);
+
+impl Uses {
+    fn record(&self, name: &str, at: Ms) {
+        let mut uses = self.0.lock();
+        match uses.get_mut(name) {
+            Some(last) if last.at >= at => {}
+            Some(last) => *last = LastUse { at, is_stored: false },
+            None => drop(uses.insert(name.to_owned(), LastUse { at, is_stored: false })),
+        }
+    }
+
+    async fn store(&self, engine: &Engine) {
+        let uses: Vec<(String, Ms)> = {
+            let uses = self.0.lock();
+            uses.iter().filter(|(_, last)| !last.is_stored).map(|(name, last)| (name.clone(), last.at)).collect()
+        };
+        if uses.is_empty() {
+            return;
+        }
+        // A failure is no harm: they are stored the next time.
+        if engine.writers.maintain(Maintenance::RecordKeyUses { uses: uses.clone() }).await.is_ok() {
+            let mut known = self.0.lock();
+            for (name, at) in uses {
+                if let Some(last) = known.get_mut(&name).filter(|last| last.at == at) {
+                    last.is_stored = true;
+                }
+            }
+        }
+    }
 }
 
 #[derive(Clone)]
 pub(crate) struct KeyRing {
     environment: Keys,
     named: watch::Sender<Named>,
+    uses: Arc<Uses>,
     /// One read at a time, so that an older copy never replaces a newer one.
     reading: Arc<Mutex<()>>,
 }
 
 impl KeyRing {
     pub(crate) fn new(environment: Keys) -> Self {
-        let none = Named { by_digest: HashMap::new(), read_at: None };
-        Self { environment, named: watch::Sender::new(none), reading: Arc::default() }
+        let none = Named { by_digest: HashMap::new(), former: HashMap::new(), read_at: None };
+        Self { environment, named: watch::Sender::new(none), uses: Arc::default(), reading: Arc::default() }
     }
 
     /// Whether named keys count. Without the admin key of the environment, a server may be open to everybody; then they protect nothing.
@@ -83,8 +137,14 @@ impl KeyRing {
         }
         // The look-up may stop at the first difference of two digests: a key has 256 random bits, so nobody can approach its digest.
         let sent = hex::encode(digest(sent_key(headers)?));
-        let key = self.named.borrow().by_digest.get(&sent).filter(|key| !key.has_expired(now)).cloned()?;
+        let key = self.named.borrow().of_digest(&sent).filter(|key| !key.has_expired(now)).cloned()?;
+        self.uses.record(&key.name, now);
         Some(Identity { scope: key.scope, key: Some(key) })
+    }
+
+    /// When this replica last saw a request with this named key.
+    pub(crate) fn last_use(&self, name: &str) -> Option<Ms> {
+        self.uses.0.lock().get(name).map(|last| last.at)
     }
 
     /// Who is called so in a session: a scope of the environment, or `key:` and the name of a key that is valid now.
@@ -97,13 +157,15 @@ impl KeyRing {
             return None;
         }
         let key = self.named.borrow().by_digest.values().find(|key| key.name == name && !key.has_expired(now)).cloned()?;
+        self.uses.record(&key.name, now);
         Some(Identity { scope: key.scope, key: Some(key) })
     }
 
     /// What the sessions of this key are signed with. `None` without a key.
     pub(crate) fn secret_of(&self, identity: &Identity) -> Option<[u8; 32]> {
         let own = match &identity.key {
-            Some(key) => key.digest.clone(),
+            // A session that a former key has begun is one of the key that has taken its place.
+            Some(key) => self.named.borrow().by_digest.values().find(|now| now.name == key.name).unwrap_or(key).digest.clone(),
             None => hex::encode(self.environment.digest_of(identity.scope)?),
         };
         let admin = self.environment.digest_of(Scope::Admin).map(hex::encode).unwrap_or_default();
@@ -112,7 +174,7 @@ impl KeyRing {
 
     /// Whether the key is still valid; true for a key of the environment.
     pub(crate) fn holds(&self, key: Option<&ApiKey>, now: Ms) -> bool {
-        key.is_none_or(|key| !key.has_expired(now) && self.named.borrow().by_digest.contains_key(&key.digest))
+        key.is_none_or(|key| !key.has_expired(now) && self.named.borrow().of_digest(&key.digest).is_some())
     }
 
     /// Reads the named keys again if this copy of them is old.
@@ -145,7 +207,7 @@ impl KeyRing {
     /// Whether this is a named key, and not one that is known and has expired.
     fn is_unknown(&self, headers: &HeaderMap) -> bool {
         let named = sent_key(headers).filter(|sent| self.takes_named_keys() && sent.starts_with(PREFIX.as_bytes()));
-        named.is_some_and(|sent| !self.named.borrow().by_digest.contains_key(&hex::encode(digest(sent))))
+        named.is_some_and(|sent| self.named.borrow().of_digest(&hex::encode(digest(sent))).is_none())
     }
 
     fn was_read(&self, is_recent: impl Fn(Instant) -> bool) -> bool {
@@ -170,7 +232,10 @@ impl KeyRing {
         if let Ok(Ok(())) = timeout(READ_LIMIT, self.read(store)).await {
             return;
         }
-        self.named.send_modify(|named| named.by_digest.retain(|_, key| key.name != name));
+        self.named.send_modify(|named| {
+            named.by_digest.retain(|_, key| key.name != name);
+            named.former.retain(|_, key| key.name != name);
+        });
     }
 
     /// Returns why, when the key is no longer valid, or can't be checked for long; never for a key of the environment.
@@ -207,10 +272,14 @@ impl KeyRing {
     /// Replaces the copy; the caller holds `reading`.
     async fn replace(&self, store: &Store) -> Result<(), Error> {
         let read_at = Some(Instant::now());
-        let by_digest = store.api_keys().await?.into_iter().map(|key| (key.digest.clone(), Arc::new(key))).collect();
+        let keys = store.api_keys().await?;
+        let former = keys.iter().filter_map(ApiKey::before_rotation).map(by_digest).collect();
+        let names: HashSet<&str> = keys.iter().map(|key| key.name.as_str()).collect();
+        self.uses.0.lock().retain(|name, _| names.contains(name.as_str()));
+        let by_digest = keys.into_iter().map(by_digest).collect();
         self.named.send_if_modified(|named| {
-            let is_new = named.by_digest != by_digest;
-            *named = Named { by_digest, read_at };
+            let is_new = (&named.by_digest, &named.former) != (&by_digest, &former);
+            *named = Named { by_digest, former, read_at };
             is_new
         });
         Ok(())
@@ -224,7 +293,7 @@ impl KeyRing {
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                _ = ticks.tick() => {}
+                _ = ticks.tick() => self.uses.store(&engine).await,
                 changed = changes.recv() => match changed {
                     Ok(changes) if !changes.settings && !changes.reset => continue,
                     Ok(_) | Err(RecvError::Lagged(_)) => {}

@@ -1,4 +1,4 @@
-//! Named keys: create, list, revoke; and the enrollment of workers.
+//! Named keys: create, list, rotate, revoke; and the enrollment of workers.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -15,7 +15,8 @@ use super::path::KeyPath;
 use super::policy::RoutePolicy;
 use bloom_api::answers::Removed;
 use bloom_api::error::ErrorText;
-use bloom_api::keys::{CreatedKey, Key, KeyQuota, NewEnrollment, NewKey, NewQuota};
+use bloom_api::keys::{CreatedKey, Key, KeyQuota, KeyRotation, NewEnrollment, NewKey, NewQuota};
+use bloom_core::Ms;
 use bloom_core::api_key::{ApiKey, PREFIX, Quota, Scope};
 use bloom_core::op;
 
@@ -51,9 +52,9 @@ async fn read_ring(app: &AppState) {
 }
 
 /// The answer that shows the key.
-async fn created(app: &AppState, about: &ApiKey, key: &str) -> HandlerResult {
+async fn handed_over(app: &AppState, status: StatusCode, about: &ApiKey, key: &str) -> HandlerResult {
     read_ring(app).await;
-    json(StatusCode::CREATED, &CreatedKey { about: about.into(), key: key.into() })
+    json(status, &CreatedKey { about: about.into(), key: key.into() })
 }
 
 pub(crate) const CREATE: RoutePolicy = RoutePolicy::ADMIN;
@@ -76,7 +77,7 @@ pub(crate) async fn create(State(app): State<AppState>, caller: Caller, body: Co
     let Secret { key, digest } = Secret::new()?;
     let op = wanted.into_op(digest)?;
     let about = app.engine.writers.submit(caller.command(op)).await?;
-    created(&app, &about, &key).await
+    handed_over(&app, StatusCode::CREATED, &about, &key).await
 }
 
 pub(crate) const LIST: RoutePolicy = RoutePolicy::ADMIN;
@@ -90,17 +91,48 @@ pub(crate) const LIST: RoutePolicy = RoutePolicy::ADMIN;
 )]
 pub(crate) async fn list(State(app): State<AppState>) -> HandlerResult {
     let keys = app.store.api_keys().await?;
+    let uses = app.store.key_uses().await?;
     let mut shown = Vec::with_capacity(keys.len());
     for key in &keys {
-        shown.push(with_use(&app, key).await?);
+        shown.push(with_use(&app, key, uses.get(&key.name).copied()).await?);
     }
     ok(&shown)
 }
 
-/// The key, with how much of its quota is used.
-async fn with_use<'a>(app: &AppState, key: &'a ApiKey) -> Result<Key<'a>, Error> {
+/// The key, with how much of its quota is used, and when it was used last: as it is recorded, or as this replica knows.
+async fn with_use<'a>(app: &AppState, key: &'a ApiKey, recorded: Option<Ms>) -> Result<Key<'a>, Error> {
     let (open_tasks, stored_bytes) = app.store.quota_use(key).await?;
-    Ok(Key { quota: KeyQuota::of(key, open_tasks, stored_bytes), ..key.into() })
+    // A key that had the name before may have been used, too.
+    let last_used_at = recorded.max(app.ring.last_use(&key.name)).filter(|at| *at >= key.created_at);
+    Ok(Key { quota: KeyQuota::of(key, open_tasks, stored_bytes), last_used_at, ..key.into() })
+}
+
+pub(crate) const ROTATE: RoutePolicy = RoutePolicy::ADMIN;
+
+/// Rotates a named key.
+///
+/// The name gets another key, which the answer shows once; its scope, team, quota and tasks stay. The key that it had opens the same for
+/// `overlap_sec`, so that whoever has it can change to the new one without being refused.
+#[utoipa::path(
+    post, path = "/api/runtime/keys/{id}/rotate", operation_id = "rotateKey", tag = "keys", request_body = KeyRotation,
+    params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "The new key.", body = CreatedKey),
+        (status = 404, description = "Key not found.", body = ErrorText),
+        (status = 409, description = "It is a join token, or has expired; or the server has no RUNTIME_API_KEY.", body = ErrorText),
+    )
+)]
+pub(crate) async fn rotate(State(app): State<AppState>, caller: Caller, path: KeyPath, body: Content) -> HandlerResult {
+    let name = path.name()?;
+    let KeyRotation { overlap_sec, expires_in_sec } = body.read()?;
+    if !app.ring.takes_named_keys() {
+        return Err(NO_ADMIN_KEY);
+    }
+    let Secret { key, digest } = Secret::new()?;
+    let lasts_ms = expires_in_sec.map(|seconds| seconds.0 * 1000);
+    let op = op::RotateKey { name, digest, overlap_ms: overlap_sec.0 * 1000, lasts_ms };
+    let about = app.engine.writers.submit(caller.command(op)).await?;
+    handed_over(&app, StatusCode::OK, &about, &key).await
 }
 
 pub(crate) const SET_QUOTA: RoutePolicy = RoutePolicy::ADMIN;
@@ -144,7 +176,7 @@ async fn change_quota(app: &AppState, caller: &Caller, path: KeyPath, quota: Quo
     let name = path.name()?;
     let key = app.engine.writers.submit(caller.command(op::SetQuota { name, quota })).await?;
     read_ring(app).await;
-    ok(&with_use(app, &key).await?)
+    ok(&with_use(app, &key, app.store.key_uses().await?.get(&key.name).copied()).await?)
 }
 
 pub(crate) const REVOKE: RoutePolicy = RoutePolicy::ADMIN;
@@ -198,5 +230,5 @@ pub(crate) async fn enroll(State(app): State<AppState>, caller: Caller, body: Co
         instance: instance.map(|id| id.0),
     };
     let about = app.engine.writers.submit(caller.command(op)).await?;
-    created(&app, &about, &key).await
+    handed_over(&app, StatusCode::CREATED, &about, &key).await
 }

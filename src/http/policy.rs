@@ -238,6 +238,7 @@ mod tests {
             "GET llm-tasks/{id}/question",
             "GET llm-tasks/{id}/result",
             "GET llm-tasks/{id}/wait",
+            "GET usage",
             "GET watch",
             "PATCH llm-tasks/{id}",
             "POST artifacts",
@@ -258,7 +259,7 @@ mod tests {
     #[test]
     fn a_member_key_opens_what_a_submit_key_opens_and_reads_what_its_team_needs() {
         let opened = routes(|policy| policy.allows(Scope::Member) && !policy.allows(Scope::Submit));
-        let expected = ["GET projects", "GET projects/{id}", "GET queues", "GET usage", "GET workers", "GET workers/{id}"];
+        let expected = ["GET projects", "GET projects/{id}", "GET queues", "GET workers", "GET workers/{id}"];
         assert_eq!(opened, expected.map(|route| route.replacen(' ', " /api/runtime/", 1)));
         assert!(routes(|policy| policy.allows(Scope::Submit) && !policy.allows(Scope::Member)).is_empty());
     }

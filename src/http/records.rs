@@ -20,6 +20,7 @@ use bloom_api::reports::{LeaseStats, Stats, TaskStats, UsageRow, WorkerStats};
 use bloom_api::results::Artifact;
 use bloom_api::usage::{MAX_USAGE_KEYS, UsageParams, usage_keys};
 use bloom_api::values::{MAX_LABEL_KEY, parse_id, text_problem};
+use bloom_core::api_key::Owner;
 use bloom_core::audit::Action;
 use bloom_core::task::LeaseStatus;
 use bloom_store::{AuditFilter, LeaseFilter, Listing, Page, UsageBy, UsageFilter};
@@ -149,13 +150,14 @@ pub(crate) async fn stats(State(app): State<AppState>) -> HandlerResult {
     })
 }
 
-pub(crate) const USAGE: RoutePolicy = RoutePolicy::READ.or_member();
+pub(crate) const USAGE: RoutePolicy = RoutePolicy::READ.or_submit();
 
 /// Shows how many tokens and US dollars runs used.
 ///
 /// One row per group: days newest first, all else by name. The header `Link` leads to the next page; each page adds everything up again. These
 /// records are kept when their tasks are removed: for removed tasks, `from` and `to` are rounded to whole days. `created_by` is empty if the
-/// audit trail has forgotten it. `week` is its Monday. A member key gets the runs of its team's tasks.
+/// audit trail has forgotten it. `week` is its Monday. A member key gets the runs of its team's tasks, a submit key
+/// those of the tasks that it created.
 #[utoipa::path(
     get, path = "/api/runtime/usage", operation_id = "getUsage", tag = "records", params(UsageParams),
     responses((status = 200, description = "A page of rows.", body = Vec<UsageRow>))
@@ -169,6 +171,14 @@ pub(crate) async fn usage(State(app): State<AppState>, caller: Caller, Query(par
     if by.iter().skip(1).any(|key| *key == by[0]) {
         return Err(Error::field("by", format!("'{}' is there twice", by[0].0)));
     }
+    let created_by = params.text("created_by")?;
+    let own = match caller.sees() {
+        Some(Owner::Key(name)) => Some(format!("key:{name}")),
+        Some(Owner::Team(_)) | None => None,
+    };
+    if own.is_some() && created_by.is_some() && created_by != own {
+        return page(&Vec::<UsageRow<'_>>::new(), None);
+    }
     let filter = UsageFilter {
         from: params.moment("from")?,
         to: params.moment("to")?,
@@ -176,7 +186,7 @@ pub(crate) async fn usage(State(app): State<AppState>, caller: Caller, Query(par
         context_id: ownership::context_wanted(&app, &caller, params.text("context_id")?).await?,
         project: params.text("project")?,
         worker_id: params.text("worker_id")?,
-        created_by: params.text("created_by")?,
+        created_by: created_by.or(own),
         team: caller.team(),
         labels: params.labels()?.into_iter().map(|label| (label.name, label.value)).collect(),
     };

@@ -116,6 +116,7 @@ mod tests {
             Arc::new(ApiKey {
                 name: name.to_owned(),
                 digest: String::new(),
+                former: None,
                 scope,
                 worker: None,
                 push: false,

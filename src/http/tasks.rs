@@ -1,5 +1,6 @@
 //! Tasks: create, list, show, and their results.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ use bloom_api::ids::IdPart;
 use bloom_api::lists::{PageParams, Params, StatusParam, TaskParams};
 use bloom_api::new_tasks::{NewTask, NewTasks};
 use bloom_api::results::TaskResult;
-use bloom_api::task_fields;
+use bloom_api::task_fields::{self, MAX_WARNINGS};
 use bloom_api::tasks::{CreatedTasks, Task};
 use bloom_api::time_limit::keep_within;
 use bloom_api::values::text_problem;
@@ -44,7 +45,7 @@ pub(crate) const CREATE: RoutePolicy = RoutePolicy::ADMIN.or_submit().begins_tra
 /// Creates a task.
 ///
 /// The answer comes after the task is stored. The task is `queued`, and a worker that serves its `agent_slug` gets it as soon as nothing
-/// keeps it from running. Fields that no task has are ignored; `warnings` of the answer names them.
+/// keeps it from running. Fields that no task has are ignored; `warnings` of the answer names them, and an agent that is probably misspelt.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks", operation_id = "createTask", tag = "tasks", request_body = NewTask,
     params(("Idempotency-Key" = Option<String>, Header, description = "As `idempotency_key` in the body, which takes precedence.", max_length = 255, example = "review-2026-02-25"),
@@ -62,7 +63,9 @@ pub(crate) async fn create(State(app): State<AppState>, caller: Caller, headers:
     let [CreatedTask { spec, state, existed }] = &created[..] else {
         return Err(Error::Internal("one task was to be created".into()));
     };
-    let shown = Task { warnings: task_fields::warnings(body.raw()?), ..show_task(&app.engine, spec, state) };
+    let mut shown = show_task(&app.engine, spec, state);
+    shown.warnings = task_fields::warnings(body.raw()?);
+    shown.warnings.extend(unknown_agent(&app, spec));
     room.json(if *existed { StatusCode::OK } else { StatusCode::CREATED }, &shown)
 }
 
@@ -82,11 +85,23 @@ pub(crate) async fn create_batch(State(app): State<AppState>, caller: Caller, bo
     let specs = body.read::<NewTasks>()?.tasks.map(|task| task.into_spec(None));
     // The fields of a task, which the errors name, are nested in `tasks` here.
     let (created, room) = submit(&app, &caller, specs).await.map_err(|failure| failure.under("tasks"))?;
+    let mut tasks: Vec<Task<'_>> = created.iter().map(|task| show_task(&app.engine, &task.spec, &task.state)).collect();
     // The answer has all tasks, whatever is found of warnings.
-    let warnings = task_fields::warnings_of_each(body.raw()?).into_iter().chain(std::iter::repeat_with(Vec::new));
-    let shown = created.iter().zip(warnings).map(|(task, warnings)| Task { warnings, ..show_task(&app.engine, &task.spec, &task.state) });
-    let tasks = shown.collect();
+    for (task, warnings) in tasks.iter_mut().zip(task_fields::warnings_of_each(body.raw()?)) {
+        task.warnings = warnings;
+    }
+    let mut agents = BTreeSet::new();
+    for (task, CreatedTask { spec, .. }) in tasks.iter_mut().zip(&created) {
+        if agents.len() < MAX_WARNINGS && agents.insert(&spec.agent_slug) {
+            task.warnings.extend(unknown_agent(&app, spec));
+        }
+    }
     room.json(StatusCode::CREATED, &CreatedTasks { tasks, existed: created.iter().filter(|task| task.existed).count() })
+}
+
+/// A warning if the agent of the task is probably misspelt.
+fn unknown_agent(app: &AppState, spec: &TaskSpec) -> Option<String> {
+    app.engine.replica.unknown_agent(&spec.agent_slug).map(|unknown| unknown.to_string())
 }
 
 /// The created tasks, and the room for an answer that shows them.

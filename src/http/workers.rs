@@ -152,7 +152,8 @@ pub(crate) async fn register(State(app): State<AppState>, caller: Caller, body: 
     {
         return Err(Error::field("name", wrong));
     }
-    for (field, names) in [("agents", change.agents.as_ref().and_then(Option::as_ref)), ("namespaces", change.namespaces.as_ref())] {
+    let (agents, profiles) = (change.agents.as_ref().and_then(Option::as_ref), change.profiles.as_ref().and_then(Option::as_ref));
+    for (field, names) in [("agents", agents), ("profiles", profiles), ("namespaces", change.namespaces.as_ref())] {
         if names.into_iter().flatten().map(String::len).sum::<usize>() > limits::WORKER_AGENTS_BYTES {
             let wrong = format!("{field}: Strings must have at most {} bytes together", limits::WORKER_AGENTS_BYTES);
             return Err(Error::field("capabilities", wrong));

@@ -46,6 +46,7 @@ struct ListedCapabilities {
     max_concurrency: Option<i64>,
     labels: Option<Vec<String>>,
     agents: Option<Vec<String>>,
+    profiles: Option<Vec<String>>,
     git: Option<bool>,
     projects: Option<Vec<String>>,
     #[serde(flatten)]
@@ -103,6 +104,7 @@ fn entry(raw: &str) -> Result<WorkerChange, String> {
         ("ip_addrs", listed.ip_addrs.as_deref().unwrap_or_default(), limits::IP_ADDRS, limits::IP_ADDR_CHARS),
         ("labels", capabilities.labels.as_deref().unwrap_or_default(), limits::WORKER_LABELS, limits::WORKER_LABEL_CHARS),
         ("agents", capabilities.agents.as_deref().unwrap_or_default(), limits::WORKER_AGENTS, limits::NAME_CHARS),
+        ("profiles", capabilities.profiles.as_deref().unwrap_or_default(), limits::WORKER_AGENTS, limits::NAME_CHARS),
     ] {
         if texts.len() > most {
             return Err(format!("{name} of {id:?} has more than {most} elements"));
@@ -132,6 +134,7 @@ fn entry(raw: &str) -> Result<WorkerChange, String> {
         max_concurrency: capabilities.max_concurrency,
         labels: capabilities.labels,
         agents: capabilities.agents.map(Some),
+        profiles: capabilities.profiles.map(Some),
         namespaces: None,
         git: capabilities.git,
         projects: capabilities.projects.map(Some),

@@ -28,6 +28,7 @@ mod file_access;
 mod files;
 mod health;
 mod ids;
+mod key_uses;
 mod leader;
 mod listener;
 mod lists;

@@ -60,7 +60,8 @@ fn is_durable(found: Vec<Row>) -> Result<(), Error> {
 }
 
 /// The tables that batches and maintenance write to.
-const WRITTEN: [&str; 26] = [
+const WRITTEN: [&str; 27] = [
+    "api_key_uses",
     "api_keys",
     "audit",
     "batches",

@@ -5,7 +5,7 @@ use uuid::Uuid;
 use super::error::Error;
 use super::table::{part, row};
 use bloom_core::agent_queue::AgentQueue;
-use bloom_core::api_key::{ApiKey, Quota};
+use bloom_core::api_key::{ApiKey, FormerKey, Quota};
 use bloom_core::audit::AuditEntry;
 use bloom_core::event::TaskEvent;
 use bloom_core::file::File;
@@ -86,6 +86,11 @@ row! {
     pub(super) API_KEY: api_keys as api_keys_row of key: ApiKey {
         name, digest, scope, worker, push, namespaces, created_at, expires_at, created_by;
         {
+            let former = key.former.as_ref();
+            former_digest: former.map(|former| &*former.digest),
+            former_until: former.map(|former| former.until),
+        }
+        {
             let quota = key.quota;
             max_open_tasks: quota.max_open_tasks,
             max_tasks_per_minute: quota.max_tasks_per_minute,
@@ -93,7 +98,10 @@ row! {
         }
         team;
     }
-    read { quota: Quota { max_open_tasks, max_tasks_per_minute, max_stored_bytes } }
+    read {
+        former: part(|| Some(FormerKey { digest: former_digest?, until: former_until? })),
+        quota: Quota { max_open_tasks, max_tasks_per_minute, max_stored_bytes },
+    }
 }
 
 row! {

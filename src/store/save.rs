@@ -64,7 +64,8 @@ statement!(
     d.rows(Reached::ROW, 1)
 );
 statement!(REMOVE_API_KEYS, |d| "DELETE FROM api_keys WHERE name {}", d.any(Type::Text, 1));
-statement!(INSERT_API_KEYS, |d| "{}", d.insert(&records::API_KEY, ""));
+statement!(REMOVE_KEY_USES, |d| "DELETE FROM api_key_uses WHERE name {}", d.any(Type::Text, 1));
+statement!(UPSERT_API_KEYS, |d| "{}", d.insert(&records::API_KEY, &upsert(&records::API_KEY, "name")));
 row! {
     pub(super) struct QuotaRow<'a>: api_keys as quotas_row {
         name: &'a str,
@@ -240,11 +241,12 @@ fn save_workers<'a>(script: &mut Script<'a>, set: &'a WorkingSet, before: &Befor
 fn save_api_keys<'a>(script: &mut Script<'a>, set: &'a WorkingSet) {
     if !set.dirty.removed_api_keys.is_empty() {
         script.ordered(&REMOVE_API_KEYS, Args::new().texts(&set.dirty.removed_api_keys));
+        script.ordered(&REMOVE_KEY_USES, Args::new().texts(&set.dirty.removed_api_keys));
     }
     let known = set.loaded.api_keys.as_ref();
     let added = Bulk::of(set.dirty.api_keys.iter().filter_map(|name| known?.rows.get(name)));
     if !added.is_empty() {
-        script.ordered(&INSERT_API_KEYS, Args::new().bulk(added));
+        script.ordered(&UPSERT_API_KEYS, Args::new().bulk(added));
     }
 }
 

@@ -37,6 +37,9 @@ struct Row {
     limits: KeyQuota,
     created_at: Ms,
     created_by: String,
+    last_used_at: Option<Ms>,
+    former_until: Option<Ms>,
+    is_join: bool,
     expires_at: Option<Ms>,
     has_expired: bool,
 }
@@ -66,6 +69,9 @@ fn row(v: &Layout, key: Key<'_>) -> Row {
         limits,
         created_at: key.created_at,
         created_by: shortened(&key.created_by, NAME_CHARS),
+        last_used_at: key.last_used_at,
+        former_until: key.former_until.filter(|at| *at > v.now),
+        is_join: key.scope == Scope::Join,
         expires_at: key.expires_at,
         has_expired: key.expires_at.is_some_and(|at| at <= v.now),
     }
@@ -180,6 +186,8 @@ struct Created<'a> {
     v: &'a Layout,
     name: String,
     key: &'a str,
+    /// Whether it has taken the place of another one, and until when that one is valid besides it.
+    rotated: Option<Option<Ms>>,
     /// Of the server.
     address: &'a str,
     /// Whether it is for a person or a program, and not for a worker.
@@ -192,21 +200,7 @@ struct Created<'a> {
 pub(crate) async fn create(Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let refused = match body(&visit.layout, &fields) {
         Ok(body) => match visit.act(Method::POST, "keys", &body).await {
-            Ok(created) => {
-                let unreadable = |_| Refused::internal("An answer of the API could not be read", "Відповідь API не вдалося прочитати");
-                let created: CreatedKey<'_> = serde_json::from_value(created).map_err(unreadable)?;
-                let scope = created.about.scope.to_string();
-                let page = Created {
-                    v: &visit.layout,
-                    name: created.about.name.into_owned(),
-                    key: &created.key,
-                    address: &visit.address,
-                    is_for_person: ![Scope::Worker, Scope::Join].iter().any(|of_worker| of_worker.as_str() == scope),
-                    is_join: scope == Scope::Join.as_str(),
-                    worker: created.about.worker.map(|worker| quoted(&worker)),
-                };
-                return visit.show(StatusCode::CREATED, &page);
-            }
+            Ok(created) => return hand_over(&visit, StatusCode::CREATED, created),
             Err(refused) => refused,
         },
         Err(wrong) => Refused::of_fields(wrong),
@@ -219,6 +213,23 @@ pub(crate) async fn create(Posted { visit, fields, .. }: Posted) -> Result<Respo
     };
     let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::BAD_REQUEST);
     visit.show(status, &Keys { wrong, ..page(&visit, &fields).await? })
+}
+
+fn hand_over(visit: &Visit, status: StatusCode, created: Value) -> Result<Response, Refused> {
+    let unreadable = |_| Refused::internal("An answer of the API could not be read", "Відповідь API не вдалося прочитати");
+    let created: CreatedKey<'_> = serde_json::from_value(created).map_err(unreadable)?;
+    let scope = created.about.scope.to_string();
+    let page = Created {
+        v: &visit.layout,
+        name: created.about.name.into_owned(),
+        key: &created.key,
+        rotated: (status == StatusCode::OK).then_some(created.about.former_until),
+        address: &visit.address,
+        is_for_person: ![Scope::Worker, Scope::Join].iter().any(|of_worker| of_worker.as_str() == scope),
+        is_join: scope == Scope::Join.as_str(),
+        worker: created.about.worker.map(|worker| quoted(&worker)),
+    };
+    visit.show(status, &page)
 }
 
 /// A word of a shell.
@@ -340,6 +351,13 @@ pub(crate) async fn act(Path((name, action)): Path<(String, String)>, Posted { v
                 }
                 Err(refused) => Err(refused),
             }
+        }
+        "rotate" => {
+            // A value that is no number is refused by the API, which says what it expects.
+            let overlap = fields.text("overlap_sec");
+            let body = json!({ "overlap_sec": overlap.parse::<i64>().map_or_else(|_| json!(overlap), |seconds| json!(seconds)) });
+            let rotated = visit.act(Method::POST, &format!("{path}/rotate"), &body).await?;
+            hand_over(&visit, StatusCode::OK, rotated)
         }
         _ => Err(Refused::new(404, "There is no such button", "Такої кнопки немає")),
     }

@@ -15,7 +15,7 @@ pub(crate) fn of(layout: &Layout) -> [Vec<Entry>; 2] {
         ("/workers", layout.t("Workers", "Воркери"), layout.sees_team()),
         ("/projects", layout.t("Projects", "Проєкти"), layout.sees_team()),
         ("/queues", layout.t("Queues", "Черги"), layout.sees_team()),
-        ("/usage", layout.t("Usage", "Витрати"), layout.sees_team()),
+        ("/usage", layout.t("Usage", "Витрати"), layout.sees_usage()),
     ];
     // Whoever wants to begin with membridge comes to its page by the overview.
     let uses_membridge = layout.uses_membridge || layout.here == "/membridge";

@@ -82,7 +82,12 @@ impl Layout {
         matches!(self.scope, Scope::Admin | Scope::Read)
     }
 
-    /// Whether the visitor may see queues and usage: all, or those of its team's tasks.
+    /// Whether the visitor may see usage: of all, of its team's tasks, or of its own.
+    pub(crate) fn sees_usage(&self) -> bool {
+        self.sees_team() || self.scope == Scope::Submit
+    }
+
+    /// Whether the visitor may see queues, projects and workers: all, or what its team needs to know of them.
     pub(crate) fn sees_team(&self) -> bool {
         self.sees_all() || self.scope == Scope::Member
     }

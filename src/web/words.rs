@@ -102,6 +102,7 @@ const LABELS: [(&str, &str); 105] = [
     ("agent_restarted", "агента перезапущено"),
     ("agent_uninstalled", "агента вилучено"),
     ("key_created", "ключ створено"),
+    ("key_rotated", "ключ замінено"),
     ("key_revoked", "ключ відкликано"),
     ("quota_changed", "квоту змінено"),
     ("project_created", "проєкт створено"),

@@ -36,6 +36,8 @@ struct Shown {
     /// How much of its slots is in use, in percent.
     bar: i64,
     agents: String,
+    /// Empty if its agent does not tell.
+    profiles: String,
     labels: String,
     projects: String,
     last_seen: Ms,
@@ -80,6 +82,7 @@ fn shown(lang: Lang, worker: Worker<'_>) -> Shown {
         version: if worker.agent_version == "unknown" { lang.word("unknown").into() } else { worker.agent_version.to_string() },
         os: worker.os_info.to_string(),
         agents: agents.map_or_else(|| lang.t("all agents", "усіх агентів").to_owned(), |agents| shortened(&agents.join(", "), 100)),
+        profiles: shortened(&worker.capabilities.profiles.as_deref().unwrap_or_default().join(", "), 100),
         projects: match worker.capabilities.projects.as_deref() {
             None if worker.capabilities.git => lang.t("all projects", "усі проєкти").to_owned(),
             None => lang.t("no projects", "жодного проєкту").to_owned(),

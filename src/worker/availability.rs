@@ -135,6 +135,7 @@ impl Agent {
             max_concurrency: Some(Int(self.settings.max_concurrency.into())),
             labels: Some(self.settings.labels.iter().cloned().collect()),
             agents: agents.map(List::from_iter),
+            profiles: Some(self.settings.profiles.names().map(str::to_owned).collect()),
             namespaces: self.settings.namespaces.clone().map(List::from_iter),
             git: Some(git::is_installed()),
             projects: self.settings.projects.as_ref().map(|names| names.iter().cloned().map(ProjectName).collect()),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::profile::{DEFAULT, Profile, Runner};
-use bloom_core::limits::WORKER_ACCOUNTS;
+use bloom_core::limits::{NAME_CHARS, WORKER_ACCOUNTS, WORKER_AGENTS, WORKER_AGENTS_BYTES};
 
 /// Profiles that run the tasks of another one while it is paused, one after the other.
 const MAX_FALLBACKS: usize = 8;
@@ -131,6 +131,17 @@ impl Profiles {
     /// The slugs to report; `None` if the agent serves all.
     pub fn slugs(&self) -> Option<Vec<String>> {
         (!self.by_slug.contains_key(DEFAULT)).then(|| self.by_slug.keys().cloned().collect())
+    }
+
+    /// The names of the profiles, as many and as long as a registration may tell.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let names = self.by_slug.keys().map(String::as_str).filter(|name| (1..=NAME_CHARS).contains(&name.chars().count()));
+        let mut room = WORKER_AGENTS_BYTES;
+        names.take(WORKER_AGENTS).take_while(move |name| {
+            let fits = name.len() <= room;
+            room = room.saturating_sub(name.len());
+            fits
+        })
     }
 
     /// The profiles with the slugs that they are for.

@@ -76,6 +76,7 @@ const CALLS: &[&str] = &[
     "get /api/runtime/keys",
     "post /api/runtime/keys",
     "delete /api/runtime/keys/{id}",
+    "post /api/runtime/keys/{id}/rotate",
     "post /api/runtime/keys/{id}/quota",
     "delete /api/runtime/keys/{id}/quota",
     "post /api/runtime/enroll",

@@ -141,6 +141,9 @@ on_both! { alone:
         assert_eq!(sum(bob.get("usage").await.ok()), 7.0);
         assert_eq!(sum(others[0].1.get("usage?by=agent_slug").await.ok()), 8.0);
         assert_eq!(sum(admin.get("usage").await.ok()), 63.0);
+        // A submit key sees what its own tasks used.
+        assert_eq!((sum(ci.get("usage").await.ok()), sum(ci.get("usage?by=agent_slug").await.ok())), (6.0, 6.0));
+        assert_eq!((sum(ci.get("usage?created_by=key:ci").await.ok()), ci.get("usage?created_by=key:ann").await.ok()), (6.0, json!([])));
         let rows = bob.get("usage?by=created_by").await.ok();
         let creators: Vec<_> = rows.as_array().unwrap().iter().map(|row| row["keys"]["created_by"].as_str().unwrap()).collect();
         assert_eq!(creators, ["key:ann", "key:ci"]);

@@ -112,7 +112,7 @@ on_both! {
         let name = unique("worker");
         let full = json!({
             "name": name, "url": "http://127.0.0.1:9", "status": "syncing",
-            "capabilities": { "claude_cli": false, "max_concurrency": 32, "labels": ["gpu"], "agents": ["writer"], "namespaces": ["team"], "git": true, "projects": ["docs"] },
+            "capabilities": { "claude_cli": false, "max_concurrency": 32, "labels": ["gpu"], "agents": ["writer"], "profiles": ["writer"], "namespaces": ["team"], "git": true, "projects": ["docs"] },
             "ip_addrs": ["10.0.0.1"], "agent_version": "1.2", "os_info": "Alpine", "install_method": "script", "dispatch": "push",
         });
         let made = server.post("workers", full.clone()).await.created();

@@ -78,7 +78,7 @@ fn of(worker: &Worker) -> Vec<(&'static str, String)> {
         ("Paused", paused),
         ("What to do", advice),
         ("Slots", format!("{} of {} in use", worker.active_leases, capabilities.max_concurrency)),
-        ("Agents", capabilities.agents.as_ref().map_or_else(|| "all".to_owned(), |agents| agents.join(", "))),
+        ("Agents", columns::agents_of_worker(worker)),
         ("Namespaces", namespaces),
         ("Projects", projects),
         ("Labels", capabilities.labels.join(", ")),

@@ -1,17 +1,19 @@
 //! Sends many tasks in batches, each of them completely or not at all.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::super::columns;
 use super::super::connect::Server;
 use super::super::interrupt::{answered, is_interrupted};
 use super::super::progress::Progress;
 use super::super::show::{self, Form};
+use super::super::{columns, term};
 use super::id_of;
+use super::submit::warnings;
 use crate::CommandError;
 use bloom_api::new_tasks::MAX_BATCH;
 
@@ -84,6 +86,7 @@ pub(crate) async fn send(
     made: &mut Made,
 ) -> Result<End, CommandError> {
     let mut feed = form.filter(|form| !form.is_data()).map(|form| show::Feed::new(form, &columns::TASKS));
+    let mut told = BTreeSet::new();
     for batch in batches(lines) {
         if is_interrupted() {
             return Ok(End::Interrupted);
@@ -114,6 +117,7 @@ pub(crate) async fn send(
         progress.add(batch.len() as u64);
         for task in &tasks {
             made.ids.push(id_of(task)?);
+            warnings(task).filter(|warning| told.insert(warning.clone())).for_each(|warning| term::info(&warning));
         }
         match (&mut feed, form) {
             (Some(feed), _) => feed.print(&tasks)?,

@@ -128,11 +128,6 @@ impl Fields {
         Ok(())
     }
 
-    /// The agent that was given.
-    pub(crate) fn agent(&self) -> Option<&str> {
-        self.agent.as_deref()
-    }
-
     /// The fields that were given, and those of another task that were not. What it begins with in its repository is not taken over to a project
     /// that is given.
     ///

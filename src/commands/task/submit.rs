@@ -13,7 +13,7 @@ use super::super::connect::{Server, read, with_query};
 use super::super::ids::path;
 use super::super::local_repository::LocalRepository;
 use super::super::show::{self, Form, Shown};
-use super::super::{columns, ids, queue, shell_completion, started, term, when};
+use super::super::{columns, ids, shell_completion, started, term, when};
 use super::fields::{Fields, add_usual};
 use super::from_file::{self, Scope};
 use super::prompt::PromptArgs;
@@ -196,9 +196,6 @@ pub(crate) async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Re
         None => submit.fields.given()?,
     };
     let task = create(body, &submit.prompt, &submit.files, submit.idempotency_key.as_deref(), server).await?;
-    if let Some(agent) = submit.fields.agent() {
-        queue::tell_if_unserved(server, agent).await;
-    }
     submit.waits.finish(&task, server, shown).await?;
     if submit.waits.wait && (submit.here || submit.dir.is_some()) {
         let id = id_of(&task)?;
@@ -265,5 +262,13 @@ pub(crate) async fn create(
     body.entry("context_id").or_insert_with(|| json!(context.unwrap_or_else(|| Uuid::now_v7().to_string())));
     // With a key, the server creates the task only once, even if the call is repeated.
     body.insert("idempotency_key".into(), json!(key.map_or_else(|| Uuid::now_v7().to_string(), str::to_owned)));
-    server.post_surely("api/runtime/llm-tasks", &Value::Object(body)).await
+    let created = server.post_surely("api/runtime/llm-tasks", &Value::Object(body)).await?;
+    warnings(&created).for_each(|warning| term::info(&warning));
+    Ok(created)
+}
+
+/// What the server warns of in its answer to the creation of a task.
+pub(crate) fn warnings(created: &Value) -> impl Iterator<Item = String> {
+    let warnings = created["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    warnings.map(|warning| format!("Warning: {}", term::line(warning)))
 }

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::ops::Bound;
 
 use super::paused_accounts::PausedAccounts;
@@ -11,6 +12,7 @@ use crate::origin::Origin;
 use crate::pause::{PauseCause, PauseKind, PausedAccount, ResumedAccount};
 use crate::placement::{self, Candidate};
 use crate::requirement::Requirement;
+use crate::similar::similar;
 use crate::task::{ActiveLease, TaskSpec, TaskState};
 use crate::worker::{MAX_CONCURRENCY, Worker, WorkerStatus};
 
@@ -70,12 +72,42 @@ pub struct Fleet {
     /// How long a task is kept for the workers that name its agent.
     pub named_agent_wait_ms: Ms,
     /// The workers that name each agent.
-    naming: BTreeMap<String, BTreeSet<WorkerId>>,
+    naming: ByAgent,
+    /// The workers that know each agent by its name: they name it, or have a profile for it.
+    knowing: ByAgent,
+    /// How many workers serve all agents.
+    serving_all: usize,
     /// The workers to which the leader pushes.
     pushed_to: BTreeSet<WorkerId>,
     paused_accounts: PausedAccounts,
     /// Removed workers, kept while an older copy of their row may still arrive.
     removed: BTreeSet<(u64, WorkerId)>,
+}
+
+/// The agent of tasks that name none, and the profile that runs the tasks of agents without a profile.
+const DEFAULT_AGENT: &str = "default";
+/// How many known agents an unknown one is compared with.
+const COMPARED_AGENTS: usize = 1_000;
+
+/// An agent that no worker knows by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownAgent {
+    /// Its slug.
+    pub agent_slug: String,
+    /// The known agent whose name is most like it.
+    pub meant: Option<String>,
+    /// Whether workers that serve all agents run its tasks, with their profile `default`.
+    pub is_served: bool,
+}
+
+impl fmt::Display for UnknownAgent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let follows = if self.is_served { "the task runs with a worker's profile default" } else { "the task waits until one does" };
+        let verb = if self.is_served { "knows" } else { "serves" };
+        let agent = &self.agent_slug;
+        let meant = self.meant.as_ref().map_or_else(String::new, |meant| format!(" (did you mean {meant}?)"));
+        write!(f, "no worker {verb} agent {agent}{meant}; {follows}")
+    }
 }
 
 /// Why no worker takes a ready task. Of several workers, the last of these reasons counts, because it is the nearest to an end.
@@ -118,22 +150,23 @@ impl Fleet {
             return false;
         }
         entry.at = at;
-        let last_seen = entry.worker.as_ref().filter(|_| entry.revision == worker.revision).map_or(0, |known| known.last_seen);
+        let before = entry.worker.take();
+        let last_seen = before.as_ref().filter(|_| entry.revision == worker.revision).map_or(0, |known| known.last_seen);
         entry.revision = worker.revision;
         if worker.is_pushed_to() {
             self.pushed_to.insert(worker.id.clone());
         } else {
             self.pushed_to.remove(&worker.id);
         }
-        if let Some(before) = &entry.worker {
-            self.paused_accounts.remove(before);
-            forget_names(&mut self.naming, before);
+        if let Some(before) = before {
+            self.paused_accounts.remove(&before);
+            self.forget_names(&before);
         }
         self.paused_accounts.add(&worker);
-        for agent_slug in worker.capabilities.agents.iter().flatten() {
-            self.naming.entry(agent_slug.clone()).or_default().insert(worker.id.clone());
-        }
-        entry.worker = Some(Worker { last_seen: worker.last_seen.max(last_seen), ..worker });
+        self.note_names(&worker);
+        let id = worker.id.clone();
+        let worker = Worker { last_seen: worker.last_seen.max(last_seen), ..worker };
+        self.entries.entry(id).or_default().worker = Some(worker);
         true
     }
 
@@ -143,13 +176,39 @@ impl Fleet {
             return;
         }
         entry.revision = revision;
+        entry.at = at;
         if let Some(before) = entry.worker.take() {
             self.paused_accounts.remove(&before);
-            forget_names(&mut self.naming, &before);
+            self.forget_names(&before);
         }
-        entry.at = at;
         self.pushed_to.remove(id);
         self.removed.insert((at, id.to_owned()));
+    }
+
+    fn note_names(&mut self, worker: &Worker) {
+        add_names(&mut self.naming, worker.capabilities.agents.iter().flatten(), &worker.id);
+        add_names(&mut self.knowing, worker.capabilities.known_agents(), &worker.id);
+        self.serving_all += usize::from(worker.capabilities.agents.is_none());
+    }
+
+    fn forget_names(&mut self, worker: &Worker) {
+        remove_names(&mut self.naming, worker.capabilities.agents.iter().flatten(), &worker.id);
+        remove_names(&mut self.knowing, worker.capabilities.known_agents(), &worker.id);
+        self.serving_all -= usize::from(worker.capabilities.agents.is_none());
+    }
+
+    /// What to tell of an agent that is probably misspelt: no worker knows it by its name. `None` also if there is no worker, and if some
+    /// serve all agents while none knows one whose name is like this one.
+    pub fn unknown_agent(&self, agent_slug: &str) -> Option<UnknownAgent> {
+        let is_usual = agent_slug == DEFAULT_AGENT && self.serving_all > 0;
+        if is_usual || self.knowing.contains_key(agent_slug) {
+            return None;
+        }
+        let known = self.knowing.keys().take(COMPARED_AGENTS).map(String::as_str);
+        let meant = similar(agent_slug, known).map(str::to_owned);
+        let is_served = self.serving_all > 0;
+        let is_told = if is_served { meant.is_some() } else { self.workers().next().is_some() };
+        is_told.then_some(UnknownAgent { agent_slug: agent_slug.to_owned(), meant, is_served })
     }
 
     /// Forgets workers that were removed before this logical time.
@@ -343,12 +402,21 @@ impl Fleet {
     }
 }
 
-fn forget_names(naming: &mut BTreeMap<String, BTreeSet<WorkerId>>, worker: &Worker) {
-    for agent_slug in worker.capabilities.agents.iter().flatten() {
-        if let Some(workers) = naming.get_mut(agent_slug) {
-            workers.remove(&worker.id);
+/// The workers by the agents that they name, or know.
+type ByAgent = BTreeMap<String, BTreeSet<WorkerId>>;
+
+fn add_names<'a>(index: &mut ByAgent, names: impl Iterator<Item = &'a String>, worker: &WorkerId) {
+    for agent_slug in names {
+        index.entry(agent_slug.clone()).or_default().insert(worker.clone());
+    }
+}
+
+fn remove_names<'a>(index: &mut ByAgent, names: impl Iterator<Item = &'a String>, worker: &WorkerId) {
+    for agent_slug in names {
+        if let Some(workers) = index.get_mut(agent_slug) {
+            workers.remove(worker);
             if workers.is_empty() {
-                naming.remove(agent_slug);
+                index.remove(agent_slug);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Named keys: creation, revocation, and the enrollment of a worker by a join token.
 
-use super::super::api_key::{ApiKey, MAX_KEYS, MAX_POOL_KEYS, MAX_POOL_KEYS_OF_NAMESPACE, Quota, Scope, enrolled_name};
+use super::super::Ms;
+use super::super::api_key::{ApiKey, FormerKey, MAX_KEYS, MAX_POOL_KEYS, MAX_POOL_KEYS_OF_NAMESPACE, Quota, Scope, enrolled_name};
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::ids::{InstanceId, WorkerId};
 use super::super::operation::Operation;
@@ -63,6 +64,7 @@ impl Operation for CreateKey {
         let key = ApiKey {
             name: self.name.clone(),
             digest: self.digest.clone(),
+            former: None,
             scope: self.scope,
             worker: self.worker.clone(),
             push: self.push,
@@ -104,6 +106,49 @@ fn has_room(set: &WorkingSet, removed: usize) -> Result<(), Halt> {
 
 fn name_of(key: &ApiKey) -> String {
     key.name.clone()
+}
+
+/// Gives a key another secret, with the same name and all that belongs to it. The secret that it has opens the same for some more time.
+#[derive(Clone, Debug)]
+pub struct RotateKey {
+    /// The name of the key.
+    pub name: String,
+    /// The SHA-256 digest of the new secret, in hexadecimal.
+    pub digest: String,
+    /// For how many milliseconds the secret that it has stays valid, too; 0: it opens nothing from now on. One that was valid besides that ends now.
+    pub overlap_ms: Ms,
+    /// In how many milliseconds the key expires; `None` = when it would have expired.
+    pub lasts_ms: Option<Ms>,
+}
+
+impl Operation for RotateKey {
+    type Reply = ApiKey;
+
+    fn add_keys(&self, keys: &mut RowKeys) {
+        keys.api_keys = true;
+        keys.key_names.insert(self.name.clone());
+    }
+
+    fn decide(&self, set: &mut WorkingSet) -> Result<ApiKey, Halt> {
+        let now = set.now();
+        let key = set.find_api_key(&self.name)?.ok_or(Rejection::KeyNotFound)?.clone();
+        if key.scope == Scope::Join {
+            return Err(Rejection::NotRotated("A join token is used up by its first use: create a new one").into());
+        }
+        if key.has_expired(now) {
+            return Err(Rejection::NotRotated("The key has expired: revoke it and create it again").into());
+        }
+        let former = (self.overlap_ms > 0).then(|| FormerKey { digest: key.digest.clone(), until: now.saturating_add(self.overlap_ms) });
+        let detail = match &former {
+            Some(_) => format!("the former key is valid for {} more seconds", self.overlap_ms / 1000),
+            None => "the former key is no longer valid".to_owned(),
+        };
+        set.audit(Action::KeyRotated, EntityType::Key, &self.name, &Actor::Admin, detail);
+        let expires_at = self.lasts_ms.map(|ms| now.saturating_add(ms)).or(key.expires_at);
+        let key = ApiKey { digest: self.digest.clone(), former, expires_at, ..key };
+        set.put_api_key(key.clone());
+        Ok(key)
+    }
 }
 
 /// Removes a key: it opens nothing from then on.
@@ -218,6 +263,7 @@ impl Operation for Enroll {
         let key = ApiKey {
             name,
             digest: self.digest.clone(),
+            former: None,
             scope: Scope::Worker,
             worker: Some(self.worker.clone()),
             push: token.push,

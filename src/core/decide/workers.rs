@@ -120,6 +120,7 @@ fn with_change(mut worker: Worker, change: &WorkerChange) -> Worker {
     keep(&mut worker.db_sha, &change.db_sha);
     keep(&mut worker.pauses, &change.pauses);
     keep(&mut worker.capabilities.agents, &change.agents);
+    keep(&mut worker.capabilities.profiles, &change.profiles);
     keep(&mut worker.capabilities.git, &change.git);
     keep(&mut worker.capabilities.projects, &change.projects);
     keep(&mut worker.capabilities.other, &change.other_capabilities);

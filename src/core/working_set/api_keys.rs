@@ -66,12 +66,16 @@ impl WorkingSet {
 
     /// Adds a key whose name is free.
     pub fn add_api_key(&mut self, key: ApiKey) {
-        self.dirty.api_keys.insert(key.name.clone());
-        let keys = self.loaded.api_keys.get_or_insert_default();
         if let Some(namespace) = key.pool_namespace() {
-            *keys.of_pools.entry(namespace.to_owned()).or_default() += 1;
+            *self.loaded.api_keys.get_or_insert_default().of_pools.entry(namespace.to_owned()).or_default() += 1;
         }
-        keys.rows.insert(key.name.clone(), key);
+        self.put_api_key(key);
+    }
+
+    /// Replaces the key of this name.
+    pub fn put_api_key(&mut self, key: ApiKey) {
+        self.dirty.api_keys.insert(key.name.clone());
+        self.loaded.api_keys.get_or_insert_default().rows.insert(key.name.clone(), key);
     }
 
     /// Removes the key of this name; later commands of the batch do not find it.
@@ -81,9 +85,7 @@ impl WorkingSet {
         if let Some(count) = removed.as_ref().and_then(ApiKey::pool_namespace).and_then(|namespace| keys.of_pools.get_mut(namespace)) {
             *count = count.saturating_sub(1);
         }
-        // A key that this batch added has no row.
-        if !self.dirty.api_keys.remove(name) {
-            self.dirty.removed_api_keys.insert(name.to_owned());
-        }
+        self.dirty.api_keys.remove(name);
+        self.dirty.removed_api_keys.insert(name.to_owned());
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bloom_core::Ms;
 use bloom_core::agent_queue::AgentQueue;
-use bloom_core::cache::CacheRead;
+use bloom_core::cache::{CacheRead, UnknownAgent};
 use bloom_core::command::Choice;
 use bloom_core::ids::{InstanceId, LeaseId, TaskId, WorkerId};
 use bloom_core::pause::{Pause, PausedAccount, ResumedAccount};
@@ -327,6 +327,13 @@ impl Replica {
             Some(parked) => Some(WaitingState::parked(task, parked)),
             None => closed().or_else(short),
         }
+    }
+
+    /// What to tell of the agent of a new task, if it is probably misspelt. An agent whose queue somebody has paused or limited is not.
+    pub fn unknown_agent(&self, agent_slug: &str) -> Option<UnknownAgent> {
+        let remembered = self.lock();
+        let has_queue = remembered.queues.rows().any(|queue| queue.agent_slug == agent_slug);
+        if has_queue { None } else { remembered.cache.fleet.unknown_agent(agent_slug) }
     }
 
     /// The URL of the worker's agent. `None` if the worker does not exist or has not reported a URL.

@@ -132,6 +132,7 @@ mod tests {
         let key = |name: String| ApiKey {
             name,
             digest: String::new(),
+            former: None,
             scope: Scope::Worker,
             worker: None,
             push: false,

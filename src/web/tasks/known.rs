@@ -8,7 +8,7 @@ use crate::visit::Visit;
 use bloom_api::projects::Project;
 use bloom_api::queues::Queue;
 use bloom_api::tasks::Task;
-use bloom_api::workers::Worker;
+use bloom_api::workers::{Capabilities, Worker};
 
 /// Workers, queues, projects and tasks that are looked at.
 const LOOKED_AT: usize = 50;
@@ -43,7 +43,8 @@ impl Known {
             add(&mut known.labels, labels);
         }
         let served = |worker: Worker<'_>| {
-            worker.capabilities.agents.iter().flat_map(|agents| agents.iter().map(|agent| agent.to_string())).collect::<Vec<_>>()
+            let Capabilities { agents, profiles, .. } = worker.capabilities;
+            agents.iter().chain(&profiles).flat_map(|names| names.iter().cloned()).collect::<Vec<_>>()
         };
         let workers = visit.list_if_allowed(&format!("workers?limit={LOOKED_AT}"), served).await?;
         add(&mut known.agents, workers.into_iter().flat_map(|listed| listed.rows).flatten());

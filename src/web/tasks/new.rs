@@ -177,7 +177,7 @@ fn like(task: &Task<'_>) -> Typed {
 pub(crate) async fn send(Posted { visit, fields, files, .. }: Posted) -> Result<Response, Refused> {
     let mut typed = typed(&fields);
     let NotCreated { refused, by_api } = match create(&visit, &fields, &files, &mut typed.inputs).await {
-        Ok(id) => return Ok(see_other(&format!("/tasks/{id}?done=created"))),
+        Ok((id, done)) => return Ok(see_other(&format!("/tasks/{id}?done={done}"))),
         Err(why) => why,
     };
     if refused.status == 403 || refused.status >= 500 {
@@ -225,8 +225,8 @@ fn of_form(lang: Lang, fields: Wrong) -> Wrong {
     wrong
 }
 
-/// Files are stored first, so that they need not be chosen again if anything else is wrong.
-async fn create(visit: &Visit, fields: &Fields, files: &[Upload], inputs: &mut Vec<Input>) -> Result<String, NotCreated> {
+/// The id of the new task, and the word for what was done. Files are stored first, so that they need not be chosen again if anything else is wrong.
+async fn create(visit: &Visit, fields: &Fields, files: &[Upload], inputs: &mut Vec<Input>) -> Result<(String, &'static str), NotCreated> {
     let files: Vec<&Upload> = files.iter().filter(|file| file.field == "files").collect();
     // Before any is stored: the task would be refused.
     let count = inputs.len() + files.len();
@@ -259,7 +259,9 @@ async fn create(visit: &Visit, fields: &Fields, files: &[Upload], inputs: &mut V
     let named = inputs.iter().map(|input| json!({ "artifact_id": input.id, "path": input.path }));
     body.insert("inputs".into(), named.collect());
     let created = visit.act(Method::POST, "llm-tasks", &Value::Object(body)).await?;
-    Ok(created["id"].as_str().unwrap_or_default().to_owned())
+    // The form sends no field that tasks do not have, so the agent is what the API warns of.
+    let done = if created["warnings"].is_array() { "created-unknown-agent" } else { "created" };
+    Ok((created["id"].as_str().unwrap_or_default().to_owned(), done))
 }
 
 fn typed(fields: &Fields) -> Typed {

@@ -113,17 +113,24 @@ fn an_agent_that_no_worker_serves_is_told_with_the_one_that_may_be_meant() {
         let submitted = |agent: &str| user.does(&["task", "submit", "--agent", agent, "p"]).ends(0).err;
         assert_eq!(submitted("reviewr"), "", "without workers, the task says by itself why it waits");
         server.post("workers", json!({ "name": "w", "capabilities": { "agents": ["reviewer", "writer"] } })).await.created();
-        let said = submitted("reviewr");
-        assert!(said.contains("No worker serves agent reviewr (did you mean reviewer?)") && said.contains("reviewer, writer"), "{said}");
+        let told = |agent: &str, how: &str| assert_eq!(submitted(agent), format!("Warning: no worker {how}\n"));
+        told("reviewr", "serves agent reviewr (did you mean reviewer?); the task waits until one does");
+        told("x", "serves agent x; the task waits until one does");
         assert_eq!(submitted("writer"), "");
-        server.post("workers", json!({ "name": "of-all", "capabilities": {} })).await.created();
-        assert_eq!(submitted("reviewr"), "", "this worker serves all agents, and the name was given before");
-        let said = submitted("revewer");
-        assert!(
-            said.contains("This is the first task for agent revewer (did you mean reviewer?). Without a profile of that name"),
-            "{said}"
-        );
-        assert_eq!((submitted("revewer"), submitted("default")), (String::new(), String::new()));
+        // A worker that serves all agents has profiles for some.
+        server.post("workers", json!({ "name": "of-all", "capabilities": { "profiles": ["default", "translator"] } })).await.created();
+        let runs = "; the task runs with a worker's profile default";
+        told("reviewr", &format!("knows agent reviewr (did you mean reviewer?){runs}"));
+        told("tranlator", &format!("knows agent tranlator (did you mean translator?){runs}"));
+        for known in ["translator", "default", "quite-another"] {
+            assert_eq!(submitted(known), "", "{known}");
+        }
+        user.does(&["queue", "limit", "--agent", "tranlator", "3"]).ends(0);
+        assert_eq!(submitted("tranlator"), "", "somebody has limited the queue of this name");
+        // In a file, each agent is told once.
+        std::fs::write(user.home.join("tasks.jsonl"), "{\"prompt\": \"p\", \"agent_slug\": \"revewer\"}\n".repeat(3)).unwrap();
+        let many = user.does(&["task", "submit", "--from", "tasks.jsonl"]).ends(0);
+        assert_eq!(many.err.matches("did you mean reviewer?").count(), 1, "{}", many.err);
     });
 }
 

@@ -60,6 +60,28 @@ fn keys_are_created_listed_and_revoked() {
 }
 
 #[test]
+fn a_key_is_rotated_with_its_old_secret_beside_the_new_one() {
+    let server = keyed(Database::Sqlite);
+    run(async {
+        let user = User::at(&server).with("BLOOM_KEY", ADMIN);
+        let former = user.does(&["key", "create", "ci", "--scope", "submit"]).ok();
+        let rotated = user.does(&["key", "rotate", "ci", "--overlap", "15m"]).ends(0);
+        assert!(rotated.err.contains("ci is rotated") && rotated.err.contains("The secret that it had is valid until"), "{}", rotated.err);
+        for key in [&former, &rotated.out] {
+            User::at(&server).with("BLOOM_KEY", key.trim_end()).does(&["task", "list"]).ends(0);
+        }
+        let done = user.does(&["key", "rotate", "ci", "--overlap", "0", "--expires", "90d", "--out", "new.key"]).ends(0);
+        assert!(done.out.is_empty() && done.err.contains("is refused from now on"), "{done:?}");
+        User::at(&server).with("BLOOM_KEY", former.trim_end()).does(&["task", "list"]).complains(1);
+        let listed = user.does(&["key", "list"]).ok();
+        assert!(listed.contains("USED") && listed.contains("in 89d"), "{listed}");
+        user.does(&["key", "rotate", "nobody"]).complains(1);
+        let said = user.does(&["key", "rotate", "ci", "--overlap", "31d"]).complains(2);
+        assert!(said.contains("--overlap"), "{said}");
+    });
+}
+
+#[test]
 fn a_quota_is_given_shown_and_changed() {
     let server = keyed(Database::Sqlite);
     run(async {

@@ -81,7 +81,7 @@ fn an_agent_that_nobody_has_named_is_told() {
         let user = User::at(crew.api);
         for words in [&["queue", "pause", "--agent", &crew.slug][..], &["queue", "limit", "--agent", &crew.slug, "3"]] {
             let done = user.does(words).ends(0);
-            assert!(done.err.contains(&format!("No task is for agent {} yet, and no worker names it", crew.slug)), "{done:?}");
+            assert!(done.err.contains(&format!("No task is for agent {} yet, and no worker knows it", crew.slug)), "{done:?}");
             assert!(done.out.contains(&crew.slug), "the queue is changed: {done:?}");
         }
         let silent = |words: &[&str]| assert_eq!(user.does(words).ends(0).err, "", "{words:?}");
@@ -89,7 +89,7 @@ fn an_agent_that_nobody_has_named_is_told() {
         silent(&["queue", "resume", "--agent", &crew.slug]);
         for words in [&["queue", "resume", "--agent", &crew.slug][..], &["queue", "limit", "--agent", &crew.slug, "none"]] {
             let done = user.does(words).ends(0);
-            assert!(done.err.contains(&format!("No task is for agent {} yet, and no worker names it", crew.slug)), "{done:?}");
+            assert!(done.err.contains(&format!("No task is for agent {} yet, and no worker knows it", crew.slug)), "{done:?}");
             assert!(done.err.contains("check the spelling") && !done.err.contains("is changed"), "{done:?}");
         }
         crew.worker().register().await;

@@ -63,6 +63,22 @@ on_both! { alone:
         quota("").await.leads_to("/keys/ci?done=1");
         assert_eq!(admin.get("keys").await.ok()[0]["quota"], json!(null));
 
+        // The key was used, and is rotated.
+        browser.ok("/keys/ci").await.has_not("<dt>Last used</dt><dd>never");
+        let rotated = browser.send_form("/keys/ci", "/keys/ci/rotate", &[("overlap_sec", "3600")]).await.expect(200);
+        rotated.has("The key was rotated: ci");
+        rotated.has("The former key is valid until");
+        let newer = shown_key(&rotated);
+        for key in [&key, &newer] {
+            server.with_key(key).get("llm-tasks").await.ok();
+        }
+        browser.ok("/keys/ci").await.has("<dt>Former key valid until</dt>");
+        // Who has signed in with the former key is signed in with the name.
+        Browser::signed_in(&server, &key).await.ok("/tasks").await;
+        browser.send_form("/keys/ci", "/keys/ci/rotate", &[("overlap_sec", "0")]).await.expect(200).has("is refused from now on");
+        assert_eq!(server.with_key(&newer).get("llm-tasks").await.status, 401);
+        let key = admin.post("keys/ci/rotate", json!({})).await.ok()["key"].as_str().unwrap().to_owned();
+
         browser.ok("/keys/ci/confirm-revoke").await.has("Revoke the key ci?");
         server.with_key(&key).get("llm-tasks").await.ok();
         browser.send_form("/keys/ci", "/keys/ci/explode", &[]).await.expect(404);

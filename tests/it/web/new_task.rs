@@ -155,13 +155,17 @@ on_both! { alone:
     async fn the_form_offers_what_the_key_may_see(database) {
         let server = keyed(database);
         let admin = server.with_key(ADMIN);
-        admin.post("workers", json!({ "name": "w", "capabilities": { "agents": ["served"] } })).await.created();
+        admin.post("workers", json!({ "name": "w", "capabilities": { "profiles": ["served"] } })).await.created();
         admin.post("projects", json!({ "name": "site", "repo_url": "https://git.example.com/a.git" })).await.created();
         admin.post("queues/closed/pause", json!({})).await.ok();
         admin.post("llm-tasks", json!({ "context_id": "talk", "agent_slug": "asked", "prompt": "p", "labels": { "team": "docs" } })).await.created();
         let all = ["<option value=\"served\">", "<option value=\"site\">", "<option value=\"closed\">", "<option value=\"asked\">", "<option value=\"talk\">", "<code>team=docs</code>"];
         let shown = Browser::signed_in(&server, ADMIN).await.ok(FORM).await;
         all.iter().for_each(|text| shown.has(text));
+        let browser = Browser::signed_in(&server, ADMIN).await;
+        browser.ok(FORM).await.has("served");
+        let created = browser.submit(FORM, &[("prompt", "p"), ("agent_slug", "serve")]).await;
+        browser.ok(&created.location()).await.has("No worker knows its agent by that name");
         let submit = Browser::signed_in(&server, &create(&admin, "mine", "submit", json!({})).await).await.ok(FORM).await;
         all.iter().for_each(|text| submit.has_not(text));
         let member = Browser::signed_in(&server, &create(&admin, "ours", "member", json!({ "team": "docs" })).await).await.ok(FORM).await;

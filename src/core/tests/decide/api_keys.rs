@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bloom_core::api_key::{ApiKey, MAX_KEYS, MAX_POOL_KEYS, MAX_POOL_KEYS_OF_NAMESPACE, Quota, Scope, is_key_name};
+use bloom_core::api_key::{ApiKey, FormerKey, MAX_KEYS, MAX_POOL_KEYS, MAX_POOL_KEYS_OF_NAMESPACE, Quota, Scope, is_key_name};
 use bloom_core::command::{Command, Loss, Op, Rejection, Reply, Requester, WorkerChange};
 use bloom_core::decide::decide;
 use bloom_core::ids::InstanceId;
@@ -63,6 +63,7 @@ fn a_key_is_created_and_revoked() {
     let expected = ApiKey {
         name: "k".into(),
         digest: "digest of k".into(),
+        former: None,
         scope: Scope::Worker,
         worker: Some("w".into()),
         push: false,
@@ -83,6 +84,51 @@ fn a_key_is_created_and_revoked() {
     world.ok(op::RevokeKey { name: "k".into() });
     assert!(world.db.api_keys.is_empty());
     assert_eq!(audit(&world), ["key_created k by admin: scope worker, worker w", "key_revoked k by admin: scope worker"]);
+}
+
+#[test]
+fn a_rotated_key_has_two_secrets_for_a_while() {
+    let mut world = strict();
+    let quota = Quota { max_open_tasks: Some(3), ..Quota::default() };
+    let made = world.ok(op::CreateKey { quota, lasts_ms: Some(DAY_MS), ..create("k", Scope::Submit) });
+    world.now += 1_000;
+    let rotate = |digest: &str, overlap_ms, lasts_ms| op::RotateKey { name: "k".into(), digest: digest.into(), overlap_ms, lasts_ms };
+    let rotated = world.ok(rotate("second", 5_000, None));
+    let former = FormerKey { digest: "digest of k".into(), until: world.now + 5_000 };
+    assert_eq!(rotated, ApiKey { digest: "second".into(), former: Some(former), ..made.clone() });
+    assert_eq!(world.db.api_keys["k"], rotated);
+    let before = rotated.before_rotation().unwrap();
+    assert_eq!(before, ApiKey { expires_at: Some(world.now + 5_000), former: None, ..made.clone() });
+    // It never outlives the key, and of three secrets the oldest ends.
+    let rotated = world.ok(rotate("third", 2 * DAY_MS, None));
+    assert_eq!(
+        (rotated.former.as_ref().unwrap().digest.as_str(), rotated.before_rotation().unwrap().expires_at),
+        ("second", made.expires_at)
+    );
+    let rotated = world.ok(rotate("fourth", 0, Some(9_000)));
+    assert_eq!((rotated.former, rotated.expires_at), (None, Some(world.now + 9_000)));
+    assert_eq!(audit(&world)[1], "key_rotated k by admin: the former key is valid for 5 more seconds");
+    assert_eq!(audit(&world)[3], "key_rotated k by admin: the former key is no longer valid");
+
+    world.ok(token("join", None));
+    for (name, told) in [("nobody", "Key not found"), ("join", "A join token is used up by its first use: create a new one")] {
+        let refused = world.run(op::RotateKey { name: name.into(), ..rotate("x", 0, None) }).unwrap_err();
+        assert_eq!(refused.to_string(), told);
+    }
+    world.now += 9_000;
+    assert!(world.run(rotate("x", 0, None)).unwrap_err().to_string().contains("has expired"));
+}
+
+#[test]
+fn a_batch_may_rotate_a_key_and_revoke_it() {
+    let mut world = strict();
+    let rotate = || Op::from(op::RotateKey { name: "k".into(), digest: "second".into(), overlap_ms: 1, lasts_ms: None });
+    let revoke = || Op::from(op::RevokeKey { name: "k".into() });
+    world.ok(create("k", Scope::Read));
+    assert!(world.run_batch(vec![rotate(), revoke()]).iter().all(Result::is_ok));
+    assert!(world.db.api_keys.is_empty());
+    assert!(world.run_batch(vec![create("k", Scope::Read).into(), rotate()]).iter().all(Result::is_ok));
+    assert_eq!(world.db.api_keys["k"].digest, "second");
 }
 
 #[test]
@@ -127,6 +173,7 @@ fn with_pool_keys(world: &mut World, namespace: &str, count: usize) {
         let key = ApiKey {
             name: format!("pool-{namespace}-{n}"),
             digest: format!("digest {n} of {namespace}"),
+            former: None,
             scope: Scope::Worker,
             worker: Some(format!("{namespace}.pool-{n}")),
             push: false,
