@@ -64,7 +64,7 @@ impl<'a> PushedTask<'a> {
             agent_slug: (&spec.agent_slug).into(),
             desired_format: spec.desired_format.into(),
             context_hints: (&spec.context_hints).into(),
-            policy: Policy::of(spec, task),
+            policy: Policy::of(task),
             runtime_url: Some(runtime_url.into()),
             lease_id: Some(lease.id),
             worker_id: Some((&lease.worker_id).into()),

@@ -209,7 +209,7 @@ pub struct BulkRequeue {
     /// The tasks to queue again.
     #[serde(flatten)]
     pub bulk: Bulk,
-    /// A new time limit of their runs.
+    /// Other limits of their runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyChange>,
 }
@@ -230,7 +230,7 @@ impl Wire for BulkRequeue {
     fn describe() -> Schema {
         let text = "Tasks, named either by their ids or by a filter, and what their runs have from now on.";
         let policy =
-            || FieldSchema::of::<Option<PolicyChange>>("policy", "A new time limit of their runs. Default: the one that each has.", None);
+            || FieldSchema::of::<Option<PolicyChange>>("policy", "Other limits of their runs. Default: those that each has.", None);
         Bulk::described(["BulkRequeueByIds", "BulkRequeueByFilter"], text, || vec![policy()])
     }
 

@@ -17,6 +17,7 @@ use bloom_core::Ms;
 use bloom_core::ids::TaskId;
 use bloom_core::op::Edit;
 use bloom_core::task::TaskSpec;
+use bloom_core::task_limits::LimitChange;
 
 /// The fields that may be edited.
 const FIELDS: [&str; 4] = ["priority", "not_before", "policy", "labels"];
@@ -30,7 +31,7 @@ pub struct EditTask {
     pub priority: Option<i64>,
     /// `Some(None)`, sent as null: the task may run at once.
     pub not_before: Option<Option<Ms>>,
-    /// The time limit of the runs that begin after this.
+    /// Other limits of the runs that begin after this.
     pub policy: Option<PolicyChange>,
     /// New values of labels by name; `None`, sent as null, removes the label. Other labels stay.
     pub labels: BTreeMap<String, Option<String>>,
@@ -40,8 +41,8 @@ impl EditTask {
     /// The operation on the task. `spec` has the labels that it was created with.
     pub fn into_op(self, task: TaskId, spec: &TaskSpec) -> Edit {
         let Self { priority, not_before, policy, labels } = self;
-        let timeout_sec = policy.map(|policy| policy.timeout_sec.0);
-        Edit { task, priority, not_before, timeout_sec, labels, first_labels: spec.labels.clone() }
+        let limits = policy.map(LimitChange::from).unwrap_or_default();
+        Edit { task, priority, not_before, limits, labels, first_labels: spec.labels.clone() }
     }
 }
 
@@ -54,8 +55,8 @@ impl Serialize for EditTask {
         if let Some(not_before) = self.not_before {
             members.serialize_entry("not_before", &not_before)?;
         }
-        if let Some(policy) = self.policy {
-            members.serialize_entry("policy", &policy)?;
+        if let Some(policy) = &self.policy {
+            members.serialize_entry("policy", policy)?;
         }
         if !self.labels.is_empty() {
             members.serialize_entry("labels", &self.labels)?;
@@ -175,13 +176,17 @@ impl ToSchema for EditTask {}
 mod tests {
     use super::*;
     use crate::invalid::Invalid;
+    use crate::values::Int;
 
     #[test]
     fn an_edit_names_what_changes() {
         let read = |body: &str| EditTask::read(serde_json::from_str(body).unwrap()).map_err(|problems| Invalid::from(problems).line());
         let edit =
             read(r#"{"priority": 9, "not_before": null, "policy": {"timeout_sec": 7200}, "labels": {"a": "1", "b": null}}"#).unwrap();
-        assert_eq!((edit.priority, edit.not_before, edit.policy), (Some(9), Some(None), Some(PolicyChange::to(7200))));
+        assert_eq!(
+            (edit.priority, edit.not_before, edit.policy),
+            (Some(9), Some(None), Some(PolicyChange { timeout_sec: Some(Int(7200)), budget: None }))
+        );
         assert_eq!(edit.labels, BTreeMap::from([("a".to_owned(), Some("1".to_owned())), ("b".to_owned(), None)]));
         assert_eq!(read(&serde_json::to_string(&edit).unwrap()), Ok(edit), "a client sends what the server reads");
         assert_eq!(read(r#"{"not_before": 5}"#).unwrap(), EditTask { not_before: Some(Some(5)), ..EditTask::default() });

@@ -101,6 +101,10 @@ pub struct Config {
     pub connected: bool,
     /// When the connection was last tested.
     pub last_test: Option<Ms>,
+    /// Where the control plane of this server itself listens; absent if another one is used, or none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub built_in_url: Option<String>,
 }
 
 /// The outcome of a test of the connection to the control plane.

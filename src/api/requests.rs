@@ -43,7 +43,7 @@ body! {
 
     /// Queues a task again.
     pub struct Requeue {
-        /// A new time limit of its runs. Default: the one that it has.
+        /// Other limits of its runs. Default: those that it has.
         policy: Option<PolicyChange>,
     } with no unknown fields
 

@@ -145,9 +145,9 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The time limit may have been changed since the task was created.
-    pub fn of(spec: &TaskSpec, state: &TaskState) -> Self {
-        Self { timeout_sec: state.timeout_sec, timeout_is_default: state.profile_timeout_max.is_some(), budget: spec.budget }
+    /// The limits may have been changed since the task was created.
+    pub fn of(state: &TaskState) -> Self {
+        Self { timeout_sec: state.timeout_sec, timeout_is_default: state.profile_timeout_max.is_some(), budget: state.budget }
     }
 }
 
@@ -196,7 +196,7 @@ impl<'a> Task<'a> {
             agent_slug: (&spec.agent_slug).into(),
             prompt: (&spec.prompt).into(),
             context_hints: (&spec.context_hints).into(),
-            policy: Policy::of(spec, state),
+            policy: Policy::of(state),
             desired_format: spec.desired_format.into(),
             status: state.status.into(),
             created_at: state.created_at(),

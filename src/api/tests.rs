@@ -163,7 +163,7 @@ fn the_whole_server() {
     is_read::<UsageRow>(
         json!({"key": "2026-02-25", "keys": {"day": "2026-02-25"}, "runs": 1, "input_tokens": 2, "output_tokens": 3, "cost_usd": 0.5, "cost_estimated": true}),
     );
-    is_read::<Config>(json!({"membridge_server_url": "", "admin_key_masked": "", "connected": true, "last_test": 1}));
+    is_read::<Config>(json!({"membridge_server_url": "", "admin_key_masked": "", "connected": true, "last_test": 1, "built_in_url": "u"}));
     is_read::<ConnectionTest>(json!({"connected": true, "health": {"any": "thing"}}));
     let membridge = json!({"consecutiveFailures": 0, "lastSuccess": 1, "lastError": null, "connected": true});
     is_read::<Health>(json!({"status": NEW, "service": "s", "uptime": 1.5, "storage": NEW, "membridge": membridge}));

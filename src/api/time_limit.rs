@@ -1,15 +1,14 @@
-//! The time limit of runs: what is usual, what a server allows, and its change in a task that exists.
+//! The time limit of runs: what is usual, and what a server allows; and the change of the limits of a task that exists.
 
-use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use utoipa::openapi::schema::{AdditionalProperties, ObjectBuilder, Schema};
 
 use super::invalid::Invalid;
 use super::problem_texts::too_large;
-use super::values::Int;
-use super::wire::{Members, Problems, Wire, named_schema, problem, within};
+use super::values::{Int, Usd};
+use super::wire::{Problems, body, problem};
 use bloom_core::limits::TIMEOUT_SEC;
 use bloom_core::task::TaskSpec;
+use bloom_core::task_limits::LimitChange;
 
 /// Seconds. The server's setting `MAX_TIMEOUT_SECONDS` allows less; see [`must_be_allowed`].
 pub type TimeLimit = Int<1, TIMEOUT_SEC>;
@@ -50,75 +49,52 @@ pub fn add_usual(policy: &mut Map<String, Value>) {
     }
 }
 
-/// The changes of a task's policy: only its time limit can be changed.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PolicyChange {
-    /// The time limit of each run, in seconds.
-    pub timeout_sec: TimeLimit,
+body! {
+    /// Other limits of a task; at least one of them. What is left out stays as it is.
+    #[derive(Default)]
+    pub struct PolicyChange {
+        /// Seconds after the start of the process at which the agent ends the run; at most `MAX_TIMEOUT_SECONDS` of the server.
+        timeout_sec: Option<TimeLimit>,
+        /// US dollars that all attempts together may cost; 0 = the task sets no limit. For a task that is requeued, its attempts from then on.
+        budget: Option<Usd>,
+    } with no unknown fields checked by changes_something
 }
 
-impl PolicyChange {
-    /// A change to this time limit, in seconds.
-    pub fn to(seconds: i64) -> Self {
-        Self { timeout_sec: Int(seconds) }
+fn changes_something(change: &PolicyChange) -> Result<(), Problems> {
+    if *change == PolicyChange::default() {
+        return problem(format!("Give at least one of {}", PolicyChange::FIELDS.join(", ")));
     }
+    Ok(())
 }
 
-impl serde::Serialize for PolicyChange {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map([(FIELD, self.timeout_sec)])
+impl From<PolicyChange> for LimitChange {
+    fn from(change: PolicyChange) -> Self {
+        Self { timeout_sec: change.timeout_sec.map(|seconds| seconds.0), budget: change.budget.map(|usd| usd.0) }
     }
 }
-
-impl Wire for PolicyChange {
-    fn read(raw: &RawValue) -> Result<Self, Problems> {
-        let members = Members::of(raw)?;
-        if let Some((other, _)) = members.iter().find(|(name, _)| *name != FIELD) {
-            return problem(format!("This field can't be changed; only {FIELD} can")).map_err(|found| within(other.to_owned(), found));
-        }
-        match members.get(FIELD) {
-            Some(seconds) => TimeLimit::read(seconds).map(|timeout_sec| Self { timeout_sec }).map_err(|found| within(FIELD, found)),
-            None => problem("Required").map_err(|found| within(FIELD, found)),
-        }
-    }
-
-    fn describe() -> Schema {
-        let mut seconds = TimeLimit::describe();
-        if let Schema::Object(seconds) = &mut seconds {
-            let text =
-                "Seconds after the start of the process at which the agent ends the run; at most `MAX_TIMEOUT_SECONDS` of the server.";
-            seconds.description = Some(text.into());
-        }
-        let object = ObjectBuilder::new().description(Some("A new time limit. Other limits can't be changed."));
-        let object = object.property(FIELD, seconds).required(FIELD).additional_properties(Some(AdditionalProperties::FreeForm(false)));
-        Schema::Object(object.build())
-    }
-
-    fn refer() -> utoipa::openapi::RefOr<Schema> {
-        utoipa::openapi::schema::Ref::from_schema_name("PolicyChange").into()
-    }
-
-    fn components(found: &mut Vec<(String, utoipa::openapi::RefOr<Schema>)>) {
-        found.push(("PolicyChange".to_owned(), Self::describe().into()));
-    }
-}
-
-named_schema!(PolicyChange);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::Wire as _;
 
     #[test]
-    fn only_the_time_limit_of_a_policy_changes() {
-        let read = |body: &str| PolicyChange::read(serde_json::from_str(body).unwrap()).map_err(|problems| Invalid::from(problems).line());
-        assert_eq!(read(r#"{"timeout_sec": 7200}"#), Ok(PolicyChange::to(7200)));
-        assert_eq!(read(&serde_json::to_string(&PolicyChange::to(7200)).unwrap()), Ok(PolicyChange::to(7200)));
+    fn the_time_limit_and_the_budget_of_a_policy_change() {
+        let read = |body: &str| {
+            let change = PolicyChange::read(serde_json::from_str(body).unwrap());
+            change.map(LimitChange::from).map_err(|problems| Invalid::from(problems).line())
+        };
+        let both = LimitChange { timeout_sec: Some(7200), budget: Some(0.5) };
+        assert_eq!(read(r#"{"timeout_sec": 7200, "budget": 0.5}"#), Ok(both));
+        assert_eq!(read(r#"{"budget": 0}"#), Ok(LimitChange { budget: Some(0.0), ..LimitChange::default() }));
+        let sent = PolicyChange { timeout_sec: Some(Int(5)), budget: None };
+        assert_eq!(serde_json::to_string(&sent).unwrap(), r#"{"timeout_sec":5}"#);
         let check = |body, expected: &str| assert_eq!(read(body).unwrap_err(), expected);
-        check("{}", "timeout_sec: Required");
-        check(r#"{"timeout_sec": 5, "budget": 1}"#, "budget: This field can't be changed; only timeout_sec can");
+        check("{}", "Give at least one of timeout_sec, budget");
+        check(r#"{"timeout_sec": null}"#, "Give at least one of timeout_sec, budget");
         check(r#"{"timeout_sec": 604801}"#, "timeout_sec: Number must be less than or equal to 604800");
-        check(r#"{"timeout_sec": null}"#, "timeout_sec: Expected number, received null");
+        check(r#"{"budget": -1}"#, "budget: Number must be greater than or equal to 0");
+        assert!(read(r#"{"timeout_sec": 5, "timeout_is_default": true}"#).unwrap_err().starts_with("timeout_is_default: "));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use bloom_config::{Flags, Serve};
 use bloom_dispatch::{self as dispatch, Agents};
 use bloom_engine::{self as engine, Engine};
 use bloom_http::{self as http, AppState};
-use bloom_membridge::{self as membridge, Membridge};
+use bloom_membridge::{self as membridge, Membridge, OwnControlPlane};
 use bloom_objects::{self as objects, Objects};
 use bloom_operator as operator;
 use bloom_reconcile as reconcile;
@@ -70,8 +70,14 @@ pub async fn run(
         Engine::start(Arc::new(store.clone()), metrics.clone(), options).await.map_err(|error| database::explain(error, &settings))?;
     let own_membridge = if settings.own_membridge.in_server { Some(membridge_command::listen(&settings).await?) } else { None };
     let given_url = settings.membridge_server_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
-    let server_url = own_membridge.as_ref().map(|own| own.url_for_server().to_owned()).or(given_url);
-    let membridge = Membridge::new(server_url, settings.membridge_admin_key.clone());
+    let key = settings.membridge_admin_key.clone();
+    let membridge = match &own_membridge {
+        Some(own) => {
+            let own = OwnControlPlane { internal_url: own.url_for_server().to_owned(), url: own.url.clone() };
+            Membridge::built_in(own, key)
+        }
+        None => Membridge::new(given_url, key),
+    };
     database::unlocked(&settings, || membridge::sync::load_settings(&store, &membridge)).await?;
     let url = parts::callable(parts::scheme(&settings), address);
     let agents = Agents::new(engine.clone(), parts::agent_options(&settings, &url));

@@ -36,7 +36,7 @@ mod row_keys;
 pub mod run_result;
 pub mod similar;
 pub mod task;
-mod task_limits;
+pub mod task_limits;
 pub mod trace_context;
 pub mod usage;
 pub mod wakeup;

@@ -129,6 +129,8 @@ pub enum Rejection {
     TooManyUploads,
     /// The key of the request was revoked since the request was admitted.
     KeyGone,
+    /// The attempts of the task have cost as many US dollars since it was queued, and the new budget is not more.
+    BudgetIsSpent(f64),
     /// Only submit keys have quotas.
     NoQuotaFor(Scope),
     /// The key has as many open tasks as its quota allows, or would have more.
@@ -318,6 +320,9 @@ impl fmt::Display for Rejection {
                 MAX_UNUSED_BYTES >> 30
             ),
             Self::KeyGone => f.write_str("The key was revoked"),
+            Self::BudgetIsSpent(cost) => {
+                write!(f, "The attempts of the task have cost {cost:.4} US dollars already: give a budget of more, or 0 for no limit")
+            }
             Self::NotRotated(why) => f.write_str(why),
             Self::NoQuotaFor(scope) => {
                 write!(f, "A quota is for keys of the scopes 'submit' and 'member', and this key has the scope '{scope}'")

@@ -248,7 +248,7 @@ pub struct TaskState {
     pub timeout_sec: i64,
     /// As in its [`TaskSpec`]; `None` also once an edit or a requeue has set `timeout_sec`.
     pub profile_timeout_max: Option<i64>,
-    /// US dollars that all attempts together may cost, as in its [`TaskSpec`]; 0 = no limit.
+    /// US dollars that all attempts together may cost; 0 = no limit. An edit or a requeue may change it.
     pub budget: f64,
     /// The exclusive key of the task, as in its [`TaskSpec`].
     pub exclusive_key: Option<String>,

@@ -3,18 +3,37 @@
 use super::task::TaskState;
 use super::usage::Usage;
 
+/// Other limits for the runs of a task. Those that are `None` stay as they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LimitChange {
+    /// The time limit of each run, in seconds.
+    pub timeout_sec: Option<i64>,
+    /// US dollars that all attempts together may cost; 0 = no limit.
+    pub budget: Option<f64>,
+}
+
 impl TaskState {
     /// How long a run may take at most, whatever the profile of its agent says.
     pub fn longest_run_sec(&self) -> i64 {
         self.profile_timeout_max.map_or(self.timeout_sec, |most| most.max(self.timeout_sec))
     }
 
-    /// Sets the time limit that a client names, which profiles then don't change. The text is for the audit trail; `None`: it was so before.
-    pub fn limit_to(&mut self, seconds: i64) -> Option<String> {
-        let before = std::mem::replace(&mut self.timeout_sec, seconds);
-        let was_default = self.profile_timeout_max.take().is_some();
-        let default = if was_default { " by default" } else { "" };
-        (was_default || before != seconds).then(|| format!("timeout_sec {before}{default} to {seconds}"))
+    /// Sets the limits that a client names. Profiles don't change a time limit that a client has named. The texts are for the audit trail:
+    /// what was so before is left out.
+    pub fn limit_to(&mut self, change: LimitChange) -> Vec<String> {
+        let mut changes = Vec::new();
+        if let Some(seconds) = change.timeout_sec {
+            let before = std::mem::replace(&mut self.timeout_sec, seconds);
+            let was_default = self.profile_timeout_max.take().is_some();
+            let default = if was_default { " by default" } else { "" };
+            changes.extend((was_default || before != seconds).then(|| format!("timeout_sec {before}{default} to {seconds}")));
+        }
+        if let Some(budget) = change.budget {
+            let before = std::mem::replace(&mut self.budget, budget);
+            let told = |usd: f64| if usd > 0.0 { usd.to_string() } else { "none".to_owned() };
+            changes.extend((before != budget).then(|| format!("budget {} to {}", told(before), told(budget))));
+        }
+        changes
     }
 
     /// What is left of its budget, in US dollars; `None`: it has none.

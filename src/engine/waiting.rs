@@ -19,6 +19,9 @@ pub struct WaitingState {
     pub until: Option<Ms>,
 }
 
+/// A run that asks keeps what others wait for.
+const SOME_ASK: &str = "; some of their runs wait for the answer of a person: bloom-runtime task list --asks";
+
 /// Characters of a failure that are told; the task has the whole of it.
 const FAILURE_CHARS: usize = 500;
 
@@ -86,13 +89,14 @@ impl WaitingState {
         Self { reason: WaitingReason::WorkerSilent, message, until: Some(lease.expires_at) }
     }
 
-    /// Why no worker may have the task.
-    pub(super) fn closed(closed: &Closed) -> Self {
-        let reason = match closed {
-            Closed::AllPaused | Closed::Paused(_) => WaitingReason::Paused,
-            Closed::Full { .. } => WaitingReason::Limit,
+    /// Why no worker may have the task. `asks`: whether a run of its agent waits for a person.
+    pub(super) fn closed(closed: &Closed, asks: bool) -> Self {
+        let (reason, why) = match closed {
+            Closed::AllPaused | Closed::Paused(_) => (WaitingReason::Paused, ""),
+            Closed::Full { .. } if asks => (WaitingReason::Limit, SOME_ASK),
+            Closed::Full { .. } => (WaitingReason::Limit, ""),
         };
-        Self { reason, message: closed.to_string(), until: None }
+        Self { reason, message: format!("{closed}{why}"), until: None }
     }
 
     /// Why no worker takes a ready task.
@@ -116,7 +120,7 @@ impl WaitingState {
             }
             Shortage::Cordoned => (WaitingReason::Cordoned, format!("every online worker that serves {of} is cordoned")),
             Shortage::NoCapacity { asks } => {
-                let why = if asks { "; some of their runs wait for the answer of a person: bloom-runtime task list --asks" } else { "" };
+                let why = if asks { SOME_ASK } else { "" };
                 (WaitingReason::NoCapacity, format!("every worker that serves {of} is full{why}"))
             }
             Shortage::Kept { until } => {

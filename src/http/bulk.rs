@@ -45,7 +45,7 @@ pub(crate) const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 ///
 /// Tasks are named by their ids or by a filter, at most 1000 a call; if `more` is true, call again. Tasks in other states do not count, nor
 /// do, with a member key, those in whose contexts keys outside the team have tasks too. With `dry_run`, the call only counts, and its `as_of`
-/// binds the call that follows to the tasks that were there then. A `policy` gives their runs another time limit.
+/// binds the call that follows to the tasks that were there then. A `policy` gives their runs other limits.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks:requeue", operation_id = "requeueTasks", tag = "tasks", request_body = BulkRequeue,
     responses((status = 200, description = "The outcome.", body = BulkResult))
@@ -53,8 +53,8 @@ pub(crate) const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 pub(crate) async fn requeue(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     const OVER: Change<'static> = Change { statuses: &[Status::Failed, Status::Dead, Status::Cancelled], goes_on: true, as_of: None };
     let BulkRequeue { bulk, policy } = body.read()?;
-    let timeout_sec = allowed(&app, policy)?;
-    apply(&app, &caller, bulk, OVER, |task| op::Requeue { task, timeout_sec }.into()).await
+    let limits = allowed(&app, policy)?;
+    apply(&app, &caller, bulk, OVER, |task| op::Requeue { task, limits }.into()).await
 }
 
 /// A dry run counts no further than this, so that it ends before the client gives up.

@@ -33,6 +33,7 @@ fn show(app: &AppState) -> HandlerResult {
         admin_key_masked: view.admin_key_masked,
         connected: view.connected,
         last_test: view.last_test,
+        built_in_url: view.built_in_url,
     })
 }
 

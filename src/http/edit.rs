@@ -20,12 +20,13 @@ use bloom_api::requests::Requeue;
 use bloom_api::tasks::Task;
 use bloom_api::time_limit::{PolicyChange, must_be_allowed};
 use bloom_core::op;
+use bloom_core::task_limits::LimitChange;
 
 pub(crate) const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Queues a failed, dead or cancelled task again.
 ///
-/// The task has all its attempts again. Earlier results are kept. A body may give its runs another time limit.
+/// The task has all its attempts again. Earlier results are kept. A body may give its runs another time limit, and another budget.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks/{id}/requeue", operation_id = "requeueTask", tag = "tasks", params(("id" = String, Path)),
     request_body = Requeue,
@@ -36,19 +37,19 @@ pub(crate) const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
     )
 )]
 pub(crate) async fn requeue(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
-    let timeout_sec = allowed(&app, body.read::<Requeue>()?.policy)?;
+    let limits = allowed(&app, body.read::<Requeue>()?.policy)?;
     let task = path.id()?;
     if let Some(spec) = app.engine.specs.by_id(&[task]).await?.first() {
         ownership::goes_on(&app, &caller, &spec.context_id).await?;
     }
-    show_reply(&app, &caller, task, op::Requeue { task, timeout_sec }).await
+    show_reply(&app, &caller, task, op::Requeue { task, limits }).await
 }
 
 pub(crate) const EDIT: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Edits a queued task.
 ///
-/// Its priority, its `not_before`, the time limit of its runs and its labels can be changed, and nothing else. The body is a JSON merge
+/// Its priority, its `not_before`, the time limit and the budget of its runs and its labels can be changed, and nothing else. The body is a JSON merge
 /// patch: absent fields stay as they are.
 #[utoipa::path(
     patch, path = "/api/runtime/llm-tasks/{id}", operation_id = "editTask", tag = "tasks", params(("id" = String, Path)),
@@ -61,7 +62,7 @@ pub(crate) const EDIT: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 )]
 pub(crate) async fn edit(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     let edit = body.read::<EditTask>()?;
-    allowed(&app, edit.policy)?;
+    allowed(&app, edit.policy.clone())?;
     let id = path.id()?;
     let specs = app.engine.specs.by_id(&[id]).await?;
     let spec = specs.first().ok_or(Error::TASK_NOT_FOUND)?;
@@ -89,9 +90,9 @@ pub(crate) async fn delete(State(app): State<AppState>, caller: Caller, path: Ta
     ok(&Removed { removed: true, id: task.to_string().into() })
 }
 
-/// The new time limit, if the server allows it.
-pub(super) fn allowed(app: &AppState, policy: Option<PolicyChange>) -> Result<Option<i64>, Error> {
-    let seconds = policy.map(|policy| policy.timeout_sec.0);
-    seconds.map_or(Ok(()), |seconds| must_be_allowed(seconds, app.settings.max_timeout_sec))?;
-    Ok(seconds)
+/// The new limits, if the server allows them.
+pub(super) fn allowed(app: &AppState, policy: Option<PolicyChange>) -> Result<LimitChange, Error> {
+    let change = policy.map(LimitChange::from).unwrap_or_default();
+    change.timeout_sec.map_or(Ok(()), |seconds| must_be_allowed(seconds, app.settings.max_timeout_sec))?;
+    Ok(change)
 }

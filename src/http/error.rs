@@ -193,6 +193,7 @@ impl From<Rejection> for Error {
             | Rejection::ArtifactOfTask
             | Rejection::ArtifactInUse
             | Rejection::TooManyUploads
+            | Rejection::BudgetIsSpent(_)
             | Rejection::NotRotated(_)
             | Rejection::NoQuotaFor(_)
             | Rejection::QuotaOfOpenTasks { .. }

@@ -124,8 +124,8 @@ pub(crate) fn of_schema(name: &str) -> Option<Value> {
         "NewTask" => new_task(),
         "NewTasks" => json!({ "tasks": [new_task(), with(new_task(), &json!({ "prompt": "Translate README.md into French." }))] }),
         "EditTask" => json!({ "priority": 9, "not_before": null, "labels": { "batch": "8" } }),
-        "Requeue" => json!({ "policy": { "timeout_sec": 7200 } }),
-        "PolicyChange" => json!({ "timeout_sec": 7200 }),
+        "Requeue" => json!({ "policy": { "timeout_sec": 7200, "budget": 5 } }),
+        "PolicyChange" => json!({ "timeout_sec": 7200, "budget": 5 }),
         "Ask" => {
             json!({ "lease_id": LEASE, "id": QUESTION, "question": { "tool": "Bash", "input": { "command": "git push" }, "limit_sec": 3600 } })
         }

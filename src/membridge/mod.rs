@@ -45,6 +45,16 @@ struct Inner {
     client: Client,
     target: RwLock<Target>,
     seen: Mutex<Seen>,
+    own: Option<OwnControlPlane>,
+}
+
+/// A control plane that runs in the same process.
+#[derive(Clone, Debug)]
+pub struct OwnControlPlane {
+    /// Where this process reaches it.
+    pub internal_url: String,
+    /// Where it listens for others.
+    pub url: String,
 }
 
 #[derive(Clone, Default)]
@@ -83,6 +93,8 @@ pub struct ConfigView {
     pub connected: bool,
     /// When the connection was last tested, in milliseconds since the epoch; `None`: never.
     pub last_test: Option<Ms>,
+    /// Where the control plane of this process listens for others; `None` if it is not the one that is used.
+    pub built_in_url: Option<String>,
 }
 
 impl Membridge {
@@ -91,9 +103,19 @@ impl Membridge {
         Self::with_options(url, key, MembridgeOptions::default())
     }
 
+    /// A connection to the control plane of this process.
+    pub fn built_in(own: OwnControlPlane, key: Option<SecretString>) -> Self {
+        let target = Target { url: Some(own.internal_url.clone()), key };
+        Self::to(target, Some(own), MembridgeOptions::default())
+    }
+
     /// A connection with these time limits. `url`: `None` if there is no control plane.
     pub fn with_options(url: Option<String>, key: Option<SecretString>, options: MembridgeOptions) -> Self {
-        Self(Arc::new(Inner { client: Client::new(options), target: RwLock::new(Target { url, key }), seen: Mutex::default() }))
+        Self::to(Target { url, key }, None, options)
+    }
+
+    fn to(target: Target, own: Option<OwnControlPlane>, options: MembridgeOptions) -> Self {
+        Self(Arc::new(Inner { client: Client::new(options), target: RwLock::new(target), seen: Mutex::default(), own }))
     }
 
     /// Sets the address and the key. The state of the former connection is reset.
@@ -116,7 +138,9 @@ impl Membridge {
     pub fn config(&self) -> ConfigView {
         let Target { url, key } = self.target();
         let seen = self.seen();
+        let own = self.0.own.as_ref().filter(|own| url.as_deref() == Some(own.internal_url.as_str()));
         ConfigView {
+            built_in_url: own.map(|own| own.url.clone()),
             membridge_server_url: url.map(|url| masked_url(&url)).unwrap_or_default(),
             admin_key_masked: key.map(|key| mask(key.expose_secret())).unwrap_or_default(),
             connected: seen.state.connected,

@@ -120,7 +120,6 @@ pub(super) const STATE_FIXED: &[&str] = STATE.only(&[
     "agent_slug",
     "session",
     "max_attempts",
-    "budget",
     "exclusive_key",
     "ttl_after_finished_sec",
     "has_dependencies",

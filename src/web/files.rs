@@ -80,11 +80,13 @@ impl Files {
         });
         let listed =
             visit.list(&format!("artifacts?task_id={}&limit={FILES}", task.id), |artifact: Artifact| FileRow::of(lang, &artifact)).await?;
-        let outputs: Vec<FileRow> = listed.rows.into_iter().flatten().collect();
+        let mut outputs: Vec<FileRow> = listed.rows.into_iter().flatten().collect();
         let diff = match outputs.iter().find(|file| file.kind == FileKind::GitDiff.as_str()) {
             Some(file) => diff(visit, file.id).await,
             None => None,
         };
+        // It is shown with its own link.
+        outputs.retain(|file| diff.as_ref().is_none_or(|shown| shown.id != file.id));
         Ok(Self { inputs: inputs.collect(), outputs, diff })
     }
 

@@ -65,7 +65,11 @@ async fn page(visit: &Visit) -> Result<Membridge<'_>, Refused> {
     Ok(Membridge {
         v: &visit.layout,
         // An address with a password is masked, and must not be stored so.
-        typed_url: Some(&config.membridge_server_url).filter(|url| !url.contains("****")).cloned().unwrap_or_default(),
+        // Nor that of the server's own control plane, which only this process reaches.
+        typed_url: Some(&config.membridge_server_url)
+            .filter(|url| !url.contains("****") && config.built_in_url.is_none())
+            .cloned()
+            .unwrap_or_default(),
         config,
         last_success: health.membridge.last_success,
         last_error: shortened(health.membridge.last_error.as_deref().unwrap_or_default(), CHARS),

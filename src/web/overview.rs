@@ -48,6 +48,8 @@ struct Ask {
     said: String,
     /// The command that it wants to execute.
     command: Option<String>,
+    /// The question, if a button is enough to answer it.
+    decides: Option<Uuid>,
 }
 
 impl Ask {
@@ -62,7 +64,8 @@ impl Ask {
         let texts = question.map(|question| question.questions.join(" ")).filter(|texts| !texts.is_empty());
         let said = texts.map_or_else(|| said.to_owned(), |texts| shortened(&texts, ASKED_CHARS));
         let command = question.and_then(|question| asked::command(question, ASKED_CHARS));
-        Self { id: row.id, said, prompt: row.prompt, what, command }
+        let decides = question.filter(|question| question.questions.is_empty() && question.answer.is_none()).map(|question| question.id);
+        Self { id: row.id, said, prompt: row.prompt, what, command, decides }
     }
 }
 
@@ -91,7 +94,8 @@ struct Whole {
     stats: Stats,
     fleet: Fleet,
     charts: Vec<Chart>,
-    oldest: String,
+    /// How long the oldest queued task that could run has waited; `None`: there is none.
+    oldest: Option<String>,
     storage: String,
     membridge: &'static str,
     is_membridge_lost: bool,
@@ -108,6 +112,7 @@ struct Overview<'a> {
     failed_count: String,
     running: Vec<Row>,
     waiting: Vec<Row>,
+    completed: Vec<Row>,
     is_new: bool,
     address: &'a str,
     /// A name for the first worker.
@@ -127,6 +132,7 @@ pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
     let tasks = async |status, limit| newest(&visit, &Filter::of_status(status), None, limit).await.map(|listed| listed.rows);
     let asking = asking(&visit).await?;
     let (mut running, mut waiting) = (tasks(Status::Running, ROWS).await?, tasks(Status::Queued, ROWS).await?);
+    let completed = newest(&visit, &Filter::completed_lately(), None, ROWS).await?.rows;
     running.retain(|row| !row.needs_person);
     waiting.retain(|row| !row.note.is_empty());
     let Listed { rows: mut failed, next } = newest(&visit, &Filter::failed_lately(), None, COUNTED).await?;
@@ -146,6 +152,7 @@ pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
         failed_count,
         running,
         waiting,
+        completed,
         is_new,
         address: &visit.address,
         example,
@@ -207,7 +214,12 @@ async fn whole(visit: &Visit) -> Result<Whole, Refused> {
         false if is_membridge_lost => lang.t("not reached", "немає зв’язку"),
         false => lang.t("not used", "не задіяно"),
     };
-    let online = workers.iter().filter(|worker| worker.is_online).count();
+    // A worker whose account is paused is there, too: what it waits for is told beside.
+    let online = workers.iter().filter(|worker| worker.is_online || worker.is_paused).count();
+    let paused = match workers.iter().filter(|worker| worker.is_paused).count() {
+        0 => String::new(),
+        count => lang.t(format!(", {count} paused"), format!(", на паузі: {count}")),
+    };
     let closed = match workers.iter().filter(|worker| worker.is_online && worker.is_closed).count() {
         0 => String::new(),
         count => lang.t(format!(", {count} closed to new tasks"), format!(", закрито для нових завдань: {count}")),
@@ -216,7 +228,7 @@ async fn whole(visit: &Visit) -> Result<Whole, Refused> {
     Ok(Whole {
         stats,
         charts,
-        oldest: oldest.map_or_else(|| "–".to_owned(), |ms| duration(lang, ms)),
+        oldest: oldest.map(|ms| duration(lang, ms)),
         storage: health.storage.to_string(),
         membridge,
         is_membridge_lost,
@@ -224,7 +236,7 @@ async fn whole(visit: &Visit) -> Result<Whole, Refused> {
         fleet: Fleet {
             total: workers.len(),
             online,
-            workers: lang.t(format!("{online} of {all} online{closed}"), format!("на зв’язку {online} із {all}{closed}")),
+            workers: lang.t(format!("{online} of {all} online{paused}{closed}"), format!("на зв’язку {online} із {all}{paused}{closed}")),
             free_slots: workers.iter().map(|worker| worker.free_slots).sum(),
             slots: workers.iter().filter(|worker| worker.is_online).map(|worker| worker.slots).sum(),
             troubles: most_urgent(workers.into_iter().flat_map(|worker| worker.troubles).collect()),
@@ -242,6 +254,8 @@ fn most_urgent(mut troubles: Vec<Trouble>) -> Vec<Trouble> {
 
 struct Seen {
     is_online: bool,
+    /// It is there, and takes no tasks until an account or a profile of it may be used again.
+    is_paused: bool,
     /// It gets no new tasks, because it is drained or cordoned.
     is_closed: bool,
     slots: i64,
@@ -278,5 +292,6 @@ fn seen(lang: Lang, now: Ms, worker: Worker<'_>) -> Seen {
     troubles.extend(word.map(|text| Trouble { worker: name, text: text.to_owned(), lang, last_seen }));
     let is_closed = worker.cordoned || worker.draining;
     let free_slots = if is_online && !is_closed { (slots - worker.active_leases).max(0) } else { 0 };
-    Seen { is_online, is_closed, slots, free_slots, troubles }
+    let is_paused = !is_online && worker.status != WorkerStatus::Offline && !worker.pauses.is_empty();
+    Seen { is_online, is_paused, is_closed, slots, free_slots, troubles }
 }

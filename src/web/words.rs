@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::lang::Lang;
 
 /// The words and their labels in Ukrainian. Forms that agree with no noun are used, because tasks, leases and clones share words.
-const LABELS: [(&str, &str); 105] = [
+const LABELS: [(&str, &str); 106] = [
     // Tasks, leases, workers, clones.
     ("queued", "у черзі"),
     ("leased", "видано"),

@@ -61,6 +61,11 @@ def before_load_schema(context, document):
     # A quota has at least one limit.
     limits = [{"required": [name], "properties": {name: {"type": "integer"}}} for name in schemas["NewQuota"]["properties"]]
     schemas["NewQuota"] = {"allOf": [schemas["NewQuota"], {"anyOf": limits}]}
+    # So has a change of a policy.
+    schemas["PolicyChange"] = {"allOf": [schemas["PolicyChange"], {"anyOf": [
+        {"required": ["timeout_sec"], "properties": {"timeout_sec": {"type": "integer"}}},
+        {"required": ["budget"], "properties": {"budget": {"type": "number"}}},
+    ]}]}
     # Which fields of a key go together depends on its scope.
     enrolled = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$", "maxLength": 56, "not": {"enum": ACTORS}}
     none = {"type": "null"}

@@ -44,7 +44,7 @@ const WORKER: [&str; 13] = [
     "POST workers/{id}/events",
     "POST workers/{id}/heartbeat",
 ];
-const SUBMIT: [&str; 26] = [
+const SUBMIT: [&str; 27] = [
     "DELETE artifacts/{id}",
     "DELETE llm-tasks/{id}",
     "GET artifacts",

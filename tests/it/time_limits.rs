@@ -16,7 +16,7 @@ on_both! {
         task.fail("x").await;
         let requeue = task.path("/requeue");
         server.post(&requeue, policy(0)).await.refuses(&["policy"]);
-        server.post(&requeue, json!({ "policy": { "timeout_sec": 60, "budget": 2 } })).await.refuses(&["policy"]);
+        server.post(&requeue, json!({ "policy": { "timeout_sec": 60, "max_attempts": 2 } })).await.refuses(&["policy"]);
         assert_eq!(task.status().await, "failed", "a wrong request changes nothing");
         let longer = json!({ "timeout_sec": 7200, "timeout_is_default": false, "budget": 1.5 });
         assert_eq!(server.post(&requeue, policy(7200)).await.ok()["policy"], longer);
@@ -41,7 +41,7 @@ on_both! {
             body["policy"] = policy;
             body
         };
-        for wrong in [json!({ "timeout_sec": 0 }), json!({ "timeout_sec": 86_401 }), json!({ "timeout_sec": 60, "budget": 1 }), json!("2h")] {
+        for wrong in [json!({ "timeout_sec": 0 }), json!({ "timeout_sec": 86_401 }), json!({ "timeout_sec": 60, "budget": -1 }), json!("2h")] {
             server.post("llm-tasks:requeue", with(named.clone(), wrong)).await.refuses(&["policy"]);
         }
         assert_eq!(tasks[0].status().await, "cancelled", "a wrong request changes nothing");
@@ -61,7 +61,7 @@ on_both! {
         assert_eq!(task.now().await["policy"]["timeout_sec"], 86_400);
         let entries = server.get(&format!("audit?task_id={}", task.id)).await.ok();
         assert_eq!((&entries[0]["action"], &entries[0]["detail"]), (&json!("task_edited"), &json!("timeout_sec 120 by default to 86400")));
-        for wrong in [policy(86_401), json!({ "policy": {} }), json!({ "policy": { "budget": 1 } }), json!({ "policy": null })] {
+        for wrong in [policy(86_401), json!({ "policy": {} }), json!({ "policy": { "budget": "1" } }), json!({ "policy": null })] {
             server.patch(&task.path(""), wrong).await.refuses(&["policy"]);
         }
     }

@@ -13,6 +13,7 @@ use bloom_core::namespace::{KubernetesObject, qualified};
 use bloom_core::op;
 use bloom_core::origin::Origin;
 use bloom_core::task::{Format, Outcome, Session, TaskSpec, TaskState};
+use bloom_core::task_limits::LimitChange;
 use bloom_engine::{ClaimRequest, Engine, Error};
 use bloom_test_world::history::NAMESPACES;
 use bloom_test_world::world::in_project;
@@ -306,7 +307,7 @@ pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
         let limit = QueueChange::Limit(cluster.chance(70).then(|| cluster.below(3) as i64 + 1));
         let op = match cluster.below(28) {
             0 | 1 => Op::Cancel(op::Cancel { task }),
-            2..=4 => Op::Requeue(op::Requeue { task, timeout_sec: None }),
+            2..=4 => Op::Requeue(op::Requeue { task, limits: LimitChange::default() }),
             5 | 6 => Op::Lease(op::Lease {
                 task,
                 choice: Choice::Named(worker),
@@ -327,7 +328,7 @@ pub async fn operator(cluster: Cluster, every_sec: u64, workers: usize) {
                     not_before,
                     labels,
                     first_labels,
-                    timeout_sec: None,
+                    limits: LimitChange::default(),
                 })
             }
             14 => {

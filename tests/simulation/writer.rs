@@ -248,6 +248,7 @@ impl Writer for SimWriter {
             | Maintenance::DropChunks { .. }
             | Maintenance::RemoveFiles { .. }
             | Maintenance::MoveFile { .. }
+            | Maintenance::RecordKeyUses { .. }
             | Maintenance::SetStoredBytes { .. }
             | Maintenance::CorrectCounts { .. } => Ok(Done::default()),
         }

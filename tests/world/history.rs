@@ -10,6 +10,7 @@ use bloom_core::op;
 use bloom_core::origin::Origin;
 use bloom_core::question::Answer;
 use bloom_core::task::{Outcome, Session, TaskSpec};
+use bloom_core::task_limits::LimitChange;
 use bloom_core::usage::Usage;
 
 use super::control_plane;
@@ -148,7 +149,7 @@ impl History {
                 Op::AnswerQuestion(op::AnswerQuestion { task: task(*at)?, question: None, answer })
             }
             Step::Cancel { task: at } => Op::Cancel(op::Cancel { task: task(*at)? }),
-            Step::Requeue { task: at } => Op::Requeue(op::Requeue { task: task(*at)?, timeout_sec: None }),
+            Step::Requeue { task: at } => Op::Requeue(op::Requeue { task: task(*at)?, limits: LimitChange::default() }),
             Step::Edit { task: at, priority, later, label } => {
                 let labels = label.map(|value| (LABEL.to_owned(), value.map(|value| value.to_string()))).into_iter().collect();
                 let id = task(*at)?;
@@ -160,7 +161,7 @@ impl History {
                     not_before,
                     labels,
                     first_labels,
-                    timeout_sec: priority.map(|n| 100 + n),
+                    limits: LimitChange { timeout_sec: priority.map(|n| 100 + n), budget: priority.map(|n| n as f64) },
                 })
             }
             Step::Suspend { task: at, suspend } => Op::Suspend(op::Suspend { task: task(*at)?, suspend: *suspend }),

@@ -1,7 +1,6 @@
 //! `task cancel` and `task requeue`, for tasks given by id or by filters.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
@@ -14,8 +13,8 @@ use super::super::ids::path;
 use super::super::interrupt::or_interrupted;
 use super::super::progress::{Progress, number, tasks};
 use super::super::show::{self, Shown};
-use super::super::{columns, ids, term, when};
-use super::fields::policy_with;
+use super::super::{columns, ids, term};
+use super::fields::OtherLimits;
 use super::list;
 use super::selection::{Changed, Selection};
 use crate::CommandError;
@@ -38,9 +37,8 @@ const MAX_REASONS: usize = 20;
 
 #[derive(Args, Debug)]
 pub struct RequeueArgs {
-    /// How long their runs may take from now on: 90, 30m, 2h
-    #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true, help_heading = "Changes")]
-    timeout: Option<Duration>,
+    #[command(flatten)]
+    limits: OtherLimits,
     /// Taken only to say what changes it.
     #[arg(long, hide = true)]
     model: Option<String>,
@@ -114,7 +112,7 @@ pub(crate) async fn requeue(args: RequeueArgs, server: &Server, shown: Shown) ->
              bloom-runtime task submit --like {id} --agent NAME --model NAME"
         )));
     }
-    run(BulkAction::Requeue, args.tasks, args.timeout.map(policy_with), server, shown).await
+    run(BulkAction::Requeue, args.tasks, args.limits.change(), server, shown).await
 }
 
 pub(crate) async fn cancel(args: Changed, server: &Server, shown: Shown) -> Result<(), CommandError> {
@@ -143,7 +141,10 @@ async fn change(
     match args.selection.ids.as_slice() {
         [] => by_filter(action, &args, policy, server, shown).await,
         [id] if !args.dry_run => {
-            let answer = server.post(&path(id, &format!("/{verb}")), &Requeue { policy }).await.map_err(|failure| failure.about(id))?;
+            let answer = server
+                .post(&path(id, &format!("/{verb}")), &Requeue { policy: policy.clone() })
+                .await
+                .map_err(|failure| failure.about(id))?;
             match shown.form() {
                 Some(form) => show::one(form, &columns::TASKS, &answer),
                 None => {
@@ -227,7 +228,7 @@ async fn by_filter(
 ) -> Result<(), CommandError> {
     // A call takes one status at most.
     let named = |status| Named::Filter(Box::new(args.selection.filters.body(status)));
-    let body = |status, dry_run, as_of| BulkRequeue { bulk: Bulk { named: named(status), dry_run, as_of }, policy };
+    let body = |status, dry_run, as_of| BulkRequeue { bulk: Bulk { named: named(status), dry_run, as_of }, policy: policy.clone() };
     let statuses = args.selection.filters.statuses();
     let mut meant = NOTHING;
     for status in &statuses {

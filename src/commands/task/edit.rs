@@ -1,7 +1,6 @@
 //! `task edit`: changes queued tasks.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
@@ -11,7 +10,7 @@ use super::super::ids::path;
 use super::super::number::within;
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, shell_completion, when};
-use super::fields::{named_twice, policy_with};
+use super::fields::{OtherLimits, named_twice};
 use super::filters::label;
 use super::selection::{Act, Changed};
 use crate::CommandError;
@@ -26,19 +25,18 @@ const EDIT: Act = Act { verb: "edit", done: "edited", statuses: &[Status::Queued
 #[command(mut_arg("labels", |arg| arg.long(None)))]
 pub struct EditArgs {
     /// Their new priority, 0 to 9; 9 is the most urgent
-    #[arg(long, value_name = "N", value_parser = within(0..=9_u8))]
+    #[arg(long, value_name = "N", value_parser = within(0..=9_u8), help_heading = "Changes")]
     priority: Option<u8>,
     /// Do not run them before this time: +10m from now, 2026-02-25T10:00:00Z, milliseconds since the epoch; or now: run them at once
-    #[arg(long, value_name = "WHEN", value_parser = start, allow_hyphen_values = true)]
+    #[arg(long, value_name = "WHEN", value_parser = start, allow_hyphen_values = true, help_heading = "Changes")]
     not_before: Option<Start>,
-    /// How long their runs may take: 90, 30m, 2h
-    #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
-    timeout: Option<Duration>,
+    #[command(flatten)]
+    limits: OtherLimits,
     /// Add or change a label; may be repeated
-    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(shell_completion::labels))]
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(shell_completion::labels), help_heading = "Changes")]
     new_labels: Vec<(String, String)>,
     /// Remove a label; may be repeated
-    #[arg(long = "remove-label", value_name = "NAME")]
+    #[arg(long = "remove-label", value_name = "NAME", help_heading = "Changes")]
     removed_labels: Vec<String>,
     #[command(flatten)]
     changed: Changed,
@@ -68,12 +66,12 @@ impl EditArgs {
         let edit = EditTask {
             priority: self.priority.map(i64::from),
             not_before: self.not_before.map(|start| if let Start::At(at) = start { Some(at) } else { None }),
-            policy: self.timeout.map(policy_with),
+            policy: self.limits.change(),
             labels,
         };
         if edit == EditTask::default() {
             return Err(CommandError::usage(
-                "nothing to edit: give at least one of --priority, --not-before, --timeout, --label, --remove-label",
+                "nothing to edit: give at least one of --priority, --not-before, --timeout, --budget, --label, --remove-label",
             ));
         }
         Ok(edit)
@@ -111,10 +109,13 @@ mod tests {
             let line = Line::try_parse_from([&["x", "id"], flags].concat()).map_err(|error| error.to_string())?;
             line.edit.body().map(|body| serde_json::to_value(body).unwrap()).map_err(|failure| failure.to_string())
         };
-        let flags = ["--priority", "9", "--not-before", "now", "--timeout", "2h", "--label", "a=b=c", "--remove-label", "d"];
+        let flags =
+            ["--priority", "9", "--not-before", "now", "--timeout", "2h", "--budget", "none", "--label", "a=b=c", "--remove-label", "d"];
         assert_eq!(
             body(&flags),
-            Ok(json!({ "priority": 9, "not_before": null, "policy": { "timeout_sec": 7200 }, "labels": { "a": "b=c", "d": null } }))
+            Ok(
+                json!({ "priority": 9, "not_before": null, "policy": { "timeout_sec": 7200, "budget": 0.0 }, "labels": { "a": "b=c", "d": null } })
+            )
         );
         assert_eq!(body(&["--not-before", "1772013600000"]), Ok(json!({ "not_before": 1_772_013_600_000_i64 })));
         assert!(body(&[]).unwrap_err().contains("--remove-label"));

@@ -13,6 +13,7 @@ use super::super::{ids, shell_completion, when};
 use super::filters::label;
 use crate::CommandError;
 use bloom_api::time_limit::{self, PolicyChange};
+use bloom_api::values::{Int, Usd};
 use bloom_core::Ms;
 use bloom_core::project::PushMode;
 
@@ -92,6 +93,27 @@ impl Limits {
     /// The policy of a task with what was given.
     pub(crate) fn policy(&self) -> Value {
         Value::Object(present(vec![("timeout_sec", json!(self.timeout.map(|time| time.as_secs()))), ("budget", json!(self.budget))]))
+    }
+}
+
+/// Other limits of tasks that exist.
+#[derive(Args, Debug, Default)]
+pub(crate) struct OtherLimits {
+    /// How long their runs may take from now on: 90, 30m, 2h
+    #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true, help_heading = "Changes")]
+    timeout: Option<Duration>,
+    /// US dollars that all attempts together may cost, or `none`; of a task that is queued again, only the attempts from then on count
+    #[arg(long, value_name = "USD", value_parser = dollars, help_heading = "Changes")]
+    budget: Option<f64>,
+}
+
+impl OtherLimits {
+    /// `None` if no limit is given.
+    pub(crate) fn change(&self) -> Option<PolicyChange> {
+        // A time limit that the API refuses is sent as it is, so that the API says why.
+        let timeout_sec = self.timeout.map(|time| Int(i64::try_from(time.as_secs()).unwrap_or(i64::MAX)));
+        let change = PolicyChange { timeout_sec, budget: self.budget.map(Usd) };
+        Some(change).filter(|change| *change != PolicyChange::default())
     }
 }
 
@@ -203,11 +225,6 @@ pub(crate) fn fill(task: &mut Map<String, Value>, defaults: &Map<String, Value>)
             (Some(_), _) => {}
         }
     }
-}
-
-/// A time limit that the API refuses is sent as it is, so that the API says why.
-pub(crate) fn policy_with(timeout: Duration) -> PolicyChange {
-    PolicyChange::to(i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX))
 }
 
 pub(crate) fn named_twice(label: &str) -> CommandError {

@@ -29,6 +29,8 @@ pub struct HeldLease {
     pub slot: i64,
     /// How the lease was made.
     pub origin: Origin,
+    /// The agent of the task.
+    pub agent_slug: String,
     /// The context of the task.
     pub context_id: String,
     /// The cancellation of the task was requested, and its agent is to end the run.
@@ -47,6 +49,7 @@ impl HeldLease {
             lease: lease.id,
             slot: lease.slot,
             origin: lease.origin,
+            agent_slug: task.agent_slug.clone(),
             context_id: task.context_id.clone(),
             cancel_requested: task.cancel_requested,
             asks: task.asks().is_some(),
@@ -309,6 +312,11 @@ impl Fleet {
     /// The leases of all workers.
     pub fn all_held(&self) -> impl Iterator<Item = &HeldLease> {
         self.entries.values().flat_map(|entry| entry.held.values())
+    }
+
+    /// Whether a run of this agent waits for a person, and holds its slot and its place in the queue meanwhile.
+    pub fn asks(&self, agent_slug: &str) -> bool {
+        self.all_held().any(|held| held.asks && held.agent_slug == agent_slug)
     }
 
     /// The used slots, one bit each.

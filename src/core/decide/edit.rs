@@ -1,4 +1,4 @@
-//! Changes what a client asked for, while the task is queued: when it runs, before which others, how long, and its labels.
+//! Changes what a client asked for, while the task is queued: when it runs, before which others, for how long and how much, and its labels.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +10,7 @@ use super::super::operation::Operation;
 use super::super::rejection::Rejection;
 use super::super::row_keys::RowKeys;
 use super::super::task::{Parked, Status, TaskState};
+use super::super::task_limits::LimitChange;
 use super::super::working_set::{Halt, WorkingSet};
 use super::readiness::{apply, evaluate};
 use super::reevaluate::dependencies;
@@ -23,8 +24,8 @@ pub struct Edit {
     pub priority: Option<i64>,
     /// `Some(None)`: it may run at once.
     pub not_before: Option<Option<Ms>>,
-    /// The time limit of its runs.
-    pub timeout_sec: Option<i64>,
+    /// Other limits of its runs.
+    pub limits: LimitChange,
     /// New values of labels by name; `None` removes the label. Other labels stay.
     pub labels: BTreeMap<String, Option<String>>,
     /// The labels of the task's spec, which it has until they are edited for the first time. A spec never changes, so the caller may read
@@ -55,7 +56,11 @@ impl Operation for Edit {
             task.not_before = not_before;
             changes.push(format!("not_before {} to {}", time(before.not_before), time(not_before)));
         }
-        changes.extend(self.timeout_sec.and_then(|seconds| task.limit_to(seconds)));
+        changes.extend(task.limit_to(self.limits));
+        // Its next run could not do anything, and would be its end.
+        if self.limits.budget.is_some() && task.budget_left() == Some(0.0) {
+            return Err(Rejection::BudgetIsSpent(task.usage.map_or(0.0, |usage| usage.cost_usd - task.cost_before_requeue)).into());
+        }
         let old = before.labels.as_ref().unwrap_or(&self.first_labels);
         let labels = self.edited(old)?;
         if labels != *old {

@@ -7,6 +7,7 @@ use super::super::operation::Operation;
 use super::super::rejection::Rejection;
 use super::super::row_keys::RowKeys;
 use super::super::task::{Parked, Session, Status, TaskState};
+use super::super::task_limits::LimitChange;
 use super::super::wakeup::Subject;
 use super::super::working_set::{Halt, WorkingSet};
 use super::finish::finish;
@@ -63,8 +64,8 @@ impl Operation for Cancel {
 pub struct Requeue {
     /// The task to queue again.
     pub task: TaskId,
-    /// The time limit of its runs from now on; `None`: the one that it has.
-    pub timeout_sec: Option<i64>,
+    /// The limits of its runs from now on.
+    pub limits: LimitChange,
 }
 
 impl Operation for Requeue {
@@ -104,7 +105,7 @@ impl Operation for Requeue {
             has_dependents: task.has_dependents || task.session == Session::Context,
             ..task.clone()
         };
-        let detail = self.timeout_sec.and_then(|seconds| task.limit_to(seconds)).unwrap_or_default();
+        let detail = task.limit_to(self.limits).join(", ");
         // A task that has run had its dependencies met; they may have been removed since.
         let waits = task.has_dependencies && task.lease_count == 0;
         let dependencies = if waits { known_dependencies(set, id)? } else { Vec::new() };

@@ -315,7 +315,8 @@ impl Replica {
         if task.status != Status::Queued {
             return None;
         }
-        let closed = || remembered.queues.closed(&task.agent_slug).map(|closed| WaitingState::closed(&closed));
+        let asks = || remembered.cache.fleet.asks(&task.agent_slug);
+        let closed = || remembered.queues.closed(&task.agent_slug).map(|closed| WaitingState::closed(&closed, asks()));
         let required = task.requirement();
         let short =
             || Some(WaitingState::short(required, remembered.cache.fleet.shortage(required, task.ready_at.unwrap_or_default(), now)?));

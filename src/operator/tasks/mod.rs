@@ -17,6 +17,7 @@ use bloom_core::command::{Operation, Rejection};
 use bloom_core::namespace::qualified;
 use bloom_core::op;
 use bloom_core::task::{Status, TaskSpec, TaskState};
+use bloom_core::task_limits::LimitChange;
 use bloom_store::TaskRow;
 use futures_util::StreamExt;
 use kube::core::{DeserializeGuard, ObjectMeta};
@@ -253,7 +254,7 @@ impl Tasks {
                 task: state.id,
                 priority,
                 not_before: None,
-                timeout_sec: None,
+                limits: LimitChange::default(),
                 labels: std::collections::BTreeMap::new(),
                 first_labels: spec.labels.clone(),
             };

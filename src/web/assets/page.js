@@ -132,6 +132,8 @@
     const isIdle = active === part || active?.matches("summary, .events");
     return part.contains(active) && !isIdle || part.querySelector("input:checked");
   };
+  const isWrittenOn = () => document.activeElement?.matches("main :is(input, textarea, select)")
+    || [...document.querySelectorAll("main :is(input, textarea)")].some((field) => field.value !== field.defaultValue);
   // The box of events stays at its end, or where somebody has scrolled it: at the event that was the first in sight.
   const END_PX = 40;
   const toEnd = (box) => { box.scrollTop = box.scrollHeight; };
@@ -189,6 +191,9 @@
       if (answer.redirected) return location.assign(answer.url);
       if (!answer.ok) return;
       const loaded = new DOMParser().parseFromString(await answer.text(), "text/html");
+      // A page whose parts have another order by now, such as that of a run that has ended, is loaded whole, unless somebody writes on it.
+      const [shape, freshShape] = [document, loaded].map((page) => page.querySelector("[data-shape]")?.dataset.shape);
+      if (shape !== freshShape && !isWrittenOn()) return location.reload();
       document.querySelectorAll("[data-live][id]").forEach((part) => {
         const fresh = loaded.getElementById(part.id);
         if (!fresh || isInUse(part)) return;

@@ -7,7 +7,8 @@ use axum::response::Response;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::id_of;
+use super::asked::NotTaken;
+use super::{id_of, show};
 use crate::answer::see_other;
 use crate::lang::Lang;
 use crate::refused::Refused;
@@ -43,7 +44,7 @@ pub(crate) async fn act(Path((id, action)): Path<(String, String)>, Posted { vis
     let id = id_of(&id)?;
     let body = match action.as_str() {
         "cancel" | "suspend" | "resume" => json!({}),
-        "requeue" => with_limit(json!({}), &fields)?,
+        "requeue" => return requeue(&visit, id, &fields).await,
         "delete" => return delete(&visit, id).await,
         _ => return Err(Refused::new(404, "There is no such button", "Такої кнопки немає")),
     };
@@ -51,16 +52,44 @@ pub(crate) async fn act(Path((id, action)): Path<(String, String)>, Posted { vis
     Ok(see_other(&format!("/tasks/{id}?done={action}")))
 }
 
-/// The body of a call that requeues, with the new time limit of the form if it has one.
+/// What is wrong with the limits is told at the form, with what was typed.
+async fn requeue(visit: &Visit, id: Uuid, fields: &Fields) -> Result<Response, Refused> {
+    let sent = match with_limits(json!({}), fields) {
+        Ok(body) => visit.act(Method::POST, &format!("llm-tasks/{id}/requeue"), &body).await,
+        Err(refused) => Err(refused),
+    };
+    match sent {
+        Ok(_) => Ok(see_other(&format!("/tasks/{id}?done=requeue"))),
+        Err(refused) if matches!(refused.status, 400 | 409) => {
+            let limits = [fields.text("timeout_sec"), fields.text("budget")];
+            let not_taken = NotTaken { limits, ..NotTaken::new(&refused, &visit.layout.at) };
+            show::page(visit, id, Some((refused.status, not_taken))).await
+        }
+        Err(refused) => Err(refused),
+    }
+}
+
+/// The body of a call that requeues, with the limits of the form that are not empty.
 ///
 /// # Errors
-/// It is no time. Whether the server allows it, the API says.
-pub(crate) fn with_limit(mut body: Value, fields: &Fields) -> Result<Value, Refused> {
-    if let Some(limit) = fields.get("timeout_sec").map(str::trim).filter(|limit| !limit.is_empty()) {
+/// One of them can't be read. Whether the server allows them, the API says.
+pub(crate) fn with_limits(mut body: Value, fields: &Fields) -> Result<Value, Refused> {
+    let given = |field| fields.get(field).map(str::trim).filter(|text| !text.is_empty());
+    if let Some(limit) = given("timeout_sec") {
         let told = |text| {
             Refused::new(400, format!("The time limit can't be read: {text}"), format!("Обмеження часу не вдалося прочитати: {NO_TIME}"))
         };
-        body["policy"] = json!({ "timeout_sec": when::duration(limit).map_err(told)?.as_secs() });
+        body["policy"]["timeout_sec"] = json!(when::duration(limit).map_err(told)?.as_secs());
+    }
+    if let Some(budget) = given("budget") {
+        let told = |_| {
+            Refused::new(
+                400,
+                "The budget can't be read: expected US dollars, like 0.50; 0 is no limit",
+                "Бюджет не вдалося прочитати: очікуються долари США, як-от 0.50; 0 — без обмеження",
+            )
+        };
+        body["policy"]["budget"] = json!(budget.parse::<f64>().map_err(told)?);
     }
     Ok(body)
 }

@@ -23,10 +23,9 @@ pub(crate) async fn send(Path(id): Path<String>, Posted { visit, fields, .. }: P
         Err(refused) if matches!(refused.status, 400 | 409 | 422) => {
             let at = &visit.layout.at;
             let not_taken = NotTaken {
-                text: refused.text.text(at).to_owned(),
-                lang: refused.text.lang(at),
                 answers: fields.every("answers").map(str::to_owned).collect(),
                 message: fields.text("message"),
+                ..NotTaken::new(&refused, at)
             };
             show::page(&visit, id, Some((refused.status, not_taken))).await
         }

@@ -6,6 +6,8 @@ use uuid::Uuid;
 use crate::html::Html;
 use crate::json;
 use crate::lang::Lang;
+use crate::language::At;
+use crate::refused::Refused;
 use crate::times::shortened;
 use bloom_api::questions::Question;
 use bloom_core::Ms;
@@ -47,12 +49,21 @@ pub(crate) struct Choice {
     pub about: String,
 }
 
-/// An answer that was not taken, and what the form had.
+/// What a form of the page has sent that was not taken, and what it had.
 pub(crate) struct NotTaken {
     pub text: String,
     pub lang: Lang,
     pub answers: Vec<String>,
     pub message: String,
+    /// The time limit and the budget of the form that requeues.
+    pub limits: [String; 2],
+}
+
+impl NotTaken {
+    pub(crate) fn new(refused: &Refused, at: &At) -> Self {
+        let (text, lang) = (refused.text.text(at).to_owned(), refused.text.lang(at));
+        Self { text, lang, answers: Vec::new(), message: String::new(), limits: Default::default() }
+    }
 }
 
 impl Asked {

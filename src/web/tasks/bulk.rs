@@ -5,7 +5,7 @@ use axum::http::Method;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::act::with_limit;
+use super::act::with_limits;
 use super::filter::{Filter, kept};
 use crate::answer::see_other;
 use crate::refused::Refused;
@@ -45,7 +45,7 @@ pub(crate) async fn change(Posted { visit, fields, .. }: Posted) -> Result<Respo
             ));
         }
     };
-    let others = [FORM_TOKEN, "action", "confirmed", "which", "ids", "timeout_sec", "as_of", "sort", "cursor"];
+    let others = [FORM_TOKEN, "action", "confirmed", "which", "ids", "timeout_sec", "budget", "as_of", "sort", "cursor"];
     let filter = Filter::of(&fields, &others)?;
     fields.word("which", &["all"])?;
     fields.word("confirmed", &["yes"])?;
@@ -122,6 +122,6 @@ async fn call(visit: &Visit, action: &str, fields: &Fields, named: &Value, (dry_
     let mut body = named.clone();
     body["dry_run"] = json!(dry_run);
     body["as_of"] = as_of;
-    let body = if action == "requeue" { with_limit(body, fields)? } else { body };
+    let body = if action == "requeue" { with_limits(body, fields)? } else { body };
     visit.act(Method::POST, &format!("llm-tasks:{action}"), &body).await
 }

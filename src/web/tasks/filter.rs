@@ -89,6 +89,11 @@ impl Filter {
         Self { finished_since: TIMES[0].0.to_owned(), ..Self::of_status(Status::Failed) }
     }
 
+    /// The tasks that were completed in the last hour.
+    pub(crate) fn completed_lately() -> Self {
+        Self { finished_since: TIMES[0].0.to_owned(), ..Self::of_status(Status::Completed) }
+    }
+
     /// The statuses of the tasks that are meant, for each of which the API is called; `None` is any. For people, a task has failed also if it
     /// has no attempt left, and runs as soon as a worker has it.
     pub(crate) fn statuses(&self) -> Vec<Option<Status>> {

@@ -22,6 +22,7 @@ use bloom_api::new_tasks::{MAX_DEPENDENCIES, NewTask};
 use bloom_api::tasks::Task;
 use bloom_api::wire::Wire as _;
 use bloom_api::{time_limit, when};
+use bloom_core::Ms;
 use bloom_core::file::MAX_INPUTS;
 use bloom_core::project::PushMode;
 
@@ -33,6 +34,7 @@ struct Typed {
     context_id: String,
     timeout_sec: String,
     budget: String,
+    not_before: String,
     max_attempts: String,
     priority: String,
     model: String,
@@ -80,7 +82,7 @@ struct NewTaskPage<'a> {
 }
 
 /// The fields in the order of the form.
-const ORDER: [&str; 20] = [
+const ORDER: [&str; 21] = [
     "prompt",
     "agent_slug",
     "context_id",
@@ -91,6 +93,7 @@ const ORDER: [&str; 20] = [
     "inputs",
     "ref",
     "push",
+    "not_before",
     "max_attempts",
     "priority",
     "desired_format",
@@ -135,9 +138,7 @@ pub(crate) async fn form(visit: Visit) -> Result<Response, Refused> {
     }
     let typed = match visit.query().get("like") {
         Some(id) => like(&visit.get(&format!("llm-tasks/{}", id_of(id)?)).await?),
-        None => {
-            Typed { agent_slug: "default".into(), budget: "0".into(), max_attempts: "3".into(), priority: "5".into(), ..Typed::default() }
-        }
+        None => Typed { agent_slug: "default".into(), max_attempts: "3".into(), priority: "5".into(), ..Typed::default() },
     };
     visit.ok(&page(&visit, typed).await?)
 }
@@ -155,7 +156,7 @@ fn like(task: &Task<'_>) -> Typed {
         agent_slug: task.agent_slug.to_string(),
         context_id: task.context_id.to_string(),
         timeout_sec: if task.policy.timeout_is_default { String::new() } else { task.policy.timeout_sec.to_string() },
-        budget: task.policy.budget.to_string(),
+        budget: if task.policy.budget > 0.0 { task.policy.budget.to_string() } else { String::new() },
         max_attempts: task.max_attempts.to_string(),
         priority: task.priority.to_string(),
         model: task.model.as_deref().unwrap_or_default().to_owned(),
@@ -246,7 +247,7 @@ async fn create(visit: &Visit, fields: &Fields, files: &[Upload], inputs: &mut V
         let id = stored["id"].as_str().and_then(|id| id.parse().ok());
         inputs.extend(id.map(|id| Input { id, path: file.name.clone() }));
     }
-    let (mut body, mut wrong) = body(visit.layout.at.lang, fields);
+    let (mut body, mut wrong) = body(visit.layout.at.lang, visit.layout.now, fields);
     match find_dependencies(visit, &mut body).await {
         Err(refused) if refused.fields.is_empty() => return Err(refused.into()),
         Err(refused) => wrong.extend(refused.fields),
@@ -272,6 +273,7 @@ fn typed(fields: &Fields) -> Typed {
         context_id: text("context_id"),
         timeout_sec: text("timeout_sec"),
         budget: text("budget"),
+        not_before: text("not_before"),
         max_attempts: text("max_attempts"),
         priority: text("priority"),
         model: text("model"),
@@ -300,7 +302,7 @@ fn wrong_for_api(body: &Map<String, Value>) -> Result<Wrong, Refused> {
 
 /// The body of the API's call, without the fields that can't be read, and what is wrong with these. Numbers are read here; whether they are
 /// within their limits, the API says.
-fn body(lang: Lang, fields: &Fields) -> (Map<String, Value>, Wrong) {
+fn body(lang: Lang, now: Ms, fields: &Fields) -> (Map<String, Value>, Wrong) {
     let (mut body, mut wrong) = (Map::new(), BTreeMap::new());
     for name in ["prompt", "agent_slug", "context_id", "model", "desired_format", "session", "exclusive_key", "project", "ref"] {
         if let Some(text) = fields.get(name) {
@@ -324,11 +326,26 @@ fn body(lang: Lang, fields: &Fields) -> (Map<String, Value>, Wrong) {
             Err(lang.t(format!("Expected number, received '{text}'"), format!("Очікується число, отримано «{text}»")))
         }
     };
+    let dollars = |text: &str| match text.parse::<f64>() {
+        // For the API, 0 is no limit; who types it here hardly means that.
+        Ok(0.0) => Err(lang
+            .t("A task with 0 could not run; empty is no limit", "Із 0 завдання не виконалося б; порожньо — без обмеження")
+            .to_owned()),
+        _ => number(text),
+    };
+    let start = |text: &str| {
+        let expected = "Очікується час, як-от +2h або 2026-02-25T08:00:00Z";
+        when::future(text, now).map(|at| json!(at)).map_err(|text| lang.t(text, expected.to_owned()))
+    };
     let span = |text: &str| when::duration(text).map(|span| json!(span.as_secs())).map_err(|text| lang.t(text, NO_TIME.to_owned()));
-    let mut policy: Map<String, Value> = [read("timeout_sec", &span), read("budget", &number)].into_iter().flatten().collect();
+    let mut policy: Map<String, Value> = [read("timeout_sec", &span), read("budget", &dollars)].into_iter().flatten().collect();
     time_limit::add_usual(&mut policy);
     body.insert("policy".into(), Value::Object(policy));
-    body.extend([read("max_attempts", &number), read("priority", &number), read("ttl_after_finished_sec", &span)].into_iter().flatten());
+    body.extend(
+        [read("not_before", &start), read("max_attempts", &number), read("priority", &number), read("ttl_after_finished_sec", &span)]
+            .into_iter()
+            .flatten(),
+    );
     for name in ["outputs", "context_hints"] {
         body.insert(name.into(), json!(lines(fields, name)));
     }
@@ -396,7 +413,7 @@ mod tests {
             "prompt": "a\nb", "context_id": "c", "policy": { "timeout_sec": 60 }, "labels": { "team": "docs", "x": "1" }, "depends_on": ["a", "b"], "suspend": true,
             "project": "docs", "push": "branch", "outputs": ["out/*.md", "log"], "context_hints": [], "ttl_after_finished_sec": 5400
         });
-        assert_eq!(body(Lang::English, &Fields::parse(form)), (expected.as_object().unwrap().clone(), Wrong::new()));
+        assert_eq!(body(Lang::English, 0, &Fields::parse(form)), (expected.as_object().unwrap().clone(), Wrong::new()));
         let wrong = body(Lang::English, &Fields::parse(b"priority=high&labels=x&budget=$3&timeout_sec=soon")).1;
         assert_eq!(wrong.keys().collect::<Vec<_>>(), ["budget", "labels", "priority", "timeout_sec"]);
         assert_eq!(wrong["priority"], "Expected number, received 'high'");

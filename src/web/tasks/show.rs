@@ -93,6 +93,11 @@ impl TaskPage<'_> {
         duration(self.v.at.lang, self.v.now - began)
     }
 
+    /// What was typed into a field of the form that requeues, if it was not taken.
+    fn typed_limit(&self, field: usize) -> &str {
+        self.not_taken.as_ref().and_then(|refused| refused.limits.get(field)).map(String::as_str).unwrap_or_default()
+    }
+
     fn has_events(&self, attempt: &usize) -> bool {
         self.groups.iter().any(|group| group.anchor == Some(*attempt))
     }

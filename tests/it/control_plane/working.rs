@@ -38,6 +38,12 @@ async fn worker(server: &Server, name: &str) -> Value {
 }
 
 on_both! { alone:
+    async fn a_control_plane_of_the_server_itself_is_shown_as_such(database) {
+        let (server, plane) = served(database);
+        let config = server.get("config").await.ok();
+        assert_eq!(config["built_in_url"], plane.base());
+    }
+
     async fn one_registration_is_enough_for_a_task_to_run(database) {
         let (server, plane) = served(database);
         let api = Anthropic::start().await;

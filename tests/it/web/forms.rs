@@ -60,14 +60,20 @@ on_both! {
         press("cancel").await.leads_to(&format!("{page}?done=cancel"));
         assert_eq!(task.status().await, "cancelled");
         let requeue = async |limit: &str| browser.send_form(&page, &format!("{page}/requeue"), &[("timeout_sec", limit)]).await;
-        requeue("soon").await.expect(400).has("The time limit can");
+        let refused = requeue("soon").await.expect(400);
+        refused.has("The time limit can");
+        refused.has("name=\"timeout_sec\" value=\"soon\"");
+        browser.send_form(&page, &format!("{page}/requeue"), &[("budget", "much")]).await.expect(400).has("The budget can");
         for wrong in ["0", "86401"] {
             requeue(wrong).await.expect(400).has("timeout_sec: ");
         }
+        browser.send_form(&page, &format!("{page}/requeue"), &[("budget", "2.5")]).await.leads_to(&format!("{page}?done=requeue"));
+        assert_eq!(task.now().await["policy"]["budget"], 2.5);
+        press("cancel").await;
         requeue(" 2h ").await.leads_to(&format!("{page}?done=requeue"));
         assert_eq!((task.status().await.as_str(), &task.now().await["policy"]["timeout_sec"]), ("queued", &json!(7200)));
         press("cancel").await;
-        browser.ok(&page).await.has("name=\"timeout_sec\" placeholder=\"7200\"");
+        browser.ok(&page).await.has("name=\"timeout_sec\" value=\"\" placeholder=\"7200\"");
         requeue("").await.leads_to(&format!("{page}?done=requeue"));
         assert_eq!((task.status().await.as_str(), &task.now().await["policy"]["timeout_sec"]), ("queued", &json!(7200)));
         press("requeue").await.expect(409).has("Cannot requeue task with status &#39;queued&#39;");

@@ -6,6 +6,13 @@ use crate::support::stub::{Reply, Stub};
 use crate::support::*;
 
 on_both! { alone:
+    async fn the_control_plane_of_the_server_itself_is_told_as_such(database) {
+        let server = Server::on(database).env("WITH_MEMBRIDGE", "true").env("MEMBRIDGE_PORT", 0).env("MEMBRIDGE_ADMIN_KEY", "a-key-0123456789").start();
+        let page = Browser::of(&server).ok("/membridge").await;
+        page.has("built into this server; for others it listens on http");
+        page.has("name=\"membridge_server_url\" value=\"\"");
+    }
+
     async fn the_connection_is_set_and_tested(database) {
         let stub = Stub::start().await;
         let server = Server::on(database).start();

@@ -38,6 +38,20 @@ on_both! {
         assert!(contexts.len() == 2 && contexts[0] != contexts[1], "{contexts:?}");
     }
 
+    async fn a_task_of_the_form_starts_later_and_has_a_budget(server) {
+        let browser = Browser::of(server);
+        browser.ok(FORM).await.has("name=\"budget\" value=\"\"");
+        let agent = unique("agent");
+        let refused = browser.send_form(FORM, FORM, &[("prompt", "p"), ("agent_slug", &agent), ("budget", "0"), ("not_before", "tomorow")]).await.expect(400);
+        refused.has("A task with 0 could not run");
+        refused.has("id=\"not_before-wrong\"");
+        assert_eq!(browser.send_form(FORM, FORM, &[("prompt", "p"), ("agent_slug", &agent), ("budget", "0.5"), ("not_before", "+2h")]).await.status, 303);
+        let task = &server.get(&format!("llm-tasks?agent_slug={agent}")).await.ok()[0];
+        assert_eq!(task["policy"]["budget"], 0.5);
+        let in_ms = task["not_before"].as_i64().unwrap() - now_ms();
+        assert!((7_000_000..7_300_000).contains(&in_ms), "{in_ms}");
+    }
+
     async fn files_of_the_form_are_inputs_of_the_task(server) {
         let browser = Browser::of(server);
         let agent = unique("agent");
@@ -164,8 +178,8 @@ on_both! { alone:
         all.iter().for_each(|text| shown.has(text));
         let browser = Browser::signed_in(&server, ADMIN).await;
         browser.ok(FORM).await.has("served");
-        let created = browser.submit(FORM, &[("prompt", "p"), ("agent_slug", "serve")]).await;
-        browser.ok(&created.location()).await.has("No worker knows its agent by that name");
+        let created = browser.send_form(FORM, FORM, &[("prompt", "p"), ("agent_slug", "serve")]).await.expect(303);
+        browser.ok(created.header("location")).await.has("No worker knows its agent by that name");
         let submit = Browser::signed_in(&server, &create(&admin, "mine", "submit", json!({})).await).await.ok(FORM).await;
         all.iter().for_each(|text| submit.has_not(text));
         let member = Browser::signed_in(&server, &create(&admin, "ours", "member", json!({ "team": "docs" })).await).await.ok(FORM).await;

@@ -1,10 +1,13 @@
 //! Budgets hold over all attempts of a task, and what a run has used is counted even if its completion comes too late.
 
-use bloom_core::command::{Completion, Holder};
+use std::collections::BTreeMap;
+
+use bloom_core::command::{Completion, Holder, Rejection};
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::op;
 use bloom_core::reply::StoredResult;
 use bloom_core::task::{Outcome, Reason, Status, TaskSpec};
+use bloom_core::task_limits::LimitChange;
 use bloom_core::usage::Usage;
 use bloom_test_world::world::{World, completion, spec, world};
 
@@ -64,12 +67,34 @@ fn a_requeued_task_has_its_whole_budget_again() {
     attempt(&mut world, task, |ended| Completion { usage: Some(Usage { cost_estimated: true, ..used(0.2) }), ..ended });
     let dead = world.task(task);
     assert!(dead.failure.as_ref().unwrap().message.starts_with("its attempts have cost about 0.3000 USD"), "{dead:?}");
-    world.ok(op::Requeue { task, timeout_sec: None });
+    world.ok(op::Requeue { task, limits: LimitChange::default() });
     let again = world.task(task);
     assert_eq!((again.status, again.budget_left()), (Status::Queued, Some(0.15)));
     assert!((again.usage.unwrap().cost_usd - 0.3).abs() < 1e-9, "the usage goes on");
     attempt(&mut world, task, |ended| ended);
     assert_eq!((world.task(task).status, world.task(task).budget_left()), (Status::Queued, Some(0.05)));
+}
+
+#[test]
+fn a_requeue_or_an_edit_gives_another_budget() {
+    let (mut world, task) = with_budget(0.05);
+    attempt(&mut world, task, |ended| ended);
+    assert_eq!(world.task(task).status, Status::Dead);
+    let to = |usd: f64| LimitChange { budget: Some(usd), ..LimitChange::default() };
+    world.ok(op::Requeue { task, limits: to(0.25) });
+    assert_eq!((world.task(task).budget, world.task(task).budget_left()), (0.25, Some(0.25)));
+    assert_eq!(world.db.audit.last().unwrap().detail, "budget 0.05 to 0.25");
+    attempt(&mut world, task, |ended| ended);
+    assert_eq!((world.task(task).status, world.task(task).budget_left()), (Status::Queued, Some(0.15)));
+    let edit =
+        |usd| op::Edit { task, priority: None, not_before: None, limits: to(usd), labels: BTreeMap::new(), first_labels: BTreeMap::new() };
+    // The next run could not do anything.
+    assert_eq!(world.run(edit(0.1)).unwrap_err(), Rejection::BudgetIsSpent(0.1));
+    assert_eq!(world.task(task).budget, 0.25);
+    world.ok(edit(0.3));
+    assert_eq!(world.task(task).budget_left(), Some(0.2));
+    world.ok(edit(0.0));
+    assert_eq!((world.task(task).budget_left(), world.db.audit.last().unwrap().detail.as_str()), (None, "budget 0.3 to none"));
 }
 
 #[test]

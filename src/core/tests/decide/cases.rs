@@ -4,6 +4,7 @@ use bloom_core::command::Completion;
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::op;
 use bloom_core::task::{Outcome, TaskSpec};
+use bloom_core::task_limits::LimitChange;
 use bloom_test_world::world::{START, World, completion, spec, world};
 
 pub struct Case {
@@ -162,7 +163,7 @@ pub fn cases() -> Vec<Case> {
         case("requeued after death", once(), |world, task| {
             run(world, task);
             world.expire(task);
-            world.ok(op::Requeue { task, timeout_sec: None });
+            world.ok(op::Requeue { task, limits: LimitChange::default() });
         }),
     ]
 }

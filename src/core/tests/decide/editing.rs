@@ -8,10 +8,18 @@ use bloom_core::command::{Op, Rejection};
 use bloom_core::ids::TaskId;
 use bloom_core::op;
 use bloom_core::task::{Outcome, Parked, Reason, Session, Status, TaskSpec};
+use bloom_core::task_limits::LimitChange;
 use bloom_test_world::world::{spec, world};
 
 fn edit(task: TaskId) -> op::Edit {
-    op::Edit { task, priority: None, not_before: None, labels: BTreeMap::new(), first_labels: BTreeMap::new(), timeout_sec: None }
+    op::Edit {
+        task,
+        priority: None,
+        not_before: None,
+        labels: BTreeMap::new(),
+        first_labels: BTreeMap::new(),
+        limits: LimitChange::default(),
+    }
 }
 
 #[test]
@@ -133,7 +141,7 @@ fn a_deleted_task_takes_those_that_wait_for_it_along() {
     let failure = world.task(both).failure.as_ref().map(|failure| failure.reason);
     assert_eq!((world.task(both).status, failure), (Status::Cancelled, Some(Reason::DependencyFailed)));
     assert_eq!(world.task(met).status, Status::Queued, "a dependency that was met once stays met");
-    assert_eq!(world.run(op::Requeue { task: done, timeout_sec: None }).unwrap_err(), Rejection::TaskNotFound);
+    assert_eq!(world.run(op::Requeue { task: done, limits: LimitChange::default() }).unwrap_err(), Rejection::TaskNotFound);
     assert!(world.db.past_leases.is_empty() && world.db.results.is_empty());
 }
 
@@ -141,8 +149,11 @@ fn a_deleted_task_takes_those_that_wait_for_it_along() {
 fn a_task_that_ends_in_the_same_batch_is_deleted_in_the_next_one() {
     let mut world = world();
     let task = world.create(spec("c"));
-    let answers =
-        world.run_batch(vec![op::Cancel { task }.into(), op::Delete { task }.into(), op::Requeue { task, timeout_sec: None }.into()]);
+    let answers = world.run_batch(vec![
+        op::Cancel { task }.into(),
+        op::Delete { task }.into(),
+        op::Requeue { task, limits: LimitChange::default() }.into(),
+    ]);
     let refused: Vec<_> = answers.into_iter().map(Result::err).collect();
     assert_eq!(refused, [None, None, Some(Rejection::TaskNotFound)]);
     assert!(world.db.tasks.is_empty() && world.db.specs.is_empty());

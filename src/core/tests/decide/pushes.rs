@@ -8,6 +8,7 @@ use bloom_core::op;
 use bloom_core::origin::Origin;
 use bloom_core::reply::Pushed;
 use bloom_core::task::{Outcome, Parked, Session, TaskSpec};
+use bloom_core::task_limits::LimitChange;
 use bloom_core::worker::DispatchMode;
 use bloom_test_world::world::{TTL_MS, World, registration, spec, world};
 
@@ -200,7 +201,7 @@ fn a_push_that_finds_its_context_taken_waits() {
     world.complete(first, Outcome::Error);
     // The wake-up that would park the second task behind the requeued first one is not processed.
     world.crashing = true;
-    world.ok(op::Requeue { task: first, timeout_sec: None });
+    world.ok(op::Requeue { task: first, limits: LimitChange::default() });
     world.push(first, "a");
     match world.run(op::Push { task: second, worker: "a".into(), ttl_ms: TTL_MS }) {
         Ok(Pushed::Parked(task)) => assert_eq!(task.parked, Some(Parked::Session)),

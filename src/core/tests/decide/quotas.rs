@@ -4,6 +4,7 @@ use bloom_core::api_key::{Quota, Scope};
 use bloom_core::command::{Command, Op, Rejection, Reply, Requester};
 use bloom_core::op;
 use bloom_core::task::{TASK_BYTES, TaskSpec};
+use bloom_core::task_limits::LimitChange;
 use bloom_test_world::world::{START, World, spec, world};
 
 const NONE: Quota = Quota { max_open_tasks: None, max_tasks_per_minute: None, max_stored_bytes: None };
@@ -53,7 +54,7 @@ fn open_tasks_are_limited_until_some_end() {
     run_as(&mut world, "team", op::Cancel { task: ids[0] }).unwrap();
     run_as(&mut world, "team", tasks("team", &["c"])).unwrap();
     // Requeuing opens a task again. An administrator may.
-    let again = op::Requeue { task: ids[0], timeout_sec: None };
+    let again = op::Requeue { task: ids[0], limits: LimitChange::default() };
     assert_eq!(run_as(&mut world, "team", again.clone()).unwrap_err(), full);
     world.ok(again);
     assert_eq!(run_as(&mut world, "team", tasks("team", &["f"])).unwrap_err(), Rejection::QuotaOfOpenTasks { most: 2, open: 3 });
@@ -102,7 +103,7 @@ fn stored_bytes_count_prompts_and_uploads_at_once() {
     // A run of a task that is queued again would store more, too.
     let id = world.db.specs.values().next().unwrap().id;
     run_as(&mut world, "team", op::Cancel { task: id }).unwrap();
-    let again = op::Requeue { task: id, timeout_sec: None };
+    let again = op::Requeue { task: id, limits: LimitChange::default() };
     assert_eq!(run_as(&mut world, "team", again.clone()).unwrap_err(), full(1_000 + 3 * TASK_BYTES));
     world.ok(again);
 }

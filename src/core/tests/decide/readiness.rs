@@ -4,6 +4,7 @@ use bloom_core::command::Completion;
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::op;
 use bloom_core::task::{Outcome, Parked, Session, Status, TaskSpec};
+use bloom_core::task_limits::LimitChange;
 use bloom_test_world::world::{START, World, completion, spec, world};
 
 fn two_workers() -> World {
@@ -71,7 +72,7 @@ fn a_task_that_has_run_needs_its_dependency_no_more() {
     run_to_the_end(&mut world, second, Outcome::Error);
     // Retention removes a dependency once no queued task waits for it.
     world.db.tasks.remove(&first);
-    world.ok(op::Requeue { task: second, timeout_sec: None });
+    world.ok(op::Requeue { task: second, limits: LimitChange::default() });
     assert_eq!(parked(&world, second), None);
 }
 
@@ -114,7 +115,7 @@ fn a_requeued_task_stands_before_later_ones_again() {
     let [first, second, third] = ["c", "c", "c"].map(|context| world.create(spec(context)));
     run_to_the_end(&mut world, first, Outcome::Error);
     world.claim("w1", 1);
-    world.ok(op::Requeue { task: first, timeout_sec: None });
+    world.ok(op::Requeue { task: first, limits: LimitChange::default() });
     assert_eq!(parked(&world, first), Some(Parked::Session), "the second task runs");
     world.complete(second, Outcome::Success);
     assert_eq!((parked(&world, first), parked(&world, third)), (None, Some(Parked::Session)));
@@ -183,7 +184,7 @@ fn attempts_are_given_back_twenty_times_then_it_is_dead() {
     let lease = world.lease(task, "w1");
     world.ok(op::Release { task, lease, reason: "shutdown".into() });
     assert_eq!(world.task(task).status, Status::Dead);
-    world.ok(op::Requeue { task, timeout_sec: None });
+    world.ok(op::Requeue { task, limits: LimitChange::default() });
     assert_eq!((world.task(task).attempts, world.task(task).infra_retries), (0, 0));
 }
 

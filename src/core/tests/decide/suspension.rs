@@ -7,6 +7,7 @@ use bloom_core::ids::TaskId;
 use bloom_core::op;
 use bloom_core::origin::Origin;
 use bloom_core::task::{Outcome, Parked, Session, Status, TaskSpec};
+use bloom_core::task_limits::LimitChange;
 use bloom_test_world::world::{SESSION_WAIT_MS, START, TTL_MS, World, spec, world};
 
 fn suspend(world: &mut World, task: TaskId) {
@@ -205,11 +206,11 @@ fn a_requeued_task_and_an_edited_one_stay_suspended() {
     let mut world = two_workers();
     let task = world.create(TaskSpec { suspend: true, ..spec("c") });
     world.ok(op::Cancel { task });
-    world.ok(op::Requeue { task, timeout_sec: None });
+    world.ok(op::Requeue { task, limits: LimitChange::default() });
     assert_eq!((world.task(task).parked, world.task(task).suspend), (Some(Parked::Suspended), true));
     for not_before in [Some(world.now + 1_000), None] {
         let (labels, first_labels) = Default::default();
-        world.ok(op::Edit { task, priority: Some(9), not_before: Some(not_before), labels, first_labels, timeout_sec: None });
+        world.ok(op::Edit { task, priority: Some(9), not_before: Some(not_before), labels, first_labels, limits: LimitChange::default() });
         let state = world.task(task);
         assert_eq!((state.parked, state.wake_at, state.not_before, state.priority), (Some(Parked::Suspended), None, not_before, 9));
     }

@@ -5,6 +5,7 @@ use super::table::check;
 use bloom_core::command::{Grace, Op};
 use bloom_core::ids::TaskId;
 use bloom_core::op;
+use bloom_core::task_limits::LimitChange;
 use bloom_test_world::world::{spec, world};
 
 #[test]
@@ -31,7 +32,7 @@ fn a_cancel() {
 #[test]
 fn a_requeue() {
     check(
-        |case| Op::Requeue(op::Requeue { task: case.task, timeout_sec: None }),
+        |case| Op::Requeue(op::Requeue { task: case.task, limits: LimitChange::default() }),
         "
         ✗ Cannot requeue task with status 'queued' <- queued | waits for a dependency | waits for its time
             | waits in its context | waits for its key | queued after an expiry | waits after a failure | requeued after death
@@ -219,7 +220,7 @@ fn unknown_tasks() {
     let said =
         |op: Op| super::cases::cases().remove(0).world.run(op).map(|_| "done".to_owned()).unwrap_or_else(|rejection| rejection.to_string());
     assert_eq!(said(Op::Cancel(op::Cancel { task: unknown })), "Task not found");
-    assert_eq!(said(Op::Requeue(op::Requeue { task: unknown, timeout_sec: None })), "Task not found");
+    assert_eq!(said(Op::Requeue(op::Requeue { task: unknown, limits: LimitChange::default() })), "Task not found");
     assert_eq!(said(Op::Release(op::Release { task: unknown, lease: unknown, reason: String::new() })), "Task not found");
     assert_eq!(
         said(Op::AppendEvents(op::AppendEvents { task: unknown, lease: unknown, worker: None, events: Vec::new() })),
@@ -235,7 +236,7 @@ fn of_tasks_of_a_context_that_are_queued_again_together_only_the_first_is_ready(
     let mut world = world();
     world.strict = true;
     let tasks: Vec<TaskId> = (0..4).map(|_| world.create(spec("c"))).collect();
-    let requeue = |task: &TaskId| Op::Requeue(op::Requeue { task: *task, timeout_sec: None });
+    let requeue = |task: &TaskId| Op::Requeue(op::Requeue { task: *task, limits: LimitChange::default() });
     for order in [[0, 1, 2, 3], [3, 1, 0, 2]] {
         for task in &tasks {
             world.ok(op::Cancel { task: *task });

@@ -7,6 +7,7 @@ use bloom_core::ids::{TaskId, created_at};
 use bloom_core::op;
 use bloom_core::reply::Due;
 use bloom_core::task::{Outcome, Parked, Session, Status, TaskSpec};
+use bloom_core::task_limits::LimitChange;
 use bloom_core::wakeup::{Progress, Subject};
 use bloom_core::working_set::WorkingSet;
 use bloom_test_world::world::{SESSION_WAIT_MS, START, TTL_MS, World, registration, spec, world};
@@ -117,7 +118,7 @@ fn whoever_is_to_have_the_key_and_does_not_take_it_passes_it_on() {
         |world, head| {
             // An earlier task of its context is requeued and runs.
             let earlier = *world.db.tasks.keys().next().unwrap();
-            world.ok(op::Requeue { task: earlier, timeout_sec: None });
+            world.ok(op::Requeue { task: earlier, limits: LimitChange::default() });
             assert!(leased(world, "w1").contains(&earlier));
             let again = Op::Claim(bloom_core::command::Claim {
                 worker: "w1".into(),
@@ -157,7 +158,7 @@ fn the_word_is_passed_on_though_its_hearer_has_moved_since_it_was_looked_up() {
         |world, head| {
             // Another re-evaluation finds that an earlier task of its context was requeued.
             let earlier = *world.db.tasks.keys().next().unwrap();
-            world.ok(op::Requeue { task: earlier, timeout_sec: None });
+            world.ok(op::Requeue { task: earlier, limits: LimitChange::default() });
             world.ok(op::Reevaluate { tasks: vec![head], progress: None });
             assert_eq!(parked(world, head), Some(Parked::Session));
         },
@@ -362,7 +363,7 @@ fn the_trail_of_a_task_sorts_as_it_happened_within_a_millisecond() {
         world.ok(op::Release { task, lease, reason: "shutdown".into() });
     }
     world.ok(op::Cancel { task });
-    world.ok(op::Requeue { task, timeout_sec: None });
+    world.ok(op::Requeue { task, limits: LimitChange::default() });
     let own = world.db.audit.iter().filter(|entry| entry.entity_id == task.to_string() || entry.detail.contains(&task.to_string()));
     let ids: Vec<_> = own.map(|entry| entry.id).collect();
     assert!(ids.len() == 9 && ids.is_sorted(), "{:#?}", world.db.audit);

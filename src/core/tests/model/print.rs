@@ -79,7 +79,7 @@ impl Begun {
             Op::Push(op::Push { task, .. }) => {
                 ("push", self.keys.workers.iter().map(|worker| place(worker)).collect::<Vec<_>>(), number(task)).hash(&mut hasher)
             }
-            Op::Requeue(op::Requeue { task, timeout_sec: _ }) => ("again", number(task)).hash(&mut hasher),
+            Op::Requeue(op::Requeue { task, limits: _ }) => ("again", number(task)).hash(&mut hasher),
             Op::Suspend(op::Suspend { task, .. }) => ("resume", number(task)).hash(&mut hasher),
             Op::Reevaluate(op::Reevaluate { tasks, progress }) => {
                 let progress = progress.as_ref().map(|progress| (progress.next.as_ref().map(&number), progress.more_want_key));

@@ -12,6 +12,7 @@ use bloom_core::origin::Origin;
 use bloom_core::reply;
 use bloom_core::reply::StoredResult;
 use bloom_core::task::{Outcome, TaskSpec};
+use bloom_core::task_limits::LimitChange;
 use bloom_core::wakeup::{Progress, Waiters};
 use bloom_core::working_set::{Halt, Loaded, WorkingSet};
 use bloom_test_world::memory::Memory;
@@ -118,7 +119,7 @@ impl State {
             }
             Ask::Requeue(task) => {
                 self.requeued = true;
-                Op::Requeue(op::Requeue { task: *task, timeout_sec: None })
+                Op::Requeue(op::Requeue { task: *task, limits: LimitChange::default() })
             }
             Ask::Resume(task) => Op::Suspend(op::Suspend { task: *task, suspend: false }),
             Ask::Wake => {
@@ -204,7 +205,7 @@ impl State {
             Act::Postpone(task) => {
                 self.edited = true;
                 let (not_before, labels, first_labels) = (Some(Some(self.now + 1_000)), BTreeMap::new(), BTreeMap::new());
-                Op::Edit(op::Edit { task, priority: Some(9), not_before, labels, first_labels, timeout_sec: None })
+                Op::Edit(op::Edit { task, priority: Some(9), not_before, labels, first_labels, limits: LimitChange::default() })
             }
         };
         let mut keys = op.keys();
