@@ -414,7 +414,7 @@ mod tests {
             "project": "docs", "push": "branch", "outputs": ["out/*.md", "log"], "context_hints": [], "ttl_after_finished_sec": 5400
         });
         assert_eq!(body(Lang::English, 0, &Fields::parse(form)), (expected.as_object().unwrap().clone(), Wrong::new()));
-        let wrong = body(Lang::English, &Fields::parse(b"priority=high&labels=x&budget=$3&timeout_sec=soon")).1;
+        let wrong = body(Lang::English, 0, &Fields::parse(b"priority=high&labels=x&budget=$3&timeout_sec=soon")).1;
         assert_eq!(wrong.keys().collect::<Vec<_>>(), ["budget", "labels", "priority", "timeout_sec"]);
         assert_eq!(wrong["priority"], "Expected number, received 'high'");
         assert_eq!(of_line(Lang::English, "1: The glob must be relative"), "line 2: The glob must be relative");
