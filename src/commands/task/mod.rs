@@ -11,6 +11,7 @@ pub(crate) mod fields;
 mod filters;
 pub(crate) mod follow;
 mod from_file;
+mod index;
 mod list;
 mod logs;
 mod names;
