@@ -382,6 +382,12 @@ mod tests {
     }
 
     #[test]
+    fn a_message_may_stand_behind_the_task_that_is_denied() {
+        let parse = |more: &[&str]| command().try_get_matches_from([&["bloom-runtime", "task", "deny", "abcd"], more].concat());
+        assert!(parse(&["not now"]).is_ok() && parse(&["--message", "no"]).is_ok() && parse(&["no", "--message", "no"]).is_err());
+    }
+
+    #[test]
     fn a_negative_number_is_told_by_the_flag_that_has_it() {
         for (line, flag, expected) in [
             ("task submit --priority -1 p", "--priority", "0 to 9"),
