@@ -10,6 +10,7 @@ use crate::html::Html;
 use crate::json;
 use crate::times::shortened;
 use bloom_api::answers::Event;
+use bloom_api::tool_calls;
 use bloom_core::Ms;
 
 /// Of an event, what is always shown.
@@ -105,7 +106,7 @@ pub(crate) fn told(data: &Value) -> (String, Option<Value>) {
             let value = serde_json::from_str(&text).ok().filter(is_tree);
             (text.trim().to_owned(), value)
         }
-        (_, Some(name), _) => (format!("{name} {}", data["input"]), Some(data["input"].clone()).filter(is_tree)),
+        (_, Some(name), _) => (tool_calls::told(name, &data["input"]), Some(data["input"].clone()).filter(is_tree)),
         (.., Some(members)) => {
             let shown = members.iter().filter(|(_, value)| !value.is_null());
             let pairs = shown.map(|(name, value)| match value {
@@ -127,7 +128,7 @@ mod tests {
     fn events_are_told_in_words() {
         let check = |data: Value, expected: &str, value: Option<Value>| assert_eq!(told(&data), (expected.to_owned(), value));
         check(json!({ "text": " a\nb " }), "a\nb", None);
-        check(json!({ "name": "Bash", "input": { "command": "ls" } }), "Bash {\"command\":\"ls\"}", Some(json!({ "command": "ls" })));
+        check(json!({ "name": "Bash", "input": { "command": "ls" } }), "Bash: ls", Some(json!({ "command": "ls" })));
         check(json!({ "phase": "ended", "exit": null, "ms": 5 }), "phase: ended, ms: 5", None);
         check(json!({ "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }] }), "a\nb", None);
         check(json!({ "content": "[1]" }), "[1]", Some(json!([1])));
