@@ -23,6 +23,7 @@ mod ids;
 mod interrupt;
 mod key;
 mod key_file;
+mod known_agents;
 pub mod kubectl;
 mod local_repository;
 pub mod number;
