@@ -178,6 +178,7 @@ mod tests {
         assert!(told.contains("on box: git --git-dir WORK_DIR/repositories/ID/git push URL bots/c;"), "{told}");
         assert!(told.contains("task retry 7c0d9e21 runs its prompt again, and pays"), "{told}");
         assert!(!failed("project", "the project's repository is empty").contains("push URL"));
+        assert!(failed("auth", "401").contains("correct the API key"));
         assert!(failed("budget_exceeded", "the run used 2 USD").contains("max_budget_usd of the agent's profile may be the limit, too"));
     }
 }

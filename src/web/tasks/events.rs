@@ -58,9 +58,14 @@ impl Shown {
     pub(crate) fn of(event: Event<'_>, room: &Room) -> Self {
         let data: Value = serde_json::from_str(event.data.get()).unwrap_or_default();
         let (whole, value) = told(&data);
-        let first: Vec<_> = whole.lines().take(LINES).collect();
+        // Of a call, what tells most of its input; the rest can be unfolded.
+        let name = data["name"].as_str().filter(|name| whole == format!("{name} {}", data["input"]));
+        let call = name.map(|name| tool_calls::told(name, &data["input"]));
+        let telling = call.as_deref().unwrap_or(&whole);
+        let first: Vec<_> = telling.lines().take(LINES).collect();
         let text = shortened(&first.join("\n"), CHARS);
-        let has_more = text != whole;
+        let hides = call.is_some() && data["input"].as_object().is_some_and(|input| input.len() > 1);
+        let has_more = hides || text != telling;
         let folds = value.filter(|value| has_more || value.to_string().len() > SHORT_JSON);
         let (more, is_cut) = match folds {
             _ if folds.is_none() && !has_more => (None, false),
@@ -106,7 +111,7 @@ pub(crate) fn told(data: &Value) -> (String, Option<Value>) {
             let value = serde_json::from_str(&text).ok().filter(is_tree);
             (text.trim().to_owned(), value)
         }
-        (_, Some(name), _) => (tool_calls::told(name, &data["input"]), Some(data["input"].clone()).filter(is_tree)),
+        (_, Some(name), _) => (format!("{name} {}", data["input"]), Some(data["input"].clone()).filter(is_tree)),
         (.., Some(members)) => {
             let shown = members.iter().filter(|(_, value)| !value.is_null());
             let pairs = shown.map(|(name, value)| match value {
@@ -128,7 +133,7 @@ mod tests {
     fn events_are_told_in_words() {
         let check = |data: Value, expected: &str, value: Option<Value>| assert_eq!(told(&data), (expected.to_owned(), value));
         check(json!({ "text": " a\nb " }), "a\nb", None);
-        check(json!({ "name": "Bash", "input": { "command": "ls" } }), "Bash: ls", Some(json!({ "command": "ls" })));
+        check(json!({ "name": "Bash", "input": { "command": "ls" } }), "Bash {\"command\":\"ls\"}", Some(json!({ "command": "ls" })));
         check(json!({ "phase": "ended", "exit": null, "ms": 5 }), "phase: ended, ms: 5", None);
         check(json!({ "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }] }), "a\nb", None);
         check(json!({ "content": "[1]" }), "[1]", Some(json!([1])));
@@ -149,6 +154,16 @@ mod tests {
             let shown = Shown::of(event, room);
             (shown.text.chars().count(), shown.more.is_some(), shown.is_cut)
         };
+        let call = |input: Value| {
+            let data = serde_json::value::to_raw_value(&json!({ "name": "Edit", "input": input })).unwrap();
+            let event = json!({ "task_id": Uuid::nil(), "number": 1, "lease_id": Uuid::nil(), "seq": 1, "kind": "tool_use", "at": 1, "data": null });
+            let mut event: Event = serde_json::from_value(event).unwrap();
+            event.data = std::borrow::Cow::Owned(data);
+            let shown = Shown::of(event, &Room::new());
+            (shown.text, shown.more.is_some())
+        };
+        assert_eq!(call(json!({ "file_path": "/a" })), ("Edit: /a".to_owned(), false));
+        assert_eq!(call(json!({ "new_string": "b", "file_path": "/a" })), ("Edit: /a".to_owned(), true), "the rest can be unfolded");
         let room = Room::new();
         assert_eq!(shown("a\nb\nc\nd", &room), (7, false, false));
         assert_eq!(shown("a\nb\nc\nd\ne", &room), (7, true, false));
