@@ -40,6 +40,7 @@ pub mod taken_over;
 pub mod task_fields;
 pub mod tasks;
 pub mod time_limit;
+pub mod tool_calls;
 pub mod uploads;
 pub mod usage;
 pub mod values;

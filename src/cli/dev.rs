@@ -15,7 +15,7 @@ use bloom_telemetry::{Log, Traces};
 use bloom_worker::profile::{Profile, Runner};
 use bloom_worker::profiles::Profiles;
 use bloom_worker::program::find_program;
-use bloom_worker::{self as agent};
+use bloom_worker::{self as agent, Access, access};
 
 /// Start a server and an agent in one process, to try things out
 ///
@@ -95,7 +95,12 @@ const ECHOES: &str = "the echo runner, which answers with the prompt, because `c
 fn runners(profiles: &Profiles) -> String {
     let runner = |profile: &Profile| match profile.runner {
         Runner::Echo => "the echo runner, which answers with the prompt".to_owned(),
-        Runner::Claude if profile.program.is_none() => "the Claude CLI, with the account that `claude` is logged in to".to_owned(),
+        Runner::Claude if profile.program.is_none() => match access(profile) {
+            Access::Variable("ANTHROPIC_API_KEY") => "the Claude CLI, with the API key of ANTHROPIC_API_KEY".to_owned(),
+            Access::Variable(name) => format!("the Claude CLI, with what {name} says"),
+            Access::Login => "the Claude CLI, with the account that `claude` is logged in to".to_owned(),
+            Access::Unseen => "the Claude CLI, with the login of `claude`, if there is one: no login is seen here".to_owned(),
+        },
         Runner::Claude => format!("the Claude CLI {}", profile.program().display()),
         Runner::Command => format!("the command {}", profile.program().display()),
     };

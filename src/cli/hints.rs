@@ -4,14 +4,25 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
 
+use bloom_core::similar::similar;
+
 /// Words that people know from other tools: the group in which they are given, the word, and the commands that they mean.
 const HABITS: &[(Option<&str>, &str, &[&str])] = &[
     (None, "version", &["--version"]),
+    (None, "run", &["task submit"]),
     (None, "status", &["stats", "doctor", "task list", "worker list"]),
     (Some("task"), "status", &["task get", "task describe"]),
     (Some("task"), "show", &["task get", "task describe"]),
+    (Some("context"), "show", &["context list"]),
+    (Some("context"), "describe", &["context list"]),
     (Some("worker"), "status", &["worker get", "worker describe"]),
     (Some("worker"), "show", &["worker get", "worker describe"]),
+];
+
+/// Groups that are mistaken for each other: what the group is about, and which the other is.
+const MISTAKEN: &[(&str, &str)] = &[
+    ("context", "context is about servers and their keys; the tasks of a conversation are in: bloom-runtime conversation"),
+    ("conversation", "conversation is about tasks with one --context; servers and their keys are in: bloom-runtime context"),
 ];
 
 /// Has each flag take a negative number as its value: the error then names the flag and what it expects. Without that, -1 is told to be an
@@ -28,41 +39,74 @@ pub fn negative_values(command: Command) -> Command {
 pub fn told(mut error: Error, command: &Command, line: &[String]) -> Error {
     match error.kind() {
         ErrorKind::InvalidSubcommand => with_commands(error, command, line),
-        ErrorKind::UnknownArgument => {
-            // The parser's tip is how to send the flag as a value, which nobody means.
-            if let Some(ContextValue::StyledStrs(tips)) = error.remove(ContextKind::Suggested) {
-                let others: Vec<StyledStr> = tips.into_iter().filter(|tip| !tip.to_string().contains("as a value")).collect();
-                if !others.is_empty() {
-                    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(others));
-                }
-            }
+        ErrorKind::UnknownArgument => with_flags(error, command, line),
+        ErrorKind::InvalidValue => {
+            // The possible values are listed, and one with letters in common is hardly what was meant.
+            error.remove(ContextKind::SuggestedValue);
             error
         }
         _ => error,
     }
 }
 
+/// The error of an unknown flag with tips that fit.
+fn with_flags(mut error: Error, command: &Command, line: &[String]) -> Error {
+    // The parser's tip is how to send the flag as a value, which nobody means.
+    let tips = match error.remove(ContextKind::Suggested) {
+        Some(ContextValue::StyledStrs(tips)) => tips,
+        _ => Vec::new(),
+    };
+    let mut tips: Vec<StyledStr> = tips.into_iter().filter(|tip| !tip.to_string().contains("as a value")).collect();
+    let has_port = |named: &Command| named.get_arguments().any(|arg| arg.get_long() == Some("port"));
+    let given = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(given)) => given.clone(),
+        _ => String::new(),
+    };
+    // An agent listens where --listen says.
+    let is_listen = given == "--listen" && line.iter().skip(1).find_map(|word| command.find_subcommand(word)).is_some_and(has_port);
+    if is_listen {
+        tips.push(StyledStr::from("here it is: --host and --port"));
+    }
+    // The parser tells any flag that has letters in common.
+    let is_far = |flag: &String| similar(&given, [flag.as_str()]).is_none();
+    if is_listen || matches!(error.get(ContextKind::SuggestedArg), Some(ContextValue::String(flag)) if is_far(flag)) {
+        error.remove(ContextKind::SuggestedArg);
+    }
+    if !tips.is_empty() {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+    }
+    error
+}
+
 /// Adds to the error of an unknown command what it is called here. If the group is missing, as in `submit`, these are the commands that end
 /// with this word, such as `task submit`; if it was given, no command of another group.
 fn with_commands(mut error: Error, command: &Command, line: &[String]) -> Error {
-    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
-    let before = line.iter().skip(1).take_while(|given| *given != word);
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand).cloned() else { return error };
+    let before = line.iter().skip(1).take_while(|given| **given != word);
     let group = before.filter_map(|given| command.find_subcommand(given)).find(|group| group.has_subcommands()).map(Command::get_name);
     let of_group = |group: &&Command| group.get_subcommands().any(|member| member.get_name_and_visible_aliases().contains(&word.as_str()));
-    let meant = HABITS.iter().find(|(of, habit, _)| *of == group && habit == word).map(|(.., meant)| *meant);
+    let meant = HABITS.iter().find(|(of, habit, _)| *of == group && *habit == word).map(|(.., meant)| *meant);
     let (tip, commands): (_, Vec<String>) = match (meant, group) {
         (Some(meant), _) => ("here it is", meant.iter().map(|meant| (*meant).to_owned()).collect()),
-        (None, Some(_)) => return error,
+        (None, Some(_)) => ("", Vec::new()),
         (None, None) => {
             let groups = command.get_subcommands().filter(of_group);
             ("it is a part of another command", groups.map(|group| format!("{} {word}", group.get_name())).collect())
         }
     };
-    if !commands.is_empty() {
-        let named: Vec<String> = commands.iter().map(|named| format!("{} {named}", command.get_name())).collect();
-        error.remove(ContextKind::SuggestedSubcommand);
-        let tip = format!("{tip}: {}", named.join(", "));
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
+    let mistaken = MISTAKEN.iter().find(|(of, _)| group == Some(*of)).map(|(_, tip)| (*tip).to_owned());
+    match error.remove(ContextKind::SuggestedSubcommand) {
+        // The parser has the likest one at the end.
+        Some(ContextValue::Strings(names)) if commands.is_empty() => {
+            error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names.into_iter().rev().collect()));
+        }
+        _ => {}
+    }
+    let named: Vec<String> = commands.iter().map(|named| format!("{} {named}", command.get_name())).collect();
+    let found = (!named.is_empty()).then(|| format!("{tip}: {}", named.join(", ")));
+    let tips: Vec<StyledStr> = found.into_iter().chain(mistaken).map(StyledStr::from).collect();
+    if !tips.is_empty() {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
     }
     error
 }

@@ -367,6 +367,27 @@ mod tests {
     }
 
     #[test]
+    fn tips_fit_what_was_given() {
+        for (line, told) in [
+            ("run hi", "here it is: bloom-runtime task submit"),
+            ("context show x", "conversation are in: bloom-runtime conversation"),
+            ("conversation use x", "their keys are in: bloom-runtime context"),
+            ("dev --listen 0.0.0.0:5000", "here it is: --host and --port"),
+            ("task lst", "'list', "),
+            ("task list -o xml", "jsonpath="),
+        ] {
+            let said = refused(&format!("bloom-runtime {line}"));
+            assert!(said.contains(told) && !said.contains("--tls-client") && !said.contains("a similar value"), "{line}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_message_may_stand_behind_the_task_that_is_denied() {
+        let parse = |more: &[&str]| command().try_get_matches_from([&["bloom-runtime", "task", "deny", "abcd"], more].concat());
+        assert!(parse(&["not now"]).is_ok() && parse(&["--message", "no"]).is_ok() && parse(&["no", "--message", "no"]).is_err());
+    }
+
+    #[test]
     fn a_negative_number_is_told_by_the_flag_that_has_it() {
         for (line, flag, expected) in [
             ("task submit --priority -1 p", "--priority", "0 to 9"),

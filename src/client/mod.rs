@@ -41,7 +41,7 @@ use bloom_core::trace_context::TraceContext;
 use bloom_outbound::{self as outbound, cause};
 use key::Key;
 use proxy::Proxy;
-use refusal::{NOT_THE_API, refusal};
+use refusal::{NEEDS_KEY, NOT_THE_API, refusal};
 
 /// Longer than any request may take at the server, except for long polls.
 pub const CALL_LIMIT: Duration = Duration::from_secs(40);
@@ -217,7 +217,14 @@ impl Client {
             // A file that can't be used leaves the key as it is, and this refusal tells of it.
             let _ = self.renew_key();
         }
-        let refused = refusal(status, headers, body, self.key.value().is_some());
+        let refused = match refusal(status, headers, body, self.key.value().is_some()) {
+            // The commands of the user who runs a `dev` find its key; those of another user, or with another HOME, do not.
+            Error::Refused { status, message, retry_after, fields } if message == NEEDS_KEY && is_loopback(&self.base) => {
+                let message = format!("{message}; that of `dev` is in the file dev.key of its data directory, which it tells at its start");
+                Error::Refused { status, message, retry_after, fields }
+            }
+            refused => refused,
+        };
         match (refused, &self.origin) {
             (Error::Refused { status, message, retry_after, fields }, Some(_)) if matches!(status, 401 | 403) => {
                 let message = format!("{message}. The server is {}", self.told());

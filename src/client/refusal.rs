@@ -14,6 +14,8 @@ const MAX_FOREIGN_CHARS: usize = 200;
 /// What to check if something else than the server has answered.
 pub(crate) const NOT_THE_API: &str = "check the address, and whether the server behind the proxy runs";
 
+pub(crate) const NEEDS_KEY: &str = "the server needs a key: give it with --key-file or BLOOM_KEY";
+
 /// `has_key`: whether the call was sent with a key.
 pub(crate) fn refusal(status: u16, headers: &HeaderMap, body: &[u8], has_key: bool) -> Error {
     let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
@@ -29,7 +31,7 @@ pub(crate) fn refusal(status: u16, headers: &HeaderMap, body: &[u8], has_key: bo
         (401, _) if has_key => "the server refuses this key: it is wrong, was revoked or has expired; give another one with --key-file or \
              BLOOM_KEY"
             .to_owned(),
-        (401, _) => "the server needs a key: give it with --key-file or BLOOM_KEY".to_owned(),
+        (401, _) => NEEDS_KEY.to_owned(),
         (404, message) if message == "Not found" => {
             "Not found: the server does not know this path. Its address must be that of its root, such as http://127.0.0.1:5000, without \
              /api; or the server is older than this program"

@@ -72,7 +72,10 @@ impl Connection {
     /// # Errors
     /// Flags or variables contradict each other, or can't be used.
     pub fn server(&self) -> Result<Server, CommandError> {
-        let target = self.target()?;
+        let (target, dev_url) = self.target()?;
+        if let Some(url) = dev_url {
+            term::info(&format!("The key of dev is sent only to where it listens: give --server {url}"));
+        }
         let server = Server::new(&target.server, target.key.as_ref(), &Tls::trusting(target.ca_file.as_deref()).map_err(failed)?)?;
         Ok(match &target.origin {
             Some(origin) => Server { client: server.client.with_origin(origin) },
@@ -80,21 +83,23 @@ impl Connection {
         })
     }
 
-    fn target(&self) -> Result<Target, CommandError> {
+    /// Also where a `dev` listens that is probably meant, if that is elsewhere.
+    fn target(&self) -> Result<(Target, Option<String>), CommandError> {
         let environment = Environment::of_process();
         let mut target =
             self.resolve(&environment, || context_file::path(&environment).map_or(Ok(Contexts::default()), |path| Contexts::read(&path)))?;
+        let mut dev_url = None;
         if target.key.is_none() && is_of_this_machine(&target.server) {
             match dev_key::in_use(&bloom_config::default_data_dir())? {
                 Some(dev) if dev.is_at(&target.server) => target.key = Some(dev.key),
                 Some(dev) if is_default(&target.server) || dev.is_at(&target.server.replacen("localhost", "127.0.0.1", 1)) => {
                     // Another user's program may listen at the other address.
-                    term::info(&format!("The key of dev is sent only to where it listens: give --server {}", dev.url));
+                    dev_url = Some(dev.url);
                 }
                 _ => {}
             }
         }
-        Ok(target)
+        Ok((target, dev_url))
     }
 
     /// Flags take precedence over the environment, and the environment over the context in use. The key of a context is sent to the server
@@ -150,7 +155,7 @@ pub fn is_called_by_default(url: &str, key: Option<&SecretString>) -> bool {
     let none = Connection { server: None, key: None, key_file: None, ca_file: None, use_context: None };
     let text = |key: Option<&SecretString>| key.map(|key| key.expose_secret().to_owned());
     none.target()
-        .is_ok_and(|target| target.server.trim_end_matches('/') == url && (key.is_none() || text(target.key.as_ref()) == text(key)))
+        .is_ok_and(|(target, _)| target.server.trim_end_matches('/') == url && (key.is_none() || text(target.key.as_ref()) == text(key)))
 }
 
 /// Whether this is the address of a server that names none.

@@ -23,6 +23,7 @@ mod ids;
 mod interrupt;
 mod key;
 mod key_file;
+mod known_agents;
 pub mod kubectl;
 mod local_repository;
 pub mod number;
@@ -103,9 +104,9 @@ pub enum Command {
         #[command(flatten)]
         shown: Shown,
     },
-    /// Show the conversations (contexts) of tasks, and have one begin anew
+    /// Show the conversations (contexts) of tasks, and have one begin anew; servers and their keys are `context`
     ///
-    /// Tasks with one --context continue one conversation. The command `context` is about something else: stored servers.
+    /// Tasks with one --context continue one conversation. The command `context` is about something else: stored servers and their keys.
     Conversation {
         /// What to do with conversations
         #[command(subcommand)]
@@ -217,7 +218,7 @@ pub enum Command {
         #[command(flatten)]
         shown: Shown,
     },
-    /// Store servers and their keys under names
+    /// Store servers and their keys under names; the tasks of a conversation are `conversation`
     ///
     /// A context is a server and the key to it, stored in $XDG_CONFIG_HOME/bloom-runtime/config.toml
     /// (else ~/.config/bloom-runtime/config.toml), readable by you alone.

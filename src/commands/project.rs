@@ -28,6 +28,8 @@ use bloom_core::similar::did_you_mean;
 const MAX_SEARCHED: usize = MAX_PROJECTS;
 /// An agent gives a clone 10 minutes.
 const CLONE_LIMIT: Duration = Duration::from_secs(660);
+/// What a server says of a name that another project has.
+const EXISTS: &str = "' exists: ";
 /// Workers clone several at a time.
 const PROPAGATE_LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
 
@@ -121,9 +123,20 @@ pub(crate) async fn run(command: ProjectCommand, server: &Server, shown: Shown) 
                 repo_url: RepoUrl(url_of(&repo_url)?),
                 target_path: path.map(TargetPath),
                 primary_node_id: worker.map(ShortName::from),
-                branch_prefix: branch_prefix.map(BranchPrefix).unwrap_or_default(),
+                branch_prefix: branch_prefix.clone().map(BranchPrefix).unwrap_or_default(),
             };
-            let added = server.post("api/runtime/projects", &new).await.map_err(|failure| failure.about(&name))?;
+            let added = match server.post("api/runtime/projects", &new).await {
+                Ok(added) => added,
+                Err(failure) => {
+                    let is_taken = failure.message.contains(EXISTS);
+                    let before = if is_taken { named(server, &name).await?.1 } else { None };
+                    let Some(before) = before else { return Err(failure.about(&name)) };
+                    must_be_same(&read(&before)?, &new.repo_url.0, branch_prefix.as_deref())?;
+                    show::one(shown.form_or(Form::Table), &columns::PROJECTS, &before)?;
+                    term::info(&format!("{name} exists already, with this repository; nothing was changed"));
+                    return Ok(());
+                }
+            };
             show::one(shown.form_or(Form::Table), &columns::PROJECTS, &added)?;
             if let Some(origin) = origin_of(&repo_url).await {
                 term::info(&format!(
@@ -252,10 +265,36 @@ async fn path(server: &Server, project: &str, call: &str) -> Result<String, Comm
 }
 
 async fn id_of(server: &Server, name: &str) -> Result<String, CommandError> {
+    let (projects, found) = named(server, name).await?;
+    let id = found.as_ref().and_then(|project| project["id"].as_str()).map(str::to_owned);
+    id.ok_or_else(|| unknown(name, &projects).into())
+}
+
+/// All projects, and the one of this name.
+async fn named(server: &Server, name: &str) -> Result<(Vec<Project<'static>>, Option<Value>), CommandError> {
     let (rows, _) = server.list("api/runtime/projects", &[], MAX_SEARCHED).await.map_err(super::connect::failed)?;
-    let projects: Vec<Project<'_>> = show::read_all(&rows)?;
-    let found = projects.iter().find(|project| project.name == name).map(|project| project.id.to_string());
-    found.ok_or_else(|| unknown(name, &projects).into())
+    Ok((show::read_all(&rows)?, rows.into_iter().find(|project| project["name"] == name)))
+}
+
+/// # Errors
+/// The project that has the name is another one than that which was to be added.
+fn must_be_same(before: &Project<'_>, repo_url: &str, branch_prefix: Option<&str>) -> Result<(), CommandError> {
+    let Project { name, repo_url: repository, branch_prefix: prefix, .. } = before;
+    if repository != repo_url {
+        return Err(format!(
+            "{name}: a project of this name exists, with the repository {repository}: choose another name; or, if nobody needs that one, \
+             delete it: bloom-runtime project rm {name}"
+        )
+        .into());
+    }
+    match branch_prefix {
+        Some(wanted) if prefix != wanted => Err(format!(
+            "{name} exists already, with this repository and the prefix {prefix}; to change it: bloom-runtime project edit {name} \
+             --branch-prefix {wanted}"
+        )
+        .into()),
+        _ => Ok(()),
+    }
 }
 
 pub(crate) fn unknown(name: &str, known: &[Project<'_>]) -> String {

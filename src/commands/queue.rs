@@ -1,28 +1,20 @@
 //! `queue`: shows the queues of agents, pauses and resumes them, and limits how many of their tasks run at a time.
 
-use std::borrow::Cow;
-use std::collections::BTreeSet;
-
 use clap::{Arg, ArgGroup, Subcommand};
 use clap_complete::ArgValueCandidates;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::connect::Server;
+use super::known_agents::{queues, tell_if_unknown};
 use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
 use super::{columns, shell_completion, term};
 use crate::CommandError;
 use bloom_api::queues::{NewQueueLimit, Queue};
 use bloom_api::values::{Int, text_problem};
-use bloom_client::{Error, part};
+use bloom_client::part;
 use bloom_core::agent_queue::MAX_QUEUE_LIMIT;
 use bloom_core::limits::NAME_CHARS;
-use bloom_core::similar::did_you_mean;
-
-/// How many workers are searched for an agent's name. With more, the name counts as known.
-const MAX_WORKERS: usize = 10_000;
-/// How many queues are searched for one that was paused or limited.
-const MAX_QUEUES: usize = 10_000;
 
 #[derive(Debug, Subcommand)]
 pub enum QueueCommand {
@@ -129,12 +121,6 @@ pub(crate) async fn run(command: QueueCommand, server: &Server, shown: Shown) ->
     show::one(shown.form_or(Form::Table), &columns::QUEUES, &changed)
 }
 
-/// The queues, for notices. The change is what was asked for, so a list that can't be read is no failure of the command.
-async fn queues(server: &Server) -> Vec<Queue<'static>> {
-    let (rows, _) = server.list("api/runtime/queues", &[], MAX_QUEUES).await.unwrap_or_default();
-    show::read_all(&rows).unwrap_or_default()
-}
-
 /// A queue that was paused or limited before has the name of the one that was meant.
 async fn tell_if_nothing_was_set(server: &Server, agent: &str, before: &[Queue<'_>]) {
     if !before.iter().any(|queue| queue.agent_slug.as_deref() == Some(agent) && (queue.paused || queue.max_concurrency.is_some())) {
@@ -143,33 +129,6 @@ async fn tell_if_nothing_was_set(server: &Server, agent: &str, before: &[Queue<'
 }
 
 const CHANGED: &str = " The queue is changed all the same.";
-
-/// Says so if nobody has named the agent yet: its name may be misspelt. A queue may be closed before its first task.
-async fn tell_if_unknown(server: &Server, agent: &str, changed: &str) {
-    // The queue is changed, so a look-up that fails is no failure of the command.
-    if let Ok(Some(known)) = others(server, agent).await {
-        let meant = did_you_mean(agent, known.iter().map(String::as_str));
-        term::info(&format!("No task is for agent {agent} yet, and no worker knows it{meant}: check the spelling.{changed}"));
-    }
-}
-
-/// The agents that a worker knows by name: those that it names, and those for which it has profiles.
-fn agents_of(worker: &Value) -> impl Iterator<Item = &str> {
-    ["agents", "profiles"].into_iter().filter_map(|field| worker["capabilities"][field].as_array()).flatten().filter_map(Value::as_str)
-}
-
-/// The agents that have queues, or that workers know, if this one is not among them.
-async fn others(server: &Server, agent: &str) -> Result<Option<BTreeSet<String>>, Error> {
-    let (tasks, _) = server.list("api/runtime/llm-tasks", &[("agent_slug", agent.to_owned())], 1).await?;
-    if !tasks.is_empty() {
-        return Ok(None);
-    }
-    let (workers, more) = server.list("api/runtime/workers", &[], MAX_WORKERS).await?;
-    let named = workers.iter().flat_map(agents_of);
-    let queued = queues(server).await.into_iter().filter_map(|queue| queue.agent_slug.map(Cow::into_owned));
-    let known: BTreeSet<String> = named.map(str::to_owned).chain(queued.filter(|slug| slug != agent)).collect();
-    Ok((!more && !known.contains(agent)).then_some(known))
-}
 
 fn path(agent: Option<&str>, verb: &str) -> String {
     match agent {

@@ -1,6 +1,6 @@
 //! Leases, and what lists have in common.
 
-use clap::builder::PossibleValuesParser;
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;
 use serde::de::DeserializeOwned;
@@ -68,13 +68,17 @@ pub enum LeaseCommand {
         /// Only with this status
         #[arg(long, value_parser = PossibleValuesParser::new(LeaseStatus::ALL.iter().map(|status| status.as_str())))]
         status: Option<String>,
+        /// Only of this worker
+        #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
+        worker: Option<String>,
         #[command(flatten)]
         limit: Limit,
     },
 }
 
-pub(crate) async fn leases(LeaseCommand::List { status, limit }: LeaseCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
-    let query: Vec<_> = status.map(|status| ("status", status)).into_iter().collect();
+pub(crate) async fn leases(command: LeaseCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
+    let LeaseCommand::List { status, worker, limit } = command;
+    let query: Vec<_> = [("status", status), ("worker_id", worker)].into_iter().filter_map(|(name, text)| Some((name, text?))).collect();
     pages(server, "api/runtime/leases", &query, limit, shown, &columns::LEASES).await
 }
 

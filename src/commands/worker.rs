@@ -78,7 +78,10 @@ pub(crate) async fn run(command: WorkerCommand, server: &Server, shown: Shown) -
             let (found, all) = server.get_each(&names, |name| path(name, "")).await?;
             show::found(shown.form_or(Form::Table), &columns::WORKERS, (found, corrected(server, &names, all).await))
         }
-        WorkerCommand::Describe { name } => describe::worker(&name, server, shown).await,
+        WorkerCommand::Describe { name } => {
+            let described = describe::worker(&name, server, shown).await;
+            corrected(server, std::slice::from_ref(&name), described).await
+        }
         WorkerCommand::Cordon { names } => change_cordon(server, &names, "/cordon", shown).await,
         WorkerCommand::Uncordon { names } => change_cordon(server, &names, "/uncordon", shown).await,
         WorkerCommand::Drain { names } => change_cordon(server, &names, "/drain", shown).await,
@@ -114,7 +117,10 @@ async fn corrected(server: &Server, names: &[String], outcome: Result<(), Comman
     let (rows, _) = server.list("api/runtime/workers", &[], MAX_WORKERS).await.unwrap_or_default();
     let known: Vec<&str> = rows.iter().filter_map(|worker| worker["id"].as_str()).collect();
     let meant = names.iter().filter(|name| !known.contains(&name.as_str())).filter_map(|name| similar(name, known.iter().copied()));
-    let meant: String = meant.map(|meant| format!("\nDid you mean {meant}?")).collect();
+    let mut meant: String = meant.map(|meant| format!("\nDid you mean {meant}?")).collect();
+    if failure.message.contains("Worker not found") {
+        meant.push_str("\nSee those that exist with: bloom-runtime worker list");
+    }
     Err(CommandError { message: failure.message + &meant, ..failure })
 }
 

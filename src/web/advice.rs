@@ -187,8 +187,8 @@ fn failed(lang: Lang, reason: Reason) -> (&'static str, &'static str) {
         Reason::Auth => (
             t("The provider refused the worker's Claude account", "Постачальник відхилив обліковий запис Claude цього воркера"),
             t(
-                "Sign in again on the worker, or correct the profile's credentials. Then requeue it.",
-                "Увійдіть знову на воркері або виправте облікові дані профілю. Тоді поверніть його в чергу.",
+                "Sign in again on the worker, or correct the API key if its agent or the profile uses one. Then requeue it.",
+                "Увійдіть знову на воркері або виправте ключ API, якщо його агент чи профіль ним користується. Тоді поверніть його в чергу.",
             ),
         ),
         Reason::Billing => (

@@ -113,6 +113,7 @@ use home::Home;
 pub use home::hostname;
 use membridge::Membridge;
 pub use membridge::MembridgeSettings;
+pub use option_check::{Access, access};
 use pause::Pauses;
 use profiles::Profiles;
 pub use push_server::PushServer;

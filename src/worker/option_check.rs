@@ -19,6 +19,17 @@ use super::program::find_program;
 const LIMIT: Duration = Duration::from_secs(60);
 /// Of what it prints there; errors have a limit of their own.
 const MOST: usize = 64 << 10;
+/// By what the Claude CLI of a profile gets access, as far as the agent sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// This variable, which its runs have.
+    Variable(&'static str),
+    /// A login that is stored in a file.
+    Login,
+    /// Neither: perhaps a login that is stored elsewhere.
+    Unseen,
+}
+
 /// Variables that give the CLI access without a login.
 const ACCESS: [&str; 6] = [
     "ANTHROPIC_API_KEY",
@@ -66,6 +77,18 @@ pub(crate) async fn check(profiles: &mut Profiles) -> Result<(), String> {
     Ok(())
 }
 
+/// By what the Claude CLI of this profile gets access. A variable comes before a login, as with the CLI.
+pub fn access(profile: &Profile) -> Access {
+    let call = claude_call(profile.program(), profile);
+    let is_set = |name: &str| call.as_std().get_envs().any(|(set, value)| set == name && value.is_some_and(|value| !value.is_empty()));
+    let has_login = || config_dir(&profile.env).is_some_and(|dir| dir.join(CREDENTIALS).exists());
+    match ACCESS.into_iter().find(|name| is_set(name)) {
+        Some(name) => Access::Variable(name),
+        None if has_login() => Access::Login,
+        None => Access::Unseen,
+    }
+}
+
 /// What `claude auth status` prints, of which only this is needed. Versions without that command print something else.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -76,9 +99,7 @@ struct Login {
 /// Warns if the CLI says that it is not signed in. It is asked only where the agent sees neither a login nor a variable that stands for one.
 async fn check_login(program: &Path, slug: &str, profile: &Profile) {
     let mut call = claude_call(program.to_owned(), profile);
-    let is_set = |name: &str| call.as_std().get_envs().any(|(set, value)| set == name && value.is_some_and(|value| !value.is_empty()));
-    let has_login = config_dir(&profile.env).is_some_and(|dir| dir.join(CREDENTIALS).exists());
-    if has_login || ACCESS.into_iter().any(is_set) {
+    if access(profile) != Access::Unseen {
         return;
     }
     call.args(["auth", "status"]);

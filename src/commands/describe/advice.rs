@@ -116,7 +116,7 @@ pub(crate) fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String 
                     )
                 }
                 Some(Word::Known(Reason::RateLimited | Reason::Overloaded)) => format!("when the provider has room again: {again}"),
-                Some(Word::Known(Reason::Auth)) => format!("check the credentials of the agent on the worker, then: {again}"),
+                Some(Word::Known(Reason::Auth)) => format!("sign in again on the worker, or correct the API key if the agent uses one (ANTHROPIC_API_KEY), then: {again}"),
                 Some(Word::Known(Reason::Billing)) => format!("top up the account of the agent, then: {again}"),
                 Some(Word::Known(Reason::ModelUnavailable)) => "submit it again with another --model, or without one".into(),
                 Some(Word::Known(Reason::SpawnFailed)) => format!("check the agent's profile and its program on the worker, then: {again}"),
@@ -178,6 +178,7 @@ mod tests {
         assert!(told.contains("on box: git --git-dir WORK_DIR/repositories/ID/git push URL bots/c;"), "{told}");
         assert!(told.contains("task retry 7c0d9e21 runs its prompt again, and pays"), "{told}");
         assert!(!failed("project", "the project's repository is empty").contains("push URL"));
+        assert!(failed("auth", "401").contains("correct the API key"));
         assert!(failed("budget_exceeded", "the run used 2 USD").contains("max_budget_usd of the agent's profile may be the limit, too"));
     }
 }

@@ -28,6 +28,8 @@ pub(crate) use worker::worker;
 const LEASES: usize = 50;
 const ENTRIES: usize = 100;
 const EVENTS: usize = 10;
+/// Of a worker's leases and audit entries, for people.
+const NEWEST: usize = 10;
 
 /// How an attempt ended is what people look for: other columns go first.
 const LEAST_END: usize = 40;
@@ -59,6 +61,11 @@ fn section<T>(title: &str, form: Form, kind: &'static Kind<T>, rows: &[T]) -> Re
     let empty = if rows.is_empty() { " none" } else { "" };
     term::print(&format!("\n{title}:{empty}\n"))?;
     if rows.is_empty() { Ok(()) } else { show::table(form, kind, rows) }
+}
+
+/// Where the rows are that a section leaves out, if it does.
+fn more(is_more: bool, command: &str) -> Result<(), CommandError> {
+    if is_more { term::print(&format!("Earlier ones: {}\n", term::line(command))) } else { Ok(()) }
 }
 
 /// A section that the key may not read.
@@ -96,6 +103,11 @@ fn attempts(leases: Vec<Lease<'static>>, trail: &[Audit<'static>]) -> Vec<Attemp
             // Its detail names the task and the worker.
             Word::Known(Action::LeaseExpired) => "the lease expired".to_owned(),
             Word::Known(Action::TaskReleased) => format!("handed back: {}", entry.detail),
+            // "cancelled: cancelled on request"
+            Word::Known(Action::TaskCancelled) => {
+                let told = entry.detail.strip_prefix("cancelled: ").unwrap_or(&entry.detail);
+                if told.starts_with("cancelled") { told.to_owned() } else { format!("cancelled: {told}") }
+            }
             action => format!("{} {}", action.to_string().replace('_', " "), entry.detail).trim_end().to_owned(),
         };
         // A key that sees only some tasks does not see the trail.

@@ -20,6 +20,8 @@ use bloom_api::results::TaskResult;
 use bloom_api::tasks::Task;
 use bloom_api::words::Word;
 use bloom_core::Ms;
+use bloom_core::audit::Action;
+use bloom_core::limits::GIVE_BACKS;
 use bloom_core::project::PushMode;
 use bloom_core::task::{Status, WaitingReason};
 
@@ -70,8 +72,9 @@ pub(crate) async fn task(named: &str, server: &Server, shown: Shown) -> Result<(
             let all_paused = all_paused(server, &task).await?;
             let asked = asked.as_ref().map(read::<Question>).transpose()?;
             let result: Option<TaskResult> = result.as_ref().map(read).transpose()?;
-            facts(&of(&task, &id, (all_paused, asked.as_ref()), &Of { profile, result }))?;
             let trail: Option<Vec<Audit>> = trail.map(|rows| read_all(&rows)).transpose()?;
+            let is_requeued = trail.iter().flatten().any(|entry| entry.action == Action::TaskRequeued);
+            facts(&of(&task, &id, (all_paused, asked.as_ref()), &Of { is_requeued, profile, result }))?;
             match leases {
                 Some(leases) => {
                     let leases: Vec<Lease> = read_all(&leases)?;
@@ -125,6 +128,8 @@ async fn found(server: &Server, path: &str) -> Result<Option<Value>, CommandErro
 
 /// What is known of the newest run.
 struct Of<'a> {
+    /// The task was queued again by somebody, with all its attempts.
+    is_requeued: bool,
     profile: Option<String>,
     result: Option<TaskResult<'a>>,
 }
@@ -138,7 +143,9 @@ fn of(task: &Task, id: &str, (all_paused, asked): (Option<bool>, Option<&Questio
         .map(|failure| format!("{} ({} ago)", term::short(&columns::failure(failure), REASON), columns::age(failure.at, now)));
     let usage = task.usage.as_ref().map(columns::used);
     let labels = task.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(", ");
-    let given_back = if task.infra_retries > 0 { format!(", {} given back", task.infra_retries) } else { String::new() };
+    let given_back =
+        if task.infra_retries > 0 { format!(", given back {} of at most {GIVE_BACKS}", task.infra_retries) } else { String::new() };
+    let since = if run.is_requeued { " since it was requeued" } else { "" };
     let will_wait = task.suspend && !matches!(task.status, Word::Known(Status::Queued | Status::Completed));
     let or_of_profile = if task.policy.timeout_is_default { " (or the limit of the agent's profile)" } else { "" };
     let budget = if task.policy.budget > 0.0 {
@@ -171,7 +178,7 @@ fn of(task: &Task, id: &str, (all_paused, asked): (Option<bool>, Option<&Questio
         ("Model", columns::given(&task.model)),
         ("Exclusive key", columns::given(&task.exclusive_key)),
         ("Limits", format!("{} for a run{or_of_profile}{budget}", when::limit(task.policy.timeout_sec))),
-        ("Attempts used", format!("{} of {}{given_back}", task.attempts, task.max_attempts)),
+        ("Attempts used", format!("{} of {}{since}{given_back}", task.attempts, task.max_attempts)),
         ("Usage", usage.unwrap_or_default()),
         ("Created", format!("{} ({} ago)", time_text(task.created_at), columns::age(task.created_at, now))),
         ("Changed", format!("{} ago", columns::age(task.updated_at, now))),

@@ -6,7 +6,7 @@ use super::super::connect::{Server, read};
 use super::super::show::{Form, Shown, read_all};
 use super::super::when::time_text;
 use super::super::{columns, ids, term, when};
-use super::{ENTRIES, LEASES, OF_WORKER, attempts, document, facts, list, section};
+use super::{ENTRIES, LEASES, NEWEST, OF_WORKER, attempts, document, facts, list, more, section};
 use crate::CommandError;
 use bloom_api::answers::{Audit, Lease, WorkerWithLeases};
 use bloom_api::tasks::Task;
@@ -35,8 +35,11 @@ pub(crate) async fn worker(name: &str, server: &Server, shown: Shown) -> Result<
             facts(&of(&worker))?;
             section("Runs now", form, &columns::TASKS, &read_all::<Task>(&running)?)?;
             let entries: Vec<Audit> = read_all(&trail)?;
-            section("Last leases", form, &OF_WORKER, &attempts(read_all::<Lease>(&leases)?, &entries))?;
-            section("History", form, &columns::AUDIT, &entries)
+            let newest = &leases[..leases.len().min(NEWEST)];
+            section("Last leases", form, &OF_WORKER, &attempts(read_all::<Lease>(newest)?, &entries))?;
+            more(leases.len() > NEWEST, &format!("bloom-runtime lease list --worker {name}"))?;
+            section("History", form, &columns::AUDIT, &entries[entries.len().saturating_sub(NEWEST)..])?;
+            more(entries.len() > NEWEST, &format!("bloom-runtime audit --worker {name}"))
         }
     }
 }

@@ -23,6 +23,8 @@ const MAX_BATCH_BYTES: usize = 1_000_000;
 /// A checked line, ready to be sent.
 pub(crate) struct Line {
     pub number: usize,
+    /// By which later lines depend on it.
+    pub name: Option<String>,
     /// In place of the ids of the tasks of earlier lines, it has their [`placeholder`]s.
     pub body: Box<RawValue>,
     /// The positions of the lines that it depends on.
@@ -167,7 +169,7 @@ mod tests {
 
     #[test]
     fn batches_are_bounded_by_number_and_size() {
-        let line = |length: usize| Line { number: 0, body: to_raw_value(&"x".repeat(length)).unwrap(), after: Vec::new() };
+        let line = |length: usize| Line { number: 0, name: None, body: to_raw_value(&"x".repeat(length)).unwrap(), after: Vec::new() };
         let many: Vec<Line> = (0..2500).map(|_| line(1)).collect();
         assert_eq!(batches(&many), [0..1000, 1000..2000, 2000..2500]);
         let long: Vec<Line> = [400_000, 400_000, 400_000, 2_000_000, 5].into_iter().map(line).collect();
@@ -179,7 +181,7 @@ mod tests {
     #[test]
     fn ids_take_the_place_of_placeholders() {
         let body = to_raw_value(&json!({ "prompt": "p", "depends_on": [placeholder(1), "x", placeholder(0)] })).unwrap();
-        let line = Line { number: 3, body, after: vec![0, 1] };
+        let line = Line { number: 3, name: None, body, after: vec![0, 1] };
         let task: Value = serde_json::from_str(line.task(&["a".into(), "b".into()]).unwrap().get()).unwrap();
         assert_eq!(task["depends_on"], json!(["b", "x", "a"]));
     }
@@ -188,7 +190,7 @@ mod tests {
     fn the_line_of_a_conflict_is_found_by_its_key() {
         let lines = |keys: &[&str]| -> Vec<Line> {
             let body = |key: &&str| to_raw_value(&json!({ "prompt": "p", "idempotency_key": key })).unwrap();
-            keys.iter().enumerate().map(|(at, key)| Line { number: at + 1, body: body(key), after: Vec::new() }).collect()
+            keys.iter().enumerate().map(|(at, key)| Line { number: at + 1, name: None, body: body(key), after: Vec::new() }).collect()
         };
         let found = |keys: &[&str], named: &str| {
             let refusal = format!("Idempotency key '{named}' was used for another task: context_id, agent_slug or prompt differ");

@@ -141,10 +141,12 @@ async fn change(
     match args.selection.ids.as_slice() {
         [] => by_filter(action, &args, policy, server, shown).await,
         [id] if !args.dry_run => {
-            let answer = server
-                .post(&path(id, &format!("/{verb}")), &Requeue { policy: policy.clone() })
-                .await
-                .map_err(|failure| failure.about(id))?;
+            let answer = server.post(&path(id, &format!("/{verb}")), &Requeue { policy }).await.map_err(|failure| {
+                let is_completed = failure.message.contains("requeue task with status 'completed'");
+                let same =
+                    if is_completed { format!("; for the same again: bloom-runtime task submit --like {id}") } else { String::new() };
+                CommandError { message: failure.message + &same, ..failure }.about(id)
+            })?;
             match shown.form() {
                 Some(form) => show::one(form, &columns::TASKS, &answer),
                 None => {

@@ -74,6 +74,10 @@ impl Filters {
         *self == Self::default()
     }
 
+    pub fn agent(&self) -> Option<&str> {
+        self.agent.as_deref()
+    }
+
     /// # Errors
     /// The times leave nothing that could match.
     pub fn check(&self) -> Result<(), CommandError> {

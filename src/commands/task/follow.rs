@@ -8,6 +8,7 @@ use super::super::connect::{Server, failed, read, with_query};
 use super::super::ids::path;
 use super::super::retry::Retry;
 use super::super::show::{self, Form, Shown};
+use super::super::when::span_text;
 use super::super::{columns, term};
 use super::EventArgs;
 use super::result::answer;
@@ -15,6 +16,7 @@ use super::wait::{WaitOptions, interruptible, must_be_completed};
 use crate::CommandError;
 use bloom_api::answers::Event;
 use bloom_api::tasks::Task;
+use bloom_api::tool_calls;
 use bloom_api::words::Word;
 use bloom_client::Error;
 use bloom_core::Ms;
@@ -218,10 +220,11 @@ impl<'a> Transcript<'a> {
             _ => {
                 self.is_cut |= matches!(kind, Word::Known(EventKind::ToolUse | EventKind::ToolResult));
                 // With --follow, the user wants to see what is going on, but not the results of tools.
-                if self.is_log || !matches!(kind, Word::Known(EventKind::ToolResult | EventKind::Usage)) {
-                    self.aside(event.at, &format!("[{kind}] {}", summary(data)))?;
+                let is_shown = self.is_log || !matches!(kind, Word::Known(EventKind::ToolResult | EventKind::Usage));
+                match told(&kind, data).filter(|_| is_shown) {
+                    Some(told) => self.aside(event.at, &format!("[{kind}] {told}")),
+                    None => Ok(()),
                 }
-                Ok(())
             }
         }
     }
@@ -292,12 +295,52 @@ fn text_of(data: &Value) -> Option<&str> {
     data.as_str().or_else(|| data["text"].as_str())
 }
 
-/// An event in one line.
+/// An event in one line; `None`: it tells a person nothing.
+fn told(kind: &Word<EventKind>, data: &Value) -> Option<String> {
+    match (kind, data["phase"].as_str()) {
+        (Word::Known(EventKind::ToolResult), _) => Some(result(data)),
+        (Word::Known(EventKind::Lifecycle), Some(phase)) => phase_in_words(phase, data),
+        _ => Some(summary(data)),
+    }
+}
+
+/// The beginning of what a tool answered, and its size if that is not all.
+fn result(data: &Value) -> String {
+    let blocks = data["content"].as_array().into_iter().flatten().filter_map(|block| block["text"].as_str()).collect::<Vec<_>>().join("\n");
+    let text = text_of(data).or_else(|| data["content"].as_str()).map_or(blocks, str::to_owned);
+    let text = text.trim();
+    let failed = if data["is_error"] == true { "error: " } else { "" };
+    let first = text.lines().next().unwrap_or_default();
+    match first.len() == text.len() && text.chars().count() <= LINE {
+        _ if text.is_empty() => summary(data),
+        true => format!("{failed}{}", term::short(text, LINE)),
+        false => format!("{failed}{} ({} bytes)", term::short(first, LINE), text.len()),
+    }
+}
+
+/// What a run has come to. Of a phase that has no words here, its text, or all that it says.
+fn phase_in_words(phase: &str, data: &Value) -> Option<String> {
+    let of = |field: &str| data[field].as_str().unwrap_or_default();
+    let by = if of("profile").is_empty() { String::new() } else { format!(", by the profile {}", of("profile")) };
+    let ms = data["duration_ms"].as_i64().map(|ms| format!(" after {}", span_text(ms))).unwrap_or_default();
+    match phase {
+        "session" if of("model").is_empty() => None,
+        "session" => Some(format!("the model is {}", of("model"))),
+        "started" if data["resumed"] == true => Some(format!("the run goes on with its conversation, on worker {}{by}", of("worker"))),
+        "started" if !of("worker").is_empty() => Some(format!("the run begins on worker {}{by}", of("worker"))),
+        "ended" => Some(format!("the run ends{ms}")),
+        "stopping" if !of("why").is_empty() => Some(format!("the run is stopped: {}", of("why"))),
+        "egress" => None,
+        _ => Some(summary(data)),
+    }
+}
+
+/// An event in one line, by what it has.
 fn summary(data: &Value) -> String {
     let words = text_of(data).or_else(|| data["message"].as_str()).or_else(|| data["content"].as_str());
     let told = match (words, data["name"].as_str(), data.as_object()) {
         (Some(text), _, _) => text.to_owned(),
-        (None, Some(name), _) => format!("{name} {}", data["input"]),
+        (None, Some(name), _) => tool_calls::told(name, &data["input"]),
         (None, None, Some(members)) => {
             let members = members.iter().filter(|(_, value)| !value.is_null());
             members.map(|(name, value)| format!("{name}={}", columns::text(value))).collect::<Vec<_>>().join(" ")
@@ -316,7 +359,13 @@ mod tests {
     fn events_are_told_in_a_line() {
         assert_eq!(summary(&json!("plain\ntext")), "plain text");
         assert_eq!(summary(&json!({ "text": "a" })), "a");
-        assert_eq!(summary(&json!({ "name": "Bash", "input": { "command": "ls" } })), "Bash {\"command\":\"ls\"}");
+        assert_eq!(summary(&json!({ "name": "Bash", "input": { "command": "ls" } })), "Bash: ls");
+        let kind = |kind| Word::Known(kind);
+        let lifecycle = |data: Value| told(&kind(EventKind::Lifecycle), &data);
+        assert_eq!(lifecycle(json!({ "phase": "session", "session_id": "x", "model": "m" })).unwrap(), "the model is m");
+        assert_eq!(lifecycle(json!({ "phase": "egress", "bytes": 5 })), None);
+        let answered = told(&kind(EventKind::ToolResult), &json!({ "id": "x", "content": "one\ntwo" }));
+        assert_eq!(answered.unwrap(), "one (7 bytes)");
         assert_eq!(summary(&json!({ "phase": "ended", "exit": null, "ms": 5 })), "phase=ended ms=5");
         assert_eq!(summary(&json!({ "id": "x", "content": "a file" })), "a file");
         assert_eq!(summary(&json!("x".repeat(500))).chars().count(), LINE);

@@ -17,6 +17,7 @@ use super::super::show::{self, Form};
 use super::super::{columns, ids, term, when};
 use super::batches::{End, Line, Made, placeholder, send};
 use super::fields::{Fields, add_usual, fill};
+use super::index::Submitted;
 use super::names::{NAME, Names, dependencies};
 use super::{standard_input, wrong_lines};
 use crate::CommandError;
@@ -76,8 +77,8 @@ impl Scope {
     }
 }
 
-/// Checks all lines, then submits them batch by batch, and prints the ids of each batch as soon as the server answers; or returns the ids, if
-/// they are to be waited for.
+/// Checks all lines, then submits them batch by batch, and prints the ids of each batch as soon as the server answers; and returns the
+/// lines with their ids.
 ///
 /// # Errors
 /// A line is invalid, and nothing was sent; or a batch was refused, and it and all later ones were not submitted.
@@ -87,7 +88,7 @@ pub(crate) async fn submit(
     defaults: &Fields,
     scope: Scope,
     form: Option<Form>,
-) -> Result<Vec<String>, CommandError> {
+) -> Result<Vec<Submitted>, CommandError> {
     let (defaults, is_again) = (defaults.given()?, matches!(scope, Scope::Again));
     let path = file.to_owned();
     let read = move || {
@@ -118,7 +119,8 @@ pub(crate) async fn submit(
                 number(done.saturating_sub(existed)),
                 number(existed)
             ));
-            return Ok(made.ids);
+            let submitted = lines.into_iter().zip(made.ids).map(|(line, id)| Submitted { line: line.number, name: line.name, id });
+            return Ok(submitted.collect());
         }
         End::Interrupted => true,
         End::Unacknowledged => false,
@@ -264,15 +266,16 @@ fn task(
         // Derived from the key, so that it is stable: with another context, a repeat would be a conflict.
         task.insert("context_id".into(), task["idempotency_key"].clone());
     }
-    if let Some(Value::String(name)) = name {
-        earlier.named.insert(name, (position, task["idempotency_key"].clone()));
+    let name = name.as_ref().and_then(Value::as_str).map(str::to_owned);
+    if let Some(name) = &name {
+        earlier.named.insert(name.clone(), (position, task["idempotency_key"].clone()));
     }
     let body = to_raw_value(&task).map_err(|error| error.to_string())?;
     let read = NewTask::read(&body).map_err(wrong_lines::told)?;
     if read.prompt.0.trim().is_empty() {
         return Err("prompt: it is blank".to_owned());
     }
-    Ok(Line { number, body, after })
+    Ok(Line { number, name, body, after })
 }
 
 /// What a line has in `depends_on`.

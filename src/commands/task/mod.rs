@@ -11,6 +11,7 @@ pub(crate) mod fields;
 mod filters;
 pub(crate) mod follow;
 mod from_file;
+mod index;
 mod list;
 mod logs;
 mod names;
@@ -31,7 +32,7 @@ use super::connect::{Server, failed};
 use super::ids::path;
 use super::records::Limit;
 use super::show::{self, Form, Shown};
-use super::{columns, describe, ids, shell_completion};
+use super::{columns, describe, ids, known_agents, shell_completion};
 use crate::CommandError;
 use artifacts::ArtifactsArgs;
 use bulk::RequeueArgs;
@@ -255,6 +256,9 @@ pub(crate) async fn run(command: TaskCommand, server: &Server, shown: Shown) -> 
             let found = list::newest(server, &filters, None, limit.rows()).await.map_err(failed)?;
             if found.0.is_empty() {
                 list::hint(server, &filters).await;
+                if let Some(agent) = filters.agent() {
+                    known_agents::tell_if_unknown(server, agent, "").await;
+                }
             }
             limit.show(found, shown, &columns::TASKS)
         }

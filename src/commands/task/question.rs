@@ -34,6 +34,9 @@ pub struct DenyArgs {
     /// Why not: the run is told
     #[arg(short, long, value_name = "TEXT")]
     message: Option<String>,
+    /// The same as --message
+    #[arg(value_name = "MESSAGE", conflicts_with = "message")]
+    why: Option<String>,
 }
 
 #[derive(Args, Debug)]
@@ -54,7 +57,7 @@ pub(crate) async fn approve(args: Asked, server: &Server, shown: Shown) -> Resul
 /// # Errors
 /// The run asks nothing, or the call failed.
 pub(crate) async fn deny(args: DenyArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
-    answer(args.asked, server, shown, "denied", (false, args.message, Vec::new())).await
+    answer(args.asked, server, shown, "denied", (false, args.message.or(args.why), Vec::new())).await
 }
 
 /// # Errors

@@ -14,6 +14,7 @@ use super::super::interrupt::or_interrupted;
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, each, term};
 use super::directory::Directory;
+use super::index::Ends;
 use super::selection::{Act, Selection};
 use super::wait;
 use crate::CommandError;
@@ -34,7 +35,8 @@ pub struct ResultArgs {
 /// Where several answers go.
 #[derive(Args, Debug)]
 pub(crate) struct Files {
-    /// Write each answer into a file of this directory, named by the whole id of its task; nothing is overwritten
+    /// Write each answer into a file of this directory, named by the whole id of its task; nothing is overwritten. Of submit --from, index.jsonl
+    /// beside them says which line has which file
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// With --out: replace files that exist
@@ -50,7 +52,7 @@ pub(crate) async fn run(args: ResultArgs, server: &Server, shown: Shown) -> Resu
         return answer(server, id, shown).await;
     }
     let told = || "interrupted; the tasks go on. Give the same command again to see all their answers.".to_owned();
-    or_interrupted(several(server, &chosen.ids, &args.files, shown, chosen.failures), told).await
+    or_interrupted(several(server, &chosen.ids, &args.files, shown, (chosen.failures, &mut Ends::new())), told).await
 }
 
 /// An answer among several.
@@ -69,7 +71,7 @@ struct Line {
     failure: Option<CommandError>,
 }
 
-/// Prints a line of JSON for each task, in this order, or writes its answer into a file and prints the path of that.
+/// Prints a line of JSON for each task, in this order, or writes its answer into a file, prints the path of that, and adds it to these ends.
 ///
 /// # Errors
 /// These failures, tasks that are not completed, and answers that can't be read or written.
@@ -78,7 +80,7 @@ pub(crate) async fn several(
     ids: &[String],
     files: &Files,
     shown: Shown,
-    mut failures: Vec<CommandError>,
+    (mut failures, ends): (Vec<CommandError>, &mut Ends),
 ) -> Result<(), CommandError> {
     let directory = files.out.as_deref().map(Directory::open).transpose()?;
     let form = shown.form().filter(|form| form.is_data());
@@ -95,9 +97,10 @@ pub(crate) async fn several(
         failures.extend(line.failure.take());
         match (&directory, form) {
             (Some(directory), _) => {
-                if let Err(failure) = write(directory, &line, files.force) {
-                    failures.push(failure.about(&line.id));
-                }
+                let written = write(directory, &line, files.force);
+                let file = line.file().filter(|_| written.is_ok());
+                ends.insert(line.id.clone(), (line.status.clone(), file));
+                failures.extend(written.err().map(|failure| failure.about(&line.id)));
             }
             (None, None) => {
                 let line = serde_json::to_value(&line).map_err(|error| error.to_string())?;
@@ -112,9 +115,15 @@ pub(crate) async fn several(
     CommandError::all(&failures)
 }
 
+impl Line {
+    /// The name of the file with the answer, if there is one.
+    fn file(&self) -> Option<String> {
+        self.output.as_ref().map(|_| format!("{}.{}", self.id, if self.is_json { "json" } else { "txt" }))
+    }
+}
+
 fn write(directory: &Directory, line: &Line, force: bool) -> Result<(), CommandError> {
-    let Some(output) = &line.output else { return Ok(()) };
-    let name = format!("{}.{}", line.id, if line.is_json { "json" } else { "txt" });
+    let (Some(output), Some(name)) = (&line.output, line.file()) else { return Ok(()) };
     directory.check(&name, force)?;
     let mut file = directory.create(&name)?;
     file.write_all(output.as_bytes()).map_err(|error| error.to_string())?;

@@ -16,6 +16,7 @@ use super::super::show::{self, Form, Shown};
 use super::super::{columns, ids, shell_completion, started, term, when};
 use super::fields::{Fields, add_usual};
 use super::from_file::{self, Scope};
+use super::index::{self, Ends, Submitted};
 use super::prompt::PromptArgs;
 use super::result::{self, Files, answer};
 use super::uploads::{self, FileOfTask, file_of_task};
@@ -50,8 +51,9 @@ const NEWEST_EVENTS: usize = 10;
 /// The name is known in the file only. Such a line is sent in a batch after that of the other.
 ///
 /// With --from and --wait, the answers are printed as lines of JSON in the order of the lines, or
-/// written into files (--out); the exit status is 1 if one task did not complete, and 3 if one is not
-/// finished when --wait-timeout is over.
+/// written into files (--out), with an index.jsonl beside them that says which line has which file; the
+/// exit status is 1 if one task did not complete, and 3 if one is not finished when --wait-timeout is
+/// over.
 #[derive(Args, Debug)]
 #[command(
     verbatim_doc_comment,
@@ -177,6 +179,9 @@ pub(crate) async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Re
     if submit.answers.out.is_some() && (submit.from.is_none() || !submit.waits.wait) {
         return Err(CommandError::usage("--out needs --from and --wait"));
     }
+    if let Some(out) = &submit.answers.out {
+        index::check(out, submit.answers.force)?;
+    }
     if let Some(file) = &submit.from {
         let scope = match submit.idempotency_key.clone() {
             Some(name) => Scope::Named(name),
@@ -185,8 +190,8 @@ pub(crate) async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Re
         };
         let is_again = matches!(scope, Scope::Again);
         let form = if submit.waits.wait { None } else { Some(shown.form_or(Form::Name)) };
-        let ids = from_file::submit(server, file, &submit.fields, scope, form).await?;
-        return if submit.waits.wait { answers(&submit, &ids, is_again, server, shown).await } else { Ok(()) };
+        let submitted = from_file::submit(server, file, &submit.fields, scope, form).await?;
+        return if submit.waits.wait { answers(&submit, &submitted, is_again, server, shown).await } else { Ok(()) };
     }
     if submit.again {
         return Err(CommandError::usage("--again needs --from: without it, each call submits a new task"));
@@ -220,12 +225,17 @@ async fn like(id: &str, server: &Server) -> Result<Map<String, Value>, CommandEr
 }
 
 /// `--from` with `--wait`: the answers of all tasks, in the order of the lines.
-async fn answers(submit: &Submit, ids: &[String], is_again: bool, server: &Server, shown: Shown) -> Result<(), CommandError> {
+async fn answers(submit: &Submit, submitted: &[Submitted], is_again: bool, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let mut waiting = WaitOptions::new(submit.waits.wait_timeout, true);
     let how = if is_again { "See it with: bloom-runtime task list" } else { SAME_AGAIN };
-    let (tasks, failures) = waiting.for_all(server, ids, how).await?;
+    let ids: Vec<String> = submitted.iter().map(|one| one.id.clone()).collect();
+    let (tasks, failures) = waiting.for_all(server, &ids, how).await?;
     let finished = tasks.iter().map(id_of).collect::<Result<Vec<_>, _>>()?;
-    result::several(server, &finished, &submit.answers, shown, failures).await
+    let (files, mut ends) = (&submit.answers, Ends::new());
+    let told = result::several(server, &finished, files, shown, (failures, &mut ends)).await;
+    let Some(out) = &files.out else { return told };
+    let indexed = index::write(out, files.force, submitted, &mut ends, server).await;
+    CommandError::all(&[told, indexed].into_iter().filter_map(Result::err).collect::<Vec<_>>())
 }
 
 /// Says so if the task ran by the profile of other agents: the name of its agent may be misspelt, or its account is paused.

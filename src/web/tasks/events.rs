@@ -10,6 +10,7 @@ use crate::html::Html;
 use crate::json;
 use crate::times::shortened;
 use bloom_api::answers::Event;
+use bloom_api::tool_calls;
 use bloom_core::Ms;
 
 /// Of an event, what is always shown.
@@ -57,9 +58,14 @@ impl Shown {
     pub(crate) fn of(event: Event<'_>, room: &Room) -> Self {
         let data: Value = serde_json::from_str(event.data.get()).unwrap_or_default();
         let (whole, value) = told(&data);
-        let first: Vec<_> = whole.lines().take(LINES).collect();
+        // Of a call, what tells most of its input; the rest can be unfolded.
+        let name = data["name"].as_str().filter(|name| whole == format!("{name} {}", data["input"]));
+        let call = name.map(|name| tool_calls::told(name, &data["input"]));
+        let telling = call.as_deref().unwrap_or(&whole);
+        let first: Vec<_> = telling.lines().take(LINES).collect();
         let text = shortened(&first.join("\n"), CHARS);
-        let has_more = text != whole;
+        let hides = call.is_some() && data["input"].as_object().is_some_and(|input| input.len() > 1);
+        let has_more = hides || text != telling;
         let folds = value.filter(|value| has_more || value.to_string().len() > SHORT_JSON);
         let (more, is_cut) = match folds {
             _ if folds.is_none() && !has_more => (None, false),
@@ -148,6 +154,16 @@ mod tests {
             let shown = Shown::of(event, room);
             (shown.text.chars().count(), shown.more.is_some(), shown.is_cut)
         };
+        let call = |input: Value| {
+            let data = serde_json::value::to_raw_value(&json!({ "name": "Edit", "input": input })).unwrap();
+            let event = json!({ "task_id": Uuid::nil(), "number": 1, "lease_id": Uuid::nil(), "seq": 1, "kind": "tool_use", "at": 1, "data": null });
+            let mut event: Event = serde_json::from_value(event).unwrap();
+            event.data = std::borrow::Cow::Owned(data);
+            let shown = Shown::of(event, &Room::new());
+            (shown.text, shown.more.is_some())
+        };
+        assert_eq!(call(json!({ "file_path": "/a" })), ("Edit: /a".to_owned(), false));
+        assert_eq!(call(json!({ "new_string": "b", "file_path": "/a" })), ("Edit: /a".to_owned(), true), "the rest can be unfolded");
         let room = Room::new();
         assert_eq!(shown("a\nb\nc\nd", &room), (7, false, false));
         assert_eq!(shown("a\nb\nc\nd\ne", &room), (7, true, false));

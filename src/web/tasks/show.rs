@@ -27,6 +27,8 @@ use bloom_api::results::TaskResult;
 use bloom_api::tasks::{Policy, Task};
 use bloom_api::words::Word;
 use bloom_core::Ms;
+use bloom_core::audit::Action;
+use bloom_core::limits::GIVE_BACKS;
 use bloom_core::project::PushMode;
 use bloom_core::task::{Status, WaitingReason};
 
@@ -143,6 +145,7 @@ pub(crate) async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken
     let task: Task = visit.get(&format!("llm-tasks/{id}")).await?;
     let lang = visit.layout.at.lang;
     let (mut trail, attempts) = history(visit, id).await?;
+    let is_requeued = trail.iter().flatten().any(|entry| entry.action == Action::TaskRequeued);
     trail.iter_mut().for_each(|entries| entries.truncate(ENTRIES));
     let events = shown(visit, &format!("llm-tasks/{id}/events?last={EVENTS}")).await?;
     let asks = task.waiting.as_ref().is_some_and(|waiting| waiting.reason == WaitingReason::NeedsHuman);
@@ -185,7 +188,7 @@ pub(crate) async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken
             files,
             cost: task.usage.map(|usage| cost(lang, &usage)).unwrap_or_default(),
             limit: short_limit(lang, &task.policy),
-            counted: counted(lang, &task),
+            counted: counted(lang, &task, is_requeued),
             budget: lang.t(format!("${}", task.policy.budget), format!("{}\u{a0}$", task.policy.budget.to_string().replace('.', ","))),
             done: visit.query().get("done").and_then(|word| super::act::done(lang, word)),
             may: May { reply: may.reply && !asks, ..may },
@@ -206,11 +209,16 @@ fn short_limit(lang: Lang, policy: &Policy) -> String {
     format!("{}{or_of_profile}", limit(lang, policy.timeout_sec))
 }
 
-fn counted(lang: Lang, task: &Task<'_>) -> String {
+/// `is_requeued`: the attempts before that are listed, but do not count.
+fn counted(lang: Lang, task: &Task<'_>, is_requeued: bool) -> String {
     let (count, most, back) = (task.attempts, task.max_attempts, task.infra_retries);
+    let since = if is_requeued { lang.t(" since it was requeued", " після повернення в чергу") } else { "" };
     match back {
-        0 => lang.t(format!("{count} of {most}"), format!("{count} із {most}")),
-        _ => lang.t(format!("{count} of {most} counted, {back} given back"), format!("враховано {count} із {most}, повернено {back}")),
+        0 => lang.t(format!("{count} of {most}{since}"), format!("{count} із {most}{since}")),
+        _ => lang.t(
+            format!("{count} of {most} counted{since}, given back {back} of at most {GIVE_BACKS}"),
+            format!("враховано {count} із {most}{since}, повернено {back} щонайбільше із {GIVE_BACKS}"),
+        ),
     }
 }
 

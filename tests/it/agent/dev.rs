@@ -107,6 +107,8 @@ fn commands_without_flags_find_the_server_and_its_key() {
     assert!(told[6].contains("can't connect to http://127.0.0.1:9, from the context prod, which is in use"), "{said}");
     assert_eq!(told[7], "Say hello", "the command that it shows goes to it, whichever context is in use");
     assert_eq!((told[1], told[0] == told[1]), (told[2], false), "another server, where `dev` was, is not told the key: {said}");
+    let second = std::fs::read_to_string(home.join("log-of-second")).unwrap();
+    assert!(!second.contains("sent only to where it listens"), "the advice is for commands, not for dev itself: {second}");
     let log = std::fs::read_to_string(home.join("log")).unwrap();
     let words = log.lines().find(|line| line.contains("task submit")).unwrap();
     assert!(words.ends_with("task submit --wait \"Say hello\""), "{words}");

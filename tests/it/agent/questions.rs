@@ -72,7 +72,7 @@ on_both! { alone:
         let done = task.reaches("completed").await;
         assert!(file.exists() && done["waiting"].is_null(), "{done}");
         let log = user.does(&["task", "logs", &task.id]).ok();
-        assert!(log.contains("[question] Bash {\"command\":\"touch ") && log.contains("[answer] allowed\n"), "{log}");
+        assert!(log.contains("[question] Bash: touch ") && log.contains("[answer] allowed\n"), "{log}");
         let trail = server.get(&format!("audit?task_id={}", task.id)).await.ok();
         let of = |action: &str| trail.as_array().unwrap().iter().find(|entry| entry["action"] == action).expect("an entry").clone();
         assert_eq!((&of("task_asked")["actor"], &of("task_asked")["detail"]), (&json!("box"), &json!("whether it may use Bash")));

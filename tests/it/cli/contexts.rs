@@ -41,7 +41,7 @@ fn an_error_tells_where_the_address_comes_from() {
     let said = user.does(&["stats"]).complains(1);
     assert!(said.contains(&format!("can't connect to {nowhere}, from the context prod, which is in use")), "{said}");
     let said = user.clone().with("BLOOM_CONTEXT", "home").does(&["stats"]).complains(1);
-    assert!(said.contains("needs a key") && said.contains("from the context home of BLOOM_CONTEXT"), "{said}");
+    assert!(said.contains("needs a key") && said.contains("dev.key") && said.contains("from the context home of BLOOM_CONTEXT"), "{said}");
     let said = user.clone().with("BLOOM_SERVER", &nowhere).does(&["stats"]).complains(1);
     assert!(said.contains(&format!("{nowhere}, from BLOOM_SERVER")), "{said}");
     let said = user.does(&["stats", "--server", &nowhere]).complains(1);

@@ -103,7 +103,7 @@ fn a_worker_is_described_with_what_it_runs() {
         user.does(&["worker", "cordon", &worker.name]).ok();
         assert!(user.does(&["worker", "describe", &worker.name]).ok().contains("worker uncordon"));
         let said = user.does(&["worker", "describe", "nobody-at-all"]).complains(1);
-        assert!(said.contains("Worker not found"), "{said}");
+        assert!(said.contains("Worker not found") && said.contains("worker list"), "{said}");
     });
 }
 
@@ -134,6 +134,8 @@ fn a_task_is_edited_and_deleted() {
         assert!(edit(&["--priority", "1"]).complains(1).contains("only a queued task"));
         user.does(&["task", "retry", short(&task.id)]).ends(0);
         assert_eq!(task.status().await, "queued");
+        let said = user.does(&["task", "describe", &task.id]).ok();
+        assert!(said.contains("0 of 3 since it was requeued"), "{said}");
         task.cancel().await.ok();
         let other = crew.task().create().await;
         let said = user.does(&["task", "delete", "--yes", &other.id, &task.id]).complains(1);

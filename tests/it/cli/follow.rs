@@ -13,7 +13,7 @@ fn text_is_there_as_it_comes() {
         following.prints("first ").await;
         assert_eq!(following.out(), "first ", "the first text is printed before the second is sent");
         run.tells("tool_use", json!({ "name": "Bash", "input": { "command": "ls" } })).await;
-        following.says("[tool_use] Bash {\"command\":\"ls\"}").await;
+        following.says("[tool_use] Bash: ls").await;
         run.tells("text", json!("second")).await;
         run.tells("text", json!("ly")).await;
         following.prints("first \nsecondly").await;
@@ -122,7 +122,7 @@ fn logs_have_times_and_an_end() {
         task.complete(failure).await.ok();
         let user = User::at(crew.api);
         let newest = user.does(&["task", "logs", "--tail", "3", &task.id]).ok();
-        let end = "[permission_denied] Bash {\"command\":\"ls\"}\n[failure] agent_error: it broke\n";
+        let end = "[permission_denied] Bash: ls\n[failure] agent_error: it broke\n";
         assert_eq!(newest, format!("a\nb\n[stderr] one\n[stderr] two\n{end}"));
         let followed = user.does(&["task", "logs", "-f", "--tail", "1", &task.id]).ok();
         assert_eq!(followed, end);

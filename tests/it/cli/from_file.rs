@@ -15,7 +15,7 @@ fn a_file_is_waited_for_and_its_answers_come_in_the_order_of_its_lines() {
     run(async {
         let crew = sqlite().crew();
         let user = User::at(crew.api);
-        let from = file(&user, "{\"prompt\": \"one\"}\n{\"prompt\": \"two\", \"priority\": 9}\n");
+        let from = file(&user, "{\"prompt\": \"one\"}\n\n{\"name\": \"b\", \"prompt\": \"two\", \"priority\": 9}\n");
         let command = ["task", "submit", "--agent", &crew.slug, "--from", &from, "--wait"];
         let said = user.does(&[&command[..], &["--wait-timeout", "1s"]].concat()).complains(3);
         assert!(said.contains("2 new, 0 existed already"), "{said}");
@@ -35,6 +35,14 @@ fn a_file_is_waited_for_and_its_answers_come_in_the_order_of_its_lines() {
         let out = user.home.join("answers");
         user.does(&[&command[..], &["--out", out.to_str().unwrap()]].concat()).ends(0);
         assert_eq!(fs::read_to_string(out.join(format!("{}.txt", first.task.id))).unwrap(), "of one");
+        let index = fs::read_to_string(out.join("index.jsonl")).unwrap();
+        let rows: Vec<Value> = index.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let row = |line: usize, id: &str| json!({ "line": line, "id": id, "status": "completed", "file": format!("{id}.txt") });
+        let mut of_second = row(3, &second.task.id);
+        of_second["name"] = json!("b");
+        assert_eq!(rows, [row(1, &first.task.id), of_second]);
+        let said = user.does(&[&command[..], &["--out", out.to_str().unwrap()]].concat()).complains(1);
+        assert!(said.contains("index.jsonl: it exists") && !said.contains("existed already"), "it is told first: {said}");
 
         fs::write(&from, "{\"prompt\": \"one\"}\n{\"prompt\": \"three\"}\n").unwrap();
         let waiting = user.starts(&command);

@@ -20,8 +20,13 @@ fn a_project_is_added_cloned_and_deleted() {
         assert!(refused.contains("branch_prefix"), "{refused}");
         let edited = user.does(&["project", "edit", name, "--branch-prefix", "robots"]).ends(0).out;
         assert!(edited.contains("PREFIX") && edited.contains("robots"), "{edited}");
-        let again = user.does(&["project", "add", name, REPO]).ends(1).err;
-        assert!(again.contains(name) && again.contains("exists: delete it first"), "{again}");
+        let again = user.does(&["project", "add", name, REPO]).ends(0);
+        assert!(again.err.contains("exists already, with this repository; nothing was changed"), "{}", again.err);
+        assert!(again.out.contains("robots"), "{}", again.out);
+        let other = user.does(&["project", "add", name, "https://git.example.com/team/other.git"]).ends(1).err;
+        assert!(other.contains(&format!("with the repository {REPO}: choose another name")) && other.contains("project rm"), "{other}");
+        let other = user.does(&["project", "add", name, REPO, "--branch-prefix", "bots"]).ends(1).err;
+        assert!(other.contains(&format!("project edit {name} --branch-prefix bots")), "{other}");
         assert!(user.does(&["project", "show", name]).ends(0).err.contains("project clone"));
 
         stub.once("/clone", Reply::new(507, "no room"));

@@ -92,6 +92,8 @@ fn an_agent_that_nobody_has_named_is_told() {
             assert!(done.err.contains(&format!("No task is for agent {} yet, and no worker knows it", crew.slug)), "{done:?}");
             assert!(done.err.contains("check the spelling") && !done.err.contains("is changed"), "{done:?}");
         }
+        let listed = user.does(&["task", "list", "--agent", &crew.slug]).ends(0);
+        assert!(listed.err.contains("check the spelling"), "a list of nothing, too: {listed:?}");
         crew.worker().register().await;
         silent(&["queue", "pause", "--agent", &crew.slug]);
         let other = crew.api.crew();

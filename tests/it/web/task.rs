@@ -154,7 +154,7 @@ on_both! {
         page.has("$0.2500");
         page.has("3. <span class=\"badge s-completed\">completed</span>");
         page.has_not(">released<");
-        page.has("<dd>2 of 3 counted, 1 given back</dd>");
+        page.has("<dd>2 of 3 counted, given back 1 of at most 20</dd>");
         page.has("for 24\u{202f}000 tokens in, 6 out");
         page.has(&format!("<span class=\"soft\" lang=\"en\">to worker {}</span>", worker.name));
         let ukrainian = browser.send(reqwest::Method::GET, &format!("/tasks/{}", task.id), None, &[("accept-language", "uk")]).await.expect(200);

@@ -1,0 +1,86 @@
+//! The index of answers in files: the names of the files are ids, which do not tell the lines of the input that they belong to.
+
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::path::Path;
+
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::super::connect::Server;
+use super::super::{ids, term};
+use super::directory::Directory;
+use crate::CommandError;
+use bloom_api::lists::MAX_IDS;
+
+const NAME: &str = "index.jsonl";
+
+/// A line of the input, and its task.
+pub(crate) struct Submitted {
+    pub line: usize,
+    pub name: Option<String>,
+    pub id: String,
+}
+
+/// How tasks ended, by their ids: the status, and the file with the answer.
+pub(crate) type Ends = HashMap<String, (String, Option<String>)>;
+
+#[derive(Serialize)]
+struct Row<'a> {
+    line: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    id: &'a str,
+    status: Option<&'a str>,
+    file: Option<&'a str>,
+}
+
+/// # Errors
+/// There is an index already. It is told before anything is submitted, because the answers may take hours.
+pub(crate) fn check(dir: &Path, force: bool) -> Result<(), CommandError> {
+    if dir.is_dir() { Directory::open(dir)?.check(NAME, force).map_err(|failure| failure.about(NAME)) } else { Ok(()) }
+}
+
+/// Writes a line for each line of the input, in its order.
+///
+/// # Errors
+/// It can't be written.
+pub(crate) async fn write(dir: &Path, force: bool, all: &[Submitted], ends: &mut Ends, server: &Server) -> Result<(), CommandError> {
+    let open: Vec<Uuid> = all.iter().filter(|one| !ends.contains_key(&one.id)).filter_map(|one| one.id.parse().ok()).collect();
+    for some in open.chunks(MAX_IDS) {
+        // How far they are is known only if the server tells, which is away perhaps.
+        for task in ids::existing(server, some).await.unwrap_or_default() {
+            if let (Some(id), Some(status)) = (task["id"].as_str(), task["status"].as_str()) {
+                ends.insert(id.to_owned(), (status.to_owned(), None));
+            }
+        }
+    }
+    let directory = Directory::open(dir)?;
+    let about = |failure: CommandError| failure.about(NAME);
+    let text: String = all.iter().map(|one| format!("{}\n", row(one, ends))).collect();
+    directory.check(NAME, force).map_err(about)?;
+    let mut file = directory.create(NAME)?;
+    file.write_all(text.as_bytes()).map_err(|error| CommandError::from(error.to_string()).about(NAME))?;
+    file.place(force).map_err(about)?;
+    term::info(&format!("Which line of the input has which answer: {}", term::line(&directory.shown(NAME))));
+    Ok(())
+}
+
+fn row(one: &Submitted, ends: &Ends) -> String {
+    let (status, file) = ends.get(&one.id).map_or((None, None), |(status, file)| (Some(status.as_str()), file.as_deref()));
+    let row = Row { line: one.line, name: one.name.as_deref(), id: &one.id, status, file };
+    serde_json::to_string(&row).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_told_with_its_name_and_its_file() {
+        let ends = Ends::from([("x".to_owned(), ("completed".to_owned(), Some("x.txt".to_owned())))]);
+        let told = |name: Option<&str>, id: &str| row(&Submitted { line: 3, name: name.map(str::to_owned), id: id.to_owned() }, &ends);
+        assert_eq!(told(Some("a"), "x"), r#"{"line":3,"name":"a","id":"x","status":"completed","file":"x.txt"}"#);
+        assert_eq!(told(None, "y"), r#"{"line":3,"id":"y","status":null,"file":null}"#);
+    }
+}
