@@ -105,16 +105,18 @@ on_both! { alone:
         browser.ok(&page).await.has_not(all);
         browser.ok(&page).await.has_not("The button clones it");
         browser.ok("/projects").await.has_not("<th>Primary worker</th>");
-        server.crew().worker_at(&stub.url).register().await;
+        let worker = server.crew().worker_at(&stub.url).register().await;
         browser.ok(&page).await.has(all);
         let propagate = async || browser.send_form("/projects", &format!("{page}/propagate"), &[]).await;
         propagate().await.leads_to(&format!("{page}?done=propagate"));
         let shown = browser.ok(&format!("{page}?done=propagate")).await;
         shown.has("The workers were asked.");
         shown.has_not(all);
-        browser.ok("/projects").await.has("<th>Primary worker</th>");
         propagate().await.leads_to(&format!("{page}?done=nobody"));
         browser.ok(&format!("{page}?done=nobody")).await.has("Nobody was asked");
+        let with_primary = json!({ "name": "web", "repo_url": REPO, "primary_node_id": worker.name });
+        server.post("projects", with_primary).await.created();
+        browser.ok("/projects").await.has("<th>Primary worker</th>");
     }
 
     async fn a_read_key_sees_projects_and_has_no_buttons(database) {

@@ -32,6 +32,10 @@ on_both! {
         ] {
             shown.has(text);
         }
+        // What is filtered by seldom is folded, after the button.
+        let places = ["id=\"label\"", ">Show</button>", "<details><summary>Filters", "<details open><summary>Filters"].map(|part| shown.text.find(part));
+        assert!(places[0] < places[1] && places[1] < places[3] && places[2].is_none(), "{places:?} in {}", shown.text);
+        browser.ok("/usage?by=day").await.has("<details><summary>Filters");
         // The most expensive first, unless names are asked for.
         let is_before = |text: &str, first: &str, second: &str| text.find(first).unwrap() < text.find(second).unwrap();
         let (docs, web) = ("label=team%3Ddocs\">", "label=team%3Dweb\">");
