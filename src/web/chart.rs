@@ -6,6 +6,8 @@ use jiff::Timestamp;
 
 use super::lang::Lang;
 
+/// Fewer bars than these tell nothing.
+pub(crate) const LEAST_BARS: usize = 3;
 const DAY_MS: Ms = 24 * 3_600_000;
 /// Units of the picture.
 const HEIGHT: f64 = 60.0;

@@ -1,5 +1,7 @@
 //! Contexts: the list, and a context's page with its tasks and the button that resets it.
 
+use std::collections::BTreeMap;
+
 use askama::Template;
 use axum::extract::Path;
 use axum::http::Method;
@@ -8,13 +10,17 @@ use serde_json::json;
 
 use crate::answer::see_other;
 use crate::call::path_part;
+use crate::html::Html;
+use crate::json::folds_of;
+use crate::markdown;
 use crate::records::titles;
 use crate::refused::Refused;
 use crate::tasks::act::Confirm;
+use crate::tasks::list::needs_person;
 use crate::tasks::reply::is_possible;
 use crate::times::{beginning, cost, shortened};
 use crate::visit::{Layout, Posted, Visit, joined};
-use bloom_api::contexts::{Context, RECENT};
+use bloom_api::contexts::{Context, ContextTasks, RECENT};
 use bloom_api::results::TaskResult;
 use bloom_api::tasks::Task;
 use bloom_core::Ms;
@@ -26,7 +32,11 @@ const ROWS: usize = 40;
 const TURNS: usize = 10;
 /// With the longest texts of all of them, the page stays below 60 KB.
 const PROMPT_CHARS: usize = 200;
-const ANSWER_CHARS: usize = 400;
+const ANSWER_CHARS: usize = 700;
+/// An answer of which more would become is shown as it is.
+const ANSWER_HTML: usize = 3_500;
+/// Tasks that ask a person that are looked at, for all contexts.
+const ASKING: usize = 200;
 const NAME_CHARS: usize = 60;
 const HEADING_CHARS: usize = 80;
 
@@ -37,17 +47,30 @@ struct Row {
     title: String,
     namespace: String,
     project: String,
-    queued: i64,
-    running: i64,
-    finished: i64,
-    more: bool,
+    /// How many it has of each status, in words.
+    tasks: String,
     last_task: Uuid,
     last_status: String,
     last_at: Ms,
+    /// A task of it whose run asks a person.
+    asks: Option<Uuid>,
     session: String,
     worker: String,
     cost: String,
     reset_at: Option<Ms>,
+}
+
+/// How many tasks there are of each status of which there are some.
+fn told(v: &Layout, tasks: &ContextTasks) -> String {
+    let ContextTasks { queued, running, finished, more } = tasks;
+    let plus = if *more { "+" } else { "" };
+    let parts = [
+        (*queued, v.t(format!("{queued} queued"), format!("у черзі {queued}"))),
+        (*running, v.t(format!("{running} running"), format!("виконується {running}"))),
+        (*finished, v.t(format!("{finished}{plus} finished"), format!("закінчено {finished}{plus}"))),
+    ];
+    let parts: Vec<_> = parts.into_iter().filter(|(count, _)| *count > 0).map(|(_, text)| text).collect();
+    parts.join(" · ")
 }
 
 fn row(layout: &Layout, context: Context<'_>) -> Row {
@@ -58,13 +81,11 @@ fn row(layout: &Layout, context: Context<'_>) -> Row {
         id: context.context_id.into_owned(),
         namespace: context.namespace.unwrap_or_default().into_owned(),
         project: context.project.unwrap_or_default().into_owned(),
-        queued: context.tasks.queued,
-        running: context.tasks.running,
-        finished: context.tasks.finished,
-        more: context.tasks.more,
+        tasks: told(layout, &context.tasks),
         last_task: context.last_task.id,
         last_status: context.last_task.status.to_string(),
         last_at: context.last_task.updated_at,
+        asks: None,
         session: shortened(&context.session_id.unwrap_or_default(), NAME_CHARS),
         worker: context.worker_id.unwrap_or_default().into_owned(),
         cost: if used.cost_usd > 0.0 { cost(layout.at.lang, used.cost_usd, used.cost_estimated) } else { "–".into() },
@@ -95,8 +116,11 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
     let path = format!("contexts?limit={ROWS}&{}{order}", query.query_of(&["cursor", "project"]));
     let mut listed = visit.list(&path, |context| row(v, context)).await?;
     let mut titles = titles(&visit, listed.rows.iter().map(|row| row.last_task).collect()).await?;
+    let asking = |task: Task<'_>| (task.context_id.into_owned(), task.id);
+    let asking: BTreeMap<_, _> = visit.list(&format!("llm-tasks?asks=true&limit={ASKING}"), asking).await?.rows.into_iter().collect();
     for row in &mut listed.rows {
         row.title = titles.remove(&row.last_task).unwrap_or_default();
+        row.asks = asking.get(&row.id).copied();
     }
     let kept = query.query_of(&["project", "order"]);
     let next = listed.next.map(|cursor| format!("/contexts?cursor={}&{kept}", path_part(&cursor)));
@@ -110,8 +134,14 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
 struct Turn {
     id: Uuid,
     status: String,
+    /// Its run asks a person.
+    asks: bool,
     prompt: String,
+    /// The beginning of the answer, and the same laid out.
     answer: String,
+    laid_out: Option<Html>,
+    /// The answer goes on.
+    is_cut: bool,
     error: String,
     created_at: Ms,
     /// A reply to it goes on with the conversation.
@@ -123,12 +153,28 @@ impl Turn {
         Self {
             id: task.id,
             status: task.status.to_string(),
+            asks: needs_person(&task),
             prompt: shortened(task.prompt.trim(), PROMPT_CHARS),
             answer: String::new(),
+            laid_out: None,
+            is_cut: false,
             error: task.failure.as_ref().map(|failure| beginning(&failure.message, PROMPT_CHARS)).unwrap_or_default(),
             created_at: task.created_at,
             takes_reply: is_possible(&task, layout),
         }
+    }
+
+    fn answered(&mut self, whole: &str) {
+        let mut cut = shortened(whole, ANSWER_CHARS);
+        self.is_cut = cut.len() != whole.len();
+        // An answer of several lines ends with a whole one, which is laid out as it is meant.
+        if self.is_cut
+            && let Some(end) = cut.rfind('\n').filter(|end| *end > cut.len() / 2)
+        {
+            cut.truncate(end);
+        }
+        self.laid_out = folds_of(&cut).or_else(|| markdown::to_html(&cut)).filter(|html| html.len() <= ANSWER_HTML);
+        self.answer = cut;
     }
 }
 
@@ -147,13 +193,14 @@ struct ContextPage<'a> {
 
 pub(crate) async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
     let v = &visit.layout;
-    let context = row(v, visit.get(&format!("contexts/{}", path_part(&id))).await?);
+    let mut context = row(v, visit.get(&format!("contexts/{}", path_part(&id))).await?);
     let tasks = format!("llm-tasks?context_id={}&limit={TURNS}", path_part(&context.id));
     let mut turns = visit.list(&tasks, |task: Task| Turn::of(v, task)).await?.rows;
     let reply_to = turns.iter().find(|turn| turn.takes_reply).map(|turn| turn.id);
+    context.asks = turns.iter().find(|turn| turn.asks).map(|turn| turn.id);
     for turn in &mut turns {
         let result: Option<TaskResult> = visit.find(&format!("llm-tasks/{}/result", turn.id)).await?;
-        turn.answer = shortened(result.and_then(|result| result.output).unwrap_or_default().trim(), ANSWER_CHARS);
+        turn.answered(result.and_then(|result| result.output).unwrap_or_default().trim());
     }
     let prompt = turns.first().and_then(|turn| turn.prompt.lines().next()).map(|line| beginning(line, HEADING_CHARS));
     let heading = prompt.filter(|line| !line.is_empty()).unwrap_or_else(|| context.name.clone());

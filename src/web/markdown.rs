@@ -13,16 +13,16 @@ const MAX_HTML: usize = 80_000;
 /// And texts whose parts are in each other more deeply.
 const MAX_DEPTH: usize = 32;
 const SCHEMES: [&str; 3] = ["http", "https", "mailto"];
+const OPTIONS: Options = Options::ENABLE_TABLES.union(Options::ENABLE_STRIKETHROUGH).union(Options::ENABLE_TASKLISTS);
 
 /// `None`: it is too large.
 pub(crate) fn to_html(text: &str) -> Option<Html> {
     if text.chars().nth(MAX_CHARS).is_some() {
         return None;
     }
-    let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS;
     let mut page = Page::default();
     let mut depth = 0_usize;
-    for event in Parser::new_ext(text, options) {
+    for event in Parser::new_ext(text, OPTIONS) {
         match &event {
             Event::Start(_) => depth += 1,
             Event::End(_) => depth = depth.saturating_sub(1),
@@ -34,6 +34,21 @@ pub(crate) fn to_html(text: &str) -> Option<Html> {
         }
     }
     Some(page.html)
+}
+
+/// Its words without the signs, in one line.
+pub(crate) fn to_line(text: &str) -> String {
+    let mut line = String::new();
+    for event in Parser::new_ext(text, OPTIONS) {
+        match event {
+            Event::Text(text) | Event::Code(text) | Event::Html(text) | Event::InlineHtml(text) => line.push_str(&text),
+            // Inside a word, signs may begin and end.
+            Event::Start(Tag::Emphasis | Tag::Strong | Tag::Strikethrough | Tag::Link { .. } | Tag::Image { .. })
+            | Event::End(TagEnd::Emphasis | TagEnd::Strong | TagEnd::Strikethrough | TagEnd::Link | TagEnd::Image) => {}
+            _ => line.push(' '),
+        }
+    }
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[derive(Default)]
@@ -237,6 +252,16 @@ mod tests {
             check(&format!("[a]({target}) ![b]({target})"), "<p>a b</p>");
         }
         check("[a](https://x.example/\"onclick=x)", "<p><a rel=\"noopener nofollow\" href=\"https://x.example/%22onclick=x\">a</a></p>");
+    }
+
+    #[test]
+    fn a_line_has_the_words_without_the_signs() {
+        let text = "# The **report**\n\nIt is `fine`, see [the *page*](https://x.example/).\n\n- one\n- [x] two\n\n|a|b|\n|-|-|\n|c|d|\n\n```rs\nlet x;\n```";
+        assert_eq!(to_line(text), "The report It is fine, see the page. one two a b c d let x;");
+        assert_eq!(
+            (to_line("un*believ*able"), to_line("---"), to_line("<b>a</b>")),
+            ("unbelievable".into(), String::new(), "<b>a</b>".into())
+        );
     }
 
     #[test]

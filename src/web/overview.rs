@@ -7,7 +7,7 @@ use axum::response::Response;
 use uuid::Uuid;
 
 use crate::call::Listed;
-use crate::chart::Chart;
+use crate::chart::{Chart, LEAST_BARS};
 use crate::lang::Lang;
 use crate::refused::Refused;
 use crate::tasks::asked;
@@ -36,8 +36,6 @@ const WORKERS: usize = 1_000;
 const OFFLINE: usize = 5;
 /// How much of a question is shown.
 const ASKED_CHARS: usize = 300;
-/// Fewer bars than these tell nothing.
-const LEAST_BARS: usize = 3;
 
 /// A run that asks a person.
 struct Ask {

@@ -101,6 +101,10 @@ impl Projects<'_> {
         FIELDS[2..].iter().any(|field| self.typed.get(field).is_some() || self.wrong.contains_key(*field))
     }
 
+    fn has_primary(&self) -> bool {
+        self.rows.iter().any(|row| !row.primary.is_empty())
+    }
+
     fn typed(&self, field: &str) -> String {
         self.typed.text(field)
     }

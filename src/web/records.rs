@@ -8,8 +8,9 @@ use uuid::Uuid;
 
 use crate::answer::see_other;
 use crate::call::{Listed, path_part};
-use crate::files::FileRow;
+use crate::files::{FileRow, size};
 use crate::lang::Lang;
+use crate::markdown;
 use crate::refused::{Refused, Said};
 use crate::tasks::attempts::{outcome, status_words};
 use crate::tasks::by_part;
@@ -20,14 +21,19 @@ use bloom_api::answers::{Audit, Lease};
 use bloom_api::results::Artifact;
 use bloom_api::tasks::Task;
 use bloom_api::when;
+use bloom_api::words::Word;
 use bloom_core::Ms;
-use bloom_core::audit::Action;
+use bloom_core::audit::{Action, EntityType};
 use bloom_core::file::FileKind;
 use bloom_core::task::LeaseStatus;
 
 const ROWS: usize = 60;
 const CHARS: usize = 160;
 const TITLE_CHARS: usize = 60;
+/// The beginning of an answer in which its first words are looked for.
+const ANSWER_CHARS: usize = 2_000;
+/// A longer name has no link: its page has no room for that.
+const LINK_BYTES: usize = 120;
 
 /// The addresses of the next page and the first one.
 struct Pages {
@@ -53,6 +59,19 @@ fn query(visit: &Visit, filters: &[&str]) -> Result<String, Refused> {
     let names = [filters, &["cursor"]].concat();
     visit.query().only(&names)?;
     Ok(format!("limit={ROWS}&{}", visit.query().query_of(&names)))
+}
+
+/// The list of the only task whose id has the part that is given as `task_id`; `None` if that is a whole id, or none is given.
+///
+/// # Errors
+/// No task has the part, or several have.
+async fn by_part_of_task(visit: &Visit, path: &str, others: &[&str]) -> Result<Option<Response>, Refused> {
+    let Some(given) = visit.query().get("task_id").filter(|given| Uuid::parse_str(given).is_err()) else { return Ok(None) };
+    // Lists show the end of an id, after a sign for the rest of it.
+    match by_part(visit, given.trim().trim_start_matches('…')).await? {
+        Some(id) => Ok(Some(see_other(&format!("{path}?{}", joined([&visit.query().query_of(others), &format!("task_id={id}")]))))),
+        None => Err(Refused::unknown("task_id", given, &["the id of a task, or its end"])),
+    }
 }
 
 /// The beginnings of the prompts of these tasks, by one call of the API. Of tasks that are no more, there is none.
@@ -92,19 +111,23 @@ struct Leases<'a> {
     v: &'a Layout,
     status: String,
     worker_id: String,
+    task_id: String,
     statuses: Vec<(&'static str, &'static str)>,
     rows: Vec<LeaseRow>,
     pages: Pages,
 }
 
 pub(crate) async fn leases(visit: Visit) -> Result<Response, Refused> {
-    const FILTERS: [&str; 2] = ["status", "worker_id"];
+    const FILTERS: [&str; 3] = ["status", "worker_id", "task_id"];
     if !visit.layout.sees_all() {
         return Err(Refused::new(
             403,
             "Your key sees the leases of single tasks: the page of a task has them as its attempts",
             "Ваш ключ показує оренди лише окремих завдань: на сторінці завдання це його спроби",
         ));
+    }
+    if let Some(found) = by_part_of_task(&visit, "/leases", &["status", "worker_id"]).await? {
+        return Ok(found);
     }
     let (now, lang) = (visit.layout.now, visit.layout.at.lang);
     let statuses: Vec<_> = LeaseStatus::ALL.iter().map(|status| status.as_str()).collect();
@@ -134,6 +157,7 @@ pub(crate) async fn leases(visit: Visit) -> Result<Response, Refused> {
         v: &visit.layout,
         status,
         worker_id: visit.query().text("worker_id"),
+        task_id: visit.query().text("task_id"),
         statuses: LeaseStatus::ALL.iter().map(|status| (status.as_str(), status_words(lang, *status))).collect(),
         rows: listed.rows,
         pages: Pages::of(&visit, "/leases", &FILTERS, listed.next),
@@ -148,8 +172,18 @@ struct ArtifactRow {
     kind: String,
     tags: String,
     created_at: Ms,
+    /// The first words of the answer.
     content: String,
+    /// Empty: there is no answer.
+    size: String,
     file: Option<FileRow>,
+}
+
+/// The first words of an answer, without the signs of Markdown.
+fn first_words(answer: &str) -> String {
+    let start = shortened(answer, ANSWER_CHARS);
+    let words = markdown::to_line(&start);
+    beginning(if words.is_empty() { &start } else { &words }, CHARS)
 }
 
 /// The type of an artifact in words. Runs may give their answers types of their own.
@@ -176,22 +210,27 @@ struct Artifacts<'a> {
 
 pub(crate) async fn artifacts(visit: Visit) -> Result<Response, Refused> {
     const FILTERS: [&str; 1] = ["task_id"];
-    if let Some(given) = visit.query().get("task_id").filter(|given| Uuid::parse_str(given).is_err()) {
-        // Lists show the end of an id, after a sign for the rest of it.
-        return match by_part(&visit, given.trim().trim_start_matches('…')).await? {
-            Some(id) => Ok(see_other(&format!("/artifacts?task_id={id}"))),
-            None => Err(Refused::unknown("task_id", given, &["the id of a task, or its end"])),
-        };
+    if let Some(found) = by_part_of_task(&visit, "/artifacts", &[]).await? {
+        return Ok(found);
     }
-    let row = |artifact: Artifact| ArtifactRow {
-        id: artifact.id,
-        task_id: artifact.task_id,
-        title: String::new(),
-        file: FileRow::of(visit.layout.at.lang, &artifact),
-        kind: kind(visit.layout.at.lang, &artifact.r#type),
-        tags: shortened(&artifact.tags.join(", "), CHARS),
-        created_at: artifact.created_at,
-        content: beginning(artifact.content.as_deref().unwrap_or_default(), CHARS),
+    let lang = visit.layout.at.lang;
+    let row = |artifact: Artifact| {
+        let (file, answer) = (FileRow::of(lang, &artifact), artifact.content.as_deref().unwrap_or_default());
+        ArtifactRow {
+            id: artifact.id,
+            task_id: artifact.task_id,
+            title: String::new(),
+            size: match &file {
+                Some(file) => file.size.clone(),
+                None if answer.is_empty() => String::new(),
+                None => size(lang, i64::try_from(answer.len()).unwrap_or(i64::MAX)),
+            },
+            file,
+            kind: kind(lang, &artifact.r#type),
+            tags: shortened(&artifact.tags.join(", "), CHARS),
+            created_at: artifact.created_at,
+            content: first_words(answer),
+        }
     };
     let mut listed = visit.list(&format!("artifacts?{}", query(&visit, &FILTERS)?), row).await?;
     if visit.query().get("task_id").is_none() {
@@ -215,13 +254,44 @@ struct AuditRow {
     at: Ms,
     action: String,
     actor: String,
+    /// The page of the worker or the key that did it; empty: there is none.
+    actor_page: String,
     detail: String,
     task_id: Option<Uuid>,
     /// The end of its id.
     task: String,
     worker_id: Option<String>,
-    /// What it is about, if that is neither a task nor a worker.
+    /// What it is about, if that is neither a task nor a worker, and the page of that.
     other: String,
+    other_page: String,
+}
+
+/// The page of a thing that has this name; empty: the name is too long for a link.
+fn page_of(kind: &str, name: &str) -> String {
+    let page = format!("/{kind}/{}", path_part(name));
+    if page.len() <= LINK_BYTES { page } else { String::new() }
+}
+
+/// The page of who did something: a key, which only administrators see, or a worker.
+fn page_of_actor(v: &Layout, actor: &str) -> String {
+    match actor.strip_prefix("key:") {
+        Some(key) if v.is_admin() && !key.contains(':') => page_of("keys", key),
+        None if !["admin", "api", "router", "reconciler"].contains(&actor) => page_of("workers", actor),
+        _ => String::new(),
+    }
+}
+
+/// What an entry is about that names no task and no worker, and its page.
+fn other(v: &Layout, entry: &Audit<'_>) -> (String, String) {
+    let id = &*entry.entity_id;
+    let page = match &entry.entity_type {
+        Word::Known(EntityType::Project) if Uuid::parse_str(id).is_ok() => return (short_id(id), page_of("projects", id)),
+        Word::Known(EntityType::Context) => page_of("contexts", id),
+        Word::Known(EntityType::Key) if v.is_admin() => page_of("keys", id),
+        Word::Known(EntityType::Queue) => "/queues".to_owned(),
+        _ => String::new(),
+    };
+    (shortened(id, CHARS), page)
 }
 
 #[derive(Template)]
@@ -268,21 +338,26 @@ pub(crate) async fn audit(visit: Visit) -> Result<Response, Refused> {
             return Err(Refused::unknown("action", word, &actions));
         }
     }
-    let row = |entry: Audit| AuditRow {
-        at: entry.timestamp,
-        action: entry.action.to_string(),
-        actor: shortened(&entry.actor, CHARS),
-        detail: match entry.task_id.map(|id| id.to_string()) {
-            Some(id) => shortened(&entry.detail.replace(&id, &short_id(&id)), CHARS),
-            None => shortened(&entry.detail, CHARS),
-        },
-        task: entry.task_id.map(|id| short_id(&id.to_string())).unwrap_or_default(),
-        task_id: entry.task_id,
-        other: match (entry.task_id, &entry.worker_id) {
-            (None, None) => shortened(&entry.entity_id, CHARS),
-            _ => String::new(),
-        },
-        worker_id: entry.worker_id.map(|worker| worker.into_owned()),
+    let row = |entry: Audit| {
+        let (other, other_page) = match (entry.task_id, &entry.worker_id) {
+            (None, None) => other(&visit.layout, &entry),
+            _ => (String::new(), String::new()),
+        };
+        AuditRow {
+            at: entry.timestamp,
+            action: entry.action.to_string(),
+            actor_page: page_of_actor(&visit.layout, &entry.actor),
+            actor: shortened(&entry.actor, CHARS),
+            detail: match entry.task_id.map(|id| id.to_string()) {
+                Some(id) => shortened(&entry.detail.replace(&id, &short_id(&id)), CHARS),
+                None => shortened(&entry.detail, CHARS),
+            },
+            task: entry.task_id.map(|id| short_id(&id.to_string())).unwrap_or_default(),
+            task_id: entry.task_id,
+            other,
+            other_page,
+            worker_id: entry.worker_id.map(|worker| worker.into_owned()),
+        }
     };
     let mut times = String::new();
     let mut wrong = None;

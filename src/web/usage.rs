@@ -14,8 +14,9 @@ use url::form_urlencoded;
 
 use crate::answer::plain;
 use crate::call::{Listed, path_part};
+use crate::chart::{Chart, LEAST_BARS};
 use crate::refused::{Refused, Wrong};
-use crate::times::{cost, number, shortened};
+use crate::times::{cost, dollars, number, shortened};
 use crate::visit::{Fields, Layout, Visit};
 use bloom_api::csv;
 use bloom_api::keys::Key as ApiKey;
@@ -23,6 +24,7 @@ use bloom_api::reports::UsageRow;
 use bloom_api::tasks::Task;
 use bloom_api::usage::{USAGE_WORDS, usage_key};
 use bloom_api::when;
+use bloom_core::Ms;
 use bloom_core::api_key::Scope;
 use bloom_core::usage::Usage;
 
@@ -34,6 +36,9 @@ const MAX_CSV_ROWS: usize = 10_000;
 /// The most rows that are sorted by cost.
 const MAX_SORTED_ROWS: usize = 10_000;
 const NAME_CHARS: usize = 80;
+const DAY_MS: Ms = 24 * 3_600_000;
+/// The most days of a chart: of a longer time, the last ones.
+const CHART_DAYS: Ms = 62;
 /// What a visitor sees first.
 const FIRST: &[u8] = b"since=30d&by=day";
 /// The filters of the address, which are those of the API.
@@ -50,6 +55,8 @@ const LABELS: usize = 20;
 struct Asked {
     by: Vec<String>,
     filter: String,
+    /// The beginning and the end of the time, as far as they are given.
+    times: [Option<Ms>; 2],
 }
 
 impl Asked {
@@ -58,10 +65,14 @@ impl Asked {
     fn of(fields: &Fields, v: &Layout) -> Result<Self, Wrong> {
         let mut wrong = Wrong::new();
         let mut query = form_urlencoded::Serializer::new(fields.query_of(&FILTERS));
-        for (field, parameter) in [("since", "from"), ("until", "to")] {
+        let mut times = [None, None];
+        for (time, field, parameter) in [(0, "since", "from"), (1, "until", "to")] {
             match fields.get(field).map(|text| when::past(text.trim(), v.now)) {
                 None => {}
-                Some(Ok(at)) => drop(query.append_pair(parameter, &at.to_string())),
+                Some(Ok(at)) => {
+                    times[time] = Some(at);
+                    query.append_pair(parameter, &at.to_string());
+                }
                 Some(Err(text)) => drop(wrong.insert(field.to_owned(), text)),
             }
         }
@@ -72,7 +83,7 @@ impl Asked {
                 if by.is_empty() {
                     by.push("day".to_owned());
                 }
-                Ok(Self { by, filter: query.finish() })
+                Ok(Self { by, filter: query.finish(), times })
             }
             _ => Err(wrong),
         }
@@ -163,6 +174,7 @@ struct UsagePage<'a> {
     titles: Vec<String>,
     rows: Vec<Row>,
     total: Option<Row>,
+    charts: Vec<Chart>,
     /// The addresses of the next page and of the file.
     next: Option<String>,
     file: String,
@@ -213,15 +225,20 @@ impl UsagePage<'_> {
         self.wrong.get(field)
     }
 
-    /// The fields of the form that filter: name and label.
+    /// Whether a filter is given, or wrong, that is not always seen.
+    fn has_more(&self) -> bool {
+        self.filters().iter().skip(1).any(|(field, _)| !self.given(field).is_empty() || self.wrong(field).is_some())
+    }
+
+    /// The fields of the form that filter: name and label. The first one is always seen.
     fn filters(&self) -> [(&'static str, &'static str); 5] {
         let t = |english, ukrainian| self.v.t(english, ukrainian);
         [
+            ("label", t("Label (name=value)", "Мітка (назва=значення)")),
             ("agent_slug", t("Agent", "Агент")),
             ("project", t("Project", "Проєкт")),
             ("worker_id", t("Worker", "Воркер")),
             ("context_id", t("Context", "Контекст")),
-            ("label", t("Label (name=value)", "Мітка (назва=значення)")),
         ]
     }
 }
@@ -261,6 +278,7 @@ pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
         titles: Vec::new(),
         rows: Vec::new(),
         total: None,
+        charts: Vec::new(),
         next: None,
         file: format!("/usage.csv?{own}"),
         labels: labels(&visit).await?,
@@ -272,7 +290,8 @@ pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
         Err(wrong) => Err(Refused::of_fields(wrong)),
     };
     match found {
-        Ok((asked, Found { rows, total, next, is_unsorted })) => {
+        Ok((asked, Found { rows, total, charts, next, is_unsorted })) => {
+            page.charts = charts;
             page.is_unsorted = is_unsorted;
             page.titles = asked.by.iter().map(|key| title(v, key)).collect();
             page.rows = rows;
@@ -317,6 +336,8 @@ async fn labels(visit: &Visit) -> Result<BTreeSet<String>, Refused> {
 struct Found {
     rows: Vec<Row>,
     total: Row,
+    /// What the days come to, if the rows are of days.
+    charts: Vec<Chart>,
     next: Option<String>,
     is_unsorted: bool,
 }
@@ -350,10 +371,12 @@ async fn read(visit: &Visit, asked: &Asked, is_by_cost: bool) -> Result<Found, R
     // Days are few, so that the sums of all rows are there beside any page of them.
     let mut total = (0, Usage::default());
     let of_days = |found: UsageRow<'_>| {
-        let UsageRow { runs, input_tokens, output_tokens, cost_usd, cost_estimated, .. } = found;
-        (runs, Usage { input_tokens, output_tokens, cost_usd, cost_estimated })
+        let UsageRow { key, runs, input_tokens, output_tokens, cost_usd, cost_estimated, .. } = found;
+        (key.to_string(), runs, Usage { input_tokens, output_tokens, cost_usd, cost_estimated })
     };
-    for (runs, used) in all(visit, &asked.path("day", ROWS_OF_CALL), usize::MAX, of_days).await?.unwrap_or_default() {
+    let days = all(visit, &asked.path("day", ROWS_OF_CALL), usize::MAX, of_days).await?.unwrap_or_default();
+    let charts = if asked.by.iter().any(|key| key == "day") { charts(v, asked, &days) } else { Vec::new() };
+    for (_, runs, used) in days {
         total.0 += runs;
         total.1.add(used);
     }
@@ -367,7 +390,22 @@ async fn read(visit: &Visit, asked: &Asked, is_by_cost: bool) -> Result<Found, R
         cost: cost(v.at.lang, used.cost_usd, used.cost_estimated),
         bar: String::new(),
     };
-    Ok(Found { rows: listed.rows, total, next: listed.next, is_unsorted })
+    Ok(Found { rows: listed.rows, total, charts, next: listed.next, is_unsorted })
+}
+
+/// What each day of the time came to, up to its end. Few bars tell no more than the table.
+fn charts(v: &Layout, asked: &Asked, days: &[(String, i64, Usage)]) -> Vec<Chart> {
+    let (lang, [from, to]) = (v.at.lang, asked.times);
+    // The end itself is not in the time.
+    let last = to.map_or(v.now, |to| (to - 1).min(v.now));
+    let count = (last.div_euclid(DAY_MS) - from.unwrap_or_default().div_euclid(DAY_MS) + 1).clamp(0, CHART_DAYS);
+    let of_day = |day: &str| days.iter().find(|(known, ..)| known == day);
+    let (runs, cost) = (lang.t("Runs per day", "Запусків за день"), lang.t("Cost per day", "Витрати за день"));
+    let charts = [
+        Chart::per_day(lang, cost, last, count, |day| of_day(day).map(|(.., used)| used.cost_usd), |usd| dollars(lang, usd)),
+        Chart::per_day(lang, runs, last, count, |day| of_day(day).map(|(_, runs, _)| *runs as f64), |runs| runs.to_string()),
+    ];
+    charts.into_iter().flatten().filter(|chart| chart.filled >= LEAST_BARS).collect()
 }
 
 /// The rows of all pages; `None` if they are more than that.

@@ -17,7 +17,7 @@ use crate::visit::{Layout, Visit, joined};
 use bloom_api::reports::Stats;
 use bloom_api::tasks::Task;
 use bloom_core::Ms;
-use bloom_core::task::Status;
+use bloom_core::task::{Status, WaitingReason};
 
 /// Rows of a page: with the longest texts, it stays below 60 KB.
 const ROWS: usize = 25;
@@ -79,7 +79,7 @@ impl Row {
             created_at: task.created_at,
             updated_at: task.updated_at,
             note: if task.status == Status::Completed { String::new() } else { beginning(note, PROMPT_CHARS) },
-            needs_person: task.waiting.as_ref().is_some_and(|waiting| waiting.reason == bloom_core::task::WaitingReason::NeedsHuman),
+            needs_person: needs_person(&task),
             status: task.status.to_string(),
             priority: task.priority,
             cost: task.usage.map(|used| cost(lang, used.cost_usd, used.cost_estimated)).unwrap_or_default(),
@@ -103,6 +103,11 @@ impl Row {
         let in_rest = if in_beginning.is_none() { Found::of(&task.prompt, wanted, AROUND_CHARS) } else { None };
         Self { in_beginning, in_rest, ..Self::of(lang, now, task) }
     }
+}
+
+/// Whether its run waits for the answer of a person.
+pub(crate) fn needs_person(task: &Task<'_>) -> bool {
+    task.waiting.as_ref().is_some_and(|waiting| waiting.reason == WaitingReason::NeedsHuman)
 }
 
 /// The names by which people know a task, and what is not as usual.

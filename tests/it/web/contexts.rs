@@ -43,10 +43,44 @@ on_both! {
         let talk = shown.text.split_once("class=\"turns\"").expect("a conversation").1;
         let places = ["what is &#60;it&#62;?", "it is a &#60;queue&#62;", "and then?"].map(|part| talk.find(part).unwrap_or_else(|| panic!("no {part} in {}", shown.text)));
         assert!(places.is_sorted(), "{places:?}");
+        shown.has("<dd>1 queued · 1 finished</dd>");
         // The next reply is one to the newest task.
         shown.has(&format!("action=\"{reply}/reply\""));
         // Nothing was paid.
         shown.has("<dt>Cost</dt><dd>–</dd>");
+    }
+
+    async fn an_answer_is_laid_out_and_ends_with_a_whole_line(server) {
+        let (crew, browser) = (server.crew(), Browser::of(server));
+        let (short, long) = (unique("short"), unique("long"));
+        let worker = crew.worker().slots(2).register().await;
+        for (context, answer) in [(&short, "It is **done**:\n\n- one\n- two".to_owned()), (&long, "- a line of *many*\n".repeat(90))] {
+            let task = crew.task().context(context).create().await;
+            task.lease_to(&worker).await.complete("success", json!({ "output": answer })).await.ok();
+        }
+        let shown = browser.ok(&format!("/contexts/{short}")).await;
+        shown.has("<div class=\"answer\"><p>It is <strong>done</strong>:</p>\n<ul>\n<li>one</li>");
+        shown.has_not("The whole answer");
+        let cut = browser.ok(&format!("/contexts/{long}")).await;
+        cut.has("<li>a line of <em>many</em></li>\n</ul>\n</div><p><a href=\"/tasks/");
+        cut.has(">The whole answer</a>");
+    }
+
+    async fn a_context_tells_that_its_run_asks(server) {
+        let (crew, browser) = (server.crew(), Browser::of(server));
+        let (context, project) = (unique("asking"), unique("project"));
+        server.post("projects", json!({ "name": project, "repo_url": "https://git.example.com/a.git" })).await.created();
+        let worker = crew.worker().able("git", json!(true)).register().await;
+        let task = crew.task().context(&context).with("project", json!(project)).create().await;
+        let lease = task.lease_to(&worker).await;
+        let question = json!({ "tool": "Bash", "input": {}, "questions": [], "limit_sec": 600 });
+        let asked = json!({ "lease_id": lease.id, "id": "0190a0a0-0000-7000-8000-0000000000c7", "question": question });
+        server.post(&task.path("/question"), asked).await.ok();
+        let badge = "<span class=\"badge s-asks\">asks you</span>";
+        browser.ok(&format!("/contexts?project={project}")).await.has(&format!("<a href=\"/tasks/{}\">{badge}</a></td>", task.id));
+        let page = browser.ok(&format!("/contexts/{context}")).await;
+        page.has(badge);
+        page.has(&format!("<a href=\"/tasks/{}\">Answer it</a>", task.id));
     }
 
     async fn pages_of_contexts_follow_each_other(server) {

@@ -65,16 +65,24 @@ on_both! {
         let lease = browser.ok(&format!("/leases?worker_id={}", worker.name)).await;
         lease.has(&format!("title=\"{}\">answer me</a>", task.id));
         lease.has("<span class=\"badge s-completed\">completed</span>");
+        let of_task = format!("/leases?worker_id={}&task_id={}", worker.name, task.id);
+        browser.get(&of_task.replace(&task.id, &task.id[28..])).await.leads_to(&of_task);
         let stopped = crew.task().create().await;
         let run = stopped.lease_to(&worker).await;
         stopped.cancel().await.ok();
         run.complete("error", json!({ "error_message": "cancelled on request", "reason": "cancelled" })).await.ok();
+        browser.ok(&of_task).await.has_not(&stopped.id);
         // As on the page of its task.
         for page in [format!("/leases?worker_id={}", worker.name), format!("/tasks/{}", stopped.id)] {
             browser.ok(&page).await.has("<span class=\"badge s-cancelled\">stopped</span>");
         }
         let artifacts = browser.ok(&format!("/artifacts?task_id={}", task.id)).await;
         artifacts.has(&format!("<a href=\"/tasks/{}\">forty-two</a>", task.id));
+        artifacts.has("<td class=\"tight\">9 bytes</td><td>answer</td>");
+        let report = crew.task().create().await;
+        report.lease_to(&worker).await;
+        report.succeed("# The **report**\n\n- see [it](https://x.example/)").await;
+        browser.ok(&format!("/artifacts?task_id={}", report.id)).await.has(">The report see it</a>");
         // The end of the id, as lists show it, is enough.
         browser.get(&format!("/artifacts?task_id=%E2%80%A6{}", &task.id[28..])).await.leads_to(&format!("/artifacts?task_id={}", task.id));
         artifacts.has(&format!("title=\"{}\">answer me</a>", task.id));
@@ -96,6 +104,26 @@ on_both! {
         page.has("forty-two");
         page.has("run ended");
         page.has(&format!("href=\"/workers/{}\"", worker.name));
+    }
+
+    async fn the_audit_trail_leads_to_what_its_entries_are_about(server) {
+        let browser = Browser::of(server);
+        let (name, context) = (unique("project"), unique("talk"));
+        let project = server.post("projects", json!({ "name": name, "repo_url": "https://git.example.com/a.git" })).await.created();
+        let id = project["id"].as_str().unwrap();
+        browser.ok("/audit?action=project_created").await.has(&format!("<a href=\"/projects/{id}\">…{}</a>", &id[28..]));
+        let crew = server.crew();
+        crew.task().context(&context).create().await;
+        server.post(&format!("contexts/{context}/reset"), json!({})).await.ok();
+        browser.ok("/audit?action=context_reset").await.has(&format!("<a href=\"/contexts/{context}\">{context}</a>"));
+        server.post(&format!("queues/{}/pause", crew.slug), json!({})).await.ok();
+        browser.ok("/audit?action=queue_paused").await.has(&format!("<a href=\"/queues\">{}</a>", crew.slug));
+        let worker = crew.worker().register().await;
+        let task = crew.task().create().await;
+        server.post(&format!("queues/{}/resume", crew.slug), json!({})).await.ok();
+        task.lease_to(&worker).await.complete("success", json!({ "output": "done" })).await.ok();
+        let ended = browser.ok(&format!("/audit?task_id={}&action=task_completed", task.id)).await;
+        ended.has(&format!("<td data-name=\"Who\"><a href=\"/workers/{0}\">{0}</a></td>", worker.name));
     }
 
     async fn pages_of_two_statuses_follow_each_other(server) {
@@ -199,7 +227,8 @@ on_both! {
             ("/tasks?status=faild", "status: &#39;faild&#39; is unknown, so nothing was done. Known: queued, leased, "),
             ("/tasks?since=1d", "since: &#39;1d&#39; is unknown, so nothing was done. Known: 1h, 24h, 7d, 30d"),
             ("/leases?status=actve", "status: &#39;actve&#39; is unknown, so nothing was done. Known: active, "),
-            ("/leases?wroker_id=a", "Known: status, worker_id, cursor"),
+            ("/leases?task_id=nonsense", "task_id: &#39;nonsense&#39; is unknown"),
+            ("/leases?wroker_id=a", "Known: status, worker_id, task_id, cursor"),
             ("/audit?action=task_dead,nonsense", "action: &#39;nonsense&#39; is unknown"),
             ("/audit?actoin=task_dead", "Known: action, actor, "),
             ("/artifacts?task_id=nonsense", "task_id: &#39;nonsense&#39; is unknown"),

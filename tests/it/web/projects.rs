@@ -19,7 +19,10 @@ on_both! {
         let page = made.header("location").to_owned();
         assert_eq!((made.status, page.starts_with("/projects/")), (303, true), "{}", made.text);
         browser.ok("/projects").await.has(&format!("href=\"{page}\""));
+        browser.ok("/projects").await.has("No worker has it yet: its first task clones it.");
         let shown = browser.ok(&page).await;
+        shown.has("Pending: no worker has cloned it yet.");
+        shown.has("The button clones it beforehand.");
         shown.has(REPO);
         shown.has("value=\"bots\"");
         assert_eq!(shown.text.matches("Prefix of branches").count(), 1, "{}", shown.text);
@@ -34,6 +37,8 @@ on_both! {
         refused.has_not("<b>");
         let failed = browser.ok(&page).await;
         failed.has("s-failed");
+        failed.has("The last clone that was asked for failed:");
+        failed.has("Once the cause is gone, clone it again.");
         failed.has("it exists");
         failed.has_not("<b>");
 
@@ -98,7 +103,9 @@ on_both! { alone:
         let (page, browser) = (format!("/projects/{}", made["id"].as_str().unwrap()), Browser::of(&server));
         let all = "Clone to all workers that lack it";
         browser.ok(&page).await.has_not(all);
-        server.crew().worker_at(&stub.url).register().await;
+        browser.ok(&page).await.has_not("The button clones it");
+        browser.ok("/projects").await.has_not("<th>Primary worker</th>");
+        let worker = server.crew().worker_at(&stub.url).register().await;
         browser.ok(&page).await.has(all);
         let propagate = async || browser.send_form("/projects", &format!("{page}/propagate"), &[]).await;
         propagate().await.leads_to(&format!("{page}?done=propagate"));
@@ -107,6 +114,9 @@ on_both! { alone:
         shown.has_not(all);
         propagate().await.leads_to(&format!("{page}?done=nobody"));
         browser.ok(&format!("{page}?done=nobody")).await.has("Nobody was asked");
+        let with_primary = json!({ "name": "web", "repo_url": REPO, "primary_node_id": worker.name });
+        server.post("projects", with_primary).await.created();
+        browser.ok("/projects").await.has("<th>Primary worker</th>");
     }
 
     async fn a_read_key_sees_projects_and_has_no_buttons(database) {

@@ -3,6 +3,7 @@
 use super::browser::Browser;
 use crate::keys::{ADMIN, create, keyed};
 use crate::on_both;
+use crate::support::checker::Link;
 use crate::support::*;
 
 /// Runs a task with this label, which costs this much.
@@ -32,6 +33,10 @@ on_both! {
         ] {
             shown.has(text);
         }
+        // What is filtered by seldom is folded, after the button.
+        let places = ["id=\"label\"", ">Show</button>", "<details><summary>Filters", "<details open><summary>Filters"].map(|part| shown.text.find(part));
+        assert!(places[0] < places[1] && places[1] < places[3] && places[2].is_none(), "{places:?} in {}", shown.text);
+        browser.ok("/usage?by=day").await.has("<details><summary>Filters");
         // The most expensive first, unless names are asked for.
         let is_before = |text: &str, first: &str, second: &str| text.find(first).unwrap() < text.find(second).unwrap();
         let (docs, web) = ("label=team%3Ddocs\">", "label=team%3Dweb\">");
@@ -85,6 +90,25 @@ on_both! {
 }
 
 on_both! { alone:
+    async fn days_have_a_chart(database) {
+        let server = Server::on(database).start();
+        let (crew, browser) = (server.crew(), Browser::of(&server));
+        for cost in [1.0, 2.0, 4.0] {
+            run(&crew, "docs", cost).await;
+        }
+        // Few bars tell nothing.
+        browser.ok("/usage").await.has_not("<figure>");
+        let mut link = Link::open(&server.database_url()).await;
+        for (cost, days) in [(2, 1), (4, 2)] {
+            link.rows(&format!("UPDATE leases SET ended_at = ended_at - {days} * 86400000 WHERE cost_usd = {cost}")).await;
+        }
+        let shown = browser.ok("/usage?since=5d&by=day").await;
+        for caption in ["<figcaption>Cost per day: $7.00 in 6 days</figcaption>", "<figcaption>Runs per day: 3 in 6 days</figcaption>", ": $4.00</title>"] {
+            shown.has(caption);
+        }
+        browser.ok("/usage?since=5d&by=agent").await.has_not("<figure>");
+    }
+
     async fn a_key_sees_the_usage_that_it_may_see(database) {
         let server = keyed(database);
         let admin = server.with_key(ADMIN);
