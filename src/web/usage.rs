@@ -231,7 +231,7 @@ impl UsagePage<'_> {
     }
 
     /// The fields of the form that filter: name and label. The first one is always seen.
-    fn filters(&self) -> [(&'static str, &'static str); 5] {
+    fn filters(&self) -> [(&'static str, &'static str); 6] {
         let t = |english, ukrainian| self.v.t(english, ukrainian);
         [
             ("label", t("Label (name=value)", "Мітка (назва=значення)")),
@@ -239,6 +239,7 @@ impl UsagePage<'_> {
             ("project", t("Project", "Проєкт")),
             ("worker_id", t("Worker", "Воркер")),
             ("context_id", t("Context", "Контекст")),
+            ("created_by", t("Creator (such as key:ci)", "Хто створив (як-от key:ci)")),
         ]
     }
 }

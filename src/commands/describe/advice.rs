@@ -116,7 +116,9 @@ pub(crate) fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String 
                     )
                 }
                 Some(Word::Known(Reason::RateLimited | Reason::Overloaded)) => format!("when the provider has room again: {again}"),
-                Some(Word::Known(Reason::Auth)) => format!("sign in again on the worker, or correct the API key if the agent uses one (ANTHROPIC_API_KEY), then: {again}"),
+                Some(Word::Known(Reason::Auth)) => {
+                    format!("sign in again on the worker, or correct the API key if the agent uses one (ANTHROPIC_API_KEY), then: {again}")
+                }
                 Some(Word::Known(Reason::Billing)) => format!("top up the account of the agent, then: {again}"),
                 Some(Word::Known(Reason::ModelUnavailable)) => "submit it again with another --model, or without one".into(),
                 Some(Word::Known(Reason::SpawnFailed)) => format!("check the agent's profile and its program on the worker, then: {again}"),

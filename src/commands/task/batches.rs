@@ -12,8 +12,7 @@ use super::super::interrupt::{answered, is_interrupted};
 use super::super::progress::Progress;
 use super::super::show::{self, Form};
 use super::super::{columns, term};
-use super::id_of;
-use super::submit::warnings;
+use super::{id_of, warnings};
 use crate::CommandError;
 use bloom_api::new_tasks::MAX_BATCH;
 

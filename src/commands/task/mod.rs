@@ -285,6 +285,12 @@ pub(crate) async fn run(command: TaskCommand, server: &Server, shown: Shown) -> 
     }
 }
 
+/// What the server warns of in its answer to the creation of a task.
+pub(crate) fn warnings(created: &Value) -> impl Iterator<Item = String> {
+    let warnings = created["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    warnings.map(|warning| format!("Warning: {}", term::line(warning)))
+}
+
 /// The id of a created task. The rest of the answer is not parsed, because the task exists even if the rest is unexpected.
 fn id_of(task: &Value) -> Result<String, CommandError> {
     let id = task["id"].as_str().ok_or_else(|| "the server's answer has no id, which its API promises".to_owned())?;

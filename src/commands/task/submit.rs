@@ -276,9 +276,3 @@ pub(crate) async fn create(
     warnings(&created).for_each(|warning| term::info(&warning));
     Ok(created)
 }
-
-/// What the server warns of in its answer to the creation of a task.
-pub(crate) fn warnings(created: &Value) -> impl Iterator<Item = String> {
-    let warnings = created["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    warnings.map(|warning| format!("Warning: {}", term::line(warning)))
-}

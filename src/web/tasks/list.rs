@@ -112,7 +112,8 @@ pub(crate) fn needs_person(task: &Task<'_>) -> bool {
 
 /// The names by which people know a task, and what is not as usual.
 fn about(lang: Lang, task: &Task<'_>) -> Vec<Named> {
-    let mut about = vec![Named::of("agent_slug", &task.agent_slug), Named::of("context_id", &task.context_id)];
+    let mut about = vec![Named::of("agent_slug", &task.agent_slug)];
+    about.extend(Some(&task.context_id).filter(|context| !is_generated(context)).map(|context| Named::of("context_id", context)));
     about.extend(task.project.as_deref().map(|project| Named::of("project", project)));
     about.extend(task.owner.as_deref().map(|owner| Named::of("owner", owner)));
     let labels = task.labels.iter().map(|(name, value)| Named::of("label", &format!("{name}={value}")));
@@ -205,10 +206,21 @@ async fn tabs(visit: &Visit, filter: &Filter) -> Result<Vec<Tab>, Refused> {
     Ok(tabs)
 }
 
-/// Why it waits, or why it failed.
+/// Why it waits, or why it failed, without the commands that the whole text ends with: a row has no room for them, and the task's page has buttons.
 fn note<'a>(task: &'a Task<'_>) -> &'a str {
     let waiting = task.waiting.as_ref().map(|waiting| waiting.message.as_str());
-    waiting.or_else(|| task.failure.as_ref().map(|failure| &*failure.message)).unwrap_or_default()
+    without_commands(waiting.or_else(|| task.failure.as_ref().map(|failure| &*failure.message)).unwrap_or_default())
+}
+
+fn without_commands(text: &str) -> &str {
+    let Some(before) = text.find("bloom-runtime ").and_then(|at| text.get(..at)) else { return text };
+    before.rfind([';', '.']).and_then(|end| before.get(..end)).unwrap_or(text)
+}
+
+/// Whether the name of a context is one that programs make, with random digits: it tells people nothing.
+fn is_generated(context: &str) -> bool {
+    const DIGITS: usize = 12;
+    context.split(['-', '/', ':']).any(|part| part.len() >= DIGITS && part.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 #[derive(Template)]
@@ -305,4 +317,30 @@ fn changed(visit: &Visit, count: u32) -> String {
     let tasks = visit.layout.at.lang.count(count.into(), ["task", "tasks"], ["завдання", "завдання", "завдань"]);
     let were = if count == 1 { "was" } else { "were" };
     visit.layout.t(format!("{tasks} {were} changed."), format!("Змінено {tasks}."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_leave_out_commands_and_generated_names() {
+        for (text, shown) in [
+            (
+                "agent 'a' has as many leases as allowed; `bloom-runtime queue limit --agent a N` changes the limit",
+                "agent 'a' has as many leases as allowed",
+            ),
+            ("it took too long. With more time: bloom-runtime task retry ID", "it took too long"),
+            ("no end: bloom-runtime task list", "no end: bloom-runtime task list"),
+            ("exit 1: bad", "exit 1: bad"),
+        ] {
+            assert_eq!(without_commands(text), shown);
+        }
+        for generated in ["019c936e-3800-7000-8000-000000000001", "team:web/line-d75a01b2c3d4e5f6-0", "ci/key-0123456789abcdef"] {
+            assert!(is_generated(generated), "{generated}");
+        }
+        for named in ["release-2026", "team:web/nightly", "facade", "2026-02-25"] {
+            assert!(!is_generated(named), "{named}");
+        }
+    }
 }

@@ -46,7 +46,7 @@ on_both! { alone:
         let shown = browser.ok("/keys/ci").await;
         shown.has("name=\"max_stored_mib\" value=\"20\"");
         assert_eq!(shown.text.matches("<dt>Quota</dt>").count(), 1, "{}", shown.text);
-        shown.has("href=\"/usage?since=30d&amp;by=creator\"");
+        shown.has("href=\"/usage?since=30d&amp;by=day&amp;created_by=key%3Aci\"");
         shown.has("href=\"/tasks?owner=ci\">Its tasks</a>");
 
         let quota = async |most: &str| browser.send_form("/keys/ci", "/keys/ci/quota", &[("max_tasks_per_minute", most)]).await;
