@@ -184,7 +184,7 @@ mod tests {
         let edit =
             read(r#"{"priority": 9, "not_before": null, "policy": {"timeout_sec": 7200}, "labels": {"a": "1", "b": null}}"#).unwrap();
         assert_eq!(
-            (edit.priority, edit.not_before, edit.policy),
+            (edit.priority, edit.not_before, edit.policy.clone()),
             (Some(9), Some(None), Some(PolicyChange { timeout_sec: Some(Int(7200)), budget: None }))
         );
         assert_eq!(edit.labels, BTreeMap::from([("a".to_owned(), Some("1".to_owned())), ("b".to_owned(), None)]));

@@ -32,7 +32,7 @@ use super::connect::{Server, failed};
 use super::ids::path;
 use super::records::Limit;
 use super::show::{self, Form, Shown};
-use super::{columns, describe, ids, known_agents, shell_completion};
+use super::{columns, describe, ids, known_agents, shell_completion, term};
 use crate::CommandError;
 use artifacts::ArtifactsArgs;
 use bulk::RequeueArgs;

@@ -21,7 +21,7 @@ use super::prompt::PromptArgs;
 use super::result::{self, Files, answer};
 use super::uploads::{self, FileOfTask, file_of_task};
 use super::wait::{SAME_AGAIN, WaitOptions, interruptible, must_be_completed};
-use super::{follow, id_of};
+use super::{follow, id_of, warnings};
 use crate::CommandError;
 use bloom_api::taken_over;
 use bloom_api::tasks::Task;

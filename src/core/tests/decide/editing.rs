@@ -165,7 +165,8 @@ fn a_lease_lasts_as_long_as_a_profile_may_say_unless_a_client_names_a_limit() {
     for (named, lasts_sec) in [(None, 660), (Some(60), 120)] {
         let mut world = world().worker("w1", 4);
         let task = world.create(TaskSpec { timeout_sec: 60, profile_timeout_max: Some(600), ..spec("c") });
-        world.ok(op::Edit { timeout_sec: named, ..edit(task) });
+        let limits = LimitChange { timeout_sec: named, ..LimitChange::default() };
+        world.ok(op::Edit { limits, ..edit(task) });
         world.claim("w1", 1);
         let lease = world.task(task).lease.as_ref().unwrap();
         assert_eq!(lease.hard_end_at.unwrap() - lease.started_at, lasts_sec * 1000, "{named:?}");
