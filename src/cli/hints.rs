@@ -40,13 +40,21 @@ pub fn told(mut error: Error, command: &Command, line: &[String]) -> Error {
     match error.kind() {
         ErrorKind::InvalidSubcommand => with_commands(error, command, line),
         ErrorKind::UnknownArgument => with_flags(error, command, line),
-        ErrorKind::InvalidValue => {
-            // The possible values are listed, and one with letters in common is hardly what was meant.
-            error.remove(ContextKind::SuggestedValue);
-            error
-        }
+        ErrorKind::InvalidValue => with_values(error),
         _ => error,
     }
+}
+
+/// The error of a value that is none of those that are possible. The parser suggests any one that has letters in common; all are listed beside.
+fn with_values(mut error: Error) -> Error {
+    let is_far = |given: &str, meant: &str| similar(given, [meant]).is_none();
+    if let (Some(ContextValue::String(given)), Some(ContextValue::String(meant))) =
+        (error.get(ContextKind::InvalidValue), error.get(ContextKind::SuggestedValue))
+        && is_far(given, meant)
+    {
+        error.remove(ContextKind::SuggestedValue);
+    }
+    error
 }
 
 /// The error of an unknown flag with tips that fit.

@@ -32,6 +32,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("namespaces", "--namespace"),
     ("not_before", "--not-before"),
     ("outputs", "--keep"),
+    ("overlap_sec", "--overlap, in seconds"),
     ("owner", "--owner"),
     ("priority", "--priority"),
     ("project", "--project"),

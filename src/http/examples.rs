@@ -135,6 +135,7 @@ pub(crate) fn of_schema(name: &str) -> Option<Value> {
             "until": AT + 3_605_000, "answer": null,
         }),
         "Asked" => json!({ "answer": { "allow": false, "message": "not on a Friday", "answers": [] } }),
+        "KeyRotation" => json!({ "overlap_sec": 86_400 }),
         "NewQueueLimit" => json!({ "max_concurrency": 2 }),
         "NewProject" => json!({ "name": "docs", "repo_url": REPOSITORY, "primary_node_id": WORKER }),
         "ProjectEdit" => json!({ "branch_prefix": "bots" }),

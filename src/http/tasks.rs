@@ -60,12 +60,12 @@ pub(crate) async fn create(State(app): State<AppState>, caller: Caller, headers:
     let task = body.read::<NewTask>()?;
     let spec = task.into_spec(idempotency_key(&headers)?);
     let (created, room) = submit(&app, &caller, vec![spec]).await?;
-    let [CreatedTask { spec, state, existed }] = &created[..] else {
+    let [task @ CreatedTask { spec, state, existed }] = &created[..] else {
         return Err(Error::Internal("one task was to be created".into()));
     };
     let mut shown = show_task(&app.engine, spec, state);
     shown.warnings = task_fields::warnings(body.raw()?);
-    shown.warnings.extend(unknown_agent(&app, spec));
+    shown.warnings.extend(unknown_agent(&app, task));
     room.json(if *existed { StatusCode::OK } else { StatusCode::CREATED }, &shown)
 }
 
@@ -91,17 +91,18 @@ pub(crate) async fn create_batch(State(app): State<AppState>, caller: Caller, bo
         task.warnings = warnings;
     }
     let mut agents = BTreeSet::new();
-    for (task, CreatedTask { spec, .. }) in tasks.iter_mut().zip(&created) {
-        if agents.len() < MAX_WARNINGS && agents.insert(&spec.agent_slug) {
-            task.warnings.extend(unknown_agent(&app, spec));
+    for (task, created) in tasks.iter_mut().zip(&created) {
+        if agents.len() < MAX_WARNINGS && agents.insert(&created.spec.agent_slug) {
+            task.warnings.extend(unknown_agent(&app, created));
         }
     }
     room.json(StatusCode::CREATED, &CreatedTasks { tasks, existed: created.iter().filter(|task| task.existed).count() })
 }
 
-/// A warning if the agent of the task is probably misspelt.
-fn unknown_agent(app: &AppState, spec: &TaskSpec) -> Option<String> {
-    app.engine.replica.unknown_agent(&spec.agent_slug).map(|unknown| unknown.to_string())
+/// A warning if the agent of a new task is probably misspelt.
+fn unknown_agent(app: &AppState, created: &CreatedTask) -> Option<String> {
+    let unknown = (!created.existed).then(|| app.engine.replica.unknown_agent(&created.spec.agent_slug)).flatten();
+    unknown.map(|unknown| unknown.to_string())
 }
 
 /// The created tasks, and the room for an answer that shows them.

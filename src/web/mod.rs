@@ -74,6 +74,7 @@ pub fn pages() -> Pages {
     .look("/tasks/{id}/output", get(tasks::show::output))
     .creation("/tasks/{id}/reply", post(tasks::reply::send))
     .form("/tasks/{id}/answer", post(tasks::answering::send))
+    .form("/tasks/{id}/requeue", post(tasks::requeue::send))
     .look("/tasks/{id}/confirm-delete", get(tasks::act::confirm_delete))
     .form("/tasks/{id}/{action}", post(tasks::act::act))
     .look("/contexts", shared(get(contexts::list)))

@@ -239,7 +239,7 @@ impl UsagePage<'_> {
             ("project", t("Project", "Проєкт")),
             ("worker_id", t("Worker", "Воркер")),
             ("context_id", t("Context", "Контекст")),
-            ("created_by", t("Creator (such as key:ci)", "Хто створив (як-от key:ci)")),
+            ("created_by", t("Creator (key:NAME)", "Хто створив")),
         ]
     }
 }

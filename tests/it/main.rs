@@ -40,6 +40,7 @@ mod install;
 mod instances;
 mod key_limits;
 mod key_namespaces;
+mod key_rotation;
 mod keys;
 mod leases;
 mod limits;

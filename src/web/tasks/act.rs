@@ -7,15 +7,13 @@ use axum::response::Response;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::asked::NotTaken;
-use super::{id_of, show};
+use super::id_of;
 use crate::answer::see_other;
 use crate::lang::Lang;
 use crate::refused::Refused;
-use crate::times::{NO_TIME, beginning};
+use crate::times::beginning;
 use crate::visit::{Fields, Layout, Posted, Visit};
 use bloom_api::tasks::Task;
-use bloom_api::when;
 
 /// What was done, for the page that is shown afterwards.
 pub(crate) fn done(lang: Lang, word: &str) -> Option<&'static str> {
@@ -44,54 +42,11 @@ pub(crate) async fn act(Path((id, action)): Path<(String, String)>, Posted { vis
     let id = id_of(&id)?;
     let body = match action.as_str() {
         "cancel" | "suspend" | "resume" => json!({}),
-        "requeue" => return requeue(&visit, id, &fields).await,
         "delete" => return delete(&visit, id).await,
         _ => return Err(Refused::new(404, "There is no such button", "Такої кнопки немає")),
     };
     visit.act(Method::POST, &format!("llm-tasks/{id}/{action}"), &body).await?;
     Ok(see_other(&format!("/tasks/{id}?done={action}")))
-}
-
-/// What is wrong with the limits is told at the form, with what was typed.
-async fn requeue(visit: &Visit, id: Uuid, fields: &Fields) -> Result<Response, Refused> {
-    let sent = match with_limits(json!({}), fields) {
-        Ok(body) => visit.act(Method::POST, &format!("llm-tasks/{id}/requeue"), &body).await,
-        Err(refused) => Err(refused),
-    };
-    match sent {
-        Ok(_) => Ok(see_other(&format!("/tasks/{id}?done=requeue"))),
-        Err(refused) if matches!(refused.status, 400 | 409) => {
-            let limits = [fields.text("timeout_sec"), fields.text("budget")];
-            let not_taken = NotTaken { limits, ..NotTaken::new(&refused, &visit.layout.at) };
-            show::page(visit, id, Some((refused.status, not_taken))).await
-        }
-        Err(refused) => Err(refused),
-    }
-}
-
-/// The body of a call that requeues, with the limits of the form that are not empty.
-///
-/// # Errors
-/// One of them can't be read. Whether the server allows them, the API says.
-pub(crate) fn with_limits(mut body: Value, fields: &Fields) -> Result<Value, Refused> {
-    let given = |field| fields.get(field).map(str::trim).filter(|text| !text.is_empty());
-    if let Some(limit) = given("timeout_sec") {
-        let told = |text| {
-            Refused::new(400, format!("The time limit can't be read: {text}"), format!("Обмеження часу не вдалося прочитати: {NO_TIME}"))
-        };
-        body["policy"]["timeout_sec"] = json!(when::duration(limit).map_err(told)?.as_secs());
-    }
-    if let Some(budget) = given("budget") {
-        let told = |_| {
-            Refused::new(
-                400,
-                "The budget can't be read: expected US dollars, like 0.50; 0 is no limit",
-                "Бюджет не вдалося прочитати: очікуються долари США, як-от 0.50; 0 — без обмеження",
-            )
-        };
-        body["policy"]["budget"] = json!(budget.parse::<f64>().map_err(told)?);
-    }
-    Ok(body)
 }
 
 async fn delete(visit: &Visit, id: Uuid) -> Result<Response, Refused> {

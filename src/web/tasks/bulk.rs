@@ -5,8 +5,8 @@ use axum::http::Method;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::act::with_limits;
 use super::filter::{Filter, kept};
+use super::requeue::with_limits;
 use crate::answer::see_other;
 use crate::refused::Refused;
 use crate::visit::{FORM_TOKEN, Fields, Layout, Posted, Visit};

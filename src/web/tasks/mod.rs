@@ -13,6 +13,7 @@ mod known;
 pub(crate) mod list;
 pub(crate) mod new;
 pub(crate) mod reply;
+pub(crate) mod requeue;
 pub(crate) mod show;
 
 use uuid::Uuid;

@@ -19,7 +19,9 @@ fn it_prints_the_id_alone() {
     run(async {
         let server = sqlite();
         let done = User::at(server).does(&["task", "submit", "Say hello"]).ends(0);
-        assert_eq!(done.err, "", "hints are printed only on a terminal");
+        // Which agents workers know depends on the tests beside.
+        let hints = done.err.lines().filter(|line| !line.starts_with("Warning: no worker "));
+        assert_eq!(hints.count(), 0, "hints are printed only on a terminal: {}", done.err);
         let task = server.task(id(&done.out)).now().await;
         assert_eq!((&task["prompt"], &task["agent_slug"], &task["status"]), (&json!("Say hello"), &json!("default"), &json!("queued")));
         assert!(task["idempotency_key"].is_string(), "{task}");
@@ -234,7 +236,7 @@ fn a_file_is_submitted_line_by_line() {
         assert_eq!(repeated.err, "1,005 tasks: 0 new, 1,005 existed already\n");
         fs::write(user.home.join("tasks.jsonl"), lines.join("\n") + "\n{\"prompt\": \"new\"}").unwrap();
         let more = user.does(&flags).ends(0);
-        assert_eq!(more.err, "1,006 tasks: 1 new, 1,005 existed already\n");
+        assert!(more.err.ends_with("1,006 tasks: 1 new, 1,005 existed already\n"), "{}", more.err);
         fs::write(user.home.join("tasks.jsonl"), lines.join("\n")).unwrap();
         fs::copy(user.home.join("tasks.jsonl"), user.home.join("other.jsonl")).unwrap();
         let other = user.does(&["task", "submit", "--from", "other.jsonl", "--agent", &agent, "--label", "batch=7"]).ends(0);

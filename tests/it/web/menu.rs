@@ -37,7 +37,7 @@ on_both! { alone:
         assert_eq!(menu(&browser.ok("/").await), [daily, others(&["Leases", "Artifacts", "Audit", "Membridge", "API keys"])]);
         let key = create(&server.with_key(ADMIN), "team", "submit", json!({})).await;
         let own = menu(&Browser::signed_in(&server, &key).await.ok("/").await);
-        assert_eq!(own, [others(&["Overview", "Tasks", "New task", "Contexts"]), others(&["Artifacts"])]);
+        assert_eq!(own, [others(&["Overview", "Tasks", "New task", "Contexts", "Usage"]), others(&["Artifacts"])]);
         let key = create(&server.with_key(ADMIN), "ann", "member", json!({ "team": "docs" })).await;
         let member = Browser::signed_in(&server, &key).await;
         assert_eq!(menu(&member.ok("/").await), [others(&["Overview", "Tasks", "New task", "Contexts", "Workers", "Projects", "Queues", "Usage"]), others(&["Artifacts"])]);

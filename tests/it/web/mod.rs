@@ -13,6 +13,7 @@ mod lists;
 mod membridge;
 mod menu;
 mod new_task;
+mod overview;
 mod projects;
 mod queues;
 mod sign_in;

@@ -1,0 +1,57 @@
+//! The form that queues a finished task again, with other limits.
+
+use axum::extract::Path;
+use axum::http::Method;
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use super::asked::NotTaken;
+use super::{id_of, show};
+use crate::answer::see_other;
+use crate::refused::Refused;
+use crate::times::NO_TIME;
+use crate::visit::{Fields, Posted};
+use bloom_api::when;
+
+/// What is wrong with the limits is told at the form, with what was typed.
+pub(crate) async fn send(Path(id): Path<String>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
+    let id = id_of(&id)?;
+    let sent = match with_limits(json!({}), &fields) {
+        Ok(body) => visit.act(Method::POST, &format!("llm-tasks/{id}/requeue"), &body).await,
+        Err(refused) => Err(refused),
+    };
+    match sent {
+        Ok(_) => Ok(see_other(&format!("/tasks/{id}?done=requeue"))),
+        Err(refused) if matches!(refused.status, 400 | 409) => {
+            let limits = [fields.text("timeout_sec"), fields.text("budget")];
+            let not_taken = NotTaken { limits, ..NotTaken::new(&refused, &visit.layout.at) };
+            show::page(&visit, id, Some((refused.status, not_taken))).await
+        }
+        Err(refused) => Err(refused),
+    }
+}
+
+/// The body of a call that requeues, with the limits of the form that are not empty.
+///
+/// # Errors
+/// One of them can't be read. Whether the server allows them, the API says.
+pub(crate) fn with_limits(mut body: Value, fields: &Fields) -> Result<Value, Refused> {
+    let given = |field| fields.get(field).map(str::trim).filter(|text| !text.is_empty());
+    if let Some(limit) = given("timeout_sec") {
+        let told = |text| {
+            Refused::new(400, format!("The time limit can't be read: {text}"), format!("Обмеження часу не вдалося прочитати: {NO_TIME}"))
+        };
+        body["policy"]["timeout_sec"] = json!(when::duration(limit).map_err(told)?.as_secs());
+    }
+    if let Some(budget) = given("budget") {
+        let told = |_| {
+            Refused::new(
+                400,
+                "The budget can't be read: expected US dollars, like 0.50; 0 is no limit",
+                "Бюджет не вдалося прочитати: очікуються долари США, як-от 0.50; 0 — без обмеження",
+            )
+        };
+        body["policy"]["budget"] = json!(budget.parse::<f64>().map_err(told)?);
+    }
+    Ok(body)
+}

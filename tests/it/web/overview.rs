@@ -1,0 +1,31 @@
+//! The overview: what needs a person, first of all.
+
+use super::browser::Browser;
+use crate::on_both;
+use crate::support::*;
+
+on_both! { alone:
+    async fn the_overview_tells_a_paused_worker_from_one_that_is_away(database) {
+        let server = Server::on(database).start();
+        let browser = Browser::of(&server);
+        let until = now_ms() + 600_000;
+        let pause = json!({ "kind": "account", "name": "default", "cause": "credentials", "since": now_ms(), "until": until, "message": "sign in there" });
+        let register = |status: &str, pauses: Value| json!({ "name": "w", "status": status, "pauses": pauses });
+        server.post("workers", register("error", json!([pause]))).await.created();
+        let paused = browser.ok("/").await;
+        paused.has("1 of 1 worker online, 1 paused");
+        paused.has("sign in there");
+        paused.has_not("No worker is online");
+        paused.has_not("the oldest has waited");
+        server.post("workers", register("offline", json!([]))).await.ok();
+        browser.ok("/").await.has("No worker is online");
+        // A question that a button answers is answered there.
+        let (task, lease) = server.crew().leased_task().await;
+        let question = json!({ "tool": "Bash", "input": { "command": "ls" }, "limit_sec": 600 });
+        server.post(&task.path("/question"), json!({ "lease_id": lease.id, "id": NO_ID, "question": question })).await.ok();
+        let answer = format!("/tasks/{}/answer", task.id);
+        browser.ok("/").await.has(&format!("action=\"{answer}\""));
+        browser.send_form("/", &answer, &[("question_id", NO_ID), ("decision", "allow")]).await.leads_to(&format!("/tasks/{}?done=answer", task.id));
+        browser.ok("/").await.has_not(&answer);
+    }
+}
