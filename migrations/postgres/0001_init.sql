@@ -659,6 +659,7 @@ CREATE VIEW api_keys_row AS SELECT
     name, digest, scope, worker, push, namespaces, created_at, expires_at, created_by, former_digest, former_until,
     max_open_tasks, max_tasks_per_minute, max_stored_bytes, team
     FROM api_keys;
+CREATE VIEW rotated_keys_row AS SELECT name, digest, former_digest, former_until, expires_at FROM api_keys;
 CREATE VIEW api_key_uses_row AS SELECT * FROM api_key_uses;
 CREATE VIEW quotas_row AS SELECT
     name, max_open_tasks, max_tasks_per_minute, max_stored_bytes, refilled_at, stored_bytes

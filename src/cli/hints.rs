@@ -12,11 +12,9 @@ const HABITS: &[(Option<&str>, &str, &[&str])] = &[
     (None, "run", &["task submit"]),
     (None, "status", &["stats", "doctor", "task list", "worker list"]),
     (Some("task"), "status", &["task get", "task describe"]),
-    (Some("task"), "show", &["task get", "task describe"]),
     (Some("context"), "show", &["context list"]),
     (Some("context"), "describe", &["context list"]),
     (Some("worker"), "status", &["worker get", "worker describe"]),
-    (Some("worker"), "show", &["worker get", "worker describe"]),
 ];
 
 /// Groups that are mistaken for each other: what the group is about, and which the other is.
@@ -36,7 +34,7 @@ pub fn negative_values(command: Command) -> Command {
 }
 
 /// The error of this command line with tips that fit this program.
-pub fn told(mut error: Error, command: &Command, line: &[String]) -> Error {
+pub fn told(error: Error, command: &Command, line: &[String]) -> Error {
     match error.kind() {
         ErrorKind::InvalidSubcommand => with_commands(error, command, line),
         ErrorKind::UnknownArgument => with_flags(error, command, line),
@@ -79,6 +77,8 @@ fn with_flags(mut error: Error, command: &Command, line: &[String]) -> Error {
     let is_far = |flag: &String| similar(&given, [flag.as_str()]).is_none();
     if is_listen || matches!(error.get(ContextKind::SuggestedArg), Some(ContextValue::String(flag)) if is_far(flag)) {
         error.remove(ContextKind::SuggestedArg);
+        // It shows the same flag.
+        error.remove(ContextKind::Usage);
     }
     if !tips.is_empty() {
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));

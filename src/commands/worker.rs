@@ -33,6 +33,7 @@ pub enum WorkerCommand {
         names: Vec<String>,
     },
     /// Show all about a worker: what it runs, its last leases and how they ended, its history
+    #[command(alias = "show")]
     Describe {
         /// Its name
         #[arg(value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]

@@ -152,8 +152,7 @@ impl ApiKey {
     /// The key that stood under this name before, as a key of its own: it opens the same until its own end.
     pub fn before_rotation(&self) -> Option<Self> {
         let FormerKey { digest, until } = self.former.clone()?;
-        let expires_at = Some(self.expires_at.map_or(until, |at| at.min(until)));
-        Some(Self { digest, expires_at, former: None, ..self.clone() })
+        Some(Self { digest, expires_at: Some(until), former: None, ..self.clone() })
     }
 
     /// Whether the key opens nothing any more, because its time is over.

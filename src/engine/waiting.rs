@@ -20,7 +20,7 @@ pub struct WaitingState {
 }
 
 /// A run that asks keeps what others wait for.
-const SOME_ASK: &str = "; some of their runs wait for the answer of a person: bloom-runtime task list --asks";
+const SOME_ASK: &str = "; some of their runs wait for the answer of a person; see bloom-runtime task list --asks";
 
 /// Characters of a failure that are told; the task has the whole of it.
 const FAILURE_CHARS: usize = 500;

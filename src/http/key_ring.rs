@@ -138,8 +138,9 @@ impl KeyRing {
         // The look-up may stop at the first difference of two digests: a key has 256 random bits, so nobody can approach its digest.
         let sent = hex::encode(digest(sent_key(headers)?));
         let key = self.named.borrow().of_digest(&sent).filter(|key| !key.has_expired(now)).cloned()?;
-        self.uses.record(&key.name, now);
-        Some(Identity { scope: key.scope, key: Some(key) })
+        let identity = Identity { scope: key.scope, key: Some(key) };
+        self.used(&identity, now);
+        Some(identity)
     }
 
     /// When this replica last saw a request with this named key.
@@ -147,25 +148,32 @@ impl KeyRing {
         self.uses.0.lock().get(name).map(|last| last.at)
     }
 
-    /// Who is called so in a session: a scope of the environment, or `key:` and the name of a key that is valid now.
-    pub(crate) fn named_identity(&self, who: &str, now: Ms) -> Option<Identity> {
+    /// Who may be called so in a session: a scope of the environment, or `key:` and the name of a key. A key that was rotated has two secrets for
+    /// a while, and a session is that of the one with which it began: it ends with it.
+    pub(crate) fn named_identities(&self, who: &str, now: Ms) -> Vec<Identity> {
         let Some(name) = who.strip_prefix("key:") else {
-            let scope = Scope::parse(who).filter(|scope| self.environment.digest_of(*scope).is_some())?;
-            return Some(Identity { scope, key: None });
+            let scope = Scope::parse(who).filter(|scope| self.environment.digest_of(*scope).is_some());
+            return scope.map(|scope| Identity { scope, key: None }).into_iter().collect();
         };
         if !self.takes_named_keys() {
-            return None;
+            return Vec::new();
         }
-        let key = self.named.borrow().by_digest.values().find(|key| key.name == name && !key.has_expired(now)).cloned()?;
-        self.uses.record(&key.name, now);
-        Some(Identity { scope: key.scope, key: Some(key) })
+        let named = self.named.borrow();
+        let keys = named.by_digest.values().chain(named.former.values()).filter(|key| key.name == name && !key.has_expired(now));
+        keys.map(|key| Identity { scope: key.scope, key: Some(Arc::clone(key)) }).collect()
+    }
+
+    /// Takes note that the named key of this caller was used.
+    pub(crate) fn used(&self, identity: &Identity, now: Ms) {
+        if let Some(key) = &identity.key {
+            self.uses.record(&key.name, now);
+        }
     }
 
     /// What the sessions of this key are signed with. `None` without a key.
     pub(crate) fn secret_of(&self, identity: &Identity) -> Option<[u8; 32]> {
         let own = match &identity.key {
-            // A session that a former key has begun is one of the key that has taken its place.
-            Some(key) => self.named.borrow().by_digest.values().find(|now| now.name == key.name).unwrap_or(key).digest.clone(),
+            Some(key) => key.digest.clone(),
             None => hex::encode(self.environment.digest_of(identity.scope)?),
         };
         let admin = self.environment.digest_of(Scope::Admin).map(hex::encode).unwrap_or_default();

@@ -33,10 +33,12 @@ pub(crate) fn read(ring: &KeyRing, cookie: &str, now: Ms) -> Option<Identity> {
     let mut parts = claims.split('.');
     let (version, until, _, who) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     let who = String::from_utf8(BASE64.decode(who).ok()?).ok()?;
-    let identity = ring.named_identity(&who, now)?;
-    let is_signed = signer(ring, &identity, claims)?.verify_slice(&BASE64.decode(signature).ok()?).is_ok();
+    let signature = BASE64.decode(signature).ok()?;
+    let has_signed = |identity: &Identity| signer(ring, identity, claims).is_some_and(|signer| signer.verify_slice(&signature).is_ok());
     // Only what is signed is believed.
-    let lasts = is_signed && version == VERSION && parts.next().is_none() && now < until.parse::<Ms>().ok()?;
+    let identity = ring.named_identities(&who, now).into_iter().find(has_signed)?;
+    let lasts = version == VERSION && parts.next().is_none() && now < until.parse::<Ms>().ok()?;
+    ring.used(&identity, now);
     lasts.then_some(identity)
 }
 

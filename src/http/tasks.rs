@@ -30,6 +30,7 @@ use bloom_api::task_fields::{self, MAX_WARNINGS};
 use bloom_api::tasks::{CreatedTasks, Task};
 use bloom_api::time_limit::keep_within;
 use bloom_api::values::text_problem;
+use bloom_core::api_key::Scope;
 use bloom_core::ids::TaskId;
 use bloom_core::op;
 use bloom_core::reply::CreatedTask;
@@ -65,7 +66,7 @@ pub(crate) async fn create(State(app): State<AppState>, caller: Caller, headers:
     };
     let mut shown = show_task(&app.engine, spec, state);
     shown.warnings = task_fields::warnings(body.raw()?);
-    shown.warnings.extend(unknown_agent(&app, task));
+    shown.warnings.extend(unknown_agent(&app, &caller, task));
     room.json(if *existed { StatusCode::OK } else { StatusCode::CREATED }, &shown)
 }
 
@@ -93,15 +94,16 @@ pub(crate) async fn create_batch(State(app): State<AppState>, caller: Caller, bo
     let mut agents = BTreeSet::new();
     for (task, created) in tasks.iter_mut().zip(&created) {
         if agents.len() < MAX_WARNINGS && agents.insert(&created.spec.agent_slug) {
-            task.warnings.extend(unknown_agent(&app, created));
+            task.warnings.extend(unknown_agent(&app, &caller, created));
         }
     }
     room.json(StatusCode::CREATED, &CreatedTasks { tasks, existed: created.iter().filter(|task| task.existed).count() })
 }
 
-/// A warning if the agent of a new task is probably misspelt.
-fn unknown_agent(app: &AppState, created: &CreatedTask) -> Option<String> {
-    let unknown = (!created.existed).then(|| app.engine.replica.unknown_agent(&created.spec.agent_slug)).flatten();
+/// A warning if the agent of a new task is probably misspelt. A submit key sees no workers, so it is not told the names of their agents either.
+fn unknown_agent(app: &AppState, caller: &Caller, created: &CreatedTask) -> Option<String> {
+    let is_told = !created.existed && caller.scope != Scope::Submit;
+    let unknown = is_told.then(|| app.engine.replica.unknown_agent(&created.spec.agent_slug)).flatten();
     unknown.map(|unknown| unknown.to_string())
 }
 

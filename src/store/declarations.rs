@@ -8,7 +8,7 @@ use super::args::Args;
 use super::cells::Type;
 use super::dialect::{Kind, Sql};
 use super::table::{RowType, WriteRow as _};
-use super::{Store, StoreOptions, all, control_plane, counts, feed, load, records, rows, save};
+use super::{Store, StoreOptions, all, control_plane, counts, feed, key_uses, load, records, rows, save};
 
 /// Row types that are only parameters of statements, so they have no table.
 const NO_TABLES: [&str; 3] = ["context_task", "lane_position", "wakeup_cursor"];
@@ -19,8 +19,16 @@ fn declared() -> Vec<&'static RowType> {
         [&records::LEASE, &records::RESULT, &records::EVENT, &records::AUDIT, &records::WAKEUP, &records::API_KEY, save::Reached::ROW];
     let projects = [&records::PROJECT, &records::PROJECT_NODE];
     let workers = [&records::WORKER, &records::QUEUE, save::Seen::ROW, save::Removal::ROW];
-    let others =
-        [save::Setting::ROW, save::Reset::ROW, save::QuotaRow::ROW, counts::Count::ROW, feed::LanePosition::ROW, load::ContextTask::ROW];
+    let others = [
+        save::Setting::ROW,
+        save::Reset::ROW,
+        save::QuotaRow::ROW,
+        save::Rotated::ROW,
+        key_uses::KeyUse::ROW,
+        counts::Count::ROW,
+        feed::LanePosition::ROW,
+        load::ContextTask::ROW,
+    ];
     let control_plane =
         [&control_plane::AGENT, &control_plane::PROJECT, &control_plane::NODE, control_plane::Memory::ROW, &control_plane::JOB];
     tasks.into_iter().chain(records).chain(workers).chain(projects).chain(others).chain(control_plane).collect()

@@ -11,7 +11,7 @@ use super::{Store, all};
 use bloom_core::Ms;
 use bloom_database::Done;
 
-row! { struct KeyUse<'a>: api_key_uses as api_key_uses_row { name: &'a str, last_used_at: Ms } }
+row! { pub(super) struct KeyUse<'a>: api_key_uses as api_key_uses_row { name: &'a str, last_used_at: Ms } }
 
 statement!(USES, "SELECT name, last_used_at FROM api_key_uses");
 // In the order of the names, so that replicas that write at the same time wait for each other instead of ending in a deadlock. A key that was

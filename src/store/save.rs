@@ -9,7 +9,7 @@ use super::script::Script;
 use super::table::{WriteRow, row};
 use super::{control_plane, records, removal, rows};
 use bloom_core::Ms;
-use bloom_core::api_key::Quota;
+use bloom_core::api_key::{ApiKey, Quota};
 use bloom_core::event::TaskEvent;
 use bloom_core::file::FileId;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
@@ -65,7 +65,22 @@ statement!(
 );
 statement!(REMOVE_API_KEYS, |d| "DELETE FROM api_keys WHERE name {}", d.any(Type::Text, 1));
 statement!(REMOVE_KEY_USES, |d| "DELETE FROM api_key_uses WHERE name {}", d.any(Type::Text, 1));
-statement!(UPSERT_API_KEYS, |d| "{}", d.insert(&records::API_KEY, &upsert(&records::API_KEY, "name")));
+statement!(INSERT_API_KEYS, |d| "{}", d.insert(&records::API_KEY, ""));
+row! {
+    pub(super) struct Rotated<'a>: api_keys as rotated_keys_row {
+        name: &'a str,
+        digest: &'a str,
+        former_digest: Option<&'a str>,
+        former_until: Option<Ms>,
+        expires_at: Option<Ms>,
+    }
+}
+statement!(
+    ROTATE_API_KEYS,
+    |d| "UPDATE api_keys SET digest = v.digest, former_digest = v.former_digest, former_until = v.former_until, expires_at = v.expires_at \
+        FROM {} WHERE api_keys.name = v.name",
+    d.rows(Rotated::ROW, 1)
+);
 row! {
     pub(super) struct QuotaRow<'a>: api_keys as quotas_row {
         name: &'a str,
@@ -246,7 +261,19 @@ fn save_api_keys<'a>(script: &mut Script<'a>, set: &'a WorkingSet) {
     let known = set.loaded.api_keys.as_ref();
     let added = Bulk::of(set.dirty.api_keys.iter().filter_map(|name| known?.rows.get(name)));
     if !added.is_empty() {
-        script.ordered(&UPSERT_API_KEYS, Args::new().bulk(added));
+        script.ordered(&INSERT_API_KEYS, Args::new().bulk(added));
+    }
+    let rotated = set.dirty.rotated_api_keys.iter().filter_map(|name| known?.rows.get(name));
+    let rotated = rotated.map(|ApiKey { name, digest, former, expires_at, .. }| Rotated {
+        name,
+        digest,
+        former_digest: former.as_ref().map(|former| &*former.digest),
+        former_until: former.as_ref().map(|former| former.until),
+        expires_at: *expires_at,
+    });
+    let rotated = Bulk::of(rotated);
+    if !rotated.is_empty() {
+        script.ordered(&ROTATE_API_KEYS, Args::new().bulk(rotated));
     }
 }
 

@@ -202,8 +202,8 @@ fn failed(lang: Lang, reason: Reason) -> (&'static str, &'static str) {
         Reason::BudgetExceeded => (
             t("It has cost its whole budget", "Воно витратило весь свій бюджет"),
             t(
-                "Submit it again with a higher budget, or requeue it with the same budget again. max_budget_usd of the agent's profile may be the limit, too.",
-                "Надішліть його знову з більшим бюджетом або поверніть у чергу з тим самим. Межею може бути й max_budget_usd у профілі агента.",
+                "Requeue it with a higher budget; without one, it has the same budget again. max_budget_usd of the agent's profile may be the limit, too.",
+                "Поверніть його в чергу з більшим бюджетом; без нього воно знову матиме той самий. Межею може бути й max_budget_usd у профілі агента.",
             ),
         ),
         Reason::BadOutput => (

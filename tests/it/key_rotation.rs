@@ -33,6 +33,11 @@ on_both! { alone:
         eventually("the former key ends", || async { (last.get("llm-tasks").await.status == 401).then_some(()) }).await;
         server.with_key(newest["key"].as_str().unwrap()).get("llm-tasks").await.ok();
 
+        // The end of a former key is never after that of the key.
+        let short = create(&admin, "short", "read", json!({ "expires_in_sec": 60 })).await;
+        let rotated = admin.post("keys/short/rotate", json!({ "overlap_sec": 600 })).await.ok();
+        assert_eq!(rotated["former_until"], rotated["expires_at"], "{short}");
+
         admin.post("keys/nobody/rotate", json!({})).await.fails(404, "Key not found");
         create(&admin, "join", "join", json!({})).await;
         admin.post("keys/join/rotate", json!({})).await.error(409);

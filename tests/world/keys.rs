@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bloom_core::api_key::ApiKey;
 use bloom_core::command::RowKeys;
 use bloom_core::task::TaskState;
 use bloom_core::working_set::{Loaded, LoadedKeys, QuotaUse, WorkingSet};
@@ -39,6 +40,10 @@ impl Memory {
             if self.api_keys.insert(name.clone(), key).is_some() {
                 return Err("one key a name");
             }
+        }
+        for name in &dirty.rotated_api_keys {
+            let rotated = set.loaded.api_keys.as_ref().expect("keys were loaded").rows[name].clone();
+            self.api_keys.entry(name.clone()).and_modify(|key| *key = ApiKey { quota: key.quota, ..rotated });
         }
         for name in &dirty.quotas.written {
             let used = set.loaded.quotas.uses[name].expect("a quota in use is one of a key");

@@ -111,8 +111,8 @@ pub(crate) fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String 
                 Some(Word::Known(Reason::WorkerDisk)) => format!("make room on the worker's disk, then: {again}"),
                 Some(Word::Known(Reason::BudgetExceeded)) => {
                     format!(
-                        "submit it again with a higher --budget (max_budget_usd of the agent's profile may be the limit, too), or with the same \
-                         again: {again}"
+                        "with more to spend: {again} --budget USD (max_budget_usd of the agent's profile may be the limit, too); without it, the same \
+                         budget begins anew"
                     )
                 }
                 Some(Word::Known(Reason::RateLimited | Reason::Overloaded)) => format!("when the provider has room again: {again}"),

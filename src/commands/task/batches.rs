@@ -118,7 +118,9 @@ pub(crate) async fn send(
         progress.add(batch.len() as u64);
         for task in &tasks {
             made.ids.push(id_of(task)?);
-            warnings(task).filter(|warning| told.insert(warning.clone())).for_each(|warning| term::info(&warning));
+            // Each batch tells of its agents, perhaps with another one that may be meant.
+            let is_new = |_: &String| told.insert(task["agent_slug"].to_string());
+            warnings(task).filter(is_new).for_each(|warning| term::info(&warning));
         }
         match (&mut feed, form) {
             (Some(feed), _) => feed.print(&tasks)?,

@@ -81,6 +81,7 @@ pub enum TaskCommand {
     /// Show all about a task: why it waits or failed, its attempts, dependencies, events and history
     ///
     /// Also says what to do about it. -o json prints the answers of the server from which this is made.
+    #[command(alias = "show")]
     Describe {
         /// Its id
         #[arg(value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]

@@ -138,15 +138,16 @@ impl Operation for RotateKey {
         if key.has_expired(now) {
             return Err(Rejection::NotRotated("The key has expired: revoke it and create it again").into());
         }
-        let former = (self.overlap_ms > 0).then(|| FormerKey { digest: key.digest.clone(), until: now.saturating_add(self.overlap_ms) });
+        let expires_at = self.lasts_ms.map(|ms| now.saturating_add(ms)).or(key.expires_at);
+        let overlap_ms = expires_at.map_or(self.overlap_ms, |at| self.overlap_ms.min(at - now));
+        let former = (overlap_ms > 0).then(|| FormerKey { digest: key.digest.clone(), until: now.saturating_add(overlap_ms) });
         let detail = match &former {
-            Some(_) => format!("the former key is valid for {} more seconds", self.overlap_ms / 1000),
+            Some(_) => format!("the former key is valid for {} more seconds", overlap_ms / 1000),
             None => "the former key is no longer valid".to_owned(),
         };
         set.audit(Action::KeyRotated, EntityType::Key, &self.name, &Actor::Admin, detail);
-        let expires_at = self.lasts_ms.map(|ms| now.saturating_add(ms)).or(key.expires_at);
         let key = ApiKey { digest: self.digest.clone(), former, expires_at, ..key };
-        set.put_api_key(key.clone());
+        set.rotate_api_key(key.clone());
         Ok(key)
     }
 }

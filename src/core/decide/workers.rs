@@ -63,7 +63,8 @@ impl Operation for WorkerChange {
             set.audit(Action::WorkerRegistered, EntityType::Worker, &worker.id, &change.actor, "");
             worker = set.put_worker(worker);
         } else if (Worker { last_seen: before.last_seen, lost: before.lost, ..worker.clone() }) != before {
-            let detail = if before.is_of_other(change.instance) { "another agent took over the name" } else { "" };
+            let is_taken_over = before.is_of_other(change.instance);
+            let detail = if is_taken_over { "another agent took over the name".to_owned() } else { changes(&before, &worker) };
             set.audit(Action::WorkerUpdated, EntityType::Worker, &worker.id, &change.actor, detail);
             if before.lost {
                 audit_return(set, &worker);
@@ -78,6 +79,24 @@ impl Operation for WorkerChange {
         Ok(reply(set, worker, created))
     }
 }
+
+/// What a change is about, for the audit trail: the status, and what is paused.
+fn changes(before: &Worker, worker: &Worker) -> String {
+    let mut told = Vec::new();
+    if before.status != worker.status {
+        told.push(format!("status {} to {}", before.status, worker.status));
+    }
+    let is_in = |pauses: &[Pause], pause: &Pause| pauses.iter().any(|other| other.is_same(pause));
+    let name = |pause: &Pause| format!("{} {}", pause.kind, pause.name);
+    let begun = worker.pauses.iter().filter(|pause| !is_in(&before.pauses, pause));
+    told.extend(begun.take(TOLD_CHANGES).map(|pause| format!("{} is paused: {}", name(pause), pause.cause)));
+    let ended = before.pauses.iter().filter(|pause| !is_in(&worker.pauses, pause));
+    told.extend(ended.take(TOLD_CHANGES).map(|pause| format!("{} is no longer paused", name(pause))));
+    told.join(", ")
+}
+
+/// Pauses of each kind that an audit entry tells.
+const TOLD_CHANGES: usize = 5;
 
 /// When the pause ends, at most an hour from now, whatever the worker says. If it says the same again, the end stays for half of that time, so that
 /// not each repetition is a change.

@@ -66,15 +66,20 @@ impl WorkingSet {
 
     /// Adds a key whose name is free.
     pub fn add_api_key(&mut self, key: ApiKey) {
+        self.dirty.api_keys.insert(key.name.clone());
+        let keys = self.loaded.api_keys.get_or_insert_default();
         if let Some(namespace) = key.pool_namespace() {
-            *self.loaded.api_keys.get_or_insert_default().of_pools.entry(namespace.to_owned()).or_default() += 1;
+            *keys.of_pools.entry(namespace.to_owned()).or_default() += 1;
         }
-        self.put_api_key(key);
+        keys.rows.insert(key.name.clone(), key);
     }
 
-    /// Replaces the key of this name.
-    pub fn put_api_key(&mut self, key: ApiKey) {
-        self.dirty.api_keys.insert(key.name.clone());
+    /// Gives the key of this name other secrets, and another end.
+    pub fn rotate_api_key(&mut self, key: ApiKey) {
+        // One that this batch adds is written whole. The row of another one is changed, and never added: it may have been revoked meanwhile.
+        if !self.dirty.api_keys.contains(&key.name) {
+            self.dirty.rotated_api_keys.insert(key.name.clone());
+        }
         self.loaded.api_keys.get_or_insert_default().rows.insert(key.name.clone(), key);
     }
 
@@ -85,7 +90,10 @@ impl WorkingSet {
         if let Some(count) = removed.as_ref().and_then(ApiKey::pool_namespace).and_then(|namespace| keys.of_pools.get_mut(namespace)) {
             *count = count.saturating_sub(1);
         }
-        self.dirty.api_keys.remove(name);
-        self.dirty.removed_api_keys.insert(name.to_owned());
+        self.dirty.rotated_api_keys.remove(name);
+        // A key that this batch added has no row.
+        if !self.dirty.api_keys.remove(name) {
+            self.dirty.removed_api_keys.insert(name.to_owned());
+        }
     }
 }

@@ -182,6 +182,8 @@ pub struct Dirty {
     pub api_keys: BTreeSet<String>,
     /// Named keys whose rows are removed, before others are inserted.
     pub removed_api_keys: BTreeSet<String>,
+    /// Names of keys that were there, and have other secrets.
+    pub rotated_api_keys: BTreeSet<String>,
     /// The projects that changed.
     pub projects: DirtyProjects,
     /// The rows of the control plane that changed.
@@ -206,8 +208,8 @@ impl Dirty {
 
     /// Whether replicas have to read the stored settings and keys again.
     pub fn has_settings(&self) -> bool {
-        let is_same = self.settings.is_empty() && self.api_keys.is_empty() && self.removed_api_keys.is_empty();
-        !is_same || self.quotas.has_changed
+        let keys = [&self.api_keys, &self.removed_api_keys, &self.rotated_api_keys];
+        !self.settings.is_empty() || keys.iter().any(|names| !names.is_empty()) || self.quotas.has_changed
     }
 }
 

@@ -4,7 +4,7 @@ use askama::Template;
 use axum::extract::Path;
 use axum::http::Method;
 use axum::response::Response;
-use serde_json::{Value, json};
+use serde_json::json;
 use uuid::Uuid;
 
 use super::id_of;
@@ -12,7 +12,7 @@ use crate::answer::see_other;
 use crate::lang::Lang;
 use crate::refused::Refused;
 use crate::times::beginning;
-use crate::visit::{Fields, Layout, Posted, Visit};
+use crate::visit::{Layout, Posted, Visit};
 use bloom_api::tasks::Task;
 
 /// What was done, for the page that is shown afterwards.
@@ -38,7 +38,7 @@ pub(crate) fn done(lang: Lang, word: &str) -> Option<&'static str> {
     })
 }
 
-pub(crate) async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
+pub(crate) async fn act(Path((id, action)): Path<(String, String)>, Posted { visit, .. }: Posted) -> Result<Response, Refused> {
     let id = id_of(&id)?;
     let body = match action.as_str() {
         "cancel" | "suspend" | "resume" => json!({}),

@@ -47,9 +47,8 @@ fn body(fields: &Fields) -> Result<Value, Refused> {
         }
     };
     let mut body = json!({ "allow": allow });
-    if let Some(question) = fields.get("question_id") {
-        body["question_id"] = json!(question);
-    }
+    // Without it, the API would take the answer for whatever the run asks now.
+    body["question_id"] = json!(fields.text("question_id"));
     if allow {
         let answers: Vec<_> = fields.every("answers").collect();
         if answers.iter().any(|answer| answer.trim().is_empty()) {

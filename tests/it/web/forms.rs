@@ -155,6 +155,7 @@ on_both! {
         listed.has(&format!("href=\"{page}\""));
         listed.has("<a href=\"/tasks?asks=true\" aria-current=\"page\">asks you");
         asked.has("rm -r &#60;tmp&#62;");
+        browser.send_form(&page, &format!("{page}/answer"), &[("question_id", ""), ("decision", "allow")]).await.expect(400);
         let answer = [("question_id", ID), ("decision", "deny"), ("message", "not this one")];
         browser.send_form(&page, &format!("{page}/answer"), &answer).await.leads_to(&format!("{page}?done=answer"));
         assert_eq!(ask(json!({ "tool": "Bash", "limit_sec": 600 })).await, json!({ "answer": { "allow": false, "message": "not this one", "answers": [] } }));

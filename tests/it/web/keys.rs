@@ -73,8 +73,15 @@ on_both! { alone:
             server.with_key(key).get("llm-tasks").await.ok();
         }
         browser.ok("/keys/ci").await.has("<dt>Former key valid until</dt>");
-        // Who has signed in with the former key is signed in with the name.
-        Browser::signed_in(&server, &key).await.ok("/tasks").await;
+        // A session ends with the secret that began it, the former one or the newer one.
+        let (by_former, by_newer) = (Browser::signed_in(&server, &key).await, Browser::signed_in(&server, &newer).await);
+        for session in [&by_former, &by_newer] {
+            session.ok("/tasks").await;
+        }
+        let last = admin.post("keys/ci/rotate", json!({ "overlap_sec": 1 })).await.ok()["key"].as_str().unwrap().to_owned();
+        assert_eq!(by_former.get("/tasks").await.status, 303, "a second rotation has ended the first secret");
+        eventually("the session ends with the overlap", || async { (by_newer.get("/tasks").await.status == 303).then_some(()) }).await;
+        server.with_key(&last).get("llm-tasks").await.ok();
         browser.send_form("/keys/ci", "/keys/ci/rotate", &[("overlap_sec", "0")]).await.expect(200).has("is refused from now on");
         assert_eq!(server.with_key(&newer).get("llm-tasks").await.status, 401);
         let key = admin.post("keys/ci/rotate", json!({})).await.ok()["key"].as_str().unwrap().to_owned();
