@@ -133,7 +133,7 @@ impl Wire for EditTask {
                 ))
                 .property("priority", described(Priority::describe(), "0 to 9; 9 is the most urgent."))
                 .property("not_before", not_before)
-                .property("policy", PolicyChange::describe())
+                .property("policy", PolicyChange::refer())
                 .property("labels", Schema::Object(labels.build()))
                 .additional_properties(Some(AdditionalProperties::FreeForm(false)))
                 .min_properties(Some(1))

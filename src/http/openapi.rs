@@ -235,7 +235,8 @@ fn complete(method: &Method, path: &str, operation: &mut Operation, policy: Rout
         || path.ends_with("/dispatch")
         || (path.starts_with("/api/runtime/projects/") && method != Method::PATCH)
         || path == "/api/runtime/llm-tasks/{id}/requeue"
-        || path == "/api/runtime/llm-tasks/{id}/heartbeat";
+        || path == "/api/runtime/llm-tasks/{id}/heartbeat"
+        || path == "/api/runtime/keys/{id}/rotate";
     if let (true, Some(RefOr::T(body))) = (is_optional, &mut operation.request_body) {
         body.required = Some(Required::False);
     }

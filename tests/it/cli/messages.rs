@@ -76,6 +76,8 @@ fn habits_from_other_tools_are_understood() {
     for (words, told) in [
         (&["task", "rm", NO_ID, "--yes"][..], "Task not found"),
         (&["task", "stop", NO_ID], "Task not found"),
+        (&["task", "show", NO_ID], "Task not found"),
+        (&["worker", "show", "no-such-worker"], "Worker not found"),
         (&["key", "rm", "no-such-key"], "no-such-key"),
         (&["key", "delete", "no-such-key"], "no-such-key"),
         (&["worker", "delete", "no-such-worker"], "Worker not found"),
@@ -87,7 +89,6 @@ fn habits_from_other_tools_are_understood() {
     assert!(added.err.contains("home is the current context now"), "{}", added.err);
     for (words, told) in [
         (&["task", "status", NO_ID][..], "bloom-runtime task get, bloom-runtime task describe"),
-        (&["task", "show", NO_ID], "bloom-runtime task get, bloom-runtime task describe"),
         (&["version"], "bloom-runtime --version"),
     ] {
         let said = user.does(words).complains(2);
