@@ -119,6 +119,10 @@ impl Wire for EditTask {
             other => other,
         };
         let not_before = described(or_null(Moment::describe()), "The task does not run before this time; null: it may run at once.");
+        let mut policy = PolicyChange::refer();
+        if let RefOr::Ref(named) = &mut policy {
+            named.description = "Other limits of the runs that begin after this.".into();
+        }
         let labels = ObjectBuilder::new()
             .schema_type(Type::Object)
             .max_properties(Some(MAX_EDITED_LABELS))
@@ -133,7 +137,7 @@ impl Wire for EditTask {
                 ))
                 .property("priority", described(Priority::describe(), "0 to 9; 9 is the most urgent."))
                 .property("not_before", not_before)
-                .property("policy", PolicyChange::refer())
+                .property("policy", policy)
                 .property("labels", Schema::Object(labels.build()))
                 .additional_properties(Some(AdditionalProperties::FreeForm(false)))
                 .min_properties(Some(1))

@@ -49,7 +49,7 @@ fn rights_that_are_missing_are_named() {
     assert!(Server::on_url(&url).command(&["migrate", "up"]).status().expect("it runs").success());
     is_refused(&as_role, &format!("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}"));
     postgres::execute(&url, &format!("GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}"));
-    is_refused(&as_role, "GRANT DELETE, INSERT, UPDATE ON api_keys, audit");
+    is_refused(&as_role, "GRANT DELETE, INSERT, UPDATE ON api_key_uses, api_keys, audit");
     postgres::execute(&url, &format!("GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}"));
     postgres::execute(&url, &format!("REVOKE UPDATE ON tasks FROM {role}"));
     is_refused(&as_role, &format!("GRANT UPDATE ON tasks TO {role}"));

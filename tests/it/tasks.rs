@@ -3,6 +3,23 @@
 use crate::on_both;
 use crate::support::*;
 
+/// The task without a warning of its agent: whether a worker of another test knows a name that is like it is chance.
+fn without_agent(mut task: Value) -> Value {
+    let others: Vec<Value> = task["warnings"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|text| !text.as_str().unwrap().starts_with("no worker "))
+        .cloned()
+        .collect();
+    let fields = task.as_object_mut().unwrap();
+    fields.remove("warnings");
+    if !others.is_empty() {
+        fields.insert("warnings".into(), json!(others));
+    }
+    task
+}
+
 on_both! {
     async fn a_created_task_has_the_documented_shape_and_defaults(server) {
         let before = now_ms();
@@ -23,7 +40,7 @@ on_both! {
             "project": null, "ref": null, "push": "never",
             "inputs": [], "outputs": [],
         });
-        let mut shown = task.clone();
+        let mut shown = without_agent(task.clone());
         assert_eq!(shown["policy"]["budget"].as_f64(), Some(0.0));
         shown["policy"]["budget"] = json!(0);
         let waiting = shown.as_object_mut().unwrap().remove("waiting").expect("waiting is shown");
@@ -51,7 +68,7 @@ on_both! {
     }
 
     async fn reading_shows_what_creating_answered(server) {
-        let created = server.crew().task().answer().await.created();
+        let created = without_agent(server.crew().task().answer().await.created());
         assert_eq!(server.get(&format!("llm-tasks/{}", created["id"].as_str().unwrap())).await.ok(), created);
     }
 
@@ -227,11 +244,11 @@ on_both! {
             "unknown field 'zz\\n' was ignored",
             "unknown field 'policy.budgt' was ignored; did you mean policy.budget?",
         ]);
-        assert_eq!(made["warnings"], told);
+        assert_eq!(without_agent(made.clone())["warnings"], told);
         assert!(server.get(&format!("llm-tasks/{}", made["id"].as_str().unwrap())).await.ok().get("warnings").is_none());
-        assert!(crew.task().answer().await.created().get("warnings").is_none());
+        assert!(without_agent(crew.task().answer().await.created()).get("warnings").is_none());
         let batch = server.post("llm-tasks:batch", json!({ "tasks": [crew.task().json(), odd().json()] })).await.created();
-        assert!(batch["tasks"][0].get("warnings").is_none());
+        assert!(without_agent(batch["tasks"][0].clone()).get("warnings").is_none());
         assert_eq!(batch["tasks"][1]["warnings"], told);
     }
 }

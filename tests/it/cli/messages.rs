@@ -87,10 +87,9 @@ fn habits_from_other_tools_are_understood() {
     }
     let added = user.does(&["context", "add", "home", "--server", server.base()]).ends(0);
     assert!(added.err.contains("home is the current context now"), "{}", added.err);
-    for (words, told) in [
-        (&["task", "status", NO_ID][..], "bloom-runtime task get, bloom-runtime task describe"),
-        (&["version"], "bloom-runtime --version"),
-    ] {
+    for (words, told) in
+        [(&["task", "status", NO_ID][..], "bloom-runtime task get, bloom-runtime task describe"), (&["version"], "bloom-runtime --version")]
+    {
         let said = user.does(words).complains(2);
         assert!(said.contains(told), "{words:?}: {said}");
     }
