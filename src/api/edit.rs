@@ -41,7 +41,7 @@ impl EditTask {
     /// The operation on the task. `spec` has the labels that it was created with.
     pub fn into_op(self, task: TaskId, spec: &TaskSpec) -> Edit {
         let Self { priority, not_before, policy, labels } = self;
-        let limits = policy.map(LimitChange::from).unwrap_or_default();
+        let limits = policy.as_ref().map(LimitChange::from).unwrap_or_default();
         Edit { task, priority, not_before, limits, labels, first_labels: spec.labels.clone() }
     }
 }

@@ -67,8 +67,8 @@ fn changes_something(change: &PolicyChange) -> Result<(), Problems> {
     Ok(())
 }
 
-impl From<PolicyChange> for LimitChange {
-    fn from(change: PolicyChange) -> Self {
+impl From<&PolicyChange> for LimitChange {
+    fn from(change: &PolicyChange) -> Self {
         Self { timeout_sec: change.timeout_sec.map(|seconds| seconds.0), budget: change.budget.map(|usd| usd.0) }
     }
 }
@@ -82,7 +82,7 @@ mod tests {
     fn the_time_limit_and_the_budget_of_a_policy_change() {
         let read = |body: &str| {
             let change = PolicyChange::read(serde_json::from_str(body).unwrap());
-            change.map(LimitChange::from).map_err(|problems| Invalid::from(problems).line())
+            change.map(|change| LimitChange::from(&change)).map_err(|problems| Invalid::from(problems).line())
         };
         let both = LimitChange { timeout_sec: Some(7200), budget: Some(0.5) };
         assert_eq!(read(r#"{"timeout_sec": 7200, "budget": 0.5}"#), Ok(both));

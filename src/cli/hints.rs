@@ -43,9 +43,13 @@ pub fn told(error: Error, command: &Command, line: &[String]) -> Error {
     }
 }
 
+/// Whether the one is hardly the other misspelt.
+fn is_far(given: &str, meant: &str) -> bool {
+    similar(given, [meant]).is_none()
+}
+
 /// The error of a value that is none of those that are possible. The parser suggests any one that has letters in common; all are listed beside.
 fn with_values(mut error: Error) -> Error {
-    let is_far = |given: &str, meant: &str| similar(given, [meant]).is_none();
     if let (Some(ContextValue::String(given)), Some(ContextValue::String(meant))) =
         (error.get(ContextKind::InvalidValue), error.get(ContextKind::SuggestedValue))
         && is_far(given, meant)
@@ -74,8 +78,7 @@ fn with_flags(mut error: Error, command: &Command, line: &[String]) -> Error {
         tips.push(StyledStr::from("here it is: --host and --port"));
     }
     // The parser tells any flag that has letters in common.
-    let is_far = |flag: &String| similar(&given, [flag.as_str()]).is_none();
-    if is_listen || matches!(error.get(ContextKind::SuggestedArg), Some(ContextValue::String(flag)) if is_far(flag)) {
+    if is_listen || matches!(error.get(ContextKind::SuggestedArg), Some(ContextValue::String(flag)) if is_far(&given, flag)) {
         error.remove(ContextKind::SuggestedArg);
         // It shows the same flag.
         error.remove(ContextKind::Usage);

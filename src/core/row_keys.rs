@@ -106,6 +106,12 @@ impl ControlPlaneKeys {
 }
 
 impl RowKeys {
+    /// Adds the named key of this name.
+    pub(crate) fn add_api_key(&mut self, name: &str) {
+        self.api_keys = true;
+        self.key_names.insert(name.to_owned());
+    }
+
     /// Whether this named key is to be loaded.
     pub fn wants_key(&self, key: &ApiKey) -> bool {
         let of_worker = key.worker.as_ref().is_some_and(|worker| self.key_workers.contains(worker));

@@ -89,11 +89,11 @@ impl WaitingState {
         Self { reason: WaitingReason::WorkerSilent, message, until: Some(lease.expires_at) }
     }
 
-    /// Why no worker may have the task. `asks`: whether a run of its agent waits for a person.
-    pub(super) fn closed(closed: &Closed, asks: bool) -> Self {
+    /// Why no worker may have the task. `asks`: whether a run of its agent waits for a person, which takes a look at all leases.
+    pub(super) fn closed(closed: &Closed, asks: impl FnOnce() -> bool) -> Self {
         let (reason, why) = match closed {
             Closed::AllPaused | Closed::Paused(_) => (WaitingReason::Paused, ""),
-            Closed::Full { .. } if asks => (WaitingReason::Limit, SOME_ASK),
+            Closed::Full { .. } if asks() => (WaitingReason::Limit, SOME_ASK),
             Closed::Full { .. } => (WaitingReason::Limit, ""),
         };
         Self { reason, message: format!("{closed}{why}"), until: None }

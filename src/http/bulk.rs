@@ -53,7 +53,7 @@ pub(crate) const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 pub(crate) async fn requeue(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
     const OVER: Change<'static> = Change { statuses: &[Status::Failed, Status::Dead, Status::Cancelled], goes_on: true, as_of: None };
     let BulkRequeue { bulk, policy } = body.read()?;
-    let limits = allowed(&app, policy)?;
+    let limits = allowed(&app, policy.as_ref())?;
     apply(&app, &caller, bulk, OVER, |task| op::Requeue { task, limits }.into()).await
 }
 

@@ -37,7 +37,7 @@ pub(crate) const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
     )
 )]
 pub(crate) async fn requeue(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
-    let limits = allowed(&app, body.read::<Requeue>()?.policy)?;
+    let limits = allowed(&app, body.read::<Requeue>()?.policy.as_ref())?;
     let task = path.id()?;
     if let Some(spec) = app.engine.specs.by_id(&[task]).await?.first() {
         ownership::goes_on(&app, &caller, &spec.context_id).await?;
@@ -62,7 +62,7 @@ pub(crate) const EDIT: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 )]
 pub(crate) async fn edit(State(app): State<AppState>, caller: Caller, path: TaskPath, body: Content) -> HandlerResult {
     let edit = body.read::<EditTask>()?;
-    allowed(&app, edit.policy.clone())?;
+    allowed(&app, edit.policy.as_ref())?;
     let id = path.id()?;
     let specs = app.engine.specs.by_id(&[id]).await?;
     let spec = specs.first().ok_or(Error::TASK_NOT_FOUND)?;
@@ -91,7 +91,7 @@ pub(crate) async fn delete(State(app): State<AppState>, caller: Caller, path: Ta
 }
 
 /// The new limits, if the server allows them.
-pub(super) fn allowed(app: &AppState, policy: Option<PolicyChange>) -> Result<LimitChange, Error> {
+pub(super) fn allowed(app: &AppState, policy: Option<&PolicyChange>) -> Result<LimitChange, Error> {
     let change = policy.map(LimitChange::from).unwrap_or_default();
     change.timeout_sec.map_or(Ok(()), |seconds| must_be_allowed(seconds, app.settings.max_timeout_sec))?;
     Ok(change)

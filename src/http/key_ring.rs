@@ -50,21 +50,10 @@ impl Identity {
 
 /// A copy of the named keys.
 struct Named {
+    /// Each key, and for a while also the one that stood under its name before it was rotated.
     by_digest: HashMap<String, Arc<ApiKey>>,
-    /// The keys that stood under their names before a rotation, until their own ends.
-    former: HashMap<String, Arc<ApiKey>>,
     /// A time before the copy was read; `None` if it never was.
     read_at: Option<Instant>,
-}
-
-impl Named {
-    fn of_digest(&self, digest: &str) -> Option<&Arc<ApiKey>> {
-        self.by_digest.get(digest).or_else(|| self.former.get(digest))
-    }
-}
-
-fn by_digest(key: ApiKey) -> (String, Arc<ApiKey>) {
-    (key.digest.clone(), Arc::new(key))
 }
 
 /// When a key was used last, as this replica knows.
@@ -118,7 +107,7 @@ pub(crate) struct KeyRing {
 
 impl KeyRing {
     pub(crate) fn new(environment: Keys) -> Self {
-        let none = Named { by_digest: HashMap::new(), former: HashMap::new(), read_at: None };
+        let none = Named { by_digest: HashMap::new(), read_at: None };
         Self { environment, named: watch::Sender::new(none), uses: Arc::default(), reading: Arc::default() }
     }
 
@@ -137,7 +126,7 @@ impl KeyRing {
         }
         // The look-up may stop at the first difference of two digests: a key has 256 random bits, so nobody can approach its digest.
         let sent = hex::encode(digest(sent_key(headers)?));
-        let key = self.named.borrow().of_digest(&sent).filter(|key| !key.has_expired(now)).cloned()?;
+        let key = self.named.borrow().by_digest.get(&sent).filter(|key| !key.has_expired(now)).cloned()?;
         let identity = Identity { scope: key.scope, key: Some(key) };
         self.used(&identity, now);
         Some(identity)
@@ -159,7 +148,7 @@ impl KeyRing {
             return Vec::new();
         }
         let named = self.named.borrow();
-        let keys = named.by_digest.values().chain(named.former.values()).filter(|key| key.name == name && !key.has_expired(now));
+        let keys = named.by_digest.values().filter(|key| key.name == name && !key.has_expired(now));
         keys.map(|key| Identity { scope: key.scope, key: Some(Arc::clone(key)) }).collect()
     }
 
@@ -182,7 +171,7 @@ impl KeyRing {
 
     /// Whether the key is still valid; true for a key of the environment.
     pub(crate) fn holds(&self, key: Option<&ApiKey>, now: Ms) -> bool {
-        key.is_none_or(|key| !key.has_expired(now) && self.named.borrow().of_digest(&key.digest).is_some())
+        key.is_none_or(|key| !key.has_expired(now) && self.named.borrow().by_digest.contains_key(&key.digest))
     }
 
     /// Reads the named keys again if this copy of them is old.
@@ -215,7 +204,7 @@ impl KeyRing {
     /// Whether this is a named key, and not one that is known and has expired.
     fn is_unknown(&self, headers: &HeaderMap) -> bool {
         let named = sent_key(headers).filter(|sent| self.takes_named_keys() && sent.starts_with(PREFIX.as_bytes()));
-        named.is_some_and(|sent| self.named.borrow().of_digest(&hex::encode(digest(sent))).is_none())
+        named.is_some_and(|sent| !self.named.borrow().by_digest.contains_key(&hex::encode(digest(sent))))
     }
 
     fn was_read(&self, is_recent: impl Fn(Instant) -> bool) -> bool {
@@ -240,10 +229,7 @@ impl KeyRing {
         if let Ok(Ok(())) = timeout(READ_LIMIT, self.read(store)).await {
             return;
         }
-        self.named.send_modify(|named| {
-            named.by_digest.retain(|_, key| key.name != name);
-            named.former.retain(|_, key| key.name != name);
-        });
+        self.named.send_modify(|named| named.by_digest.retain(|_, key| key.name != name));
     }
 
     /// Returns why, when the key is no longer valid, or can't be checked for long; never for a key of the environment.
@@ -281,16 +267,29 @@ impl KeyRing {
     async fn replace(&self, store: &Store) -> Result<(), Error> {
         let read_at = Some(Instant::now());
         let keys = store.api_keys().await?;
-        let former = keys.iter().filter_map(ApiKey::before_rotation).map(by_digest).collect();
         let names: HashSet<&str> = keys.iter().map(|key| key.name.as_str()).collect();
         self.uses.0.lock().retain(|name, _| names.contains(name.as_str()));
-        let by_digest = keys.into_iter().map(by_digest).collect();
+        let with_former = keys.into_iter().flat_map(|key| [key.before_rotation(), Some(key)]).flatten();
+        let by_digest = with_former.map(|key| (key.digest.clone(), Arc::new(key))).collect();
         self.named.send_if_modified(|named| {
-            let is_new = (&named.by_digest, &named.former) != (&by_digest, &former);
-            *named = Named { by_digest, former, read_at };
+            let is_new = named.by_digest != by_digest;
+            *named = Named { by_digest, read_at };
             is_new
         });
         Ok(())
+    }
+
+    /// Stores when the named keys were used last. Apart from [`follow`](Self::follow), which must not wait for a database that takes no writes.
+    pub(crate) async fn store_uses(self, engine: Engine, shutdown: CancellationToken) {
+        let mut ticks = interval(READ_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let store = async {
+            loop {
+                ticks.tick().await;
+                self.uses.store(&engine).await;
+            }
+        };
+        shutdown.run_until_cancelled(store).await;
     }
 
     /// Keeps the named keys up to date.
@@ -301,7 +300,7 @@ impl KeyRing {
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                _ = ticks.tick() => self.uses.store(&engine).await,
+                _ = ticks.tick() => {}
                 changed = changes.recv() => match changed {
                     Ok(changes) if !changes.settings && !changes.reset => continue,
                     Ok(_) | Err(RecvError::Lagged(_)) => {}
@@ -315,6 +314,6 @@ impl KeyRing {
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.named.borrow().by_digest.len()
+        self.named.borrow().by_digest.values().map(|key| &key.name).collect::<HashSet<_>>().len()
     }
 }

@@ -1,5 +1,7 @@
 //! Named keys: create, list, rotate, revoke; and the enrollment of workers.
 
+use std::collections::BTreeMap;
+
 use axum::extract::State;
 use axum::http::StatusCode;
 use base64::Engine as _;
@@ -94,16 +96,16 @@ pub(crate) async fn list(State(app): State<AppState>) -> HandlerResult {
     let uses = app.store.key_uses().await?;
     let mut shown = Vec::with_capacity(keys.len());
     for key in &keys {
-        shown.push(with_use(&app, key, uses.get(&key.name).copied()).await?);
+        shown.push(with_use(&app, key, &uses).await?);
     }
     ok(&shown)
 }
 
 /// The key, with how much of its quota is used, and when it was used last: as it is recorded, or as this replica knows.
-async fn with_use<'a>(app: &AppState, key: &'a ApiKey, recorded: Option<Ms>) -> Result<Key<'a>, Error> {
+async fn with_use<'a>(app: &AppState, key: &'a ApiKey, uses: &BTreeMap<String, Ms>) -> Result<Key<'a>, Error> {
     let (open_tasks, stored_bytes) = app.store.quota_use(key).await?;
     // A key that had the name before may have been used, too.
-    let last_used_at = recorded.max(app.ring.last_use(&key.name)).filter(|at| *at >= key.created_at);
+    let last_used_at = uses.get(&key.name).copied().max(app.ring.last_use(&key.name)).filter(|at| *at >= key.created_at);
     Ok(Key { quota: KeyQuota::of(key, open_tasks, stored_bytes), last_used_at, ..key.into() })
 }
 
@@ -176,7 +178,7 @@ async fn change_quota(app: &AppState, caller: &Caller, path: KeyPath, quota: Quo
     let name = path.name()?;
     let key = app.engine.writers.submit(caller.command(op::SetQuota { name, quota })).await?;
     read_ring(app).await;
-    ok(&with_use(app, &key, app.store.key_uses().await?.get(&key.name).copied()).await?)
+    ok(&with_use(app, &key, &app.store.key_uses().await?).await?)
 }
 
 pub(crate) const REVOKE: RoutePolicy = RoutePolicy::ADMIN;

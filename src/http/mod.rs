@@ -241,6 +241,7 @@ impl AppState {
         tokio::spawn(history.clone().follow(engine.clone(), store.clone(), shutdown.clone()));
         let ring = KeyRing::new(settings.keys.clone());
         tokio::spawn(ring.clone().follow(engine.clone(), store.clone(), shutdown.clone()));
+        tokio::spawn(ring.clone().store_uses(engine.clone(), shutdown.clone()));
         let limits = Limits {
             general: Limiter::new(settings.rate_limit_per_minute),
             test_connection: Limiter::new(settings.test_connection_per_minute),

@@ -103,8 +103,7 @@ pub(crate) async fn create_batch(State(app): State<AppState>, caller: Caller, bo
 /// A warning if the agent of a new task is probably misspelt. A submit key sees no workers, so it is not told the names of their agents either.
 fn unknown_agent(app: &AppState, caller: &Caller, created: &CreatedTask) -> Option<String> {
     let is_told = !created.existed && caller.scope != Scope::Submit;
-    let unknown = is_told.then(|| app.engine.replica.unknown_agent(&created.spec.agent_slug)).flatten();
-    unknown.map(|unknown| unknown.to_string())
+    is_told.then(|| app.engine.replica.unknown_agent(&created.spec.agent_slug)).flatten()
 }
 
 /// The created tasks, and the room for an answer that shows them.

@@ -39,7 +39,6 @@ struct Row {
     created_by: String,
     last_used_at: Option<Ms>,
     former_until: Option<Ms>,
-    is_join: bool,
     expires_at: Option<Ms>,
     has_expired: bool,
 }
@@ -48,6 +47,11 @@ impl Row {
     /// Whether it may have a quota.
     fn owns_tasks(&self) -> bool {
         Scope::parse(&self.scope).is_some_and(Scope::owns_tasks)
+    }
+
+    /// Whether it may get another secret.
+    fn may_rotate(&self) -> bool {
+        !self.has_expired && self.scope != Scope::Join.as_str()
     }
 }
 
@@ -71,7 +75,6 @@ fn row(v: &Layout, key: Key<'_>) -> Row {
         created_by: shortened(&key.created_by, NAME_CHARS),
         last_used_at: key.last_used_at,
         former_until: key.former_until.filter(|at| *at > v.now),
-        is_join: key.scope == Scope::Join,
         expires_at: key.expires_at,
         has_expired: key.expires_at.is_some_and(|at| at <= v.now),
     }

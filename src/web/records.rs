@@ -23,7 +23,7 @@ use bloom_api::tasks::Task;
 use bloom_api::when;
 use bloom_api::words::Word;
 use bloom_core::Ms;
-use bloom_core::audit::{Action, EntityType};
+use bloom_core::audit::{Action, EntityType, is_name_of_another_actor};
 use bloom_core::file::FileKind;
 use bloom_core::task::LeaseStatus;
 
@@ -276,7 +276,7 @@ fn page_of(kind: &str, name: &str) -> String {
 fn page_of_actor(v: &Layout, actor: &str) -> String {
     match actor.strip_prefix("key:") {
         Some(key) if v.is_admin() && !key.contains(':') => page_of("keys", key),
-        None if !["admin", "api", "router", "reconciler"].contains(&actor) => page_of("workers", actor),
+        None if !is_name_of_another_actor(actor) => page_of("workers", actor),
         _ => String::new(),
     }
 }

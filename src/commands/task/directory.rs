@@ -53,6 +53,17 @@ impl Directory {
         }
     }
 
+    /// Writes a whole file.
+    ///
+    /// # Errors
+    /// The name is refused, a file of this name exists and must not be replaced, or it can't be written.
+    pub(crate) fn store(&self, name: &str, content: &str, force: bool) -> Result<(), CommandError> {
+        self.check(name, force)?;
+        let mut file = self.create(name)?;
+        file.write_all(content.as_bytes()).map_err(|error| error.to_string())?;
+        file.place(force)
+    }
+
     /// A new file beside the one of this name, which [`place`](Written::place) gives its name.
     ///
     /// # Errors

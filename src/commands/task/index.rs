@@ -1,7 +1,6 @@
 //! The index of answers in files: the names of the files are ids, which do not tell the lines of the input that they belong to.
 
 use std::collections::HashMap;
-use std::io::Write as _;
 use std::path::Path;
 
 use serde::Serialize;
@@ -56,12 +55,8 @@ pub(crate) async fn write(dir: &Path, force: bool, all: &[Submitted], ends: &mut
         }
     }
     let directory = Directory::open(dir)?;
-    let about = |failure: CommandError| failure.about(NAME);
     let text: String = all.iter().map(|one| format!("{}\n", row(one, ends))).collect();
-    directory.check(NAME, force).map_err(about)?;
-    let mut file = directory.create(NAME)?;
-    file.write_all(text.as_bytes()).map_err(|error| CommandError::from(error.to_string()).about(NAME))?;
-    file.place(force).map_err(about)?;
+    directory.store(NAME, &text, force).map_err(|failure| failure.about(NAME))?;
     term::info(&format!("Which line of the input has which answer: {}", term::line(&directory.shown(NAME))));
     Ok(())
 }

@@ -1,6 +1,5 @@
 //! `task result`: the answer of a task, or of several as lines of JSON or as files.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::pin::pin;
 
@@ -124,10 +123,7 @@ impl Line {
 
 fn write(directory: &Directory, line: &Line, force: bool) -> Result<(), CommandError> {
     let (Some(output), Some(name)) = (&line.output, line.file()) else { return Ok(()) };
-    directory.check(&name, force)?;
-    let mut file = directory.create(&name)?;
-    file.write_all(output.as_bytes()).map_err(|error| error.to_string())?;
-    file.place(force)?;
+    directory.store(&name, output, force)?;
     term::print_foreign(&format!("{}\n", directory.shown(&name)))
 }
 

@@ -2,7 +2,6 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::ops::Bound;
 
 use super::paused_accounts::PausedAccounts;
@@ -12,7 +11,7 @@ use crate::origin::Origin;
 use crate::pause::{PauseCause, PauseKind, PausedAccount, ResumedAccount};
 use crate::placement::{self, Candidate};
 use crate::requirement::Requirement;
-use crate::similar::similar;
+use crate::similar::did_you_mean;
 use crate::task::{ActiveLease, TaskSpec, TaskState};
 use crate::worker::{MAX_CONCURRENCY, Worker, WorkerStatus};
 
@@ -91,27 +90,6 @@ pub struct Fleet {
 const DEFAULT_AGENT: &str = "default";
 /// How many known agents an unknown one is compared with.
 const COMPARED_AGENTS: usize = 1_000;
-
-/// An agent that no worker knows by its name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownAgent {
-    /// Its slug.
-    pub agent_slug: String,
-    /// The known agent whose name is most like it.
-    pub meant: Option<String>,
-    /// Whether workers that serve all agents run its tasks, with their profile `default`.
-    pub is_served: bool,
-}
-
-impl fmt::Display for UnknownAgent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let follows = if self.is_served { "the task runs with a worker's profile default" } else { "the task waits until one does" };
-        let verb = if self.is_served { "knows" } else { "serves" };
-        let agent = &self.agent_slug;
-        let meant = self.meant.as_ref().map_or_else(String::new, |meant| format!(" (did you mean {meant}?)"));
-        write!(f, "no worker {verb} agent {agent}{meant}; {follows}")
-    }
-}
 
 /// Why no worker takes a ready task. Of several workers, the last of these reasons counts, because it is the nearest to an end.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -202,16 +180,17 @@ impl Fleet {
 
     /// What to tell of an agent that is probably misspelt: no worker knows it by its name. `None` also if there is no worker, and if some
     /// serve all agents while none knows one whose name is like this one.
-    pub fn unknown_agent(&self, agent_slug: &str) -> Option<UnknownAgent> {
-        let is_usual = agent_slug == DEFAULT_AGENT && self.serving_all > 0;
-        if is_usual || self.knowing.contains_key(agent_slug) {
+    pub fn unknown_agent(&self, agent_slug: &str) -> Option<String> {
+        let is_served = self.serving_all > 0;
+        if (is_served && agent_slug == DEFAULT_AGENT) || self.knowing.contains_key(agent_slug) {
             return None;
         }
-        let known = self.knowing.keys().take(COMPARED_AGENTS).map(String::as_str);
-        let meant = similar(agent_slug, known).map(str::to_owned);
-        let is_served = self.serving_all > 0;
-        let is_told = if is_served { meant.is_some() } else { self.workers().next().is_some() };
-        is_told.then_some(UnknownAgent { agent_slug: agent_slug.to_owned(), meant, is_served })
+        let meant = did_you_mean(agent_slug, self.knowing.keys().take(COMPARED_AGENTS).map(String::as_str));
+        if is_served {
+            let runs = || format!("no worker knows agent {agent_slug}{meant}; the task runs with a worker's profile default");
+            return (!meant.is_empty()).then(runs);
+        }
+        self.workers().next().map(|_| format!("no worker serves agent {agent_slug}{meant}; the task waits until one does"))
     }
 
     /// Forgets workers that were removed before this logical time.

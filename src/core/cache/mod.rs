@@ -16,7 +16,7 @@ mod window;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
-pub use fleet::{Fleet, HeldLease, Shortage, UnknownAgent};
+pub use fleet::{Fleet, HeldLease, Shortage};
 pub use queue::{PageRead, Queue, ReadyTasks};
 pub use window::{Part, Projects, ReadyKey, Scope, WINDOW};
 

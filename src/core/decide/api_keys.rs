@@ -45,8 +45,7 @@ impl Operation for CreateKey {
     }
 
     fn add_keys(&self, keys: &mut RowKeys) {
-        keys.api_keys = true;
-        keys.key_names.insert(self.name.clone());
+        keys.add_api_key(&self.name);
     }
 
     fn decide(&self, set: &mut WorkingSet) -> Result<ApiKey, Halt> {
@@ -125,8 +124,7 @@ impl Operation for RotateKey {
     type Reply = ApiKey;
 
     fn add_keys(&self, keys: &mut RowKeys) {
-        keys.api_keys = true;
-        keys.key_names.insert(self.name.clone());
+        keys.add_api_key(&self.name);
     }
 
     fn decide(&self, set: &mut WorkingSet) -> Result<ApiKey, Halt> {
@@ -168,8 +166,7 @@ impl Operation for RevokeKey {
     }
 
     fn add_keys(&self, keys: &mut RowKeys) {
-        keys.api_keys = true;
-        keys.key_names.insert(self.name.clone());
+        keys.add_api_key(&self.name);
     }
 
     fn decide(&self, set: &mut WorkingSet) -> Result<(), Halt> {

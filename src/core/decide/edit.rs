@@ -58,8 +58,10 @@ impl Operation for Edit {
         }
         changes.extend(task.limit_to(self.limits));
         // Its next run could not do anything, and would be its end.
-        if self.limits.budget.is_some() && task.budget_left() == Some(0.0) {
-            return Err(Rejection::BudgetIsSpent(task.usage.map_or(0.0, |usage| usage.cost_usd - task.cost_before_requeue)).into());
+        if self.limits.budget.is_some()
+            && let Some((_, spent)) = task.budget_after(task.usage.unwrap_or_default()).filter(|(left, _)| *left <= 0.0)
+        {
+            return Err(Rejection::BudgetIsSpent(spent).into());
         }
         let old = before.labels.as_ref().unwrap_or(&self.first_labels);
         let labels = self.edited(old)?;

@@ -24,8 +24,7 @@ impl Operation for SetQuota {
     type Reply = ApiKey;
 
     fn add_keys(&self, keys: &mut RowKeys) {
-        keys.api_keys = true;
-        keys.key_names.insert(self.name.clone());
+        keys.add_api_key(&self.name);
         keys.quotas.insert(self.name.clone());
     }
 

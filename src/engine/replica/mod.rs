@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bloom_core::Ms;
 use bloom_core::agent_queue::AgentQueue;
-use bloom_core::cache::{CacheRead, UnknownAgent};
+use bloom_core::cache::CacheRead;
 use bloom_core::command::Choice;
 use bloom_core::ids::{InstanceId, LeaseId, TaskId, WorkerId};
 use bloom_core::pause::{Pause, PausedAccount, ResumedAccount};
@@ -316,7 +316,7 @@ impl Replica {
             return None;
         }
         let asks = || remembered.cache.fleet.asks(&task.agent_slug);
-        let closed = || remembered.queues.closed(&task.agent_slug).map(|closed| WaitingState::closed(&closed, asks()));
+        let closed = || remembered.queues.closed(&task.agent_slug).map(|closed| WaitingState::closed(&closed, asks));
         let required = task.requirement();
         let short =
             || Some(WaitingState::short(required, remembered.cache.fleet.shortage(required, task.ready_at.unwrap_or_default(), now)?));
@@ -331,7 +331,7 @@ impl Replica {
     }
 
     /// What to tell of the agent of a new task, if it is probably misspelt. An agent whose queue somebody has paused or limited is not.
-    pub fn unknown_agent(&self, agent_slug: &str) -> Option<UnknownAgent> {
+    pub fn unknown_agent(&self, agent_slug: &str) -> Option<String> {
         let remembered = self.lock();
         let has_queue = remembered.queues.rows().any(|queue| queue.agent_slug == agent_slug);
         if has_queue { None } else { remembered.cache.fleet.unknown_agent(agent_slug) }

@@ -78,7 +78,7 @@ impl Row {
             worker: task.worker_id.as_deref().map(|worker| Named::of("worker_id", worker)),
             created_at: task.created_at,
             updated_at: task.updated_at,
-            note: if task.status == Status::Completed { String::new() } else { beginning(note, PROMPT_CHARS) },
+            note: if task.status == Status::Completed { String::new() } else { beginning(&note, PROMPT_CHARS) },
             needs_person: needs_person(&task),
             status: task.status.to_string(),
             priority: task.priority,
@@ -207,14 +207,18 @@ async fn tabs(visit: &Visit, filter: &Filter) -> Result<Vec<Tab>, Refused> {
 }
 
 /// Why it waits, or why it failed, without the commands that the whole text ends with: a row has no room for them, and the task's page has buttons.
-fn note<'a>(task: &'a Task<'_>) -> &'a str {
+fn note(task: &Task<'_>) -> String {
     let waiting = task.waiting.as_ref().map(|waiting| waiting.message.as_str());
     without_commands(waiting.or_else(|| task.failure.as_ref().map(|failure| &*failure.message)).unwrap_or_default())
 }
 
-fn without_commands(text: &str) -> &str {
-    let Some(before) = text.find("bloom-runtime ").and_then(|at| text.get(..at)) else { return text };
-    before.rfind([';', '.']).and_then(|end| before.get(..end)).unwrap_or(text)
+fn without_commands(text: &str) -> String {
+    let without = |part: &str| match part.split_once("bloom-runtime ") {
+        None => Some(part.to_owned()),
+        Some((before, _)) => before.rsplit_once(". ").map(|(sentence, _)| sentence.to_owned()),
+    };
+    let left: Vec<String> = text.split("; ").filter_map(without).collect();
+    if left.is_empty() { text.to_owned() } else { left.join("; ") }
 }
 
 /// Whether the name of a context is one that programs make, with random digits: it tells people nothing.
@@ -330,6 +334,7 @@ mod tests {
                 "agent 'a' has as many leases as allowed; `bloom-runtime queue limit --agent a N` changes the limit",
                 "agent 'a' has as many leases as allowed",
             ),
+            ("full; `bloom-runtime queue limit` changes it; some ask; see bloom-runtime task list --asks", "full; some ask"),
             ("it took too long. With more time: bloom-runtime task retry ID", "it took too long"),
             ("no end: bloom-runtime task list", "no end: bloom-runtime task list"),
             ("exit 1: bad", "exit 1: bad"),

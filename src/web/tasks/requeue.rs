@@ -44,14 +44,14 @@ pub(crate) fn with_limits(mut body: Value, fields: &Fields) -> Result<Value, Ref
         body["policy"]["timeout_sec"] = json!(when::duration(limit).map_err(told)?.as_secs());
     }
     if let Some(budget) = given("budget") {
-        let told = |_| {
+        let told = || {
             Refused::new(
                 400,
                 "The budget can't be read: expected US dollars, like 0.50; 0 is no limit",
                 "Бюджет не вдалося прочитати: очікуються долари США, як-от 0.50; 0 — без обмеження",
             )
         };
-        body["policy"]["budget"] = json!(budget.parse::<f64>().map_err(told)?);
+        body["policy"]["budget"] = json!(budget.parse::<f64>().ok().filter(|usd| usd.is_finite()).ok_or_else(told)?);
     }
     Ok(body)
 }

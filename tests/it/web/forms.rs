@@ -63,7 +63,9 @@ on_both! {
         let refused = requeue("soon").await.expect(400);
         refused.has("The time limit can");
         refused.has("name=\"timeout_sec\" value=\"soon\"");
-        browser.send_form(&page, &format!("{page}/requeue"), &[("budget", "much")]).await.expect(400).has("The budget can");
+        for wrong in ["much", "NaN", "inf"] {
+            browser.send_form(&page, &format!("{page}/requeue"), &[("budget", wrong), ("timeout_sec", "2h")]).await.expect(400).has("The budget can");
+        }
         for wrong in ["0", "86401"] {
             requeue(wrong).await.expect(400).has("timeout_sec: ");
         }
