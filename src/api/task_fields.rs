@@ -23,7 +23,7 @@ pub struct Unknown {
     pub known: &'static [&'static str],
 }
 
-/// The fields of a task that it does not have, of the first [`MOST_NAMED`]. They are ignored, because clients may send fields of their own.
+/// The fields of a task that it does not have, of the first `MOST_NAMED`. They are ignored, because clients may send fields of their own.
 pub fn unknown(task: &RawValue) -> Vec<Unknown> {
     let mut found = Vec::new();
     of_object(task, NewTask::FIELDS, "", &mut found);

@@ -93,7 +93,7 @@ pub fn print(text: &str) -> Result<(), CommandError> {
 /// Prints text from elsewhere: unchanged into a file or a pipe, with control characters escaped on a terminal.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_foreign(text: &str) -> Result<(), CommandError> {
     if is_out_terminal() { print(&safe(text)) } else { print(text) }
 }

@@ -128,7 +128,7 @@ impl Api {
         public.or_else(|| self.called(parts).map(|url| url.origin().ascii_serialization()))
     }
 
-    /// As [`Settings::root`](super::Settings::root).
+    /// The path of the public address, such as `/bloom`, which a proxy leaves out: what browsers load is below it. Mostly empty.
     pub fn root(&self) -> &str {
         self.app.settings.root()
     }

@@ -1,4 +1,4 @@
-//! The HTTP server: routes by resource, behind one [`middleware`] for what all requests have in common.
+//! The HTTP server: routes by resource, behind one `middleware` for what all requests have in common.
 
 #![warn(missing_docs, unreachable_pub)]
 
@@ -154,7 +154,7 @@ pub const HELD_BYTES: usize = 256 << 20;
 const JSON_EXPANSION: usize = 3;
 
 impl Settings {
-    /// The path of the public address, such as `/bloom`, which a proxy leaves out: what browsers load is below it. Mostly empty.
+    /// As [`Api::root`].
     fn root(&self) -> &str {
         self.public_url.as_ref().map(Url::path).unwrap_or_default().trim_end_matches('/')
     }

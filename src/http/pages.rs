@@ -18,7 +18,7 @@ const SEND: RoutePolicy = RoutePolicy::OPEN.rate(Rate::General).takes_form();
 /// The pages for browsers, which are added to the routes of the API.
 pub struct Pages {
     routes: Vec<Page>,
-    /// What happens to all requests and answers, those of the API too, with the [root](super::Settings::root) of the server.
+    /// What happens to all requests and answers, those of the API too, with the [root](crate::Api::root) of the server.
     pub finish: fn(Router, Arc<str>) -> Router,
 }
 

@@ -1,7 +1,7 @@
 //! The Kubernetes operator: a door like the HTTP server. Objects bring in what is wanted, as commands to the engine; their status is a
 //! bounded projection of what the database says. The database is the one truth, and nothing but a projection goes into the cluster.
 //!
-//! One replica runs the controllers at a time, elected by a Lease of the cluster ([`elector`]). Safety does not rest on that: commands are
+//! One replica runs the controllers at a time, elected by a Lease of the cluster (`elector`). Safety does not rest on that: commands are
 //! decided on current rows, a task is created once for the uid of its object, and patches carry the uid of the object that they are for.
 
 #![warn(missing_docs, unreachable_pub)]

@@ -1,4 +1,4 @@
-//! All SQL of the program. Both databases share the text of a statement where possible; the differences are in [`dialect`].
+//! All SQL of the program. Both databases share the text of a statement where possible; the differences are in `dialect`.
 //!
 //! [`Store`] implements the interface of the engine and the reconcilers ([`bloom_database`]): batches go through writers, whose
 //! transactions load a working set and save what changed in a few set-based statements. Reads of requests (a task, lists, the audit

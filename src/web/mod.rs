@@ -1,7 +1,7 @@
 //! The pages of the server for browsers: what runs, what waits and why, and the buttons to act.
 //!
 //! Pages are made on the server, and each action is a form, so that everything works without scripts. They read and act through calls of the
-//! API inside the process ([`call`]), as the visitor whose key was shown ([`visit`]).
+//! API inside the process (`call`), as the visitor whose key was shown (`visit`).
 
 #![warn(missing_docs, unreachable_pub)]
 

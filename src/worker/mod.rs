@@ -1,6 +1,6 @@
 //! The worker agent: takes tasks from a server, runs them, and reports how they ended, also after crashes and restarts.
 //!
-//! It stores its state in its directory ([`home`]). A supervisor of each run stores there what the run prints, so the run goes on without
+//! It stores its state in its directory (`home`). A supervisor of each run stores there what the run prints, so the run goes on without
 //! the agent; the next agent watches it again, or reports how it ended. Nothing is removed before the server has acknowledged it.
 
 #![warn(missing_docs, unreachable_pub)]
