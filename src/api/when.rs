@@ -10,6 +10,8 @@ use bloom_core::Ms;
 
 const FORMS: &str = "a time like 2026-02-25T10:00:00Z, a day like 2026-02-25 (UTC), or milliseconds since the epoch";
 
+const DAY_MS: Ms = 86_400_000;
+
 /// In March 1973. No task is older, and a smaller number is rather meant as seconds.
 const FIRST_LIKELY: Ms = 100_000_000_000;
 
@@ -55,13 +57,15 @@ pub fn seconds_until(text: &str, now: Ms) -> Result<u64, String> {
     Ok(duration_with_unit(text)?.as_secs())
 }
 
-/// Parses a time in the past: how long ago, or an absolute time.
+/// Parses a time in the past: how long ago, `today` or `yesterday` (their beginning, UTC), or an absolute time.
 ///
 /// # Errors
 /// The text is neither; the error says what is expected.
 pub fn past(text: &str, now: Ms) -> Result<Ms, String> {
     not_too_early(text, |text| format!("{text}s is {text} seconds ago"))?;
-    moment(text).or_else(|| Some(now.saturating_sub(span(text)?))).ok_or_else(|| format!("expected how long ago, like 2h, or {FORMS}"))
+    let ago = || Some(now.saturating_sub(span(text)?));
+    let by_name = || Some(now - now.rem_euclid(DAY_MS) - DAY_MS * ["today", "yesterday"].iter().position(|day| *day == text)? as Ms);
+    moment(text).or_else(ago).or_else(by_name).ok_or_else(|| format!("expected how long ago, like 2h, today, yesterday, or {FORMS}"))
 }
 
 /// Parses a time in the future: how long from now, with or without a plus, or an absolute time.
@@ -157,6 +161,7 @@ mod tests {
         assert_eq!(time_text(1_772_013_600_000), "2026-02-25T10:00:00Z");
         assert_eq!(past("2h", NOW), Ok(NOW - 7_200_000));
         assert_eq!([future("+10m", NOW), future("10m", NOW)], [Ok(NOW + 600_000), Ok(NOW + 600_000)]);
+        assert_eq!([past("today", NOW), past("yesterday", NOW)], [Ok(1_771_977_600_000), Ok(1_771_891_200_000)]);
         for wrong in ["", "soon", "2026-13-01", "2026-02-25T25:00:00Z", "+", "10:00"] {
             assert!(past(wrong, NOW).is_err() && future(wrong, NOW).is_err(), "{wrong}");
         }

@@ -53,7 +53,10 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
     agent_settings.name.get_or_insert_with(|| "dev".to_owned());
     let traces = Traces::start(settings.traces.as_ref())?;
     agent_settings.traces = traces.clone();
-    let runs = if echoes { ECHOES.to_owned() } else { runners(&agent_settings.profiles) };
+    let mut runs = if echoes { ECHOES.to_owned() } else { runners(&agent_settings.profiles) };
+    if !echoes && agent_settings.profiles.all().any(|(_, profile)| is_login_unseen(profile)) {
+        runs.push_str(SIGN_IN);
+    }
     // Without the profile `default`, nobody takes a task that names no agent.
     let agent = agent_settings.profiles.slugs().and_then(|slugs| slugs.into_iter().next());
     let signal = signals::listen(agent::stop_limit(agent_settings.grace) + parts::stop_limit(&settings))?;
@@ -91,6 +94,13 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
 const ECHOES: &str = "the echo runner, which answers with the prompt, because `claude` is not installed\n               \
     (npm install -g @anthropic-ai/claude-code)";
 
+const SIGN_IN: &str =
+    "\n\nSign in first, unless `claude` works here already: start `claude` in another terminal. Tasks wait until it is signed in.";
+
+fn is_login_unseen(profile: &Profile) -> bool {
+    matches!(profile.runner, Runner::Claude) && profile.program.is_none() && matches!(access(profile), Access::Unseen)
+}
+
 /// What runs tasks: one line, or one for each profile.
 fn runners(profiles: &Profiles) -> String {
     let runner = |profile: &Profile| match profile.runner {
@@ -99,7 +109,7 @@ fn runners(profiles: &Profiles) -> String {
             Access::Variable("ANTHROPIC_API_KEY") => "the Claude CLI, with the API key of ANTHROPIC_API_KEY".to_owned(),
             Access::Variable(name) => format!("the Claude CLI, with what {name} says"),
             Access::Login => "the Claude CLI, with the account that `claude` is logged in to".to_owned(),
-            Access::Unseen => "the Claude CLI, with the login of `claude`, if there is one: no login is seen here".to_owned(),
+            Access::Unseen => "the Claude CLI, of which no login is seen here".to_owned(),
         },
         Runner::Claude => format!("the Claude CLI {}", profile.program().display()),
         Runner::Command => format!("the command {}", profile.program().display()),

@@ -1,6 +1,9 @@
 //! Which server and key the commands use.
 
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
@@ -8,7 +11,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::connect::{Server, failed};
 use super::context_file::{self, Contexts};
-use super::dev_key;
+use super::dev_key::{self, InUse};
 use super::key_file::one_key;
 use super::term;
 use crate::CommandError;
@@ -17,6 +20,8 @@ use bloom_config::Environment;
 
 /// The server that commands call if nothing names another one.
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:5000";
+const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 5000);
+const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Connection")]
@@ -72,9 +77,14 @@ impl Connection {
     /// # Errors
     /// Flags or variables contradict each other, or can't be used.
     pub fn server(&self) -> Result<Server, CommandError> {
-        let (target, dev_url) = self.target()?;
-        if let Some(url) = dev_url {
-            term::info(&format!("The key of dev is sent only to where it listens: give --server {url}"));
+        let (mut target, dev) = self.target()?;
+        if let Some(dev) = dev {
+            // Where nothing listens, nobody can be meant by naming no server at all.
+            if self.names_none(&target) && nothing_listens_by_default() {
+                (target.server, target.key) = (dev.url, Some(dev.key));
+            } else {
+                term::info(&format!("The key of dev is sent only to where it listens: give --server {}", dev.url));
+            }
         }
         let server = Server::new(&target.server, target.key.as_ref(), &Tls::trusting(target.ca_file.as_deref()).map_err(failed)?)?;
         Ok(match &target.origin {
@@ -83,23 +93,28 @@ impl Connection {
         })
     }
 
-    /// Also where a `dev` listens that is probably meant, if that is elsewhere.
-    fn target(&self) -> Result<(Target, Option<String>), CommandError> {
+    /// Whether neither flags, the environment nor a context name a server.
+    fn names_none(&self, target: &Target) -> bool {
+        self.server.is_none() && self.use_context.is_none() && target.origin.is_none()
+    }
+
+    /// Also a `dev` that is probably meant, if it listens elsewhere.
+    fn target(&self) -> Result<(Target, Option<InUse>), CommandError> {
         let environment = Environment::of_process();
         let mut target =
             self.resolve(&environment, || context_file::path(&environment).map_or(Ok(Contexts::default()), |path| Contexts::read(&path)))?;
-        let mut dev_url = None;
+        let mut elsewhere = None;
         if target.key.is_none() && is_of_this_machine(&target.server) {
             match dev_key::in_use(&bloom_config::default_data_dir())? {
                 Some(dev) if dev.is_at(&target.server) => target.key = Some(dev.key),
                 Some(dev) if is_default(&target.server) || dev.is_at(&target.server.replacen("localhost", "127.0.0.1", 1)) => {
                     // Another user's program may listen at the other address.
-                    dev_url = Some(dev.url);
+                    elsewhere = Some(dev);
                 }
                 _ => {}
             }
         }
-        Ok((target, dev_url))
+        Ok((target, elsewhere))
     }
 
     /// Flags take precedence over the environment, and the environment over the context in use. The key of a context is sent to the server
@@ -161,6 +176,11 @@ pub fn is_called_by_default(url: &str, key: Option<&SecretString>) -> bool {
 /// Whether this is the address of a server that names none.
 fn is_default(server: &str) -> bool {
     server == DEFAULT_SERVER
+}
+
+/// Whether connections to the address of a server that names none are refused.
+fn nothing_listens_by_default() -> bool {
+    TcpStream::connect_timeout(&DEFAULT_ADDRESS, CONNECT_LIMIT).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
 /// Whether a `dev` may listen there.

@@ -1,6 +1,11 @@
 //! The flags and arguments by which people give what the API calls by the names of fields.
 
-use bloom_api::problem_texts::NEEDS_PROJECT;
+use super::when::span_text;
+use bloom_api::problem_texts::{NEEDS_PROJECT, too_large, too_small};
+use bloom_core::Ms;
+
+/// Ends the names of flags whose values the API has as seconds.
+const IN_SECONDS: &str = ", in seconds";
 
 /// Fields and query parameters of the API, each with the flag or argument that gives it. No name means different flags in two commands.
 const FLAGS: &[(&str, &str)] = &[
@@ -60,11 +65,23 @@ pub(crate) fn told(field: &str, text: &str) -> String {
         return told(field, &format!("number {}: {rest}", index.saturating_add(1)));
     }
     let flag = |field: &str| FLAGS.iter().find(|(name, _)| *name == field).map(|(_, flag)| *flag);
+    let told = |flag: &str, text: &str| match flag.strip_suffix(IN_SECONDS).zip(limit_of_time(text)) {
+        Some((flag, limit)) => format!("{flag}: {limit}"),
+        None => format!("{flag}: {text}"),
+    };
     let nested = text.split_once(": ").filter(|_| field == "policy").and_then(|(inner, rest)| Some((flag(inner)?, rest)));
     match nested {
-        Some((flag, rest)) => format!("{flag}: {rest}"),
-        None => format!("{}: {text}", flag(field).unwrap_or(field)),
+        Some((flag, rest)) => told(flag, rest),
+        None => told(flag(field).unwrap_or(field), text),
     }
+}
+
+/// "at most 7d" of the API's text about a number of seconds.
+fn limit_of_time(text: &str) -> Option<String> {
+    let (begin, word) = [(too_large(""), "at most"), (too_small(""), "at least")].into_iter().find(|(begin, _)| text.starts_with(begin))?;
+    let text = &text[begin.len()..];
+    let (seconds, rest) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    Some(format!("{word} {}{rest}", span_text(seconds.parse::<Ms>().ok()?.checked_mul(1_000)?)))
 }
 
 #[cfg(test)]
@@ -81,6 +98,9 @@ mod tests {
     fn a_field_is_told_by_its_flag() {
         assert_eq!(told("context_id", "Required"), "--context: Required");
         assert_eq!(told("policy", "timeout_sec: Too much"), "--timeout, in seconds: Too much");
+        assert_eq!(told("policy", &format!("timeout_sec: {}: that is X", too_large(604_800))), "--timeout: at most 7d: that is X");
+        assert_eq!(told("overlap_sec", &too_small(60)), "--overlap: at least 60s");
+        assert_eq!(told("priority", &too_large(9)), "--priority: Number must be less than or equal to 9");
         assert_eq!(told("policy", "Expected object"), "policy: Expected object");
         assert_eq!(told("tasks", "prompt: Required"), "tasks: prompt: Required");
     }

@@ -92,6 +92,11 @@ impl Capabilities {
         self.agents.iter().chain(&self.profiles).flatten()
     }
 
+    /// Whether it serves all agents, and does not tell for which it has profiles.
+    pub fn serves_untold(&self) -> bool {
+        self.agents.is_none() && self.profiles.is_none()
+    }
+
     /// Whether the worker names this agent, rather than serving it because it serves all.
     pub fn names_agent(&self, agent_slug: &str) -> bool {
         self.agents.is_some() && self.serves_agent(agent_slug)

@@ -1,7 +1,7 @@
 //! `task describe`, `worker describe` and `conversation describe`: all that there is to know about one object, for people. With -o json, the answers of the server
 //! from which it is made.
 
-mod advice;
+pub(crate) mod advice;
 mod conversation;
 mod task;
 mod worker;

@@ -1,5 +1,6 @@
 //! The commands that messages recommend.
 
+use super::super::task::wait::WHAT_TO_DO;
 use super::cluster::Cluster;
 use crate::CommandError;
 
@@ -34,7 +35,9 @@ impl Advice {
     /// What is shared with the command line recommends its commands, for the id of the task: the same as commands of kubectl.
     pub(crate) fn translated(&self, id: &str, failure: CommandError) -> CommandError {
         let replaced = |message: String, (verb, own): &(&str, String)| message.replace(&format!("bloom-runtime task {verb} {id}"), own);
-        CommandError { message: self.commands().iter().fold(failure.message, replaced), ..failure }
+        // An object is not retried by the command line.
+        let message = failure.message.split(WHAT_TO_DO).next().unwrap_or_default().to_owned();
+        CommandError { message: self.commands().iter().fold(message, replaced), ..failure }
     }
 
     /// A failure after the LLMTask was created: without its name, people would submit it again.

@@ -12,7 +12,7 @@ use super::super::when::span_text;
 use super::super::{columns, term};
 use super::EventArgs;
 use super::result::answer;
-use super::wait::{WaitOptions, interruptible, must_be_completed};
+use super::wait::{WaitOptions, interruptible, must_be_completed_or_advise};
 use crate::CommandError;
 use bloom_api::answers::Event;
 use bloom_api::tasks::Task;
@@ -45,7 +45,7 @@ pub(crate) async fn to_the_end(server: &Server, id: &str, waiting: WaitOptions, 
     let streamed = stream(server, &events, id, Retry::new(false, true), |event| transcript.take(event));
     let (task, ()) = tokio::try_join!(waiting.until_finished(server, id), streamed)?;
     transcript.end_line()?;
-    must_be_completed(&read(&task)?)?;
+    must_be_completed_or_advise(&read(&task)?)?;
     if transcript.has_text || transcript.form.is_data() { Ok(()) } else { answer(server, id, shown).await }
 }
 

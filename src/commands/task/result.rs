@@ -153,7 +153,7 @@ async fn line(server: &Server, id: &str) -> Result<Line, CommandError> {
 pub(crate) async fn answer(server: &Server, id: &str, shown: Shown) -> Result<(), CommandError> {
     let task = server.get(&path(id, "")).await.map_err(|failure| failure.about(id))?;
     wait::must_be_over(&read(&task)?)?;
-    let end = wait::must_be_completed(&read(&task)?);
+    let end = wait::must_be_completed_or_advise(&read(&task)?);
     let answer = server.get(&path(id, "/result")).await.map_err(|failure| match &end {
         Err(end) => CommandError { message: format!("{}: {end}", failure.message), ..failure },
         Ok(()) => failure.about(id),

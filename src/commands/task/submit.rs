@@ -20,7 +20,7 @@ use super::index::{self, Ends, Submitted};
 use super::prompt::PromptArgs;
 use super::result::{self, Files, answer};
 use super::uploads::{self, FileOfTask, file_of_task};
-use super::wait::{SAME_AGAIN, WaitOptions, interruptible, must_be_completed};
+use super::wait::{SAME_AGAIN, WaitOptions, interruptible, must_be_completed_or_advise};
 use super::{follow, id_of, warnings};
 use crate::CommandError;
 use bloom_api::taken_over;
@@ -159,7 +159,7 @@ impl Waits {
         }
         let task = interruptible(&id, waiting.until_finished(server, &id)).await?;
         tell_other_profile(server, &id, &read(&task)?).await;
-        must_be_completed(&read(&task)?)?;
+        must_be_completed_or_advise(&read(&task)?)?;
         answer(server, &id, shown).await
     }
 }

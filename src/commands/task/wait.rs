@@ -1,5 +1,6 @@
 //! Waits for the end of tasks, and shows meanwhile what the task waits for.
 
+use std::collections::HashSet;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use serde_json::Value;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
 
 use super::super::connect::{Server, read, with_query};
+use super::super::describe::advice::advice;
 use super::super::ids::path;
 use super::super::interrupt::or_interrupted;
 use super::super::progress::tasks;
@@ -54,7 +56,7 @@ pub(crate) async fn run(args: WaitArgs, server: &Server, shown: Shown) -> Result
     if let ([id], false) = (chosen.ids.as_slice(), chosen.is_by_filter) {
         let task = interruptible(id, waiting.until_finished(server, id)).await?;
         show::one(shown.form_or(Form::Table), &columns::TASKS, &task)?;
-        return must_be_completed(&read(&task)?);
+        return must_be_completed_or_advise(&read(&task)?);
     }
     // A task that does not exist is told now, not when those before it are finished.
     if !chosen.is_by_filter {
@@ -216,6 +218,20 @@ pub(crate) fn must_be_completed(task: &Task) -> Result<(), CommandError> {
     Err(format!("task {id} is {told}{advice}").into())
 }
 
+/// Stands before the advice of [`must_be_completed_or_advise`].
+pub(crate) const WHAT_TO_DO: &str = "\nWhat to do: ";
+
+/// As [`must_be_completed`], for one task: a list of failures would have an advice for each.
+///
+/// # Errors
+/// The task was not completed; the text says why, and what to do about it.
+pub(crate) fn must_be_completed_or_advise(task: &Task) -> Result<(), CommandError> {
+    must_be_completed(task).map_err(|failure| match advice(task, &task.id.to_string(), None) {
+        _ if task.status == Status::Cancelled => failure,
+        to_do => CommandError { message: format!("{failure}{WHAT_TO_DO}{to_do}"), ..failure },
+    })
+}
+
 /// # Errors
 /// The task is not finished, so it has no answer yet, or only that of an earlier attempt.
 pub(crate) fn must_be_over(task: &Task) -> Result<(), CommandError> {
@@ -237,7 +253,11 @@ fn state(task: &Task) -> String {
                 }
                 _ => String::new(),
             };
-            format!("waits: {}: {}{answer}", waiting.reason, waiting.message)
+            match waiting.reason {
+                // The message is a sentence about the task.
+                Word::Known(WaitingReason::NotBefore) if task.failure.is_some() => waiting.message.to_string(),
+                _ => format!("waits: {}: {}{answer}", waiting.reason, waiting.message),
+            }
         }
         (Word::Known(Status::Leased | Status::Running), _) => {
             let worker = task.worker_id.as_deref().unwrap_or_default();
@@ -245,6 +265,12 @@ fn state(task: &Task) -> String {
         }
         (status, _) => format!("is {status}"),
     }
+}
+
+/// The text without its times.
+fn without_times(text: &str) -> String {
+    let is_time = |word: &&str| word.trim_end_matches([',', ';', '.']).parse::<jiff::Timestamp>().is_ok();
+    text.split(' ').filter(|word| !is_time(word)).collect::<Vec<_>>().join(" ")
 }
 
 fn too_late(id: &str, limit: Duration) -> CommandError {
@@ -270,25 +296,35 @@ pub(crate) async fn interruptible<T>(id: &str, work: impl Future<Output = Result
 struct Progress {
     is_terminal: bool,
     has_line: bool,
+    /// The last state.
     told: String,
+    /// What it waited for so far. A task that is tried again for hours waits for the same again and again, but for the times.
+    told_reasons: HashSet<String>,
     is_line_shown: bool,
 }
 
 impl Progress {
     fn new() -> Self {
         let is_terminal = term::is_err_terminal();
-        Self { is_terminal, has_line: is_terminal, told: String::new(), is_line_shown: false }
+        Self { is_terminal, has_line: is_terminal, told: String::new(), told_reasons: HashSet::new(), is_line_shown: false }
     }
 
     fn saw(&mut self, id: &str, task: &Task) {
         let news = state(task);
-        if news != self.told {
-            if self.is_terminal || task.waiting.is_some() {
-                self.clear();
-                term::info(&format!("task {id} {news}"));
-            }
-            self.told = news;
+        if news == self.told {
+            return;
         }
+        let is_new = match &task.waiting {
+            None => self.is_terminal,
+            // Each question is to be answered.
+            Some(waiting) if waiting.reason == WaitingReason::NeedsHuman => true,
+            Some(_) => self.told_reasons.insert(format!("{id} {}", without_times(&news))),
+        };
+        if is_new {
+            self.clear();
+            term::info(&format!("task {id} {news}"));
+        }
+        self.told = news;
     }
 
     fn tick(&mut self, waited: Duration) {
@@ -308,5 +344,17 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_time_is_no_other_reason() {
+        let at = |time: &str| format!("every worker is paused: not logged in; tried again at {time}, or sooner");
+        assert_eq!(without_times(&at("2026-01-01T00:00:00Z")), without_times(&at("2026-01-01T00:05:00Z")));
+        assert_ne!(without_times("waits for a"), without_times("waits for b"));
     }
 }

@@ -79,6 +79,8 @@ pub struct Fleet {
     knowing: ByAgent,
     /// How many workers serve all agents.
     serving_all: usize,
+    /// Those of them that do not tell for which agents they have profiles.
+    serving_untold: usize,
     /// The workers to which the leader pushes.
     pushed_to: BTreeSet<WorkerId>,
     paused_accounts: PausedAccounts,
@@ -170,16 +172,18 @@ impl Fleet {
         add_names(&mut self.naming, worker.capabilities.agents.iter().flatten(), &worker.id);
         add_names(&mut self.knowing, worker.capabilities.known_agents(), &worker.id);
         self.serving_all += usize::from(worker.capabilities.agents.is_none());
+        self.serving_untold += usize::from(worker.capabilities.serves_untold());
     }
 
     fn forget_names(&mut self, worker: &Worker) {
         remove_names(&mut self.naming, worker.capabilities.agents.iter().flatten(), &worker.id);
         remove_names(&mut self.knowing, worker.capabilities.known_agents(), &worker.id);
         self.serving_all -= usize::from(worker.capabilities.agents.is_none());
+        self.serving_untold -= usize::from(worker.capabilities.serves_untold());
     }
 
-    /// What to tell of an agent that is probably misspelt: no worker knows it by its name. `None` also if there is no worker, and if some
-    /// serve all agents while none knows one whose name is like this one.
+    /// What to tell of an agent that is perhaps misspelt: no worker knows it by its name. `None` also if there is no worker, and if one serves
+    /// all agents, does not tell for which it has profiles, and no known name is like this one.
     pub fn unknown_agent(&self, agent_slug: &str) -> Option<String> {
         let is_served = self.serving_all > 0;
         if (is_served && agent_slug == DEFAULT_AGENT) || self.knowing.contains_key(agent_slug) {
@@ -187,8 +191,9 @@ impl Fleet {
         }
         let meant = did_you_mean(agent_slug, self.knowing.keys().take(COMPARED_AGENTS).map(String::as_str));
         if is_served {
+            let may_be_known = meant.is_empty() && self.serving_untold > 0;
             let runs = || format!("no worker knows agent {agent_slug}{meant}; the task runs with a worker's profile default");
-            return (!meant.is_empty()).then(runs);
+            return (!may_be_known).then(runs);
         }
         self.workers().next().map(|_| format!("no worker serves agent {agent_slug}{meant}; the task waits until one does"))
     }

@@ -122,9 +122,14 @@ fn an_agent_that_no_worker_serves_is_told_with_the_one_that_may_be_meant() {
         let runs = "; the task runs with a worker's profile default";
         told("reviewr", &format!("knows agent reviewr (did you mean reviewer?){runs}"));
         told("tranlator", &format!("knows agent tranlator (did you mean translator?){runs}"));
-        for known in ["translator", "default", "quite-another"] {
+        told("quite-another", &format!("knows agent quite-another{runs}"));
+        for known in ["translator", "default"] {
             assert_eq!(submitted(known), "", "{known}");
         }
+        // One that does not tell its profiles may have one of this name.
+        server.post("workers", json!({ "name": "untold", "capabilities": {} })).await.created();
+        assert_eq!(submitted("quite-another"), "");
+        told("reviewr", &format!("knows agent reviewr (did you mean reviewer?){runs}"));
         user.does(&["queue", "limit", "--agent", "tranlator", "3"]).ends(0);
         assert_eq!(submitted("tranlator"), "", "somebody has limited the queue of this name");
         // In a file, each agent is told once.
