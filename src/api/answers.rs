@@ -282,7 +282,7 @@ pub struct RunResult {
 pub struct BulkResult {
     /// Number of tasks, named by ids or filter, that the call would change: up to 1,000, in a dry run up to 100,000.
     pub matched: i64,
-    /// Number of tasks that were changed.
+    /// Number of tasks that were changed. One that another call cancels at the same moment counts in both answers.
     pub changed: i64,
     /// More tasks match the filter than one call can change, or a dry run can count: call again.
     pub more: bool,

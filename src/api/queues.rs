@@ -29,11 +29,13 @@ pub struct Queue<'a> {
     pub queued: i64,
     /// Tasks that workers have now.
     pub active_leases: i64,
+    /// Workers that serve the agent, online or not; of all queues together, all workers. With none, its tasks wait.
+    pub workers: i64,
 }
 
 impl<'a> Queue<'a> {
-    /// A queue with what is set for it. `queued` and `active_leases` are the numbers of its tasks.
-    pub fn new(queue: &'a AgentQueue, queued: i64, active_leases: i64) -> Self {
+    /// A queue with what is set for it. `queued` and `active_leases` are the numbers of its tasks, `workers` of those that serve it.
+    pub fn new(queue: &'a AgentQueue, queued: i64, active_leases: i64, workers: i64) -> Self {
         Self {
             agent_slug: Some(Cow::from(&queue.agent_slug)).filter(|agent_slug| agent_slug != ALL_QUEUES),
             paused: queue.paused_at.is_some(),
@@ -41,6 +43,7 @@ impl<'a> Queue<'a> {
             max_concurrency: queue.max_concurrency,
             queued,
             active_leases,
+            workers,
         }
     }
 }

@@ -118,6 +118,7 @@ pub(crate) static QUEUES: Kind<Queue> = Kind {
         Column::new("LIMIT", |queue: &Queue, _| given(&queue.max_concurrency)).spare(2),
         Column::new("ACTIVE", |queue: &Queue, _| queue.active_leases.to_string()).spare(1),
         Column::new("QUEUED", |queue, _| queue.queued.to_string()),
+        Column::new("WORKERS", |queue: &Queue, _| queue.workers.to_string()),
     ],
     // All queues together have none: these names are values of --agent.
     name: |queue| queue.agent_slug.as_deref().unwrap_or_default().to_owned(),

@@ -38,6 +38,13 @@ pub enum Rejection {
     },
     /// A task in this state can't be queued again: it has not ended, or was completed.
     CannotRequeue(Status),
+    /// The task depends on one that did not complete, or was removed: requeued, it would be cancelled at once.
+    CannotRequeueBefore {
+        /// What it depends on.
+        dependency: TaskId,
+        /// Whether it was removed, so that nobody knows whether it completed.
+        is_removed: bool,
+    },
     /// A task in this state can't be cancelled: it has ended.
     CannotCancel(Status),
     /// A task in this state can't be edited: it is not queued.
@@ -234,6 +241,12 @@ impl fmt::Display for Rejection {
             Self::NotTheActiveLease(named) => write!(f, "Lease '{named}' is not the task's active lease"),
             Self::WrongStatus { status, expected } => write!(f, "Task status is '{status}', expected {expected}"),
             Self::CannotRequeue(status) => write!(f, "Cannot requeue task with status '{status}'"),
+            Self::CannotRequeueBefore { dependency, is_removed: false } => {
+                write!(f, "Cannot requeue it: it depends on task {dependency}, which did not complete; requeue that one first")
+            }
+            Self::CannotRequeueBefore { dependency, is_removed: true } => {
+                write!(f, "Cannot requeue it: it depends on task {dependency}, which was removed; submit this task again without it")
+            }
             Self::CannotCancel(status) => write!(f, "Cannot cancel task with status '{status}'"),
             Self::CannotEdit(status) => write!(f, "Cannot edit task with status '{status}': only a queued task can be edited"),
             Self::CannotDelete(status) => write!(f, "Cannot delete task with status '{status}': cancel it first"),

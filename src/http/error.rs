@@ -177,6 +177,7 @@ impl From<Rejection> for Error {
             Rejection::NotTheActiveLease(_)
             | Rejection::WrongStatus { .. }
             | Rejection::CannotRequeue(_)
+            | Rejection::CannotRequeueBefore { .. }
             | Rejection::CannotCancel(_)
             | Rejection::CannotEdit(_)
             | Rejection::CannotDelete(_)

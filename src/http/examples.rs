@@ -309,7 +309,7 @@ fn lease_to_run() -> Value {
 }
 
 fn queue() -> Value {
-    json!({ "agent_slug": "writer", "paused": false, "paused_at": null, "max_concurrency": 2, "queued": 3, "active_leases": 2 })
+    json!({ "agent_slug": "writer", "paused": false, "paused_at": null, "max_concurrency": 2, "queued": 3, "active_leases": 2, "workers": 2 })
 }
 
 fn account() -> Value {

@@ -171,7 +171,12 @@ impl KeyRing {
 
     /// Whether the key is still valid; true for a key of the environment.
     pub(crate) fn holds(&self, key: Option<&ApiKey>, now: Ms) -> bool {
-        key.is_none_or(|key| !key.has_expired(now) && self.named.borrow().by_digest.contains_key(&key.digest))
+        key.is_none_or(|key| self.current(key).is_some_and(|key| !key.has_expired(now)))
+    }
+
+    /// The key of this secret as it is now: a rotation gives it an earlier end.
+    fn current(&self, key: &ApiKey) -> Option<Arc<ApiKey>> {
+        self.named.borrow().by_digest.get(&key.digest).cloned()
     }
 
     /// Reads the named keys again if this copy of them is old.
@@ -245,7 +250,8 @@ impl KeyRing {
             if !self.was_read(|at| at.elapsed() < MAX_AGE) {
                 return UNCHECKED;
             }
-            let left = key.expires_at.map_or(READ_EVERY, |at| Duration::from_millis((at - now).max(0).unsigned_abs()));
+            let expires_at = self.current(key).and_then(|key| key.expires_at);
+            let left = expires_at.map_or(READ_EVERY, |at| Duration::from_millis((at - now).max(0).unsigned_abs()));
             tokio::select! {
                 // This can't fail: the ring holds the sender.
                 _ = changes.changed() => {}

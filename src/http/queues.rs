@@ -41,7 +41,7 @@ pub(crate) async fn list(State(app): State<AppState>, caller: Caller, Query(para
     queues.extend(set.into_iter().map(|queue| (queue.agent_slug.clone(), queue)));
     // All queues together have the empty name, so they come first.
     let rest = queues.values().filter(|queue| after.as_ref().is_none_or(|after| queue.agent_slug > *after));
-    let rows: Vec<Queue<'_>> = rest.take(limit + 1).map(|queue| show(queue, &tasks)).collect();
+    let rows: Vec<Queue<'_>> = rest.take(limit + 1).map(|queue| show(&app, queue, &tasks)).collect();
     let (shown, more) = rows.split_at(rows.len().min(limit));
     let last = shown.last().filter(|_| !more.is_empty());
     let next = last.map(|last| params.next_link("/api/runtime/queues", &format!("={}", last.agent_slug.as_deref().unwrap_or(ALL_QUEUES))));
@@ -64,14 +64,15 @@ fn cursor(text: &str) -> Result<String, Error> {
     slug.ok_or_else(|| invalid_cursor().into())
 }
 
-fn show<'a>(queue: &'a AgentQueue, tasks: &BTreeMap<String, AgentTasks>) -> Queue<'a> {
+fn show<'a>(app: &AppState, queue: &'a AgentQueue, tasks: &BTreeMap<String, AgentTasks>) -> Queue<'a> {
     let of = match queue.agent_slug.as_str() {
         ALL_QUEUES => tasks
             .values()
             .fold(AgentTasks::default(), |sum, one| AgentTasks { queued: sum.queued + one.queued, active: sum.active + one.active }),
         agent => tasks.get(agent).copied().unwrap_or_default(),
     };
-    Queue::new(queue, of.queued, of.active)
+    let agent_slug = Some(queue.agent_slug.as_str()).filter(|agent| *agent != ALL_QUEUES);
+    Queue::new(queue, of.queued, of.active, app.engine.replica.serving(agent_slug) as i64)
 }
 
 pub(crate) const PAUSE: RoutePolicy = RoutePolicy::ADMIN;
@@ -160,5 +161,5 @@ pub(crate) async fn resume_all(State(app): State<AppState>, caller: Caller, body
 
 async fn change(app: &AppState, caller: &Caller, agent_slug: String, change: QueueChange) -> HandlerResult {
     let queue = app.engine.writers.submit(caller.command(op::ChangeQueue { agent_slug, change })).await?;
-    ok(&show(&queue, &app.engine.replica.tasks_by_agent()))
+    ok(&show(app, &queue, &app.engine.replica.tasks_by_agent()))
 }

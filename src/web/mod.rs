@@ -90,6 +90,8 @@ pub fn pages() -> Pages {
     .look("/projects/{id}/confirm-delete", get(projects::confirm_delete))
     .form("/projects/{id}/{action}", post(projects::act))
     .form("/queues", shared(get(queues::list)).post(queues::change))
+    .look("/queues/confirm-pause", get(queues::confirm_pause))
+    .form("/queues/pause", post(queues::pause_all))
     .look("/usage", shared(get(usage::show)))
     .look("/usage.csv", get(usage::file))
     .form("/keys", shared(get(keys::list)).post(keys::create))

@@ -17,6 +17,7 @@ use crate::times::{dollars, duration, shortened};
 use crate::visit::{Layout, Visit};
 use crate::workers::free_name;
 use bloom_api::questions::Question;
+use bloom_api::queues::Queue;
 use bloom_api::reports::{Health, Stats, UsageRow};
 use bloom_api::words::Word;
 use bloom_api::workers::Worker;
@@ -32,6 +33,8 @@ const COUNTED: usize = 40;
 const DAYS: Ms = 14;
 const DAY_MS: Ms = 24 * 3_600_000;
 const WORKERS: usize = 1_000;
+/// Queues that are looked at.
+const QUEUES: usize = 200;
 /// Workers that went offline lately that are told at the top, each at most a day.
 const OFFLINE: usize = 5;
 /// How much of a question is shown.
@@ -77,6 +80,17 @@ struct Trouble {
     last_seen: Option<Ms>,
 }
 
+/// Queues that a person must look after.
+#[derive(Default)]
+struct Closed {
+    /// All of them together are paused.
+    is_all_paused: bool,
+    /// Those that are paused, and have queued tasks.
+    paused: Vec<String>,
+    /// Those that no worker serves, and have queued tasks.
+    unserved: Vec<String>,
+}
+
 struct Fleet {
     total: usize,
     online: usize,
@@ -91,6 +105,7 @@ struct Fleet {
 struct Whole {
     stats: Stats,
     fleet: Fleet,
+    closed: Closed,
     charts: Vec<Chart>,
     /// How long the oldest queued task that could run has waited; `None`: there is none.
     oldest: Option<String>,
@@ -173,6 +188,7 @@ async fn whole(visit: &Visit) -> Result<Whole, Refused> {
     let stats: Stats = visit.get("stats").await?;
     let health: Health = visit.get("health").await?;
     let workers = visit.list(&format!("workers?limit={WORKERS}"), |worker| seen(lang, visit.layout.now, worker)).await?.rows;
+    let closed_queues = closed(visit).await?;
     let hour = visit.api.last_hour().await.map_err(|_| Refused::new(503, "The database does not answer", "База даних не відповідає"))?;
     let oldest = hour.last().and_then(|now| now.waited_ms);
     let now = visit.layout.now;
@@ -225,6 +241,7 @@ async fn whole(visit: &Visit) -> Result<Whole, Refused> {
     let all = lang.count(workers.len() as i64, ["worker", "workers"], ["воркера", "воркерів", "воркерів"]);
     Ok(Whole {
         stats,
+        closed: closed_queues,
         charts,
         oldest: oldest.map(|ms| duration(lang, ms)),
         storage: health.storage.to_string(),
@@ -240,6 +257,22 @@ async fn whole(visit: &Visit) -> Result<Whole, Refused> {
             troubles: most_urgent(workers.into_iter().flat_map(|worker| worker.troubles).collect()),
         },
     })
+}
+
+async fn closed(visit: &Visit) -> Result<Closed, Refused> {
+    let mut closed = Closed::default();
+    for queue in visit.list(&format!("queues?limit={QUEUES}"), |queue: Queue| queue).await?.rows {
+        match queue.agent_slug {
+            None => closed.is_all_paused = queue.paused,
+            Some(_) if queue.queued == 0 => {}
+            Some(agent) if queue.paused => closed.paused.push(agent.into_owned()),
+            Some(agent) if queue.workers == 0 => closed.unserved.push(agent.into_owned()),
+            Some(_) => {}
+        }
+    }
+    closed.paused.truncate(ROWS);
+    closed.unserved.truncate(ROWS);
+    Ok(closed)
 }
 
 /// Those that fit on the page. Workers that only went offline come last, and the newest of them first.

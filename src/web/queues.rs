@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::answer::see_other;
 use crate::call::path_part;
 use crate::refused::{Refused, Wrong};
+use crate::tasks::act::Confirm;
 use crate::times::shortened;
 use crate::visit::{Fields, Layout, Posted, Visit};
 use bloom_api::queues::Queue;
@@ -30,6 +31,8 @@ struct Row {
     limit: Option<i64>,
     queued: i64,
     running: i64,
+    /// Tasks wait in it that no worker can have.
+    is_unserved: bool,
 }
 
 fn row(v: &Layout, queue: Queue<'_>) -> Row {
@@ -46,6 +49,7 @@ fn row(v: &Layout, queue: Queue<'_>) -> Row {
         limit: queue.max_concurrency,
         queued: queue.queued,
         running: queue.active_leases,
+        is_unserved: queue.queued > 0 && queue.workers == 0,
     }
 }
 
@@ -127,12 +131,33 @@ pub(crate) async fn change(Posted { visit, fields, .. }: Posted) -> Result<Respo
     }
 }
 
+pub(crate) async fn confirm_pause(visit: Visit) -> Result<Response, Refused> {
+    visit.must_be_admin()?;
+    let v = &visit.layout;
+    visit.ok(&Confirm {
+        v,
+        title: v.t("Pause all queues?", "Зупинити всі черги?"),
+        text: v.t(
+            "No new run of any agent begins until they are resumed. Those that run go on.",
+            "Жоден новий запуск не почнеться, доки черги не відновлять. Розпочаті тривають.",
+        ),
+        target: "/queues/pause".to_owned(),
+        button: v.t("Pause all", "Зупинити всі"),
+        back: "/queues".to_owned(),
+    })
+}
+
+pub(crate) async fn pause_all(Posted { visit, .. }: Posted) -> Result<Response, Refused> {
+    visit.act(Method::POST, "queues:pause", &json!({})).await?;
+    Ok(see_other("/queues?done=pause"))
+}
+
 /// The call of the API: its path and its body.
 fn body(v: &Layout, action: &str, fields: &Fields) -> Result<(String, Value), (&'static str, String)> {
     let path = match fields.get("agent_slug") {
         Some(agent) => format!("queues/{}/{action}", path_part(agent)),
-        // A button for all queues sends this; an empty field must not pause them.
-        None if fields.get("all").is_some() && action != "limit" => format!("queues:{action}"),
+        // The button for all queues sends this.
+        None if fields.get("all").is_some() && action == "resume" => "queues:resume".to_owned(),
         None => return Err(("agent_slug", v.t("Name the agent", "Назвіть агента").to_owned())),
     };
     let limit = match fields.get("max_concurrency").map(|text| text.trim().parse::<f64>()) {

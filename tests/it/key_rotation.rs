@@ -29,7 +29,9 @@ on_both! { alone:
         // A short overlap ends by itself.
         let last = admin.post("keys/ci/rotate", json!({ "overlap_sec": 3600, "expires_in_sec": 60 })).await.ok();
         let last = server.with_key(last["key"].as_str().unwrap());
+        let mut stream = sse::open(&last, "watch", None).await;
         let newest = admin.post("keys/ci/rotate", json!({ "overlap_sec": 1 })).await.ok();
+        while stream.next().await.is_some() {}
         eventually("the former key ends", || async { (last.get("llm-tasks").await.status == 401).then_some(()) }).await;
         server.with_key(newest["key"].as_str().unwrap()).get("llm-tasks").await.ok();
 

@@ -79,9 +79,21 @@ on_both! {
         eventually("the dependency is removed", || async {
             (server.get(&first.path("")).await.status == 404).then_some(())
         }).await;
-        let back = second.requeue().await.ok();
-        assert_eq!((&back["status"], &back["failure"]["reason"]), (&json!("cancelled"), &json!("dependency_failed")));
-        assert!(back["failure"]["message"].as_str().unwrap().contains("was removed"), "{back}");
+        let told = format!("Cannot requeue it: it depends on task {}, which was removed; submit this task again without it", first.id);
+        second.requeue().await.fails(409, &told);
+    }
+
+    async fn a_task_is_not_requeued_before_what_it_depends_on(server) {
+        let crew = server.crew();
+        let first = crew.task().create().await;
+        let second = crew.task().with("depends_on", json!([first.id])).create().await;
+        first.cancel().await.ok();
+        second.reaches("cancelled").await;
+        let told = format!("Cannot requeue it: it depends on task {}, which did not complete; requeue that one first", first.id);
+        second.requeue().await.fails(409, &told);
+        let of_both = json!({ "ids": [second.id, first.id] });
+        assert_eq!(server.post("llm-tasks:requeue", of_both).await.ok()["changed"], 2, "together, in their order");
+        assert_eq!(second.now().await["status"], "queued");
     }
 
     async fn an_unknown_dependency_is_refused(server) {

@@ -182,6 +182,14 @@ impl Fleet {
         self.serving_untold -= usize::from(worker.capabilities.serves_untold());
     }
 
+    /// How many workers serve the agent, online or not; without an agent, how many there are.
+    pub fn serving(&self, agent_slug: Option<&str>) -> usize {
+        match agent_slug {
+            None => self.workers().count(),
+            Some(agent) => self.serving_all + self.naming.get(agent).map_or(0, BTreeSet::len),
+        }
+    }
+
     /// What to tell of an agent that is perhaps misspelt: no worker knows it by its name. `None` also if there is no worker, and if one serves
     /// all agents, does not tell for which it has profiles, and no known name is like this one.
     pub fn unknown_agent(&self, agent_slug: &str) -> Option<String> {

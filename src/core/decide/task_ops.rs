@@ -12,7 +12,7 @@ use super::super::wakeup::Subject;
 use super::super::working_set::{Halt, WorkingSet};
 use super::finish::finish;
 use super::quotas::{self, Added};
-use super::readiness::{apply, evaluate, known_dependencies, park};
+use super::readiness::{Readiness, apply, evaluate, known_dependencies, park};
 
 /// Names of the stored settings.
 pub const MEMBRIDGE_SERVER_URL: &str = "membridge_server_url";
@@ -110,6 +110,10 @@ impl Operation for Requeue {
         let waits = task.has_dependencies && task.lease_count == 0;
         let dependencies = if waits { known_dependencies(set, id)? } else { Vec::new() };
         let readiness = evaluate(set, &mut task, &dependencies, id)?;
+        if let Readiness::DependencyFailed(dependency) = readiness {
+            let is_removed = !matches!(set.find_task(dependency), Ok(Some(_)));
+            return Err(Rejection::CannotRequeueBefore { dependency, is_removed }.into());
+        }
         quotas::take(set, used);
         quotas::take(set, used_of_creator);
         set.audit(Action::TaskRequeued, EntityType::Task, id, &Actor::Admin, detail);

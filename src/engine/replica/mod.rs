@@ -330,6 +330,11 @@ impl Replica {
         }
     }
 
+    /// How many workers serve the agent, online or not; without an agent, how many there are.
+    pub fn serving(&self, agent_slug: Option<&str>) -> usize {
+        self.lock().cache.fleet.serving(agent_slug)
+    }
+
     /// What to tell of the agent of a new task, if it is probably misspelt. An agent whose queue somebody has paused or limited is not.
     pub fn unknown_agent(&self, agent_slug: &str) -> Option<String> {
         let remembered = self.lock();

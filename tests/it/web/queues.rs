@@ -62,11 +62,31 @@ on_both! { alone:
         let server = Server::on(database).start();
         let browser = Browser::of(&server);
         let send = async |action: &str| browser.send_form("/queues", "/queues", &[("action", action), ("all", "yes")]).await;
-        send("pause").await.leads_to("/queues?done=pause");
+        send("pause").await.expect(400);
+        browser.ok("/queues/confirm-pause").await.has("Those that run go on");
+        browser.send_form("/queues/confirm-pause", "/queues/pause", &[]).await.leads_to("/queues?done=pause");
         browser.ok("/queues").await.has("aria-label=\"Resume: all queues together\"");
+        browser.ok("/").await.has("All queues are paused");
         send("limit").await.expect(400).has("id=\"agent_slug-wrong\"");
         send("resume").await.leads_to("/queues?done=resume");
-        browser.ok("/queues").await.has("aria-label=\"Pause: all queues together\"");
+        browser.ok("/queues").await.has("href=\"/queues/confirm-pause\"");
+        browser.ok("/").await.has_not("All queues are paused");
+    }
+
+    async fn a_queue_that_no_worker_serves_is_told(database) {
+        let server = Server::on(database).start();
+        let browser = Browser::of(&server);
+        server.post("workers", json!({ "name": "w", "capabilities": { "agents": ["reviewer"] } })).await.created();
+        for agent in ["reviewer", "revewer"] {
+            server.crew().task().with("agent_slug", json!(agent)).create().await;
+        }
+        let told = server.get("queues").await.ok();
+        let workers: Vec<(&Value, &Value)> = told.as_array().unwrap().iter().map(|queue| (&queue["agent_slug"], &queue["workers"])).collect();
+        assert_eq!(json!(workers), json!([[null, 1], ["revewer", 0], ["reviewer", 1]]));
+        assert_eq!(browser.ok("/queues").await.text.matches("no worker</a>").count(), 1);
+        let home = browser.ok("/").await;
+        home.has("No worker serves");
+        home.has("agent_slug=revewer");
     }
 
     async fn only_an_admin_key_changes_queues(database) {
