@@ -286,8 +286,8 @@ pub(crate) async fn event(Path((id, number)): Path<(String, String)>, visit: Vis
 }
 
 async fn shown(visit: &Visit, path: &str) -> Result<Vec<Shown>, Refused> {
-    let room = Room::new();
-    Ok(visit.list(path, |event: Event| Shown::of(event, &room)).await?.rows)
+    let (room, lang) = (Room::new(), visit.layout.at.lang);
+    Ok(visit.list(path, |event: Event| Shown::of(lang, event, &room)).await?.rows)
 }
 
 /// What happened to a task, and its attempts, as far as the visitor may see them: the newest first.

@@ -107,6 +107,8 @@ on_both! {
             event(1, "tool_use", json!({ "name": "Read", "input": { "paths": ["a".repeat(60), "b".repeat(60)] } })),
             event(2, "tool_result", json!({ "content": "short" })),
             event(3, "tool_result", json!({ "content": lines })),
+            event(4, "lifecycle", json!({ "phase": "started", "pid": 28096, "worker": "dev", "resumed": false, "profile": "default" })),
+            event(5, "lifecycle", json!({ "phase": "ended", "exit": 143, "duration_ms": 5_000 })),
         ] });
         server.post(&task.path("/events"), events).await.ok();
         first.complete("error", json!({ "error_message": "no", "reason": "overloaded", "retryable": true, "retry_at": 1 })).await.ok();
@@ -118,6 +120,10 @@ on_both! {
             page.has(&format!("<p class=\"attempt\" id=\"attempt-1\">Attempt 1 on {}: failed</p>", worker.name));
             page.has(&format!("<p class=\"attempt\" id=\"attempt-2\">Attempt 2 on {}: under way</p>", worker.name));
             page.has("<div class=\"what\">short</div>");
+            // As `task logs` tells it.
+            page.has("<div class=\"what\">the run begins on worker dev, by the profile default</div>");
+            page.has("<div class=\"what\">the run ends after 5 s</div>");
+            page.has_not("pid: ");
             page.has("<summary>line 1 of the output\nline 2 of the output\nline 3 of the output\nline 4 of the output</summary>");
             page.has("<span class=\"name\">paths</span>: [ 2 ]");
             page.has_not("line 400 of the output");
