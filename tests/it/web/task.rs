@@ -162,15 +162,19 @@ on_both! {
         page.has_not(">released<");
         page.has("<dd>2 of 3 counted, given back 1 of at most 20</dd>");
         page.has("for 24\u{202f}000 tokens in, 6 out");
-        page.has(&format!("<span class=\"soft\" lang=\"en\">to worker {}</span>", worker.name));
+        page.has(&format!("<span class=\"soft\">to worker {}</span>", worker.name));
+        page.has(&format!("<span class=\"soft\">agent {}</span>", crew.slug));
         let ukrainian = browser.send(reqwest::Method::GET, &format!("/tasks/{}", task.id), None, &[("accept-language", "uk")]).await.expect(200);
         ukrainian.has("забракло пам’яті");
+        ukrainian.has(&format!("<span class=\"soft\">воркеру {}</span>", worker.name));
         // A run that can't be tried again, and one that is cancelled.
         let (task, lease) = server.crew().leased_task().await;
         lease.complete("error", json!({ "error_message": "no", "reason": "auth" })).await.ok();
         let page = browser.ok(&format!("/tasks/{}", task.id)).await;
         page.has("<span class=\"badge s-failed\">failed</span>");
         page.has("<br>auth");
+        page.has("inputmode=\"decimal\" placeholder=\"none\"");
+        page.has("<span class=\"soft\">the run failed: auth</span>");
     }
 
     async fn a_page_begins_with_what_matters_now(server) {
