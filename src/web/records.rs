@@ -12,7 +12,7 @@ use crate::files::{FileRow, size};
 use crate::lang::Lang;
 use crate::markdown;
 use crate::refused::{Refused, Said};
-use crate::tasks::attempts::{outcome, status_words};
+use crate::tasks::attempts::{in_words, outcome, status_words};
 use crate::tasks::by_part;
 use crate::tasks::cells::short_id;
 use crate::times::{beginning, dollars, duration, shortened};
@@ -257,6 +257,8 @@ struct AuditRow {
     /// The page of the worker or the key that did it; empty: there is none.
     actor_page: String,
     detail: String,
+    /// The detail in the language of the page; `None`: it is not translated.
+    told: Option<String>,
     task_id: Option<Uuid>,
     /// The end of its id.
     task: String,
@@ -352,6 +354,7 @@ pub(crate) async fn audit(visit: Visit) -> Result<Response, Refused> {
                 Some(id) => shortened(&entry.detail.replace(&id, &short_id(&id)), CHARS),
                 None => shortened(&entry.detail, CHARS),
             },
+            told: in_words(visit.layout.at.lang, &entry.action, &entry.detail).map(|told| shortened(&told, CHARS)),
             task: entry.task_id.map(|id| short_id(&id.to_string())).unwrap_or_default(),
             task_id: entry.task_id,
             other,
