@@ -74,14 +74,23 @@ async fn by_part_of_task(visit: &Visit, path: &str, others: &[&str]) -> Result<O
     }
 }
 
-/// The beginnings of the prompts of these tasks, by one call of the API. Of tasks that are no more, there is none.
-pub(crate) async fn titles(visit: &Visit, ids: BTreeSet<Uuid>) -> Result<BTreeMap<Uuid, String>, Refused> {
+/// The beginnings of the prompts of these tasks.
+async fn titles(visit: &Visit, ids: BTreeSet<Uuid>) -> Result<BTreeMap<Uuid, String>, Refused> {
+    by_id(visit, ids, |task| title_of(&task)).await
+}
+
+pub(crate) fn title_of(task: &Task<'_>) -> String {
+    beginning(&task.prompt, TITLE_CHARS)
+}
+
+/// What a page shows of these tasks, by one call of the API. Of tasks that are no more, there is nothing.
+pub(crate) async fn by_id<R>(visit: &Visit, ids: BTreeSet<Uuid>, convert: fn(Task<'static>) -> R) -> Result<BTreeMap<Uuid, R>, Refused> {
     if ids.is_empty() {
         return Ok(BTreeMap::new());
     }
     let ids: Vec<String> = ids.iter().map(Uuid::to_string).collect();
     let path = format!("llm-tasks?limit={ROWS}&ids={}", ids.join(","));
-    Ok(visit.list(&path, |task: Task| (task.id, beginning(&task.prompt, TITLE_CHARS))).await?.rows.into_iter().collect())
+    Ok(visit.list(&path, |task: Task<'static>| (task.id, convert(task))).await?.rows.into_iter().collect())
 }
 
 /// What a task is called: by its prompt, or else by its id.
