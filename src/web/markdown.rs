@@ -269,7 +269,8 @@ mod tests {
             (to_line("un*believ*able"), to_line("---"), to_line("<b>a</b>")),
             ("unbelievable".into(), String::new(), "<b>a</b>".into())
         );
-        assert_eq!(to_line("I looked at **it, and \\*\\*more:\\*\\* of src/** and **/*.rs"), "I looked at it, and more: of src/** and **/*.rs");
+        assert_eq!(to_line("I looked at **it, and \\*\\*more:\\*\\*"), "I looked at it, and more:");
+        assert_eq!(["src/**", "**/*.rs", "**"].map(unmarked), ["src/**", "**/*.rs", "**"]);
     }
 
     #[test]
