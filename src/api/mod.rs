@@ -27,6 +27,7 @@ pub mod kubernetes;
 pub mod lists;
 pub mod namespaces;
 pub mod new_tasks;
+pub mod phases;
 pub mod problem_texts;
 pub mod problems;
 pub mod projects;

@@ -13,9 +13,10 @@ use crate::call::path_part;
 use crate::html::Html;
 use crate::json::folds_of;
 use crate::markdown;
-use crate::records::titles;
+use crate::records::{by_id, title_of};
 use crate::refused::Refused;
 use crate::tasks::act::Confirm;
+use crate::tasks::cells::short_name;
 use crate::tasks::list::needs_person;
 use crate::tasks::reply::is_possible;
 use crate::times::{beginning, cost, shortened};
@@ -43,6 +44,8 @@ const HEADING_CHARS: usize = 80;
 struct Row {
     id: String,
     name: String,
+    /// As far as a row has room for it.
+    short: String,
     /// The beginning of the prompt of its newest task; empty: it is not known.
     title: String,
     namespace: String,
@@ -55,6 +58,7 @@ struct Row {
     /// A task of it whose run asks a person.
     asks: Option<Uuid>,
     session: String,
+    /// That of the run now, or else of the last one.
     worker: String,
     cost: String,
     reset_at: Option<Ms>,
@@ -77,6 +81,7 @@ fn row(layout: &Layout, context: Context<'_>) -> Row {
     let used = context.usage;
     Row {
         name: shortened(&context.context_id, NAME_CHARS),
+        short: short_name(&context.context_id),
         title: String::new(),
         id: context.context_id.into_owned(),
         namespace: context.namespace.unwrap_or_default().into_owned(),
@@ -88,7 +93,7 @@ fn row(layout: &Layout, context: Context<'_>) -> Row {
         asks: None,
         session: shortened(&context.session_id.unwrap_or_default(), NAME_CHARS),
         worker: context.worker_id.unwrap_or_default().into_owned(),
-        cost: if used.cost_usd > 0.0 { cost(layout.at.lang, used.cost_usd, used.cost_estimated) } else { "–".into() },
+        cost: cost(layout.at.lang, used.cost_usd, used.cost_estimated),
         reset_at: context.reset_at,
     }
 }
@@ -115,12 +120,17 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
     let order = if is_by_name { String::new() } else { format!("&order={RECENT}") };
     let path = format!("contexts?limit={ROWS}&{}{order}", query.query_of(&["cursor", "project"]));
     let mut listed = visit.list(&path, |context| row(v, context)).await?;
-    let mut titles = titles(&visit, listed.rows.iter().map(|row| row.last_task).collect()).await?;
-    let asking = |task: Task<'_>| (task.context_id.into_owned(), task.id);
-    let asking: BTreeMap<_, _> = visit.list(&format!("llm-tasks?asks=true&limit={ASKING}"), asking).await?.rows.into_iter().collect();
+    let newest = listed.rows.iter().map(|row| row.last_task).collect();
+    let mut newest = by_id(&visit, newest, |task| (title_of(&task), task.worker_id)).await?;
+    let asking = |task: Task<'static>| (task.context_id.into_owned(), (task.id, task.worker_id));
+    let mut asking: BTreeMap<_, _> = visit.list(&format!("llm-tasks?asks=true&limit={ASKING}"), asking).await?.rows.into_iter().collect();
     for row in &mut listed.rows {
-        row.title = titles.remove(&row.last_task).unwrap_or_default();
-        row.asks = asking.get(&row.id).copied();
+        let (title, of_newest) = newest.remove(&row.last_task).unwrap_or_default();
+        let (asks, of_asking) = asking.remove(&row.id).unzip();
+        (row.title, row.asks) = (title, asks);
+        if let Some(worker) = of_asking.flatten().or(of_newest) {
+            row.worker = worker.into_owned();
+        }
     }
     let kept = query.query_of(&["project", "order"]);
     let next = listed.next.map(|cursor| format!("/contexts?cursor={}&{kept}", path_part(&cursor)));

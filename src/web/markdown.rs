@@ -48,7 +48,14 @@ pub(crate) fn to_line(text: &str) -> String {
             _ => line.push(' '),
         }
     }
-    line.split_whitespace().collect::<Vec<_>>().join(" ")
+    line.split_whitespace().map(unmarked).collect::<Vec<_>>().join(" ")
+}
+
+/// A word without the signs of bold text that have no other end. Those of patterns, as in `src/**`, stay.
+fn unmarked(word: &str) -> &str {
+    let ends = |letter: char| letter.is_alphanumeric() || ".,:;!?)".contains(letter);
+    let word = word.strip_prefix("**").filter(|rest| rest.starts_with(char::is_alphanumeric)).unwrap_or(word);
+    word.strip_suffix("**").filter(|rest| rest.ends_with(ends)).unwrap_or(word)
 }
 
 #[derive(Default)]
@@ -262,6 +269,8 @@ mod tests {
             (to_line("un*believ*able"), to_line("---"), to_line("<b>a</b>")),
             ("unbelievable".into(), String::new(), "<b>a</b>".into())
         );
+        assert_eq!(to_line("I looked at **it, and \\*\\*more:\\*\\*"), "I looked at it, and more:");
+        assert_eq!(["src/**", "**/*.rs", "**"].map(unmarked), ["src/**", "**/*.rs", "**"]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::files::{FileRow, size};
 use crate::lang::Lang;
 use crate::markdown;
 use crate::refused::{Refused, Said};
-use crate::tasks::attempts::{outcome, status_words};
+use crate::tasks::attempts::{in_words, outcome, status_words};
 use crate::tasks::by_part;
 use crate::tasks::cells::short_id;
 use crate::times::{beginning, dollars, duration, shortened};
@@ -74,14 +74,23 @@ async fn by_part_of_task(visit: &Visit, path: &str, others: &[&str]) -> Result<O
     }
 }
 
-/// The beginnings of the prompts of these tasks, by one call of the API. Of tasks that are no more, there is none.
-pub(crate) async fn titles(visit: &Visit, ids: BTreeSet<Uuid>) -> Result<BTreeMap<Uuid, String>, Refused> {
+/// The beginnings of the prompts of these tasks.
+async fn titles(visit: &Visit, ids: BTreeSet<Uuid>) -> Result<BTreeMap<Uuid, String>, Refused> {
+    by_id(visit, ids, |task| title_of(&task)).await
+}
+
+pub(crate) fn title_of(task: &Task<'_>) -> String {
+    beginning(&task.prompt, TITLE_CHARS)
+}
+
+/// What a page shows of these tasks, by one call of the API. Of tasks that are no more, there is nothing.
+pub(crate) async fn by_id<R>(visit: &Visit, ids: BTreeSet<Uuid>, convert: fn(Task<'static>) -> R) -> Result<BTreeMap<Uuid, R>, Refused> {
     if ids.is_empty() {
         return Ok(BTreeMap::new());
     }
     let ids: Vec<String> = ids.iter().map(Uuid::to_string).collect();
     let path = format!("llm-tasks?limit={ROWS}&ids={}", ids.join(","));
-    Ok(visit.list(&path, |task: Task| (task.id, beginning(&task.prompt, TITLE_CHARS))).await?.rows.into_iter().collect())
+    Ok(visit.list(&path, |task: Task<'static>| (task.id, convert(task))).await?.rows.into_iter().collect())
 }
 
 /// What a task is called: by its prompt, or else by its id.
@@ -257,6 +266,8 @@ struct AuditRow {
     /// The page of the worker or the key that did it; empty: there is none.
     actor_page: String,
     detail: String,
+    /// The detail in the language of the page; `None`: it is not translated.
+    told: Option<String>,
     task_id: Option<Uuid>,
     /// The end of its id.
     task: String,
@@ -352,6 +363,7 @@ pub(crate) async fn audit(visit: Visit) -> Result<Response, Refused> {
                 Some(id) => shortened(&entry.detail.replace(&id, &short_id(&id)), CHARS),
                 None => shortened(&entry.detail, CHARS),
             },
+            told: in_words(visit.layout.at.lang, &entry.action, &entry.detail).map(|told| shortened(&told, CHARS)),
             task: entry.task_id.map(|id| short_id(&id.to_string())).unwrap_or_default(),
             task_id: entry.task_id,
             other,

@@ -104,7 +104,7 @@ pub(crate) fn number(number: i64) -> String {
 
 /// US dollars. Most runs cost cents.
 pub(crate) fn dollars(lang: Lang, usd: f64) -> String {
-    let amount = if usd >= 100.0 {
+    let amount = if usd >= 100.0 || usd <= 0.0 {
         format!("{usd:.0}")
     } else if usd >= 1.0 {
         format!("{usd:.2}")
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn amounts_are_written_as_the_language_does() {
-        assert_eq!([123.4, 1.5, 0.1834].map(|usd| dollars(Lang::English, usd)), ["$123", "$1.50", "$0.1834"]);
+        assert_eq!([123.4, 1.5, 0.1834, 0.0].map(|usd| dollars(Lang::English, usd)), ["$123", "$1.50", "$0.1834", "$0"]);
         assert_eq!([123.4, 1.5, 0.1834].map(|usd| dollars(Lang::Ukrainian, usd)), ["123\u{a0}$", "1,50\u{a0}$", "0,1834\u{a0}$"]);
     }
 

@@ -12,6 +12,7 @@ use bloom_api::requests::LeaseSeconds;
 use bloom_api::tasks;
 use bloom_api::time_limit::TimeLimit;
 use bloom_api::values::{Int, Usd};
+use bloom_api::when::in_largest_unit;
 use bloom_api::wire::deserialize;
 use bloom_api::words::{AnyFormat, AnyPushMode, AnySession};
 use bloom_core::Ms;
@@ -65,17 +66,11 @@ impl Policy {
 }
 
 impl Task {
-    /// What people read when a run took too long. Unless the task is tried again, with what to do: twice the time is proposed, and two hours
-    /// at least.
-    pub(crate) fn timed_out(&self, is_retried: bool) -> String {
-        let seconds = self.policy.timeout_sec.0;
-        let whose = if self.policy.timeout_of_profile { "timeout_sec of its profile" } else { "policy.timeout_sec" };
-        let told = format!("did not end within {seconds} s ({whose})");
-        if is_retried {
-            return told;
-        }
-        let hours = seconds.saturating_mul(2).unsigned_abs().div_ceil(3600).max(2);
-        format!("{told}; give it more time: bloom-runtime task retry {} --timeout {hours}h", self.id)
+    /// What people read when a run took too long. What to do is told by the command line and the page, each in its own way.
+    pub(crate) fn timed_out(&self) -> String {
+        let (count, unit) = in_largest_unit(self.policy.timeout_sec.0);
+        let whose = if self.policy.timeout_of_profile { "its profile's" } else { "its" };
+        format!("did not end within {whose} time limit of {count}{unit}")
     }
 }
 

@@ -280,7 +280,7 @@ fn stopped(task: &Task, stop: Stop, retryable: bool) -> Option<RunFailure> {
     Some(match stop {
         Stop::HandBack => return None,
         Stop::Cancelled => RunFailure::new(Reason::Cancelled, "cancelled on request"),
-        Stop::Timeout => RunFailure { retryable, ..RunFailure::new(Reason::Timeout, task.timed_out(retryable)) },
+        Stop::Timeout => RunFailure { retryable, ..RunFailure::new(Reason::Timeout, task.timed_out()) },
         Stop::Stalled => RunFailure::new(Reason::Stalled, "no output for too long (stall_seconds of its profile)"),
         Stop::Flooded => RunFailure::new(Reason::AgentError, "printed more than 1 GiB"),
         Stop::Unstored => RunFailure::new(Reason::WorkerDisk, "the worker could not store on its disk what the run printed"),

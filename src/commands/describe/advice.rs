@@ -71,7 +71,10 @@ pub(crate) fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String 
             let unpushed = failure.as_ref().and_then(|failure| unpushed_branch(&failure.message));
             let reset = format!("bloom-runtime conversation reset {}", task.context_id);
             match failure.as_ref().map(|failure| &failure.reason) {
-                Some(Word::Known(Reason::Timeout)) => format!("give its runs more time: {again} --timeout 2h"),
+                Some(Word::Known(Reason::Timeout)) => {
+                    let hours = task.policy.timeout_sec.saturating_mul(2).unsigned_abs().div_ceil(3600).max(2);
+                    format!("give its runs more time: {again} --timeout {hours}h")
+                }
                 Some(Word::Known(Reason::OutOfMemory)) => {
                     format!("give its runs more memory (limits.memory_mib of the agent's profile, or the machine's), then: {again}")
                 }

@@ -98,7 +98,7 @@ fn attempts(leases: Vec<Lease<'static>>, trail: &[Audit<'static>]) -> Vec<Attemp
             Word::Known(Action::TaskCompleted) => entry.detail.to_string(),
             // "timeout, attempt 1 of 3"
             Word::Known(Action::TaskRetried) => format!("the run failed: {}", entry.detail),
-            // "timeout: did not end within 60 s"
+            // "timeout: did not end within its time limit of 1m"
             Word::Known(Action::TaskDead) => format!("the run failed, and the task is dead: {}", entry.detail),
             // Its detail names the task and the worker.
             Word::Known(Action::LeaseExpired) => "the lease expired".to_owned(),

@@ -15,6 +15,7 @@ use super::result::answer;
 use super::wait::{WaitOptions, interruptible, must_be_completed_or_advise};
 use crate::CommandError;
 use bloom_api::answers::Event;
+use bloom_api::phases::Phase;
 use bloom_api::tasks::Task;
 use bloom_api::tool_calls;
 use bloom_api::words::Word;
@@ -297,9 +298,9 @@ fn text_of(data: &Value) -> Option<&str> {
 
 /// An event in one line; `None`: it tells a person nothing.
 fn told(kind: &Word<EventKind>, data: &Value) -> Option<String> {
-    match (kind, data["phase"].as_str()) {
-        (Word::Known(EventKind::ToolResult), _) => Some(result(data)),
-        (Word::Known(EventKind::Lifecycle), Some(phase)) => phase_in_words(phase, data),
+    match kind {
+        Word::Known(EventKind::ToolResult) => Some(result(data)),
+        Word::Known(EventKind::Lifecycle) => phase_in_words(data),
         _ => Some(summary(data)),
     }
 }
@@ -319,19 +320,18 @@ fn result(data: &Value) -> String {
 }
 
 /// What a run has come to. Of a phase that has no words here, its text, or all that it says.
-fn phase_in_words(phase: &str, data: &Value) -> Option<String> {
-    let of = |field: &str| data[field].as_str().unwrap_or_default();
-    let by = if of("profile").is_empty() { String::new() } else { format!(", by the profile {}", of("profile")) };
-    let ms = data["duration_ms"].as_i64().map(|ms| format!(" after {}", span_text(ms))).unwrap_or_default();
-    match phase {
-        "session" if of("model").is_empty() => None,
-        "session" => Some(format!("the model is {}", of("model"))),
-        "started" if data["resumed"] == true => Some(format!("the run goes on with its conversation, on worker {}{by}", of("worker"))),
-        "started" if !of("worker").is_empty() => Some(format!("the run begins on worker {}{by}", of("worker"))),
-        "ended" => Some(format!("the run ends{ms}")),
-        "stopping" if !of("why").is_empty() => Some(format!("the run is stopped: {}", of("why"))),
-        "egress" => None,
-        _ => Some(summary(data)),
+fn phase_in_words(data: &Value) -> Option<String> {
+    match Phase::of(data) {
+        Some(Phase::Session("") | Phase::Egress(_)) => None,
+        Some(Phase::Session(model)) => Some(format!("the model is {model}")),
+        Some(Phase::Started { resumed, worker, profile }) => {
+            let begins = if resumed { "goes on with its conversation," } else { "begins" };
+            let by = if profile.is_empty() { String::new() } else { format!(", by the profile {profile}") };
+            Some(format!("the run {begins} on worker {worker}{by}"))
+        }
+        Some(Phase::Ended(ms)) => Some(format!("the run ends{}", ms.map(|ms| format!(" after {}", span_text(ms))).unwrap_or_default())),
+        Some(Phase::Stopping(why)) => Some(format!("the run is stopped: {why}")),
+        None => Some(summary(data)),
     }
 }
 

@@ -41,13 +41,35 @@ pub(crate) struct Entry {
     pub action: Word<Action>,
     pub actor: String,
     pub detail: String,
+    /// The detail in the language of the page; `None`: it is not translated.
+    pub told: Option<String>,
 }
 
 impl Entry {
-    pub(crate) fn of(entry: Audit<'_>) -> Self {
+    pub(crate) fn of(lang: Lang, entry: Audit<'_>) -> Self {
         // The entries stand on the page of their task, which has its id already.
         let detail = entry.task_id.map_or(entry.detail.to_string(), |task| entry.detail.replace(&format!("task {task} "), ""));
-        Self { at: entry.timestamp, action: entry.action, actor: entry.actor.to_string(), detail: shortened(&detail, 300) }
+        let (detail, told) = (shortened(&detail, 300), in_words(lang, &entry.action, &detail));
+        Self { at: entry.timestamp, action: entry.action, actor: entry.actor.to_string(), detail, told }
+    }
+}
+
+/// The detail of an entry in the language of the page, if it is one of those that most tasks have; `None`: it stays as it is.
+pub(crate) fn in_words(lang: Lang, action: &Word<Action>, detail: &str) -> Option<String> {
+    match action {
+        Word::Known(Action::TaskCreated) => Some(lang.t(format!("agent {detail}"), format!("агент {detail}"))),
+        Word::Known(Action::TaskLeased) => {
+            let (_, worker) = detail.split_once("to worker ")?;
+            Some(lang.t(format!("to worker {worker}"), format!("воркеру {worker}")))
+        }
+        Word::Known(Action::TaskCompleted) => match detail.strip_prefix("the run failed: ") {
+            Some(reason) => {
+                let reason = lang.word(reason);
+                Some(lang.t(format!("the run failed: {reason}"), format!("запуск завершився помилкою: {reason}")))
+            }
+            None => (detail == "the run succeeded").then(|| lang.t("the run succeeded", "запуск завершився успішно").to_owned()),
+        },
+        _ => None,
     }
 }
 
@@ -163,6 +185,15 @@ fn told(lang: Lang, said: &str) -> (String, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_details_that_most_tasks_have_are_translated() {
+        let told = |action, detail| in_words(Lang::Ukrainian, &Word::Known(action), detail);
+        assert_eq!(told(Action::TaskCreated, "default").unwrap(), "агент default");
+        assert_eq!(told(Action::TaskLeased, "task 5 to worker dev").unwrap(), "воркеру dev");
+        assert_eq!(told(Action::TaskCompleted, "the run failed: timeout").unwrap(), "запуск завершився помилкою: вичерпано час");
+        assert_eq!((told(Action::TaskCompleted, "something else"), told(Action::TaskRetried, "auth")), (None, None));
+    }
 
     #[test]
     fn a_reason_is_told_in_words() {

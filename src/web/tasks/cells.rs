@@ -18,6 +18,19 @@ pub(crate) fn short_id(id: &str) -> String {
     format!("…{}", id.get(id.len().saturating_sub(8)..).unwrap_or(id))
 }
 
+/// A name as far as a column has room for it: of an id its end, of another long name its beginning and its end.
+pub(crate) fn short_name(name: &str) -> String {
+    let letters: Vec<char> = name.chars().collect();
+    match Uuid::parse_str(name) {
+        Ok(_) => short_id(name),
+        Err(_) if letters.len() <= NAME_CHARS => name.to_owned(),
+        Err(_) => {
+            let (beginning, end) = (&letters[..NAME_CHARS / 2], &letters[letters.len() - NAME_CHARS / 2..]);
+            beginning.iter().chain(&['…']).chain(end).collect()
+        }
+    }
+}
+
 /// A name or a few words about a task, as far as a row has room for them.
 pub(crate) struct Named {
     pub shown: String,
@@ -84,6 +97,13 @@ mod tests {
         assert_eq!(found("a long text with ЇЖАК in the middle", "їжак"), Some(["…ith ".into(), "ЇЖАК".into(), " in …".into()]));
         assert_eq!(found("ab", "AB"), Some(["".into(), "ab".into(), "".into()]));
         assert_eq!((found("ab", "abc"), found("ab", "")), (None, None));
+    }
+
+    #[test]
+    fn a_long_name_keeps_its_beginning_and_its_end() {
+        assert_eq!(short_name("0190a0a0-0000-7000-8000-0000b4ccefc3"), "…b4ccefc3");
+        assert_eq!((short_name("nightly"), short_name(&"ї".repeat(32))), ("nightly".into(), "ї".repeat(32)));
+        assert_eq!(short_name(&format!("{}end", "ї".repeat(40))), format!("{}…{}end", "ї".repeat(16), "ї".repeat(13)));
     }
 
     #[test]

@@ -6,12 +6,16 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::attempts::Attempt;
+use crate::files::size;
 use crate::html::Html;
 use crate::json;
-use crate::times::shortened;
+use crate::lang::Lang;
+use crate::times::{duration, shortened};
 use bloom_api::answers::Event;
+use bloom_api::phases::Phase;
 use bloom_api::tool_calls;
 use bloom_core::Ms;
+use bloom_core::event::EventKind;
 
 /// Of an event, what is always shown.
 const CHARS: usize = 400;
@@ -55,9 +59,10 @@ impl Room {
 }
 
 impl Shown {
-    pub(crate) fn of(event: Event<'_>, room: &Room) -> Self {
+    pub(crate) fn of(lang: Lang, event: Event<'_>, room: &Room) -> Self {
         let data: Value = serde_json::from_str(event.data.get()).unwrap_or_default();
-        let (whole, value) = told(&data);
+        let phase = Phase::of(&data).filter(|_| event.kind == EventKind::Lifecycle);
+        let (whole, value) = phase.map_or_else(|| told(&data), |phase| (sentence(lang, phase), None));
         // Of a call, what tells most of its input; the rest can be unfolded.
         let name = data["name"].as_str().filter(|name| whole == format!("{name} {}", data["input"]));
         let call = name.map(|name| tool_calls::told(name, &data["input"]));
@@ -80,6 +85,40 @@ impl Shown {
             }
         };
         Self { number: event.number, lease_id: event.lease_id, kind: event.kind.to_string(), at: event.at, text, more, is_cut }
+    }
+}
+
+/// What a run has come to, as `task logs` tells it, too.
+fn sentence(lang: Lang, phase: Phase<'_>) -> String {
+    match phase {
+        Phase::Started { resumed, worker, profile } => {
+            let by = match profile {
+                "" => String::new(),
+                _ => lang.t(format!(", by the profile {profile}"), format!(", за профілем {profile}")),
+            };
+            match resumed {
+                true => lang.t(
+                    format!("the run goes on with its conversation, on worker {worker}{by}"),
+                    format!("запуск продовжує свою розмову на воркері {worker}{by}"),
+                ),
+                false => lang.t(format!("the run begins on worker {worker}{by}"), format!("запуск починається на воркері {worker}{by}")),
+            }
+        }
+        Phase::Session("") => lang.t("the session begins", "сеанс починається").to_owned(),
+        Phase::Session(model) => lang.t(format!("the model is {model}"), format!("модель — {model}")),
+        Phase::Stopping(why) => {
+            let why = lang.word(why);
+            lang.t(format!("the run is stopped: {why}"), format!("запуск спиняють: {why}"))
+        }
+        Phase::Ended(None) => lang.t("the run ends", "запуск закінчується").to_owned(),
+        Phase::Ended(Some(ms)) => {
+            let span = duration(lang, ms);
+            lang.t(format!("the run ends after {span}"), format!("запуск закінчується; він тривав {span}"))
+        }
+        Phase::Egress(bytes) => {
+            let moved = size(lang, bytes);
+            lang.t(format!("the run moved {moved} over the network"), format!("запуск передав мережею {moved}"))
+        }
     }
 }
 
@@ -151,7 +190,7 @@ mod tests {
             })
             .unwrap();
             event.data = std::borrow::Cow::Owned(data);
-            let shown = Shown::of(event, room);
+            let shown = Shown::of(Lang::English, event, room);
             (shown.text.chars().count(), shown.more.is_some(), shown.is_cut)
         };
         let call = |input: Value| {
@@ -159,7 +198,7 @@ mod tests {
             let event = json!({ "task_id": Uuid::nil(), "number": 1, "lease_id": Uuid::nil(), "seq": 1, "kind": "tool_use", "at": 1, "data": null });
             let mut event: Event = serde_json::from_value(event).unwrap();
             event.data = std::borrow::Cow::Owned(data);
-            let shown = Shown::of(event, &Room::new());
+            let shown = Shown::of(Lang::English, event, &Room::new());
             (shown.text, shown.more.is_some())
         };
         assert_eq!(call(json!({ "file_path": "/a" })), ("Edit: /a".to_owned(), false));

@@ -85,12 +85,12 @@ struct NewTaskPage<'a> {
 const ORDER: [&str; 21] = [
     "prompt",
     "agent_slug",
-    "context_id",
     "project",
+    "inputs",
+    "context_id",
     "model",
     "timeout_sec",
     "budget",
-    "inputs",
     "ref",
     "push",
     "not_before",
@@ -105,6 +105,8 @@ const ORDER: [&str; 21] = [
     "context_hints",
     "ttl_after_finished_sec",
 ];
+/// Of these, how many are always seen. The others are folded.
+const SEEN: usize = 4;
 
 impl NewTaskPage<'_> {
     /// The id of the first field that is wrong.
@@ -113,9 +115,25 @@ impl NewTaskPage<'_> {
         Some(if first == "inputs" { "files" } else { first })
     }
 
-    /// Whether one of these fields is wrong.
-    fn any_wrong(&self, fields: &[&str]) -> bool {
-        fields.iter().any(|field| self.wrong.contains_key(*field))
+    /// Whether one of the folded fields is wrong or was filled in.
+    fn is_more_open(&self) -> bool {
+        let typed = &self.typed;
+        let texts = [
+            &typed.context_id,
+            &typed.model,
+            &typed.timeout_sec,
+            &typed.budget,
+            &typed.git_ref,
+            &typed.not_before,
+            &typed.exclusive_key,
+            &typed.depends_on,
+            &typed.labels,
+            &typed.outputs,
+            &typed.context_hints,
+            &typed.ttl_after_finished_sec,
+        ];
+        let is_filled = typed.push || typed.suspend || texts.into_iter().any(|text| !text.is_empty());
+        is_filled || ORDER.into_iter().skip(SEEN).any(|field| self.wrong.contains_key(field))
     }
 
     fn wrong(&self, field: &str) -> Option<&String> {

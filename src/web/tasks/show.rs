@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::answer::{Answer, Body, RAW};
 use super::asked::{Asked, NotTaken};
 use super::attempts::{self, Attempt, Entry};
+use super::cells::short_name;
 use super::events::{self, Group, Room, Shown, grouped};
 use super::{by_part, id_of};
 use crate::advice::{self, Advice};
@@ -21,10 +22,11 @@ use crate::lang::Lang;
 use crate::refused::Refused;
 use crate::times::{dollars, duration, limit, number, shortened};
 use crate::visit::{Layout, Visit};
-use bloom_api::answers::{Event, Lease};
+use bloom_api::answers::{Audit, Event, Lease};
 use bloom_api::questions::Question;
 use bloom_api::results::TaskResult;
 use bloom_api::tasks::{Policy, Task};
+use bloom_api::when::in_largest_unit;
 use bloom_api::words::Word;
 use bloom_core::Ms;
 use bloom_core::audit::Action;
@@ -79,6 +81,8 @@ struct TaskPage<'a> {
     pushes: bool,
     branch: Option<Branch>,
     files: Files,
+    /// The end of an id, or a name as far as the column has room for it.
+    short_context: String,
     budget: String,
     done: Option<&'static str>,
     may: May,
@@ -93,6 +97,12 @@ impl TaskPage<'_> {
     /// How long the run has lasted until now.
     fn lasted(&self, began: &Ms) -> String {
         duration(self.v.at.lang, self.v.now - began)
+    }
+
+    /// The time limit that holds now, as the field takes it.
+    fn limit_now(&self) -> String {
+        let (count, unit) = in_largest_unit(self.task.policy.timeout_sec);
+        format!("{count}{unit}")
     }
 
     /// What was typed into a field of the form that requeues, if it was not taken.
@@ -189,6 +199,7 @@ pub(crate) async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken
             cost: task.usage.map(|usage| cost(lang, &usage)).unwrap_or_default(),
             limit: short_limit(lang, &task.policy),
             counted: counted(lang, &task, is_requeued),
+            short_context: short_name(&task.context_id),
             budget: lang.t(format!("${}", task.policy.budget), format!("{}\u{a0}$", task.policy.budget.to_string().replace('.', ","))),
             done: visit.query().get("done").and_then(|word| super::act::done(lang, word)),
             may: May { reply: may.reply && !asks, ..may },
@@ -286,8 +297,8 @@ pub(crate) async fn event(Path((id, number)): Path<(String, String)>, visit: Vis
 }
 
 async fn shown(visit: &Visit, path: &str) -> Result<Vec<Shown>, Refused> {
-    let room = Room::new();
-    Ok(visit.list(path, |event: Event| Shown::of(event, &room)).await?.rows)
+    let (room, lang) = (Room::new(), visit.layout.at.lang);
+    Ok(visit.list(path, |event: Event| Shown::of(lang, event, &room)).await?.rows)
 }
 
 /// What happened to a task, and its attempts, as far as the visitor may see them: the newest first.
@@ -296,7 +307,8 @@ async fn history(visit: &Visit, id: Uuid) -> Result<(Option<Vec<Entry>>, Option<
     let leases: Option<Listed<Lease>> =
         visit.list_if_allowed(&format!("leases?task_id={id}&limit={}", attempts::MOST), |lease: Lease| lease).await?;
     let trail =
-        visit.list_if_allowed(&format!("audit?task_id={id}&limit={}", attempts::ENTRIES), Entry::of).await?.map(|listed| listed.rows);
+        visit.list_if_allowed(&format!("audit?task_id={id}&limit={}", attempts::ENTRIES), |entry: Audit| Entry::of(lang, entry)).await?;
+    let trail = trail.map(|listed| listed.rows);
     let attempts = leases.map(|leases| attempts::of(lang, &leases, trail.as_deref().unwrap_or_default(), now));
     Ok((trail, attempts))
 }

@@ -30,6 +30,7 @@ on_both! { alone:
         for id in ["line-token", "line-agent"] {
             shown.has(&format!("data-copy=\"{id}\""));
         }
+        shown.has("<code>--max-concurrency 4</code>");
         // The token can be made by a click, too.
         shown.has("href=\"/keys?scope=join\"");
         read.has_not("/keys");

@@ -47,7 +47,7 @@ on_both! {
         // The next reply is one to the newest task.
         shown.has(&format!("action=\"{reply}/reply\""));
         // Nothing was paid.
-        shown.has("<dt>Cost</dt><dd>–</dd>");
+        shown.has("<dt>Cost</dt><dd>$0</dd>");
     }
 
     async fn an_answer_is_laid_out_and_ends_with_a_whole_line(server) {
@@ -77,7 +77,10 @@ on_both! {
         let asked = json!({ "lease_id": lease.id, "id": "0190a0a0-0000-7000-8000-0000000000c7", "question": question });
         server.post(&task.path("/question"), asked).await.ok();
         let badge = "<span class=\"badge s-asks\">asks you</span>";
-        browser.ok(&format!("/contexts?project={project}")).await.has(&format!("<a href=\"/tasks/{}\">{badge}</a></td>", task.id));
+        let list = browser.ok(&format!("/contexts?project={project}")).await;
+        list.has(&format!("<a href=\"/tasks/{}\">{badge}</a></td>", task.id));
+        // It runs there, although no run has ended yet.
+        list.has(&format!("<td data-name=\"Worker\">{}</td>", worker.name));
         let page = browser.ok(&format!("/contexts/{context}")).await;
         page.has(badge);
         page.has(&format!("<a href=\"/tasks/{}\">Answer it</a>", task.id));

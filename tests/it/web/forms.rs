@@ -75,7 +75,8 @@ on_both! {
         requeue(" 2h ").await.leads_to(&format!("{page}?done=requeue"));
         assert_eq!((task.status().await.as_str(), &task.now().await["policy"]["timeout_sec"]), ("queued", &json!(7200)));
         press("cancel").await;
-        browser.ok(&page).await.has("name=\"timeout_sec\" value=\"\" placeholder=\"7200\"");
+        browser.ok(&page).await.has("name=\"timeout_sec\" value=\"\" placeholder=\"2h\"");
+        browser.ok(&page).await.has("inputmode=\"decimal\" placeholder=\"2.5\"");
         requeue("").await.leads_to(&format!("{page}?done=requeue"));
         assert_eq!((task.status().await.as_str(), &task.now().await["policy"]["timeout_sec"]), ("queued", &json!(7200)));
         press("requeue").await.expect(409).has("Cannot requeue task with status &#39;queued&#39;");

@@ -18,7 +18,11 @@ on_both! { alone:
         let server = keyed(database);
         let (admin, browser) = (server.with_key(ADMIN), Browser::signed_in(&server, ADMIN).await);
         browser.ok("/").await.has("href=\"/keys\"");
-        browser.ok("/keys").await.has("There are no named keys yet.");
+        let none = browser.ok("/keys").await;
+        none.has("There are no named keys yet.");
+        // The style shows them for the scopes that have them.
+        none.has("<fieldset class=\"for-owner\">");
+        none.has("<fieldset class=\"for-worker\">");
         let form = [("name", "ci"), ("scope", "submit"), ("team", "docs"), ("expires_in", "90d"), ("max_open_tasks", "5"), ("max_stored_mib", "20")];
         let made = browser.send_form("/keys", "/keys", &form).await.expect(201);
         let key = shown_key(&made);

@@ -99,7 +99,9 @@ on_both! {
         none.has("<a href=\"/audit?actor=key%3Ano%20one&#38;since=1h\"><code>key:no one</code></a>");
         browser.ok("/audit?actor=key%3Ano+one").await.has_not("Keys are written");
         browser.ok(&format!("/audit?task_id={}&until=2026-01-01", task.id)).await.has("no entries that match");
-        browser.ok(&format!("/audit?task_id={}&since=1h", task.id)).await.has("task created");
+        let created = browser.ok(&format!("/audit?task_id={}&since=1h", task.id)).await;
+        created.has("task created");
+        created.has(&format!("<td class=\"wide\">agent {}</td>", crew.slug));
         let page = browser.ok(&format!("/tasks/{}", task.id)).await;
         page.has("forty-two");
         page.has("run ended");

@@ -40,10 +40,14 @@ on_both! {
 
     async fn a_task_of_the_form_starts_later_and_has_a_budget(server) {
         let browser = Browser::of(server);
-        browser.ok(FORM).await.has("name=\"budget\" value=\"\"");
+        let form = browser.ok(FORM).await;
+        form.has("name=\"budget\" value=\"\"");
+        // What most tasks need not say is folded, until something stands in it.
+        form.has("<details><summary>More options");
         let agent = unique("agent");
         let refused = browser.send_form(FORM, FORM, &[("prompt", "p"), ("agent_slug", &agent), ("budget", "0"), ("not_before", "tomorow")]).await.expect(400);
         refused.has("A task with 0 could not run");
+        refused.has("<details open><summary>More options");
         refused.has("id=\"not_before-wrong\"");
         assert_eq!(browser.send_form(FORM, FORM, &[("prompt", "p"), ("agent_slug", &agent), ("budget", "0.5"), ("not_before", "+2h")]).await.status, 303);
         let task = &server.get(&format!("llm-tasks?agent_slug={agent}")).await.ok()[0];

@@ -20,6 +20,7 @@ on_both! {
         assert_eq!((made.status, page.starts_with("/projects/")), (303, true), "{}", made.text);
         browser.ok("/projects").await.has(&format!("href=\"{page}\""));
         browser.ok("/projects").await.has("No worker has it yet: its first task clones it.");
+        browser.ok("/projects").await.has("<code>bloom-runtime project add NAME .</code>");
         let shown = browser.ok(&page).await;
         shown.has("Pending: no worker has cloned it yet.");
         shown.has("The button clones it beforehand.");

@@ -107,6 +107,8 @@ on_both! {
             event(1, "tool_use", json!({ "name": "Read", "input": { "paths": ["a".repeat(60), "b".repeat(60)] } })),
             event(2, "tool_result", json!({ "content": "short" })),
             event(3, "tool_result", json!({ "content": lines })),
+            event(4, "lifecycle", json!({ "phase": "started", "pid": 28096, "worker": "dev", "resumed": false, "profile": "default" })),
+            event(5, "lifecycle", json!({ "phase": "ended", "exit": 143, "duration_ms": 5_000 })),
         ] });
         server.post(&task.path("/events"), events).await.ok();
         first.complete("error", json!({ "error_message": "no", "reason": "overloaded", "retryable": true, "retry_at": 1 })).await.ok();
@@ -118,6 +120,10 @@ on_both! {
             page.has(&format!("<p class=\"attempt\" id=\"attempt-1\">Attempt 1 on {}: failed</p>", worker.name));
             page.has(&format!("<p class=\"attempt\" id=\"attempt-2\">Attempt 2 on {}: under way</p>", worker.name));
             page.has("<div class=\"what\">short</div>");
+            // As `task logs` tells it.
+            page.has("<div class=\"what\">the run begins on worker dev, by the profile default</div>");
+            page.has("<div class=\"what\">the run ends after 5 s</div>");
+            page.has_not("pid: ");
             page.has("<summary>line 1 of the output\nline 2 of the output\nline 3 of the output\nline 4 of the output</summary>");
             page.has("<span class=\"name\">paths</span>: [ 2 ]");
             page.has_not("line 400 of the output");
@@ -156,15 +162,19 @@ on_both! {
         page.has_not(">released<");
         page.has("<dd>2 of 3 counted, given back 1 of at most 20</dd>");
         page.has("for 24\u{202f}000 tokens in, 6 out");
-        page.has(&format!("<span class=\"soft\" lang=\"en\">to worker {}</span>", worker.name));
+        page.has(&format!("<span class=\"soft\">to worker {}</span>", worker.name));
+        page.has(&format!("<span class=\"soft\">agent {}</span>", crew.slug));
         let ukrainian = browser.send(reqwest::Method::GET, &format!("/tasks/{}", task.id), None, &[("accept-language", "uk")]).await.expect(200);
         ukrainian.has("забракло пам’яті");
+        ukrainian.has(&format!("<span class=\"soft\">воркеру {}</span>", worker.name));
         // A run that can't be tried again, and one that is cancelled.
         let (task, lease) = server.crew().leased_task().await;
         lease.complete("error", json!({ "error_message": "no", "reason": "auth" })).await.ok();
         let page = browser.ok(&format!("/tasks/{}", task.id)).await;
         page.has("<span class=\"badge s-failed\">failed</span>");
         page.has("<br>auth");
+        page.has("inputmode=\"decimal\" placeholder=\"none\"");
+        page.has("<span class=\"soft\">the run failed: auth</span>");
     }
 
     async fn a_page_begins_with_what_matters_now(server) {
