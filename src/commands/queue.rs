@@ -42,6 +42,9 @@ pub enum QueueCommand {
         /// Only tasks for this agent (slug). Default: end the pause of all queues
         #[arg(long, value_name = "SLUG", value_parser = slug, add = ArgValueCandidates::new(shell_completion::queues))]
         agent: Option<String>,
+        /// End the pause of all queues, as without --agent
+        #[arg(long, conflicts_with = "agent")]
+        all: bool,
     },
     /// Limit how many tasks for an agent run at a time, over all workers
     ///
@@ -70,7 +73,7 @@ fn slug(text: &str) -> Result<String, String> {
     }
     if text == columns::ALL_QUEUES {
         return Err(format!(
-            "{text} stands for all queues together: give pause --all, or leave out --agent to resume them; they have no limit together"
+            "{text} stands for all queues together: give --all to pause or resume them; they have no limit together"
         ));
     }
     if matches!(text, "." | "..") {
@@ -98,8 +101,8 @@ pub(crate) async fn run(command: QueueCommand, server: &Server, shown: Shown) ->
             }
             changed
         }
-        QueueCommand::Resume { agent: None } => server.post(&path(None, "resume"), &json!({})).await?,
-        QueueCommand::Resume { agent: Some(agent) } => {
+        QueueCommand::Resume { agent: None, all: _ } => server.post(&path(None, "resume"), &json!({})).await?,
+        QueueCommand::Resume { agent: Some(agent), all: _ } => {
             let before = queues(server).await;
             let changed = server.post(&path(Some(&agent), "resume"), &json!({})).await?;
             tell_if_nothing_was_set(server, &agent, &before).await;
