@@ -72,9 +72,7 @@ fn slug(text: &str) -> Result<String, String> {
         return Err(wrong);
     }
     if text == columns::ALL_QUEUES {
-        return Err(format!(
-            "{text} stands for all queues together: give --all to pause or resume them; they have no limit together"
-        ));
+        return Err(format!("{text} stands for all queues together: give --all to pause or resume them; they have no limit together"));
     }
     if matches!(text, "." | "..") {
         return Err(format!("no URL can name the queue of an agent '{text}'; pause all queues, or use another slug for its tasks"));
