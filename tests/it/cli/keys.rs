@@ -19,6 +19,7 @@ fn keys_are_created_listed_and_revoked() {
         let described = own.does(&["task", "describe", task.trim_end()]).ok();
         assert!(described.contains("Say hello") && described.contains("\nHistory: not open to this key\n"), "{described}");
         assert_eq!(own.does(&["task", "describe", "-o", "json", task.trim_end()]).json()["leases"], json!([]));
+        assert_eq!(own.does(&["lease", "list", "--task", short(task.trim_end()), "-o", "json"]).json(), json!([]));
         own.does(&["key", "list"]).complains(1);
         own.does(&["stats"]).complains(1);
 
