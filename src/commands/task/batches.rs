@@ -107,9 +107,7 @@ pub(crate) async fn send(
                 ),
                 ..failure
             },
-            None => failure.about(&format!(
-                "lines {first} to {last} (positions in the batch count from 0), and all lines after them, were not submitted"
-            )),
+            None => failure.about(&format!("lines {first} to {last}, and all lines after them, were not submitted")),
         })?;
         let Value::Array(tasks) = answer["tasks"].take() else {
             return Err("the server's answer has no tasks, which its API promises".to_owned().into());

@@ -109,7 +109,20 @@ pub(crate) async fn submit(
     if let Some(form) = form.filter(|form| form.is_data() && (sent.is_ok() || !made.tasks.is_empty())) {
         show::list(form, &columns::TASKS, &made.tasks)?;
     }
-    let is_known = match sent? {
+    let last = usize::try_from(done).ok().and_then(|done| lines.get(done.checked_sub(1)?)).map_or(0, |line| line.number);
+    let how = |is_known: bool| match (is_again, last) {
+        (false, _) => "Give the same command again to go on; no line becomes a second task.".to_owned(),
+        (true, 0) if is_known => "Give the same command again to go on.".to_owned(),
+        (true, last) => {
+            let look = if is_known { "" } else { "See with bloom-runtime task list whether that batch exists. " };
+            format!("{look}Remove the first {} lines from the file before you go on with the others.", number(last as u64))
+        }
+    };
+    let end = sent.map_err(|failure| match last {
+        0 => failure,
+        _ => CommandError { message: format!("{}\n{}", failure.message, how(true)), ..failure },
+    })?;
+    let is_known = match end {
         End::All => {
             // A task with a new key existed only if an answer was lost, and its call was repeated.
             let existed = if is_again { 0 } else { made.existed };
@@ -126,15 +139,7 @@ pub(crate) async fn submit(
         End::Unacknowledged => false,
     };
     let perhaps = if is_known { "" } else { ", perhaps another batch" };
-    let last = usize::try_from(done).ok().and_then(|done| lines.get(done.checked_sub(1)?)).map_or(0, |line| line.number);
-    let how = match (is_again, last) {
-        (false, _) => "Give the same command again to go on; no line becomes a second task.".to_owned(),
-        (true, 0) if is_known => "Give the same command again to go on.".to_owned(),
-        (true, last) => {
-            let look = if is_known { "" } else { "See with bloom-runtime task list whether that batch exists. " };
-            format!("{look}Remove the first {} lines from the file before you go on with the others.", number(last as u64))
-        }
-    };
+    let how = how(is_known);
     Err(CommandError::interrupted(format!("interrupted: {} of {} lines were submitted{perhaps}. {how}", number(done), number(total))))
 }
 

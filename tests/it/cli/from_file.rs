@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::*;
+use crate::keys::{ADMIN, keyed};
 
 fn file(user: &User, lines: &str) -> String {
     let path = user.home.join("tasks.jsonl");
@@ -51,6 +52,26 @@ fn a_file_is_waited_for_and_its_answers_come_in_the_order_of_its_lines() {
         assert!(done.out.contains("of one") && done.out.contains("no idea") && done.err.contains("no idea"), "{} {}", done.out, done.err);
         let said = user.does(&["task", "submit", "--out", "x", "p"]).complains(2);
         assert!(said.contains("--out needs --from and --wait"), "{said}");
+    });
+}
+
+#[test]
+fn the_same_command_submits_what_a_quota_left_out() {
+    let server = keyed(Database::Sqlite);
+    run(async {
+        let admin = User::at(&server).with("BLOOM_KEY", ADMIN);
+        let key = admin.does(&["key", "create", "ci", "--scope", "submit", "--max-open-tasks", "2"]).ends(0).out;
+        let user = User::at(&server).with("BLOOM_KEY", key.trim_end());
+        // A line that depends on another one begins a batch.
+        let later = "{\"prompt\": \"later\", \"depends_on\": [\"a\"]}\n".repeat(2);
+        let from = file(&user, &format!("{{\"prompt\": \"first\", \"name\": \"a\"}}\n{later}"));
+        let command = ["task", "submit", "--agent", "nobody", "--from", &from];
+        let said = user.does(&command).ends(1).err;
+        assert!(said.contains("lines 2 to 3, and all lines after them, were not submitted: The quota"), "{said}");
+        assert!(said.contains("Give the same command again to go on; no line becomes a second task."), "{said}");
+        admin.does(&["key", "quota", "ci", "--max-open-tasks", "3"]).ok();
+        let done = user.does(&command).ends(0);
+        assert!(done.err.contains("2 new, 1 existed already"), "{}", done.err);
     });
 }
 
