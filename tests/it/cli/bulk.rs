@@ -65,7 +65,10 @@ fn by_filters_nothing_happens_unasked() {
         assert!(said.contains("cancel 1 task, and the tasks that depend on them;") && said.contains("--yes"), "{said}");
         for answer in ["n\n", "\n", "nonsense\n"] {
             let said = user.types(answer, &command).ends(0).out;
-            assert!(said.contains("cancel 1 task, and the tasks that depend on them? [y/N]") && said.contains("Nothing was changed."), "{said}");
+            assert!(
+                said.contains("cancel 1 task, and the tasks that depend on them? [y/N]") && said.contains("Nothing was changed."),
+                "{said}"
+            );
         }
         let done = user.does(&[&command[..], &["--dry-run"]].concat()).ends(0);
         assert!(done.err.contains("1 task to cancel, and the tasks that depend on them"), "{}", done.err);
