@@ -57,6 +57,12 @@ fn keys_are_created_listed_and_revoked() {
         let own = machine.does(&["key", "enroll", "w2"]).ok();
         server.with_key(own.trim_end()).post("workers", json!({ "name": "w2" })).await.created();
         machine.does(&["key", "enroll", "w3"]).complains(1);
+
+        user.does(&["key", "create", "deploy-bot", "--scope", "submit"]).ends(0);
+        let said = user.does(&["key", "revoke", "deploy-bott"]).complains(1);
+        assert!(said.contains("Key not found (did you mean deploy-bot?)"), "{said}");
+        let said = user.does(&["task", "list", "--owner", "deploy-bott"]).ends(0).err;
+        assert!(said.contains("No key has the name deploy-bott now (did you mean deploy-bot?)"), "{said}");
     });
 }
 
