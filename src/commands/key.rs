@@ -1,4 +1,4 @@
-//! `key`: creates, lists, rotates and revokes named keys, and exchanges a join token for a worker's key.
+//! `key`: creates, lists, rotates and revokes named keys, tells of the one that is used, and exchanges a join token for a worker's key.
 
 use std::path::PathBuf;
 
@@ -82,6 +82,8 @@ pub enum KeyCommand {
     /// List the keys; the keys themselves are not shown
     #[command(alias = "ls")]
     List,
+    /// Show what the key of this call opens: its scope, its team, when it expires, and how much of its quota is used
+    Whoami,
     /// Give a key another secret, and print it or store it in a new file; the name, its tasks and its quota stay
     ///
     /// The secret that it had opens the same for some time, so that whoever has it can change to the new one without being refused.
@@ -217,6 +219,18 @@ pub(crate) async fn run(command: KeyCommand, server: &Server, shown: Shown) -> R
         KeyCommand::List => {
             let keys = server.get("api/runtime/keys").await?;
             show::list(shown.form_or(Form::Table), &columns::KEYS, keys.as_array().map(Vec::as_slice).unwrap_or_default())
+        }
+        KeyCommand::Whoami => {
+            let caller = server.get("api/runtime/whoami").await?;
+            match shown.form() {
+                Some(form) if form.is_data() => show::as_it_came(form, &caller),
+                _ if caller["key"].is_object() => show::one(shown.form_or(Form::Table), &columns::KEYS, &caller["key"]),
+                _ if caller["open"] == true => term::print("The server asks for no key: everybody may do everything.\n"),
+                _ => {
+                    let scope = caller["scope"].as_str().unwrap_or_default();
+                    term::print(&format!("The key is that of the scope {scope} in the server's settings, and has no name.\n"))
+                }
+            }
         }
         KeyCommand::Revoke { yes, names } => {
             // A script that revokes a key that has leaked is not held up.

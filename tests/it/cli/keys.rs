@@ -99,6 +99,11 @@ fn a_quota_is_given_shown_and_changed() {
         own.does(&["task", "submit", "--agent", "nobody", "one"]).ok();
         let listed = user.does(&["key", "list"]).ok();
         assert!(listed.contains("QUOTA") && listed.contains("1/2 open, 9 a minute, 0.0/1 MiB"), "{listed}");
+        let told = own.does(&["key", "whoami"]).ok();
+        assert!(told.contains("web") && told.contains("submit") && told.contains("1/2 open"), "{told}");
+        let whole = own.does(&["key", "whoami", "-o", "json"]).json();
+        assert_eq!((&whole["scope"], &whole["key"]["name"], &whole["open"]), (&json!("submit"), &json!("web"), &json!(false)));
+        assert!(user.does(&["key", "whoami"]).ok().contains("the scope admin in the server's settings"));
         let changed = user.does(&["key", "quota", "web", "--max-open-tasks", "1"]).ok();
         assert!(changed.contains("1/1 open\n") || changed.contains("1/1 open "), "{changed}");
         let said = own.does(&["task", "submit", "--agent", "nobody", "two"]).complains(1);
