@@ -270,6 +270,17 @@ impl<'a> From<&'a ApiKey> for Key<'a> {
     }
 }
 
+/// Who calls.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct WhoAmI<'a> {
+    /// What the caller may do.
+    pub scope: AnyScope,
+    /// The named key of the call, with its quota and how much of it is used; null: it has none, or one of the server's settings.
+    pub key: Option<Key<'a>>,
+    /// Whether the server asks for no key, so that everybody may do everything.
+    pub open: bool,
+}
+
 /// A key that was just created.
 #[derive(Clone, Deserialize, Serialize, ToSchema)]
 pub struct CreatedKey<'a> {

@@ -1,4 +1,4 @@
-//! `key`: creates, lists, rotates and revokes named keys, and exchanges a join token for a worker's key.
+//! `key`: creates, lists, rotates and revokes named keys, tells of the one that is used, and exchanges a join token for a worker's key.
 
 use std::path::PathBuf;
 
@@ -19,6 +19,8 @@ use bloom_api::when::seconds_until;
 use bloom_client::part;
 use bloom_config as config;
 use bloom_core::api_key::{MAX_QUOTA_BYTES, MAX_QUOTA_TASKS, Quota, Scope};
+use bloom_core::command::Rejection;
+use bloom_core::similar::did_you_mean;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -80,6 +82,8 @@ pub enum KeyCommand {
     /// List the keys; the keys themselves are not shown
     #[command(alias = "ls")]
     List,
+    /// Show what the key of this call opens: its scope, its team, when it expires, and how much of its quota is used
+    Whoami,
     /// Give a key another secret, and print it or store it in a new file; the name, its tasks and its quota stay
     ///
     /// The secret that it had opens the same for some time, so that whoever has it can change to the new one without being refused.
@@ -194,7 +198,7 @@ pub(crate) async fn run(command: KeyCommand, server: &Server, shown: Shown) -> R
             let file = out.out.map(NewKeyFile::create).transpose()?;
             let body = KeyRotation { overlap_sec: Int(seconds(overlap)), expires_in_sec: expires.map(|time| Int(seconds(time))) };
             let path = format!("api/runtime/keys/{}/rotate", part(&name));
-            let rotated = server.post(&path, &body).await.map_err(|failure| failure.about(&name))?;
+            let rotated = told(server.post(&path, &body).await, &name, server).await?;
             let former = read::<CreatedKey>(&rotated)?.about.former_until;
             hand_over(rotated, "is rotated", file, shown)?;
             term::info(&match former {
@@ -209,12 +213,24 @@ pub(crate) async fn run(command: KeyCommand, server: &Server, shown: Shown) -> R
                 Some(limits) => server.post(&path, &limits).await,
                 None => server.delete(&path).await,
             };
-            let key = changed.map_err(|failure| failure.about(&name))?;
+            let key = told(changed, &name, server).await?;
             show::one(shown.form_or(Form::Table), &columns::KEYS, &key)
         }
         KeyCommand::List => {
             let keys = server.get("api/runtime/keys").await?;
             show::list(shown.form_or(Form::Table), &columns::KEYS, keys.as_array().map(Vec::as_slice).unwrap_or_default())
+        }
+        KeyCommand::Whoami => {
+            let caller = server.get("api/runtime/whoami").await?;
+            match shown.form() {
+                Some(form) if form.is_data() => show::as_it_came(form, &caller),
+                _ if caller["key"].is_object() => show::one(shown.form_or(Form::Table), &columns::KEYS, &caller["key"]),
+                _ if caller["open"] == true => term::print("The server asks for no key: everybody may do everything.\n"),
+                _ => {
+                    let scope = caller["scope"].as_str().unwrap_or_default();
+                    term::print(&format!("The key is that of the scope {scope} in the server's settings, and has no name.\n"))
+                }
+            }
         }
         KeyCommand::Revoke { yes, names } => {
             // A script that revokes a key that has leaked is not held up.
@@ -223,7 +239,7 @@ pub(crate) async fn run(command: KeyCommand, server: &Server, shown: Shown) -> R
                 return Ok(());
             }
             for name in &names {
-                server.delete(&format!("api/runtime/keys/{}", part(name))).await.map_err(|failure| failure.about(name))?;
+                told(server.delete(&format!("api/runtime/keys/{}", part(name))).await, name, server).await?;
                 term::info(&format!("{name} is revoked."));
             }
             Ok(())
@@ -233,6 +249,33 @@ pub(crate) async fn run(command: KeyCommand, server: &Server, shown: Shown) -> R
             let created = server.post("api/runtime/enroll", &NewEnrollment { worker: EnrolledName(worker), instance: None }).await?;
             hand_over(created, "is created", file, shown)
         }
+    }
+}
+
+/// Says which key failed, and which one may be meant if there is none with this name.
+async fn told(done: Result<Value, CommandError>, name: &str, server: &Server) -> Result<Value, CommandError> {
+    let failure = match done {
+        Ok(answer) => return Ok(answer),
+        Err(failure) => failure.about(name),
+    };
+    if !failure.message.contains(&Rejection::KeyNotFound.to_string()) {
+        return Err(failure);
+    }
+    // It is only a hint, so a list that can't be read is no failure of its own.
+    let keys = server.get("api/runtime/keys").await.unwrap_or_default();
+    Err(CommandError { message: failure.message + &did_you_mean(name, names(&keys)), ..failure })
+}
+
+fn names(keys: &Value) -> impl Iterator<Item = &str> {
+    keys.as_array().into_iter().flatten().filter_map(|key| key["name"].as_str())
+}
+
+/// Says so if no key has the name of an owner. Only admins may list the keys; others are told nothing.
+pub(crate) async fn tell_if_unknown(server: &Server, name: &str) {
+    let Ok(keys) = server.get("api/runtime/keys").await else { return };
+    if !names(&keys).any(|known| known == name) {
+        let meant = did_you_mean(name, names(&keys));
+        term::info(&format!("No key has the name {name} now{meant}: check the spelling."));
     }
 }
 

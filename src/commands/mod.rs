@@ -205,7 +205,7 @@ pub enum Command {
         #[command(flatten)]
         shown: Shown,
     },
-    /// Create, list and revoke named keys
+    /// Create, list, rotate and revoke named keys, and show what a key opens
     #[command(after_help = key::EXAMPLES)]
     Key {
         /// What to do with keys

@@ -42,6 +42,9 @@ pub enum QueueCommand {
         /// Only tasks for this agent (slug). Default: end the pause of all queues
         #[arg(long, value_name = "SLUG", value_parser = slug, add = ArgValueCandidates::new(shell_completion::queues))]
         agent: Option<String>,
+        /// End the pause of all queues, as without --agent
+        #[arg(long, conflicts_with = "agent")]
+        all: bool,
     },
     /// Limit how many tasks for an agent run at a time, over all workers
     ///
@@ -69,9 +72,7 @@ fn slug(text: &str) -> Result<String, String> {
         return Err(wrong);
     }
     if text == columns::ALL_QUEUES {
-        return Err(format!(
-            "{text} stands for all queues together: give pause --all, or leave out --agent to resume them; they have no limit together"
-        ));
+        return Err(format!("{text} stands for all queues together: give --all to pause or resume them; they have no limit together"));
     }
     if matches!(text, "." | "..") {
         return Err(format!("no URL can name the queue of an agent '{text}'; pause all queues, or use another slug for its tasks"));
@@ -98,8 +99,8 @@ pub(crate) async fn run(command: QueueCommand, server: &Server, shown: Shown) ->
             }
             changed
         }
-        QueueCommand::Resume { agent: None } => server.post(&path(None, "resume"), &json!({})).await?,
-        QueueCommand::Resume { agent: Some(agent) } => {
+        QueueCommand::Resume { agent: None, all: _ } => server.post(&path(None, "resume"), &json!({})).await?,
+        QueueCommand::Resume { agent: Some(agent), all: _ } => {
             let before = queues(server).await;
             let changed = server.post(&path(Some(&agent), "resume"), &json!({})).await?;
             tell_if_nothing_was_set(server, &agent, &before).await;

@@ -2,14 +2,14 @@
 
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
 use clap::{Args, Subcommand};
-use clap_complete::ArgValueCandidates;
+use clap_complete::{ArgValueCandidates, ArgValueCompleter};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::connect::{Server, failed};
 use super::number::within;
 use super::show::{self, Form, Kind, Shown};
-use super::{columns, shell_completion, term};
+use super::{columns, ids, shell_completion, term};
 use crate::CommandError;
 use bloom_core::audit::is_name_of_another_actor;
 use bloom_core::task::LeaseStatus;
@@ -71,14 +71,21 @@ pub enum LeaseCommand {
         /// Only of this worker
         #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
         worker: Option<String>,
+        /// Only of this task, which a submit or member key must name; its id, or the beginning or the end of it
+        #[arg(long, value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
+        task: Option<String>,
         #[command(flatten)]
         limit: Limit,
     },
 }
 
 pub(crate) async fn leases(command: LeaseCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
-    let LeaseCommand::List { status, worker, limit } = command;
-    let query: Vec<_> = [("status", status), ("worker_id", worker)].into_iter().filter_map(|(name, text)| Some((name, text?))).collect();
+    let LeaseCommand::List { status, worker, mut task, limit } = command;
+    if let Some(task) = &mut task {
+        *task = ids::task(server, task).await.map_err(|failure| failure.about("--task"))?;
+    }
+    let filters = [("status", status), ("worker_id", worker), ("task_id", task)];
+    let query: Vec<_> = filters.into_iter().filter_map(|(name, text)| Some((name, text?))).collect();
     pages(server, "api/runtime/leases", &query, limit, shown, &columns::LEASES).await
 }
 

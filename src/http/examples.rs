@@ -194,6 +194,7 @@ pub(crate) fn of_schema(name: &str) -> Option<Value> {
         "Context" => context(),
         "ResumedAccount" => json!({ "account": "team", "since": AT }),
         "Key" => key(),
+        "WhoAmI" => json!({ "scope": "submit", "key": key(), "open": false }),
         "CreatedKey" => with(key(), &json!({ "key": "bloom_Zt0yXW4mS9c2kQbGf7VhLd1uRnJa6eEi3oPxTwCqUz8" })),
         "Worker" => worker(),
         "WorkerWithLeases" => with(worker(), &json!({ "leases": [lease()] })),

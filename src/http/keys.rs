@@ -1,4 +1,4 @@
-//! Named keys: create, list, rotate, revoke; and the enrollment of workers.
+//! Named keys: create, list, rotate, revoke, and who calls; and the enrollment of workers.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use super::path::KeyPath;
 use super::policy::RoutePolicy;
 use bloom_api::answers::Removed;
 use bloom_api::error::ErrorText;
-use bloom_api::keys::{CreatedKey, Key, KeyQuota, KeyRotation, NewEnrollment, NewKey, NewQuota};
+use bloom_api::keys::{CreatedKey, Key, KeyQuota, KeyRotation, NewEnrollment, NewKey, NewQuota, WhoAmI};
 use bloom_core::Ms;
 use bloom_core::api_key::{ApiKey, PREFIX, Quota, Scope};
 use bloom_core::op;
@@ -107,6 +107,24 @@ async fn with_use<'a>(app: &AppState, key: &'a ApiKey, uses: &BTreeMap<String, M
     // A key that had the name before may have been used, too.
     let last_used_at = uses.get(&key.name).copied().max(app.ring.last_use(&key.name)).filter(|at| *at >= key.created_at);
     Ok(Key { quota: KeyQuota::of(key, open_tasks, stored_bytes), last_used_at, ..key.into() })
+}
+
+pub(crate) const WHO_AM_I: RoutePolicy = RoutePolicy::READ.or_submit().or_worker();
+
+/// Tells who calls.
+///
+/// What the key of this call allows and, of a named key, its team, its worker, its expiry, and how much of its quota is used. Every key but a
+/// join token may ask.
+#[utoipa::path(
+    get, path = "/api/runtime/whoami", operation_id = "whoAmI", tag = "keys",
+    responses((status = 200, description = "The caller.", body = WhoAmI))
+)]
+pub(crate) async fn who_am_i(State(app): State<AppState>, caller: Caller) -> HandlerResult {
+    let key = match caller.key.as_deref() {
+        Some(key) => Some(with_use(&app, key, &app.store.key_uses().await?).await?),
+        None => None,
+    };
+    ok(&WhoAmI { scope: caller.scope.into(), key, open: app.ring.is_open() })
 }
 
 pub(crate) const ROTATE: RoutePolicy = RoutePolicy::ADMIN;

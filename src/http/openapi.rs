@@ -128,6 +128,7 @@ pub(crate) fn routes() -> Routes {
         .add(routes!(config::test_connection), config::TEST_CONNECTION)
         .add(routes!(keys::create), keys::CREATE)
         .add(routes!(keys::list), keys::LIST)
+        .add(routes!(keys::who_am_i), keys::WHO_AM_I)
         .add(routes!(keys::rotate), keys::ROTATE)
         .add(routes!(keys::revoke), keys::REVOKE)
         .add(routes!(keys::set_quota), keys::SET_QUOTA)

@@ -205,6 +205,7 @@ mod tests {
         let opened = routes(|policy| policy.is_guarded() && policy.allows(Scope::Worker));
         let expected = [
             "GET artifacts/{id}/content",
+            "GET whoami",
             "POST artifacts",
             "POST llm-tasks/{id}/complete",
             "POST llm-tasks/{id}/events",
@@ -240,6 +241,7 @@ mod tests {
             "GET llm-tasks/{id}/wait",
             "GET usage",
             "GET watch",
+            "GET whoami",
             "PATCH llm-tasks/{id}",
             "POST artifacts",
             "POST contexts/{context_id}/reset",

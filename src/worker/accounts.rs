@@ -36,6 +36,8 @@ const ELSEWHERE_MS: Ms = 5 * 1000;
 const DISK_PAUSE_MS: Ms = 60_000;
 /// How long a task that is handed back waits until the server knows that its account is closed.
 const TELL_LIMIT: Duration = Duration::from_secs(5);
+/// What a task says whose run the API refused, while a probe shows that the account works.
+const ONLY_RUN: &str = "; the account works without this task, so the attempt counts";
 
 impl Agent {
     /// The profile that runs tasks of the slug now: the first that is not paused, or the first of all.
@@ -166,7 +168,7 @@ impl Agent {
             }
             (_, Some(reason)) if is_of_setup(reason, profile, &message) => {
                 let blame = tokio::select! {
-                    blame = self.blame(name, profile, task, (reason, message)) => blame,
+                    blame = self.blame(name, profile, task, (reason, message.clone())) => blame,
                     _ = stop.wait_for(Option::is_some) => Err(Blame::Unknown),
                 };
                 if let Err(blame) = blame {
@@ -174,7 +176,12 @@ impl Agent {
                         Blame::Model => (completion.reason, completion.retryable) = (Some(Reason::ModelUnavailable), false),
                         // With a status that refuses only this request, it would be refused again.
                         Blame::Task if !completion.retryable => completion.reason = Some(Reason::InvalidRequest),
-                        Blame::Task if has_run => completion.reason = Some(Reason::AgentError),
+                        Blame::Task if has_run => {
+                            completion.reason = Some(Reason::AgentError);
+                            if reason == Reason::Auth {
+                                completion.error_message = Some([message.as_str(), ONLY_RUN].concat().into());
+                            }
+                        }
                         Blame::Task => return Verdict::Complete(completion),
                         Blame::Unknown => {
                             completion.retryable = true;

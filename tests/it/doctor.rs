@@ -48,6 +48,7 @@ on_both! { alone:
         let pause = json!({ "kind": "account", "name": "a", "cause": "billing", "since": 1, "until": 2, "message": "top it up" });
         admin.post("workers", json!({ "name": "paused", "pauses": [pause] })).await.ok();
         create(&admin, "ending", "read", json!({ "expires_in_sec": 3_600 })).await;
+        create(&admin, "joining", "join", json!({})).await;
         let (code, all) = found(&server, &[]);
         assert_eq!(code, 0, "{all:?}");
         has(&all, "workers", "fine", "3 of 4 are online");
@@ -55,6 +56,7 @@ on_both! { alone:
         has(&all, "workers", "warning", "sick reports an error");
         has(&all, "workers", "warning", "paused is paused: top it up");
         has(&all, "keys", "warning", "the key ending ends");
+        assert!(!all.iter().any(|[.., text]| text.contains("joining")), "a join token lasts a day by design: {all:?}");
 
         // A key that the server does not know, and a port at which nobody listens.
         let (code, all) = found(&server, &[("RUNTIME_API_KEY", "another key of this server")]);

@@ -29,8 +29,9 @@ pub async fn with_new_key(admin: &Api, server: &Api, name: &str, scope: &str, mo
     server.with_key(&create(admin, name, scope, more).await)
 }
 
-const WORKER: [&str; 13] = [
+const WORKER: [&str; 14] = [
     "GET artifacts/{id}/content",
+    "GET whoami",
     "POST artifacts",
     "POST llm-tasks/{id}/complete",
     "POST llm-tasks/{id}/events",
@@ -44,7 +45,7 @@ const WORKER: [&str; 13] = [
     "POST workers/{id}/events",
     "POST workers/{id}/heartbeat",
 ];
-const SUBMIT: [&str; 27] = [
+const SUBMIT: [&str; 28] = [
     "DELETE artifacts/{id}",
     "DELETE llm-tasks/{id}",
     "GET artifacts",
@@ -60,6 +61,7 @@ const SUBMIT: [&str; 27] = [
     "GET llm-tasks/{id}/wait",
     "GET usage",
     "GET watch",
+    "GET whoami",
     "PATCH llm-tasks/{id}",
     "POST artifacts",
     "POST contexts/{context_id}/reset",
@@ -296,6 +298,7 @@ on_both! { alone:
         assert!(refused.contains("RUNTIME_API_KEY"), "{refused}");
         assert!(open.post("enroll", json!({ "worker": "w" })).await.error(409).contains("RUNTIME_API_KEY"));
         open.with_key(&key).get("keys").await.ok();
+        assert_eq!(open.get("whoami").await.ok(), json!({ "scope": "admin", "key": null, "open": true }));
         open.stop();
         let keyed = plan.start();
         keyed.with_key(&key).get("stats").await.ok();

@@ -80,6 +80,7 @@ const CALLS: &[&str] = &[
     "post /api/runtime/keys/{id}/quota",
     "delete /api/runtime/keys/{id}/quota",
     "post /api/runtime/enroll",
+    "get /api/runtime/whoami",
     "get /api/membridge/health",
     "get /api/runtime/projects",
     "post /api/runtime/projects",

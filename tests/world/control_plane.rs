@@ -107,6 +107,7 @@ pub fn command(which: usize, at: usize) -> Op {
                 registered_at: 0,
                 last_seen: None,
             },
+            is_repeatable: false,
         }),
         1 => Op::RemoveAgent(op::RemoveAgent { name: node }),
         2 => Op::RegisterProject(op::RegisterProject { name: project, canonical_id }),

@@ -78,9 +78,17 @@ impl BulkAction {
         }
     }
 
+    /// What a call does besides, which its answer does not count.
+    fn besides(self) -> &'static str {
+        match self {
+            Self::Cancel => ", and the tasks that depend on them",
+            Self::Requeue => "",
+        }
+    }
+
     fn done(self) -> &'static str {
         match self {
-            Self::Cancel => "cancelled, or their workers were told to stop",
+            Self::Cancel => "cancelled, or their workers were told to stop; tasks that depend on them are cancelled, too",
             Self::Requeue => "queued again",
         }
     }
@@ -239,13 +247,14 @@ async fn by_filter(
     }
     let count = if meant.more { format!("{} or more", tasks(meant.matched)) } else { tasks(meant.matched) };
     if args.dry_run || meant.matched == 0 {
-        term::info(&format!("{count} to {}", action.verb()));
+        let besides = if meant.matched == 0 { "" } else { action.besides() };
+        term::info(&format!("{count} to {}{besides}", action.verb()));
         if meant.matched == 0 {
             list::hint(server, &args.selection.filters).await;
         }
         return print(&meant, shown);
     }
-    if !args.yes && !confirm(action.verb(), &count).await? {
+    if !args.yes && !confirm(action.verb(), &(count + action.besides())).await? {
         term::info("Nothing was changed.");
         return Ok(());
     }

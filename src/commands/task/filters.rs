@@ -78,6 +78,10 @@ impl Filters {
         self.agent.as_deref()
     }
 
+    pub fn owner(&self) -> Option<&str> {
+        self.owner.as_deref()
+    }
+
     /// # Errors
     /// The times leave nothing that could match.
     pub fn check(&self) -> Result<(), CommandError> {

@@ -231,13 +231,15 @@ fn task(
     let mut task: Map<String, Value> = serde_json::from_str(line).map_err(|error| wrong_lines::no_object(line, &error))?;
     let name = task.remove(NAME);
     let fields = to_raw_value(&task).map_err(|error| error.to_string())?;
-    if let Some(wrong) = wrong_lines::misspelt(&fields) {
-        return Err(wrong);
+    let wrong_dependency = |named: &str| {
+        let unknown = || Some(format!("depends_on: {}", found.get(named)?.as_ref().err()?));
+        names.problem(number, named).or_else(unknown)
+    };
+    let wrong: Vec<String> = wrong_lines::misspelt(&fields).into_iter().chain(dependencies(&task).filter_map(wrong_dependency)).collect();
+    if !wrong.is_empty() {
+        return Err(wrong.join("; "));
     }
     task.retain(|_, value| !value.is_null());
-    if let Some(wrong) = dependencies(&task).find_map(|named| names.problem(number, named)) {
-        return Err(wrong);
-    }
     // The key of a line stands for its name: if that line becomes another task, so do those that depend on it, and another name is no change.
     let mut content = task.clone();
     let mut after = Vec::new();
@@ -251,8 +253,8 @@ fn task(
             };
             (*in_task, *in_content) = (json!(placeholder(*position)), json!({ "key": key }));
             after.push(*position);
-        } else if let Some(id) = found.get(&named) {
-            *in_task = json!(id.as_ref().map_err(|wrong| format!("depends_on: {wrong}"))?);
+        } else if let Some(Ok(id)) = found.get(&named) {
+            *in_task = json!(id);
         }
     }
     let key = key(&content, defaults, scope, &mut earlier.seen);
@@ -361,6 +363,8 @@ mod tests {
                 .contains("timeout_sec is not a field of a task; the nearest is policy.timeout_sec")
         );
         assert!(told("{\"prompt\": \"p\", \"policy\": {\"timeout_sec\": 0}}").contains("line 2: policy.timeout_sec: Number must be"));
+        let both = told("{\"promt\": \"p\", \"depends_on\": [\"beef\"]}");
+        assert!(both.contains("the nearest is prompt; depends_on: no task"), "{both}");
         assert!(told("{\"prompt\": \"p\", \"xyz\": 5}").contains("there are: context_id, "));
         assert!(told("{\"prompt\": \" \"}").contains("line 2: prompt: it is blank"));
     }

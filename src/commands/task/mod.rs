@@ -32,7 +32,7 @@ use super::connect::{Server, failed};
 use super::ids::path;
 use super::records::Limit;
 use super::show::{self, Form, Shown};
-use super::{columns, describe, ids, known_agents, shell_completion, term};
+use super::{columns, describe, ids, key, known_agents, shell_completion, term};
 use crate::CommandError;
 use artifacts::ArtifactsArgs;
 use bulk::RequeueArgs;
@@ -259,6 +259,9 @@ pub(crate) async fn run(command: TaskCommand, server: &Server, shown: Shown) -> 
                 list::hint(server, &filters).await;
                 if let Some(agent) = filters.agent() {
                     known_agents::tell_if_unknown(server, agent, "").await;
+                }
+                if let Some(owner) = filters.owner() {
+                    key::tell_if_unknown(server, owner).await;
                 }
             }
             limit.show(found, shown, &columns::TASKS)

@@ -13,11 +13,19 @@ use super::super::reply::{ChangedProject, StoredMemory};
 use super::super::row_keys::RowKeys;
 use super::super::working_set::{Halt, WorkingSet};
 
-/// Adds an agent whose name is free.
+/// Adds an agent whose name is free. Of an agent that has an instance, the same registration again changes nothing: its agent repeats it, to find
+/// out whether it was lost.
 #[derive(Clone, Debug)]
 pub struct RegisterAgent {
     /// `registered_at` and `last_seen` are set here.
     pub agent: Agent,
+    /// Whether its details have the instance of its agent.
+    pub is_repeatable: bool,
+}
+
+/// Whether the two say the same, but for what heartbeats change.
+fn is_same(one: &Agent, other: &Agent) -> bool {
+    one.url == other.url && one.status == other.status && one.capabilities == other.capabilities && one.details == other.details
 }
 
 impl Operation for RegisterAgent {
@@ -28,7 +36,10 @@ impl Operation for RegisterAgent {
     }
 
     fn decide(&self, set: &mut WorkingSet) -> Result<Agent, Halt> {
-        if set.find_agent(&self.agent.name)?.is_some() {
+        if let Some(found) = set.find_agent(&self.agent.name)? {
+            if self.is_repeatable && is_same(found, &self.agent) {
+                return Ok(found.clone());
+            }
             return Err(Rejection::AgentExists(self.agent.name.clone()).into());
         }
         if set.agent_count()? >= MAX_AGENTS {

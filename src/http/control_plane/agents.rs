@@ -92,6 +92,7 @@ pub(crate) async fn register(State(plane): State<ControlPlane>, caller: Caller, 
     let details: Map<String, Value> =
         DETAILS.iter().filter_map(|(name, chars)| Some(((*name).to_owned(), fields.text(name, 0..=*chars)?.into()))).collect();
     fields.check()?;
+    let is_repeatable = details.contains_key("instance");
     let agent = Agent {
         name,
         url,
@@ -104,8 +105,11 @@ pub(crate) async fn register(State(plane): State<ControlPlane>, caller: Caller, 
         registered_at: 0,
         last_seen: None,
     };
-    let agent = plane.engine.writers.submit(caller.command(op::RegisterAgent { agent })).await?;
-    tracing::info!(agent = agent.name, url = agent.url, "an agent was registered at the control plane");
+    let agent = plane.engine.writers.submit(caller.command(op::RegisterAgent { agent, is_repeatable })).await?;
+    // An agent that has been seen was registered before, and repeats that.
+    if agent.last_seen.is_none() {
+        tracing::info!(agent = agent.name, url = agent.url, "an agent was registered at the control plane");
+    }
     Ok(crate::answer::json(StatusCode::CREATED, &shown(&agent, agent.registered_at))?)
 }
 

@@ -11,6 +11,9 @@ fn the_audit_trail_is_filtered() {
         let task = crew.task().create().await;
         task.lease_to(&worker).await;
         task.succeed("x").await;
+        crew.leased_task().await;
+        let leases = user.does(&["lease", "list", "--task", short(&task.id), "-o", "json"]).json();
+        assert_eq!((leases.as_array().map(Vec::len), &leases[0]["task_id"]), (Some(1), &json!(task.id)));
         let actions = |more: &[&str]| {
             let entries = user.does(&[&["audit", "-o", "json"], more].concat()).json();
             entries.as_array().unwrap().iter().map(|entry| entry["action"].as_str().unwrap().to_owned()).collect::<Vec<_>>()

@@ -62,22 +62,25 @@ fn by_filters_nothing_happens_unasked() {
         let other = crew.task().create().await;
         let command = ["task", "cancel", "--status", "queued", "--label", &format!("batch={label}")];
         let said = user.does(&command).complains(2);
-        assert!(said.contains("cancel 1 task") && said.contains("--yes"), "{said}");
+        assert!(said.contains("cancel 1 task, and the tasks that depend on them;") && said.contains("--yes"), "{said}");
         for answer in ["n\n", "\n", "nonsense\n"] {
             let said = user.types(answer, &command).ends(0).out;
-            assert!(said.contains("cancel 1 task? [y/N]") && said.contains("Nothing was changed."), "{said}");
+            assert!(
+                said.contains("cancel 1 task, and the tasks that depend on them? [y/N]") && said.contains("Nothing was changed."),
+                "{said}"
+            );
         }
         let done = user.does(&[&command[..], &["--dry-run"]].concat()).ends(0);
-        assert!(done.err.contains("1 task to cancel"), "{}", done.err);
+        assert!(done.err.contains("1 task to cancel, and the tasks that depend on them"), "{}", done.err);
         assert_eq!(mine.status().await, "queued");
 
         let said = user.types("y\n", &command).ends(0).out;
-        assert!(said.contains("1 task: cancelled"), "{said}");
+        assert!(said.contains("1 task: cancelled") && said.contains("tasks that depend on them are cancelled, too"), "{said}");
         assert_eq!((mine.status().await, other.status().await), ("cancelled".into(), "queued".into()));
         // What matches since the question is not what was confirmed.
         let one_more = || crew.task().with("labels", json!({ "batch": label })).create();
         let (counted, mut asking) = (one_more().await, user.at_terminal(&command));
-        asking.prints("cancel 1 task? [y/N]").await;
+        asking.prints("cancel 1 task, and the tasks that depend on them? [y/N]").await;
         let later = one_more().await;
         asking.types("y\n");
         assert!(asking.done().ends(0).out.contains("1 task: cancelled"));

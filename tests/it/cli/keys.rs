@@ -19,6 +19,7 @@ fn keys_are_created_listed_and_revoked() {
         let described = own.does(&["task", "describe", task.trim_end()]).ok();
         assert!(described.contains("Say hello") && described.contains("\nHistory: not open to this key\n"), "{described}");
         assert_eq!(own.does(&["task", "describe", "-o", "json", task.trim_end()]).json()["leases"], json!([]));
+        assert_eq!(own.does(&["lease", "list", "--task", short(task.trim_end()), "-o", "json"]).json(), json!([]));
         own.does(&["key", "list"]).complains(1);
         own.does(&["stats"]).complains(1);
 
@@ -56,6 +57,12 @@ fn keys_are_created_listed_and_revoked() {
         let own = machine.does(&["key", "enroll", "w2"]).ok();
         server.with_key(own.trim_end()).post("workers", json!({ "name": "w2" })).await.created();
         machine.does(&["key", "enroll", "w3"]).complains(1);
+
+        user.does(&["key", "create", "deploy-bot", "--scope", "submit"]).ends(0);
+        let said = user.does(&["key", "revoke", "deploy-bott"]).complains(1);
+        assert!(said.contains("Key not found (did you mean deploy-bot?)"), "{said}");
+        let said = user.does(&["task", "list", "--owner", "deploy-bott"]).ends(0).err;
+        assert!(said.contains("No key has the name deploy-bott now (did you mean deploy-bot?)"), "{said}");
     });
 }
 
@@ -92,6 +99,11 @@ fn a_quota_is_given_shown_and_changed() {
         own.does(&["task", "submit", "--agent", "nobody", "one"]).ok();
         let listed = user.does(&["key", "list"]).ok();
         assert!(listed.contains("QUOTA") && listed.contains("1/2 open, 9 a minute, 0.0/1 MiB"), "{listed}");
+        let told = own.does(&["key", "whoami"]).ok();
+        assert!(told.contains("web") && told.contains("submit") && told.contains("1/2 open"), "{told}");
+        let whole = own.does(&["key", "whoami", "-o", "json"]).json();
+        assert_eq!((&whole["scope"], &whole["key"]["name"], &whole["open"]), (&json!("submit"), &json!("web"), &json!(false)));
+        assert!(user.does(&["key", "whoami"]).ok().contains("the scope admin in the server's settings"));
         let changed = user.does(&["key", "quota", "web", "--max-open-tasks", "1"]).ok();
         assert!(changed.contains("1/1 open\n") || changed.contains("1/1 open "), "{changed}");
         let said = own.does(&["task", "submit", "--agent", "nobody", "two"]).complains(1);

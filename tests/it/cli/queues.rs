@@ -43,6 +43,9 @@ fn all_queues_are_meant_without_an_agent() {
         assert_eq!(user.does(&["queue", "list", "-o", "name"]).ok(), format!("{}\n", crew.slug), "a name that --agent takes");
         assert_eq!(user.does(&["queue", "list", "-o", "json"]).json()[0]["paused"], true);
         assert_eq!(user.does(&["queue", "resume", "-o", "json"]).json()["paused"], false);
+        user.does(&["queue", "pause", "--all"]).ok();
+        assert_eq!(user.does(&["queue", "resume", "--all", "-o", "json"]).json()["paused"], false);
+        user.does(&["queue", "resume", "--all", "--agent", &crew.slug]).complains(2);
         user.does(&["queue", "pause", "--agent", &crew.slug]).ok();
         let described = user.does(&["task", "describe", &task.id]).ok();
         assert!(
@@ -65,7 +68,7 @@ fn what_can_not_be_meant_is_refused_before_the_call() {
             (&["queue", "pause", "default"], "named by a flag: --agent default"),
             (&["queue", "resume", "default"], "named by a flag: --agent default"),
             (&["queue", "pause", "--agent", ""], "at least 1 character"),
-            (&["queue", "pause", "--agent", "(all)"], "(all) stands for all queues together: give pause --all"),
+            (&["queue", "pause", "--agent", "(all)"], "(all) stands for all queues together: give --all"),
             (&["queue", "pause", "--agent", ".."], "no URL can name the queue of an agent '..'"),
         ] {
             let said = user.does(words).complains(2);

@@ -54,6 +54,11 @@ on_both! { alone:
         assert_eq!(removed.text, "");
         refused(plane.delete(&format!("/agents/{name}")).await, 404, "Agent not found");
         assert!(!names(&plane.get("/agents").await.ok()).contains(&name.as_str()));
+        let body = json!({ "name": name, "instance": "3a", "status": "online" });
+        let made = plane.post("/agents", body.clone()).await.expect(201).json();
+        assert_eq!(plane.post("/agents", body).await.expect(201).json(), made, "an agent asks so whether its registration is kept");
+        refused(plane.post("/agents", json!({ "name": name, "instance": "3b", "status": "online" })).await, 409, "registered already");
+        plane.delete(&format!("/agents/{name}")).await.expect(204);
         let least = plane.post("/agents", json!({ "name": name })).await.expect(201).json();
         assert_eq!((&least["url"], &least["status"]), (&json!(""), &json!("online")));
     }

@@ -30,6 +30,7 @@ fn agent(name: &str) -> op::RegisterAgent {
             registered_at: 7,
             last_seen: Some(7),
         },
+        is_repeatable: false,
     }
 }
 
@@ -83,6 +84,11 @@ fn an_agent_has_its_name_alone_and_is_offline_when_it_falls_silent() {
     let made = world.ok(agent("a"));
     assert_eq!((made.registered_at, made.last_seen), (START, None), "what a caller says of these does not count");
     assert_eq!(world.run(agent("a")).unwrap_err(), Rejection::AgentExists("a".into()));
+    let again = op::RegisterAgent { is_repeatable: true, ..agent("a") };
+    assert_eq!(world.ok(again.clone()), made, "its agent asks whether it is still registered");
+    let other = Agent { url: "http://other".into(), ..again.agent };
+    let other = op::RegisterAgent { agent: other, is_repeatable: true };
+    assert_eq!(world.run(other).unwrap_err(), Rejection::AgentExists("a".into()));
     assert_eq!(made.shown_status(START + 10 * AGENT_OFFLINE_AFTER_MS), WorkerStatus::Online, "it never sent heartbeats");
     world.ok(beat(P, "a"));
     let seen = world.db.control_plane.agents["a"].clone();
