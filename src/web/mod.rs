@@ -33,6 +33,7 @@ mod refused;
 mod rendered;
 mod rows;
 mod sign_in;
+mod spent;
 mod tasks;
 #[cfg(test)]
 mod texts;

@@ -10,11 +10,13 @@ use crate::answer::see_other;
 use crate::call::path_part;
 use crate::lang::Lang;
 use crate::refused::Refused;
+use crate::spent;
 use crate::tasks::act::Confirm;
+use crate::tasks::attempts::outcome;
 use crate::tasks::list::Row;
 use crate::times::shortened;
 use crate::visit::{Layout, Posted, Visit};
-use bloom_api::answers::{Lease, WorkerWithLeases};
+use bloom_api::answers::{Audit, Lease, WorkerWithLeases};
 use bloom_api::tasks::Task;
 use bloom_api::workers::{Pause, Worker};
 use bloom_core::Ms;
@@ -25,6 +27,8 @@ use uuid::Uuid;
 const ROWS: usize = 60;
 /// Workers whose names are looked at for one that is free.
 const NAMES: usize = 1_000;
+/// The newest leases of a worker that tell how its runs end.
+const LEASES: usize = 50;
 
 struct Shown {
     name: String,
@@ -138,7 +142,35 @@ struct WorkerPage<'a> {
     url: String,
     held: Vec<Held>,
     recent: Vec<Row>,
+    /// Who cordoned or drained it; `None`: it is open, or the visitor does not see that.
+    closed: Option<Closed>,
+    /// How its newest runs ended; empty: none has, or the visitor does not see that.
+    ends: String,
+    /// What its runs cost lately.
+    spent: String,
     done: Option<&'static str>,
+}
+
+struct Closed {
+    by: String,
+    at: Ms,
+}
+
+/// Who cordoned or drained the worker last.
+async fn closed(visit: &Visit, name: &str) -> Result<Option<Closed>, Refused> {
+    let path = format!("audit?limit=1&action=worker_cordoned,worker_draining&worker_id={}", path_part(name));
+    let entry = |entry: Audit<'_>| Closed { by: shortened(&entry.actor, 100), at: entry.timestamp };
+    Ok(visit.list_if_allowed(&path, entry).await?.and_then(|listed| listed.rows.into_iter().next()))
+}
+
+/// How the newest runs of the worker ended.
+async fn ends(visit: &Visit, name: &str) -> Result<String, Refused> {
+    let lang = visit.layout.at.lang;
+    let path = format!("leases?limit={LEASES}&worker_id={}", path_part(name));
+    let ends = visit.list(&path, |lease: Lease| outcome(lang, &lease).0).await?.rows;
+    let [succeeded, failed] = ["completed", "failed"].map(|class| ends.iter().filter(|end| **end == class).count());
+    let told = || lang.t(format!("{succeeded} succeeded, {failed} failed"), format!("успішних: {succeeded}, з помилкою: {failed}"));
+    Ok(if succeeded + failed > 0 { told() } else { String::new() })
 }
 
 pub(crate) async fn show(Path(name): Path<String>, visit: Visit) -> Result<Response, Refused> {
@@ -161,6 +193,9 @@ pub(crate) async fn show(Path(name): Path<String>, visit: Visit) -> Result<Respo
         visit.list(&format!("llm-tasks?worker_id={}&limit=15", path_part(&name)), |task: Task| Row::of(lang, now, task)).await?.rows;
     let addresses = shortened(&found.worker.ip_addrs.join(", "), 300);
     let url = found.worker.url.to_string();
+    let closed = if found.worker.cordoned || found.worker.draining { closed(&visit, &name).await? } else { None };
+    let ends = if visit.layout.sees_all() { ends(&visit, &name).await? } else { String::new() };
+    let spent = spent::lately(&visit, "worker_id", &name).await?;
     visit.ok(&WorkerPage {
         v: &visit.layout,
         worker: shown(lang, found.worker),
@@ -168,6 +203,9 @@ pub(crate) async fn show(Path(name): Path<String>, visit: Visit) -> Result<Respo
         url,
         held,
         recent,
+        closed,
+        ends,
+        spent,
         done: visit.query().get("done").and_then(|word| done(lang, word)),
     })
 }

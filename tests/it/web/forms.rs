@@ -133,6 +133,7 @@ on_both! {
         let page = format!("/workers/{}", worker.name);
         browser.send_form(&page, &format!("{page}/cordon"), &[]).await.leads_to(&format!("{page}?done=cordon"));
         assert_eq!(worker.now().await["cordoned"], json!(true));
+        browser.ok(&page).await.has("cordoned</span> <span class=\"soft\">by ");
         browser.send_form(&page, &format!("{page}/drain"), &[]).await.leads_to(&format!("{page}?done=drain"));
         assert_eq!(worker.now().await["draining"], json!(true));
         browser.send_form(&page, &format!("{page}/uncordon"), &[]).await.leads_to(&format!("{page}?done=uncordon"));

@@ -1,0 +1,23 @@
+//! What runs cost lately, for the page of what they belong to.
+
+use crate::call::path_part;
+use crate::refused::Refused;
+use crate::times::cost;
+use crate::visit::Visit;
+use bloom_api::reports::UsageRow;
+use bloom_core::Ms;
+
+const DAYS_MS: Ms = 30 * 24 * 3_600_000;
+
+/// How many runs of the last 30 days have this value of a key of the usage, and what they cost; empty: there were none.
+pub(crate) async fn lately(visit: &Visit, key: &str, value: &str) -> Result<String, Refused> {
+    let lang = visit.layout.at.lang;
+    let told = |row: UsageRow<'_>| {
+        let runs = lang.count(row.runs, ["run", "runs"], ["запуск", "запуски", "запусків"]);
+        format!("{runs}, {}", cost(lang, row.cost_usd, row.cost_estimated))
+    };
+    let from = (visit.layout.now - DAYS_MS).max(0);
+    // All of them have the value, so they are one row.
+    let listed = visit.list(&format!("usage?by={key}&{key}={}&from={from}", path_part(value)), told).await?;
+    Ok(listed.rows.into_iter().next().unwrap_or_default())
+}
