@@ -15,6 +15,7 @@ use crate::answer::see_other;
 use crate::call::path_part;
 use crate::lang::Lang;
 use crate::refused::Refused;
+use crate::spent;
 use crate::tasks::act::Confirm;
 use crate::times::shortened;
 use crate::visit::{Fields, Layout, Posted, Visit};
@@ -175,6 +176,8 @@ struct ProjectPage<'a> {
     v: &'a Layout,
     project: Row,
     nodes: Vec<Node>,
+    /// What its runs cost lately.
+    spent: String,
     done: Option<&'static str>,
 }
 
@@ -198,10 +201,12 @@ pub(crate) async fn show(Path(id): Path<String>, visit: Visit) -> Result<Respons
         false => Vec::new(),
     };
     nodes.truncate(NODES);
+    let spent = spent::lately(&visit, "project", &project.name).await?;
     visit.ok(&ProjectPage {
         v: &visit.layout,
         project,
         nodes,
+        spent,
         done: visit.query().get("done").and_then(|word| done(visit.layout.at.lang, word)),
     })
 }

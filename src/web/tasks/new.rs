@@ -156,7 +156,14 @@ pub(crate) async fn form(visit: Visit) -> Result<Response, Refused> {
     }
     let typed = match visit.query().get("like") {
         Some(id) => like(&visit.get(&format!("llm-tasks/{}", id_of(id)?)).await?),
-        None => Typed { agent_slug: "default".into(), max_attempts: "3".into(), priority: "5".into(), ..Typed::default() },
+        None => Typed {
+            agent_slug: "default".into(),
+            max_attempts: "3".into(),
+            priority: "5".into(),
+            // The page of a project leads here.
+            project: visit.query().text("project"),
+            ..Typed::default()
+        },
     };
     visit.ok(&page(&visit, typed).await?)
 }

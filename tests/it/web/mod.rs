@@ -17,5 +17,6 @@ mod overview;
 mod projects;
 mod queues;
 mod sign_in;
+mod spent;
 mod task;
 mod usage;
