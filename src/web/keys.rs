@@ -11,6 +11,7 @@ use crate::call::path_part;
 use crate::files::size;
 use crate::lang::Lang;
 use crate::refused::{Refused, Wrong};
+use crate::spent;
 use crate::tasks::act::Confirm;
 use crate::times::shortened;
 use crate::visit::{Fields, Layout, Posted, Visit};
@@ -295,6 +296,8 @@ fn body(v: &Layout, fields: &Fields) -> Result<Value, Wrong> {
 struct KeyPage<'a> {
     v: &'a Layout,
     key: Row,
+    /// What its tasks cost lately.
+    spent: String,
     /// What was typed into the form of the quota.
     typed: Option<&'a Fields>,
     wrong: Wrong,
@@ -327,9 +330,14 @@ async fn find(visit: &Visit, name: &str) -> Result<Row, Refused> {
     found.ok_or_else(|| Refused::new(404, "There is no such key", "Такого ключа немає"))
 }
 
+async fn spent_by(visit: &Visit, key: &Row) -> Result<String, Refused> {
+    if key.owns_tasks() { spent::lately(visit, "created_by", &format!("key:{}", key.name)).await } else { Ok(String::new()) }
+}
+
 pub(crate) async fn show(Path(name): Path<String>, visit: Visit) -> Result<Response, Refused> {
     let key = find(&visit, &name).await?;
-    visit.ok(&KeyPage { v: &visit.layout, key, typed: None, wrong: Wrong::new(), done: visit.query().get("done").is_some() })
+    let spent = spent_by(&visit, &key).await?;
+    visit.ok(&KeyPage { v: &visit.layout, key, spent, typed: None, wrong: Wrong::new(), done: visit.query().get("done").is_some() })
 }
 
 pub(crate) async fn act(Path((name, action)): Path<(String, String)>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
@@ -349,7 +357,8 @@ pub(crate) async fn act(Path((name, action)): Path<(String, String)>, Posted { v
                 Ok(_) => Ok(see_other(&format!("/{path}?done=1"))),
                 Err(refused) if !refused.fields.is_empty() => {
                     let key = find(&visit, &name).await?;
-                    let page = KeyPage { v: &visit.layout, key, typed: Some(&fields), wrong: refused.fields, done: false };
+                    let spent = spent_by(&visit, &key).await?;
+                    let page = KeyPage { v: &visit.layout, key, spent, typed: Some(&fields), wrong: refused.fields, done: false };
                     visit.show(StatusCode::BAD_REQUEST, &page)
                 }
                 Err(refused) => Err(refused),

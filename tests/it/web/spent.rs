@@ -1,6 +1,7 @@
-//! What the pages of workers and projects tell of runs, and the lists that they lead to.
+//! What the pages of workers, projects and keys tell of runs, and the lists that they lead to.
 
 use super::browser::Browser;
+use crate::keys::{ADMIN, keyed, with_new_key};
 use crate::on_both;
 use crate::support::*;
 
@@ -43,5 +44,20 @@ on_both! {
             shown.has(&format!("href=\"{link}\""));
             browser.ok(&link.replace("&amp;", "&")).await.has(&name);
         }
+    }
+}
+
+on_both! { alone:
+    async fn the_page_of_a_key_tells_what_its_tasks_cost(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        let (ann, ben) = (with_new_key(&admin, &server, "ann", "submit", json!({})).await, with_new_key(&admin, &server, "ben", "submit", json!({})).await);
+        let worker = admin.worker().register().await;
+        for key in [&ann, &ann, &ben] {
+            let task = key.crew().task().create().await;
+            admin.task(&task.id).lease_to(&worker).await.complete("success", paid()).await.ok();
+        }
+        let browser = Browser::signed_in(&server, ADMIN).await;
+        browser.ok("/keys/ann").await.has("<dt>In 30 days</dt><dd>2 runs, $1.00</dd>");
     }
 }
