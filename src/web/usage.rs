@@ -208,7 +208,7 @@ impl UsagePage<'_> {
     }
 
     /// What is asked for often: the address and its name.
-    fn presets(&self) -> [(String, &'static str); 4] {
+    fn presets(&self) -> [(String, &'static str); 5] {
         let t = |english, ukrainian| self.v.t(english, ukrainian);
         let today = Timestamp::from_millisecond(self.v.now).unwrap_or_default().to_zoned(TimeZone::UTC).date();
         let monday = today.saturating_sub(i64::from(today.weekday().to_monday_zero_offset()).days());
@@ -216,6 +216,7 @@ impl UsagePage<'_> {
         [
             (format!("since={monday}&by=day"), t("This week by day", "Цей тиждень за днями")),
             (format!("since={monday}&by=creator"), t("This week by person", "Цей тиждень за авторами")),
+            (format!("since={month}&by=team"), t("This month by team", "Цей місяць за командами")),
             (format!("since={month}&by=project"), t("This month by project", "Цей місяць за проєктами")),
             (format!("since={month}&by=agent&by=model"), t("This month by agent and model", "Цей місяць за агентами й моделями")),
         ]

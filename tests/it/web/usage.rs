@@ -29,7 +29,7 @@ on_both! {
             "<strong>$2.00</strong>",
             "<td class=\"wide\"><a href=\"/tasks?label=team%3Ddocs\">docs</a></td><td class=\"wide\">m-1</td><td class=\"num\" data-name=\"Runs\">2</td><td class=\"num\" data-name=\"Tokens read\">2000</td><td class=\"num\" data-name=\"Tokens written\">20</td><td class=\"num\" data-name=\"Cost\">$0.5000",
             "<rect width=\"33.3\"", "<rect width=\"100.0\"",
-            "<option value=\"label:team\" selected>", "<option value=\"model\" selected>", "<option value=\"cost\" selected>", "This week by person",
+            "<option value=\"label:team\" selected>", "<option value=\"model\" selected>", "<option value=\"cost\" selected>", "This week by person", "&#38;by=team\">This month by team</a>",
         ] {
             shown.has(text);
         }
