@@ -271,7 +271,7 @@ impl<'a> From<&'a ApiKey> for Key<'a> {
 }
 
 /// Who calls.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct WhoAmI<'a> {
     /// What the caller may do.
     pub scope: AnyScope,

@@ -1,4 +1,4 @@
-//! Named keys: the list and the form that creates one, a key's page with its quota, and the page that revokes it.
+//! Named keys: the list and the form that creates one, a key's page with its quota, and the page that revokes it; and the visitor's own key.
 
 use askama::Template;
 use axum::extract::Path;
@@ -15,7 +15,7 @@ use crate::spent;
 use crate::tasks::act::Confirm;
 use crate::times::shortened;
 use crate::visit::{Fields, Layout, Posted, Visit};
-use bloom_api::keys::{CreatedKey, Key, KeyQuota};
+use bloom_api::keys::{CreatedKey, Key, KeyQuota, WhoAmI};
 use bloom_api::when;
 use bloom_core::Ms;
 use bloom_core::api_key::Scope;
@@ -181,7 +181,30 @@ async fn page<'a>(visit: &'a Visit, typed: &'a Fields) -> Result<Keys<'a>, Refus
 pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
     // A link may choose the scope of the form.
     visit.query().only(&["cursor", "done", "scope"])?;
+    if !visit.layout.is_admin() {
+        return own(&visit).await;
+    }
     visit.ok(&page(&visit, visit.query()).await?)
+}
+
+#[derive(Template)]
+#[template(path = "your_key.html")]
+struct YourKey<'a> {
+    v: &'a Layout,
+    /// `None`: it is one of the server's settings, and has no name.
+    key: Option<Row>,
+    spent: String,
+}
+
+/// The key of the visitor, which is all that one who is no administrator sees of keys.
+async fn own(visit: &Visit) -> Result<Response, Refused> {
+    let caller: WhoAmI<'_> = visit.get("whoami").await?;
+    let key = caller.key.map(|key| row(&visit.layout, key));
+    let spent = match &key {
+        Some(key) => spent_by(visit, key).await?,
+        None => String::new(),
+    };
+    visit.ok(&YourKey { v: &visit.layout, key, spent })
 }
 
 #[derive(Template)]

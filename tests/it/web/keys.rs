@@ -160,8 +160,14 @@ on_both! { alone:
         for (scope, more) in [("read", json!({})), ("member", json!({ "team": "docs" })), ("submit", json!({}))] {
             let browser = Browser::signed_in(&server, &create(&admin, scope, scope, more).await).await;
             let home = browser.ok("/").await;
-            home.has_not("/keys");
-            for page in ["/keys", "/keys/precious", "/keys/precious/confirm-revoke"] {
+            home.has(&format!("<a href=\"/keys\" title=\"Your key\">{scope}"));
+            let own = browser.ok("/keys").await;
+            own.has(&format!("<h1>Your key: {scope}</h1>"));
+            own.has(&format!("<dt>Scope</dt><dd>{scope}</dd>"));
+            for other in ["precious", "action=\"/keys\"", "Revoke"] {
+                own.has_not(other);
+            }
+            for page in ["/keys/precious", "/keys/precious/confirm-revoke"] {
                 let refused = browser.get(page).await.expect(403);
                 refused.has("API keys are for administrators");
                 refused.has("<nav aria-label=\"Pages\">");
@@ -178,6 +184,19 @@ on_both! { alone:
         let browser = Browser::signed_in(&server, ADMIN).await;
         browser.post("/keys/precious/revoke", &[("form_token", "wrong")], &[]).await.expect(403);
         browser.ok("/keys/precious").await;
+    }
+
+    async fn whoever_is_signed_in_sees_the_own_key(database) {
+        let server = Server::on(database).env("RUNTIME_API_KEY", ADMIN).env("RUNTIME_READ_KEY", "reader-key-0123456789").start();
+        let admin = server.with_key(ADMIN);
+        let more = json!({ "team": "docs", "expires_in_sec": 864_000, "quota": { "max_open_tasks": 5 } });
+        let browser = Browser::signed_in(&server, &create(&admin, "ann", "member", more).await).await;
+        let own = browser.ok("/keys").await;
+        for text in ["<dt>For</dt><dd>team docs</dd>", "open tasks: 0 of 5", "<dt>Expires</dt><dd><time "] {
+            own.has(text);
+        }
+        let reader = Browser::signed_in(&server, "reader-key-0123456789").await.ok("/keys").await;
+        reader.has("It is a key of the server&#39;s settings, and has no name. Its scope: read.");
     }
 
     async fn a_form_whose_key_is_revoked_while_it_arrives_does_nothing(database) {

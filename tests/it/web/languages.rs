@@ -197,6 +197,7 @@ on_both! { alone:
         let page = reader.ok("/").await;
         page.has("читання (лише читання)");
         is_ukrainian("/", &page, &[]);
+        is_ukrainian("/keys", &reader.ok("/keys").await, &[]);
     }
 
     async fn the_pages_of_keys_are_in_ukrainian(database) {
