@@ -124,6 +124,12 @@ fn about(lang: Lang, task: &Task<'_>) -> Vec<Named> {
     if task.priority != USUAL_PRIORITY {
         about.push(Named::words(&format!("{} {}", lang.t("priority", "пріоритет"), task.priority)));
     }
+    if let Some(failure) = task.failure.as_ref().filter(|_| task.status == Status::Queued) {
+        // So that a batch whose tasks all fail is seen before their last attempts.
+        let reason = lang.word(&failure.reason.to_string());
+        let shown = lang.t(format!("tried again: {reason}"), format!("повтор: {reason}"));
+        about.push(Named { shown, whole: String::new(), link: String::new() });
+    }
     if task.attempts > 1 {
         let (attempts, most) = (task.attempts, task.max_attempts);
         about.push(Named::words(&lang.t(format!("attempt {attempts} of {most}"), format!("спроба {attempts} із {most}"))));

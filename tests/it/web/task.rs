@@ -95,6 +95,22 @@ on_both! {
 }
 
 on_both! {
+    async fn a_queued_task_whose_attempt_failed_tells_it_in_the_list(server) {
+        let (crew, browser) = (server.crew(), Browser::of(server));
+        let worker = crew.worker().register().await;
+        let lease = crew.task().attempts(2).create().await.lease_to(&worker).await;
+        let list = format!("/tasks?agent_slug={}", crew.slug);
+        browser.ok(&list).await.has_not("tried again");
+        let failed = json!({ "error_message": "it took too long", "reason": "timeout", "retryable": true, "retry_at": now_ms() + 600_000 });
+        lease.complete("error", failed).await.ok();
+        let shown = browser.ok(&list).await;
+        shown.has("<span lang=\"en\">is tried again at ");
+        shown.has(", because: it took too long</span>");
+        shown.has(" · tried again: timeout");
+    }
+}
+
+on_both! {
     async fn long_output_is_folded_and_events_are_grouped_by_attempt(server) {
         let browser = Browser::of(server);
         let crew = server.crew();
