@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 
 use askama::Template;
 use axum::response::Response;
+use jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::call::Listed;
@@ -13,7 +14,7 @@ use crate::refused::Refused;
 use crate::tasks::asked;
 use crate::tasks::filter::Filter;
 use crate::tasks::list::{Row, newest};
-use crate::times::{dollars, duration, shortened};
+use crate::times::{cost, dollars, duration, shortened};
 use crate::visit::{Layout, Visit};
 use crate::workers::free_name;
 use bloom_api::questions::Question;
@@ -107,6 +108,8 @@ struct Whole {
     fleet: Fleet,
     closed: Closed,
     charts: Vec<Chart>,
+    /// The cost of the runs that ended since midnight, UTC.
+    cost_today: String,
     /// How long the oldest queued task that could run has waited; `None`: there is none.
     oldest: Option<String>,
     storage: String,
@@ -194,9 +197,13 @@ async fn whole(visit: &Visit) -> Result<Whole, Refused> {
     let now = visit.layout.now;
     let from = (now / DAY_MS - DAYS + 1) * DAY_MS;
     let usage = visit
-        .list(&format!("usage?by=day&from={}", from.max(0)), |row: UsageRow| (row.key.to_string(), row.runs as f64, row.cost_usd))
+        .list(&format!("usage?by=day&from={}", from.max(0)), |row: UsageRow| {
+            (row.key.to_string(), row.runs as f64, row.cost_usd, row.cost_estimated)
+        })
         .await?
         .rows;
+    let today = Timestamp::from_millisecond(now).unwrap_or_default().strftime("%Y-%m-%d").to_string();
+    let cost_today = usage.iter().find(|row| row.0 == today).map_or_else(|| dollars(lang, 0.0), |row| cost(lang, row.2, row.3));
     let mut charts = vec![
         Chart::of_hour(lang, lang.t("Tasks queued", "Завдань у черзі"), &hour, |moment, _| moment.queued, |tasks| tasks.to_string()),
         Chart::of_hour(
@@ -243,6 +250,7 @@ async fn whole(visit: &Visit) -> Result<Whole, Refused> {
         stats,
         closed: closed_queues,
         charts,
+        cost_today,
         oldest: oldest.map(|ms| duration(lang, ms)),
         storage: health.storage.to_string(),
         membridge,

@@ -28,4 +28,18 @@ on_both! { alone:
         browser.send_form("/", &answer, &[("question_id", NO_ID), ("decision", "allow")]).await.leads_to(&format!("/tasks/{}?done=answer", task.id));
         browser.ok("/").await.has_not(&answer);
     }
+    async fn the_overview_tells_what_runs_cost_today(database) {
+        let server = Server::on(database).start();
+        let (crew, browser) = (server.crew(), Browser::of(&server));
+        let cost = "<a class=\"card\" href=\"/usage\"><b>";
+        browser.ok("/").await.has(&format!("{cost}$0</b>"));
+        let worker = crew.worker().register().await;
+        let usage = json!({ "input_tokens": 1, "output_tokens": 1, "cost_usd": 1.5 });
+        crew.task().create().await.lease_to(&worker).await.complete("success", json!({ "usage": usage })).await.ok();
+        let shown = browser.ok("/").await;
+        // A run that ended just before midnight is of yesterday.
+        if now_ms() % 86_400_000 > 60_000 {
+            shown.has(&format!("{cost}$1.50</b><span>cost today (UTC)</span>"));
+        }
+    }
 }
