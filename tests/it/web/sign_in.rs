@@ -124,6 +124,21 @@ on_both! { alone:
         browser.send_form(&own, &format!("{own}/cancel"), &[]).await.leads_to(&format!("{own}?done=cancel"));
     }
 
+    async fn the_worker_of_a_task_is_a_link_for_who_may_see_workers(database) {
+        let server = guarded(database);
+        let admin = server.with_key(ADMIN);
+        let worker = admin.worker().slots(2).register().await;
+        for (scope, more, links) in [("submit", json!({}), 0), ("member", json!({ "team": "docs" }), 3)] {
+            let key = create(&admin, scope, scope, more).await;
+            let task = server.with_key(&key).crew().task().create().await.id;
+            admin.task(&task).lease_to(&worker).await;
+            let shown = Browser::signed_in(&server, &key).await.ok(&format!("/tasks/{task}")).await;
+            shown.has(&worker.name);
+            // In the head, at its attempt, and in what is told about it.
+            assert_eq!(shown.text.matches(&format!("href=\"/workers/{}\"", worker.name)).count(), links, "{scope}: {}", shown.text);
+        }
+    }
+
     async fn a_session_ends_with_its_key(database) {
         let server = guarded(database);
         let admin = server.with_key(ADMIN);
