@@ -18,6 +18,7 @@ use super::values::{Id, LABEL_PATTERN, LabelText, MAX_LABELS, MAX_MS, MAX_SAFE, 
 use super::wire::Wire;
 use bloom_core::Ms;
 use bloom_core::audit::Action;
+use bloom_core::file::ArtifactKind;
 
 /// Rows of a page, unless the request says otherwise.
 pub const DEFAULT_LIMIT: i64 = 100;
@@ -126,13 +127,15 @@ impl Params {
     /// # Errors
     /// One is not among the words; the error lists them.
     pub fn words<T: Copy + fmt::Display>(&self, name: &'static str, words: &[T]) -> Result<Vec<T>, Invalid> {
-        self.several(name, words.len(), |text| {
-            words.iter().find(|word| word.to_string() == text).copied().ok_or_else(|| {
-                let known = words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" | ");
-                let given: String = text.chars().take(SHOWN_CHARS).collect();
-                format!("Invalid enum value. Expected {known}, received '{given}'")
-            })
-        })
+        self.several(name, words.len(), |text| known(text, words))
+    }
+
+    /// One of these words; `None` if it is absent.
+    ///
+    /// # Errors
+    /// It is not among the words; the error lists them.
+    pub fn word<T: Copy + fmt::Display>(&self, name: &'static str, words: &[T]) -> Result<Option<T>, Invalid> {
+        self.get(name).map(|text| known(text, words).map_err(|wrong| Invalid::field(name, wrong))).transpose()
     }
 
     /// The parts of a value between its commas, at most `most`.
@@ -186,6 +189,15 @@ impl Params {
         query.append_pair("cursor", cursor);
         format!("<{path}?{}>; rel=\"next\"", query.finish())
     }
+}
+
+/// The one of these words that the text is.
+fn known<T: Copy + fmt::Display>(text: &str, words: &[T]) -> Result<T, String> {
+    words.iter().find(|word| word.to_string() == text).copied().ok_or_else(|| {
+        let known = words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" | ");
+        let given: String = text.chars().take(SHOWN_CHARS).collect();
+        format!("Invalid enum value. Expected {known}, received '{given}'")
+    })
 }
 
 /// A parameter of the query, for OpenAPI.
@@ -281,13 +293,18 @@ impl IntoParams for EventParams {
     }
 }
 
-/// `task_id` of artifacts.
+/// The filters of artifacts.
 pub struct ArtifactParams;
 
 impl IntoParams for ArtifactParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         let description = "Only artifacts of this task. A value that is not an id matches nothing.";
-        vec![parameter("task_id", description, Id::describe(), "019c936e-3800-7000-8000-000000000001")]
+        let kinds = ArtifactKind::ALL.iter().map(|kind| kind.as_str());
+        let kind = Schema::Object(ObjectBuilder::new().schema_type(Type::String).enum_values(Some(kinds)).build());
+        vec![
+            parameter("task_id", description, Id::describe(), "019c936e-3800-7000-8000-000000000001"),
+            parameter("kind", "`answer`: only the outputs of runs; `file`: only files. An unknown word is an error.", kind, "file"),
+        ]
     }
 }
 

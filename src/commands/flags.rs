@@ -27,6 +27,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("from", "--since"),
     ("idempotency_key", "--idempotency-key"),
     ("inputs", "--file"),
+    ("kind", "--kind"),
     ("label", "--label"),
     ("labels", "--label"),
     ("max_attempts", "--max-attempts"),

@@ -19,6 +19,16 @@ words! {
     }
 }
 
+words! {
+    /// The two sorts of artifacts.
+    ArtifactKind {
+        /// What a run answered, or that it failed.
+        Answer = "answer",
+        /// A file: an upload, or one of a run.
+        File = "file",
+    }
+}
+
 /// The id of a file is that of its artifact.
 pub type FileId = Uuid;
 

@@ -22,6 +22,7 @@ use bloom_api::usage::{MAX_USAGE_KEYS, UsageParams, usage_keys};
 use bloom_api::values::{MAX_LABEL_KEY, parse_id, text_problem};
 use bloom_core::api_key::Owner;
 use bloom_core::audit::Action;
+use bloom_core::file::ArtifactKind;
 use bloom_core::task::LeaseStatus;
 use bloom_store::{AuditFilter, LeaseFilter, Listing, Page, UsageBy, UsageFilter};
 
@@ -82,14 +83,17 @@ pub(crate) const ARTIFACTS: RoutePolicy = RoutePolicy::READ.or_submit();
 )]
 pub(crate) async fn artifacts(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
     let page_wanted = page_of(&params)?;
+    let kind = params.word("kind", ArtifactKind::ALL)?;
     let task = match params.get("task_id").map(parse_id) {
         Some(None) => return ok(&[(); 0]),
         task => task.flatten(),
     };
     let Listing { rows: mut sizes, cut: is_short } = match (task, caller.owner()) {
+        // What it uploaded are files.
+        (None, Some(_)) if kind == Some(ArtifactKind::Answer) => return ok(&[(); 0]),
         (None, Some(key)) => app.store.upload_sizes(key, &page_wanted).await?,
         (Some(task), _) if ownership::tasks(&app, &caller, vec![task]).await?.is_empty() => return ok(&[(); 0]),
-        _ => app.store.artifact_sizes(task, &page_wanted).await?,
+        _ => app.store.artifact_sizes(task, kind, &page_wanted).await?,
     };
     let next = cut(&mut sizes, is_short, &params, "/api/runtime/artifacts", |(id, _)| *id);
     let read = |app: AppState, ids: Vec<Uuid>| async move {

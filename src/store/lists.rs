@@ -15,6 +15,7 @@ use super::table::{ReadRow, row};
 use super::{Store, all, records, rows};
 use bloom_core::Ms;
 use bloom_core::api_key::{ApiKey, Owner};
+use bloom_core::file::ArtifactKind;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::run_result::RunResult;
 use bloom_core::task::{LeaseStatus, Reason, Status, TaskSpec, TaskState};
@@ -128,14 +129,21 @@ statement!(
     d.any(Type::Uuid, 1)
 );
 // The contents of files are not in lists.
-fn artifact_sizes(condition: &str) -> String {
-    format!(
-        "SELECT id, size FROM (SELECT id, size FROM (SELECT artifact_id AS id, coalesce(octet_length(output), CAST(object_bytes AS INTEGER), 0) \
+fn artifact_sizes(condition: &str, kind: Option<ArtifactKind>) -> String {
+    let answers = format!(
+        "SELECT artifact_id AS id, coalesce(octet_length(output), CAST(object_bytes AS INTEGER), 0) \
             + coalesce(octet_length(error_message), 0) AS size FROM results \
-            WHERE {condition}artifact_id < $1 ORDER BY artifact_id DESC LIMIT $2) AS r \
-        UNION ALL SELECT id, size FROM (SELECT id, octet_length(name) AS size FROM files \
-            WHERE {condition}id < $1 ORDER BY id DESC LIMIT $2) AS f) AS a ORDER BY id DESC LIMIT $2"
-    )
+        WHERE {condition}artifact_id < $1 ORDER BY artifact_id DESC LIMIT $2"
+    );
+    let files = format!("SELECT id, octet_length(name) AS size FROM files WHERE {condition}id < $1 ORDER BY id DESC LIMIT $2");
+    match kind {
+        Some(ArtifactKind::Answer) => answers,
+        Some(ArtifactKind::File) => files,
+        None => format!(
+            "SELECT id, size FROM (SELECT id, size FROM ({answers}) AS r UNION ALL SELECT id, size FROM ({files}) AS f) AS a \
+            ORDER BY id DESC LIMIT $2"
+        ),
+    }
 }
 statement!(
     UPLOAD_SIZES,
@@ -143,8 +151,6 @@ statement!(
         ORDER BY id DESC LIMIT $2",
     d.by_index("files_of_owner")
 );
-statement!(ARTIFACT_SIZES, |_d| "{}", artifact_sizes(""));
-statement!(ARTIFACT_SIZES_OF_TASK, |_d| "{}", artifact_sizes("task_id = $3 AND "));
 statement!(
     RESULTS,
     |d| "SELECT {} FROM results WHERE artifact_id {} ORDER BY artifact_id DESC",
@@ -182,13 +188,18 @@ impl Store {
         all(&self.pool().fetch(&sql, args).await?, ReadRow::read)
     }
 
-    /// The ids of artifacts, outputs and files, newest first, each with the size of what lists show of it in bytes.
-    pub async fn artifact_sizes(&self, task: Option<TaskId>, page: &Page) -> Result<Listing<(Uuid, i64)>, Error> {
-        let found = match task {
-            Some(task) => self.pool().fetch(&ARTIFACT_SIZES_OF_TASK, page.args().uuid(task)).await?,
-            None => self.pool().fetch(&ARTIFACT_SIZES, page.args()).await?,
+    /// The ids of artifacts, newest first, each with the size of what lists show of it in bytes; without a kind, those of outputs and files.
+    pub async fn artifact_sizes(
+        &self,
+        task: Option<TaskId>,
+        kind: Option<ArtifactKind>,
+        page: &Page,
+    ) -> Result<Listing<(Uuid, i64)>, Error> {
+        let (condition, args) = match task {
+            Some(task) => ("task_id = $3 AND ", page.args().uuid(task)),
+            None => ("", page.args()),
         };
-        sized(&found)
+        sized(&self.pool().fetch(&Sql::new(|_| artifact_sizes(condition, kind)), args).await?)
     }
 
     /// The ids of the files that the key uploaded when it had its present team, newest first, each with the size of what lists show of it in

@@ -1,5 +1,6 @@
 //! Lists: newest first, paged and filtered.
 
+use crate::files::upload;
 use crate::on_both;
 use crate::support::*;
 
@@ -225,5 +226,23 @@ on_both! {
         assert_eq!(server.get(&format!("artifacts?task_id={NO_ID}")).await.ok(), json!([]));
         let all = server.get("artifacts?limit=1000").await.ok();
         assert!(all.as_array().unwrap().contains(&made));
+    }
+
+    async fn artifacts_are_found_by_their_kind(server) {
+        let (task, lease) = server.crew().leased_task().await;
+        let query = format!("task_id={}&lease_id={}&name=a.txt&type=OUTPUT", task.id, lease.id);
+        let file = upload(server, &query, b"a").await.created();
+        let answer = task.succeed("x").await["artifact"].clone();
+        let of_kind = async |kind: &str| server.get(&format!("artifacts?task_id={}&kind={kind}", task.id)).await.ok();
+        assert_eq!((of_kind("answer").await, of_kind("file").await), (json!([answer]), json!([file])));
+        assert_eq!(of_kind("").await.as_array().unwrap().len(), 2);
+        // Also without a task, where pages begin after a cursor.
+        for (kind, made) in [("answer", &answer), ("file", &file)] {
+            let rows = server.get(&format!("artifacts?kind={kind}&limit=1000")).await.ok();
+            let rows = rows.as_array().unwrap();
+            assert!(rows.contains(made) && rows.iter().all(|row| row["name"].is_string() == (kind == "file")), "{kind}: {rows:?}");
+            assert_eq!(pages(server, &format!("artifacts?kind={kind}&task_id={}&limit=1", task.id)).await.concat(), [made["id"].as_str().unwrap()]);
+        }
+        server.get("artifacts?kind=answer,file").await.refuses(&["kind"]);
     }
 }

@@ -5,6 +5,7 @@ use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use clap_complete::ArgValueCompleter;
 use serde_json::Value;
 
@@ -17,7 +18,7 @@ use crate::CommandError;
 use bloom_api::results::Artifact;
 use bloom_api::tasks::Task;
 use bloom_client::Digesting;
-use bloom_core::file::FileKind;
+use bloom_core::file::{ArtifactKind, FileKind};
 use bloom_core::task::Status;
 
 /// The most artifacts that are listed: those of many attempts.
@@ -36,13 +37,16 @@ pub struct ArtifactsArgs {
     /// Replace files that exist
     #[arg(long, requires = "download")]
     force: bool,
+    /// List only answers, or only files
+    #[arg(long, value_parser = PossibleValuesParser::new(ArtifactKind::ALL.iter().map(|kind| kind.as_str())), conflicts_with = "download")]
+    kind: Option<String>,
 }
 
 /// # Errors
 /// The task does not exist, a call failed, or a file could not be written.
 pub(crate) async fn run(args: ArtifactsArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     let id = ids::task(server, &args.id).await?;
-    let rows = of_task(server, &id).await?;
+    let rows = of_task(server, &id, args.kind).await?;
     match args.download {
         None => show::list(shown.form_or(Form::Table), &columns::ARTIFACTS, &rows),
         Some(directory) => download(server, &id, &show::read_all(&rows)?, &directory, args.force).await,
@@ -52,10 +56,12 @@ pub(crate) async fn run(args: ArtifactsArgs, server: &Server, shown: Shown) -> R
 /// The largest diff that is printed: it is in memory as a whole.
 const MAX_DIFF: u64 = 64 << 20;
 
-/// The artifacts of a task, newest first. A task that does not exist is told.
-async fn of_task(server: &Server, id: &str) -> Result<Vec<Value>, CommandError> {
+/// The artifacts of a task, newest first, or those of a kind. A task that does not exist is told.
+async fn of_task(server: &Server, id: &str, kind: Option<String>) -> Result<Vec<Value>, CommandError> {
     server.get(&ids::path(id, "")).await.map_err(|failure| failure.about(id))?;
-    let (rows, _) = server.list("api/runtime/artifacts", &[("task_id", id.to_owned())], MOST).await.map_err(failed)?;
+    let mut query = vec![("task_id", id.to_owned())];
+    query.extend(kind.map(|kind| ("kind", kind)));
+    let (rows, _) = server.list("api/runtime/artifacts", &query, MOST).await.map_err(failed)?;
     Ok(rows)
 }
 
@@ -127,7 +133,7 @@ fn content_of(artifact: &Artifact<'_>) -> String {
 /// # Errors
 /// There is no such artifact, or a call failed.
 pub(crate) async fn newest_diff(id: &str, server: &Server) -> Result<Vec<u8>, CommandError> {
-    let artifacts: Vec<Artifact<'_>> = show::read_all(&of_task(server, id).await?)?;
+    let artifacts: Vec<Artifact<'_>> = show::read_all(&of_task(server, id, Some(ArtifactKind::File.to_string())).await?)?;
     let Some(newest) = artifacts.iter().find(|artifact| artifact.r#type == FileKind::GitDiff.as_str()) else {
         let task = server.get(&format!("api/runtime/llm-tasks/{id}")).await?;
         let task: Task<'_> = read(&task)?;

@@ -1,7 +1,7 @@
 //! Tests of files: their chunks, what removes them, and the tasks that use them.
 
 use super::*;
-use bloom_core::file::{File, FileId, Input, UNUSED_MS};
+use bloom_core::file::{ArtifactKind, File, FileId, Input, UNUSED_MS};
 use bloom_database::Chunk;
 use bloom_test_world::samples;
 
@@ -50,13 +50,13 @@ async fn a_file_is_there_when_it_is_added(database) {
     let again = Maintenance::StoreChunk { file: id(1), number: 1, content: Chunk(b"end".to_vec()), due_at: START + 2 * HOUR };
     assert_eq!(writer.maintain(&again).await.unwrap().rows, 0, "a repeat after an unknown outcome");
     assert_eq!(bench.store.file(id(1)).await.unwrap(), None);
-    assert!(bench.store.artifact_sizes(None, &PAGE).await.unwrap().rows.is_empty());
+    assert!(bench.store.artifact_sizes(None, None, &PAGE).await.unwrap().rows.is_empty());
     let file = add(&mut writer, op::AddFile { id: id(1), bytes: 259, ..samples::file(0, 1, START, None) }).await;
     assert_eq!(bench.store.file(id(1)).await.unwrap(), Some(file.clone()));
     assert_eq!(bench.store.files(&[id(1), id(2)]).await.unwrap(), [file]);
     assert_eq!(bench.store.file_chunk(id(1), 0).await.unwrap(), Some(content));
     assert_eq!(bench.store.file_chunk(id(1), 2).await.unwrap(), None);
-    assert_eq!(bench.store.artifact_sizes(None, &PAGE).await.unwrap().rows.len(), 1);
+    assert_eq!(bench.store.artifact_sizes(None, None, &PAGE).await.unwrap().rows.len(), 1);
     // Another file does not arrive whole.
     chunk(&mut writer, id(2), 0, b"part").await;
     bench.at(2 * HOUR + 1);
@@ -100,12 +100,16 @@ async fn files_of_runs_go_with_their_tasks(database) {
         chunk(&mut writer, id(n as u128), 0, b"one").await;
         add(&mut writer, op::AddFile { id: id(n as u128), ..samples::file(0, 1, START, run) }).await;
     }
-    assert!(bench.store.artifact_sizes(Some(ids[0]), &PAGE).await.unwrap().rows.len() == 1);
+    assert!(bench.store.artifact_sizes(Some(ids[0]), None, &PAGE).await.unwrap().rows.len() == 1);
     for task in &ids {
         commit(&mut writer, vec![success(*task, "done")]).await;
     }
-    assert_eq!(bench.store.artifact_sizes(Some(ids[0]), &PAGE).await.unwrap().rows.len(), 2);
-    assert_eq!(bench.store.artifact_sizes(None, &Page { limit: 3, before: None }).await.unwrap().rows.len(), 3);
+    assert_eq!(bench.store.artifact_sizes(Some(ids[0]), None, &PAGE).await.unwrap().rows.len(), 2);
+    for kind in ArtifactKind::ALL {
+        assert_eq!(bench.store.artifact_sizes(Some(ids[0]), Some(*kind), &PAGE).await.unwrap().rows.len(), 1, "{kind}");
+        assert_eq!(bench.store.artifact_sizes(None, Some(*kind), &PAGE).await.unwrap().rows.len(), 2, "{kind}");
+    }
+    assert_eq!(bench.store.artifact_sizes(None, None, &Page { limit: 3, before: None }).await.unwrap().rows.len(), 3);
     commit(&mut writer, vec![Op::Delete(op::Delete { task: ids[0] })]).await;
     assert_eq!(bench.store.existing_files(&[id(0), id(1)]).await.unwrap(), [id(1)]);
     bench.at(HOUR);

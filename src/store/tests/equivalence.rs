@@ -162,7 +162,7 @@ pub async fn compare_all(store: &Store, writer: &mut Box<dyn Writer>, memory: &M
     let specs: Vec<_> = store.tasks(&listed).await.expect("reads").into_iter().map(|row| row.spec).collect();
     assert_eq!(specs, memory.specs.values().rev().cloned().collect::<Vec<_>>());
 
-    let artifacts: Vec<_> = store.artifact_sizes(None, &page).await.expect("reads").rows.into_iter().map(|(id, _)| id).collect();
+    let artifacts: Vec<_> = store.artifact_sizes(None, None, &page).await.expect("reads").rows.into_iter().map(|(id, _)| id).collect();
     let mut results = store.artifacts(&artifacts).await.expect("reads");
     let mut expected: Vec<_> = memory.results.iter().map(|result| result.as_ref().clone()).collect();
     results.sort_by_key(|result| result.id);

@@ -28,7 +28,7 @@ async fn outputs_are_moved_once(database) {
     commit(&mut writer, vec![lease(ids[2], "w"), written]).await;
     let there = bench.store.newest_result(ids[2]).await.unwrap().unwrap();
     assert_eq!((there.artifact_id, &there.output, &there.object), (artifact_id, &None, &Some(stored(70_000))));
-    assert_eq!(bench.store.artifact_sizes(Some(ids[2]), &PAGE).await.unwrap().rows, [(artifact_id, 70_000)]);
+    assert_eq!(bench.store.artifact_sizes(Some(ids[2]), None, &PAGE).await.unwrap().rows, [(artifact_id, 70_000)]);
     assert_eq!(bench.store.artifact(artifact_id).await.unwrap(), Some(there));
 
     let before = bench.store.newest_result(ids[1]).await.unwrap().unwrap();

@@ -78,7 +78,7 @@ async fn what_is_written_is_read(database) {
     assert_eq!(bench.store.result_of_lease(held(&leased[0])).await.unwrap(), Some(result.clone()));
     let bytes = (result.output.iter().chain(&result.error_message).map(String::len).sum::<usize>()) as i64;
     for task in [None, Some(ids[0])] {
-        assert_eq!(bench.store.artifact_sizes(task, &PAGE).await.unwrap().rows, [(result.artifact_id, bytes)]);
+        assert_eq!(bench.store.artifact_sizes(task, None, &PAGE).await.unwrap().rows, [(result.artifact_id, bytes)]);
     }
     assert_eq!(bench.store.artifacts(&[result.artifact_id]).await.unwrap(), [result]);
     let ended: Vec<_> = bench.store.leases(&LeaseFilter::default(), &PAGE).await.unwrap().into_iter().map(|l| (l.task_id, l.status)).collect();

@@ -55,6 +55,10 @@ fn files_go_with_a_task_and_come_back() {
         let listed = user.does(&["task", "artifacts", &id]).ok();
         assert!(["out/r.txt", "a.log", "b.patch", "GIT_DIFF", "LLM_RESULT"].iter().all(|text| listed.contains(text)), "{listed}");
         assert_eq!(user.does(&["task", "artifacts", &id, "-o", "json"]).json().as_array().unwrap().len(), 5);
+        let answers = user.does(&["task", "artifacts", &id, "--kind", "answer", "-o", "json"]).json();
+        let files = user.does(&["task", "artifacts", &id, "--kind", "file", "-o", "json"]).json();
+        assert_eq!(answers.as_array().unwrap().len() + files.as_array().unwrap().len(), 5);
+        assert!(answers.as_array().unwrap().iter().all(|answer| answer["name"].is_null()), "{answers}");
         user.does(&["task", "artifacts", &id, "--download", "into"]).ok();
         let read = |name: &str| fs::read(user.home.join("into").join(name)).unwrap();
         assert_eq!((read("out/r.txt"), read("a.log"), read("b.patch")), (b"report".to_vec(), b"log".to_vec(), b"+\xffadded\n".to_vec()));
