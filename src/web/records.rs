@@ -24,7 +24,7 @@ use bloom_api::when;
 use bloom_api::words::Word;
 use bloom_core::Ms;
 use bloom_core::audit::{Action, EntityType, is_name_of_another_actor};
-use bloom_core::file::FileKind;
+use bloom_core::file::{ArtifactKind, FileKind};
 use bloom_core::task::LeaseStatus;
 
 const ROWS: usize = 60;
@@ -213,16 +213,22 @@ struct Artifacts<'a> {
     task_id: String,
     /// The key sees only some tasks, and none is chosen: the list has the files that it uploaded.
     is_of_key: bool,
+    /// The kind that is chosen; empty: all.
+    kind: String,
+    /// The kinds by their words, and what they are called.
+    tabs: [(&'static str, &'static str); 3],
     rows: Vec<ArtifactRow>,
     pages: Pages,
 }
 
 pub(crate) async fn artifacts(visit: Visit) -> Result<Response, Refused> {
-    const FILTERS: [&str; 1] = ["task_id"];
-    if let Some(found) = by_part_of_task(&visit, "/artifacts", &[]).await? {
+    const FILTERS: [&str; 2] = ["task_id", "kind"];
+    if let Some(found) = by_part_of_task(&visit, "/artifacts", &["kind"]).await? {
         return Ok(found);
     }
     let lang = visit.layout.at.lang;
+    let (answers, files) = (ArtifactKind::Answer.as_str(), ArtifactKind::File.as_str());
+    let chosen = visit.query().word("kind", &[answers, files])?;
     let row = |artifact: Artifact| {
         let (file, answer) = (FileRow::of(lang, &artifact), artifact.content.as_deref().unwrap_or_default());
         ArtifactRow {
@@ -254,6 +260,8 @@ pub(crate) async fn artifacts(visit: Visit) -> Result<Response, Refused> {
         v: &visit.layout,
         task_id: visit.query().text("task_id"),
         is_of_key: !visit.layout.sees_all() && visit.query().get("task_id").is_none(),
+        kind: chosen,
+        tabs: [("", lang.t("all", "усі")), (answers, lang.t("answers", "відповіді")), (files, lang.t("files", "файли"))],
         rows: listed.rows,
         pages: Pages::of(&visit, "/artifacts", &FILTERS, listed.next),
     })

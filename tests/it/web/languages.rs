@@ -257,7 +257,7 @@ on_both! { alone:
         let data = [&stub.url, "none-serves-it", "https://4.5/6.git"];
         let mut pages: Vec<String> = ["/", "/tasks", "/tasks?status=dead", "/tasks?text=x", "/tasks?unselected=1", "/tasks/new", "/workers", "/workers/11", "/workers/22"].map(str::to_owned).into();
         pages.extend(["/workers/22/confirm-remove", "/projects", &project, &format!("{project}/confirm-delete"), "/leases", "/leases?status=expired"].map(str::to_owned));
-        pages.extend(["/artifacts", &format!("/artifacts?task_id={waiting}"), "/audit", "/audit?action=key_created", "/membridge"].map(str::to_owned));
+        pages.extend(["/artifacts", &format!("/artifacts?task_id={waiting}"), "/artifacts?kind=file", "/audit", "/audit?action=key_created", "/membridge"].map(str::to_owned));
         pages.extend([&done, &failed, &asking, &running, &suspended, &waiting].map(|id| format!("/tasks/{id}")));
         pages.extend([format!("/tasks/{done}/events"), format!("/tasks/{done}/confirm-delete"), format!("/tasks/new?like={suspended}")]);
         for word in ["cancel", "requeue", "suspend", "resume", "answer", "created"] {

@@ -236,7 +236,7 @@ on_both! {
             ("/audit?action=task_dead,nonsense", "action: &#39;nonsense&#39; is unknown"),
             ("/audit?actoin=task_dead", "Known: action, actor, "),
             ("/artifacts?task_id=nonsense", "task_id: &#39;nonsense&#39; is unknown"),
-            ("/artifacts?task=1", "Known: task_id, cursor"),
+            ("/artifacts?task=1", "Known: task_id, kind, cursor"),
             ("/contexts?porject=a", "Known: cursor, project, order"),
             ("/workers?status=online", "Known: cursor"),
             ("/queues?agent=a", "Known: cursor, done"),

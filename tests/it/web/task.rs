@@ -95,6 +95,22 @@ on_both! {
 }
 
 on_both! {
+    async fn artifacts_are_listed_by_their_kind(server) {
+        let browser = Browser::of(server);
+        let (task, lease) = server.crew().leased_task().await;
+        let query = format!("task_id={}&lease_id={}&name=report.txt&type=OUTPUT", task.id, lease.id);
+        upload(server, &query, b"a").await.created();
+        task.succeed("forty-two").await;
+        for (kind, name, has, has_not) in [("answer", "answers", ">forty-two</a>", ">report.txt</a>"), ("file", "files", ">report.txt</a>", ">forty-two</a>")] {
+            let list = format!("/artifacts?kind={kind}&task_id={}", task.id);
+            let shown = browser.ok(&list).await;
+            shown.has(has);
+            shown.has_not(has_not);
+            shown.has(&format!("<a href=\"{}\" aria-current=\"page\">{name}</a>", list.replace('&', "&amp;")));
+        }
+        browser.get("/artifacts?kind=image").await.expect(400).has("Known: answer, file");
+    }
+
     async fn a_queued_task_whose_attempt_failed_tells_it_in_the_list(server) {
         let (crew, browser) = (server.crew(), Browser::of(server));
         let worker = crew.worker().register().await;
