@@ -34,6 +34,8 @@ const TITLE_CHARS: usize = 60;
 const ANSWER_CHARS: usize = 2_000;
 /// A longer name has no link: its page has no room for that.
 const LINK_BYTES: usize = 120;
+/// Keys whose entries a page of the audit trail leads to.
+const KEYS: usize = 10;
 
 /// The addresses of the next page and the first one.
 struct Pages {
@@ -333,6 +335,14 @@ struct AuditPage<'a> {
 }
 
 impl AuditPage<'_> {
+    /// The keys that did something on this page, and the same page for each alone; none if the page is for one actor.
+    fn keys(&self) -> Vec<(&str, String)> {
+        let link = |actor: &str| format!("/audit?{}", joined([&format!("actor={}", path_part(actor)), &self.kept]));
+        let actors = self.rows.iter().map(|row| row.actor.as_str()).filter(|_| self.actor.is_empty());
+        let keys: BTreeSet<&str> = actors.filter(|actor| actor.starts_with("key:")).collect();
+        keys.into_iter().take(KEYS).map(|actor| (actor, link(actor))).collect()
+    }
+
     /// The same page for the key of the name that was typed; `None` if none was typed, or the text says already who is meant.
     fn as_key(&self) -> Option<String> {
         let name = Some(self.actor.trim()).filter(|name| !name.is_empty() && !name.contains(':'))?;

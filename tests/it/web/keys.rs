@@ -199,6 +199,23 @@ on_both! { alone:
         reader.has("It is a key of the server&#39;s settings, and has no name. Its scope: read.");
     }
 
+    async fn the_audit_trail_leads_to_what_each_key_did(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        for name in ["ann", "ben"] {
+            server.with_key(&create(&admin, name, "submit", json!({})).await).crew().task().create().await;
+        }
+        let browser = Browser::signed_in(&server, ADMIN).await;
+        let trail = browser.ok("/audit?since=1d").await;
+        for name in ["ann", "ben"] {
+            trail.has(&format!("<a href=\"/audit?actor=key%3A{name}&#38;since=1d\"><code>key:{name}</code></a>"));
+        }
+        trail.has("<a href=\"/audit?actor=admin\"><code>admin</code></a>");
+        let of_ann = browser.ok("/audit?actor=key%3Aann").await;
+        of_ann.has("task created");
+        of_ann.has_not("<code>key:ben</code>");
+    }
+
     async fn a_form_whose_key_is_revoked_while_it_arrives_does_nothing(database) {
         let server = keyed(database);
         let admin = server.with_key(ADMIN);
