@@ -215,4 +215,17 @@ on_both! { alone:
         assert!(refused["detail"].as_str().unwrap().starts_with("Agent returned 404: "), "{refused}");
         assert_eq!(leadership(&plane, &project).await["memory_version"], 0);
     }
+
+    async fn an_agent_with_another_key_is_told_with_the_settings(database) {
+        let stub = Stub::start().await;
+        stub.always(&format!("/memory/{}", canonical_id("house")), Reply::new(401, r#"{"error":"Unauthorized"}"#));
+        for (key, told) in [(AGENT_KEY, "MEMBRIDGE_AGENT_KEY is another key than the agent's"), ("", "MEMBRIDGE_AGENT_KEY is not set")] {
+            let server = plan(database).env("MEMBRIDGE_AGENT_KEY", key).start();
+            let plane = admin(server.base());
+            let leader = led_by(&plane, "house", &stub.url).await;
+            let refused = sync(&plane, "push", "house", &leader).await.expect(502).json();
+            let detail = refused["detail"].as_str().unwrap();
+            assert!(detail.starts_with("Agent returned 401: ") && detail.contains(told) && detail.contains("--agent-key-file"), "{detail}");
+        }
+    }
 }
