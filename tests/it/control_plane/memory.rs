@@ -98,6 +98,13 @@ on_both! { alone:
         assert_eq!((&job["detail"], &job["id"]), (&pushed["detail"], &pushed["id"]));
         assert_eq!(sync(&plane, "push", "house", "one").await.ok()["memory"]["version"], 1, "the same files are no new version");
 
+        let versions = leadership(&plane, "house").await["memory_versions"].clone();
+        assert_eq!((versions.as_array().unwrap().len(), &versions[0]["version"], &versions[0]["node_id"]), (1, &json!(1), &json!("one")));
+        assert_eq!((&versions[0]["sha256"], &versions[0]["size"]), (&pushed["memory"]["sha256"], &pushed["memory"]["size"]));
+        let listed = plane.get("/projects").await.ok()[0].clone();
+        assert_eq!((&listed["preferred_primary"], &listed["memory_version"]), (&json!("one"), &json!(1)));
+        assert_eq!(listed["memory_stored_at"], versions[0]["created_at"]);
+
         let refused = sync(&plane, "push", "house", "two").await.expect(409).json();
         assert!(refused["detail"].as_str().unwrap().contains("only the leader may push"), "{refused}");
         sync(&plane, "pull", "house", "two").await.ok();
