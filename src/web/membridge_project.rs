@@ -146,14 +146,17 @@ fn advice(lang: Lang, said: &str) -> (&'static str, &'static str) {
         (
             "Agent returned 401",
             lang.t(
-                "The control plane does not have the agent's key. On its machine, set the key that the agent was started with, and start it again:",
+                "The control plane lacks the agent's key. Where it runs, set the key that the agent was started with, and restart it:",
                 "Площина керування не має ключа агента. На її машині задайте ключ, з яким запущено агента, і перезапустіть її:",
             ),
             "MEMBRIDGE_AGENT_KEY",
         ),
         (
             "has no URL",
-            lang.t("The control plane can't call the agent. Start the agent with", "Площина керування не може викликати агента. Запустіть агента з"),
+            lang.t(
+                "The control plane can't call the agent. Start the agent with",
+                "Площина керування не може викликати агента. Запустіть агента з",
+            ),
             "--listen ADDRESS --agent-key-file FILE",
         ),
         (
@@ -163,17 +166,26 @@ fn advice(lang: Lang, said: &str) -> (&'static str, &'static str) {
         ),
         (
             "Agent not found",
-            lang.t("No agent of this name is registered at the control plane. Start it with", "Агента з такою назвою немає на площині керування. Запустіть його з"),
+            lang.t(
+                "No agent of this name is registered at the control plane. Start it with",
+                "Агента з такою назвою немає на площині керування. Запустіть його з",
+            ),
             "--membridge URL",
         ),
         (
             "No memory of this project",
-            lang.t("Nothing was pushed yet. Push the memory of the leader first.", "Ще нічого не надіслано. Спершу надішліть пам’ять лідера."),
+            lang.t(
+                "Nothing was pushed yet. Push the memory of the leader first.",
+                "Ще нічого не надіслано. Спершу надішліть пам’ять лідера.",
+            ),
             "",
         ),
         (
             "does not lead",
-            lang.t("Only the leader may push. Make this node the leader, then push again.", "Надсилати може лише лідер. Призначте лідером цей вузол і повторіть."),
+            lang.t(
+                "Only the leader may push. Make this node the leader, then push again.",
+                "Надсилати може лише лідер. Призначте лідером цей вузол і повторіть.",
+            ),
             "",
         ),
     ];

@@ -101,8 +101,8 @@ fn agent_key(settings: &Serve, workers: &Value) -> Option<Finding> {
     let listen =
         workers.as_array().into_iter().flatten().filter(|worker| worker["url"].as_str().is_some_and(|url| !url.is_empty())).count();
     let text = format!(
-        "workers that listen at a URL: {listen}, and MEMBRIDGE_AGENT_KEY is not set, so they refuse tasks and memories with 401: set it to the \
-         key of their --agent-key-file, and start the server again"
+        "MEMBRIDGE_AGENT_KEY is not set, and workers listen at a URL ({listen}): they refuse tasks and memories with 401; set it to the key of \
+         their --agent-key-file, and start the server again"
     );
     (listen > 0 && settings.agent_key.is_none()).then(|| Finding::new("agent key", State::Warning, text))
 }
