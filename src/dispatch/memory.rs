@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::calls::refusal;
 use super::{Agents, KEY_HEADER};
 use bloom_core::control_plane::MAX_MEMORY_BYTES;
-use bloom_outbound as outbound;
+use bloom_outbound::{self as outbound, Reply};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// A snapshot as base64, with the other fields.
@@ -56,7 +56,7 @@ impl Agents {
         let request = self.memory_request(Method::GET, agent_url, canonical_id)?;
         let reply = outbound::send_up_to(request, LIMIT, MAX_ANSWER).await.map_err(|failure| failure.text)?;
         if !reply.is_success() {
-            return Err(refusal(&reply));
+            return Err(self.refused(&reply));
         }
         // Decoding and hashing some megabytes would keep other requests of this thread waiting.
         let checked = tokio::task::spawn_blocking(move || {
@@ -74,10 +74,23 @@ impl Agents {
         let request = self.memory_request(Method::PUT, agent_url, canonical_id)?.json(snapshot);
         let reply = outbound::send(request, LIMIT).await.map_err(|failure| failure.text)?;
         if !reply.is_success() {
-            return Err(refusal(&reply));
+            return Err(self.refused(&reply));
         }
         let text = String::from_utf8_lossy(&reply.body);
         Ok(text.chars().filter(|c| *c != '\0').take(MAX_SAID_CHARS).collect())
+    }
+
+    /// Why the agent refused. Each side has the key in a setting of its own, so a wrong one is told with both.
+    fn refused(&self, reply: &Reply) -> String {
+        let said = refusal(reply);
+        if reply.status != 401 {
+            return said;
+        }
+        let wrong = if self.0.options.key.is_none() { "is not set" } else { "is another key than the agent's" };
+        format!(
+            "{said}. MEMBRIDGE_AGENT_KEY {wrong} where the control plane runs: set it to the key of --agent-key-file (or MEMBRIDGE_AGENT_KEY) \
+             on the agent's machine, and start the control plane again"
+        )
     }
 
     fn memory_request(&self, method: Method, agent_url: &str, canonical_id: &str) -> Result<RequestBuilder, String> {

@@ -53,6 +53,7 @@ pub(crate) fn of_answer(operation: &str) -> Option<Value> {
         "listMembridgeProjects" => Some(json!([{ "canonical_id": "9f86d081884c7d65", "name": "docs" }])),
         "getLeadership" | "selectLeader" => Some(json!({ "primary_node_id": WORKER, "lease_seconds": 3600 })),
         "listNodes" => Some(json!([{ "node_id": WORKER, "status": "online" }])),
+        "listMembridgeJobs" => Some(json!([{ "action": "push", "project": "docs", "agent": WORKER, "status": "completed" }])),
         "readiness" => Some(json!({ "status": "ready" })),
         "updateAgent" => Some(json!({ "status": "updated", "version": "0.1.0" })),
         "restartAgent" => Some(json!({ "status": "restarted" })),

@@ -74,6 +74,19 @@ pub(crate) async fn nodes(State(app): State<AppState>, ProjectPath(project): Pro
     get(&app, Call::Nodes { project: &project }).await
 }
 
+pub(crate) const JOBS: RoutePolicy = RoutePolicy::READ;
+
+/// Lists the newest pushes and pulls of memories.
+///
+/// The answer of the control plane, unchanged. Its key is added by this server.
+#[utoipa::path(
+    get, path = "/api/membridge/jobs", operation_id = "listMembridgeJobs", tag = "membridge",
+    responses((status = 200, description = "The answer of the control plane, unchanged.", body = serde_json::Value), Refusals)
+)]
+pub(crate) async fn jobs(State(app): State<AppState>) -> HandlerResult {
+    get(&app, Call::Jobs).await
+}
+
 pub(crate) const SELECT: RoutePolicy = RoutePolicy::ADMIN;
 
 /// Makes a node the leader of a project.

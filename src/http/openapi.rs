@@ -147,6 +147,7 @@ pub(crate) fn routes() -> Routes {
         .add(routes!(membridge::projects), membridge::PROJECTS)
         .add(routes!(membridge::leadership), membridge::LEADERSHIP)
         .add(routes!(membridge::nodes), membridge::NODES)
+        .add(routes!(membridge::jobs), membridge::JOBS)
         .add(routes!(membridge::select), membridge::SELECT)
         .add(routes!(probes::healthz), probes::HEALTHZ)
         .add(routes!(probes::readyz), probes::READYZ)

@@ -33,6 +33,8 @@ pub enum Call<'a> {
         /// The canonical id of the project.
         project: &'a str,
     },
+    /// The newest pushes and pulls of memories.
+    Jobs,
     /// Makes a node the leader of the project; `body` is sent unchanged.
     SelectLeader {
         /// The canonical id of the project.
@@ -55,6 +57,7 @@ impl Call<'_> {
             Self::Health => vec!["health"],
             Self::Agents => vec!["agents"],
             Self::Projects => vec!["projects"],
+            Self::Jobs => vec!["jobs"],
             Self::Leadership { project } => vec!["projects", project, "leadership"],
             Self::Nodes { project } => vec!["projects", project, "nodes"],
             Self::SyncMemory { direction, .. } => vec!["sync", direction],

@@ -124,7 +124,8 @@ statement!(AGENTS, |_d| "SELECT {} FROM membridge_agents ORDER BY name", columns
 statement!(ONE_AGENT, |_d| "SELECT {} FROM membridge_agents WHERE name = $1", columns(&AGENT, ""));
 statement!(
     PROJECTS,
-    |_d| "SELECT {}, (SELECT count(*) FROM membridge_nodes n WHERE n.canonical_id = p.canonical_id) \
+    |_d| "SELECT {}, (SELECT count(*) FROM membridge_nodes n WHERE n.canonical_id = p.canonical_id), \
+    (SELECT m.created_at FROM membridge_memories m WHERE m.canonical_id = p.canonical_id AND m.version = p.memory_version) \
     FROM membridge_projects p ORDER BY p.created_at DESC, p.canonical_id",
     columns(&PROJECT, "p.")
 );
@@ -136,6 +137,7 @@ statement!(
 statement!(PROJECT_OF_ID, |_d| "SELECT {} FROM membridge_projects WHERE canonical_id = $1", columns(&PROJECT, ""));
 statement!(NODES, |_d| "SELECT {} FROM membridge_nodes WHERE canonical_id = $1 ORDER BY node_id", columns(&NODE, ""));
 statement!(NEWEST_MEMORY, |_d| "SELECT {VERSION}, content FROM membridge_memories WHERE canonical_id = $1 ORDER BY version DESC LIMIT 1");
+statement!(VERSIONS, |_d| "SELECT {VERSION} FROM membridge_memories WHERE canonical_id = $1 ORDER BY version DESC");
 statement!(JOBS, |_d| "SELECT {} FROM membridge_jobs ORDER BY id DESC LIMIT $1", columns(&JOB, ""));
 statement!(ONE_JOB, |_d| "SELECT {} FROM membridge_jobs WHERE id = $1", columns(&JOB, ""));
 statement!(COUNTS, "SELECT (SELECT count(*) FROM membridge_projects), (SELECT count(*) FROM membridge_agents)");
@@ -162,9 +164,9 @@ impl Store {
         first(&self.pool().fetch(&ONE_AGENT, Args::new().text(name)).await?, Agent::read)
     }
 
-    /// The projects of the control plane with the numbers of their nodes, newest first.
-    pub async fn memory_projects(&self) -> Result<Vec<(Project, i64)>, Error> {
-        all(&self.pool().fetch(&PROJECTS, Args::new()).await?, |row| Ok((Project::read(row)?, row.take()?)))
+    /// The projects of the control plane, newest first, with the numbers of their nodes and when the newest memory was stored.
+    pub async fn memory_projects(&self) -> Result<Vec<(Project, i64, Option<Ms>)>, Error> {
+        all(&self.pool().fetch(&PROJECTS, Args::new()).await?, |row| Ok((Project::read(row)?, row.take()?, row.take()?)))
     }
 
     /// The project with this name; else the one with this canonical id.
@@ -186,6 +188,11 @@ impl Store {
     pub async fn newest_memory(&self, canonical_id: &str) -> Result<Option<(MemoryVersion, String)>, Error> {
         let found = self.pool().fetch(&NEWEST_MEMORY, Args::new().text(canonical_id)).await?;
         first(&found, |row| Ok((MemoryVersion::read(row)?, row.take()?)))
+    }
+
+    /// The versions of a project's memory that are kept, newest first.
+    pub async fn memory_versions(&self, canonical_id: &str) -> Result<Vec<MemoryVersion>, Error> {
+        all(&self.pool().fetch(&VERSIONS, Args::new().text(canonical_id)).await?, MemoryVersion::read)
     }
 
     /// The newest jobs first.

@@ -1,34 +1,40 @@
-//! The control plane: the connection, projects, their nodes, and who leads them. Control planes of others answer with more or with less, so what
-//! is not known is left out, and the answers stand there as they came, too.
+//! The control plane: the connection, and its projects. Control planes of others answer with more or with less, so what is not known is left
+//! out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use askama::Template;
-use axum::extract::Path;
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use serde_json::{Value, json};
 
 use crate::answer::see_other;
-use crate::call::path_part;
-use crate::lang::Lang;
 use crate::refused::Refused;
 use crate::times::shortened;
 use crate::visit::{Layout, Posted, Visit};
 use bloom_api::reports::{Config, ConnectionTest, Health};
+use bloom_api::workers::Worker;
 use bloom_core::Ms;
 
-const BASE: &str = "/api/membridge/projects";
+pub(crate) const BASE: &str = "/api/membridge/projects";
 /// Projects on the page.
 const MOST: usize = 200;
+/// Workers to whose pages the names of nodes lead.
+const WORKERS: usize = 1_000;
 /// Characters of a name in an answer.
 const NAME_CHARS: usize = 128;
 /// Characters of an answer of the control plane.
-const CHARS: usize = 6_000;
+pub(crate) const CHARS: usize = 6_000;
 
-struct Project {
-    id: String,
-    name: String,
+/// A project in the list. What the control plane does not tell is empty.
+pub(crate) struct Project {
+    pub id: String,
+    pub name: String,
+    pub nodes: String,
+    pub leader: String,
+    pub version: String,
+    pub stored_at: Option<Ms>,
+    pub last_seen: Option<Ms>,
 }
 
 #[derive(Template)]
@@ -42,6 +48,7 @@ struct Membridge<'a> {
     /// How often the last calls failed, in words.
     failed: String,
     projects: Vec<Project>,
+    workers: BTreeSet<String>,
     typed_url: String,
     wrong: BTreeMap<String, String>,
     /// How the test of the connection ended.
@@ -53,6 +60,10 @@ impl Membridge<'_> {
     fn wrong(&self, field: &str) -> Option<&String> {
         self.wrong.get(field)
     }
+
+    fn is_worker(&self, name: &str) -> bool {
+        self.workers.contains(name)
+    }
 }
 
 async fn page(visit: &Visit) -> Result<Membridge<'_>, Refused> {
@@ -62,6 +73,8 @@ async fn page(visit: &Visit) -> Result<Membridge<'_>, Refused> {
     let times = lang.count(failures.into(), ["time", "times"], ["раз", "рази", "разів"]);
     // A control plane that does not answer would keep this page waiting.
     let projects = if config.connected { visit.get::<Value>(BASE).await.ok() } else { None };
+    let mut projects = projects.as_ref().map(named).unwrap_or_default();
+    projects.truncate(MOST);
     Ok(Membridge {
         v: &visit.layout,
         // An address with a password is masked, and must not be stored so.
@@ -75,22 +88,42 @@ async fn page(visit: &Visit) -> Result<Membridge<'_>, Refused> {
         last_error: shortened(health.membridge.last_error.as_deref().unwrap_or_default(), CHARS),
         failures,
         failed: lang.t(format!("{times} in a row"), format!("{times} поспіль")),
-        projects: projects.as_ref().map(named).unwrap_or_default(),
+        projects,
+        workers: workers(visit).await?,
         wrong: BTreeMap::new(),
         tested: None,
         done: None,
     })
 }
 
+/// The workers of this server, which are the agents of the control plane as far as it has taken them over.
+pub(crate) async fn workers(visit: &Visit) -> Result<BTreeSet<String>, Refused> {
+    let listed = visit.list(&format!("workers?limit={WORKERS}"), |worker: Worker<'_>| worker.id.into_owned()).await?;
+    Ok(listed.rows.into_iter().collect())
+}
+
 /// The projects in an answer, which is a list or has one; each is an id, or an object with one.
-fn named(answer: &Value) -> Vec<Project> {
+pub(crate) fn named(answer: &Value) -> Vec<Project> {
     let list = answer.as_array().or_else(|| answer["projects"].as_array());
     let one = |project: &Value| {
         let text = |name: &str| project[name].as_str().map(str::to_owned);
         let id = project.as_str().map(str::to_owned).or_else(|| ["canonical_id", "id", "cid"].iter().find_map(|name| text(name)))?;
-        Some(Project { name: text("name").unwrap_or_else(|| id.clone()), id })
+        Some(Project {
+            name: text("name").unwrap_or_else(|| id.clone()),
+            id,
+            nodes: told(&project["nodes_count"]),
+            leader: told(&project["preferred_primary"]),
+            version: version(&project["memory_version"]),
+            stored_at: moment(&project["memory_stored_at"]),
+            last_seen: moment(&project["last_seen"]),
+        })
     };
-    list.into_iter().flatten().filter_map(one).take(MOST).collect()
+    list.into_iter().flatten().filter_map(one).collect()
+}
+
+/// The number of a version of a memory; empty before the first.
+pub(crate) fn version(value: &Value) -> String {
+    Some(told(value)).filter(|version| version != "0").unwrap_or_default()
 }
 
 pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
@@ -128,44 +161,8 @@ pub(crate) async fn test(Posted { visit, .. }: Posted) -> Result<Response, Refus
     visit.ok(&Membridge { tested: Some(tested), ..page(&visit).await? })
 }
 
-#[derive(Template)]
-#[template(path = "membridge_project.html")]
-struct ProjectPage<'a> {
-    v: &'a Layout,
-    id: &'a str,
-    /// Empty: nobody leads.
-    leader: String,
-    leads_until: Option<Ms>,
-    term: String,
-    memory_version: String,
-    nodes: Vec<Node>,
-    /// Both answers as they came.
-    answers: [String; 2],
-    done: Option<&'static str>,
-}
-
-struct Node {
-    name: String,
-    role: String,
-    observations: String,
-    last_seen: Option<Ms>,
-}
-
-impl Node {
-    /// `None`: it has no name.
-    fn of(lang: Lang, node: &Value) -> Option<Self> {
-        let name = node.as_str().or_else(|| node["node_id"].as_str())?.to_owned();
-        let role = match node["role"].as_str() {
-            Some("primary") => lang.t("leads", "лідер").to_owned(),
-            Some("secondary") => lang.t("follows", "не лідер").to_owned(),
-            _ => told(&node["role"]),
-        };
-        Some(Self { name, role, observations: told(&node["obs_count"]), last_seen: moment(&node["last_seen"]) })
-    }
-}
-
 /// A text or a number, for people; empty if it is neither.
-fn told(value: &Value) -> String {
+pub(crate) fn told(value: &Value) -> String {
     match value {
         Value::String(text) => shortened(text, NAME_CHARS),
         Value::Number(number) => number.to_string(),
@@ -174,38 +171,11 @@ fn told(value: &Value) -> String {
 }
 
 /// A time, which is in seconds with a fraction, or in whole milliseconds.
-fn moment(value: &Value) -> Option<Ms> {
+pub(crate) fn moment(value: &Value) -> Option<Ms> {
     /// As milliseconds this is in 1973, and as seconds in the year 5138.
     const LEAST_MS: f64 = 1e11;
     let number = value.as_f64().filter(|number| (0.0..1e15).contains(number))?;
     Some((if number < LEAST_MS { number * 1000.0 } else { number }) as Ms)
-}
-
-pub(crate) async fn project(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
-    let path = format!("{BASE}/{}", path_part(&id));
-    let nodes: Value = visit.get(&format!("{path}/nodes")).await?;
-    let leadership: Value = visit.get(&format!("{path}/leadership")).await?;
-    let list = nodes.as_array().or_else(|| nodes["nodes"].as_array());
-    let lang = visit.layout.at.lang;
-    let pretty = |value: &Value| shortened(&serde_json::to_string_pretty(value).unwrap_or_default(), CHARS);
-    let taken = visit.layout.t("The control plane has taken the new leader.", "Площина керування прийняла нового лідера.");
-    visit.ok(&ProjectPage {
-        v: &visit.layout,
-        id: &id,
-        leader: ["preferred_primary", "primary_node_id"].map(|name| told(&leadership[name])).concat(),
-        leads_until: moment(&leadership["lease_expires_at"]),
-        term: told(&leadership["term"]),
-        memory_version: told(&leadership["memory_version"]),
-        nodes: list.into_iter().flatten().filter_map(|node| Node::of(lang, node)).take(MOST).collect(),
-        answers: [pretty(&leadership), pretty(&nodes)],
-        done: visit.query().get("done").map(|_| taken),
-    })
-}
-
-pub(crate) async fn promote(Path(id): Path<String>, Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
-    let path = path_part(&id);
-    visit.act(Method::POST, &format!("{BASE}/{path}/leadership/select"), &json!({ "primary_node_id": fields.text("node") })).await?;
-    Ok(see_other(&format!("/membridge/projects/{path}?done=1")))
 }
 
 #[cfg(test)]
@@ -218,6 +188,10 @@ mod tests {
         assert_eq!(ids(json!(["a"])), ["a a"]);
         assert_eq!(ids(json!({ "projects": [{ "canonical_id": "c", "name": "n" }, 5] })), ["c n"]);
         assert!(ids(json!("x")).is_empty());
+        let listed = json!([{ "canonical_id": "c", "nodes_count": 2, "preferred_primary": null, "memory_version": 0, "last_seen": 1_772_000_000.5 }]);
+        let project = named(&listed).remove(0);
+        let shown = (project.nodes.as_str(), project.leader.as_str(), project.version.as_str(), project.last_seen);
+        assert_eq!(shown, ("2", "", "", Some(1_772_000_000_500)), "there is no version 0");
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod language;
 mod live;
 mod markdown;
 mod membridge;
+mod membridge_project;
 mod menu;
 mod multipart;
 mod overview;
@@ -105,5 +106,7 @@ pub fn pages() -> Pages {
     .look("/audit", shared(get(records::audit)))
     .form("/membridge", get(membridge::show).post(membridge::set))
     .test("/membridge/test", post(membridge::test))
-    .form("/membridge/projects/{id}", get(membridge::project).post(membridge::promote))
+    .form("/membridge/projects/{id}", get(membridge_project::show).post(membridge_project::promote))
+    .look("/membridge/projects/{id}/confirm-pull", get(membridge_project::confirm_pull))
+    .form("/membridge/projects/{id}/{action}", post(membridge_project::act))
 }

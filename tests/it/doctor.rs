@@ -56,6 +56,11 @@ on_both! { alone:
         has(&all, "workers", "warning", "sick reports an error");
         has(&all, "workers", "warning", "paused is paused: top it up");
         has(&all, "keys", "warning", "the key ending ends");
+        assert!(!all.iter().any(|[subject, ..]| subject == "agent key"), "nobody listens: {all:?}");
+        admin.post("workers", json!({ "name": "old", "url": "http://127.0.0.1:9" })).await.ok();
+        has(&found(&server, &[]).1, "agent key", "warning", "MEMBRIDGE_AGENT_KEY is not set");
+        let (_, with_key) = found(&server, &[("MEMBRIDGE_AGENT_KEY", "a-key-of-the-agents-0123")]);
+        assert!(!with_key.iter().any(|[subject, ..]| subject == "agent key"), "{with_key:?}");
         assert!(!all.iter().any(|[.., text]| text.contains("joining")), "a join token lasts a day by design: {all:?}");
 
         // A key that the server does not know, and a port at which nobody listens.

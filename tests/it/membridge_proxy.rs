@@ -170,7 +170,7 @@ on_both! { alone:
         let stub = Stub::start().await;
         let server = joined(database, &stub);
         let odd = "{ \"b\":1,  \"a\": 1.50 }";
-        for path in ["/health", "/projects", "/projects/p%201/leadership", "/projects/p%201/nodes"] {
+        for path in ["/health", "/projects", "/jobs", "/projects/p%201/leadership", "/projects/p%201/nodes"] {
             stub.always(path, Reply::new(200, odd));
             let answer = server.get(&format!("/api/membridge{path}")).await.expect(200);
             assert_eq!(answer.text, odd, "the body is unchanged");

@@ -94,6 +94,7 @@ const CALLS: &[&str] = &[
     "get /api/membridge/projects",
     "get /api/membridge/projects/{cid}/leadership",
     "get /api/membridge/projects/{cid}/nodes",
+    "get /api/membridge/jobs",
     "post /api/membridge/projects/{cid}/leadership/select",
     "get /health",
     "get /metrics",

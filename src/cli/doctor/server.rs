@@ -51,7 +51,10 @@ pub async fn look(settings: &Serve, authority: Option<&Path>) -> Vec<Finding> {
     };
     let mut findings = vec![ready(&client, &url).await, control_plane(&health)];
     match client.get::<Value>("api/runtime/workers").await {
-        Ok(workers) => findings.extend(of_workers(&workers)),
+        Ok(workers) => {
+            findings.extend(of_workers(&workers));
+            findings.extend(agent_key(settings, &workers));
+        }
         Err(error) => findings.push(not_seen("workers", &error)),
     }
     if settings.api_key.is_some() {
@@ -91,6 +94,17 @@ fn control_plane(health: &Value) -> Finding {
         }
         _ => Finding::new("control plane", State::Fine, "none is used"),
     }
+}
+
+/// An agent that listens asks for a key, without which it refuses each call of the server and of the control plane in it.
+fn agent_key(settings: &Serve, workers: &Value) -> Option<Finding> {
+    let listen =
+        workers.as_array().into_iter().flatten().filter(|worker| worker["url"].as_str().is_some_and(|url| !url.is_empty())).count();
+    let text = format!(
+        "MEMBRIDGE_AGENT_KEY is not set, and workers listen at a URL ({listen}): they refuse tasks and memories with 401; set it to the key of \
+         their --agent-key-file, and start the server again"
+    );
+    (listen > 0 && settings.agent_key.is_none()).then(|| Finding::new("agent key", State::Warning, text))
 }
 
 fn of_workers(workers: &Value) -> Vec<Finding> {

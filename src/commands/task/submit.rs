@@ -25,7 +25,7 @@ use super::{follow, id_of, warnings};
 use crate::CommandError;
 use bloom_api::taken_over;
 use bloom_api::tasks::Task;
-use bloom_core::file::FileKind;
+use bloom_core::file::{ArtifactKind, FileKind, MAX_OUTPUTS};
 use bloom_core::task::Status;
 
 /// How many events of a finished task are searched for the start of its run, besides the first ones.
@@ -214,8 +214,9 @@ pub(crate) async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Re
 
 /// Whether the task has a diff to show. If that can't be told, it may have one.
 async fn has_changes(server: &Server, id: &str) -> bool {
-    let query = [("task_id", id.to_owned()), ("type", FileKind::GitDiff.as_str().to_owned())];
-    server.list("api/runtime/artifacts", &query, 1).await.map_or(true, |(diffs, _)| !diffs.is_empty())
+    let query = [("task_id", id.to_owned()), ("kind", ArtifactKind::File.as_str().to_owned())];
+    let files = server.list("api/runtime/artifacts", &query, MAX_OUTPUTS + 1).await;
+    files.map_or(true, |(files, more)| more || files.iter().any(|file| file["type"] == FileKind::GitDiff.as_str()))
 }
 
 /// The fields of a task that asks for the same as this one.

@@ -14,7 +14,7 @@ use crate::answer::{self, ok};
 use bloom_api::projects::canonical_id;
 use bloom_core::Ms;
 use bloom_core::command::Rejection;
-use bloom_core::control_plane::{Node, Project};
+use bloom_core::control_plane::{MemoryVersion, Node, Project};
 use bloom_core::limits;
 use bloom_core::op;
 
@@ -25,8 +25,16 @@ const DEFAULT_LEASE_SECONDS: i64 = 3_600;
 type Answer = Result<Response, Failure>;
 
 pub(crate) async fn list(State(plane): State<ControlPlane>) -> Answer {
+    let now = plane.store.now().await?;
     let projects = plane.store.memory_projects().await?;
-    Ok(ok(&projects.iter().map(|(project, nodes)| shown(project, *nodes)).collect::<Vec<_>>())?)
+    let listed = projects.iter().map(|(project, nodes, stored_at)| {
+        let mut listed = shown(project, *nodes);
+        listed["preferred_primary"] = json!(project.primary(now));
+        listed["memory_version"] = json!(project.memory_version);
+        listed["memory_stored_at"] = json!(stored_at.map(seconds));
+        listed
+    });
+    Ok(ok(&listed.collect::<Vec<_>>())?)
 }
 
 fn shown(project: &Project, nodes: i64) -> Value {
@@ -88,8 +96,20 @@ pub(crate) async fn nodes(State(plane): State<ControlPlane>, Path(project): Path
     Ok(ok(&nodes)?)
 }
 
+fn shown_version(version: &MemoryVersion) -> Value {
+    json!({
+        "version": version.version,
+        "node_id": version.node_id,
+        "term": version.term,
+        "sha256": version.sha256,
+        "size": version.bytes,
+        "created_at": seconds(version.created_at),
+    })
+}
+
 pub(crate) async fn leadership(State(plane): State<ControlPlane>, Path(project): Path<String>) -> Answer {
     let (project, nodes, now) = with_nodes(&plane, &project).await?;
+    let versions = plane.store.memory_versions(&project.canonical_id).await?;
     Ok(ok(&json!({
         "canonical_id": project.canonical_id,
         "preferred_primary": project.primary(now),
@@ -98,6 +118,7 @@ pub(crate) async fn leadership(State(plane): State<ControlPlane>, Path(project):
         "term": project.term,
         "lease_expires_at": project.primary(now).and(project.lease_until).map(seconds),
         "memory_version": project.memory_version,
+        "memory_versions": versions.iter().map(shown_version).collect::<Vec<_>>(),
     }))?)
 }
 

@@ -212,18 +212,24 @@ async fn compare_the_control_plane(store: &Store, memory: &Memory) {
     let rows = &memory.control_plane;
     assert_eq!(store.agents().await.expect("reads"), rows.agents.values().cloned().collect::<Vec<_>>());
     let mut projects = store.memory_projects().await.expect("reads");
-    projects.sort_by(|(a, _), (b, _)| a.canonical_id.cmp(&b.canonical_id));
+    projects.sort_by(|(a, ..), (b, ..)| a.canonical_id.cmp(&b.canonical_id));
     let nodes_of = |id: &str| rows.nodes.values().filter(|node| node.canonical_id == id).cloned().collect::<Vec<_>>();
     let expected: Vec<_> = rows
         .projects
         .values()
-        .map(|project| (project.clone(), i64::try_from(nodes_of(&project.canonical_id).len()).expect("few")))
+        .map(|project| {
+            let stored_at = rows.newest_memory(&project.canonical_id).map(|memory| memory.version.created_at);
+            (project.clone(), i64::try_from(nodes_of(&project.canonical_id).len()).expect("few"), stored_at)
+        })
         .collect();
     assert_eq!(projects, expected);
     for project in rows.projects.keys() {
         assert_eq!(store.nodes_of(project).await.expect("reads"), nodes_of(project));
         let newest = rows.newest_memory(project).map(|memory| (memory.version.clone(), memory.content.to_string()));
         assert_eq!(store.newest_memory(project).await.expect("reads"), newest);
+        let versions = rows.memories.iter().rev().filter(|((known, _), _)| known == project);
+        let versions: Vec<_> = versions.map(|(_, memory)| memory.version.clone()).collect();
+        assert_eq!(store.memory_versions(project).await.expect("reads"), versions);
     }
     let mut jobs = rows.jobs.clone();
     jobs.sort_by_key(|job| std::cmp::Reverse(job.id));

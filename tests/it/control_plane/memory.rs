@@ -98,6 +98,13 @@ on_both! { alone:
         assert_eq!((&job["detail"], &job["id"]), (&pushed["detail"], &pushed["id"]));
         assert_eq!(sync(&plane, "push", "house", "one").await.ok()["memory"]["version"], 1, "the same files are no new version");
 
+        let versions = leadership(&plane, "house").await["memory_versions"].clone();
+        assert_eq!((versions.as_array().unwrap().len(), &versions[0]["version"], &versions[0]["node_id"]), (1, &json!(1), &json!("one")));
+        assert_eq!((&versions[0]["sha256"], &versions[0]["size"]), (&pushed["memory"]["sha256"], &pushed["memory"]["size"]));
+        let listed = plane.get("/projects").await.ok()[0].clone();
+        assert_eq!((&listed["preferred_primary"], &listed["memory_version"]), (&json!("one"), &json!(1)));
+        assert_eq!(listed["memory_stored_at"], versions[0]["created_at"]);
+
         let refused = sync(&plane, "push", "house", "two").await.expect(409).json();
         assert!(refused["detail"].as_str().unwrap().contains("only the leader may push"), "{refused}");
         sync(&plane, "pull", "house", "two").await.ok();
@@ -214,5 +221,18 @@ on_both! { alone:
         let refused = sync(&plane, "push", &project, &leader).await.expect(502).json();
         assert!(refused["detail"].as_str().unwrap().starts_with("Agent returned 404: "), "{refused}");
         assert_eq!(leadership(&plane, &project).await["memory_version"], 0);
+    }
+
+    async fn an_agent_with_another_key_is_told_with_the_settings(database) {
+        let stub = Stub::start().await;
+        stub.always(&format!("/memory/{}", canonical_id("house")), Reply::new(401, r#"{"error":"Unauthorized"}"#));
+        for (key, told) in [(AGENT_KEY, "MEMBRIDGE_AGENT_KEY is another key than the agent's"), ("", "MEMBRIDGE_AGENT_KEY is not set")] {
+            let server = plan(database).env("MEMBRIDGE_AGENT_KEY", key).start();
+            let plane = admin(server.base());
+            let leader = led_by(&plane, "house", &stub.url).await;
+            let refused = sync(&plane, "push", "house", &leader).await.expect(502).json();
+            let detail = refused["detail"].as_str().unwrap();
+            assert!(detail.starts_with("Agent returned 401: ") && detail.contains(told) && detail.contains("--agent-key-file"), "{detail}");
+        }
     }
 }

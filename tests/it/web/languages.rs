@@ -3,9 +3,10 @@
 use reqwest::Method;
 
 use super::browser::{Browser, Page};
+use super::membridge::{HOUSE, house};
 use crate::keys::{ADMIN, keyed};
 use crate::on_both;
-use crate::support::stub::Stub;
+use crate::support::stub::{Reply, Stub};
 use crate::support::*;
 
 const QUESTION: &str = "0190a0a0-0000-7000-8000-00000000000b";
@@ -213,6 +214,26 @@ on_both! { alone:
             is_ukrainian("a wrong key", &browser.send_form("/keys", "/keys", &form).await.expect(400), &[]);
         }
         is_ukrainian("no key", &browser.get("/keys/2").await.expect(404), &[]);
+    }
+
+    async fn the_pages_of_the_control_plane_are_in_ukrainian(database) {
+        let stub = Stub::start().await;
+        let server = Server::on(database).env("MEMBRIDGE_SERVER_URL", &stub.url).env("MEMBRIDGE_ADMIN_KEY", "0123456789012345").start();
+        let browser = preferring(&server, "uk");
+        house(&stub);
+        let (page, data) = (format!("/membridge/projects/{HOUSE}"), [&*stub.url, "house"]);
+        is_ukrainian("the list", &browser.send_form("/membridge", "/membridge/test", &[]).await.expect(200), &data);
+        is_ukrainian("without a project", &browser.ok(&page).await, &data);
+        server.post("projects", json!({ "name": "house", "repo_url": "https://4.5/6.git" })).await.created();
+        for word in ["leader", "push", "pull", "asked"] {
+            is_ukrainian(word, &browser.ok(&format!("{page}?done={word}")).await, &data);
+        }
+        is_ukrainian("a pull", &browser.ok(&format!("{page}/confirm-pull?node=n2")).await, &data);
+        for detail in ["Agent returned 401: {}", "has no URL", "keeps no memory", "Agent not found", "No memory of this project", "does not lead", "down"] {
+            stub.always("/sync/push", Reply::new(502, detail));
+            let refused = browser.send_form(&page, &format!("{page}/push"), &[("node", "n1")]).await.expect(502);
+            is_ukrainian(detail, &refused, &data);
+        }
     }
 
     async fn no_page_in_ukrainian_has_english_left(database) {

@@ -1,9 +1,33 @@
 //! The page of the control plane.
 
 use super::browser::Browser;
+use crate::keys::ADMIN;
 use crate::on_both;
 use crate::support::stub::{Reply, Stub};
 use crate::support::*;
+
+/// What control planes call the project `house`.
+pub const HOUSE: &str = "d6e21286621a8586";
+
+/// A control plane that knows this project, with two nodes and two versions of its memory.
+pub fn house(stub: &Stub) {
+    let answer = |path: &str, body: Value| stub.always(path, Reply::new(200, &body.to_string()));
+    let listed = json!({
+        "canonical_id": HOUSE, "name": "house", "nodes_count": 2, "preferred_primary": "n1", "memory_version": 2,
+        "memory_stored_at": 1_772_000_000.5, "last_seen": 1_772_000_000.5,
+    });
+    answer("/health", json!({ "status": "ok" }));
+    answer("/projects", json!([{ "canonical_id": "p0" }, listed]));
+    let nodes = json!([{ "node_id": "n1", "role": "primary", "obs_count": 7, "last_seen": 1_772_000_000.5 }, { "node_id": "n2", "role": "secondary" }]);
+    answer(&format!("/projects/{HOUSE}/nodes"), nodes);
+    let sha256 = "6fe2e0f6071ac2bb8d0b1ef26d1b691e625ba690a06edfd245847a8385aee999";
+    let version = |number: i64, size: i64| json!({ "version": number, "node_id": "n1", "sha256": sha256, "size": size, "created_at": 1_772_000_000.5 });
+    let leads = json!({ "preferred_primary": "n1", "term": 3, "memory_version": 2, "memory_versions": [version(2, 1_536), version(1, 5)] });
+    answer(&format!("/projects/{HOUSE}/leadership"), leads);
+    let job = |action: &str, status: &str, project: &str, detail: &str| json!({ "action": action, "status": status, "canonical_id": project, "agent": "n1", "detail": detail, "finished_at": 1_772_000_000.5 });
+    let failed = job("pull", "failed", HOUSE, "the disk is full");
+    answer("/jobs", json!([failed, job("push", "completed", HOUSE, "stored"), job("push", "completed", "p0", "a job of another project")]));
+}
 
 on_both! { alone:
     async fn the_control_plane_of_the_server_itself_is_told_as_such(database) {
@@ -43,10 +67,65 @@ on_both! { alone:
         project.has("2026-02-25 07:13");
         project.has("aria-label=\"Make leader for an hour: n2\"");
         project.has_not("aria-label=\"Make leader for an hour: n1\"");
-        browser.send_form(page, page, &[("node", "n2")]).await.leads_to("/membridge/projects/p1?done=1");
+        browser.send_form(page, page, &[("node", "n2")]).await.leads_to("/membridge/projects/p1?done=leader");
         let sent = &stub.seen("/projects/p1/leadership/select")[0];
         assert!(sent.body.contains("\"n2\""), "{}", sent.body);
         stub.always("/health", Reply::new(401, "{}"));
         browser.send_form("/membridge", "/membridge/test", &[]).await.expect(200).has("HTTP 401");
+    }
+
+    async fn the_memory_of_a_project_is_shown_pushed_and_pulled(database) {
+        let stub = Stub::start().await;
+        let server = Server::on(database).env("MEMBRIDGE_SERVER_URL", &stub.url).env("MEMBRIDGE_ADMIN_KEY", "a-key-0123456789").start();
+        let browser = Browser::of(&server);
+        house(&stub);
+        server.post("workers", json!({ "name": "n1" })).await.created();
+        let list = browser.send_form("/membridge", "/membridge/test", &[]).await.expect(200);
+        list.has(&format!("<a href=\"/membridge/projects/{HOUSE}\">house</a>"));
+        list.has("<a href=\"/workers/n1\">n1</a>");
+        list.has("version 2");
+        let page = format!("/membridge/projects/{HOUSE}");
+        let shown = browser.ok(&page).await;
+        for text in ["<h1>house</h1>", &format!("<span class=\"mono\">{HOUSE}</span>"), "1.5 KiB", "6fe2e0f6071a</span>", "the disk is full"] {
+            shown.has(text);
+        }
+        shown.has_not("a job of another project");
+        // The server pushes and pulls the memories of its own projects.
+        shown.has("add a project with this name");
+        shown.has_not("Push its memory");
+        let push = format!("{page}/push");
+        browser.send_form(&page, &push, &[("node", "n1")]).await.expect(404).has("no project of this name");
+        server.post("projects", json!({ "name": "house", "repo_url": "https://git.example/house.git" })).await.created();
+        browser.ok(&page).await.has("Push its memory");
+
+        stub.always("/sync/push", Reply::new(502, r#"{"detail":"Agent returned 401: {}"}"#));
+        let refused = browser.send_form(&page, &push, &[("node", "n1")]).await.expect(502);
+        refused.has("<h1>house</h1>");
+        refused.has("Agent returned 401");
+        refused.has("<code>MEMBRIDGE_AGENT_KEY</code>");
+        stub.always("/sync/push", Reply::new(200, r#"{"ok":true}"#));
+        browser.send_form(&page, &push, &[("node", "n1")]).await.leads_to(&format!("{page}?done=push"));
+        let confirm = format!("{page}/confirm-pull?node=n2");
+        browser.ok(&page).await.has(&format!("href=\"{confirm}\""));
+        browser.ok(&confirm).await.has("Replace the memory on n2?");
+        stub.always("/sync/pull", Reply::new(200, r#"{"ok":true}"#));
+        browser.send_form(&confirm, &format!("{page}/pull?node=n2"), &[]).await.leads_to(&format!("{page}?done=pull"));
+        let sent = &stub.seen("/sync/pull")[0];
+        assert_eq!(serde_json::from_str::<Value>(&sent.body).unwrap(), json!({ "project": "house", "agent": "n2" }));
+    }
+
+    async fn who_only_reads_gets_no_buttons_of_memories(database) {
+        let stub = Stub::start().await;
+        let server = Server::on(database).env("MEMBRIDGE_SERVER_URL", &stub.url).env("MEMBRIDGE_ADMIN_KEY", "a-key-0123456789");
+        let server = server.env("RUNTIME_API_KEY", ADMIN).env("RUNTIME_READ_KEY", "reader-key-0123456789").start();
+        let reader = Browser::signed_in(&server, "reader-key-0123456789").await;
+        house(&stub);
+        server.with_key(ADMIN).post("projects", json!({ "name": "house", "repo_url": "https://git.example/house.git" })).await.created();
+        let page = format!("/membridge/projects/{HOUSE}");
+        let shown = reader.ok(&page).await;
+        for button in ["Push its memory", "confirm-pull", "Make leader"] {
+            shown.has_not(button);
+        }
+        reader.get(&format!("{page}/confirm-pull?node=n2")).await.expect(403);
     }
 }
