@@ -247,6 +247,7 @@ try {
   await quiet.type("#key", renewed);
   await Promise.all([quiet.waitForNavigation(), quiet.keyboard.press("Enter")]);
   assert.equal(await quiet.$eval("#prompt", (prompt) => prompt.value), "A long prompt");
+  await quiet.click("form.fields summary");
   await quiet.type("#context_id", "kept");
   await Promise.all([quiet.waitForNavigation(), quiet.click("form.fields button.main")]);
   assert.match(quiet.url(), /done=created$/);
@@ -280,6 +281,7 @@ try {
   // A real agent runs what the form submits, and the page of the task shows the end by itself.
   const submit = async (agent, prompt) => {
     await page.goto(`${base}/tasks/new`);
+    await page.click("form.fields summary");
     for (const [field, text] of Object.entries({ prompt, agent_slug: agent, context_id: `real-${agent}` })) {
       await page.$eval(`#${field}`, (input) => { input.value = ""; });
       await page.type(`#${field}`, text);
@@ -313,6 +315,7 @@ try {
   assert.equal(await plain.$eval("#more a[aria-current]", (entry) => entry.textContent), "Audit");
   await plain.goto(`${base}/tasks/new`);
   await plain.type("#prompt", "Sent without scripts");
+  await plain.click("form.fields summary");
   await plain.type("#context_id", "plain");
   await Promise.all([plain.waitForNavigation(), plain.click("form.fields button.main")]);
   assert.match(plain.url(), /\/tasks\/[0-9a-f-]{36}\?done=created$/);
