@@ -202,6 +202,19 @@ fn a_fallback_runs_the_tasks_of_a_paused_account() {
 }
 
 #[test]
+fn a_run_that_is_refused_while_its_account_works_says_why_the_attempt_counts() {
+    run(async {
+        let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);
+        let _agent = server.agent("box").claude(&api, "").start();
+        let task = server.crew().task().prompt("SAY: hello # MODE-401").attempts(1).create().await;
+        let failed = failure(&task, "dead", "agent_error").await;
+        assert_eq!(failed["attempts"], json!(1));
+        let message = failed["failure"]["message"].as_str().unwrap();
+        assert!(message.ends_with("; the account works without this task, so the attempt counts"), "{message}");
+    });
+}
+
+#[test]
 fn what_a_task_brings_pauses_nothing() {
     run(async {
         let (server, api) = (Server::on(Database::Sqlite).start(), Anthropic::start().await);

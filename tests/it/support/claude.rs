@@ -231,10 +231,11 @@ async fn answer(State(stub): State<Anthropic>, method: Method, uri: Uri, headers
     if has("MODE-529") && !healed {
         return refuse(529, "overloaded_error", "too much to do", None);
     }
-    const REFUSALS: [(&str, Refusal); 4] = [
+    const REFUSALS: [(&str, Refusal); 5] = [
         ("MODE-TOO-LONG", (400, "invalid_request_error", "prompt is too long: 213462 tokens > 200000 maximum")),
         ("MODE-400", (400, "invalid_request_error", "messages.1: the history is not valid")),
         ("MODE-413", (413, "request_too_large", "Request exceeds the maximum size")),
+        ("MODE-401", (401, "authentication_error", "invalid x-api-key")),
         ("MODE-403", (403, "permission_error", "the gateway does not let this pass")),
     ];
     // A conversation that the API no longer takes, once it is continued.
