@@ -13,6 +13,7 @@ use utoipa::openapi::{RefOr, Required};
 use uuid::Uuid;
 
 use super::invalid::Invalid;
+use super::problem_texts::{expected_words, unknown_word};
 use super::requests::MAX_WAIT_SEC;
 use super::values::{Id, LABEL_PATTERN, LabelText, MAX_LABELS, MAX_MS, MAX_SAFE, Moment, TEXT_PATTERN, parse_id, text_problem};
 use super::wire::Wire;
@@ -194,9 +195,9 @@ impl Params {
 /// The one of these words that the text is.
 fn known<T: Copy + fmt::Display>(text: &str, words: &[T]) -> Result<T, String> {
     words.iter().find(|word| word.to_string() == text).copied().ok_or_else(|| {
-        let known = words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" | ");
+        let words: Vec<String> = words.iter().map(ToString::to_string).collect();
         let given: String = text.chars().take(SHOWN_CHARS).collect();
-        format!("Invalid enum value. Expected {known}, received '{given}'")
+        unknown_word(&expected_words(words.iter().map(String::as_str)), &given)
     })
 }
 

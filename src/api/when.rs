@@ -6,11 +6,9 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Span, SpanRelativeTo, Timestamp, Unit};
 
-use bloom_core::Ms;
+use bloom_core::{DAY_MS, Ms};
 
 const FORMS: &str = "a time like 2026-02-25T10:00:00Z, a day like 2026-02-25 (UTC), or milliseconds since the epoch";
-
-const DAY_MS: Ms = 86_400_000;
 
 /// In March 1973. No task is older, and a smaller number is rather meant as seconds.
 const FIRST_LIKELY: Ms = 100_000_000_000;
@@ -115,6 +113,12 @@ pub fn in_largest_unit(seconds: i64) -> (i64, char) {
         (_, 0) if seconds > 0 => (seconds / 60, 'm'),
         _ => (seconds, 's'),
     }
+}
+
+/// A limit of time, as people give it: `30m`.
+pub fn limit_text(seconds: i64) -> String {
+    let (count, unit) = in_largest_unit(seconds);
+    format!("{count}{unit}")
 }
 
 /// The length of a time span in one unit: `45s`, `5m`, `3h`, `12d`.

@@ -67,7 +67,7 @@ pub(crate) static EDITED: Kind<Task> = Kind {
         Column::new("STATUS", status_of_task),
         Column::new("PRIORITY", |task, _| task.priority.to_string()),
         Column::new("NOT_BEFORE", |task: &Task, _| task.not_before.map(time_text).unwrap_or_default()).spare(1),
-        Column::new("TIMEOUT", |task: &Task, _| when::limit(task.policy.timeout_sec)),
+        Column::new("TIMEOUT", |task: &Task, _| when::limit_text(task.policy.timeout_sec)),
         Column::new("LABELS", |task: &Task, _| labels(task)).spare(2),
         Column::new("PROMPT", |task: &Task, _| term::short(&task.prompt, MAX_TEXT)).cut(LEAST_TEXT, PROMPT).spare(3),
     ],
@@ -208,7 +208,7 @@ pub(crate) static LEASES: Kind<Lease> = Kind {
         .spare(3)
         .by(|lease| lease.expires_at),
         Column::wide("SEEN", |lease: &Lease, now| age(lease.last_heartbeat, now)).by(|lease| -lease.last_heartbeat),
-        Column::wide("TTL", |lease: &Lease, _| when::limit(lease.ttl_seconds)).by(|lease| lease.ttl_seconds),
+        Column::wide("TTL", |lease: &Lease, _| when::limit_text(lease.ttl_seconds)).by(|lease| lease.ttl_seconds),
         Column::wide("CONTEXT", |lease, _| lease.context_id.to_string()),
     ],
     name: |lease| lease.id.to_string(),

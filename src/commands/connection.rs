@@ -1,7 +1,7 @@
 //! Which server and key the commands use.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,7 +20,6 @@ use bloom_config::Environment;
 
 /// The server that commands call if nothing names another one.
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:5000";
-const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 5000);
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 
 #[derive(Args, Clone, Debug)]
@@ -180,7 +179,9 @@ fn is_default(server: &str) -> bool {
 
 /// Whether connections to the address of a server that names none are refused.
 fn nothing_listens_by_default() -> bool {
-    TcpStream::connect_timeout(&DEFAULT_ADDRESS, CONNECT_LIMIT).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    let address = DEFAULT_SERVER.trim_start_matches("http://").parse();
+    let connected = address.map(|address| TcpStream::connect_timeout(&address, CONNECT_LIMIT));
+    matches!(connected, Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused)
 }
 
 /// Whether a `dev` may listen there.

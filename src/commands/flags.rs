@@ -66,14 +66,14 @@ pub(crate) fn told(field: &str, text: &str) -> String {
         return told(field, &format!("number {}: {rest}", index.saturating_add(1)));
     }
     let flag = |field: &str| FLAGS.iter().find(|(name, _)| *name == field).map(|(_, flag)| *flag);
-    let told = |flag: &str, text: &str| match flag.strip_suffix(IN_SECONDS).zip(limit_of_time(text)) {
+    let of_flag = |flag: &str, text: &str| match flag.strip_suffix(IN_SECONDS).zip(limit_of_time(text)) {
         Some((flag, limit)) => format!("{flag}: {limit}"),
         None => format!("{flag}: {text}"),
     };
     let nested = text.split_once(": ").filter(|_| field == "policy").and_then(|(inner, rest)| Some((flag(inner)?, rest)));
     match nested {
-        Some((flag, rest)) => told(flag, rest),
-        None => told(flag(field).unwrap_or(field), text),
+        Some((flag, rest)) => of_flag(flag, rest),
+        None => of_flag(flag(field).unwrap_or(field), text),
     }
 }
 

@@ -12,9 +12,8 @@ use super::{columns, shell_completion, term, when};
 use crate::CommandError;
 use bloom_api::reports::UsageRow;
 use bloom_api::usage::usage_key;
-use bloom_core::Ms;
+use bloom_core::{DAY_MS, Ms};
 
-const DAY_MS: Ms = 86_400_000;
 const PATH: &str = "api/runtime/usage";
 
 pub(crate) const EXAMPLES: &str = "Examples:

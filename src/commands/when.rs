@@ -1,7 +1,6 @@
 //! Times that are given and shown as "ago" or "from now", by the clock of this machine.
 
-use bloom_api::when::in_largest_unit;
-pub(crate) use bloom_api::when::{duration, span_text, time_text, too_early};
+pub(crate) use bloom_api::when::{duration, limit_text, span_text, time_text, too_early};
 pub(crate) use bloom_client::now_ms as now;
 use bloom_core::Ms;
 
@@ -21,12 +20,6 @@ pub(crate) fn past(text: &str) -> Result<Ms, String> {
 /// The text is neither; the error says what is expected.
 pub(crate) fn future(text: &str) -> Result<Ms, String> {
     bloom_api::when::future(text, now())
-}
-
-/// A limit of time as `--timeout` takes it, in its largest unit that has no rest: `30m`.
-pub(crate) fn limit(seconds: i64) -> String {
-    let (count, unit) = in_largest_unit(seconds);
-    format!("{count}{unit}")
 }
 
 /// # Errors

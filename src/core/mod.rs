@@ -46,3 +46,5 @@ pub mod working_set;
 
 /// Milliseconds since the Unix epoch, the unit of all times in the API.
 pub type Ms = i64;
+/// A day.
+pub const DAY_MS: Ms = 86_400_000;

@@ -1,12 +1,11 @@
 //! Keeps the database small: compacts counts and removes old rows, in small pages.
 
-use bloom_core::Ms;
+use bloom_core::{DAY_MS, Ms};
 use bloom_database::Maintenance;
 use bloom_engine::Error;
 
 use super::{RECONCILE_EVERY_MS, ReconcileContext};
 
-const DAY_MS: Ms = 24 * 60 * 60 * 1000;
 /// How long batches are kept for other replicas. A replica that is further behind rebuilds its cache.
 const BATCHES_KEPT_MS: Ms = 60_000;
 const RETAIN_EVERY_MS: Ms = 5_000;

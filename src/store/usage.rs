@@ -9,10 +9,9 @@ use super::dialect::{Kind, Sql};
 use super::error::Error;
 use super::table::{ReadRow, row};
 use super::{Store, all};
-use bloom_core::Ms;
+use bloom_core::{DAY_MS, Ms};
 
 const EPOCH: Date = civil::date(1970, 1, 1);
-const DAY_MS: i64 = 86_400_000;
 /// The epoch began on a Thursday.
 const WEEK: &str = "day - (day + 3) % 7";
 

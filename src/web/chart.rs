@@ -1,14 +1,14 @@
 //! Small charts of one value over time: of the last days, or of the last hour.
 
-use bloom_core::Ms;
+use bloom_core::{DAY_MS, Ms};
 use bloom_http::Moment;
 use jiff::Timestamp;
 
 use super::lang::Lang;
+use super::times::day;
 
 /// Fewer bars than these tell nothing.
 pub(crate) const LEAST_BARS: usize = 3;
-const DAY_MS: Ms = 24 * 3_600_000;
 /// Units of the picture.
 const HEIGHT: f64 = 60.0;
 const STEP: usize = 20;
@@ -56,18 +56,18 @@ impl Chart {
         days: Ms,
         value_of: impl Fn(&str) -> Option<f64>,
         words: impl Fn(f64) -> String,
-    ) -> Option<Self> {
+    ) -> Self {
         let mut values = Vec::new();
         let mut sum = 0.0;
         for ago in (0..days).rev() {
-            let day = Timestamp::from_millisecond(now - ago * DAY_MS).ok()?.strftime("%Y-%m-%d").to_string();
+            let day = day(now - ago * DAY_MS);
             let value = value_of(&day).unwrap_or_default().max(0.0);
             sum += value;
             values.push((value, format!("{day}: {}", words(value))));
         }
         let span = lang.count(days, ["day", "days"], ["день", "дні", "днів"]);
         let told = lang.t(format!("{} in {span}", words(sum)), format!("{} за {span}", words(sum)));
-        Some(Self::new(name, &told, values, 0))
+        Self::new(name, &told, values, 0)
     }
 
     /// The last hour, the present as the last bar. `value_of` gets a moment and the one before.
@@ -107,7 +107,7 @@ mod tests {
             "2026-02-24" => Some(1.0),
             _ => None,
         };
-        let chart = Chart::per_day(Lang::English, "Runs per day", 1_772_000_000_000, 3, value_of, |value| value.to_string()).unwrap();
+        let chart = Chart::per_day(Lang::English, "Runs per day", 1_772_000_000_000, 3, value_of, |value| value.to_string());
         let expected = [(0, "59.0", "1.0", "2026-02-23: 0"), (20, "45.0", "15.0", "2026-02-24: 1"), (40, "0.0", "60.0", "2026-02-25: 4")];
         assert_eq!(shown(&chart), expected);
         assert_eq!((chart.width, chart.filled, chart.caption.as_str()), (60, 2, "Runs per day: 5 in 3 days"));

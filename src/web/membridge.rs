@@ -104,7 +104,6 @@ pub(crate) async fn workers(visit: &Visit) -> Result<BTreeSet<String>, Refused> 
 
 /// The projects in an answer, which is a list or has one; each is an id, or an object with one.
 pub(crate) fn named(answer: &Value) -> Vec<Project> {
-    let list = answer.as_array().or_else(|| answer["projects"].as_array());
     let one = |project: &Value| {
         let text = |name: &str| project[name].as_str().map(str::to_owned);
         let id = project.as_str().map(str::to_owned).or_else(|| ["canonical_id", "id", "cid"].iter().find_map(|name| text(name)))?;
@@ -118,7 +117,12 @@ pub(crate) fn named(answer: &Value) -> Vec<Project> {
             last_seen: moment(&project["last_seen"]),
         })
     };
-    list.into_iter().flatten().filter_map(one).collect()
+    rows(answer, "projects").filter_map(one).collect()
+}
+
+/// Rows of an answer, which is a list or has one.
+pub(crate) fn rows<'a>(answer: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+    answer.as_array().or_else(|| answer[name].as_array()).into_iter().flatten()
 }
 
 /// The number of a version of a memory; empty before the first.

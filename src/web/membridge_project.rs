@@ -15,7 +15,7 @@ use crate::answer::see_other;
 use crate::call::path_part;
 use crate::files::size;
 use crate::lang::Lang;
-use crate::membridge::{BASE, CHARS, moment, named, told, version, workers};
+use crate::membridge::{BASE, CHARS, moment, named, rows, told, version, workers};
 use crate::refused::Refused;
 use crate::tasks::act::Confirm;
 use crate::times::shortened;
@@ -194,11 +194,6 @@ fn advice(lang: Lang, said: &str) -> (&'static str, &'static str) {
         "Перевірте, чи працює агент і чи доступний він площині керування за своєю адресою. Потім спробуйте ще раз.",
     );
     known.into_iter().find(|(words, ..)| said.contains(*words)).map_or((usual, ""), |(_, advice, about)| (advice, about))
-}
-
-/// Rows of an answer, which is a list or has one.
-fn rows<'a>(answer: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
-    answer.as_array().or_else(|| answer[name].as_array()).into_iter().flatten()
 }
 
 async fn page<'a>(visit: &'a Visit, id: &'a str) -> Result<ProjectPage<'a>, Refused> {

@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 
 use askama::Template;
 use axum::response::Response;
-use jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::call::Listed;
@@ -14,7 +13,7 @@ use crate::refused::Refused;
 use crate::tasks::asked;
 use crate::tasks::filter::Filter;
 use crate::tasks::list::{Row, newest};
-use crate::times::{cost, dollars, duration, shortened};
+use crate::times::{cost, day, dollars, duration, shortened};
 use crate::visit::{Layout, Visit};
 use crate::workers::free_name;
 use bloom_api::questions::Question;
@@ -22,9 +21,9 @@ use bloom_api::queues::Queue;
 use bloom_api::reports::{Health, Stats, UsageRow};
 use bloom_api::words::Word;
 use bloom_api::workers::Worker;
-use bloom_core::Ms;
 use bloom_core::task::Status;
 use bloom_core::worker::WorkerStatus;
+use bloom_core::{DAY_MS, Ms};
 
 /// Rows of each list on this page.
 const ROWS: usize = 8;
@@ -32,7 +31,6 @@ const ROWS: usize = 8;
 const COUNTED: usize = 40;
 /// Days of the charts.
 const DAYS: Ms = 14;
-const DAY_MS: Ms = 24 * 3_600_000;
 const WORKERS: usize = 1_000;
 /// Queues that are looked at.
 const QUEUES: usize = 200;
@@ -202,8 +200,7 @@ async fn whole(visit: &Visit) -> Result<Whole, Refused> {
         })
         .await?
         .rows;
-    let today = Timestamp::from_millisecond(now).unwrap_or_default().strftime("%Y-%m-%d").to_string();
-    let cost_today = usage.iter().find(|row| row.0 == today).map_or_else(|| dollars(lang, 0.0), |row| cost(lang, row.2, row.3));
+    let cost_today = usage.iter().find(|row| row.0 == day(now)).map_or_else(|| dollars(lang, 0.0), |row| cost(lang, row.2, row.3));
     let mut charts = vec![
         Chart::of_hour(lang, lang.t("Tasks queued", "Завдань у черзі"), &hour, |moment, _| moment.queued, |tasks| tasks.to_string()),
         Chart::of_hour(
@@ -224,8 +221,8 @@ async fn whole(visit: &Visit) -> Result<Whole, Refused> {
     if !usage.is_empty() {
         let of_day = |day: &str| usage.iter().find(|row| row.0 == day);
         let (runs, cost) = (lang.t("Runs per day", "Запусків за день"), lang.t("Cost per day", "Витрати за день"));
-        charts.extend(Chart::per_day(lang, runs, now, DAYS, |day| of_day(day).map(|row| row.1), |runs| runs.to_string()));
-        charts.extend(Chart::per_day(lang, cost, now, DAYS, |day| of_day(day).map(|row| row.2), |usd| dollars(lang, usd)));
+        charts.push(Chart::per_day(lang, runs, now, DAYS, |day| of_day(day).map(|row| row.1), |runs| runs.to_string()));
+        charts.push(Chart::per_day(lang, cost, now, DAYS, |day| of_day(day).map(|row| row.2), |usd| dollars(lang, usd)));
     }
     charts.retain(|chart| chart.filled >= LEAST_BARS);
     let state = &health.membridge;

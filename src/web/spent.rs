@@ -5,9 +5,9 @@ use crate::refused::Refused;
 use crate::times::cost;
 use crate::visit::Visit;
 use bloom_api::reports::UsageRow;
-use bloom_core::Ms;
+use bloom_core::{DAY_MS, Ms};
 
-const DAYS_MS: Ms = 30 * 24 * 3_600_000;
+const DAYS_MS: Ms = 30 * DAY_MS;
 
 /// How many runs of the last 30 days have this value of a key of the usage, and what they cost; empty: there were none.
 pub(crate) async fn lately(visit: &Visit, key: &str, value: &str) -> Result<String, Refused> {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use askama::filters::HtmlSafe;
 use bloom_api::when::in_largest_unit;
-use bloom_core::Ms;
+use bloom_core::{DAY_MS, Ms};
 use jiff::Timestamp;
 
 use super::lang::Lang;
@@ -40,7 +40,6 @@ impl fmt::Display for Time {
     }
 }
 
-const DAY_MS: Ms = 86_400_000;
 const TWO_DAYS_MS: Ms = 2 * DAY_MS;
 
 fn relative(lang: Lang, at: Ms, now: Ms) -> String {
@@ -73,6 +72,11 @@ pub(crate) fn duration(lang: Lang, ms: Ms) -> String {
         _ if ms < 1_000 => format!("{} {}", ms.max(0), lang.t("ms", "мс")),
         _ => format!("{seconds} {s}"),
     }
+}
+
+/// The day of a time by UTC, as the usage names it: `2026-02-25`.
+pub(crate) fn day(at: Ms) -> String {
+    Timestamp::from_millisecond(at).unwrap_or_default().strftime("%Y-%m-%d").to_string()
 }
 
 /// A time limit, in its largest unit that has no rest: `30 min`.

@@ -24,9 +24,9 @@ use bloom_api::reports::UsageRow;
 use bloom_api::tasks::Task;
 use bloom_api::usage::{USAGE_WORDS, usage_key};
 use bloom_api::when;
-use bloom_core::Ms;
 use bloom_core::api_key::Scope;
 use bloom_core::usage::Usage;
+use bloom_core::{DAY_MS, Ms};
 
 const ROWS: usize = 60;
 /// Rows of a call that is not for the page.
@@ -36,7 +36,6 @@ const MAX_CSV_ROWS: usize = 10_000;
 /// The most rows that are sorted by cost.
 const MAX_SORTED_ROWS: usize = 10_000;
 const NAME_CHARS: usize = 80;
-const DAY_MS: Ms = 24 * 3_600_000;
 /// The most days of a chart: of a longer time, the last ones.
 const CHART_DAYS: Ms = 62;
 /// What a visitor sees first.
@@ -407,7 +406,7 @@ fn charts(v: &Layout, asked: &Asked, days: &[(String, i64, Usage)]) -> Vec<Chart
         Chart::per_day(lang, cost, last, count, |day| of_day(day).map(|(.., used)| used.cost_usd), |usd| dollars(lang, usd)),
         Chart::per_day(lang, runs, last, count, |day| of_day(day).map(|(_, runs, _)| *runs as f64), |runs| runs.to_string()),
     ];
-    charts.into_iter().flatten().filter(|chart| chart.filled >= LEAST_BARS).collect()
+    charts.into_iter().filter(|chart| chart.filled >= LEAST_BARS).collect()
 }
 
 /// The rows of all pages; `None` if they are more than that.

@@ -27,10 +27,9 @@ use super::worktree::Worktree;
 use bloom_api::answers::GoneContexts;
 use bloom_api::requests::{MAX_CONTEXTS, WorkerContexts};
 use bloom_client::{CALL_LIMIT, now_ms, part};
-use bloom_core::Ms;
+use bloom_core::{DAY_MS, Ms};
 
 const LOOK_EVERY: Duration = Duration::from_secs(3600);
-const DAY_MS: Ms = 24 * 3600 * 1000;
 
 /// A context whose directory may go.
 struct Unneeded {

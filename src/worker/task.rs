@@ -12,7 +12,7 @@ use bloom_api::requests::LeaseSeconds;
 use bloom_api::tasks;
 use bloom_api::time_limit::TimeLimit;
 use bloom_api::values::{Int, Usd};
-use bloom_api::when::in_largest_unit;
+use bloom_api::when::limit_text;
 use bloom_api::wire::deserialize;
 use bloom_api::words::{AnyFormat, AnyPushMode, AnySession};
 use bloom_core::Ms;
@@ -68,9 +68,8 @@ impl Policy {
 impl Task {
     /// What people read when a run took too long. What to do is told by the command line and the page, each in its own way.
     pub(crate) fn timed_out(&self) -> String {
-        let (count, unit) = in_largest_unit(self.policy.timeout_sec.0);
         let whose = if self.policy.timeout_of_profile { "its profile's" } else { "its" };
-        format!("did not end within {whose} time limit of {count}{unit}")
+        format!("did not end within {whose} time limit of {}", limit_text(self.policy.timeout_sec.0))
     }
 }
 

@@ -140,11 +140,8 @@ fn paused(worker: &Value) -> Option<String> {
 
 fn of_keys(keys: &Value, now_ms: i64) -> Vec<Finding> {
     let all = keys.as_array().map(Vec::as_slice).unwrap_or_default();
-    let ending = all.iter().filter_map(|key| {
-        // A join token is for one enrollment soon, so its end stops nothing.
-        if key["scope"] == "join" {
-            return None;
-        }
+    // A join token is for one enrollment soon, so its end stops nothing.
+    let ending = all.iter().filter(|key| key["scope"] != "join").filter_map(|key| {
         let (name, ends) = (key["name"].as_str()?, key["expires_at"].as_i64()?);
         let hours = (ends - now_ms).max(0) / 3_600_000;
         (ends - now_ms < SOON_MS).then(|| format!("the key {name} ends in {hours} h: create another one with bloom-runtime key create"))

@@ -177,7 +177,7 @@ fn of(task: &Task, id: &str, (all_paused, asked): (Option<bool>, Option<&Questio
         ("Labels", labels),
         ("Model", columns::given(&task.model)),
         ("Exclusive key", columns::given(&task.exclusive_key)),
-        ("Limits", format!("{} for a run{or_of_profile}{budget}", when::limit(task.policy.timeout_sec))),
+        ("Limits", format!("{} for a run{or_of_profile}{budget}", when::limit_text(task.policy.timeout_sec))),
         ("Attempts used", format!("{} of {}{since}{given_back}", task.attempts, task.max_attempts)),
         ("Usage", usage.unwrap_or_default()),
         ("Created", format!("{} ({} ago)", time_text(task.created_at), columns::age(task.created_at, now))),

@@ -226,9 +226,13 @@ pub(crate) const WHAT_TO_DO: &str = "\nWhat to do: ";
 /// # Errors
 /// The task was not completed; the text says why, and what to do about it.
 pub(crate) fn must_be_completed_or_advise(task: &Task) -> Result<(), CommandError> {
-    must_be_completed(task).map_err(|failure| match advice(task, &task.id.to_string(), None) {
-        _ if task.status == Status::Cancelled => failure,
-        to_do => CommandError { message: format!("{failure}{WHAT_TO_DO}{to_do}"), ..failure },
+    let ended = must_be_completed(task);
+    if task.status == Status::Cancelled {
+        return ended;
+    }
+    ended.map_err(|failure| {
+        let to_do = advice(task, &task.id.to_string(), None);
+        CommandError { message: format!("{failure}{WHAT_TO_DO}{to_do}"), ..failure }
     })
 }
 
@@ -245,20 +249,17 @@ pub(crate) fn must_be_over(task: &Task) -> Result<(), CommandError> {
 /// What the task does now, or what it waits for.
 fn state(task: &Task) -> String {
     match (&task.status, &task.waiting) {
-        (_, Some(waiting)) => {
-            let answer = match &waiting.reason {
-                Word::Known(WaitingReason::NeedsHuman) => {
-                    let id = task.id;
-                    format!("; task describe {id} shows it, and bloom-runtime task approve {id} (or deny, or answer) answers it")
-                }
-                _ => String::new(),
-            };
-            match waiting.reason {
-                // The message is a sentence about the task.
-                Word::Known(WaitingReason::NotBefore) if task.failure.is_some() => waiting.message.to_string(),
-                _ => format!("waits: {}: {}{answer}", waiting.reason, waiting.message),
+        (_, Some(waiting)) => match waiting.reason {
+            // The message is a sentence about the task.
+            Word::Known(WaitingReason::NotBefore) if task.failure.is_some() => waiting.message.to_string(),
+            Word::Known(WaitingReason::NeedsHuman) => {
+                let (reason, message, id) = (&waiting.reason, &waiting.message, task.id);
+                format!(
+                    "waits: {reason}: {message}; task describe {id} shows it, and bloom-runtime task approve {id} (or deny, or answer) answers it"
+                )
             }
-        }
+            _ => format!("waits: {}: {}", waiting.reason, waiting.message),
+        },
         (Word::Known(Status::Leased | Status::Running), _) => {
             let worker = task.worker_id.as_deref().unwrap_or_default();
             format!("runs on {worker}, attempt {} of {}", task.attempts, task.max_attempts)

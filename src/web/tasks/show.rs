@@ -26,7 +26,7 @@ use bloom_api::answers::{Audit, Event, Lease};
 use bloom_api::questions::Question;
 use bloom_api::results::TaskResult;
 use bloom_api::tasks::{Policy, Task};
-use bloom_api::when::in_largest_unit;
+use bloom_api::when::limit_text;
 use bloom_api::words::Word;
 use bloom_core::Ms;
 use bloom_core::audit::Action;
@@ -101,8 +101,7 @@ impl TaskPage<'_> {
 
     /// The time limit that holds now, as the field takes it.
     fn limit_now(&self) -> String {
-        let (count, unit) = in_largest_unit(self.task.policy.timeout_sec);
-        format!("{count}{unit}")
+        limit_text(self.task.policy.timeout_sec)
     }
 
     /// What was typed into a field of the form that requeues, if it was not taken.
