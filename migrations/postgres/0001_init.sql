@@ -491,6 +491,22 @@ CREATE TABLE api_key_uses (
     last_used_at BIGINT NOT NULL
 );
 
+-- What the reconcilers did last; the replica that runs one writes its row every few seconds.
+CREATE TABLE reconcilers (
+    name TEXT NOT NULL PRIMARY KEY,
+    every_ms BIGINT,
+    started_at BIGINT NOT NULL,
+    running_since BIGINT,
+    duration_ms BIGINT,
+    items BIGINT NOT NULL,
+    runs BIGINT NOT NULL,
+    failures BIGINT NOT NULL,
+    succeeded_at BIGINT,
+    failed_at BIGINT,
+    error TEXT,
+    recorded_at BIGINT NOT NULL
+);
+
 CREATE TABLE settings (
     key TEXT NOT NULL PRIMARY KEY,
     value TEXT NOT NULL
@@ -664,6 +680,7 @@ CREATE VIEW api_key_uses_row AS SELECT * FROM api_key_uses;
 CREATE VIEW quotas_row AS SELECT
     name, max_open_tasks, max_tasks_per_minute, max_stored_bytes, refilled_at, stored_bytes
     FROM api_keys;
+CREATE VIEW reconcilers_row AS SELECT * FROM reconcilers;
 CREATE VIEW settings_row AS SELECT * FROM settings;
 CREATE VIEW counts_row AS SELECT * FROM counts;
 CREATE VIEW membridge_agents_row AS SELECT * FROM membridge_agents;

@@ -489,6 +489,22 @@ CREATE TABLE api_key_uses (
     last_used_at BIGINT NOT NULL
 ) WITHOUT ROWID;
 
+-- What the reconcilers did last; the replica that runs one writes its row every few seconds.
+CREATE TABLE reconcilers (
+    name TEXT NOT NULL PRIMARY KEY,
+    every_ms BIGINT,
+    started_at BIGINT NOT NULL,
+    running_since BIGINT,
+    duration_ms BIGINT,
+    items BIGINT NOT NULL,
+    runs BIGINT NOT NULL,
+    failures BIGINT NOT NULL,
+    succeeded_at BIGINT,
+    failed_at BIGINT,
+    error TEXT,
+    recorded_at BIGINT NOT NULL
+) WITHOUT ROWID;
+
 CREATE TABLE settings (
     key TEXT NOT NULL PRIMARY KEY,
     value TEXT NOT NULL

@@ -33,6 +33,7 @@ pub mod problems;
 pub mod projects;
 pub mod questions;
 pub mod queues;
+pub mod reconcilers;
 pub mod reports;
 pub mod repository;
 pub mod requests;

@@ -19,6 +19,7 @@ use bloom_core::audit::{Action, EntityType};
 use bloom_core::event::EventKind;
 use bloom_core::pause::{PauseCause, PauseKind};
 use bloom_core::project::{CloneStatus, PushMode};
+use bloom_core::reconciler::ReconcilerState;
 use bloom_core::task::{Format, LeaseStatus, Outcome, Reason, Session, Status, WaitingReason};
 use bloom_core::worker::{DispatchMode, WorkerStatus};
 
@@ -95,6 +96,8 @@ pub type AnyPauseKind = Word<PauseKind>;
 pub type AnyPushMode = Word<PushMode>;
 /// Why an attempt failed.
 pub type AnyReason = Word<Reason>;
+/// Whether a reconciler does its work.
+pub type AnyReconcilerState = Word<ReconcilerState>;
 /// The rights of a key.
 pub type AnyScope = Word<Scope>;
 /// Whether a task continues the conversation of its context.

@@ -29,6 +29,7 @@ pub mod placement;
 mod preconditions;
 pub mod project;
 pub mod question;
+pub mod reconciler;
 mod rejection;
 pub mod reply;
 pub mod requirement;

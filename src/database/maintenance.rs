@@ -3,6 +3,7 @@
 use bloom_core::Ms;
 use bloom_core::file::FileId;
 use bloom_core::ids::TaskId;
+use bloom_core::reconciler::ReconcilerRun;
 use bloom_core::run_result::StoredObject;
 use uuid::Uuid;
 
@@ -74,6 +75,11 @@ pub enum Maintenance {
     RecordKeyUses {
         /// Names of keys, each with the time.
         uses: Vec<(String, Ms)>,
+    },
+    /// Records the last runs of the reconcilers that this replica runs.
+    RecordReconcilers {
+        /// The runs.
+        runs: Vec<ReconcilerRun>,
     },
     /// Stores a mark of the object store, if it is as the caller knows it; an empty `known` stands for a mark that does not exist.
     SetMark {

@@ -26,6 +26,7 @@ async fn reconcile(context: ReconcileContext, agents: Agents) -> Result<Option<M
         return Ok(Some(engine.clock.now() + FULL_MS));
     }
     let round = engine.pushes.push(epoch, max, context.options.lease_ttl_ms, |worker| agents.is_reachable(worker)).await;
+    context.progress.add(round.leased.len() as u64);
     for (task, worker) in round.leased {
         agents.begin(task, worker);
     }

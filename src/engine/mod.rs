@@ -8,6 +8,7 @@
 //! | part | what it does | uses |
 //! | --- | --- | --- |
 //! | `background`, `clock`, `random`, `alarm` | tasks and their stop, the time, ids and jitter, what reconcilers wait for | |
+//! | `reconcilers` | what each reconciler did last | `clock` |
 //! | `specs` | recently used task specs | |
 //! | `spans` | makes the spans of commits | `specs`, `background` |
 //! | `replica` | remembers tasks, workers, counts and open claims; answers from them, and tells watchers what changed | `specs`, `alarm` |
@@ -35,6 +36,7 @@ mod lock_patience;
 mod measure;
 mod pushes;
 mod random;
+mod reconcilers;
 mod replica;
 mod spans;
 mod specs;
@@ -45,6 +47,7 @@ mod wakeups;
 mod writer;
 mod writers;
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
@@ -65,6 +68,7 @@ pub use clock::Clock;
 pub use last_seen::LastSeen;
 pub use pushes::{PushRound, Pushes};
 pub use random::Random;
+pub use reconcilers::{Progress, Reconciler, Reconcilers};
 pub use replica::{AgentTasks, Directives, Replica, Stats};
 pub use specs::Specs;
 pub use waiting::WaitingState;
@@ -99,6 +103,18 @@ pub fn log_failure(error: &bloom_database::Error, what: &str) {
         tracing::debug!(%error, "{what}");
     } else {
         tracing::warn!(%error, "{what}");
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rejected(rejection) => rejection.fmt(f),
+            Self::Busy => f.write_str("too many commands wait, or conflicts persisted"),
+            Self::Locked(text) => write!(f, "another program keeps rows locked: {text}"),
+            Self::Unavailable => f.write_str("the database could not be used; the log says why"),
+            Self::Internal => f.write_str("a command caused an error in the database; the log has it"),
+        }
     }
 }
 
@@ -142,6 +158,8 @@ pub struct Engine {
     pub random: Arc<Random>,
     /// What reconcilers wait for.
     pub alarms: Arc<Alarms>,
+    /// The reconcilers that this replica runs, and what they did last.
+    pub reconcilers: Arc<Reconcilers>,
     /// The specs of tasks that were used last.
     pub specs: Arc<Specs>,
     /// The cache of tasks, workers and queues.
@@ -169,6 +187,7 @@ impl Engine {
         let clock = Arc::new(Clock::new(options.manual_clock));
         let random = Arc::new(Random::new(options.seed));
         let alarms = Arc::new(Alarms::default());
+        let reconcilers = Arc::new(Reconcilers::new(clock.clone(), metrics.clone()));
         let specs = Arc::new(Specs::new(database.clone()));
         let replica = Arc::new(Replica::new(specs.clone(), alarms.clone(), options.named_agent_wait_ms));
         let feed = Arc::new(Feed::new(database.clone(), replica.clone(), clock.clone()));
@@ -210,6 +229,7 @@ impl Engine {
             clock,
             random,
             alarms,
+            reconcilers,
             specs,
             replica,
             writers,

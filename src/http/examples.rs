@@ -191,6 +191,7 @@ pub(crate) fn of_schema(name: &str) -> Option<Value> {
         "FileContent" => json!("hello"),
         "Lease" => lease(),
         "Queue" => queue(),
+        "Reconciler" => reconciler(),
         "Account" => account(),
         "Context" => context(),
         "ResumedAccount" => json!({ "account": "team", "since": AT }),
@@ -332,6 +333,14 @@ fn context() -> Value {
 
 fn all_queues() -> Value {
     with(queue(), &json!({ "agent_slug": null, "max_concurrency": null, "queued": 5, "active_leases": 4 }))
+}
+
+fn reconciler() -> Value {
+    json!({
+        "name": "retention", "state": "ok", "every_ms": 5_000, "started_at": AT, "running_since": null, "duration_ms": 12, "items": 200, "runs": 86_400,
+        "failures": 1, "succeeded_at": AT + 12, "failed_at": AT - 3_600_000, "error": "too many commands wait, or conflicts persisted",
+        "recorded_at": AT + 3_000,
+    })
 }
 
 fn key() -> Value {

@@ -47,6 +47,7 @@ mod projects;
 mod questions;
 mod queues;
 mod rate;
+mod reconcilers;
 mod records;
 mod refusal;
 pub mod server;

@@ -16,7 +16,7 @@ use utoipa_axum::routes;
 use super::policy::{Rate, RoutePolicies, RoutePolicy};
 use super::{
     AppState, accounts, agents, artifact_content, bulk, config, contexts, dispatch, edit, events, files, install, keys, lifecycle,
-    membridge, openapi_common, probes, projects, questions, queues, records, tasks, wait, watch, worker_calls, workers,
+    membridge, openapi_common, probes, projects, questions, queues, reconcilers, records, tasks, wait, watch, worker_calls, workers,
 };
 use bloom_api::error::ErrorText;
 
@@ -123,6 +123,7 @@ pub(crate) fn routes() -> Routes {
         .add(routes!(records::audit), records::AUDIT)
         .add(routes!(records::stats), records::STATS)
         .add(routes!(records::usage), records::USAGE)
+        .add(routes!(reconcilers::list), reconcilers::LIST)
         .add(routes!(config::get), config::GET)
         .add(routes!(config::set), config::SET)
         .add(routes!(config::test_connection), config::TEST_CONNECTION)

@@ -18,7 +18,7 @@ const TAGS: &[(&str, &str)] = &[
     ("worker protocol", "What a program that runs tasks calls: claim, heartbeat, complete. A worker key is enough."),
     ("leases", "Lease single tasks to workers, renew, complete and hand back. The worker protocol does this for many tasks at once."),
     ("agents", "The agents on worker machines: push tasks to them, install them, and send them orders."),
-    ("records", "Artifacts, audit trail, statistics and usage."),
+    ("records", "Artifacts, audit trail, statistics, usage, and what the reconcilers do."),
     ("keys", "Named keys: create, list and revoke them, and exchange join tokens for the keys of workers."),
     ("config", "The settings of the control plane."),
     ("projects", "Repositories that workers clone, and the memory of projects."),

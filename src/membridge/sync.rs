@@ -15,23 +15,24 @@ pub async fn workers(context: ReconcileContext, membridge: Membridge) {
     context.every("membridge_sync", pause, |context| take_over(context, membridge.clone())).await;
 }
 
-async fn take_over(context: ReconcileContext, membridge: Membridge) -> Result<(), Error> {
+async fn take_over(context: ReconcileContext, membridge: Membridge) -> Result<(), String> {
     if !membridge.is_configured() {
         return Ok(());
     }
     let listed = membridge.agents().await.map_err(|error| {
         tracing::warn!(error, "the workers of the control plane could not be listed");
-        Error::Unavailable
+        error
     })?;
     for page in listed.chunks(PAGE) {
         let Some(outcomes) = context.try_led(page.iter().cloned()).await else { return Ok(()) };
+        context.progress.add(outcomes.len() as u64);
         for (change, outcome) in page.iter().zip(outcomes) {
             match outcome {
                 // One that can't be taken over must not affect the others.
                 Err(Error::Rejected(rejection)) => {
                     tracing::warn!(worker = change.id, %rejection, "an agent that the control plane lists was not taken over");
                 }
-                outcome => drop(outcome?),
+                outcome => drop(outcome.map_err(|error| error.to_string())?),
             }
         }
     }

@@ -49,10 +49,12 @@ pub(crate) async fn flush(context: &ReconcileContext, store: &Store, objects: &O
         let key = key(hour, first.id, last.id);
         if let Err(failure) = objects.write("audit", &key, lines(&entries)?).await {
             tracing::warn!(failure = failure.text, "the audit trail could not be written to the object store; it will be retried");
+            context.progress.failed(&failure.text);
             return Ok(objects.probe().await.is_ok());
         }
         let mark = Maintenance::SetMark { name: AUDIT_FLUSHED, known, value: last.id.to_string() };
         context.engine.writers.maintain(mark).await?;
+        context.progress.add(1);
     }
     Ok(true)
 }

@@ -44,9 +44,11 @@ pub(super) async fn move_all(
                 Ok(url) => {
                     held.release(id);
                     context.engine.writers.maintain(Maintenance::MoveFile { file: id, url }).await?;
+                    context.progress.add(1);
                 }
                 Err(failure) => {
                     tracing::warn!(artifact = %id, failure = failure.text, "a file could not be moved to the object store; it will be retried");
+                    context.progress.failed(&failure.text);
                     if !held.hold(id, objects).await {
                         return Ok(false);
                     }

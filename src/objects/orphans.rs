@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use bloom_core::Ms;
 use bloom_engine::Error;
+use bloom_reconcile::ReconcileContext;
 use bloom_store::Store;
 use object_store::ObjectMeta;
 use object_store::path::Path;
@@ -26,12 +27,14 @@ impl Page {
 
 /// Removes the orphans of one page of the list of objects. Returns where the next page begins; `None`: the list is at its end, or could not
 /// be read.
-pub(crate) async fn sweep(store: &Store, objects: &Objects, now: Ms, from: Page) -> Result<Option<Page>, Error> {
+pub(crate) async fn sweep(context: &ReconcileContext, store: &Store, objects: &Objects, from: Page) -> Result<Option<Page>, Error> {
+    let now = context.engine.clock.now();
     let Page { prefix, after } = from;
     let page = match objects.listed(prefix, after.as_ref()).await {
         Ok(page) => page,
         Err(failure) => {
             tracing::warn!(failure = failure.text, "the objects could not be listed; it will be retried");
+            context.progress.failed(&failure.text);
             return Ok(None);
         }
     };
@@ -47,11 +50,13 @@ pub(crate) async fn sweep(store: &Store, objects: &Objects, now: Ms, from: Page)
     for (_, object) in old.iter().filter(|(id, _)| !known.contains(id)) {
         if let Err(failure) = objects.remove(&object.location).await {
             tracing::warn!(failure = failure.text, "an object without an artifact could not be removed; it will be retried");
+            context.progress.failed(&failure.text);
             break;
         }
         removed += 1;
     }
     objects.metrics().objects().removed(removed);
+    context.progress.add(removed as u64);
     if removed > 0 {
         tracing::info!(removed, "objects without an artifact were removed");
     }

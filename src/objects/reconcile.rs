@@ -79,6 +79,7 @@ async fn once(context: &ReconcileContext, store: &Store, objects: &Objects, stat
         state.probed = Some(Instant::now());
         if let Err(failure) = try_to_write(context, store, objects).await {
             tracing::warn!(failure = failure.text, "the object store can't be written to: the database keeps the outputs until it can");
+            context.progress.failed(&failure.text);
             return Ok(());
         }
     }
@@ -95,10 +96,11 @@ async fn once(context: &ReconcileContext, store: &Store, objects: &Objects, stat
     state.swept = Some(Instant::now());
     if let Err(failure) = objects.confirm_owned(&context.engine, store).await {
         tracing::warn!(failure = failure.text, "no objects are removed, because the owner of the bucket is not known");
+        context.progress.failed(&failure.text);
         return Ok(());
     }
-    state.next_page =
-        orphans::sweep(store, objects, context.engine.clock.now(), state.next_page.take().unwrap_or_else(orphans::Page::first)).await?;
+    let page = state.next_page.take().unwrap_or_else(orphans::Page::first);
+    state.next_page = orphans::sweep(context, store, objects, page).await?;
     Ok(())
 }
 
@@ -123,9 +125,11 @@ async fn move_outputs(context: &ReconcileContext, store: &Store, objects: &Objec
                 Ok(object) => {
                     held.release(artifact);
                     context.engine.writers.maintain(Maintenance::MoveOutput { artifact, object }).await?;
+                    context.progress.add(1);
                 }
                 Err(failure) => {
                     tracing::warn!(%artifact, failure = failure.text, "an output could not be moved to the object store; it will be retried");
+                    context.progress.failed(&failure.text);
                     if !held.hold(artifact, objects).await {
                         return Ok(false);
                     }

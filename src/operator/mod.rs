@@ -149,6 +149,7 @@ async fn run(engine: Engine, store: Store, options: OperatorOptions, health: Hea
             () = background.stopped() => return,
         };
         tracing::info!(identity = context.options.identity, "leads the operators of the cluster");
+        let [llm_tasks, worker_pools] = ["llm_tasks", "worker_pools"].map(|name| Arc::new(context.engine.reconcilers.begin(name, None)));
         // The controllers are dropped at the moment when the lead is lost, or the server stops.
         tokio::select! {
             biased;
@@ -157,8 +158,8 @@ async fn run(engine: Engine, store: Store, options: OperatorOptions, health: Hea
                 return;
             }
             () = elector.keep(&held) => tracing::warn!("no longer leads the operators of the cluster"),
-            () = context.control_each(|namespace| tasks::control(context.clone(), namespace)) => {}
-            () = context.control_each(|namespace| pools::control(context.clone(), namespace)) => {}
+            () = context.control_each(|namespace| tasks::control(context.clone(), namespace, llm_tasks.clone())) => {}
+            () = context.control_each(|namespace| pools::control(context.clone(), namespace, worker_pools.clone())) => {}
             () = workers::control(context.clone()) => {}
         }
     }

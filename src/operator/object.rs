@@ -21,7 +21,7 @@ pub(crate) enum Error {
     Kubernetes(#[from] kube::Error),
     #[error("database: {0}")]
     Store(#[from] bloom_store::Error),
-    #[error("engine: {0:?}")]
+    #[error("{0}")]
     Engine(bloom_engine::Error),
     #[error("the object has no {0}")]
     Incomplete(&'static str),

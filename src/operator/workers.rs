@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bloom_api::kubernetes::OPERATOR;
+use bloom_core::Ms;
 use bloom_core::command::CordonChange;
 use bloom_core::op;
 use bloom_core::worker::{Worker, WorkerStatus as Word};
@@ -36,7 +37,7 @@ use crate::{Context, command};
 /// Objects are brought up to date at most this often, and also this long after an error.
 const PAUSE: Duration = Duration::from_secs(1);
 /// And at least this often, in case a change was missed.
-const RESYNC_EVERY: Duration = Duration::from_secs(60);
+const RESYNC_EVERY_MS: Ms = 60_000;
 const NAME_BYTES: usize = 200;
 
 /// What the objects had the server do last, by name: whether the worker is cordoned, and whether it is drained. Their status tells it too,
@@ -63,6 +64,7 @@ pub(crate) async fn control(context: Arc<Context>) {
     }
     let mut changes = context.engine.replica.subscribe();
     let mut steered = Steered::new();
+    let reconciler = context.engine.reconcilers.begin("worker_objects", Some(RESYNC_EVERY_MS));
     let mut due = Instant::now();
     loop {
         tokio::select! {
@@ -76,11 +78,11 @@ pub(crate) async fn control(context: Arc<Context>) {
                 Err(RecvError::Closed) => return,
             },
             () = sleep_until(due) => {
-                let done = sync(&context, &api, &reader, &mut steered).await;
+                let done = reconciler.observe(sync(&context, &api, &reader, &mut steered)).await;
                 if let Err(error) = &done {
                     tracing::debug!(%error, "the Workers could not be brought up to date");
                 }
-                due = Instant::now() + if done.is_ok() { RESYNC_EVERY } else { PAUSE };
+                due = Instant::now() + if done.is_ok() { Duration::from_millis(RESYNC_EVERY_MS as u64) } else { PAUSE };
             }
         }
     }

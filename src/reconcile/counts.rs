@@ -65,6 +65,7 @@ async fn check_when_due(context: ReconcileContext, due: Arc<Mutex<NextCheck>>) -
             return Err(error);
         }
         engine.metrics.counts_corrected(wrong);
+        context.progress.add(wrong);
     }
     Ok(Some(due.at))
 }

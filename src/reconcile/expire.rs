@@ -127,9 +127,10 @@ async fn end(context: &ReconcileContext, leases: Vec<(TaskId, LeaseId)>, grace: 
     let expire = |(task, lease)| op::ExpireLease { task, lease, grace };
     let Some(replies) = context.submit_led(leases.into_iter().map(expire)).await? else { return Ok(false) };
     for reply in replies {
-        // The lease was renewed after the query, or got a grace.
-        if let Due::Later(at) = reply {
-            context.engine.alarms.lease_due.ring_before(at);
+        match reply {
+            // The lease was renewed after the query, or got a grace.
+            Due::Later(at) => context.engine.alarms.lease_due.ring_before(at),
+            Due::Done => context.progress.add(1),
         }
     }
     Ok(true)

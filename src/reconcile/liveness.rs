@@ -36,8 +36,9 @@ async fn reconcile(context: ReconcileContext, first: Arc<OnceLock<Ms>>) -> Resul
     let mark = |worker| op::MarkOffline { worker, cause: Loss::Silent { for_ms: silent_for_ms, served_since, has_started } };
     let Some(replies) = context.submit_led(due.items.into_iter().map(mark)).await? else { return Ok(None) };
     for reply in replies {
-        if let Due::Later(at) = reply {
-            next = Some(next.map_or(at, |next| next.min(at)));
+        match reply {
+            Due::Later(at) => next = Some(next.map_or(at, |next| next.min(at))),
+            Due::Done => context.progress.add(1),
         }
     }
     Ok(next)

@@ -18,8 +18,9 @@ pub(super) async fn compact(context: ReconcileContext) {
     context
         .every("compaction", RECONCILE_EVERY_MS, |context| async move {
             context.engine.writers.maintain(Maintenance::CompactCounts).await?;
-            context.engine.writers.maintain(Maintenance::PruneBatches { older_than_ms: BATCHES_KEPT_MS }).await?;
-            Ok(())
+            let pruned = context.engine.writers.maintain(Maintenance::PruneBatches { older_than_ms: BATCHES_KEPT_MS }).await?;
+            context.progress.add(pruned.rows);
+            Ok::<_, Error>(())
         })
         .await;
 }
@@ -40,37 +41,38 @@ fn days(days: u32) -> Option<Ms> {
     (days > 0).then(|| i64::from(days) * DAY_MS)
 }
 
-async fn remove_tasks(ReconcileContext { engine, options, .. }: &ReconcileContext) -> Result<(), Error> {
+async fn remove_tasks(ReconcileContext { engine, options, progress, .. }: &ReconcileContext) -> Result<(), Error> {
     let finished_for_ms = days(options.task_retention_days);
     for _ in 0..PAGES {
-        if engine.writers.maintain(Maintenance::RemoveTasks { finished_for_ms, limit: REMOVE_AT_ONCE }).await?.removed.is_empty() {
+        let removed = engine.writers.maintain(Maintenance::RemoveTasks { finished_for_ms, limit: REMOVE_AT_ONCE }).await?.removed;
+        if removed.is_empty() {
             break;
         }
+        progress.add(removed.len() as u64);
     }
     Ok(())
 }
 
-async fn remove_files(ReconcileContext { engine, .. }: &ReconcileContext) -> Result<(), Error> {
+async fn remove_files(ReconcileContext { engine, progress, .. }: &ReconcileContext) -> Result<(), Error> {
     for _ in 0..PAGES {
-        if engine.writers.maintain(Maintenance::RemoveFiles { limit: REMOVE_AT_ONCE }).await?.rows == 0 {
+        let removed = engine.writers.maintain(Maintenance::RemoveFiles { limit: REMOVE_AT_ONCE }).await?.rows;
+        if removed == 0 {
             break;
         }
+        progress.add(removed);
     }
     Ok(())
 }
 
-async fn prune_audit(ReconcileContext { engine, options, .. }: &ReconcileContext) -> Result<(), Error> {
+async fn prune_audit(ReconcileContext { engine, options, progress, .. }: &ReconcileContext) -> Result<(), Error> {
     let Some(older_than_ms) = days(options.audit_retention_days) else { return Ok(()) };
     for _ in 0..PAGES {
-        if engine
-            .writers
-            .maintain(Maintenance::PruneAudit { older_than_ms, limit: AUDIT_AT_ONCE, only_flushed: options.audit_is_flushed })
-            .await?
-            .rows
-            == 0
-        {
+        let job = Maintenance::PruneAudit { older_than_ms, limit: AUDIT_AT_ONCE, only_flushed: options.audit_is_flushed };
+        let removed = engine.writers.maintain(job).await?.rows;
+        if removed == 0 {
             break;
         }
+        progress.add(removed);
     }
     Ok(())
 }

@@ -12,16 +12,19 @@ mod leader;
 mod liveness;
 mod maintenance;
 mod quotas;
+mod report;
 mod service;
 #[cfg(test)]
 mod tests;
 mod timers;
 mod wakeups;
 
+use std::fmt::Display;
+use std::sync::Arc;
+
 use bloom_core::Ms;
 use bloom_core::command::{Command, Op, Operation, Rejection, Requester};
-use bloom_engine::{Alarm, Engine, Error};
-use tokio::time::Instant;
+use bloom_engine::{Alarm, Engine, Error, Progress};
 
 pub use leader::Leadership;
 
@@ -53,7 +56,7 @@ const PAGE_ROWS: i64 = PAGE as i64;
 /// Starts the loops, which end with the engine. The caller can run further loops with the [`ReconcileContext`] that is returned.
 pub fn start(engine: &Engine, options: ReconcileOptions) -> ReconcileContext {
     let leadership = Leadership::default();
-    let context = ReconcileContext { engine: engine.clone(), leadership: leadership.clone(), options };
+    let context = ReconcileContext { engine: engine.clone(), leadership: leadership.clone(), progress: Arc::default(), options };
     engine.background.spawn(leader::keep(engine.clone(), leadership));
     let steps = service::ClockSteps::default();
     engine.background.spawn(service::mark(engine.clone(), steps.clone()));
@@ -65,6 +68,7 @@ pub fn start(engine: &Engine, options: ReconcileOptions) -> ReconcileContext {
     engine.background.spawn(maintenance::retain(context.clone()));
     engine.background.spawn(counts::check(context.clone()));
     engine.background.spawn(quotas::measure(context.clone()));
+    engine.background.spawn(report::record(engine.clone()));
     context
 }
 
@@ -75,6 +79,8 @@ pub struct ReconcileContext {
     pub engine: Engine,
     /// Whether this replica leads.
     pub leadership: Leadership,
+    /// What the current run of the reconciler has done so far.
+    pub progress: Arc<Progress>,
     /// The settings.
     pub options: ReconcileOptions,
 }
@@ -113,9 +119,9 @@ impl ReconcileContext {
     }
 
     /// Runs `reconcile` while this replica leads: when its alarm rings, at the time that its last run returned, and every `every_ms`.
-    pub async fn run<F>(&self, name: &'static str, alarm: &Alarm, every_ms: Ms, mut reconcile: impl FnMut(Self) -> F)
+    pub async fn run<F, E: Display>(&self, name: &'static str, alarm: &Alarm, every_ms: Ms, mut reconcile: impl FnMut(Self) -> F)
     where
-        F: Future<Output = Result<Option<Ms>, Error>>,
+        F: Future<Output = Result<Option<Ms>, E>>,
     {
         loop {
             tokio::select! {
@@ -123,15 +129,18 @@ impl ReconcileContext {
                 () = self.engine.background.stopped() => return,
                 () = self.leadership.begins() => {}
             }
-            let started = Instant::now();
-            let outcome = reconcile(self.clone()).await;
-            self.engine.metrics.reconciled(name, started.elapsed().as_secs_f64(), outcome.is_ok());
-            let now = self.engine.clock.now();
-            let next = match outcome {
-                Ok(at) => at.unwrap_or(Ms::MAX).min(now + every_ms),
-                Err(_) => now + RETRY_MS,
-            };
-            if self.leadership.epoch().is_some() {
+            let reconciler = self.engine.reconcilers.begin(name, Some(every_ms));
+            let context = Self { progress: reconciler.progress(), ..self.clone() };
+            while self.leadership.epoch().is_some() {
+                let outcome = reconciler.observe(reconcile(context.clone())).await;
+                let now = self.engine.clock.now();
+                let next = match outcome {
+                    Ok(at) => at.unwrap_or(Ms::MAX).min(now + every_ms),
+                    Err(_) => now + RETRY_MS,
+                };
+                if self.leadership.epoch().is_none() {
+                    break;
+                }
                 tokio::select! {
                     biased;
                     () = self.engine.background.stopped() => return,
@@ -142,17 +151,14 @@ impl ReconcileContext {
     }
 
     /// As [`run`](Self::run), at a fixed interval.
-    pub async fn every<F>(&self, name: &'static str, pause_ms: Ms, mut reconcile: impl FnMut(Self) -> F)
+    pub async fn every<F, E: Display>(&self, name: &'static str, pause_ms: Ms, mut reconcile: impl FnMut(Self) -> F)
     where
-        F: Future<Output = Result<(), Error>>,
+        F: Future<Output = Result<(), E>>,
     {
         let alarm = Alarm::default();
         self.run(name, &alarm, pause_ms, |context| {
             let running = reconcile(context);
-            async move {
-                running.await?;
-                Ok(None)
-            }
+            async move { running.await.map(|()| None) }
         })
         .await;
     }

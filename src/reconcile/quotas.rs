@@ -2,6 +2,7 @@
 
 use bloom_core::Ms;
 use bloom_database::Maintenance;
+use bloom_engine::Error;
 
 use super::{ReconcileContext, unreadable};
 
@@ -17,8 +18,9 @@ pub(super) async fn measure(context: ReconcileContext) {
             };
             for (key, bytes) in measured {
                 context.engine.writers.maintain(Maintenance::SetStoredBytes { key, bytes }).await?;
+                context.progress.add(1);
             }
-            Ok(())
+            Ok::<_, Error>(())
         })
         .await;
 }

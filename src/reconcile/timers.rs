@@ -17,10 +17,11 @@ async fn reconcile(context: ReconcileContext) -> Result<Option<Ms>, Error> {
         if due.items.is_empty() {
             return Ok(due.next_at);
         }
-        let is_last = due.items.len() < PAGE;
+        let (found, is_last) = (due.items.len() as u64, due.items.len() < PAGE);
         if context.submit_led([op::Reevaluate { tasks: due.items, progress: None }]).await?.is_none() {
             return Ok(None);
         }
+        context.progress.add(found);
         if is_last {
             return Ok(due.next_at);
         }

@@ -59,6 +59,7 @@ async fn reconcile(context: ReconcileContext, seen: Arc<Mutex<Seen>>) -> Result<
         // The pages are submitted together, so that they share commits.
         let pages = std::mem::take(&mut open).into_iter().map(|wakeup| context.engine.wakeups.process_page(wakeup, epoch));
         for outcome in join_all(pages).await {
+            context.progress.add(u64::from(outcome.is_ok()));
             match outcome {
                 Ok(Some(left)) => {
                     seen.cursors.insert(left.wakeup.id, left.wakeup.cursor);

@@ -8,7 +8,7 @@ use super::args::Args;
 use super::cells::Type;
 use super::dialect::{Kind, Sql};
 use super::table::{RowType, WriteRow as _};
-use super::{Store, StoreOptions, all, control_plane, counts, feed, key_uses, load, records, rows, save};
+use super::{Store, StoreOptions, all, control_plane, counts, feed, key_uses, load, reconcilers, records, rows, save};
 
 /// Row types that are only parameters of statements, so they have no table.
 const NO_TABLES: [&str; 3] = ["context_task", "lane_position", "wakeup_cursor"];
@@ -25,6 +25,7 @@ fn declared() -> Vec<&'static RowType> {
         save::QuotaRow::ROW,
         save::Rotated::ROW,
         key_uses::KeyUse::ROW,
+        &reconcilers::RECONCILER,
         counts::Count::ROW,
         feed::LanePosition::ROW,
         load::ContextTask::ROW,

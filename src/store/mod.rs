@@ -48,6 +48,7 @@ mod postgres_check;
 mod queue;
 mod quotas;
 mod reads;
+mod reconcilers;
 mod records;
 mod removal;
 mod rows;

@@ -60,7 +60,7 @@ fn is_durable(found: Vec<Row>) -> Result<(), Error> {
 }
 
 /// The tables that batches and maintenance write to.
-const WRITTEN: [&str; 27] = [
+const WRITTEN: [&str; 28] = [
     "api_key_uses",
     "api_keys",
     "audit",
@@ -76,6 +76,7 @@ const WRITTEN: [&str; 27] = [
     "project_nodes",
     "projects",
     "queues",
+    "reconcilers",
     "results",
     "settings",
     "task_deps",

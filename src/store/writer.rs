@@ -107,6 +107,7 @@ impl bloom_database::Writer for Writer {
             Maintenance::MoveFile { file, ref url } => self.move_file(file, url).await,
             Maintenance::SetStoredBytes { ref key, bytes } => self.set_stored_bytes(key, bytes).await,
             Maintenance::RecordKeyUses { ref uses } => self.record_key_uses(uses).await,
+            Maintenance::RecordReconcilers { ref runs } => self.record_reconcilers(runs).await,
             Maintenance::SetMark { name, ref known, ref value } => self.set_mark(name, known, value).await,
             Maintenance::RemoveTasks { finished_for_ms, limit } => self.remove_tasks(finished_for_ms, limit).await,
             Maintenance::CorrectCounts { ref missing, epoch } => self.correct_counts(missing, epoch).await,

@@ -45,6 +45,7 @@ struct Inner {
     run_failures: IntCounterVec,
     reconcile_runs: IntCounterVec,
     reconcile_errors: IntCounterVec,
+    reconcile_items: IntCounterVec,
     reconcile_seconds: HistogramVec,
     leader: IntGauge,
     leader_epoch: IntGauge,
@@ -134,6 +135,7 @@ impl Metrics {
             run_failures: f.counters("bloom_run_failures_total", "Attempts that failed, by reason.", &["reason"])?,
             reconcile_runs: f.counters("bloom_reconcile_runs_total", "Runs of a reconcile loop.", &["loop"])?,
             reconcile_errors: f.counters("bloom_reconcile_errors_total", "Runs of a reconcile loop that failed.", &["loop"])?,
+            reconcile_items: f.counters("bloom_reconcile_items_total", "What the runs of a reconcile loop changed or removed.", &["loop"])?,
             reconcile_seconds: f.histograms(
                 "bloom_reconcile_duration_seconds",
                 "Time of one run of a reconcile loop.",
@@ -247,12 +249,13 @@ impl Metrics {
         self.0.run_failures.with_label_values(&[reason.as_str()]).inc();
     }
 
-    /// A run of the reconciler with this name ended; `ok`: without an error.
-    pub fn reconciled(&self, name: &str, seconds: f64, ok: bool) {
+    /// A run of the reconciler with this name ended: how long it took, how many things it changed or removed, and whether it had no error.
+    pub fn reconciled(&self, name: &str, seconds: f64, items: u64, ok: bool) {
         self.0.reconcile_runs.with_label_values(&[name]).inc();
         self.0.reconcile_seconds.with_label_values(&[name]).observe(seconds);
         // Also called with 0, so that the series exists before the first error.
         self.0.reconcile_errors.with_label_values(&[name]).inc_by(u64::from(!ok));
+        self.0.reconcile_items.with_label_values(&[name]).inc_by(items);
     }
 
     /// `epoch`: the number of the leadership, if this replica leads.
@@ -353,7 +356,7 @@ mod tests {
         metrics.pushed("accepted");
         metrics.assigned(0.01);
         metrics.run("success", 12.0);
-        metrics.reconciled("expire", 0.001, false);
+        metrics.reconciled("expire", 0.001, 3, false);
         metrics.run_failed(Reason::Auth);
         metrics.leader(Some(7));
         metrics.backups_every(86_400.0);
@@ -376,6 +379,7 @@ mod tests {
             "bloom_count_corrections_total 3",
             r#"bloom_push_total{outcome="accepted"} 1"#,
             r#"bloom_reconcile_errors_total{loop="expire"} 1"#,
+            r#"bloom_reconcile_items_total{loop="expire"} 3"#,
             "bloom_leader 1",
             "bloom_leader_epoch 7",
             r#"bloom_run_failures_total{reason="auth"} 1"#,

@@ -23,6 +23,7 @@ pub(crate) fn of(layout: &Layout) -> [Vec<Entry>; 2] {
         ("/leases", layout.t("Leases", "Оренди"), layout.sees_all()),
         ("/artifacts", layout.t("Artifacts", "Артефакти"), true),
         ("/audit", layout.t("Audit", "Аудит"), layout.sees_all()),
+        ("/reconcilers", layout.t("Reconcilers", "Контролери"), layout.sees_all()),
         ("/membridge", "Membridge", layout.sees_all() && uses_membridge),
         ("/keys", layout.t("API keys", "Ключі API"), layout.is_admin()),
     ];

@@ -29,6 +29,7 @@ mod multipart;
 mod overview;
 mod projects;
 mod queues;
+mod reconcilers;
 mod records;
 mod refused;
 mod rendered;
@@ -104,6 +105,7 @@ pub fn pages() -> Pages {
     .look("/artifacts", shared(get(records::artifacts)))
     .look("/artifacts/{id}/content", get(files::content))
     .look("/audit", shared(get(records::audit)))
+    .look("/reconcilers", shared(get(reconcilers::list)))
     .form("/membridge", get(membridge::show).post(membridge::set))
     .test("/membridge/test", post(membridge::test))
     .form("/membridge/projects/{id}", get(membridge_project::show).post(membridge_project::promote))

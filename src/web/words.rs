@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::lang::Lang;
 
 /// The words and their labels in Ukrainian. Forms that agree with no noun are used, because tasks, leases and clones share words.
-const LABELS: [(&str, &str); 106] = [
+const LABELS: [(&str, &str); 109] = [
     // Tasks, leases, workers, clones.
     ("queued", "у черзі"),
     ("leased", "видано"),
@@ -27,6 +27,10 @@ const LABELS: [(&str, &str); 106] = [
     ("cloned", "клоновано"),
     ("synced", "синхронізовано"),
     ("partial", "частково"),
+    // Reconcilers.
+    ("ok", "справно"),
+    ("failing", "з помилками"),
+    ("late", "запізнюється"),
     // Scopes of keys.
     ("admin", "адмін"),
     ("submit", "надсилання"),
@@ -139,6 +143,7 @@ mod tests {
     use bloom_core::audit::Action;
     use bloom_core::event::EventKind;
     use bloom_core::project::CloneStatus;
+    use bloom_core::reconciler::ReconcilerState;
     use bloom_core::task::{LeaseStatus, Reason, Status};
     use bloom_core::worker::WorkerStatus;
 
@@ -149,6 +154,7 @@ mod tests {
         shown.extend(LeaseStatus::ALL.iter().map(|word| word.as_str()));
         shown.extend(WorkerStatus::ALL.iter().map(|word| word.as_str()));
         shown.extend(CloneStatus::ALL.iter().map(|word| word.as_str()));
+        shown.extend(ReconcilerState::ALL.iter().map(|word| word.as_str()));
         shown.extend(Scope::ALL.iter().map(|word| word.as_str()));
         shown.extend(EventKind::ALL.iter().map(|word| word.as_str()));
         shown.extend(Action::ALL.iter().map(|word| word.as_str()));

@@ -95,7 +95,7 @@ const pages = {
   "task-asking": `/tasks/${tasks.asking}`, "task-choosing": `/tasks/${tasks.choosing}`, "task-running": `/tasks/${tasks.running}`, events: `/tasks/${tasks.done}/events`, "new-task": "/tasks/new",
   delete: `/tasks/${tasks.done}/confirm-delete`, workers: "/workers", worker: "/workers/build-01", leases: "/leases",
   contexts: "/contexts", context: "/contexts/repo-1", queues: "/queues", usage: "/usage?by=label:team&by=agent", keys: "/keys", key: "/keys/ci", projects: "/projects", project: `/projects/${tasks.project}`,
-  artifacts: "/artifacts", audit: "/audit", membridge: "/membridge", error: "/nothing",
+  artifacts: "/artifacts", audit: "/audit", reconcilers: "/reconcilers", membridge: "/membridge", error: "/nothing",
 };
 const looks = {
   light: ["light", 1280, 900, "en"], dark: ["dark", 1280, 900, "en"], phone: ["light", 390, 844, "en"],

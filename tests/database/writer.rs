@@ -112,12 +112,13 @@ impl Writer for ScriptedWriter {
             }
             // There is no object store in these tests.
             Maintenance::MoveOutput { .. } | Maintenance::SetMark { .. } => Done::default(),
-            // The contents of files, what keys store and when they were used last, are known to the store alone.
+            // The contents of files, what keys store, when they were used last, and what reconcilers did, are known to the store alone.
             Maintenance::StoreChunk { .. }
             | Maintenance::DropChunks { .. }
             | Maintenance::RemoveFiles { .. }
             | Maintenance::MoveFile { .. }
             | Maintenance::RecordKeyUses { .. }
+            | Maintenance::RecordReconcilers { .. }
             | Maintenance::SetStoredBytes { .. } => Done::default(),
             Maintenance::RemoveTasks { finished_for_ms, limit } => {
                 let is_due = |task: &TaskState| {

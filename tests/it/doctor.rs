@@ -13,7 +13,7 @@ use crate::support::stub::{Reply, Stub};
 use crate::support::*;
 
 /// What `doctor` finds with the settings of the server and these: the exit code, and subject, state and text of each finding.
-fn found(server: &Server, more: &[(&str, &str)]) -> (i32, Vec<[String; 3]>) {
+pub fn found(server: &Server, more: &[(&str, &str)]) -> (i32, Vec<[String; 3]>) {
     let mut command = server.plan().command(&["doctor", "--output", "json"]);
     let output = command.env("PORT", port_of(server)).envs(more.iter().copied()).output().unwrap();
     let all: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
@@ -23,7 +23,7 @@ fn found(server: &Server, more: &[(&str, &str)]) -> (i32, Vec<[String; 3]>) {
 }
 
 #[track_caller]
-fn has(all: &[[String; 3]], subject: &str, state: &str, words: &str) {
+pub fn has(all: &[[String; 3]], subject: &str, state: &str, words: &str) {
     let is_it = |[of, is, text]: &[String; 3]| of == subject && is == state && text.contains(words);
     assert!(all.iter().any(is_it), "{subject} {state} {words}: {all:?}");
 }

@@ -72,6 +72,7 @@ mod queues;
 mod quotas;
 mod readiness;
 mod readme;
+mod reconcilers;
 mod replicas;
 mod reported;
 mod requeue;

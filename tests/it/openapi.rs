@@ -73,6 +73,7 @@ const CALLS: &[&str] = &[
     "get /api/runtime/health",
     "get /api/runtime/usage",
     "get /api/runtime/watch",
+    "get /api/runtime/reconcilers",
     "get /api/runtime/keys",
     "post /api/runtime/keys",
     "delete /api/runtime/keys/{id}",

@@ -60,6 +60,14 @@ fn a_leader_that_is_killed_is_replaced() {
         player.complete(&claimed, json!({})).await;
         eventually("the second leads", || async { (state(&second).await == "leading").then_some(()) }).await;
         team.is_in_phase(&name, "Completed").await;
+        // Its controllers are in the list of the reconcilers, at every replica.
+        eventually("the controllers are listed", || async {
+            let all = second.get("reconcilers").await.ok();
+            let runs =
+                |name: &str| all.as_array().unwrap().iter().any(|one| one["name"] == name && one["state"] == "ok" && one["runs"] != 0);
+            (runs("llm_tasks") && runs("worker_objects")).then_some(())
+        })
+        .await;
         assert!(writes(&second).await < 2.5, "only the end was still to be written, and the TaskLease to be removed");
 
         // A leader that stops lets the other one lead at once.

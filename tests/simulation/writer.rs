@@ -249,6 +249,7 @@ impl Writer for SimWriter {
             | Maintenance::RemoveFiles { .. }
             | Maintenance::MoveFile { .. }
             | Maintenance::RecordKeyUses { .. }
+            | Maintenance::RecordReconcilers { .. }
             | Maintenance::SetStoredBytes { .. }
             | Maintenance::CorrectCounts { .. } => Ok(Done::default()),
         }

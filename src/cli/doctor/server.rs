@@ -2,9 +2,12 @@
 
 use std::path::Path;
 
+use bloom_api::reconcilers::Reconciler;
+use bloom_api::words::Word;
 use bloom_client::{Client, Error, Tls};
 use bloom_commands::dev_key;
 use bloom_config::Serve;
+use bloom_core::reconciler::ReconcilerState;
 use serde_json::Value;
 
 use super::super::serve::own_url;
@@ -50,6 +53,10 @@ pub async fn look(settings: &Serve, authority: Option<&Path>) -> Vec<Finding> {
         }
     };
     let mut findings = vec![ready(&client, &url).await, control_plane(&health)];
+    match client.get::<Vec<Reconciler<'_>>>("api/runtime/reconcilers").await {
+        Ok(reconcilers) => findings.extend(of_reconcilers(&reconcilers, bloom_client::now_ms())),
+        Err(error) => findings.push(not_seen("reconcilers", &error)),
+    }
     match client.get::<Value>("api/runtime/workers").await {
         Ok(workers) => {
             findings.extend(of_workers(&workers));
@@ -94,6 +101,35 @@ fn control_plane(health: &Value) -> Finding {
         }
         _ => Finding::new("control plane", State::Fine, "none is used"),
     }
+}
+
+fn of_reconcilers(all: &[Reconciler<'_>], now_ms: i64) -> Vec<Finding> {
+    let seconds = |since: i64| format!("{} s", (now_ms - since).max(0) / 1000);
+    let warning = |text: String| Finding::new("reconcilers", State::Warning, text);
+    if let Some(recorded_at) = all.iter().map(|one| one.recorded_at).max()
+        && all.iter().all(|one| one.state == ReconcilerState::Late)
+    {
+        let text = format!("none has run for {}: no replica leads, see the log of the server", seconds(recorded_at));
+        return vec![warning(text)];
+    }
+    let troubled = all.iter().filter_map(|one| match (&one.state, &one.error) {
+        (Word::Known(ReconcilerState::Late), _) => Some(format!(
+            "{} has not run again since {} ago, which is too long: see the log of the server",
+            one.name,
+            seconds(one.started_at)
+        )),
+        (Word::Known(ReconcilerState::Failing), Some(error)) => Some(format!("{} fails: {error}; it tries again by itself", one.name)),
+        _ => None,
+    });
+    let troubled: Vec<Finding> = troubled.map(warning).collect();
+    if troubled.is_empty() {
+        // A server that has just started has recorded none.
+        if all.is_empty() {
+            return Vec::new();
+        }
+        return vec![Finding::new("reconcilers", State::Fine, format!("all {} do their work", all.len()))];
+    }
+    limited(troubled, "reconcilers")
 }
 
 /// An agent that listens asks for a key, without which it refuses each call of the server and of the control plane in it.

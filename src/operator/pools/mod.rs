@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use bloom_core::command::{Op, Operation, Rejection};
 use bloom_core::ids::TaskId;
+use bloom_engine::Reconciler;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
@@ -128,6 +129,7 @@ struct Memory {
 /// What the reconciler of one watch needs.
 struct Pools {
     context: Arc<Context>,
+    reconciler: Arc<Reconciler>,
     /// The objects and their pods, as the watches have shown them last.
     objects: Store<Readable>,
     pods: Store<Pod>,
@@ -135,7 +137,7 @@ struct Pools {
 }
 
 /// Runs the controller of one namespace, or of all.
-pub(crate) async fn control(context: Arc<Context>, namespace: Option<String>) {
+pub(crate) async fn control(context: Arc<Context>, namespace: Option<String>, reconciler: Arc<Reconciler>) {
     let (reader, writer) = reflector::store();
     let objects = context.objects::<Readable>(namespace.as_deref());
     let watched = watch(objects, watcher::Config::default(), "WorkerPools", context.health.clone()).reflect(writer);
@@ -147,7 +149,7 @@ pub(crate) async fn control(context: Arc<Context>, namespace: Option<String>) {
         .touched_objects();
     let (one, ones) = mpsc::channel(WAKEUPS);
     let wakeups = wakeups::follow(context.clone(), reader.clone(), one);
-    let pools = Arc::new(Pools { context: context.clone(), objects: reader.clone(), pods, memories: Mutex::default() });
+    let pools = Arc::new(Pools { context: context.clone(), reconciler, objects: reader.clone(), pods, memories: Mutex::default() });
     let controller = Controller::for_stream(watched.applied_objects(), reader)
         .with_config(Config::default().concurrency(CONCURRENCY))
         .owns_stream(watched_pods)
@@ -167,10 +169,8 @@ fn retry(error: &Error) -> Action {
 }
 
 async fn reconcile(object: Arc<Readable>, pools: Arc<Pools>) -> Result<Action, Error> {
-    let started = Instant::now();
-    let outcome = pools.reconcile(&object).await;
-    pools.context.engine.metrics.reconciled("worker_pools", started.elapsed().as_secs_f64(), outcome.is_ok());
-    outcome
+    pools.reconciler.progress().add(1);
+    pools.reconciler.observe(pools.reconcile(&object)).await
 }
 
 impl Pools {

@@ -11,13 +11,14 @@ mod wanted;
 mod write;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bloom_core::command::{Operation, Rejection};
 use bloom_core::namespace::qualified;
 use bloom_core::op;
 use bloom_core::task::{Status, TaskSpec, TaskState};
 use bloom_core::task_limits::LimitChange;
+use bloom_engine::Reconciler;
 use bloom_store::TaskRow;
 use futures_util::StreamExt;
 use kube::core::{DeserializeGuard, ObjectMeta};
@@ -58,6 +59,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// What the reconciler of one watch needs.
 pub(crate) struct Tasks {
     context: Arc<Context>,
+    reconciler: Arc<Reconciler>,
     /// The objects, as the watch has shown them last.
     objects: Store<Readable>,
     leases: Store<TaskLease>,
@@ -65,7 +67,7 @@ pub(crate) struct Tasks {
 }
 
 /// Runs the controller of one namespace, or of all.
-pub(crate) async fn control(context: Arc<Context>, namespace: Option<String>) {
+pub(crate) async fn control(context: Arc<Context>, namespace: Option<String>, reconciler: Arc<Reconciler>) {
     let (reader, writer) = reflector::store();
     let objects = context.objects::<Readable>(namespace.as_deref());
     let watched =
@@ -76,7 +78,13 @@ pub(crate) async fn control(context: Arc<Context>, namespace: Option<String>) {
             .modify(|lease| lease.metadata.managed_fields = None)
             .reflect(leases_writer)
             .touched_objects();
-    let tasks = Arc::new(Tasks { context: context.clone(), objects: reader.clone(), leases, statuses: StatusWriter::new(context.clone()) });
+    let tasks = Arc::new(Tasks {
+        context: context.clone(),
+        reconciler,
+        objects: reader.clone(),
+        leases,
+        statuses: StatusWriter::new(context.clone()),
+    });
     let (one, ones) = mpsc::channel(WAKEUPS);
     let (all, alls) = mpsc::channel(1);
     let wakeups = wakeups::follow(context.clone(), namespace.clone(), one, all);
@@ -109,10 +117,8 @@ fn retry(error: &Error) -> Action {
 }
 
 async fn reconcile(object: Arc<Readable>, tasks: Arc<Tasks>) -> Result<Action, Error> {
-    let started = Instant::now();
-    let outcome = tasks.reconcile(&object).await;
-    tasks.context.engine.metrics.reconciled("llm_tasks", started.elapsed().as_secs_f64(), outcome.is_ok());
-    outcome
+    tasks.reconciler.progress().add(1);
+    tasks.reconciler.observe(tasks.reconcile(&object)).await
 }
 
 impl Tasks {

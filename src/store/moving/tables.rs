@@ -11,7 +11,8 @@ use crate::error::Error;
 
 /// Tables that belong to one database alone: its schema, who serves it, its commits and what was imported into it. The counts are found again
 /// from the tasks.
-const LEFT_OUT: [&str; 8] = ["_sqlx_migrations", "schema_compatibility", "leader", "served", "lanes", "batches", "counts", "imports"];
+const LEFT_OUT: [&str; 9] =
+    ["_sqlx_migrations", "schema_compatibility", "leader", "served", "lanes", "batches", "counts", "imports", "reconcilers"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Column {

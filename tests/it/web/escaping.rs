@@ -74,6 +74,7 @@ on_both! {
             "/artifacts".to_owned(),
             format!("/audit?actor={in_query}"),
             "/audit".to_owned(),
+            "/reconcilers".to_owned(),
         ] {
             for language in ["en", "uk"] {
                 let shown = browser.send(reqwest::Method::GET, &page, None, &[("accept-language", language)]).await.expect(200);
@@ -102,7 +103,7 @@ on_both! {
     async fn pages_have_no_scripts_or_styles_in_them(server) {
         let browser = Browser::of(server);
         let task = server.crew().task().create().await;
-        for page in ["/", "/tasks", "/tasks/new", "/contexts", "/workers", "/queues", "/usage", "/keys", "/leases", "/artifacts", "/audit", "/membridge", &format!("/tasks/{}", task.id), "/nothing"] {
+        for page in ["/", "/tasks", "/tasks/new", "/contexts", "/workers", "/queues", "/usage", "/keys", "/leases", "/artifacts", "/audit", "/reconcilers", "/membridge", &format!("/tasks/{}", task.id), "/nothing"] {
             let shown = browser.get(page).await;
             let text = &shown.text;
             assert_eq!(text.matches("<script").count(), text.matches("<script src=\"/assets/").count(), "{page}: {text}");

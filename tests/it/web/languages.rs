@@ -290,7 +290,7 @@ on_both! { alone:
         pages.extend(["clone", "propagate", "nobody", "asked"].map(|word| format!("{project}?done={word}")));
         pages.extend(["/projects?done=1", "/membridge?done=1", "/tasks?done=3"].map(str::to_owned));
         pages.extend(["/contexts", "/contexts?project=x", "/contexts/1", "/contexts/1?done=1", "/contexts/1/confirm-reset"].map(str::to_owned));
-        pages.extend(["/queues", "/queues?done=pause", "/queues?done=resume", "/queues?done=limit", "/usage", "/usage?by=agent,day&since=1d", "/usage?until=1d"].map(str::to_owned));
+        pages.extend(["/queues", "/queues?done=pause", "/queues?done=resume", "/queues?done=limit", "/usage", "/usage?by=agent,day&since=1d", "/usage?until=1d", "/reconcilers"].map(str::to_owned));
         for page in &pages {
             is_ukrainian(page, &browser.ok(page).await, &data);
         }

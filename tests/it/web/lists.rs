@@ -276,7 +276,7 @@ on_both! {
             server.post("llm-tasks", task.clone()).await.created();
         }
         let id = created["tasks"][0]["id"].as_str().unwrap();
-        for page in [format!("/tasks?context_id={context}"), format!("/tasks/{id}"), "/".into(), "/contexts".into(), format!("/contexts/{context}"), "/workers".into(), "/leases".into(), "/artifacts".into(), "/audit".into()] {
+        for page in [format!("/tasks?context_id={context}"), format!("/tasks/{id}"), "/".into(), "/contexts".into(), format!("/contexts/{context}"), "/workers".into(), "/leases".into(), "/artifacts".into(), "/audit".into(), "/reconcilers".into()] {
             for language in ["en", "uk"] {
                 let shown = browser.send(reqwest::Method::GET, &page, None, &[("accept-language", language)]).await.expect(200);
                 assert!(shown.text.len() <= MAX_PAGE, "{page} in {language} has {} bytes", shown.text.len());

@@ -22,7 +22,7 @@ on_both! { alone:
         let overview = browser.ok("/").await;
         let daily = ["Overview", "Tasks", "New task", "Contexts", "Workers", "Projects", "Queues", "Usage"].map(str::to_owned).to_vec();
         let others = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        assert_eq!(menu(&overview), [daily.clone(), others(&["Leases", "Artifacts", "Audit", "API keys"])]);
+        assert_eq!(menu(&overview), [daily.clone(), others(&["Leases", "Artifacts", "Audit", "Reconcilers", "API keys"])]);
         overview.has("<a href=\"/\" aria-current=\"page\">Overview</a>");
         overview.has("<summary>More</summary>");
         // What is closed tells that the page is in it.
@@ -34,7 +34,7 @@ on_both! { alone:
         browser.ok("/membridge").await.has("<a href=\"/membridge\" aria-current=\"page\">Membridge</a>");
         let form = [("membridge_server_url", "http://127.0.0.1:9"), ("admin_key", "a-key-of-the-control-plane")];
         browser.send_form("/membridge", "/membridge", &form).await.leads_to("/membridge?done=1");
-        assert_eq!(menu(&browser.ok("/").await), [daily, others(&["Leases", "Artifacts", "Audit", "Membridge", "API keys"])]);
+        assert_eq!(menu(&browser.ok("/").await), [daily, others(&["Leases", "Artifacts", "Audit", "Reconcilers", "Membridge", "API keys"])]);
         let key = create(&server.with_key(ADMIN), "team", "submit", json!({})).await;
         let own = menu(&Browser::signed_in(&server, &key).await.ok("/").await);
         assert_eq!(own, [others(&["Overview", "Tasks", "New task", "Contexts", "Usage"]), others(&["Artifacts"])]);

@@ -3,7 +3,7 @@
 mod add_worker;
 mod again;
 mod below_a_path;
-mod browser;
+pub mod browser;
 mod contexts;
 mod escaping;
 mod forms;

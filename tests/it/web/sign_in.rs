@@ -11,7 +11,8 @@ use crate::support::*;
 const READER: &str = "reader-key-0123456789";
 const WORKER: &str = "worker-key-0123456789";
 const SESSION: &str = "bloom_session";
-const PAGES: [&str; 10] = ["/", "/tasks", "/tasks/new", "/workers", "/projects", "/leases", "/artifacts", "/audit", "/membridge", "/live"];
+const PAGES: [&str; 11] =
+    ["/", "/tasks", "/tasks/new", "/workers", "/projects", "/leases", "/artifacts", "/audit", "/reconcilers", "/membridge", "/live"];
 
 fn guarded(database: Database) -> Server {
     Server::on(database).env("RUNTIME_API_KEY", ADMIN).env("RUNTIME_READ_KEY", READER).env("RUNTIME_WORKER_KEY", WORKER).start()
@@ -78,7 +79,7 @@ on_both! { alone:
         let id = task["id"].as_str().unwrap();
         let reader = Browser::signed_in(&server, READER).await;
         let task_page = format!("/tasks/{id}");
-        for page in ["/", "/tasks", &task_page, "/workers", "/workers/w1", "/leases", "/artifacts", "/audit", "/membridge"] {
+        for page in ["/", "/tasks", &task_page, "/workers", "/workers/w1", "/leases", "/artifacts", "/audit", "/reconcilers", "/membridge"] {
             let shown = reader.ok(page).await;
             shown.has("read only");
             let buttons = shown.text.matches("method=\"post\"").count();
@@ -118,7 +119,7 @@ on_both! { alone:
         browser.ok("/artifacts").await.has("You have uploaded no files.");
         let shown = browser.ok(&own).await;
         shown.has_not("Your key does not show them.");
-        for page in ["/workers", "/audit", "/leases"] {
+        for page in ["/workers", "/audit", "/reconcilers", "/leases"] {
             browser.get(page).await.expect(403);
         }
         browser.send_form(&own, &format!("{own}/cancel"), &[]).await.leads_to(&format!("{own}?done=cancel"));
