@@ -31,6 +31,8 @@ body! {
         project: FilterText,
         /// Only tasks that the submit or member key with this name created.
         owner: FilterText,
+        /// Only tasks that keys of this team created.
+        team: FilterText,
         /// Only tasks with all these labels.
         labels: Option<Labels>,
         /// The same as `labels`, each as `name=value`.
@@ -158,7 +160,7 @@ impl Bulk {
         let named = match (ids, filter) {
             (Some(ids), None) => Named::Ids(ids.map(|id| id.0)),
             (None, Some(filter)) if filter.is_empty() => {
-                let fields = "status, agent_slug, context_id, worker_id, project, owner, labels, label, created_after, created_before, finished_after, asks";
+                let fields = "status, agent_slug, context_id, worker_id, project, owner, team, labels, label, created_after, created_before, finished_after, asks";
                 return problem(format!("The filter is empty: give at least one of {fields}")).map_err(|found| within("filter", found));
             }
             (None, Some(filter)) => Named::Filter(Box::new(filter)),

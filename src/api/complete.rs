@@ -82,7 +82,7 @@ body! {
         /// The `seq` of the run's last event. Streams of the task's events wait for it for half a minute. Default: no event is to come.
         last_event_seq: Option<Int<0, MAX_SAFE>>,
         /// The branch of the task's project that has the commits of the run. Default: none.
-        branch: Option<Text<1, MAX_GIT_REF>>,
+        branch: Option<GitRef>,
         /// The last commit on this branch: its id, of 40 or 64 lower-case hex digits. Default: none.
         commit: Option<CommitId>,
     }

@@ -129,7 +129,8 @@ body! {
     pub struct NewEnrollment {
         /// The name of the worker.
         worker: EnrolledName,
-        /// The agent that enrolls, as in its registration: while another agent works under the name, the key of that one stays.
+        /// The agent that enrolls, as in its registration: while another agent works under the name, the key of that one stays. Default: not the
+        /// one that works under it.
         instance: Option<Id>,
     }
 }

@@ -399,6 +399,7 @@ impl IntoParams for TaskParams {
             parameter("worker_id", "Only tasks leased to this worker, and finished tasks whose last lease it had.", text(), "worker-01"),
             parameter("project", "Only tasks of this project, by the name that it had when they were created.", text(), "docs"),
             parameter("owner", "Only tasks that the submit or member key with this name created.", text(), "ann"),
+            parameter("team", "Only tasks that keys of this team created.", text(), "docs"),
             parameter("search", SEARCH, Schema::Object(searched.pattern(Some(TEXT_PATTERN)).build()), "spelling"),
             label_param("Only tasks with this label, `name=value`; may be repeated."),
             moment("created_after", "Only tasks created after this time"),

@@ -98,6 +98,7 @@ impl IntoParams for UsageParams {
             parameter("context_id", "Only runs in this context.", text(), "docs-review"),
             parameter("project", "Only runs of tasks in the project with this name.", text(), "docs"),
             parameter("worker_id", "Only runs of this worker.", text(), "worker-01"),
+            parameter("team", "Only runs of tasks that keys of this team created.", text(), "docs"),
             parameter("created_by", "Only runs of tasks that were created by this actor of the audit trail.", text(), "key:ci"),
             label_param("Only runs of tasks with this label, `name=value`; may be repeated."),
             parameter("limit", limit, integer(1..=MAX_LIMIT, MAX_LIMIT), 20),

@@ -18,7 +18,7 @@ pub use bloom_core::limits::MAX_SAFE;
 /// The latest time that fits into an id of version 7; it is in the year 10889.
 pub const MAX_MS: Ms = 281_474_976_710_655;
 /// The largest accepted amount of US dollars.
-pub const MAX_USD: f64 = 1_000_000_000.0;
+pub const MAX_USD: f64 = 1_000_000.0;
 
 /// Text of MIN to MAX characters without NUL, which PostgreSQL can't store.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

@@ -1,30 +1,12 @@
 //! Output to the terminal: escapes control characters, and handles readers that have gone away.
 
-use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdin, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstream::{AutoStream, ColorChoice};
 
 use crate::CommandError;
-
-/// Escapes characters that would control the terminal, for text from elsewhere. Line breaks and tabs stay.
-pub fn safe(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(steers) {
-        return Cow::Borrowed(text);
-    }
-    let mut shown = String::with_capacity(text.len() + 16);
-    let mut chars = text.chars().peekable();
-    while let Some(c) = chars.next() {
-        match c {
-            '\r' if chars.peek() == Some(&'\n') => {}
-            // As in JSON, so that JSON stays JSON.
-            c if steers(c) => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| shown.push_str(&format!("\\u{unit:04x}"))),
-            c => shown.push(c),
-        }
-    }
-    Cow::Owned(shown)
-}
+pub use bloom_api::visible::escaped as safe;
 
 /// As [`safe`], in one line.
 pub fn line(text: &str) -> String {
@@ -41,14 +23,6 @@ pub fn short(text: &str, most: usize) -> String {
         shown.push('…');
     }
     shown
-}
-
-/// Whether a character is a control character, changes the direction of text, or is invisible, so that two names look alike.
-fn steers(c: char) -> bool {
-    (c.is_control() && c != '\n' && c != '\t')
-        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{61c}')
-        || matches!(c, '\u{ad}' | '\u{180e}' | '\u{200b}' | '\u{2028}' | '\u{2029}' | '\u{2060}'..='\u{2064}' | '\u{feff}')
-        || matches!(c, '\u{e0000}'..='\u{e007f}')
 }
 
 /// Whether standard output is a terminal.

@@ -51,6 +51,9 @@ struct UsageFilters {
     /// Only by this worker
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
     worker: Option<String>,
+    /// Only tasks that keys of this team created
+    #[arg(long, value_name = "TEAM", value_parser = NonEmptyStringValueParser::new())]
+    team: Option<String>,
     /// Only tasks that were created by: admin, or key:NAME
     #[arg(long, value_name = "CREATOR", value_parser = NonEmptyStringValueParser::new())]
     creator: Option<String>,
@@ -66,6 +69,7 @@ impl UsageFilters {
             ("context_id", self.context),
             ("project", self.project),
             ("worker_id", self.worker),
+            ("team", self.team),
             ("created_by", self.creator),
         ];
         let times = [("from", self.since), ("to", self.until)].map(|(name, at)| (name, at.map(|at| at.to_string())));

@@ -180,7 +180,9 @@ pub(crate) async fn usage(State(app): State<AppState>, caller: Caller, Query(par
         Some(Owner::Key(name)) => Some(format!("key:{name}")),
         Some(Owner::Team(_)) | None => None,
     };
-    if own.is_some() && created_by.is_some() && created_by != own {
+    let (team, own_team) = (params.text("team")?, caller.team());
+    let is_of_others = |given: &Option<String>, own: &Option<String>| own.is_some() && given.is_some() && given != own;
+    if is_of_others(&created_by, &own) || is_of_others(&team, &own_team) {
         return page(&Vec::<UsageRow<'_>>::new(), None);
     }
     let filter = UsageFilter {
@@ -191,7 +193,7 @@ pub(crate) async fn usage(State(app): State<AppState>, caller: Caller, Query(par
         project: params.text("project")?,
         worker_id: params.text("worker_id")?,
         created_by: created_by.or(own),
-        team: caller.team(),
+        team: team.or(own_team),
         labels: params.labels()?.into_iter().map(|label| (label.name, label.value)).collect(),
     };
     if filter.from.zip(filter.to).is_some_and(|(from, to)| from >= to) {

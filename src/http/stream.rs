@@ -22,6 +22,8 @@ const MAX_STREAMS: usize = 256;
 const MAX_UPLOADS: usize = 32;
 /// How many of them are for workers alone: a run that has ended must not wait for others' uploads.
 const UPLOADS_OF_WORKERS: usize = MAX_UPLOADS / 4;
+/// Claims of one named key that wait. It speaks for one worker, whose agent has one at a time, and another one while it starts again.
+const CLAIMS_OF_KEY: usize = 64;
 const FULL: Error = Error::Later("Too many requests are waiting right now, try again");
 const SHARE_TAKEN: Error = Error::Later("Too many requests of this client are waiting right now: end some of them, or try again");
 const KEY_SHARE_TAKEN: Error = Error::Later("Too many requests with this key are waiting right now: end some of them, or try again");
@@ -61,7 +63,7 @@ impl StreamLimits {
     pub(crate) fn new(connections: usize) -> Self {
         let many = || PermitPool::new(MAX_STREAMS);
         Self {
-            claims: PermitPool::new(connections / 4 * 3),
+            claims: PermitPool { keys: Shares::new(CLAIMS_OF_KEY), ..PermitPool::new(connections / 4 * 3) },
             waits: many(),
             events: many(),
             watches: many(),

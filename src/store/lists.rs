@@ -96,6 +96,8 @@ pub struct TaskFilter {
     pub project: Option<String>,
     /// The submit or member key that created a task.
     pub key: Option<String>,
+    /// The team of the key that created a task.
+    pub team: Option<String>,
     /// Whose tasks the caller sees.
     pub owner: Option<Owner>,
     /// Only tasks that have each of these labels, with this value.
@@ -302,8 +304,9 @@ impl TaskFilter {
             && self.context_id.is_none()
             && self.owner.is_none()
             && self.key.is_none()
+            && self.team.is_none()
             && self.worker_id.is_none();
-        let few_of_spec = self.context_id.is_some() || self.owner.is_some() || self.key.is_some();
+        let few_of_spec = self.context_id.is_some() || self.owner.is_some() || self.key.is_some() || self.team.is_some();
         let of_spec = few_of_spec || self.project.is_some() || (self.agent_slug.is_some() && !finished_of_agent);
         let spec_leads =
             few_of_spec || ((self.agent_slug.is_some() || self.project.is_some()) && self.worker_id.is_none() && !rare && !end_leads);
@@ -337,6 +340,7 @@ impl TaskFilter {
         build.equal("t.context_id = ", self.context_id.as_deref());
         build.equal("t.project = ", self.project.as_deref());
         build.equal("t.owner = ", self.key.as_deref());
+        build.equal("t.team = ", self.team.as_deref());
         match &self.owner {
             None => {}
             Some(Owner::Key(key)) => build.equal("t.owner = ", Some(key)),

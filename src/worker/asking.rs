@@ -135,7 +135,10 @@ impl Asker {
         }
         self.past.current = Some((id, since.clone()));
         self.keep();
-        let reply = if may_ask {
+        let reply = if let Some(bytes) = question.too_long_command() {
+            let least = "write it into a file, in parts that people can read, and execute that";
+            denied(question, format!("The command has {bytes} bytes, so a person can't be shown all of it: {least}"))
+        } else if may_ask {
             match timeout(limit, self.answer(&question, limit)).await {
                 Ok(reply) => reply,
                 Err(_) => self.last_answer(question).await,

@@ -115,6 +115,13 @@ impl Question {
         if text.len() <= QUESTION_INPUT_BYTES { self.input.clone() } else { json!(format!("{}…", cut(&text, QUESTION_INPUT_BYTES / 3))) }
     }
 
+    /// The size of a command that is too long to be shown whole: nobody can allow what nobody sees. `None`: it is shorter, or no command. Of
+    /// what other tools are to do, such as a file that is written, people are shown the beginning, and told so.
+    pub(crate) fn too_long_command(&self) -> Option<usize> {
+        let command = self.input["command"].as_str()?;
+        (self.input.to_string().len() > QUESTION_INPUT_BYTES).then_some(command.len())
+    }
+
     pub(crate) fn shown_tool(&self) -> String {
         shown(&self.tool, NAME_CHARS)
     }
@@ -239,6 +246,9 @@ mod tests {
         assert!(long.shown_input().to_string().len() <= QUESTION_INPUT_BYTES && long.shown_input().is_string());
         let short = question("Write", json!({"content": "x"}));
         assert_eq!(short.shown_input(), short.input);
+        assert_eq!((long.too_long_command(), short.too_long_command()), (None, None));
+        let command = |command: String| question("Bash", json!({ "command": command })).too_long_command();
+        assert_eq!((command(" ".repeat(QUESTION_INPUT_BYTES)), command("ls".into())), (Some(QUESTION_INPUT_BYTES), None));
     }
 
     #[test]

@@ -202,7 +202,7 @@ impl Workspace<'_> {
             Ok(commit) => commit,
             Err(trouble) => return fail(completion, &trouble),
         };
-        completion.branch = Some(begun.branch.clone().into());
+        completion.branch = Some(GitRef(begun.branch.clone()));
         completion.commit = Some(CommitId(commit.clone()));
         // Also if this run changed nothing: an earlier one may have left what could not be pushed.
         if record.task.push == PushMode::Branch {

@@ -341,6 +341,16 @@ on_both! { alone:
         let again = bound.post("enroll", json!({ "worker": worker })).await.created();
         own.post("workers", json!({ "name": worker })).await.fails(401, "Unauthorized");
         server.with_key(again["key"].as_str().unwrap()).post("workers", json!({ "name": worker })).await.ok();
+        // While the agent is there, nobody takes its key away who does not say that it is that agent.
+        let [there, another] = ["019c936e-3800-7000-8000-000000000001", "019c936e-3800-7000-8000-000000000002"];
+        let agent = server.with_key(again["key"].as_str().unwrap());
+        agent.post("workers", json!({ "name": worker, "instance": there })).await.ok();
+        let late = with_new_key(&admin, &server, "late", "join", json!({ "worker": worker })).await;
+        for other in [json!({ "worker": worker }), json!({ "worker": worker, "instance": another })] {
+            assert!(late.post("enroll", other).await.error(409).contains("nother agent"));
+        }
+        agent.post("workers", json!({ "name": worker, "instance": there })).await.ok();
+        late.post("enroll", json!({ "worker": worker, "instance": there })).await.created();
         let left: Vec<_> = admin.get("keys").await.ok().as_array().unwrap().iter().map(|key| key["name"].clone()).collect();
         assert_eq!(left, [json!("free"), json!(format!("worker-{worker}"))]);
     }

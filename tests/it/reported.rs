@@ -65,7 +65,7 @@ on_both! {
             ("metrics", json!({ "duration_ms": 1, "tokens_used": 2 * TOKENS + 1 }), "tokens_used: Number must be less than or equal to 2000000000000"),
             ("usage", json!({ "input_tokens": TOKENS + 1 }), "input_tokens: Number must be less than or equal to 1000000000000"),
             ("usage", json!({ "output_tokens": TOKENS + 1 }), "output_tokens: Number"),
-            ("usage", json!({ "cost_usd": 1e9 + 1.0 }), "cost_usd: Number"),
+            ("usage", json!({ "cost_usd": 1e6 + 1.0 }), "cost_usd: Number"),
             ("error_message", long(65_537), "at most 65536"),
             ("artifact_type", long(129), "at most 128"),
             ("artifact_tags", json!(vec!["t"; 65]), "at most 64"),
@@ -78,7 +78,7 @@ on_both! {
         }
         refuses(server, &task.path("/heartbeat"), json!({ "worker_id": long(129) }), "worker_id", "at most 128").await;
         assert_eq!(task.now().await["status"], "leased", "what is refused changes nothing");
-        let usage = json!({ "input_tokens": TOKENS, "output_tokens": TOKENS, "cost_usd": 1e9 });
+        let usage = json!({ "input_tokens": TOKENS, "output_tokens": TOKENS, "cost_usd": 1e6 });
         server.post(&path, json!({
             "status": "error", "lease_id": lease.id, "usage": usage, "metrics": { "duration_ms": YEAR_MS, "tokens_used": 2 * TOKENS },
             "error_message": long(65_536), "artifact_tags": vec![long(255); 64],

@@ -58,6 +58,14 @@ on_both! { alone:
             assert_eq!(ids(&member.get(&format!("llm-tasks?search={}", &of_ann.id[..4])).await.ok()), team);
         }
         assert_eq!(ids(&ci.get("llm-tasks").await.ok()), [&of_ci.id], "a submit key with a team sees its own tasks only");
+        // Who sees all tasks may ask for those of a team; nobody sees more by it.
+        assert_eq!(ids(&admin.get("llm-tasks?team=web").await.ok()), team);
+        assert_eq!(ids(&admin.get("llm-tasks?team=web&owner=ci&status=queued").await.ok()), [&of_ci.id]);
+        assert_eq!(ids(&bob.get("llm-tasks?team=web").await.ok()), team);
+        assert_eq!(bob.get("llm-tasks?team=data").await.ok(), json!([]));
+        let cancelled = |team: &str| json!({ "filter": { "team": team }, "dry_run": true });
+        assert_eq!(admin.post("llm-tasks:cancel", cancelled("web")).await.ok()["matched"], 3);
+        assert_eq!(bob.post("llm-tasks:cancel", cancelled("data")).await.ok()["matched"], 0);
 
         for one in [&of_ann, &of_ci] {
             assert_eq!(bob.patch(&one.path(""), json!({ "priority": 9 })).await.ok()["priority"], 9);
@@ -141,6 +149,8 @@ on_both! { alone:
         assert_eq!(sum(bob.get("usage").await.ok()), 7.0);
         assert_eq!(sum(others[0].1.get("usage?by=agent_slug").await.ok()), 8.0);
         assert_eq!(sum(admin.get("usage").await.ok()), 63.0);
+        assert_eq!((sum(admin.get("usage?team=web").await.ok()), sum(bob.get("usage?team=web").await.ok())), (7.0, 7.0));
+        assert_eq!((bob.get("usage?team=data").await.ok(), ci.get("usage?team=data").await.ok()), (json!([]), json!([])));
         // A submit key sees what its own tasks used.
         assert_eq!((sum(ci.get("usage").await.ok()), sum(ci.get("usage?by=agent_slug").await.ok())), (6.0, 6.0));
         assert_eq!((sum(ci.get("usage?created_by=key:ci").await.ok()), ci.get("usage?created_by=key:ann").await.ok()), (6.0, json!([])));

@@ -40,6 +40,9 @@ pub struct Filters {
     /// Only created by the submit or member key with this name
     #[arg(long, value_name = "KEY", value_parser = NonEmptyStringValueParser::new())]
     owner: Option<String>,
+    /// Only created by keys of this team
+    #[arg(long, value_name = "TEAM", value_parser = NonEmptyStringValueParser::new())]
+    team: Option<String>,
     /// Only with this label; may be repeated
     #[arg(short, long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(shell_completion::labels))]
     labels: Vec<(String, String)>,
@@ -116,6 +119,7 @@ impl Filters {
             ("worker_id", self.worker.as_deref()),
             ("project", self.project.as_deref()),
             ("owner", self.owner.as_deref()),
+            ("team", self.team.as_deref()),
         ];
         let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text?.to_owned())));
         let labels = self.labels.iter().map(|(name, value)| ("label", format!("{name}={value}")));
@@ -136,6 +140,7 @@ impl Filters {
             worker_id: text(&self.worker),
             project: text(&self.project),
             owner: text(&self.owner),
+            team: text(&self.team),
             labels: None,
             label: Some(labels.collect()),
             created_after: self.since.map(Int),
@@ -154,6 +159,7 @@ impl Filters {
             && is(&self.worker, task.worker_id.as_deref())
             && is(&self.project, task.project.as_deref())
             && is(&self.owner, task.owner.as_deref())
+            && is(&self.team, task.team.as_deref())
             && self.labels.iter().all(|(name, value)| task.labels.get(name) == Some(value))
             && self.since.is_none_or(|since| task.created_at > since)
             && self.until.is_none_or(|until| task.created_at < until)

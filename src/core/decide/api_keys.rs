@@ -8,7 +8,7 @@ use super::super::operation::Operation;
 use super::super::rejection::Rejection;
 use super::super::row_keys::RowKeys;
 use super::super::wakeup::Subject;
-use super::super::worker::{Capabilities, DispatchMode, Worker};
+use super::super::worker::{Capabilities, DispatchMode, Worker, WorkerStatus};
 use super::super::working_set::{Halt, WorkingSet};
 use super::workers::other_agent;
 
@@ -250,7 +250,11 @@ impl Operation for Enroll {
             return Err(Rejection::WorkerTaken(self.worker.clone()).into());
         }
         // Its registration would be refused, and the agent that works under the name would have lost its key.
-        let is_of_other = |known: &&Worker| self.instance.is_some_and(|instance| !known.may_become(instance));
+        let is_of_other = |known: &&Worker| match self.instance {
+            Some(instance) => !known.may_become(instance),
+            // Somebody who does not say who enrolls is not the agent that is there.
+            None => known.instance.is_some() && known.shown_status() != WorkerStatus::Offline,
+        };
         if let Some(known) = set.observed_worker(&self.worker)?.filter(is_of_other) {
             return Err(other_agent(known, set.now()).into());
         }

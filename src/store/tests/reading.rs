@@ -125,6 +125,7 @@ async fn lists_filter_and_page(database) {
         worker_id: Some("w".into()),
         project: None,
         key: None,
+        team: None,
         owner: None,
         labels: vec![label("team", "red")],
         created_after: Some(0),

@@ -125,6 +125,17 @@ fn what_is_denied_is_not_done_and_the_run_goes_on() {
 }
 
 #[test]
+fn a_command_that_is_too_long_to_be_shown_whole_is_denied() {
+    with(ASKS, async |server, _, _| {
+        let (crew, file) = (server.crew(), new_file());
+        let long = "x".repeat(17_000);
+        let task = crew.task().prompt(&format!("MODE-TOOL RUN: touch {} #{long}\nSAY: done", file.display())).create().await;
+        task.reaches("completed").await;
+        assert!(!file.exists() && outcome(&task).await.contains("can't be shown all of it"));
+    });
+}
+
+#[test]
 fn questions_in_words_get_answers_in_words() {
     with(ASKS, async |server, api, _| {
         let task = server.crew().task().prompt("MODE-ASK SAY: thanks").create().await;
