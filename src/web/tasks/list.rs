@@ -6,7 +6,7 @@ use askama::Template;
 use axum::response::Response;
 use uuid::Uuid;
 
-use super::cells::{Found, Named};
+use super::cells::{Found, Named, short_id};
 use super::filter::{Filter, NAMES, kept, times};
 use crate::advice;
 use crate::call::{Listed, path_part};
@@ -215,7 +215,9 @@ async fn tabs(visit: &Visit, filter: &Filter) -> Result<Vec<Tab>, Refused> {
 /// Why it waits, or why it failed, without the commands that the whole text ends with: a row has no room for them, and the task's page has buttons.
 fn note(task: &Task<'_>) -> String {
     let waiting = task.waiting.as_ref().map(|waiting| waiting.message.as_str());
-    without_commands(waiting.or_else(|| task.failure.as_ref().map(|failure| &*failure.message)).unwrap_or_default())
+    let told = without_commands(waiting.or_else(|| task.failure.as_ref().map(|failure| &*failure.message)).unwrap_or_default());
+    // The end of an id tells a task, as everywhere in lists.
+    task.depends_on.iter().map(Uuid::to_string).fold(told, |told, id| told.replace(&id, &short_id(&id)))
 }
 
 fn without_commands(text: &str) -> String {
