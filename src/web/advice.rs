@@ -1,7 +1,7 @@
 //! Why a task waits or did not succeed, in plain words, and what to do about it on these pages.
 
 use super::lang::Lang;
-use bloom_api::tasks::Task;
+use bloom_api::tasks::{Task, Waiting};
 use bloom_api::words::Word;
 use bloom_core::pause::DISK_PAUSED;
 use bloom_core::task::{NOT_PUSHED, Reason, Status, WaitingReason};
@@ -39,7 +39,8 @@ pub(crate) fn of(lang: Lang, task: &Task<'_>) -> Option<Advice> {
             Word::Known(reason) => waits(lang, reason),
             Word::Other(_) => (t("It waits", "Воно очікує"), ""),
         };
-        return Some(Advice { title, message: waiting.message.clone(), to_do, kind: "wait" });
+        let message = if is_told_by_title(task, waiting) { String::new() } else { waiting.message.clone() };
+        return Some(Advice { title, message, to_do, kind: "wait" });
     }
     let message = task.failure.as_ref().map(|failure| failure.message.to_string()).unwrap_or_default();
     let (title, to_do) = match (status, task.failure.as_ref().map(|failure| &failure.reason)) {
@@ -68,6 +69,20 @@ pub(crate) fn of(lang: Lang, task: &Task<'_>) -> Option<Advice> {
         _ => return None,
     };
     Some(Advice { title, message, to_do, kind: "bad" })
+}
+
+/// Whether the message says no more than the title and the facts of the task do.
+fn is_told_by_title(task: &Task<'_>, waiting: &Waiting) -> bool {
+    match waiting.reason {
+        Word::Known(WaitingReason::DependsOn | WaitingReason::Suspended | WaitingReason::ExclusiveKey | WaitingReason::SessionOrder) => {
+            true
+        }
+        // The namespace, and why slots stay taken, are told by the message alone.
+        Word::Known(WaitingReason::NoWorker | WaitingReason::NoCapacity | WaitingReason::Cordoned) => {
+            task.kubernetes.is_none() && !waiting.message.contains(';')
+        }
+        _ => false,
+    }
 }
 
 fn cancelled(lang: Lang) -> (&'static str, &'static str) {

@@ -27,6 +27,7 @@ mod membridge_project;
 mod menu;
 mod multipart;
 mod overview;
+mod own;
 mod projects;
 mod queues;
 mod reconcilers;

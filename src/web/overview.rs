@@ -9,6 +9,7 @@ use uuid::Uuid;
 use crate::call::Listed;
 use crate::chart::{Chart, LEAST_BARS};
 use crate::lang::Lang;
+use crate::own::Own;
 use crate::refused::Refused;
 use crate::tasks::asked;
 use crate::tasks::filter::Filter;
@@ -121,6 +122,8 @@ struct Whole {
 struct Overview<'a> {
     v: &'a Layout,
     whole: Option<Whole>,
+    /// For a key that does not see all.
+    own: Option<Own>,
     asking: Vec<Ask>,
     failed: Vec<Row>,
     failed_count: String,
@@ -154,13 +157,17 @@ pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
     // Lists are in the order of creation.
     failed.sort_by_key(|row| Reverse(row.updated_at));
     failed.truncate(ROWS);
-    let whole = if visit.layout.sees_all() { Some(whole(&visit).await?) } else { None };
+    let (whole, own) = match visit.layout.sees_all() {
+        true => (Some(whole(&visit).await?), None),
+        false => (None, Some(Own::of(&visit).await?)),
+    };
     let is_new = whole.as_ref().is_some_and(|whole| whole.stats.tasks.total == 0 || whole.fleet.total == 0);
     // How to add a worker is shown only while there is none.
     let example = free_name(&[]);
     visit.ok(&Overview {
         v: &visit.layout,
         whole,
+        own,
         asking,
         failed,
         failed_count,

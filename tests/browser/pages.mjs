@@ -64,7 +64,8 @@ const seed = async () => {
   assert(stored.ok, await stored.text());
   const answer = "# How a queue is closed\n\nA queue is **closed** while it is paused or at its limit:\n\n| state | new leases | told as |\n|---|---|---|\n| paused | none | `paused` |\n| at its limit | none | `limit` |\n\n"
     + "1. Pause it:\n\n   ```sh\n   bloom-runtime queue pause writer --reason \"the repository moves to another server, so nobody may write to it until tomorrow\"\n   ```\n2. Wait until its runs have ended.\n\n> Runs that have begun go on.\n\nSee [the documentation](https://docs.example/queues) and ![the picture](https://docs.example/queue.png).";
-  await end(written, lease, { status: "success", output: answer, usage });
+  const branch = { branch: `bloom/${written.id}-${crypto.randomUUID()}`, commit: "0123456789abcdef".repeat(3).slice(0, 40) };
+  await end(written, lease, { status: "success", output: answer, usage, ...branch });
   const failed = await newTask("Write release notes for 2.4 from the commits since v2.3");
   await end(failed, await run(failed), { status: "error", error_message: "401 OAuth token has expired", reason: "auth", usage });
   const asking = await newTask("Find the flaky tests in tests/it and propose a fix for each of them");
@@ -180,6 +181,19 @@ try {
   assert.equal(await isMoreOpen(), true);
   await page.click("h1");
   assert.equal(await isMoreOpen(), false);
+
+  // The menu takes no more than a row beside the rest, at whatever width.
+  for (const language of ["en", "uk"]) {
+    await page.setExtraHTTPHeaders({ "accept-language": language });
+    await page.goto(base);
+    for (const width of [800, 900, 1000, 1099, 1100, 1280]) {
+      await page.setViewport({ width, height: 900 });
+      const height = await page.$eval(".top", (top) => top.clientHeight);
+      assert(height < 90, `the head is ${height} px high at ${width} px in ${language}`);
+    }
+  }
+  await page.setExtraHTTPHeaders({ "accept-language": "en" });
+  await page.goto(base);
 
   // A change on the server appears by itself.
   await newTask("Appears without loading the page again");

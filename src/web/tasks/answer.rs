@@ -1,8 +1,7 @@
 //! What a run answered, as its page shows it: Markdown and JSON laid out, or as it is.
 
 use crate::html::Html;
-use crate::lang::Lang;
-use crate::times::{duration, shortened};
+use crate::times::shortened;
 use crate::{json, markdown};
 use bloom_api::results::TaskResult;
 
@@ -30,12 +29,11 @@ pub(crate) struct Answer {
     pub is_raw: bool,
     pub error: String,
     pub warnings: Vec<String>,
-    pub took: String,
 }
 
 impl Answer {
     /// `told`: what the page says of the failure above, which is not repeated.
-    pub(crate) fn of(lang: Lang, result: &TaskResult<'_>, told: &str, is_raw: bool) -> Self {
+    pub(crate) fn of(result: &TaskResult<'_>, told: &str, is_raw: bool) -> Self {
         let text = result.output.as_deref().unwrap_or_default();
         let laid_out = || {
             let json = if text.len() <= JSON_BYTES { json::folds_of(text) } else { None };
@@ -52,7 +50,6 @@ impl Answer {
             is_raw,
             error: error.map(|error| shortened(error, 2_000)).unwrap_or_default(),
             warnings: result.warnings.to_vec(),
-            took: duration(lang, result.metrics.duration_ms),
         }
     }
 

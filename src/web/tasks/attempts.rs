@@ -69,6 +69,20 @@ pub(crate) fn in_words(lang: Lang, action: &Word<Action>, detail: &str) -> Optio
             }
             None => (detail == "the run succeeded").then(|| lang.t("the run succeeded", "запуск завершився успішно").to_owned()),
         },
+        Word::Known(Action::TaskAsked) => match detail.strip_prefix("whether it may use ") {
+            Some(tool) => Some(lang.t(detail.to_owned(), format!("чи можна йому скористатися інструментом {tool}"))),
+            None => detail.ends_with("in words").then(|| lang.t(detail, "запитання словами").to_owned()),
+        },
+        Word::Known(Action::TaskAnswered) => {
+            let (verb, tool) = detail.split_once(' ')?;
+            let told = match verb {
+                "allowed" => "дозволено",
+                "denied" => "відмовлено",
+                "answered" => "дано відповідь",
+                _ => return None,
+            };
+            Some(lang.t(detail.to_owned(), format!("{told}: {tool}")))
+        }
         _ => None,
     }
 }
@@ -192,6 +206,9 @@ mod tests {
         assert_eq!(told(Action::TaskCreated, "default").unwrap(), "агент default");
         assert_eq!(told(Action::TaskLeased, "task 5 to worker dev").unwrap(), "воркеру dev");
         assert_eq!(told(Action::TaskCompleted, "the run failed: timeout").unwrap(), "запуск завершився помилкою: вичерпано час");
+        assert_eq!(told(Action::TaskAsked, "whether it may use Bash").unwrap(), "чи можна йому скористатися інструментом Bash");
+        assert_eq!(told(Action::TaskAsked, "2 questions in words").unwrap(), "запитання словами");
+        assert_eq!(told(Action::TaskAnswered, "denied Bash: no").unwrap(), "відмовлено: Bash: no");
         assert_eq!((told(Action::TaskCompleted, "something else"), told(Action::TaskRetried, "auth")), (None, None));
     }
 

@@ -62,7 +62,13 @@ impl Shown {
     pub(crate) fn of(lang: Lang, event: Event<'_>, room: &Room) -> Self {
         let data: Value = serde_json::from_str(event.data.get()).unwrap_or_default();
         let phase = Phase::of(&data).filter(|_| event.kind == EventKind::Lifecycle);
-        let (whole, value) = phase.map_or_else(|| told(&data), |phase| (sentence(lang, phase), None));
+        let (whole, value) = match phase {
+            Some(phase) => (sentence(lang, phase), None),
+            None => {
+                let (text, value) = told(&data);
+                (said(lang, &event, text), value)
+            }
+        };
         // Of a call, what tells most of its input; the rest can be unfolded.
         let name = data["name"].as_str().filter(|name| whole == format!("{name} {}", data["input"]));
         let call = name.map(|name| tool_calls::told(name, &data["input"]));
@@ -85,6 +91,35 @@ impl Shown {
             }
         };
         Self { number: event.number, lease_id: event.lease_id, kind: event.kind.to_string(), at: event.at, text, more, is_cut }
+    }
+}
+
+/// What agents say in English of most runs with a project and of answers, by the kind of the event. One that ends with a space goes on with a name.
+const SAID: [(EventKind, &str, &str); 9] = [
+    (EventKind::Lifecycle, "fetches ", "отримує репозиторій проєкту "),
+    (
+        EventKind::Lifecycle,
+        "goes on where the last run of the context left it",
+        "продовжує з того місця, де закінчив останній запуск контексту",
+    ),
+    (EventKind::Lifecycle, "committed ", "створено коміт "),
+    (EventKind::Lifecycle, "pushed ", "надіслано "),
+    (EventKind::Lifecycle, "nothing to push: the project's repository has ", "немає чого надсилати, репозиторій проєкту має "),
+    (EventKind::Lifecycle, "files kept: ", "збережено файлів: "),
+    (EventKind::Answer, "allowed", "дозволено"),
+    (EventKind::Answer, "denied", "відмовлено"),
+    (EventKind::Answer, "denied: ", "відмовлено: "),
+];
+
+/// The text of an event in the language of the page, as far as it is one of those.
+fn said(lang: Lang, event: &Event<'_>, text: String) -> String {
+    let told = SAID.iter().filter(|(kind, ..)| event.kind == *kind).find_map(|(_, english, ukrainian)| {
+        let rest = text.strip_prefix(english)?;
+        (rest.is_empty() || english.ends_with(' ')).then(|| format!("{ukrainian}{rest}"))
+    });
+    match told {
+        Some(told) => lang.t(text, told),
+        None => text,
     }
 }
 
@@ -176,6 +211,25 @@ mod tests {
         check(json!({ "phase": "ended", "exit": null, "ms": 5 }), "phase: ended, ms: 5", None);
         check(json!({ "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }] }), "a\nb", None);
         check(json!({ "content": "[1]" }), "[1]", Some(json!([1])));
+    }
+
+    #[test]
+    fn what_agents_say_of_a_repository_is_translated() {
+        let shown = |lang: Lang, kind: &str, text: &str| {
+            let event = json!({
+                "task_id": Uuid::nil(), "number": 1, "lease_id": Uuid::nil(), "seq": 1, "kind": kind, "at": 1, "data": null
+            });
+            let mut event: Event = serde_json::from_value(event).unwrap();
+            event.data = std::borrow::Cow::Owned(serde_json::value::to_raw_value(&json!({ "phase": "preparing", "text": text })).unwrap());
+            Shown::of(lang, event, &Room::new()).text
+        };
+        assert_eq!(shown(Lang::Ukrainian, "lifecycle", "fetches site"), "отримує репозиторій проєкту site");
+        assert_eq!(shown(Lang::English, "lifecycle", "fetches site"), "fetches site");
+        assert_eq!(shown(Lang::Ukrainian, "answer", "denied: no"), "відмовлено: no");
+        for other in ["allowed users", "fetches site"] {
+            assert_eq!(shown(Lang::Ukrainian, "answer", other), other);
+        }
+        assert_eq!(shown(Lang::Ukrainian, "text", "fetches site"), "fetches site", "what the model says stays as it is");
     }
 
     #[test]

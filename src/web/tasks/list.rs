@@ -6,7 +6,7 @@ use askama::Template;
 use axum::response::Response;
 use uuid::Uuid;
 
-use super::cells::{Found, Named};
+use super::cells::{Found, Named, short_id};
 use super::filter::{Filter, NAMES, kept, times};
 use crate::advice;
 use crate::call::{Listed, path_part};
@@ -43,6 +43,8 @@ pub(crate) struct Row {
     /// Its agent and context, and what else tells it from others.
     pub about: Vec<Named>,
     pub worker: Option<Named>,
+    /// The key that created it.
+    pub owner: Option<Named>,
     pub created_at: Ms,
     pub updated_at: Ms,
     /// Why it waits, or why it failed, in English.
@@ -76,6 +78,7 @@ impl Row {
             agent_slug: beginning(&task.agent_slug, NAME_CHARS),
             about: about(lang, &task),
             worker: task.worker_id.as_deref().map(|worker| Named::of("worker_id", worker)),
+            owner: owner(&task),
             created_at: task.created_at,
             updated_at: task.updated_at,
             note: if task.status == Status::Completed { String::new() } else { beginning(&note, PROMPT_CHARS) },
@@ -110,12 +113,16 @@ pub(crate) fn needs_person(task: &Task<'_>) -> bool {
     task.waiting.as_ref().is_some_and(|waiting| waiting.reason == WaitingReason::NeedsHuman)
 }
 
+fn owner(task: &Task<'_>) -> Option<Named> {
+    task.owner.as_deref().map(|owner| Named::of("owner", owner))
+}
+
 /// The names by which people know a task, and what is not as usual.
 fn about(lang: Lang, task: &Task<'_>) -> Vec<Named> {
     let mut about = vec![Named::of("agent_slug", &task.agent_slug)];
     about.extend(Some(&task.context_id).filter(|context| !is_generated(context)).map(|context| Named::of("context_id", context)));
     about.extend(task.project.as_deref().map(|project| Named::of("project", project)));
-    about.extend(task.owner.as_deref().map(|owner| Named::of("owner", owner)));
+    about.extend(owner(task));
     let labels = task.labels.iter().map(|(name, value)| Named::of("label", &format!("{name}={value}")));
     about.extend(labels.take(LABELS));
     if task.labels.len() > LABELS {
@@ -215,7 +222,9 @@ async fn tabs(visit: &Visit, filter: &Filter) -> Result<Vec<Tab>, Refused> {
 /// Why it waits, or why it failed, without the commands that the whole text ends with: a row has no room for them, and the task's page has buttons.
 fn note(task: &Task<'_>) -> String {
     let waiting = task.waiting.as_ref().map(|waiting| waiting.message.as_str());
-    without_commands(waiting.or_else(|| task.failure.as_ref().map(|failure| &*failure.message)).unwrap_or_default())
+    let told = without_commands(waiting.or_else(|| task.failure.as_ref().map(|failure| &*failure.message)).unwrap_or_default());
+    // The end of an id tells a task, as everywhere in lists.
+    task.depends_on.iter().map(Uuid::to_string).fold(told, |told, id| told.replace(&id, &short_id(&id)))
 }
 
 fn without_commands(text: &str) -> String {

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::answer::{Answer, Body, RAW};
 use super::asked::{Asked, NotTaken};
 use super::attempts::{self, Attempt, Entry};
-use super::cells::short_name;
+use super::cells::{short_id, short_name};
 use super::events::{self, Group, Room, Shown, grouped};
 use super::{by_part, id_of};
 use crate::advice::{self, Advice};
@@ -19,6 +19,7 @@ use crate::call::Listed;
 use crate::diff::Change;
 use crate::files::Files;
 use crate::lang::Lang;
+use crate::records::{by_id, title_of};
 use crate::refused::Refused;
 use crate::times::{dollars, duration, limit, number, shortened};
 use crate::visit::{Layout, Visit};
@@ -27,7 +28,7 @@ use bloom_api::questions::Question;
 use bloom_api::results::TaskResult;
 use bloom_api::tasks::{Policy, Task};
 use bloom_api::when::limit_text;
-use bloom_api::words::Word;
+use bloom_api::words::{AnyStatus, Word};
 use bloom_core::Ms;
 use bloom_core::audit::Action;
 use bloom_core::limits::GIVE_BACKS;
@@ -38,11 +39,22 @@ use bloom_core::task::{Status, WaitingReason};
 const TEXT_CHARS: usize = 6_000;
 const EVENTS: usize = 40;
 const ENTRIES: usize = 30;
+/// Of the tasks that a task depends on, those that the page names.
+const DEPENDENCIES: usize = 20;
 
 /// The branch with the commits of a run.
 pub(crate) struct Branch {
     pub name: String,
     pub commit: String,
+}
+
+/// A task that the task depends on.
+struct Dependency {
+    id: Uuid,
+    /// The beginning of its prompt, or else the end of its id.
+    title: String,
+    /// `None`: the visitor does not see it, or it was removed.
+    status: Option<AnyStatus>,
 }
 
 #[derive(Template)]
@@ -81,6 +93,8 @@ struct TaskPage<'a> {
     pushes: bool,
     branch: Option<Branch>,
     files: Files,
+    /// The first of those that it depends on.
+    dependencies: Vec<Dependency>,
     /// The end of an id, or a name as far as the column has room for it.
     short_context: String,
     budget: String,
@@ -162,6 +176,7 @@ pub(crate) async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken
     let result: Option<TaskResult> = visit.find(&format!("llm-tasks/{id}/result")).await?;
     let prompt = shortened(&task.prompt, TEXT_CHARS);
     let files = Files::of(visit, &task).await?;
+    let dependencies = dependencies(visit, &task).await?;
     let is = |statuses: &[Status]| matches!(&task.status, Word::Known(known) if statuses.contains(known));
     let may = May::of(&task, &visit.layout);
     let runs = is(&[Status::Leased, Status::Running]);
@@ -184,7 +199,7 @@ pub(crate) async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken
             spent: task.usage.filter(|usage| usage.cost_usd > 0.0).map(|usage| dollars(lang, usage.cost_usd)).unwrap_or_default(),
             answer: result.as_ref().map(|result| {
                 let told = task.failure.as_ref().map(|failure| &*failure.message).unwrap_or_default();
-                Answer::of(lang, result, told, visit.query().get("answer") == Some(RAW))
+                Answer::of(result, told, visit.query().get("answer") == Some(RAW))
             }),
             sees_attempts: attempts.is_some(),
             earlier: events.first().is_some_and(|first| first.number > 1),
@@ -195,6 +210,7 @@ pub(crate) async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken
             pushes: task.push == PushMode::Branch,
             branch: result.as_ref().and_then(branch),
             files,
+            dependencies,
             cost: task.usage.map(|usage| cost(lang, &usage)).unwrap_or_default(),
             limit: short_limit(lang, &task.policy),
             counted: counted(lang, &task, is_requeued),
@@ -206,6 +222,16 @@ pub(crate) async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken
             task: &task,
         },
     )
+}
+
+async fn dependencies(visit: &Visit, task: &Task<'_>) -> Result<Vec<Dependency>, Refused> {
+    let ids: Vec<Uuid> = task.depends_on.iter().copied().take(DEPENDENCIES).collect();
+    let known = by_id(visit, ids.iter().copied().collect(), |task| (title_of(&task), task.status)).await?;
+    let told = |id: Uuid| match known.get(&id) {
+        Some((title, status)) => Dependency { id, title: title.clone(), status: Some(status.clone()) },
+        None => Dependency { id, title: short_id(&id.to_string()), status: None },
+    };
+    Ok(ids.into_iter().map(told).collect())
 }
 
 fn branch(result: &TaskResult<'_>) -> Option<Branch> {

@@ -1,6 +1,7 @@
 //! The overview: what needs a person, first of all.
 
 use super::browser::Browser;
+use crate::keys::{ADMIN, create, keyed};
 use crate::on_both;
 use crate::support::*;
 
@@ -27,6 +28,25 @@ on_both! { alone:
         browser.ok("/").await.has(&format!("action=\"{answer}\""));
         browser.send_form("/", &answer, &[("question_id", NO_ID), ("decision", "allow")]).await.leads_to(&format!("/tasks/{}?done=answer", task.id));
         browser.ok("/").await.has_not(&answer);
+    }
+    async fn a_key_that_sees_some_tasks_is_told_its_numbers_and_whose_tasks_they_are(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        let key = create(&admin, "ann", "member", json!({ "team": "docs", "quota": { "max_open_tasks": 5 } })).await;
+        server.with_key(&key).crew().task().create().await;
+        let whose = "<div class=\"about\">key <a href=\"/tasks?owner=ann\">ann</a></div>";
+        Browser::signed_in(&server, ADMIN).await.ok("/").await.has(whose);
+        let member = Browser::signed_in(&server, &key).await.ok("/").await;
+        let cost = "<b>$0</b><span>cost today (UTC)</span>";
+        for told in [whose, "<b>1</b><span>queued</span>", "<b>0</b><span>running</span>", cost, "<b>1 of 5</b><span>open tasks of your quota</span>"] {
+            member.has(told);
+        }
+        // It sees no queues, and has no quota.
+        let submit = Browser::signed_in(&server, &create(&admin, "ci", "submit", json!({})).await).await.ok("/").await;
+        submit.has(cost);
+        for hidden in [whose, "<span>queued</span>", "of your quota"] {
+            submit.has_not(hidden);
+        }
     }
     async fn the_overview_tells_what_runs_cost_today(database) {
         let server = Server::on(database).start();

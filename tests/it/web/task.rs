@@ -302,6 +302,31 @@ on_both! {
         browser.send_form("/tasks", &format!("{page}/reply"), &[("prompt", "x")]).await.expect(409).has("no conversation that could go on");
     }
 
+    async fn what_a_task_depends_on_is_told_by_its_prompt(server) {
+        let (crew, browser) = (server.crew(), Browser::of(server));
+        let first = crew.task().prompt("build the site").create().await;
+        let next = crew.task().with("depends_on", json!([first.id])).create().await;
+        let (path, list) = (format!("/tasks/{}", next.id), format!("/tasks?agent_slug={}", crew.slug));
+        let page = browser.ok(&path).await;
+        page.has(&format!("<a href=\"/tasks/{0}\" title=\"{0}\">build the site</a> <span class=\"badge s-queued\">queued</span>", first.id));
+        page.has("It waits for other tasks");
+        // The title has said it.
+        page.has_not("waits until the tasks that it depends on are completed");
+        first.cancel().await.ok();
+        next.reaches("cancelled").await;
+        browser.ok(&path).await.has("build the site</a> <span class=\"badge s-cancelled\">cancelled</span>");
+        browser.ok(&list).await.has(&format!("task …{} did not complete", &first.id[28..]));
+    }
+
+    async fn how_long_a_run_took_is_told_by_one_clock(server) {
+        let (task, lease) = server.crew().leased_task().await;
+        lease.complete("success", json!({ "output": "done", "metrics": { "duration_ms": 3_600_000 } })).await.ok();
+        let page = Browser::of(server).ok(&format!("/tasks/{}", task.id)).await;
+        page.has("<span>took ");
+        // The agent counts without what comes before and after its program.
+        page.has_not("1 h 0 min");
+    }
+
     async fn a_run_that_asks_is_seen_from_afar_and_its_command_as_one(server) {
         let browser = Browser::of(server);
         let (task, lease) = server.crew().leased_task().await;

@@ -1,0 +1,53 @@
+//! The numbers of the overview for a key that sees only its own tasks, or those of its team.
+
+use crate::files::size;
+use crate::refused::Refused;
+use crate::times::{cost, dollars};
+use crate::visit::Visit;
+use bloom_api::keys::WhoAmI;
+use bloom_api::queues::Queue;
+use bloom_api::reports::UsageRow;
+use bloom_core::DAY_MS;
+
+/// Queues that are looked at.
+const QUEUES: usize = 200;
+
+pub(crate) struct Own {
+    /// How many tasks of the team are queued, and how many workers have; `None`: the key sees no queues.
+    pub counts: Option<(i64, i64)>,
+    /// The cost of the runs that ended since midnight, UTC.
+    pub cost_today: String,
+    /// How much of its quota is used, and of which limit.
+    pub quota: Vec<(String, &'static str)>,
+}
+
+impl Own {
+    /// # Errors
+    /// The API refuses a call. What the key does not allow to see is left out.
+    pub(crate) async fn of(visit: &Visit) -> Result<Self, Refused> {
+        let lang = visit.layout.at.lang;
+        // All queues together are what the others add up to.
+        let tasks = |queue: Queue<'_>| if queue.agent_slug.is_some() { (queue.queued, queue.active_leases) } else { (0, 0) };
+        let queues = visit.list_if_allowed(&format!("queues?limit={QUEUES}"), tasks).await?;
+        let sum = |sum: (i64, i64), queue: (i64, i64)| (sum.0 + queue.0, sum.1 + queue.1);
+        let midnight = visit.layout.now / DAY_MS * DAY_MS;
+        let told = |row: UsageRow<'_>| cost(lang, row.cost_usd, row.cost_estimated);
+        let today = visit.list(&format!("usage?by=day&from={midnight}"), told).await?.rows.into_iter().next();
+        let caller: WhoAmI<'_> = visit.get("whoami").await?;
+        let limits = caller.key.and_then(|key| key.quota).unwrap_or_default();
+        let of = |used: Option<i64>, most: Option<i64>, told: &dyn Fn(i64) -> String| {
+            used.zip(most).map(|(used, most)| format!("{} {} {}", told(used), lang.t("of", "із"), told(most)))
+        };
+        let open = of(limits.open_tasks, limits.max_open_tasks, &|count| count.to_string());
+        let stored = of(limits.stored_bytes, limits.max_stored_bytes, &|bytes| size(lang, bytes));
+        let quota = [
+            (open, lang.t("open tasks of your quota", "незавершених завдань за вашою квотою")),
+            (stored, lang.t("stored of your quota", "збережено за вашою квотою")),
+        ];
+        Ok(Self {
+            counts: queues.map(|queues| queues.rows.into_iter().fold((0, 0), sum)),
+            cost_today: today.unwrap_or_else(|| dollars(lang, 0.0)),
+            quota: quota.into_iter().filter_map(|(used, limit)| Some((used?, limit))).collect(),
+        })
+    }
+}
