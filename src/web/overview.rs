@@ -11,7 +11,6 @@ use crate::chart::{Chart, LEAST_BARS};
 use crate::lang::Lang;
 use crate::own::Own;
 use crate::refused::Refused;
-use crate::tasks::asked;
 use crate::tasks::filter::Filter;
 use crate::tasks::list::{Row, newest};
 use crate::times::{cost, day, dollars, duration, shortened};
@@ -47,9 +46,9 @@ struct Ask {
     /// What it does, in words, and what the agent said.
     what: &'static str,
     said: String,
-    /// The command that it wants to execute.
-    command: Option<String>,
-    /// The question, if a button is enough to answer it.
+    /// What the tool is to do, or the beginning of that.
+    input: String,
+    /// The question, if a button is enough to answer it: nothing of it is left out here.
     decides: Option<Uuid>,
 }
 
@@ -64,9 +63,12 @@ impl Ask {
         };
         let texts = question.map(|question| question.questions.join(" ")).filter(|texts| !texts.is_empty());
         let said = texts.map_or_else(|| said.to_owned(), |texts| shortened(&texts, ASKED_CHARS));
-        let command = question.and_then(|question| asked::command(question, ASKED_CHARS));
-        let decides = question.filter(|question| question.questions.is_empty() && question.answer.is_none()).map(|question| question.id);
-        Self { id: row.id, said, prompt: row.prompt, what, command, decides }
+        let decides = question.filter(|question| question.questions.is_empty() && question.answer.is_none());
+        let whole = decides.map(Question::tool_input).unwrap_or_default();
+        let text = whole.text();
+        let input = shortened(&text, ASKED_CHARS);
+        let decides = decides.filter(|_| input == text && !whole.is_cut).map(|question| question.id);
+        Self { id: row.id, said, prompt: row.prompt, what, input, decides }
     }
 }
 

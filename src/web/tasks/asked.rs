@@ -3,16 +3,14 @@
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::html::Html;
-use crate::json;
 use crate::lang::Lang;
 use crate::language::At;
 use crate::refused::Refused;
 use crate::times::shortened;
 use bloom_api::questions::Question;
+use bloom_api::tool_input::ToolInput;
 use bloom_core::Ms;
 
-const TEXT_CHARS: usize = 6_000;
 /// Of a question in words, what is shown of all its texts together, so that eight of them have room.
 const WORDS_CHARS: usize = 1_500;
 const OPTIONS: usize = 12;
@@ -21,11 +19,8 @@ const OPTION_CHARS: usize = 120;
 pub(crate) struct Asked {
     pub id: Uuid,
     pub tool: String,
-    /// The command that it wants to run, and why; or else all of what the tool is to do.
-    pub command: Option<String>,
-    pub why: String,
-    pub input: String,
-    pub folds: Option<Html>,
+    /// All of what the tool is to do: nobody should allow what is not shown.
+    pub input: ToolInput,
     pub questions: Vec<InWords>,
     pub until: Ms,
     pub is_answered: bool,
@@ -74,25 +69,13 @@ impl Asked {
         Self {
             id: question.id,
             tool: question.tool.to_string(),
-            command: command_in(&input, TEXT_CHARS),
-            why: shortened(input["description"].as_str().unwrap_or_default(), 300),
-            folds: json::folds(&input).filter(|_| question.input.get().len() <= TEXT_CHARS),
+            input: question.tool_input(),
             questions: questions.map(|(at, text)| InWords::of(text, &input["questions"][at], answer(at))).collect(),
-            input: shortened(&serde_json::to_string_pretty(&input).unwrap_or_default(), TEXT_CHARS),
             until: question.until,
             is_answered: question.answer.is_some(),
             message: before.map(|before| before.message.clone()).unwrap_or_default(),
         }
     }
-}
-
-/// The beginning of the command that the run wants to execute, if it asks for that.
-pub(crate) fn command(question: &Question<'_>, most_chars: usize) -> Option<String> {
-    command_in(&serde_json::from_str(question.input.get()).ok()?, most_chars)
-}
-
-fn command_in(input: &Value, most_chars: usize) -> Option<String> {
-    input["command"].as_str().map(|command| shortened(command, most_chars))
 }
 
 impl InWords {

@@ -6,6 +6,36 @@ use crate::on_both;
 use crate::support::*;
 
 on_both! { alone:
+    async fn nobody_allows_what_is_not_shown(database) {
+        let server = Server::on(database).start();
+        let (crew, browser) = (server.crew(), Browser::of(&server));
+        let asks = async |input: Value| {
+            let (task, lease) = crew.leased_task().await;
+            let question = json!({ "tool": "Bash", "input": input, "limit_sec": 600 });
+            server.post(&task.path("/question"), json!({ "lease_id": lease.id, "id": lease.id, "question": question })).await.ok();
+            task.id
+        };
+        let button = |id: &str| format!("action=\"/tasks/{id}/answer\"");
+        let far = format!("echo start{}; touch \u{2067}b\u{202e}", " ".repeat(6_000));
+        let far = asks(json!({ "command": far, "dangerouslyDisableSandbox": true })).await;
+        let shown = "echo start⟨6000 blank characters⟩; touch \\u2067b\\u202e";
+        let page = browser.ok(&format!("/tasks/{far}")).await;
+        page.has(&format!("<pre tabindex=\"0\" lang=\"en\" class=\"command\"><code>{shown}</code></pre>"));
+        page.has("<code>dangerouslyDisableSandbox</code></p><pre tabindex=\"0\" lang=\"en\"><code>true</code></pre>");
+        let overview = browser.ok("/").await;
+        overview.has(&format!("<code>{shown}\ndangerouslyDisableSandbox: true</code>"));
+        overview.has(&button(&far));
+        let long = format!("echo {}; touch c", "a".repeat(8_000));
+        let [whole, cut] = [asks(json!({ "command": long })).await, asks(json!("{\"content\": \"abc…")).await];
+        let overview = browser.ok("/").await;
+        for id in [&whole, &cut] {
+            overview.has_not(&button(id));
+            overview.has(&format!("<a class=\"button\" href=\"/tasks/{id}\">Read all of it and answer…</a>"));
+        }
+        browser.ok(&format!("/tasks/{whole}")).await.has(&long);
+        browser.ok(&format!("/tasks/{cut}")).await.has("This is only the beginning");
+    }
+
     async fn the_overview_tells_a_paused_worker_from_one_that_is_away(database) {
         let server = Server::on(database).start();
         let browser = Browser::of(&server);

@@ -244,6 +244,14 @@ on_both! {
         page.has_not(FOLDED_REPLY);
     }
 
+    async fn invisible_characters_are_shown_on_pages(server) {
+        let (crew, browser) = (server.crew(), Browser::of(server));
+        let task = crew.task().prompt("a\u{202e}b\u{200b}c שלום").create().await;
+        let page = browser.ok(&format!("/tasks/{}", task.id)).await;
+        page.has("a\\u202eb\\u200bc שלום");
+        page.has_not("\u{202e}");
+    }
+
     async fn questions_in_words_show_their_options_and_an_answer_to_one_of_two_is_refused_at_the_form(server) {
         let browser = Browser::of(server);
         let (task, lease) = server.crew().leased_task().await;
