@@ -7,13 +7,12 @@ use serde_json::value::RawValue;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{Ref, Schema};
 
-use super::git_names::CommitId;
+use super::git_names::{CommitId, GitRef};
 use super::values::{Id, Int, List, MAX_SAFE, MAX_USD, Moment, Name, ShortName, Text, Usd, WorkerName};
 use super::wire::{Members, Problems, Wire, body};
 use bloom_core::command::{self, Holder};
 use bloom_core::ids::{LeaseId, TaskId};
 use bloom_core::limits;
-use bloom_core::project::MAX_GIT_REF;
 use bloom_core::task::{Outcome, Reason};
 use bloom_core::usage;
 

@@ -21,7 +21,7 @@ use super::spool::EventLog;
 use super::verdict::{Stop, Verdict, not_started};
 use super::worktree::{Changes, Origin, Prepared, Trouble, Worktree};
 use bloom_api::complete::Completion;
-use bloom_api::git_names::CommitId;
+use bloom_api::git_names::{CommitId, GitRef};
 use bloom_api::values::Int;
 use bloom_client::now_ms;
 use bloom_core::project::PushMode;
