@@ -229,6 +229,12 @@ on_both! { alone:
             is_ukrainian(word, &browser.ok(&format!("{page}?done={word}")).await, &data);
         }
         is_ukrainian("a pull", &browser.ok(&format!("{page}/confirm-pull?node=n2")).await, &data);
+        for (status, body) in [(401, "{}"), (200, "no JSON")] {
+            stub.once("/projects", Reply::new(status, body));
+            is_ukrainian("no list", &browser.ok("/membridge").await, &data);
+            stub.once(&format!("/projects/{HOUSE}/nodes"), Reply::new(status, body));
+            is_ukrainian("no project", &browser.get(&page).await.expect(502), &data);
+        }
         for detail in ["Agent returned 401: {}", "has no URL", "keeps no memory", "Agent not found", "No memory of this project", "does not lead", "down"] {
             stub.always("/sync/push", Reply::new(502, detail));
             let refused = browser.send_form(&page, &format!("{page}/push"), &[("node", "n1")]).await.expect(502);
