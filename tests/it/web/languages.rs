@@ -312,6 +312,7 @@ on_both! { alone:
         let wrong = [("prompt", "1"), ("agent_slug", "2"), ("context_id", "3"), ("labels", "4"), ("priority", "99")];
         is_ukrainian("a wrong form", &browser.send_form("/tasks/new", "/tasks/new", &wrong).await.expect(400), &data);
         is_ukrainian("a wrong period", &browser.get("/usage?since=1").await.expect(400), &data);
+        is_ukrainian("a wrong time", &browser.get("/audit?since=1").await.expect(400), &data);
         is_ukrainian("no queue", &browser.send_form("/queues", "/queues", &[("action", "limit")]).await.expect(400), &data);
         is_ukrainian("a wrong project", &browser.send_form("/projects", "/projects", &[("name", "/")]).await.expect(400), &data);
         is_ukrainian("a wrong connection", &browser.send_form("/membridge", "/membridge", &[]).await.expect(400), &data);

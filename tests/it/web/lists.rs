@@ -90,10 +90,14 @@ on_both! {
         silent.lease_to(&worker).await.complete("error", json!({ "error_message": "no", "reason": "auth" })).await.ok();
         browser.ok(&format!("/artifacts?task_id={}", silent.id)).await.has("no answer");
         browser.ok("/artifacts").await.has_not("no answer");
-        browser.ok(&format!("/audit?task_id={}&action=task_completed", task.id)).await.has(&format!("title=\"{}\">…{}</a>", task.id, &task.id[28..]));
+        browser.ok(&format!("/audit?task_id={}&action=task_completed", task.id)).await.has(&format!("title=\"{}\">answer me</a>", task.id));
         browser.ok(&format!("/audit?task_id={}&action=task_dead", task.id)).await.has("no entries that match");
-        browser.ok("/audit?task_id=nonsense").await.has("role=\"alert\"");
-        browser.ok("/audit?since=nonsense").await.has("role=\"alert\"");
+        for field in ["task_id", "since", "until"] {
+            let wrong = browser.get(&format!("/audit?{field}=nonsense")).await.expect(400);
+            wrong.has(&format!("name=\"{field}\" value=\"nonsense\" aria-invalid=\"true\" aria-describedby=\"{field}-wrong\""));
+            wrong.has(&format!("role=\"alert\" id=\"{field}-wrong\""));
+            wrong.has_not("no entries that match");
+        }
         browser.ok("/audit").await.has("is a named key");
         let none = browser.ok("/audit?actor=no+one&since=1h").await;
         none.has("<a href=\"/audit?actor=key%3Ano%20one&#38;since=1h\"><code>key:no one</code></a>");
