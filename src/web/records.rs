@@ -227,6 +227,17 @@ struct Artifacts<'a> {
     pages: Pages,
 }
 
+impl Artifacts<'_> {
+    /// Uploads have no task, and files no tags.
+    fn has_tasks(&self) -> bool {
+        self.rows.iter().any(|row| row.task_id.is_some())
+    }
+
+    fn has_tags(&self) -> bool {
+        self.rows.iter().any(|row| !row.tags.is_empty())
+    }
+}
+
 pub(crate) async fn artifacts(visit: Visit) -> Result<Response, Refused> {
     const FILTERS: [&str; 2] = ["task_id", "kind"];
     if let Some(found) = by_part_of_task(&visit, "/artifacts", &["kind"]).await? {

@@ -11,7 +11,7 @@ use crate::support::*;
 
 const QUESTION: &str = "0190a0a0-0000-7000-8000-00000000000b";
 /// Names and words of the API, which are the same in every language.
-const NAMES: &str = "bloom-runtime API OpenAPI Membridge membridge JSON json Claude CLI git git@HOST https ssh bloom UTC RUNTIME_API_KEY TLS stderr sqlite \
+const NAMES: &str = "bloom-runtime API OpenAPI Membridge membridge JSON json Claude CLI git git@HOST https ssh file bloom UTC RUNTIME_API_KEY TLS stderr sqlite \
                      postgresql LLM_RESULT CSV Kubernetes admin submit member read join api router reconciler worker server cookie HOST PATH English claude";
 
 /// A browser of a person who prefers this language.
