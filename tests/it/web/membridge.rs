@@ -125,14 +125,15 @@ on_both! { alone:
         for (status, body) in [(401, "{}"), (403, "{}"), (302, "{}"), (304, ""), (204, ""), (200, "<html>"), (200, deep.as_str()), (200, r#"{"term":NaN}"#)] {
             stub.always(&format!("/projects/{HOUSE}/leadership"), Reply::new(status, body));
             let refused = browser.get(&page).await.expect(502);
-            refused.has(&format!("The control plane at {} does not work: ", stub.url));
+            refused.has(&format!("The control plane at {}", stub.url));
+            refused.has(" does not work: it");
             refused.has("Check its address and its key: <a href=\"/membridge\">");
             refused.has_not("Sign in with");
             // The list of projects, too, is not empty then.
             browser.send_form("/membridge", "/membridge/test", &[]).await.expect(200).has(">house</a>");
             stub.once("/projects", Reply::new(status, body));
             let list = browser.ok("/membridge").await;
-            list.has(&format!("<span lang=\"en\">The control plane at {} does not work: ", stub.url));
+            list.has(&format!("<span lang=\"en\">The control plane at {}", stub.url));
             list.has("name=\"membridge_server_url\"");
             list.has_not("The control plane has none");
         }
