@@ -54,6 +54,7 @@ struct MenuPage<'a> {
 enum About {
     Keys,
     LostTask,
+    ControlPlane,
     Other,
 }
 
@@ -63,6 +64,7 @@ impl About {
         match refused.status {
             403 if is_below("/keys") => Self::Keys,
             404 if is_below("/tasks") => Self::LostTask,
+            502 if is_below("/membridge") => Self::ControlPlane,
             _ => Self::Other,
         }
     }
@@ -97,7 +99,7 @@ pub(crate) async fn errors_as_pages(State(root): State<Arc<str>>, request: Reque
         None => return Response::from_parts(parts, body),
     };
     // Whom the server has refused as such (a wrong host, too many requests) gets no more work of it.
-    let layout = if matches!(refused.status, 400 | 403 | 404 | 405 | 409 | 413) { Layout::of_session(&asked).await } else { None };
+    let layout = if matches!(refused.status, 400 | 403 | 404 | 405 | 409 | 413 | 502) { Layout::of_session(&asked).await } else { None };
     let at = At::of(&asked.method, &asked.uri, &asked.headers, &root);
     let Ok(shown) = shown(&refused, &asked, &at, layout.as_ref()) else { return (parts, Body::empty()).into_response() };
     parts.headers.remove(CONTENT_LENGTH);

@@ -402,13 +402,22 @@ pub(crate) async fn confirm_revoke(Path(name): Path<String>, visit: Visit) -> Re
     let Row { name, .. } = find(&visit, &name).await?;
     let v = &visit.layout;
     let path = format!("keys/{}", path_part(&name));
+    let is_own = visit.caller.key.as_ref().is_some_and(|own| own.name == name);
+    let text = if is_own {
+        v.t(
+            "This is your own key: afterwards you are signed out, and nobody can undo it. Its tasks stay.",
+            "Це ваш власний ключ: після цього ваш сеанс завершиться, і ніхто не зможе цього скасувати. Його завдання залишаться.",
+        )
+    } else {
+        v.t(
+            "Whoever uses it is refused from then on. Its tasks stay.",
+            "Усім, хто ним користується, відтоді буде відмовлено. Його завдання залишаться.",
+        )
+    };
     visit.ok(&Confirm {
         v,
         title: &v.t(format!("Revoke the key {name}?"), format!("Відкликати ключ {name}?")),
-        text: v.t(
-            "Whoever uses it is refused from then on. Its tasks stay.",
-            "Усім, хто ним користується, відтоді буде відмовлено. Його завдання залишаться.",
-        ),
+        text,
         target: format!("/{path}/revoke"),
         button: v.t("Revoke it", "Відкликати"),
         back: format!("/{path}"),

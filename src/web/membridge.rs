@@ -2,14 +2,16 @@
 //! out.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use askama::Template;
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::answer::see_other;
-use crate::refused::Refused;
+use crate::refused::{Refused, Said};
 use crate::times::shortened;
 use crate::visit::{Layout, Posted, Visit};
 use bloom_api::reports::{Config, ConnectionTest, Health};
@@ -25,6 +27,8 @@ const WORKERS: usize = 1_000;
 const NAME_CHARS: usize = 128;
 /// Characters of an answer of the control plane.
 pub(crate) const CHARS: usize = 6_000;
+/// How long a page waits for the control plane. The form that changes its address must come before a browser gives up.
+const WAIT_SEC: u64 = 5;
 
 /// A project in the list. What the control plane does not tell is empty.
 pub(crate) struct Project {
@@ -48,6 +52,8 @@ struct Membridge<'a> {
     /// How often the last calls failed, in words.
     failed: String,
     projects: Vec<Project>,
+    /// Why the control plane did not list its projects.
+    unlisted: Option<Said>,
     workers: BTreeSet<String>,
     typed_url: String,
     wrong: BTreeMap<String, String>,
@@ -71,9 +77,13 @@ async fn page(visit: &Visit) -> Result<Membridge<'_>, Refused> {
     let health: Health = visit.get("health").await?;
     let (lang, failures) = (visit.layout.at.lang, health.membridge.consecutive_failures);
     let times = lang.count(failures.into(), ["time", "times"], ["раз", "рази", "разів"]);
-    // A control plane that does not answer would keep this page waiting.
-    let projects = if config.connected { visit.get::<Value>(BASE).await.ok() } else { None };
-    let mut projects = projects.as_ref().map(named).unwrap_or_default();
+    // One that did not answer the last call would only keep this page waiting.
+    let listed = async { if config.connected { ask(visit, BASE).await } else { Ok(Value::Null) } };
+    let (listed, workers) = tokio::join!(listed, workers(visit));
+    let (mut projects, unlisted) = match listed {
+        Ok(listed) => (named(&listed), None),
+        Err(refused) => (Vec::new(), Some(refused.text)),
+    };
     projects.truncate(MOST);
     Ok(Membridge {
         v: &visit.layout,
@@ -89,11 +99,55 @@ async fn page(visit: &Visit) -> Result<Membridge<'_>, Refused> {
         failures,
         failed: lang.t(format!("{times} in a row"), format!("{times} поспіль")),
         projects,
-        workers: workers(visit).await?,
+        unlisted,
+        workers: workers?,
         wrong: BTreeMap::new(),
         tested: None,
         done: None,
     })
+}
+
+/// What the control plane answers. All else that comes from it is told as its fault: passed on as it is, a 401 would say that the visitor is signed
+/// out.
+///
+/// # Errors
+/// The key does not allow to ask it, it has no such thing, or it does not answer as it should.
+pub(crate) async fn ask(visit: &Visit, path: &str) -> Result<Value, Refused> {
+    match timeout(Duration::from_secs(WAIT_SEC), visit.get::<Value>(path)).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(refused)) => Err(of_control_plane(visit, refused).await),
+        Err(_) => {
+            let english = format!("it did not answer within {WAIT_SEC} s");
+            Err(fault(visit, english, format!("вона не відповіла за {WAIT_SEC} с")).await)
+        }
+    }
+}
+
+/// The same for a call that was refused.
+pub(crate) async fn of_control_plane(visit: &Visit, refused: Refused) -> Refused {
+    let status = refused.status;
+    if !visit.layout.uses_membridge || !visit.layout.sees_all() || status == 404 {
+        return refused;
+    }
+    let (english, ukrainian) = match refused.text {
+        Said::Page(..) => ("its answer is not the JSON of a control plane".to_owned(), "її відповідь — не очікуваний JSON".to_owned()),
+        Said::Api(text) if status == 502 => (shortened(&text, CHARS), "виклик не вдався".to_owned()),
+        Said::Api(_) => (format!("it answered with status {status}"), format!("вона відповіла статусом {status}")),
+    };
+    fault(visit, english, ukrainian).await
+}
+
+async fn fault(visit: &Visit, english: String, ukrainian: String) -> Refused {
+    let config: Config = match visit.get("config").await {
+        Ok(config) => config,
+        Err(refused) => return refused,
+    };
+    let address = shortened(&config.built_in_url.unwrap_or(config.membridge_server_url), CHARS);
+    Refused::new(
+        502,
+        format!("The control plane at {address} does not work: {english}"),
+        format!("Площина керування за адресою {address} не працює: {ukrainian}"),
+    )
 }
 
 /// The workers of this server, which are the agents of the control plane as far as it has taken them over.

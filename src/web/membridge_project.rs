@@ -15,7 +15,7 @@ use crate::answer::see_other;
 use crate::call::path_part;
 use crate::files::size;
 use crate::lang::Lang;
-use crate::membridge::{BASE, CHARS, moment, named, rows, told, version, workers};
+use crate::membridge::{BASE, CHARS, ask, moment, named, of_control_plane, rows, told, version, workers};
 use crate::refused::Refused;
 use crate::tasks::act::Confirm;
 use crate::times::shortened;
@@ -134,10 +134,17 @@ struct Refusal {
 impl Refusal {
     fn of(visit: &Visit, refused: &Refused) -> Self {
         let at = &visit.layout.at;
-        let text = shortened(refused.text.text(at), CHARS);
+        let said = refused.text.text(at);
+        let text = shortened(detail(said).as_deref().unwrap_or(said), CHARS);
         let (advice, about) = advice(at.lang, &text);
         Self { text, lang: refused.text.lang(at), advice, about }
     }
+}
+
+/// The text of an error of the control plane, which answers with JSON; `None`: it is something else.
+fn detail(said: &str) -> Option<String> {
+    let body: Value = serde_json::from_str(said.get(said.find('{')?..)?).ok()?;
+    body["detail"].as_str().map(str::to_owned)
 }
 
 /// What to do about a refusal of the control plane or of an agent, and the setting or the flag for it.
@@ -198,13 +205,13 @@ fn advice(lang: Lang, said: &str) -> (&'static str, &'static str) {
 
 async fn page<'a>(visit: &'a Visit, id: &'a str) -> Result<ProjectPage<'a>, Refused> {
     let (v, lang) = (&visit.layout, visit.layout.at.lang);
-    let path = format!("{BASE}/{}", path_part(id));
-    let nodes: Value = visit.get(&format!("{path}/nodes")).await?;
-    let leadership: Value = visit.get(&format!("{path}/leadership")).await?;
-    let workers = workers(visit).await?;
+    let [nodes, leadership] = ["nodes", "leadership"].map(|part| format!("{BASE}/{}/{part}", path_part(id)));
+    // Together, so that one that does not answer is waited for once.
+    let (nodes, leadership, projects, jobs, workers) =
+        tokio::join!(ask(visit, &nodes), ask(visit, &leadership), ask(visit, BASE), ask(visit, "/api/membridge/jobs"), workers(visit));
+    let (nodes, leadership, workers) = (nodes?, leadership?, workers?);
     // The page is of use without its name and the jobs, which control planes of others may not tell.
-    let projects: Value = visit.get(BASE).await.unwrap_or_default();
-    let jobs: Value = visit.get("/api/membridge/jobs").await.unwrap_or_default();
+    let (projects, jobs) = (projects.unwrap_or_default(), jobs.unwrap_or_default());
     let pretty = |value: &Value| shortened(&serde_json::to_string_pretty(value).unwrap_or_default(), CHARS);
     let of_project = |job: &&Value| job["canonical_id"] == id;
     Ok(ProjectPage {
@@ -250,9 +257,12 @@ pub(crate) async fn show(Path(id): Path<String>, visit: Visit) -> Result<Respons
 
 /// The page of the project with what was refused. What has nothing to do with the project is an error as on every page.
 async fn told_there(visit: &Visit, id: &str, refused: Refused) -> Result<Response, Refused> {
-    if !matches!(refused.status, 400 | 409 | 422 | 502 | 503) {
+    // A key that may not do it is told so, and what is not there is missed, as on every page.
+    if !visit.layout.is_admin() || refused.status == 404 {
         return Err(refused);
     }
+    let is_told = matches!(refused.status, 400 | 409 | 422 | 502 | 503);
+    let refused = if is_told { refused } else { of_control_plane(visit, refused).await };
     let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::BAD_GATEWAY);
     let refusal = Some(Refusal::of(visit, &refused));
     visit.show(status, &ProjectPage { refusal, ..page(visit, id).await? })
@@ -315,6 +325,14 @@ pub(crate) async fn confirm_pull(Path(id): Path<String>, visit: Visit) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_of_the_control_plane_is_told_by_its_text() {
+        assert_eq!(detail("Membridge returned 502: {\"detail\":\"it {is} stopped\"}").as_deref(), Some("it {is} stopped"));
+        for other in ["can't connect", "Membridge returned 422: {\"detail\":[]}", "{ no JSON"] {
+            assert_eq!(detail(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn a_refusal_is_told_with_what_to_do_next() {

@@ -20,14 +20,18 @@ use crate::tasks::act::Confirm;
 use crate::times::shortened;
 use crate::visit::{Fields, Layout, Posted, Visit};
 use bloom_api::projects::{NodeStatus, Project};
+use bloom_api::tasks::Task;
 use bloom_api::workers::Worker;
 use bloom_core::Ms;
+use bloom_core::task::{Reason, Status};
 
 const ROWS: usize = 60;
 /// Clones on the page of a project.
 const NODES: usize = 200;
 /// Workers of which the page knows whether the server can call them.
 const WORKERS: usize = 1_000;
+/// The newest tasks of a project that tell whether its runs get a clone.
+const TASKS: usize = 20;
 /// The fields of the form: those that are needed, and the others.
 const FIELDS: [&str; 5] = ["name", "repo_url", "target_path", "primary_node_id", "branch_prefix"];
 /// How long a browser waits for clones. They go on after that, and the page of the project shows how they end.
@@ -78,8 +82,8 @@ impl Projects<'_> {
     fn inputs(&self) -> [(&'static str, &'static str, &'static str, bool); 5] {
         let t = |english, ukrainian| self.v.t(english, ukrainian);
         let repo_hint = t(
-            "https://…, ssh://… or git@HOST:PATH, without a password: workers use git credentials of their own.",
-            "https://…, ssh://… або git@HOST:PATH, без пароля: воркери мають власні облікові дані git.",
+            "https://…, ssh://…, git@HOST:PATH or file:///PATH, without a password: workers use git credentials of their own.",
+            "https://…, ssh://…, git@HOST:PATH або file:///PATH, без пароля: воркери мають власні облікові дані git.",
         );
         let path_hint =
             t("Below the agents' directory of projects; empty: the name.", "Усередині каталогу проєктів агентів; порожньо: назва.");
@@ -153,7 +157,7 @@ struct Node {
     status: String,
     path: String,
     error: String,
-    asked_at: Option<Ms>,
+    since: Option<Ms>,
 }
 
 fn node(found: NodeStatus<'_>, without_url: &BTreeSet<String>) -> Node {
@@ -166,7 +170,7 @@ fn node(found: NodeStatus<'_>, without_url: &BTreeSet<String>) -> Node {
         status: found.node.clone_status.to_string(),
         path: shortened(&found.node.clone_path.unwrap_or_default(), 200),
         error: shortened(&found.node.error_message.unwrap_or_default(), 600),
-        asked_at: found.node.updated_at,
+        since: found.node.updated_at,
     }
 }
 
@@ -176,12 +180,37 @@ struct ProjectPage<'a> {
     v: &'a Layout,
     project: Row,
     nodes: Vec<Node>,
+    /// The newest run, if it did not get what it needed of the repository.
+    failed: Option<FailedRun>,
     /// What its runs cost lately.
     spent: String,
     done: Option<&'static str>,
 }
 
+struct FailedRun {
+    task: Uuid,
+    text: String,
+}
+
+impl FailedRun {
+    /// Nothing, if a run has succeeded since. Runs that failed otherwise do not tell.
+    async fn newest(visit: &Visit, project: &str) -> Result<Option<Self>, Refused> {
+        let row = |task: Task<'_>| {
+            let failure = task.failure.as_ref().filter(|failure| failure.reason == Reason::Project);
+            let failed = failure.map(|failure| (failure.at, Some(Self { task: task.id, text: shortened(&failure.message, 600) })));
+            failed.or_else(|| (task.status == Status::Completed).then_some((task.finished_at.unwrap_or(task.updated_at), None)))
+        };
+        let listed = visit.list(&format!("llm-tasks?limit={TASKS}&project={}", path_part(project)), row).await?;
+        Ok(listed.rows.into_iter().flatten().max_by_key(|(at, _)| *at).and_then(|(_, failed)| failed))
+    }
+}
+
 impl ProjectPage<'_> {
+    /// Whether the page knows where a clone is.
+    fn has_paths(&self) -> bool {
+        self.nodes.iter().any(|node| !node.path.is_empty())
+    }
+
     /// Whether a worker that the server can ask has no clone.
     fn is_lacking(&self) -> bool {
         self.nodes.iter().any(|node| node.may_clone && node.status != "cloned")
@@ -201,11 +230,13 @@ pub(crate) async fn show(Path(id): Path<String>, visit: Visit) -> Result<Respons
         false => Vec::new(),
     };
     nodes.truncate(NODES);
+    let failed = FailedRun::newest(&visit, &project.name).await?;
     let spent = spent::lately(&visit, "project", &project.name).await?;
     visit.ok(&ProjectPage {
         v: &visit.layout,
         project,
         nodes,
+        failed,
         spent,
         done: visit.query().get("done").and_then(|word| done(visit.layout.at.lang, word)),
     })

@@ -3,20 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use askama::Template;
+use axum::http::StatusCode;
 use axum::response::Response;
 use uuid::Uuid;
 
 use crate::answer::see_other;
-use crate::call::{Listed, path_part};
+use crate::call::path_part;
 use crate::files::{FileRow, size};
 use crate::lang::Lang;
 use crate::markdown;
-use crate::refused::{Refused, Said};
+use crate::refused::{Refused, Wrong};
 use crate::tasks::attempts::{in_words, outcome, status_words};
 use crate::tasks::by_part;
 use crate::tasks::cells::short_id;
 use crate::times::{beginning, dollars, duration, shortened};
-use crate::visit::{Layout, Visit, joined};
+use crate::visit::{Fields, Layout, Visit, joined};
 use bloom_api::answers::{Audit, Lease};
 use bloom_api::results::Artifact;
 use bloom_api::tasks::Task;
@@ -30,6 +31,9 @@ use bloom_core::task::LeaseStatus;
 const ROWS: usize = 60;
 const CHARS: usize = 160;
 const TITLE_CHARS: usize = 60;
+/// Of an entry of the audit trail, whose page has other long texts.
+const AUDIT_TITLE_CHARS: usize = 40;
+const TOLD_CHARS: usize = 80;
 /// The beginning of an answer in which its first words are looked for.
 const ANSWER_CHARS: usize = 2_000;
 /// A longer name has no link: its page has no room for that.
@@ -223,6 +227,17 @@ struct Artifacts<'a> {
     pages: Pages,
 }
 
+impl Artifacts<'_> {
+    /// Uploads have no task, and files no tags.
+    fn has_tasks(&self) -> bool {
+        self.rows.iter().any(|row| row.task_id.is_some())
+    }
+
+    fn has_tags(&self) -> bool {
+        self.rows.iter().any(|row| !row.tags.is_empty())
+    }
+}
+
 pub(crate) async fn artifacts(visit: Visit) -> Result<Response, Refused> {
     const FILTERS: [&str; 2] = ["task_id", "kind"];
     if let Some(found) = by_part_of_task(&visit, "/artifacts", &["kind"]).await? {
@@ -279,8 +294,7 @@ struct AuditRow {
     /// The detail in the language of the page; `None`: it is not translated.
     told: Option<String>,
     task_id: Option<Uuid>,
-    /// The end of its id.
-    task: String,
+    title: String,
     worker_id: Option<String>,
     /// What it is about, if that is neither a task nor a worker, and the page of that.
     other: String,
@@ -319,40 +333,56 @@ fn other(v: &Layout, entry: &Audit<'_>) -> (String, String) {
 #[template(path = "audit.html")]
 struct AuditPage<'a> {
     v: &'a Layout,
+    fields: &'a Fields,
     action: String,
-    actor: String,
-    worker_id: String,
-    task_id: String,
-    request_id: String,
-    since: String,
-    until: String,
     actions: Vec<&'static str>,
     rows: Vec<AuditRow>,
     pages: Pages,
-    wrong: Option<Said>,
+    wrong: Wrong,
     /// The query of all filters but who it was.
     kept: String,
 }
 
 impl AuditPage<'_> {
+    fn given(&self, field: &str) -> String {
+        self.fields.text(field)
+    }
+
+    fn wrong(&self, field: &str) -> Option<&String> {
+        self.wrong.get(field)
+    }
+
+    /// The fields of the form beside the action: name and label. The first two are always seen.
+    fn filters(&self) -> [(&'static str, &'static str); 6] {
+        let t = |english, ukrainian| self.v.t(english, ukrainian);
+        [
+            ("actor", t("Who", "Хто")),
+            ("since", t("Since", "Від")),
+            ("until", t("Until", "До")),
+            ("worker_id", t("Worker", "Воркер")),
+            ("task_id", t("Id of the task", "Ідентифікатор завдання")),
+            ("request_id", t("Id of the request", "Ідентифікатор запиту")),
+        ]
+    }
+
     /// The keys that did something on this page, and the same page for each alone; none if the page is for one actor.
     fn keys(&self) -> Vec<(&str, String)> {
         let link = |actor: &str| format!("/audit?{}", joined([&format!("actor={}", path_part(actor)), &self.kept]));
-        let actors = self.rows.iter().map(|row| row.actor.as_str()).filter(|_| self.actor.is_empty());
+        let actors = self.rows.iter().map(|row| row.actor.as_str()).filter(|_| self.given("actor").is_empty());
         let keys: BTreeSet<&str> = actors.filter(|actor| actor.starts_with("key:")).collect();
         keys.into_iter().take(KEYS).map(|actor| (actor, link(actor))).collect()
     }
 
     /// The same page for the key of the name that was typed; `None` if none was typed, or the text says already who is meant.
     fn as_key(&self) -> Option<String> {
-        let name = Some(self.actor.trim()).filter(|name| !name.is_empty() && !name.contains(':'))?;
+        let name = self.fields.get("actor").map(str::trim).filter(|name| !name.is_empty() && !name.contains(':'))?;
         let actor = format!("actor={}", path_part(&format!("key:{name}")));
         Some(format!("/audit?{}", joined([&actor, &self.kept])))
     }
 
     /// Whether a filter is given that is not always seen.
     fn has_more(&self) -> bool {
-        [&self.until, &self.worker_id, &self.task_id, &self.request_id].into_iter().any(|filter| !filter.is_empty())
+        self.filters().iter().skip(2).any(|(field, _)| self.fields.get(field).is_some())
     }
 }
 
@@ -381,45 +411,49 @@ pub(crate) async fn audit(visit: Visit) -> Result<Response, Refused> {
                 Some(id) => shortened(&entry.detail.replace(&id, &short_id(&id)), CHARS),
                 None => shortened(&entry.detail, CHARS),
             },
-            told: in_words(visit.layout.at.lang, &entry.action, &entry.detail).map(|told| shortened(&told, CHARS)),
-            task: entry.task_id.map(|id| short_id(&id.to_string())).unwrap_or_default(),
+            told: in_words(visit.layout.at.lang, &entry.action, &entry.detail).map(|told| shortened(&told, TOLD_CHARS)),
+            title: String::new(),
             task_id: entry.task_id,
             other,
             other_page,
             worker_id: entry.worker_id.map(|worker| worker.into_owned()),
         }
     };
-    let mut times = String::new();
-    let mut wrong = None;
+    let (mut times, mut wrong) = (String::new(), Wrong::new());
     for (field, parameter) in [("since", "created_after"), ("until", "created_before")] {
         match visit.query().get(field).map(|text| when::past(text.trim(), visit.layout.now)) {
             None => {}
             Some(Ok(at)) => times.push_str(&format!("&{parameter}={at}")),
-            Some(Err(text)) => wrong = Some(Said::Api(text)),
+            Some(Err(text)) => drop(wrong.insert(field.to_owned(), text)),
         }
     }
     let path = format!("audit?limit={ROWS}&{}{times}", visit.query().query_of(&[&FILTERS[..], &["cursor"]].concat()));
-    let mut listed = Listed { rows: Vec::new(), next: None };
-    if wrong.is_none() {
-        match visit.list(&path, row).await {
-            Ok(found) => listed = found,
-            Err(refused) if refused.status == 400 => wrong = Some(refused.text),
-            Err(refused) => return Err(refused),
-        }
-    }
-    visit.ok(&AuditPage {
+    let found = if wrong.is_empty() { visit.list(&path, row).await } else { Err(Refused::of_fields(wrong)) };
+    let mut page = AuditPage {
         v: &visit.layout,
+        fields: visit.query(),
         action,
-        actor: visit.query().text("actor"),
-        worker_id: visit.query().text("worker_id"),
-        task_id: visit.query().text("task_id"),
-        request_id: visit.query().text("request_id"),
-        since: visit.query().text("since"),
-        until: visit.query().text("until"),
         actions,
-        rows: listed.rows,
-        pages: Pages::of(&visit, "/audit", &FIELDS, listed.next),
-        wrong,
+        rows: Vec::new(),
+        pages: Pages::of(&visit, "/audit", &FIELDS, None),
+        wrong: Wrong::new(),
         kept: visit.query().query_of(&["action", "worker_id", "task_id", "request_id", "since", "until"]),
-    })
+    };
+    match found {
+        Ok(listed) => {
+            let ids = listed.rows.iter().filter_map(|row| row.task_id).collect();
+            let titles = by_id(&visit, ids, |task| beginning(&task.prompt, AUDIT_TITLE_CHARS)).await?;
+            page.rows = listed.rows;
+            for row in &mut page.rows {
+                row.title = row.task_id.map(|id| title(&titles, id)).unwrap_or_default();
+            }
+            page.pages = Pages::of(&visit, "/audit", &FIELDS, listed.next);
+            visit.ok(&page)
+        }
+        Err(refused) if page.filters().iter().any(|(field, _)| refused.fields.contains_key(*field)) => {
+            page.wrong = refused.fields;
+            visit.show(StatusCode::BAD_REQUEST, &page)
+        }
+        Err(refused) => Err(refused),
+    }
 }

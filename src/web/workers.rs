@@ -44,6 +44,8 @@ struct Shown {
     profiles: String,
     labels: String,
     projects: String,
+    /// The agent that works under its name, and since when.
+    instance: Option<(Uuid, Ms)>,
     last_seen: Ms,
     registered_at: Ms,
     cordoned: bool,
@@ -92,6 +94,7 @@ fn shown(lang: Lang, worker: Worker<'_>) -> Shown {
             None => lang.t("no projects", "жодного проєкту").to_owned(),
             Some(named) => shortened(&named.join(", "), 100),
         },
+        instance: worker.instance.zip(worker.instance_since),
         last_seen: worker.last_heartbeat,
         registered_at: worker.registered_at,
         cordoned: worker.cordoned,
@@ -114,6 +117,13 @@ struct Workers<'a> {
     address: &'a str,
     /// A name that no worker has.
     example: String,
+}
+
+impl Workers<'_> {
+    /// Whether the visitor is told the systems.
+    fn has_systems(&self) -> bool {
+        self.rows.iter().any(|row| !row.os.is_empty())
+    }
 }
 
 pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
@@ -144,8 +154,8 @@ struct WorkerPage<'a> {
     recent: Vec<Row>,
     /// Who cordoned or drained it; `None`: it is open, or the visitor does not see that.
     closed: Option<Closed>,
-    /// How its newest runs ended; empty: none has, or the visitor does not see that.
-    ends: String,
+    /// How its newest runs ended; `None`: none has, or the visitor does not see that.
+    ends: Option<Ends>,
     /// What its runs cost lately.
     spent: String,
     done: Option<&'static str>,
@@ -163,14 +173,19 @@ async fn closed(visit: &Visit, name: &str) -> Result<Option<Closed>, Refused> {
     Ok(visit.list_if_allowed(&path, entry).await?.and_then(|listed| listed.rows.into_iter().next()))
 }
 
+struct Ends {
+    told: String,
+    has_failed: bool,
+}
+
 /// How the newest runs of the worker ended.
-async fn ends(visit: &Visit, name: &str) -> Result<String, Refused> {
+async fn ends(visit: &Visit, name: &str) -> Result<Option<Ends>, Refused> {
     let lang = visit.layout.at.lang;
     let path = format!("leases?limit={LEASES}&worker_id={}", path_part(name));
     let ends = visit.list(&path, |lease: Lease| outcome(lang, &lease).0).await?.rows;
     let [succeeded, failed] = ["completed", "failed"].map(|class| ends.iter().filter(|end| **end == class).count());
-    let told = || lang.t(format!("{succeeded} succeeded, {failed} failed"), format!("успішних: {succeeded}, з помилкою: {failed}"));
-    Ok(if succeeded + failed > 0 { told() } else { String::new() })
+    let told = lang.t(format!("{succeeded} succeeded, {failed} failed"), format!("успішних: {succeeded}, з помилкою: {failed}"));
+    Ok((succeeded + failed > 0).then_some(Ends { told, has_failed: failed > 0 }))
 }
 
 pub(crate) async fn show(Path(name): Path<String>, visit: Visit) -> Result<Response, Refused> {
@@ -194,7 +209,7 @@ pub(crate) async fn show(Path(name): Path<String>, visit: Visit) -> Result<Respo
     let addresses = shortened(&found.worker.ip_addrs.join(", "), 300);
     let url = found.worker.url.to_string();
     let closed = if found.worker.cordoned || found.worker.draining { closed(&visit, &name).await? } else { None };
-    let ends = if visit.layout.sees_all() { ends(&visit, &name).await? } else { String::new() };
+    let ends = if visit.layout.sees_all() { ends(&visit, &name).await? } else { None };
     let spent = spent::lately(&visit, "worker_id", &name).await?;
     visit.ok(&WorkerPage {
         v: &visit.layout,

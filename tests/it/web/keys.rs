@@ -99,6 +99,17 @@ on_both! { alone:
         browser.get("/keys/ci").await.expect(404);
     }
 
+    async fn whoever_revokes_the_own_key_is_warned(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        let own = create(&admin, "lead", "admin", json!({})).await;
+        create(&admin, "ci", "read", json!({})).await;
+        let browser = Browser::signed_in(&server, &own).await;
+        browser.ok("/keys/lead/confirm-revoke").await.has("This is your own key: afterwards you are signed out");
+        browser.ok("/keys/ci/confirm-revoke").await.has_not("your own key");
+        Browser::signed_in(&server, ADMIN).await.ok("/keys/lead/confirm-revoke").await.has_not("your own key");
+    }
+
     async fn what_is_wrong_with_a_key_is_told_at_its_field(database) {
         let server = keyed(database);
         let (admin, browser) = (server.with_key(ADMIN), Browser::signed_in(&server, ADMIN).await);

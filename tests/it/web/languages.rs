@@ -11,7 +11,7 @@ use crate::support::*;
 
 const QUESTION: &str = "0190a0a0-0000-7000-8000-00000000000b";
 /// Names and words of the API, which are the same in every language.
-const NAMES: &str = "bloom-runtime API OpenAPI Membridge membridge JSON json Claude CLI git git@HOST https ssh bloom UTC RUNTIME_API_KEY TLS stderr sqlite \
+const NAMES: &str = "bloom-runtime API OpenAPI Membridge membridge JSON json Claude CLI git git@HOST https ssh file bloom UTC RUNTIME_API_KEY TLS stderr sqlite \
                      postgresql LLM_RESULT CSV Kubernetes admin submit member read join api router reconciler worker server cookie HOST PATH English claude";
 
 /// A browser of a person who prefers this language.
@@ -229,6 +229,12 @@ on_both! { alone:
             is_ukrainian(word, &browser.ok(&format!("{page}?done={word}")).await, &data);
         }
         is_ukrainian("a pull", &browser.ok(&format!("{page}/confirm-pull?node=n2")).await, &data);
+        for (status, body) in [(401, "{}"), (200, "no JSON")] {
+            stub.once("/projects", Reply::new(status, body));
+            is_ukrainian("no list", &browser.ok("/membridge").await, &data);
+            stub.once(&format!("/projects/{HOUSE}/nodes"), Reply::new(status, body));
+            is_ukrainian("no project", &browser.get(&page).await.expect(502), &data);
+        }
         for detail in ["Agent returned 401: {}", "has no URL", "keeps no memory", "Agent not found", "No memory of this project", "does not lead", "down"] {
             stub.always("/sync/push", Reply::new(502, detail));
             let refused = browser.send_form(&page, &format!("{page}/push"), &[("node", "n1")]).await.expect(502);
@@ -306,6 +312,7 @@ on_both! { alone:
         let wrong = [("prompt", "1"), ("agent_slug", "2"), ("context_id", "3"), ("labels", "4"), ("priority", "99")];
         is_ukrainian("a wrong form", &browser.send_form("/tasks/new", "/tasks/new", &wrong).await.expect(400), &data);
         is_ukrainian("a wrong period", &browser.get("/usage?since=1").await.expect(400), &data);
+        is_ukrainian("a wrong time", &browser.get("/audit?since=1").await.expect(400), &data);
         is_ukrainian("no queue", &browser.send_form("/queues", "/queues", &[("action", "limit")]).await.expect(400), &data);
         is_ukrainian("a wrong project", &browser.send_form("/projects", "/projects", &[("name", "/")]).await.expect(400), &data);
         is_ukrainian("a wrong connection", &browser.send_form("/membridge", "/membridge", &[]).await.expect(400), &data);

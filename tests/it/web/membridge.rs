@@ -101,7 +101,7 @@ on_both! { alone:
         stub.always("/sync/push", Reply::new(502, r#"{"detail":"Agent returned 401: {}"}"#));
         let refused = browser.send_form(&page, &push, &[("node", "n1")]).await.expect(502);
         refused.has("<h1>house</h1>");
-        refused.has("Agent returned 401");
+        refused.has("<p lang=\"en\">Agent returned 401: {}</p>");
         refused.has("<code>MEMBRIDGE_AGENT_KEY</code>");
         stub.always("/sync/push", Reply::new(200, r#"{"ok":true}"#));
         browser.send_form(&page, &push, &[("node", "n1")]).await.leads_to(&format!("{page}?done=push"));
@@ -112,6 +112,54 @@ on_both! { alone:
         browser.send_form(&confirm, &format!("{page}/pull?node=n2"), &[]).await.leads_to(&format!("{page}?done=pull"));
         let sent = &stub.seen("/sync/pull")[0];
         assert_eq!(serde_json::from_str::<Value>(&sent.body).unwrap(), json!({ "project": "house", "agent": "n2" }));
+    }
+
+    async fn what_a_control_plane_answers_is_no_answer_of_the_server(database) {
+        let stub = Stub::start().await;
+        let server = Server::on(database).env("MEMBRIDGE_SERVER_URL", &stub.url).env("MEMBRIDGE_ADMIN_KEY", "a-key-0123456789");
+        let server = server.env("RUNTIME_API_KEY", ADMIN).start();
+        let browser = Browser::signed_in(&server, ADMIN).await;
+        house(&stub);
+        let page = format!("/membridge/projects/{HOUSE}");
+        let deep = "[".repeat(1_000);
+        for (status, body) in [(401, "{}"), (403, "{}"), (302, "{}"), (304, ""), (204, ""), (200, "<html>"), (200, deep.as_str()), (200, r#"{"term":NaN}"#)] {
+            stub.always(&format!("/projects/{HOUSE}/leadership"), Reply::new(status, body));
+            let refused = browser.get(&page).await.expect(502);
+            refused.has(&format!("The control plane at {}", stub.url));
+            refused.has(" does not work: it");
+            refused.has("Check its address and its key: <a href=\"/membridge\">");
+            refused.has_not("Sign in with");
+            // The list of projects, too, is not empty then.
+            browser.send_form("/membridge", "/membridge/test", &[]).await.expect(200).has(">house</a>");
+            stub.once("/projects", Reply::new(status, body));
+            let list = browser.ok("/membridge").await;
+            list.has(&format!("<span lang=\"en\">The control plane at {}", stub.url));
+            list.has("name=\"membridge_server_url\"");
+            list.has_not("The control plane has none");
+        }
+        house(&stub);
+        stub.always(&format!("/projects/{HOUSE}/leadership/select"), Reply::new(401, "{}"));
+        let refused = browser.send_form(&page, &page, &[("node", "n2")]).await.expect(502);
+        refused.has("it answered with status 401");
+        refused.has("<h1>house</h1>");
+        stub.always(&format!("/projects/{HOUSE}/nodes"), Reply::new(404, "{}"));
+        browser.get(&page).await.expect(404);
+    }
+
+    async fn the_form_comes_also_if_the_control_plane_hangs(database) {
+        let stub = Stub::start().await;
+        let server = Server::on(database).env("MEMBRIDGE_SERVER_URL", &stub.url).env("MEMBRIDGE_ADMIN_KEY", "a-key-0123456789").start();
+        let browser = Browser::of(&server);
+        house(&stub);
+        browser.send_form("/membridge", "/membridge/test", &[]).await.expect(200);
+        let hanging = || Reply { after: std::time::Duration::from_secs(60), ..Reply::new(200, "[]") };
+        for path in ["/projects".to_owned(), "/jobs".into(), format!("/projects/{HOUSE}/nodes"), format!("/projects/{HOUSE}/leadership")] {
+            stub.always(&path, hanging());
+        }
+        let list = browser.ok("/membridge").await;
+        list.has("it did not answer within 5 s");
+        list.has("name=\"membridge_server_url\"");
+        browser.get(&format!("/membridge/projects/{HOUSE}")).await.expect(502).has("it did not answer within 5 s");
     }
 
     async fn who_only_reads_gets_no_buttons_of_memories(database) {

@@ -16,6 +16,7 @@ mod new_task;
 mod overview;
 mod projects;
 mod queues;
+mod records;
 mod sign_in;
 mod spent;
 mod task;

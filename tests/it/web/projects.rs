@@ -68,10 +68,37 @@ on_both! {
         shown.has(&format!("href=\"/workers/{}\"", by_itself.name));
         shown.has_not(&format!("aria-label=\"Clone to {}\"", by_itself.name));
         shown.has("with its first task");
+        shown.has("<th>Since</th>");
+        shown.has_not("<th>Directory</th>");
+    }
+
+    async fn a_run_that_gets_no_clone_is_told(server) {
+        let (crew, browser, name) = (server.crew(), Browser::of(server), unique("project"));
+        let made = server.post("projects", json!({ "name": name, "repo_url": REPO })).await.created();
+        let page = format!("/projects/{}", made["id"].as_str().unwrap());
+        browser.ok(&page).await.has("Nothing needs to be done");
+        let worker = crew.worker().slots(4).able("git", json!(true)).register().await;
+        let run = async || {
+            let task = crew.task().with("project", json!(name)).create().await;
+            (task.lease_to(&worker).await, task.id)
+        };
+        let (lease, id) = run().await;
+        lease.complete("error", json!({ "error_message": "Repository <b> not found", "reason": "project" })).await.ok();
+        let failed = browser.ok(&page).await;
+        failed.has("The newest run failed:</strong> <span lang=\"en\">Repository &#60;b&#62; not found</span>");
+        failed.has(&format!("href=\"/tasks/{id}\""));
+        failed.has_not("Nothing needs to be done");
+        // Another failure says nothing about the clone, and a success that it is there.
+        run().await.0.complete("error", json!({ "error_message": "no", "reason": "auth" })).await.ok();
+        browser.ok(&page).await.has("The newest run failed:");
+        run().await.0.complete("success", json!({})).await.ok();
+        browser.ok(&page).await.has_not("The newest run failed:");
     }
 
     async fn what_is_wrong_is_told_at_its_field(server) {
         let browser = Browser::of(server);
+        // The hint has what the error offers.
+        browser.ok("/projects").await.has("https://…, ssh://…, git@HOST:PATH or file:///PATH, without a password");
         let typed = [("name", "a/b"), ("repo_url", "file://etc"), ("primary_node_id", "w-typed")];
         let refused = browser.send_form("/projects", "/projects", &typed).await.expect(400);
         for text in ["id=\"name-wrong\"", "id=\"repo_url-wrong\"", "value=\"w-typed\"", "value=\"file://etc\""] {

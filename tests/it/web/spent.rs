@@ -23,7 +23,10 @@ on_both! {
         crew.task().create().await.lease_to(&worker).await.complete("error", refused).await.ok();
         crew.task().create().await.lease_to(&worker).await;
         let shown = browser.ok(&page).await;
-        shown.has("<dt>Its newest runs</dt><dd>2 succeeded, 1 failed</dd><dt>In 30 days</dt><dd>3 runs, $1.00</dd>");
+        let failed = format!("/tasks?worker_id={name}&amp;status=failed");
+        shown.has(&format!("<dt>Its newest runs</dt><dd>2 succeeded, 1 failed · <a href=\"{failed}\">its failed tasks</a></dd><dt>In 30 days</dt><dd>3 runs, $1.00</dd>"));
+        assert_eq!(browser.ok(&failed.replace("&amp;", "&")).await.text.matches("name=\"ids\"").count(), 1);
+        assert_eq!(shown.text.matches("data-name=\"Cost\">$0.5000</td>").count(), 2, "{}", shown.text);
         for link in [format!("/leases?worker_id={name}"), format!("/audit?worker_id={name}"), format!("/usage?since=30d&amp;by=day&amp;worker_id={name}")] {
             shown.has(&format!("href=\"{link}\""));
             browser.ok(&link.replace("&amp;", "&")).await;
@@ -59,5 +62,6 @@ on_both! { alone:
         }
         let browser = Browser::signed_in(&server, ADMIN).await;
         browser.ok("/keys/ann").await.has("<dt>In 30 days</dt><dd>2 runs, $1.00</dd>");
+        browser.ok(&format!("/workers/{}", worker.name)).await.has("<a href=\"/tasks?owner=ann\">ann</a>");
     }
 }
