@@ -1,11 +1,11 @@
 //! Objects as CSV (RFC 4180).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
 /// A line of titles and one line per object. Each field is a column, in the order in which fields are first seen; those of an object in it
-/// have its name before theirs. Lists are JSON.
+/// have its name before theirs: what is null there and an object elsewhere has no column of its own. Lists are JSON.
 pub fn text(objects: &[Value]) -> String {
     let mut titles: Vec<String> = Vec::new();
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
@@ -21,16 +21,19 @@ pub fn text(objects: &[Value]) -> String {
         });
         lines.push(cells);
     }
+    let filled: BTreeSet<usize> = lines.iter().flatten().filter(|(_, text)| !text.is_empty()).map(|(place, _)| *place).collect();
+    let is_object = |name: &str| titles.iter().any(|title| title.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')));
+    let shown: Vec<usize> = (0..titles.len()).filter(|place| filled.contains(place) || !is_object(&titles[*place])).collect();
     let mut out = String::new();
-    if !titles.is_empty() {
-        line(&mut out, titles.iter().map(String::as_str));
+    if !shown.is_empty() {
+        line(&mut out, shown.iter().map(|place| titles[*place].as_str()));
     }
     for cells in lines {
         let mut row = vec![""; titles.len()];
         for (place, text) in &cells {
             row[*place] = text;
         }
-        line(&mut out, row.into_iter());
+        line(&mut out, shown.iter().map(|place| row[*place]));
     }
     out
 }
@@ -85,6 +88,15 @@ mod tests {
         let rows = [json!({ "a": "x,y", "b": { "c": "say \"hi\"", "d": null } }), json!({ "e": [1, 2], "a": "two\nlines" })];
         assert_eq!(text(&rows), "a,b.c,b.d,e\r\n\"x,y\",\"say \"\"hi\"\"\",,\r\n\"two\nlines\",,,\"[1,2]\"\r\n");
         assert_eq!(text(&[]), "");
+    }
+
+    #[test]
+    fn a_null_has_the_columns_of_the_objects_in_its_place() {
+        let rows = [json!({ "id": 1, "failure": null, "model": null }), json!({ "id": 2, "failure": { "reason": "auth" }, "model": null })];
+        assert_eq!(text(&rows), "id,model,failure.reason\r\n1,,\r\n2,,auth\r\n");
+        assert_eq!(text(&rows[..1]), "id,failure,model\r\n1,,\r\n");
+        let mixed = [json!({ "a": "x" }), json!({ "a": { "b": 1 } })];
+        assert_eq!(text(&mixed), "a,a.b\r\nx,\r\n,1\r\n");
     }
 
     #[test]

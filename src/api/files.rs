@@ -40,11 +40,11 @@ impl Wire for OutputGlob {
     fn read(raw: &RawValue) -> Result<Self, Problems> {
         let Text(text) = Text::<1, MAX_OUTPUT_CHARS>::read(raw)?;
         if let Some(wrong) = path_problem(&text) {
-            return problem(format!("The glob {wrong}"));
+            return problem(format!("The glob '{text}' {wrong}"));
         }
         match glob(&text) {
             Ok(_) => Ok(Self(text)),
-            Err(wrong) => problem(format!("Invalid glob: {wrong}")),
+            Err(wrong) => problem(format!("Invalid glob '{text}': {wrong}")),
         }
     }
 

@@ -14,6 +14,13 @@ const HABITS: &[(Option<&str>, &str, &[&str])] = &[
     (Some("task"), "status", &["task get", "task describe"]),
     (Some("context"), "show", &["context list"]),
     (Some("context"), "describe", &["context list"]),
+    (Some("context"), "get", &["context list"]),
+    (Some("key"), "show", &["key list", "key whoami"]),
+    (Some("key"), "describe", &["key list", "key whoami"]),
+    (Some("key"), "get", &["key list", "key whoami"]),
+    (Some("queue"), "show", &["queue list"]),
+    (Some("queue"), "describe", &["queue list"]),
+    (Some("queue"), "get", &["queue list"]),
     (Some("worker"), "status", &["worker get", "worker describe"]),
 ];
 

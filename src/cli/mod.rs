@@ -370,6 +370,8 @@ mod tests {
     fn tips_fit_what_was_given() {
         for (line, told) in [
             ("run hi", "here it is: bloom-runtime task submit"),
+            ("queue describe x", "here it is: bloom-runtime queue list"),
+            ("key show x", "here it is: bloom-runtime key list, bloom-runtime key whoami"),
             ("context show x", "conversation are in: bloom-runtime conversation"),
             ("conversation use x", "their keys are in: bloom-runtime context"),
             ("dev --listen 0.0.0.0:5000", "here it is: --host and --port"),
@@ -378,6 +380,15 @@ mod tests {
         ] {
             let said = refused(&format!("bloom-runtime {line}"));
             assert!(said.contains(told) && !said.contains("--tls-client") && !said.contains("a similar value"), "{line}: {said}");
+        }
+    }
+
+    #[test]
+    fn what_shows_one_object_has_the_words_of_other_tools() {
+        for group in ["task", "worker", "project", "conversation"] {
+            for word in ["get", "describe", "show"] {
+                assert!(command().try_get_matches_from(["bloom-runtime", group, word, "x"]).is_ok(), "{group} {word}");
+            }
         }
     }
 

@@ -78,6 +78,8 @@ pub struct Answer {
     pub body: Vec<u8>,
     /// The path and query of the next page, starting at `/api`.
     pub next: Option<String>,
+    /// The address of the server, and where it comes from.
+    server: String,
 }
 
 impl Client {
@@ -178,7 +180,8 @@ impl Client {
             bytes.extend_from_slice(&chunk);
         }
         if status.is_success() {
-            return Ok(Answer { status: status.as_u16(), body: bytes, next: headers.get(LINK).and_then(next_page) });
+            let next = headers.get(LINK).and_then(next_page);
+            return Ok(Answer { status: status.as_u16(), body: bytes, next, server: self.told() });
         }
         Err(self.refusal(status.as_u16(), &headers, &bytes))
     }
@@ -199,7 +202,8 @@ impl Client {
         if status.is_success() {
             let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
             if !kind.starts_with("text/event-stream") {
-                return Err(Error::Garbled(format!("the server's answer is no stream of events: {NOT_THE_API}")));
+                let server = self.told();
+                return Err(Error::Garbled(format!("{server} is not a bloom-runtime server: it sent no stream of events: {NOT_THE_API}")));
             }
             return Ok(Events::new(response, self.server()));
         }
@@ -324,10 +328,11 @@ impl Answer {
     /// The body is not a `T`.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(&self.body).map_err(|error| {
-            Error::Garbled(match error.classify() {
-                Category::Data => format!("the server's answer is not what its API promises: {error}: {NOT_THE_API}"),
-                _ => format!("the answer is not from this API, because it is not JSON: {NOT_THE_API}"),
-            })
+            let why = if error.classify() == Category::Data { error.to_string() } else { "it is not JSON".to_owned() };
+            Error::Garbled(format!(
+                "{} is not a bloom-runtime server, or not one of this version: it answered something else ({why}): {NOT_THE_API}",
+                self.server
+            ))
         })
     }
 }

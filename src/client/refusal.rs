@@ -158,7 +158,11 @@ mod tests {
         let elsewhere = HeaderMap::from_iter([(LOCATION, HeaderValue::from_static("https://bloom.example/api"))]);
         assert!(refusal(308, &elsewhere, b"<html>", true).to_string().contains("another one (308): https://bloom.example/api. Give"));
         assert!(told(502, "no healthy upstream").contains("502 Bad Gateway is not from this API (no healthy upstream): check"));
-        let answer = Answer { status: 200, body: b"<!doctype html>".to_vec(), next: None };
-        assert!(answer.json::<Value>().unwrap_err().to_string().contains("it is not JSON: check the address"));
+        let answer = Answer { status: 200, body: b"<!doctype html>".to_vec(), next: None, server: "http://h".to_owned() };
+        let told = answer.json::<Value>().unwrap_err().to_string();
+        assert!(
+            told.starts_with("http://h is not a bloom-runtime server") && told.contains("(it is not JSON): check the address"),
+            "{told}"
+        );
     }
 }

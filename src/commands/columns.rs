@@ -271,6 +271,7 @@ pub(crate) static KEYS: Kind<Key> = Kind {
             key.expires_at.map_or_else(|| "never".to_owned(), until)
         })
         .spare(1),
+        Column::wide("FORMER UNTIL", |key: &Key, _| key.former_until.map(time_text).unwrap_or_default()),
         Column::new("QUOTA", |key: &Key, _| key.quota.as_ref().map(quota).unwrap_or_default()).spare(2),
         Column::wide("CREATED_BY", |key, _| key.created_by.to_string()),
     ],

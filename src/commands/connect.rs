@@ -149,7 +149,7 @@ pub(crate) fn failed(error: Error) -> CommandError {
             CommandError::usage(fields.iter().map(|(field, text)| flags::told(field, text)).collect::<Vec<_>>().join("; "))
         }
         Error::Refused { status: 400 | 413, message, .. } => CommandError::usage(message),
-        other => CommandError::from(other.to_string()),
+        other => CommandError::from(term::indented(&other.to_string())),
     }
 }
 
@@ -158,7 +158,9 @@ pub(crate) fn failed(error: Error) -> CommandError {
 /// # Errors
 /// The answer is not a `T`.
 pub(crate) fn read<T: DeserializeOwned>(answer: &Value) -> Result<T, CommandError> {
-    T::deserialize(answer).map_err(|error| format!("the server's answer is not what its API promises: {error}").into())
+    let wrong =
+        |error: serde_json::Error| format!("the server's answer is not what its API promises ({error}): check its address and its version");
+    T::deserialize(answer).map_err(|error| wrong(error).into())
 }
 
 pub(crate) fn with_query(path: &str, query: &[(&str, String)]) -> String {

@@ -1,9 +1,11 @@
 //! The commands on named contexts.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Subcommand;
 use clap_complete::ArgValueCandidates;
+use reqwest::Method;
 use secrecy::{ExposeSecret, SecretString};
 
 use super::connect::failed;
@@ -12,8 +14,12 @@ use super::context_file::{Contexts, ServerContext, names, path};
 use super::show::{self, Form, Shown};
 use super::{columns, term};
 use crate::CommandError;
-use bloom_client::{Client, Tls};
+use bloom_api::keys::WhoAmI;
+use bloom_client::{Client, Error, Tls};
 use bloom_config::Environment;
+
+/// How long a server may take to say what a key opens.
+const TRY_LIMIT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Subcommand)]
 pub enum ContextCommand {
@@ -30,7 +36,8 @@ pub enum ContextCommand {
     ///
     /// If no context is current, as with the first one, the new context becomes the current one. For an existing context, --key or
     /// --key-file replaces the stored key and keeps the address; --server replaces the address, and another address removes the stored key,
-    /// so that the key is not sent to another server, and the stored --ca-file. Whether the context is the current one stays as it is.
+    /// so that the key is not sent to another server, and the stored --ca-file. Whether the context is the current one stays as it is. Then
+    /// the server is asked what the key opens; if it refuses the key or does not answer, the context stays, with a warning.
     #[command(alias = "add")]
     #[command(after_help = "Examples:\n  bloom-runtime context set home --server http://127.0.0.1:5000\n  \
         bloom-runtime context set prod --server https://bloom.example --key-file ~/.bloom-key\n  bloom-runtime context use prod")]
@@ -63,11 +70,11 @@ pub enum ContextCommand {
 ///
 /// # Errors
 /// The file can't be read or written, or the context does not exist.
-pub(crate) fn run(command: ContextCommand, shown: Shown) -> Result<(), CommandError> {
+pub(crate) async fn run(command: ContextCommand, shown: Shown) -> Result<(), CommandError> {
     let path = path(&Environment::of_process())
         .ok_or_else(|| CommandError::usage("there is no place to store contexts: neither XDG_CONFIG_HOME nor HOME is set"))?;
     let mut contexts = Contexts::read(&path)?;
-    let mut news = None;
+    let (mut news, mut to_try) = (None, None);
     match command {
         ContextCommand::List => return list(&contexts, shown.form_or(Form::Table)),
         ContextCommand::Use { name } => {
@@ -78,7 +85,7 @@ pub(crate) fn run(command: ContextCommand, shown: Shown) -> Result<(), CommandEr
             contexts.current = Some(name);
         }
         ContextCommand::Set { name, server, key, key_file, ca_file } => {
-            set(&mut contexts, name.clone(), server, key, key_file, ca_file)?;
+            to_try = Some(set(&mut contexts, name.clone(), server, key, key_file, ca_file)?);
             if contexts.current.is_none() {
                 news = Some(is_current(&name));
                 contexts.current = Some(name);
@@ -96,7 +103,22 @@ pub(crate) fn run(command: ContextCommand, shown: Shown) -> Result<(), CommandEr
     }
     contexts.write(&path)?;
     news.iter().for_each(|news| term::info(news));
+    if let Some(client) = to_try {
+        term::info(&tried(&client).await);
+    }
     Ok(())
+}
+
+/// What the server says of the key. The context is stored whatever it is: the server may not be up yet.
+async fn tried(client: &Client) -> String {
+    let answer = client.send::<()>(Method::GET, "api/runtime/whoami", None, TRY_LIMIT).await;
+    match answer.and_then(|answer| answer.json::<WhoAmI<'_>>()) {
+        Ok(caller) if caller.open => "It works: the server asks for no key.".to_owned(),
+        Ok(WhoAmI { key: Some(key), scope, .. }) => format!("It works: key {}, scope {scope}.", key.name),
+        Ok(WhoAmI { scope, .. }) => format!("It works: scope {scope}."),
+        Err(error @ (Error::Unreachable(_) | Error::Broken(_))) => format!("Warning: the server does not answer: {error}"),
+        Err(error) => format!("Warning: {error}"),
+    }
 }
 
 fn is_current(name: &str) -> String {
@@ -120,7 +142,7 @@ fn set(
     key: Option<SecretString>,
     key_file: Option<PathBuf>,
     ca_file: Option<PathBuf>,
-) -> Result<(), CommandError> {
+) -> Result<Client, CommandError> {
     if name.is_empty() || name.chars().any(char::is_control) {
         return Err(CommandError::usage("the name of a context must be one line of text"));
     }
@@ -146,9 +168,9 @@ fn set(
         }
     }
     let tls = Tls::trusting(context.ca_file.as_deref()).map_err(failed)?;
-    Client::new(&context.server, context.secret()?.as_ref(), &tls).map_err(failed)?;
+    let client = Client::new(&context.server, context.secret()?.as_ref(), &tls).map_err(failed)?;
     contexts.contexts.insert(name, context);
-    Ok(())
+    Ok(client)
 }
 
 fn list(contexts: &Contexts, form: Form) -> Result<(), CommandError> {

@@ -27,7 +27,7 @@ pub enum ConversationCommand {
         limit: Limit,
     },
     /// Show a context and its newest tasks
-    #[command(visible_alias = "show")]
+    #[command(visible_aliases = ["show", "get"])]
     Describe {
         /// The context, as --context of `task submit` names it
         #[arg(value_name = "CONTEXT", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::conversations))]

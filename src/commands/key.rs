@@ -31,7 +31,7 @@ Examples:
   bloom-runtime key create web --scope submit --max-open-tasks 200 --max-tasks-per-minute 60 --out web.key
   bloom-runtime key quota web --max-open-tasks 500
   bloom-runtime key rotate ci --overlap 1d --out ci-new.key
-  bloom-runtime key revoke ci";
+  bloom-runtime key revoke ci --yes";
 
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
@@ -102,10 +102,10 @@ pub enum KeyCommand {
     },
     /// Revoke keys: servers refuse them from now on
     ///
-    /// In a terminal, the command asks.
+    /// The command asks, unless --yes is given.
     #[command(aliases = ["rm", "delete", "remove"])]
     Revoke {
-        /// Do not ask
+        /// Do not ask: for scripts
         #[arg(short, long)]
         yes: bool,
         /// Names, as `key list` shows them
@@ -233,8 +233,12 @@ pub(crate) async fn run(command: KeyCommand, server: &Server, shown: Shown) -> R
             }
         }
         KeyCommand::Revoke { yes, names } => {
-            // A script that revokes a key that has leaked is not held up.
-            if !yes && term::is_in_terminal() && !confirm("revoke", &names.join(", ")).await? {
+            must_exist(server, &names).await?;
+            let caller = server.get("api/runtime/whoami").await.unwrap_or_default();
+            if let Some(own) = names.iter().find(|name| caller["key"]["name"].as_str() == Some(name.as_str())) {
+                term::info(&format!("Warning: {own} is the key of this call: you will be locked out, unless you have another one."));
+            }
+            if !yes && !confirm("revoke", &names.join(", ")).await? {
                 term::info("Nothing was changed.");
                 return Ok(());
             }
@@ -250,6 +254,17 @@ pub(crate) async fn run(command: KeyCommand, server: &Server, shown: Shown) -> R
             hand_over(created, "is created", file, shown)
         }
     }
+}
+
+/// Nobody is asked about a key that does not exist. If the list can't be read, the call itself tells why.
+async fn must_exist(server: &Server, wanted: &[String]) -> Result<(), CommandError> {
+    let Ok(keys) = server.get("api/runtime/keys").await else { return Ok(()) };
+    let missing = wanted.iter().filter(|name| !names(&keys).any(|known| known == name.as_str()));
+    let told = missing.map(|name| {
+        let text = format!("{}{}", Rejection::KeyNotFound, did_you_mean(name, names(&keys)));
+        CommandError::from(text).about(name)
+    });
+    CommandError::all(&told.collect::<Vec<_>>())
 }
 
 /// Says which key failed, and which one may be meant if there is none with this name.

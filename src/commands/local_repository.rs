@@ -16,7 +16,8 @@ use super::connect::Server;
 use super::{project, show, term};
 use crate::CommandError;
 use bloom_api::projects::Project;
-use bloom_core::project::MAX_PROJECTS;
+use bloom_core::project::{MAX_PROJECTS, is_commit_id};
+use bloom_core::similar::did_you_mean;
 
 /// The longest time of a git command; fetching a large repository takes minutes.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -259,6 +260,43 @@ impl LocalRepository {
             term::info(&format!("{files} changes that are not committed: the run does not see them."));
         }
         Ok(begins)
+    }
+
+    /// Looks for a ref that was given: here, and then in the remote, which may have branches that were not fetched.
+    ///
+    /// # Errors
+    /// Neither has it; the error tells one that may be meant.
+    pub(crate) async fn must_have(&self, given: &str, place: &Place) -> Result<(), CommandError> {
+        let is_here = async |name: &str| self.git(&["rev-parse", "--verify", "--quiet", &format!("{name}^{{commit}}")]).await.is_ok();
+        if is_here(given).await {
+            return Ok(());
+        }
+        let mut known = self.names("refs/heads").await?;
+        known.extend(self.names("refs/tags").await?);
+        let who = match place {
+            Place::Here => format!("{} has no", self.top.display()),
+            Place::Remote(remote) => {
+                let fetched = format!("refs/remotes/{remote}");
+                // Of a commit, and of a remote that can't be asked, only a run can tell.
+                if is_commit_id(given)
+                    || is_here(&format!("{fetched}/{given}")).await
+                    || !self.git(&["ls-remote", "--", remote, given]).await.is_ok_and(|found| found.is_empty())
+                {
+                    return Ok(());
+                }
+                known.extend(self.names(&fetched).await?);
+                format!("neither {} nor {remote} has a", self.top.display())
+            }
+        };
+        let meant = did_you_mean(given, known.iter().map(String::as_str));
+        Err(CommandError::usage(format!("--ref: {who} branch, tag or commit {given}{meant}")))
+    }
+
+    /// The names of the refs below this one, without it.
+    async fn names(&self, below: &str) -> Result<Vec<String>, CommandError> {
+        let depth = below.split('/').count();
+        let names = self.git(&["for-each-ref", &format!("--format=%(refname:lstrip={depth})"), below]).await?;
+        Ok(names.lines().map(str::to_owned).collect())
     }
 
     /// The name that this branch has in the remote, which is asked.

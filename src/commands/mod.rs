@@ -265,6 +265,6 @@ async fn run_command(command: Command) -> Result<(), CommandError> {
         Command::Top { every, to, shown } => stats::watch(&every, &to.server()?, shown).await,
         Command::Usage { args, to, shown } => usage::run(args, &to.server()?, shown).await,
         Command::Key { action, to, shown } => key::run(action, &to.server()?, shown).await,
-        Command::Context { action, shown } => contexts::run(action, shown),
+        Command::Context { action, shown } => contexts::run(action, shown).await,
     }
 }

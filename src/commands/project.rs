@@ -79,6 +79,7 @@ pub enum ProjectCommand {
         branch_prefix: String,
     },
     /// Show a project, and which workers have cloned it
+    #[command(visible_aliases = ["describe", "get"])]
     Show {
         /// Its name or id
         #[arg(value_name = "PROJECT", value_parser = NonEmptyStringValueParser::new())]
@@ -138,6 +139,9 @@ pub(crate) async fn run(command: ProjectCommand, server: &Server, shown: Shown) 
                 }
             };
             show::one(shown.form_or(Form::Table), &columns::PROJECTS, &added)?;
+            if is_url(&repo_url) {
+                term::info(&format!("Nothing was checked yet: the first run, or bloom-runtime project clone {name}, fetches it."));
+            }
             if let Some(origin) = origin_of(&repo_url).await {
                 term::info(&format!(
                     "Only workers on this machine can fetch it, and --push goes into this directory. Its origin is {origin}: for that, \
@@ -188,7 +192,7 @@ pub(crate) async fn run(command: ProjectCommand, server: &Server, shown: Shown) 
             let failed = told.results.iter().flatten().filter(|one| one.error.is_some()).count();
             for one in told.results.iter().flatten() {
                 match &one.error {
-                    Some(error) => term::info(&format!("{}: {error}", one.node_id)),
+                    Some(error) => term::info(&format!("{}: {}", one.node_id, term::line(error))),
                     None => term::info(&format!("{}: cloned", one.node_id)),
                 }
             }
@@ -200,6 +204,10 @@ pub(crate) async fn run(command: ProjectCommand, server: &Server, shown: Shown) 
             if failed > 0 { Err(format!("{failed} workers could not clone {project}").into()) } else { Ok(()) }
         }
         ProjectCommand::Rm { yes, projects } => {
+            // Nobody is asked about a project that does not exist.
+            for project in &projects {
+                server.get(&path(server, project, "").await?).await.map_err(|failure| failure.about(project))?;
+            }
             let count = if projects.len() == 1 { "1 project".to_owned() } else { format!("{} projects", projects.len()) };
             if !yes && !confirm("delete", &count).await? {
                 term::info("Nothing was changed.");
@@ -294,6 +302,14 @@ fn must_be_same(before: &Project<'_>, repo_url: &str, branch_prefix: Option<&str
         )
         .into()),
         _ => Ok(()),
+    }
+}
+
+/// Says so if no project has the name of a filter. Not every key may list the projects; others are told nothing.
+pub(crate) async fn tell_if_unknown(server: &Server, name: &str) {
+    if let Ok((projects, None)) = named(server, name).await {
+        let meant = did_you_mean(name, projects.iter().map(|project| &*project.name));
+        term::info(&format!("No project has the name {name} now{meant}: check the spelling."));
     }
 }
 

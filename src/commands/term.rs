@@ -4,6 +4,7 @@ use std::io::{ErrorKind, IsTerminal, Write, stderr, stdin, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstream::{AutoStream, ColorChoice};
+use rustix::fs::{Stat, fstat};
 
 use crate::CommandError;
 pub use bloom_api::visible::escaped as safe;
@@ -11,6 +12,11 @@ pub use bloom_api::visible::escaped as safe;
 /// As [`safe`], in one line.
 pub fn line(text: &str) -> String {
     safe(text).split(['\n', '\t']).collect::<Vec<_>>().join(" ")
+}
+
+/// Text from elsewhere with its further lines indented, so that none of them looks like a line of this program.
+pub fn indented(text: &str) -> String {
+    text.replace('\n', "\n    ")
 }
 
 /// The first `most` characters, in one line.
@@ -39,6 +45,15 @@ pub fn out_width() -> Option<usize> {
 /// Whether standard error is a terminal.
 pub fn is_err_terminal() -> bool {
     stderr().is_terminal()
+}
+
+/// Whether standard output and standard error go to the same file, pipe or terminal, so that a line of one stands behind what the other has.
+pub fn is_one_output() -> bool {
+    let place = |stat: Stat| (stat.st_dev, stat.st_ino);
+    match (fstat(stdout()), fstat(stderr())) {
+        (Ok(out), Ok(err)) => place(out) == place(err),
+        _ => false,
+    }
 }
 
 /// Whether standard input is a terminal.

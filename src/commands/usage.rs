@@ -8,7 +8,7 @@ use super::connect::{Server, failed};
 use super::records::{MAX_ROWS, tell_of_key};
 use super::show::{self, Form, Shown};
 use super::task::label;
-use super::{columns, shell_completion, term, when};
+use super::{columns, project, shell_completion, term, when};
 use crate::CommandError;
 use bloom_api::reports::UsageRow;
 use bloom_api::usage::usage_key;
@@ -81,7 +81,7 @@ impl UsageFilters {
 pub(crate) async fn run(UsageArgs { by, filters }: UsageArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     when::in_order(filters.since, filters.until)?;
     let is_within_days = [filters.since, filters.until].into_iter().flatten().any(|at| at % DAY_MS != 0);
-    let creator = filters.creator.clone();
+    let (creator, project) = (filters.creator.clone(), filters.project.clone());
     let mut query = filters.query();
     query.push(("by", by.join(",")));
     let (rows, more) = server.list(PATH, &query, MAX_ROWS as usize).await.map_err(failed)?;
@@ -100,6 +100,11 @@ pub(crate) async fn run(UsageArgs { by, filters }: UsageArgs, server: &Server, s
     }
     if more {
         term::info(&format!("There are more than these {}: use filters.", rows.len()));
+    }
+    if rows.is_empty()
+        && let Some(project) = project
+    {
+        project::tell_if_unknown(server, &project).await;
     }
     tell_of_key(server, PATH, "created_by", creator.as_deref(), "--creator").await;
     Ok(())

@@ -33,7 +33,7 @@ pub enum WorkerCommand {
         names: Vec<String>,
     },
     /// Show all about a worker: what it runs, its last leases and how they ended, its history
-    #[command(alias = "show")]
+    #[command(visible_alias = "show")]
     Describe {
         /// Its name
         #[arg(value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
@@ -97,7 +97,7 @@ async fn remove(server: &Server, names: &[String], yes: bool) -> Result<(), Comm
     for name in online.iter().filter_map(|worker| worker["id"].as_str()) {
         term::info(&format!("{name} is online: its agent registers it again unless it is stopped."));
     }
-    let count = if names.len() == 1 { "1 worker".to_owned() } else { format!("{} workers", names.len()) };
+    let count = if found.len() == 1 { "1 worker".to_owned() } else { format!("{} workers", found.len()) };
     if !online.is_empty() && !yes && !confirm("remove", &count).await? {
         term::info("Nothing was changed.");
         return Ok(());

@@ -292,8 +292,8 @@ fn failed(lang: Lang, reason: Reason) -> (&'static str, &'static str) {
         Reason::Project => (
             t("Its repository could not be used", "Не вдалося скористатися його репозиторієм"),
             t(
-                "Do what the message says: it concerns the repository, the ref, the worker's git or its directory of the context. Then requeue it.",
-                "Зробіть те, що сказано в повідомленні: воно стосується репозиторію, гілки, тега чи коміту, git на воркері або його каталогу контексту. Тоді поверніть завдання в чергу.",
+                "Do what the message says. To begin with another ref, submit it again with that one. If the repository, the worker's git or its directory of the context was mended, requeue it.",
+                "Зробіть те, що сказано в повідомленні. Щоб почати з іншої гілки, тега чи коміту, надішліть завдання знову з ними. Якщо виправлено репозиторій, git на воркері або його каталог контексту, поверніть завдання в чергу.",
             ),
         ),
         Reason::BadInput => (

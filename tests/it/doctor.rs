@@ -77,6 +77,26 @@ on_both! { alone:
 }
 
 #[test]
+fn a_dev_at_another_port_is_found() {
+    run(async {
+        let server = Server::on(Database::Sqlite).words(&["dev"]).env("BLOOM_RUNNER", "echo").start();
+        let address = server.data_dir().join("dev.address");
+        eventually("its address", || async { address.exists().then_some(()) }).await;
+        let nobody = janitor::free_port().to_string();
+        let doctor = || {
+            let mut command = server.plan().command(&["doctor"]);
+            let output = command.env("PORT", &nobody).env("BLOOM_SERVER", "https://bloom.example").output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let told = doctor();
+        assert!(told.contains(&format!("it is ready at {}", server.base())) && !told.contains("no server answers"), "{told}");
+        assert!(server.stop().success());
+        let told = doctor();
+        assert!(told.contains("no server answers") && told.contains("BLOOM_SERVER is none of them"), "{told}");
+    });
+}
+
+#[test]
 fn mistakes_and_databases_that_are_away_are_wrong() {
     let server = keyed(Database::Sqlite);
     let (code, all) = found(&server, &[("LEASE_TTL_SECONDS", "never")]);

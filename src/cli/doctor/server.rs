@@ -20,7 +20,7 @@ const MOST: usize = 10;
 
 pub async fn look(settings: &Serve, authority: Option<&Path>) -> Vec<Finding> {
     // A certificate is rarely for a loopback address.
-    let url = settings.public_address().filter(|_| settings.tls.is_some()).unwrap_or_else(|| own_url(settings));
+    let mut url = settings.public_address().filter(|_| settings.tls.is_some()).unwrap_or_else(|| own_url(settings));
     if settings.port == 0 {
         return vec![Finding::new(
             "server",
@@ -29,14 +29,27 @@ pub async fn look(settings: &Serve, authority: Option<&Path>) -> Vec<Finding> {
         )];
     }
     // That of `dev`, which has no settings. What can't be read is told below, by the server's refusal.
-    let own = dev_key::in_use(&settings.data_dir).ok().flatten().filter(|dev| dev.is_at(&url)).map(|dev| dev.key);
-    let key = settings.api_key.as_ref().or(settings.read_key.as_ref()).or(own.as_ref());
+    let dev = dev_key::in_use(&settings.data_dir).ok().flatten();
     let authority = authority.filter(|path| !path.as_os_str().is_empty());
-    let client = match Tls::trusting(authority).and_then(|tls| Client::new(&url, key, &tls)) {
+    let connect = |url: &str| {
+        let own = dev.as_ref().filter(|dev| dev.is_at(url)).map(|dev| &dev.key);
+        let key = own.or(settings.api_key.as_ref()).or(settings.read_key.as_ref());
+        Tls::trusting(authority).and_then(|tls| Client::new(url, key, &tls))
+    };
+    let mut client = match connect(&url) {
         Ok(client) => client,
         Err(error) => return vec![Finding::new("server", State::Wrong, error.to_string())],
     };
-    let health: Value = match client.get("api/runtime/health").await {
+    let mut health = client.get::<Value>("api/runtime/health").await;
+    // It was given its port by a flag, which doctor was not.
+    if matches!(health, Err(Error::Unreachable(_) | Error::Garbled(_)))
+        && let Some(dev) = dev.as_ref().filter(|dev| !dev.is_at(&url))
+        && let Ok(of_dev) = connect(&dev.url)
+    {
+        health = of_dev.get::<Value>("api/runtime/health").await;
+        (url, client) = (dev.url.clone(), of_dev);
+    }
+    let health = match health {
         Ok(health) => health,
         Err(Error::Garbled(why)) => {
             let text = format!("another program answers at {url}, so the server can't start there: end it, or set another PORT ({why})");
@@ -46,8 +59,10 @@ pub async fn look(settings: &Serve, authority: Option<&Path>) -> Vec<Finding> {
             return vec![Finding::new("server", State::Wrong, format!("{url}: {error}"))];
         }
         Err(_) => {
+            let elsewhere = std::env::var_os("BLOOM_SERVER")
+                .map_or("", |_| "; doctor looks at the settings of this machine, and BLOOM_SERVER is none of them");
             let text = format!(
-                "no server answers at {url}: start it, by its service or with bloom-runtime serve. What only it knows was not looked at"
+                "no server answers at {url}: start it, by its service or with bloom-runtime serve. What only it knows was not looked at{elsewhere}"
             );
             return vec![Finding::new("server", State::Wrong, text)];
         }

@@ -87,8 +87,10 @@ pub(crate) fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String 
                     )
                 }
                 Some(Word::Known(Reason::Project)) => {
+                    // A retry begins with the same ref again.
                     format!(
-                        "do what the message says: it concerns the repository, the ref, the worker's git or its directory of the context; then: {again}"
+                        "do what the message says; with another ref: bloom-runtime task submit --like {id} --ref REF; if the repository, the worker's git or \
+                         its directory of the context was mended: {again}"
                     )
                 }
                 Some(Word::Known(Reason::BadInput)) => {
@@ -182,7 +184,8 @@ mod tests {
         let told = failed("project", "timed out; the branch bots/c can't be pushed: rejected");
         assert!(told.contains("on box: git --git-dir WORK_DIR/repositories/ID/git push URL bots/c;"), "{told}");
         assert!(told.contains("task retry 7c0d9e21 runs its prompt again, and pays"), "{told}");
-        assert!(!failed("project", "the project's repository is empty").contains("push URL"));
+        let told = failed("project", "the project's repository is empty");
+        assert!(!told.contains("push URL") && told.contains("task submit --like 7c0d9e21 --ref REF"), "{told}");
         assert!(failed("auth", "401").contains("correct the API key"));
         assert!(failed("budget_exceeded", "the run used 2 USD").contains("max_budget_usd of the agent's profile may be the limit, too"));
     }

@@ -33,6 +33,8 @@ const NEWEST: usize = 10;
 
 /// How an attempt ended is what people look for: other columns go first.
 const LEAST_END: usize = 40;
+/// Where no terminal says how wide it is. `task describe` shows the whole failure in a line of its own.
+const USUAL_END: usize = 60;
 
 /// The rows of a list, as the server sent them.
 async fn list(server: &Server, path: &str, query: &[(&str, String)], limit: usize) -> Result<Vec<Value>, CommandError> {
@@ -154,7 +156,7 @@ const WORKER: Column<Attempt> = Column::new("WORKER", |attempt, _| attempt.lease
 const LASTED: Column<Attempt> = Column::new("LASTED", lasted).spare(5);
 const RENEWED: Column<Attempt> = Column::new("RENEWED", renewed).spare(6);
 const LEASE: Column<Attempt> = Column::new("LEASE", state).spare(1);
-const END: Column<Attempt> = Column::new("END", |attempt: &Attempt, _| attempt.end.clone()).cut(LEAST_END, usize::MAX);
+const END: Column<Attempt> = Column::new("END", |attempt: &Attempt, _| attempt.end.clone()).cut(LEAST_END, USUAL_END);
 const TOKENS: Column<Attempt> = Column::new("TOKENS", tokens).spare(7);
 const COST: Column<Attempt> = Column::new("COST", cost).spare(4);
 const MODEL: Column<Attempt> = Column::wide("MODEL", |attempt, _| columns::given(&attempt.lease.model));

@@ -8,7 +8,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::super::confirm::confirm;
-use super::super::connect::{Server, read};
+use super::super::connect::{Server, read, with_query};
 use super::super::ids::path;
 use super::super::interrupt::or_interrupted;
 use super::super::progress::{Progress, number, tasks};
@@ -26,7 +26,7 @@ use bloom_api::requests::Requeue;
 use bloom_api::tasks::Task;
 use bloom_api::time_limit::PolicyChange;
 use bloom_api::words::Word;
-use bloom_core::task::Status;
+use bloom_core::task::{Reason, Status};
 
 /// A million tasks in total. Without a limit, the command would never end while a client keeps creating matching tasks.
 const MAX_ROUNDS: usize = 1000;
@@ -155,6 +155,9 @@ async fn change(
                     if is_completed { format!("; for the same again: bloom-runtime task submit --like {id}") } else { String::new() };
                 CommandError { message: failure.message + &same, ..failure }.about(id)
             })?;
+            if matches!(action, BulkAction::Requeue) {
+                tell_of_dependents(server, id).await;
+            }
             match shown.form() {
                 Some(form) => show::one(form, &columns::TASKS, &answer),
                 None => {
@@ -168,6 +171,25 @@ async fn change(
             }
         }
         ids => by_ids(action, ids, (args.dry_run, policy), server, shown).await,
+    }
+}
+
+/// Says which tasks stay cancelled that were cancelled because this one did not complete.
+async fn tell_of_dependents(server: &Server, id: &str) {
+    // Their failure names it.
+    let status = Status::Cancelled.as_str().to_owned();
+    let query = [("status", status), ("search", id.to_owned()), ("limit", MAX_REASONS.to_string())];
+    // It is only a hint, so a call that fails is no failure of the command.
+    let Ok((found, _)) = server.page(&with_query("api/runtime/llm-tasks", &query)).await else { return };
+    let found: Vec<Task> = show::read_all(&found).unwrap_or_default();
+    let depends = |task: &&Task| {
+        let failure = task.failure.as_ref();
+        failure.is_some_and(|failure| failure.reason == Reason::DependencyFailed && failure.message.contains(id))
+    };
+    let named: Vec<String> = found.iter().filter(depends).map(|task| ids::short(&task.id)).collect();
+    if !named.is_empty() {
+        let named = named.join(" ");
+        term::info(&format!("Tasks that depend on it stay cancelled. To queue them again: bloom-runtime task retry {named}"));
     }
 }
 

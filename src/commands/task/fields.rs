@@ -140,11 +140,12 @@ impl Fields {
     /// Names the project of this repository, and the branch that is checked out there, unless they were given.
     ///
     /// # Errors
-    /// The server has no such project, or the project's repository not what is checked out.
+    /// The server has no such project, or the project's repository not what is checked out, or not the ref that was given.
     pub(crate) async fn of_repository(&mut self, repository: &LocalRepository, server: &Server) -> Result<(), CommandError> {
         let found = repository.project(server, self.project.as_deref()).await?;
-        if self.git_ref.is_none() {
-            self.git_ref = Some(repository.begin(&found.place).await?);
+        match &self.git_ref {
+            Some(given) => repository.must_have(given, &found.place).await?,
+            None => self.git_ref = Some(repository.begin(&found.place).await?),
         }
         self.project = Some(found.project);
         Ok(())

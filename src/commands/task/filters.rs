@@ -81,6 +81,10 @@ impl Filters {
         self.agent.as_deref()
     }
 
+    pub fn project(&self) -> Option<&str> {
+        self.project.as_deref()
+    }
+
     pub fn owner(&self) -> Option<&str> {
         self.owner.as_deref()
     }

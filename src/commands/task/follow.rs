@@ -277,9 +277,11 @@ impl<'a> Transcript<'a> {
             self.end_line()?;
             return term::print_foreign(&format!("{}{}\n", self.head(at), term::line(line)));
         }
-        // If both outputs are on the terminal, the line must not start in the middle of the text.
-        let gap = if self.is_in_line && term::is_out_terminal() && term::is_err_terminal() { "\n" } else { "" };
-        term::info(&format!("{gap}{}", term::line(line)));
+        // The line must not start in the middle of the text. Elsewhere, the text is only what the run has written.
+        if term::is_one_output() {
+            self.end_line()?;
+        }
+        term::info(&term::line(line));
         Ok(())
     }
 

@@ -32,7 +32,7 @@ use super::connect::{Server, failed};
 use super::ids::path;
 use super::records::Limit;
 use super::show::{self, Form, Shown};
-use super::{columns, describe, ids, key, known_agents, shell_completion, term};
+use super::{columns, describe, ids, key, known_agents, project, shell_completion, term};
 use crate::CommandError;
 use artifacts::ArtifactsArgs;
 use bulk::RequeueArgs;
@@ -81,7 +81,7 @@ pub enum TaskCommand {
     /// Show all about a task: why it waits or failed, its attempts, dependencies, events and history
     ///
     /// Also says what to do about it. -o json prints the answers of the server from which this is made.
-    #[command(alias = "show")]
+    #[command(visible_alias = "show")]
     Describe {
         /// Its id
         #[arg(value_name = "ID", add = ArgValueCompleter::new(shell_completion::tasks))]
@@ -259,6 +259,9 @@ pub(crate) async fn run(command: TaskCommand, server: &Server, shown: Shown) -> 
                 list::hint(server, &filters).await;
                 if let Some(agent) = filters.agent() {
                     known_agents::tell_if_unknown(server, agent, "").await;
+                }
+                if let Some(project) = filters.project() {
+                    project::tell_if_unknown(server, project).await;
                 }
                 if let Some(owner) = filters.owner() {
                     key::tell_if_unknown(server, owner).await;

@@ -89,7 +89,7 @@ async fn answer(args: Asked, server: &Server, shown: Shown, verb: &str, (allow, 
     match shown.form() {
         Some(form) => show::one(form, &columns::TASKS, &task),
         None => {
-            term::info(&format!("task {id}: {verb}: {}", told(&question)));
+            term::info(&format!("task {id}: {verb}: {} (question {})", told(&question), question.id));
             Ok(())
         }
     }
@@ -104,11 +104,13 @@ pub(crate) fn told(question: &Question) -> String {
     }
 }
 
-/// How to answer it.
+/// How to answer it, and not another one that the run asks meanwhile.
 pub(crate) fn advice(question: &Question, id: &str) -> String {
+    let only = format!("--question {}", question.id);
+    let deny = format!("or bloom-runtime task deny {id} {only}");
     match question.questions.len() {
-        0 => format!("bloom-runtime task approve {id}, or bloom-runtime task deny {id} --message WHY"),
-        1 => format!("bloom-runtime task answer {id} TEXT, or bloom-runtime task deny {id}"),
-        texts => format!("bloom-runtime task answer {id} TEXT… (one for each of the {texts} questions), or bloom-runtime task deny {id}"),
+        0 => format!("bloom-runtime task approve {id} {only}, {deny} --message WHY"),
+        1 => format!("bloom-runtime task answer {id} {only} TEXT, {deny}"),
+        texts => format!("bloom-runtime task answer {id} {only} TEXT… (one for each of the {texts} questions), {deny}"),
     }
 }

@@ -44,8 +44,8 @@ pub(crate) async fn run(args: ReplyArgs, server: &Server, shown: Shown) -> Resul
     if task.waiting.is_some_and(|waiting| waiting.reason == WaitingReason::NeedsHuman) {
         let short = ids::short(&task.id);
         return Err(CommandError::usage(format!(
-            "its run asks a person, and waits for the answer, not for a new task: bloom-runtime task describe {short} shows what it asks, and \
-             task approve, deny or answer {short} answers it"
+            "its run asks a person, and waits for the answer, not for a new task: bloom-runtime task describe {short} shows what it asks, and how \
+             to answer"
         )));
     }
     if task.session == Session::None {

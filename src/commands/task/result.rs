@@ -178,7 +178,7 @@ pub(crate) async fn answer(server: &Server, id: &str, shown: Shown) -> Result<()
     if read::<Task>(&task)?.status == Status::Cancelled {
         return end;
     }
-    let why = result.error_message.as_deref().unwrap_or("it gave no reason");
+    let why = term::indented(result.error_message.as_deref().unwrap_or("it gave no reason"));
     Err(format!("the run of {id} on {} failed: {why}", result.worker_id).into())
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use serde_json::Value;
+use uuid::Uuid;
 
 use super::super::confirm::confirm;
 use super::super::connect::{Server, failed, read, with_query};
@@ -15,6 +16,7 @@ use super::super::{ids, shell_completion, term};
 use super::filters::Filters;
 use super::list;
 use crate::CommandError;
+use bloom_api::lists::MAX_IDS;
 use bloom_api::tasks::Task;
 use bloom_core::task::Status;
 
@@ -156,7 +158,10 @@ impl Changed {
     /// # Errors
     /// As [`Selection::find`]; nobody can be asked; or, if nothing is changed, ids that name no task.
     pub async fn chosen(&self, act: &Act, asks: bool, server: &Server) -> Result<Option<Chosen>, CommandError> {
-        let chosen = self.selection.find(act, server).await?;
+        let mut chosen = self.selection.find(act, server).await?;
+        if asks && !self.yes && !chosen.is_by_filter {
+            chosen.leave_out_missing(server).await?;
+        }
         let count = tasks(chosen.ids.len() as i64);
         let count = if chosen.more { format!("{count} or more") } else { count };
         if self.dry_run || (chosen.is_by_filter && chosen.ids.is_empty()) {
@@ -171,6 +176,20 @@ impl Changed {
 }
 
 impl Chosen {
+    /// Takes the ids that name no task for failures: nobody is asked about these. Whole ids were not looked up.
+    async fn leave_out_missing(&mut self, server: &Server) -> Result<(), CommandError> {
+        let mut existing = BTreeSet::new();
+        let wanted: Vec<Uuid> = self.ids.iter().filter_map(|id| id.parse().ok()).collect();
+        for some in wanted.chunks(MAX_IDS) {
+            let found = ids::existing(server, some).await?;
+            existing.extend(found.iter().filter_map(|task| task["id"].as_str()).map(str::to_owned));
+        }
+        let (found, missing): (Vec<String>, Vec<String>) = self.ids.drain(..).partition(|id| existing.contains(id));
+        self.ids = found;
+        self.failures.extend(missing.iter().map(|id| CommandError::from("Task not found".to_owned()).about(id)));
+        Ok(())
+    }
+
     /// Changes each of the tasks by a call, and returns the answers. The error then tells what could not be changed; the others are.
     ///
     /// # Errors

@@ -158,9 +158,14 @@ impl Waits {
             return interruptible(&id, follow::to_the_end(server, &id, waiting, shown)).await;
         }
         let task = interruptible(&id, waiting.until_finished(server, &id)).await?;
-        tell_other_profile(server, &id, &read(&task)?).await;
-        must_be_completed_or_advise(&read(&task)?)?;
-        answer(server, &id, shown).await
+        let task: Task = read(&task)?;
+        tell_other_profile(server, &id, &task).await;
+        must_be_completed_or_advise(&task)?;
+        answer(server, &id, shown).await?;
+        if task.project.is_some() && has_changes(server, &id).await {
+            term::info(&format!("What it changed: bloom-runtime task diff {id}, or bloom-runtime task checkout {id}"));
+        }
+        Ok(())
     }
 }
 
@@ -201,15 +206,7 @@ pub(crate) async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Re
         None => submit.fields.given()?,
     };
     let task = create(body, &submit.prompt, &submit.files, submit.idempotency_key.as_deref(), server).await?;
-    submit.waits.finish(&task, server, shown).await?;
-    if submit.waits.wait && (submit.here || submit.dir.is_some()) {
-        let id = id_of(&task)?;
-        if !has_changes(server, &id).await {
-            return Ok(());
-        }
-        term::info(&format!("What it changed: bloom-runtime task diff {id}, or bloom-runtime task checkout {id}"));
-    }
-    Ok(())
+    submit.waits.finish(&task, server, shown).await
 }
 
 /// Whether the task has a diff to show. If that can't be told, it may have one.

@@ -211,9 +211,7 @@ pub(crate) fn must_be_completed(task: &Task) -> Result<(), CommandError> {
         Some(failure) if failure.starts_with(&status) => failure,
         Some(failure) => format!("{status}: {failure}"),
     };
-    // What a worker reports must not look like a line of this program.
-    let told = told.replace('\n', "\n    ");
-    let id = task.id;
+    let (told, id) = (term::indented(&told), task.id);
     let advice = if task.status == Status::Cancelled { String::new() } else { format!("; see bloom-runtime task describe {id}") };
     Err(format!("task {id} is {told}{advice}").into())
 }
@@ -249,17 +247,18 @@ pub(crate) fn must_be_over(task: &Task) -> Result<(), CommandError> {
 /// What the task does now, or what it waits for.
 fn state(task: &Task) -> String {
     match (&task.status, &task.waiting) {
-        (_, Some(waiting)) => match waiting.reason {
-            // The message is a sentence about the task.
-            Word::Known(WaitingReason::NotBefore) if task.failure.is_some() => waiting.message.to_string(),
-            Word::Known(WaitingReason::NeedsHuman) => {
-                let (reason, message, id) = (&waiting.reason, &waiting.message, task.id);
-                format!(
-                    "waits: {reason}: {message}; task describe {id} shows it, and bloom-runtime task approve {id} (or deny, or answer) answers it"
-                )
+        (_, Some(waiting)) => {
+            let (reason, message) = (&waiting.reason, term::indented(&waiting.message));
+            match reason {
+                // The message is a sentence about the task.
+                Word::Known(WaitingReason::NotBefore) if task.failure.is_some() => message,
+                // A command that answers must name the question, which is not known here: another one may be asked meanwhile.
+                Word::Known(WaitingReason::NeedsHuman) => {
+                    format!("waits: {reason}: {message}; bloom-runtime task describe {} shows what it asks, and how to answer", task.id)
+                }
+                _ => format!("waits: {reason}: {message}"),
             }
-            _ => format!("waits: {}: {}", waiting.reason, waiting.message),
-        },
+        }
         (Word::Known(Status::Leased | Status::Running), _) => {
             let worker = task.worker_id.as_deref().unwrap_or_default();
             format!("runs on {worker}, attempt {} of {}", task.attempts, task.max_attempts)

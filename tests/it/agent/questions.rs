@@ -57,7 +57,8 @@ on_both! { alone:
             assert!(shown.ok().contains("needs_human ("));
         }
         let said = user.does(&["task", "describe", &task.id]).ok();
-        for part in ["touch ", question["id"].as_str().unwrap(), "bloom-runtime task approve ", "task_asked"] {
+        let approve = format!("bloom-runtime task approve {} --question {},", &task.id[28..], question["id"].as_str().unwrap());
+        for part in ["touch ", &approve, "task_asked"] {
             assert!(said.contains(part), "{part}:\n{said}");
         }
         assert_eq!(user.does(&["task", "describe", &task.id, "-o", "json"]).json()["question"], question);
@@ -68,6 +69,7 @@ on_both! { alone:
         assert!(said.contains("its run asks something else now"), "{said}");
 
         let said = user.does(&["task", "approve", &task.id]).ends(0);
+        assert!(said.err.contains(&format!("(question {})", question["id"].as_str().unwrap())), "{}", said.err);
         assert!(said.err.contains("allowed: Bash {") && said.err.contains(&file.display().to_string()), "{}", said.err);
         let done = task.reaches("completed").await;
         assert!(file.exists() && done["waiting"].is_null(), "{done}");
@@ -146,7 +148,8 @@ fn questions_in_words_get_answers_in_words() {
         let user = User::at(server);
         let said = user.does(&["task", "approve", &task.id]).complains(2);
         assert!(said.contains("the run asks 2 questions in words: give one answer for each, or deny them"), "{said}");
-        assert!(said.contains(&format!("bloom-runtime task answer {} TEXT…", task.id)), "{said}");
+        let only = question["id"].as_str().unwrap();
+        assert!(said.contains(&format!("bloom-runtime task answer {} --question {only} TEXT…", task.id)), "{said}");
         user.does(&["task", "answer", &task.id, "green", "as big as it gets"]).ends(0);
         task.reaches("completed").await;
         let log = user.does(&["task", "logs", &task.id]).ok();

@@ -28,6 +28,24 @@ fn one_task_is_cancelled_by_its_id() {
 }
 
 #[test]
+fn a_retry_tells_of_tasks_that_stay_cancelled() {
+    run(async {
+        let crew = sqlite().crew();
+        let user = User::at(crew.api);
+        let first = crew.task().create().await;
+        let next = crew.task().with("depends_on", json!([first.id])).create().await;
+        first.cancel().await.ok();
+        eventually("its dependent is cancelled", || async { (next.status().await == "cancelled").then_some(()) }).await;
+        let done = user.does(&["task", "retry", &first.id]).ends(0);
+        let told = format!("Tasks that depend on it stay cancelled. To queue them again: bloom-runtime task retry {}", short(&next.id));
+        assert!(done.err.contains(&told), "{}", done.err);
+        let done = user.does(&["task", "retry", &next.id]).ends(0);
+        assert!(!done.err.contains("stay cancelled"), "{}", done.err);
+        first.cancel().await.ok();
+    });
+}
+
+#[test]
 fn many_ids_go_in_one_call() {
     run(async {
         let crew = sqlite().crew();

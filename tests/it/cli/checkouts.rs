@@ -57,6 +57,10 @@ fn a_task_begins_where_the_person_works_and_comes_back() {
         // What was not pushed is in the index of a new branch.
         git(clone, &["switch", "--quiet", "main"]);
         let kept = runs(&user, &["--dir", dir], "echo three >>file; echo new >new");
+        for again in [&["submit", "--like", &kept, "--context", "again"][..], &["reply", &kept, "echo four >>file"]] {
+            let told = user.does(&[&["task"][..], again, &["--wait"]].concat()).ends(0).err;
+            assert!(told.contains("What it changed: bloom-runtime task diff "), "{again:?}: {told}");
+        }
         let told = user.does(&["task", "checkout", &kept, "--dir", dir, "--branch", "mine"]).ends(0).err;
         assert!(told.contains("was not pushed") && told.contains("git commit"), "{told}");
         assert_eq!(git(clone, &["status", "--porcelain"]), "M  file\nA  new");
@@ -132,6 +136,8 @@ fn what_the_worker_would_not_have_is_told_before() {
         let told = submit(&[]).complains(2);
         assert!(told.contains("git push -u origin mine"), "{told}");
         submit(&["--ref", "main", "--suspend"]).ends(0);
+        let told = submit(&["--ref", "mian"]).complains(2);
+        assert!(told.contains("--ref: ") && told.contains("branch, tag or commit mian (did you mean main?)"), "{told}");
         // Pushed under another name, and known here only by that.
         git(clone, &["push", "--quiet", &repository.bare().display().to_string(), "HEAD:theirs"]);
         git(clone, &["config", "branch.mine.remote", "origin"]);

@@ -53,9 +53,9 @@ fn contexts_are_kept_under_names() {
     let (server, other) = (guarded(), sqlite());
     let user = User::new();
     let done = user.does(&["context", "set", "prod", "--server", server.base(), "--key", "the-secret-key"]).ends(0);
-    assert!(done.out.is_empty() && done.err == "prod is the current context now.\n", "{done:?}");
+    assert!(done.out.is_empty() && done.err == "prod is the current context now.\nIt works: scope admin.\n", "{done:?}");
     let done = user.does(&["context", "set", "home", "--server", other.base()]).ends(0);
-    assert_eq!(done.err, "", "the current context stays");
+    assert_eq!(done.err, "It works: the server asks for no key.\n", "the current context stays");
     let file = user.home.join(".config/bloom-runtime/config.toml");
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
 
@@ -87,6 +87,25 @@ fn contexts_are_kept_under_names() {
     user.does(&["context", "set", "last", "--server", other.base()]).ok();
     let said = user.does(&["context", "rm", "last"]).ends(0).err;
     assert!(said.contains("last was the current context") && said.contains("context set NAME"), "{said}");
+}
+
+#[test]
+fn the_key_of_a_context_is_tried() {
+    let server = guarded();
+    run(async {
+        let user = User::new();
+        let admin = user.clone().with("BLOOM_SERVER", server.base()).with("BLOOM_KEY", "the-secret-key");
+        let key = admin.does(&["key", "create", "ann", "--scope", "submit"]).ok();
+        let set = |server: &str, key: &str| user.does(&["context", "set", "x", "--server", server, "--key", key]).ends(0).err;
+        let said = set(server.base(), key.trim_end());
+        assert!(said.ends_with("It works: key ann, scope submit.\n"), "{said}");
+        let said = set(server.base(), "wrong-key");
+        assert!(said.starts_with("Warning: the server refuses this key") && !said.contains("wrong-key"), "{said}");
+        let nowhere = format!("http://127.0.0.1:{}", janitor::free_port());
+        let said = set(&nowhere, "a-key");
+        assert!(said.starts_with(&format!("Warning: the server does not answer: can't connect to {nowhere}")), "{said}");
+        assert!(user.does(&["context", "list"]).ok().contains(&nowhere), "it is stored all the same");
+    });
 }
 
 #[test]

@@ -69,6 +69,26 @@ fn a_task_is_described_with_its_attempts() {
 }
 
 #[test]
+fn a_long_failure_is_whole_in_one_place_only() {
+    run(async {
+        let crew = sqlite().crew();
+        let worker = crew.worker().register().await;
+        let task = crew.task().with("max_attempts", json!(1)).create().await;
+        let run = Run::claimed_by(&worker).await;
+        let why = "it broke because of this, ".repeat(8);
+        let end = json!({ "status": "error", "error_message": why, "reason": "agent_error", "retryable": true,
+            "lease_id": run.lease, "metrics": { "duration_ms": 5 } });
+        task.complete(end).await.ok();
+        let shown = User::at(crew.api).does(&["task", "describe", &task.id]).ok();
+        let (facts, rest) = shown.split_once("Attempts:").unwrap();
+        assert!(facts.contains(why.trim_end()), "{shown}");
+        let attempts = rest.split("History:").next().unwrap();
+        assert!(attempts.contains("the run failed, and the task is dead: agent_error") && attempts.contains('…'), "{attempts}");
+        assert!(!attempts.contains("of this, it broke"), "{attempts}");
+    });
+}
+
+#[test]
 fn a_worker_is_described_with_what_it_runs() {
     run(async {
         let crew = sqlite().crew();

@@ -23,6 +23,8 @@ fn files_go_with_a_task_and_come_back() {
         assert!(made.success());
         let pipe = user.home.join("pipe");
         let writer = std::thread::spawn(move || fs::write(pipe, "of a command").unwrap());
+        let said = user.does(&["task", "submit", "--agent", &crew.slug, "--keep", "/etc/*", "p"]).complains(2);
+        assert!(said.contains("--keep: number 1: The glob '/etc/*' must be relative"), "{said}");
         let submit = ["task", "submit", "--agent", &crew.slug, "--keep", "out/**", "--keep", "*.log"];
         let flags = [&submit[..], &["--file", "plan.md", "--file", "in/data=large.bin", "--file", "piped.txt=pipe", "Do it"]].concat();
         let id = user.does(&flags).ok().trim().to_owned();

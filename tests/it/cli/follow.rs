@@ -26,6 +26,22 @@ fn text_is_there_as_it_comes() {
 }
 
 #[test]
+fn text_ends_with_a_line_break_before_a_line_in_the_same_file() {
+    run(async {
+        let crew = sqlite().crew();
+        let worker = crew.worker().register().await;
+        let following = User::at(crew.api).with_one_output(&["task", "submit", "--follow", "--agent", &crew.slug, "p"]);
+        let run = Run::claimed_by(&worker).await;
+        run.tells("text", json!("fixed it")).await;
+        following.prints("fixed it").await;
+        run.tells("lifecycle", json!({ "message": "cleaning up" })).await;
+        run.answers("x").await;
+        let said = following.done().ok();
+        assert!(said.ends_with("fixed it\n[lifecycle] cleaning up\n"), "{said}");
+    });
+}
+
+#[test]
 fn a_run_that_tells_nothing_gives_its_answer() {
     run(async {
         let crew = sqlite().crew();

@@ -52,6 +52,10 @@ fn tasks_are_listed_in_every_form() {
         assert!(cut.err.contains("There are more than this one: use a higher --limit"), "{}", cut.err);
         assert_eq!(list(&["--project", "none-of-this-name", "-o", "name"]), "");
         assert_eq!(list(&["--owner", "nobody", "-o", "name"]), "");
+        for command in [&["task", "list"][..], &["usage"]] {
+            let none = user.does(&[command, &["--project", "none-of-this-name"]].concat()).ends(0);
+            assert!(none.err.contains("No project has the name none-of-this-name now"), "{command:?}: {}", none.err);
+        }
         let none = user.does(&["task", "list", "--context", "nowhere-at-all"]).ends(0);
         assert_eq!((none.out.as_str(), none.err.as_str()), ("", "Nothing found.\n"));
         let said = user.does(&["task", "list", "--status", "quued"]).complains(2);

@@ -40,14 +40,14 @@ fn keys_are_created_listed_and_revoked() {
         let said = user.does(&["key", "create", "x", "--scope", "read", "--namespace", "a"]).complains(2);
         assert!(said.contains("--namespace"), "{said}");
         user.does(&["key", "create", "x", "--scope", "join", "--namespace", "Team"]).complains(2);
-        user.does(&["key", "revoke", "t"]).ends(0);
+        user.does(&["key", "revoke", "t", "--yes"]).ends(0);
 
         let again = user.does(&["key", "create", "ci", "--scope", "read"]).complains(1);
         assert!(again.contains("revoke it first"), "{again}");
         user.does(&["key", "create", "x", "--scope", "root"]).complains(2);
         let said = user.does(&["key", "create", "x", "--scope", "worker"]).complains(2);
         assert!(said.contains("--worker: Required"), "{said}");
-        let revoked = user.does(&["key", "revoke", "ci", "w"]).ends(0);
+        let revoked = user.does(&["key", "revoke", "--yes", "ci", "w"]).ends(0);
         assert_eq!((revoked.out.as_str(), revoked.err.as_str()), ("", "ci is revoked.\nw is revoked.\n"));
         own.does(&["task", "list"]).complains(1);
         user.does(&["key", "revoke", "ci"]).complains(1);
@@ -67,6 +67,27 @@ fn keys_are_created_listed_and_revoked() {
 }
 
 #[test]
+fn nobody_revokes_a_key_by_mistake() {
+    let server = keyed(Database::Sqlite);
+    run(async {
+        let user = User::at(&server).with("BLOOM_KEY", ADMIN);
+        let key = user.does(&["key", "create", "boss", "--scope", "admin"]).ok();
+        user.does(&["key", "create", "ci", "--scope", "submit"]).ends(0);
+        let boss = User::at(&server).with("BLOOM_KEY", key.trim_end());
+        let asks = boss.does(&["key", "revoke", "ci"]).complains(2);
+        assert!(asks.contains("this would revoke ci") && asks.contains("--yes") && !asks.contains("locked out"), "{asks}");
+        let asks = boss.does(&["key", "revoke", "boss"]).complains(2);
+        assert!(asks.contains("boss is the key of this call: you will be locked out"), "{asks}");
+        let missing = boss.does(&["key", "revoke", "ci", "nope"]).complains(1);
+        assert!(missing.contains("nope: Key not found") && !missing.contains("this would"), "{missing}");
+        assert_eq!(boss.does(&["key", "list", "-o", "name"]).ok(), "boss\nci\n", "nothing was revoked");
+        let done = boss.does(&["key", "revoke", "--yes", "boss"]).ends(0);
+        assert!(done.err.contains("locked out") && done.err.ends_with("boss is revoked.\n"), "{}", done.err);
+        boss.does(&["key", "list"]).complains(1);
+    });
+}
+
+#[test]
 fn a_key_is_rotated_with_its_old_secret_beside_the_new_one() {
     let server = keyed(Database::Sqlite);
     run(async {
@@ -74,6 +95,9 @@ fn a_key_is_rotated_with_its_old_secret_beside_the_new_one() {
         let former = user.does(&["key", "create", "ci", "--scope", "submit"]).ok();
         let rotated = user.does(&["key", "rotate", "ci", "--overlap", "15m"]).ends(0);
         assert!(rotated.err.contains("ci is rotated") && rotated.err.contains("The secret that it had is valid until"), "{}", rotated.err);
+        let wide = user.does(&["key", "list", "-o", "wide"]).ok();
+        let until = rotated.err.split("valid until ").nth(1).unwrap().trim_end().trim_end_matches('.');
+        assert!(wide.contains("FORMER UNTIL") && wide.contains(until), "{wide}");
         for key in [&former, &rotated.out] {
             User::at(&server).with("BLOOM_KEY", key.trim_end()).does(&["task", "list"]).ends(0);
         }

@@ -153,6 +153,10 @@ fn what_a_proxy_says_is_told_as_such() {
         let said = User::new().does(&[words, &["--server", &answers(page)]].concat()).complains(1);
         assert!(said.contains("check the address") && !said.contains('<'), "{words:?}: {said}");
     }
+    let other = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
+    let url = answers(other);
+    let said = User::new().does(&["task", "list", "--server", &url]).complains(1);
+    assert!(said.contains(&format!("{url} is not a bloom-runtime server")) && said.contains("it answered something else ("), "{said}");
     let user = User::new().with("HTTPS_PROXY", &answers(refusal));
     let said = user.does(&["stats", "--server", "https://bloom.example"]).complains(1);
     assert!(said.contains("the proxy of the environment") && said.contains("bloom.example"), "{said}");

@@ -13,7 +13,13 @@ fn a_project_is_added_cloned_and_deleted() {
         let stub = Stub::start().await;
         let worker = crew.worker_at(&stub.url).register().await;
         let name = worker.name.as_str();
-        let added = user.does(&["project", "add", name, REPO, "--worker", name, "--branch-prefix", "bots"]).ends(0).out;
+        let added = user.does(&["project", "add", name, REPO, "--worker", name, "--branch-prefix", "bots"]).ends(0);
+        assert!(
+            added.err.contains(&format!("Nothing was checked yet: the first run, or bloom-runtime project clone {name},")),
+            "{}",
+            added.err
+        );
+        let added = added.out;
         assert!(added.contains("NAME") && added.contains(name) && added.contains("pending"), "{added}");
         assert!(user.does(&["project", "show", name]).ends(0).out.contains("bots"));
         let refused = user.does(&["project", "edit", name, "--branch-prefix", "a..b"]).ends(2).err;
@@ -48,6 +54,8 @@ fn a_project_is_added_cloned_and_deleted() {
 
         let asks = user.does(&["project", "rm", name]).complains(2);
         assert!(asks.contains("this would delete 1 project") && asks.contains("--yes"), "{asks}");
+        let gone = user.does(&["project", "rm", name, "nope"]).complains(1);
+        assert!(gone.contains("there is no project 'nope'") && !gone.contains("this would"), "{gone}");
         assert!(user.types("n\n", &["project", "rm", name]).ends(0).out.contains("Nothing was changed"));
         assert!(user.does(&["project", "rm", "--yes", name]).ends(0).err.contains("is deleted"));
         let gone = user.does(&["project", "rm", "--yes", name]).ends(1).err;

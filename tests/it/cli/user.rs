@@ -130,6 +130,15 @@ impl User {
         Running { child, out, err, open: None }
     }
 
+    /// Starts a command with both output streams in one pipe, as by `2>&1`.
+    pub fn with_one_output(&self, arguments: &[&str]) -> Running {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let mut command = self.command(Path::new(BINARY), arguments);
+        command.stdin(Stdio::null()).stdout(writer.try_clone().expect("the pipe")).stderr(writer);
+        let child = janitor::spawn(command).expect("the program starts");
+        Running { child, out: Heard::listen(reader), err: Heard::default(), open: None }
+    }
+
     /// Runs a command whose output nobody reads any more.
     pub fn with_closed_output(&self, arguments: &[&str]) -> Done {
         let (reader, writer) = std::io::pipe().expect("a pipe");

@@ -58,6 +58,24 @@ fn a_failure_ends_with_1_and_its_reason() {
 }
 
 #[test]
+fn a_run_can_not_forge_a_line_of_the_program() {
+    run(async {
+        let crew = sqlite().crew();
+        let worker = crew.worker().register().await;
+        let user = User::at(crew.api);
+        let task = crew.task().create().await;
+        Run::claimed_by(&worker).await.fails("auth", "signed out\nWhat to do: paste this into a shell").await;
+        for command in ["result", "wait", "describe"] {
+            let done = user.does(&["task", command, &task.id]);
+            let said = done.out + &done.err;
+            assert!(said.contains("paste this") && !said.contains("\nWhat to do: paste"), "{command}: {said}");
+        }
+        let said = user.does(&["task", "result", &task.id]).complains(1);
+        assert!(said.contains("signed out\n    What to do: paste"), "{said}");
+    });
+}
+
+#[test]
 fn time_that_is_over_ends_with_3_and_the_task_goes_on() {
     run(async {
         let crew = sqlite().crew();
