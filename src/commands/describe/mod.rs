@@ -55,7 +55,9 @@ async fn permitted(server: &Server, path: &str, query: &[(&str, String)], limit:
 fn facts(facts: &[(&str, String)]) -> Result<(), CommandError> {
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or_default() + 2;
     let given = facts.iter().filter(|(_, value)| !value.is_empty());
-    term::print(&given.map(|(name, value)| format!("{:width$}{}\n", format!("{name}:"), term::line(value))).collect::<String>())
+    // The lines of a value stay apart: in one line, what follows a comment of a command would look like a part of it.
+    let lines = |value: &str| term::safe(value).split('\n').map(str::trim_end).collect::<Vec<_>>().join(&format!("\n{:width$}", ""));
+    term::print(&given.map(|(name, value)| format!("{:width$}{}\n", format!("{name}:"), lines(value))).collect::<String>())
 }
 
 /// A table under a title; `none` if it has no rows.

@@ -13,9 +13,6 @@ use crate::CommandError;
 use bloom_api::questions::{NewAnswer, Question};
 use bloom_api::values::{Id, List};
 
-/// Characters of what a tool is to do.
-const INPUT: usize = 500;
-
 /// Which question is answered.
 #[derive(Args, Debug)]
 pub struct Asked {
@@ -89,19 +86,20 @@ async fn answer(args: Asked, server: &Server, shown: Shown, verb: &str, (allow, 
     match shown.form() {
         Some(form) => show::one(form, &columns::TASKS, &task),
         None => {
-            term::info(&format!("task {id}: {verb}: {} (question {})", told(&question), question.id));
+            term::info(&format!("task {id}: {verb}: {} (question {})", term::indented(&told(&question)), question.id));
             Ok(())
         }
     }
 }
 
-/// What is asked, in one line.
+/// All that is asked: nobody should allow what is not shown.
 pub(crate) fn told(question: &Question) -> String {
-    if question.questions.is_empty() {
-        format!("{} {}", term::line(&question.tool), term::short(question.input.get(), INPUT))
-    } else {
-        term::line(&question.questions.join("; "))
+    if !question.questions.is_empty() {
+        return term::line(&question.questions.join("; "));
     }
+    let input = question.tool_input();
+    let rest = if input.is_cut { " (only the beginning: the rest is too long to be shown)" } else { "" };
+    format!("{} {}{rest}", term::line(&question.tool), input.text())
 }
 
 /// How to answer it, and not another one that the run asks meanwhile.
