@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION, REFERRER_POLICY, VARY};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
+use bloom_api::visible::escaped;
 
 /// Nothing is loaded from elsewhere, no script or style stands in a page, no other site shows a page in a frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; \
@@ -26,7 +27,8 @@ const HEADERS: [(HeaderName, &str); 5] = [
 /// # Errors
 /// The template fails, which is a bug.
 pub(crate) fn page(status: StatusCode, template: &impl Template) -> Result<Response, askama::Error> {
-    let text = template.render()?;
+    // In the whole page, because templates have none of these characters of their own: nothing that they show can hide what follows it.
+    let text = escaped(&template.render()?).into_owned();
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;
     for (name, value) in HEADERS {

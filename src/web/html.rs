@@ -2,18 +2,7 @@
 
 use std::fmt;
 
-use askama::filters::{Escaper, HtmlSafe};
-use bloom_api::visible::escaped;
-
-/// How templates escape texts (`askama.toml`): for HTML, and so that no character hides others or changes their order.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Visible;
-
-impl Escaper for Visible {
-    fn write_escaped_str<W: fmt::Write>(&self, dest: W, text: &str) -> fmt::Result {
-        askama::filters::Html.write_escaped_str(dest, &escaped(text))
-    }
-}
+use askama::filters::HtmlSafe;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Html(String);
@@ -34,8 +23,16 @@ impl Html {
 
     /// As a template shows it, between tags or as the value of an attribute.
     pub(crate) fn text(&mut self, text: &str) {
-        // Writing into a text does not fail.
-        let _ = Visible.write_escaped_str(&mut self.0, text);
+        for letter in text.chars() {
+            match letter {
+                '<' => self.0.push_str("&#60;"),
+                '>' => self.0.push_str("&#62;"),
+                '&' => self.0.push_str("&#38;"),
+                '"' => self.0.push_str("&#34;"),
+                '\'' => self.0.push_str("&#39;"),
+                other => self.0.push(other),
+            }
+        }
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -196,7 +196,7 @@ on_both! { alone:
         }
         let shown = submit.ok(FORM).await;
         shown.has("<option value=\"asked\">");
-        shown.has("<option value=\"own\">second</option>");
+        shown.has("<option value=\"mine/own\">second</option>");
         let member = Browser::signed_in(&server, &create(&admin, "ours", "member", json!({ "team": "docs" })).await).await.ok(FORM).await;
         member.has(all[0]);
         member.has_not(all[3]);

@@ -350,7 +350,7 @@ on_both! {
         // Its badge is that of the lists.
         page.has("<span class=\"badge s-asks\">asks you</span>");
         assert_ne!(icon(&page), icon(&before));
-        page.has("<pre tabindex=\"0\" class=\"command\"><code>rm -r \\\n  build</code></pre>");
+        page.has("<pre tabindex=\"0\" lang=\"en\" class=\"command\"><code>rm -r \\\n  build</code></pre>");
         page.has("Removes &#60;build&#62;");
         browser.send_form(&path, &format!("{path}/answer"), &[("decision", "allow"), ("question_id", NO_ID)]).await.expect(303);
         let after = browser.ok(&path).await;
