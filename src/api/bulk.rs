@@ -66,7 +66,7 @@ impl Filter {
     }
 }
 
-/// A text to filter by. An empty one is no filter.
+/// A text to filter by. An empty one is refused: whoever fills it from a variable that is not set must not change the tasks of everybody.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct FilterText(pub Option<String>);
 
@@ -78,7 +78,10 @@ impl From<&str> for FilterText {
 
 impl Wire for FilterText {
     fn read(raw: &RawValue) -> Result<Self, Problems> {
-        Ok(Self::from(&*<Text>::read(raw)?))
+        match raw.get() {
+            "null" => Ok(Self::default()),
+            _ => Ok(Self(Some(Text::<1>::read(raw)?.0))),
+        }
     }
 
     fn absent() -> Option<Self> {
@@ -90,7 +93,7 @@ impl Wire for FilterText {
     }
 
     fn describe() -> Schema {
-        <Text>::describe()
+        Text::<1>::describe()
     }
 }
 

@@ -7,6 +7,8 @@ use super::visible::compact;
 
 /// The field of the tools that execute a command.
 const COMMAND: &str = "command";
+/// The field of the tool that asks in words.
+const QUESTIONS: &str = "questions";
 
 /// A part of what a tool is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,12 +44,25 @@ impl Question<'_> {
         let fields = match &input {
             Value::Null => Vec::new(),
             Value::Object(members) => {
-                let (command, others): (Vec<_>, Vec<_>) = members.iter().partition(|(name, _)| *name == COMMAND);
+                // What it asks in words is shown as that.
+                let shown = members.iter().filter(|(name, _)| self.questions.is_empty() || *name != QUESTIONS);
+                let (command, others): (Vec<_>, Vec<_>) = shown.partition(|(name, _)| *name == COMMAND);
                 command.into_iter().chain(others).map(|(name, value)| field(name, value)).collect()
             }
             other => vec![field("", other)],
         };
         ToolInput { fields, is_cut }
+    }
+
+    /// What it asks in words, each question with what is said about its choices.
+    pub fn in_words(&self) -> Vec<String> {
+        let input: Value = serde_json::from_str(self.input.get()).unwrap_or_default();
+        let asked = self.questions.iter().enumerate().map(|(at, text)| {
+            let options = input[QUESTIONS][at]["options"].as_array().into_iter().flatten();
+            let about = options.filter_map(|option| Some((option["label"].as_str()?, option["description"].as_str()?)));
+            about.fold(compact(text), |told, (label, about)| format!("{told}\n  {}: {}", compact(label), compact(about)))
+        });
+        asked.collect()
     }
 }
 
@@ -58,12 +73,16 @@ fn text_of(value: &Value) -> String {
     }
 }
 
+fn indented(text: &str) -> String {
+    text.replace('\n', "\n  ")
+}
+
 impl ToolInput {
-    /// In one text: a command as it is, other fields with their names.
+    /// In one text: a command, and the other fields with their names. Further lines of a field are indented, so that none looks like a field.
     pub fn text(&self) -> String {
         let parts = self.fields.iter().map(|field| match field.name.as_str() {
-            "" | COMMAND => field.text.clone(),
-            name => format!("{name}: {}", field.text),
+            "" | COMMAND => indented(&field.text),
+            name => format!("{name}: {}", indented(&field.text)),
         });
         parts.collect::<Vec<_>>().join("\n")
     }
@@ -97,8 +116,9 @@ mod tests {
         let input = shown(&hidden);
         assert!(input.fields[0].is_command() && !input.is_cut);
         assert_eq!(input.text(), "echo⟨100 blank characters⟩; rm x\\u2069\na: 1\ndangerouslyDisableSandbox: true");
-        assert_eq!(shown(&json!({ "edits": [{ "old": "x" }] })).text(), "edits: [\n  {\n    \"old\": \"x\"\n  }\n]");
+        assert_eq!(shown(&json!({ "edits": [{ "old": "x" }] })).text(), "edits: [\n    {\n      \"old\": \"x\"\n    }\n  ]");
         assert_eq!(shown(&json!(null)), ToolInput::default());
+        assert_eq!(shown(&json!({ "command": "ls\ndescription: lists" })).text(), "ls\n  description: lists");
         let cut = shown(&json!("{\"content\": \"aaa…"));
         assert!(cut.is_cut && cut.text() == "{\"content\": \"aaa…");
     }

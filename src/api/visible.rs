@@ -3,12 +3,17 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// More blank characters than this in a row are counted instead of shown: what follows them would be out of sight.
+/// More blank characters or line breaks than this in a row are counted instead of shown: what follows them would be out of sight.
 const BLANKS: usize = 60;
+const LINE_BREAKS: usize = 4;
 
 /// Escapes control characters, and those that are invisible or change the direction of text, as JSON does. Line breaks and tabs stay. So a
 /// terminal is not controlled, and a command reads as it is executed.
 pub fn escaped(text: &str) -> Cow<'_, str> {
+    escaped_if(text, is_hidden)
+}
+
+fn escaped_if(text: &str, is_hidden: fn(char) -> bool) -> Cow<'_, str> {
     if !text.chars().any(is_hidden) {
         return Cow::Borrowed(text);
     }
@@ -26,9 +31,10 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// The text with long runs of blank characters counted: `a⟨6000 blank characters⟩b`. Also [`escaped`].
+/// A text that a person decides about: [`escaped`], also characters that are invisible but usual in some scripts and in emoji, and with long
+/// runs of blank characters counted: `a⟨6000 blank characters⟩b`.
 pub fn compact(text: &str) -> String {
-    let text = escaped(text);
+    let text = escaped_if(text, |c| is_hidden(c) || matches!(c, '\u{200c}' | '\u{200d}' | '\u{fe00}'..='\u{fe0f}'));
     let mut shown = String::with_capacity(text.len());
     let mut rest = &*text;
     while let Some(start) = rest.find(char::is_whitespace) {
@@ -36,24 +42,27 @@ pub fn compact(text: &str) -> String {
         let end = from.find(|c: char| !c.is_whitespace()).unwrap_or(from.len());
         let (blanks, after) = from.split_at(end);
         shown.push_str(before);
-        match blanks.chars().count() {
-            count if count > BLANKS => {
-                let _ = write!(shown, "⟨{count} blank characters⟩");
-            }
-            _ => shown.push_str(blanks),
+        let count = blanks.chars().count();
+        if count > BLANKS || blanks.matches('\n').count() > LINE_BREAKS {
+            let _ = write!(shown, "⟨{count} blank characters⟩");
+        } else {
+            shown.push_str(blanks);
         }
         rest = after;
     }
     shown + rest
 }
 
-/// Whether a character is a control character, changes the direction of text, or is invisible, so that two names look alike.
+/// Whether a character is a control character, changes the direction of text, or is invisible, so that two names look alike. Joiners and
+/// variation selectors are not among them: words of some scripts and emoji need them. Source: `Default_Ignorable_Code_Point` of Unicode, and
+/// letters that are drawn as nothing.
 pub fn is_hidden(c: char) -> bool {
     (c.is_control() && c != '\n' && c != '\t')
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{61c}')
-        || matches!(c, '\u{ad}' | '\u{180e}' | '\u{200b}' | '\u{2028}' | '\u{2029}' | '\u{2060}'..='\u{2064}' | '\u{feff}')
-        || matches!(c, '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}')
-        || matches!(c, '\u{e0000}'..='\u{e007f}')
+        || matches!(c, '\u{ad}' | '\u{34f}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{200b}' | '\u{2028}' | '\u{2029}')
+        || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff0}'..='\u{fffb}' | '\u{1107f}' | '\u{13430}'..='\u{13440}')
+        || matches!(c, '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}' | '\u{16fe4}')
+        || matches!(c, '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 #[cfg(test)]
@@ -81,6 +90,8 @@ mod tests {
         assert_eq!(compact(&far), "echo a⟨6000 blank characters⟩; touch b");
         let below = format!("a{}b\u{202e}", "\n \u{3000}".repeat(21));
         assert_eq!(compact(&below), "a⟨63 blank characters⟩b\\u202e");
+        assert_eq!(compact(&format!("git status{}rm x", "\n".repeat(5))), "git status⟨5 blank characters⟩rm x");
+        assert_eq!(compact("./dep\u{200c}loy.sh \u{200d}\u{fe0f}\u{206a}"), "./dep\\u200cloy.sh \\u200d\\ufe0f\\u206a");
         let code = format!("if x:\n{}y\n\n\nz ", " ".repeat(40));
         assert_eq!(compact(&code), code);
     }

@@ -173,6 +173,8 @@ fn next_steps(url: &str, runs: &str, agent: Option<&str>, asks: &Asks) -> String
             None
         }
         Asks::Own(path, value, _) => {
+            // In another terminal, another directory is the current one.
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
             server.push_str(&format!(" --key-file {}", path.display()));
             page = format!("Or use the web page: {url}/\nIt asks for the key in the file {}\n\n", path.display());
             Some(value)

@@ -368,7 +368,9 @@ pub(crate) fn status_of_worker(worker: &Worker, _: Ms) -> String {
 
 /// Why the task waits, and for how long if that is known, or why it did not succeed.
 fn reason(task: &Task, now: Ms) -> String {
-    let Some(waiting) = &task.waiting else { return given(&task.failure.as_ref().map(|failure| &failure.reason)) };
+    let runs = matches!(task.status, Word::Known(Status::Leased | Status::Running));
+    // The failure of an earlier attempt is none of the one that runs.
+    let Some(waiting) = &task.waiting else { return given(&task.failure.as_ref().filter(|_| !runs).map(|failure| &failure.reason)) };
     let left = waiting.until.filter(|until| *until > now).map(|until| format!(" ({} left)", age(now, until)));
     format!("{}{}", waiting.reason, left.unwrap_or_default())
 }

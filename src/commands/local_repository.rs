@@ -218,10 +218,16 @@ impl LocalRepository {
         Err(CommandError::usage(match (named, wanted.first(), shown.first()) {
             (Some(named), None, _) => project::unknown(named, &projects),
             (Some(named), Some(project), _) => {
-                format!("{top} is not the repository of the project {named}, and has no remote that is: {}", project.repo_url)
+                format!(
+                    "{top} is not the repository of the project {named}, and has no remote that is: {}",
+                    project::without_password(&project.repo_url)
+                )
             }
-            (None, _, Some(url)) => format!("no project of the server is the repository {top}: bloom-runtime project add NAME {url}"),
-            (None, _, None) => format!("no project of the server is the repository {top}: bloom-runtime project add NAME {top}"),
+            (None, _, url) => {
+                let place = url.map_or_else(|| top.to_string(), |url| project::without_password(url));
+                let place = if is_plain(&place) { &place } else { "URL" };
+                format!("no project of the server is the repository {top}: bloom-runtime project add NAME {place}")
+            }
         }))
     }
 
@@ -339,6 +345,11 @@ impl LocalRepository {
 }
 
 /// # Errors
+/// Whether a shell takes it as it is: it stands in a command that people copy.
+fn is_plain(place: &str) -> bool {
+    place.chars().all(|c| c.is_alphanumeric() || "-._~:/@%+=,".contains(c))
+}
+
 /// So many commits of this are not in the remote.
 fn check_pushed(missing: &str, of: &str, remote: &str) -> Result<(), CommandError> {
     if missing == "0" {

@@ -233,9 +233,12 @@ async fn origin_of(given: &str) -> Option<String> {
     }
     let git = tokio::process::Command::new("git").args(["-C", given, "remote", "get-url", "origin"]).output().await.ok()?;
     let origin = String::from_utf8(git.stdout).ok().filter(|_| git.status.success())?;
-    let origin = term::line(origin.trim());
-    // `git@` is no password.
-    Some(if origin.starts_with("git@") { origin } else { masked_url(&origin) }).filter(|origin| !origin.is_empty())
+    Some(without_password(&term::line(origin.trim()))).filter(|origin| !origin.is_empty())
+}
+
+/// The address of a repository without user and password; `git@` is none.
+pub(crate) fn without_password(url: &str) -> String {
+    if url.starts_with("git@") { url.to_owned() } else { masked_url(url) }
 }
 
 fn is_url(given: &str) -> bool {

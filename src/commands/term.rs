@@ -48,7 +48,7 @@ pub fn is_err_terminal() -> bool {
 }
 
 /// Whether standard output and standard error go to the same file, pipe or terminal, so that a line of one stands behind what the other has.
-pub fn is_one_output() -> bool {
+fn is_one_output() -> bool {
     let place = |stat: Stat| (stat.st_dev, stat.st_ino);
     match (fstat(stdout()), fstat(stderr())) {
         (Ok(out), Ok(err)) => place(out) == place(err),
@@ -71,6 +71,9 @@ pub fn has_colors() -> bool {
 /// # Errors
 /// The output can't be written; [`CommandError::unread`] if its reader has closed it.
 pub fn print(text: &str) -> Result<(), CommandError> {
+    if !text.is_empty() {
+        IS_IN_LINE.store(!text.ends_with('\n'), Ordering::Relaxed);
+    }
     let mut out = stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(()),
@@ -94,6 +97,21 @@ pub fn last_line(text: &str) {
 }
 
 static MUTED: AtomicBool = AtomicBool::new(false);
+/// What was printed last to standard output has no line break at its end.
+static IS_IN_LINE: AtomicBool = AtomicBool::new(false);
+
+/// Whether a line of standard output has begun and not ended.
+pub fn is_in_line() -> bool {
+    IS_IN_LINE.load(Ordering::Relaxed)
+}
+
+/// Ends the line of standard output, if one has begun.
+///
+/// # Errors
+/// As [`print()`].
+pub fn end_line() -> Result<(), CommandError> {
+    if is_in_line() { print("\n") } else { Ok(()) }
+}
 
 /// From now on, there are no messages. While a shell completes a line, they would appear in that line.
 pub fn mute() {
@@ -103,6 +121,10 @@ pub fn mute() {
 /// Prints a message for the user to standard error.
 pub fn info(text: &str) {
     if !MUTED.load(Ordering::Relaxed) {
+        // It must not stand behind text that is being printed.
+        if is_one_output() {
+            let _ = end_line();
+        }
         let _ = writeln!(stderr().lock(), "{}", safe(text));
     }
 }

@@ -364,12 +364,16 @@ pub(crate) async fn sync_memory(State(app): State<AppState>, caller: Caller, pat
             let text: String = String::from_utf8_lossy(&reply.body).chars().filter(|c| *c != '\0').take(MAX_TEXT_CHARS).collect();
             return Err(bad_gateway(format!("Membridge returned {}: {}", reply.status, text.trim())));
         }
+        let unknown = |_| {
+            let text = "without JSON, so it is not known whether it did that: check the address of the control plane";
+            bad_gateway(format!("Membridge returned {} {text}", reply.status))
+        };
+        let result = serde_json::from_slice(&reply.body).map_err(unknown)?;
         let action = if direction.as_str() == "push" { Action::MemorySyncPush } else { Action::MemorySyncPull };
         let (entity_type, entity_id) = (EntityType::Project, project.id.to_string());
         let detail = format!("{}, worker {node}", project.name);
         let entry = op::RecordAudit { action, entity_type, entity_id, actor: Actor::Admin, detail };
         app.engine.writers.submit(caller.command(entry)).await?;
-        let result = serde_json::from_slice(&reply.body).unwrap_or(Value::Null);
         ok(&MemorySynced { status: "ok".into(), direction, node: node.into(), result })
     });
     done.await.map_err(|error| Error::Internal(error.to_string()))?

@@ -72,7 +72,7 @@ impl Elector {
             return self.writes.make_within(CALL_LIMIT, "Lease", "create", leases.create(&params, &lease)).await.map(Some);
         };
         let spec = lease.spec.clone().unwrap_or_default();
-        let holder = spec.holder_identity.clone().unwrap_or_default();
+        let holder = holder(&lease).to_owned();
         let version = lease.metadata.resource_version.clone();
         if seen.as_ref().is_none_or(|seen| seen.version != version) {
             *seen = Some(Seen { version, since: Instant::now() });
@@ -120,11 +120,24 @@ impl Elector {
 
     /// Lets another replica lead at once.
     pub(crate) async fn release(&self, held: Held) {
-        let lease = held.lease.into_inner();
-        let spec = LeaseSpec { holder_identity: Some(String::new()), ..lease.spec.clone().unwrap_or_default() };
-        if let Err(error) = self.replace(&Lease { spec: Some(spec), ..lease }).await {
+        let mut released = self.empty(held.lease.into_inner()).await;
+        if released.as_ref().is_err_and(|error| is_status(error, 409)) {
+            // A renewal that was broken off has arrived all the same.
+            released = match within(CALL_LIMIT, self.leases.get(NAME)).await {
+                Ok(lease) if holder(&lease) == self.identity => self.empty(lease).await,
+                Ok(_) => return,
+                Err(error) => Err(error),
+            };
+        }
+        if let Err(error) = released {
             tracing::info!(%error, "the lead of the operators was not released; it ends by itself");
         }
+    }
+
+    /// Takes the holder's name out of the Lease.
+    async fn empty(&self, lease: Lease) -> kube::Result<()> {
+        let spec = LeaseSpec { holder_identity: Some(String::new()), ..lease.spec.clone().unwrap_or_default() };
+        self.replace(&Lease { spec: Some(spec), ..lease }).await.map(drop)
     }
 
     /// Refused with 409 if somebody else has written the Lease since it was read.
@@ -145,4 +158,9 @@ impl Elector {
             ..LeaseSpec::default()
         }
     }
+}
+
+/// The name of the replica that has the Lease; empty: none has it.
+fn holder(lease: &Lease) -> &str {
+    lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default()
 }

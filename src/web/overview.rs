@@ -38,6 +38,7 @@ const QUEUES: usize = 200;
 const OFFLINE: usize = 5;
 /// How much of a question is shown.
 const ASKED_CHARS: usize = 300;
+const ASKED_LINES: usize = 8;
 
 /// A run that asks a person.
 struct Ask {
@@ -66,7 +67,8 @@ impl Ask {
         let decides = question.filter(|question| question.questions.is_empty() && question.answer.is_none());
         let whole = decides.map(Question::tool_input).unwrap_or_default();
         let text = whole.text();
-        let input = shortened(&text, ASKED_CHARS);
+        // A long text, or one of many lines, would scroll beside the button.
+        let input = if text.lines().count() > ASKED_LINES { String::new() } else { shortened(&text, ASKED_CHARS) };
         let decides = decides.filter(|_| input == text && !whole.is_cut).map(|question| question.id);
         Self { id: row.id, said, prompt: row.prompt, what, input, decides }
     }

@@ -11,7 +11,7 @@ use bloom_core::usage::Usage;
 const MAX_MESSAGES: usize = 10_000;
 /// How many models are counted apart, of messages before these.
 const MAX_MODELS: usize = 100;
-/// The most that a run can have cost, in US dollars. More than that is a mistake of the program that says it, and counts as not told.
+/// The most that a run counts for, in US dollars. More is a mistake of the program that says it; it counts as this much, which ends any budget.
 const MAX_RUN_USD: f64 = 10_000.0;
 /// Bytes of a message's id, or of a model's name.
 const MAX_NAME: usize = 128;
@@ -59,7 +59,7 @@ impl Total {
 
     fn of_one(result: &Value, model: Option<&str>) -> Self {
         // Zero has a sign, too.
-        let dollars = |value: &Value| value.as_f64().filter(|usd| (0.0..=MAX_RUN_USD).contains(usd)).map(f64::abs);
+        let dollars = |value: &Value| value.as_f64().filter(|usd| *usd >= 0.0).map(|usd| usd.abs().min(MAX_RUN_USD));
         let main_loop = Counted { model: short(model.unwrap_or_default()), tokens: tokens(&result["usage"]) };
         let since_last = result["model_usage_since_last_result"].as_object();
         let models = since_last.or_else(|| result["modelUsage"].as_object());

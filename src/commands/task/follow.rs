@@ -233,7 +233,9 @@ impl<'a> Transcript<'a> {
     /// Prints text of the run, which may end within a line.
     fn text(&mut self, at: Ms, text: &str) -> Result<(), CommandError> {
         for part in text.split_inclusive('\n') {
-            let head = if self.is_in_line { String::new() } else { self.head(at) };
+            // A message may have ended the line.
+            let goes_on = self.is_in_line && (!self.name.is_empty() || term::is_in_line());
+            let head = if goes_on { String::new() } else { self.head(at) };
             self.is_in_line = !part.ends_with('\n');
             if self.name.is_empty() {
                 term::print(&head)?;
@@ -277,16 +279,16 @@ impl<'a> Transcript<'a> {
             self.end_line()?;
             return term::print_foreign(&format!("{}{}\n", self.head(at), term::line(line)));
         }
-        // The line must not start in the middle of the text. Elsewhere, the text is only what the run has written.
-        if term::is_one_output() {
-            self.end_line()?;
-        }
-        term::info(&term::line(line));
+        term::info(&term::indented(line));
         Ok(())
     }
 
     fn end_line(&mut self) -> Result<(), CommandError> {
-        if !std::mem::take(&mut self.is_in_line) {
+        let is_in_line = std::mem::take(&mut self.is_in_line);
+        if self.name.is_empty() {
+            return term::end_line();
+        }
+        if !is_in_line {
             return Ok(());
         }
         term::print_foreign(&(std::mem::take(&mut self.held) + "\n"))

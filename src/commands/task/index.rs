@@ -21,8 +21,17 @@ pub(crate) struct Submitted {
     pub id: String,
 }
 
-/// How tasks ended, by their ids: the status, and the file with the answer.
-pub(crate) type Ends = HashMap<String, (String, Option<String>)>;
+/// How tasks ended, by their ids.
+pub(crate) type Ends = HashMap<String, End>;
+
+/// How a task ended, or how far it is.
+pub(crate) struct End {
+    pub status: String,
+    /// The file with the answer.
+    pub file: Option<String>,
+    /// What the run could not do.
+    pub warnings: Vec<String>,
+}
 
 #[derive(Serialize)]
 struct Row<'a> {
@@ -32,6 +41,8 @@ struct Row<'a> {
     id: &'a str,
     status: Option<&'a str>,
     file: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    warnings: &'a [String],
 }
 
 /// # Errors
@@ -50,7 +61,7 @@ pub(crate) async fn write(dir: &Path, force: bool, all: &[Submitted], ends: &mut
         // How far they are is known only if the server tells, which is away perhaps.
         for task in ids::existing(server, some).await.unwrap_or_default() {
             if let (Some(id), Some(status)) = (task["id"].as_str(), task["status"].as_str()) {
-                ends.insert(id.to_owned(), (status.to_owned(), None));
+                ends.insert(id.to_owned(), End { status: status.to_owned(), file: None, warnings: Vec::new() });
             }
         }
     }
@@ -62,8 +73,15 @@ pub(crate) async fn write(dir: &Path, force: bool, all: &[Submitted], ends: &mut
 }
 
 fn row(one: &Submitted, ends: &Ends) -> String {
-    let (status, file) = ends.get(&one.id).map_or((None, None), |(status, file)| (Some(status.as_str()), file.as_deref()));
-    let row = Row { line: one.line, name: one.name.as_deref(), id: &one.id, status, file };
+    let end = ends.get(&one.id);
+    let row = Row {
+        line: one.line,
+        name: one.name.as_deref(),
+        id: &one.id,
+        status: end.map(|end| end.status.as_str()),
+        file: end.and_then(|end| end.file.as_deref()),
+        warnings: end.map_or(&[], |end| &end.warnings),
+    };
     serde_json::to_string(&row).unwrap_or_default()
 }
 
@@ -73,9 +91,12 @@ mod tests {
 
     #[test]
     fn a_line_is_told_with_its_name_and_its_file() {
-        let ends = Ends::from([("x".to_owned(), ("completed".to_owned(), Some("x.txt".to_owned())))]);
+        let end = End { status: "completed".to_owned(), file: Some("x.txt".to_owned()), warnings: Vec::new() };
+        let warned = End { status: "completed".to_owned(), file: None, warnings: vec!["no tool".to_owned()] };
+        let ends = Ends::from([("x".to_owned(), end), ("z".to_owned(), warned)]);
         let told = |name: Option<&str>, id: &str| row(&Submitted { line: 3, name: name.map(str::to_owned), id: id.to_owned() }, &ends);
         assert_eq!(told(Some("a"), "x"), r#"{"line":3,"name":"a","id":"x","status":"completed","file":"x.txt"}"#);
+        assert_eq!(told(None, "z"), r#"{"line":3,"id":"z","status":"completed","file":null,"warnings":["no tool"]}"#);
         assert_eq!(told(None, "y"), r#"{"line":3,"id":"y","status":null,"file":null}"#);
     }
 }

@@ -94,12 +94,13 @@ async fn answer(args: Asked, server: &Server, shown: Shown, verb: &str, (allow, 
 
 /// All that is asked: nobody should allow what is not shown.
 pub(crate) fn told(question: &Question) -> String {
-    if !question.questions.is_empty() {
-        return term::line(&question.questions.join("; "));
-    }
     let input = question.tool_input();
     let rest = if input.is_cut { " (only the beginning: the rest is too long to be shown)" } else { "" };
-    format!("{} {}{rest}", term::line(&question.tool), input.text())
+    let mut told = question.in_words();
+    if told.is_empty() || !input.fields.is_empty() {
+        told.push(format!("{} {}{rest}", term::line(&question.tool), input.text()));
+    }
+    told.join("\n")
 }
 
 /// How to answer it, and not another one that the run asks meanwhile.

@@ -10,10 +10,11 @@ use serde::Serialize;
 use super::super::connect::{Server, read};
 use super::super::ids::path;
 use super::super::interrupt::or_interrupted;
+use super::super::progress::tasks;
 use super::super::show::{self, Form, Shown};
 use super::super::{columns, each, term};
 use super::directory::Directory;
-use super::index::Ends;
+use super::index::{End, Ends};
 use super::selection::{Act, Selection};
 use super::wait;
 use crate::CommandError;
@@ -64,6 +65,9 @@ struct Line {
     /// Why the task is not completed.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    /// What the run could not do, such as tools that were denied.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
     #[serde(skip)]
     is_json: bool,
     #[serde(skip)]
@@ -83,7 +87,7 @@ pub(crate) async fn several(
 ) -> Result<(), CommandError> {
     let directory = files.out.as_deref().map(Directory::open).transpose()?;
     let form = shown.form().filter(|form| form.is_data());
-    let mut all = Vec::new();
+    let (mut all, mut warned) = (Vec::new(), 0);
     let mut lines = pin!(each::outcomes(ids, |id| line(server, id)));
     while let Some(line) = lines.next().await {
         let mut line = match line {
@@ -94,11 +98,12 @@ pub(crate) async fn several(
             }
         };
         failures.extend(line.failure.take());
+        warned += i64::from(!line.warnings.is_empty());
         match (&directory, form) {
             (Some(directory), _) => {
                 let written = write(directory, &line, files.force);
                 let file = line.file().filter(|_| written.is_ok());
-                ends.insert(line.id.clone(), (line.status.clone(), file));
+                ends.insert(line.id.clone(), End { status: line.status.clone(), file, warnings: line.warnings.clone() });
                 failures.extend(written.err().map(|failure| failure.about(&line.id)));
             }
             (None, None) => {
@@ -110,6 +115,10 @@ pub(crate) async fn several(
     }
     if let (None, Some(form)) = (&directory, form) {
         show::as_it_came(form, &all)?;
+    }
+    if warned > 0 {
+        let several = if warned == 1 { "has" } else { "have" };
+        term::info(&format!("Warning: {} {several} warnings; bloom-runtime task result ID tells them", tasks(warned)));
     }
     CommandError::all(&failures)
 }
@@ -132,14 +141,18 @@ async fn line(server: &Server, id: &str) -> Result<Line, CommandError> {
     let answer = server.get(&path(id, "")).await.map_err(about)?;
     let task: Task = read(&answer)?;
     let failure = wait::must_be_over(&task).and_then(|()| wait::must_be_completed(&task)).err();
-    let output = match &failure {
-        None => read::<TaskResult>(&server.get(&path(id, "/result")).await.map_err(about)?)?.output.map(|output| output.to_string()),
-        Some(_) => None,
-    };
+    let (mut output, mut warnings) = (None, Vec::new());
+    if failure.is_none() {
+        let answer = server.get(&path(id, "/result")).await.map_err(about)?;
+        let result: TaskResult = read(&answer)?;
+        output = result.output.map(|output| output.to_string());
+        warnings = result.warnings.to_vec();
+    }
     Ok(Line {
         id: id.to_owned(),
         status: task.status.to_string(),
         output,
+        warnings,
         error: failure.as_ref().and(task.failure.as_ref()).map(columns::failure),
         is_json: task.desired_format.to_string() == "json",
         failure,

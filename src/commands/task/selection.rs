@@ -113,7 +113,7 @@ impl Selection {
     /// As [`find`](Self::find), for commands that show tasks, all or none.
     ///
     /// # Errors
-    /// As [`find`](Self::find), or too many tasks match.
+    /// As [`find`](Self::find), no task matches, or too many do.
     pub async fn find_all(&self, act: &Act, server: &Server) -> Result<Chosen, CommandError> {
         let chosen = self.find(act, server).await?;
         if chosen.more {
@@ -121,7 +121,7 @@ impl Selection {
             return Err(CommandError::usage(format!("more than {most} tasks match: choose fewer, such as with --since or --label")));
         }
         if chosen.is_by_filter && chosen.ids.is_empty() {
-            term::info("Nothing found.");
+            return Err("no task matches: check the filters with bloom-runtime task list".to_owned().into());
         }
         Ok(chosen)
     }

@@ -9,6 +9,7 @@ use crate::refused::Refused;
 use crate::times::shortened;
 use bloom_api::questions::Question;
 use bloom_api::tool_input::ToolInput;
+use bloom_api::visible::compact;
 use bloom_core::Ms;
 
 /// Of a question in words, what is shown of all its texts together, so that eight of them have room.
@@ -81,13 +82,13 @@ impl Asked {
 impl InWords {
     /// `text`: the question with its options in one line. `input`: what the agent has told of it, which may be less, or something else.
     fn of(text: &str, input: &Value, given: String) -> Self {
-        let words = |value: &Value| shortened(value.as_str().unwrap_or_default(), OPTION_CHARS);
+        let words = |value: &Value| shortened(&compact(value.as_str().unwrap_or_default()), OPTION_CHARS);
         let options = input["options"].as_array().into_iter().flatten().take(OPTIONS);
         let options: Vec<_> =
             options.map(|option| Choice { label: words(&option["label"]), about: words(&option["description"]) }).collect();
         let options: Vec<_> = options.into_iter().filter(|option| !option.label.is_empty()).collect();
         let own = input["question"].as_str().filter(|own| !options.is_empty() && text.starts_with(*own));
         let several = !options.is_empty() && input["multiSelect"] == true;
-        Self { text: shortened(own.unwrap_or(text), WORDS_CHARS), options, several, given }
+        Self { text: shortened(&compact(own.unwrap_or(text)), WORDS_CHARS), options, several, given }
     }
 }

@@ -29,8 +29,11 @@ fn tasks_are_waited_for_and_their_results_printed_by_filters() {
     run(async {
         let crew = sqlite().crew();
         let user = User::at(crew.api);
-        let waiting = user.does(&["task", "wait", "--agent", &crew.slug]).ends(0);
-        assert!(waiting.err.contains("Nothing found."), "{}", waiting.err);
+        for command in ["wait", "result", "logs"] {
+            // A script with a misspelt filter must not go on as if all were done.
+            let waiting = user.does(&["task", command, "--agent", &crew.slug]).ends(1);
+            assert!(waiting.err.contains("no task matches"), "{}", waiting.err);
+        }
         let [one, two, three] = finished(&crew).await;
         let done = user.does(&["task", "wait", "--agent", &crew.slug]).ends(1);
         assert!([&one, &two, &three].iter().all(|id| done.out.contains(short(id))), "{}", done.out);
