@@ -50,6 +50,11 @@ impl UsageParams {
     }
 }
 
+/// US dollars in ten thousandths, rounded from the nearest billionth: sums of the same amounts in another order differ behind that.
+pub fn in_ten_thousandths(usd: f64) -> f64 {
+    ((usd * 1e9).round() / 1e5 + 0.5).floor() / 1e4
+}
+
 /// What usage is grouped by, besides `label:` and the name of a label: by the words of the command line and of the pages, and by those of the API.
 pub const USAGE_WORDS: [(&str, &str); 9] = [
     ("day", "day"),
@@ -104,5 +109,19 @@ impl IntoParams for UsageParams {
             parameter("limit", limit, integer(1..=MAX_LIMIT, MAX_LIMIT), 20),
             cursor_param("^([0-9]{1,9})?$", "1000"),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_in_another_order_are_shown_alike() {
+        let amounts = [0.1, 0.2, 0.3, 0.05, 0.066_85];
+        let (there, back): (f64, f64) = (amounts.iter().sum(), amounts.iter().rev().sum());
+        assert_eq!((in_ten_thousandths(there), in_ten_thousandths(back)), (0.7169, 0.7169));
+        assert_eq!((in_ten_thousandths(0.716_849_999_999_9), in_ten_thousandths(0.716_84)), (0.7169, 0.7168));
+        assert_eq!((in_ten_thousandths(0.0), in_ten_thousandths(12.5)), (0.0, 12.5));
     }
 }

@@ -24,6 +24,7 @@ use bloom_core::audit::{Action, COMMIT_WITHIN_MS};
 pub(crate) const EXAMPLES: &str = "Examples:
   bloom-runtime audit --task 7c0d9e21
   bloom-runtime audit --worker gpu-1 --action task_dead,lease_expired --since 1d
+  bloom-runtime audit --people --since 7d
   bloom-runtime audit -f --actor admin";
 
 const PATH: &str = "api/runtime/audit";
@@ -64,6 +65,9 @@ struct AuditFilters {
         value_parser = PossibleValuesParser::new(Action::ALL.iter().map(|action| action.as_str()))
     )]
     action: Vec<String>,
+    /// Only what people decide, and not what runs, workers and the server do by themselves
+    #[arg(long, conflicts_with = "action")]
+    people: bool,
     /// Only made after: how long ago (2h), a day (2026-02-25) or a time
     #[arg(long, value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true)]
     since: Option<Ms>,
@@ -74,7 +78,9 @@ struct AuditFilters {
 
 impl AuditFilters {
     fn query(&self) -> Vec<(&'static str, String)> {
-        let actions = Some(self.action.join(",")).filter(|actions| !actions.is_empty());
+        let of_people = Action::OF_PEOPLE.iter().filter(|_| self.people).map(|action| action.as_str());
+        let given: Vec<&str> = self.action.iter().map(String::as_str).chain(of_people).collect();
+        let actions = Some(given.join(",")).filter(|actions| !actions.is_empty());
         let texts = [
             ("task_id", &self.task),
             ("worker_id", &self.worker),

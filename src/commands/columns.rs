@@ -16,7 +16,7 @@ use bloom_api::queues::Queue;
 use bloom_api::reports::{Stats, UsageRow};
 use bloom_api::results::{Artifact, TaskResult};
 use bloom_api::tasks::{Failure, Task};
-use bloom_api::usage::Usage;
+use bloom_api::usage::{Usage, in_ten_thousandths};
 use bloom_api::words::Word;
 use bloom_api::workers::{Capabilities, Worker};
 use bloom_core::Ms;
@@ -352,7 +352,8 @@ pub(crate) fn status_of_task(task: &Task, _: Ms) -> String {
 pub(crate) fn status_of_worker(worker: &Worker, _: Ms) -> String {
     let mut status = worker.status.to_string();
     if worker.draining {
-        status.push_str(",draining");
+        // Its machine can be switched off.
+        status.push_str(if worker.active_leases == 0 { ",drained" } else { ",draining" });
     } else if worker.cordoned {
         status.push_str(",cordoned");
     }
@@ -409,5 +410,5 @@ fn spent(usd: f64, is_estimated: bool) -> String {
 }
 
 pub(crate) fn dollars(usd: f64) -> String {
-    format!("${usd:.4}")
+    format!("${:.4}", in_ten_thousandths(usd))
 }

@@ -39,6 +39,9 @@ impl InUse {
     }
 }
 
+/// The most bytes of the file with its address.
+const MOST_BYTES: u64 = 4_096;
+
 /// That of the `dev` that runs with this data directory, once it listens.
 ///
 /// # Errors
@@ -46,7 +49,11 @@ impl InUse {
 pub fn in_use(data_dir: &Path) -> Result<Option<InUse>, CommandError> {
     let path = path(data_dir);
     let is_locked = File::open(&path).is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)));
-    match fs::read_to_string(address_path(data_dir)) {
+    // A pipe would never end.
+    let address = address_path(data_dir);
+    let is_file = fs::metadata(&address).is_ok_and(|found| found.is_file() && found.len() < MOST_BYTES);
+    match fs::read_to_string(address) {
+        _ if !is_file => Ok(None),
         Ok(url) if is_locked => Ok(Some(InUse { key: read_key(&path)?, url: url.trim().to_owned() })),
         _ => Ok(None),
     }

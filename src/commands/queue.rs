@@ -99,7 +99,16 @@ pub(crate) async fn run(command: QueueCommand, server: &Server, shown: Shown) ->
             }
             changed
         }
-        QueueCommand::Resume { agent: None, all: _ } => server.post(&path(None, "resume"), &json!({})).await?,
+        QueueCommand::Resume { agent: None, all: _ } => {
+            let before = queues(server).await;
+            let changed = server.post(&path(None, "resume"), &json!({})).await?;
+            let own: Vec<&str> = before.iter().filter(|queue| queue.paused).filter_map(|queue| queue.agent_slug.as_deref()).collect();
+            if !own.is_empty() {
+                let paused = own.join(", ");
+                term::info(&format!("Still paused by themselves: {paused}. To resume one: bloom-runtime queue resume --agent {}", own[0]));
+            }
+            changed
+        }
         QueueCommand::Resume { agent: Some(agent), all: _ } => {
             let before = queues(server).await;
             let changed = server.post(&path(Some(&agent), "resume"), &json!({})).await?;

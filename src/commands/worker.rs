@@ -1,12 +1,16 @@
 //! `worker`: shows workers, takes them out of service and back, and removes them.
 
+use std::time::Duration;
+
 use clap::Subcommand;
 use clap::builder::NonEmptyStringValueParser;
 use clap_complete::ArgValueCandidates;
 use serde_json::Value;
+use tokio::time::sleep;
 
 use super::confirm::confirm;
 use super::connect::Server;
+use super::interrupt::or_interrupted;
 use super::records::{self, Limit};
 use super::show::{self, Form, Shown};
 use super::{columns, describe, shell_completion, term};
@@ -17,6 +21,9 @@ use bloom_core::worker::WorkerStatus;
 
 /// The most workers that are read to find the one that was meant.
 const MAX_WORKERS: usize = 1000;
+
+/// The interval at which a drain is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Subcommand)]
 pub enum WorkerCommand {
@@ -56,6 +63,9 @@ pub enum WorkerCommand {
         /// Names, as `worker list` shows them
         #[arg(required = true, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
         names: Vec<String>,
+        /// Wait until they have no tasks any more, so that their machines can be switched off
+        #[arg(long)]
+        wait: bool,
     },
     /// Remove workers; their tasks go back to the queue
     ///
@@ -85,7 +95,14 @@ pub(crate) async fn run(command: WorkerCommand, server: &Server, shown: Shown) -
         }
         WorkerCommand::Cordon { names } => change_cordon(server, &names, "/cordon", shown).await,
         WorkerCommand::Uncordon { names } => change_cordon(server, &names, "/uncordon", shown).await,
-        WorkerCommand::Drain { names } => change_cordon(server, &names, "/drain", shown).await,
+        WorkerCommand::Drain { names, wait } => {
+            let (mut changed, mut all) = server.post_each(&names, |name| path(name, "/drain")).await;
+            if wait && all.is_ok() {
+                let told = || "interrupted; the workers go on with what they have, and get no new tasks".to_owned();
+                (changed, all) = or_interrupted(drained(server, &names), told).await?;
+            }
+            show::found(shown.form_or(Form::Table), &columns::WORKERS, (changed, corrected(server, &names, all).await))
+        }
         WorkerCommand::Rm { names, yes } => remove(server, &names, yes).await,
     }
 }
@@ -104,6 +121,17 @@ async fn remove(server: &Server, names: &[String], yes: bool) -> Result<(), Comm
     }
     let removed = server.delete_each(names, |name| path(name, ""), |name| format!("{name} is removed.")).await;
     corrected(server, names, removed).await
+}
+
+/// Waits until no worker has a task, and returns the workers.
+async fn drained(server: &Server, names: &[String]) -> Result<(Vec<Value>, Result<(), CommandError>), CommandError> {
+    loop {
+        let (found, all) = server.get_each(names, |name| path(name, "")).await?;
+        if all.is_err() || found.iter().all(|worker| worker["active_leases"] == 0) {
+            return Ok((found, all));
+        }
+        sleep(LOOK_EVERY).await;
+    }
 }
 
 async fn change_cordon(server: &Server, names: &[String], tail: &str, shown: Shown) -> Result<(), CommandError> {

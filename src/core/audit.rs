@@ -45,6 +45,45 @@ words! {
     }
 }
 
+impl Action {
+    /// What people decide, and programs in their name. What runs, workers and reconcilers do by themselves is much more.
+    pub const OF_PEOPLE: &'static [Self] = &[
+        Self::ConfigUpdated,
+        Self::ConnectionTest,
+        Self::WorkerRemoved,
+        Self::WorkerCordoned,
+        Self::WorkerUncordoned,
+        Self::WorkerDraining,
+        Self::TaskCreated,
+        Self::TaskRequeued,
+        Self::TaskCancelled,
+        Self::TaskEdited,
+        Self::TaskDeleted,
+        Self::TaskSuspended,
+        Self::TaskResumed,
+        Self::TaskAnswered,
+        Self::LeadershipPromote,
+        Self::AgentUpdated,
+        Self::AgentRestarted,
+        Self::AgentUninstalled,
+        Self::KeyCreated,
+        Self::KeyRotated,
+        Self::KeyRevoked,
+        Self::QuotaChanged,
+        Self::ProjectCreated,
+        Self::ProjectEdited,
+        Self::ProjectDeleted,
+        Self::ProjectPropagated,
+        Self::MemorySyncPush,
+        Self::MemorySyncPull,
+        Self::AccountResumed,
+        Self::ContextReset,
+        Self::QueuePaused,
+        Self::QueueResumed,
+        Self::QueueLimited,
+    ];
+}
+
 /// Who caused a change. A client that used a named key is shown as `key:NAME`, whatever the call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Actor {

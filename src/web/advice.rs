@@ -157,7 +157,7 @@ fn waits(lang: Lang, reason: WaitingReason) -> (&'static str, &'static str) {
         ),
         WaitingReason::Paused => (
             t("Its queue is paused", "Його чергу зупинено"),
-            t("Resume the queue: bloom-runtime queue resume.", "Відновіть чергу: bloom-runtime queue resume."),
+            t("Resume the queue, or all queues: see Queues.", "Відновіть чергу або всі черги: див. «Черги»."),
         ),
         WaitingReason::Limit => (
             t("Its queue is at its limit", "Його черга досягла свого ліміту"),

@@ -344,6 +344,12 @@ struct AuditPage<'a> {
 }
 
 impl AuditPage<'_> {
+    /// The entries of what people decide, in the same period.
+    fn of_people(&self) -> String {
+        let actions: Vec<&str> = Action::OF_PEOPLE.iter().map(|action| action.as_str()).collect();
+        format!("/audit?{}", joined([&format!("action={}", actions.join("%2C")), &self.fields.query_of(&["since", "until"])]))
+    }
+
     fn given(&self, field: &str) -> String {
         self.fields.text(field)
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use askama::filters::HtmlSafe;
+use bloom_api::usage::in_ten_thousandths;
 use bloom_api::when::in_largest_unit;
 use bloom_core::{DAY_MS, Ms};
 use jiff::Timestamp;
@@ -113,7 +114,7 @@ pub(crate) fn dollars(lang: Lang, usd: f64) -> String {
     } else if usd >= 1.0 {
         format!("{usd:.2}")
     } else {
-        format!("{usd:.4}")
+        format!("{:.4}", in_ten_thousandths(usd))
     };
     lang.t(format!("${amount}"), format!("{}\u{a0}$", amount.replace('.', ",")))
 }

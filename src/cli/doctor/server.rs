@@ -15,6 +15,8 @@ use super::{Finding, State};
 
 /// A key that ends within this time needs a successor.
 const SOON_MS: i64 = 7 * 24 * 3_600_000;
+/// How long after its start a server has recorded its reconcilers, in seconds.
+const RECORDED_AFTER_SEC: f64 = 15.0;
 /// Findings of one kind that are listed; the rest is counted.
 const MOST: usize = 10;
 
@@ -69,6 +71,8 @@ pub async fn look(settings: &Serve, authority: Option<&Path>) -> Vec<Finding> {
     };
     let mut findings = vec![ready(&client, &url).await, control_plane(&health)];
     match client.get::<Vec<Reconciler<'_>>>("api/runtime/reconcilers").await {
+        // Until the server has recorded them, the list is from before its start.
+        Ok(_) if health["uptime"].as_f64().is_some_and(|uptime| uptime < RECORDED_AFTER_SEC) => {}
         Ok(reconcilers) => findings.extend(of_reconcilers(&reconcilers, bloom_client::now_ms())),
         Err(error) => findings.push(not_seen("reconcilers", &error)),
     }
@@ -138,10 +142,6 @@ fn of_reconcilers(all: &[Reconciler<'_>], now_ms: i64) -> Vec<Finding> {
     });
     let troubled: Vec<Finding> = troubled.map(warning).collect();
     if troubled.is_empty() {
-        // A server that has just started has recorded none.
-        if all.is_empty() {
-            return Vec::new();
-        }
         return vec![Finding::new("reconcilers", State::Fine, format!("all {} do their work", all.len()))];
     }
     limited(troubled, "reconcilers")

@@ -128,6 +128,7 @@ pub(crate) fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String 
                 Some(Word::Known(Reason::ModelUnavailable)) => "submit it again with another --model, or without one".into(),
                 Some(Word::Known(Reason::SpawnFailed)) => format!("check the agent's profile and its program on the worker, then: {again}"),
                 Some(Word::Known(Reason::WorkerLost)) => format!("check the worker and its connection, then: {again}"),
+                None | Some(Word::Known(Reason::Cancelled)) if task.status == Status::Cancelled => format!("to run it after all: {again}"),
                 Some(Word::Known(Reason::DependencyFailed)) => format!("see its dependencies below; retry them first, then: {again}"),
                 _ => format!("see what its runs did: bloom-runtime task logs {id}; to queue it again: {again}"),
             }

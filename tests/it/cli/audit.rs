@@ -28,6 +28,9 @@ fn the_audit_trail_is_filtered() {
         let shown = user.does(&["audit", "--task", &task.id]).ok();
         assert!(shown.contains(&format!("llm_task/{} ", short(&task.id))), "{shown}");
         assert!(user.does(&["audit", "--task", &task.id, "-o", "wide"]).ok().contains(&format!("llm_task/{}", task.id)));
+        let decided = user.does(&["audit", "--people", "--task", &task.id, "-o", "jsonl"]).ok();
+        assert!(decided.contains("task_created") && !decided.contains("task_leased"), "{decided}");
+        user.does(&["audit", "--people", "--action", "task_created"]).complains(2);
         user.does(&["audit", "--action", "task_crated"]).complains(2);
         user.does(&["audit", "--since", "soonish"]).complains(2);
         user.does(&["audit", "-f", "--until", "1h"]).complains(2);

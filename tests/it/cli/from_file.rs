@@ -167,8 +167,8 @@ fn failed_means_dead_tasks_too() {
         let task = crew.task().with("max_attempts", json!(1)).create().await;
         task.lease_for(&worker, 1).await;
         eventually("the task is dead", || async { (task.status().await == "dead").then_some(()) }).await;
-        for command in [&["list"][..], &["wait"], &["requeue", "--yes"]] {
-            let done = user.does(&[&["task"], command, &["--status", "failed", "--agent", &crew.slug]].concat()).ends(0);
+        for (command, status) in [(&["list"][..], 0), (&["wait"], 1), (&["requeue", "--yes"], 0)] {
+            let done = user.does(&[&["task"], command, &["--status", "failed", "--agent", &crew.slug]].concat()).ends(status);
             assert!(done.err.contains("1 dead task: --failed"), "{command:?}: {}", done.err);
         }
         let listed = user.does(&["task", "list", "--failed", "--agent", &crew.slug, "-o", "name"]).ok();

@@ -261,3 +261,18 @@ fn a_name_is_sent_as_it_is_or_not_at_all() {
         }
     });
 }
+
+#[test]
+fn a_drain_is_waited_for() {
+    run(async {
+        let crew = sqlite().crew();
+        let user = User::at(crew.api);
+        let worker = crew.worker().register().await;
+        let task = crew.task().create().await;
+        let lease = task.lease_to(&worker).await;
+        let waiting = user.starts(&["worker", "drain", &worker.name, "--wait"]);
+        eventually("it is draining", || async { (worker.now().await["draining"] == true).then_some(()) }).await;
+        lease.complete("success", json!({ "output": "x" })).await.ok();
+        assert!(waiting.done().ok().contains("online,drained"));
+    });
+}
