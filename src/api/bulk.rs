@@ -259,7 +259,8 @@ mod tests {
         check("{}", "Give either ids or filter");
         check(r#"{"ids": [], "filter": {"status": "dead"}}"#, "Give either ids or filter");
         check(r#"{"filter": {}}"#, "filter: The filter is empty");
-        check(r#"{"filter": {"status": "", "labels": {}}}"#, "filter: The filter is empty");
+        check(r#"{"filter": {"status": null, "labels": {}}}"#, "filter: The filter is empty");
+        check(r#"{"filter": {"team": "", "status": "queued"}}"#, "filter: team: String must contain at least 1 character(s)");
         check(
             r#"{"filter": {"status": "dead", "labell": ["a=b"]}}"#,
             "filter: labell: Unknown field, so nothing was done; did you mean label?",

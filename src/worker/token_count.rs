@@ -59,7 +59,7 @@ impl Total {
 
     fn of_one(result: &Value, model: Option<&str>) -> Self {
         // Zero has a sign, too.
-        let dollars = |value: &Value| value.as_f64().filter(|usd| *usd >= 0.0).map(|usd| usd.abs().min(MAX_RUN_USD));
+        let dollars = |value: &Value| value.as_f64().filter(|usd| usd.is_finite() && *usd >= 0.0).map(f64::abs);
         let main_loop = Counted { model: short(model.unwrap_or_default()), tokens: tokens(&result["usage"]) };
         let since_last = result["model_usage_since_last_result"].as_object();
         let models = since_last.or_else(|| result["modelUsage"].as_object());
@@ -163,10 +163,11 @@ impl TokenCount {
             cost_usd: largest.cost_usd.max(part.cost_usd),
             cost_estimated: largest.cost_estimated || part.cost_estimated,
         });
-        Some(match total.cost_usd {
+        let usage = match total.cost_usd {
             Some(cost_usd) => Usage { cost_usd, cost_estimated: false, ..usage },
             None => usage,
-        })
+        };
+        Some(Usage { cost_usd: usage.cost_usd.min(MAX_RUN_USD), ..usage })
     }
 }
 
@@ -357,8 +358,8 @@ mod tests {
         let both = total(&[first, less]);
         assert_eq!((both.cost_usd, both.input_tokens, both.output_tokens), (2.5, 9, 3));
         let huge = json!({"model_usage_since_last_result": {MODEL: {"costUSD": 1e308}, "other": {"costUSD": 1e308}}});
-        assert_eq!(total(&[huge.clone(), huge]).cost_usd, f64::MAX);
-        assert_eq!(total(&[json!({"total_cost_usd": 1e308}), nothing]).cost_usd, 1e308);
+        assert_eq!(total(&[huge.clone(), huge]).cost_usd, MAX_RUN_USD);
+        assert_eq!(total(&[json!({"total_cost_usd": 20_000.0}), nothing]).cost_usd, MAX_RUN_USD);
         assert!(total(&[json!({"total_cost_usd": -0.0})]).cost_usd.is_sign_positive());
     }
 }

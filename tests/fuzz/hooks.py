@@ -55,7 +55,7 @@ def before_load_schema(context, document):
     given += [{"required": ["labels"], "properties": {"labels": {"type": "object", "minProperties": 1}}}]
     given += [{"required": ["label"], "properties": {"label": {"type": "array", "minItems": 1}}}]
     given += [{"required": ["asks"], "properties": {"asks": {"const": True}}}]
-    for one in given[:6]:
+    for one in given[:7]:
         next(iter(one["properties"].values()))["type"] = "string"
     schemas["Filter"] = {"allOf": [schemas["Filter"], {"anyOf": given}]}
     # A quota has at least one limit.
