@@ -375,8 +375,10 @@ fn an_agent_at_work_keeps_its_key() {
     assert!(refused.to_string().contains("give one of the two another name"), "{refused}");
     assert_eq!(world.db.api_keys["worker-w"], before);
     assert!(world.db.api_keys.contains_key("other"), "the token is not used up");
-    enrolled(&mut world, "by-hand", None).unwrap();
+    enrolled(&mut world, "by-hand", None).unwrap_err();
+    assert_eq!(world.db.api_keys["worker-w"], before, "nor does one lose it to a caller that does not say which agent it is");
     world.ok(op::MarkOffline { worker: "w".into(), cause: Loss::PodEnded });
+    world.ok(enroll("by-hand", "w"));
     world.ok(op::Enroll { instance: Some(second), ..enroll("other", "w") });
 }
 
