@@ -15,8 +15,6 @@ use super::{Finding, State};
 
 /// A key that ends within this time needs a successor.
 const SOON_MS: i64 = 7 * 24 * 3_600_000;
-/// How long after its start a server has recorded its reconcilers, in seconds.
-const RECORDED_AFTER_SEC: f64 = 15.0;
 /// Findings of one kind that are listed; the rest is counted.
 const MOST: usize = 10;
 
@@ -71,9 +69,13 @@ pub async fn look(settings: &Serve, authority: Option<&Path>) -> Vec<Finding> {
     };
     let mut findings = vec![ready(&client, &url).await, control_plane(&health)];
     match client.get::<Vec<Reconciler<'_>>>("api/runtime/reconcilers").await {
-        // Until the server has recorded them, the list is from before its start.
-        Ok(_) if health["uptime"].as_f64().is_some_and(|uptime| uptime < RECORDED_AFTER_SEC) => {}
-        Ok(reconcilers) => findings.extend(of_reconcilers(&reconcilers, bloom_client::now_ms())),
+        Ok(mut reconcilers) => {
+            // What was recorded before the start, perhaps in a backup, tells nothing of this server.
+            let now_ms = bloom_client::now_ms();
+            let uptime_ms = (health["uptime"].as_f64().unwrap_or_default() * 1e3) as i64;
+            reconcilers.retain(|one| one.recorded_at >= now_ms - uptime_ms);
+            findings.extend(of_reconcilers(&reconcilers, now_ms));
+        }
         Err(error) => findings.push(not_seen("reconcilers", &error)),
     }
     match client.get::<Value>("api/runtime/workers").await {
@@ -141,6 +143,9 @@ fn of_reconcilers(all: &[Reconciler<'_>], now_ms: i64) -> Vec<Finding> {
         _ => None,
     });
     let troubled: Vec<Finding> = troubled.map(warning).collect();
+    if all.is_empty() {
+        return Vec::new();
+    }
     if troubled.is_empty() {
         return vec![Finding::new("reconcilers", State::Fine, format!("all {} do their work", all.len()))];
     }
