@@ -9,11 +9,11 @@ use uuid::Uuid;
 
 use super::files::Input;
 use super::usage::Usage;
-use super::words::{AnyFormat, AnyPushMode, AnyReason, AnySession, AnyStatus, AnyWaitingReason};
+use super::words::{AnyFormat, AnyPushMode, AnyReason, AnySession, AnyStatus, AnyWaitingReason, Word};
 use bloom_core::Ms;
 use bloom_core::namespace;
 use bloom_core::project::PushMode;
-use bloom_core::task::{self, TaskSpec, TaskState};
+use bloom_core::task::{self, Status, TaskSpec, TaskState};
 use bloom_core::trace_context::TraceContext;
 
 /// A task.
@@ -185,6 +185,16 @@ impl<'a> Task<'a> {
     /// How long its lease has lasted, or its last lease did; `None` if it has none.
     pub fn lasted(&self, now: Ms) -> Option<Ms> {
         self.started_at.map(|at| (self.finished_at.unwrap_or(now) - at).max(0))
+    }
+
+    /// Whether a worker has it.
+    pub fn is_leased(&self) -> bool {
+        matches!(self.status, Word::Known(Status::Leased | Status::Running))
+    }
+
+    /// Why its last attempt did not succeed; `None` while a worker has it, because that was an earlier attempt.
+    pub fn last_failure(&self) -> Option<&Failure<'_>> {
+        self.failure.as_ref().filter(|_| !self.is_leased())
     }
 
     /// A task as the API shows it. `waiting` says why it is not running or does not go on; `None` if nothing keeps it.

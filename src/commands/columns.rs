@@ -17,10 +17,9 @@ use bloom_api::reports::{Stats, UsageRow};
 use bloom_api::results::{Artifact, TaskResult};
 use bloom_api::tasks::{Failure, Task};
 use bloom_api::usage::{Usage, in_ten_thousandths};
-use bloom_api::words::Word;
 use bloom_api::workers::{Capabilities, Worker};
 use bloom_core::Ms;
-use bloom_core::task::{LeaseStatus, Status};
+use bloom_core::task::LeaseStatus;
 
 /// The usual and the least width of a prompt.
 const PROMPT: usize = 40;
@@ -345,8 +344,7 @@ fn labels(task: &Task) -> String {
 }
 
 pub(crate) fn status_of_task(task: &Task, _: Ms) -> String {
-    let stops = task.cancel_requested && matches!(task.status, Word::Known(Status::Leased | Status::Running));
-    if stops { format!("{},stopping", task.status) } else { task.status.to_string() }
+    if task.cancel_requested && task.is_leased() { format!("{},stopping", task.status) } else { task.status.to_string() }
 }
 
 pub(crate) fn status_of_worker(worker: &Worker, _: Ms) -> String {
@@ -369,9 +367,7 @@ pub(crate) fn status_of_worker(worker: &Worker, _: Ms) -> String {
 
 /// Why the task waits, and for how long if that is known, or why it did not succeed.
 fn reason(task: &Task, now: Ms) -> String {
-    let runs = matches!(task.status, Word::Known(Status::Leased | Status::Running));
-    // The failure of an earlier attempt is none of the one that runs.
-    let Some(waiting) = &task.waiting else { return given(&task.failure.as_ref().filter(|_| !runs).map(|failure| &failure.reason)) };
+    let Some(waiting) = &task.waiting else { return given(&task.last_failure().map(|failure| &failure.reason)) };
     let left = waiting.until.filter(|until| *until > now).map(|until| format!(" ({} left)", age(now, until)));
     format!("{}{}", waiting.reason, left.unwrap_or_default())
 }

@@ -297,16 +297,10 @@ impl TaskFilter {
         let rare = self.status.is_some_and(|status| !matches!(status, Status::Queued));
         // Finished tasks of an agent have an index of their own. Of the unfinished ones, only queued tasks can be many.
         let finished_of_agent = is_finished && self.agent_slug.is_some();
-        // How many tasks ended lately does not grow with the tables; those of a context, an owner or a worker are few enough.
-        let end_leads = self.finished_after.is_some()
-            && self.ids.is_empty()
-            && self.labels.is_empty()
-            && self.context_id.is_none()
-            && self.owner.is_none()
-            && self.key.is_none()
-            && self.team.is_none()
-            && self.worker_id.is_none();
         let few_of_spec = self.context_id.is_some() || self.owner.is_some() || self.key.is_some() || self.team.is_some();
+        // How many tasks ended lately does not grow with the tables; those of a context, an owner or a worker are few enough.
+        let end_leads =
+            self.finished_after.is_some() && self.ids.is_empty() && self.labels.is_empty() && !few_of_spec && self.worker_id.is_none();
         let of_spec = few_of_spec || self.project.is_some() || (self.agent_slug.is_some() && !finished_of_agent);
         let spec_leads =
             few_of_spec || ((self.agent_slug.is_some() || self.project.is_some()) && self.worker_id.is_none() && !rare && !end_leads);

@@ -9,9 +9,6 @@ use bloom_api::queues::Queue;
 use bloom_api::reports::UsageRow;
 use bloom_core::DAY_MS;
 
-/// Queues that are looked at.
-const QUEUES: usize = 200;
-
 pub(crate) struct Own {
     /// How many tasks of the team are queued, and how many workers have; `None`: the key sees no queues.
     pub counts: Option<(i64, i64)>,
@@ -26,10 +23,8 @@ impl Own {
     /// The API refuses a call. What the key does not allow to see is left out.
     pub(crate) async fn of(visit: &Visit) -> Result<Self, Refused> {
         let lang = visit.layout.at.lang;
-        // All queues together are what the others add up to.
-        let tasks = |queue: Queue<'_>| if queue.agent_slug.is_some() { (queue.queued, queue.active_leases) } else { (0, 0) };
-        let queues = visit.list_if_allowed(&format!("queues?limit={QUEUES}"), tasks).await?;
-        let sum = |sum: (i64, i64), queue: (i64, i64)| (sum.0 + queue.0, sum.1 + queue.1);
+        // The first row is of all queues together.
+        let queues = visit.list_if_allowed("queues?limit=1", |queue: Queue<'_>| (queue.queued, queue.active_leases)).await?;
         let midnight = visit.layout.now / DAY_MS * DAY_MS;
         let told = |row: UsageRow<'_>| cost(lang, row.cost_usd, row.cost_estimated);
         let today = visit.list(&format!("usage?by=day&from={midnight}"), told).await?.rows.into_iter().next();
@@ -45,7 +40,7 @@ impl Own {
             (stored, lang.t("stored of your quota", "збережено за вашою квотою")),
         ];
         Ok(Self {
-            counts: queues.map(|queues| queues.rows.into_iter().fold((0, 0), sum)),
+            counts: queues.and_then(|queues| queues.rows.into_iter().next()),
             cost_today: today.unwrap_or_else(|| dollars(lang, 0.0)),
             quota: quota.into_iter().filter_map(|(used, limit)| Some((used?, limit))).collect(),
         })

@@ -127,9 +127,8 @@ fn control_plane(health: &Value) -> Finding {
 fn of_reconcilers(all: &[Reconciler<'_>], now_ms: i64) -> Vec<Finding> {
     let seconds = |since: i64| format!("{} s", (now_ms - since).max(0) / 1000);
     let warning = |text: String| Finding::new("reconcilers", State::Warning, text);
-    if let Some(recorded_at) = all.iter().map(|one| one.recorded_at).max()
-        && all.iter().all(|one| one.state == ReconcilerState::Late)
-    {
+    let Some(recorded_at) = all.iter().map(|one| one.recorded_at).max() else { return Vec::new() };
+    if all.iter().all(|one| one.state == ReconcilerState::Late) {
         let text = format!("none has run for {}: no replica leads, see the log of the server", seconds(recorded_at));
         return vec![warning(text)];
     }
@@ -143,9 +142,6 @@ fn of_reconcilers(all: &[Reconciler<'_>], now_ms: i64) -> Vec<Finding> {
         _ => None,
     });
     let troubled: Vec<Finding> = troubled.map(warning).collect();
-    if all.is_empty() {
-        return Vec::new();
-    }
     if troubled.is_empty() {
         return vec![Finding::new("reconcilers", State::Fine, format!("all {} do their work", all.len()))];
     }

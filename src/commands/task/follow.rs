@@ -163,7 +163,6 @@ struct Transcript<'a> {
     has_times: bool,
     /// The lease of the last event. Another one means that another run has begun.
     lease: Option<Uuid>,
-    is_in_line: bool,
     /// What each line begins with; if it is not empty, lines are printed when they are whole, because other tasks print, too.
     name: String,
     held: String,
@@ -180,7 +179,6 @@ impl<'a> Transcript<'a> {
             kinds: &[],
             has_times: false,
             lease: None,
-            is_in_line: false,
             name: String::new(),
             held: String::new(),
             is_cut: false,
@@ -233,10 +231,8 @@ impl<'a> Transcript<'a> {
     /// Prints text of the run, which may end within a line.
     fn text(&mut self, at: Ms, text: &str) -> Result<(), CommandError> {
         for part in text.split_inclusive('\n') {
-            // A message may have ended the line.
-            let goes_on = self.is_in_line && (!self.name.is_empty() || term::is_in_line());
+            let goes_on = if self.name.is_empty() { term::is_in_line() } else { !self.held.is_empty() };
             let head = if goes_on { String::new() } else { self.head(at) };
-            self.is_in_line = !part.ends_with('\n');
             if self.name.is_empty() {
                 term::print(&head)?;
                 term::print_foreign(part)?;
@@ -244,7 +240,7 @@ impl<'a> Transcript<'a> {
             }
             self.held += &head;
             self.held += part;
-            if !self.is_in_line {
+            if part.ends_with('\n') {
                 term::print_foreign(&std::mem::take(&mut self.held))?;
             } else if self.held.len() > MAX_HELD {
                 self.end_line()?;
@@ -284,11 +280,10 @@ impl<'a> Transcript<'a> {
     }
 
     fn end_line(&mut self) -> Result<(), CommandError> {
-        let is_in_line = std::mem::take(&mut self.is_in_line);
         if self.name.is_empty() {
             return term::end_line();
         }
-        if !is_in_line {
+        if self.held.is_empty() {
             return Ok(());
         }
         term::print_foreign(&(std::mem::take(&mut self.held) + "\n"))

@@ -16,7 +16,6 @@ use crate::times::{beginning, cost, duration};
 use crate::visit::{Layout, Visit, joined};
 use bloom_api::reports::Stats;
 use bloom_api::tasks::Task;
-use bloom_api::words::Word;
 use bloom_core::Ms;
 use bloom_core::task::{Status, WaitingReason};
 
@@ -223,10 +222,7 @@ async fn tabs(visit: &Visit, filter: &Filter) -> Result<Vec<Tab>, Refused> {
 /// Why it waits, or why it failed, without the commands that the whole text ends with: a row has no room for them, and the task's page has buttons.
 fn note(task: &Task<'_>) -> String {
     let waiting = task.waiting.as_ref().map(|waiting| waiting.message.as_str());
-    let runs = matches!(task.status, Word::Known(Status::Leased | Status::Running));
-    // The failure of an earlier attempt is none of the one that runs.
-    let failure = task.failure.as_ref().filter(|_| !runs).map(|failure| &*failure.message);
-    let told = without_commands(waiting.or(failure).unwrap_or_default());
+    let told = without_commands(waiting.or_else(|| task.last_failure().map(|failure| &*failure.message)).unwrap_or_default());
     // The end of an id tells a task, as everywhere in lists.
     task.depends_on.iter().map(Uuid::to_string).fold(told, |told, id| told.replace(&id, &short_id(&id)))
 }
