@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::ops::Deref;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -14,6 +15,21 @@ use super::janitor::{self, AtTheEnd};
 use super::postgres;
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_bloom-runtime");
+
+/// A copy of the program that every user of the machine can start: the checkout may be in a directory of its owner alone.
+fn for_every_user() -> &'static Path {
+    static COPY: OnceLock<PathBuf> = OnceLock::new();
+    COPY.get_or_init(|| {
+        let dir = janitor::new_path("program");
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let copy = dir.join("bloom-runtime");
+        std::fs::copy(BINARY, &copy).expect("a copy of the program");
+        for path in [&dir, &copy] {
+            std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("its mode");
+        }
+        copy
+    })
+}
 
 /// The key of servers that are [`keyed`](Plan::keyed).
 pub const OWN_KEY: &str = "a-key-for-tests-only";
@@ -146,7 +162,7 @@ impl Plan {
         let mut command = match self.through {
             Some(script) => {
                 let mut shell = janitor::bound(Path::new("sh"), None, AtTheEnd::Kill);
-                shell.args(["-c", script, BINARY]);
+                shell.args(["-c", script]).arg(for_every_user());
                 shell
             }
             None => janitor::bound(Path::new(BINARY), None, AtTheEnd::Kill),
