@@ -291,6 +291,19 @@ pub struct BulkResult {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub as_of: Option<Ms>,
+    /// Tasks that were not changed because something has to be done first, and what: at most 20. Absent if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub not_changed: Vec<NotChanged>,
+}
+
+/// Why a bulk call has not changed a task.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct NotChanged {
+    /// The id of the task.
+    pub id: Uuid,
+    /// What the call for this task alone would answer, for people.
+    pub message: String,
 }
 
 /// An event of a run.

@@ -346,6 +346,12 @@ impl IntoParams for AuditParams {
                 action,
                 "task_completed,task_dead",
             ),
+            parameter(
+                "people",
+                "`true`: only what people decide, and programs in their name, not what runs, workers and the server do by themselves.",
+                bool::describe(),
+                "true",
+            ),
             moment("created_after", "Only entries made after this time"),
             moment("created_before", "Only entries made before this time"),
         ]

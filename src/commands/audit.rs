@@ -66,7 +66,7 @@ struct AuditFilters {
     )]
     action: Vec<String>,
     /// Only what people decide, and not what runs, workers and the server do by themselves
-    #[arg(long, conflicts_with = "action")]
+    #[arg(long)]
     people: bool,
     /// Only made after: how long ago (2h), a day (2026-02-25) or a time
     #[arg(long, value_name = "WHEN", value_parser = when::past, allow_hyphen_values = true)]
@@ -78,15 +78,15 @@ struct AuditFilters {
 
 impl AuditFilters {
     fn query(&self) -> Vec<(&'static str, String)> {
-        let of_people = Action::OF_PEOPLE.iter().filter(|_| self.people).map(|action| action.as_str());
-        let given: Vec<&str> = self.action.iter().map(String::as_str).chain(of_people).collect();
-        let actions = Some(given.join(",")).filter(|actions| !actions.is_empty());
+        let actions = Some(self.action.join(",")).filter(|actions| !actions.is_empty());
+        let people = self.people.then(|| "true".to_owned());
         let texts = [
             ("task_id", &self.task),
             ("worker_id", &self.worker),
             ("actor", &self.actor),
             ("request_id", &self.request),
             ("action", &actions),
+            ("people", &people),
         ];
         let times = [("created_after", self.since), ("created_before", self.until)];
         let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text.clone()?)));

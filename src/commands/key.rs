@@ -199,21 +199,34 @@ pub(crate) async fn run(command: KeyCommand, server: &Server, shown: Shown) -> R
             let body = KeyRotation { overlap_sec: Int(seconds(overlap)), expires_in_sec: expires.map(|time| Int(seconds(time))) };
             let path = format!("api/runtime/keys/{}/rotate", part(&name));
             let rotated = told(server.post(&path, &body).await, &name, server).await?;
-            let former = read::<CreatedKey>(&rotated)?.about.former_until;
+            let about = read::<CreatedKey>(&rotated)?.about;
+            let (former, worker) = (about.former_until, about.worker);
             hand_over(rotated, "is rotated", file, shown)?;
             term::info(&match former {
                 Some(until) => format!("The secret that it had is valid until {}.", when::time_text(until)),
                 None => "The secret that it had is refused from now on.".to_owned(),
             });
+            if let Some(worker) = worker {
+                term::info(&format!(
+                    "The agent of {worker} needs the new secret by then: put it into the file of its --key-file. An agent that has enrolled \
+                     with a join token takes a new token instead, which gives it another key: \
+                     bloom-runtime key create {worker}-again --scope join --worker {worker}"
+                ));
+            }
             Ok(())
         }
-        KeyCommand::Quota { name, quota, none: _ } => {
+        KeyCommand::Quota { name, quota, none } => {
             let path = format!("api/runtime/keys/{}/quota", part(&name));
+            let before = limits_of(&name, server).await;
             let changed = match quota.given() {
                 Some(limits) => server.post(&path, &limits).await,
                 None => server.delete(&path).await,
             };
             let key = told(changed, &name, server).await?;
+            let removed: Vec<&str> = before.into_iter().filter(|limit| key["quota"][*limit].is_null()).collect();
+            if !removed.is_empty() && !none {
+                term::info(&format!("No limit any more, because the new quota replaces the one that it had: {}", removed.join(", ")));
+            }
             show::one(shown.form_or(Form::Table), &columns::KEYS, &key)
         }
         KeyCommand::List => {
@@ -254,6 +267,15 @@ pub(crate) async fn run(command: KeyCommand, server: &Server, shown: Shown) -> R
             hand_over(created, "is created", file, shown)
         }
     }
+}
+
+/// The limits that a key has, by their names in the API.
+async fn limits_of(name: &str, server: &Server) -> Vec<&'static str> {
+    // It is only for a hint, so a list that can't be read is no failure of the command.
+    let keys = server.get("api/runtime/keys").await.unwrap_or_default();
+    let key = keys.as_array().into_iter().flatten().find(|key| key["name"] == name);
+    let limits = ["max_open_tasks", "max_tasks_per_minute", "max_stored_bytes"];
+    limits.into_iter().filter(|limit| key.is_some_and(|key| key["quota"][*limit].is_number())).collect()
 }
 
 /// Nobody is asked about a key that does not exist. If the list can't be read, the call itself tells why.

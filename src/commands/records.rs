@@ -17,6 +17,9 @@ use bloom_core::task::LeaseStatus;
 /// The maximum number of rows of a list, over all its pages.
 pub(crate) const MAX_ROWS: u64 = 100_000;
 
+/// How many rows a list that is sorted has at least, if there are so many.
+const SORTED_ROWS: usize = 1_000;
+
 /// The limit of a list if none is given.
 const USUAL_ROWS: u64 = 100;
 
@@ -26,7 +29,7 @@ pub struct Limit {
     /// Maximum number of rows
     #[arg(short = 'n', long, value_name = "N", default_value_t = USUAL_ROWS, value_parser = within(1..=MAX_ROWS))]
     limit: u64,
-    /// Sort these rows by a column of the table, such as age; -age sorts descending
+    /// Sort by a column of the table, such as age; -age sorts descending. Of more rows, the newest 1,000 or --limit are sorted
     #[arg(long, value_name = "COLUMN", allow_hyphen_values = true, add = ArgValueCandidates::new(shell_completion::columns))]
     sort: Option<String>,
 }
@@ -36,19 +39,31 @@ impl Limit {
         self.limit as usize
     }
 
+    /// How many rows are read: of a sorted list more than are shown, so that the dearest tasks are not only those of the newest three.
+    pub fn read_rows(&self) -> usize {
+        if self.sort.is_some() { self.rows().max(SORTED_ROWS) } else { self.rows() }
+    }
+
     /// Sorts and shows rows of a list, and says if there are more of them.
     ///
     /// # Errors
     /// There is no such column to sort by, or the output can't be written.
     pub fn show<T: DeserializeOwned>(
         &self,
-        (mut rows, more): (Vec<Value>, bool),
+        (mut rows, mut more): (Vec<Value>, bool),
         shown: Shown,
         kind: &'static Kind<T>,
     ) -> Result<(), CommandError> {
+        let read = rows.len();
         if let Some(column) = &self.sort {
             kind.sort(&mut rows, column)?;
         }
+        rows.truncate(self.rows());
+        if self.sort.is_some() && more {
+            term::info(&format!("Only the newest {read} are sorted: use filters, or a higher --limit."));
+            more = false;
+        }
+        more |= self.sort.is_some() && read > rows.len();
         let form = shown.form_or(Form::Table);
         show::list(form, kind, &rows)?;
         // A script that asks for some rows knows that there may be more.
@@ -109,5 +124,5 @@ pub(crate) async fn pages<T: DeserializeOwned>(
     shown: Shown,
     kind: &'static Kind<T>,
 ) -> Result<(), CommandError> {
-    limit.show(server.list(path, query, limit.rows()).await.map_err(failed)?, shown, kind)
+    limit.show(server.list(path, query, limit.read_rows()).await.map_err(failed)?, shown, kind)
 }

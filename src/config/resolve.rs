@@ -330,6 +330,13 @@ fn check_membridge(serve: &Serve, program: Program, rows: &[Row], mistakes: &mut
                        127.0.0.1; ALLOW_NO_KEY=true allows it all the same";
         mistakes.push(mistake(rows, &s::MEMBRIDGE_HOST, problem.to_owned()));
     }
+    // In the environment and in a file, they may be those of a server beside it.
+    for (given, meant) in [(&s::HOST, &s::MEMBRIDGE_HOST), (&s::PORT, &s::MEMBRIDGE_PORT)] {
+        let is_flag = rows.iter().any(|row| row.setting == given.key && row.origin.starts_with("flag "));
+        if program == Program::ControlPlane && is_flag {
+            mistakes.push(mistake(rows, given, format!("the control plane listens where --{} says: give that flag", meant.flag_name())));
+        }
+    }
     if program == Program::Server && serve.has_key() && serve.membridge_admin_key.is_none() && !serve.allow_no_key {
         let problem = "this server asks for keys, and its control plane (WITH_MEMBRIDGE) would take agents from everybody on this machine: set \
                        it, for example to the output of openssl rand -hex 32";

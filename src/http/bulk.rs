@@ -13,11 +13,11 @@ use super::middleware::Caller;
 use super::ownership;
 use super::policy::RoutePolicy;
 use super::tasks::{filter_of_body, with_asking};
-use bloom_api::answers::BulkResult;
+use bloom_api::answers::{BulkResult, NotChanged};
 use bloom_api::bulk::{Bulk, BulkRequeue, Named};
 use bloom_api::new_tasks::MAX_BATCH;
 use bloom_core::Ms;
-use bloom_core::command::Op;
+use bloom_core::command::{Op, Rejection};
 use bloom_core::ids::TaskId;
 use bloom_core::op;
 use bloom_core::task::{Status, TaskState};
@@ -60,6 +60,9 @@ pub(crate) async fn requeue(State(app): State<AppState>, caller: Caller, body: C
 /// A dry run counts no further than this, so that it ends before the client gives up.
 const MAX_COUNTED: usize = 100_000;
 
+/// How many tasks the answer names that were not changed.
+const MAX_NOT_CHANGED: usize = 20;
+
 /// What a call changes.
 #[derive(Clone, Copy)]
 struct Change<'a> {
@@ -94,22 +97,38 @@ async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, change: Change<'_>, 
     };
     let matched = tasks.len() as i64;
     if bulk.dry_run {
-        return ok(&BulkResult { matched, changed: 0, more, as_of });
+        return ok(&BulkResult { matched, changed: 0, more, as_of, not_changed: Vec::new() });
     }
-    let commands = tasks.into_iter().map(|task| caller.command(op(task))).collect();
-    let (mut changed, mut full) = (0, None);
-    for outcome in app.engine.writers.submit_all(commands).await {
-        match outcome {
-            Ok(_) => changed += 1,
-            Err(engine::Error::Rejected(rejection)) if rejection.is_of_quota() => full = Some(rejection),
-            // The task changed meanwhile, so the operation no longer applies.
-            Err(engine::Error::Rejected(_)) => {}
-            Err(error) => return Err(error.into()),
+    let (mut open, mut changed, mut not_changed, mut full) = (tasks, 0, Vec::new(), None);
+    // Some of them depend on others of them, which have to be changed first: these are tried again as long as others are changed.
+    loop {
+        let (mut waiting, before) = (Vec::new(), changed);
+        let commands = open.iter().map(|task| caller.command(op(*task))).collect();
+        for (task, outcome) in open.iter().zip(app.engine.writers.submit_all(commands).await) {
+            match outcome {
+                Ok(_) => changed += 1,
+                Err(engine::Error::Rejected(rejection)) if rejection.is_of_quota() => {
+                    not_changed.push((*task, rejection.to_string()));
+                    full = Some(rejection);
+                }
+                Err(engine::Error::Rejected(rejection @ Rejection::CannotRequeueBefore { .. })) => waiting.push((*task, rejection)),
+                // The task changed meanwhile, so the operation no longer applies.
+                Err(engine::Error::Rejected(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
+        if changed == before || waiting.is_empty() {
+            not_changed.extend(waiting.into_iter().map(|(task, rejection)| (task, rejection.to_string())));
+            break;
+        }
+        open = waiting.into_iter().map(|(task, _)| task).collect();
     }
     match full {
         Some(rejection) if changed == 0 => Err(rejection.into()),
-        _ => ok(&BulkResult { matched, changed, more, as_of: None }),
+        _ => {
+            let not_changed = not_changed.into_iter().take(MAX_NOT_CHANGED).map(|(id, message)| NotChanged { id, message }).collect();
+            ok(&BulkResult { matched, changed, more, as_of: None, not_changed })
+        }
     }
 }
 

@@ -118,12 +118,14 @@ pub(crate) const AUDIT: RoutePolicy = RoutePolicy::READ;
 )]
 pub(crate) async fn audit(State(app): State<AppState>, Query(params): Query) -> HandlerResult {
     let page_wanted = page_of(&params)?;
+    let (actions, is_of_people) = (params.words("action", Action::ALL)?, params.flag("people")?);
     let filter = AuditFilter {
         task_id: params.id("task_id")?,
         worker_id: params.text("worker_id")?,
         actor: params.text("actor")?,
         request_id: params.text("request_id")?,
-        actions: params.words("action", Action::ALL)?,
+        actions: if is_of_people && actions.is_empty() { Action::OF_PEOPLE.to_vec() } else { actions },
+        is_of_clients: is_of_people,
         created_after: params.moment("created_after")?,
         created_before: params.moment("created_before")?,
     };

@@ -28,6 +28,8 @@ pub struct AuditFilter {
     pub request_id: Option<String>,
     /// Only entries of these actions; none means all.
     pub actions: Vec<Action>,
+    /// Only entries that clients caused, and neither reconcilers nor the placement of tasks.
+    pub is_of_clients: bool,
     /// Only entries that were made after this time.
     pub created_after: Option<Ms>,
     /// Only entries that were made before this time.
@@ -75,6 +77,9 @@ impl AuditFilter {
         build.equal("worker_id = ", self.worker_id.as_deref());
         build.equal("actor = ", actor);
         build.equal("request_id = ", self.request_id.as_deref());
+        if self.is_of_clients {
+            build.fixed("actor NOT IN ('reconciler', 'router')");
+        }
         match index {
             Some("audit_action") => build.fixed(&is_none_of("action", FREQUENT_ACTIONS)),
             Some("audit_actor") => build.fixed(&is_none_of("actor", FREQUENT_ACTORS)),

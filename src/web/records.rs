@@ -344,12 +344,6 @@ struct AuditPage<'a> {
 }
 
 impl AuditPage<'_> {
-    /// The entries of what people decide, in the same period.
-    fn of_people(&self) -> String {
-        let actions: Vec<&str> = Action::OF_PEOPLE.iter().map(|action| action.as_str()).collect();
-        format!("/audit?{}", joined([&format!("action={}", actions.join("%2C")), &self.fields.query_of(&["since", "until"])]))
-    }
-
     fn given(&self, field: &str) -> String {
         self.fields.text(field)
     }
@@ -392,13 +386,16 @@ impl AuditPage<'_> {
     }
 }
 
+/// Beside the actions: all that people decide.
+const PEOPLE: &str = "people";
+
 pub(crate) async fn audit(visit: Visit) -> Result<Response, Refused> {
-    const FILTERS: [&str; 5] = ["action", "actor", "worker_id", "task_id", "request_id"];
+    const FILTERS: [&str; 4] = ["actor", "worker_id", "task_id", "request_id"];
     const FIELDS: [&str; 7] = ["action", "actor", "worker_id", "task_id", "request_id", "since", "until"];
     visit.query().only(&[&FIELDS[..], &["cursor"]].concat())?;
     let actions: Vec<_> = Action::ALL.iter().map(|action| action.as_str()).collect();
     let action = visit.query().text("action");
-    for word in action.split(',').filter(|word| !word.is_empty()) {
+    for word in action.split(',').filter(|word| !word.is_empty() && action != PEOPLE) {
         if !actions.contains(&word) {
             return Err(Refused::unknown("action", word, &actions));
         }
@@ -433,7 +430,12 @@ pub(crate) async fn audit(visit: Visit) -> Result<Response, Refused> {
             Some(Err(text)) => drop(wrong.insert(field.to_owned(), text)),
         }
     }
-    let path = format!("audit?limit={ROWS}&{}{times}", visit.query().query_of(&[&FILTERS[..], &["cursor"]].concat()));
+    let action_query = match action.as_str() {
+        "" => String::new(),
+        PEOPLE => "&people=true".to_owned(),
+        actions => format!("&action={actions}"),
+    };
+    let path = format!("audit?limit={ROWS}&{}{action_query}{times}", visit.query().query_of(&[&FILTERS[..], &["cursor"]].concat()));
     let found = if wrong.is_empty() { visit.list(&path, row).await } else { Err(Refused::of_fields(wrong)) };
     let mut page = AuditPage {
         v: &visit.layout,

@@ -275,6 +275,10 @@ pub(crate) fn joined<const N: usize>(queries: [&str; N]) -> String {
 pub(crate) struct Fields(Vec<(String, String)>);
 
 impl Fields {
+    pub(crate) fn of<'a>(texts: impl Iterator<Item = (&'a str, String)>) -> Self {
+        Self(texts.map(|(name, text)| (name.to_owned(), text)).collect())
+    }
+
     pub(crate) fn parse(text: &[u8]) -> Self {
         Self(form_urlencoded::parse(text).map(|(name, value)| (name.into_owned(), value.into_owned())).collect())
     }

@@ -374,6 +374,7 @@ impl Run<'_> {
                 tells_session,
                 stop,
                 budget,
+                model: record.task.model.clone().or_else(|| profile.model.clone()),
                 ended_for,
                 exit: left.exit,
                 stderr,

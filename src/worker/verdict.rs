@@ -56,6 +56,8 @@ pub(crate) struct End {
     pub stop: Option<Stop>,
     /// What it might cost, in US dollars; `None`: no limit.
     pub budget: Option<f64>,
+    /// The model that its task or its profile asks for; `None`: neither names one.
+    pub model: Option<String>,
     /// Why the agent ended a run that had answered. `None`: it ended by itself, or its supervisor ended it.
     pub ended_for: Option<Stop>,
     /// `None` if the status is unknown, because the run's supervisor was killed or could not store it.
@@ -190,7 +192,24 @@ fn warnings(reading: &Reading, end: &End) -> Warnings {
     {
         warnings.add(&format!("the run cost ${:.4}, and its budget was ${budget:.4}", used.cost_usd));
     }
+    if let (Some(asked), Some(ran)) = (&end.model, &reading.model)
+        && is_another_model(asked, ran)
+    {
+        warnings.add(&format!("the model {ran} answered, and {asked} was asked for: the Claude CLI takes it for another one"));
+    }
     warnings
+}
+
+/// Whether a run had another model than the one that was asked for by its full name. A short name, as `opus`, means what the CLI takes for it,
+/// and the names of other providers can't be compared. A date at the end of a name says nothing about the model.
+fn is_another_model(asked: &str, ran: &str) -> bool {
+    let plain = |name: &str| {
+        let name = name.split('[').next().unwrap_or_default().strip_prefix("claude-")?.to_owned();
+        let (begin, end) = name.rsplit_once('-').unwrap_or((&name, ""));
+        let is_date = end == "latest" || (end.len() == 8 && end.bytes().all(|byte| byte.is_ascii_digit()));
+        Some(if is_date { begin.to_owned() } else { name })
+    };
+    plain(asked).zip(plain(ran)).is_some_and(|(asked, ran)| asked != ran)
 }
 
 /// Why a run did not do all that it had begun.

@@ -70,6 +70,27 @@ on_both! {
         assert_eq!(tasks[1].status().await, "queued");
     }
 
+    async fn tasks_are_requeued_before_those_that_depend_on_them(server) {
+        let crew = server.crew();
+        let first = crew.task().create().await;
+        let mut chain = vec![first.id.clone()];
+        for _ in 0..3 {
+            let next = crew.task().with("depends_on", json!([chain.last()])).create().await;
+            chain.push(next.id.clone());
+        }
+        let alone = crew.task().with("depends_on", json!([first.id])).create().await;
+        server.post("llm-tasks:cancel", json!({ "ids": [first.id] })).await.ok();
+        alone.reaches("cancelled").await;
+        crew.api.get(&format!("llm-tasks/{}/wait?timeout_sec=30", chain[3])).await.ok();
+        let did = server.post("llm-tasks:requeue", json!({ "ids": [alone.id, chain[3]] })).await.ok();
+        assert_eq!((&did["matched"], &did["changed"]), (&json!(2), &json!(0)), "{did}");
+        let message = did["not_changed"][0]["message"].as_str().unwrap();
+        assert!(message.contains("depends on task") && did["not_changed"].as_array().unwrap().len() == 2, "{did}");
+        let filter = json!({ "agent_slug": crew.slug, "status": "cancelled" });
+        let did = server.post("llm-tasks:requeue", json!({ "filter": filter })).await.ok();
+        assert_eq!(did, json!({ "matched": 5, "changed": 5, "more": false }));
+    }
+
     async fn a_bulk_call_says_when_there_is_more(server) {
         let crew = server.crew();
         for _ in 0..2 {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use bloom_api::queues::Queue;
 use bloom_api::reconcilers::Reconciler;
 use bloom_api::words::Word;
 use bloom_client::{Client, Error, Tls};
@@ -84,6 +85,10 @@ pub async fn look(settings: &Serve, authority: Option<&Path>) -> Vec<Finding> {
             findings.extend(agent_key(settings, &workers));
         }
         Err(error) => findings.push(not_seen("workers", &error)),
+    }
+    match client.get::<Vec<Queue<'_>>>("api/runtime/queues").await {
+        Ok(queues) => findings.extend(of_queues(&queues, bloom_client::now_ms())),
+        Err(error) => findings.push(not_seen("queues", &error)),
     }
     if settings.api_key.is_some() {
         match client.get::<Value>("api/runtime/keys").await {
@@ -175,6 +180,9 @@ fn of_workers(workers: &Value) -> Vec<Finding> {
             _ if paused(worker).is_some() => Some(format!("{id} is paused: {}", paused(worker).unwrap_or_default())),
             Some("error") => Some(format!("{id} reports an error: see its log")),
             Some("offline") => Some(format!("{id} is offline: start its agent, or remove it with bloom-runtime worker remove {id}")),
+            _ if worker["cordoned"] == true || worker["draining"] == true => {
+                Some(format!("{id} gets no new tasks, because it was cordoned or drained: bloom-runtime worker uncordon {id}"))
+            }
             _ if text(worker, "agent_version") != env!("CARGO_PKG_VERSION") && !text(worker, "agent_version").is_empty() => {
                 Some(format!("{id} has version {}, this program {}: update it", text(worker, "agent_version"), env!("CARGO_PKG_VERSION")))
             }
@@ -183,6 +191,21 @@ fn of_workers(workers: &Value) -> Vec<Finding> {
     });
     findings.extend(limited(troubled.map(warning).collect(), "workers"));
     findings
+}
+
+/// A pause that somebody has forgotten looks like a server that does nothing.
+fn of_queues(queues: &[Queue<'_>], now_ms: i64) -> Vec<Finding> {
+    let paused = queues.iter().filter_map(|queue| {
+        let hours = (now_ms - queue.paused_at?).max(0) / 3_600_000;
+        let (what, command) = match &queue.agent_slug {
+            Some(agent) => (format!("the queue of {agent} is"), agent.to_string()),
+            None => ("all queues are".to_owned(), "--all".to_owned()),
+        };
+        let text = format!("{what} paused since {hours} h, and {} tasks wait: bloom-runtime queue resume {command}", queue.queued);
+        Some(Finding::new("queues", State::Warning, text))
+    });
+    let paused: Vec<Finding> = paused.collect();
+    if paused.is_empty() { vec![Finding::new("queues", State::Fine, "none is paused".to_owned())] } else { limited(paused, "queues") }
 }
 
 /// What a worker says about its first pause.

@@ -11,7 +11,7 @@ use super::super::connect::Server;
 use super::super::interrupt::{answered, is_interrupted};
 use super::super::progress::Progress;
 use super::super::show::{self, Form};
-use super::super::{columns, term};
+use super::super::{columns, project, term};
 use super::{id_of, warnings};
 use crate::CommandError;
 use bloom_api::new_tasks::MAX_BATCH;
@@ -93,22 +93,26 @@ pub(crate) async fn send(
             return Ok(End::Interrupted);
         }
         let batch = &lines[batch];
-        let (first, last) = (batch[0].number, batch[batch.len() - 1].number);
+        let (first, end) = (batch[0].number, lines[lines.len() - 1].number);
         let bodies = batch.iter().map(|line| line.task(&made.ids)).collect::<Result<Vec<_>, _>>()?;
         let body = json!({ "tasks": bodies });
         let Some(sent) = answered(server.post_surely("api/runtime/llm-tasks:batch", &body)).await else {
             return Ok(End::Unacknowledged);
         };
-        let mut answer = sent.map_err(|failure| match conflicting(batch, &failure.message) {
+        let sent = sent.map_err(|failure| match conflicting(batch, &failure.message) {
             Some((line, key)) => CommandError {
                 message: format!(
                     "line {line}: the idempotency key {key} was used for another task, with another context_id, agent_slug or prompt; lines \
-                     {first} to {last}, and all lines after them, were not submitted"
+                     {first} to {end} were not submitted"
                 ),
                 ..failure
             },
-            None => failure.about(&format!("lines {first} to {last}, and all lines after them, were not submitted")),
-        })?;
+            None => failure.about(&format!("lines {first} to {end} were not submitted")),
+        });
+        let mut answer = match sent {
+            Ok(answer) => answer,
+            Err(failure) => return Err(project::with_meant(failure, server).await),
+        };
         let Value::Array(tasks) = answer["tasks"].take() else {
             return Err("the server's answer has no tasks, which its API promises".to_owned().into());
         };

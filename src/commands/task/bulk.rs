@@ -18,7 +18,7 @@ use super::fields::OtherLimits;
 use super::list;
 use super::selection::{Changed, Selection};
 use crate::CommandError;
-use bloom_api::answers::BulkResult;
+use bloom_api::answers::{BulkResult, NotChanged};
 use bloom_api::bulk::{Bulk, BulkRequeue, Named};
 use bloom_api::lists::MAX_IDS;
 use bloom_api::new_tasks::MAX_BATCH;
@@ -94,13 +94,14 @@ impl BulkAction {
     }
 }
 
-const NOTHING: BulkResult = BulkResult { matched: 0, changed: 0, more: false, as_of: None };
+const NOTHING: BulkResult = BulkResult { matched: 0, changed: 0, more: false, as_of: None, not_changed: Vec::new() };
 
 fn add(all: &mut BulkResult, other: &BulkResult) {
     all.matched += other.matched;
     all.changed += other.changed;
     all.more |= other.more;
     all.as_of = all.as_of.or(other.as_of);
+    all.not_changed.extend(other.not_changed.iter().cloned());
 }
 
 fn print(result: &BulkResult, shown: Shown) -> Result<(), CommandError> {
@@ -221,13 +222,17 @@ async fn by_ids(
         return Ok(());
     }
     let count = ids.len().saturating_sub(done as usize);
-    Err(format!("{told}; {}", left(action, ids, count, server).await).into())
+    Err(format!("{told}; {}", left(action, ids, count, &all.not_changed, server).await).into())
 }
 
-/// Why so many of the tasks were left as they are. The answer of a bulk call has only their number.
-async fn left(action: BulkAction, ids: &[String], count: usize, server: &Server) -> String {
+fn reason(task: &NotChanged) -> String {
+    format!("\n  {}: {}", task.id, task.message)
+}
+
+/// Why so many of the tasks were left as they are. The answer of a bulk call has their number, and names those that have to wait for something.
+async fn left(action: BulkAction, ids: &[String], count: usize, not_changed: &[NotChanged], server: &Server) -> String {
     let different: Vec<Uuid> = ids.iter().filter_map(|id| id.parse().ok()).collect::<BTreeSet<_>>().into_iter().collect();
-    let mut reasons = Vec::new();
+    let mut reasons: Vec<String> = not_changed.iter().map(reason).collect();
     for some in different.chunks(MAX_IDS).take(MAX_LOOK_UPS) {
         // The tasks are changed, so a look-up that fails is no failure of the command; the others are told in general.
         let Ok(found) = ids::existing(server, some).await else { break };
@@ -261,7 +266,9 @@ async fn by_filter(
     // A call takes one status at most.
     let named = |status| Named::Filter(Box::new(args.selection.filters.body(status)));
     let body = |status, dry_run, as_of| BulkRequeue { bulk: Bulk { named: named(status), dry_run, as_of }, policy: policy.clone() };
-    let statuses = args.selection.filters.statuses();
+    let mut statuses = args.selection.filters.statuses();
+    // A task that was cancelled because another one failed can only be queued after that one.
+    statuses.sort_by_key(|status| *status == Some(Status::Cancelled.as_str()));
     let mut meant = NOTHING;
     for status in &statuses {
         let counted = call(action, &body(*status, true, meant.as_of), server).await?;
@@ -303,6 +310,12 @@ async fn by_filter(
     };
     let all = or_interrupted(rounds, || stopped(action, &progress, total)).await?;
     drop(progress);
+    let not_changed = all.not_changed.iter().map(reason).collect::<String>();
+    if !not_changed.is_empty() {
+        print(&all, shown)?;
+        let (changed, matched) = (number(all.changed), tasks(meant.matched));
+        return Err(format!("{changed} of {matched}: {}; not these:{not_changed}", action.done()).into());
+    }
     term::info(&format!("{}: {}", tasks(all.changed), action.done()));
     print(&all, shown)?;
     if all.more {

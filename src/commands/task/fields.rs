@@ -1,9 +1,11 @@
 //! The fields of a task, as flags.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::Args;
 use clap_complete::{ArgValueCandidates, ArgValueCompleter};
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use super::super::connect::Server;
@@ -17,14 +19,17 @@ use bloom_api::values::{Int, Usd};
 use bloom_core::Ms;
 use bloom_core::project::PushMode;
 
-#[derive(Args, Debug, Default)]
+/// Each field is written under its name in the API; what was not given is null, empty or false.
+#[derive(Args, Debug, Default, Serialize)]
 #[command(next_help_heading = "Task")]
 pub(crate) struct Fields {
     /// The conversation that it belongs to; the tasks of one context continue it one after the other [default: a new one]
     #[arg(long, value_name = "ID", add = ArgValueCandidates::new(shell_completion::conversations))]
+    #[serde(rename = "context_id")]
     context: Option<String>,
     /// The kind of agent that runs it [default: default]
     #[arg(long, value_name = "SLUG", add = ArgValueCandidates::new(shell_completion::agents))]
+    #[serde(rename = "agent_slug")]
     agent: Option<String>,
     /// Priority, 0 to 9; 9 is the most urgent [default: 5]
     #[arg(long, value_name = "N", value_parser = within(0..=9_u8))]
@@ -37,14 +42,17 @@ pub(crate) struct Fields {
     depends_on: Vec<String>,
     /// A label, by which lists can be filtered; may be repeated
     #[arg(short, long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(shell_completion::labels))]
+    #[serde(serialize_with = "labels")]
     labels: Vec<(String, String)>,
     /// The model to use [default: the one of the agent's profile]
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     #[command(flatten)]
+    #[serde(rename = "policy", serialize_with = "limits")]
     limits: Limits,
     /// The format of the answer [default: text]
     #[arg(long, value_parser = ["json", "text"])]
+    #[serde(rename = "desired_format")]
     format: Option<String>,
     /// Maximum number of attempts, 1 to 10 [default: 3]
     #[arg(long, value_name = "N", value_parser = within(1..=10_u8))]
@@ -57,12 +65,15 @@ pub(crate) struct Fields {
     exclusive_key: Option<String>,
     /// A context hint for the agent, such as a file in the context's directory; may be repeated
     #[arg(long = "hint", value_name = "TEXT")]
+    #[serde(rename = "context_hints")]
     hints: Vec<String>,
     /// Keep the files of the run that match as artifacts when it ends: out/*.txt, **/*.log; may be repeated
     #[arg(long, value_name = "GLOB")]
+    #[serde(rename = "outputs", serialize_with = "globs")]
     keep: Vec<String>,
     /// Remove the task this long after it is finished: 1h, 7d
     #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
+    #[serde(rename = "ttl_after_finished_sec", serialize_with = "seconds")]
     ttl: Option<Duration>,
     /// Submit it suspended: no worker gets it until task resume
     #[arg(long)]
@@ -72,27 +83,30 @@ pub(crate) struct Fields {
     project: Option<String>,
     /// With a project: the branch, tag or commit to begin with [default: the default branch of the repository]
     #[arg(long = "ref", value_name = "REF")]
+    #[serde(rename = "ref")]
     git_ref: Option<String>,
     /// With a project: push the branch with the commits of the run to the repository
     #[arg(long)]
+    #[serde(serialize_with = "mode")]
     push: bool,
 }
 
 /// What a task may take.
-#[derive(Args, Debug, Default)]
+#[derive(Args, Debug, Default, Serialize)]
 pub(crate) struct Limits {
     /// US dollars that all attempts together may cost, or `none` [default: none, no limit by the task]
     #[arg(long, value_name = "USD", value_parser = dollars)]
     budget: Option<f64>,
     /// How long a run may take: 90, 5m, 2h; the server has a maximum, a day by default [default: that of the agent's profile, or 30m]
     #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
+    #[serde(rename = "timeout_sec", serialize_with = "seconds")]
     timeout: Option<Duration>,
 }
 
 impl Limits {
     /// The policy of a task with what was given.
     pub(crate) fn policy(&self) -> Value {
-        Value::Object(present(vec![("timeout_sec", json!(self.timeout.map(|time| time.as_secs()))), ("budget", json!(self.budget))]))
+        Value::Object(given(self))
     }
 }
 
@@ -173,34 +187,35 @@ impl Fields {
     /// # Errors
     /// A label was given twice.
     pub(crate) fn given(&self) -> Result<Map<String, Value>, CommandError> {
-        let mut labels = Map::new();
-        for (name, value) in &self.labels {
-            if labels.insert(name.clone(), json!(value)).is_some() {
-                return Err(named_twice(name));
-            }
+        let mut names = BTreeSet::new();
+        if let Some((name, _)) = self.labels.iter().find(|(name, _)| !names.insert(name)) {
+            return Err(named_twice(name));
         }
-        Ok(present(vec![
-            ("context_id", json!(self.context)),
-            ("agent_slug", json!(self.agent.as_deref().unwrap_or("default"))),
-            ("priority", json!(self.priority)),
-            ("not_before", json!(self.not_before)),
-            ("depends_on", json!(self.depends_on)),
-            ("labels", Value::Object(labels)),
-            ("model", json!(self.model)),
-            ("policy", self.limits.policy()),
-            ("desired_format", json!(self.format)),
-            ("max_attempts", json!(self.max_attempts)),
-            ("session", json!(self.session)),
-            ("exclusive_key", json!(self.exclusive_key)),
-            ("context_hints", json!(self.hints)),
-            ("outputs", json!(self.keep.iter().map(|glob| glob.strip_suffix('/').unwrap_or(glob)).collect::<Vec<_>>())),
-            ("ttl_after_finished_sec", json!(self.ttl.map(|time| time.as_secs()))),
-            ("suspend", json!(self.suspend.then_some(true))),
-            ("project", json!(self.project)),
-            ("ref", json!(self.git_ref)),
-            ("push", json!(self.push.then_some(PushMode::Branch.as_str()))),
-        ]))
+        let mut fields = given(self);
+        fields.entry("agent_slug").or_insert_with(|| json!("default"));
+        Ok(fields)
     }
+}
+
+fn labels<S: Serializer>(labels: &[(String, String)], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(labels.iter().map(|(name, value)| (name, value)))
+}
+
+fn limits<S: Serializer>(limits: &Limits, to: S) -> Result<S::Ok, S::Error> {
+    limits.policy().serialize(to)
+}
+
+/// A directory may be named with a slash at its end.
+fn globs<S: Serializer>(globs: &[String], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(globs.iter().map(|glob| glob.strip_suffix('/').unwrap_or(glob)))
+}
+
+fn seconds<S: Serializer>(time: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+    time.map(|time| time.as_secs()).serialize(to)
+}
+
+fn mode<S: Serializer>(push: &bool, to: S) -> Result<S::Ok, S::Error> {
+    push.then_some(PushMode::Branch.as_str()).serialize(to)
 }
 
 /// Adds what a task has that neither its flags nor its line name, and that the API would set to another value.
@@ -232,15 +247,18 @@ pub(crate) fn named_twice(label: &str) -> CommandError {
     CommandError::usage(format!("--label: the label {label} is named twice; a task has one value for each label"))
 }
 
-/// Leaves out fields that are null or empty.
-fn present(fields: Vec<(&str, Value)>) -> Map<String, Value> {
+/// The fields that were given: not those that are null, empty or false.
+fn given(flags: &impl Serialize) -> Map<String, Value> {
     let says = |value: &Value| match value {
-        Value::Null => false,
+        Value::Null | Value::Bool(false) => false,
         Value::Array(items) => !items.is_empty(),
         Value::Object(members) => !members.is_empty(),
         _ => true,
     };
-    fields.into_iter().filter(|(_, value)| says(value)).map(|(name, value)| (name.to_owned(), value)).collect()
+    match json!(flags) {
+        Value::Object(fields) => fields.into_iter().filter(|(_, value)| says(value)).collect(),
+        _ => Map::new(),
+    }
 }
 
 #[cfg(test)]

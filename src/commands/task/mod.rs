@@ -254,7 +254,7 @@ pub(crate) async fn run(command: TaskCommand, server: &Server, shown: Shown) -> 
         }
         TaskCommand::List { filters, limit, watch: false } => {
             filters.check()?;
-            let found = list::newest(server, &filters, None, limit.rows()).await.map_err(failed)?;
+            let found = list::newest(server, &filters, None, limit.read_rows()).await.map_err(failed)?;
             if found.0.is_empty() {
                 list::hint(server, &filters).await;
                 if let Some(agent) = filters.agent() {
@@ -271,7 +271,7 @@ pub(crate) async fn run(command: TaskCommand, server: &Server, shown: Shown) -> 
         }
         TaskCommand::Search { text, filters, limit } => {
             filters.check()?;
-            let found = list::newest(server, &filters, Some(&text), limit.rows()).await;
+            let found = list::newest(server, &filters, Some(&text), limit.read_rows()).await;
             limit.show(found.map_err(failed)?, shown, &columns::TASKS)
         }
         TaskCommand::Logs(args) => logs::run(args, server, shown.form_or(Form::Table)).await,

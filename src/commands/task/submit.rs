@@ -13,7 +13,7 @@ use super::super::connect::{Server, read, with_query};
 use super::super::ids::path;
 use super::super::local_repository::LocalRepository;
 use super::super::show::{self, Form, Shown};
-use super::super::{columns, ids, shell_completion, started, term, when};
+use super::super::{columns, ids, project, shell_completion, started, term, when};
 use super::fields::{Fields, add_usual};
 use super::from_file::{self, Scope};
 use super::index::{self, Ends, Submitted};
@@ -270,7 +270,10 @@ pub(crate) async fn create(
     body.entry("context_id").or_insert_with(|| json!(context.unwrap_or_else(|| Uuid::now_v7().to_string())));
     // With a key, the server creates the task only once, even if the call is repeated.
     body.insert("idempotency_key".into(), json!(key.map_or_else(|| Uuid::now_v7().to_string(), str::to_owned)));
-    let created = server.post_surely("api/runtime/llm-tasks", &Value::Object(body)).await?;
+    let created = match server.post_surely("api/runtime/llm-tasks", &Value::Object(body)).await {
+        Ok(created) => created,
+        Err(failure) => return Err(project::with_meant(failure, server).await),
+    };
     warnings(&created).for_each(|warning| term::info(&warning));
     Ok(created)
 }

@@ -24,34 +24,6 @@ use bloom_api::wire::Wire as _;
 use bloom_api::{time_limit, when};
 use bloom_core::Ms;
 use bloom_core::file::MAX_INPUTS;
-use bloom_core::project::PushMode;
-
-/// What stands in the fields: as it was typed, so that nothing is lost when a field is wrong.
-#[derive(Default)]
-struct Typed {
-    prompt: String,
-    agent_slug: String,
-    context_id: String,
-    timeout_sec: String,
-    budget: String,
-    not_before: String,
-    max_attempts: String,
-    priority: String,
-    model: String,
-    labels: String,
-    desired_format: String,
-    session: String,
-    exclusive_key: String,
-    depends_on: String,
-    suspend: bool,
-    project: String,
-    git_ref: String,
-    push: bool,
-    inputs: Vec<Input>,
-    outputs: String,
-    context_hints: String,
-    ttl_after_finished_sec: String,
-}
 
 /// A file that is stored already.
 struct Input {
@@ -71,7 +43,9 @@ impl Input {
 #[template(path = "new_task.html")]
 struct NewTaskPage<'a> {
     v: &'a Layout,
-    typed: Typed,
+    /// As it was typed, so that nothing is lost when a field is wrong.
+    typed: Fields,
+    inputs: Vec<Input>,
     wrong: BTreeMap<String, String>,
     /// The fields of which the API says what is wrong, in English.
     said_by_api: BTreeSet<String>,
@@ -81,59 +55,72 @@ struct NewTaskPage<'a> {
     most: String,
 }
 
-/// The fields in the order of the form.
-const ORDER: [&str; 21] = [
-    "prompt",
-    "agent_slug",
-    "project",
-    "inputs",
-    "context_id",
-    "model",
-    "timeout_sec",
-    "budget",
-    "ref",
-    "push",
-    "not_before",
-    "max_attempts",
-    "priority",
-    "desired_format",
-    "session",
-    "exclusive_key",
-    "depends_on",
-    "labels",
-    "outputs",
-    "context_hints",
-    "ttl_after_finished_sec",
+/// How a field is typed.
+#[derive(Clone, Copy)]
+enum Kind {
+    Text,
+    Number,
+    Dollars,
+    /// A length of time, in seconds for the API.
+    Span,
+    /// A time to come.
+    Time,
+    /// One text in each line.
+    Lines,
+    /// `name=value` in each line.
+    Labels,
+    /// Ids, or the parts of them that lists show.
+    Ids,
+    /// Set or not.
+    Flag,
+    /// Set or not; the API's word for set.
+    Word(&'static str),
+    /// Files, which are sent apart.
+    Files,
+}
+
+/// The fields in the order of the form, by their names in the API, with what an empty form has in them.
+const FIELDS: [(&str, Kind, &str); 22] = [
+    ("prompt", Kind::Text, ""),
+    ("agent_slug", Kind::Text, "default"),
+    ("project", Kind::Text, ""),
+    ("inputs", Kind::Files, ""),
+    ("context_id", Kind::Text, ""),
+    ("model", Kind::Text, ""),
+    ("timeout_sec", Kind::Span, ""),
+    ("budget", Kind::Dollars, ""),
+    ("ref", Kind::Text, ""),
+    ("push", Kind::Word("branch"), ""),
+    ("not_before", Kind::Time, ""),
+    ("max_attempts", Kind::Number, "3"),
+    ("priority", Kind::Number, "5"),
+    ("desired_format", Kind::Text, "text"),
+    ("session", Kind::Text, "context"),
+    ("exclusive_key", Kind::Text, ""),
+    ("depends_on", Kind::Ids, ""),
+    ("labels", Kind::Labels, ""),
+    ("outputs", Kind::Lines, ""),
+    ("context_hints", Kind::Lines, ""),
+    ("ttl_after_finished_sec", Kind::Span, ""),
+    ("suspend", Kind::Flag, ""),
 ];
 /// Of these, how many are always seen. The others are folded.
 const SEEN: usize = 4;
+/// Those that are in the field `policy` of the API.
+const OF_POLICY: [&str; 2] = ["timeout_sec", "budget"];
+/// What the same task again does not have: the past, and what belonged to its creation.
+const NOT_AGAIN: [&str; 3] = ["not_before", "depends_on", "suspend"];
 
 impl NewTaskPage<'_> {
     /// The id of the first field that is wrong.
     fn first_wrong(&self) -> Option<&'static str> {
-        let first = ORDER.into_iter().find(|field| self.wrong.contains_key(*field))?;
+        let (first, ..) = FIELDS.into_iter().find(|(field, ..)| self.wrong.contains_key(*field))?;
         Some(if first == "inputs" { "files" } else { first })
     }
 
-    /// Whether one of the folded fields is wrong or was filled in.
+    /// Whether one of the folded fields is wrong, or not as in an empty form.
     fn is_more_open(&self) -> bool {
-        let typed = &self.typed;
-        let texts = [
-            &typed.context_id,
-            &typed.model,
-            &typed.timeout_sec,
-            &typed.budget,
-            &typed.git_ref,
-            &typed.not_before,
-            &typed.exclusive_key,
-            &typed.depends_on,
-            &typed.labels,
-            &typed.outputs,
-            &typed.context_hints,
-            &typed.ttl_after_finished_sec,
-        ];
-        let is_filled = typed.push || typed.suspend || texts.into_iter().any(|text| !text.is_empty());
-        is_filled || ORDER.into_iter().skip(SEEN).any(|field| self.wrong.contains_key(field))
+        FIELDS.into_iter().skip(SEEN).any(|(field, _, usual)| self.typed.text(field) != usual || self.wrong.contains_key(field))
     }
 
     fn wrong(&self, field: &str) -> Option<&String> {
@@ -154,55 +141,66 @@ pub(crate) async fn form(visit: Visit) -> Result<Response, Refused> {
             "Ваш ключ лише для читання, тож він не створює завдань",
         ));
     }
-    let typed = match visit.query().get("like") {
-        Some(id) => like(&visit.get(&format!("llm-tasks/{}", id_of(id)?)).await?),
-        None => Typed {
-            agent_slug: "default".into(),
-            max_attempts: "3".into(),
-            priority: "5".into(),
-            // The page of a project leads here.
-            project: visit.query().text("project"),
-            ..Typed::default()
-        },
+    let (typed, inputs) = match visit.query().get("like") {
+        Some(id) => like(&visit.get(&format!("llm-tasks/{}", id_of(id)?)).await?)?,
+        None => {
+            let project = visit.query().text("project");
+            let texts = FIELDS.into_iter().map(|(field, _, usual)| match field {
+                // The page of a project leads here.
+                "project" => (field, project.clone()),
+                _ => (field, usual.to_owned()),
+            });
+            (Fields::of(texts), Vec::new())
+        }
     };
-    visit.ok(&page(&visit, typed).await?)
+    visit.ok(&page(&visit, typed, inputs).await?)
 }
 
-async fn page(visit: &Visit, typed: Typed) -> Result<NewTaskPage<'_>, Refused> {
+async fn page(visit: &Visit, typed: Fields, inputs: Vec<Input>) -> Result<NewTaskPage<'_>, Refused> {
     let lang = visit.layout.at.lang;
     let (known, most) = (Known::of(visit).await?, size(lang, visit.api.most_of_form() as i64));
-    Ok(NewTaskPage { v: &visit.layout, typed, wrong: BTreeMap::new(), said_by_api: BTreeSet::new(), error: None, known, most })
+    Ok(NewTaskPage { v: &visit.layout, typed, inputs, wrong: BTreeMap::new(), said_by_api: BTreeSet::new(), error: None, known, most })
 }
 
 /// The same task again.
-fn like(task: &Task<'_>) -> Typed {
-    Typed {
-        prompt: task.prompt.to_string(),
-        agent_slug: task.agent_slug.to_string(),
-        context_id: task.context_id.to_string(),
-        timeout_sec: if task.policy.timeout_is_default { String::new() } else { task.policy.timeout_sec.to_string() },
-        budget: if task.policy.budget > 0.0 { task.policy.budget.to_string() } else { String::new() },
-        max_attempts: task.max_attempts.to_string(),
-        priority: task.priority.to_string(),
-        model: task.model.as_deref().unwrap_or_default().to_owned(),
-        labels: task.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join("\n"),
-        desired_format: task.desired_format.to_string(),
-        session: task.session.to_string(),
-        exclusive_key: task.exclusive_key.as_deref().unwrap_or_default().to_owned(),
-        project: task.project.as_deref().unwrap_or_default().to_owned(),
-        git_ref: task.r#ref.as_deref().unwrap_or_default().to_owned(),
-        push: task.push == PushMode::Branch,
-        inputs: task.inputs.iter().map(|input| Input { id: input.artifact_id, path: input.path.to_string() }).collect(),
-        outputs: task.outputs.join("\n"),
-        context_hints: task.context_hints.join("\n"),
-        ttl_after_finished_sec: task.ttl_after_finished_sec.map(|sec| sec.to_string()).unwrap_or_default(),
-        ..Typed::default()
+fn like(task: &Task<'_>) -> Result<(Fields, Vec<Input>), Refused> {
+    let unwritten = |_| Refused::internal("The task could not be written", "Завдання не вдалося записати");
+    let fields = serde_json::to_value(task).map_err(unwritten)?;
+    let texts = FIELDS.into_iter().filter(|(field, ..)| !NOT_AGAIN.contains(field)).map(|(field, kind, _)| {
+        let value = if OF_POLICY.contains(&field) { &fields["policy"][field] } else { &fields[field] };
+        let is_default = field == "timeout_sec" && task.policy.timeout_is_default;
+        (field, if is_default { String::new() } else { text_of(kind, value) })
+    });
+    let inputs = task.inputs.iter().map(|input| Input { id: input.artifact_id, path: input.path.to_string() });
+    Ok((Fields::of(texts), inputs.collect()))
+}
+
+/// What a person would type for this value of the API.
+fn text_of(kind: Kind, value: &Value) -> String {
+    match (kind, value) {
+        (Kind::Files, _) | (_, Value::Null) => String::new(),
+        (Kind::Word(word), value) => {
+            if value.as_str() == Some(word) {
+                "on".into()
+            } else {
+                String::new()
+            }
+        }
+        // For the API, 0 is no limit.
+        (Kind::Dollars, value) if value.as_f64() == Some(0.0) => String::new(),
+        (_, Value::String(text)) => text.clone(),
+        (_, Value::Array(texts)) => texts.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n"),
+        (_, Value::Object(labels)) => {
+            let lines = labels.iter().map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()));
+            lines.collect::<Vec<_>>().join("\n")
+        }
+        (_, value) => value.to_string(),
     }
 }
 
 pub(crate) async fn send(Posted { visit, fields, files, .. }: Posted) -> Result<Response, Refused> {
-    let mut typed = typed(&fields);
-    let NotCreated { refused, by_api } = match create(&visit, &fields, &files, &mut typed.inputs).await {
+    let mut inputs: Vec<Input> = fields.all("input").filter_map(Input::of).collect();
+    let NotCreated { refused, by_api } = match create(&visit, &fields, &files, &mut inputs).await {
         Ok((id, done)) => return Ok(see_other(&format!("/tasks/{id}?done={done}"))),
         Err(why) => why,
     };
@@ -216,7 +214,7 @@ pub(crate) async fn send(Posted { visit, fields, files, .. }: Posted) -> Result<
     let said_by_api = by_api.keys().cloned().collect();
     wrong.extend(by_api);
     let error = wrong.is_empty().then_some(refused.text);
-    visit.show(status, &NewTaskPage { wrong, said_by_api, error, ..page(&visit, typed).await? })
+    visit.show(status, &NewTaskPage { wrong, said_by_api, error, ..page(&visit, fields, inputs).await? })
 }
 
 /// Why no task was created.
@@ -290,34 +288,6 @@ async fn create(visit: &Visit, fields: &Fields, files: &[Upload], inputs: &mut V
     Ok((created["id"].as_str().unwrap_or_default().to_owned(), done))
 }
 
-fn typed(fields: &Fields) -> Typed {
-    let text = |name| fields.text(name);
-    Typed {
-        prompt: text("prompt"),
-        agent_slug: text("agent_slug"),
-        context_id: text("context_id"),
-        timeout_sec: text("timeout_sec"),
-        budget: text("budget"),
-        not_before: text("not_before"),
-        max_attempts: text("max_attempts"),
-        priority: text("priority"),
-        model: text("model"),
-        labels: text("labels"),
-        desired_format: text("desired_format"),
-        session: text("session"),
-        exclusive_key: text("exclusive_key"),
-        depends_on: text("depends_on"),
-        suspend: fields.get("suspend").is_some(),
-        project: text("project"),
-        git_ref: text("ref"),
-        push: fields.get("push").is_some(),
-        inputs: fields.all("input").filter_map(Input::of).collect(),
-        outputs: text("outputs"),
-        context_hints: text("context_hints"),
-        ttl_after_finished_sec: text("ttl_after_finished_sec"),
-    }
-}
-
 /// What the API would say of this body, by its fields.
 fn wrong_for_api(body: &Map<String, Value>) -> Result<Wrong, Refused> {
     let unwritten = |_| Refused::internal("The task could not be written", "Завдання не вдалося записати");
@@ -328,22 +298,28 @@ fn wrong_for_api(body: &Map<String, Value>) -> Result<Wrong, Refused> {
 /// The body of the API's call, without the fields that can't be read, and what is wrong with these. Numbers are read here; whether they are
 /// within their limits, the API says.
 fn body(lang: Lang, now: Ms, fields: &Fields) -> (Map<String, Value>, Wrong) {
-    let (mut body, mut wrong) = (Map::new(), BTreeMap::new());
-    for name in ["prompt", "agent_slug", "context_id", "model", "desired_format", "session", "exclusive_key", "project", "ref"] {
-        if let Some(text) = fields.get(name) {
-            // Browsers send the ends of lines as CR LF.
-            body.insert(name.into(), json!(text.replace("\r\n", "\n")));
+    let (mut body, mut policy, mut wrong) = (Map::new(), Map::new(), Wrong::new());
+    for (field, kind, _) in FIELDS {
+        let Some(text) = fields.get(field) else { continue };
+        match read(lang, now, kind, text) {
+            Ok(value) if OF_POLICY.contains(&field) => drop(policy.insert(field.into(), value)),
+            Ok(value) => drop(body.insert(field.into(), value)),
+            Err(text) => drop(wrong.insert(field.into(), text)),
         }
     }
     // As on the command line, a task that names no context begins a conversation.
     body.entry("context_id").or_insert_with(|| json!(Uuid::now_v7()));
-    let mut read = |name: &str, read: &dyn Fn(&str) -> Result<Value, String>| match read(fields.get(name)?.trim()) {
-        Ok(value) => Some((name.to_owned(), value)),
-        Err(text) => {
-            wrong.insert(name.to_owned(), text);
-            None
-        }
-    };
+    time_limit::add_usual(&mut policy);
+    body.insert("policy".into(), Value::Object(policy));
+    (body, wrong)
+}
+
+/// What was typed, as the API has it.
+///
+/// # Errors
+/// It can't be read; the text says what is expected.
+fn read(lang: Lang, now: Ms, kind: Kind, text: &str) -> Result<Value, String> {
+    let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());
     let number = |text: &str| match text.parse::<f64>() {
         Ok(number) if number.is_finite() => Ok(json!(number)),
         _ => {
@@ -351,55 +327,37 @@ fn body(lang: Lang, now: Ms, fields: &Fields) -> (Map<String, Value>, Wrong) {
             Err(lang.t(format!("Expected number, received '{text}'"), format!("Очікується число, отримано «{text}»")))
         }
     };
-    let dollars = |text: &str| match text.parse::<f64>() {
-        // For the API, 0 is no limit; who types it here hardly means that.
-        Ok(0.0) => Err(lang
-            .t("A task with 0 could not run; empty is no limit", "Із 0 завдання не виконалося б; порожньо — без обмеження")
-            .to_owned()),
-        _ => number(text),
-    };
-    let start = |text: &str| {
-        let expected = "Очікується час, як-от +2h або 2026-02-25T08:00:00Z";
-        when::future(text, now).map(|at| json!(at)).map_err(|text| lang.t(text, expected.to_owned()))
-    };
-    let span = |text: &str| when::duration(text).map(|span| json!(span.as_secs())).map_err(|text| lang.t(text, NO_TIME.to_owned()));
-    let mut policy: Map<String, Value> = [read("timeout_sec", &span), read("budget", &dollars)].into_iter().flatten().collect();
-    time_limit::add_usual(&mut policy);
-    body.insert("policy".into(), Value::Object(policy));
-    body.extend(
-        [read("not_before", &start), read("max_attempts", &number), read("priority", &number), read("ttl_after_finished_sec", &span)]
-            .into_iter()
-            .flatten(),
-    );
-    for name in ["outputs", "context_hints"] {
-        body.insert(name.into(), json!(lines(fields, name)));
-    }
-    let mut labels = Map::new();
-    for line in lines(fields, "labels") {
-        match line.split_once('=') {
-            Some((name, value)) => drop(labels.insert(name.trim().into(), json!(value.trim()))),
-            None => {
-                let text = format!("Expected name=value in each line, received '{line}'");
-                let text = lang.t(text, format!("Очікується назва=значення в кожному рядку, отримано «{line}»"));
-                wrong.insert("labels".into(), text);
-            }
+    match kind {
+        // Browsers send the ends of lines as CR LF.
+        Kind::Text | Kind::Files => Ok(json!(text.replace("\r\n", "\n"))),
+        Kind::Flag => Ok(json!(true)),
+        Kind::Word(word) => Ok(json!(word)),
+        Kind::Lines => Ok(lines().collect()),
+        Kind::Ids => Ok(text.split([' ', ',', '\n', '\r']).filter(|id| !id.is_empty()).collect()),
+        Kind::Labels => {
+            let label = |line: &str| match line.split_once('=') {
+                Some((name, value)) => Ok((name.trim().to_owned(), json!(value.trim()))),
+                None => {
+                    let text = format!("Expected name=value in each line, received '{line}'");
+                    Err(lang.t(text, format!("Очікується назва=значення в кожному рядку, отримано «{line}»")))
+                }
+            };
+            Ok(Value::Object(lines().map(label).collect::<Result<_, _>>()?))
         }
+        Kind::Number => number(text.trim()),
+        Kind::Dollars => match text.trim().parse::<f64>() {
+            // For the API, 0 is no limit; who types it here hardly means that.
+            Ok(0.0) => Err(lang
+                .t("A task with 0 could not run; empty is no limit", "Із 0 завдання не виконалося б; порожньо — без обмеження")
+                .to_owned()),
+            _ => number(text.trim()),
+        },
+        Kind::Time => {
+            let expected = "Очікується час, як-от +2h або 2026-02-25T08:00:00Z";
+            when::future(text.trim(), now).map(|at| json!(at)).map_err(|text| lang.t(text, expected.to_owned()))
+        }
+        Kind::Span => when::duration(text.trim()).map(|span| json!(span.as_secs())).map_err(|text| lang.t(text, NO_TIME.to_owned())),
     }
-    body.insert("labels".into(), Value::Object(labels));
-    let depends_on = fields.text("depends_on");
-    body.insert("depends_on".into(), json!(depends_on.split([' ', ',', '\n', '\r']).filter(|id| !id.is_empty()).collect::<Vec<_>>()));
-    if fields.get("suspend").is_some() {
-        body.insert("suspend".into(), json!(true));
-    }
-    if fields.get("push").is_some() {
-        body.insert("push".into(), json!(PushMode::Branch.as_str()));
-    }
-    (body, wrong)
-}
-
-/// What stands in the lines of a field.
-fn lines(fields: &Fields, name: &str) -> Vec<String> {
-    fields.text(name).lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
 /// Puts whole ids in place of the parts that lists show.
@@ -436,7 +394,7 @@ mod tests {
         let form = b"prompt=a%0D%0Ab&context_id=c&timeout_sec=60&labels=team%3Ddocs%0D%0A%0D%0Ax%3D1&priority=&depends_on=a,+b&suspend=on&project=docs&ref=&push=on&outputs=out/*.md%0D%0A+log%0D%0A&ttl_after_finished_sec=1h30m";
         let expected = json!({
             "prompt": "a\nb", "context_id": "c", "policy": { "timeout_sec": 60 }, "labels": { "team": "docs", "x": "1" }, "depends_on": ["a", "b"], "suspend": true,
-            "project": "docs", "push": "branch", "outputs": ["out/*.md", "log"], "context_hints": [], "ttl_after_finished_sec": 5400
+            "project": "docs", "push": "branch", "outputs": ["out/*.md", "log"], "ttl_after_finished_sec": 5400
         });
         assert_eq!(body(Lang::English, 0, &Fields::parse(form)), (expected.as_object().unwrap().clone(), Wrong::new()));
         let wrong = body(Lang::English, 0, &Fields::parse(b"priority=high&labels=x&budget=$3&timeout_sec=soon")).1;

@@ -46,6 +46,27 @@ fn the_stream_decides_not_the_exit_status() {
 }
 
 #[test]
+fn another_model_than_the_one_that_was_asked_for_is_told() {
+    let ran = json!({"type": "system", "subtype": "init", "session_id": "s", "model": "claude-opus-5-5"});
+    let warnings = |asked: &str| {
+        let end = End { model: Some(asked.into()), ..exit("0") };
+        verdict("text", &[ran.clone(), result(json!({}))], end).warnings.texts().join("; ")
+    };
+    let told = "the model claude-opus-5-5 answered, and claude-opus-4-1 was asked for: the Claude CLI takes it for another one";
+    assert_eq!(warnings("claude-opus-4-1"), told);
+    for same in [
+        "claude-opus-5-5",
+        "claude-opus-5-5-20260801",
+        "claude-opus-5-5-latest",
+        "claude-opus-5-5[1m]",
+        "opus",
+        "us.anthropic.claude-opus-4-1-v1:0",
+    ] {
+        assert_eq!(warnings(same), "", "{same}");
+    }
+}
+
+#[test]
 fn a_cost_above_the_budget_is_told() {
     let with = |budget| End { budget, ..exit("0") };
     let told = verdict("text", &[result(json!({}))], with(Some(0.25)));

@@ -30,7 +30,12 @@ fn the_audit_trail_is_filtered() {
         assert!(user.does(&["audit", "--task", &task.id, "-o", "wide"]).ok().contains(&format!("llm_task/{}", task.id)));
         let decided = user.does(&["audit", "--people", "--task", &task.id, "-o", "jsonl"]).ok();
         assert!(decided.contains("task_created") && !decided.contains("task_leased"), "{decided}");
-        user.does(&["audit", "--people", "--action", "task_created"]).complains(2);
+        assert!(user.does(&["audit", "--people", "--action", "task_completed", "--task", &task.id]).ok().contains("task_completed"));
+        let (before, after) = (crew.task().create().await, crew.task());
+        let after = after.with("depends_on", serde_json::json!([before.id])).create().await;
+        user.does(&["task", "cancel", &before.id]).ok();
+        after.reaches("cancelled").await;
+        assert_eq!(actions(&["--people", "--task", &after.id]), ["task_created"], "its cancellation is no decision of a person");
         user.does(&["audit", "--action", "task_crated"]).complains(2);
         user.does(&["audit", "--since", "soonish"]).complains(2);
         user.does(&["audit", "-f", "--until", "1h"]).complains(2);

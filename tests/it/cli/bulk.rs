@@ -110,6 +110,26 @@ fn by_filters_nothing_happens_unasked() {
 }
 
 #[test]
+fn what_depends_on_others_is_requeued_after_them_or_told() {
+    run(async {
+        let crew = sqlite().crew();
+        let user = User::at(crew.api);
+        let first = crew.task().attempts(1).create().await;
+        first.lease_to(&crew.worker().register().await).await;
+        first.fail("no").await;
+        let next = crew.task().with("depends_on", json!([first.id])).create().await;
+        next.reaches("cancelled").await;
+        let command = ["task", "requeue", "--agent", &crew.slug, "--yes"];
+        let said = user.does(&[&command[..], &["--status", "cancelled"]].concat()).complains(1);
+        assert!(said.contains("0 of 1 task: queued again; not these:") && said.contains(&first.id), "{said}");
+        let said = user.does(&["task", "requeue", &next.id, NO_ID]).complains(1);
+        assert!(said.contains(&format!("{}: Cannot requeue it: it depends on task {}", next.id, first.id)), "{said}");
+        let did = user.does(&[&command[..], &["--status", "cancelled,failed,dead", "-o", "json"]].concat()).json();
+        assert_eq!((&did["matched"], &did["changed"]), (&json!(2), &json!(2)), "{did}");
+    });
+}
+
+#[test]
 fn by_filters_all_are_met_however_many() {
     run(async {
         let crew = sqlite().crew();

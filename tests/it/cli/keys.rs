@@ -98,6 +98,10 @@ fn a_key_is_rotated_with_its_old_secret_beside_the_new_one() {
         let wide = user.does(&["key", "list", "-o", "wide"]).ok();
         let until = rotated.err.split("valid until ").nth(1).unwrap().trim_end().trim_end_matches('.');
         assert!(wide.contains("FORMER UNTIL") && wide.contains(until), "{wide}");
+        assert!(!rotated.err.contains("agent"), "{}", rotated.err);
+        user.does(&["key", "create", "w", "--scope", "worker", "--worker", "w-1"]).ok();
+        let of_worker = user.does(&["key", "rotate", "w"]).ends(0).err;
+        assert!(of_worker.contains("key create w-1-again --scope join --worker w-1"), "{of_worker}");
         for key in [&former, &rotated.out] {
             User::at(&server).with("BLOOM_KEY", key.trim_end()).does(&["task", "list"]).ends(0);
         }
@@ -128,7 +132,10 @@ fn a_quota_is_given_shown_and_changed() {
         let whole = own.does(&["key", "whoami", "-o", "json"]).json();
         assert_eq!((&whole["scope"], &whole["key"]["name"], &whole["open"]), (&json!("submit"), &json!("web"), &json!(false)));
         assert!(user.does(&["key", "whoami"]).ok().contains("the scope admin in the server's settings"));
-        let changed = user.does(&["key", "quota", "web", "--max-open-tasks", "1"]).ok();
+        let changed = user.does(&["key", "quota", "web", "--max-open-tasks", "1"]).ends(0);
+        let removed = "No limit any more, because the new quota replaces the one that it had: max_tasks_per_minute, max_stored_bytes";
+        assert!(changed.err.contains(removed), "{}", changed.err);
+        let changed = changed.out;
         assert!(changed.contains("1/1 open\n") || changed.contains("1/1 open "), "{changed}");
         let said = own.does(&["task", "submit", "--agent", "nobody", "two"]).complains(1);
         assert!(said.contains("The quota of this key is 1 open tasks, and 1 are open"), "{said}");

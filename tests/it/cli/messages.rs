@@ -13,6 +13,19 @@ fn words(output: &Output) -> String {
 }
 
 #[test]
+fn the_project_that_may_be_meant_is_told() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let user = User::at(&server);
+        user.does(&["project", "add", "website", "https://example.org/website.git"]).ends(0);
+        let said = user.does(&["task", "submit", "--project", "websiet", "Say hello"]).complains(2);
+        assert!(said.contains("No project has the name or id 'websiet' (did you mean website?): create it"), "{said}");
+        let said = user.pipes("{\"prompt\": \"a\", \"project\": \"websiet\"}\n", &["task", "submit", "--from", "-"]).complains(1);
+        assert!(said.contains("'websiet' (did you mean website?)"), "{said}");
+    });
+}
+
+#[test]
 fn a_second_server_is_told_where_the_first_one_is() {
     let first = Server::on(Database::Sqlite).start();
     let said = words(&first.plan().clone().start_in_vain());

@@ -21,6 +21,7 @@ fn lists_are_sorted_limited_and_filtered() {
         assert_eq!(names(&["--sort=-age"]), [&*low, &*high, &*gone]);
         assert_eq!(names(&["--sort", "prompt"]), [&*gone, &*high, &*low]);
         assert_eq!(names(&["-n", "1"]), [&*gone]);
+        assert_eq!(names(&["--sort", "-priority", "-n", "1"]), [&*high], "the first of all that match, not of the newest one");
         assert_eq!(names(&["-l", "k=v"]), [&*low]);
         assert_eq!(names(&["--status", "queued,cancelled"]), [&*gone, &*high, &*low], "the newest first, whatever their status");
         assert_eq!(names(&["--status", "cancelled,failed", "--status", "dead"]), [&*gone]);

@@ -52,6 +52,8 @@ fn without_a_key_only_this_machine_is_served_and_no_page_of_another_site() {
         assert!(said.contains("membridge_host") && said.contains("MEMBRIDGE_ADMIN_KEY"), "{said}");
         let said = refusal(&beyond.env("WITH_MEMBRIDGE", "true"), &["serve"]);
         assert!(said.contains("membridge_host"), "{said}");
+        let said = refusal(&Server::on(Database::Sqlite).env("PORT", 0), &["membridge", "--port", "0"]);
+        assert!(said.contains("listens where --membridge-port says"), "{said}");
         let with_keys = Server::on(Database::Sqlite)
             .env("WITH_MEMBRIDGE", "true")
             .env("MEMBRIDGE_PORT", 0)
