@@ -114,6 +114,7 @@ impl Server {
     pub async fn call<T, F: Future<Output = Result<T, Error>>>(&self, again: Again, call: impl FnMut() -> F) -> Result<T, Error> {
         let waits =
             ExponentialBuilder::default().with_min_delay(FIRST_WAIT).with_max_delay(LONGEST_WAIT).with_max_times(TRIES - 1).with_jitter();
+        let mut told = String::new();
         call.retry(waits)
             .when(|error| match again {
                 Again::Busy => matches!(error.status(), Some(429 | 503)),
@@ -124,7 +125,13 @@ impl Server {
                 Some(asked) => wait.map(|wait| wait.max(asked)),
                 None => wait,
             })
-            .notify(|error, wait| term::info(&format!("{error}; trying again in {:.0} s", wait.as_secs_f64().ceil())))
+            .notify(|error, wait| {
+                let (text, seconds) = (error.to_string(), wait.as_secs_f64().ceil());
+                // The same long line four times hides what the last one says.
+                let why = if text == told { String::new() } else { format!("{text}; ") };
+                term::info(&format!("{why}trying again in {seconds:.0} s"));
+                told = text;
+            })
             .await
     }
 }

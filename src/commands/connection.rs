@@ -80,8 +80,9 @@ impl Connection {
         if let Some(dev) = dev {
             // Where nothing listens, nobody can be meant by naming no server at all.
             if self.names_none(&target) && nothing_listens_by_default() {
-                (target.server, target.key) = (dev.url, Some(dev.key));
-            } else {
+                target.server = dev.url;
+                target.key.get_or_insert(dev.key);
+            } else if target.key.is_none() {
                 term::info(&format!("The key of dev is sent only to where it listens: give --server {}", dev.url));
             }
         }
@@ -103,9 +104,16 @@ impl Connection {
         let mut target =
             self.resolve(&environment, || context_file::path(&environment).map_or(Ok(Contexts::default()), |path| Contexts::read(&path)))?;
         let mut elsewhere = None;
-        if target.key.is_none() && is_of_this_machine(&target.server) {
-            match dev_key::in_use(&bloom_config::default_data_dir())? {
-                Some(dev) if dev.is_at(&target.server) => target.key = Some(dev.key),
+        if is_of_this_machine(&target.server) {
+            let dev = match dev_key::in_use(&bloom_config::default_data_dir()) {
+                // Another key is given, so nobody needs that of the file.
+                Err(_) if target.key.is_some() => None,
+                found => found?,
+            };
+            match dev {
+                Some(dev) if dev.is_at(&target.server) => {
+                    target.key.get_or_insert(dev.key);
+                }
                 Some(dev) if is_default(&target.server) || dev.is_at(&target.server.replacen("localhost", "127.0.0.1", 1)) => {
                     // Another user's program may listen at the other address.
                     elsewhere = Some(dev);

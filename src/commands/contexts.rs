@@ -182,5 +182,9 @@ fn list(contexts: &Contexts, form: Form) -> Result<(), CommandError> {
         };
         serde_json::json!({ "name": name, "server": context.server, "key": key, "current": contexts.current.as_deref() == Some(name) })
     });
-    show::list(form, &columns::CONTEXTS, &rows.collect::<Vec<_>>())
+    show::list(form, &columns::CONTEXTS, &rows.collect::<Vec<_>>())?;
+    if contexts.contexts.is_empty() && matches!(form, Form::Table | Form::Wide) {
+        term::info("Here are servers and their keys; conversations are listed by bloom-runtime conversation list.");
+    }
+    Ok(())
 }

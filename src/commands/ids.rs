@@ -1,4 +1,5 @@
-//! Ids of tasks as people give them: whole, or the beginning or the end of one, which the server looks up.
+//! Ids of tasks as people give them: whole, or the beginning or the end of one, which the server looks up; or the first digits of one that a
+//! table shows.
 
 use serde_json::Value;
 use uuid::Uuid;
@@ -10,6 +11,11 @@ use bloom_client::{Error, part as percent_encoded};
 
 /// How many digits of an id tables show: with a million tasks, hardly two of them end alike.
 const SHOWN_DIGITS: usize = 8;
+
+const TASKS: &str = "api/runtime/llm-tasks";
+
+/// Of so many of the newest tasks, as many as a list shows, the first digits of the short id are enough.
+const NEWEST: usize = 100;
 
 /// How many tasks are listed if a part of an id names several.
 const MOST_LISTED: usize = 5;
@@ -45,8 +51,23 @@ pub(crate) async fn find(server: &Server, named: &str) -> Result<Result<String, 
     if let Some(id) = part.whole() {
         return Ok(Ok(id.to_string()));
     }
-    let found = server.list("api/runtime/llm-tasks", &[("id", part.digits().to_owned())], MOST_LISTED).await?;
-    Ok(only_one(named, &part, &found))
+    let mut found = server.list(TASKS, &[("id", part.digits().to_owned())], MOST_LISTED).await?;
+    // An older server ignores the filter, and another task must not be taken for the one that was meant.
+    if !found.0.iter().filter_map(|task| task["id"].as_str()).all(|id| part.fits(id)) {
+        return Ok(Err(format!("{named}: this server looks up whole ids only; give the whole id").into()));
+    }
+    // Also if one is found: the task that ends so may be another one than that which a table shows so.
+    if part.digits().len() < SHOWN_DIGITS {
+        let is_meant = |task: &Value| task["id"].as_str().is_some_and(|id| is_shown_so(id, part.digits()) && !part.fits(id));
+        let (newest, _) = server.list(TASKS, &[], NEWEST).await?;
+        found.0.extend(newest.into_iter().filter(is_meant));
+    }
+    Ok(only_one(named, &found))
+}
+
+/// Whether what tables show of this id begins with these digits.
+fn is_shown_so(id: &str, digits: &str) -> bool {
+    id.parse().is_ok_and(|id: Uuid| short(&id).starts_with(digits))
 }
 
 fn no_id(named: &str) -> CommandError {
@@ -56,17 +77,13 @@ fn no_id(named: &str) -> CommandError {
 }
 
 /// The id of the one task that was found.
-fn only_one(named: &str, part: &IdPart, (found, more): &(Vec<Value>, bool)) -> Result<String, CommandError> {
+fn only_one(named: &str, (found, more): &(Vec<Value>, bool)) -> Result<String, CommandError> {
     let ids: Vec<&str> = found.iter().filter_map(|task| task["id"].as_str()).collect();
-    // An older server ignores the filter, and another task must not be taken for the one that was meant.
-    if !ids.iter().all(|id| part.fits(id)) {
-        return Err(format!("{named}: this server looks up whole ids only; give the whole id").into());
-    }
     match ids.as_slice() {
         [id] => Ok((*id).to_owned()),
         [] => {
             Err(format!(
-                "no task whose id begins or ends with {named} (short ids are the end of the whole one, so give their last digits; a deleted task \
+                "no task whose id begins or ends with {named} (the first digits of a short id find only the newest {NEWEST} tasks; a deleted task \
                  needs its whole id: bloom-runtime audit --task ID)"
             )
                 .into())
@@ -85,7 +102,7 @@ fn only_one(named: &str, part: &IdPart, (found, more): &(Vec<Value>, bool)) -> R
 /// # Errors
 /// The call failed.
 pub(crate) async fn list(server: &Server, ids: &[String]) -> Result<Vec<Value>, Error> {
-    let (found, _) = server.list("api/runtime/llm-tasks", &[("ids", ids.join(","))], ids.len()).await?;
+    let (found, _) = server.list(TASKS, &[("ids", ids.join(","))], ids.len()).await?;
     Ok(found)
 }
 
@@ -128,4 +145,16 @@ pub(crate) async fn tasks(server: &Server, named: &[String]) -> Result<Vec<Strin
         ids.push(task(server, named).await?);
     }
     Ok(ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_digits_of_a_shown_id_are_a_name() {
+        let id = "0190a0a0-0000-7000-8000-0000f2e016f0";
+        assert!(is_shown_so(id, "f2e0") && is_shown_so(id, "f2e016f"));
+        assert!(!is_shown_so(id, "16f0") && !is_shown_so(id, "0000f2") && !is_shown_so("no id", "f2e0"));
+    }
 }

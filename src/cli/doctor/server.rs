@@ -173,7 +173,13 @@ fn of_workers(workers: &Value) -> Vec<Finding> {
     }
     let online = all.iter().filter(|worker| matches!(worker["status"].as_str(), Some("online" | "syncing"))).count();
     let state = if online == 0 { State::Warning } else { State::Fine };
-    let mut findings = vec![Finding::new("workers", state, format!("{online} of {} are online", all.len()))];
+    // A worker with a paused profile may be online, with its others.
+    let and_paused = match all.iter().filter(|worker| paused(worker).is_some()).count() {
+        0 => String::new(),
+        1 => ", 1 is paused".to_owned(),
+        several => format!(", {several} are paused"),
+    };
+    let mut findings = vec![Finding::new("workers", state, format!("{online} of {} are online{and_paused}", all.len()))];
     let troubled = all.iter().filter_map(|worker| {
         let id = text(worker, "id");
         match worker["status"].as_str() {

@@ -1,5 +1,6 @@
 //! What a person can do about a task that waits or did not succeed.
 
+use super::super::when::time_text;
 use bloom_api::tasks::Task;
 use bloom_api::words::Word;
 use bloom_core::pause::DISK_PAUSED;
@@ -31,11 +32,15 @@ pub(crate) fn advice(task: &Task, id: &str, all_paused: Option<bool>) -> String 
             }
             Word::Known(WaitingReason::Suspended) => format!("to let it run: bloom-runtime task resume {id}"),
             Word::Known(WaitingReason::NotBefore) if task.failure.is_some() => {
-                let what = match task.failure.as_ref().map(|failure| &failure.reason) {
-                    Some(Word::Known(Reason::Project)) => {
-                        "see whether git ls-remote URL works on the worker, as the user of its agent, without a question"
+                let what = match (task.failure.as_ref().map(|failure| &failure.reason), waiting.until) {
+                    (Some(Word::Known(Reason::Project)), _) => {
+                        "see whether git ls-remote URL works on the worker, as the user of its agent, without a question".to_owned()
                     }
-                    _ => "mend what the message says",
+                    // The cause is outside, or the model's, and passes by itself: there is nothing to mend.
+                    (Some(Word::Known(Reason::RateLimited | Reason::Overloaded | Reason::WorkerLost | Reason::Stalled)), Some(at)) => {
+                        format!("nothing: it is tried again at {}", time_text(at))
+                    }
+                    _ => "mend what the message says".to_owned(),
                 };
                 format!("{what}; to try at once: bloom-runtime task edit {id} --not-before now")
             }
@@ -175,6 +180,23 @@ mod tests {
         };
         assert!(waits(DISK_PAUSED).starts_with("make room on the worker's disk"));
         assert!(waits("an account is out of quota").starts_with("wait, start an agent"));
+    }
+
+    #[test]
+    fn what_passes_by_itself_needs_nothing() {
+        let waits = |reason: &str| {
+            advised(&json!({
+                "status": "queued", "waiting": { "reason": "not_before", "message": "is tried again", "until": 0 },
+                "failure": { "reason": reason, "message": "503", "at": 1 },
+            }))
+        };
+        for reason in ["overloaded", "rate_limited", "worker_lost", "stalled"] {
+            let told = waits(reason);
+            assert!(told.starts_with("nothing: it is tried again at 1970-01-01T00:00:00") && told.contains("--not-before now"), "{told}");
+        }
+        for reason in ["agent_error", "auth", "spawn_failed"] {
+            assert!(waits(reason).starts_with("mend what the message says; to try at once"), "{reason}");
+        }
     }
 
     #[test]

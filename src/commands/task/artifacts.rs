@@ -19,7 +19,7 @@ use bloom_api::results::Artifact;
 use bloom_api::tasks::Task;
 use bloom_client::Digesting;
 use bloom_core::file::{ArtifactKind, FileKind};
-use bloom_core::task::Status;
+use bloom_core::task::{Reason, Status};
 
 /// The most artifacts that are listed: those of many attempts.
 const MOST: usize = 10_000;
@@ -137,12 +137,17 @@ pub(crate) async fn newest_diff(id: &str, server: &Server) -> Result<Vec<u8>, Co
     let Some(newest) = artifacts.iter().find(|artifact| artifact.r#type == FileKind::GitDiff.as_str()) else {
         let task = server.get(&format!("api/runtime/llm-tasks/{id}")).await?;
         let task: Task<'_> = read(&task)?;
+        let is_of = |reason: Reason| task.failure.as_ref().is_some_and(|failure| failure.reason == reason);
         let why = if task.project.is_none() {
             "it names no project (task submit --project NAME)"
         } else if task.finished_at.is_none() {
             "no run of it has ended yet"
         } else if task.status == Status::Completed {
             "its runs changed nothing"
+        } else if task.started_at.is_none() || is_of(Reason::SpawnFailed) {
+            "it ended before its run began"
+        } else if is_of(Reason::Project) {
+            "it failed before it had the repository, or what it changed could not be committed"
         } else {
             "its runs changed nothing, or it could not be committed"
         };

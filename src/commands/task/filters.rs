@@ -37,8 +37,8 @@ pub struct Filters {
     /// Only of this project, by the name that it had when they were created
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::projects))]
     project: Option<String>,
-    /// Only created by the submit or member key with this name
-    #[arg(long, value_name = "KEY", value_parser = NonEmptyStringValueParser::new())]
+    /// Only created by the submit or member key with this name: alice, or key:alice as in `audit` and `usage`
+    #[arg(long, value_name = "KEY", value_parser = owner)]
     owner: Option<String>,
     /// Only created by keys of this team
     #[arg(long, value_name = "TEAM", value_parser = NonEmptyStringValueParser::new())]
@@ -69,6 +69,14 @@ pub(crate) fn label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("expected NAME=VALUE".into()),
+    }
+}
+
+/// The name of a key, without the prefix that it has as an actor: no key's name has a colon.
+fn owner(text: &str) -> Result<String, String> {
+    match text.strip_prefix("key:").unwrap_or(text) {
+        "" => Err("expected the name of a key".into()),
+        name => Ok(name.to_owned()),
     }
 }
 
@@ -210,6 +218,12 @@ mod tests {
         let ended = |at| Task { finished_at: at, ..task("failed", "", 1) };
         let lately = Filters { finished_since: Some(5), ..Filters::default() };
         assert!(lately.fits(&ended(Some(6))) && !lately.fits(&ended(Some(5))) && !lately.fits(&ended(None)));
+    }
+
+    #[test]
+    fn an_owner_may_be_written_as_an_actor() {
+        assert_eq!((owner("alice"), owner("key:alice")), (Ok("alice".into()), Ok("alice".into())));
+        assert!(owner("").is_err() && owner("key:").is_err());
     }
 
     #[test]
