@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use url::Url;
@@ -170,12 +171,8 @@ impl LocalRepository {
         about(&path).is_some() || above.filter_map(about).any(|about| !about.is_dir())
     }
 
-    /// The project of this name or id; without one, the project of the server whose repository is this one, or a remote of it (`origin`
-    /// before others).
-    ///
-    /// # Errors
-    /// There is none; or the key may not list projects.
-    pub(crate) async fn project(&self, server: &Server, named: Option<&str>) -> Result<Found, CommandError> {
+    /// Where this repository is: here, and at each remote, `origin` before others; and the URLs of these as they are written.
+    async fn places(&self) -> Result<(Vec<(Place, String)>, Vec<String>), CommandError> {
         let mut places = vec![(Place::Here, place_of(&self.top.display().to_string()))];
         let mut remotes = self.git(&["remote"]).await?.lines().map(str::to_owned).collect::<Vec<_>>();
         remotes.sort_by_key(|remote| remote != "origin");
@@ -187,6 +184,29 @@ impl LocalRepository {
             places.extend([&written, &rewritten].map(|url| (Place::Remote(remote.clone()), place_of(url))));
             shown.push(written);
         }
+        Ok((places, shown))
+    }
+
+    /// The project of the server that this repository is, for a hint. `None`: there is none or several, or it can't be told.
+    pub(crate) async fn known_as(&self, server: &Server) -> Option<String> {
+        let (places, _) = self.places().await.ok()?;
+        // By one call that says nothing if it fails.
+        let rows: Vec<Value> = server.client.get(&format!("api/runtime/projects?limit={MAX_PROJECTS}")).await.ok()?;
+        let projects: Vec<Project<'_>> = show::read_all(&rows).ok()?;
+        let at = |place: &str| projects.iter().filter(|project| place_of(&project.repo_url) == place).collect::<Vec<_>>();
+        match places.iter().map(|(_, place)| at(place)).find(|found| !found.is_empty())?.as_slice() {
+            [project] => Some(project.name.to_string()),
+            _ => None,
+        }
+    }
+
+    /// The project of this name or id; without one, the project of the server whose repository is this one, or a remote of it (`origin`
+    /// before others).
+    ///
+    /// # Errors
+    /// There is none; or the key may not list projects.
+    pub(crate) async fn project(&self, server: &Server, named: Option<&str>) -> Result<Found, CommandError> {
+        let (mut places, shown) = self.places().await?;
         let rows = match (server.list("api/runtime/projects", &[], MAX_PROJECTS).await, named) {
             (Ok((rows, _)), _) => rows,
             // A submit key is not told where repositories are.

@@ -165,6 +165,11 @@ impl Fields {
         Ok(())
     }
 
+    /// Whether they name the directory in which it runs: that of a project, or of a context that may have one.
+    pub(crate) fn says_where(&self) -> bool {
+        self.project.is_some() || self.context.is_some()
+    }
+
     /// The fields that were given, and those of another task that were not. What it begins with in its repository is not taken over to a project
     /// that is given.
     ///

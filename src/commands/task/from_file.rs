@@ -77,6 +77,12 @@ impl Scope {
     }
 }
 
+/// The same file with a task for each line that is a prompt as it stands. The lines keep their numbers.
+fn of_prompts(text: &str) -> String {
+    let task = |line: &str| if line.trim().is_empty() { "\n".to_owned() } else { format!("{}\n", json!({ "prompt": line })) };
+    text.lines().map(task).collect()
+}
+
 /// Checks all lines, then submits them batch by batch, and prints the ids of each batch as soon as the server answers; and returns the
 /// lines with their ids.
 ///
@@ -84,7 +90,7 @@ impl Scope {
 /// A line is invalid, and nothing was sent; or a batch was refused, and it and all later ones were not submitted.
 pub(crate) async fn submit(
     server: &Server,
-    file: &Path,
+    (file, is_plain): (&Path, bool),
     defaults: &Fields,
     scope: Scope,
     form: Option<Form>,
@@ -92,7 +98,10 @@ pub(crate) async fn submit(
     let (defaults, is_again) = (defaults.given()?, matches!(scope, Scope::Again));
     let path = file.to_owned();
     let read = move || {
-        let text = open(&path)?;
+        let mut text = open(&path)?;
+        if is_plain {
+            text = of_prompts(&text);
+        }
         let (names, wrong) = Names::of(&text);
         Ok((text, names, wrong))
     };
@@ -208,7 +217,11 @@ fn lines(
     if more > 0 {
         complaints.push(format!("  and {more} more lines"));
     }
-    Err(CommandError::usage(format!("nothing was submitted, because these lines are not valid tasks:\n{}", complaints.join("\n"))))
+    // One that begins so is meant as JSON, and its own error says what is wrong.
+    let first = text.lines().map(str::trim_start).find(|line| !line.is_empty());
+    let is_plain = first.is_some_and(|line| !line.starts_with(['{', '[']));
+    let hint = if is_plain { "\nif each line is a prompt as it stands, give --plain" } else { "" };
+    Err(CommandError::usage(format!("nothing was submitted, because these lines are not valid tasks:\n{}{hint}", complaints.join("\n"))))
 }
 
 /// The lines before one.
@@ -376,6 +389,17 @@ mod tests {
         assert_eq!(tasks[0]["depends_on"], json!([Uuid::nil(), "0190a0a0-0000-7000-8000-000000000000"]));
         let told = read(&format!("{line}\n{}", line.replace("abcd", "beef")), None).unwrap_err();
         assert!(told.contains("line 2: depends_on: no task") && !told.contains("line 1"), "{told}");
+    }
+
+    #[test]
+    fn plain_lines_are_prompts() {
+        let plain = "say \"hello\"\n\n{\"prompt\": 5}\r\n";
+        let tasks = read(&of_prompts(plain), None).unwrap();
+        let prompts: Vec<_> = tasks.iter().map(|task| &task["prompt"]).collect();
+        assert_eq!(prompts, ["say \"hello\"", "{\"prompt\": 5}"]);
+        assert_eq!(tasks[0]["idempotency_key"], read("{\"prompt\": \"say \\\"hello\\\"\"}", None).unwrap()[0]["idempotency_key"]);
+        assert!(read(plain, None).unwrap_err().ends_with("give --plain"));
+        assert!(!read("{\n", None).unwrap_err().contains("--plain"));
     }
 
     #[test]

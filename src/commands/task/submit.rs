@@ -1,6 +1,6 @@
 //! `task submit`: submits one task, or many from a file. With --wait or --follow it also prints the outcome.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -31,6 +31,9 @@ use bloom_core::task::Status;
 /// How many events of a finished task are searched for the start of its run, besides the first ones.
 const NEWEST_EVENTS: usize = 10;
 
+/// How long a hint may be looked for beside the call that submits the task.
+const HINT_LIMIT: Duration = Duration::from_secs(1);
+
 /// Submit a task
 ///
 /// Prints the task's id; with --wait only its answer, when it is finished; with --follow the text of
@@ -50,6 +53,8 @@ const NEWEST_EVENTS: usize = 10;
 /// A line may have a "name", and later lines may depend on it by that name: "depends_on": ["build"].
 /// The name is known in the file only. Such a line is sent in a batch after that of the other.
 ///
+/// With --plain, each line of the file that is not empty is the prompt of a task as it stands.
+///
 /// With --from and --wait, the answers are printed as lines of JSON in the order of the lines, or
 /// written into files (--out), with an index.jsonl beside them that says which line has which file; the
 /// exit status is 1 if one task did not complete, and 3 if one is not finished when --wait-timeout is
@@ -67,6 +72,7 @@ const NEWEST_EVENTS: usize = 10;
   bloom-runtime task submit --here --push --follow \"Fix the failing tests\"
   bloom-runtime task submit --from tasks.jsonl --label batch=7
   bloom-runtime task submit --from tasks.jsonl --wait --out answers
+  bloom-runtime task submit --from prompts.txt --plain
 
 Lines of tasks.jsonl:
   {\"prompt\": \"Say hello\", \"context_id\": \"demo\", \"priority\": 7, \"labels\": {\"team\": \"a\"}}
@@ -79,6 +85,9 @@ pub struct Submit {
     /// Submit a task for each line of this JSON Lines file; - is standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "further_words", "prompt_file", "follow"])]
     from: Option<PathBuf>,
+    /// With --from: each line that is not empty is a prompt, not JSON
+    #[arg(long, requires = "from")]
+    plain: bool,
     #[command(flatten)]
     waits: Waits,
     #[command(flatten)]
@@ -195,7 +204,7 @@ pub(crate) async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Re
         };
         let is_again = matches!(scope, Scope::Again);
         let form = if submit.waits.wait { None } else { Some(shown.form_or(Form::Name)) };
-        let submitted = from_file::submit(server, file, &submit.fields, scope, form).await?;
+        let submitted = from_file::submit(server, (file, submit.plain), &submit.fields, scope, form).await?;
         return if submit.waits.wait { answers(&submit, &submitted, is_again, server, shown).await } else { Ok(()) };
     }
     if submit.again {
@@ -205,8 +214,26 @@ pub(crate) async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Re
         Some(id) => submit.fields.given_beside(like(id, server).await?)?,
         None => submit.fields.given()?,
     };
-    let task = create(body, &submit.prompt, &submit.files, submit.idempotency_key.as_deref(), server).await?;
+    // At the same time, so that nobody waits for it.
+    let (task, unseen) = tokio::join!(
+        create(body, &submit.prompt, &submit.files, submit.idempotency_key.as_deref(), server),
+        unseen_project(&submit, server)
+    );
+    let task = task?;
+    if let Some(project) = unseen {
+        term::info(&format!("The run does not see this repository, which is the project {project}: --here runs it there."));
+    }
     submit.waits.finish(&task, server, shown).await
+}
+
+/// The project whose repository the person is in, if the task says nothing of where it runs. It is only for a hint: what fails or takes long
+/// is no reason to tell anything.
+async fn unseen_project(submit: &Submit, server: &Server) -> Option<String> {
+    if submit.here || submit.dir.is_some() || submit.like.is_some() || submit.fields.says_where() {
+        return None;
+    }
+    let found = async { LocalRepository::of(Path::new(".")).await.ok()?.known_as(server).await };
+    tokio::time::timeout(HINT_LIMIT, found).await.ok().flatten()
 }
 
 /// Whether the task has a diff to show. If that can't be told, it may have one.

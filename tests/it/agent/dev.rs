@@ -84,6 +84,7 @@ const TWO_TERMINALS: &str = r#"
     "$0" task list -o name --server http://127.0.0.1:5021 >/dev/null && echo "it takes its own"
     kill $other; wait $other
     "$0" task list -o name >/dev/null && echo "it is found at its port"
+    "$0" task list --key wrong 2>&1 | grep -o 'key.*'
     kill $second; wait $second
     "$0" context set prod --server http://127.0.0.1:9 >>log 2>&1
     "$0" task list 2>&1
@@ -103,12 +104,13 @@ fn commands_without_flags_find_the_server_and_its_key() {
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && said.starts_with("Say hello\n"), "{said}{errors}");
     let told: Vec<&str> = said.lines().skip(1).collect();
-    assert_eq!(told.len(), 9, "it refuses calls without its key, or with another: {said}");
+    assert_eq!(told.len(), 10, "it refuses calls without its key, or with another: {said}");
     assert_eq!(told[3], "key of dev is sent only to where it listens: give --server http://127.0.0.1:5021");
     assert_eq!((told[4], told[5]), (told[1], "it takes its own"), "a server at another port is not told the key of dev: {said}");
     assert_eq!(told[6], "it is found at its port", "where nothing listens at the usual one");
-    assert!(told[7].contains("can't connect to http://127.0.0.1:9, from the context prod, which is in use"), "{said}");
-    assert_eq!(told[8], "Say hello", "the command that it shows goes to it, whichever context is in use");
+    assert!(!told[7].contains("127.0.0.1:5000"), "with another key, too: {said}");
+    assert!(told[8].contains("can't connect to http://127.0.0.1:9, from the context prod, which is in use"), "{said}");
+    assert_eq!(told[9], "Say hello", "the command that it shows goes to it, whichever context is in use");
     assert_eq!((told[1], told[0] == told[1]), (told[2], false), "another server, where `dev` was, is not told the key: {said}");
     let second = std::fs::read_to_string(home.join("log-of-second")).unwrap();
     assert!(!second.contains("sent only to where it listens"), "the advice is for commands, not for dev itself: {second}");
