@@ -1,5 +1,6 @@
 //! The columns of the tables, by kind of object.
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::ids::short;
@@ -136,24 +137,35 @@ pub(crate) static ACCOUNTS: Kind<Account> = Kind {
     name: |account| account.name.to_string(),
 };
 
-pub(crate) static CONVERSATIONS: Kind<Context> = Kind {
+/// A context as a table shows it.
+#[derive(Deserialize)]
+pub(crate) struct Conversation {
+    #[serde(flatten)]
+    context: Context<'static>,
+    /// That of its newest task; empty: it was not looked up. The API tells it of the task only.
+    #[serde(default)]
+    prompt: String,
+}
+
+pub(crate) static CONVERSATIONS: Kind<Conversation> = Kind {
     columns: &[
-        Column::new("CONTEXT", |context, _| context.context_id.to_string()),
-        Column::new("TASKS", |context: &Context, _| tasks_of(&context.tasks)),
-        Column::new("LAST", |context: &Context, now| {
-            format!("{} {} ago", context.last_task.status, age(context.last_task.updated_at, now))
+        Column::new("CONTEXT", |row, _| row.context.context_id.to_string()),
+        Column::new("TASKS", |row: &Conversation, _| tasks_of(&row.context.tasks)),
+        Column::new("LAST", |row: &Conversation, now| {
+            format!("{} {} ago", row.context.last_task.status, age(row.context.last_task.updated_at, now))
         })
         .spare(1)
-        .by(|context| -context.last_task.updated_at),
-        Column::new("PROJECT", |context: &Context, _| given(&context.project)).spare(3),
-        Column::new("WORKER", |context: &Context, _| given(&context.worker_id)).spare(4),
-        Column::new("COST", |context: &Context, _| cost(&context.usage)).spare(5).by(|context| millionths(context.usage.cost_usd)),
-        Column::new("RESET", |context: &Context, now| context.reset_at.map(|at| format!("{} ago", age(at, now))).unwrap_or_default())
+        .by(|row| -row.context.last_task.updated_at),
+        Column::new("PROJECT", |row: &Conversation, _| given(&row.context.project)).spare(3),
+        Column::new("WORKER", |row: &Conversation, _| given(&row.context.worker_id)).spare(4),
+        Column::new("COST", |row: &Conversation, _| cost(&row.context.usage)).spare(5).by(|row| millionths(row.context.usage.cost_usd)),
+        Column::new("RESET", |row: &Conversation, now| row.context.reset_at.map(|at| format!("{} ago", age(at, now))).unwrap_or_default())
             .spare(2),
-        Column::wide("SESSION", |context: &Context, _| given(&context.session_id)),
-        Column::wide("TASK", |context, _| context.last_task.id.to_string()),
+        Column::new("PROMPT", |row: &Conversation, _| term::short(&row.prompt, MAX_TEXT)).cut(LEAST_TEXT, PROMPT).spare(1),
+        Column::wide("SESSION", |row: &Conversation, _| given(&row.context.session_id)),
+        Column::wide("TASK", |row, _| row.context.last_task.id.to_string()),
     ],
-    name: |context| context.context_id.to_string(),
+    name: |row| row.context.context_id.to_string(),
 };
 
 /// "1 queued, 7 finished".

@@ -1,5 +1,6 @@
 //! `project`: repositories that workers clone.
 
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Subcommand;
@@ -21,7 +22,7 @@ use bloom_api::repository::RepoUrl;
 use bloom_api::values::{ShortName, Text};
 use bloom_client::part;
 use bloom_core::mask::masked_url;
-use bloom_core::project::MAX_PROJECTS;
+use bloom_core::project::{MAX_PROJECTS, is_project_name};
 use bloom_core::similar::did_you_mean;
 
 /// How many projects are searched for a name: a server has no more.
@@ -37,6 +38,7 @@ pub(crate) const EXAMPLES: &str = "\
 Examples:
   bloom-runtime project add docs https://git.example.com/team/docs.git --worker worker-1
   bloom-runtime project add site ~/src/site
+  bloom-runtime project add .
   bloom-runtime project edit site --branch-prefix bots
   bloom-runtime project clone docs
   bloom-runtime project propagate docs
@@ -53,12 +55,13 @@ pub enum ProjectCommand {
     /// Add a project; nothing is cloned yet
     #[command(alias = "create")]
     Add {
-        /// Its name, which no other project has: letters, digits, spaces and . _ -
+        /// Its name, which no other project has: letters, digits, spaces and . _ -; without it, the repository is the only argument, and the
+        /// name is the end of its URL or that of its directory
         name: String,
         /// The repository: https://… or ssh://… without a password, or git@HOST:PATH, as workers use git credentials of their own; or a
         /// directory of this machine, for workers that run on it and fetch by `file` (--git-protocols; the one of `dev` does)
         #[arg(value_name = "URL|DIR")]
-        repo_url: String,
+        repo_url: Option<String>,
         /// Where workers put the clone, below their directory of projects [default: under the name]
         #[arg(long, value_name = "PATH")]
         path: Option<String>,
@@ -119,6 +122,11 @@ pub(crate) async fn run(command: ProjectCommand, server: &Server, shown: Shown) 
     match command {
         ProjectCommand::List { limit } => records::pages(server, "api/runtime/projects", &[], limit, shown, &columns::PROJECTS).await,
         ProjectCommand::Add { name, repo_url, path, worker, branch_prefix } => {
+            let is_named = repo_url.is_some();
+            let (name, repo_url) = match repo_url {
+                Some(repo_url) => (name, repo_url),
+                None => (name_of(&name)?, name),
+            };
             let new = NewProject {
                 name: ProjectName(name.clone()),
                 repo_url: RepoUrl(url_of(&repo_url)?),
@@ -139,6 +147,12 @@ pub(crate) async fn run(command: ProjectCommand, server: &Server, shown: Shown) 
                 }
             };
             show::one(shown.form_or(Form::Table), &columns::PROJECTS, &added)?;
+            if !is_named {
+                term::info(&format!("The name of the project is {name}."));
+            }
+            if git_in(&repo_url, &["rev-list", "--max-count=1", "--all"]).await.is_some_and(|commit| commit.is_empty()) {
+                term::info("The repository has no commit yet: its tasks fail until it has one.");
+            }
             if is_url(&repo_url) {
                 term::info(&format!("Nothing was checked yet: the first run, or bloom-runtime project clone {name}, fetches it."));
             }
@@ -225,15 +239,19 @@ pub(crate) async fn run(command: ProjectCommand, server: &Server, shown: Shown) 
     }
 }
 
-/// The URL of a repository that was given as a URL, or as a directory of this machine.
-/// What the directory was cloned from, if it is a clone. A URL has none.
-async fn origin_of(given: &str) -> Option<String> {
+/// What git prints in the directory. `None`: it fails, or a URL was given.
+async fn git_in(given: &str, words: &[&str]) -> Option<String> {
     if is_url(given) {
         return None;
     }
-    let git = tokio::process::Command::new("git").args(["-C", given, "remote", "get-url", "origin"]).output().await.ok()?;
-    let origin = String::from_utf8(git.stdout).ok().filter(|_| git.status.success())?;
-    Some(without_password(&term::line(origin.trim()))).filter(|origin| !origin.is_empty())
+    let git = tokio::process::Command::new("git").args(["-C", given]).args(words).output().await.ok()?;
+    String::from_utf8(git.stdout).ok().filter(|_| git.status.success()).map(|text| text.trim().to_owned())
+}
+
+/// What the directory was cloned from, if it is a clone.
+async fn origin_of(given: &str) -> Option<String> {
+    let origin = git_in(given, &["remote", "get-url", "origin"]).await?;
+    Some(without_password(&term::line(&origin))).filter(|origin| !origin.is_empty())
 }
 
 /// The address of a repository without user and password; `git@` is none.
@@ -245,6 +263,27 @@ fn is_url(given: &str) -> bool {
     given.starts_with("git@") || given.contains("://")
 }
 
+/// The name of a project of which only the repository was given: the name of its directory, or the end of its URL.
+fn name_of(given: &str) -> Result<String, CommandError> {
+    let end = if is_url(given) {
+        let path = given.trim_end_matches('/');
+        path.rsplit(['/', ':']).next().map(|end| end.strip_suffix(".git").unwrap_or(end).to_owned())
+    } else if Path::new(given).is_dir() {
+        std::fs::canonicalize(given).ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()))
+    } else {
+        return Err(CommandError::usage(format!(
+            "{given} is neither a URL nor a directory here: give a name and the repository, bloom-runtime project add NAME URL|DIR"
+        )));
+    };
+    end.filter(|end| is_project_name(end)).ok_or_else(|| {
+        let shown = without_password(given);
+        CommandError::usage(format!(
+            "{shown} ends with no name for a project (letters, digits, spaces and . _ -): give one, bloom-runtime project add NAME {shown}"
+        ))
+    })
+}
+
+/// The URL of a repository that was given as a URL, or as a directory of this machine.
 fn url_of(given: &str) -> Result<String, CommandError> {
     if is_url(given) {
         return Ok(given.to_owned());
@@ -332,4 +371,19 @@ pub(crate) async fn with_meant(failure: CommandError, server: &Server) -> Comman
 pub(crate) fn unknown(name: &str, known: &[Project<'_>]) -> String {
     let meant = did_you_mean(name, known.iter().map(|project| &*project.name));
     format!("there is no project '{name}'{meant}: bloom-runtime project list shows those that exist")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::name_of;
+
+    #[test]
+    fn the_end_of_a_repository_is_a_name() {
+        for url in ["https://git.example.com/team/site.git", "https://git.example.com/team/site/", "git@git.example.com:site.git"] {
+            assert_eq!(name_of(url).unwrap(), "site", "{url}");
+        }
+        assert_eq!(name_of(concat!(env!("CARGO_MANIFEST_DIR"), "/.")).unwrap(), "commands");
+        assert!(name_of("https://git.example.com/~x").unwrap_err().message.contains("project add NAME https://git.example.com/~x"));
+        assert!(name_of("docs-of-nobody").unwrap_err().message.contains("neither a URL nor a directory"));
+    }
 }
