@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Command};
 use secrecy::SecretString;
 use tokio_util::sync::CancellationToken;
 
@@ -23,11 +23,26 @@ use bloom_worker::{self as agent, Access, access};
 /// answers with the prompt. Without RUNTIME_API_KEY, the server has a key of its own, in the file dev.key of the data directory; commands of the
 /// same user find it in the default one. The flags and environment variables of `serve` work here, too.
 #[derive(Args, Debug)]
+#[command(
+    after_help = "These are the usual flags; --help has all, those of `serve` among them.",
+    after_long_help = "Example:\n  bloom-runtime dev --port 5050 --data-dir bloom"
+)]
 pub struct DevArgs {
     #[command(flatten)]
     server: ServerArgs,
     #[command(flatten)]
     work: WorkArgs,
+}
+
+/// The flags in the short help, by the names of their settings. All of a server's would hide them.
+const USUAL: [&str; 6] = ["host", "port", "data_dir", "max_concurrency", "runner", "profiles"];
+
+/// The command with a short help for those who try things out.
+pub fn with_short_help(dev: Command) -> Command {
+    dev.mut_args(|arg| {
+        let is_usual = USUAL.contains(&arg.get_id().as_str());
+        arg.hide_short_help(!is_usual)
+    })
 }
 
 pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {

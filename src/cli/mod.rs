@@ -265,7 +265,7 @@ fn is_plugin() -> bool {
 }
 
 fn command() -> clap::Command {
-    hints::negative_values(Cli::command())
+    hints::negative_values(Cli::command().mut_subcommand("dev", dev::with_short_help))
 }
 
 fn ended(done: Result<(), CommandError>) -> ExitCode {
@@ -423,6 +423,18 @@ mod tests {
             command().try_get_matches_from(["bloom-runtime", "serve", "--port", "-1"]).is_ok(),
             "settings are checked with their sources"
         );
+    }
+
+    #[test]
+    fn the_short_help_of_dev_has_the_usual_flags() {
+        let mut cli = command();
+        let dev = cli.find_subcommand_mut("dev").unwrap();
+        let (short, long) = (dev.render_help().to_string(), dev.render_long_help().to_string());
+        for flag in ["--host ", "--port ", "--data-dir ", "--max-concurrency ", "--runner ", "--profiles ", "--help has all"] {
+            assert!(short.contains(flag), "{flag} is missing in\n{short}");
+        }
+        assert!(short.lines().count() < 40 && !short.contains("--database-url"), "{short}");
+        assert!(long.contains("--database-url ") && long.contains("--grace-seconds "), "{long}");
     }
 
     #[test]

@@ -51,7 +51,7 @@ on_both! { alone:
         create(&admin, "joining", "join", json!({})).await;
         let (code, all) = found(&server, &[]);
         assert_eq!(code, 0, "{all:?}");
-        has(&all, "workers", "fine", "3 of 4 are online");
+        has(&all, "workers", "fine", "3 of 4 are online, 1 is paused");
         has(&all, "workers", "warning", "old has version 0.0.1");
         has(&all, "workers", "warning", "sick reports an error");
         has(&all, "workers", "warning", "paused is paused: top it up");

@@ -181,3 +181,19 @@ fn a_key_that_may_not_list_projects_names_the_project() {
         assert_eq!(std::fs::read_to_string(clone.join("file")).unwrap(), "two\nthree\n");
     });
 }
+
+#[test]
+fn a_run_that_does_not_see_the_repository_is_told() {
+    in_repository(async |_, _, user, clone| {
+        let mut here = user.clone();
+        here.home = clone.to_owned();
+        let told = |user: &User, flags: &[&str]| user.does(&[&["task", "submit", "--suspend"][..], flags, &["true"]].concat()).ends(0).err;
+        let hint = "The run does not see this repository, which is the project site: --here runs it there.";
+        assert!(told(&here, &[]).contains(hint));
+        for flags in [&["--here"][..], &["--project", "site"], &["--context", "c"]] {
+            let said = told(&here, flags);
+            assert!(!said.contains(hint), "{flags:?}: {said}");
+        }
+        assert!(!told(&user, &[]).contains(hint), "no repository is here");
+    });
+}

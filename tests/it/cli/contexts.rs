@@ -147,3 +147,10 @@ fn a_file_that_is_wrong_is_told_without_its_secrets() {
     let done = user.does(&["context", "list"]).ends(0);
     assert!(done.err.contains("chmod 600"), "{}", done.err);
 }
+
+#[test]
+fn who_looks_for_conversations_among_contexts_is_told() {
+    let list = |form: &str| User::new().does(&["context", "list", "-o", form]).ends(0);
+    assert!(list("table").err.contains("conversations are listed by bloom-runtime conversation list"));
+    assert_eq!(list("json").err, "");
+}

@@ -11,7 +11,10 @@ fn a_context_is_listed_described_and_reset() {
         let task = crew.task().context(&context).prompt("what was said").create().await;
         let row = |text: &str| text.lines().find(|line| line.starts_with(&context)).map(str::to_owned);
         let listed = user.does(&["conversation", "list", "--limit", "10000"]).ends(0).out;
-        assert!(listed.starts_with("CONTEXT") && row(&listed).is_some_and(|row| row.contains("1 queued")), "{listed}");
+        assert!(
+            listed.starts_with("CONTEXT") && row(&listed).is_some_and(|row| row.contains("1 queued") && row.contains("what was said")),
+            "{listed}"
+        );
         let described = user.does(&["conversation", "describe", &context]).ok();
         for text in [&format!("conversation reset {context}"), "Newest tasks:", "what was said", "1 queued"] {
             assert!(described.contains(text), "{text}: {described}");
@@ -20,6 +23,8 @@ fn a_context_is_listed_described_and_reset() {
         assert_eq!((&data["context"]["context_id"], &data["tasks"][0]["id"]), (&json!(context), &json!(task.id)));
         assert!(data["context"]["reset_at"].is_null());
 
+        let listed = user.does(&["conversation", "list", "--limit", "10000", "-o", "json"]).json();
+        assert!(listed[0].get("prompt").is_none(), "what programs read is as the server sent it: {}", listed[0]);
         let reset = user.does(&["conversation", "reset", &context, "-o", "json"]).json();
         assert!(reset["reset_at"].is_i64(), "{reset}");
         let said = user.does(&["conversation", "reset", &context, "nobody-talks"]).ends(1);

@@ -179,3 +179,24 @@ fn failed_means_dead_tasks_too() {
         assert_eq!(task.status().await, "queued");
     });
 }
+
+#[test]
+fn plain_lines_are_prompts() {
+    run(async {
+        let crew = sqlite().crew();
+        let user = User::at(crew.api);
+        let from = file(&user, "say \"hello\"\n\nsay {bye}\n");
+        let command = ["task", "submit", "--agent", &crew.slug, "--from", &from];
+        let said = user.does(&command).complains(2);
+        assert!(said.contains("if each line is a prompt as it stands, give --plain"), "{said}");
+        let plain = [&command[..], &["--plain"]].concat();
+        let done = user.does(&plain).ends(0);
+        let ids: Vec<&str> = done.out.lines().collect();
+        assert_eq!(ids.len(), 2, "{}", done.err);
+        for (id, prompt) in ids.iter().zip(["say \"hello\"", "say {bye}"]) {
+            assert_eq!(crew.api.task(id).now().await["prompt"], prompt);
+        }
+        assert!(user.does(&plain).ends(0).err.contains("0 new, 2 existed already"));
+        user.does(&["task", "submit", "--plain", "p"]).complains(2);
+    });
+}

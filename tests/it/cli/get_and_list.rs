@@ -276,3 +276,14 @@ fn a_drain_is_waited_for() {
         assert!(waiting.done().ok().contains("online,drained"));
     });
 }
+
+#[test]
+fn the_first_digits_of_the_id_in_a_table_are_enough() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let crew = server.crew();
+        let task = crew.task().create().await;
+        let described = User::at(&server).does(&["task", "describe", &short(&task.id)[..5]]).ok();
+        assert!(described.contains(&task.id), "{described}");
+    });
+}

@@ -1,6 +1,7 @@
 //! `project add`, `edit`, `list`, `show`, `clone`, `propagate` and `rm`.
 
 use super::*;
+use crate::support::repository::git;
 use crate::support::stub::{Reply, Stub};
 
 const REPO: &str = "https://git.example.com/team/docs.git";
@@ -60,5 +61,35 @@ fn a_project_is_added_cloned_and_deleted() {
         assert!(user.does(&["project", "rm", "--yes", name]).ends(0).err.contains("is deleted"));
         let gone = user.does(&["project", "rm", "--yes", name]).ends(1).err;
         assert!(gone.contains("project list"), "{gone}");
+    });
+}
+
+#[test]
+fn a_project_gets_the_name_of_its_repository() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let user = User::at(&server);
+        let added = user.does(&["project", "add", "https://git.example.com/team/manual.git"]).ends(0);
+        assert!(added.err.contains("The name of the project is manual.") && !added.err.contains("no commit yet"), "{}", added.err);
+        git(user.home(), &["init", "--quiet", "site"]);
+        let added = user.does(&["project", "add", "site/."]).ends(0);
+        for told in ["The name of the project is site.", "The repository has no commit yet: its tasks fail until it has one."] {
+            assert!(added.err.contains(told), "{}", added.err);
+        }
+        let wrong = user.does(&["project", "add", "manuals"]).complains(2);
+        assert!(wrong.contains("manuals is neither a URL nor a directory here") && wrong.contains("project add NAME URL|DIR"), "{wrong}");
+    });
+}
+
+#[test]
+fn a_task_that_never_began_has_no_diff() {
+    run(async {
+        let server = Server::on(Database::Sqlite).start();
+        let user = User::at(&server);
+        user.does(&["project", "add", "docs", REPO]).ok();
+        let id = user.does(&["task", "submit", "--suspend", "--project", "docs", "p"]).ok().trim_end().to_owned();
+        user.does(&["task", "cancel", &id]).ok();
+        let none = user.does(&["task", "diff", &id]).complains(1);
+        assert!(none.contains("it ended before its run began; see: bloom-runtime task describe"), "{none}");
     });
 }

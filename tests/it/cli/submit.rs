@@ -163,13 +163,15 @@ fn a_busy_server_is_asked_again_for_the_same_task() {
         let stub = Stub::start().await;
         let path = "/api/runtime/llm-tasks";
         stub.once(path, Reply::new(503, r#"{"error": "busy"}"#));
+        stub.once(path, Reply::new(503, r#"{"error": "busy"}"#));
         stub.once(path, Reply::new(500, r#"{"error": "broken"}"#));
         stub.always(path, Reply::new(201, &json!({ "id": NO_ID, "status": "queued" }).to_string()));
         let done = User::new().with("BLOOM_SERVER", &stub.url).does(&["task", "submit", "p"]).ends(0);
         assert_eq!(done.out, format!("{NO_ID}\n"));
-        assert!(done.err.contains("busy; trying again"), "{}", done.err);
+        let (reasons, waits) = (done.err.matches("busy; trying again in").count(), done.err.matches("trying again in").count());
+        assert_eq!((reasons, waits), (1, 3), "the same reason is told once: {}", done.err);
         let seen = stub.seen(path);
-        assert_eq!(seen.len(), 3);
+        assert_eq!(seen.len(), 4);
         assert!(seen.iter().all(|request| request.body == seen[0].body), "each attempt sends the same request");
         assert!(seen[0].body.contains("\"idempotency_key\":\""), "{}", seen[0].body);
     });
