@@ -8,6 +8,8 @@ mod own_text;
 mod pending;
 mod warnings;
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::claude_version::Version;
@@ -32,6 +34,8 @@ const MAX_ODD: usize = 2_000;
 
 /// Denied uses of tools that become events.
 const MAX_DENIALS: usize = 100;
+/// How many bytes are kept of what was said to the model about one of them.
+const MAX_DENIAL: usize = 300;
 
 /// What has been read so far.
 #[derive(Debug, Default)]
@@ -65,6 +69,8 @@ pub(crate) struct Reading {
     pending: Pending,
     /// As the profile says: a person is asked for what nothing allows.
     pub asks_human: bool,
+    /// What the model was told instead of what a tool would have given, by the id of its use.
+    tool_errors: BTreeMap<String, String>,
     /// The run was denied the use of a tool.
     pub has_denials: bool,
     pub warnings: Warnings,
@@ -253,11 +259,25 @@ impl Reading {
         for block in message["message"]["content"].as_array().into_iter().flatten() {
             if block["type"] == "tool_result" {
                 let is_error = block["is_error"].as_bool().unwrap_or(false);
+                if is_error && self.asks_human {
+                    self.keep_tool_error(block);
+                }
                 found.push((
                     EventKind::ToolResult,
                     json!({"id": block["tool_use_id"], "is_error": is_error, "content": cut_value(&block["content"])}),
                 ));
             }
+        }
+    }
+
+    /// If a person denied it, it is what that person said.
+    fn keep_tool_error(&mut self, block: &Value) {
+        let content = &block["content"];
+        let text = content.as_str().or_else(|| content[0]["text"].as_str()).unwrap_or_default().trim();
+        if let Some(id) = block["tool_use_id"].as_str()
+            && self.tool_errors.len() < MAX_DENIALS
+        {
+            self.tool_errors.insert(cut(id, 128).to_owned(), cut(text, MAX_DENIAL).to_owned());
         }
     }
 
@@ -277,7 +297,9 @@ impl Reading {
             self.model = Some(bare_model(&model));
         }
         let denials = message["permission_denials"].as_array().into_iter().flatten().take(MAX_DENIALS);
-        found.extend(denials.inspect(|denial| self.warnings.denied(denial, self.asks_human)).map(|denial| {
+        found.extend(denials.map(|denial| {
+            let why = denial["tool_use_id"].as_str().and_then(|id| self.tool_errors.get(id)).filter(|why| !why.is_empty());
+            self.warnings.denied(denial, self.asks_human, why.map(String::as_str));
             let data = json!({"id": denial["tool_use_id"], "name": denial["tool_name"], "input": cut_value(&denial["tool_input"])});
             (EventKind::PermissionDenied, data)
         }));

@@ -42,18 +42,14 @@ impl Warnings {
         }
     }
 
-    /// A run whose tools were denied may say that all is done. With `asks_human`, who denied one is not in the stream: the events of the run
-    /// have the question and its answer.
-    pub(super) fn denied(&mut self, denial: &Value, asks_human: bool) {
+    /// A run whose tools were denied may say that all is done. `why` is what the model was told, with `asks_human` the words of the person.
+    pub(super) fn denied(&mut self, denial: &Value, asks_human: bool, why: Option<&str>) {
         let tool = cut(denial["tool_name"].as_str().unwrap_or_default(), 200);
+        let of_person = why.unwrap_or("a person denied it or did not answer within ask_human_seconds of the profile");
         self.add(&match tool {
-            "AskUserQuestion" if asks_human => {
-                "its question was not answered: a person denied it or did not answer within ask_human_seconds of the profile".to_owned()
-            }
+            "AskUserQuestion" if asks_human => format!("its question was not answered: {of_person}"),
             "AskUserQuestion" => "its question was not answered: ask_human in the profile of its agent has a person asked".to_owned(),
-            _ if asks_human => {
-                format!("the tool {tool} was denied: a person denied it or did not answer within ask_human_seconds of the profile")
-            }
+            _ if asks_human => format!("the tool {tool} was denied: {of_person}"),
             _ => format!("the tool {tool} was denied: allow it with allowed_tools or permission_mode in the profile of its agent"),
         });
     }
