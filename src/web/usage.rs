@@ -41,9 +41,10 @@ const CHART_DAYS: Ms = 62;
 /// What a visitor sees first.
 const FIRST: &[u8] = b"since=30d&by=day";
 /// The filters of the address, which are those of the API.
-const FILTERS: [&str; 6] = ["agent_slug", "context_id", "project", "worker_id", "created_by", "label"];
+const FILTERS: [&str; 7] = ["agent_slug", "context_id", "project", "worker_id", "team", "created_by", "label"];
 /// All that the address may have besides the place in the list.
-const FIELDS: [&str; 10] = ["since", "until", "by", "order", "agent_slug", "context_id", "project", "worker_id", "created_by", "label"];
+const FIELDS: [&str; 11] =
+    ["since", "until", "by", "order", "agent_slug", "context_id", "project", "worker_id", "team", "created_by", "label"];
 /// What rows are sorted by.
 const ORDERS: [&str; 2] = ["cost", "name"];
 /// Tasks whose labels the form offers to group by, and the most labels of it.
@@ -119,6 +120,7 @@ impl Key {
         };
         let filter = match by {
             "agent_slug" | "context_id" | "worker_id" | "project" => Some((by, value.to_owned())),
+            "team" if v.sees_all() => Some((by, value.to_owned())),
             "created_by" => value.strip_prefix("key:").map(|name| ("owner", name.to_owned())),
             _ => by.strip_prefix("label:").map(|name| ("label", format!("{name}={value}"))),
         };
@@ -231,16 +233,21 @@ impl UsagePage<'_> {
     }
 
     /// The fields of the form that filter: name and label. The first one is always seen.
-    fn filters(&self) -> [(&'static str, &'static str); 6] {
+    fn filters(&self) -> Vec<(&'static str, &'static str)> {
         let t = |english, ukrainian| self.v.t(english, ukrainian);
-        [
+        let mut filters = vec![
             ("label", t("Label (name=value)", "Мітка (назва=значення)")),
             ("agent_slug", t("Agent", "Агент")),
             ("project", t("Project", "Проєкт")),
             ("worker_id", t("Worker", "Воркер")),
             ("context_id", t("Context", "Контекст")),
             ("created_by", t("Creator (key:NAME)", "Хто створив")),
-        ]
+        ];
+        // Others see the tasks of one team at most.
+        if self.v.sees_all() {
+            filters.push(("team", t("Team", "Команда")));
+        }
+        filters
     }
 }
 

@@ -30,10 +30,6 @@ pub(crate) fn done(lang: Lang, word: &str) -> Option<&'static str> {
         "resume" => lang.t("It is resumed.", "Його відновлено."),
         "answer" => lang.t("Your answer was stored, and the run goes on.", "Вашу відповідь збережено, і запуск триває."),
         "created" => lang.t("The task was created.", "Завдання створено."),
-        "created-unknown-agent" => lang.t(
-            "The task was created. No worker knows its agent by that name: check the spelling, and cancel the task if it is wrong.",
-            "Завдання створено. Жоден воркер не знає його агента під такою назвою: перевірте написання і скасуйте завдання, якщо назва хибна.",
-        ),
         _ => return None,
     })
 }

@@ -81,17 +81,30 @@ pub(crate) async fn change(Posted { visit, fields, .. }: Posted) -> Result<Respo
     // What is no time is left to the API, which refuses it.
     let as_of = fields.get("as_of").map(|text| text.parse::<Ms>().map_or_else(|_| json!(text), |at| json!(at)));
     let as_of = as_of.unwrap_or(Value::Null);
-    let mut changed = 0;
+    let (mut changed, mut left, mut depends) = (0, 0, false);
     for body in &named {
+        let mut left_now = 0;
         for _ in 0..MOST_CALLS {
             let answer = call(&visit, action, &fields, body, (false, as_of.clone())).await?;
-            changed += number(&answer, "changed");
-            if answer["more"] != true || number(&answer, "changed") == 0 {
+            let changed_now = number(&answer, "changed");
+            changed += changed_now;
+            // What an earlier call has left is among those that this one has met.
+            left_now = number(&answer, "matched") - changed_now;
+            depends |= has_to_wait(&answer);
+            if answer["more"] != true || changed_now == 0 {
                 break;
             }
         }
+        left += left_now;
     }
-    Ok(see_other(&format!("{list}&done={changed}")))
+    let depends = if depends && left > 0 { "&depends=1" } else { "" };
+    Ok(see_other(&format!("{list}&done={changed}&matched={}{depends}", changed + left)))
+}
+
+/// Whether one of the tasks was left as it is because a task on which it depends did not complete. A quota may be used up, too.
+fn has_to_wait(answer: &Value) -> bool {
+    let mut left = answer["not_changed"].as_array().into_iter().flatten();
+    left.any(|task| task["message"].as_str().is_some_and(|message| message.contains("it depends on task")))
 }
 
 fn is_all(fields: &Fields) -> bool {

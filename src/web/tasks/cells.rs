@@ -31,6 +31,12 @@ pub(crate) fn short_name(name: &str) -> String {
     }
 }
 
+/// Whether the name of a context is one that programs make, with random digits: it tells people nothing.
+pub(crate) fn is_generated(context: &str) -> bool {
+    const DIGITS: usize = 12;
+    context.split(['-', '/', ':']).any(|part| part.len() >= DIGITS && part.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
 /// A name or a few words about a task, as far as a row has room for them.
 pub(crate) struct Named {
     pub shown: String,
@@ -104,6 +110,16 @@ mod tests {
         assert_eq!(short_name("0190a0a0-0000-7000-8000-0000b4ccefc3"), "…b4ccefc3");
         assert_eq!((short_name("nightly"), short_name(&"ї".repeat(32))), ("nightly".into(), "ї".repeat(32)));
         assert_eq!(short_name(&format!("{}end", "ї".repeat(40))), format!("{}…{}end", "ї".repeat(16), "ї".repeat(13)));
+    }
+
+    #[test]
+    fn names_that_programs_make_are_told_from_others() {
+        for generated in ["019c936e-3800-7000-8000-000000000001", "team:web/line-d75a01b2c3d4e5f6-0", "ci/key-0123456789abcdef"] {
+            assert!(is_generated(generated), "{generated}");
+        }
+        for named in ["release-2026", "team:web/nightly", "facade", "2026-02-25"] {
+            assert!(!is_generated(named), "{named}");
+        }
     }
 
     #[test]

@@ -11,8 +11,21 @@ use bloom_core::task::Status;
 
 /// The filters, by their names in addresses. `since` is how long ago a task may have been created, and
 /// `finished_since` how long ago it may have ended.
-pub(crate) const NAMES: [&str; 12] =
-    ["status", "asks", "agent_slug", "context_id", "worker_id", "project", "owner", "label", "since", "finished_since", "id", "text"];
+pub(crate) const NAMES: [&str; 13] = [
+    "status",
+    "asks",
+    "agent_slug",
+    "context_id",
+    "worker_id",
+    "project",
+    "owner",
+    "team",
+    "label",
+    "since",
+    "finished_since",
+    "id",
+    "text",
+];
 /// The choices of both.
 const TIMES: [(&str, Ms); 4] = [("1h", 3_600_000), ("24h", 86_400_000), ("7d", 7 * 86_400_000), ("30d", 30 * 86_400_000)];
 
@@ -44,6 +57,8 @@ pub(crate) struct Filter {
     pub project: String,
     /// The key that created the tasks.
     pub owner: String,
+    /// The team of that key.
+    pub team: String,
     pub labels: Vec<String>,
     pub since: String,
     pub finished_since: String,
@@ -67,6 +82,7 @@ impl Filter {
             worker_id: fields.text("worker_id"),
             project: fields.text("project"),
             owner: fields.text("owner"),
+            team: fields.text("team"),
             labels: fields.all("label").map(str::to_owned).collect(),
             since: fields.word("since", &TIMES.map(|(word, _)| word))?,
             finished_since: fields.word("finished_since", &TIMES.map(|(word, _)| word))?,
@@ -130,6 +146,7 @@ impl Filter {
             ("worker_id", &self.worker_id),
             ("project", &self.project),
             ("owner", &self.owner),
+            ("team", &self.team),
             ("since", &self.since),
             ("finished_since", &self.finished_since),
         ];

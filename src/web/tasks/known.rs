@@ -1,17 +1,24 @@
 //! What a form can offer: the names that workers, queues, projects and the newest tasks have.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use super::cells::is_generated;
+use crate::lang::Lang;
+use crate::records::by_id;
 use crate::refused::Refused;
 use crate::times::{beginning, shortened};
 use crate::visit::Visit;
+use bloom_api::contexts::{Context, RECENT};
 use bloom_api::projects::Project;
 use bloom_api::queues::Queue;
 use bloom_api::tasks::Task;
 use bloom_api::workers::{Capabilities, Worker};
+use bloom_core::similar::similar;
 
 /// Workers, queues, projects and tasks that are looked at.
 const LOOKED_AT: usize = 50;
+/// More contexts are looked at than are offered, because a batch makes many whose names tell nothing.
+const CONTEXTS: usize = 100;
 /// Names of one kind, which a page has room for.
 const MOST: usize = 50;
 const NAME_CHARS: usize = 100;
@@ -22,8 +29,10 @@ const PROMPT_CHARS: usize = 40;
 #[derive(Default)]
 pub(crate) struct Known {
     pub agents: BTreeSet<String>,
-    /// With the beginnings of their newest prompts.
-    pub contexts: BTreeMap<String, String>,
+    /// Whether a worker runs the tasks of any agent: those for which it has no profile, by its profile `default`.
+    is_any_served: bool,
+    /// With the beginnings of their newest prompts: those with the newest tasks first, and the names that programs make last.
+    pub contexts: Vec<(String, String)>,
     pub projects: BTreeSet<String>,
     /// As `name=value`.
     pub labels: BTreeSet<String>,
@@ -37,24 +46,25 @@ impl Known {
         let tasks = visit
             .list(&format!("llm-tasks?limit={LOOKED_AT}"), |task: Task<'_>| {
                 let labels: Vec<_> = task.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
-                (task.agent_slug.into_owned(), task.context_id.into_owned(), beginning(&task.prompt, PROMPT_CHARS), labels)
+                (task.agent_slug.into_owned(), labels)
             })
             .await?;
         let mut asked = BTreeSet::new();
-        // The newest first.
-        for (agent, context, prompt, labels) in tasks.rows {
+        for (agent, labels) in tasks.rows {
             add(&mut asked, [agent]);
-            if context.chars().count() <= NAME_CHARS {
-                known.contexts.entry(context).or_insert(prompt);
-            }
             add(&mut known.labels, labels);
         }
+        known.contexts = contexts(visit).await?;
         let served = |worker: Worker<'_>| {
             let Capabilities { agents, profiles, .. } = worker.capabilities;
-            agents.iter().chain(&profiles).flat_map(|names| names.iter().cloned()).collect::<Vec<_>>()
+            let names = agents.iter().chain(&profiles).flat_map(|names| names.iter().cloned()).collect::<Vec<_>>();
+            (agents.is_none(), names)
         };
         let workers = visit.list_if_allowed(&format!("workers?limit={LOOKED_AT}"), served).await?;
-        add(&mut known.agents, workers.into_iter().flat_map(|listed| listed.rows).flatten());
+        for (serves_any, names) in workers.into_iter().flat_map(|listed| listed.rows) {
+            known.is_any_served |= serves_any;
+            add(&mut known.agents, names);
+        }
         // Of tasks, an agent may be misspelt: it is offered only where no worker tells what it serves.
         if known.agents.is_empty() {
             known.agents = asked;
@@ -70,10 +80,42 @@ impl Known {
         Ok(known)
     }
 
+    /// After the creation of a task whose agent no worker knows by its name: which one may be meant, and whether it runs all the same.
+    pub(crate) fn told_of_unknown(&self, lang: Lang, agent: &str) -> String {
+        // A paused queue may have the misspelt name itself.
+        let others = self.agents.iter().map(String::as_str).filter(|known| *known != agent);
+        let meant = match similar(agent, others) {
+            Some(near) => lang.t(format!(" (did you mean {near}?)"), format!(" (може, {near}?)")),
+            None => String::new(),
+        };
+        let runs = match self.is_any_served {
+            true => lang.t(
+                " As it is, it runs with a worker’s profile default.",
+                " З такою назвою воно виконається за профілем default одного з воркерів.",
+            ),
+            false => "",
+        };
+        lang.t(
+            format!("The task was created. No worker knows its agent by that name{meant}: check the spelling, and cancel the task if it is wrong.{runs}"),
+            format!("Завдання створено. Жоден воркер не знає його агента під такою назвою{meant}: перевірте написання і скасуйте завдання, якщо назва хибна.{runs}"),
+        )
+    }
+
     /// The labels in one line.
     pub(crate) fn labels_line(&self) -> String {
         shortened(&self.labels.iter().map(String::as_str).collect::<Vec<_>>().join(", "), 300)
     }
+}
+
+/// The contexts with the newest tasks.
+async fn contexts(visit: &Visit) -> Result<Vec<(String, String)>, Refused> {
+    let row = |context: Context<'_>| (context.context_id.into_owned(), context.last_task.id);
+    let mut newest = visit.list(&format!("contexts?order={RECENT}&limit={CONTEXTS}"), row).await?.rows;
+    newest.retain(|(name, _)| name.chars().count() <= NAME_CHARS);
+    newest.sort_by_key(|(name, _)| is_generated(name));
+    newest.truncate(MOST);
+    let mut prompts = by_id(visit, newest.iter().map(|(_, task)| *task).collect(), |task| beginning(&task.prompt, PROMPT_CHARS)).await?;
+    Ok(newest.into_iter().map(|(name, task)| (name, prompts.remove(&task).unwrap_or_default())).collect())
 }
 
 /// A long name would be cut, so that it meant another, and is left out.

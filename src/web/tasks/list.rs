@@ -6,14 +6,14 @@ use askama::Template;
 use axum::response::Response;
 use uuid::Uuid;
 
-use super::cells::{Found, Named, short_id};
+use super::cells::{Found, Named, is_generated, short_id};
 use super::filter::{Filter, NAMES, kept, times};
 use crate::advice;
 use crate::call::{Listed, path_part};
 use crate::lang::Lang;
 use crate::refused::{Refused, Said};
 use crate::times::{beginning, cost, duration};
-use crate::visit::{Layout, Visit, joined};
+use crate::visit::{Fields, Layout, Visit, joined};
 use bloom_api::reports::Stats;
 use bloom_api::tasks::Task;
 use bloom_core::Ms;
@@ -236,12 +236,6 @@ fn without_commands(text: &str) -> String {
     if left.is_empty() { text.to_owned() } else { left.join("; ") }
 }
 
-/// Whether the name of a context is one that programs make, with random digits: it tells people nothing.
-fn is_generated(context: &str) -> bool {
-    const DIGITS: usize = 12;
-    context.split(['-', '/', ':']).any(|part| part.len() >= DIGITS && part.bytes().all(|byte| byte.is_ascii_hexdigit()))
-}
-
 #[derive(Template)]
 #[template(path = "tasks.html")]
 struct Tasks<'a> {
@@ -256,7 +250,7 @@ struct Tasks<'a> {
     next: Option<String>,
     first: Option<String>,
     wrong: Option<Said>,
-    done: Option<&'a str>,
+    done: Option<Done>,
     /// A button for the selected tasks was pressed, and none was selected.
     is_unselected: bool,
     /// What the form for many tasks keeps of the address, so that it comes back to this page.
@@ -264,7 +258,7 @@ struct Tasks<'a> {
 }
 
 pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
-    let filter = Filter::of(visit.query(), &["cursor", "done", "sort", "unselected"])?;
+    let filter = Filter::of(visit.query(), &["cursor", "done", "matched", "depends", "sort", "unselected"])?;
     let sorted = visit.query().word("sort", &SORTS)?;
     let (rows, next, wrong) = match search(&visit, &filter, if sorted.is_empty() { ROWS } else { SORTED_ROWS }).await {
         Ok(mut listed) => {
@@ -276,7 +270,6 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
         Err(refused) => return Err(refused),
     };
     let own = visit.query().query_of(&[&NAMES[..], &["sort"]].concat());
-    let done = visit.query().get("done").and_then(|text| text.parse::<u32>().ok()).map(|count| changed(&visit, count));
     visit.ok(&Tasks {
         v: &visit.layout,
         filter: &filter,
@@ -288,7 +281,7 @@ pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {
         next: next.map(|cursor| format!("/tasks?{}", joined([&own, &format!("cursor={cursor}")]))),
         first: visit.query().get("cursor").map(|_| format!("/tasks?{own}")),
         wrong,
-        done: done.as_deref(),
+        done: Done::of(visit.layout.at.lang, visit.query()),
         is_unselected: visit.query().get("unselected").is_some(),
         kept: visit.query().given(&kept()).collect(),
     })
@@ -332,10 +325,33 @@ pub(crate) async fn newest(visit: &Visit, filter: &Filter, cursor: Option<&str>,
     Ok(Listed { rows, next })
 }
 
-fn changed(visit: &Visit, count: u32) -> String {
-    let tasks = visit.layout.at.lang.count(count.into(), ["task", "tasks"], ["завдання", "завдання", "завдань"]);
-    let were = if count == 1 { "was" } else { "were" };
-    visit.layout.t(format!("{tasks} {were} changed."), format!("Змінено {tasks}."))
+/// What a form for many tasks has done.
+struct Done {
+    text: String,
+    /// Whether it has changed all that were meant.
+    is_all: bool,
+}
+
+impl Done {
+    fn of(lang: Lang, query: &Fields) -> Option<Self> {
+        let number = |name| query.get(name).and_then(|text| text.parse::<u32>().ok());
+        let changed = number("done")?;
+        let matched = number("matched").unwrap_or(changed);
+        let were = if changed == 1 { "was" } else { "were" };
+        if changed >= matched {
+            let tasks = lang.count(changed.into(), ["task", "tasks"], ["завдання", "завдання", "завдань"]);
+            return Some(Self { text: lang.t(format!("{tasks} {were} changed."), format!("Змінено {tasks}.")), is_all: true });
+        }
+        let tasks = lang.count(matched.into(), ["task", "tasks"], ["завдання", "завдань", "завдань"]);
+        let mut text = lang.t(format!("{changed} of {tasks} {were} changed."), format!("Змінено {changed} із {tasks}."));
+        if query.get("depends").is_some() {
+            text.push_str(lang.t(
+                " The others depend on tasks that did not complete: requeue these first, or all together.",
+                " Решта залежить від завдань, що не завершилися: спершу поверніть у чергу їх або всі разом.",
+            ));
+        }
+        Some(Self { text, is_all: false })
+    }
 }
 
 #[cfg(test)]
@@ -343,7 +359,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_leave_out_commands_and_generated_names() {
+    fn rows_leave_out_commands() {
         for (text, shown) in [
             (
                 "agent 'a' has as many leases as allowed; `bloom-runtime queue limit --agent a N` changes the limit",
@@ -355,12 +371,6 @@ mod tests {
             ("exit 1: bad", "exit 1: bad"),
         ] {
             assert_eq!(without_commands(text), shown);
-        }
-        for generated in ["019c936e-3800-7000-8000-000000000001", "team:web/line-d75a01b2c3d4e5f6-0", "ci/key-0123456789abcdef"] {
-            assert!(is_generated(generated), "{generated}");
-        }
-        for named in ["release-2026", "team:web/nightly", "facade", "2026-02-25"] {
-            assert!(!is_generated(named), "{named}");
         }
     }
 }

@@ -22,6 +22,9 @@ use crate::refused::Refused;
 use crate::visit::Visit;
 use bloom_api::tasks::Task;
 
+/// The word in the address of a task's page after its creation, if no worker knows its agent by that name.
+const UNKNOWN_AGENT: &str = "created-unknown-agent";
+
 /// The id in the path, checked so that it names nothing else in a path of the API.
 fn id_of(text: &str) -> Result<Uuid, Refused> {
     Uuid::parse_str(text).map_err(|_| Refused::new(404, "Task not found", "Завдання не знайдено"))

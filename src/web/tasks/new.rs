@@ -9,21 +9,29 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::known::Known;
-use super::{by_part, id_of};
+use super::{UNKNOWN_AGENT, by_part, id_of};
 use crate::answer::see_other;
 use crate::files::size;
 use crate::lang::Lang;
 use crate::multipart::Upload;
 use crate::refused::{Refused, Said, Wrong, by_field};
-use crate::times::NO_TIME;
+use crate::times::{NO_TIME, beginning};
 use crate::visit::{Fields, Layout, Posted, Visit};
 use bloom_api::invalid::Invalid;
 use bloom_api::new_tasks::{MAX_DEPENDENCIES, NewTask};
+use bloom_api::projects::Project;
 use bloom_api::tasks::Task;
 use bloom_api::wire::Wire as _;
 use bloom_api::{time_limit, when};
 use bloom_core::Ms;
+use bloom_core::command::Rejection;
 use bloom_core::file::MAX_INPUTS;
+use bloom_core::similar::did_you_mean;
+
+/// The projects among which the named one is looked for: all that a server can have.
+const PROJECTS: usize = 1_000;
+/// How much of what was typed is repeated.
+const TYPED_CHARS: usize = 40;
 
 /// A file that is stored already.
 struct Input {
@@ -211,10 +219,30 @@ pub(crate) async fn send(Posted { visit, fields, files, .. }: Posted) -> Result<
     let lang = visit.layout.at.lang;
     let (mut wrong, mut by_api) = (of_form(lang, refused.fields), of_form(lang, by_api));
     by_api.retain(|field, _| !wrong.contains_key(field));
-    let said_by_api = by_api.keys().cloned().collect();
+    let mut said_by_api: BTreeSet<String> = by_api.keys().cloned().collect();
     wrong.extend(by_api);
     let error = wrong.is_empty().then_some(refused.text);
+    // The API looks the project up only when all else is right, and does not say which one may be meant.
+    if let Some(named) = fields.get("project")
+        && let Some(text) = unknown_project(&visit, named).await?
+    {
+        wrong.insert("project".to_owned(), text);
+        said_by_api.insert("project".to_owned());
+    }
     visit.show(status, &NewTaskPage { wrong, said_by_api, error, ..page(&visit, fields, inputs).await? })
+}
+
+/// What the API says of a project that it does not know, with the one that may be meant; `None` if it knows the project, or does not list the
+/// projects to this key.
+async fn unknown_project(visit: &Visit, named: &str) -> Result<Option<String>, Refused> {
+    let row = |project: Project<'_>| (project.id.to_string(), project.name.into_owned());
+    let Some(listed) = visit.list_if_allowed(&format!("projects?limit={PROJECTS}"), row).await? else { return Ok(None) };
+    if listed.rows.iter().any(|(id, name)| id == named || name == named) {
+        return Ok(None);
+    }
+    let meant = did_you_mean(named, listed.rows.iter().map(|(_, name)| name.as_str()));
+    let unknown = Rejection::UnknownProject(beginning(named, TYPED_CHARS));
+    Ok(Some(format!("{unknown}{meant}")))
 }
 
 /// Why no task was created.
@@ -284,7 +312,7 @@ async fn create(visit: &Visit, fields: &Fields, files: &[Upload], inputs: &mut V
     body.insert("inputs".into(), named.collect());
     let created = visit.act(Method::POST, "llm-tasks", &Value::Object(body)).await?;
     // The form sends no field that tasks do not have, so the agent is what the API warns of.
-    let done = if created["warnings"].is_array() { "created-unknown-agent" } else { "created" };
+    let done = if created["warnings"].is_array() { UNKNOWN_AGENT } else { "created" };
     Ok((created["id"].as_str().unwrap_or_default().to_owned(), done))
 }
 
@@ -320,13 +348,8 @@ fn body(lang: Lang, now: Ms, fields: &Fields) -> (Map<String, Value>, Wrong) {
 /// It can't be read; the text says what is expected.
 fn read(lang: Lang, now: Ms, kind: Kind, text: &str) -> Result<Value, String> {
     let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let number = |text: &str| match text.parse::<f64>() {
-        Ok(number) if number.is_finite() => Ok(json!(number)),
-        _ => {
-            let text = crate::times::beginning(text, 40);
-            Err(lang.t(format!("Expected number, received '{text}'"), format!("Очікується число, отримано «{text}»")))
-        }
-    };
+    let number = || text.trim().parse::<f64>().ok().filter(|number| number.is_finite());
+    let typed = || beginning(text.trim(), TYPED_CHARS);
     match kind {
         // Browsers send the ends of lines as CR LF.
         Kind::Text | Kind::Files => Ok(json!(text.replace("\r\n", "\n"))),
@@ -344,13 +367,23 @@ fn read(lang: Lang, now: Ms, kind: Kind, text: &str) -> Result<Value, String> {
             };
             Ok(Value::Object(lines().map(label).collect::<Result<_, _>>()?))
         }
-        Kind::Number => number(text.trim()),
-        Kind::Dollars => match text.trim().parse::<f64>() {
+        Kind::Number => number().map(|number| json!(number)).ok_or_else(|| {
+            let text = typed();
+            lang.t(format!("Expected number, received '{text}'"), format!("Очікується число, отримано «{text}»"))
+        }),
+        Kind::Dollars => match number() {
             // For the API, 0 is no limit; who types it here hardly means that.
-            Ok(0.0) => Err(lang
+            Some(0.0) => Err(lang
                 .t("A task with 0 could not run; empty is no limit", "Із 0 завдання не виконалося б; порожньо — без обмеження")
                 .to_owned()),
-            _ => number(text.trim()),
+            Some(number) => Ok(json!(number)),
+            None => {
+                let text = typed();
+                Err(lang.t(
+                    format!("Expected US dollars, like 0.50, received '{text}'"),
+                    format!("Очікуються долари США, як-от 0.50, отримано «{text}»"),
+                ))
+            }
         },
         Kind::Time => {
             let expected = "Очікується час, як-от +2h або 2026-02-25T08:00:00Z";
@@ -367,7 +400,7 @@ async fn find_dependencies(visit: &Visit, body: &mut Map<String, Value>) -> Resu
         let part = id.as_str().unwrap_or_default().trim_start_matches('…');
         if Uuid::parse_str(part).is_err() {
             let unknown = || {
-                let part = crate::times::beginning(part, 40);
+                let part = beginning(part, TYPED_CHARS);
                 let text = format!("No task, or more than one, has the id '{part}'");
                 Refused::of_field("depends_on", lang.t(text, format!("Ідентифікатор «{part}» не має жодне завдання або мають кілька")))
             };
@@ -400,6 +433,7 @@ mod tests {
         let wrong = body(Lang::English, 0, &Fields::parse(b"priority=high&labels=x&budget=$3&timeout_sec=soon")).1;
         assert_eq!(wrong.keys().collect::<Vec<_>>(), ["budget", "labels", "priority", "timeout_sec"]);
         assert_eq!(wrong["priority"], "Expected number, received 'high'");
+        assert_eq!(wrong["budget"], "Expected US dollars, like 0.50, received '$3'");
         assert_eq!(of_line(Lang::English, "1: The glob must be relative"), "line 2: The glob must be relative");
         assert_eq!(of_line(Lang::English, "Array must have at most 50 elements"), "Array must have at most 50 elements");
     }

@@ -12,7 +12,8 @@ use super::asked::{Asked, NotTaken};
 use super::attempts::{self, Attempt, Entry};
 use super::cells::{short_id, short_name};
 use super::events::{self, Group, Room, Shown, grouped};
-use super::{by_part, id_of};
+use super::known::Known;
+use super::{UNKNOWN_AGENT, by_part, id_of};
 use crate::advice::{self, Advice};
 use crate::answer::{plain, see_other};
 use crate::call::Listed;
@@ -98,7 +99,7 @@ struct TaskPage<'a> {
     /// The end of an id, or a name as far as the column has room for it.
     short_context: String,
     budget: String,
-    done: Option<&'static str>,
+    done: Option<String>,
     may: May,
 }
 
@@ -181,6 +182,10 @@ pub(crate) async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken
     let may = May::of(&task, &visit.layout);
     let runs = is(&[Status::Leased, Status::Running]);
     let asks = question.as_ref().is_some_and(|question| question.answer.is_none());
+    let done = match visit.query().get("done") {
+        Some(UNKNOWN_AGENT) => Some(Known::of(visit).await?.told_of_unknown(lang, &task.agent_slug)),
+        word => word.and_then(|word| super::act::done(lang, word)).map(str::to_owned),
+    };
     visit.show(
         status,
         &TaskPage {
@@ -216,7 +221,7 @@ pub(crate) async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken
             counted: counted(lang, &task, is_requeued),
             short_context: short_name(&task.context_id),
             budget: lang.t(format!("${}", task.policy.budget), format!("{}\u{a0}$", task.policy.budget.to_string().replace('.', ","))),
-            done: visit.query().get("done").and_then(|word| super::act::done(lang, word)),
+            done,
             may: May { reply: may.reply && !asks, ..may },
             task_id: id,
             task: &task,
