@@ -34,6 +34,7 @@ struct Row {
     scope: String,
     /// For whom it is: its team, its worker with what that may do, or nobody in particular.
     of: Vec<String>,
+    worker: Option<String>,
     quota: Vec<String>,
     limits: KeyQuota,
     created_at: Ms,
@@ -48,6 +49,13 @@ impl Row {
     /// Whether it may have a quota.
     fn owns_tasks(&self) -> bool {
         Scope::parse(&self.scope).is_some_and(Scope::owns_tasks)
+    }
+
+    /// What gives the agent of its worker another key, if the agent has enrolled with a join token.
+    fn token_again(&self) -> Option<String> {
+        let worker = self.worker.as_deref().filter(|_| self.scope == Scope::Worker.as_str())?;
+        let name = quoted(&format!("{worker}-again"));
+        Some(format!("bloom-runtime key create {name} --scope join --worker {}", quoted(worker)))
     }
 
     /// Whether it may get another secret.
@@ -72,6 +80,7 @@ fn row(v: &Layout, key: Key<'_>) -> Row {
         of: of.into_iter().flatten().collect(),
         quota: quota(v.at.lang, &limits),
         limits,
+        worker: key.worker.map(|worker| worker.into_owned()),
         created_at: key.created_at,
         created_by: shortened(&key.created_by, NAME_CHARS),
         last_used_at: key.last_used_at,
@@ -399,20 +408,28 @@ pub(crate) async fn act(Path((name, action)): Path<(String, String)>, Posted { v
 }
 
 pub(crate) async fn confirm_revoke(Path(name): Path<String>, visit: Visit) -> Result<Response, Refused> {
-    let Row { name, .. } = find(&visit, &name).await?;
+    let key = find(&visit, &name).await?;
+    let name = &key.name;
     let v = &visit.layout;
-    let path = format!("keys/{}", path_part(&name));
-    let is_own = visit.caller.key.as_ref().is_some_and(|own| own.name == name);
+    let path = format!("keys/{}", path_part(name));
+    let is_own = visit.caller.key.as_ref().is_some_and(|own| own.name == *name);
     let text = if is_own {
         v.t(
             "This is your own key: afterwards you are signed out, and nobody can undo it. Its tasks stay.",
             "Це ваш власний ключ: після цього ваш сеанс завершиться, і ніхто не зможе цього скасувати. Його завдання залишаться.",
         )
-    } else {
+    } else if key.owns_tasks() {
         v.t(
             "Whoever uses it is refused from then on. Its tasks stay.",
             "Усім, хто ним користується, відтоді буде відмовлено. Його завдання залишаться.",
         )
+    } else if key.scope == Scope::Worker.as_str() {
+        v.t(
+            "The agent that uses it is refused from then on. Its runs go on, and are lost if it has no other key when their leases expire.",
+            "Агентові, який ним користується, відтоді буде відмовлено. Його запуски триватимуть; їх буде втрачено, якщо агент не матиме іншого ключа, коли закінчаться їхні оренди.",
+        )
+    } else {
+        v.t("Whoever uses it is refused from then on.", "Усім, хто ним користується, відтоді буде відмовлено.")
     };
     visit.ok(&Confirm {
         v,

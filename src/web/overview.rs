@@ -15,11 +15,10 @@ use crate::tasks::filter::Filter;
 use crate::tasks::list::{Row, newest};
 use crate::times::{cost, day, dollars, duration, shortened};
 use crate::visit::{Layout, Visit};
-use crate::workers::free_name;
+use crate::workers::{free_name, trouble};
 use bloom_api::questions::Question;
 use bloom_api::queues::Queue;
 use bloom_api::reports::{Health, Stats, UsageRow};
-use bloom_api::words::Word;
 use bloom_api::workers::Worker;
 use bloom_core::task::Status;
 use bloom_core::worker::WorkerStatus;
@@ -320,22 +319,10 @@ fn seen(lang: Lang, now: Ms, worker: Worker<'_>) -> Seen {
         .map(|pause| Trouble { worker: name.clone(), text: pause.message.to_string(), lang: Lang::English, last_seen: None })
         .collect();
     let went_lately = worker.status == WorkerStatus::Offline && now - worker.last_heartbeat < DAY_MS;
-    let word = match worker.status {
-        _ if !troubles.is_empty() => None,
-        Word::Known(WorkerStatus::Error) => {
-            Some(lang.t(
-                "it is in error: look at the agent's log on its machine",
-                "він у стані помилки: перегляньте журнал агента на його машині",
-            ))
-        }
-        Word::Known(WorkerStatus::Offline) if worker.active_leases > 0 => Some(lang.t(
-            "it is offline and still holds tasks: bring it back, or remove it",
-            "він не на зв’язку й досі тримає завдання: поверніть його або вилучіть",
-        )),
-        Word::Known(WorkerStatus::Offline) if went_lately => Some(lang.t("it is offline, last seen", "він не на зв’язку, останній сигнал")),
-        _ => None,
-    };
     let last_seen = (went_lately && worker.active_leases == 0).then_some(worker.last_heartbeat);
+    let is_away = last_seen.is_some() && troubles.is_empty();
+    let away = lang.t("it is offline, last seen", "він не на зв’язку, останній сигнал");
+    let word = trouble(lang, &worker).or_else(|| is_away.then_some(away));
     troubles.extend(word.map(|text| Trouble { worker: name, text: text.to_owned(), lang, last_seen }));
     let is_closed = worker.cordoned || worker.draining;
     let free_slots = if is_online && !is_closed { (slots - worker.active_leases).max(0) } else { 0 };

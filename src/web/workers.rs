@@ -18,9 +18,11 @@ use crate::times::shortened;
 use crate::visit::{Layout, Posted, Visit};
 use bloom_api::answers::{Audit, Lease, WorkerWithLeases};
 use bloom_api::tasks::Task;
+use bloom_api::words::Word;
 use bloom_api::workers::{Pause, Worker};
 use bloom_core::Ms;
 use bloom_core::pause::PauseKind;
+use bloom_core::worker::WorkerStatus;
 use url::{Host, Url};
 use uuid::Uuid;
 
@@ -51,6 +53,34 @@ struct Shown {
     cordoned: bool,
     draining: bool,
     pauses: Vec<ShownPause>,
+}
+
+/// What is wrong with a worker that needs a person; its pauses say it themselves.
+pub(crate) fn trouble(lang: Lang, worker: &Worker<'_>) -> Option<&'static str> {
+    match worker.status {
+        _ if !worker.pauses.is_empty() => None,
+        Word::Known(WorkerStatus::Error) => {
+            Some(lang.t(
+                "it is in error: look at the agent's log on its machine",
+                "він у стані помилки: перегляньте журнал агента на його машині",
+            ))
+        }
+        Word::Known(WorkerStatus::Offline) if worker.active_leases > 0 => Some(lang.t(
+            "it is offline and still holds tasks: bring it back, or remove it",
+            "він не на зв’язку й досі тримає завдання: поверніть його або вилучіть",
+        )),
+        _ => None,
+    }
+}
+
+/// The same for its own page. One that is merely offline is no trouble elsewhere: it may have been stopped for good.
+fn to_do(lang: Lang, worker: &Worker<'_>) -> Option<&'static str> {
+    let is_away = worker.status != WorkerStatus::Online && worker.pauses.is_empty();
+    let away = lang.t(
+        "it gets no tasks: see the log of its agent, and whether the agent reaches this server",
+        "він не отримує завдань: перегляньте журнал його агента й перевірте, чи агент має зв’язок із цим сервером",
+    );
+    trouble(lang, worker).or_else(|| is_away.then_some(away))
 }
 
 /// Whether the address leads to the server from its own machine only.
@@ -154,6 +184,8 @@ struct WorkerPage<'a> {
     recent: Vec<Row>,
     /// Who cordoned or drained it; `None`: it is open, or the visitor does not see that.
     closed: Option<Closed>,
+    /// What a person has to do about it; its pauses are told apart.
+    to_do: Option<&'static str>,
     /// How its newest runs ended; `None`: none has, or the visitor does not see that.
     ends: Option<Ends>,
     /// What its runs cost lately.
@@ -206,6 +238,7 @@ pub(crate) async fn show(Path(name): Path<String>, visit: Visit) -> Result<Respo
     let held = found.leases.iter().map(held).collect();
     let recent =
         visit.list(&format!("llm-tasks?worker_id={}&limit=15", path_part(&name)), |task: Task| Row::of(lang, now, task)).await?.rows;
+    let to_do = to_do(lang, &found.worker);
     let addresses = shortened(&found.worker.ip_addrs.join(", "), 300);
     let url = found.worker.url.to_string();
     let closed = if found.worker.cordoned || found.worker.draining { closed(&visit, &name).await? } else { None };
@@ -219,6 +252,7 @@ pub(crate) async fn show(Path(name): Path<String>, visit: Visit) -> Result<Respo
         held,
         recent,
         closed,
+        to_do,
         ends,
         spent,
         done: visit.query().get("done").and_then(|word| done(lang, word)),
