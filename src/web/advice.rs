@@ -2,7 +2,7 @@
 
 use super::lang::Lang;
 use bloom_api::tasks::{Task, Waiting};
-use bloom_api::words::Word;
+use bloom_api::words::{AnyReason, Word};
 use bloom_core::pause::DISK_PAUSED;
 use bloom_core::task::{NOT_PUSHED, Reason, Status, WaitingReason};
 
@@ -12,6 +12,8 @@ pub(crate) struct Advice {
     /// The details in English, as the server or the agent told them.
     pub message: String,
     pub to_do: &'static str,
+    /// What the attempts before the last one tell.
+    pub earlier: &'static str,
     /// `bad` or `wait`.
     pub kind: &'static str,
 }
@@ -22,6 +24,13 @@ pub(crate) fn of(lang: Lang, task: &Task<'_>) -> Option<Advice> {
     let Word::Known(status) = task.status else { return None };
     if let Some(waiting) = &task.waiting {
         let (title, to_do) = match waiting.reason {
+            Word::Known(WaitingReason::NotBefore) if task.failure.as_ref().is_some_and(|failure| is_of_provider(&failure.reason)) => (
+                t("It is tried again after a failure", "Його буде повторено після помилки"),
+                t(
+                    "The provider had no room. Nothing needs to be done: it is tried again by itself at that time.",
+                    "Постачальник був перевантажений. Нічого робити не треба: у цей час його буде повторено автоматично.",
+                ),
+            ),
             Word::Known(WaitingReason::NotBefore) if task.failure.is_some() => (
                 t("It is tried again after a failure", "Його буде повторено після помилки"),
                 t(
@@ -40,7 +49,7 @@ pub(crate) fn of(lang: Lang, task: &Task<'_>) -> Option<Advice> {
             Word::Other(_) => (t("It waits", "Воно очікує"), ""),
         };
         let message = if is_told_by_title(task, waiting) { String::new() } else { waiting.message.clone() };
-        return Some(Advice { title, message, to_do, kind: "wait" });
+        return Some(Advice { title, message, to_do, earlier: "", kind: "wait" });
     }
     let message = task.failure.as_ref().map(|failure| failure.message.to_string()).unwrap_or_default();
     let (title, to_do) = match (status, task.failure.as_ref().map(|failure| &failure.reason)) {
@@ -63,12 +72,30 @@ pub(crate) fn of(lang: Lang, task: &Task<'_>) -> Option<Advice> {
                 title,
                 message,
                 to_do: t("It is tried again by itself.", "Його буде повторено автоматично."),
+                earlier: "",
                 kind: "wait",
             });
         }
         _ => return None,
     };
-    Some(Advice { title, message, to_do, kind: "bad" })
+    Some(Advice { title, message, to_do, earlier: "", kind: "bad" })
+}
+
+/// Whether it failed because the provider of the model had no room: that passes by itself.
+pub(crate) fn is_of_provider(reason: &AnyReason) -> bool {
+    matches!(reason, Word::Known(Reason::RateLimited | Reason::Overloaded))
+}
+
+/// The advice on a task of which an attempt before the last one failed because the provider had no room. The last one may have failed of that, too,
+/// with another reason.
+pub(crate) fn after_outage(lang: Lang, task: &Task<'_>) -> Option<Advice> {
+    let has_failed = matches!(task.status, Word::Known(Status::Failed | Status::Dead));
+    let is_told = task.failure.as_ref().is_some_and(|failure| is_of_provider(&failure.reason));
+    let earlier = lang.t(
+        " Earlier attempts failed because the provider had no room: see first whether it has room again.",
+        " Попередні спроби завершилися помилкою, бо постачальник був перевантажений: спершу перевірте, чи це вже минуло.",
+    );
+    of(lang, task).map(|advice| Advice { earlier: if has_failed && !is_told { earlier } else { "" }, ..advice })
 }
 
 /// Whether the message says no more than the title and the facts of the task do.

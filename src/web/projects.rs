@@ -23,6 +23,7 @@ use bloom_api::projects::{NodeStatus, Project};
 use bloom_api::tasks::Task;
 use bloom_api::workers::Worker;
 use bloom_core::Ms;
+use bloom_core::project::CloneStatus;
 use bloom_core::task::{Reason, Status};
 
 const ROWS: usize = 60;
@@ -34,6 +35,8 @@ const WORKERS: usize = 1_000;
 const TASKS: usize = 20;
 /// The fields of the form: those that are needed, and the others.
 const FIELDS: [&str; 5] = ["name", "repo_url", "target_path", "primary_node_id", "branch_prefix"];
+/// Projects without a clone of which the list tells the newest run.
+const PENDING: usize = 20;
 /// How long a browser waits for clones. They go on after that, and the page of the project shows how they end.
 const SHORTLY: Duration = Duration::from_secs(3);
 
@@ -46,8 +49,21 @@ struct Row {
     branch_prefix: String,
     status: String,
     error: String,
+    /// Its newest run, if that did not get what it needed of the repository.
+    failed: Option<FailedRun>,
     created_at: Ms,
     updated_at: Ms,
+}
+
+impl Row {
+    /// Whether nobody has cloned it, which it is also when its first run could not.
+    fn is_pending(&self) -> bool {
+        self.status == CloneStatus::Pending.as_str()
+    }
+
+    fn has_failed(&self) -> bool {
+        self.is_pending() && self.failed.is_some()
+    }
 }
 
 fn row(project: Project<'_>) -> Row {
@@ -60,6 +76,7 @@ fn row(project: Project<'_>) -> Row {
         branch_prefix: project.branch_prefix.to_string(),
         status: project.clone_status.to_string(),
         error: shortened(&project.error_message.unwrap_or_default(), 300),
+        failed: None,
         created_at: project.created_at,
         updated_at: project.updated_at,
     }
@@ -120,7 +137,10 @@ impl Projects<'_> {
 }
 
 async fn page<'a>(visit: &'a Visit, typed: &'a Fields) -> Result<Projects<'a>, Refused> {
-    let listed = visit.list(&format!("projects?limit={ROWS}&{}", visit.query().query_of(&["cursor"])), row).await?;
+    let mut listed = visit.list(&format!("projects?limit={ROWS}&{}", visit.query().query_of(&["cursor"])), row).await?;
+    for row in listed.rows.iter_mut().filter(|row| row.is_pending()).take(PENDING) {
+        row.failed = FailedRun::newest(visit, &row.name).await?;
+    }
     let next = listed.next.map(|cursor| format!("/projects?cursor={}", path_part(&cursor)));
     let done = visit.query().get("done").is_some();
     Ok(Projects { v: &visit.layout, rows: listed.rows, next, typed, wrong: BTreeMap::new(), done })
@@ -180,8 +200,6 @@ struct ProjectPage<'a> {
     v: &'a Layout,
     project: Row,
     nodes: Vec<Node>,
-    /// The newest run, if it did not get what it needed of the repository.
-    failed: Option<FailedRun>,
     /// What its runs cost lately.
     spent: String,
     done: Option<&'static str>,
@@ -219,7 +237,7 @@ impl ProjectPage<'_> {
 
 pub(crate) async fn show(Path(id): Path<String>, visit: Visit) -> Result<Response, Refused> {
     let path = format!("projects/{}", path_part(&id));
-    let project = row(visit.get(&path).await?);
+    let mut project = row(visit.get(&path).await?);
     // Whose key sees only tasks of its team is not told of clones.
     let mut nodes = match visit.layout.sees_all() {
         true => {
@@ -230,13 +248,12 @@ pub(crate) async fn show(Path(id): Path<String>, visit: Visit) -> Result<Respons
         false => Vec::new(),
     };
     nodes.truncate(NODES);
-    let failed = FailedRun::newest(&visit, &project.name).await?;
+    project.failed = FailedRun::newest(&visit, &project.name).await?;
     let spent = spent::lately(&visit, "project", &project.name).await?;
     visit.ok(&ProjectPage {
         v: &visit.layout,
         project,
         nodes,
-        failed,
         spent,
         done: visit.query().get("done").and_then(|word| done(visit.layout.at.lang, word)),
     })

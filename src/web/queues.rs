@@ -1,21 +1,26 @@
 //! Queues: the list, the buttons that pause and resume them, and the form that limits them.
 
+use std::collections::BTreeSet;
+
 use askama::Template;
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use serde_json::{Value, json};
 
 use crate::answer::see_other;
-use crate::call::path_part;
+use crate::call::{Listed, path_part};
 use crate::refused::{Refused, Wrong};
 use crate::tasks::act::Confirm;
 use crate::times::shortened;
 use crate::visit::{Fields, Layout, Posted, Visit};
 use bloom_api::queues::Queue;
+use bloom_api::workers::{Capabilities, Worker};
 use bloom_core::Ms;
 
 const ROWS: usize = 40;
 const NAME_CHARS: usize = 60;
+/// Workers whose agents are shown.
+const WORKERS: usize = 1_000;
 /// What the buttons of the page send as `action`.
 const ACTIONS: [&str; 3] = ["pause", "resume", "limit"];
 
@@ -93,10 +98,41 @@ impl Queues<'_> {
 
 async fn page<'a>(visit: &'a Visit, typed: &'a Fields) -> Result<Queues<'a>, Refused> {
     let v = &visit.layout;
-    let listed = visit.list(&format!("queues?limit={ROWS}&{}", visit.query().query_of(&["cursor"])), |queue| row(v, queue)).await?;
+    let mut listed = visit.list(&format!("queues?limit={ROWS}&{}", visit.query().query_of(&["cursor"])), |queue| row(v, queue)).await?;
+    if v.sees_all() {
+        add_served(visit, &mut listed).await?;
+    }
     let next = listed.next.map(|cursor| format!("/queues?cursor={}", path_part(&cursor)));
     let done = visit.query().get("done").and_then(|word| done(v, word));
     Ok(Queues { v, rows: listed.rows, next, typed, wrong: Wrong::new(), done })
+}
+
+/// Adds the agents that workers know by name and that have nothing in their queues, each to the page where its name belongs, as far as there is
+/// room.
+async fn add_served(visit: &Visit, listed: &mut Listed<Row>) -> Result<(), Refused> {
+    let named = |worker: Worker<'_>| {
+        let Capabilities { agents, profiles, .. } = worker.capabilities;
+        agents.iter().chain(&profiles).flat_map(|names| names.iter().cloned()).collect::<Vec<_>>()
+    };
+    let served: BTreeSet<String> = visit.list(&format!("workers?limit={WORKERS}"), named).await?.rows.into_iter().flatten().collect();
+    // A cursor is a sign and the name of the last queue of the page before.
+    let after = visit.query().text("cursor");
+    let last = listed.rows.last().filter(|_| listed.next.is_some()).and_then(|row| row.agent_slug.clone());
+    let is_here = |agent: &String| {
+        agent.as_str() > after.strip_prefix('=').unwrap_or_default()
+            && last.as_ref().is_none_or(|last| agent < last)
+            && listed.rows.iter().all(|row| row.agent_slug.as_ref() != Some(agent))
+    };
+    let room = ROWS.saturating_sub(listed.rows.len());
+    let idle: Vec<Row> = served.into_iter().filter(is_here).take(room).map(|agent| row(&visit.layout, empty(agent))).collect();
+    listed.rows.extend(idle);
+    listed.rows.sort_by_cached_key(|row| row.agent_slug.clone());
+    Ok(())
+}
+
+/// A queue without tasks for which nothing is set.
+fn empty(agent: String) -> Queue<'static> {
+    Queue { agent_slug: Some(agent.into()), paused: false, paused_at: None, max_concurrency: None, queued: 0, active_leases: 0, workers: 1 }
 }
 
 pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {

@@ -212,6 +212,15 @@ fn kind(lang: Lang, word: &str) -> String {
     }
 }
 
+/// A tag in words. Runs may give their answers tags of their own.
+fn tag(lang: Lang, word: &str) -> &str {
+    match word {
+        "tools_denied" => lang.t("tools denied", "інструментам відмовлено"),
+        "output_cut" => lang.t("output cut", "вивід скорочено"),
+        other => other,
+    }
+}
+
 #[derive(Template)]
 #[template(path = "artifacts.html")]
 struct Artifacts<'a> {
@@ -259,7 +268,7 @@ pub(crate) async fn artifacts(visit: Visit) -> Result<Response, Refused> {
             },
             file,
             kind: kind(lang, &artifact.r#type),
-            tags: shortened(&artifact.tags.join(", "), CHARS),
+            tags: shortened(&artifact.tags.iter().map(|word| tag(lang, word)).collect::<Vec<_>>().join(", "), CHARS),
             created_at: artifact.created_at,
             content: first_words(answer),
         }

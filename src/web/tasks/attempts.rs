@@ -2,6 +2,7 @@
 
 use uuid::Uuid;
 
+use crate::advice::is_of_provider;
 use crate::call::Listed;
 use crate::lang::Lang;
 use crate::times::{dollars, duration, shortened};
@@ -33,6 +34,8 @@ pub(crate) struct Attempt {
     pub model: String,
     pub cost: String,
     pub is_active: bool,
+    /// It failed because the provider of the model had no room.
+    pub is_of_provider: bool,
 }
 
 /// An entry of the audit trail of the task.
@@ -184,6 +187,7 @@ fn attempt(lang: Lang, lease: &Lease<'_>, number: Option<usize>, end: Option<&En
         model: lease.model.as_deref().unwrap_or_default().to_owned(),
         cost: lease.usage.map(|usage| dollars(lang, usage.cost_usd)).unwrap_or_default(),
         is_active,
+        is_of_provider: lease.reason.as_ref().is_some_and(is_of_provider),
     }
 }
 

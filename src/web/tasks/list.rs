@@ -342,7 +342,7 @@ impl Done {
             let tasks = lang.count(changed.into(), ["task", "tasks"], ["завдання", "завдання", "завдань"]);
             return Some(Self { text: lang.t(format!("{tasks} {were} changed."), format!("Змінено {tasks}.")), is_all: true });
         }
-        let tasks = lang.count(matched.into(), ["task", "tasks"], ["завдання", "завдань", "завдань"]);
+        let tasks = lang.count(matched.into(), ["tasks", "tasks"], ["завдання", "завдань", "завдань"]);
         let mut text = lang.t(format!("{changed} of {tasks} {were} changed."), format!("Змінено {changed} із {tasks}."));
         if query.get("depends").is_some() {
             text.push_str(lang.t(

@@ -82,6 +82,7 @@ struct TaskPage<'a> {
     answer: Option<Answer>,
     sees_attempts: bool,
     attempts: &'a [Attempt],
+    /// The newest attempt is the last one while it runs, and else the first.
     groups: Vec<Group<'a>>,
     earlier: bool,
     trail: Option<Vec<Entry>>,
@@ -106,7 +107,8 @@ struct TaskPage<'a> {
 impl TaskPage<'_> {
     /// The attempt to whose events the advice leads.
     fn last_events(&self) -> Option<usize> {
-        self.groups.last().and_then(|group| group.anchor)
+        let last = if self.runs { self.groups.last() } else { self.groups.first() };
+        last.and_then(|group| group.anchor)
     }
 
     /// How long the run has lasted until now.
@@ -178,14 +180,22 @@ pub(crate) async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken
     let prompt = shortened(&task.prompt, TEXT_CHARS);
     let files = Files::of(visit, &task).await?;
     let dependencies = dependencies(visit, &task).await?;
-    let is = |statuses: &[Status]| matches!(&task.status, Word::Known(known) if statuses.contains(known));
-    let may = May::of(&task, &visit.layout);
-    let runs = is(&[Status::Leased, Status::Running]);
-    let asks = question.as_ref().is_some_and(|question| question.answer.is_none());
     let done = match visit.query().get("done") {
         Some(UNKNOWN_AGENT) => Some(Known::of(visit).await?.told_of_unknown(lang, &task.agent_slug)),
         word => word.and_then(|word| super::act::done(lang, word)).map(str::to_owned),
     };
+    let is = |statuses: &[Status]| matches!(&task.status, Word::Known(known) if statuses.contains(known));
+    let may = May::of(&task, &visit.layout);
+    let runs = is(&[Status::Leased, Status::Running]);
+    let asks = question.as_ref().is_some_and(|question| question.answer.is_none());
+    let has_seen_outage = attempts.iter().flatten().skip(1).any(|attempt| attempt.is_of_provider);
+    let advice = if has_seen_outage { advice::after_outage(lang, &task) } else { advice::of(lang, &task) };
+    let earlier = events.first().is_some_and(|first| first.number > 1);
+    let mut groups = grouped(events, attempts.as_deref().unwrap_or_default());
+    if !runs {
+        // The box is at the end while a run goes on, and else at its beginning: the last attempt is what matters in both.
+        groups.reverse();
+    }
     visit.show(
         status,
         &TaskPage {
@@ -194,7 +204,7 @@ pub(crate) async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken
             is_prompt_cut: prompt.len() != task.prompt.len(),
             prompt,
             // The question itself says it, with its buttons.
-            advice: advice::of(lang, &task).filter(|_| question.is_none()),
+            advice: advice.filter(|_| question.is_none()),
             asks,
             question: question.map(|question| Asked::of(&question, not_taken.as_ref())),
             not_taken,
@@ -207,8 +217,8 @@ pub(crate) async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken
                 Answer::of(result, told, visit.query().get("answer") == Some(RAW))
             }),
             sees_attempts: attempts.is_some(),
-            earlier: events.first().is_some_and(|first| first.number > 1),
-            groups: grouped(events, attempts.as_deref().unwrap_or_default()),
+            earlier,
+            groups,
             attempts: attempts.as_deref().unwrap_or_default(),
             trail,
             from: task.r#ref.as_deref(),

@@ -122,8 +122,30 @@ on_both! {
         let list = format!("/tasks?status=failed&agent_slug={}", crew.slug);
         let fields = [("action", "requeue"), ("which", "all"), ("status", "failed"), ("agent_slug", crew.slug.as_str())];
         browser.send_form(&list, "/tasks/bulk", &fields).await.expect(200).has("Requeue 2 tasks?");
-        browser.send_form(&list, "/tasks/bulk", &[&fields[..], &[("confirmed", "yes")]].concat()).await.leads_to(&format!("{list}&done=2"));
+        browser.send_form(&list, "/tasks/bulk", &[&fields[..], &[("confirmed", "yes")]].concat()).await.leads_to(&format!("{list}&done=2&matched=2"));
         assert_eq!((tasks[0].status().await, tasks[1].status().await), ("queued".into(), "queued".into()));
+    }
+
+    async fn a_change_of_many_tasks_that_leaves_some_says_so(server) {
+        let (crew, browser) = (server.crew(), Browser::of(server));
+        let (first, lease) = crew.leased_task().await;
+        lease.complete("error", json!({ "error_message": "no", "reason": "auth" })).await.ok();
+        let next = crew.task().with("depends_on", json!([first.id])).create().await;
+        next.reaches("cancelled").await;
+        let list = format!("/tasks?agent_slug={}", crew.slug);
+        let requeue = async |ids: &[&str]| {
+            let mut fields = vec![("action", "requeue"), ("confirmed", "yes"), ("agent_slug", crew.slug.as_str())];
+            fields.extend(ids.iter().map(|id| ("ids", *id)));
+            browser.send_form(&list, "/tasks/bulk", &fields).await
+        };
+        let left = format!("{list}&done=0&matched=1&depends=1");
+        requeue(&[next.id.as_str()]).await.leads_to(&left);
+        let told = "0 of 1 tasks were changed. The others depend on tasks that did not complete: requeue these first, or all together.";
+        browser.ok(&left).await.has(&format!("<p class=\"warning\" role=\"status\">{told}</p>"));
+        let all = format!("{list}&done=2&matched=2");
+        requeue(&[next.id.as_str(), first.id.as_str()]).await.leads_to(&all);
+        browser.ok(&all).await.has("<p class=\"done\" role=\"status\">2 tasks were changed.</p>");
+        browser.ok(&format!("{list}&done=6&matched=8")).await.has("<p class=\"warning\" role=\"status\">6 of 8 tasks were changed.</p>");
     }
 
     async fn the_buttons_of_a_worker(server) {
@@ -184,7 +206,7 @@ on_both! {
         let one = [("ids", tasks[0].id.as_str()), ("action", "cancel")];
         browser.send_form(&list, "/tasks/bulk", &one).await.expect(200).has("Cancel 1 task?");
         let confirmed = [&one[..], &[("confirmed", "yes"), ("context_id", context.as_str())]].concat();
-        browser.send_form(&list, "/tasks/bulk", &confirmed).await.leads_to(&format!("{list}&done=1").replace("/tasks?", "/tasks?"));
+        browser.send_form(&list, "/tasks/bulk", &confirmed).await.leads_to(&format!("{list}&done=1&matched=1"));
         assert_eq!(tasks[1].status().await, "queued");
         let counted = confirm.text.split("name=\"as_of\" value=\"").nth(1).and_then(|rest| rest.split('"').next()).expect("a time").to_owned();
         eventually("the clock goes on", || async { (now_ms() > counted.parse::<i64>().unwrap() + 1).then_some(()) }).await;
@@ -192,7 +214,7 @@ on_both! {
         let wrong = [&all[..], &[("confirmed", "yes"), ("as_of", "yesterday")]].concat();
         browser.send_form(&list, "/tasks/bulk", &wrong).await.expect(400);
         let confirmed = [&all[..], &[("confirmed", "yes"), ("as_of", &counted)]].concat();
-        browser.send_form(&list, "/tasks/bulk", &confirmed).await.leads_to(&format!("{list}&done=2"));
+        browser.send_form(&list, "/tasks/bulk", &confirmed).await.leads_to(&format!("{list}&done=2&matched=2"));
         assert_eq!((tasks[2].status().await, later.status().await), ("cancelled".into(), "queued".into()), "one that nobody saw is not meant");
         browser.send_form(&list, "/tasks/bulk", &[("action", "cancel"), ("which", "all")]).await.expect(400).has("without one, this would change every task");
         // With nothing selected, nothing is done, and the list says so.

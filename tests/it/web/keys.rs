@@ -160,8 +160,32 @@ on_both! { alone:
         let made = browser.send_form("/keys", "/keys", &form).await.expect(201);
         made.has(&format!("bloom-runtime agent --server {} --name &#39;worker 1&#39; --key-file bloom.key", server.base()));
         made.has_not("context set");
+        browser.ok("/keys/w-1").await.has("<code>bloom-runtime key create &#39;worker 1-again&#39; --scope join --worker &#39;worker 1&#39;</code>");
+        // A worker has no tasks of its own, but runs.
+        let question = browser.ok("/keys/w-1/confirm-revoke").await;
+        question.has("Its runs go on, and are lost if it has no other key when their leases expire.");
+        question.has_not("Its tasks stay");
         let form = [("name", "join-1"), ("scope", "join"), ("worker", "worker-1")];
         browser.send_form("/keys", "/keys", &form).await.expect(201).has("--name worker-1 --join-token-file bloom.key");
+    }
+
+    async fn tasks_and_usage_are_filtered_by_the_team_of_a_key(database) {
+        let server = keyed(database);
+        let admin = server.with_key(ADMIN);
+        let key = create(&admin, "ann", "member", json!({ "team": "docs" })).await;
+        let member = server.with_key(&key);
+        let (ours, other) = (member.crew().task().create().await, admin.crew().task().create().await);
+        let browser = Browser::signed_in(&server, ADMIN).await;
+        let list = browser.ok("/tasks?team=docs").await;
+        list.has(&ours.id);
+        list.has_not(&other.id);
+        list.has("name=\"team\" value=\"docs\"");
+        browser.ok("/usage?since=30d&by=day&team=docs").await.has("name=\"team\" value=\"docs\"");
+        // A key that sees one team needs no such filter.
+        let own = Browser::signed_in(&server, &key).await;
+        for page in ["/tasks", "/usage"] {
+            own.ok(page).await.has_not("name=\"team\"");
+        }
     }
 
     async fn only_an_admin_key_sees_keys(database) {

@@ -12,7 +12,7 @@ use crate::support::*;
 const QUESTION: &str = "0190a0a0-0000-7000-8000-00000000000b";
 /// Names and words of the API, which are the same in every language.
 const NAMES: &str = "bloom-runtime API OpenAPI Membridge membridge JSON json Claude CLI git git@HOST https ssh file bloom UTC RUNTIME_API_KEY TLS stderr sqlite \
-                     postgresql LLM_RESULT CSV Kubernetes admin submit member read join api router reconciler worker server cookie HOST PATH English claude";
+                     postgresql LLM_RESULT CSV Kubernetes admin submit member read join api router reconciler worker server cookie HOST PATH English claude default";
 
 /// A browser of a person who prefers this language.
 fn preferring(api: &Api, language: &str) -> Browser {
@@ -287,14 +287,14 @@ on_both! { alone:
         pages.extend(["/artifacts", &format!("/artifacts?task_id={waiting}"), "/artifacts?kind=file", "/audit", "/audit?action=key_created", "/membridge"].map(str::to_owned));
         pages.extend([&done, &failed, &asking, &running, &suspended, &waiting].map(|id| format!("/tasks/{id}")));
         pages.extend([format!("/tasks/{done}/events"), format!("/tasks/{done}/confirm-delete"), format!("/tasks/new?like={suspended}")]);
-        for word in ["cancel", "requeue", "suspend", "resume", "answer", "created"] {
+        for word in ["cancel", "requeue", "suspend", "resume", "answer", "created", "created-unknown-agent"] {
             pages.push(format!("/tasks/{done}?done={word}"));
         }
         for word in ["cordon", "uncordon", "drain"] {
             pages.push(format!("/workers/11?done={word}"));
         }
         pages.extend(["clone", "propagate", "nobody", "asked"].map(|word| format!("{project}?done={word}")));
-        pages.extend(["/projects?done=1", "/membridge?done=1", "/tasks?done=3"].map(str::to_owned));
+        pages.extend(["/projects?done=1", "/membridge?done=1", "/tasks?done=3", "/tasks?done=1&matched=2&depends=1"].map(str::to_owned));
         pages.extend(["/contexts", "/contexts?project=x", "/contexts/1", "/contexts/1?done=1", "/contexts/1/confirm-reset"].map(str::to_owned));
         pages.extend(["/queues", "/queues?done=pause", "/queues?done=resume", "/queues?done=limit", "/usage", "/usage?by=agent,day&since=1d", "/usage?until=1d", "/reconcilers"].map(str::to_owned));
         for page in &pages {

@@ -138,6 +138,22 @@ on_both! {
         assert_eq!(server.get(&format!("llm-tasks?agent_slug={agent}")).await.ok(), json!([]));
     }
 
+    async fn an_unknown_project_is_told_with_all_that_is_wrong_and_what_may_be_meant(server) {
+        let (browser, project) = (Browser::of(server), unique("project"));
+        server.post("projects", json!({ "name": project, "repo_url": "https://git.example.com/a.git" })).await.created();
+        let misspelt = format!("{project}x");
+        let send = async |budget: &str| {
+            let fields = [("prompt", "p"), ("agent_slug", "a"), ("project", misspelt.as_str()), ("budget", budget)];
+            browser.send_form(FORM, FORM, &fields).await.expect(400)
+        };
+        let two = send("five").await;
+        two.has("Expected US dollars, like 0.50, received &#39;five&#39;");
+        for refused in [two, send("").await] {
+            refused.has(&format!("No project has the name or id &#39;{misspelt}&#39;"));
+            refused.has(&format!("(did you mean {project}?)"));
+        }
+    }
+
     async fn the_same_task_again_asks_for_the_same(server) {
         let browser = Browser::of(server);
         let agent = unique("agent");
@@ -170,6 +186,18 @@ on_both! {
 }
 
 on_both! { alone:
+    async fn contexts_that_programs_have_named_are_offered_last(database) {
+        let server = Server::on(database).start();
+        let task = |context: String| json!({ "context_id": context, "agent_slug": "a", "prompt": "fix it" });
+        server.post("llm-tasks", task("issue-1".to_owned())).await.created();
+        let batch: Vec<Value> = (0..60).map(|number| task(format!("line-0123456789ab{number:04}"))).collect();
+        server.post("llm-tasks:batch", json!({ "tasks": batch })).await.created();
+        let form = Browser::of(&server).ok(FORM).await;
+        form.has("<option value=\"issue-1\">fix it</option>");
+        let places = ["value=\"issue-1\"", "value=\"line-0123456789ab"].map(|text| form.text.find(text));
+        assert!(places[1].is_some() && places[0] < places[1], "{places:?}");
+    }
+
     async fn the_form_offers_what_the_key_may_see(database) {
         let server = keyed(database);
         let admin = server.with_key(ADMIN);
@@ -185,7 +213,9 @@ on_both! { alone:
         let browser = Browser::signed_in(&server, ADMIN).await;
         browser.ok(FORM).await.has("served");
         let created = browser.send_form(FORM, FORM, &[("prompt", "p"), ("agent_slug", "serve")]).await.expect(303);
-        browser.ok(created.header("location")).await.has("No worker knows its agent by that name");
+        let told = browser.ok(created.header("location")).await;
+        told.has("No worker knows its agent by that name (did you mean served?): check the spelling");
+        told.has("it runs with a worker’s profile default.");
         let key = create(&admin, "mine", "submit", json!({})).await;
         let submit = Browser::signed_in(&server, &key).await;
         let shown = submit.ok(FORM).await;

@@ -59,6 +59,23 @@ on_both! { alone:
         browser.send_form("/", &answer, &[("question_id", NO_ID), ("decision", "allow")]).await.leads_to(&format!("/tasks/{}?done=answer", task.id));
         browser.ok("/").await.has_not(&answer);
     }
+    async fn the_page_of_a_worker_that_is_away_says_what_to_do(database) {
+        let server = Server::on(database).start();
+        let (crew, browser) = (server.crew(), Browser::of(&server));
+        let worker = crew.worker().register().await;
+        let page = format!("/workers/{}", worker.name);
+        let lease = crew.task().create().await.lease_to(&worker).await;
+        let away = ["it is offline and still holds tasks: bring it back, or remove it", "it gets no tasks: see the log of its agent"];
+        let online = browser.ok(&page).await;
+        away.iter().for_each(|told| online.has_not(told));
+        server.post("workers", json!({ "name": worker.name, "status": "offline" })).await.ok();
+        // As on the overview.
+        for page in [page.as_str(), "/"] {
+            browser.ok(page).await.has(away[0]);
+        }
+        lease.complete("success", json!({ "output": "done" })).await.ok();
+        browser.ok(&page).await.has(away[1]);
+    }
     async fn a_key_that_sees_some_tasks_is_told_its_numbers_and_whose_tasks_they_are(database) {
         let server = keyed(database);
         let admin = server.with_key(ADMIN);
@@ -91,5 +108,8 @@ on_both! { alone:
         if now_ms() % 86_400_000 > 60_000 {
             shown.has(&format!("{cost}$1.50</b><span>cost today (UTC)</span>"));
         }
+        // Its row tells how long it took and what it cost.
+        shown.has("<br><span class=\"soft\">took ");
+        shown.has(", $1.50</span>");
     }
 }

@@ -76,14 +76,18 @@ on_both! { alone:
     async fn a_queue_that_no_worker_serves_is_told(database) {
         let server = Server::on(database).start();
         let browser = Browser::of(&server);
-        server.post("workers", json!({ "name": "w", "capabilities": { "agents": ["reviewer"] } })).await.created();
+        server.post("workers", json!({ "name": "w", "capabilities": { "agents": ["reviewer", "served"] } })).await.created();
         for agent in ["reviewer", "revewer"] {
             server.crew().task().with("agent_slug", json!(agent)).create().await;
         }
         let told = server.get("queues").await.ok();
         let workers: Vec<(&Value, &Value)> = told.as_array().unwrap().iter().map(|queue| (&queue["agent_slug"], &queue["workers"])).collect();
         assert_eq!(json!(workers), json!([[null, 1], ["revewer", 0], ["reviewer", 1]]));
-        assert_eq!(browser.ok("/queues").await.text.matches("no worker</a>").count(), 1);
+        let shown = browser.ok("/queues").await;
+        assert_eq!(shown.text.matches("no worker</a>").count(), 1);
+        // An agent that a worker serves need not be typed, also if it has no task.
+        shown.has("aria-label=\"Pause: served\"");
+        assert_eq!(shown.text.matches("aria-label=\"Pause: reviewer\"").count(), 1);
         let home = browser.ok("/").await;
         home.has("No worker serves");
         home.has("agent_slug=revewer");

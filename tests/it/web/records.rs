@@ -45,8 +45,8 @@ on_both! {
         artifacts.has(&format!("title=\"{}\">answer me</a>", task.id));
         artifacts.has_not("<th>Tags</th>");
         let tagged = crew.task().create().await;
-        tagged.lease_to(&worker).await.complete("success", json!({ "output": "b", "artifact_tags": ["nightly"] })).await.ok();
-        browser.ok(&format!("/artifacts?task_id={}", tagged.id)).await.has("<td data-name=\"Tags\">nightly</td>");
+        tagged.lease_to(&worker).await.complete("success", json!({ "output": "b", "artifact_tags": ["nightly", "tools_denied"] })).await.ok();
+        browser.ok(&format!("/artifacts?task_id={}", tagged.id)).await.has("<td data-name=\"Tags\">nightly, tools denied</td>");
         let silent = crew.task().create().await;
         silent.lease_to(&worker).await.complete("error", json!({ "error_message": "no", "reason": "auth" })).await.ok();
         browser.ok(&format!("/artifacts?task_id={}", silent.id)).await.has("no answer");

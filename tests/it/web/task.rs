@@ -168,6 +168,32 @@ on_both! {
         }
     }
 
+    async fn an_outage_of_the_provider_is_told_as_what_it_is(server) {
+        let (crew, browser) = (server.crew(), Browser::of(server));
+        let worker = crew.worker().slots(2).register().await;
+        let overloaded = |retry_at: i64| json!({ "error_message": "no", "reason": "overloaded", "retryable": true, "retry_at": retry_at });
+        let waits = crew.task().attempts(3).create().await;
+        waits.lease_to(&worker).await.complete("error", overloaded(now_ms() + 600_000)).await.ok();
+        let page = browser.ok(&format!("/tasks/{}", waits.id)).await;
+        page.has("Nothing needs to be done: it is tried again by itself at that time.");
+        page.has_not("Mend what the message says");
+
+        let task = crew.task().attempts(3).create().await;
+        for more in [overloaded(1), json!({ "error_message": "no", "reason": "timeout" })] {
+            let lease = task.lease_to(&worker).await;
+            let event = json!({ "seq": 1, "kind": "text", "at": 1, "data": { "text": "I begin" } });
+            server.post(&task.path("/events"), json!({ "lease_id": lease.id, "events": [event] })).await.ok();
+            lease.complete("error", more).await.ok();
+        }
+        let page = browser.ok(&format!("/tasks/{}", task.id)).await;
+        page.has("Requeue it with a larger time limit");
+        page.has("Earlier attempts failed because the provider had no room");
+        // The events begin with those of the last attempt, and the advice leads there.
+        page.has("<a href=\"#attempt-2\">Events of the last attempt</a>");
+        let places = [2, 1].map(|number| page.text.find(&format!("id=\"attempt-{number}\"")));
+        assert!(places[0].is_some() && places[0] < places[1], "{places:?}");
+    }
+
     async fn attempts_tell_how_they_ended_and_why(server) {
         let browser = Browser::of(server);
         let crew = server.crew();
