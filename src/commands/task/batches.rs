@@ -93,7 +93,10 @@ pub(crate) async fn send(
             return Ok(End::Interrupted);
         }
         let batch = &lines[batch];
-        let (first, end) = (batch[0].number, lines[lines.len() - 1].number);
+        let left = match (batch[0].number, lines[lines.len() - 1].number) {
+            (first, last) if first == last => format!("line {first} was"),
+            (first, last) => format!("lines {first} to {last} were"),
+        };
         let bodies = batch.iter().map(|line| line.task(&made.ids)).collect::<Result<Vec<_>, _>>()?;
         let body = json!({ "tasks": bodies });
         let Some(sent) = answered(server.post_surely("api/runtime/llm-tasks:batch", &body)).await else {
@@ -102,12 +105,12 @@ pub(crate) async fn send(
         let sent = sent.map_err(|failure| match conflicting(batch, &failure.message) {
             Some((line, key)) => CommandError {
                 message: format!(
-                    "line {line}: the idempotency key {key} was used for another task, with another context_id, agent_slug or prompt; lines \
-                     {first} to {end} were not submitted"
+                    "line {line}: the idempotency key {key} was used for another task, with another context_id, agent_slug or prompt; {left} \
+                     not submitted"
                 ),
                 ..failure
             },
-            None => failure.about(&format!("lines {first} to {end} were not submitted")),
+            None => failure.about(&format!("{left} not submitted")),
         });
         let mut answer = match sent {
             Ok(answer) => answer,

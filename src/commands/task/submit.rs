@@ -86,7 +86,7 @@ pub struct Submit {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "further_words", "prompt_file", "follow"])]
     from: Option<PathBuf>,
     /// With --from: each line that is not empty is a prompt, not JSON
-    #[arg(long, requires = "from")]
+    #[arg(long)]
     plain: bool,
     #[command(flatten)]
     waits: Waits,
@@ -210,16 +210,17 @@ pub(crate) async fn run(mut submit: Submit, server: &Server, shown: Shown) -> Re
     if submit.again {
         return Err(CommandError::usage("--again needs --from: without it, each call submits a new task"));
     }
+    if submit.plain {
+        return Err(CommandError::usage("--plain needs --from: it says that each line of that file is a prompt"));
+    }
     let body = match &submit.like {
         Some(id) => submit.fields.given_beside(like(id, server).await?)?,
         None => submit.fields.given()?,
     };
-    // At the same time, so that nobody waits for it.
-    let (task, unseen) = tokio::join!(
-        create(body, &submit.prompt, &submit.files, submit.idempotency_key.as_deref(), server),
-        unseen_project(&submit, server)
-    );
-    let task = task?;
+    // At the same time, so that nobody waits for it; a failure ends both at once, so that it is told before Ctrl-C ends the command.
+    let (task, unseen) = tokio::try_join!(create(body, &submit.prompt, &submit.files, submit.idempotency_key.as_deref(), server), async {
+        Ok(unseen_project(&submit, server).await)
+    })?;
     if let Some(project) = unseen {
         term::info(&format!("The run does not see this repository, which is the project {project}: --here runs it there."));
     }

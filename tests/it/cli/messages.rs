@@ -20,8 +20,8 @@ fn the_project_that_may_be_meant_is_told() {
         user.does(&["project", "add", "website", "https://example.org/website.git"]).ends(0);
         let said = user.does(&["task", "submit", "--project", "websiet", "Say hello"]).complains(2);
         assert!(said.contains("No project has the name or id 'websiet' (did you mean website?): create it"), "{said}");
-        let said = user.pipes("{\"prompt\": \"a\", \"project\": \"websiet\"}\n", &["task", "submit", "--from", "-"]).complains(1);
-        assert!(said.contains("'websiet' (did you mean website?)"), "{said}");
+        let said = user.pipes("{\"prompt\": \"a\", \"project\": \"websiet\"}\n", &["task", "submit", "--from", "-"]).complains(2);
+        assert!(said.contains("line 1 was not submitted") && said.contains("'websiet' (did you mean website?)"), "{said}");
     });
 }
 
