@@ -25,7 +25,7 @@ pub use super::decide::suspend::Suspend;
 pub use super::decide::task_ops::{Cancel, Configure, RecordAudit, Requeue};
 pub use super::decide::workers::{Cordon, MarkOffline, RecordLastSeen, RemoveWorker};
 
-use super::operation::Operation;
+use super::operation::{Operation, Urgency, Weight};
 use super::reply::Reply;
 use super::row_keys::RowKeys;
 use super::working_set::{Halt, WorkingSet};
@@ -59,6 +59,14 @@ macro_rules! operations {
 
             fn is_placement(&self) -> bool {
                 match self { $(Self::$name(operation) => operation.is_placement(),)+ }
+            }
+
+            fn weight(&self) -> Weight {
+                match self { $(Self::$name(operation) => operation.weight(),)+ }
+            }
+
+            fn urgency(&self) -> Urgency {
+                match self { $(Self::$name(operation) => operation.urgency(),)+ }
             }
 
             fn add_keys(&self, keys: &mut RowKeys) {

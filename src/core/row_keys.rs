@@ -9,99 +9,127 @@ use super::file::FileId;
 use super::ids::{LeaseId, TaskId, WorkerId};
 use super::project::ProjectId;
 
-/// The rows that a batch needs. Each field tells the store what to look up before it locks rows.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct RowKeys {
-    /// Tasks to load and lock.
-    pub tasks: BTreeSet<TaskId>,
-    /// Workers to load and lock.
-    pub workers: BTreeSet<WorkerId>,
-    /// Workers to read without a lock. Their state is a hint.
-    pub observed_workers: BTreeSet<WorkerId>,
-    /// Load and lock every worker. A command asks for this before it answers that no worker is available.
-    pub all_workers: bool,
-    /// Workers whose used slots are read from the database after locking.
-    pub exact_slots: BTreeSet<WorkerId>,
-    /// Load the tasks that these workers hold.
-    pub worker_tasks: BTreeSet<WorkerId>,
-    /// Load the tasks that these active leases hold.
-    pub leases: BTreeSet<LeaseId>,
-    /// Leases whose records are needed, in case they have ended.
-    pub past_leases: BTreeSet<LeaseId>,
-    /// Idempotency keys whose tasks are needed, if there are any.
-    pub idempotency: BTreeSet<String>,
-    /// Kubernetes objects whose tasks are needed, by uid.
-    pub objects: BTreeSet<Uuid>,
-    /// Contexts: which tasks run in them, and where tasks ran last.
-    pub contexts: BTreeSet<String>,
-    /// For each context and task: the newest unfinished session task before that task. `Uuid::max` stands for a task that is still to be
-    /// created.
-    pub predecessors: BTreeSet<(String, TaskId)>,
-    /// Exclusive keys whose holders are needed.
-    pub exclusive: BTreeSet<String>,
-    /// Tasks whose lists of dependencies are needed.
-    pub dependencies: BTreeSet<TaskId>,
-    /// Load and lock the named keys of the API, and let no other be created meanwhile. Those of WorkerPools, which may be many, are only
-    /// counted, besides the next ones.
-    pub api_keys: bool,
-    /// Names of keys that are loaded too if they are those of pools.
-    pub key_names: BTreeSet<String>,
-    /// Workers whose keys are loaded too if they are those of pools.
-    pub key_workers: BTreeSet<WorkerId>,
-    /// No worker gets a row beside this transaction: a name that has none stays free until the end.
-    pub free_names: bool,
-    /// Leases may be made: load the queues of the queued tasks, and lock them against changes until the end of the transaction.
-    pub places: bool,
-    /// Queues to change. No lease is made meanwhile.
-    pub queues: BTreeSet<String>,
-    /// Contexts to reset. No lease is made meanwhile.
-    pub resets: BTreeSet<String>,
-    /// Load and lock all projects, and let no other be created meanwhile.
-    pub projects: bool,
-    /// Projects of which it is loaded, too, which workers have them; besides `projects`.
-    pub project_nodes: BTreeSet<ProjectId>,
-    /// Names or ids of projects that are looked up, without a lock.
-    pub named_projects: BTreeSet<String>,
-    /// Rows of the control plane that are loaded and locked.
-    pub control_plane: ControlPlaneKeys,
-    /// Files to load and lock, with whether a task uses them.
-    pub files: BTreeSet<FileId>,
-    /// Leases whose files are needed, with the size of all files of their tasks.
-    pub lease_files: BTreeSet<(TaskId, LeaseId)>,
-    /// Submit keys whose uploads that no task uses are counted; the empty name stands for all other keys.
-    pub unused_uploads: BTreeSet<String>,
-    /// Submit keys whose quotas, and their use, are loaded and locked.
-    pub quotas: BTreeSet<String>,
+/// Adds what another one asks for.
+trait Merge {
+    fn merge(&mut self, other: &Self);
+}
+
+impl Merge for bool {
+    fn merge(&mut self, other: &Self) {
+        *self |= other;
+    }
+}
+
+impl<T: Clone + Ord> Merge for BTreeSet<T> {
+    fn merge(&mut self, other: &Self) {
+        self.extend(other.iter().cloned());
+    }
+}
+
+/// A struct whose fields are merged one by one.
+macro_rules! keys {
+    ($(#[$about:meta])* pub struct $name:ident { $($(#[$doc:meta])* pub $field:ident: $type:ty,)+ }) => {
+        $(#[$about])*
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct $name {
+            $($(#[$doc])* pub $field: $type,)+
+        }
+
+        impl Merge for $name {
+            fn merge(&mut self, other: &Self) {
+                $(self.$field.merge(&other.$field);)+
+            }
+        }
+    };
+}
+
+keys! {
+    /// The rows that a batch needs. Each field tells the store what to look up before it locks rows.
+    pub struct RowKeys {
+        /// Tasks to load and lock.
+        pub tasks: BTreeSet<TaskId>,
+        /// Workers to load and lock.
+        pub workers: BTreeSet<WorkerId>,
+        /// Workers to read without a lock. Their state is a hint.
+        pub observed_workers: BTreeSet<WorkerId>,
+        /// Load and lock every worker. A command asks for this before it answers that no worker is available.
+        pub all_workers: bool,
+        /// Workers whose used slots are read from the database after locking.
+        pub exact_slots: BTreeSet<WorkerId>,
+        /// Load the tasks that these workers hold.
+        pub worker_tasks: BTreeSet<WorkerId>,
+        /// Load the tasks that these active leases hold.
+        pub leases: BTreeSet<LeaseId>,
+        /// Leases whose records are needed, in case they have ended.
+        pub past_leases: BTreeSet<LeaseId>,
+        /// Idempotency keys whose tasks are needed, if there are any.
+        pub idempotency: BTreeSet<String>,
+        /// Kubernetes objects whose tasks are needed, by uid.
+        pub objects: BTreeSet<Uuid>,
+        /// Contexts: which tasks run in them, and where tasks ran last.
+        pub contexts: BTreeSet<String>,
+        /// For each context and task: the newest unfinished session task before that task. `Uuid::max` stands for a task that is still to be
+        /// created.
+        pub predecessors: BTreeSet<(String, TaskId)>,
+        /// Exclusive keys whose holders are needed.
+        pub exclusive: BTreeSet<String>,
+        /// Tasks whose lists of dependencies are needed.
+        pub dependencies: BTreeSet<TaskId>,
+        /// Load and lock the named keys of the API, and let no other be created meanwhile. Those of WorkerPools, which may be many, are only
+        /// counted, besides the next ones.
+        pub api_keys: bool,
+        /// Names of keys that are loaded too if they are those of pools.
+        pub key_names: BTreeSet<String>,
+        /// Workers whose keys are loaded too if they are those of pools.
+        pub key_workers: BTreeSet<WorkerId>,
+        /// No worker gets a row beside this transaction: a name that has none stays free until the end.
+        pub free_names: bool,
+        /// Leases may be made: load the queues of the queued tasks, and lock them against changes until the end of the transaction.
+        pub places: bool,
+        /// Queues to change. No lease is made meanwhile.
+        pub queues: BTreeSet<String>,
+        /// Contexts to reset. No lease is made meanwhile.
+        pub resets: BTreeSet<String>,
+        /// Load and lock all projects, and let no other be created meanwhile.
+        pub projects: bool,
+        /// Projects of which it is loaded, too, which workers have them; besides `projects`.
+        pub project_nodes: BTreeSet<ProjectId>,
+        /// Names or ids of projects that are looked up, without a lock.
+        pub named_projects: BTreeSet<String>,
+        /// Rows of the control plane that are loaded and locked.
+        pub control_plane: ControlPlaneKeys,
+        /// Files to load and lock, with whether a task uses them.
+        pub files: BTreeSet<FileId>,
+        /// Leases whose files are needed, with the size of all files of their tasks.
+        pub lease_files: BTreeSet<(TaskId, LeaseId)>,
+        /// Submit keys whose uploads that no task uses are counted; the empty name stands for all other keys.
+        pub unused_uploads: BTreeSet<String>,
+        /// Submit keys whose quotas, and their use, are loaded and locked.
+        pub quotas: BTreeSet<String>,
+    }
 }
 
 /// A node of a project of the control plane: the canonical id of the project, and the node's name.
 pub type NodeKey = (String, String);
 
-/// Rows of the control plane. Whoever loads some of them counts all, and keeps others from changing them meanwhile.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ControlPlaneKeys {
-    /// Only count the rows.
-    pub counts: bool,
-    /// Names of agents.
-    pub agents: BTreeSet<String>,
-    /// Names or canonical ids.
-    pub projects: BTreeSet<String>,
-    /// Nodes to load, besides those that are only counted.
-    pub nodes: BTreeSet<NodeKey>,
+keys! {
+    /// Rows of the control plane. Whoever loads some of them counts all, and keeps others from changing them meanwhile.
+    pub struct ControlPlaneKeys {
+        /// Only count the rows.
+        pub counts: bool,
+        /// Names of agents.
+        pub agents: BTreeSet<String>,
+        /// Names or canonical ids.
+        pub projects: BTreeSet<String>,
+        /// Nodes to load, besides those that are only counted.
+        pub nodes: BTreeSet<NodeKey>,
+    }
 }
 
 impl ControlPlaneKeys {
     /// Whether nothing of the control plane is needed.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
-    }
-
-    fn merge(&mut self, other: &Self) {
-        let Self { counts, agents, projects, nodes } = other;
-        self.counts |= counts;
-        self.agents.extend(agents.iter().cloned());
-        self.projects.extend(projects.iter().cloned());
-        self.nodes.extend(nodes.iter().cloned());
     }
 }
 
@@ -120,67 +148,7 @@ impl RowKeys {
 
     /// Adds the rows that another command needs.
     pub fn merge(&mut self, other: &RowKeys) {
-        // Every field is named, so that none can be forgotten here: its rows would never be loaded.
-        let Self {
-            tasks,
-            workers,
-            observed_workers,
-            all_workers,
-            exact_slots,
-            worker_tasks,
-            leases,
-            past_leases,
-            idempotency,
-            objects,
-            contexts,
-            predecessors,
-            exclusive,
-            dependencies,
-            api_keys,
-            key_names,
-            key_workers,
-            free_names,
-            places,
-            queues,
-            resets,
-            projects,
-            project_nodes,
-            named_projects,
-            control_plane,
-            files,
-            lease_files,
-            unused_uploads,
-            quotas,
-        } = other;
-        self.tasks.extend(tasks.iter().copied());
-        self.workers.extend(workers.iter().cloned());
-        self.observed_workers.extend(observed_workers.iter().cloned());
-        self.all_workers |= all_workers;
-        self.exact_slots.extend(exact_slots.iter().cloned());
-        self.worker_tasks.extend(worker_tasks.iter().cloned());
-        self.leases.extend(leases.iter().copied());
-        self.past_leases.extend(past_leases.iter().copied());
-        self.idempotency.extend(idempotency.iter().cloned());
-        self.objects.extend(objects.iter().copied());
-        self.contexts.extend(contexts.iter().cloned());
-        self.predecessors.extend(predecessors.iter().cloned());
-        self.exclusive.extend(exclusive.iter().cloned());
-        self.dependencies.extend(dependencies.iter().copied());
-        self.api_keys |= api_keys;
-        self.key_names.extend(key_names.iter().cloned());
-        self.key_workers.extend(key_workers.iter().cloned());
-        self.free_names |= free_names;
-        self.places |= places;
-        self.queues.extend(queues.iter().cloned());
-        self.resets.extend(resets.iter().cloned());
-        self.projects |= projects;
-        self.project_nodes.extend(project_nodes.iter().copied());
-        self.named_projects.extend(named_projects.iter().cloned());
-        self.control_plane.merge(control_plane);
-        self.files.extend(files.iter().copied());
-        self.lease_files.extend(lease_files.iter().copied());
-        self.unused_uploads.extend(unused_uploads.iter().cloned());
-        self.quotas.extend(quotas.iter().cloned());
+        Merge::merge(self, other);
     }
 }
 

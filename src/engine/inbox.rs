@@ -6,8 +6,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use super::Error;
-use bloom_core::command::{Command, Op, Reply, RowKeys};
-use bloom_core::op;
+use bloom_core::command::{Command, Operation as _, Reply, RowKeys, Urgency, Weight};
 use bloom_database::{Done, Maintenance};
 
 /// Limits of one batch.
@@ -41,117 +40,13 @@ pub(super) struct Pending {
 
 impl Pending {
     pub(crate) fn new(command: Command, reply: oneshot::Sender<Result<Reply, Error>>) -> Self {
-        let (rows, bytes) = weigh(&command.op);
+        let Weight { rows, bytes } = command.op.weight();
         Self { command, extra: RowKeys::default(), tries: 0, reply, rows, bytes }
     }
 }
 
-/// A rough estimate of the rows that a command touches and of its size in bytes.
-fn weigh(op: &Op) -> (usize, usize) {
-    match op {
-        Op::Create(op::Create { tasks }) => (
-            tasks.iter().map(|task| 3 + task.inputs.len() * 2).sum(),
-            tasks.iter().map(|task| 512 + task.prompt.len() + task.context_hints.iter().map(String::len).sum::<usize>()).sum(),
-        ),
-        Op::Complete(completion) => (4, 512 + completion.output.as_ref().map_or(0, String::len)),
-        Op::AppendEvents(op::AppendEvents { events, .. }) => (1 + events.len(), events.iter().map(|event| 64 + event.data.len()).sum()),
-        Op::Claim(claim) => (2 + claim.candidates.len() * 2, 512),
-        Op::RenewLeases(op::RenewLeases { leases, .. }) => (leases.len(), 256),
-        Op::Reevaluate(op::Reevaluate { tasks, .. }) => (2 + tasks.len() * 2, 256),
-        Op::AskPerson(op::AskPerson { question, .. }) => (2, 256 + question.as_ref().map_or(0, |question| question.input.len())),
-        // A task may have 10,000 events.
-        Op::Delete(_) => (BATCH_ROWS / 2, 256),
-        Op::RecordLastSeen(op::RecordLastSeen { last_seen }) => (last_seen.len(), 256),
-        Op::StoreMemory(op::StoreMemory { content, .. }) => (3, 1024 + content.len()),
-        Op::RegisterAgent(_) | Op::RecordNode(_) | Op::RecordJob(_) => (4, 4096),
-        Op::Lease(_)
-        | Op::Push(_)
-        | Op::EndPush(_)
-        | Op::Heartbeat(_)
-        | Op::Release(_)
-        | Op::Cancel(_)
-        | Op::AnswerQuestion(_)
-        | Op::Requeue(_)
-        | Op::Edit(_)
-        | Op::Suspend(_)
-        | Op::ExpireLease(_)
-        | Op::ClockStepped(_)
-        | Op::RegisterWorker(_)
-        | Op::RemoveWorker(_)
-        | Op::Cordon(_)
-        | Op::MarkOffline(_)
-        | Op::ChangeQueue(_)
-        | Op::ResetContext(_)
-        | Op::Configure(_)
-        | Op::RecordAudit(_)
-        | Op::CreateKey(_)
-        | Op::RotateKey(_)
-        | Op::RevokeKey(_)
-        | Op::SetQuota(_)
-        | Op::Enroll(_)
-        | Op::CreateProject(_)
-        | Op::EditProject(_)
-        | Op::DeleteProject(_)
-        | Op::RemoveAgent(_)
-        | Op::RegisterProject(_)
-        | Op::RemoveProject(_)
-        | Op::SelectLeader(_) => (2, 256),
-        Op::AddFile(_) | Op::DeleteFile(_) => (3, 1024),
-        Op::ResumeAccount(op::ResumeAccount { workers, .. }) => (2 + workers.len() * 2, 256 + workers.len() * 128),
-        Op::RecordClones(op::RecordClones { nodes, .. }) => (2 + nodes.len(), 512 + nodes.len() * 256),
-    }
-}
-
-/// 0 is the most urgent. Signs of life, ends and placement come first, then re-evaluations (the replies to completions wait for them), then
-/// single new tasks, then bulk.
-fn urgency(op: &Op) -> usize {
-    match op {
-        Op::Create(op::Create { tasks }) if tasks.len() > 1 => 3,
-        Op::RecordAudit(_) | Op::Delete(_) | Op::StoreMemory(_) | Op::RecordJob(_) => 3,
-        Op::RegisterAgent(_) | Op::RemoveAgent(_) | Op::RegisterProject(_) | Op::RemoveProject(_) => 2,
-        Op::AddFile(_) | Op::DeleteFile(_) => 2,
-        Op::Create(_) | Op::Requeue(_) | Op::Edit(_) | Op::Suspend(_) => 2,
-        Op::Reevaluate(_) => 1,
-        Op::Lease(_)
-        | Op::Push(_)
-        | Op::EndPush(_)
-        | Op::Claim(_)
-        | Op::Heartbeat(_)
-        | Op::RenewLeases(_)
-        | Op::Complete(_)
-        | Op::Release(_)
-        | Op::AppendEvents(_)
-        | Op::Cancel(_)
-        | Op::AskPerson(_)
-        | Op::AnswerQuestion(_)
-        | Op::ExpireLease(_)
-        | Op::ClockStepped(_)
-        | Op::RegisterWorker(_)
-        | Op::RemoveWorker(_)
-        | Op::Cordon(_)
-        | Op::ResumeAccount(_)
-        | Op::RecordLastSeen(_)
-        | Op::MarkOffline(_)
-        | Op::ChangeQueue(_)
-        | Op::ResetContext(_)
-        | Op::Configure(_)
-        | Op::CreateKey(_)
-        | Op::RotateKey(_)
-        | Op::RevokeKey(_)
-        | Op::SetQuota(_)
-        | Op::Enroll(_)
-        | Op::CreateProject(_)
-        | Op::EditProject(_)
-        | Op::DeleteProject(_)
-        | Op::RecordClones(_)
-        | Op::RecordNode(_)
-        | Op::SelectLeader(_) => 0,
-    }
-}
-
 /// The most rows of a batch that commands of each urgency may fill while others wait.
-const SHARES: [usize; URGENCIES] = [BATCH_ROWS, BATCH_ROWS / 2, BATCH_ROWS, BATCH_ROWS];
-const URGENCIES: usize = 4;
+const SHARES: [usize; Urgency::COUNT] = [BATCH_ROWS, BATCH_ROWS / 2, BATCH_ROWS, BATCH_ROWS];
 /// After this many batches in a row without room for the first command of a queue, the next batch takes it regardless of limits, so that
 /// other commands never starve it.
 const PASSED_OVER: u32 = 8;
@@ -161,9 +56,9 @@ const ROWS_OF_DEPENDENCIES: usize = 20;
 #[derive(Default)]
 struct Queues {
     maintenance: VecDeque<(Maintenance, MaintenanceReply)>,
-    by_urgency: [VecDeque<Pending>; URGENCIES],
+    by_urgency: [VecDeque<Pending>; Urgency::COUNT],
     /// For each queue, the batches in a row that had no room for its first command.
-    passed_over: [u32; URGENCIES],
+    passed_over: [u32; Urgency::COUNT],
     commands: usize,
     bytes: usize,
     maintenance_next: bool,
@@ -191,7 +86,7 @@ impl Inbox {
             queues.commands += commands.len();
             queues.bytes += bytes;
             for pending in commands {
-                queues.by_urgency[urgency(&pending.command.op)].push_back(pending);
+                queues.by_urgency[pending.command.op.urgency() as usize].push_back(pending);
             }
         }
         self.arrived.notify_one();
@@ -200,11 +95,11 @@ impl Inbox {
 
     /// Puts a command back, in front of all others of its urgency because it has waited already.
     pub(crate) fn push_again(&self, mut pending: Pending) {
-        pending.rows = weigh(&pending.command.op).0 + pending.extra.dependencies.len() * ROWS_OF_DEPENDENCIES;
+        pending.rows = pending.command.op.weight().rows + pending.extra.dependencies.len() * ROWS_OF_DEPENDENCIES;
         let mut queues = self.queues.lock();
         queues.commands += 1;
         queues.bytes += pending.bytes;
-        queues.by_urgency[urgency(&pending.command.op)].push_front(pending);
+        queues.by_urgency[pending.command.op.urgency() as usize].push_front(pending);
         drop(queues);
         self.arrived.notify_one();
     }
@@ -260,9 +155,9 @@ impl Queues {
     fn take(&mut self) -> Vec<Pending> {
         let mut batch = Vec::new();
         let (mut rows, mut bytes) = (0, 0);
-        let mut of_queue = [0; URGENCIES];
+        let mut of_queue = [0; Urgency::COUNT];
         // The second pass ignores the shares, so that the rest of the batch is filled too.
-        for shares in [SHARES, [BATCH_ROWS; URGENCIES]] {
+        for shares in [SHARES, [BATCH_ROWS; Urgency::COUNT]] {
             for (at, queue) in self.by_urgency.iter_mut().enumerate() {
                 while let Some(next) = queue.front() {
                     let has_room = batch.len() < BATCH_COMMANDS && rows + next.rows <= BATCH_ROWS && bytes + next.bytes <= BATCH_BYTES;
@@ -296,7 +191,9 @@ impl Queues {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bloom_core::command::Op;
     use bloom_core::ids::TaskId;
+    use bloom_core::op;
     use bloom_test_world::world::spec;
 
     fn queues(ops: impl IntoIterator<Item = Op>) -> Queues {
@@ -305,7 +202,7 @@ mod tests {
             let pending = Pending::new(op.into(), oneshot::channel().0);
             queues.commands += 1;
             queues.bytes += pending.bytes;
-            queues.by_urgency[urgency(&pending.command.op)].push_back(pending);
+            queues.by_urgency[pending.command.op.urgency() as usize].push_back(pending);
         }
         queues
     }

@@ -2,7 +2,7 @@
 
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::ids::WorkerId;
-use super::super::operation::Operation;
+use super::super::operation::{Operation, Weight};
 use super::super::pause::{Pause, PauseKind};
 use super::super::row_keys::RowKeys;
 use super::super::working_set::{Halt, WorkingSet};
@@ -18,6 +18,10 @@ pub struct ResumeAccount {
 
 impl Operation for ResumeAccount {
     type Reply = ();
+
+    fn weight(&self) -> Weight {
+        Weight { rows: 2 + self.workers.len() * 2, bytes: 256 + self.workers.len() * 128 }
+    }
 
     fn is_placement(&self) -> bool {
         true

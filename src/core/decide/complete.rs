@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::arguments::Completion;
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::ids::{LeaseId, WorkerId};
-use super::super::operation::Operation;
+use super::super::operation::{Operation, Weight};
 use super::super::rejection::Rejection;
 use super::super::reply::{Completed, StoredResult};
 use super::super::row_keys::RowKeys;
@@ -17,6 +17,10 @@ use super::lease_end::{Next, Retry, Wait, complete_record, end_lease, plan, retr
 
 impl Operation for Completion {
     type Reply = Completed;
+
+    fn weight(&self) -> Weight {
+        Weight { rows: 4, bytes: 512 + self.output.as_ref().map_or(0, String::len) }
+    }
 
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.tasks.insert(self.task);

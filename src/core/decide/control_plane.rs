@@ -7,7 +7,7 @@ use super::super::control_plane::{
     Agent, Job, JobStatus, MAX_AGENTS, MAX_NODES, MAX_PROJECTS, MemoryVersion, NODES_KEPT_MS, NewJob, NewMemory, Node, Project, Role,
     Source,
 };
-use super::super::operation::Operation;
+use super::super::operation::{Operation, Urgency, Weight};
 use super::super::rejection::Rejection;
 use super::super::reply::{ChangedProject, StoredMemory};
 use super::super::row_keys::RowKeys;
@@ -30,6 +30,14 @@ fn is_same(one: &Agent, other: &Agent) -> bool {
 
 impl Operation for RegisterAgent {
     type Reply = Agent;
+
+    fn weight(&self) -> Weight {
+        Weight { rows: 4, bytes: 4096 }
+    }
+
+    fn urgency(&self) -> Urgency {
+        Urgency::New
+    }
 
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.control_plane.agents.insert(self.agent.name.clone());
@@ -60,6 +68,10 @@ pub struct RemoveAgent {
 
 impl Operation for RemoveAgent {
     type Reply = ();
+
+    fn urgency(&self) -> Urgency {
+        Urgency::New
+    }
 
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.control_plane.agents.insert(self.name.clone());
@@ -93,6 +105,10 @@ pub struct RecordNode {
 
 impl Operation for RecordNode {
     type Reply = Role;
+
+    fn weight(&self) -> Weight {
+        Weight { rows: 4, bytes: 4096 }
+    }
 
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.control_plane.agents.insert(self.node_id.clone());
@@ -177,6 +193,10 @@ pub struct RegisterProject {
 impl Operation for RegisterProject {
     type Reply = ChangedProject;
 
+    fn urgency(&self) -> Urgency {
+        Urgency::New
+    }
+
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.control_plane.projects.extend([self.name.clone(), self.canonical_id.clone()]);
     }
@@ -207,6 +227,10 @@ pub struct RemoveProject {
 
 impl Operation for RemoveProject {
     type Reply = ();
+
+    fn urgency(&self) -> Urgency {
+        Urgency::New
+    }
 
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.control_plane.projects.insert(self.project.clone());
@@ -284,6 +308,14 @@ pub struct StoreMemory {
 impl Operation for StoreMemory {
     type Reply = StoredMemory;
 
+    fn weight(&self) -> Weight {
+        Weight { rows: 3, bytes: 1024 + self.content.len() }
+    }
+
+    fn urgency(&self) -> Urgency {
+        Urgency::Bulk
+    }
+
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.control_plane.projects.insert(self.canonical_id.clone());
     }
@@ -335,6 +367,14 @@ pub struct RecordJob {
 
 impl Operation for RecordJob {
     type Reply = Job;
+
+    fn weight(&self) -> Weight {
+        Weight { rows: 4, bytes: 4096 }
+    }
+
+    fn urgency(&self) -> Urgency {
+        Urgency::Bulk
+    }
 
     fn decide(&self, set: &mut WorkingSet) -> Result<Job, Halt> {
         Ok(record(set, &self.job))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::file::{Input, path_clash};
 use super::super::namespace::{RESERVED, unqualified};
-use super::super::operation::Operation;
+use super::super::operation::{Operation, Urgency, Weight};
 use super::super::project::TaskProject;
 use super::super::rejection::Rejection;
 use super::super::reply::CreatedTask;
@@ -26,6 +26,17 @@ pub struct Create {
 
 impl Operation for Create {
     type Reply = Vec<CreatedTask>;
+
+    fn weight(&self) -> Weight {
+        Weight {
+            rows: self.tasks.iter().map(|task| 3 + task.inputs.len() * 2).sum(),
+            bytes: self.tasks.iter().map(|task| 512 + task.prompt.len() + task.context_hints.iter().map(String::len).sum::<usize>()).sum(),
+        }
+    }
+
+    fn urgency(&self) -> Urgency {
+        if self.tasks.len() > 1 { Urgency::Bulk } else { Urgency::New }
+    }
 
     fn add_keys(&self, keys: &mut RowKeys) {
         for task in &self.tasks {

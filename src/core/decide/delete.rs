@@ -2,7 +2,7 @@
 
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::ids::TaskId;
-use super::super::operation::Operation;
+use super::super::operation::{Operation, Urgency, Weight};
 use super::super::rejection::Rejection;
 use super::super::row_keys::RowKeys;
 use super::super::wakeup::Subject;
@@ -18,6 +18,15 @@ pub struct Delete {
 
 impl Operation for Delete {
     type Reply = ();
+
+    fn weight(&self) -> Weight {
+        // A task may have 10,000 events.
+        Weight { rows: 1_000, ..Weight::default() }
+    }
+
+    fn urgency(&self) -> Urgency {
+        Urgency::Bulk
+    }
 
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.tasks.insert(self.task);

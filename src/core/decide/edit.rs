@@ -6,7 +6,7 @@ use super::super::Ms;
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::ids::TaskId;
 use super::super::limits::TASK_LABELS;
-use super::super::operation::Operation;
+use super::super::operation::{Operation, Urgency};
 use super::super::rejection::Rejection;
 use super::super::row_keys::RowKeys;
 use super::super::task::{Parked, Status, TaskState};
@@ -35,6 +35,10 @@ pub struct Edit {
 
 impl Operation for Edit {
     type Reply = TaskState;
+
+    fn urgency(&self) -> Urgency {
+        Urgency::New
+    }
 
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.tasks.insert(self.task);

@@ -6,7 +6,7 @@ use super::super::file::{
     File, FileId, FileKind, MAX_FILE_BYTES_OF_TASK, MAX_FILES_OF_LEASE, MAX_UNUSED_BYTES, MAX_UNUSED_UPLOADS, UNUSED_MS,
 };
 use super::super::ids::{LeaseId, TaskId, WorkerId};
-use super::super::operation::Operation;
+use super::super::operation::{Operation, Urgency, Weight};
 use super::super::rejection::Rejection;
 use super::super::reply::AddedFile;
 use super::super::row_keys::RowKeys;
@@ -53,6 +53,14 @@ pub struct AddFile {
 
 impl Operation for AddFile {
     type Reply = AddedFile;
+
+    fn weight(&self) -> Weight {
+        Weight { rows: 3, bytes: 1024 }
+    }
+
+    fn urgency(&self) -> Urgency {
+        Urgency::New
+    }
 
     fn add_keys(&self, keys: &mut RowKeys) {
         match &self.run {
@@ -129,6 +137,14 @@ pub struct DeleteFile {
 
 impl Operation for DeleteFile {
     type Reply = ();
+
+    fn weight(&self) -> Weight {
+        Weight { rows: 3, bytes: 1024 }
+    }
+
+    fn urgency(&self) -> Urgency {
+        Urgency::New
+    }
 
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.files.insert(self.file);

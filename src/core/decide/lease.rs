@@ -4,7 +4,7 @@ use super::super::Ms;
 use super::super::arguments::{Choice, Claim};
 use super::super::audit::{Action, Actor, Concerns, EntityType};
 use super::super::ids::{InstanceId, TaskId, WorkerId};
-use super::super::operation::Operation;
+use super::super::operation::{Operation, Weight};
 use super::super::origin::Origin;
 use super::super::placement::{self, Candidate, STICKY_FOR_MS};
 use super::super::rejection::Rejection;
@@ -169,6 +169,10 @@ fn free_slots(worker: &Worker, slots: Slots) -> i64 {
 
 impl Operation for Claim {
     type Reply = Claimed;
+
+    fn weight(&self) -> Weight {
+        Weight { rows: 2 + self.candidates.len() * 2, bytes: 512 }
+    }
 
     fn is_placement(&self) -> bool {
         true

@@ -2,7 +2,7 @@
 
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::ids::WorkerId;
-use super::super::operation::Operation;
+use super::super::operation::{Operation, Weight};
 use super::super::project::{
     CloneStatus, MAX_CLONE_ERROR, MAX_FORMER_PREFIXES, MAX_PROJECT_NODES, MAX_PROJECTS, Project, ProjectId, ProjectNode,
 };
@@ -148,6 +148,10 @@ pub struct RecordClones {
 
 impl Operation for RecordClones {
     type Reply = Project;
+
+    fn weight(&self) -> Weight {
+        Weight { rows: 2 + self.nodes.len(), bytes: 512 + self.nodes.len() * 256 }
+    }
 
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.projects = true;

@@ -3,7 +3,7 @@
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::ids::{LeaseId, QuestionId, TaskId};
 use super::super::limits::ASKED_MS;
-use super::super::operation::Operation;
+use super::super::operation::{Operation, Weight};
 use super::super::question::{Answer, Question};
 use super::super::rejection::Rejection;
 use super::super::reply::Asked;
@@ -44,6 +44,10 @@ pub struct AskPerson {
 
 impl Operation for AskPerson {
     type Reply = Asked;
+
+    fn weight(&self) -> Weight {
+        Weight { bytes: 256 + self.question.as_ref().map_or(0, |question| question.input.len()), ..Weight::default() }
+    }
 
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.tasks.insert(self.task);

@@ -1,7 +1,7 @@
 //! Re-evaluation of parked tasks, after an event that they waited for or when their time has come.
 
 use super::super::ids::TaskId;
-use super::super::operation::Operation;
+use super::super::operation::{Operation, Urgency, Weight};
 use super::super::reply::Reevaluated;
 use super::super::row_keys::RowKeys;
 use super::super::task::{Parked, Status, TaskState};
@@ -20,6 +20,14 @@ pub struct Reevaluate {
 
 impl Operation for Reevaluate {
     type Reply = Reevaluated;
+
+    fn weight(&self) -> Weight {
+        Weight { rows: 2 + self.tasks.len() * 2, ..Weight::default() }
+    }
+
+    fn urgency(&self) -> Urgency {
+        Urgency::FollowUp
+    }
 
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.tasks.extend(self.tasks.iter().copied());

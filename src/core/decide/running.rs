@@ -4,7 +4,7 @@ use super::super::arguments::{Holder, NewEvent};
 use super::super::event::{EventKind, TaskEvent};
 use super::super::ids::{LeaseId, TaskId, WorkerId};
 use super::super::limits::RUN_EVENTS_BYTES;
-use super::super::operation::Operation;
+use super::super::operation::{Operation, Weight};
 use super::super::rejection::Rejection;
 use super::super::reply::{Recorded, RenewedLeases};
 use super::super::row_keys::RowKeys;
@@ -67,6 +67,10 @@ pub struct RenewLeases {
 impl Operation for RenewLeases {
     type Reply = RenewedLeases;
 
+    fn weight(&self) -> Weight {
+        Weight { rows: self.leases.len(), ..Weight::default() }
+    }
+
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.leases.extend(self.leases.iter().copied());
     }
@@ -123,6 +127,10 @@ pub struct AppendEvents {
 
 impl Operation for AppendEvents {
     type Reply = Recorded;
+
+    fn weight(&self) -> Weight {
+        Weight { rows: 1 + self.events.len(), bytes: self.events.iter().map(|event| 64 + event.data.len()).sum() }
+    }
 
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.tasks.insert(self.task);

@@ -2,7 +2,7 @@
 
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::ids::TaskId;
-use super::super::operation::Operation;
+use super::super::operation::{Operation, Urgency};
 use super::super::rejection::Rejection;
 use super::super::row_keys::RowKeys;
 use super::super::task::{Status, TaskState};
@@ -22,6 +22,10 @@ pub struct Suspend {
 
 impl Operation for Suspend {
     type Reply = TaskState;
+
+    fn urgency(&self) -> Urgency {
+        Urgency::New
+    }
 
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.tasks.insert(self.task);

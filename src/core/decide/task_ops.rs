@@ -3,7 +3,7 @@
 use super::super::audit::{Action, Actor, EntityType};
 use super::super::ids::TaskId;
 use super::super::mask::masked_url;
-use super::super::operation::Operation;
+use super::super::operation::{Operation, Urgency};
 use super::super::rejection::Rejection;
 use super::super::row_keys::RowKeys;
 use super::super::task::{Parked, Session, Status, TaskState};
@@ -70,6 +70,10 @@ pub struct Requeue {
 
 impl Operation for Requeue {
     type Reply = TaskState;
+
+    fn urgency(&self) -> Urgency {
+        Urgency::New
+    }
 
     fn add_keys(&self, keys: &mut RowKeys) {
         keys.tasks.insert(self.task);
@@ -178,6 +182,10 @@ pub struct RecordAudit {
 
 impl Operation for RecordAudit {
     type Reply = ();
+
+    fn urgency(&self) -> Urgency {
+        Urgency::Bulk
+    }
 
     fn decide(&self, set: &mut WorkingSet) -> Result<(), Halt> {
         set.audit(self.action, self.entity_type, &self.entity_id, &self.actor, self.detail.clone());

@@ -5,7 +5,7 @@ use super::super::arguments::{CordonChange, Loss, WorkerChange};
 use super::super::audit::{Action, Actor, Concerns, EntityType};
 use super::super::ids::WorkerId;
 use super::super::limits::{TOLD_PAUSE_MS, WORKER_AGENTS};
-use super::super::operation::Operation;
+use super::super::operation::{Operation, Weight};
 use super::super::pause::Pause;
 use super::super::rejection::Rejection;
 use super::super::reply::{ChangedWorker, Due};
@@ -182,6 +182,10 @@ pub struct RecordLastSeen {
 
 impl Operation for RecordLastSeen {
     type Reply = ();
+
+    fn weight(&self) -> Weight {
+        Weight { rows: self.last_seen.len(), ..Weight::default() }
+    }
 
     fn is_placement(&self) -> bool {
         true
