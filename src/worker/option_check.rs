@@ -107,7 +107,7 @@ async fn check_login(program: &Path, slug: &str, profile: &Profile) {
     if serde_json::from_slice::<Login>(&ended.stdout).is_ok_and(|login| !login.logged_in) {
         tracing::warn!(
             profile = slug,
-            "the Claude CLI is not signed in, so runs will fail: start `claude` as the user of the agent and sign in, which counts at once; or set \
+            "the Claude CLI is not signed in, so tasks of this profile wait: start `claude` as the user of the agent and sign in, which counts at once; or set \
              ANTHROPIC_API_KEY for the agent, and restart it"
         );
     }

@@ -1,6 +1,6 @@
 //! Waits for the end of tasks, and shows meanwhile what the task waits for.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -33,6 +33,8 @@ const WAIT: Act = Act::reading("wait", "queued,running");
 const STEPS: [u64; 5] = [2, 5, 10, 20, 30];
 /// The pause between calls, for a server that answers at once, as it does while it shuts down.
 const PAUSE: Duration = Duration::from_millis(200);
+/// After this time, a reason that is still the same is told again, with the time of the next try by now.
+const REMINDER: Duration = Duration::from_secs(300);
 /// The time for one answer of the server.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
@@ -298,15 +300,16 @@ struct Progress {
     has_line: bool,
     /// The last state.
     told: String,
-    /// What it waited for so far. A task that is tried again for hours waits for the same again and again, but for the times.
-    told_reasons: HashSet<String>,
+    /// What it waited for so far, and when that was told. A task that is tried again for hours waits for the same again and again, but for the
+    /// times.
+    told_reasons: HashMap<String, Instant>,
     is_line_shown: bool,
 }
 
 impl Progress {
     fn new() -> Self {
         let is_terminal = term::is_err_terminal();
-        Self { is_terminal, has_line: is_terminal, told: String::new(), told_reasons: HashSet::new(), is_line_shown: false }
+        Self { is_terminal, has_line: is_terminal, told: String::new(), told_reasons: HashMap::new(), is_line_shown: false }
     }
 
     fn saw(&mut self, id: &str, task: &Task) {
@@ -318,7 +321,10 @@ impl Progress {
             None => self.is_terminal,
             // Each question is to be answered.
             Some(waiting) if waiting.reason == WaitingReason::NeedsHuman => true,
-            Some(_) => self.told_reasons.insert(format!("{id} {}", without_times(&news))),
+            Some(_) => {
+                let told = self.told_reasons.insert(format!("{id} {}", without_times(&news)), Instant::now());
+                told.is_none_or(|at| at.elapsed() > REMINDER)
+            }
         };
         if is_new {
             self.clear();

@@ -6,6 +6,21 @@ use super::{Found, cut};
 use bloom_core::event::EventKind;
 use bloom_core::limits;
 
+/// What allows a use of a tool that was denied, as a profile says it. A command of several commands is not named by its first one.
+fn allowing(tool: &str, input: &Value) -> String {
+    let first = input["command"].as_str().and_then(|command| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+        let is_one = !command.contains(['&', '|', ';', '`', '$', '(', '<', '>', '\n']);
+        command.split_whitespace().next().filter(|word| is_one && word.chars().all(is_plain))
+    });
+    match (tool, first) {
+        ("Bash", Some(command)) => format!("allowed_tools = [\"Bash({command} *)\"]"),
+        ("Edit" | "MultiEdit" | "NotebookEdit" | "Write", _) => "permission_mode = \"acceptEdits\"".to_owned(),
+        ("Bash", None) => "allowed_tools or permission_mode".to_owned(),
+        _ => format!("allowed_tools = [\"{tool}\"]"),
+    }
+}
+
 /// Each is told once: as an event when it is found, and with the result.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Warnings(Vec<String>);
@@ -50,7 +65,11 @@ impl Warnings {
             "AskUserQuestion" if asks_human => format!("its question was not answered: {of_person}"),
             "AskUserQuestion" => "its question was not answered: ask_human in the profile of its agent has a person asked".to_owned(),
             _ if asks_human => format!("the tool {tool} was denied: {of_person}"),
-            _ => format!("the tool {tool} was denied: allow it with allowed_tools or permission_mode in the profile of its agent"),
+            _ => {
+                let (used, allowed) = (denial["tool_input"]["command"].as_str(), allowing(tool, &denial["tool_input"]));
+                let used = used.map_or_else(String::new, |command| format!(" ({})", cut(command, 100)));
+                format!("the tool {tool} was denied{used}: to allow it, set {allowed} in the profile of its agent; ask_human = true has a person asked")
+            }
         });
     }
 

@@ -61,7 +61,7 @@ fn an_agent_says_at_its_start_that_claude_is_not_signed_in() {
         let profile = plan.claude_profile("default", &api, "", "");
         let agent = plan.profiles(&profile).start();
         eventually("both are registered", || async { (server.get("workers").await.ok().as_array()?.len() == 2).then_some(()) }).await;
-        assert!(agent.log().contains("the Claude CLI is not signed in, so runs will fail: start `claude`"), "{}", agent.log());
+        assert!(agent.log().contains("the Claude CLI is not signed in, so tasks of this profile wait: start `claude`"), "{}", agent.log());
         assert!(!signed_in.log().contains("not signed in"), "{}", signed_in.log());
     });
 }

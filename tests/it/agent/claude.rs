@@ -108,7 +108,8 @@ fn tools_are_used_where_they_are_allowed() {
         denied.reaches("completed").await;
         let artifacts = server.get(&format!("artifacts?task_id={}", denied.id)).await.ok();
         assert_eq!(artifacts[0]["tags"], json!(["tools_denied"]));
-        let warning = "the tool Bash was denied: allow it with allowed_tools or permission_mode in the profile of its agent";
+        let warning = "the tool Bash was denied (touch denied): to allow it, set allowed_tools = [\"Bash(touch *)\"] in the profile of its agent; \
+                       ask_human = true has a person asked";
         assert_eq!(result(&denied).await["warnings"], json!([warning]));
         let denials = told(&denied, "permission_denied").await;
         assert_eq!((&denials[0]["name"], &denials[0]["input"]["command"]), (&json!("Bash"), &json!("touch denied")), "{denials:?}");
