@@ -78,7 +78,9 @@ pub fn usage_keys() -> [&'static str; 9] {
 /// # Errors
 /// There is no such key; the error says which there are.
 pub fn usage_key(text: &str) -> Result<String, String> {
-    let known = USAGE_WORDS.iter().find(|(word, _)| *word == text).map(|(_, key)| *key);
+    // The pages call a creator a person.
+    let word = if text == "person" { "creator" } else { text };
+    let known = USAGE_WORDS.iter().find(|(known, _)| *known == word).map(|(_, key)| *key);
     let label = || Some(text).filter(|text| text.strip_prefix("label:").is_some_and(|name| !name.is_empty()));
     known.or_else(label).map(str::to_owned).ok_or_else(|| {
         let words: Vec<&str> = USAGE_WORDS.iter().map(|(word, _)| *word).collect();
@@ -115,6 +117,12 @@ impl IntoParams for UsageParams {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_person_is_another_name_of_a_creator() {
+        assert_eq!(usage_key("person"), Ok("created_by".to_owned()));
+        assert!(usage_key("persons").is_err());
+    }
 
     #[test]
     fn sums_in_another_order_are_shown_alike() {

@@ -14,12 +14,12 @@ use super::connect::{Server, read};
 use super::records::{self, Limit, MAX_ROWS};
 use super::retry::Retry;
 use super::show::{Feed, Form, Shown};
-use super::{columns, ids, shell_completion, when};
+use super::{columns, ids, shell_completion, term, when};
 use crate::CommandError;
 use bloom_api::answers::Audit;
 use bloom_client::Error;
 use bloom_core::Ms;
-use bloom_core::audit::{Action, COMMIT_WITHIN_MS};
+use bloom_core::audit::{Action, COMMIT_WITHIN_MS, is_name_of_another_actor};
 
 pub(crate) const EXAMPLES: &str = "Examples:
   bloom-runtime audit --task 7c0d9e21
@@ -102,10 +102,25 @@ pub(crate) async fn run(args: AuditArgs, server: &Server, shown: Shown) -> Resul
     }
     if !follow {
         records::pages(server, PATH, &filters.query(), limit, shown, &columns::AUDIT).await?;
-        records::tell_of_key(server, PATH, "actor", filters.actor.as_deref(), "--actor").await;
+        if let Some(actor) = &filters.actor {
+            tell_of_key(server, actor).await;
+        }
         return Ok(());
     }
     go_on(&filters, &limit, server, shown.form_or(Form::Table)).await
+}
+
+/// Says how a key is named, if nothing is found of an actor whose name is that of a key: the name alone could be a worker's.
+async fn tell_of_key(server: &Server, actor: &str) {
+    if is_name_of_another_actor(actor) {
+        return;
+    }
+    let key = format!("key:{actor}");
+    // It is only a hint, so a call that fails is no failure of the command.
+    let is_there = async |name: &str| server.list(PATH, &[("actor", name.to_owned())], 1).await.is_ok_and(|(rows, _)| !rows.is_empty());
+    if !is_there(actor).await && is_there(&key).await {
+        term::info(&format!("Nothing is by {actor}; the key of that name is written {key}: --actor {key}"));
+    }
 }
 
 /// How many entries are read first, also if fewer are printed: an older entry that is not among them was committed later, and is printed.

@@ -185,14 +185,24 @@ pub(crate) async fn run(command: KeyCommand, server: &Server, shown: Shown) -> R
                 name: KeyName(name.clone()),
                 scope,
                 worker: worker.map(ShortName::from),
-                team: team.map(KeyName),
+                team: team.clone().map(KeyName),
                 push: push.then_some(true),
                 namespaces: (!namespaces.is_empty()).then(|| namespaces.into_iter().collect()),
                 expires_in_sec: expires.map(|time| Int(seconds(time))),
                 quota: quota.given(),
             };
-            let created = server.post("api/runtime/keys", &body).await.map_err(|failure| failure.about(&name))?;
-            hand_over(created, "is created", file, shown)
+            let exists = Rejection::KeyExists(name.clone()).to_string();
+            let created = server.post("api/runtime/keys", &body).await.map_err(|mut failure| {
+                if failure.message.contains(&exists) {
+                    failure.message += &format!("; to give it another secret: bloom-runtime key rotate {name}");
+                }
+                failure.about(&name)
+            })?;
+            hand_over(created, "is created", file, shown)?;
+            if let Some(team) = team {
+                tell_if_team_is_unknown(server, &team, Some(&name)).await;
+            }
+            Ok(())
         }
         KeyCommand::Rotate { name, overlap, expires, out } => {
             let file = out.out.map(NewKeyFile::create).transpose()?;
@@ -313,6 +323,17 @@ pub(crate) async fn tell_if_unknown(server: &Server, name: &str) {
     if !names(&keys).any(|known| known == name) {
         let meant = did_you_mean(name, names(&keys));
         term::info(&format!("No key has the name {name} now{meant}: check the spelling."));
+    }
+}
+
+/// Says so if none of the keys, besides this one, has the team, though some have another. Only admins may list the keys; others are told nothing.
+pub(crate) async fn tell_if_team_is_unknown(server: &Server, team: &str, besides: Option<&str>) {
+    let Ok(keys) = server.get("api/runtime/keys").await else { return };
+    let all = keys.as_array().into_iter().flatten().filter(|key| key["name"].as_str() != besides);
+    let teams: Vec<&str> = all.filter_map(|key| key["team"].as_str()).collect();
+    if !teams.is_empty() && !teams.contains(&team) {
+        let other = if besides.is_some() { "other " } else { "" };
+        term::info(&format!("No {other}key has the team {team}{}", did_you_mean(team, teams)));
     }
 }
 

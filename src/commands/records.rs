@@ -11,7 +11,6 @@ use super::number::within;
 use super::show::{self, Form, Kind, Shown};
 use super::{columns, ids, shell_completion, term};
 use crate::CommandError;
-use bloom_core::audit::is_name_of_another_actor;
 use bloom_core::task::LeaseStatus;
 
 /// The maximum number of rows of a list, over all its pages.
@@ -102,17 +101,6 @@ pub(crate) async fn leases(command: LeaseCommand, server: &Server, shown: Shown)
     let filters = [("status", status), ("worker_id", worker), ("task_id", task)];
     let query: Vec<_> = filters.into_iter().filter_map(|(name, text)| Some((name, text?))).collect();
     pages(server, "api/runtime/leases", &query, limit, shown, &columns::LEASES).await
-}
-
-/// Says how a key is named, if nothing is found of an actor whose name is that of a key: the name alone could be a worker's.
-pub(crate) async fn tell_of_key(server: &Server, path: &str, parameter: &'static str, actor: Option<&str>, flag: &str) {
-    let Some(actor) = actor.filter(|actor| !is_name_of_another_actor(actor)) else { return };
-    let key = format!("key:{actor}");
-    // It is only a hint, so a call that fails is no failure of the command.
-    let is_there = async |name: &str| server.list(path, &[(parameter, name.to_owned())], 1).await.is_ok_and(|(rows, _)| !rows.is_empty());
-    if !is_there(actor).await && is_there(&key).await {
-        term::info(&format!("Nothing is by {actor}; the key of that name is written {key}: {flag} {key}"));
-    }
 }
 
 /// Shows a list, and says if there are more rows.

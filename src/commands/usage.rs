@@ -1,17 +1,18 @@
 //! `usage`: what runs have used.
 
 use clap::Args;
-use clap::builder::NonEmptyStringValueParser;
+use clap::builder::{NonEmptyStringValueParser, TypedValueParser as _};
 use clap_complete::ArgValueCandidates;
 
 use super::connect::{Server, failed};
-use super::records::{MAX_ROWS, tell_of_key};
+use super::records::MAX_ROWS;
 use super::show::{self, Form, Shown};
 use super::task::label;
-use super::{columns, project, shell_completion, term, when};
+use super::{columns, key, project, shell_completion, term, when};
 use crate::CommandError;
 use bloom_api::reports::UsageRow;
 use bloom_api::usage::usage_key;
+use bloom_core::audit::is_name_of_another_actor;
 use bloom_core::{DAY_MS, Ms};
 
 const PATH: &str = "api/runtime/usage";
@@ -23,7 +24,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
 
 #[derive(Args, Debug)]
 pub struct UsageArgs {
-    /// Group the runs by one or two of day, week, agent, model, context, project, worker, team, creator (who created the task) and label:NAME
+    /// Group the runs by one or two of day, week, agent, model, context, project, worker, team, creator or person (who created the task) and label:NAME
     #[arg(long, value_name = "KEY", value_delimiter = ',', default_value = "day", value_parser = usage_key)]
     by: Vec<String>,
     #[command(flatten)]
@@ -54,12 +55,17 @@ struct UsageFilters {
     /// Only tasks that keys of this team created
     #[arg(long, value_name = "TEAM", value_parser = NonEmptyStringValueParser::new())]
     team: Option<String>,
-    /// Only tasks that were created by: admin, or key:NAME
-    #[arg(long, value_name = "CREATOR", value_parser = NonEmptyStringValueParser::new())]
+    /// Only tasks that were created by: admin, or the key with this name: alice, or key:alice as in `audit`
+    #[arg(long, value_name = "CREATOR", value_parser = NonEmptyStringValueParser::new().map(actor))]
     creator: Option<String>,
     /// Only tasks with this label; may be repeated
     #[arg(short, long = "label", value_name = "NAME=VALUE", value_parser = label, add = ArgValueCandidates::new(shell_completion::labels))]
     labels: Vec<(String, String)>,
+}
+
+/// The creator of a task as the audit trail names it. No worker creates tasks, so a name alone is that of a key.
+fn actor(creator: String) -> String {
+    if creator.contains(':') || is_name_of_another_actor(&creator) { creator } else { format!("key:{creator}") }
 }
 
 impl UsageFilters {
@@ -81,7 +87,7 @@ impl UsageFilters {
 pub(crate) async fn run(UsageArgs { by, filters }: UsageArgs, server: &Server, shown: Shown) -> Result<(), CommandError> {
     when::in_order(filters.since, filters.until)?;
     let is_within_days = [filters.since, filters.until].into_iter().flatten().any(|at| at % DAY_MS != 0);
-    let (creator, project) = (filters.creator.clone(), filters.project.clone());
+    let (creator, project, team) = (filters.creator.clone(), filters.project.clone(), filters.team.clone());
     let mut query = filters.query();
     query.push(("by", by.join(",")));
     let (rows, more) = server.list(PATH, &query, MAX_ROWS as usize).await.map_err(failed)?;
@@ -101,11 +107,29 @@ pub(crate) async fn run(UsageArgs { by, filters }: UsageArgs, server: &Server, s
     if more {
         term::info(&format!("There are more than these {}: use filters.", rows.len()));
     }
-    if rows.is_empty()
-        && let Some(project) = project
-    {
-        project::tell_if_unknown(server, &project).await;
+    if rows.is_empty() {
+        if let Some(project) = project {
+            project::tell_if_unknown(server, &project).await;
+        }
+        if let Some(name) = creator.as_deref().and_then(|creator| creator.strip_prefix("key:")) {
+            key::tell_if_unknown(server, name).await;
+        }
+        if let Some(team) = team {
+            key::tell_if_team_is_unknown(server, &team, None).await;
+        }
     }
-    tell_of_key(server, PATH, "created_by", creator.as_deref(), "--creator").await;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::actor;
+
+    #[test]
+    fn a_name_alone_is_that_of_a_key() {
+        for (given, meant) in [("alice", "key:alice"), ("key:alice", "key:alice"), ("admin", "admin"), ("kubernetes:web", "kubernetes:web")]
+        {
+            assert_eq!(actor(given.to_owned()), meant);
+        }
+    }
 }

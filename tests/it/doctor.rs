@@ -55,7 +55,7 @@ on_both! { alone:
         has(&all, "workers", "warning", "old has version 0.0.1");
         has(&all, "workers", "warning", "sick reports an error");
         has(&all, "workers", "warning", "paused is paused: top it up");
-        has(&all, "keys", "warning", "the key ending ends");
+        has(&all, "keys", "warning", "bloom-runtime key rotate ending --expires 90d");
         assert!(!all.iter().any(|[subject, ..]| subject == "agent key"), "nobody listens: {all:?}");
         has(&all, "queues", "fine", "none is paused");
         for call in ["workers/good/drain", "queues/coder/pause", "queues:pause"] {
@@ -63,8 +63,8 @@ on_both! { alone:
         }
         let (_, forgotten) = found(&server, &[]);
         has(&forgotten, "workers", "warning", "good gets no new tasks, because it was cordoned or drained: bloom-runtime worker uncordon good");
-        has(&forgotten, "queues", "warning", "the queue of coder is paused since 0 h, and 0 tasks wait: bloom-runtime queue resume coder");
-        has(&forgotten, "queues", "warning", "all queues are paused since 0 h");
+        has(&forgotten, "queues", "warning", "s, and 0 tasks wait: bloom-runtime queue resume --agent coder");
+        has(&forgotten, "queues", "warning", "s, and 0 tasks wait: bloom-runtime queue resume --all");
         admin.post("workers", json!({ "name": "old", "url": "http://127.0.0.1:9" })).await.ok();
         has(&found(&server, &[]).1, "agent key", "warning", "MEMBRIDGE_AGENT_KEY is not set");
         let (_, with_key) = found(&server, &[("MEMBRIDGE_AGENT_KEY", "a-key-of-the-agents-0123")]);

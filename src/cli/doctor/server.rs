@@ -4,6 +4,7 @@ use std::path::Path;
 
 use bloom_api::queues::Queue;
 use bloom_api::reconcilers::Reconciler;
+use bloom_api::when::span_text;
 use bloom_api::words::Word;
 use bloom_client::{Client, Error, Tls};
 use bloom_commands::dev_key;
@@ -202,12 +203,12 @@ fn of_workers(workers: &Value) -> Vec<Finding> {
 /// A pause that somebody has forgotten looks like a server that does nothing.
 fn of_queues(queues: &[Queue<'_>], now_ms: i64) -> Vec<Finding> {
     let paused = queues.iter().filter_map(|queue| {
-        let hours = (now_ms - queue.paused_at?).max(0) / 3_600_000;
-        let (what, command) = match &queue.agent_slug {
-            Some(agent) => (format!("the queue of {agent} is"), agent.to_string()),
+        let lasts = span_text((now_ms - queue.paused_at?).max(0));
+        let (what, flag) = match &queue.agent_slug {
+            Some(agent) => (format!("the queue of {agent} is"), format!("--agent {agent}")),
             None => ("all queues are".to_owned(), "--all".to_owned()),
         };
-        let text = format!("{what} paused since {hours} h, and {} tasks wait: bloom-runtime queue resume {command}", queue.queued);
+        let text = format!("{what} paused for {lasts}, and {} tasks wait: bloom-runtime queue resume {flag}", queue.queued);
         Some(Finding::new("queues", State::Warning, text))
     });
     let paused: Vec<Finding> = paused.collect();
@@ -224,8 +225,8 @@ fn of_keys(keys: &Value, now_ms: i64) -> Vec<Finding> {
     // A join token is for one enrollment soon, so its end stops nothing.
     let ending = all.iter().filter(|key| key["scope"] != "join").filter_map(|key| {
         let (name, ends) = (key["name"].as_str()?, key["expires_at"].as_i64()?);
-        let hours = (ends - now_ms).max(0) / 3_600_000;
-        (ends - now_ms < SOON_MS).then(|| format!("the key {name} ends in {hours} h: create another one with bloom-runtime key create"))
+        let left = span_text((ends - now_ms).max(0));
+        (ends - now_ms < SOON_MS).then(|| format!("the key {name} ends in {left}: bloom-runtime key rotate {name} --expires 90d"))
     });
     let ending: Vec<Finding> = ending.map(|text| Finding::new("keys", State::Warning, text)).collect();
     if ending.is_empty() {

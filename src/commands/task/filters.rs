@@ -97,6 +97,10 @@ impl Filters {
         self.owner.as_deref()
     }
 
+    pub fn team(&self) -> Option<&str> {
+        self.team.as_deref()
+    }
+
     /// # Errors
     /// The times leave nothing that could match.
     pub fn check(&self) -> Result<(), CommandError> {

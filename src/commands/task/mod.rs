@@ -266,6 +266,9 @@ pub(crate) async fn run(command: TaskCommand, server: &Server, shown: Shown) -> 
                 if let Some(owner) = filters.owner() {
                     key::tell_if_unknown(server, owner).await;
                 }
+                if let Some(team) = filters.team() {
+                    key::tell_if_team_is_unknown(server, team, None).await;
+                }
             }
             limit.show(found, shown, &columns::TASKS)
         }

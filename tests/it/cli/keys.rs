@@ -43,7 +43,7 @@ fn keys_are_created_listed_and_revoked() {
         user.does(&["key", "revoke", "t", "--yes"]).ends(0);
 
         let again = user.does(&["key", "create", "ci", "--scope", "read"]).complains(1);
-        assert!(again.contains("revoke it first"), "{again}");
+        assert!(again.contains("revoke it first") && again.contains("bloom-runtime key rotate ci"), "{again}");
         user.does(&["key", "create", "x", "--scope", "root"]).complains(2);
         let said = user.does(&["key", "create", "x", "--scope", "worker"]).complains(2);
         assert!(said.contains("--worker: Required"), "{said}");
@@ -63,6 +63,52 @@ fn keys_are_created_listed_and_revoked() {
         assert!(said.contains("Key not found (did you mean deploy-bot?)"), "{said}");
         let said = user.does(&["task", "list", "--owner", "deploy-bott"]).ends(0).err;
         assert!(said.contains("No key has the name deploy-bott now (did you mean deploy-bot?)"), "{said}");
+    });
+}
+
+#[test]
+fn a_team_that_no_key_has_is_told() {
+    let server = keyed(Database::Sqlite);
+    run(async {
+        let user = User::at(&server).with("BLOOM_KEY", ADMIN);
+        let create = |name: &str, team: &str| user.does(&["key", "create", name, "--scope", "member", "--team", team]).ends(0);
+        assert!(!create("ann", "web").err.contains("has the team"), "it is the first team");
+        assert!(!create("bob", "web").err.contains("has the team"));
+        let made = create("frank", "wbe");
+        assert!(made.err.contains("No other key has the team wbe (did you mean web?)"), "{}", made.err);
+        for look in [["usage", "--team"].as_slice(), &["task", "list", "--team"]] {
+            let said = user.does(&[look, &["webb"]].concat()).ends(0).err;
+            assert!(said.contains("No key has the team webb (did you mean web?)"), "{said}");
+            assert!(!user.does(&[look, &["web"]].concat()).ends(0).err.contains("has the team"));
+            // Only admins are told of the teams.
+            let ann = User::at(&server).with("BLOOM_KEY", create(&format!("ann-{}", look.len()), "web").out.trim_end());
+            assert!(!ann.does(&[look, &["webb"]].concat()).err.contains("has the team"));
+        }
+    });
+}
+
+#[test]
+fn usage_of_a_creator_is_found_by_the_name_of_the_key() {
+    let server = keyed(Database::Sqlite);
+    run(async {
+        let user = User::at(&server).with("BLOOM_KEY", ADMIN);
+        let key = user.does(&["key", "create", "alice", "--scope", "submit"]).ok();
+        let api = server.with_key(key.trim_end());
+        let admin = server.with_key(ADMIN);
+        let crew = admin.crew();
+        let task = Crew { api: &api, slug: crew.slug.clone() }.task().create().await;
+        let worker = crew.worker().register().await;
+        let run = Run::claimed_by(&worker).await;
+        assert_eq!(run.task.id, task.id);
+        let usage = json!({ "input_tokens": 7, "output_tokens": 8, "cost_usd": 0.25 });
+        let end = json!({ "status": "success", "output": "done", "lease_id": run.lease, "metrics": { "duration_ms": 5 }, "usage": usage });
+        run.task.complete(end).await.ok();
+        for creator in ["alice", "key:alice"] {
+            let rows = user.does(&["usage", "--creator", creator, "--by", "person", "-o", "json"]).json();
+            assert_eq!((rows.as_array().map(Vec::len), &rows[0]["key"]), (Some(1), &json!("key:alice")), "{rows}");
+        }
+        let said = user.does(&["usage", "--creator", "alise"]).ends(0).err;
+        assert!(said.contains("No key has the name alise now (did you mean alice?)"), "{said}");
     });
 }
 
