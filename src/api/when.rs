@@ -66,14 +66,15 @@ pub fn past(text: &str, now: Ms) -> Result<Ms, String> {
     moment(text).or_else(ago).or_else(by_name).ok_or_else(|| format!("expected how long ago, like 2h, today, yesterday, or {FORMS}"))
 }
 
-/// Parses a time in the future: how long from now, with or without a plus, or an absolute time.
+/// Parses a time in the future: how long from now, with or without a plus, `tomorrow` (its beginning, UTC), or an absolute time.
 ///
 /// # Errors
 /// The text is neither; the error says what is expected.
 pub fn future(text: &str, now: Ms) -> Result<Ms, String> {
     not_too_early(text, |text| format!("+{text}s is {text} seconds from now"))?;
     let later = || Some(now.saturating_add(span(text.strip_prefix('+').unwrap_or(text))?));
-    moment(text).or_else(later).ok_or_else(|| format!("expected how long from now, like +10m, or {FORMS}"))
+    let by_name = || (text == "tomorrow").then_some(now - now.rem_euclid(DAY_MS) + DAY_MS);
+    moment(text).or_else(later).or_else(by_name).ok_or_else(|| format!("expected how long from now, like +10m, tomorrow, or {FORMS}"))
 }
 
 /// Refuses a number that is hardly meant as milliseconds since the epoch; `meant` says how to give it in seconds.
@@ -166,6 +167,7 @@ mod tests {
         assert_eq!(past("2h", NOW), Ok(NOW - 7_200_000));
         assert_eq!([future("+10m", NOW), future("10m", NOW)], [Ok(NOW + 600_000), Ok(NOW + 600_000)]);
         assert_eq!([past("today", NOW), past("yesterday", NOW)], [Ok(1_771_977_600_000), Ok(1_771_891_200_000)]);
+        assert_eq!(future("tomorrow", NOW), Ok(1_772_064_000_000));
         for wrong in ["", "soon", "2026-13-01", "2026-02-25T25:00:00Z", "+", "10:00"] {
             assert!(past(wrong, NOW).is_err() && future(wrong, NOW).is_err(), "{wrong}");
         }

@@ -244,9 +244,11 @@ impl LocalRepository {
                 )
             }
             (None, _, url) => {
-                let place = url.map_or_else(|| top.to_string(), |url| project::without_password(url));
-                let place = if is_plain(&place) { &place } else { "URL" };
-                format!("no project of the server is the repository {top}: bloom-runtime project add NAME {place}")
+                let is_here = std::env::current_dir().is_ok_and(|here| here == self.top);
+                let local = || if is_here { ".".to_owned() } else { top.to_string() };
+                let place = url.map_or_else(local, |url| project::without_password(url));
+                let place = if is_plain(&place) { &place } else { "URL|DIR" };
+                format!("no project of the server is the repository {top}: bloom-runtime project add {place}")
             }
         }))
     }

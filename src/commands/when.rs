@@ -14,7 +14,7 @@ pub(crate) fn past(text: &str) -> Result<Ms, String> {
     bloom_api::when::past(text, now())
 }
 
-/// Parses a time in the future: how long from now, with or without a plus, or an absolute time.
+/// Parses a time in the future: how long from now, with or without a plus, `tomorrow`, or an absolute time.
 ///
 /// # Errors
 /// The text is neither; the error says what is expected.

@@ -8,6 +8,7 @@ use super::super::connect::{Server, failed, read, with_query};
 use super::super::ids::path;
 use super::super::show::{Form, Kind, Shown, read_all};
 use super::super::table::Column;
+use super::super::task::follow::in_words;
 use super::super::task::question::{advice as how_to_answer, told};
 use super::super::when::time_text;
 use super::super::{ids, started, term, when};
@@ -85,8 +86,11 @@ pub(crate) async fn task(named: &str, server: &Server, shown: Shown) -> Result<(
             if !dependencies.is_empty() {
                 section("Depends on", form, &DEPENDENCIES, &dependencies)?;
             }
-            section("Last events", form, &EVENT, &read_all::<Event>(&events)?)?;
-            let Some(trail) = trail else { return closed("History") };
+            let mut events: Vec<Event> = read_all(&events)?;
+            events.retain(|event| in_words(event).is_some());
+            section("Last events", form, &EVENT, &events)?;
+            // Keys of people see their tasks, but not the trail of the server.
+            let Some(trail) = trail else { return Ok(()) };
             let created_at = task.created_at;
             let steps: Vec<Step> = trail.into_iter().map(|entry| Step { entry, created_at }).collect();
             section("History", form, &STEPS, &steps)
@@ -207,7 +211,7 @@ static EVENT: Kind<Event<'static>> = Kind {
     columns: &[
         Column::new("AGE", |event, now| columns::age(event.at, now)),
         Column::new("KIND", |event, _| event.kind.to_string()),
-        Column::new("DATA", |event: &Event, _| term::short(event.data.get(), MAX_TEXT)).cut(LEAST_TEXT, TEXT),
+        Column::new("EVENT", |event: &Event, _| term::short(&in_words(event).unwrap_or_default(), MAX_TEXT)).cut(LEAST_TEXT, TEXT),
     ],
     name: |event| event.number.to_string(),
 };

@@ -57,12 +57,20 @@ pub(crate) async fn run(args: CheckoutArgs, server: &Server) -> Result<(), Comma
         .git(&["check-ref-format", "--branch", &branch])
         .await
         .map_err(|_| CommandError::usage(format!("--branch: {} is not the name of a branch", branch.escape_debug())))?;
-    if repository.changed().await? > 0 {
+    let now = repository.checked_out().await?;
+    let is_changed = repository.changed().await? > 0;
+    // What the same command left in the index before is no change of the person.
+    let is_done = now.branch.as_ref() == Some(&branch)
+        && if is_changed { has_only_the_patch(&repository, &id, server).await } else { now.commit == commit };
+    if is_done {
+        term::info(&format!("Task {id} is already checked out as {branch}."));
+        return Ok(());
+    }
+    if is_changed {
         let text = "files here have changes that are not committed: commit them, or put them aside (git stash)";
         return Err(text.to_owned().into());
     }
 
-    let now = repository.checked_out().await?;
     let back = match &now.branch {
         Some(branch) => format!("git switch {branch}"),
         None => format!("git switch --detach {}", now.commit.get(..12).unwrap_or(&now.commit)),
@@ -102,6 +110,16 @@ pub(crate) async fn run(args: CheckoutArgs, server: &Server) -> Result<(), Comma
          after that: {back}"
     ));
     Ok(())
+}
+
+/// Whether what is not committed here is what the patch of this task makes, and nothing else. What can't be told is not.
+async fn has_only_the_patch(repository: &LocalRepository, id: &str, server: &Server) -> bool {
+    let compared = async {
+        let made = repository.patched(&artifacts::newest_diff(id, server).await?).await?;
+        repository.git(&["diff", "--quiet", "--ignore-submodules=all"]).await?;
+        Ok::<_, CommandError>(repository.git(&["write-tree"]).await? == made)
+    };
+    compared.await.unwrap_or(false)
 }
 
 /// Fetches the commit of a run unless it is here. `None`: it is here now; otherwise why it is not.

@@ -34,7 +34,7 @@ pub(crate) struct Fields {
     /// Priority, 0 to 9; 9 is the most urgent [default: 5]
     #[arg(long, value_name = "N", value_parser = within(0..=9_u8))]
     priority: Option<u8>,
-    /// Do not run it before this time: +10m from now, 2026-02-25T10:00:00Z, or milliseconds since the epoch
+    /// Do not run it before this time: +10m from now, tomorrow (UTC), 2026-02-25T10:00:00Z, or milliseconds since the epoch
     #[arg(long, value_name = "WHEN", value_parser = when::future, allow_hyphen_values = true)]
     not_before: Option<Ms>,
     /// Tasks that must be completed first
@@ -71,7 +71,7 @@ pub(crate) struct Fields {
     #[arg(long, value_name = "GLOB")]
     #[serde(rename = "outputs", serialize_with = "globs")]
     keep: Vec<String>,
-    /// Remove the task this long after it is finished: 1h, 7d
+    /// Remove the task this long after it is finished, such as 1h or 7d; a number alone is seconds
     #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
     #[serde(rename = "ttl_after_finished_sec", serialize_with = "seconds")]
     ttl: Option<Duration>,
@@ -97,7 +97,7 @@ pub(crate) struct Limits {
     /// US dollars that all attempts together may cost, or `none` [default: none, no limit by the task]
     #[arg(long, value_name = "USD", value_parser = dollars)]
     budget: Option<f64>,
-    /// How long a run may take: 90, 5m, 2h; the server has a maximum, a day by default [default: that of the agent's profile, or 30m]
+    /// How long a run may take, such as 30m or 2h; a number alone is seconds. The server has a maximum, a day by default [default: that of the agent's profile, or 30m]
     #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
     #[serde(rename = "timeout_sec", serialize_with = "seconds")]
     timeout: Option<Duration>,
@@ -113,7 +113,7 @@ impl Limits {
 /// Other limits of tasks that exist.
 #[derive(Args, Debug, Default)]
 pub(crate) struct OtherLimits {
-    /// How long their runs may take from now on: 90, 30m, 2h
+    /// How long their runs may take from now on, such as 30m or 2h; a number alone is seconds
     #[arg(long, value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true, help_heading = "Changes")]
     timeout: Option<Duration>,
     /// US dollars that all attempts together may cost, or `none`; of a task that is queued again, only the attempts from then on count

@@ -295,6 +295,11 @@ fn text_of(data: &Value) -> Option<&str> {
     data.as_str().or_else(|| data["text"].as_str())
 }
 
+/// As `task logs` tells it, in one line; `None`: it tells a person nothing.
+pub(crate) fn in_words(event: &Event<'_>) -> Option<String> {
+    told(&event.kind, &event.data.get().parse::<Value>().unwrap_or_default())
+}
+
 /// An event in one line; `None`: it tells a person nothing.
 fn told(kind: &Word<EventKind>, data: &Value) -> Option<String> {
     match kind {

@@ -49,6 +49,8 @@ fn a_task_begins_where_the_person_works_and_comes_back() {
         assert_eq!(git(clone, &["branch", "--show-current"]), branch);
         assert_eq!(std::fs::read_to_string(clone.join("file")).unwrap(), "one\nthree\n");
         assert_eq!(git(clone, &["rev-parse", "HEAD^"]), git(&repository.bare(), &["rev-parse", "other"]));
+        let told = user.does(&["task", "checkout", &pushed, "--dir", dir]).ends(0).err;
+        assert!(told.contains(&format!("already checked out as {branch}")), "{told}");
         // Again, and from elsewhere, it is only checked out.
         git(clone, &["switch", "--quiet", "main"]);
         user.does(&["task", "checkout", &pushed, "--dir", dir]).ends(0);
@@ -63,6 +65,11 @@ fn a_task_begins_where_the_person_works_and_comes_back() {
         }
         let told = user.does(&["task", "checkout", &kept, "--dir", dir, "--branch", "mine"]).ends(0).err;
         assert!(told.contains("was not pushed") && told.contains("git commit"), "{told}");
+        let told = user.does(&["task", "checkout", &kept, "--dir", dir, "--branch", "mine"]).ends(0).err;
+        assert!(told.contains("already checked out as mine"), "{told}");
+        std::fs::write(clone.join("new"), "of the person\n").unwrap();
+        assert!(user.does(&["task", "checkout", &kept, "--dir", dir, "--branch", "mine"]).complains(1).contains("git stash"));
+        git(clone, &["checkout", "--quiet", "--", "new"]);
         assert_eq!(git(clone, &["status", "--porcelain"]), "M  file\nA  new");
         assert_eq!(git(clone, &["branch", "--show-current"]), "mine");
         // Nothing that is not committed is touched.
@@ -155,7 +162,7 @@ fn what_the_worker_would_not_have_is_told_before() {
 
         git(clone, &["remote", "set-url", "origin", "https://host.invalid/other"]);
         let told = submit(&[]).complains(2);
-        assert!(told.contains("project add NAME https://host.invalid/other"), "{told}");
+        assert!(told.contains("bloom-runtime project add https://host.invalid/other"), "{told}");
         let told = submit(&["--project", "site"]).complains(2);
         assert!(told.contains("is not the repository of the project site"), "{told}");
         let told = submit(&["--project", "nowhere"]).complains(2);
@@ -165,6 +172,14 @@ fn what_the_worker_would_not_have_is_told_before() {
         let told = user.does(&["task", "submit", "--here", "true"]).complains(2);
         assert!(told.contains("not in the worktree of a git repository"), "{told}");
         user.does(&["task", "submit", "--here", "--dir", dir, "true"]).complains(2);
+        // Without a remote, the directory is the repository of the project.
+        git(clone, &["remote", "remove", "origin"]);
+        let told = submit(&[]).complains(2);
+        assert!(told.contains(&format!("bloom-runtime project add {dir}")), "{told}");
+        let mut here = user.clone();
+        here.home = clone.to_owned();
+        let told = here.does(&["task", "submit", "--here", "true"]).complains(2);
+        assert!(told.trim_end().ends_with("bloom-runtime project add ."), "{told}");
     });
 }
 

@@ -22,7 +22,11 @@ fn a_task_is_described_with_its_attempts() {
         eventually("the lease expires", || async { (task.status().await == "queued").then_some(()) }).await;
         let lease = task.lease_to(&worker).await;
         task.heartbeat(json!({})).await.ok();
-        let events = json!([{ "seq": 1, "kind": "text", "at": now_ms(), "data": "looking around" }]);
+        let events = json!([
+            { "seq": 1, "kind": "text", "at": now_ms(), "data": "looking around" },
+            { "seq": 2, "kind": "lifecycle", "at": now_ms(), "data": { "phase": "ended", "exit": 0, "duration_ms": 5_000 } },
+            { "seq": 3, "kind": "lifecycle", "at": now_ms(), "data": { "phase": "egress", "bytes": 5 } },
+        ]);
         crew.api.post(&task.path("/events"), json!({ "lease_id": lease.id, "events": events })).await.ok();
         let usage = json!({ "input_tokens": 30, "output_tokens": 4, "cost_usd": 0.5, "cost_estimated": true });
         task.complete(json!({
@@ -45,12 +49,13 @@ fn a_task_is_described_with_its_attempts() {
             "after ",
             "never",
             "looking around",
+            "the run ends after 5s",
             "completed",
             &worker.name,
         ] {
             assert!(said.contains(part), "{part}:\n{said}");
         }
-        assert!(!said.contains("opus"));
+        assert!(!said.contains("opus") && !said.contains("phase") && !said.contains("egress"), "{said}");
         let wide = describe(&["-o", "wide"]).ok();
         assert!(wide.contains("opus") && wide.contains(&lost.id), "{wide}");
         let whole = describe(&["-o", "json"]).json();
@@ -59,7 +64,7 @@ fn a_task_is_described_with_its_attempts() {
         assert_eq!((&leases[1]["usage"], &leases[1]["model"]), (&usage, &json!("opus")));
         assert!(leases[0]["ended_at"].is_i64() && leases[0]["usage"].is_null());
         assert_eq!((&whole["task"]["id"], &whole["dependencies"][0]["id"]), (&json!(task.id), &json!(first.id)));
-        assert_eq!((whole["events"].as_array().unwrap().len(), whole["audit"].as_array().unwrap().len()), (1, 5));
+        assert_eq!((whole["events"].as_array().unwrap().len(), whole["audit"].as_array().unwrap().len()), (3, 5));
         user.does(&["task", "delete", "--yes", &first.id]).ends(0);
         assert!(describe(&[]).ok().contains("removed"), "a dependency that is gone");
         assert_eq!(describe(&["-o", "name"]).ok(), format!("{}\n", task.id));
