@@ -76,7 +76,7 @@ fn a_team_that_no_key_has_is_told() {
         assert!(!create("bob", "web").err.contains("has the team"));
         let made = create("frank", "wbe");
         assert!(made.err.contains("No other key has the team wbe (did you mean web?)"), "{}", made.err);
-        for look in [["usage", "--team"].as_slice(), &["task", "list", "--team"]] {
+        for look in [&["usage", "--team"][..], &["task", "list", "--team"]] {
             let said = user.does(&[look, &["webb"]].concat()).ends(0).err;
             assert!(said.contains("No key has the team webb (did you mean web?)"), "{said}");
             assert!(!user.does(&[look, &["web"]].concat()).ends(0).err.contains("has the team"));
