@@ -6,6 +6,9 @@ use bloom_api::words::{AnyReason, Word};
 use bloom_core::pause::DISK_PAUSED;
 use bloom_core::task::{NOT_PUSHED, Reason, Status, WaitingReason};
 
+/// What Claude says when its provider refuses the account: it tells no more of it, whatever the reason of the failure is.
+const ACCOUNT_REFUSED: &str = "authentication_failed";
+
 pub(crate) struct Advice {
     /// What happened.
     pub title: &'static str,
@@ -61,6 +64,7 @@ pub(crate) fn of(lang: Lang, task: &Task<'_>) -> Option<Advice> {
                 "Усуньте те, про що сказано в повідомленні, тоді надішліть гілку вручну на його воркері. Повернення в чергу знову виконає промпт і знову коштуватиме.",
             ),
         ),
+        (Status::Failed | Status::Dead, Some(_)) if message.contains(ACCOUNT_REFUSED) => failed(lang, Reason::Auth),
         (Status::Failed | Status::Dead | Status::Cancelled, Some(Word::Known(reason))) => failed(lang, *reason),
         (Status::Failed | Status::Dead, _) => (
             t("It failed", "Сталася помилка"),

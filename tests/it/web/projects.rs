@@ -23,7 +23,7 @@ on_both! {
         browser.ok("/projects").await.has("<code>bloom-runtime project add NAME .</code>");
         let shown = browser.ok(&page).await;
         shown.has("Pending: no worker has cloned it yet.");
-        shown.has("The button clones it beforehand.");
+        shown.has("No task needs it: a worker clones the project when it runs a task of it.");
         shown.has(REPO);
         shown.has("value=\"bots\"");
         assert_eq!(shown.text.matches("Prefix of branches").count(), 1, "{}", shown.text);
@@ -133,10 +133,10 @@ on_both! { alone:
         let (page, browser) = (format!("/projects/{}", made["id"].as_str().unwrap()), Browser::of(&server));
         let all = "Clone to all workers that lack it";
         browser.ok(&page).await.has_not(all);
-        browser.ok(&page).await.has_not("The button clones it");
+        browser.ok(&page).await.has_not("No task needs it");
         browser.ok("/projects").await.has_not("<th>Primary worker</th>");
         let worker = server.crew().worker_at(&stub.url).register().await;
-        browser.ok(&page).await.has(all);
+        browser.ok(&page).await.has(&format!("<button>{all}</button>"));
         let propagate = async || browser.send_form("/projects", &format!("{page}/propagate"), &[]).await;
         propagate().await.leads_to(&format!("{page}?done=propagate"));
         let shown = browser.ok(&format!("{page}?done=propagate")).await;
