@@ -1,5 +1,7 @@
 //! Named keys: the list and the form that creates one, a key's page with its quota, and the page that revokes it; and the visitor's own key.
 
+use std::collections::BTreeSet;
+
 use askama::Template;
 use axum::extract::Path;
 use axum::http::{Method, StatusCode};
@@ -22,6 +24,8 @@ use bloom_core::api_key::Scope;
 
 const ROWS: usize = 60;
 const NAME_CHARS: usize = 200;
+/// Teams that the form offers.
+const TEAMS: usize = 100;
 /// The limits of a quota: the field of the form, that of the API, and how many of its units are one of the form.
 const QUOTA: [(&str, &str, i64); 3] = [
     ("max_open_tasks", "max_open_tasks", 1),
@@ -34,6 +38,7 @@ struct Row {
     scope: String,
     /// For whom it is: its team, its worker with what that may do, or nobody in particular.
     of: Vec<String>,
+    team: Option<String>,
     worker: Option<String>,
     quota: Vec<String>,
     limits: KeyQuota,
@@ -80,6 +85,7 @@ fn row(v: &Layout, key: Key<'_>) -> Row {
         of: of.into_iter().flatten().collect(),
         quota: quota(v.at.lang, &limits),
         limits,
+        team: key.team.map(|team| team.into_owned()),
         worker: key.worker.map(|worker| worker.into_owned()),
         created_at: key.created_at,
         created_by: shortened(&key.created_by, NAME_CHARS),
@@ -113,6 +119,8 @@ struct Keys<'a> {
     v: &'a Layout,
     rows: Vec<Row>,
     next: Option<String>,
+    /// Those of all keys, by name.
+    teams: BTreeSet<String>,
     /// What was typed into the form.
     typed: &'a Fields,
     wrong: Wrong,
@@ -179,12 +187,14 @@ async fn keys(visit: &Visit) -> Result<Vec<Row>, Refused> {
 async fn page<'a>(visit: &'a Visit, typed: &'a Fields) -> Result<Keys<'a>, Refused> {
     let after = visit.query().get("cursor").unwrap_or_default();
     // The API has them in the order of their names, all at once.
-    let mut rows: Vec<Row> = keys(visit).await?.into_iter().filter(|row| row.name.as_str() > after).collect();
+    let known = keys(visit).await?;
+    let teams = known.iter().filter_map(|row| row.team.clone()).collect::<BTreeSet<_>>().into_iter().take(TEAMS).collect();
+    let mut rows: Vec<Row> = known.into_iter().filter(|row| row.name.as_str() > after).collect();
     let more = rows.len() > ROWS;
     rows.truncate(ROWS);
     let next = rows.last().filter(|_| more).map(|last| format!("/keys?cursor={}", path_part(&last.name)));
     let done = visit.query().get("done").is_some();
-    Ok(Keys { v: &visit.layout, rows, next, typed, wrong: Wrong::new(), done })
+    Ok(Keys { v: &visit.layout, rows, next, teams, typed, wrong: Wrong::new(), done })
 }
 
 pub(crate) async fn list(visit: Visit) -> Result<Response, Refused> {

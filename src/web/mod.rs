@@ -8,6 +8,7 @@
 mod advice;
 mod answer;
 mod assets;
+mod audit;
 mod call;
 mod chart;
 mod contexts;
@@ -105,7 +106,7 @@ pub fn pages() -> Pages {
     .look("/leases", shared(get(records::leases)))
     .look("/artifacts", shared(get(records::artifacts)))
     .look("/artifacts/{id}/content", get(files::content))
-    .look("/audit", shared(get(records::audit)))
+    .look("/audit", shared(get(audit::list)))
     .look("/reconcilers", shared(get(reconcilers::list)))
     .form("/membridge", get(membridge::show).post(membridge::set))
     .test("/membridge/test", post(membridge::test))

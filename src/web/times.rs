@@ -3,7 +3,7 @@
 use std::fmt;
 
 use askama::filters::HtmlSafe;
-use bloom_api::usage::in_ten_thousandths;
+use bloom_api::usage::{Usage, in_ten_thousandths};
 use bloom_api::when::in_largest_unit;
 use bloom_core::{DAY_MS, Ms};
 use jiff::Timestamp;
@@ -122,6 +122,16 @@ pub(crate) fn dollars(lang: Lang, usd: f64) -> String {
 /// US dollars, with a sign if a part of them is estimated.
 pub(crate) fn cost(lang: Lang, usd: f64, is_estimated: bool) -> String {
     format!("{}{}", if is_estimated { "~" } else { "" }, dollars(lang, usd))
+}
+
+/// What runs cost, and for how many tokens.
+pub(crate) fn used(lang: Lang, usage: &Usage) -> String {
+    let about = if usage.cost_estimated { lang.t("about ", "приблизно ") } else { "" };
+    let (cost, read, written) = (dollars(lang, usage.cost_usd), number(usage.input_tokens), number(usage.output_tokens));
+    lang.t(
+        format!("{about}{cost} for {read} tokens in, {written} out"),
+        format!("{about}{cost}; токенів: вхідних {read}, вихідних {written}"),
+    )
 }
 
 /// The beginning of a text, in one line.

@@ -10,10 +10,12 @@ use crate::files::size;
 use crate::html::Html;
 use crate::json;
 use crate::lang::Lang;
-use crate::times::{duration, shortened};
+use crate::times::{duration, shortened, used};
 use bloom_api::answers::Event;
 use bloom_api::phases::Phase;
 use bloom_api::tool_calls;
+use bloom_api::usage::Usage;
+use bloom_api::words::Word;
 use bloom_core::Ms;
 use bloom_core::event::EventKind;
 
@@ -61,9 +63,13 @@ impl Room {
 impl Shown {
     pub(crate) fn of(lang: Lang, event: Event<'_>, room: &Room) -> Self {
         let data: Value = serde_json::from_str(event.data.get()).unwrap_or_default();
-        let phase = Phase::of(&data).filter(|_| event.kind == EventKind::Lifecycle);
-        let (whole, value) = match phase {
-            Some(phase) => (sentence(lang, phase), None),
+        let in_a_sentence = match event.kind {
+            Word::Known(EventKind::Lifecycle) => Phase::of(&data).map(|phase| sentence(lang, phase)),
+            Word::Known(EventKind::Usage) => spent(lang, &data),
+            _ => None,
+        };
+        let (whole, value) = match in_a_sentence {
+            Some(sentence) => (sentence, None),
             None => {
                 let (text, value) = told(&data);
                 (said(lang, &event, text), value)
@@ -155,6 +161,19 @@ fn sentence(lang: Lang, phase: Phase<'_>) -> String {
             lang.t(format!("the run moved {moved} over the network"), format!("запуск передав мережею {moved}"))
         }
     }
+}
+
+/// What a run has used until then, as the page of its task tells it; `None`: the event does not have all of that.
+fn spent(lang: Lang, data: &Value) -> Option<String> {
+    let usage: Usage = serde_json::from_value(data.clone()).ok()?;
+    let told = used(lang, &usage);
+    Some(match data["duration_ms"].as_i64() {
+        Some(ms) => {
+            let span = duration(lang, ms);
+            lang.t(format!("{told}, in {span}"), format!("{told}, за {span}"))
+        }
+        None => told,
+    })
 }
 
 pub(crate) fn grouped(events: Vec<Shown>, attempts: &[Attempt]) -> Vec<Group<'_>> {

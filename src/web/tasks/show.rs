@@ -22,7 +22,7 @@ use crate::files::Files;
 use crate::lang::Lang;
 use crate::records::{by_id, title_of};
 use crate::refused::Refused;
-use crate::times::{dollars, duration, limit, number, shortened};
+use crate::times::{dollars, duration, limit, shortened, used};
 use crate::visit::{Layout, Visit};
 use bloom_api::answers::{Audit, Event, Lease};
 use bloom_api::questions::Question;
@@ -226,7 +226,7 @@ pub(crate) async fn page(visit: &Visit, id: Uuid, refused: Option<(u16, NotTaken
             branch: result.as_ref().and_then(branch),
             files,
             dependencies,
-            cost: task.usage.map(|usage| cost(lang, &usage)).unwrap_or_default(),
+            cost: task.usage.map(|usage| used(lang, &usage)).unwrap_or_default(),
             limit: short_limit(lang, &task.policy),
             counted: counted(lang, &task, is_requeued),
             short_context: short_name(&task.context_id),
@@ -271,15 +271,6 @@ fn counted(lang: Lang, task: &Task<'_>, is_requeued: bool) -> String {
             format!("враховано {count} із {most}{since}, повернено {back} щонайбільше із {GIVE_BACKS}"),
         ),
     }
-}
-
-fn cost(lang: Lang, usage: &bloom_api::usage::Usage) -> String {
-    let about = if usage.cost_estimated { lang.t("about ", "приблизно ") } else { "" };
-    let (cost, read, written) = (dollars(lang, usage.cost_usd), number(usage.input_tokens), number(usage.output_tokens));
-    lang.t(
-        format!("{about}{cost} for {read} tokens in, {written} out"),
-        format!("{about}{cost}; токенів: вхідних {read}, вихідних {written}"),
-    )
 }
 
 /// The whole prompt, as text.
