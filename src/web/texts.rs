@@ -30,16 +30,16 @@ fn is_cyrillic(letter: char) -> bool {
     ('\u{400}'..='\u{52f}').contains(&letter)
 }
 
-/// Whether a person would have to read it in its language.
+/// Whether a person would have to read it in its language. Attributes that a macro makes are no text.
 fn is_text(text: &str) -> bool {
-    let has_letters = |word: &&str| word.chars().any(char::is_alphabetic);
+    let has_letters = |word: &&str| word.chars().any(char::is_alphabetic) && !word.contains('"');
     text.split_whitespace().filter(has_letters).any(|word| !NAMES.contains(&word))
 }
 
-/// The parts of a template between its tags, and the attributes that a person reads: of one language, as they stand there.
+/// The parts of a template between its tags and comments, and the attributes that a person reads: of one language, as they stand there.
 fn texts_of(template: &str) -> Vec<String> {
     let (mut found, mut text, mut rest, mut verbatim) = (Vec::new(), String::new(), template, 0_usize);
-    let code_end = |rest: &str| ["{%", "{{"].iter().position(|sign| rest.starts_with(sign)).map(|at| ["%}", "}}"][at]);
+    let code_end = |rest: &str| ["{%", "{{", "{#"].iter().position(|sign| rest.starts_with(sign)).map(|at| ["%}", "}}", "#}"][at]);
     while let Some(letter) = rest.chars().next() {
         if let Some(end) = code_end(rest) {
             let (code, after) = rest.split_at(rest.find(end).expect("code ends") + end.len());
@@ -195,6 +195,7 @@ fn addresses_of_this_server_begin_with_its_root() {
 fn the_scan_sees_what_is_missing() {
     let found = |template| texts_of(template).join("|");
     assert_eq!(found(r#"<p title="Why not">{{ v.t("A", "А") }} of <code>ls -l</code>{% let x = "no one" %}</p>"#), "Why not|of|no one");
+    assert_eq!(found("{# A comment. #}{% if x %} aria-invalid=\"true\"{% endif %}"), "");
     assert_eq!(found(r#"<p{% if a > b %} hidden{% endif %}>JSON 5 {{ v.t("A text", "Текст") }}</p>"#), "");
     let both = |text| pairs(text).into_iter().map(|(english, ukrainian)| format!("{english}|{ukrainian}")).collect::<Vec<_>>();
     assert_eq!(
