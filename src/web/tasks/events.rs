@@ -233,6 +233,14 @@ mod tests {
     }
 
     #[test]
+    fn what_a_run_has_used_is_told_in_a_sentence() {
+        let data = json!({ "input_tokens": 2_400, "output_tokens": 700, "cost_usd": 0.0236, "turns": null, "duration_ms": 791 });
+        assert_eq!(spent(Lang::English, &data).unwrap(), "$0.0236 for 2400 tokens in, 700 out, in 791 ms");
+        assert_eq!(spent(Lang::Ukrainian, &data).unwrap(), "0,0236\u{a0}$; токенів: вхідних 2400, вихідних 700, за 791 мс");
+        assert_eq!(spent(Lang::English, &json!({ "input_tokens": 5 })), None);
+    }
+
+    #[test]
     fn what_agents_say_of_a_repository_is_translated() {
         let shown = |lang: Lang, kind: &str, text: &str| {
             let event = json!({

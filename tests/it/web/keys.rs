@@ -46,6 +46,11 @@ on_both! { alone:
             shown.has_not(&key);
         }
 
+        // The form offers its team.
+        let form = browser.ok("/keys").await;
+        form.has("name=\"team\" value=\"\" list=\"teams\"");
+        form.has("<datalist id=\"teams\"><option value=\"docs\"></option></datalist>");
+
         assert_eq!(about["quota"]["max_stored_bytes"], json!(20 << 20));
         let shown = browser.ok("/keys/ci").await;
         shown.has("name=\"max_stored_mib\" value=\"20\"");
@@ -237,15 +242,24 @@ on_both! { alone:
     async fn the_audit_trail_leads_to_what_each_key_did(database) {
         let server = keyed(database);
         let admin = server.with_key(ADMIN);
-        for name in ["ann", "ben"] {
+        for name in ["ann", "ben", "worker-1", "zoe"] {
             server.with_key(&create(&admin, name, "submit", json!({})).await).crew().task().create().await;
         }
         let browser = Browser::signed_in(&server, ADMIN).await;
         let trail = browser.ok("/audit?since=1d").await;
-        for name in ["ann", "ben"] {
+        for name in ["ann", "ben", "worker-1", "zoe"] {
             trail.has(&format!("<a href=\"/audit?actor=key%3A{name}&#38;since=1d\"><code>key:{name}</code></a>"));
         }
+        // Those of workers are the last.
+        let places = ["zoe", "worker-1"].map(|name| trail.text.find(&format!("<code>key:{name}</code>")));
+        assert!(places.is_sorted(), "{places:?}");
         trail.has("<a href=\"/audit?actor=admin\"><code>admin</code></a>");
+        // What people decide is a link, which keeps the other filters.
+        trail.has("<a href=\"/audit?since=1d\" aria-current=\"page\">Everything</a>");
+        trail.has("<a href=\"/audit?action=people&#38;since=1d\">What people decide</a>");
+        let people = browser.ok("/audit?action=people&since=1d").await;
+        people.has("<a href=\"/audit?since=1d\">Everything</a>");
+        people.has("<a href=\"/audit?action=people&#38;since=1d\" aria-current=\"page\">What people decide</a>");
         let of_ann = browser.ok("/audit?actor=key%3Aann").await;
         of_ann.has("task created");
         of_ann.has_not("<code>key:ben</code>");

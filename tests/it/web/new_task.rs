@@ -44,6 +44,12 @@ on_both! {
         form.has("name=\"budget\" value=\"\"");
         // What most tasks need not say is folded, until something stands in it.
         form.has("<details><summary>More options");
+        let groups = [
+            "<legend>Project<", "name=\"ref\"", "<legend>Limits<", "name=\"budget\"", "<legend>When<", "name=\"suspend\"", "<legend>Conversation<",
+            "name=\"session\"", "<legend>Answer and files<", "name=\"outputs\"", "<legend>Model and labels<", "name=\"labels\"",
+        ];
+        let places = groups.map(|part| form.text.find(part));
+        assert!(places[0].is_some() && places.is_sorted(), "{places:?}");
         let agent = unique("agent");
         let refused = browser.send_form(FORM, FORM, &[("prompt", "p"), ("agent_slug", &agent), ("budget", "0"), ("not_before", "tomorow")]).await.expect(400);
         refused.has("A task with 0 could not run");
@@ -132,6 +138,8 @@ on_both! {
         for (field, _) in &fields[2..] {
             refused.has(&format!("id=\"{field}-wrong\""));
         }
+        // The first one of the form.
+        refused.has("<a href=\"#ref\">To the first one</a>");
         for field in ["prompt", "agent_slug", "context_id"] {
             refused.has_not(&format!("id=\"{field}-wrong\""));
         }

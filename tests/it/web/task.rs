@@ -141,6 +141,7 @@ on_both! {
             event(3, "tool_result", json!({ "content": lines })),
             event(4, "lifecycle", json!({ "phase": "started", "pid": 28096, "worker": "dev", "resumed": false, "profile": "default" })),
             event(5, "lifecycle", json!({ "phase": "ended", "exit": 143, "duration_ms": 5_000 })),
+            event(6, "usage", json!({ "input_tokens": 2_400, "output_tokens": 700, "cost_usd": 0.0236, "turns": 3, "duration_ms": 791 })),
         ] });
         server.post(&task.path("/events"), events).await.ok();
         first.complete("error", json!({ "error_message": "no", "reason": "overloaded", "retryable": true, "retry_at": 1 })).await.ok();
@@ -156,6 +157,7 @@ on_both! {
             page.has("<div class=\"what\">the run begins on worker dev, by the profile default</div>");
             page.has("<div class=\"what\">the run ends after 5 s</div>");
             page.has_not("pid: ");
+            page.has("<div class=\"what\">$0.0236 for 2400 tokens in, 700 out, in 791 ms</div>");
             page.has("<summary>line 1 of the output\nline 2 of the output\nline 3 of the output\nline 4 of the output</summary>");
             page.has("<span class=\"name\">paths</span>: [ 2 ]");
             page.has_not("line 400 of the output");
@@ -352,6 +354,15 @@ on_both! {
         browser.ok(&list).await.has(&format!("task …{} did not complete", &first.id[28..]));
     }
 
+    async fn a_refused_account_is_told_as_such_whatever_the_reason(server) {
+        let (task, lease) = server.crew().leased_task().await;
+        let failed = json!({ "error_message": "authentication_failed; the account works without this task, so the attempt counts", "reason": "agent_error" });
+        lease.complete("error", failed).await.ok();
+        let page = Browser::of(server).ok(&format!("/tasks/{}", task.id)).await;
+        page.has("Sign in again on the worker, or correct the API key");
+        page.has_not("Do what the message says");
+    }
+
     async fn how_long_a_run_took_is_told_by_one_clock(server) {
         let (task, lease) = server.crew().leased_task().await;
         lease.complete("success", json!({ "output": "done", "metrics": { "duration_ms": 3_600_000 } })).await.ok();
@@ -378,6 +389,13 @@ on_both! {
         assert_ne!(icon(&page), icon(&before));
         page.has("<pre tabindex=\"0\" lang=\"en\" class=\"command\"><code>rm -r \\\n  build</code></pre>");
         page.has("Removes &#60;build&#62;");
+        // The time limit stands still meanwhile.
+        before.has(" of at most ");
+        page.has_not(" of at most ");
+        // The reason stands beside the button that sends it.
+        let places = ["value=\"allow\"", "name=\"message\"", "value=\"deny\""].map(|part| page.text.find(part));
+        assert!(places[0].is_some() && places.is_sorted(), "{places:?}");
+        browser.ok(&format!("/leases?task_id={}", task.id)).await.has("<span class=\"badge s-asks\">asks you</span>");
         browser.send_form(&path, &format!("{path}/answer"), &[("decision", "allow"), ("question_id", NO_ID)]).await.expect(303);
         let after = browser.ok(&path).await;
         after.has_not("<title>Asks you");
