@@ -40,7 +40,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 #[derive(Args, Debug)]
 pub struct WaitArgs {
-    /// Wait at most this long: 90, 5m, 2h
+    /// Wait at most this long, such as 5m or 2h; a number alone is seconds
     #[arg(long, alias = "wait-timeout", value_name = "TIME", value_parser = when::duration, allow_hyphen_values = true)]
     timeout: Option<Duration>,
     #[command(flatten)]

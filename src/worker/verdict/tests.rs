@@ -142,13 +142,19 @@ fn denied_tools_are_marked() {
     let denied = verdict("text", &[result(json!({"permission_denials": [{"tool_name": "Bash"}]}))], exit("0"));
     assert_eq!((denied.status, denied.artifact_tags.texts()), (Outcome::Success, vec!["tools_denied".to_owned()]));
     let told = denied.warnings.texts();
-    assert!(told.len() == 1 && told[0].starts_with("the tool Bash was denied: to allow it, set allowed_tools or permission_mode in the profile"), "{told:?}");
+    assert!(
+        told.len() == 1
+            && told[0].starts_with("the tool Bash was denied: to allow it, set allowed_tools or permission_mode in the profile"),
+        "{told:?}"
+    );
     let line = |denial: serde_json::Value| {
         let mut warnings = verdict("text", &[result(json!({"permission_denials": [denial]}))], exit("0")).warnings.texts();
         warnings.remove(0)
     };
     let bash = |command: &str| line(json!({"tool_name": "Bash", "tool_input": {"command": command}}));
-    assert!(bash("curl http://x").starts_with("the tool Bash was denied (curl http://x): to allow it, set allowed_tools = [\"Bash(curl *)\"]"));
+    assert!(
+        bash("curl http://x").starts_with("the tool Bash was denied (curl http://x): to allow it, set allowed_tools = [\"Bash(curl *)\"]")
+    );
     assert!(bash("cd x && rm y").contains("set allowed_tools or permission_mode in"), "one of several commands is not the whole");
     assert!(line(json!({"tool_name": "Write"})).contains("permission_mode = \"acceptEdits\""));
     assert!(line(json!({"tool_name": "WebFetch"})).contains("allowed_tools = [\"WebFetch\"]"));
