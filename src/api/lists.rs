@@ -349,8 +349,8 @@ impl IntoParams for AuditParams {
             parameter(
                 "people",
                 "`true`: only what people decide, and programs in their name, not what runs, workers and the server do by themselves.",
-                bool::describe(),
-                "true",
+                flag(),
+                true,
             ),
             moment("created_after", "Only entries made after this time"),
             moment("created_before", "Only entries made before this time"),
