@@ -7,6 +7,9 @@ use bloom_core::Ms;
 /// Ends the names of flags whose values the API has as seconds.
 const IN_SECONDS: &str = ", in seconds";
 
+/// Ends the names of fields that are seconds, before what is wrong with them.
+const IN_FIELD: &str = "_sec: ";
+
 /// Fields and query parameters of the API, each with the flag or argument that gives it. No name means different flags in two commands.
 const FLAGS: &[(&str, &str)] = &[
     ("action", "--action"),
@@ -65,6 +68,12 @@ pub(crate) fn told(field: &str, text: &str) -> String {
     if let Some((index, rest)) = text.split_once(": ").and_then(|(index, rest)| Some((index.parse::<usize>().ok()?, rest))) {
         return told(field, &format!("number {}: {rest}", index.saturating_add(1)));
     }
+    // A line of a file may say it, so no flag is named.
+    if let Some((name, rest)) = text.split_once(IN_FIELD).filter(|_| field == "tasks")
+        && let Some(limit) = limit_of_time(rest)
+    {
+        return format!("{field}: {name}{IN_FIELD}{limit}");
+    }
     let flag = |field: &str| FLAGS.iter().find(|(name, _)| *name == field).map(|(_, flag)| *flag);
     let of_flag = |flag: &str, text: &str| match flag.strip_suffix(IN_SECONDS).zip(limit_of_time(text)) {
         Some((flag, limit)) => format!("{flag}: {limit}"),
@@ -104,5 +113,7 @@ mod tests {
         assert_eq!(told("priority", &too_large(9)), "--priority: Number must be less than or equal to 9");
         assert_eq!(told("policy", "Expected object"), "policy: Expected object");
         assert_eq!(told("tasks", "prompt: Required"), "tasks: prompt: Required");
+        let of_line = told("tasks", &format!("policy: timeout_sec: {}: that is X", too_large(86_400)));
+        assert_eq!(of_line, "tasks: policy: timeout_sec: at most 24h: that is X");
     }
 }
