@@ -292,19 +292,22 @@ async fn by_filter(
     let rounds = async {
         let mut all = NOTHING;
         for status in statuses {
-            let mut is_more = true;
+            let (mut is_more, mut not_changed) = (true, Vec::new());
             for _ in 0..MAX_ROUNDS {
                 // Only what was counted: tasks that match since then were not confirmed.
                 let round = call(action, &body(status, false, meant.as_of), server).await?;
                 progress.add(u64::try_from(round.changed).unwrap_or_default());
                 is_more = round.more;
-                add(&mut all, &BulkResult { more: false, ..round });
+                // What a round left is among the tasks that the next one meets, which may change it.
+                not_changed = round.not_changed;
+                add(&mut all, &BulkResult { more: false, not_changed: Vec::new(), ..round });
                 // Further rounds would change nothing either.
                 if !is_more || round.changed == 0 {
                     break;
                 }
             }
             all.more |= is_more;
+            all.not_changed.append(&mut not_changed);
         }
         Ok(all)
     };
