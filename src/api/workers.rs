@@ -99,6 +99,13 @@ pub struct Capabilities<'a> {
     pub other: BTreeMap<Cow<'a, str>, Value>,
 }
 
+impl Capabilities<'_> {
+    /// The agents that it knows by name: those that it names, and those for which it has profiles.
+    pub fn named_agents(&self) -> impl Iterator<Item = &str> {
+        self.agents.iter().chain(&self.profiles).flat_map(|names| names.iter().map(String::as_str))
+    }
+}
+
 impl<'a> Worker<'a> {
     /// A worker as the API shows it, with the number of its active leases.
     pub fn new(worker: &'a bloom_core::worker::Worker, active_leases: i64) -> Self {

@@ -227,14 +227,14 @@ pub(crate) async fn run(command: KeyCommand, server: &Server, shown: Shown) -> R
         }
         KeyCommand::Quota { name, quota, none } => {
             let path = format!("api/runtime/keys/{}/quota", part(&name));
-            let before = limits_of(&name, server).await;
+            let before = if none { Vec::new() } else { limits_of(&name, server).await };
             let changed = match quota.given() {
                 Some(limits) => server.post(&path, &limits).await,
                 None => server.delete(&path).await,
             };
             let key = told(changed, &name, server).await?;
             let removed: Vec<&str> = before.into_iter().filter(|limit| key["quota"][*limit].is_null()).collect();
-            if !removed.is_empty() && !none {
+            if !removed.is_empty() {
                 term::info(&format!("No limit any more, because the new quota replaces the one that it had: {}", removed.join(", ")));
             }
             show::one(shown.form_or(Form::Table), &columns::KEYS, &key)

@@ -21,6 +21,7 @@ use bloom_api::projects::{NewClone, NewProject, Project, ProjectEdit, ProjectNam
 use bloom_api::repository::RepoUrl;
 use bloom_api::values::{ShortName, Text};
 use bloom_client::part;
+use bloom_core::command::UNKNOWN_PROJECT;
 use bloom_core::mask::masked_url;
 use bloom_core::project::{MAX_PROJECTS, is_project_name};
 use bloom_core::similar::did_you_mean;
@@ -347,9 +348,6 @@ fn must_be_same(before: &Project<'_>, repo_url: &str, branch_prefix: Option<&str
     }
 }
 
-/// How the server's refusal of a task begins whose project it does not know.
-const UNKNOWN: &str = "No project has the name or id '";
-
 /// Says so if no project has the name of a filter. Not every key may list the projects; others are told nothing.
 pub(crate) async fn tell_if_unknown(server: &Server, name: &str) {
     if let Ok((projects, None)) = named(server, name).await {
@@ -360,11 +358,11 @@ pub(crate) async fn tell_if_unknown(server: &Server, name: &str) {
 
 /// The failure of a task whose project the server does not know, with the project that may be meant.
 pub(crate) async fn with_meant(failure: CommandError, server: &Server) -> CommandError {
-    let named_in = |text: &str| Some(text.split_once(UNKNOWN)?.1.split_once('\'')?.0.to_owned());
+    let named_in = |text: &str| Some(text.split_once(UNKNOWN_PROJECT)?.1.split('\'').nth(1)?.to_owned());
     let Some(name) = named_in(&failure.message) else { return failure };
     let Ok((projects, None)) = named(server, &name).await else { return failure };
     let meant = did_you_mean(&name, projects.iter().map(|project| &*project.name));
-    let message = failure.message.replacen(&format!("{UNKNOWN}{name}'"), &format!("{UNKNOWN}{name}'{meant}"), 1);
+    let message = failure.message.replacen(&format!("{UNKNOWN_PROJECT} '{name}'"), &format!("{UNKNOWN_PROJECT} '{name}'{meant}"), 1);
     CommandError { message, ..failure }
 }
 

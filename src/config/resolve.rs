@@ -44,6 +44,9 @@ pub(crate) fn resolve(flags: &Flags, environment: &Environment, program: Program
         if program == Program::ControlPlane || serve.own_membridge.in_server {
             check_membridge(serve, program, &rows, &mut mistakes);
         }
+        if program == Program::ControlPlane {
+            check_listening(flags, &rows, &mut mistakes);
+        }
     }
     Report { rows, mistakes, warnings, serve }
 }
@@ -330,13 +333,6 @@ fn check_membridge(serve: &Serve, program: Program, rows: &[Row], mistakes: &mut
                        127.0.0.1; ALLOW_NO_KEY=true allows it all the same";
         mistakes.push(mistake(rows, &s::MEMBRIDGE_HOST, problem.to_owned()));
     }
-    // In the environment and in a file, they may be those of a server beside it.
-    for (given, meant) in [(&s::HOST, &s::MEMBRIDGE_HOST), (&s::PORT, &s::MEMBRIDGE_PORT)] {
-        let is_flag = rows.iter().any(|row| row.setting == given.key && row.origin.starts_with("flag "));
-        if program == Program::ControlPlane && is_flag {
-            mistakes.push(mistake(rows, given, format!("the control plane listens where --{} says: give that flag", meant.flag_name())));
-        }
-    }
     if program == Program::Server && serve.has_key() && serve.membridge_admin_key.is_none() && !serve.allow_no_key {
         let problem = "this server asks for keys, and its control plane (WITH_MEMBRIDGE) would take agents from everybody on this machine: set \
                        it, for example to the output of openssl rand -hex 32";
@@ -345,6 +341,15 @@ fn check_membridge(serve: &Serve, program: Program, rows: &[Row], mistakes: &mut
     if program == Program::Server && serve.membridge_server_url.is_some() {
         let problem = "the server runs a control plane of its own (WITH_MEMBRIDGE): leave it unset, or leave WITH_MEMBRIDGE unset";
         mistakes.push(mistake(rows, &s::MEMBRIDGE_SERVER_URL, problem.to_owned()));
+    }
+}
+
+/// A control plane does not listen where a server does. In the environment and in a file, that may be said for a server beside it.
+fn check_listening(flags: &Flags, rows: &[Row], mistakes: &mut Vec<Mistake>) {
+    for (given, meant) in [(&s::HOST, &s::MEMBRIDGE_HOST), (&s::PORT, &s::MEMBRIDGE_PORT)] {
+        if flags.values.contains_key(given.key) {
+            mistakes.push(mistake(rows, given, format!("the control plane listens where --{} says: give that flag", meant.flag_name())));
+        }
     }
 }
 

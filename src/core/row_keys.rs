@@ -9,7 +9,7 @@ use super::file::FileId;
 use super::ids::{LeaseId, TaskId, WorkerId};
 use super::project::ProjectId;
 
-/// Adds what another one asks for.
+/// A set of rows to which those of another one are added.
 trait Merge {
     fn merge(&mut self, other: &Self);
 }
@@ -35,8 +35,9 @@ macro_rules! keys {
             $($(#[$doc])* pub $field: $type,)+
         }
 
-        impl Merge for $name {
-            fn merge(&mut self, other: &Self) {
+        impl $name {
+            /// Adds the rows that another one asks for.
+            pub fn merge(&mut self, other: &Self) {
                 $(self.$field.merge(&other.$field);)+
             }
         }
@@ -144,11 +145,6 @@ impl RowKeys {
     pub fn wants_key(&self, key: &ApiKey) -> bool {
         let of_worker = key.worker.as_ref().is_some_and(|worker| self.key_workers.contains(worker));
         self.api_keys && (key.pool_namespace().is_none() || of_worker || self.key_names.contains(&key.name))
-    }
-
-    /// Adds the rows that another command needs.
-    pub fn merge(&mut self, other: &RowKeys) {
-        Merge::merge(self, other);
     }
 }
 

@@ -99,7 +99,7 @@ async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, change: Change<'_>, 
     if bulk.dry_run {
         return ok(&BulkResult { matched, changed: 0, more, as_of, not_changed: Vec::new() });
     }
-    let (mut open, mut changed, mut not_changed, mut full) = (tasks, 0, Vec::new(), None);
+    let (mut open, mut changed, mut not_changed) = (tasks, 0, Vec::new());
     // Some of them depend on others of them, which have to be changed first: these are tried again as long as others are changed.
     loop {
         let (mut waiting, before) = (Vec::new(), changed);
@@ -107,10 +107,7 @@ async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, change: Change<'_>, 
         for (task, outcome) in open.iter().zip(app.engine.writers.submit_all(commands).await) {
             match outcome {
                 Ok(_) => changed += 1,
-                Err(engine::Error::Rejected(rejection)) if rejection.is_of_quota() => {
-                    not_changed.push((*task, rejection.to_string()));
-                    full = Some(rejection);
-                }
+                Err(engine::Error::Rejected(rejection)) if rejection.is_of_quota() => not_changed.push((*task, rejection)),
                 Err(engine::Error::Rejected(rejection @ Rejection::CannotRequeueBefore { .. })) => waiting.push((*task, rejection)),
                 // The task changed meanwhile, so the operation no longer applies.
                 Err(engine::Error::Rejected(_)) => {}
@@ -118,18 +115,18 @@ async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, change: Change<'_>, 
             }
         }
         if changed == before || waiting.is_empty() {
-            not_changed.extend(waiting.into_iter().map(|(task, rejection)| (task, rejection.to_string())));
+            not_changed.append(&mut waiting);
             break;
         }
         open = waiting.into_iter().map(|(task, _)| task).collect();
     }
-    match full {
-        Some(rejection) if changed == 0 => Err(rejection.into()),
-        _ => {
-            let not_changed = not_changed.into_iter().take(MAX_NOT_CHANGED).map(|(id, message)| NotChanged { id, message }).collect();
-            ok(&BulkResult { matched, changed, more, as_of: None, not_changed })
-        }
+    if changed == 0
+        && let Some((_, full)) = not_changed.iter().find(|(_, rejection)| rejection.is_of_quota())
+    {
+        return Err(full.clone().into());
     }
+    let not_changed = not_changed.iter().take(MAX_NOT_CHANGED).map(|(id, why)| NotChanged { id: *id, message: why.to_string() });
+    ok(&BulkResult { matched, changed, more, as_of: None, not_changed: not_changed.collect() })
 }
 
 /// Those of these tasks that the call would change, oldest first. A running task that was told to stop is not changed again.

@@ -40,9 +40,11 @@ pub struct AuditFilter {
 const FREQUENT_ACTIONS: [&str; 3] = ["task_created", "task_leased", "task_completed"];
 /// The index `audit_actor` leaves these out.
 const FREQUENT_ACTORS: [&str; 3] = ["api", "router", "reconciler"];
+/// What the server does by itself.
+const OF_THE_SERVER: [&str; 2] = ["router", "reconciler"];
 
-/// The condition of an index that leaves these words out.
-fn is_none_of(column: &str, words: [&str; 3]) -> String {
+/// The condition that leaves these words out; that of an index is written alike.
+fn is_none_of(column: &str, words: &[&str]) -> String {
     format!("{column} NOT IN ('{}')", words.join("', '"))
 }
 
@@ -78,11 +80,11 @@ impl AuditFilter {
         build.equal("actor = ", actor);
         build.equal("request_id = ", self.request_id.as_deref());
         if self.is_of_clients {
-            build.fixed("actor NOT IN ('reconciler', 'router')");
+            build.fixed(&is_none_of("actor", &OF_THE_SERVER));
         }
         match index {
-            Some("audit_action") => build.fixed(&is_none_of("action", FREQUENT_ACTIONS)),
-            Some("audit_actor") => build.fixed(&is_none_of("actor", FREQUENT_ACTORS)),
+            Some("audit_action") => build.fixed(&is_none_of("action", &FREQUENT_ACTIONS)),
+            Some("audit_actor") => build.fixed(&is_none_of("actor", &FREQUENT_ACTORS)),
             _ => {}
         }
         let (first, end): (Option<Uuid>, Uuid) = id_range(self.created_after, self.created_before, page.before);

@@ -14,7 +14,7 @@ use crate::tasks::act::Confirm;
 use crate::times::shortened;
 use crate::visit::{Fields, Layout, Posted, Visit};
 use bloom_api::queues::Queue;
-use bloom_api::workers::{Capabilities, Worker};
+use bloom_api::workers::Worker;
 use bloom_core::Ms;
 
 const ROWS: usize = 40;
@@ -110,10 +110,7 @@ async fn page<'a>(visit: &'a Visit, typed: &'a Fields) -> Result<Queues<'a>, Ref
 /// Adds the agents that workers know by name and that have nothing in their queues, each to the page where its name belongs, as far as there is
 /// room.
 async fn add_served(visit: &Visit, listed: &mut Listed<Row>) -> Result<(), Refused> {
-    let named = |worker: Worker<'_>| {
-        let Capabilities { agents, profiles, .. } = worker.capabilities;
-        agents.iter().chain(&profiles).flat_map(|names| names.iter().cloned()).collect::<Vec<_>>()
-    };
+    let named = |worker: Worker<'_>| worker.capabilities.named_agents().map(str::to_owned).collect::<Vec<_>>();
     let served: BTreeSet<String> = visit.list(&format!("workers?limit={WORKERS}"), named).await?.rows.into_iter().flatten().collect();
     // A cursor is a sign and the name of the last queue of the page before.
     let after = visit.query().text("cursor");

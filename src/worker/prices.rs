@@ -103,7 +103,7 @@ impl Prices {
 
 /// The name of a model without its date and what a provider puts around it: `eu.anthropic.claude-opus-4-5-20251101-v1:0`,
 /// `claude-opus-4-5@20251101` and `claude-opus-4-5[1m]` are all `claude-opus-4-5`.
-fn family(model: &str) -> &str {
+pub(crate) fn family(model: &str) -> &str {
     let name = model.find("claude-").map_or(model, |start| &model[start..]);
     let name = name.split(['@', ':', '[']).next().unwrap_or(name);
     let is_number = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::prices::family;
 use super::stream::{Answers, Ending, MAX_OUTPUT, Reading, Warnings, cut};
 use super::task::Task;
 use bloom_api::complete::Completion;
@@ -203,13 +204,7 @@ fn warnings(reading: &Reading, end: &End) -> Warnings {
 /// Whether a run had another model than the one that was asked for by its full name. A short name, as `opus`, means what the CLI takes for it,
 /// and the names of other providers can't be compared. A date at the end of a name says nothing about the model.
 fn is_another_model(asked: &str, ran: &str) -> bool {
-    let plain = |name: &str| {
-        let name = name.split('[').next().unwrap_or_default().strip_prefix("claude-")?.to_owned();
-        let (begin, end) = name.rsplit_once('-').unwrap_or((&name, ""));
-        let is_date = end == "latest" || (end.len() == 8 && end.bytes().all(|byte| byte.is_ascii_digit()));
-        Some(if is_date { begin.to_owned() } else { name })
-    };
-    plain(asked).zip(plain(ran)).is_some_and(|(asked, ran)| asked != ran)
+    [asked, ran].iter().all(|name| name.starts_with("claude-")) && family(asked) != family(ran)
 }
 
 /// Why a run did not do all that it had begun.

@@ -148,10 +148,7 @@ fn of_reconcilers(all: &[Reconciler<'_>], now_ms: i64) -> Vec<Finding> {
         _ => None,
     });
     let troubled: Vec<Finding> = troubled.map(warning).collect();
-    if troubled.is_empty() {
-        return vec![Finding::new("reconcilers", State::Fine, format!("all {} do their work", all.len()))];
-    }
-    limited(troubled, "reconcilers")
+    limited_or(troubled, "reconcilers", format!("all {} do their work", all.len()))
 }
 
 /// An agent that listens asks for a key, without which it refuses each call of the server and of the control plane in it.
@@ -183,8 +180,10 @@ fn of_workers(workers: &Value) -> Vec<Finding> {
     let mut findings = vec![Finding::new("workers", state, format!("{online} of {} are online{and_paused}", all.len()))];
     let troubled = all.iter().filter_map(|worker| {
         let id = text(worker, "id");
+        if let Some(why) = paused(worker) {
+            return Some(format!("{id} is paused: {why}"));
+        }
         match worker["status"].as_str() {
-            _ if paused(worker).is_some() => Some(format!("{id} is paused: {}", paused(worker).unwrap_or_default())),
             Some("error") => Some(format!("{id} reports an error: see its log")),
             Some("offline") => Some(format!("{id} is offline: start its agent, or remove it with bloom-runtime worker remove {id}")),
             _ if worker["cordoned"] == true || worker["draining"] == true => {
@@ -211,8 +210,7 @@ fn of_queues(queues: &[Queue<'_>], now_ms: i64) -> Vec<Finding> {
         let text = format!("{what} paused for {lasts}, and {} tasks wait: bloom-runtime queue resume {flag}", queue.queued);
         Some(Finding::new("queues", State::Warning, text))
     });
-    let paused: Vec<Finding> = paused.collect();
-    if paused.is_empty() { vec![Finding::new("queues", State::Fine, "none is paused".to_owned())] } else { limited(paused, "queues") }
+    limited_or(paused.collect(), "queues", "none is paused".to_owned())
 }
 
 /// What a worker says about its first pause.
@@ -228,11 +226,13 @@ fn of_keys(keys: &Value, now_ms: i64) -> Vec<Finding> {
         let left = span_text((ends - now_ms).max(0));
         (ends - now_ms < SOON_MS).then(|| format!("the key {name} ends in {left}: bloom-runtime key rotate {name} --expires 90d"))
     });
-    let ending: Vec<Finding> = ending.map(|text| Finding::new("keys", State::Warning, text)).collect();
-    if ending.is_empty() {
-        return vec![Finding::new("keys", State::Fine, format!("{} named keys, none of which ends soon", all.len()))];
-    }
-    limited(ending, "keys")
+    let ending = ending.map(|text| Finding::new("keys", State::Warning, text)).collect();
+    limited_or(ending, "keys", format!("{} named keys, none of which ends soon", all.len()))
+}
+
+/// What is wrong, or that all is fine.
+fn limited_or(troubled: Vec<Finding>, subject: &'static str, fine: String) -> Vec<Finding> {
+    if troubled.is_empty() { vec![Finding::new(subject, State::Fine, fine)] } else { limited(troubled, subject) }
 }
 
 fn limited(mut findings: Vec<Finding>, subject: &'static str) -> Vec<Finding> {

@@ -11,6 +11,7 @@ use crate::answer::see_other;
 use crate::refused::Refused;
 use crate::visit::{FORM_TOKEN, Fields, Layout, Posted, Visit};
 use bloom_core::Ms;
+use bloom_core::command::CANNOT_REQUEUE_BEFORE;
 
 #[derive(Template)]
 #[template(path = "bulk.html")]
@@ -104,7 +105,7 @@ pub(crate) async fn change(Posted { visit, fields, .. }: Posted) -> Result<Respo
 /// Whether one of the tasks was left as it is because a task on which it depends did not complete. A quota may be used up, too.
 fn has_to_wait(answer: &Value) -> bool {
     let mut left = answer["not_changed"].as_array().into_iter().flatten();
-    left.any(|task| task["message"].as_str().is_some_and(|message| message.contains("it depends on task")))
+    left.any(|task| task["message"].as_str().is_some_and(|message| message.starts_with(CANNOT_REQUEUE_BEFORE)))
 }
 
 fn is_all(fields: &Fields) -> bool {

@@ -12,7 +12,7 @@ use bloom_api::contexts::{Context, RECENT};
 use bloom_api::projects::Project;
 use bloom_api::queues::Queue;
 use bloom_api::tasks::Task;
-use bloom_api::workers::{Capabilities, Worker};
+use bloom_api::workers::Worker;
 use bloom_core::similar::similar;
 
 /// Workers, queues, projects and tasks that are looked at.
@@ -56,9 +56,8 @@ impl Known {
         }
         known.contexts = contexts(visit).await?;
         let served = |worker: Worker<'_>| {
-            let Capabilities { agents, profiles, .. } = worker.capabilities;
-            let names = agents.iter().chain(&profiles).flat_map(|names| names.iter().cloned()).collect::<Vec<_>>();
-            (agents.is_none(), names)
+            let names: Vec<_> = worker.capabilities.named_agents().map(str::to_owned).collect();
+            (worker.capabilities.agents.is_none(), names)
         };
         let workers = visit.list_if_allowed(&format!("workers?limit={LOOKED_AT}"), served).await?;
         for (serves_any, names) in workers.into_iter().flat_map(|listed| listed.rows) {

@@ -172,7 +172,6 @@ async fn page(visit: &Visit, typed: Fields, inputs: Vec<Input>) -> Result<NewTas
 
 /// The same task again.
 fn like(task: &Task<'_>) -> Result<(Fields, Vec<Input>), Refused> {
-    let unwritten = |_| Refused::internal("The task could not be written", "Завдання не вдалося записати");
     let fields = serde_json::to_value(task).map_err(unwritten)?;
     let texts = FIELDS.into_iter().filter(|(field, ..)| !NOT_AGAIN.contains(field)).map(|(field, kind, _)| {
         let value = if OF_POLICY.contains(&field) { &fields["policy"][field] } else { &fields[field] };
@@ -186,14 +185,8 @@ fn like(task: &Task<'_>) -> Result<(Fields, Vec<Input>), Refused> {
 /// What a person would type for this value of the API.
 fn text_of(kind: Kind, value: &Value) -> String {
     match (kind, value) {
-        (Kind::Files, _) | (_, Value::Null) => String::new(),
-        (Kind::Word(word), value) => {
-            if value.as_str() == Some(word) {
-                "on".into()
-            } else {
-                String::new()
-            }
-        }
+        (Kind::Word(word), value) if value.as_str() == Some(word) => "on".into(),
+        (Kind::Word(_) | Kind::Files, _) | (_, Value::Null) => String::new(),
         // For the API, 0 is no limit.
         (Kind::Dollars, value) if value.as_f64() == Some(0.0) => String::new(),
         (_, Value::String(text)) => text.clone(),
@@ -316,9 +309,12 @@ async fn create(visit: &Visit, fields: &Fields, files: &[Upload], inputs: &mut V
     Ok((created["id"].as_str().unwrap_or_default().to_owned(), done))
 }
 
+fn unwritten(_: serde_json::Error) -> Refused {
+    Refused::internal("The task could not be written", "Завдання не вдалося записати")
+}
+
 /// What the API would say of this body, by its fields.
 fn wrong_for_api(body: &Map<String, Value>) -> Result<Wrong, Refused> {
-    let unwritten = |_| Refused::internal("The task could not be written", "Завдання не вдалося записати");
     let raw = serde_json::value::to_raw_value(body).map_err(unwritten)?;
     Ok(NewTask::read(&raw).err().map(|problems| by_field(&Invalid::from(problems))).unwrap_or_default())
 }
