@@ -256,6 +256,7 @@ CREATE INDEX leases_context ON leases (context_id, id) WHERE completed;
 CREATE INDEX leases_status ON leases (status, id);
 CREATE INDEX leases_worker ON leases (worker_id, id);
 CREATE INDEX leases_ended ON leases (ended_at);
+CREATE INDEX leases_error ON leases (id) WHERE reason IS NOT NULL;
 
 -- A run's result and its artifact, made together; the artifact's content is the output of a success.
 CREATE TABLE results (

@@ -18,7 +18,7 @@ use super::json::readable;
 use super::results::{Artifact, TaskResult};
 use super::tasks::Task;
 use super::usage::Usage;
-use super::words::{AnyAction, AnyEntityType, AnyEventKind, AnyLeaseStatus, AnyOutcome, AnyReason};
+use super::words::{AnyAction, AnyEntityType, AnyEventKind, AnyLeaseStatus, AnyOutcome, AnyReason, Word};
 use super::workers::Worker;
 use bloom_core::Ms;
 use bloom_core::audit::AuditEntry;
@@ -302,9 +302,24 @@ pub struct BulkResult {
 pub struct NotChanged {
     /// The id of the task.
     pub id: Uuid,
+    /// What has to be done first, as a word.
+    pub reason: AnyNotChangedReason,
     /// What the call for this task alone would answer, for people.
     pub message: String,
 }
+
+/// What has to be done before a bulk call can change a task.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum NotChangedReason {
+    /// A task on which it depends did not complete: it has to be queued again first. Or it was removed.
+    Dependency,
+    /// A quota of the key that created it is used up.
+    Quota,
+}
+
+/// Not [`NotChangedReason`], so that clients accept the words of newer servers.
+pub type AnyNotChangedReason = Word<NotChangedReason>;
 
 /// An event of a run.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]

@@ -20,6 +20,7 @@ use super::wire::Wire;
 use bloom_core::Ms;
 use bloom_core::audit::Action;
 use bloom_core::file::ArtifactKind;
+use bloom_core::task::Outcome;
 
 /// Rows of a page, unless the request says otherwise.
 pub const DEFAULT_LIMIT: i64 = 100;
@@ -214,6 +215,10 @@ fn flag() -> Schema {
     Schema::Object(ObjectBuilder::new().schema_type(Type::Boolean).build())
 }
 
+fn one_of(words: impl Iterator<Item = &'static str>) -> Schema {
+    Schema::Object(ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words)).build())
+}
+
 pub(super) fn text() -> Schema {
     Schema::Object(ObjectBuilder::new().schema_type(Type::String).pattern(Some(TEXT_PATTERN)).build())
 }
@@ -300,8 +305,7 @@ pub struct ArtifactParams;
 impl IntoParams for ArtifactParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         let description = "Only artifacts of this task. A value that is not an id matches nothing.";
-        let kinds = ArtifactKind::ALL.iter().map(|kind| kind.as_str());
-        let kind = Schema::Object(ObjectBuilder::new().schema_type(Type::String).enum_values(Some(kinds)).build());
+        let kind = one_of(ArtifactKind::ALL.iter().map(|kind| kind.as_str()));
         vec![
             parameter("task_id", description, Id::describe(), "019c936e-3800-7000-8000-000000000001"),
             parameter("kind", "`answer`: only the outputs of runs; `file`: only files. An unknown word is an error.", kind, "file"),
@@ -314,9 +318,11 @@ pub struct LeaseParams;
 
 impl IntoParams for LeaseParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let outcome = one_of(Outcome::ALL.iter().map(|outcome| outcome.as_str()));
         vec![
             parameter("task_id", "Only leases of this task.", Id::describe(), "019c936e-3800-7000-8000-000000000001"),
             parameter("worker_id", "Only leases of this worker.", text(), "worker-01"),
+            parameter("outcome", "Only leases whose run ended so, as its completion told. An unknown word is an error.", outcome, "error"),
         ]
     }
 }

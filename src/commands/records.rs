@@ -11,7 +11,7 @@ use super::number::within;
 use super::show::{self, Form, Kind, Shown};
 use super::{columns, ids, shell_completion, term};
 use crate::CommandError;
-use bloom_core::task::LeaseStatus;
+use bloom_core::task::{LeaseStatus, Outcome};
 
 /// The maximum number of rows of a list, over all its pages.
 pub(crate) const MAX_ROWS: u64 = 100_000;
@@ -82,6 +82,9 @@ pub enum LeaseCommand {
         /// Only with this status
         #[arg(long, value_parser = PossibleValuesParser::new(LeaseStatus::ALL.iter().map(|status| status.as_str())))]
         status: Option<String>,
+        /// Only those whose run ended so, as its completion told; stopped runs end with an error, too
+        #[arg(long, value_parser = PossibleValuesParser::new(Outcome::ALL.iter().map(|outcome| outcome.as_str())))]
+        outcome: Option<String>,
         /// Only of this worker
         #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(shell_completion::workers))]
         worker: Option<String>,
@@ -94,11 +97,11 @@ pub enum LeaseCommand {
 }
 
 pub(crate) async fn leases(command: LeaseCommand, server: &Server, shown: Shown) -> Result<(), CommandError> {
-    let LeaseCommand::List { status, worker, mut task, limit } = command;
+    let LeaseCommand::List { status, outcome, worker, mut task, limit } = command;
     if let Some(task) = &mut task {
         *task = ids::task(server, task).await.map_err(|failure| failure.about("--task"))?;
     }
-    let filters = [("status", status), ("worker_id", worker), ("task_id", task)];
+    let filters = [("status", status), ("outcome", outcome), ("worker_id", worker), ("task_id", task)];
     let query: Vec<_> = filters.into_iter().filter_map(|(name, text)| Some((name, text?))).collect();
     pages(server, "api/runtime/leases", &query, limit, shown, &columns::LEASES).await
 }

@@ -19,9 +19,6 @@ pub const OTHER_AGENT: &str = "Another agent runs as worker";
 /// How the refusal begins of a task whose project nobody knows; its name or id follows in quotes. The command line adds which may be meant.
 pub const UNKNOWN_PROJECT: &str = "No project has the name or id";
 
-/// How the refusal of a requeue begins that another task has to go before. The page tells what to do then.
-pub const CANNOT_REQUEUE_BEFORE: &str = "Cannot requeue it: it depends on task";
-
 /// Why a command was rejected. It then changed nothing. The texts are part of the API.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rejection {
@@ -248,10 +245,10 @@ impl fmt::Display for Rejection {
             Self::WrongStatus { status, expected } => write!(f, "Task status is '{status}', expected {expected}"),
             Self::CannotRequeue(status) => write!(f, "Cannot requeue task with status '{status}'"),
             Self::CannotRequeueBefore { dependency, is_removed: false } => {
-                write!(f, "{CANNOT_REQUEUE_BEFORE} {dependency}, which did not complete; requeue that one first")
+                write!(f, "Cannot requeue it: it depends on task {dependency}, which did not complete; requeue that one first")
             }
             Self::CannotRequeueBefore { dependency, is_removed: true } => {
-                write!(f, "{CANNOT_REQUEUE_BEFORE} {dependency}, which was removed; submit this task again without it")
+                write!(f, "Cannot requeue it: it depends on task {dependency}, which was removed; submit this task again without it")
             }
             Self::CannotCancel(status) => write!(f, "Cannot cancel task with status '{status}'"),
             Self::CannotEdit(status) => write!(f, "Cannot edit task with status '{status}': only a queued task can be edited"),

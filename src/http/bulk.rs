@@ -13,7 +13,7 @@ use super::middleware::Caller;
 use super::ownership;
 use super::policy::RoutePolicy;
 use super::tasks::{filter_of_body, with_asking};
-use bloom_api::answers::{BulkResult, NotChanged};
+use bloom_api::answers::{BulkResult, NotChanged, NotChangedReason};
 use bloom_api::bulk::{Bulk, BulkRequeue, Named};
 use bloom_api::new_tasks::MAX_BATCH;
 use bloom_core::Ms;
@@ -43,8 +43,8 @@ pub(crate) const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
 
 /// Queues many failed, dead or cancelled tasks again.
 ///
-/// Tasks are named by their ids or by a filter, at most 1000 a call; if `more` is true, call again. Tasks in other states do not count, nor
-/// do, with a member key, those in whose contexts keys outside the team have tasks too. With `dry_run`, the call only counts, and its `as_of`
+/// Tasks are named by their ids or by a filter, at most 1000 a call, the oldest first; if `more` is true, call again. Tasks that depend on
+/// others of them are queued after these. Tasks in other states do not count, nor do, with a member key, those in whose contexts keys outside the team have tasks too. With `dry_run`, the call only counts, and its `as_of`
 /// binds the call that follows to the tasks that were there then. A `policy` gives their runs other limits.
 #[utoipa::path(
     post, path = "/api/runtime/llm-tasks:requeue", operation_id = "requeueTasks", tag = "tasks", request_body = BulkRequeue,
@@ -68,7 +68,7 @@ const MAX_NOT_CHANGED: usize = 20;
 struct Change<'a> {
     /// Of tasks in these states.
     statuses: &'a [Status],
-    /// They run again, so those do not count in whose conversations others have part.
+    /// They run again, so those do not count in whose conversations others have part, and the oldest come first.
     goes_on: bool,
     /// Tasks that were created or ended after this do not count.
     as_of: Option<Ms>,
@@ -125,7 +125,10 @@ async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, change: Change<'_>, 
     {
         return Err(full.clone().into());
     }
-    let not_changed = not_changed.iter().take(MAX_NOT_CHANGED).map(|(id, why)| NotChanged { id: *id, message: why.to_string() });
+    let not_changed = not_changed.iter().take(MAX_NOT_CHANGED).map(|(id, why)| {
+        let reason = if why.is_of_quota() { NotChangedReason::Quota } else { NotChangedReason::Dependency };
+        NotChanged { id: *id, reason: reason.into(), message: why.to_string() }
+    });
     ok(&BulkResult { matched, changed, more, as_of: None, not_changed: not_changed.collect() })
 }
 
@@ -156,11 +159,17 @@ async fn named_by(
     let mut tasks = Vec::new();
     for status in change.statuses.iter().filter(|status| filter.status.is_none_or(|wanted| wanted == **status)) {
         let filter = TaskFilter { status: Some(*status), ..filter.clone() };
-        let mut before = None;
+        let mut last = None;
         loop {
-            let page = app.store.task_ids(&filter, &Page { limit: MAX_BATCH as i64, before }).await?;
-            let Some(last) = page.last().copied() else { break };
-            before = Some(last);
+            let page = match change.goes_on {
+                // Tasks are older than those that depend on them.
+                true => app.store.oldest_task_ids(&filter, last, MAX_BATCH as i64).await?,
+                false => app.store.task_ids(&filter, &Page { limit: MAX_BATCH as i64, before: last }).await?,
+            };
+            if page.is_empty() {
+                break;
+            }
+            last = page.last().copied();
             tasks.extend(changeable(app, caller, &page, Change { statuses: &[*status], ..change }).await?);
             // One task more shows that there are more.
             if tasks.len() > limit {

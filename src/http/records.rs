@@ -23,7 +23,7 @@ use bloom_api::values::{MAX_LABEL_KEY, parse_id, text_problem};
 use bloom_core::api_key::Owner;
 use bloom_core::audit::Action;
 use bloom_core::file::ArtifactKind;
-use bloom_core::task::LeaseStatus;
+use bloom_core::task::{LeaseStatus, Outcome};
 use bloom_store::{AuditFilter, LeaseFilter, Listing, Page, UsageBy, UsageFilter};
 
 /// Asks for one row more than are shown, to find out whether there is a next page.
@@ -64,7 +64,7 @@ pub(crate) async fn leases(State(app): State<AppState>, caller: Caller, Query(pa
         Some(task) if ownership::tasks(&app, &caller, vec![task]).await?.is_empty() => return ok(&[(); 0]),
         _ => {}
     }
-    let filter = LeaseFilter { status, task_id, worker_id: params.text("worker_id")? };
+    let filter = LeaseFilter { status, task_id, worker_id: params.text("worker_id")?, outcome: params.word("outcome", Outcome::ALL)? };
     let mut rows = app.store.leases(&filter, &page_wanted).await?;
     let next = cut(&mut rows, false, &params, "/api/runtime/leases", |lease| lease.id);
     page(&rows.iter().map(show_lease).collect::<Vec<_>>(), next)

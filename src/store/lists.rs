@@ -18,7 +18,7 @@ use bloom_core::api_key::{ApiKey, Owner};
 use bloom_core::file::ArtifactKind;
 use bloom_core::ids::{LeaseId, TaskId, WorkerId};
 use bloom_core::run_result::RunResult;
-use bloom_core::task::{LeaseStatus, Reason, Status, TaskSpec, TaskState};
+use bloom_core::task::{LeaseStatus, Outcome, Reason, Status, TaskSpec, TaskState};
 
 /// A task with its spec and its state.
 #[derive(Clone, Debug)]
@@ -77,6 +77,8 @@ pub struct LeaseFilter {
     pub task_id: Option<TaskId>,
     /// Only leases of this worker.
     pub worker_id: Option<String>,
+    /// Only leases whose run ended so, as its completion told.
+    pub outcome: Option<Outcome>,
 }
 
 /// All conditions that are set must hold.
@@ -163,7 +165,7 @@ statement!(
 impl Store {
     /// The ids of tasks, newest first, each with the size of its texts in bytes.
     pub async fn task_sizes(&self, filter: &TaskFilter, page: &Page) -> Result<Listing<(TaskId, i64)>, Error> {
-        let (sql, args) = filter.statement(page, Wanted::Sizes);
+        let (sql, args) = filter.statement(Start::Newest { before: page.before }, page.limit, Wanted::Sizes);
         sized(&self.pool().fetch(&sql, args).await?)
     }
 
@@ -175,7 +177,19 @@ impl Store {
 
     /// As [`task_sizes`](Self::task_sizes), but only the ids.
     pub async fn task_ids(&self, filter: &TaskFilter, page: &Page) -> Result<Vec<TaskId>, Error> {
-        let (sql, args) = filter.statement(page, Wanted::Ids);
+        self.ids_of(filter, Start::Newest { before: page.before }, page.limit).await
+    }
+
+    /// The ids of at most `limit` tasks that match, oldest first: those after this one, or the oldest ones.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub async fn oldest_task_ids(&self, filter: &TaskFilter, after: Option<TaskId>, limit: i64) -> Result<Vec<TaskId>, Error> {
+        self.ids_of(filter, Start::Oldest { after }, limit).await
+    }
+
+    async fn ids_of(&self, filter: &TaskFilter, start: Start, limit: i64) -> Result<Vec<TaskId>, Error> {
+        let (sql, args) = filter.statement(start, limit, Wanted::Ids);
         all(&self.pool().fetch(&sql, args).await?, |row| row.take())
     }
 
@@ -227,6 +241,15 @@ pub(super) fn fitting_page(sizes: Vec<(Uuid, i64)>) -> Listing<(Uuid, i64)> {
     Listing { rows, cut }
 }
 
+/// Where a page of a list begins, and so in which order its rows are.
+#[derive(Clone, Copy)]
+pub(super) enum Start {
+    /// The newest rows, or the newest below this id.
+    Newest { before: Option<Uuid> },
+    /// The oldest rows, or the oldest above this id.
+    Oldest { after: Option<Uuid> },
+}
+
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Wanted {
     Sizes,
@@ -236,35 +259,41 @@ pub(super) enum Wanted {
 impl LeaseFilter {
     /// One statement, so one snapshot: each lease is in exactly one of the two tables.
     fn statement(&self, page: &Page) -> (Sql, Args<'_>) {
-        let of = |leases: &str, task: &str, worker: &str, status: Option<LeaseStatus>| {
+        let of = |leases: &str, task: &str, worker: &str, status: Option<LeaseStatus>, outcome: Option<Outcome>| {
             let mut build = Conditions::with(page.args());
             if let Some(id) = self.task_id {
                 build.add(&format!("{task} = "), |args| args.uuid(id));
             }
             build.equal(&format!("{worker} = "), self.worker_id.as_deref());
             build.equal("status = ", status.map(LeaseStatus::as_str));
+            match outcome {
+                None => {}
+                Some(Outcome::Success) => build.fixed("completed AND reason IS NULL"),
+                Some(Outcome::Error) => build.fixed("completed AND reason IS NOT NULL"),
+            }
             let (conditions, args) = build.into_parts();
             (format!("{leases}{conditions}"), args)
         };
-        let past_status = self.status.filter(|status| *status != LeaseStatus::Active);
         let (active, active_args) =
-            of(&format!("SELECT {ACTIVE} FROM task_state WHERE slot IS NOT NULL AND lease_id < $1"), "id", "worker_id", None);
+            of(&format!("SELECT {ACTIVE} FROM task_state WHERE slot IS NOT NULL AND lease_id < $1"), "id", "worker_id", None, None);
         let active = format!("{active} ORDER BY lease_id DESC LIMIT $2");
-        let index = match (self.task_id, &self.worker_id) {
-            (Some(_), _) => Some("leases_task"),
-            (None, Some(_)) => Some("leases_worker"),
-            (None, None) => None,
+        let index = match (self.task_id, &self.worker_id, self.outcome) {
+            (Some(_), ..) => Some("leases_task"),
+            (None, Some(_), _) => Some("leases_worker"),
+            (None, None, Some(Outcome::Error)) => Some("leases_error"),
+            (None, None, _) => None,
         };
-        let (past, past_args) = of("WHERE id < $1", "task_id", "worker_id", past_status);
+        let (past, past_args) = of("WHERE id < $1", "task_id", "worker_id", self.status, self.outcome);
         let past = move |kind: Kind| {
             let hint = index.map_or_else(String::new, |index| kind.by_index(index));
             format!("SELECT {PAST} FROM leases {hint} {past} ORDER BY id DESC LIMIT $2")
         };
-        match self.status {
-            Some(LeaseStatus::Active) => (Sql::new(|_| active.clone()), active_args),
-            Some(_) => (Sql::new(past), past_args),
+        match (self.status, self.outcome) {
+            (Some(LeaseStatus::Active), None) => (Sql::new(|_| active.clone()), active_args),
+            // An active lease has no outcome.
+            (Some(_), _) | (None, Some(_)) => (Sql::new(past), past_args),
             // Without a status, both halves have the same parameters.
-            None => {
+            (None, None) => {
                 let both = |kind| {
                     let past = past(kind);
                     format!(
@@ -292,7 +321,7 @@ impl TaskFilter {
 
     /// The query follows the index of the filter that leaves the fewest rows, and checks the other filters row by row. Its text consists
     /// of fixed parts; the values are parameters.
-    pub(super) fn statement(&self, page: &Page, wanted: Wanted) -> (Sql, Args<'_>) {
+    pub(super) fn statement(&self, start: Start, limit: i64, wanted: Wanted) -> (Sql, Args<'_>) {
         let is_finished = self.status.is_some_and(Status::is_final);
         let rare = self.status.is_some_and(|status| !matches!(status, Status::Queued));
         // Finished tasks of an agent have an index of their own. Of the unfinished ones, only queued tasks can be many.
@@ -348,7 +377,12 @@ impl TaskFilter {
         build.equal(if finished_of_agent { "s.agent_slug = " } else { "t.agent_slug = " }, self.agent_slug.as_deref());
         build.equal("s.worker_id = ", self.worker_id.as_deref());
         build.equal("s.status = ", self.status.map(Status::as_str));
-        let (first, end) = id_range(self.created_after, self.created_before, page.before);
+        let (before, after, order) = match start {
+            Start::Newest { before } => (before, None, "DESC"),
+            Start::Oldest { after } => (None, after, "ASC"),
+        };
+        let (first, end) = id_range(self.created_after, self.created_before, before);
+        let first = first.max(after.map(|id| Uuid::from_u128(id.as_u128().saturating_add(1))));
         build.add(&format!("{id} < "), |args| args.uuid(end));
         if let Some(first) = first {
             build.add(&format!("{id} >= "), |args| args.uuid(first));
@@ -358,7 +392,7 @@ impl TaskFilter {
             Wanted::Sizes => format!("{id}, octet_length(t.prompt) + octet_length(t.context_hints)"),
         };
         let (text, args) = build.into_parts();
-        let args = args.int(page.limit);
+        let args = args.int(limit);
         let limit = args.len();
         let sql = Sql::new(|d| {
             let from = if end_leads {
@@ -367,7 +401,7 @@ impl TaskFilter {
                 from.to_owned()
             };
             let named = if self.ids.is_empty() { String::new() } else { format!(" AND {id} {}", d.any(Type::Uuid, limit + 1)) };
-            format!("SELECT {wanted} FROM {from} WHERE true{text}{named} ORDER BY {id} DESC LIMIT ${limit}")
+            format!("SELECT {wanted} FROM {from} WHERE true{text}{named} ORDER BY {id} {order} LIMIT ${limit}")
         });
         (sql, if self.ids.is_empty() { args } else { args.uuids(&self.ids) })
     }

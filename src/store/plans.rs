@@ -11,7 +11,7 @@ use super::contexts::{
     PAGE_OF_TEAM, RECENT, RECENT_OF_KEY, RECENT_OF_PROJECT, RECENT_OF_TEAM,
 };
 use super::dialect::{Kind, Sql};
-use super::lists::{TaskFilter, Wanted};
+use super::lists::{Start, TaskFilter, Wanted};
 use super::page::Page;
 use super::queue::{
     READY_OF_AGENT_IN_NAMESPACE, READY_OF_AGENT_IN_NAMESPACE_AND_PROJECT, READY_OF_AGENT_IN_PROJECT, READY_OF_NAMESPACE,
@@ -25,6 +25,7 @@ use bloom_core::ids::TaskId;
 use bloom_core::task::Status;
 
 const CROWD: i64 = 10_000;
+const NEWEST: Start = Start::Newest { before: None };
 
 /// Readers of a store can't write to SQLite.
 async fn execute(store: &Store, url: &str, sql: impl Fn(Kind) -> String) {
@@ -210,7 +211,7 @@ async fn check_ended(url: String) {
         assert_eq!(store.task_sizes(&filter, &page).await.unwrap().rows.len(), 1, "{filter:?}");
         assert_eq!(store.task_ids(&filter, &page).await.unwrap().len(), 1, "{filter:?}");
         for wanted in [Wanted::Sizes, Wanted::Ids] {
-            let (statement, args) = filter.statement(&page, wanted);
+            let (statement, args) = filter.statement(NEWEST, 9, wanted);
             let text = statement.text(store.kind()).as_str().to_owned();
             match store.kind() {
                 // The statement could not be prepared if the index did not fit.
@@ -229,7 +230,7 @@ async fn check_ended(url: String) {
     execute(&store, &url, |kind| if kind == Kind::Postgres { "ANALYZE tasks" } else { "SELECT 1" }.to_owned()).await;
     let filter = TaskFilter { project: Some("small".into()), ..TaskFilter::default() };
     assert_eq!(store.task_ids(&filter, &page).await.unwrap().len(), 1);
-    let (statement, args) = filter.statement(&page, Wanted::Sizes);
+    let (statement, args) = filter.statement(NEWEST, 9, Wanted::Sizes);
     let sql = Sql::new(|kind| format!("EXPLAIN QUERY PLAN {}", statement.text(kind).as_str()));
     let plan = match store.kind() {
         Kind::Sqlite => {

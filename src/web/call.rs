@@ -45,6 +45,14 @@ impl Visit {
         self.read(self.send(method, path, body.to_string()).await).await
     }
 
+    /// As [`act`](Self::act), for a POST whose answer is read.
+    ///
+    /// # Errors
+    /// The API refuses the call.
+    pub(crate) async fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, Refused> {
+        self.read(self.send(Method::POST, path, body.to_string()).await).await
+    }
+
     /// A page of a list. Rows are converted as they are read, because texts of tasks may be large.
     ///
     /// # Errors

@@ -245,7 +245,7 @@ struct Created<'a> {
 /// The answer itself shows the key: an address would stay in histories and logs.
 pub(crate) async fn create(Posted { visit, fields, .. }: Posted) -> Result<Response, Refused> {
     let refused = match body(&visit.layout, &fields) {
-        Ok(body) => match visit.act(Method::POST, "keys", &body).await {
+        Ok(body) => match visit.post("keys", &body).await {
             Ok(created) => return hand_over(&visit, StatusCode::CREATED, created),
             Err(refused) => refused,
         },
@@ -261,9 +261,7 @@ pub(crate) async fn create(Posted { visit, fields, .. }: Posted) -> Result<Respo
     visit.show(status, &Keys { wrong, ..page(&visit, &fields).await? })
 }
 
-fn hand_over(visit: &Visit, status: StatusCode, created: Value) -> Result<Response, Refused> {
-    let unreadable = |_| Refused::internal("An answer of the API could not be read", "Відповідь API не вдалося прочитати");
-    let created: CreatedKey<'_> = serde_json::from_value(created).map_err(unreadable)?;
+fn hand_over(visit: &Visit, status: StatusCode, created: CreatedKey<'_>) -> Result<Response, Refused> {
     let scope = created.about.scope.to_string();
     let page = Created {
         v: &visit.layout,
@@ -410,7 +408,7 @@ pub(crate) async fn act(Path((name, action)): Path<(String, String)>, Posted { v
             // A value that is no number is refused by the API, which says what it expects.
             let overlap = fields.text("overlap_sec");
             let body = json!({ "overlap_sec": overlap.parse::<i64>().map_or_else(|_| json!(overlap), |seconds| json!(seconds)) });
-            let rotated = visit.act(Method::POST, &format!("{path}/rotate"), &body).await?;
+            let rotated = visit.post(&format!("{path}/rotate"), &body).await?;
             hand_over(&visit, StatusCode::OK, rotated)
         }
         _ => Err(Refused::new(404, "There is no such button", "Такої кнопки немає")),

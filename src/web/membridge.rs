@@ -213,9 +213,7 @@ pub(crate) async fn test(Posted { visit, .. }: Posted) -> Result<Response, Refus
             "Для перевірки з’єднання тут потрібен ключ адміністратора",
         ));
     }
-    let tested = visit.act(Method::POST, "test-connection", &json!({})).await?;
-    let tested = serde_json::from_value(tested)
-        .map_err(|_| Refused::internal("The answer of the test could not be read", "Відповідь перевірки не вдалося прочитати"))?;
+    let tested = visit.post("test-connection", &json!({})).await?;
     visit.ok(&Membridge { tested: Some(tested), ..page(&visit).await? })
 }
 

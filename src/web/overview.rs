@@ -19,8 +19,9 @@ use crate::workers::{free_name, trouble};
 use bloom_api::questions::Question;
 use bloom_api::queues::Queue;
 use bloom_api::reports::{Health, Stats, UsageRow};
+use bloom_api::tasks::Task;
 use bloom_api::workers::Worker;
-use bloom_core::task::Status;
+use bloom_core::task::{Reason, Status};
 use bloom_core::worker::WorkerStatus;
 use bloom_core::{DAY_MS, Ms};
 
@@ -130,6 +131,8 @@ struct Overview<'a> {
     asking: Vec<Ask>,
     failed: Vec<Row>,
     failed_count: String,
+    /// How many tasks were cancelled in the last hour because one on which they depend did not complete; empty: none.
+    dependents: String,
     running: Vec<Row>,
     waiting: Vec<Row>,
     completed: Vec<Row>,
@@ -160,6 +163,7 @@ pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
     // Lists are in the order of creation.
     failed.sort_by_key(|row| Reverse(row.updated_at));
     failed.truncate(ROWS);
+    let dependents = cancelled_dependents(&visit).await?;
     let (whole, own) = match visit.layout.sees_all() {
         true => (Some(whole(&visit).await?), None),
         false => (None, Some(Own::of(&visit).await?)),
@@ -174,12 +178,25 @@ pub(crate) async fn show(visit: Visit) -> Result<Response, Refused> {
         asking,
         failed,
         failed_count,
+        dependents,
         running,
         waiting,
         completed,
         is_new,
         address: &visit.address,
         example,
+    })
+}
+
+async fn cancelled_dependents(visit: &Visit) -> Result<String, Refused> {
+    let query = Filter::cancelled_lately().query(Some(Status::Cancelled), visit.layout.now);
+    let is_dependent = |task: Task| task.last_failure().is_some_and(|failure| failure.reason == Reason::DependencyFailed);
+    let listed = visit.list(&format!("llm-tasks?limit={COUNTED}&{query}"), is_dependent).await?;
+    let count = listed.rows.iter().filter(|is_dependent| **is_dependent).count();
+    Ok(match (count, listed.next) {
+        (0, _) => String::new(),
+        (count, None) => count.to_string(),
+        (count, Some(_)) => format!("{count}+"),
     })
 }
 

@@ -22,7 +22,7 @@ use bloom_api::results::Artifact;
 use bloom_api::tasks::Task;
 use bloom_core::Ms;
 use bloom_core::file::{ArtifactKind, FileKind};
-use bloom_core::task::LeaseStatus;
+use bloom_core::task::{LeaseStatus, Outcome};
 
 pub(crate) const ROWS: usize = 60;
 pub(crate) const CHARS: usize = 160;
@@ -111,6 +111,12 @@ struct LeaseRow {
 struct Leases<'a> {
     v: &'a Layout,
     status: String,
+    /// How the runs ended that are listed; empty: in any way, or not yet.
+    outcome: String,
+    /// The outcomes by their words, and what they are called.
+    tabs: [(&'static str, &'static str); 3],
+    /// The other filters, as the query of an address.
+    filters: String,
     worker_id: String,
     task_id: String,
     statuses: Vec<(&'static str, &'static str)>,
@@ -119,7 +125,7 @@ struct Leases<'a> {
 }
 
 pub(crate) async fn leases(visit: Visit) -> Result<Response, Refused> {
-    const FILTERS: [&str; 3] = ["status", "worker_id", "task_id"];
+    const FILTERS: [&str; 4] = ["status", "outcome", "worker_id", "task_id"];
     if !visit.layout.sees_all() {
         return Err(Refused::new(
             403,
@@ -127,12 +133,14 @@ pub(crate) async fn leases(visit: Visit) -> Result<Response, Refused> {
             "Ваш ключ показує оренди лише окремих завдань: на сторінці завдання це його спроби",
         ));
     }
-    if let Some(found) = by_part_of_task(&visit, "/leases", &["status", "worker_id"]).await? {
+    if let Some(found) = by_part_of_task(&visit, "/leases", &["status", "outcome", "worker_id"]).await? {
         return Ok(found);
     }
     let (now, lang) = (visit.layout.now, visit.layout.at.lang);
     let statuses: Vec<_> = LeaseStatus::ALL.iter().map(|status| status.as_str()).collect();
     let status = visit.query().word("status", &statuses)?;
+    let (success, error) = (Outcome::Success.as_str(), Outcome::Error.as_str());
+    let ended = visit.query().word("outcome", &[success, error])?;
     let row = |lease: Lease| {
         let (status, outcome) = outcome(lang, &lease);
         LeaseRow {
@@ -163,6 +171,13 @@ pub(crate) async fn leases(visit: Visit) -> Result<Response, Refused> {
         status,
         worker_id: visit.query().text("worker_id"),
         task_id: visit.query().text("task_id"),
+        filters: visit.query().query_of(&["status", "worker_id", "task_id"]),
+        outcome: ended,
+        tabs: [
+            ("", lang.t("all", "усі")),
+            (success, lang.t("completed", "завершено")),
+            (error, lang.t("failed or stopped", "з помилкою або спинено")),
+        ],
         statuses: LeaseStatus::ALL.iter().map(|status| (status.as_str(), status_words(lang, *status))).collect(),
         rows: listed.rows,
         pages: Pages::of(&visit, "/leases", &FILTERS, listed.next),

@@ -84,11 +84,34 @@ on_both! {
         crew.api.get(&format!("llm-tasks/{}/wait?timeout_sec=30", chain[3])).await.ok();
         let did = server.post("llm-tasks:requeue", json!({ "ids": [alone.id, chain[3]] })).await.ok();
         assert_eq!((&did["matched"], &did["changed"]), (&json!(2), &json!(0)), "{did}");
-        let message = did["not_changed"][0]["message"].as_str().unwrap();
-        assert!(message.contains("depends on task") && did["not_changed"].as_array().unwrap().len() == 2, "{did}");
+        for task in did["not_changed"].as_array().unwrap() {
+            assert!(task["reason"] == "dependency" && task["message"].as_str().unwrap().contains("depends on task"), "{did}");
+        }
+        assert_eq!(did["not_changed"].as_array().unwrap().len(), 2, "{did}");
         let filter = json!({ "agent_slug": crew.slug, "status": "cancelled" });
         let did = server.post("llm-tasks:requeue", json!({ "filter": filter })).await.ok();
         assert_eq!(did, json!({ "matched": 5, "changed": 5, "more": false }));
+    }
+
+    async fn those_on_which_others_depend_are_among_the_first_that_are_requeued(server) {
+        let crew = server.crew();
+        let first = crew.task().create().await;
+        let second = crew.task().with("depends_on", json!([first.id])).create().await;
+        for _ in 0..2 {
+            let tasks = (0..550).map(|_| crew.task().with("depends_on", json!([second.id])).json()).collect::<Vec<_>>();
+            server.post("llm-tasks:batch", json!({ "tasks": tasks })).await.created();
+        }
+        server.post("llm-tasks:cancel", json!({ "ids": [first.id] })).await.ok();
+        let cancelled = json!({ "filter": { "agent_slug": crew.slug, "status": "cancelled" } });
+        eventually("all are cancelled", || async {
+            let counted = server.post("llm-tasks:requeue", json!({ "filter": cancelled["filter"], "dry_run": true })).await.ok();
+            (counted["matched"] == 1_102).then_some(())
+        })
+        .await;
+        for changed in [1_000, 102] {
+            let did = server.post("llm-tasks:requeue", cancelled.clone()).await.ok();
+            assert_eq!((&did["changed"], did["not_changed"].is_null()), (&json!(changed), true), "{did}");
+        }
     }
 
     async fn a_bulk_call_says_when_there_is_more(server) {

@@ -79,7 +79,7 @@ on_both! { alone:
         assert_eq!(server.get("audit?limit=150").await.ok().as_array().unwrap().len(), 150);
     }
 
-    async fn leases_are_filtered_by_status(database) {
+    async fn leases_are_filtered_by_status_and_outcome(database) {
         let server = Server::on(database).start();
         let crew = server.crew();
         let worker = crew.worker().slots(8).register().await;
@@ -98,6 +98,18 @@ on_both! { alone:
             assert_eq!(ids(&listed), wanted, "{status}");
             assert!(listed.as_array().unwrap().iter().all(|lease| lease["status"] == status));
         }
+        for (filters, wanted) in [
+            ("outcome=success".to_owned(), vec![&released]),
+            (format!("outcome=error&worker_id={}", worker.name), vec![&failed]),
+            (format!("outcome=success&task_id={}", released.task.id), vec![&released]),
+            ("outcome=error&status=released".to_owned(), vec![&failed]),
+            ("outcome=error&status=active".to_owned(), vec![]),
+            ("outcome=error&status=expired".to_owned(), vec![]),
+        ] {
+            let listed = server.get(&format!("leases?{filters}")).await.ok();
+            assert_eq!(ids(&listed), wanted.iter().map(|lease| lease.id.clone()).collect::<Vec<_>>(), "{filters}");
+        }
+        server.get("leases?outcome=failed").await.refuses(&["outcome"]);
         assert_eq!(server.get("leases?status=nonsense").await.ok(), json!([]));
         assert_eq!(server.get("leases?status=").await.ok().as_array().unwrap().len(), 5);
     }

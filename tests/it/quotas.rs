@@ -58,6 +58,7 @@ on_both! { alone:
         let open = async || quota_of(&admin, "ci").await["open_tasks"].clone();
         let many = ann.post("llm-tasks:requeue", json!({ "ids": made })).await.ok();
         assert_eq!((&many["matched"], &many["changed"], open().await), (&json!(6), &json!(2), json!(2)));
+        assert!(many["not_changed"].as_array().unwrap().iter().all(|task| task["reason"] == "quota"), "{many}");
         let said = ann.post(&format!("llm-tasks/{}/requeue", made[5]), json!({})).await.error(409);
         assert_eq!(said, "The quota of the key 'ci', which created the task, is 2 open tasks, and 2 are open: wait until some end, or cancel some");
         ann.post("llm-tasks", task("x")).await.created();

@@ -1,7 +1,6 @@
 //! Changes of many tasks at once: a page first tells how many there are.
 
 use askama::Template;
-use axum::http::Method;
 use axum::response::Response;
 use serde_json::{Value, json};
 
@@ -10,8 +9,8 @@ use super::requeue::with_limits;
 use crate::answer::see_other;
 use crate::refused::Refused;
 use crate::visit::{FORM_TOKEN, Fields, Layout, Posted, Visit};
+use bloom_api::answers::{BulkResult, NotChangedReason};
 use bloom_core::Ms;
-use bloom_core::command::CANNOT_REQUEUE_BEFORE;
 
 #[derive(Template)]
 #[template(path = "bulk.html")]
@@ -60,7 +59,7 @@ pub(crate) async fn change(Posted { visit, fields, .. }: Posted) -> Result<Respo
         let (mut count, mut more, mut as_of) = (0, false, None);
         for body in &named {
             let found = call(&visit, action, &fields, body, (true, json!(as_of))).await?;
-            (count, more, as_of) = (count + number(&found, "matched"), more || found["more"] == true, as_of.or(found["as_of"].as_i64()));
+            (count, more, as_of) = (count + found.matched, more || found.more, as_of.or(found.as_of));
         }
         let ids = if is_all(&fields) { Vec::new() } else { ids };
         let v = &visit.layout;
@@ -87,12 +86,11 @@ pub(crate) async fn change(Posted { visit, fields, .. }: Posted) -> Result<Respo
         let mut left_now = 0;
         for _ in 0..MOST_CALLS {
             let answer = call(&visit, action, &fields, body, (false, as_of.clone())).await?;
-            let changed_now = number(&answer, "changed");
-            changed += changed_now;
+            changed += answer.changed;
             // What an earlier call has left is among those that this one has met.
-            left_now = number(&answer, "matched") - changed_now;
-            depends |= has_to_wait(&answer);
-            if answer["more"] != true || changed_now == 0 {
+            left_now = answer.matched - answer.changed;
+            depends |= answer.not_changed.iter().any(|task| task.reason == NotChangedReason::Dependency);
+            if !answer.more || answer.changed == 0 {
                 break;
             }
         }
@@ -102,18 +100,8 @@ pub(crate) async fn change(Posted { visit, fields, .. }: Posted) -> Result<Respo
     Ok(see_other(&format!("{list}&done={changed}&matched={}{depends}", changed + left)))
 }
 
-/// Whether one of the tasks was left as it is because a task on which it depends did not complete. A quota may be used up, too.
-fn has_to_wait(answer: &Value) -> bool {
-    let mut left = answer["not_changed"].as_array().into_iter().flatten();
-    left.any(|task| task["message"].as_str().is_some_and(|message| message.starts_with(CANNOT_REQUEUE_BEFORE)))
-}
-
 fn is_all(fields: &Fields) -> bool {
     fields.get("which") == Some("all")
-}
-
-fn number(answer: &Value, name: &str) -> i64 {
-    answer[name].as_i64().unwrap_or_default()
 }
 
 /// The tasks, as calls of the API name them: one call for each status.
@@ -132,10 +120,10 @@ fn named(now: Ms, fields: &Fields, filter: &Filter, ids: &[&str]) -> Result<Vec<
 }
 
 /// `dry_run` and `as_of`, as the API has them.
-async fn call(visit: &Visit, action: &str, fields: &Fields, named: &Value, (dry_run, as_of): (bool, Value)) -> Result<Value, Refused> {
+async fn call(visit: &Visit, action: &str, fields: &Fields, named: &Value, (dry_run, as_of): (bool, Value)) -> Result<BulkResult, Refused> {
     let mut body = named.clone();
     body["dry_run"] = json!(dry_run);
     body["as_of"] = as_of;
     let body = if action == "requeue" { with_limits(body, fields)? } else { body };
-    visit.act(Method::POST, &format!("llm-tasks:{action}"), &body).await
+    visit.post(&format!("llm-tasks:{action}"), &body).await
 }

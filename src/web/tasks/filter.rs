@@ -105,6 +105,11 @@ impl Filter {
         Self { finished_since: TIMES[0].0.to_owned(), ..Self::of_status(Status::Failed) }
     }
 
+    /// The tasks that were cancelled in the last hour.
+    pub(crate) fn cancelled_lately() -> Self {
+        Self { finished_since: TIMES[0].0.to_owned(), ..Self::of_status(Status::Cancelled) }
+    }
+
     /// The tasks that were completed in the last hour.
     pub(crate) fn completed_lately() -> Self {
         Self { finished_since: TIMES[0].0.to_owned(), ..Self::of_status(Status::Completed) }

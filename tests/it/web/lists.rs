@@ -153,7 +153,7 @@ on_both! {
             ("/tasks?since=1d", "since: &#39;1d&#39; is unknown, so nothing was done. Known: 1h, 24h, 7d, 30d"),
             ("/leases?status=actve", "status: &#39;actve&#39; is unknown, so nothing was done. Known: active, "),
             ("/leases?task_id=nonsense", "task_id: &#39;nonsense&#39; is unknown"),
-            ("/leases?wroker_id=a", "Known: status, worker_id, task_id, cursor"),
+            ("/leases?wroker_id=a", "Known: status, outcome, worker_id, task_id, cursor"),
             ("/audit?action=task_dead,nonsense", "action: &#39;nonsense&#39; is unknown"),
             ("/audit?actoin=task_dead", "Known: action, actor, "),
             ("/artifacts?task_id=nonsense", "task_id: &#39;nonsense&#39; is unknown"),

@@ -36,6 +36,25 @@ on_both! { alone:
         browser.ok(&format!("/tasks/{cut}")).await.has("This is only the beginning");
     }
 
+    async fn the_overview_counts_what_was_cancelled_because_another_task_failed(database) {
+        let server = Server::on(database).start();
+        let (crew, browser) = (server.crew(), Browser::of(&server));
+        let link = "<a href=\"/tasks?status=cancelled&amp;finished_since=1h\">Cancelled because a task on which they depend did not complete: ";
+        let (task, lease) = crew.leased_task().await;
+        let mut dependents = Vec::new();
+        for _ in 0..2 {
+            dependents.push(crew.task().with("depends_on", json!([task.id])).create().await);
+        }
+        let alone = crew.task().create().await;
+        alone.cancel().await.ok();
+        browser.ok("/").await.has_not(link);
+        lease.complete("error", json!({ "error_message": "no", "reason": "auth" })).await.ok();
+        for dependent in &dependents {
+            dependent.reaches("cancelled").await;
+        }
+        browser.ok("/").await.has(&format!("{link}2</a>"));
+    }
+
     async fn the_overview_tells_a_paused_worker_from_one_that_is_away(database) {
         let server = Server::on(database).start();
         let browser = Browser::of(&server);

@@ -29,6 +29,13 @@ on_both! {
         stopped.cancel().await.ok();
         run.complete("error", json!({ "error_message": "cancelled on request", "reason": "cancelled" })).await.ok();
         browser.ok(&of_task).await.has_not(&stopped.id);
+        for (outcome, shown, hidden) in [("success", &task, &stopped), ("error", &stopped, &task)] {
+            let listed = browser.ok(&format!("/leases?outcome={outcome}&worker_id={}", worker.name)).await;
+            listed.has(&shown.id);
+            listed.has_not(&hidden.id);
+            listed.has(&format!("href=\"/leases?outcome={outcome}&amp;worker_id={}\" aria-current=\"page\"", worker.name));
+            listed.has(&format!("<input type=\"hidden\" name=\"outcome\" value=\"{outcome}\">"));
+        }
         // As on the page of its task.
         for page in [format!("/leases?worker_id={}", worker.name), format!("/tasks/{}", stopped.id)] {
             browser.ok(&page).await.has("<span class=\"badge s-cancelled\">stopped</span>");
