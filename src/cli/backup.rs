@@ -106,8 +106,8 @@ pub struct Schedule {
 impl Schedule {
     /// `None`: the settings want none.
     pub fn of(settings: &Serve) -> Option<Self> {
-        let directory = BackupDirectory::new(settings.backup_dir.clone()?);
-        Some(Self { directory, every: settings.backup_every, keep: settings.backup_keep })
+        let directory = BackupDirectory::new(settings.data.backup_dir.clone()?);
+        Some(Self { directory, every: settings.data.backup_every, keep: settings.data.backup_keep })
     }
 }
 

@@ -15,7 +15,7 @@ pub async fn open(settings: &Serve) -> Result<Store, CommandError> {
 }
 
 pub fn options(settings: &Serve) -> StoreOptions {
-    StoreOptions { url: settings.database_url.expose_secret().to_owned(), max_connections: settings.database_max_connections }
+    StoreOptions { url: settings.data.database_url.expose_secret().to_owned(), max_connections: settings.data.max_connections }
 }
 
 /// `migrate up`

@@ -54,14 +54,14 @@ pub async fn run(mut args: DevArgs) -> Result<(), CommandError> {
     }
     if is_for_this_machine_only(&settings) && !is_given(&args.server, "rate_limit_per_minute") {
         // All clients are this machine's user, and a limit would only be in the way of their scripts.
-        settings.rate_limit_per_minute = 0;
+        settings.limits.requests_per_minute = 0;
     }
     let (_, _flush) = Log::start(&settings.log)?;
-    let asks = if settings.api_key.is_some() { Asks::Given } else { own_key(&mut settings)? };
+    let asks = if settings.keys.api.is_some() { Asks::Given } else { own_key(&mut settings)? };
     let echoes = args.work.or_echo();
     args.work.or_local_repositories();
-    let key = settings.worker_key.clone().or_else(|| settings.api_key.clone());
-    let mut agent_settings = args.work.settings(String::new(), key, settings.data_dir.join("dev-agent"))?;
+    let key = settings.keys.worker.clone().or_else(|| settings.keys.api.clone());
+    let mut agent_settings = args.work.settings(String::new(), key, settings.data.dir.join("dev-agent"))?;
     if let Asks::Own(path, ..) = &asks {
         agent_settings.key_files.push(path.clone());
     }
@@ -142,8 +142,9 @@ fn runners(profiles: &Profiles) -> String {
 }
 
 fn is_for_this_machine_only(settings: &Serve) -> bool {
-    let is_loopback = settings.host == "localhost" || settings.host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
-    is_loopback && settings.api_key.is_none() && settings.trusted_proxies.is_empty()
+    let is_loopback =
+        settings.network.host == "localhost" || settings.network.host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
+    is_loopback && settings.keys.api.is_none() && settings.network.trusted_proxies.is_empty()
 }
 
 /// Whether this setting is set by a flag, the environment or the file.
@@ -162,14 +163,14 @@ enum Asks {
 /// Gives the server a key of its own, unless the user wants none: whoever reaches a server without keys, such as a run in a sandbox with
 /// network, can have everything run.
 fn own_key(settings: &mut Serve) -> Result<Asks, CommandError> {
-    if settings.allow_no_key {
+    if settings.keys.allow_none {
         return Ok(Asks::Nothing);
     }
     let mut random = [0; 32];
     getrandom::fill(&mut random).map_err(|error| format!("no random bytes for a key: {error}"))?;
-    let (key, file) = dev_key::locked(&settings.data_dir, &hex::encode(random))?;
-    settings.api_key = Some(key.clone());
-    Ok(Asks::Own(dev_key::path(&settings.data_dir), key, file))
+    let (key, file) = dev_key::locked(&settings.data.dir, &hex::encode(random))?;
+    settings.keys.api = Some(key.clone());
+    Ok(Asks::Own(dev_key::path(&settings.data.dir), key, file))
 }
 
 /// Commands of the same user send the key to this address only.

@@ -20,7 +20,7 @@ const FEW: usize = MAX_CONNECTIONS / 4;
 /// Raises the limit of open files as far as this user may, and returns how many client connections it allows.
 pub fn connections(settings: &Serve) -> usize {
     let files = usize::try_from(raise()).unwrap_or(usize::MAX);
-    let connections = client_connections(files, settings.database_max_connections as usize);
+    let connections = client_connections(files, settings.data.max_connections as usize);
     if connections < FEW {
         tracing::warn!(
             files,

@@ -10,7 +10,7 @@ use super::serve::own_url;
 const LIMIT: Duration = Duration::from_secs(10);
 
 pub async fn run(settings: Serve) -> Result<(), CommandError> {
-    if settings.port == 0 {
+    if settings.network.port == 0 {
         let what = "PORT is 0, so the address of the server is not known: give the port that it told at its start, with --port";
         return Err(what.to_owned().into());
     }

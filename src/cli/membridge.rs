@@ -34,7 +34,7 @@ pub struct Listening {
 }
 
 pub async fn listen(settings: &Serve) -> Result<Listening, CommandError> {
-    let own = &settings.own_membridge;
+    let own = &settings.membridge;
     let names = ["--membridge-host or MEMBRIDGE_HOST", "--membridge-port or MEMBRIDGE_PORT"];
     let (listener, address) = parts::listen_at(&own.host, own.port, names).await?;
     let url = parts::callable(parts::scheme(settings), address);
@@ -94,9 +94,9 @@ pub async fn run(settings: Serve, flags: Flags) -> Result<(), CommandError> {
     refuse_used(&settings, &store).await?;
     database::unlocked(&settings, || store.begin_service()).await?;
     let options = engine::EngineOptions {
-        session_wait_ms: settings.session_wait_ms,
-        named_agent_wait_ms: settings.named_agent_wait_ms,
-        worker_offline_after_ms: settings.worker_offline_after_ms,
+        session_wait_ms: settings.work.session_wait_ms,
+        named_agent_wait_ms: settings.work.named_agent_wait_ms,
+        worker_offline_after_ms: settings.work.worker_offline_after_ms,
         traces: Traces::default(),
         manual_clock: None,
         seed: None,
@@ -112,7 +112,7 @@ pub async fn run(settings: Serve, flags: Flags) -> Result<(), CommandError> {
     }
     let mut server = parts::http_settings(&settings, connections);
     server.tls = tls;
-    let key = settings.membridge_admin_key.as_ref();
+    let key = settings.membridge.admin_key.as_ref();
     store.serves_at(&listening.url);
     announce(&banner(&settings, &listening.url));
     tracing::info!(url = listening.url, database = settings.shown_database_url(), connections, "the control plane is serving");
@@ -143,7 +143,7 @@ async fn refuse_used(settings: &Serve, store: &Store) -> Result<(), CommandError
 }
 
 fn banner(settings: &Serve, url: &str) -> String {
-    let keys = if settings.membridge_admin_key.is_some() { "a key is needed" } else { "open: no MEMBRIDGE_ADMIN_KEY is set" };
+    let keys = if settings.membridge.admin_key.is_some() { "a key is needed" } else { "open: no MEMBRIDGE_ADMIN_KEY is set" };
     format!(
         "bloom-runtime membridge {version}\n  listens on   {url}\n  database     {database}\n  access       {keys}\n",
         version = super::VERSION,

@@ -6,7 +6,6 @@
 mod agent;
 mod agent_keys;
 mod backup;
-mod bench;
 mod config_check;
 mod database;
 mod dev;
@@ -163,7 +162,7 @@ enum Command {
         /// The directory; it is created if it does not exist
         dir: PathBuf,
     },
-    Bench(bench::BenchArgs),
+    Bench(bloom_bench::BenchArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -249,7 +248,7 @@ pub fn run() -> ExitCode {
         Command::Healthcheck(args) => settings(&args).and_then(|settings| block_on(healthcheck::run(settings))),
         Command::Completions { shell } => completions(shell),
         Command::Man { dir } => generate::man(&dir),
-        Command::Bench(args) => block_on(async move { Ok(bench::run(&args).await?) }),
+        Command::Bench(args) => block_on(async move { Ok(bloom_bench::run(&args).await?) }),
     };
     // A service that can't start is started again and again: what its supervisor keeps of it has times, as its log has.
     if is_service && done.as_ref().is_err_and(|failure| !failure.message.is_empty()) && !std::io::stderr().is_terminal() {

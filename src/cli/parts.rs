@@ -69,21 +69,21 @@ pub async fn listen_at(host: &str, port: u16, names: [&str; 2]) -> Result<(TcpLi
 
 pub fn http_settings(settings: &Serve, max_connections: usize) -> http::Settings {
     http::Settings {
-        keys: Keys::new(settings.api_key.as_ref(), settings.worker_key.as_ref(), settings.read_key.as_ref()),
-        rate_limit_per_minute: settings.rate_limit_per_minute,
-        test_connection_per_minute: settings.test_connection_per_minute,
-        worker_rate_limit_per_minute: settings.worker_rate_limit_per_minute,
-        public_url: settings.public_url.clone(),
+        keys: Keys::new(settings.keys.api.as_ref(), settings.keys.worker.as_ref(), settings.keys.read.as_ref()),
+        rate_limit_per_minute: settings.limits.requests_per_minute,
+        test_connection_per_minute: settings.limits.test_connection_per_minute,
+        worker_rate_limit_per_minute: settings.limits.worker_requests_per_minute,
+        public_url: settings.network.public_url.clone(),
         // Clients may also call the server by the name that it listens on, and the agents of pools by the one that they are given.
         hosts: {
-            let of_agents = settings.operator_agent_server.as_ref().and_then(|url| url.host().map(|host| host.to_owned()));
-            settings.allowed_hosts.iter().cloned().chain(Host::parse(&settings.host).ok()).chain(of_agents).collect()
+            let of_agents = settings.kubernetes.agent_server.as_ref().and_then(|url| url.host().map(|host| host.to_owned()));
+            settings.network.allowed_hosts.iter().cloned().chain(Host::parse(&settings.network.host).ok()).chain(of_agents).collect()
         },
-        trusted_proxies: settings.trusted_proxies.clone(),
-        max_body_bytes: settings.max_body_bytes,
-        max_output_bytes: settings.max_output_bytes,
-        max_artifact_bytes: settings.max_artifact_bytes,
-        request_timeout: settings.request_timeout,
+        trusted_proxies: settings.network.trusted_proxies.clone(),
+        max_body_bytes: settings.limits.body_bytes,
+        max_output_bytes: settings.limits.output_bytes,
+        max_artifact_bytes: settings.limits.artifact_bytes,
+        request_timeout: settings.limits.request_timeout,
         head_timeout: http::server::HEAD_TIMEOUT,
         write_timeout: http::server::WRITE_TIMEOUT,
         held_bytes: http::HELD_BYTES,
@@ -91,29 +91,33 @@ pub fn http_settings(settings: &Serve, max_connections: usize) -> http::Settings
         tls: None,
         kubernetes: None,
         objects: None,
-        lease_ttl_ms: settings.lease_ttl_ms,
-        max_timeout_sec: settings.max_timeout_sec,
+        lease_ttl_ms: settings.work.lease_ttl_ms,
+        max_timeout_sec: settings.work.max_timeout_sec,
     }
 }
 
 pub fn reconcile_options(settings: &Serve) -> reconcile::ReconcileOptions {
     reconcile::ReconcileOptions {
-        worker_offline_after_ms: settings.worker_offline_after_ms,
-        worker_sync_ms: settings.worker_sync_ms,
-        lease_ttl_ms: settings.lease_ttl_ms,
-        task_retention_days: settings.task_retention_days,
-        audit_retention_days: settings.audit_retention_days,
+        worker_offline_after_ms: settings.work.worker_offline_after_ms,
+        worker_sync_ms: settings.membridge.worker_sync_ms,
+        lease_ttl_ms: settings.work.lease_ttl_ms,
+        task_retention_days: settings.data.task_retention_days,
+        audit_retention_days: settings.data.audit_retention_days,
         audit_is_flushed: settings.objects.is_some(),
     }
 }
 
 pub fn agent_options(settings: &Serve, own_url: &str) -> dispatch::DispatchOptions {
-    dispatch::DispatchOptions { key: settings.agent_key.clone(), public_url: settings.public_address(), own_url: own_url.to_owned() }
+    dispatch::DispatchOptions {
+        key: settings.membridge.agent_key.clone(),
+        public_url: settings.public_address(),
+        own_url: own_url.to_owned(),
+    }
 }
 
 /// How long a stop takes at most, unless threads of the process hang: the requests in progress, and what the background loops are at.
 pub fn stop_limit(settings: &Serve) -> Duration {
-    settings.request_timeout + Duration::from_secs(120)
+    settings.limits.request_timeout + Duration::from_secs(120)
 }
 
 pub fn scheme(settings: &Serve) -> &'static str {

@@ -25,7 +25,7 @@ use bloom_worker as agent;
 pub async fn serve(settings: Serve, flags: Flags) -> Result<(), CommandError> {
     let (log, _flush) = Log::start(&settings.log)?;
     signals::on_hangup(move || parts::reload(&log, &flags))?;
-    let keyed = settings.api_key.is_some();
+    let keyed = settings.keys.api.is_some();
     let traces = Traces::start(settings.traces.as_ref())?;
     let shutdown = signals::listen(parts::stop_limit(&settings))?;
     let ended = run(settings, traces.clone(), shutdown, move |url, others| announce(&next_step(url, others, keyed))).await;
@@ -59,18 +59,18 @@ pub async fn run(
     database::unlocked(&settings, || store.read_tables()).await?;
     database::unlocked(&settings, || store.begin_service()).await?;
     let options = engine::EngineOptions {
-        session_wait_ms: settings.session_wait_ms,
-        named_agent_wait_ms: settings.named_agent_wait_ms,
-        worker_offline_after_ms: settings.worker_offline_after_ms,
+        session_wait_ms: settings.work.session_wait_ms,
+        named_agent_wait_ms: settings.work.named_agent_wait_ms,
+        worker_offline_after_ms: settings.work.worker_offline_after_ms,
         traces,
         manual_clock: None,
         seed: None,
     };
     let engine =
         Engine::start(Arc::new(store.clone()), metrics.clone(), options).await.map_err(|error| database::explain(error, &settings))?;
-    let own_membridge = if settings.own_membridge.in_server { Some(membridge_command::listen(&settings).await?) } else { None };
-    let given_url = settings.membridge_server_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
-    let key = settings.membridge_admin_key.clone();
+    let own_membridge = if settings.membridge.in_server { Some(membridge_command::listen(&settings).await?) } else { None };
+    let given_url = settings.membridge.server_url.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
+    let key = settings.membridge.admin_key.clone();
     let membridge = match &own_membridge {
         Some(own) => {
             let own = OwnControlPlane { internal_url: own.url_for_server().to_owned(), url: own.url.clone() };
@@ -95,7 +95,7 @@ pub async fn run(
         engine.background.spawn(backup::keep_making(engine.clone(), store.clone(), schedule));
     }
 
-    let operator = settings.operator.then(|| operator::start(&engine, &store, operator_options(&settings)));
+    let operator = settings.kubernetes.operator.then(|| operator::start(&engine, &store, operator_options(&settings)));
     let certificate = tls.as_ref().map(Tls::certificate);
     if let Some(tls) = &tls {
         engine.background.spawn(tls.clone().follow(shutdown.clone()));
@@ -106,7 +106,7 @@ pub async fn run(
     http.kubernetes = operator.map(|health| -> Arc<dyn Fn() -> String + Send + Sync> { Arc::new(move || health.text()) });
     let membridge_url = own_membridge.as_ref().map(|own| own.url.clone());
     if let Some(own) = own_membridge {
-        own.start(&engine, &store, &agents, &metrics, &http, settings.membridge_admin_key.as_ref(), &shutdown);
+        own.start(&engine, &store, &agents, &metrics, &http, settings.membridge.admin_key.as_ref(), &shutdown);
     }
     let state = AppState::new(engine.clone(), store.clone(), agents, membridge, metrics, http, shutdown.clone());
     database::unlocked(&settings, || state.read_keys()).await?;
@@ -131,38 +131,38 @@ pub async fn run(
 }
 
 async fn listen(settings: &Serve) -> Result<(TcpListener, SocketAddr), CommandError> {
-    parts::listen_at(&settings.host, settings.port, ["--host or HOST", "--port or PORT"]).await
+    parts::listen_at(&settings.network.host, settings.network.port, ["--host or HOST", "--port or PORT"]).await
 }
 
 fn operator_options(settings: &Serve) -> operator::OperatorOptions {
     let bare = |url: &url::Url| url.as_str().trim_end_matches('/').to_owned();
     operator::OperatorOptions {
-        namespaces: settings.operator_namespaces.clone(),
-        namespace: settings.pod_namespace.clone(),
-        identity: settings.pod_name.clone().unwrap_or_else(agent::hostname),
-        public_url: settings.public_url.as_ref().map(bare),
-        agent_image: settings.operator_agent_image.clone(),
-        agent_server: settings.operator_agent_server.as_ref().or(settings.public_url.as_ref()).map(bare),
-        agent_keys: match (&settings.api_key, settings.has_key()) {
+        namespaces: settings.kubernetes.namespaces.clone(),
+        namespace: settings.kubernetes.pod_namespace.clone(),
+        identity: settings.kubernetes.pod_name.clone().unwrap_or_else(agent::hostname),
+        public_url: settings.network.public_url.as_ref().map(bare),
+        agent_image: settings.kubernetes.agent_image.clone(),
+        agent_server: settings.kubernetes.agent_server.as_ref().or(settings.network.public_url.as_ref()).map(bare),
+        agent_keys: match (&settings.keys.api, settings.has_key()) {
             (Some(_), _) => operator::AgentKeys::Named,
             (None, true) => operator::AgentKeys::Impossible,
             (None, false) => operator::AgentKeys::NotNeeded,
         },
-        max_timeout_sec: settings.max_timeout_sec,
+        max_timeout_sec: settings.work.max_timeout_sec,
     }
 }
 
 /// The directories whose disks are measured.
 fn directories(settings: &Serve, store: &Store) -> Vec<disks::Named> {
-    let named = [("data", store.directory()), ("backups", settings.backup_dir.clone())];
+    let named = [("data", store.directory()), ("backups", settings.data.backup_dir.clone())];
     named.into_iter().filter_map(|(word, path)| Some((word, path?))).collect()
 }
 
 /// The URL by which programs on this machine call a server with these settings.
 pub fn own_url(settings: &Serve) -> String {
-    match settings.host.parse::<IpAddr>() {
-        Ok(ip) => parts::callable(parts::scheme(settings), SocketAddr::new(ip, settings.port)),
-        Err(_) => format!("{}://{}:{}", parts::scheme(settings), settings.host, settings.port),
+    match settings.network.host.parse::<IpAddr>() {
+        Ok(ip) => parts::callable(parts::scheme(settings), SocketAddr::new(ip, settings.network.port)),
+        Err(_) => format!("{}://{}:{}", parts::scheme(settings), settings.network.host, settings.network.port),
     }
 }
 
@@ -195,7 +195,7 @@ fn reachable(address: SocketAddr, certificate: Option<&Certificate>) -> Vec<Stri
 fn banner(settings: &Serve, url: &str, reachable: &[String], membridge: Option<&str>) -> String {
     let membridge = membridge.map(|url| format!("  membridge    {url}\n")).unwrap_or_default();
     let others = if reachable.is_empty() { String::new() } else { format!("  for others   {}\n", reachable.join(", ")) };
-    let keys = if settings.api_key.is_some() { "a key is needed" } else { "open: no RUNTIME_API_KEY is set" };
+    let keys = if settings.keys.api.is_some() { "a key is needed" } else { "open: no RUNTIME_API_KEY is set" };
     format!(
         "bloom-runtime {version}\n  \
          listens on   {url}\n{others}{membridge}  \

@@ -23,8 +23,8 @@ pub use objects::ObjectStore;
 pub use parse::{log_file, log_format, namespace};
 pub use report::{Mistake, Report, Row};
 pub use resolve::{default_data_dir, traces_of_agent};
-pub use serve::{OwnMembridge, Serve};
-pub use settings::{SETTINGS, Setting};
+pub use serve::Serve;
+pub use settings::{ControlPlane, Data, Keys, Kubernetes, Limits, Network, SETTINGS, Setting, Work};
 pub use sources::Environment;
 
 /// Resolves all settings from the flags given, the process's environment and the file that either of them names.

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use rustix::fs::{Access, access};
@@ -10,6 +11,7 @@ use secrecy::SecretString;
 use url::{Host, Url};
 
 use super::postgres;
+use bloom_core::Ms;
 use bloom_core::namespace::is_namespace;
 use bloom_telemetry::{LogFormat, traces};
 
@@ -38,6 +40,16 @@ where
         Ok(number) if number >= least && number <= most => Ok(number),
         _ => Err(format!("must be a whole number from {least} to {most}")),
     }
+}
+
+/// Whole seconds, as a duration.
+pub(crate) fn seconds(least: u64, most: u64) -> impl Fn(&str) -> Result<Duration, String> {
+    move |text| whole(least, most)(text).map(Duration::from_secs)
+}
+
+/// Whole seconds, in milliseconds.
+pub(crate) fn seconds_in_ms(least: Ms, most: Ms) -> impl Fn(&str) -> Result<Ms, String> {
+    move |text| whole(least, most)(text).map(|seconds| seconds * 1_000)
 }
 
 /// The host of an object store, or its URL.

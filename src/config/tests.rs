@@ -35,20 +35,29 @@ fn written(text: &str) -> (tempfile::TempDir, PathBuf) {
 #[test]
 fn nothing_given_means_the_documented_defaults() {
     let serve = report(&[], &[("HOME", "/home/me")]).into_serve().unwrap();
-    assert_eq!((serve.host.as_str(), serve.port), ("127.0.0.1", 5000));
-    assert_eq!(serve.database_url.expose_secret(), "sqlite:/home/me/.local/share/bloom-runtime/bloom.db");
-    assert_eq!((serve.rate_limit_per_minute, serve.test_connection_per_minute, serve.worker_rate_limit_per_minute), (100, 20, 6000));
+    assert_eq!((serve.network.host.as_str(), serve.network.port), ("127.0.0.1", 5000));
+    assert_eq!(serve.data.database_url.expose_secret(), "sqlite:/home/me/.local/share/bloom-runtime/bloom.db");
     assert_eq!(
-        (serve.lease_ttl_ms, serve.worker_offline_after_ms, serve.worker_sync_ms, serve.session_wait_ms, serve.named_agent_wait_ms),
+        (serve.limits.requests_per_minute, serve.limits.test_connection_per_minute, serve.limits.worker_requests_per_minute),
+        (100, 20, 6000)
+    );
+    assert_eq!(
+        (
+            serve.work.lease_ttl_ms,
+            serve.work.worker_offline_after_ms,
+            serve.membridge.worker_sync_ms,
+            serve.work.session_wait_ms,
+            serve.work.named_agent_wait_ms
+        ),
         (300_000, 60_000, 10_000, 30_000, 30_000)
     );
-    assert_eq!((serve.max_body_bytes, serve.max_output_bytes), (1 << 20, 16 << 20));
-    assert!(serve.api_key.is_none());
+    assert_eq!((serve.limits.body_bytes, serve.limits.output_bytes), (1 << 20, 16 << 20));
+    assert!(serve.keys.api.is_none());
 }
 
 #[test]
 fn the_data_directory_follows_the_environment() {
-    let dir = |environment: &[(&str, &str)]| report(&[], environment).into_serve().unwrap().data_dir;
+    let dir = |environment: &[(&str, &str)]| report(&[], environment).into_serve().unwrap().data.dir;
     assert_eq!(dir(&[("HOME", "/h"), ("XDG_DATA_HOME", "/x")]), PathBuf::from("/x/bloom-runtime"));
     assert_eq!(dir(&[("HOME", "/h"), ("XDG_DATA_HOME", "relative")]), PathBuf::from("/h/.local/share/bloom-runtime"));
     assert_eq!(dir(&[]), PathBuf::from("/var/lib/bloom-runtime"));
@@ -63,13 +72,13 @@ fn flags_win_over_environment_over_file() {
     assert_eq!(row(&report, "lease_ttl_seconds"), ("60".into(), "environment LEASE_TTL_SECONDS".into()));
     assert_eq!(row(&report, "host"), ("::1".into(), format!("file {path}")));
     assert_eq!(row(&report, "log_level"), ("info".into(), "default".into()));
-    assert_eq!(report.into_serve().unwrap().trusted_proxies.len(), 2);
+    assert_eq!(report.into_serve().unwrap().network.trusted_proxies.len(), 2);
 }
 
 #[test]
 fn the_environment_can_name_the_file() {
     let (_dir, path) = written("port = 7001");
-    assert_eq!(report(&[], &[("BLOOM_CONFIG", path.to_str().unwrap())]).into_serve().unwrap().port, 7001);
+    assert_eq!(report(&[], &[("BLOOM_CONFIG", path.to_str().unwrap())]).into_serve().unwrap().network.port, 7001);
 }
 
 #[test]
@@ -126,7 +135,7 @@ fn secrets_come_from_files_and_are_never_shown() {
     assert_eq!(row(&report, "database_url").0, "postgres://me:****@db/x");
     let shown = format!("{}{}{report:?}", report.table(), report.json());
     assert!(!shown.contains("in-the-clear") && !shown.contains("hidden") && !shown.contains("from-a-file"), "{shown}");
-    assert_eq!(report.into_serve().unwrap().api_key.unwrap().expose_secret(), "from-a-file");
+    assert_eq!(report.into_serve().unwrap().keys.api.unwrap().expose_secret(), "from-a-file");
 }
 
 #[test]
@@ -211,13 +220,13 @@ fn the_control_plane_by_itself_has_a_place_of_its_own() {
     let environment = [("HOME", "/home/me"), ("HOST", "0.0.0.0"), ("MEMBRIDGE_PORT", "8001"), ("MEMBRIDGE_SERVER_URL", "http://h")];
     let plane = |environment: &[(&str, &str)]| resolve(&flags(&[]), &environment.iter().copied().collect(), Program::ControlPlane);
     let settings = plane(&environment).into_serve().unwrap().into_membridge();
-    assert_eq!((settings.host.as_str(), settings.port), ("127.0.0.1", 8001), "HOST and its rules are the server's");
-    assert_eq!(settings.database_url.expose_secret(), "sqlite:/home/me/.local/share/bloom-runtime/membridge.db");
+    assert_eq!((settings.network.host.as_str(), settings.network.port), ("127.0.0.1", 8001), "HOST and its rules are the server's");
+    assert_eq!(settings.data.database_url.expose_secret(), "sqlite:/home/me/.local/share/bloom-runtime/membridge.db");
     let open = [("MEMBRIDGE_HOST", "0.0.0.0")];
     assert!(plane(&open).mistakes[0].to_string().contains("MEMBRIDGE_ADMIN_KEY"));
     assert!(plane(&[open[0], ("MEMBRIDGE_ADMIN_KEY", "key")]).mistakes.is_empty());
     assert!(plane(&[open[0], ("ALLOW_NO_KEY", "true")]).mistakes.is_empty());
     // The flag alone is true.
-    assert!(report(&["--with-membridge", "--port", "1"], &[]).into_serve().unwrap().own_membridge.in_server);
-    assert!(!report(&["--with-membridge", "false"], &[]).into_serve().unwrap().own_membridge.in_server);
+    assert!(report(&["--with-membridge", "--port", "1"], &[]).into_serve().unwrap().membridge.in_server);
+    assert!(!report(&["--with-membridge", "false"], &[]).into_serve().unwrap().membridge.in_server);
 }

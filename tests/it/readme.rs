@@ -4,14 +4,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use bloom_config::SETTINGS;
-
 use crate::support::*;
 
 const README: &str = include_str!("../../README.md");
 const COMMAND_LINE: &str = include_str!("../../docs/command-line.md");
 const API_BY_CURL: &str = include_str!("../../docs/api-by-curl.md");
-const SETTINGS_PAGE: &str = include_str!("../../docs/settings.md");
 const LIMITS_PAGE: &str = include_str!("../../docs/limits.md");
 const METRICS_PAGE: &str = include_str!("../../docs/metrics.md");
 const PROMISES_PAGE: &str = include_str!("../../docs/promises.md");
@@ -117,16 +114,6 @@ fn no_other_page_has_commands() {
     let pages = files(&docs).chain(files(&docs.join("runbooks")));
     let found: BTreeSet<_> = pages.filter(|path| has_commands(path)).map(|path| path.file_name().unwrap().to_owned()).collect();
     assert_eq!(found, BTreeSet::from(["api-by-curl.md", "command-line.md"].map(Into::into)), "run its commands in a test of this file");
-}
-
-#[test]
-fn its_table_has_every_setting() {
-    let rows = SETTINGS.iter().map(|setting| {
-        let default = if setting.default.is_empty() { String::new() } else { format!("`{}`", setting.default) };
-        format!("| `{}` | {default} | {} |", setting.env_name(), setting.help)
-    });
-    let table = rows.collect::<Vec<_>>().join("\n");
-    assert!(SETTINGS_PAGE.contains(&table), "the table in docs/settings.md should be:\n{table}");
 }
 
 /// The names of the program's metrics that stand between two of these marks.

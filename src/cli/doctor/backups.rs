@@ -9,7 +9,7 @@ use super::{Finding, State};
 
 pub async fn look(settings: &Serve) -> Option<Finding> {
     let finding = |state, text: String| Some(Finding::new("backups", state, text));
-    let Some(path) = &settings.backup_dir else {
+    let Some(path) = &settings.data.backup_dir else {
         let is_sqlite = settings.postgres_url_without_password().is_none();
         let text = "none are scheduled; with BACKUP_DIR, the server makes one each day";
         return if is_sqlite { finding(State::Fine, text.to_owned()) } else { None };
@@ -24,7 +24,7 @@ pub async fn look(settings: &Serve) -> Option<Finding> {
     let Some(newest) = newest else { return finding(State::Warning, format!("there is none in {shown}: {log}")) };
     let age = Duration::from_millis(u64::try_from(now - newest).unwrap_or(0));
     let text = format!("the newest one in {shown} is {} min old", age.as_secs() / 60);
-    if age > settings.backup_every * 2 {
+    if age > settings.data.backup_every * 2 {
         return finding(State::Warning, format!("{text}, which is more than two intervals: {log}"));
     }
     match directory.not_restorable(newest).await {

@@ -23,7 +23,7 @@ const MOST: usize = 10;
 pub async fn look(settings: &Serve, authority: Option<&Path>) -> Vec<Finding> {
     // A certificate is rarely for a loopback address.
     let mut url = settings.public_address().filter(|_| settings.tls.is_some()).unwrap_or_else(|| own_url(settings));
-    if settings.port == 0 {
+    if settings.network.port == 0 {
         return vec![Finding::new(
             "server",
             State::Warning,
@@ -31,11 +31,11 @@ pub async fn look(settings: &Serve, authority: Option<&Path>) -> Vec<Finding> {
         )];
     }
     // That of `dev`, which has no settings. What can't be read is told below, by the server's refusal.
-    let dev = dev_key::in_use(&settings.data_dir).ok().flatten();
+    let dev = dev_key::in_use(&settings.data.dir).ok().flatten();
     let authority = authority.filter(|path| !path.as_os_str().is_empty());
     let connect = |url: &str| {
         let own = dev.as_ref().filter(|dev| dev.is_at(url)).map(|dev| &dev.key);
-        let key = own.or(settings.api_key.as_ref()).or(settings.read_key.as_ref());
+        let key = own.or(settings.keys.api.as_ref()).or(settings.keys.read.as_ref());
         Tls::trusting(authority).and_then(|tls| Client::new(url, key, &tls))
     };
     let mut client = match connect(&url) {
@@ -91,7 +91,7 @@ pub async fn look(settings: &Serve, authority: Option<&Path>) -> Vec<Finding> {
         Ok(queues) => findings.extend(of_queues(&queues, bloom_client::now_ms())),
         Err(error) => findings.push(not_seen("queues", &error)),
     }
-    if settings.api_key.is_some() {
+    if settings.keys.api.is_some() {
         match client.get::<Value>("api/runtime/keys").await {
             Ok(keys) => findings.extend(of_keys(&keys, bloom_client::now_ms())),
             Err(error) => findings.push(not_seen("keys", &error)),
@@ -159,7 +159,7 @@ fn agent_key(settings: &Serve, workers: &Value) -> Option<Finding> {
         "MEMBRIDGE_AGENT_KEY is not set, and workers listen at a URL ({listen}): they refuse tasks and memories with 401; set it to the key of \
          their --agent-key-file, and start the server again"
     );
-    (listen > 0 && settings.agent_key.is_none()).then(|| Finding::new("agent key", State::Warning, text))
+    (listen > 0 && settings.membridge.agent_key.is_none()).then(|| Finding::new("agent key", State::Warning, text))
 }
 
 fn of_workers(workers: &Value) -> Vec<Finding> {

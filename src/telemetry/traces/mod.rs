@@ -25,6 +25,8 @@ use opentelemetry_sdk::trace::{
 };
 
 use exporter::Exporter;
+/// The headers of calls of the collector.
+pub use reqwest::header::HeaderMap;
 pub use settings::{SAMPLERS, TraceSettings, attributes, headers, sampler};
 
 /// How long a stop waits for the collector to take the last spans.

@@ -1,10 +1,12 @@
-//! Files that are made from others are up to date: copies in the chart, the table of values in its README, and the manifests for kubectl.
+//! Files that are made from others are up to date: copies in the chart, the table of values in its README, that of
+//! settings in the docs, and the manifests for kubectl.
 //! `UPDATE_GENERATED=1 tests/run generated_files` writes them.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use bloom_config::SETTINGS;
 use serde_json::Value;
 
 use super::{chart, of_kind, root, template_as, text, the, yaml};
@@ -41,6 +43,7 @@ fn generated_files_are_up_to_date() {
         keep(&chart().join("files").join(source.file_name().unwrap()), &text(&source));
     }
     keep(&chart().join("README.md"), &readme());
+    keep(&root().join("docs/settings.md"), &settings());
     keep(&chart().join("Chart.yaml"), &head());
     keep(&manifests.join("crds.yaml"), &all);
     for name in ["install", "install-namespaced"] {
@@ -92,6 +95,19 @@ fn readme() -> String {
         table += &format!("| `{}` | `{default}` | {} |\n", path.join("."), meaning.replace('|', "\\|"));
     }
     format!("{before}{}{table}{}{after}", TABLE.0, TABLE.1)
+}
+
+/// The page of settings with the table of all.
+fn settings() -> String {
+    let page = text(&root().join("docs/settings.md"));
+    let begin = "| variable | default | meaning |\n| --- | --- | --- |\n";
+    let (before, rest) = page.split_once(begin).expect("the begin of the table");
+    let (_, after) = rest.split_once("\n\n").expect("the end of the table");
+    let rows = SETTINGS.iter().map(|setting| {
+        let default = if setting.default.is_empty() { String::new() } else { format!("`{}`", setting.default) };
+        format!("| `{}` | {default} | {} |\n", setting.env_name(), setting.help)
+    });
+    format!("{before}{begin}{}\n{after}", rows.collect::<String>())
 }
 
 /// The paths of values.yaml that have a description (`# --`), with it.

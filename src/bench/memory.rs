@@ -14,7 +14,7 @@ const STARTS: usize = 5;
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// Measures memory after batched lifecycles, with the tasks that other scenarios left in the queue.
-pub async fn after_work(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
+pub(crate) async fn after_work(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
     let case = format!("after {} lifecycles", bench.lifecycles);
     let tally = lifecycle::many(bench, QUEUE_AGENT, bench.lifecycles).await?;
     tokio::time::sleep(SETTLE).await;
@@ -24,7 +24,7 @@ pub async fn after_work(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
 }
 
 /// Measures the time from start to ready on the database that the other scenarios left.
-pub async fn restarts(server: &mut Server) -> Result<Vec<Row>, BenchError> {
+pub(crate) async fn restarts(server: &mut Server) -> Result<Vec<Row>, BenchError> {
     let mut latency = Latency::default();
     for _ in 0..STARTS {
         server.stop().await?;

@@ -17,19 +17,19 @@ const PRACTICE: Duration = Duration::from_millis(500);
 
 /// How long the clients run: for a time, or until a number of items is done.
 #[derive(Clone)]
-pub struct Window {
+pub(crate) struct Window {
     from: Instant,
     until: Instant,
     left: Arc<AtomicI64>,
 }
 
 impl Window {
-    pub fn lasting(time: Duration) -> Self {
+    pub(crate) fn lasting(time: Duration) -> Self {
         Self::new(PRACTICE, time, i64::MAX)
     }
 
     /// Until `items` are done, and no longer than an hour.
-    pub fn of_items(items: u64) -> Self {
+    pub(crate) fn of_items(items: u64) -> Self {
         Self::new(Duration::ZERO, Duration::from_secs(3600), i64::try_from(items).unwrap_or(i64::MAX))
     }
 
@@ -39,20 +39,20 @@ impl Window {
     }
 
     /// Takes the next `items` to do; false if the time is over or nothing is left.
-    pub fn take(&self, items: usize) -> bool {
+    pub(crate) fn take(&self, items: usize) -> bool {
         let items = i64::try_from(items).unwrap_or(i64::MAX);
         Instant::now() < self.until && self.left.fetch_sub(items, Ordering::Relaxed) > 0
     }
 
     /// Whether work that began at `began` and ends now lies within the window.
-    pub fn counts(&self, began: Instant) -> bool {
+    pub(crate) fn counts(&self, began: Instant) -> bool {
         began >= self.from && Instant::now() < self.until
     }
 }
 
 /// What the clients did within the window.
 #[derive(Default)]
-pub struct Tally {
+pub(crate) struct Tally {
     pub done: u64,
     pub took: Duration,
     pub busy: u64,
@@ -72,7 +72,7 @@ impl Tally {
     }
 
     /// A row for the whole and one for each call.
-    pub fn rows(&self, scenario: &'static str, case: &str, what: &str) -> Vec<Row> {
+    pub(crate) fn rows(&self, scenario: &'static str, case: &str, what: &str) -> Vec<Row> {
         let mut rate = Row::new(scenario, case, what);
         rate.count = Some(self.done);
         rate.per_second = Some(self.done as f64 / self.took.as_secs_f64().max(f64::MIN_POSITIVE));
@@ -92,7 +92,7 @@ impl Tally {
 }
 
 /// Runs `work` in every session until the window closes. `work` returns how many items it did within the window.
-pub async fn run<W, F>(sessions: Vec<Session>, window: &Window, work: W) -> Result<Tally, BenchError>
+pub(crate) async fn run<W, F>(sessions: Vec<Session>, window: &Window, work: W) -> Result<Tally, BenchError>
 where
     W: Fn(Session, Window) -> F,
     F: Future<Output = Result<(Session, u64), BenchError>> + Send + 'static,
@@ -117,7 +117,7 @@ where
 }
 
 /// `count` sessions, each with a worker of its own.
-pub async fn workers(bench: &Arc<Bench>, agent: &'static str, count: usize) -> Result<Vec<Session>, BenchError> {
+pub(crate) async fn workers(bench: &Arc<Bench>, agent: &'static str, count: usize) -> Result<Vec<Session>, BenchError> {
     let mut sessions = Vec::with_capacity(count);
     for index in 0..count {
         sessions.push(Session::connect_worker(bench, agent, index).await?);

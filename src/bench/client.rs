@@ -24,7 +24,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 /// The address of the server and the key for it.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub(crate) struct Target {
     address: String,
     host: HeaderValue,
     /// The path before `/api`, if the server is behind a proxy.
@@ -33,7 +33,7 @@ pub struct Target {
 }
 
 impl Target {
-    pub fn new(server: &str, key: Option<&str>) -> Result<Self, BenchError> {
+    pub(crate) fn new(server: &str, key: Option<&str>) -> Result<Self, BenchError> {
         let wrong = |why: &str| BenchError::usage(format!("--server {server}: {why}; give a URL such as http://127.0.0.1:5000"));
         let url = Url::parse(server).map_err(|error| wrong(&error.to_string()))?;
         if url.scheme() != "http" {
@@ -61,14 +61,14 @@ impl Target {
     }
 }
 
-pub struct Client {
+pub(crate) struct Client {
     target: Arc<Target>,
     sender: SendRequest<Full<Bytes>>,
     /// The number of calls that were answered 503 and sent again.
     pub busy: u64,
 }
 
-pub struct Response {
+pub(crate) struct Response {
     pub status: StatusCode,
     pub body: Bytes,
     /// The next page's path, without the target's prefix.
@@ -76,12 +76,12 @@ pub struct Response {
 }
 
 impl Client {
-    pub async fn connect(target: &Arc<Target>) -> Result<Self, BenchError> {
+    pub(crate) async fn connect(target: &Arc<Target>) -> Result<Self, BenchError> {
         Ok(Self { target: target.clone(), sender: open(target).await?, busy: 0 })
     }
 
     /// Sends a request once and returns the answer, whatever its status.
-    pub async fn send(&mut self, method: &Method, path: &str, body: Bytes) -> Result<Response, BenchError> {
+    pub(crate) async fn send(&mut self, method: &Method, path: &str, body: Bytes) -> Result<Response, BenchError> {
         if self.sender.is_closed() {
             self.sender = open(&self.target).await?;
         }
@@ -112,7 +112,7 @@ impl Client {
     }
 
     /// Sends a request, again while the server answers 503, and returns the answer if its status is expected.
-    pub async fn expect(&mut self, method: &Method, path: &str, body: Bytes, expected: &[u16]) -> Result<Response, BenchError> {
+    pub(crate) async fn expect(&mut self, method: &Method, path: &str, body: Bytes, expected: &[u16]) -> Result<Response, BenchError> {
         let began = Instant::now();
         loop {
             let answer = self.send(method, path, body.clone()).await?;

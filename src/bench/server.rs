@@ -19,9 +19,9 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 
 /// The value of `--database-url` that stands for an SQLite file in the benchmark's directory.
-pub const OWN_SQLITE: &str = "sqlite";
+pub(crate) const OWN_SQLITE: &str = "sqlite";
 
-pub struct Server {
+pub(crate) struct Server {
     /// Removed at the end.
     directory: PathBuf,
     database_url: String,
@@ -31,7 +31,7 @@ pub struct Server {
 
 impl Server {
     /// Creates the directory of a server, without starting it.
-    pub fn prepare(parent: &Path, database_url: &str, label: &str, key: &str) -> Result<Self, BenchError> {
+    pub(crate) fn prepare(parent: &Path, database_url: &str, label: &str, key: &str) -> Result<Self, BenchError> {
         let directory = parent.join(format!("bloom-bench-{label}"));
         fs::create_dir_all(&directory).map_err(|error| {
             BenchError::from(format!("cannot make {}: {error}; name a directory that can be written with --data-dir", directory.display()))
@@ -42,7 +42,7 @@ impl Server {
     }
 
     /// Starts the server and waits until it is ready. Returns its address and how long the start took.
-    pub async fn start(&mut self) -> Result<(Target, Duration), BenchError> {
+    pub(crate) async fn start(&mut self) -> Result<(Target, Duration), BenchError> {
         let port = free_port()?;
         let program = std::env::current_exe().map_err(|error| format!("cannot find this program's own file: {error}"))?;
         let log = File::create(self.log_path()).map_err(|error| format!("cannot write {}: {error}", self.log_path().display()))?;
@@ -79,7 +79,7 @@ impl Server {
     }
 
     /// Stops the server by SIGTERM and waits for its end.
-    pub async fn stop(&mut self) -> Result<(), BenchError> {
+    pub(crate) async fn stop(&mut self) -> Result<(), BenchError> {
         let Some(mut child) = self.child.take() else { return Ok(()) };
         let began = Instant::now();
         let asked = Command::new("kill").arg(child.id().to_string()).status();
@@ -99,7 +99,7 @@ impl Server {
     }
 
     /// Resident memory in MB.
-    pub fn resident_mb(&self) -> Option<f64> {
+    pub(crate) fn resident_mb(&self) -> Option<f64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.as_ref()?.id())).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
         let kib: f64 = line.split_whitespace().next()?.parse().ok()?;
@@ -107,7 +107,7 @@ impl Server {
     }
 
     /// How many small writes per second reach the disk of the server's files, each with a sync.
-    pub fn disk_syncs_per_second(&self) -> Option<f64> {
+    pub(crate) fn disk_syncs_per_second(&self) -> Option<f64> {
         let path = self.directory.join("sync-probe");
         let mut file = File::create(&path).ok()?;
         let began = Instant::now();
@@ -127,7 +127,7 @@ impl Server {
     }
 
     /// The last lines of its log.
-    pub fn last_words(&self) -> String {
+    pub(crate) fn last_words(&self) -> String {
         let log = fs::read_to_string(self.log_path()).unwrap_or_default();
         let lines: Vec<&str> = log.lines().rev().take(5).collect();
         if lines.is_empty() { "it logged nothing".to_owned() } else { lines.into_iter().rev().collect::<Vec<_>>().join("\n") }

@@ -10,7 +10,7 @@ const LONGEST_NS: u64 = (1 << 40) - 1;
 const BUCKETS: usize = (40 - FINE_BITS as usize + 1) * FINE;
 
 #[derive(Clone, Debug)]
-pub struct Latency {
+pub(crate) struct Latency {
     buckets: Vec<u32>,
     count: u64,
     longest_ns: u64,
@@ -23,7 +23,7 @@ impl Default for Latency {
 }
 
 impl Latency {
-    pub fn record(&mut self, took: Duration) {
+    pub(crate) fn record(&mut self, took: Duration) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(LONGEST_NS).min(LONGEST_NS);
         if let Some(bucket) = self.buckets.get_mut(bucket_of(ns)) {
             *bucket = bucket.saturating_add(1);
@@ -32,7 +32,7 @@ impl Latency {
         self.longest_ns = self.longest_ns.max(ns);
     }
 
-    pub fn add(&mut self, other: &Latency) {
+    pub(crate) fn add(&mut self, other: &Latency) {
         for (mine, theirs) in self.buckets.iter_mut().zip(&other.buckets) {
             *mine = mine.saturating_add(*theirs);
         }
@@ -40,12 +40,12 @@ impl Latency {
         self.longest_ns = self.longest_ns.max(other.longest_ns);
     }
 
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
     /// In milliseconds; `None` if nothing was recorded.
-    pub fn percentile_ms(&self, percent: u64) -> Option<f64> {
+    pub(crate) fn percentile_ms(&self, percent: u64) -> Option<f64> {
         let rank = (self.count * percent).div_ceil(100).max(1);
         let mut seen = 0;
         let bucket = self.buckets.iter().position(|n| {
@@ -56,7 +56,7 @@ impl Latency {
     }
 
     /// In milliseconds.
-    pub fn longest_ms(&self) -> f64 {
+    pub(crate) fn longest_ms(&self) -> f64 {
         self.longest_ns as f64 / 1e6
     }
 }

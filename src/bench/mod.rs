@@ -1,5 +1,7 @@
 //! `bloom-runtime bench`: measures a server over HTTP, with a load that it generates.
 
+#![warn(missing_docs, unreachable_pub)]
+
 mod calls;
 mod client;
 mod external_target;

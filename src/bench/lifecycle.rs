@@ -16,7 +16,7 @@ const BATCHED_CLIENTS: usize = 8;
 const EMPTY_CLAIMS: u32 = 30;
 
 /// Create, lease, heartbeat, complete: one call each. Measured with a worker that the client names and with one that the server picks.
-pub async fn single(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
+pub(crate) async fn single(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
     let mut rows = Vec::new();
     for &clients in &bench.clients {
         for picked in [false, true] {
@@ -46,7 +46,7 @@ async fn one_by_one(mut session: Session, window: Window, picked: bool) -> Resul
 }
 
 /// Creates 96 tasks per call, claims up to 32, and renews and completes these in one call each.
-pub async fn batched(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
+pub(crate) async fn batched(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
     let sessions = load::workers(bench, BATCHED_AGENT, BATCHED_CLIENTS).await?;
     let tally = load::run(sessions, &Window::lasting(bench.time), in_batches).await?;
     let case = format!("{BATCHED_CLIENTS} clients");
@@ -56,7 +56,7 @@ pub async fn batched(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
 }
 
 /// Runs `count` batched lifecycles of tasks of this agent slug.
-pub async fn many(bench: &Arc<Bench>, agent: &'static str, count: u64) -> Result<Tally, BenchError> {
+pub(crate) async fn many(bench: &Arc<Bench>, agent: &'static str, count: u64) -> Result<Tally, BenchError> {
     let sessions = load::workers(bench, agent, BATCHED_CLIENTS).await?;
     load::run(sessions, &Window::of_items(count), in_batches).await
 }

@@ -36,7 +36,7 @@ const PAGES: [(&str, &str); 11] = [
 ];
 
 /// Measures claims, leases and lists at each length of the queue, from the shortest to the longest.
-pub async fn at_each_length(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
+pub(crate) async fn at_each_length(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
     let mut rows = Vec::new();
     for &length in &bench.queued {
         let case = format!("{length} queued");
@@ -52,7 +52,7 @@ pub async fn at_each_length(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> 
 }
 
 /// Creates tasks until `length` are queued; `None` if they were already.
-pub async fn fill(bench: &Arc<Bench>, length: u64) -> Result<Option<Tally>, BenchError> {
+pub(crate) async fn fill(bench: &Arc<Bench>, length: u64) -> Result<Option<Tally>, BenchError> {
     let mut client = Client::connect(&bench.target).await?;
     let stats = client.expect(&Method::GET, "/api/runtime/stats", Bytes::new(), &[200]).await?;
     let queued = decode::<Stats>(&stats)?.tasks.by_status.get(Status::Queued.as_str()).copied();

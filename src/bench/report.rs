@@ -7,10 +7,10 @@ use serde::Serialize;
 use super::latency::Latency;
 
 /// The scenario whose latencies are compared with those of its smallest queue.
-pub const BY_QUEUE_LENGTH: &str = "latency";
+pub(crate) const BY_QUEUE_LENGTH: &str = "latency";
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub(crate) struct Row {
     /// The kind of database: `sqlite` or `postgresql`.
     pub storage: String,
     pub scenario: &'static str,
@@ -34,7 +34,7 @@ pub struct Row {
 }
 
 impl Row {
-    pub fn new(scenario: &'static str, case: &str, what: &str) -> Self {
+    pub(crate) fn new(scenario: &'static str, case: &str, what: &str) -> Self {
         Self {
             storage: String::new(),
             scenario,
@@ -50,7 +50,7 @@ impl Row {
         }
     }
 
-    pub fn of_calls(scenario: &'static str, case: &str, what: &str, latency: &Latency) -> Self {
+    pub(crate) fn of_calls(scenario: &'static str, case: &str, what: &str, latency: &Latency) -> Self {
         let mut row = Self::new(scenario, case, what);
         row.count = Some(latency.count());
         row.p50_ms = latency.percentile_ms(50);
@@ -59,7 +59,7 @@ impl Row {
         row
     }
 
-    pub fn of_memory(scenario: &'static str, case: &str, megabytes: f64) -> Self {
+    pub(crate) fn of_memory(scenario: &'static str, case: &str, megabytes: f64) -> Self {
         let mut row = Self::new(scenario, case, "resident memory");
         row.megabytes = Some(megabytes);
         row
@@ -68,7 +68,7 @@ impl Row {
 
 /// The rate of the first database measured, divided by the rate of another one.
 #[derive(Clone, Debug, Serialize)]
-pub struct Comparison {
+pub(crate) struct Comparison {
     pub scenario: &'static str,
     pub case: String,
     pub what: String,
@@ -78,7 +78,7 @@ pub struct Comparison {
 }
 
 #[derive(Debug, Default, Serialize)]
-pub struct Report {
+pub(crate) struct Report {
     /// The servers and the machine, one line each.
     pub about: Vec<String>,
     pub rows: Vec<Row>,
@@ -86,12 +86,12 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn add(&mut self, storage: &str, rows: Vec<Row>) {
+    pub(crate) fn add(&mut self, storage: &str, rows: Vec<Row>) {
         self.rows.extend(rows.into_iter().map(|row| Row { storage: storage.to_owned(), ..row }));
     }
 
     /// Compares the rates of different databases, and the latencies with those of the smallest queue.
-    pub fn compare(&mut self) {
+    pub(crate) fn compare(&mut self) {
         let rows = self.rows.clone();
         for row in &mut self.rows {
             let smallest = rows.iter().find(|other| {

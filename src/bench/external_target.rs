@@ -18,7 +18,7 @@ use bloom_core::worker::WorkerStatus;
 const MOST_PAGES: usize = 100_000;
 
 /// Fails if an online worker serves every agent slug: it would run the benchmark's tasks at real cost.
-pub async fn refuse_other_workers(bench: &Bench) -> Result<(), BenchError> {
+pub(crate) async fn refuse_other_workers(bench: &Bench) -> Result<(), BenchError> {
     let workers = workers(&mut Client::connect(&bench.target).await?).await?;
     let serves_all = |worker: &&Worker<'_>| worker.capabilities.agents.is_none() && worker.capabilities.namespaces.is_none();
     match workers.iter().filter(serves_all).find(|worker| worker.status == WorkerStatus::Online && !worker.cordoned) {
@@ -33,7 +33,7 @@ pub async fn refuse_other_workers(bench: &Bench) -> Result<(), BenchError> {
 }
 
 /// Removes this run's workers, which puts their tasks back into the queue, and cancels the queued tasks.
-pub async fn clean_up(bench: &Arc<Bench>) -> Result<(), BenchError> {
+pub(crate) async fn clean_up(bench: &Arc<Bench>) -> Result<(), BenchError> {
     let mut client = Client::connect(&bench.target).await?;
     for worker in workers(&mut client).await?.iter().filter(|worker| worker.id.contains(&bench.label)) {
         client.expect(&Method::DELETE, &format!("/api/runtime/workers/{}", worker.id), Bytes::new(), &[200, 404]).await?;

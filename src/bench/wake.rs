@@ -24,7 +24,7 @@ const DELIVERY_LIMIT: Duration = Duration::from_secs(10);
 const SETTLE: Duration = Duration::from_millis(300);
 
 /// Measures the time from a submit until a waiting worker has the task.
-pub async fn submit_to_delivery(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
+pub(crate) async fn submit_to_delivery(bench: &Arc<Bench>) -> Result<Vec<Row>, BenchError> {
     let mut rows = Vec::new();
     for idle in IDLE {
         let workers = load::workers(bench, WAKE_AGENT, idle).await?;

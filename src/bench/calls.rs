@@ -22,27 +22,27 @@ use bloom_core::task::Outcome;
 use bloom_core::worker::MAX_CONCURRENCY;
 
 /// Every scenario has an agent slug of its own, so that its workers get only its tasks.
-pub const LIFECYCLE_AGENT: &str = "bench-lifecycle";
-pub const BATCHED_AGENT: &str = "bench-batched";
-pub const WAKE_AGENT: &str = "bench-wake";
+pub(crate) const LIFECYCLE_AGENT: &str = "bench-lifecycle";
+pub(crate) const BATCHED_AGENT: &str = "bench-batched";
+pub(crate) const WAKE_AGENT: &str = "bench-wake";
 /// The agent slug of the tasks in the long queue.
-pub const QUEUE_AGENT: &str = "bench-queue";
-pub const AGENTS: [&str; 4] = [LIFECYCLE_AGENT, BATCHED_AGENT, WAKE_AGENT, QUEUE_AGENT];
+pub(crate) const QUEUE_AGENT: &str = "bench-queue";
+pub(crate) const AGENTS: [&str; 4] = [LIFECYCLE_AGENT, BATCHED_AGENT, WAKE_AGENT, QUEUE_AGENT];
 
 /// The slots of a worker of the benchmark: the maximum.
-pub const SLOTS: usize = MAX_CONCURRENCY as usize;
+pub(crate) const SLOTS: usize = MAX_CONCURRENCY as usize;
 /// The length of a prompt and of an output: short, so that the figures measure the control plane and not the network.
 const TEXT: usize = 200;
 
 /// A leased task, and the lease id that later calls send; `None` to leave it out, as the API allows.
 #[derive(Clone, Copy, Debug)]
-pub struct Held {
+pub(crate) struct Held {
     pub task: Uuid,
     pub lease: Option<Uuid>,
 }
 
 /// One client: a connection, and the latencies of its calls.
-pub struct Session {
+pub(crate) struct Session {
     bench: Arc<Bench>,
     client: Client,
     /// The name of its worker; empty if it has none.
@@ -57,7 +57,7 @@ pub struct Session {
 
 impl Session {
     /// Connects a client that only creates and reads tasks of this agent slug.
-    pub async fn connect(bench: &Arc<Bench>, agent: &'static str, index: usize) -> Result<Self, BenchError> {
+    pub(crate) async fn connect(bench: &Arc<Bench>, agent: &'static str, index: usize) -> Result<Self, BenchError> {
         Ok(Self {
             bench: bench.clone(),
             client: Client::connect(&bench.target).await?,
@@ -71,7 +71,7 @@ impl Session {
     }
 
     /// Connects, and registers a worker that serves only this agent slug, so that it can't take other tasks.
-    pub async fn connect_worker(bench: &Arc<Bench>, agent: &'static str, index: usize) -> Result<Self, BenchError> {
+    pub(crate) async fn connect_worker(bench: &Arc<Bench>, agent: &'static str, index: usize) -> Result<Self, BenchError> {
         let mut session = Self::connect(bench, agent, index).await?;
         session.worker = format!("{agent}-{}-{index}", bench.label);
         let agents = Some([agent].into_iter().collect());
@@ -86,7 +86,7 @@ impl Session {
     }
 
     /// Removes its worker from the server.
-    pub async fn leave(mut self) -> Result<(), BenchError> {
+    pub(crate) async fn leave(mut self) -> Result<(), BenchError> {
         if !self.worker.is_empty() {
             let path = format!("/api/runtime/workers/{}", self.worker);
             self.client.expect(&Method::DELETE, &path, Bytes::new(), &[200, 404]).await?;
@@ -94,18 +94,18 @@ impl Session {
         Ok(())
     }
 
-    pub fn busy(&self) -> u64 {
+    pub(crate) fn busy(&self) -> u64 {
         self.client.busy
     }
 
     /// Records a call that began at `began` and has just ended.
-    pub fn record(&mut self, name: &'static str, began: Instant) {
+    pub(crate) fn record(&mut self, name: &'static str, began: Instant) {
         if began >= self.measure_from {
             self.record_span(name, began.elapsed());
         }
     }
 
-    pub fn record_span(&mut self, name: &'static str, took: Duration) {
+    pub(crate) fn record_span(&mut self, name: &'static str, took: Duration) {
         match self.calls.iter_mut().find(|(known, _)| *known == name) {
             Some((_, latency)) => latency.record(took),
             None => {
@@ -123,7 +123,7 @@ impl Session {
         Ok(answer)
     }
 
-    pub async fn get(&mut self, name: &'static str, path: &str) -> Result<Response, BenchError> {
+    pub(crate) async fn get(&mut self, name: &'static str, path: &str) -> Result<Response, BenchError> {
         self.timed(name, Method::GET, path, Bytes::new(), 200).await
     }
 
@@ -132,13 +132,13 @@ impl Session {
     }
 
     /// Creates a task and returns its id.
-    pub async fn create(&mut self) -> Result<Uuid, BenchError> {
+    pub(crate) async fn create(&mut self) -> Result<Uuid, BenchError> {
         let task = self.new_task();
         let answer = self.post("create", "/api/runtime/llm-tasks", &task, 201).await?;
         Ok(decode::<Task>(&answer)?.id)
     }
 
-    pub async fn create_many(&mut self, count: usize) -> Result<(), BenchError> {
+    pub(crate) async fn create_many(&mut self, count: usize) -> Result<(), BenchError> {
         let tasks = NewTasks { tasks: (0..count).map(|_| self.new_task()).collect() };
         self.post("create", "/api/runtime/llm-tasks:batch", &tasks, 201).await?;
         Ok(())
@@ -158,7 +158,7 @@ impl Session {
     }
 
     /// Leases the task for its own worker, or, with `picked`, for a worker that the server picks; then later calls send no lease id either.
-    pub async fn lease(&mut self, task: Uuid, picked: bool) -> Result<Held, BenchError> {
+    pub(crate) async fn lease(&mut self, task: Uuid, picked: bool) -> Result<Held, BenchError> {
         let path = format!("/api/runtime/llm-tasks/{task}/lease");
         let body = NewLease { worker_id: (!picked).then(|| self.worker.as_str().into()), ttl_seconds: None };
         let answer = self.post("lease", &path, &body, 201).await?;
@@ -166,19 +166,19 @@ impl Session {
         Ok(Held { task, lease: (!picked).then_some(lease) })
     }
 
-    pub async fn heartbeat(&mut self, held: &Held) -> Result<(), BenchError> {
+    pub(crate) async fn heartbeat(&mut self, held: &Held) -> Result<(), BenchError> {
         let path = format!("/api/runtime/llm-tasks/{}/heartbeat", held.task);
         self.post("heartbeat", &path, &Heartbeat { lease_id: held.lease.map(Id), worker_id: None, with_task: false }, 200).await?;
         Ok(())
     }
 
-    pub async fn complete(&mut self, held: &Held) -> Result<(), BenchError> {
+    pub(crate) async fn complete(&mut self, held: &Held) -> Result<(), BenchError> {
         let path = format!("/api/runtime/llm-tasks/{}/complete", held.task);
         self.post("complete", &path, &completion(held), 200).await?;
         Ok(())
     }
 
-    pub async fn claim(&mut self, max: usize, wait_sec: i64) -> Result<Vec<Held>, BenchError> {
+    pub(crate) async fn claim(&mut self, max: usize, wait_sec: i64) -> Result<Vec<Held>, BenchError> {
         let path = format!("/api/runtime/workers/{}/claim", self.worker);
         let claim = Claim { max: Int(max as i64), wait_sec: Int(wait_sec), held: None, instance: None, accounts: Accounts::default() };
         let answer = self.post("claim", &path, &claim, 200).await?;
@@ -186,7 +186,7 @@ impl Session {
         Ok(leases.into_iter().map(|claimed| Held { task: claimed.task.id, lease: Some(claimed.lease.id) }).collect())
     }
 
-    pub async fn heartbeat_all(&mut self, held: &[Held]) -> Result<(), BenchError> {
+    pub(crate) async fn heartbeat_all(&mut self, held: &[Held]) -> Result<(), BenchError> {
         let path = format!("/api/runtime/workers/{}/heartbeat", self.worker);
         let leases = held.iter().filter_map(|one| one.lease).collect();
         let answer = self.post("heartbeat", &path, &WorkerHeartbeat { leases, instance: None, accounts: Accounts::default() }, 200).await?;
@@ -197,7 +197,7 @@ impl Session {
         Ok(())
     }
 
-    pub async fn complete_all(&mut self, held: &[Held]) -> Result<(), BenchError> {
+    pub(crate) async fn complete_all(&mut self, held: &[Held]) -> Result<(), BenchError> {
         let path = format!("/api/runtime/workers/{}/complete", self.worker);
         let completions = held.iter().filter_map(|one| Some(WorkerCompletion::new(one.task, one.lease?, completion(one))));
         let completions = NewCompletions { completions: completions.collect() };
@@ -224,10 +224,10 @@ fn completion(held: &Held) -> Completion {
 }
 
 /// Encodes the body of a request.
-pub fn encode(body: &impl Serialize) -> Result<Bytes, BenchError> {
+pub(crate) fn encode(body: &impl Serialize) -> Result<Bytes, BenchError> {
     Ok(serde_json::to_vec(body).map_err(|error| error.to_string())?.into())
 }
 
-pub fn decode<'a, T: Deserialize<'a>>(answer: &'a Response) -> Result<T, BenchError> {
+pub(crate) fn decode<'a, T: Deserialize<'a>>(answer: &'a Response) -> Result<T, BenchError> {
     serde_json::from_slice(&answer.body).map_err(|error| BenchError::from(format!("an answer is not what the API promises: {error}")))
 }
