@@ -18,7 +18,7 @@
 //! tmp/END-OF-LEASE/   its temporary files, unless it is in a sandbox
 //! set-aside/TIME-LEASE/  a run whose files could not be used; the newest ones are kept
 //! projects/           repositories that servers asked this agent to clone
-//! repositories/       repositories of the projects of tasks, see [`worktree`](super::worktree)
+//! repositories/       repositories of the projects of tasks, see [`worktree`](crate::git::worktree)
 //! ```
 
 use std::fs::{self, File, Permissions, TryLockError};
@@ -32,10 +32,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::boot_clock::{Stamp, boot};
-use super::open_below::{open_at, read_all};
-use super::removal::remove_all;
-use super::reserve::Reserve;
+use crate::machine::boot_clock::{Stamp, boot};
+use crate::machine::open_below::{open_at, read_all};
+use crate::machine::removal::remove_all;
+use crate::machine::reserve::Reserve;
 use bloom_client::now_ms;
 
 /// Longer files of the agent are not its own: a result of 16 MiB, in JSON, is shorter.

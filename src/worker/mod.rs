@@ -6,87 +6,19 @@
 #![warn(missing_docs, unreachable_pub)]
 
 mod accounts;
-mod asking;
-mod availability;
-mod blame;
-mod boot_clock;
-mod cgroup;
-mod cgroup_check;
-mod claude_settings;
-mod claude_version;
-mod command;
-mod confinement;
-mod connections;
-mod context_files;
+mod claude;
 mod contexts;
-mod control;
-mod disk_size;
-mod disk_use;
-mod echo;
-mod egress;
-mod enrollment;
-mod environment;
-mod events;
-mod files;
 pub mod git;
-mod hardening;
-mod held_lease;
 mod home;
-mod instance;
-mod invocation;
-mod json_line;
-mod leases;
-mod login;
 mod machine;
 mod membridge;
-mod memory;
-mod open_below;
-mod option_check;
-mod output;
-mod pause;
-mod pause_text;
-mod permission_server;
-mod prices;
-mod probe;
-mod process;
 pub mod profile;
 pub mod profiles;
-pub mod program;
-mod prompt;
-mod push_response;
-mod push_server;
-mod question;
-mod remains;
-mod removal;
-mod renewal;
-mod report;
-mod repositories;
-mod reserve;
-mod restart;
+mod push;
 mod run;
-mod run_dir;
-mod run_limits;
 mod sandbox;
-mod sandbox_check;
-mod sandboxed;
-mod server_keys;
-mod session;
-mod spool;
-mod stderr;
-mod stream;
+mod server;
 mod supervisor;
-mod syscall_filter;
-mod task;
-mod token_count;
-mod told_accounts;
-mod traced_run;
-mod verdict;
-mod waits;
-mod walk;
-mod watched;
-mod workspace;
-mod worktree;
-mod worktrees;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -104,28 +36,29 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use accounts::pause::Pauses;
 use bloom_client::{Client, Tls};
 use bloom_telemetry::Traces;
+pub use claude::option_check::{Access, access};
 use git::GitSettings;
-use hardening::Hardening;
-use held_lease::HeldLease;
+pub use git::worktrees::WorktreeLimits;
+use git::worktrees::Worktrees;
 use home::Home;
 pub use home::hostname;
 use membridge::Membridge;
+pub use machine::program;
 pub use membridge::MembridgeSettings;
-pub use option_check::{Access, access};
-use pause::Pauses;
 use profiles::Profiles;
-pub use push_server::PushServer;
-pub use renewal::RenewableFiles;
-use verdict::Stop;
-pub use worktrees::WorktreeLimits;
-use worktrees::Worktrees;
+pub use push::push_server::PushServer;
+use run::verdict::Stop;
+use sandbox::hardening::Hardening;
+use server::held_lease::HeldLease;
+pub use server::renewal::RenewableFiles;
 
 /// The time limit of the last calls at a stop, because the server may be unreachable.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 /// How long runs may take to end, and their verdicts to arrive, after the grace.
-const HAND_BACK_LIMIT: Duration = process::TERM_GRACE.saturating_add(STOP_LIMIT).saturating_add(STOP_LIMIT);
+const HAND_BACK_LIMIT: Duration = machine::process::TERM_GRACE.saturating_add(STOP_LIMIT).saturating_add(STOP_LIMIT);
 
 /// The settings of an agent.
 #[derive(Clone, Debug)]
@@ -191,7 +124,7 @@ pub(crate) struct Agent {
     home: Home,
     membridge: Option<Membridge>,
     /// Where runs get cgroups, if the agent may make some.
-    cgroups: Option<cgroup::Parent>,
+    cgroups: Option<machine::cgroup::Parent>,
     hardening: Hardening,
     name: String,
     /// What tells it apart from other agents of its name.
@@ -212,7 +145,7 @@ pub(crate) struct Agent {
     /// Notified when a lease must be renewed at once.
     renew_now: Notify,
     /// The runs whose events are to be sent.
-    events: events::Runs,
+    events: server::events::Runs,
     /// Notified when a lease was renewed, has ended or was removed from `runs`.
     changed: Notify,
     draining: AtomicBool,
@@ -225,10 +158,10 @@ pub(crate) struct Agent {
 /// Does what programs of this crate ask of it when they start it by a word that is no command of users; `None` for other words.
 pub fn called_by_itself(word: &OsStr) -> Option<io::Result<()>> {
     match word.to_str() {
-        Some(invocation::ECHO) => Some(echo::run()),
-        Some(control::SUPERVISOR) => Some(supervisor::run()),
-        Some(egress::HELPER) => Some(egress::run_helper()),
-        Some(question::ASK_HUMAN) => Some(permission_server::run()),
+        Some(run::invocation::ECHO) => Some(run::echo::run()),
+        Some(supervisor::control::SUPERVISOR) => Some(supervisor::run()),
+        Some(sandbox::egress::HELPER) => Some(sandbox::egress::run_helper()),
+        Some(run::question::ASK_HUMAN) => Some(claude::permission_server::run()),
         _ => None,
     }
 }
@@ -238,14 +171,14 @@ pub fn called_by_itself(word: &OsStr) -> Option<io::Result<()>> {
 /// # Errors
 /// The agent can't work with these settings; the text says what to do.
 pub async fn run(mut settings: Settings, listener: Option<TcpListener>, shutdown: CancellationToken) -> Result<Ended, String> {
-    let client = renewal::client(&settings)?;
+    let client = server::renewal::client(&settings)?;
     // Files that whoever started it has left open are not for the programs that it runs.
     close_fds::set_fds_cloexec(3, &[]);
     // Otherwise the programs that it runs, as the same user, could read the keys in this process's memory.
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
         tracing::warn!(%error, "runs may be able to read this agent's environment");
     }
-    option_check::check(&mut settings.profiles).await?;
+    claude::option_check::check(&mut settings.profiles).await?;
     if settings.projects.is_some() && !git::is_installed() {
         return Err(
             "git is not installed, which the tasks of projects need: install it, or leave out --project (BLOOM_PROJECTS)".to_owned()
@@ -253,7 +186,7 @@ pub async fn run(mut settings: Settings, listener: Option<TcpListener>, shutdown
     }
     let home = Home::open(&settings.work_dir)?;
     let hidden: Vec<PathBuf> = settings.key_files.iter().cloned().chain([home.root().to_owned()]).collect();
-    let hardening = sandbox_check::check(&settings.profiles, &hidden, &home).await?;
+    let hardening = sandbox::check::check(&settings.profiles, &hidden, &home).await?;
     if let Some(mark) = home.uninstalled() {
         tracing::warn!(mark = %mark.display(), "this agent was uninstalled; remove the marker file to run it again");
         return Ok(Ended::Stopped);
@@ -261,13 +194,13 @@ pub async fn run(mut settings: Settings, listener: Option<TcpListener>, shutdown
     let name = home.name(settings.name.as_deref(), client.server())?;
     if settings.key.is_none() {
         let key = tokio::select! {
-            key = enrollment::key(&home, &client, &name, settings.join_token.as_ref()) => key?,
+            key = server::enrollment::key(&home, &client, &name, settings.join_token.as_ref()) => key?,
             () = shutdown.cancelled() => return Ok(Ended::Stopped),
         };
         key.as_ref().map_or(Ok(()), |key| client.use_key(key)).map_err(|error| error.to_string())?;
     }
     let pauses = Pauses::load(home.accounts_path(), bloom_client::now_ms());
-    let cgroups = cgroup_check::check(&settings.profiles)?;
+    let cgroups = machine::cgroup_check::check(&settings.profiles)?;
     let (instance, is_known) = home.instance()?;
     let membridge = settings.membridge.clone().map(|membridge| Membridge::new(membridge, &settings.tls)).transpose()?;
     let agent = Arc::new(Agent {
@@ -285,10 +218,10 @@ pub async fn run(mut settings: Settings, listener: Option<TcpListener>, shutdown
         probing: tokio::sync::Mutex::default(),
         runs: Mutex::default(),
         seen_through: TaskTracker::new(),
-        egress: egress::connections(),
+        egress: sandbox::egress::connections(),
         state_changed: Notify::new(),
         renew_now: Notify::new(),
-        events: events::Runs::default(),
+        events: server::events::Runs::default(),
         changed: Notify::new(),
         draining: AtomicBool::new(false),
         drained_since: Mutex::default(),
@@ -329,7 +262,7 @@ impl Agent {
         let probes = tokio::spawn(self.clone().probe_paused(stopped.clone()));
         let beats = tokio::spawn(self.clone().beat_at_membridge(stopped.clone()));
         let contexts = tokio::spawn(self.clone().keep_contexts(stopped.clone()));
-        let push_server = listener.map(|listener| tokio::spawn(push_server::serve(self.clone(), listener, stopped.clone())));
+        let push_server = listener.map(|listener| tokio::spawn(push::push_server::serve(self.clone(), listener, stopped.clone())));
         let mut failure = None;
         let ended = tokio::select! {
             () = shutdown.cancelled() => Ended::Stopped,

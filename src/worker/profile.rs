@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::cgroup::Limits;
-use super::claude_settings::{SettingSource, user_settings};
-use super::claude_version::Version;
-use super::egress::Network;
-use super::environment;
-use super::prices::Prices;
-use super::program::{find_program, why_not};
-use super::sandbox::{Sandbox, word_or_table};
-use super::session::OnSessionLost;
-use super::worktree::{CommitAuthor, commit_author};
+use crate::claude::cli_settings::{SettingSource, user_settings};
+use crate::claude::cli_version::Version;
+use crate::claude::prices::Prices;
+use crate::contexts::session::OnSessionLost;
+use crate::git::worktree::{CommitAuthor, commit_author};
+use crate::machine::cgroup::Limits;
+use crate::machine::environment;
+use crate::machine::program::{find_program, why_not};
+use crate::sandbox::bubblewrap::{Sandbox, word_or_table};
+use crate::sandbox::egress::Network;
 use bloom_core::limits::{ASKED_MS, NAME_CHARS, TIMEOUT_SEC};
 
 /// The profile for all slugs that have none of their own.

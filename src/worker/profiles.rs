@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::profile::{DEFAULT, Profile, Runner};
+use crate::profile::{DEFAULT, Profile, Runner};
 use bloom_core::limits::{NAME_CHARS, WORKER_ACCOUNTS, WORKER_AGENTS, WORKER_AGENTS_BYTES};
 
 /// Profiles that run the tasks of another one while it is paused, one after the other.
@@ -182,8 +182,8 @@ fn read(path: &Path) -> Result<BTreeMap<String, Profile>, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::profile::STALL_SECONDS;
     use super::*;
+    use crate::profile::STALL_SECONDS;
 
     fn load(text: &str, runner: Option<&str>) -> Result<Profiles, String> {
         let dir = tempfile::tempdir().unwrap();

@@ -2,7 +2,7 @@
 
 use bloom_core::similar::similar;
 
-use super::super::profile::STALL_SECONDS;
+use crate::profile::STALL_SECONDS;
 
 /// What the parser calls values, and how they are written.
 const KINDS: [(&str, &str); 4] = [

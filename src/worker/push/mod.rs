@@ -1,0 +1,5 @@
+//! The server of the agent, to which servers push tasks and orders.
+
+pub(crate) mod connections;
+pub(crate) mod push_server;
+pub(crate) mod response;

@@ -1,0 +1,11 @@
+//! What confines the processes of a run: the sandbox that bubblewrap makes, the hosts that a run may reach, and the checks at the start of the
+//! agent that they work on this machine.
+
+pub(crate) mod bubblewrap;
+pub(crate) mod check;
+pub(crate) mod confinement;
+pub(crate) mod egress;
+pub(crate) mod hardening;
+pub(crate) mod run_command;
+pub(crate) mod server_keys;
+pub(crate) mod syscall_filter;

@@ -1,0 +1,60 @@
+//! What the agent knows of a lease that it has.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use uuid::Uuid;
+
+use crate::run::task::Task;
+use crate::run::verdict::Stop;
+use bloom_core::task::Session;
+
+/// A lease that this agent has.
+pub(crate) struct HeldLease {
+    pub task: Uuid,
+    /// Where its run works and converses.
+    pub context: Option<String>,
+    /// Its run follows the others of its context, and they follow it.
+    pub follows: bool,
+    pub ttl: Duration,
+    /// No other worker can have the task before this time: the TTL counts from when the last renewal was sent. On the
+    /// [`boot_clock`](crate::machine::boot_clock).
+    pub valid_until: u64,
+    pub stop: watch::Sender<Option<Stop>>,
+    /// Notified when a person has answered what its run asks.
+    pub answered: Arc<Notify>,
+    /// The server has renewed it for this process.
+    pub is_renewed: bool,
+    /// Its process may be started, or was.
+    pub has_begun: bool,
+    /// The run has ended, and only its verdict is still to be delivered.
+    pub is_over: bool,
+}
+
+impl HeldLease {
+    /// `in_worktree`: the context has one.
+    pub(crate) fn new(task: &Task, ttl: Duration, valid_until: u64, in_worktree: bool, stop: Option<Stop>) -> Self {
+        // Two runs in one worktree would commit each other's changes, and write while the agent's git reads.
+        let follows = task.session == Session::Context || task.project.is_some() || in_worktree;
+        Self {
+            context: Some(task.context_id.clone()),
+            follows,
+            stop: watch::Sender::new(stop),
+            is_over: false,
+            ..Self::over(task.id, ttl, valid_until)
+        }
+    }
+
+    /// Only a verdict is delivered for it.
+    pub(crate) fn over(task: Uuid, ttl: Duration, valid_until: u64) -> Self {
+        let stop = watch::Sender::new(None);
+        let answered = Arc::default();
+        Self { task, context: None, follows: false, ttl, valid_until, stop, answered, is_renewed: false, has_begun: false, is_over: true }
+    }
+
+    /// Stops the run. If it is stopped more than once, the first reason counts.
+    pub(crate) fn end(&self, reason: Stop) {
+        self.stop.send_if_modified(|stop| stop.is_none().then(|| *stop = Some(reason)).is_some());
+    }
+}

@@ -1,0 +1,10 @@
+//! What the agent and its server say to each other: claims and heartbeats, the events and the ends of runs, and the registration with its keys.
+
+pub(crate) mod availability;
+pub(crate) mod enrollment;
+pub(crate) mod events;
+pub(crate) mod held_lease;
+pub(crate) mod instance;
+pub(crate) mod leases;
+pub(crate) mod renewal;
+pub(crate) mod report;
