@@ -3,10 +3,14 @@
 pub use super::arguments::{Claim, Completion, WorkerChange};
 pub use super::decide::accounts::ResumeAccount;
 pub use super::decide::api_keys::{CreateKey, Enroll, RevokeKey, RotateKey};
+pub use super::decide::append_events::AppendEvents;
+pub use super::decide::cancel::Cancel;
+pub use super::decide::configure::Configure;
 pub use super::decide::contexts::ResetContext;
 pub use super::decide::control_plane::{
     RecordJob, RecordNode, RegisterAgent, RegisterProject, RemoveAgent, RemoveProject, SelectLeader, StoreMemory,
 };
+pub use super::decide::cordon::Cordon;
 pub use super::decide::create::Create;
 pub use super::decide::delete::Delete;
 pub use super::decide::edit::Edit;
@@ -14,16 +18,18 @@ pub use super::decide::expire::{ClockStepped, ExpireLease};
 pub use super::decide::files::{AddFile, DeleteFile, FileOfRun};
 pub use super::decide::lease::Lease;
 pub use super::decide::lease_end::Release;
+pub use super::decide::presence::{MarkOffline, RecordLastSeen};
 pub use super::decide::projects::{ClonedFor, CreateProject, DeleteProject, EditProject, NodeClone, RecordClones};
 pub use super::decide::push::{EndPush, Push};
 pub use super::decide::questions::{AnswerQuestion, AskPerson, NewQuestion};
 pub use super::decide::queues::ChangeQueue;
 pub use super::decide::quotas::SetQuota;
+pub use super::decide::record_audit::RecordAudit;
 pub use super::decide::reevaluate::Reevaluate;
-pub use super::decide::running::{AppendEvents, Heartbeat, RenewLeases};
+pub use super::decide::remove_worker::RemoveWorker;
+pub use super::decide::renew::{Heartbeat, RenewLeases};
+pub use super::decide::requeue::Requeue;
 pub use super::decide::suspend::Suspend;
-pub use super::decide::task_ops::{Cancel, Configure, RecordAudit, Requeue};
-pub use super::decide::workers::{Cordon, MarkOffline, RecordLastSeen, RemoveWorker};
 
 use super::operation::{Operation, Urgency, Weight};
 use super::reply::Reply;

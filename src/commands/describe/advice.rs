@@ -1,6 +1,6 @@
 //! What a person can do about a task that waits or did not succeed.
 
-use super::super::when::time_text;
+use crate::when::time_text;
 use bloom_api::tasks::Task;
 use bloom_api::words::Word;
 use bloom_core::pause::DISK_PAUSED;

@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-use super::super::connect::{Server, read};
-use super::super::show::{Form, Shown, read_all};
-use super::super::when::time_text;
-use super::super::{columns, term, when};
 use super::{document, facts, list, section};
 use crate::CommandError;
+use crate::connect::{Server, read};
+use crate::show::{Form, Shown, read_all};
+use crate::when::time_text;
+use crate::{columns, term, when};
 use bloom_api::contexts::Context;
 use bloom_api::tasks::Task;
 use bloom_client::part;

@@ -3,18 +3,18 @@
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::super::columns::{self, LEAST_TEXT, MAX_TEXT};
-use super::super::connect::{Server, failed, read, with_query};
-use super::super::ids::path;
-use super::super::show::{Form, Kind, Shown, read_all};
-use super::super::table::Column;
-use super::super::task::follow::in_words;
-use super::super::task::question::{advice as how_to_answer, told};
-use super::super::when::time_text;
-use super::super::{ids, started, term, when};
 use super::advice::advice;
 use super::{ENTRIES, EVENTS, LEASES, OF_TASK, attempts, closed, document, facts, permitted, section};
 use crate::CommandError;
+use crate::columns::{self, LEAST_TEXT, MAX_TEXT};
+use crate::connect::{Server, failed, read, with_query};
+use crate::ids::path;
+use crate::show::{Form, Kind, Shown, read_all};
+use crate::table::Column;
+use crate::task::follow::in_words;
+use crate::task::question::{advice as how_to_answer, told};
+use crate::when::time_text;
+use crate::{ids, started, term, when};
 use bloom_api::answers::{Audit, Event, Lease};
 use bloom_api::questions::Question;
 use bloom_api::results::TaskResult;

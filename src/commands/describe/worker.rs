@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-use super::super::connect::{Server, read};
-use super::super::show::{Form, Shown, read_all};
-use super::super::when::time_text;
-use super::super::{columns, ids, term, when};
 use super::{ENTRIES, LEASES, NEWEST, OF_WORKER, attempts, document, facts, list, more, section};
 use crate::CommandError;
+use crate::connect::{Server, read};
+use crate::show::{Form, Shown, read_all};
+use crate::when::time_text;
+use crate::{columns, ids, term, when};
 use bloom_api::answers::{Audit, Lease, WorkerWithLeases};
 use bloom_api::tasks::Task;
 use bloom_api::workers::Worker;

@@ -1,8 +1,8 @@
 //! The commands that messages recommend.
 
-use super::super::task::wait::WHAT_TO_DO;
 use super::cluster::Cluster;
 use crate::CommandError;
+use crate::task::wait::WHAT_TO_DO;
 
 /// How to go on with an LLMTask.
 pub(crate) struct Advice {

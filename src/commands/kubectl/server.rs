@@ -8,14 +8,14 @@ use secrecy::SecretString;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::super::connect::{Server, failed};
-use super::super::ids::path;
-use super::super::key_file::read_key;
-use super::super::retry::Retry;
 use super::cluster::{Cluster, name_of};
 use super::forward::Forward;
 use super::taken::Taken;
 use crate::CommandError;
+use crate::connect::{Server, failed};
+use crate::ids::path;
+use crate::key_file::read_key;
+use crate::retry::Retry;
 use bloom_client::Tls;
 
 /// The label that the Services of servers have.

@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use super::super::term;
 use super::cluster::Cluster;
 use crate::CommandError;
+use crate::term;
 use bloom_api::kubernetes::OPERATOR;
 use bloom_core::namespace::is_namespace;
 

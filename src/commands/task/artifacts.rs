@@ -9,12 +9,12 @@ use clap::builder::PossibleValuesParser;
 use clap_complete::ArgValueCompleter;
 use serde_json::Value;
 
-use super::super::connect::{Again, Server, failed, read};
-use super::super::progress::Progress;
-use super::super::show::{self, Form, Shown};
-use super::super::{columns, ids, shell_completion, term};
 use super::directory::Directory;
 use crate::CommandError;
+use crate::connect::{Again, Server, failed, read};
+use crate::progress::Progress;
+use crate::show::{self, Form, Shown};
+use crate::{columns, ids, shell_completion, term};
 use bloom_api::results::Artifact;
 use bloom_api::tasks::Task;
 use bloom_client::Digesting;

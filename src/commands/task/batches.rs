@@ -7,13 +7,13 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::super::connect::Server;
-use super::super::interrupt::{answered, is_interrupted};
-use super::super::progress::Progress;
-use super::super::show::{self, Form};
-use super::super::{columns, project, term};
 use super::{id_of, warnings};
 use crate::CommandError;
+use crate::connect::Server;
+use crate::interrupt::{answered, is_interrupted};
+use crate::progress::Progress;
+use crate::show::{self, Form};
+use crate::{columns, project, term};
 use bloom_api::new_tasks::MAX_BATCH;
 
 /// A server accepts 1 MiB per call by default; the difference is for the JSON around the tasks.

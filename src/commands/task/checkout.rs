@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 
-use super::super::connect::{Server, read};
-use super::super::local_repository::{LocalRepository, Place};
-use super::super::{ids, shell_completion, term};
 use super::artifacts;
 use crate::CommandError;
+use crate::connect::{Server, read};
+use crate::local_repository::{LocalRepository, Place};
+use crate::{ids, shell_completion, term};
 use bloom_api::results::TaskResult;
 use bloom_api::tasks::Task;
 use bloom_core::project::{PushMode, is_commit_id};

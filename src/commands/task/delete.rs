@@ -1,10 +1,10 @@
 //! `task delete`: removes finished tasks.
 
-use super::super::connect::Server;
-use super::super::ids::path;
-use super::super::term;
 use super::selection::{Act, Changed};
 use crate::CommandError;
+use crate::connect::Server;
+use crate::ids::path;
+use crate::term;
 use bloom_core::task::Status;
 
 const DELETE: Act = Act {

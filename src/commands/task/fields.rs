@@ -8,12 +8,12 @@ use clap_complete::{ArgValueCandidates, ArgValueCompleter};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-use super::super::connect::Server;
-use super::super::local_repository::LocalRepository;
-use super::super::number::within;
-use super::super::{ids, shell_completion, when};
 use super::filters::label;
 use crate::CommandError;
+use crate::connect::Server;
+use crate::local_repository::LocalRepository;
+use crate::number::within;
+use crate::{ids, shell_completion, when};
 use bloom_api::time_limit::{self, PolicyChange};
 use bloom_api::values::{Int, Usd};
 use bloom_core::Ms;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::super::{shell_completion, when};
 use crate::CommandError;
+use crate::{shell_completion, when};
 use bloom_api::bulk::{Filter, FilterText};
 use bloom_api::tasks::Task;
 use bloom_api::values::{Int, LabelText};

@@ -6,10 +6,10 @@ use std::path::Path;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::super::connect::Server;
-use super::super::{ids, term};
 use super::directory::Directory;
 use crate::CommandError;
+use crate::connect::Server;
+use crate::{ids, term};
 use bloom_api::lists::MAX_IDS;
 
 const NAME: &str = "index.jsonl";

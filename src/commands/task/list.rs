@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use super::super::connect::Server;
-use super::super::progress::number;
-use super::super::term;
 use super::filters::Filters;
+use crate::connect::Server;
+use crate::progress::number;
+use crate::term;
 use bloom_client::Error;
 use bloom_core::task::Status;
 

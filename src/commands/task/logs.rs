@@ -3,14 +3,14 @@
 use futures_util::future::join_all;
 use serde_json::Value;
 
-use super::super::connect::Server;
-use super::super::ids::short;
-use super::super::interrupt::or_interrupted;
-use super::super::show::{self, Form};
 use super::LogsArgs;
 use super::follow::{Log, logs};
 use super::selection::Act;
 use crate::CommandError;
+use crate::connect::Server;
+use crate::ids::short;
+use crate::interrupt::or_interrupted;
+use crate::show::{self, Form};
 
 const LOGS: Act = Act::reading("logs", "running");
 /// Each is a connection.

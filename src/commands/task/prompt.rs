@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::super::interrupt::blocking;
-use super::super::term;
 use super::from_file::NOTHING_SUBMITTED;
 use super::standard_input;
 use crate::CommandError;
+use crate::interrupt::blocking;
+use crate::term;
 
 /// How much of a prompt is repeated in an error.
 const SHOWN_PROMPT: usize = 200;

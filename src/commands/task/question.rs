@@ -5,11 +5,11 @@ use clap_complete::ArgValueCompleter;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::super::connect::{Server, read};
-use super::super::ids::path;
-use super::super::show::{self, Shown};
-use super::super::{columns, ids, shell_completion, term};
 use crate::CommandError;
+use crate::connect::{Server, read};
+use crate::ids::path;
+use crate::show::{self, Shown};
+use crate::{columns, ids, shell_completion, term};
 use bloom_api::questions::{NewAnswer, Question};
 use bloom_api::values::{Id, List};
 

@@ -5,8 +5,8 @@ use std::io::{ErrorKind, Read, stdin};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat};
 
-use super::super::term;
 use crate::CommandError;
+use crate::term;
 
 /// Longer than any prompt that a server accepts.
 const MAX_PROMPT_BYTES: u64 = 64 * 1024 * 1024;

@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::super::connect::{Server, read};
-use super::super::ids::path;
-use super::super::show::{self, Shown};
-use super::super::{columns, term};
 use super::selection::{Act, Changed};
 use crate::CommandError;
+use crate::connect::{Server, read};
+use crate::ids::path;
+use crate::show::{self, Shown};
+use crate::{columns, term};
 use bloom_api::tasks::Task;
 use bloom_core::task::Status;
 

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::super::connect::{Again, Server, failed, with_query};
-use super::super::progress::Progress;
 use crate::CommandError;
+use crate::connect::{Again, Server, failed, with_query};
+use crate::progress::Progress;
 use bloom_api::results::Artifact;
 use bloom_core::file::{MAX_INPUTS, path_problem};
 

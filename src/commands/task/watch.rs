@@ -5,14 +5,14 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde_json::Value;
 
-use super::super::connect::{Server, read};
-use super::super::records::Limit;
-use super::super::retry::Retry;
-use super::super::show::{Feed, Form};
-use super::super::{columns, ids, term};
 use super::filters::Filters;
 use super::list;
 use crate::CommandError;
+use crate::connect::{Server, read};
+use crate::records::Limit;
+use crate::retry::Retry;
+use crate::show::{Feed, Form};
+use crate::{columns, ids, term};
 use bloom_api::answers::Gone;
 use bloom_api::lists::MAX_IDS;
 use bloom_api::tasks::Task;

@@ -1,11 +1,11 @@
 //! Accounts: an administrator ends their pauses.
 
-use super::super::audit::{Action, Actor, EntityType};
-use super::super::ids::WorkerId;
-use super::super::operation::{Operation, Weight};
-use super::super::pause::{Pause, PauseKind};
-use super::super::row_keys::RowKeys;
-use super::super::working_set::{Halt, WorkingSet};
+use crate::audit::{Action, Actor, EntityType};
+use crate::ids::WorkerId;
+use crate::operation::{Operation, Weight};
+use crate::pause::{Pause, PauseKind};
+use crate::row_keys::RowKeys;
+use crate::working_set::{Halt, WorkingSet};
 
 /// Ends the pauses of an account on these workers, those that have one. Each worker is told until its agent no longer says so itself.
 #[derive(Clone, Debug)]

@@ -1,18 +1,18 @@
 //! Named keys: creation, revocation, and the enrollment of a worker by a join token.
 
-use super::super::Ms;
-use super::super::api_key::{ApiKey, FormerKey, MAX_KEYS, MAX_POOL_KEYS, MAX_POOL_KEYS_OF_NAMESPACE, Quota, Scope, enrolled_name};
-use super::super::audit::{Action, Actor, EntityType};
-use super::super::ids::{InstanceId, WorkerId};
-use super::super::operation::Operation;
-use super::super::rejection::Rejection;
-use super::super::row_keys::RowKeys;
-use super::super::wakeup::Subject;
-use super::super::worker::{Capabilities, DispatchMode, Worker, WorkerStatus};
-use super::super::working_set::{Halt, WorkingSet};
-use super::workers::other_agent;
+use super::change_worker::other_agent;
+use crate::Ms;
+use crate::api_key::{ApiKey, FormerKey, MAX_KEYS, MAX_POOL_KEYS, MAX_POOL_KEYS_OF_NAMESPACE, Quota, Scope, enrolled_name};
+use crate::audit::{Action, Actor, EntityType};
+use crate::ids::{InstanceId, WorkerId};
+use crate::operation::Operation;
+use crate::rejection::Rejection;
+use crate::row_keys::RowKeys;
+use crate::wakeup::Subject;
+use crate::worker::{Capabilities, DispatchMode, Worker, WorkerStatus};
+use crate::working_set::{Halt, WorkingSet};
 
-/// Adds a key. Its name must be one ([`is_key_name`](super::super::api_key::is_key_name)).
+/// Adds a key. Its name must be one ([`is_key_name`](crate::api_key::is_key_name)).
 #[derive(Clone, Debug)]
 pub struct CreateKey {
     /// The name of the key, which no other key has.

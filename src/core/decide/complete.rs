@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use super::super::arguments::Completion;
-use super::super::audit::{Action, Actor, EntityType};
-use super::super::ids::{LeaseId, WorkerId};
-use super::super::operation::{Operation, Weight};
-use super::super::rejection::Rejection;
-use super::super::reply::{Completed, StoredResult};
-use super::super::row_keys::RowKeys;
-use super::super::run_result::RunResult;
-use super::super::task::{Failure, LastLease, LeaseStatus, PastLease, Reason, Session, Status, TaskState};
-use super::super::working_set::{Halt, WorkingSet, need};
 use super::finish::finish;
 use super::lease_end::{Next, Retry, Wait, complete_record, end_lease, plan, retry};
+use crate::arguments::Completion;
+use crate::audit::{Action, Actor, EntityType};
+use crate::ids::{LeaseId, WorkerId};
+use crate::operation::{Operation, Weight};
+use crate::rejection::Rejection;
+use crate::reply::{Completed, StoredResult};
+use crate::row_keys::RowKeys;
+use crate::run_result::RunResult;
+use crate::task::{Failure, LastLease, LeaseStatus, PastLease, Reason, Session, Status, TaskState};
+use crate::working_set::{Halt, WorkingSet, need};
 
 impl Operation for Completion {
     type Reply = Completed;

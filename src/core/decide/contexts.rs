@@ -1,9 +1,9 @@
 //! Contexts: a client ends the conversation of one.
 
-use super::super::audit::{Action, Actor, EntityType};
-use super::super::operation::Operation;
-use super::super::row_keys::RowKeys;
-use super::super::working_set::{Halt, WorkingSet};
+use crate::audit::{Action, Actor, EntityType};
+use crate::operation::Operation;
+use crate::row_keys::RowKeys;
+use crate::working_set::{Halt, WorkingSet};
 
 /// Has the next run of a context begin a new session. A run that has its lease already goes on, with the session that it has.
 #[derive(Clone, Debug)]

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use super::super::Ms;
-use super::super::control_plane::{
+use crate::Ms;
+use crate::control_plane::{
     Agent, Job, JobStatus, MAX_AGENTS, MAX_NODES, MAX_PROJECTS, MemoryVersion, NODES_KEPT_MS, NewJob, NewMemory, Node, Project, Role,
     Source,
 };
-use super::super::operation::{Operation, Urgency, Weight};
-use super::super::rejection::Rejection;
-use super::super::reply::{ChangedProject, StoredMemory};
-use super::super::row_keys::RowKeys;
-use super::super::working_set::{Halt, WorkingSet};
+use crate::operation::{Operation, Urgency, Weight};
+use crate::rejection::Rejection;
+use crate::reply::{ChangedProject, StoredMemory};
+use crate::row_keys::RowKeys;
+use crate::working_set::{Halt, WorkingSet};
 
 /// Adds an agent whose name is free. Of an agent that has an instance, the same registration again changes nothing: its agent repeats it, to find
 /// out whether it was lost.

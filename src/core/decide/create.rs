@@ -3,18 +3,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::super::audit::{Action, Actor, EntityType};
-use super::super::file::{Input, path_clash};
-use super::super::namespace::{RESERVED, unqualified};
-use super::super::operation::{Operation, Urgency, Weight};
-use super::super::project::TaskProject;
-use super::super::rejection::Rejection;
-use super::super::reply::CreatedTask;
-use super::super::row_keys::{AFTER_ALL, RowKeys};
-use super::super::task::{Session, Status, TaskSpec, TaskState};
-use super::super::working_set::{Halt, WorkingSet, need};
 use super::quotas::{self, Added, Used};
 use super::readiness::{apply, evaluate, newest_in_context};
+use crate::audit::{Action, Actor, EntityType};
+use crate::file::{Input, path_clash};
+use crate::namespace::{RESERVED, unqualified};
+use crate::operation::{Operation, Urgency, Weight};
+use crate::project::TaskProject;
+use crate::rejection::Rejection;
+use crate::reply::CreatedTask;
+use crate::row_keys::{AFTER_ALL, RowKeys};
+use crate::task::{Session, Status, TaskSpec, TaskState};
+use crate::working_set::{Halt, WorkingSet, need};
 
 /// Creates all of these tasks or none. The ids in the specs are ignored and assigned here, and projects are found by their names or ids. A task that exists already, by its Kubernetes
 /// object or by its idempotency key, is not created again.

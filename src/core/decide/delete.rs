@@ -1,12 +1,12 @@
 //! Removes a finished task on request. Retention removes tasks by their age, see `Maintenance` in the crate `bloom-database`.
 
-use super::super::audit::{Action, Actor, EntityType};
-use super::super::ids::TaskId;
-use super::super::operation::{Operation, Urgency, Weight};
-use super::super::rejection::Rejection;
-use super::super::row_keys::RowKeys;
-use super::super::wakeup::Subject;
-use super::super::working_set::{Halt, WorkingSet, need};
+use crate::audit::{Action, Actor, EntityType};
+use crate::ids::TaskId;
+use crate::operation::{Operation, Urgency, Weight};
+use crate::rejection::Rejection;
+use crate::row_keys::RowKeys;
+use crate::wakeup::Subject;
+use crate::working_set::{Halt, WorkingSet, need};
 
 /// Removes a finished task with its leases, results and events. Its usage and its audit entries stay. Tasks that still wait for it are
 /// cancelled.

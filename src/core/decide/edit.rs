@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use super::super::Ms;
-use super::super::audit::{Action, Actor, EntityType};
-use super::super::ids::TaskId;
-use super::super::limits::TASK_LABELS;
-use super::super::operation::{Operation, Urgency};
-use super::super::rejection::Rejection;
-use super::super::row_keys::RowKeys;
-use super::super::task::{Parked, Status, TaskState};
-use super::super::task_limits::LimitChange;
-use super::super::working_set::{Halt, WorkingSet};
 use super::readiness::{apply, evaluate};
 use super::reevaluate::dependencies;
+use crate::Ms;
+use crate::audit::{Action, Actor, EntityType};
+use crate::ids::TaskId;
+use crate::limits::TASK_LABELS;
+use crate::operation::{Operation, Urgency};
+use crate::rejection::Rejection;
+use crate::row_keys::RowKeys;
+use crate::task::{Parked, Status, TaskState};
+use crate::task_limits::LimitChange;
+use crate::working_set::{Halt, WorkingSet};
 
 /// Changes a queued task. Fields that are `None` stay as they are.
 #[derive(Clone, Debug)]

@@ -1,16 +1,16 @@
 //! The expiry of leases.
 
-use super::super::Ms;
-use super::super::arguments::Grace;
-use super::super::audit::{Action, Actor, Concerns, EntityType};
-use super::super::ids::{LeaseId, TaskId};
-use super::super::operation::Operation;
-use super::super::reply::Due;
-use super::super::row_keys::RowKeys;
-use super::super::task::{ActiveLease, Failure, LeaseStatus, Reason, Status, TaskState};
-use super::super::working_set::{Halt, WorkingSet};
 use super::lease::hard_end;
 use super::lease_end::{Retry, Wait, end_lease, plan, retry};
+use crate::Ms;
+use crate::arguments::Grace;
+use crate::audit::{Action, Actor, Concerns, EntityType};
+use crate::ids::{LeaseId, TaskId};
+use crate::operation::Operation;
+use crate::reply::Due;
+use crate::row_keys::RowKeys;
+use crate::task::{ActiveLease, Failure, LeaseStatus, Reason, Status, TaskState};
+use crate::working_set::{Halt, WorkingSet};
 
 /// How long the result of a query for due leases is valid. Gaps between service marks up to this length are no outage, so no outage can
 /// hide between query and decision.

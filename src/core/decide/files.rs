@@ -1,17 +1,15 @@
 //! Files: a file that has arrived becomes an artifact, and an upload is removed on request.
 
-use super::super::Ms;
-use super::super::arguments::Holder;
-use super::super::file::{
-    File, FileId, FileKind, MAX_FILE_BYTES_OF_TASK, MAX_FILES_OF_LEASE, MAX_UNUSED_BYTES, MAX_UNUSED_UPLOADS, UNUSED_MS,
-};
-use super::super::ids::{LeaseId, TaskId, WorkerId};
-use super::super::operation::{Operation, Urgency, Weight};
-use super::super::rejection::Rejection;
-use super::super::reply::AddedFile;
-use super::super::row_keys::RowKeys;
-use super::super::working_set::{Halt, WorkingSet};
 use super::quotas::{self, Added};
+use crate::Ms;
+use crate::arguments::Holder;
+use crate::file::{File, FileId, FileKind, MAX_FILE_BYTES_OF_TASK, MAX_FILES_OF_LEASE, MAX_UNUSED_BYTES, MAX_UNUSED_UPLOADS, UNUSED_MS};
+use crate::ids::{LeaseId, TaskId, WorkerId};
+use crate::operation::{Operation, Urgency, Weight};
+use crate::rejection::Rejection;
+use crate::reply::AddedFile;
+use crate::row_keys::RowKeys;
+use crate::working_set::{Halt, WorkingSet};
 
 /// The run that uploads a file.
 #[derive(Clone, Debug)]
@@ -35,7 +33,7 @@ pub struct AddFile {
     pub team: String,
     /// The run that uploads it; `None`: it is an upload for tasks.
     pub run: Option<FileOfRun>,
-    /// A relative path, see [`path_problem`](super::super::file::path_problem).
+    /// A relative path, see [`path_problem`](crate::file::path_problem).
     pub name: String,
     /// The media type that the uploader named.
     pub content_type: String,

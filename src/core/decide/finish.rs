@@ -1,8 +1,8 @@
 //! The end of a task, and the tasks that it wakes.
 
-use super::super::task::{Session, Status, TaskState};
-use super::super::wakeup::Subject;
-use super::super::working_set::WorkingSet;
+use crate::task::{Session, Status, TaskState};
+use crate::wakeup::Subject;
+use crate::working_set::WorkingSet;
 
 /// Wakes the tasks that wait for this one, if there are any. If it is not over, only those that wait for its context or its key are woken.
 pub(super) fn wake_successors(set: &mut WorkingSet, task: &TaskState, is_over: bool) {

@@ -1,20 +1,21 @@
 //! Placement of a task on a worker: by a lease or dispatch call, or by a worker's claim.
 
-use super::super::Ms;
-use super::super::arguments::{Choice, Claim};
-use super::super::audit::{Action, Actor, Concerns, EntityType};
-use super::super::ids::{InstanceId, TaskId, WorkerId};
-use super::super::operation::{Operation, Weight};
-use super::super::origin::Origin;
-use super::super::placement::{self, Candidate, STICKY_FOR_MS};
-use super::super::rejection::Rejection;
-use super::super::reply::{Claimed, Leased};
-use super::super::row_keys::RowKeys;
-use super::super::task::{ActiveLease, Parked, Session, Status, TaskState};
-use super::super::worker::{MAX_CONCURRENCY, Worker};
-use super::super::working_set::{ContextView, Halt, Slots, WorkingSet, need, unless_locked};
+use super::change_worker::other_agent;
+use super::presence::see;
 use super::readiness::{context_blocker, key_blocker, park};
-use super::workers::{other_agent, see};
+use crate::Ms;
+use crate::arguments::{Choice, Claim};
+use crate::audit::{Action, Actor, Concerns, EntityType};
+use crate::ids::{InstanceId, TaskId, WorkerId};
+use crate::operation::{Operation, Weight};
+use crate::origin::Origin;
+use crate::placement::{self, Candidate, STICKY_FOR_MS};
+use crate::rejection::Rejection;
+use crate::reply::{Claimed, Leased};
+use crate::row_keys::RowKeys;
+use crate::task::{ActiveLease, Parked, Session, Status, TaskState};
+use crate::worker::{MAX_CONCURRENCY, Worker};
+use crate::working_set::{ContextView, Halt, Slots, WorkingSet, need, unless_locked};
 
 /// A lease by claim or push ends at the latest this long after the time limit of its run.
 const HARD_END_SLACK_MS: i64 = 60_000;

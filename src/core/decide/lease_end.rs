@@ -1,17 +1,17 @@
 //! Ends of leases, and what becomes of their tasks.
 
-use super::super::Ms;
-use super::super::arguments::Completion;
-use super::super::audit::{Action, Actor, EntityType};
-use super::super::backoff::delay_ms;
-use super::super::ids::{LeaseId, TaskId, WorkerId};
-use super::super::limits::GIVE_BACKS;
-use super::super::operation::Operation;
-use super::super::row_keys::RowKeys;
-use super::super::task::{ActiveLease, Failure, LastLease, LeaseStatus, Parked, PastLease, Reason, Status, TaskState};
-use super::super::working_set::{Halt, Slots, WorkingSet};
 use super::finish::{finish, wake_successors};
 use super::readiness::{Park, Readiness, apply, blocked, reserve};
+use crate::Ms;
+use crate::arguments::Completion;
+use crate::audit::{Action, Actor, EntityType};
+use crate::backoff::delay_ms;
+use crate::ids::{LeaseId, TaskId, WorkerId};
+use crate::limits::GIVE_BACKS;
+use crate::operation::Operation;
+use crate::row_keys::RowKeys;
+use crate::task::{ActiveLease, Failure, LastLease, LeaseStatus, Parked, PastLease, Reason, Status, TaskState};
+use crate::working_set::{Halt, Slots, WorkingSet};
 
 /// Gives a lease back, and queues the task again.
 #[derive(Clone, Debug)]

@@ -5,9 +5,14 @@
 
 pub(super) mod accounts;
 pub(super) mod api_keys;
+pub(super) mod append_events;
+pub(super) mod cancel;
+pub(super) mod change_worker;
 pub(super) mod complete;
+pub(super) mod configure;
 pub(super) mod contexts;
 pub(super) mod control_plane;
+pub(super) mod cordon;
 pub(super) mod create;
 pub(super) mod delete;
 pub(super) mod edit;
@@ -16,19 +21,21 @@ pub(super) mod files;
 mod finish;
 pub(super) mod lease;
 pub(super) mod lease_end;
+pub(super) mod presence;
 pub(super) mod projects;
 pub(super) mod push;
 pub(super) mod questions;
 pub(super) mod queues;
 pub(super) mod quotas;
 mod readiness;
+pub(super) mod record_audit;
 pub(super) mod reevaluate;
-pub(super) mod running;
+pub(super) mod remove_worker;
+pub(super) mod renew;
+pub(super) mod requeue;
 pub(super) mod suspend;
-pub(super) mod task_ops;
-pub(super) mod workers;
 
-pub use task_ops::{MEMBRIDGE_ADMIN_KEY, MEMBRIDGE_SERVER_URL};
+pub use configure::{MEMBRIDGE_ADMIN_KEY, MEMBRIDGE_SERVER_URL};
 
 use super::command::{Command, Operation, Requester};
 use super::working_set::{Halt, WorkingSet};

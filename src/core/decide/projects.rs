@@ -1,16 +1,14 @@
 //! Projects: creation, deletion, and what agents answered when they were asked for clones.
 
-use super::super::audit::{Action, Actor, EntityType};
-use super::super::ids::WorkerId;
-use super::super::operation::{Operation, Weight};
-use super::super::project::{
-    CloneStatus, MAX_CLONE_ERROR, MAX_FORMER_PREFIXES, MAX_PROJECT_NODES, MAX_PROJECTS, Project, ProjectId, ProjectNode,
-};
-use super::super::rejection::Rejection;
-use super::super::row_keys::RowKeys;
-use super::super::working_set::{Halt, WorkingSet};
+use crate::audit::{Action, Actor, EntityType};
+use crate::ids::WorkerId;
+use crate::operation::{Operation, Weight};
+use crate::project::{CloneStatus, MAX_CLONE_ERROR, MAX_FORMER_PREFIXES, MAX_PROJECT_NODES, MAX_PROJECTS, Project, ProjectId, ProjectNode};
+use crate::rejection::Rejection;
+use crate::row_keys::RowKeys;
+use crate::working_set::{Halt, WorkingSet};
 
-/// Adds a project. Its name must be one ([`is_project_name`](super::super::project::is_project_name)), and so must its path.
+/// Adds a project. Its name must be one ([`is_project_name`](crate::project::is_project_name)), and so must its path.
 #[derive(Clone, Debug)]
 pub struct CreateProject {
     /// The name of the project, which no other project has.
@@ -60,7 +58,7 @@ impl Operation for CreateProject {
 }
 
 /// Gives the branches of a project's contexts another prefix, which must be one
-/// ([`is_branch_prefix`](super::super::project::is_branch_prefix)).
+/// ([`is_branch_prefix`](crate::project::is_branch_prefix)).
 #[derive(Clone, Debug)]
 pub struct EditProject {
     /// The project to change.

@@ -3,21 +3,21 @@
 //! The lease is made before the task is sent, and only the process that made it sends the task, once. If that process dies, the lease
 //! expires.
 
-use super::super::arguments::PushEnd;
-use super::super::audit::{Action, Actor, Concerns, EntityType};
-use super::super::ids::{LeaseId, TaskId, WorkerId};
-use super::super::operation::Operation;
-use super::super::origin::Origin;
-use super::super::rejection::Rejection;
-use super::super::reply::Pushed;
-use super::super::row_keys::RowKeys;
-use super::super::task::{Failure, LeaseStatus, Reason, Session, Status, TaskState};
-use super::super::worker::Worker;
-use super::super::working_set::{Halt, WorkingSet};
 use super::finish::finish;
 use super::lease::{best, blocker, leased, sticky_worker};
 use super::lease_end::{Retry, Wait, end_lease, plan, retry};
 use super::readiness::park;
+use crate::arguments::PushEnd;
+use crate::audit::{Action, Actor, Concerns, EntityType};
+use crate::ids::{LeaseId, TaskId, WorkerId};
+use crate::operation::Operation;
+use crate::origin::Origin;
+use crate::rejection::Rejection;
+use crate::reply::Pushed;
+use crate::row_keys::RowKeys;
+use crate::task::{Failure, LeaseStatus, Reason, Session, Status, TaskState};
+use crate::worker::Worker;
+use crate::working_set::{Halt, WorkingSet};
 
 /// Leases a ready task to the best loaded worker that is pushed to: this worker, or the one that the task's context prefers.
 #[derive(Clone, Debug)]

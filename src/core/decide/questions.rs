@@ -1,16 +1,16 @@
 //! Questions of runs to a person, and the answers.
 
-use super::super::audit::{Action, Actor, EntityType};
-use super::super::ids::{LeaseId, QuestionId, TaskId};
-use super::super::limits::ASKED_MS;
-use super::super::operation::{Operation, Weight};
-use super::super::question::{Answer, Question};
-use super::super::rejection::Rejection;
-use super::super::reply::Asked;
-use super::super::row_keys::RowKeys;
-use super::super::task::TaskState;
-use super::super::working_set::{Halt, WorkingSet};
 use super::lease::hard_end;
+use crate::audit::{Action, Actor, EntityType};
+use crate::ids::{LeaseId, QuestionId, TaskId};
+use crate::limits::ASKED_MS;
+use crate::operation::{Operation, Weight};
+use crate::question::{Answer, Question};
+use crate::rejection::Rejection;
+use crate::reply::Asked;
+use crate::row_keys::RowKeys;
+use crate::task::TaskState;
+use crate::working_set::{Halt, WorkingSet};
 
 /// How much longer than its question a lease may last: the agent denies what nobody has answered, and then the run goes on.
 const AFTER_QUESTION_MS: i64 = 60_000;

@@ -1,12 +1,12 @@
 //! Queues: pause, resume and limit.
 
-use super::super::agent_queue::{ALL_QUEUES, AgentQueue, MAX_QUEUES};
-use super::super::arguments::QueueChange;
-use super::super::audit::{Action, Actor, EntityType};
-use super::super::operation::Operation;
-use super::super::rejection::Rejection;
-use super::super::row_keys::RowKeys;
-use super::super::working_set::{Halt, WorkingSet, need};
+use crate::agent_queue::{ALL_QUEUES, AgentQueue, MAX_QUEUES};
+use crate::arguments::QueueChange;
+use crate::audit::{Action, Actor, EntityType};
+use crate::operation::Operation;
+use crate::rejection::Rejection;
+use crate::row_keys::RowKeys;
+use crate::working_set::{Halt, WorkingSet, need};
 
 /// The name of all queues together in the audit trail.
 const ALL_IN_AUDIT: &str = "*";

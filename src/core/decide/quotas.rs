@@ -1,12 +1,12 @@
 //! Quotas of submit and member keys: what they may have is changed here, and checked when they create, requeue or upload.
 
-use super::super::Ms;
-use super::super::api_key::{ApiKey, Quota};
-use super::super::audit::{Action, Actor, EntityType};
-use super::super::operation::Operation;
-use super::super::rejection::Rejection;
-use super::super::row_keys::RowKeys;
-use super::super::working_set::{Halt, QuotaUse, WorkingSet};
+use crate::Ms;
+use crate::api_key::{ApiKey, Quota};
+use crate::audit::{Action, Actor, EntityType};
+use crate::operation::Operation;
+use crate::rejection::Rejection;
+use crate::row_keys::RowKeys;
+use crate::working_set::{Halt, QuotaUse, WorkingSet};
 
 const MINUTE_MS: Ms = 60_000;
 

@@ -5,21 +5,21 @@
 //! says whether they were met; clients are shown that it is suspended.
 //!
 //! A task that is parked sets a flag on the task that blocks it, under the lock of that row. So the command that ends the blocker knows that
-//! tasks wait for it, and commits a [wake-up](super::super::wakeup) that has them [re-evaluated](super::reevaluate).
+//! tasks wait for it, and commits a [wake-up](crate::wakeup) that has them [re-evaluated](super::reevaluate).
 //!
 //! Of the tasks that wait for an exclusive key, only the first one of each agent and project becomes ready, with the same flag if more wait behind it.
 //! If a flagged task leaves the ready set without taking the key, it wakes the next ones.
 
-use super::super::Ms;
-use super::super::audit::{Action, Actor, EntityType};
-use super::super::ids::TaskId;
-use super::super::placement::STICKY_FOR_MS;
-use super::super::row_keys::AFTER_ALL;
-use super::super::task::{Failure, Parked, Reason, Session, Status, TaskState};
-use super::super::wakeup::Subject;
-use super::super::worker::Worker;
-use super::super::working_set::{Halt, WorkingSet, need};
 use super::finish::{finish, wake_successors};
+use crate::Ms;
+use crate::audit::{Action, Actor, EntityType};
+use crate::ids::TaskId;
+use crate::placement::STICKY_FOR_MS;
+use crate::row_keys::AFTER_ALL;
+use crate::task::{Failure, Parked, Reason, Session, Status, TaskState};
+use crate::wakeup::Subject;
+use crate::worker::Worker;
+use crate::working_set::{Halt, WorkingSet, need};
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Readiness {

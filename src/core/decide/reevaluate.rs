@@ -1,13 +1,13 @@
 //! Re-evaluation of parked tasks, after an event that they waited for or when their time has come.
 
-use super::super::ids::TaskId;
-use super::super::operation::{Operation, Urgency, Weight};
-use super::super::reply::Reevaluated;
-use super::super::row_keys::RowKeys;
-use super::super::task::{Parked, Status, TaskState};
-use super::super::wakeup::Progress;
-use super::super::working_set::{Halt, WorkingSet};
 use super::readiness::{Park, Readiness, apply, behind_session, evaluate, known_dependencies, mark_awaited};
+use crate::ids::TaskId;
+use crate::operation::{Operation, Urgency, Weight};
+use crate::reply::Reevaluated;
+use crate::row_keys::RowKeys;
+use crate::task::{Parked, Status, TaskState};
+use crate::wakeup::Progress;
+use crate::working_set::{Halt, WorkingSet};
 
 /// Evaluates these queued tasks again.
 #[derive(Clone, Debug)]

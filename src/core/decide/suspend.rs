@@ -1,14 +1,14 @@
 //! Suspends a task, and resumes it.
 
-use super::super::audit::{Action, Actor, EntityType};
-use super::super::ids::TaskId;
-use super::super::operation::{Operation, Urgency};
-use super::super::rejection::Rejection;
-use super::super::row_keys::RowKeys;
-use super::super::task::{Status, TaskState};
-use super::super::working_set::{Halt, WorkingSet};
 use super::readiness::{apply, evaluate};
 use super::reevaluate::dependencies;
+use crate::audit::{Action, Actor, EntityType};
+use crate::ids::TaskId;
+use crate::operation::{Operation, Urgency};
+use crate::rejection::Rejection;
+use crate::row_keys::RowKeys;
+use crate::task::{Status, TaskState};
+use crate::working_set::{Halt, WorkingSet};
 
 /// Suspends a task, or resumes it. A queued task is parked, or evaluated again. A leased or running one goes on, and is parked if it is queued
 /// again while it is suspended.

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::api_key::{ApiKey, Scope};
-use super::super::ids::WorkerId;
-use super::super::row_keys::RowKeys;
 use super::{Halt, WorkingSet, need};
+use crate::api_key::{ApiKey, Scope};
+use crate::ids::WorkerId;
+use crate::row_keys::RowKeys;
 
 /// The named keys that were loaded.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::super::Ms;
-use super::super::control_plane::{Agent, Job, NewMemory, Node, Project};
-use super::super::row_keys::{ControlPlaneKeys, NodeKey};
 use super::{Halt, WorkingSet, need};
+use crate::Ms;
+use crate::control_plane::{Agent, Job, NewMemory, Node, Project};
+use crate::row_keys::{ControlPlaneKeys, NodeKey};
 
 /// The rows of the control plane that were loaded for a batch.
 #[derive(Clone, Debug, Default, PartialEq)]

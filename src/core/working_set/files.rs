@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use super::super::file::{File, FileId};
-use super::super::ids::{LeaseId, TaskId};
 use super::{Halt, WorkingSet, need};
+use crate::file::{File, FileId};
+use crate::ids::{LeaseId, TaskId};
 
 /// A file that exists.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::ids::WorkerId;
-use super::super::project::{Project, ProjectId, ProjectNode};
-use super::super::row_keys::RowKeys;
 use super::{Halt, WorkingSet, need};
+use crate::ids::WorkerId;
+use crate::project::{Project, ProjectId, ProjectNode};
+use crate::row_keys::RowKeys;
 
 /// All projects, and what is known of the clones of those that were asked for.
 #[derive(Clone, Debug, Default, PartialEq)]

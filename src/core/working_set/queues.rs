@@ -1,7 +1,7 @@
 //! The queues of a working set: what is set for them, and whether leases of their tasks may be made.
 
-use super::super::agent_queue::{ALL_QUEUES, AgentQueue, Closed};
 use super::{Halt, WorkingSet, need};
+use crate::agent_queue::{ALL_QUEUES, AgentQueue, Closed};
 
 impl WorkingSet {
     /// What is set for the queue; `None` if nothing is.

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::Ms;
-use super::super::api_key::Quota;
-use super::super::task::TaskState;
 use super::{Halt, WorkingSet, need};
+use crate::Ms;
+use crate::api_key::Quota;
+use crate::task::TaskState;
 
 /// The quota of a key, and how much of it is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

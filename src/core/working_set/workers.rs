@@ -1,8 +1,8 @@
 //! The workers of a working set, and their slots.
 
-use super::super::rejection::Rejection;
-use super::super::worker::Worker;
 use super::{Halt, Slots, WorkingSet, need};
+use crate::rejection::Rejection;
+use crate::worker::Worker;
 
 impl WorkingSet {
     /// The worker, or `None` if it does not exist.

@@ -5,6 +5,7 @@
 
 mod api_keys;
 mod budgets;
+mod cancel_and_requeue;
 mod cases;
 mod completions;
 mod contexts;
@@ -23,7 +24,6 @@ mod readiness;
 mod signs_of_life;
 mod suspension;
 mod table;
-mod task_ops;
 mod task_projects;
 mod waking;
 mod workers;
