@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::builder::ValueRange;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-use super::settings::{SETTINGS, Setting};
+use super::setting::Setting;
+use super::settings::SETTINGS;
 
 /// The settings that were given as flags, and the file named by `--config`.
 #[derive(Clone, Debug, Default)]

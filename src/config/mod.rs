@@ -12,6 +12,7 @@ mod postgres;
 mod report;
 mod resolve;
 mod serve;
+mod setting;
 mod settings;
 mod sources;
 #[cfg(test)]
@@ -24,7 +25,8 @@ pub use parse::{log_file, log_format, namespace};
 pub use report::{Mistake, Report, Row};
 pub use resolve::{default_data_dir, traces_of_agent};
 pub use serve::Serve;
-pub use settings::{ControlPlane, Data, Keys, Kubernetes, Limits, Network, SETTINGS, Setting, Work};
+pub use setting::Setting;
+pub use settings::{ControlPlane, Data, Keys, Kubernetes, Limits, Network, SETTINGS, Work};
 pub use sources::Environment;
 
 /// Resolves all settings from the flags given, the process's environment and the file that either of them names.

@@ -4,7 +4,8 @@ use url::Url;
 
 use super::objects::ObjectStore;
 use super::resolve::{Resolver, mistake};
-use super::settings::{self as s, ObjectSettings, Setting};
+use super::setting::Setting;
+use super::settings::{self as s, ObjectSettings};
 
 impl Resolver<'_> {
     /// `Some(None)`: there is no object store. `None`: a setting is wrong; the mistake is recorded.

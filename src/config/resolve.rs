@@ -11,7 +11,8 @@ use super::parse;
 use super::postgres;
 use super::report::{Mistake, Report, Row};
 use super::serve::{Serve, is_loopback};
-use super::settings::{self as s, ControlPlane, Data, Keys, Kubernetes, Limits, Logs, Network, Setting, TraceVariables, Work};
+use super::setting::{Reader, Setting};
+use super::settings::{self as s, ControlPlane, Data, Keys, Kubernetes, Limits, Logs, Network, TraceVariables, Work};
 use super::sources::{Environment, Found, Origin, Sources};
 use bloom_core::mask::masked_query;
 use bloom_telemetry::LogSettings;
@@ -155,34 +156,6 @@ impl<'a> Resolver<'a> {
         None
     }
 
-    /// Its default depends on the environment.
-    pub(super) fn data_dir(&mut self, setting: &'static Setting) -> Option<PathBuf> {
-        let default = data_dir(|name| self.sources.environment().get(name).map(PathBuf::from));
-        self.data_dir = self.value(setting, Some(default.display().to_string()), parse::directory);
-        self.data_dir.clone()
-    }
-
-    /// Its default is this file in the data directory.
-    pub(super) fn database_url(&mut self, setting: &'static Setting, file: &str) -> Option<SecretString> {
-        let default = self.data_dir.as_ref().map(|dir| format!("sqlite:{}", dir.join(file).display()));
-        self.value(setting, default, parse::database_url)
-    }
-
-    /// A setting that has a default. `None` if the value is wrong; the mistake is recorded.
-    pub(super) fn required<T>(&mut self, setting: &'static Setting, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
-        self.value(setting, Some(setting.default.to_owned()), parse)
-    }
-
-    /// A setting without a default, which may be left out.
-    pub(super) fn optional<T>(&mut self, setting: &'static Setting, parse: impl Fn(&str) -> Result<T, String>) -> Option<Option<T>> {
-        Some(self.value(setting, None, parse))
-    }
-
-    /// Any number of values, none if it is left out.
-    pub(super) fn list<T: Default>(&mut self, setting: &'static Setting, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
-        Some(self.value(setting, None, parse).unwrap_or_default())
-    }
-
     fn value<T>(&mut self, setting: &'static Setting, default: Option<String>, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
         let default = || default.map(|text| Found { text, origin: Origin::Default.to_string() });
         let found = match self.sources.find(setting) {
@@ -213,6 +186,27 @@ impl<'a> Resolver<'a> {
                 None
             }
         }
+    }
+}
+
+impl Reader for Resolver<'_> {
+    fn required<T>(&mut self, setting: &'static Setting, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
+        self.value(setting, Some(setting.default.to_owned()), parse)
+    }
+
+    fn optional<T>(&mut self, setting: &'static Setting, parse: impl Fn(&str) -> Result<T, String>) -> Option<Option<T>> {
+        Some(self.value(setting, None, parse))
+    }
+
+    fn data_dir(&mut self, setting: &'static Setting) -> Option<PathBuf> {
+        let default = data_dir(|name| self.sources.environment().get(name).map(PathBuf::from));
+        self.data_dir = self.value(setting, Some(default.display().to_string()), parse::directory);
+        self.data_dir.clone()
+    }
+
+    fn database_url(&mut self, setting: &'static Setting, file: &str) -> Option<SecretString> {
+        let default = self.data_dir.as_ref().map(|dir| format!("sqlite:{}", dir.join(file).display()));
+        self.value(setting, default, parse::database_url)
     }
 }
 

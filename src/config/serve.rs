@@ -6,7 +6,8 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::objects::ObjectStore;
 use super::postgres;
-use super::settings::{self as s, ControlPlane, Data, Keys, Kubernetes, Limits, Network, Setting, Work};
+use super::setting::Setting;
+use super::settings::{self as s, ControlPlane, Data, Keys, Kubernetes, Limits, Network, Work};
 use bloom_telemetry::{LogSettings, TraceSettings};
 
 /// Shorter keys cause a warning.

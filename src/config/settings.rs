@@ -9,45 +9,11 @@ use secrecy::SecretString;
 use url::{Host, Url};
 
 use super::parse;
-use super::resolve::Resolver;
+use super::setting::{Reader, Setting};
 use bloom_core::Ms;
 use bloom_core::limits::TIMEOUT_SEC;
 use bloom_telemetry::LogFormat;
 use bloom_telemetry::traces::{self, HeaderMap};
-
-/// A setting of the server. Its key is the name in the TOML file; the flag and the environment variable are derived from it.
-#[derive(Debug)]
-pub struct Setting {
-    /// The name in the TOML file, in snake case.
-    pub key: &'static str,
-    /// The placeholder of the value in `--help`.
-    pub value_name: &'static str,
-    /// The value if none is given; empty = unset, or explained in `help`.
-    pub default: &'static str,
-    /// The text in `--help`.
-    pub help: &'static str,
-    /// The heading under which `--help` lists it.
-    pub group: &'static str,
-    /// Never shown. It may also be read from the file that the setting with the suffix `_file` names.
-    pub secret: bool,
-}
-
-impl Setting {
-    /// `lease_ttl_seconds` → `LEASE_TTL_SECONDS`.
-    pub fn env_name(&self) -> String {
-        self.key.to_uppercase()
-    }
-
-    /// `lease_ttl_seconds` → `lease-ttl-seconds`, without the leading dashes.
-    pub fn flag_name(&self) -> String {
-        self.key.replace('_', "-")
-    }
-
-    /// The key of the setting that names a file with the value; only secrets have one.
-    pub fn file_key(&self) -> String {
-        format!("{}_file", self.key)
-    }
-}
 
 /// In seconds. Half of it is more than the writes of a completion may take, the other half is more than a commit may.
 const SHORTEST_GRACE: u64 = 30;
@@ -70,7 +36,7 @@ const fn utf8(key: &'static [u8]) -> &'static str {
 }
 
 /// A group has its name and its heading in `--help`; a setting has its help, its variable, the field of the group with its type, the method of
-/// [`Resolver`] that reads it, with its parser, the placeholder of its value, its default, and `secret` if it is one.
+/// [`Reader`] that reads it, with its parser, the placeholder of its value, its default, and `secret` if it is one.
 macro_rules! settings {
     (@is_secret) => { false };
     (@is_secret secret) => { true };
@@ -108,8 +74,8 @@ macro_rules! settings {
 
             impl $group {
                 /// Reads each of them even after a mistake, so that all mistakes are reported at once.
-                pub(crate) fn read(resolver: &mut Resolver<'_>) -> Option<Self> {
-                    $(let $field = resolver.$read(&$name $(, $parse)?);)+
+                pub(crate) fn read(reader: &mut impl Reader) -> Option<Self> {
+                    $(let $field = reader.$read(&$name $(, $parse)?);)+
                     Some(Self { $($field: $field?),+ })
                 }
             }

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use super::flags::Flags;
 use super::report::Mistake;
-use super::settings::{SETTINGS, Setting};
+use super::setting::Setting;
+use super::settings::SETTINGS;
 use bloom_core::similar::similar;
 
 const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
