@@ -8,11 +8,11 @@
 use std::time::Duration;
 
 use super::tables::Table;
-use crate::args::Args;
-use crate::cells::Row;
-use crate::conn::Conn;
-use crate::dialect::{Kind, statement};
 use crate::error::Error;
+use crate::sql::args::Args;
+use crate::sql::cells::Row;
+use crate::sql::conn::Conn;
+use crate::sql::dialect::{Kind, statement};
 use crate::{Store, all, one};
 
 /// What may be in the database that an import goes to.
