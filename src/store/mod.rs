@@ -1,8 +1,22 @@
-//! All SQL of the program. Both databases share the text of a statement where possible; the differences are in `sql`.
+//! All SQL of the program. Both databases share the text of a statement where possible; the differences are in `sql::dialect`.
 //!
 //! [`Store`] implements the interface of the engine and the reconcilers ([`bloom_database`]): batches go through writers, whose
 //! transactions load a working set and save what changed in a few set-based statements. Reads of requests (a task, lists, the audit
 //! trail) use other connections and never wait for a writer.
+//!
+//! | room | what belongs there |
+//! | --- | --- |
+//! | `sql` | how SQL is made, sent and read on both databases |
+//! | `opening` | how a database is found, opened and checked before it is used |
+//! | `batch` | the write path: a writer, and what its transactions load and save |
+//! | `maintenance` | what a writer changes outside of batches |
+//! | `reads` | what requests read |
+//! | `replicas` | what replicas and reconcilers need to work on one database |
+//! | `schema` | migrations, and what an administrator is told of a database |
+//! | `backup` | copies of an SQLite database, and the way back |
+//! | `moving` | the move to another database, by a file |
+//!
+//! At the top are the files that several of these use, and `database`, which implements the interface.
 
 #![warn(missing_docs, unreachable_pub)]
 

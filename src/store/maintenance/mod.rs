@@ -1,5 +1,5 @@
-//! What a writer changes outside of batches, in small transactions of its own: it removes what is old, moves outputs and files to the object
-//! store, and stores what was measured or reported. The reads that this work needs stand beside it.
+//! What a writer changes outside of batches, in small transactions of its own: it removes what is old, records what was moved to the
+//! object store, and stores what was measured or reported. The reads that this work needs stand beside it.
 
 pub(crate) mod cleanup;
 pub(crate) mod files;
