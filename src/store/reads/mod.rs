@@ -1,5 +1,5 @@
-//! What requests read outside of any batch: lists in pages, single rows and reports. These reads use connections of their own and never wait
-//! for a writer. `plans` checks that they use an index.
+//! What requests read outside of any batch: lists in pages, single rows and reports. These reads use connections of their own and never
+//! wait for a writer. `plans` checks that they use an index.
 
 pub(crate) mod audit;
 pub(crate) mod contexts;

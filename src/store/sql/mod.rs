@@ -1,5 +1,6 @@
-//! How SQL is made, sent and read on both databases: `dialect` has the differences in text, `cells` and `args` those in values, `conn` those
-//! in connections. The columns of each table are declared once, in `record_rows` and `task_rows`. Nothing here knows what a statement is for.
+//! How SQL is made, sent and read on both databases: `dialect` has the differences in text, `cells` and `args` those in values, `conn`
+//! those in connections. The columns of each table are declared once, in `record_rows` and `task_rows`. Nothing here knows what a
+//! statement is for.
 
 pub(crate) mod args;
 pub(crate) mod cells;
