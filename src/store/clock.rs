@@ -23,7 +23,7 @@ type Read = Box<dyn Fn() -> Ms + Send + Sync>;
 
 /// The time since the machine started, plus an offset that makes it the wall-clock time. So time advances evenly, also while the machine
 /// sleeps and if the wall clock is set. [`follow`](Self::follow) takes such a change over at one known moment.
-pub(super) struct SteadyClock {
+pub(crate) struct SteadyClock {
     wall: Read,
     since_start: Read,
     offset: AtomicI64,

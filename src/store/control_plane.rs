@@ -2,41 +2,41 @@
 
 use std::collections::BTreeMap;
 
-use super::args::{Args, Bulk};
-use super::cells::Type;
-use super::dialect::{Kind, statement, upsert};
-use super::script::Script;
-use super::table::{ReadRow as _, RowType, WriteRow, row};
-use super::{Store, all, first};
+use crate::batch::script::Script;
 use crate::error::Error;
+use crate::sql::args::{Args, Bulk};
+use crate::sql::cells::Type;
+use crate::sql::dialect::{Kind, statement, upsert};
+use crate::sql::table::{ReadRow as _, RowType, WriteRow, row};
+use crate::{Store, all, first};
 use bloom_core::Ms;
 use bloom_core::control_plane::{Agent, JOBS_KEPT, Job, MemoryVersion, Node, Project, VERSIONS_KEPT};
 use bloom_core::working_set::WorkingSet;
 use uuid::Uuid;
 
 row! {
-    pub(super) AGENT: membridge_agents as membridge_agents_row of agent: Agent {
+    pub(crate) AGENT: membridge_agents as membridge_agents_row of agent: Agent {
         name, url, status, capabilities, details, obs_count, db_sha, ip_addrs, registered_at, last_seen
     }
 }
 row! {
-    pub(super) PROJECT: membridge_projects as membridge_projects_row of project: Project {
+    pub(crate) PROJECT: membridge_projects as membridge_projects_row of project: Project {
         canonical_id, name, source, created_at, last_seen, leader, term, lease_ms, lease_until, memory_version, memory_sha
     }
 }
 row! {
-    pub(super) NODE: membridge_nodes as membridge_nodes_row of node: Node {
+    pub(crate) NODE: membridge_nodes as membridge_nodes_row of node: Node {
         canonical_id, node_id, obs_count, db_sha, ip_addrs, project_id, last_seen, registered_at
     }
 }
 row! {
-    pub(super) struct Memory<'a>: membridge_memories as membridge_memories_row {
+    pub(crate) struct Memory<'a>: membridge_memories as membridge_memories_row {
         canonical_id: &'a str, version: i64, node_id: &'a str, term: i64, sha256: &'a str, bytes: i64, created_at: Ms, content: &'a str
     }
 }
 row! { VERSION of MemoryVersion { canonical_id, version, node_id, term, sha256, bytes, created_at } }
 row! {
-    pub(super) JOB: membridge_jobs as membridge_jobs_row of job: Job {
+    pub(crate) JOB: membridge_jobs as membridge_jobs_row of job: Job {
         id, action, project, agent, canonical_id, status, detail, stdout, stderr, returncode, dryrun, created_at, finished_at, request_id
     }
 }
@@ -72,7 +72,7 @@ statement!(
 );
 
 /// Adds the statements that write what the batch changed. Removals come first, because what is added may have the key of what is removed.
-pub(super) fn save<'a>(script: &mut Script<'a>, set: &'a WorkingSet) {
+pub(crate) fn save<'a>(script: &mut Script<'a>, set: &'a WorkingSet) {
     let dirty = &set.dirty.control_plane;
     if !dirty.removed_agents.is_empty() {
         script.ordered(&REMOVE_AGENTS, Args::new().texts(&dirty.removed_agents));

@@ -1,6 +1,7 @@
 //! Implements the interface of the engine and the reconcilers. Their reads have connections of their own.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use bloom_core::Ms;
@@ -11,19 +12,20 @@ use bloom_core::wakeup::{Waiters, Wakeup, WakeupId};
 use bloom_core::worker::Worker;
 use bloom_database::{CountDeltas, CountsAt, Database, DuePage, Feed, Position, ReadyRow, Result, Scope, Service};
 
-use super::args::Args;
-use super::counts::{COUNTS, Parts};
-use super::dialect::Kind;
-use super::leader::{LEAD, MARK_SERVED, MARK_WRITERS, MARK_WRITERS_EVERY_MS, RESIGN};
-use super::listener::NOTIFY;
-use super::open::Target;
-use super::queue::{ACTIVE, CLOSED_QUEUES, DUE_LEASES, DUE_TASKS, LEASES_BEYOND_TTL, QUEUES, READY_AGENTS, SILENT_WORKERS};
-use super::reads::{SPECS, STATES, WORKERS_BY_ID, WORKERS_PAGE};
-use super::table::ReadRow;
-use super::waiters::WAKEUPS;
-use super::writer::Writer;
-use super::{Clock, Ordering};
-use super::{NOW, Store, all, feed, first, one, queue, waiters};
+use crate::Clock;
+use crate::batch::writer::Writer;
+use crate::opening::open::Target;
+use crate::reads::lookups::{SPECS, STATES, WORKERS_BY_ID, WORKERS_PAGE};
+use crate::replicas::counts::{COUNTS, Parts};
+use crate::replicas::leader::{LEAD, MARK_SERVED, MARK_WRITERS, MARK_WRITERS_EVERY_MS, RESIGN};
+use crate::replicas::listener::NOTIFY;
+use crate::replicas::queue::{ACTIVE, CLOSED_QUEUES, DUE_LEASES, DUE_TASKS, LEASES_BEYOND_TTL, QUEUES, READY_AGENTS, SILENT_WORKERS};
+use crate::replicas::waiters::WAKEUPS;
+use crate::replicas::{feed, queue, waiters};
+use crate::sql::args::Args;
+use crate::sql::dialect::Kind;
+use crate::sql::table::ReadRow;
+use crate::{NOW, Store, all, first, one};
 
 #[async_trait]
 impl Database for Store {

@@ -1,6 +1,6 @@
 //! Errors of the database, as far as callers distinguish them.
 
-use super::outage::OutageReason;
+use crate::outage::OutageReason;
 
 /// Why a call of the database failed.
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +104,7 @@ impl Error {
     }
 
     /// Whether the transaction can be rolled back and its connection used again.
-    pub(super) fn keeps_connection(&self) -> bool {
+    pub(crate) fn keeps_connection(&self) -> bool {
         matches!(self, Self::Conflict(_) | Self::Locked(_) | Self::NotLeader)
     }
 }
@@ -163,7 +163,7 @@ impl From<sqlx::Error> for Error {
 }
 
 /// The error for people. The driver adds the line of PostgreSQL's own source code.
-pub(super) fn told(error: &sqlx::Error) -> String {
+pub(crate) fn told(error: &sqlx::Error) -> String {
     match error {
         sqlx::Error::Database(database) => {
             let code = database.code().map(|code| format!(" (code {code})")).unwrap_or_default();

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::SetOnce;
 
-use super::error::{Error, Fault};
-use super::outage::{Outage, OutageReason};
+use crate::error::{Error, Fault};
+use crate::outage::{Outage, OutageReason};
 
 /// How long there must be no error before an outage is over.
 const QUIET: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ struct Files {
 }
 
 #[derive(Default)]
-pub(super) struct Health {
+pub(crate) struct Health {
     files: Option<Files>,
     lasting: SetOnce<Fault>,
     outage: Mutex<Option<Outage>>,

@@ -1,100 +1,75 @@
-//! All SQL of the program. Both databases share the text of a statement where possible; the differences are in `dialect`.
+//! All SQL of the program. Both databases share the text of a statement where possible; the differences are in `sql::dialect`.
 //!
 //! [`Store`] implements the interface of the engine and the reconcilers ([`bloom_database`]): batches go through writers, whose
 //! transactions load a working set and save what changed in a few set-based statements. Reads of requests (a task, lists, the audit
 //! trail) use other connections and never wait for a writer.
+//!
+//! | room | what belongs there |
+//! | --- | --- |
+//! | `sql` | how SQL is made, sent and read on both databases |
+//! | `opening` | how a database is found, opened and checked before it is used |
+//! | `batch` | the write path: a writer, and what its transactions load and save |
+//! | `maintenance` | what a writer changes outside of batches |
+//! | `reads` | what requests read |
+//! | `replicas` | what replicas and reconcilers need to work on one database |
+//! | `schema` | migrations, and what an administrator is told of a database |
+//! | `backup` | copies of an SQLite database, and the way back |
+//! | `moving` | the move to another database, by a file |
+//!
+//! At the top are the files that several of these use, and `database`, which implements the interface.
 
 #![warn(missing_docs, unreachable_pub)]
 
-mod additions;
-mod args;
-mod audit;
 mod backup;
-mod cells;
-mod checkup;
+mod batch;
 mod clock;
-mod conditions;
-mod conn;
-mod contexts;
 mod control_plane;
-mod counts;
 mod database;
-#[cfg(test)]
-mod declarations;
-mod dialect;
 mod error;
-mod feed;
-mod file_access;
-mod files;
 mod health;
-mod ids;
-mod key_uses;
-mod leader;
-mod listener;
-mod lists;
-mod load;
-mod lock_file;
 mod maintenance;
-mod migrate;
 mod moving;
-mod objects;
-mod open;
+mod opening;
 mod outage;
-mod page;
-mod page_sizes;
-#[cfg(test)]
-mod plans;
-mod postgres_check;
-mod queue;
-mod quotas;
 mod reads;
-mod reconcilers;
-mod records;
-mod removal;
-mod rows;
-mod save;
-mod script;
-mod search;
-mod sessions;
-mod table;
-mod teams;
-#[cfg(test)]
-mod upgrades;
-mod usage;
-mod waiters;
-mod writer;
+mod replicas;
+mod schema;
+mod sql;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-pub use audit::AuditFilter;
 pub use backup::{BackedUp, BackupDirectory, Copied, Restored};
-pub use checkup::{Checkup, DeadRows, Transaction};
 pub use clock::{Clock, wall_clock};
-pub use contexts::{COUNTED_TASKS, ContextRow, NewestTask};
 pub use control_plane::ControlPlaneCounts;
-pub use dialect::Kind;
 pub use error::{Error, Fault};
-pub use files::CHUNK_BYTES;
-pub use lists::{LeaseFilter, LeaseRow, TaskFilter, TaskRow};
-pub use maintenance::Checkpoint;
-pub use migrate::{Migrated, MigrationState, MigrationStatus};
+pub use maintenance::cleanup::Checkpoint;
+pub use maintenance::files::CHUNK_BYTES;
+pub use maintenance::objects::{AUDIT_FLUSHED, DATABASE_ID, LARGE_OUTPUT_BYTES};
 pub use moving::{FromEarlier, Imported, Moved, Target};
-pub use objects::{AUDIT_FLUSHED, DATABASE_ID, LARGE_OUTPUT_BYTES};
-pub use open::StoreOptions;
+pub use opening::open::StoreOptions;
 pub use outage::{Outage, OutageReason};
-pub use page::{Listing, PAGE_BYTES, Page};
-pub use reads::{ResultPreview, WorkerKey};
-pub use search::Searched;
-pub use teams::OpenTasks;
-pub use usage::{UsageBy, UsageFilter, UsageRow};
+pub use reads::audit::AuditFilter;
+pub use reads::contexts::{COUNTED_TASKS, ContextRow, NewestTask};
+pub use reads::lists::{LeaseFilter, LeaseRow, TaskFilter, TaskRow};
+pub use reads::lookups::{ResultPreview, WorkerKey};
+pub use reads::page::{Listing, PAGE_BYTES, Page};
+pub use reads::search::Searched;
+pub use reads::teams::OpenTasks;
+pub use reads::usage::{UsageBy, UsageFilter, UsageRow};
+pub use schema::checkup::{Checkup, DeadRows, Transaction};
+pub use schema::migrate::{Migrated, MigrationState, MigrationStatus};
+pub use sql::dialect::Kind;
 
-use args::Args;
 use bloom_core::Ms;
 use clock::SteadyClock;
-use conn::{Conn, Pool};
-use dialect::statement;
+use opening::open;
+use replicas::{leader, listener};
+use sql::args::Args;
+use sql::cells::{Cells, Row};
+use sql::conn::{Conn, Pool};
+use sql::dialect::statement;
 
 /// A database and its connections. Cheap to clone.
 #[derive(Clone)]
@@ -110,7 +85,7 @@ struct Inner {
     target: open::Target,
     health: Arc<health::Health>,
     /// A connection that is never used. While it is open, SQLite keeps its write-ahead log, so the log stays the same file.
-    anchor: tokio::sync::Mutex<Option<conn::Conn>>,
+    anchor: tokio::sync::Mutex<Option<Conn>>,
     clock: Clock,
     /// SQLite's time.
     steady: SteadyClock,
@@ -239,7 +214,7 @@ impl Store {
         &self.inner.control
     }
 
-    /// The time, unless the database's clock provides it. An argument for [`Kind::clock`](dialect::Kind::clock).
+    /// The time, unless the database's clock provides it. An argument for [`Kind::clock`](sql::dialect::Kind::clock).
     fn known_time(&self) -> Option<Ms> {
         match (&self.inner.clock, self.kind()) {
             (Clock::Manual(time), _) => Some(time.load(Ordering::SeqCst)),
@@ -258,17 +233,17 @@ async fn time_of(conn: &mut Conn, known: Option<Ms>) -> Result<Ms, Error> {
 }
 
 /// Reads the row of a statement that always returns one row.
-fn one<T>(rows: &[cells::Row], read: impl FnOnce(&mut cells::Cells<'_>) -> Result<T, Error>) -> Result<T, Error> {
+fn one<T>(rows: &[Row], read: impl FnOnce(&mut Cells<'_>) -> Result<T, Error>) -> Result<T, Error> {
     match rows.first() {
         Some(row) => read(&mut row.cells()),
         None => Err(Error::Corrupt("a statement that returns one row returned none".into())),
     }
 }
 
-fn all<T>(rows: &[cells::Row], read: impl Fn(&mut cells::Cells<'_>) -> Result<T, Error>) -> Result<Vec<T>, Error> {
+fn all<T>(rows: &[Row], read: impl Fn(&mut Cells<'_>) -> Result<T, Error>) -> Result<Vec<T>, Error> {
     rows.iter().map(|row| read(&mut row.cells())).collect()
 }
 
-fn first<T>(rows: &[cells::Row], read: impl FnOnce(&mut cells::Cells<'_>) -> Result<T, Error>) -> Result<Option<T>, Error> {
+fn first<T>(rows: &[Row], read: impl FnOnce(&mut Cells<'_>) -> Result<T, Error>) -> Result<Option<T>, Error> {
     rows.first().map(|row| read(&mut row.cells())).transpose()
 }

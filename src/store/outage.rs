@@ -51,7 +51,7 @@ impl OutageReason {
     }
 
     /// For everybody who may ask, so without names of hosts, users and databases.
-    pub(super) fn text(self) -> &'static str {
+    pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Connections => "PostgreSQL, or the pooler before it, has too many connections",
             Self::Authentication => "PostgreSQL refuses the server's user: check its password and rights",
@@ -64,7 +64,7 @@ impl OutageReason {
         }
     }
 
-    pub(super) fn of(error: &sqlx::Error) -> Self {
+    pub(crate) fn of(error: &sqlx::Error) -> Self {
         match error {
             sqlx::Error::Database(database) => match &*database.code().unwrap_or_default() {
                 "08P01" => Self::of_pooler(database.message()),
@@ -111,15 +111,15 @@ pub struct Outage {
     pub reason: OutageReason,
     /// The last error.
     pub error: String,
-    pub(super) since: Instant,
-    pub(super) last_error: Instant,
-    pub(super) errors: u64,
+    pub(crate) since: Instant,
+    pub(crate) last_error: Instant,
+    pub(crate) errors: u64,
     /// Connections may notice the same outage by different errors, in any order.
-    pub(super) logged: Vec<OutageReason>,
+    pub(crate) logged: Vec<OutageReason>,
 }
 
 impl Outage {
-    pub(super) fn begins(reason: OutageReason, error: &str) -> Self {
+    pub(crate) fn begins(reason: OutageReason, error: &str) -> Self {
         Self { reason, error: error.to_owned(), since: Instant::now(), last_error: Instant::now(), errors: 1, logged: vec![reason] }
     }
 

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Connection as _};
 
-use crate::additions;
-use crate::conn::{Pool, pool_options};
 use crate::error::{Error, told};
-use crate::migrate::Schema;
+use crate::schema::additions;
+use crate::schema::migrate::Schema;
+use crate::sql::conn::{Pool, pool_options};
 
 /// How thoroughly a file is checked.
 #[derive(Clone, Copy, PartialEq)]

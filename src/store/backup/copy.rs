@@ -11,8 +11,8 @@ use super::partial::Partial;
 use super::target::Target;
 use crate::Store;
 use crate::error::{Error, told};
-use crate::lock_file::is_there;
-use crate::open::{self, StoreOptions};
+use crate::opening::lock_file::is_there;
+use crate::opening::open::{self, StoreOptions};
 
 /// How far a copy is.
 #[derive(Clone, Copy, Debug)]

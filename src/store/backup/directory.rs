@@ -16,7 +16,7 @@ use super::copy::{BackedUp, copy, not_sqlite};
 use super::partial::Partial;
 use crate::Store;
 use crate::error::Error;
-use crate::open::Target;
+use crate::opening::open::Target;
 
 /// The names sort by time.
 const PATTERN: &str = "bloom-%Y%m%dT%H%M%SZ.db";

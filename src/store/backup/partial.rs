@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
-use crate::file_access::{advice, beside};
+use crate::opening::file_access::{advice, beside};
 
 /// What stands behind the name of a database in the names of its files. The log is first: if these files are moved away and that is
 /// interrupted, the old file never stands beside a log that a new database would take for its own.

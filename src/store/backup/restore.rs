@@ -11,9 +11,9 @@ use super::copy::{Copied, copy, not_sqlite};
 use super::partial::{DATABASE_FILES, Partial, directory, unfinished};
 use crate::Store;
 use crate::error::{Error, told};
-use crate::file_access::beside;
-use crate::lock_file::LockFile;
-use crate::open::{self, StoreOptions};
+use crate::opening::file_access::beside;
+use crate::opening::lock_file::LockFile;
+use crate::opening::open::{self, StoreOptions};
 
 /// What [`Store::restore`] did.
 #[derive(Clone, Debug)]

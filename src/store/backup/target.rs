@@ -5,8 +5,8 @@ use std::path::Path;
 
 use super::partial::{DATABASE_FILES, Partial, directory, unfinished};
 use crate::error::Error;
-use crate::file_access::beside;
-use crate::open::{self, StoreOptions};
+use crate::opening::file_access::beside;
+use crate::opening::open::{self, StoreOptions};
 
 pub(crate) struct Target<'a> {
     path: &'a Path,

@@ -3,16 +3,16 @@
 //! On PostgreSQL, servers may start, or wake up, at any moment. An import begins in one transaction that keeps out their writers, compares what
 //! they do with what they did some time before, and removes their writers. So a server that was active is noticed before anything is changed, and
 //! one that was silent can't commit any more: its batches need the row of their writer, and a new row is refused to it, because it began to
-//! serve before the import (see `REGISTER` in `writer`, and `MARK_SERVED` in `leader`). Such a server stops.
+//! serve before the import (see `REGISTER` in `batch::writer`, and `MARK_SERVED` in `replicas::leader`). Such a server stops.
 
 use std::time::Duration;
 
 use super::tables::Table;
-use crate::args::Args;
-use crate::cells::Row;
-use crate::conn::Conn;
-use crate::dialect::{Kind, statement};
 use crate::error::Error;
+use crate::sql::args::Args;
+use crate::sql::cells::Row;
+use crate::sql::conn::Conn;
+use crate::sql::dialect::{Kind, statement};
 use crate::{Store, all, one};
 
 /// What may be in the database that an import goes to.

@@ -4,15 +4,15 @@ use std::path::Path;
 
 use super::file::Writer;
 use super::{Moved, tables};
-use crate::args::Args;
 use crate::backup::partial::Partial;
 use crate::backup::target::Target;
-use crate::conn::Conn;
-use crate::counts::{self, Parts};
-use crate::dialect::statement;
 use crate::error::Error;
-use crate::migrate::Schema;
-use crate::open::{self, StoreOptions};
+use crate::opening::open::{self, StoreOptions};
+use crate::replicas::counts::{self, Parts};
+use crate::schema::migrate::Schema;
+use crate::sql::args::Args;
+use crate::sql::conn::Conn;
+use crate::sql::dialect::statement;
 use crate::{Store, one};
 
 /// After this many rows the caller learns how far it is.

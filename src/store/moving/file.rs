@@ -19,8 +19,8 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::cells::Value;
 use crate::error::Error;
+use crate::sql::cells::Value;
 
 const FORMAT: &str = "bloom-runtime export";
 const VERSION: u32 = 1;

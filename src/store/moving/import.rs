@@ -9,13 +9,14 @@ use super::Moved;
 use super::begin::{self, Activity, Found, Target};
 use super::file::{Head, Line, Reader};
 use super::tables::{self, Column, Table};
-use crate::additions;
-use crate::args::Args;
-use crate::conn::Conn;
-use crate::dialect::statement;
+use crate::Store;
 use crate::error::Error;
-use crate::open::StoreOptions;
-use crate::{Store, counts};
+use crate::opening::open::StoreOptions;
+use crate::replicas::counts;
+use crate::schema::additions;
+use crate::sql::args::Args;
+use crate::sql::conn::Conn;
+use crate::sql::dialect::statement;
 
 /// What [`Store::import`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

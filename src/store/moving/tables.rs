@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 
 use crate::all;
-use crate::args::Args;
-use crate::cells::{Cells, Type, Value};
-use crate::conn::Conn;
-use crate::dialect::{Kind, statement};
 use crate::error::Error;
+use crate::sql::args::Args;
+use crate::sql::cells::{Cells, Type, Value};
+use crate::sql::conn::Conn;
+use crate::sql::dialect::{Kind, statement};
 
 /// Tables that belong to one database alone: its schema, who serves it, its commits and what was imported into it. The counts are found again
 /// from the tasks.
@@ -175,7 +175,7 @@ mod tests {
         let store = Store::open(&StoreOptions { url, max_connections: 2 }).await.unwrap();
         store.migrate().await.unwrap();
         let mut conn = store.inner.target.surveyor().await.unwrap();
-        let sql = crate::dialect::Sql::new(|d| {
+        let sql = crate::sql::dialect::Sql::new(|d| {
             let kind = if d == Kind::Sqlite { "sqlite_master WHERE type = 'table'" } else { "pg_tables WHERE schemaname = 'public'" };
             format!("SELECT CAST({} AS TEXT) FROM {kind}", if d == Kind::Sqlite { "name" } else { "tablename" })
         });

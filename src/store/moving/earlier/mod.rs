@@ -14,11 +14,11 @@ mod tasks;
 use std::path::Path;
 
 use super::Moved;
-use crate::args::Args;
 use crate::backup::target::Target;
-use crate::dialect::statement;
 use crate::error::Error;
-use crate::open::{self, StoreOptions};
+use crate::opening::open::{self, StoreOptions};
+use crate::sql::args::Args;
+use crate::sql::dialect::statement;
 use crate::{Store, all, one};
 use bloom_core::agent_queue::{ALL_QUEUES, AgentQueue};
 use sink::Sink;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::sink::{COPY, Sink};
-use crate::conn::Conn;
+use crate::batch::save::Setting;
 use crate::error::Error;
-use crate::save::Setting;
+use crate::sql::conn::Conn;
 
 // Of several names of one setting, the one that counts comes first: `membridge_admin_key` before `admin_key`.
 const SETTINGS: &str = "SELECT to_jsonb(s)::text FROM runtime_settings s ORDER BY s.key COLLATE \"C\" DESC";

@@ -8,11 +8,11 @@ use super::super::export::TELL_EVERY;
 use super::super::file::Writer;
 use super::fields::Fields;
 use super::{FromEarlier, REASONS, copies};
-use crate::cells::Row;
 use crate::clock::wall_clock;
-use crate::conn::Conn;
 use crate::error::Error;
-use crate::table::WriteRow;
+use crate::sql::cells::Row;
+use crate::sql::conn::Conn;
+use crate::sql::table::WriteRow;
 use bloom_core::ids::IdSource;
 
 /// The last migration that the rows written here need.

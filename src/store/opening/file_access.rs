@@ -1,0 +1,48 @@
+//! What keeps this user from using the files of an SQLite database, and what to do about it.
+
+use std::io::{Error, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access, statvfs};
+
+/// Which of the files can't be written: the database, its directory, or a file that SQLite keeps beside it. SQLite itself would only say
+/// that the database is read-only, and a reader of a file that it can't write leaves such files behind, with the same rights.
+pub(crate) fn unwritable(database: &Path) -> Option<String> {
+    let directory = directory_of(database);
+    let files = ["", "-wal", "-shm"].map(|suffix| beside(database, suffix)).into_iter().filter(|file| file.exists());
+    let file = files.map(|file| (Access::READ_OK | Access::WRITE_OK, file));
+    let all = std::iter::once((Access::WRITE_OK | Access::EXEC_OK, directory.to_owned())).chain(file);
+    all.into_iter().find_map(|(wanted, path)| {
+        let error = Error::from(access(&path, wanted).err()?);
+        Some(format!("this user can't write {}: {error}; {}", path.display(), advice(&error)))
+    })
+}
+
+/// Why SQLite failed, if the disk says it: its own message would name only a number.
+pub(crate) fn full_disk(database: &Path) -> Option<&'static str> {
+    statvfs(directory_of(database)).ok().filter(|disk| disk.f_bavail == 0).map(|_| FULL)
+}
+
+const FULL: &str = "its disk is full: make room";
+
+/// What to do about a file that can't be opened.
+pub(crate) fn advice(error: &Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::StorageFull => FULL,
+        ErrorKind::ReadOnlyFilesystem => {
+            "the file system is read-only here: choose another directory or, for a service of systemd, name it in ReadWritePaths"
+        }
+        _ => "check the directory, the owner and the permissions",
+    }
+}
+
+fn directory_of(file: &Path) -> &Path {
+    file.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// A path with an ending behind its name.
+pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(ending);
+    path.into()
+}

@@ -1,0 +1,188 @@
+//! What keeps other processes from using an SQLite database: a lock on the file beside it, which says who has it, and one on the database
+//! itself, because the file beside it may be removed.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use rustix::fs::{Access, access, statvfs};
+
+use crate::backup::partial::remove_unfinished;
+use crate::error::Error;
+use crate::opening::file_access::{advice, beside};
+
+/// Creates the directory and the file (for its owner only), and takes the lock.
+pub(crate) fn prepare_file(path: &Path) -> Result<(LockFile, Arc<File>), Error> {
+    let fail = |what: &str, error: std::io::Error| Error::Setup(format!("{what} {}: {error}; {}", path.display(), advice(&error)));
+    let mut lock = LockFile::take(path)?;
+    let log = beside(path, "-wal");
+    if !path.exists() && log.metadata().is_ok_and(|log| log.len() > 0) {
+        // SQLite would drop it, with the changes that were acknowledged last.
+        return Err(Error::Setup(format!(
+            "the database {} is not there, but the changes are that were not yet written into it ({}): put the database back, or move that \
+             file away to begin with a new database",
+            path.display(),
+            log.display()
+        )));
+    }
+    // It has the prompts of a whole backup, and nobody would look for it.
+    remove_unfinished(path);
+    let file = match &lock.database {
+        Some(file) => file.clone(),
+        None => lock.take_database(private_file(path).map_err(|e| fail("cannot open", e))?, path)?,
+    };
+    Ok((lock, file))
+}
+
+/// Whether the file of a database exists.
+///
+/// # Errors
+/// Something else has its name. A link is refused, because the lock and the log of the database are beside the file that it is called by:
+/// two processes that call one file by two names would damage it.
+pub(crate) fn is_there(path: &Path) -> Result<bool, Error> {
+    let wrong = |what: &str| Err(Error::Setup(format!("the database {} is {what} in DATABASE_URL", path.display())));
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(Error::Setup(format!(
+            "the database {} can't be looked at: {error}; check DATABASE_URL or DATA_DIR, and run this as the user of the server",
+            path.display()
+        ))),
+        Ok(found) if found.is_symlink() => wrong("a symbolic link: name the file that it leads to"),
+        Ok(found) if !found.is_file() => wrong("no regular file: name another file"),
+        Ok(_) => Ok(true),
+    }
+}
+
+/// # Errors
+/// This user can't make the file: it says what is in the way.
+pub(crate) fn may_be_made(path: &Path) -> Result<(), Error> {
+    let wrong = |place: &Path, what: &str| {
+        let (path, place) = (path.display(), place.display());
+        Err(Error::Setup(format!("the database {path} can't be made: {place} {what}; check DATABASE_URL or DATA_DIR")))
+    };
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let Some(place) = absolute.ancestors().skip(1).find(|place| place.exists()) else { return Ok(()) };
+    if !place.is_dir() {
+        return wrong(place, "is no directory");
+    }
+    if access(place, Access::WRITE_OK | Access::EXEC_OK).is_err() {
+        return wrong(place, "can't be written by this user");
+    }
+    match statvfs(place) {
+        Ok(disk) if disk.f_bavail == 0 => wrong(place, "is on a disk that is full"),
+        _ => Ok(()),
+    }
+}
+
+fn private_file(path: &Path) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
+}
+
+/// Prevents that a second process uses the same SQLite file. The operating system releases the locks when the process ends in any way.
+pub(crate) struct LockFile {
+    file: File,
+    /// The database, if it is there.
+    database: Option<Arc<File>>,
+    /// When this process took it, for people.
+    since: String,
+}
+
+impl LockFile {
+    /// Creates the directory of the database too.
+    pub(crate) fn take(database: &Path) -> Result<Self, Error> {
+        is_there(database)?;
+        if let Some(directory) = database.parent().filter(|d| !d.as_os_str().is_empty()) {
+            std::fs::create_dir_all(directory).map_err(|error| {
+                let what = format!("cannot make the directory of {}: {error}", database.display());
+                Error::Setup(format!("{what}; check DATABASE_URL or DATA_DIR: {}", advice(&error)))
+            })?;
+        }
+        let path = beside(database, ".lock");
+        let fail =
+            |error: std::io::Error| Error::Setup(format!("cannot use the lock file {}: {error}; {}", path.display(), advice(&error)));
+        let mut file = private_file(&path).map_err(fail)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut holder = String::new();
+                file.read_to_string(&mut holder).map_err(fail)?;
+                let holder = if holder.is_empty() { "in another process".to_owned() } else { holder.trim().to_owned() };
+                return Err(Error::Setup(format!(
+                    "bloom-runtime is already running {holder}, with the database {}: use it, stop that process first, or set another DATABASE_URL or DATA_DIR for this one (several processes can share a PostgreSQL database)",
+                    database.display()
+                )));
+            }
+            Err(TryLockError::Error(error)) => return Err(fail(error)),
+        }
+        let since = jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string();
+        let mut lock = Self { file, database: None, since };
+        match OpenOptions::new().read(true).write(true).open(database) {
+            Ok(file) => drop(lock.take_database(file, database)?),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => {
+                let (database, advice) = (database.display(), advice(&error));
+                return Err(Error::Setup(format!("the database {database} can't be used: {error}; {advice}")));
+            }
+        }
+        lock.tell(None).map_err(fail)?;
+        Ok(lock)
+    }
+
+    /// Locks the database itself. The file stays open at least as long as this.
+    fn take_database(&mut self, file: File, path: &Path) -> Result<Arc<File>, Error> {
+        match set_lock(&file, libc::F_WRLCK) {
+            Ok(()) => Ok(self.database.insert(Arc::new(file)).clone()),
+            Err(Errno::EAGAIN | Errno::EACCES) => Err(Error::Setup(format!(
+                "another process has the database {0}, although its lock file {0}.lock was removed or replaced: stop that process first \
+                 (`fuser {0}` shows it)",
+                path.display()
+            ))),
+            Err(error) => Err(Error::Setup(format!("the database {} can't be locked: {error}; put it on a local disk", path.display()))),
+        }
+    }
+
+    /// Gives the file to this user.
+    pub(crate) fn give_to(&self, (user, group): (u32, u32)) -> std::io::Result<()> {
+        std::os::unix::fs::fchown(&self.file, Some(user), Some(group))
+    }
+
+    /// Writes into the file who holds it: a second process shows this text.
+    pub(crate) fn tell(&self, url: Option<&str>) -> std::io::Result<()> {
+        let mut file = &self.file;
+        let place = url.map(|url| format!("at {url} ")).unwrap_or_default();
+        file.set_len(0)?;
+        file.rewind()?;
+        write!(file, "{place}since {}, process {}", self.since, std::process::id())?;
+        file.sync_all()
+    }
+}
+
+impl Drop for LockFile {
+    /// A process that is being started has a copy of the descriptor until it executes its program, which would keep the lock.
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
+        if let Some(database) = &self.database {
+            let _ = set_lock(database, libc::F_UNLCK);
+        }
+    }
+}
+
+/// Where the lock is in the file of the database. No file is that long, and SQLite's own locks are elsewhere (some bytes at 1 GiB).
+const LOCKED_BYTE: libc::off_t = 1 << 62;
+
+/// Locks the database, or unlocks it. The lock belongs to the open file, not to the process: SQLite, which opens and closes the file as it
+/// likes, neither loses it nor meets it. Closing this file would release the locks of SQLite in this process, so it must stay open as long
+/// as a connection (see `Files` in `health`).
+fn set_lock(file: &File, kind: libc::c_int) -> nix::Result<()> {
+    let lock =
+        libc::flock { l_type: kind as libc::c_short, l_whence: libc::SEEK_SET as libc::c_short, l_start: LOCKED_BYTE, l_len: 1, l_pid: 0 };
+    fcntl(file, FcntlArg::F_OFD_SETLK(&lock)).map(drop)
+}
