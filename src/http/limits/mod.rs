@@ -1,0 +1,7 @@
+//! Limits of what requests take from the server: their rate, the memory of their bodies, and how many of them wait at a time.
+//! `shares` divides each of these among the clients, so that no client takes all.
+
+pub(crate) mod body_memory;
+pub(crate) mod rate;
+pub(crate) mod shares;
+pub(crate) mod waiting;

@@ -1,0 +1,59 @@
+//! Leases: list.
+
+use std::cmp::Reverse;
+
+use axum::extract::State;
+use uuid::Uuid;
+
+use crate::AppState;
+use crate::identity::ownership;
+use crate::identity::policy::RoutePolicy;
+use crate::messages::answer::{HandlerResult, ok, page};
+use crate::messages::error::Error;
+use crate::messages::list_streaming;
+use crate::messages::paging::{cut, page_of};
+use crate::messages::representations::{Query, show_lease};
+use crate::middleware::Caller;
+use crate::routes::files::output_objects;
+use bloom_api::answers::{Audit, Lease};
+use bloom_api::lists::{ArtifactParams, AuditParams, LeaseParams, MAX_LIMIT, PageParams, Params, StatusParam};
+use bloom_api::reports::{LeaseStats, Stats, TaskStats, UsageRow, WorkerStats};
+use bloom_api::results::Artifact;
+use bloom_api::usage::{MAX_USAGE_KEYS, UsageParams, usage_keys};
+use bloom_api::values::{MAX_LABEL_KEY, parse_id, text_problem};
+use bloom_core::api_key::Owner;
+use bloom_core::audit::Action;
+use bloom_core::file::ArtifactKind;
+use bloom_core::task::{LeaseStatus, Outcome};
+use bloom_store::{AuditFilter, LeaseFilter, Listing, Page, UsageBy, UsageFilter};
+
+pub(crate) const LIST: RoutePolicy = RoutePolicy::READ.or_submit();
+
+/// Lists leases, newest first.
+///
+/// Active leases and ended ones. The header `Link` leads to the next page, as long as there is one. A submit or member key must name one of the
+/// tasks that it sees.
+#[utoipa::path(
+    get, path = "/api/runtime/leases", operation_id = "listLeases", tag = "leases",
+    params(PageParams, StatusParam<LeaseStatus>, LeaseParams),
+    responses((status = 200, description = "A page of leases.", body = Vec<Lease>))
+)]
+pub(crate) async fn list(State(app): State<AppState>, caller: Caller, Query(params): Query) -> HandlerResult {
+    let page_wanted = page_of(&params)?;
+    let status = match params.get("status").map(LeaseStatus::parse) {
+        Some(None) => return ok(&[(); 0]),
+        status => status.flatten(),
+    };
+    let task_id = params.id("task_id")?;
+    match task_id {
+        None if caller.sees().is_some() => {
+            return Err(Error::field("task_id", "Required with a submit or member key: the task of the leases"));
+        }
+        Some(task) if ownership::tasks(&app, &caller, vec![task]).await?.is_empty() => return ok(&[(); 0]),
+        _ => {}
+    }
+    let filter = LeaseFilter { status, task_id, worker_id: params.text("worker_id")?, outcome: params.word("outcome", Outcome::ALL)? };
+    let mut rows = app.store.leases(&filter, &page_wanted).await?;
+    let next = cut(&mut rows, false, &params, "/api/runtime/leases", |lease| lease.id);
+    page(&rows.iter().map(show_lease).collect::<Vec<_>>(), next)
+}

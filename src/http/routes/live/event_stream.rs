@@ -1,0 +1,32 @@
+//! Server-sent events.
+
+use crate::identity::clients::network;
+use crate::limits::shares::{ClientPermit, Shares};
+use crate::messages::answer::EVENT_STREAM;
+use crate::messages::error::Error;
+use crate::middleware::{Caller, LimitedKey};
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::Response;
+use bloom_core::api_key::Scope;
+use futures_util::{Stream, StreamExt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// An empty comment, sent regularly because proxies close a stream that is silent for some tens of seconds.
+pub(crate) const KEEP_ALIVE: Bytes = Bytes::from_static(b":\n\n");
+
+/// A stream of server-sent events. The first line shows proxies and clients at once that the stream has begun.
+pub(crate) fn event_stream(frames: impl Stream<Item = Bytes> + Send + 'static) -> Response {
+    let frames = futures_util::stream::once(async { KEEP_ALIVE }).chain(frames).map(Ok::<_, Infallible>);
+    let mut response = Response::new(Body::from_stream(frames));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, EVENT_STREAM);
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    response
+}

@@ -1,0 +1,10 @@
+//! The handlers whose requests wait or follow something: the end of a task, the events of a run, all changes. `hub` wakes them, `watch_buffer` keeps
+//! the changes for slow clients, and `queue_history` remembers the last hour for the charts of the pages.
+
+pub(crate) mod event_stream;
+pub(crate) mod hub;
+pub(crate) mod queue_history;
+pub(crate) mod run_events;
+pub(crate) mod wait;
+pub(crate) mod watch;
+pub(crate) mod watch_buffer;
