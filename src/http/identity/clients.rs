@@ -1,13 +1,9 @@
 //! Clients, identified by their addresses.
 
-use std::collections::HashMap;
-use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use ipnet::IpNet;
-use parking_lot::Mutex;
 
 /// Both ends of the connection, and what TLS says of it.
 #[derive(Clone, Copy, Debug)]

@@ -2,11 +2,9 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::http::HeaderMap;
-use ipnet::IpNet;
 use parking_lot::Mutex;
 
 /// Counts the permits that each client holds, so that no client holds more than its share.

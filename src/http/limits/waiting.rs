@@ -1,21 +1,15 @@
 //! The number of requests that may wait at a time.
 
-use crate::identity::clients::network;
-use crate::limits::shares::{ClientPermit, Shares};
-use crate::messages::answer::EVENT_STREAM;
-use crate::messages::error::Error;
-use crate::middleware::{Caller, LimitedKey};
-use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::body::{Body, Bytes};
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use axum::http::{HeaderName, HeaderValue};
-use axum::response::Response;
-use bloom_core::api_key::Scope;
-use futures_util::{Stream, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::identity::clients::network;
+use crate::limits::shares::{ClientPermit, Shares};
+use crate::messages::error::Error;
+use crate::middleware::{Caller, LimitedKey};
+use bloom_core::api_key::Scope;
 
 /// Limit of the streams and waiting requests of each kind.
 const MAX_STREAMS: usize = 256;

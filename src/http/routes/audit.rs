@@ -1,31 +1,16 @@
 //! The audit trail: list.
 
-use std::cmp::Reverse;
-
 use axum::extract::State;
-use uuid::Uuid;
 
 use crate::AppState;
-use crate::identity::ownership;
 use crate::identity::policy::RoutePolicy;
-use crate::messages::answer::{HandlerResult, ok, page};
-use crate::messages::error::Error;
-use crate::messages::list_streaming;
+use crate::messages::answer::{HandlerResult, page};
 use crate::messages::paging::{cut, page_of};
-use crate::messages::representations::{Query, show_lease};
-use crate::middleware::Caller;
-use crate::routes::files::output_objects;
-use bloom_api::answers::{Audit, Lease};
-use bloom_api::lists::{ArtifactParams, AuditParams, LeaseParams, MAX_LIMIT, PageParams, Params, StatusParam};
-use bloom_api::reports::{LeaseStats, Stats, TaskStats, UsageRow, WorkerStats};
-use bloom_api::results::Artifact;
-use bloom_api::usage::{MAX_USAGE_KEYS, UsageParams, usage_keys};
-use bloom_api::values::{MAX_LABEL_KEY, parse_id, text_problem};
-use bloom_core::api_key::Owner;
+use crate::messages::representations::Query;
+use bloom_api::answers::Audit;
+use bloom_api::lists::{AuditParams, PageParams};
 use bloom_core::audit::Action;
-use bloom_core::file::ArtifactKind;
-use bloom_core::task::{LeaseStatus, Outcome};
-use bloom_store::{AuditFilter, LeaseFilter, Listing, Page, UsageBy, UsageFilter};
+use bloom_store::AuditFilter;
 
 pub(crate) const LIST: RoutePolicy = RoutePolicy::READ;
 

@@ -1,21 +1,14 @@
 //! Server-sent events.
 
-use crate::identity::clients::network;
-use crate::limits::shares::{ClientPermit, Shares};
-use crate::messages::answer::EVENT_STREAM;
-use crate::messages::error::Error;
-use crate::middleware::{Caller, LimitedKey};
 use std::convert::Infallible;
-use std::net::IpAddr;
-use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
-use bloom_core::api_key::Scope;
 use futures_util::{Stream, StreamExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::messages::answer::EVENT_STREAM;
 
 /// An empty comment, sent regularly because proxies close a stream that is silent for some tens of seconds.
 pub(crate) const KEEP_ALIVE: Bytes = Bytes::from_static(b":\n\n");

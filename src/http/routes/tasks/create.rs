@@ -1,8 +1,6 @@
 //! Tasks: create, one or many.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
-use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
@@ -11,31 +9,21 @@ use crate::AppState;
 use crate::identity::ownership;
 use crate::identity::policy::RoutePolicy;
 use crate::limits::body_memory::Room;
-use crate::messages::answer::{HandlerResult, ok};
+use crate::messages::answer::HandlerResult;
 use crate::messages::error::Error;
-use crate::messages::list_streaming;
-use crate::messages::paging::{cut, page_of};
-use crate::messages::path_ids::TaskPath;
-use crate::messages::representations::{Query, bytes_of, show_task};
+use crate::messages::representations::{bytes_of, show_task};
 use crate::messages::request_body::Content;
 use crate::middleware::Caller;
-use crate::routes::files::output_objects;
-use bloom_api::bulk::Filter;
 use bloom_api::error::ErrorText;
-use bloom_api::ids::IdPart;
-use bloom_api::lists::{PageParams, Params, StatusParam, TaskParams};
 use bloom_api::new_tasks::{NewTask, NewTasks};
-use bloom_api::results::TaskResult;
 use bloom_api::task_fields::{self, MAX_WARNINGS};
 use bloom_api::tasks::{CreatedTasks, Task};
 use bloom_api::time_limit::keep_within;
 use bloom_api::values::text_problem;
 use bloom_core::api_key::Scope;
-use bloom_core::ids::TaskId;
 use bloom_core::op;
 use bloom_core::reply::CreatedTask;
-use bloom_core::task::{Status, TaskSpec};
-use bloom_store::{Listing, Page, TaskFilter};
+use bloom_core::task::TaskSpec;
 
 const MAX_IDEMPOTENCY_KEY: usize = 255;
 
