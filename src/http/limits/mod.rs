@@ -1,5 +1,5 @@
-//! Limits of what requests take from the server: their rate, the memory of their bodies, and how many of them wait at a time.
-//! `shares` divides each of these among the clients, so that no client takes all.
+//! Limits on what requests take from the server: their rate, the memory of their bodies, and how many of them wait at a time. `shares` divides a
+//! limit among the clients, so that no client takes all of it.
 
 pub(crate) mod body_memory;
 pub(crate) mod rate;

@@ -1,5 +1,5 @@
-//! How requests are read and answers are written: bodies, ids in paths, pages of lists, errors. Nothing here belongs to one route.
-//! The types of bodies and answers are in the crate `bloom-api`.
+//! How requests are read and answers are written: bodies, ids in paths, pages of lists, errors. Nothing here belongs to one resource. The types of
+//! bodies and answers are in the crate `bloom-api`.
 
 pub(crate) mod answer;
 pub(crate) mod error;

@@ -1,5 +1,5 @@
-//! The description of the API. `description` makes it from the list of all routes, which the router is made of too; `common` and `examples` complete
-//! it, and `docs` serves it.
+//! The OpenAPI description. `description` makes it from the list of routes, of which the router is made too; `common` and `examples` complete it,
+//! and `docs` serves it.
 
 pub(crate) mod common;
 pub(crate) mod description;

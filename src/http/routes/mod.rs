@@ -1,5 +1,5 @@
-//! The handlers of the API, one file for each resource, each handler with its policy before it. Resources that take several files have a directory,
-//! which also has what only their handlers need. A handler becomes a route in `openapi::description::routes`.
+//! The handlers of the API, a file for each resource, and each handler with its policy before it. A resource that takes several files has a
+//! directory, which also contains what only its handlers need. A handler is reachable once `openapi::description::routes` lists it.
 
 pub(crate) mod audit;
 pub(crate) mod config;

@@ -1,5 +1,5 @@
-//! The handlers for artifacts and files, and where their content goes and comes from. Content is in the database or in the object store.
-//! Outputs of runs go through `output_objects`, files through `upload_content` and `file_content`.
+//! The handlers for artifacts and files, and the way of their content to the database or the object store and back. Outputs of runs pass through
+//! `output_objects`, files through `upload_content` and `file_content`.
 
 pub(crate) mod artifacts;
 pub(crate) mod download;

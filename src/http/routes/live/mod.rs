@@ -1,5 +1,5 @@
-//! The handlers whose requests wait or follow something: the end of a task, the events of a run, all changes. `hub` wakes them, `watch_buffer` keeps
-//! the changes for slow clients, and `queue_history` remembers the last hour for the charts of the pages.
+//! The handlers of requests that wait for something or follow it: the end of a task, the events of a run, all changes. `hub` wakes them, and
+//! `watch_buffer` keeps the changes for clients that read slowly. `queue_history` remembers the last hour, for the charts of the pages.
 
 pub(crate) mod event_stream;
 pub(crate) mod hub;

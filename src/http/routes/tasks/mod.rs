@@ -1,5 +1,5 @@
-//! The handlers for tasks: clients create, read, change and delete them, workers lease and complete them one at a time.
-//! Questions of runs belong to their tasks. What waits for tasks, or follows them, is in `live`.
+//! The handlers for tasks: clients create, read, change and cancel them, and workers lease and complete them one at a time. The questions of
+//! their runs are here too. Requests that wait for a task, or follow it, are in `live`.
 
 pub(crate) mod bulk;
 pub(crate) mod create;

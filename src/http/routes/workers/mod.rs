@@ -1,5 +1,5 @@
-//! The handlers for workers: their registration, the calls that a worker makes for all its leases (`protocol`), and the calls of this server to
-//! their agents. The accounts that workers found paused, and the script that installs an agent, are here too.
+//! The handlers for workers: their registration (`registry`), the calls that a worker makes for all its leases (`protocol`), and the calls of
+//! this server to agents (`agents`). The paused accounts of workers, and the script that installs an agent, are here too.
 
 pub(crate) mod accounts;
 pub(crate) mod agents;
