@@ -13,9 +13,9 @@ use utoipa::{PartialSchema, ToSchema};
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
-use super::common;
 use crate::AppState;
 use crate::identity::policy::{Rate, RoutePolicies, RoutePolicy};
+use crate::openapi::common;
 use crate::routes::files::{artifacts, download, upload};
 use crate::routes::live::{run_events, wait, watch};
 use crate::routes::tasks::{bulk, create, dispatch, edit, lifecycle, questions, read};

@@ -20,6 +20,7 @@ use bloom_core::reply::AddedFile;
 use crate::AppState;
 use crate::identity::ownership;
 use crate::identity::policy::{Rate, RoutePolicy};
+use crate::limits::waiting::Permit;
 use crate::messages::answer::{HandlerResult, json, ok};
 use crate::messages::error::Error;
 use crate::messages::representations::Query;
@@ -74,12 +75,7 @@ pub(crate) async fn upload(State(app): State<AppState>, caller: Caller, Query(pa
 }
 
 /// What is checked before the file is read.
-async fn begin(
-    app: &AppState,
-    caller: &Caller,
-    params: &Params,
-    headers: &HeaderMap,
-) -> Result<(Wanted, crate::limits::waiting::Permit), Error> {
+async fn begin(app: &AppState, caller: &Caller, params: &Params, headers: &HeaderMap) -> Result<(Wanted, Permit), Error> {
     let name = params.get("name").ok_or(Error::field("name", "Required: the name of the file"))?.to_owned();
     if let Some(wrong) = path_problem(&name) {
         return Err(Error::field("name", format!("The name {wrong}")));
