@@ -15,18 +15,18 @@ use tokio::time::Instant;
 use tower::ServiceExt as _;
 use url::Url;
 
-use super::AppState;
-use super::body::{self, Limit};
-use super::body_memory::Share;
-use super::clients::Peer;
-use super::error::Error;
-use super::history::Moment;
-use super::host;
-use super::key_ring::Identity;
-use super::middleware::{Caller, end_with_key};
-use super::policy::RoutePolicies;
-use super::refusal::Refusal;
-use super::session;
+use crate::AppState;
+use crate::identity::clients::Peer;
+use crate::identity::host;
+use crate::identity::key_ring::Identity;
+use crate::identity::policy::RoutePolicies;
+use crate::identity::session;
+use crate::limits::body_memory::Share;
+use crate::messages::error::Error;
+use crate::messages::refusal::Refusal;
+use crate::messages::request_body::{self, Limit};
+use crate::middleware::{Caller, end_with_key};
+use crate::routes::live::queue_history::Moment;
 use bloom_core::Ms;
 
 /// Else anybody could fill the memory for the bodies of those who have a key. The form that signs in has a key and an address of this server.
@@ -40,7 +40,7 @@ pub struct Api {
 }
 
 impl Api {
-    pub(super) fn new(app: AppState, routes: Router<AppState>, policies: Arc<RoutePolicies>) -> Self {
+    pub(crate) fn new(app: AppState, routes: Router<AppState>, policies: Arc<RoutePolicies>) -> Self {
         let routes = routes.layer(from_fn_with_state((app.clone(), policies), admit)).with_state(app.clone());
         Self { app, routes }
     }
@@ -74,9 +74,9 @@ impl Api {
     /// The answer to a form that is too long or too late, or for which there is no memory.
     pub async fn gather(&self, request: Request, caller: &Caller, is_stranger: bool) -> Result<(Request, Share), Response> {
         let limit = if is_stranger && !self.is_open() { OF_STRANGERS } else { self.app.settings.usual_body() };
-        let deadline = Instant::now() + self.app.settings.request_timeout + body::time_of(&request, limit);
+        let deadline = Instant::now() + self.app.settings.request_timeout + request_body::time_of(&request, limit);
         let budget = &self.app.limits.held_of_requests;
-        let gathered = body::gather(request, limit, deadline, budget, caller.client, &self.app.shutdown).await;
+        let gathered = request_body::gather(request, limit, deadline, budget, caller.client, &self.app.shutdown).await;
         gathered.map_err(IntoResponse::into_response)
     }
 

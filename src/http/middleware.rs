@@ -19,15 +19,17 @@ use parking_lot::Mutex;
 use tokio::time::timeout_at;
 use tracing::Instrument as _;
 
-use super::body_memory::Share;
-use super::clients::{Peer, Security, client_address};
-use super::error::{Cause, Error, OfDatabase};
-use super::key_ring::Identity;
-use super::policy::{BodyLimit, Rate, RoutePolicies, RoutePolicy, Time};
-use super::rate::{Limiter, Standing};
-use super::refusal::Refusal;
-use super::traced_call::TracedCall;
-use super::{AppState, Settings, body, host};
+use crate::identity::clients::{Peer, Security, client_address};
+use crate::identity::host;
+use crate::identity::key_ring::Identity;
+use crate::identity::policy::{BodyLimit, Rate, RoutePolicies, RoutePolicy, Time};
+use crate::limits::body_memory::Share;
+use crate::limits::rate::{Limiter, Standing};
+use crate::messages::error::{Cause, Error, OfDatabase};
+use crate::messages::refusal::Refusal;
+use crate::messages::request_body;
+use crate::traced_call::TracedCall;
+use crate::{AppState, Settings};
 use bloom_core::api_key::{ApiKey, Owner, Scope};
 use bloom_core::command::{Command, Requester};
 use bloom_core::trace_context::TraceContext;
@@ -37,7 +39,7 @@ use bloom_tls::Tls;
 /// Distinguishes the request ids of this process from those of others.
 static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
 static REQUESTS: AtomicU64 = AtomicU64::new(1);
-pub(super) const REQUEST_ID: &str = "x-request-id";
+pub(crate) const REQUEST_ID: &str = "x-request-id";
 const MAX_REQUEST_ID: usize = 128;
 /// Bytes of a path in the log.
 const MAX_LOGGED_PATH: usize = 256;
@@ -149,7 +151,7 @@ pub(crate) async fn middleware(State(MiddlewareState { app, policies }): State<M
             let caller = Caller { scope, key, client: pass.client, request_id: request_id.clone(), trace: call.for_tasks() };
             serve(&app, &pass, request, next, caller).instrument(call.log.clone()).await
         }
-        Err(failure) => body::refuse_unread(request, failure.into_response()).await,
+        Err(failure) => request_body::refuse_unread(request, failure.into_response()).await,
     };
 
     if let Some(standing) = standing {
@@ -193,14 +195,15 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
     let mut request = request;
     let mut held = Share::default();
     if pass.policy.body == BodyLimit::Form {
-        deadline += body::time_of(&request, app.settings.usual_body());
+        deadline += request_body::time_of(&request, app.settings.usual_body());
     }
     if let Some(limit) = pass.body_limit {
-        deadline += body::time_of(&request, limit);
-        (request, held) = match body::gather(request, limit, deadline, &app.limits.held_of_requests, pass.client, &app.shutdown).await {
-            Ok(gathered) => gathered,
-            Err(failure) => return failure.into_response(),
-        };
+        deadline += request_body::time_of(&request, limit);
+        (request, held) =
+            match request_body::gather(request, limit, deadline, &app.limits.held_of_requests, pass.client, &app.shutdown).await {
+                Ok(gathered) => gathered,
+                Err(failure) => return failure.into_response(),
+            };
     }
     if caller.key.is_some()
         && let Err(failure) = app.ring.refresh(&app.store).await
@@ -235,7 +238,7 @@ async fn serve(app: &AppState, pass: &Pass<'_>, request: Request, next: Next, ca
 }
 
 /// An answer that is sent while it is read, as a stream or a long list, ends when its key is revoked or expires. It has no known length.
-pub(super) fn end_with_key(app: AppState, key: Option<Arc<ApiKey>>, answer: Response) -> Response {
+pub(crate) fn end_with_key(app: AppState, key: Option<Arc<ApiKey>>, answer: Response) -> Response {
     let Some(key) = key.filter(|_| answer.body().size_hint().exact().is_none()) else { return answer };
     let lapse = async move { app.ring.lapse(Some(&key), &app.engine.clock).await };
     answer.map(|body| Body::from_stream(body.into_data_stream().take_until(Box::pin(lapse))))
@@ -249,7 +252,7 @@ struct Pass<'a> {
     limiter: Option<&'a Limiter>,
     /// A second limit. If there is one, the headers of the answer describe it instead of the first.
     test_limiter: Option<&'a Limiter>,
-    body_limit: Option<body::Limit>,
+    body_limit: Option<request_body::Limit>,
 }
 
 /// The state of the rate limits after a request, for the headers of the answer.
@@ -353,7 +356,7 @@ impl LimitStatus<'_> {
 }
 
 /// The id that the client sent, if it is valid, else a new one.
-pub(super) fn request_id(headers: &HeaderMap) -> Arc<str> {
+pub(crate) fn request_id(headers: &HeaderMap) -> Arc<str> {
     let plain = |id: &&str| {
         (1..=MAX_REQUEST_ID).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte))
     };
@@ -385,7 +388,7 @@ fn may_log_refusal() -> bool {
 }
 
 /// Successful requests are logged only at level debug: there may be thousands a second, and the audit trail has their changes.
-pub(super) fn log(method: &Method, path: &str, status: u16, seconds: f64, client: IpAddr, request_id: &str, cause: Option<Cause>) {
+pub(crate) fn log(method: &Method, path: &str, status: u16, seconds: f64, client: IpAddr, request_id: &str, cause: Option<Cause>) {
     let ms = (seconds * 1e6).round() / 1e3;
     // A client must not fill the disk with its paths, or with requests beyond its limit.
     let path = path.get(..path.floor_char_boundary(MAX_LOGGED_PATH)).unwrap_or(path);

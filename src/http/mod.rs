@@ -2,66 +2,17 @@
 
 #![warn(missing_docs, unreachable_pub)]
 
-mod accounts;
-mod agents;
-mod answer;
-mod artifact_content;
-mod body;
-mod body_memory;
-mod bulk;
-mod clients;
-mod config;
-mod contexts;
 pub mod control_plane;
-mod dispatch;
-mod docs;
-mod edit;
-mod environment_keys;
-mod error;
-mod error_precedence;
-mod events;
-mod examples;
-mod file_content;
-mod files;
-mod handshake;
-mod history;
-mod host;
-mod hub;
+mod identity;
 mod in_process;
-mod install;
-mod key_ring;
-mod keys;
-mod lifecycle;
-mod list_streaming;
-mod membridge;
+mod limits;
+mod messages;
 mod middleware;
-mod objects;
 mod openapi;
-mod openapi_common;
-mod ownership;
 mod pages;
-mod path;
-mod policy;
-mod probes;
-mod projects;
-mod questions;
-mod queues;
-mod rate;
-mod reconcilers;
-mod records;
-mod refusal;
+mod routes;
 pub mod server;
-mod session;
-mod show;
-mod stream;
-mod tasks;
 mod traced_call;
-mod uploads;
-mod wait;
-mod watch;
-mod watch_buffer;
-mod worker_calls;
-mod workers;
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -74,16 +25,16 @@ use ipnet::IpNet;
 use tokio_util::sync::CancellationToken;
 use url::{Host, Url};
 
-pub use body::refuse_unread_form;
-pub use body_memory::Share;
-pub use environment_keys::Keys;
-pub use history::Moment;
+pub use identity::environment_keys::Keys;
+pub use identity::key_ring::Identity;
+pub use identity::session::SESSION_MS;
 pub use in_process::Api;
-pub use key_ring::Identity;
+pub use limits::body_memory::Share;
+pub use messages::request_body::refuse_unread_form;
 pub use middleware::Caller;
-pub use openapi::openapi;
+pub use openapi::description::openapi;
 pub use pages::Pages;
-pub use session::SESSION_MS;
+pub use routes::live::queue_history::Moment;
 
 use bloom_dispatch::Agents;
 use bloom_engine::Engine;
@@ -92,15 +43,15 @@ use bloom_objects::Objects;
 use bloom_store::Store;
 use bloom_telemetry::Metrics;
 use bloom_tls::Tls;
-use body::Limit;
-use body_memory::{Budget, Room};
-use error::Error;
-use history::History;
-use hub::Hub;
-use key_ring::KeyRing;
-use policy::BodyLimit;
-use rate::Limiter;
-use stream::StreamLimits;
+use identity::key_ring::KeyRing;
+use identity::policy::BodyLimit;
+use limits::body_memory::{Budget, Room};
+use limits::rate::Limiter;
+use limits::waiting::StreamLimits;
+use messages::error::Error;
+use messages::request_body::Limit;
+use routes::live::hub::Hub;
+use routes::live::queue_history::History;
 
 /// The settings of the HTTP server.
 #[derive(Clone)]
@@ -294,10 +245,10 @@ impl AppState {
 
 /// All routes, those of the API and the pages for browsers.
 pub fn router(state: AppState, pages: Pages) -> Router {
-    let (routes, _, policies) = openapi::routes().into_parts();
+    let (routes, _, policies) = openapi::description::routes().into_parts();
     let api = Api::new(state.clone(), routes, Arc::new(policies));
     let (finish, root) = (pages.finish, state.settings.root().into());
-    let (router, _, policies) = pages.add_to(docs::add_to(openapi::routes())).into_parts();
+    let (router, _, policies) = pages.add_to(openapi::docs::add_to(openapi::description::routes())).into_parts();
     let middleware_state = middleware::MiddlewareState { app: state.clone(), policies: Arc::new(policies) };
     let router = router
         .fallback(|| async { Error::fixed(404, "Not found") })

@@ -6,9 +6,9 @@ use axum::Router;
 use axum::http::Method;
 use axum::routing::MethodRouter;
 
-use super::AppState;
-use super::openapi::Routes;
-use super::policy::{Rate, RoutePolicy};
+use crate::AppState;
+use crate::identity::policy::{Rate, RoutePolicy};
+use crate::openapi::description::Routes;
 
 /// Who keeps a page open sends many requests, which must not use up the limit of calls. Without a session there is nothing to see.
 const LOOK: RoutePolicy = RoutePolicy::OPEN.rate(Rate::Worker);
@@ -69,7 +69,7 @@ impl Pages {
         self
     }
 
-    pub(super) fn add_to(self, routes: Routes) -> Routes {
+    pub(crate) fn add_to(self, routes: Routes) -> Routes {
         self.routes.into_iter().fold(routes, |routes, page| routes.add_undescribed(page.path, page.handlers, &page.policies))
     }
 }

@@ -23,11 +23,12 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::clients::{Peer, Security, Shares, network, trusts};
-use super::error::Error;
-use super::handshake::{Begun, Stream, begin};
-use super::pages::Pages;
-use super::{AppState, Settings, router};
+use crate::identity::clients::{Peer, Security, network, trusts};
+use crate::identity::handshake::{Begun, Stream, begin};
+use crate::limits::shares::Shares;
+use crate::messages::error::Error;
+use crate::pages::Pages;
+use crate::{AppState, Settings, router};
 use bloom_telemetry::Metrics;
 use bloom_tls::Tls;
 
@@ -77,7 +78,7 @@ pub async fn serve(listener: TcpListener, state: AppState, pages: Pages, shutdow
 }
 
 /// What the connections of a router need.
-pub(super) struct Served {
+pub(crate) struct Served {
     pub settings: Settings,
     pub metrics: Metrics,
     /// How an error is written that is answered before the router is asked.
@@ -85,7 +86,7 @@ pub(super) struct Served {
 }
 
 /// As [`serve`], for any router.
-pub(super) async fn serve_router(listener: TcpListener, router: Router, served: Served, shutdown: CancellationToken) {
+pub(crate) async fn serve_router(listener: TcpListener, router: Router, served: Served, shutdown: CancellationToken) {
     let Served { settings, metrics, refuse } = served;
     let finish_within = settings.request_timeout + STOP_SLACK;
     let (head_timeout, write_timeout) = (settings.head_timeout, settings.write_timeout);

@@ -7,7 +7,7 @@ use bloom_core::trace_context::TraceContext;
 use bloom_telemetry::Traces;
 use bloom_telemetry::traces::Span;
 
-use super::policy::RoutePolicy;
+use crate::identity::policy::RoutePolicy;
 
 const TRACEPARENT: &str = "traceparent";
 

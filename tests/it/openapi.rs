@@ -224,23 +224,23 @@ on_both! {
                 need(call[part].as_str().is_some_and(|text| !text.is_empty()), part.into(), place);
             }
             let known = call["tags"].as_array().is_some_and(|all| all.len() == 1 && tags.contains(&&all[0]));
-            need(known, format!("the tag {}", call["tags"]), "TAGS in src/http/openapi_common.rs");
+            need(known, format!("the tag {}", call["tags"]), "TAGS in src/http/openapi/common.rs");
             for parameter in call.get("parameters").and_then(Value::as_array).into_iter().flatten() {
                 let is_documented = parameter["description"].is_string() && parameter.get("example").is_some();
-                let place = "describe_id in src/http/openapi_common.rs, or the list of parameters";
+                let place = "describe_id in src/http/openapi/common.rs, or the list of parameters";
                 need(is_documented, format!("description and example of the parameter {}", parameter["name"]), place);
             }
             let body = call.get("requestBody").and_then(|body| body["content"].as_object());
             for (kind, content) in body.into_iter().flatten() {
-                let place = format!("of_schema in src/http/examples.rs, for {}", content["schema"]);
+                let place = format!("of_schema in src/http/openapi/examples.rs, for {}", content["schema"]);
                 need(content.get("example").is_some(), format!("an example of the body as {kind}"), &place);
             }
             for (status, answer) in call["responses"].as_object().unwrap() {
                 let named = answer["$ref"].as_str().map(|name| document.pointer(name.trim_start_matches('#')).expect(name));
                 let answer = named.unwrap_or(answer);
-                need(answer["headers"].get("X-Request-Id").is_some(), format!("the header X-Request-Id of {status}"), "src/http/openapi_common.rs");
+                need(answer["headers"].get("X-Request-Id").is_some(), format!("the header X-Request-Id of {status}"), "src/http/openapi/common.rs");
                 for (kind, content) in answer["content"].as_object().unwrap() {
-                    let place = format!("src/http/examples.rs, for {}", content["schema"]);
+                    let place = format!("src/http/openapi/examples.rs, for {}", content["schema"]);
                     need(content.get("example").is_some(), format!("an example of the answer {status} as {kind}"), &place);
                     let schema = content["schema"]["$ref"].as_str().unwrap_or_default();
                     let is_error = ["Error", "NotDispatched"].iter().any(|name| schema.ends_with(&format!("/{name}")));

@@ -10,8 +10,8 @@ use super::failure::Failure;
 use super::fields::Fields;
 use super::guard::Caller;
 use super::{ControlPlane, seconds};
-use crate::answer::{ok, typed};
-use crate::probes;
+use crate::messages::answer::{ok, typed};
+use crate::routes::probes;
 use bloom_core::Ms;
 use bloom_core::control_plane::Agent;
 use bloom_core::limits;
@@ -110,7 +110,7 @@ pub(crate) async fn register(State(plane): State<ControlPlane>, caller: Caller, 
     if agent.last_seen.is_none() {
         tracing::info!(agent = agent.name, url = agent.url, "an agent was registered at the control plane");
     }
-    Ok(crate::answer::json(StatusCode::CREATED, &shown(&agent, agent.registered_at))?)
+    Ok(crate::messages::answer::json(StatusCode::CREATED, &shown(&agent, agent.registered_at))?)
 }
 
 pub(crate) async fn remove(State(plane): State<ControlPlane>, caller: Caller, Path(name): Path<String>) -> Answer {

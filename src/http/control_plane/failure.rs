@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::super::error::Error;
+use crate::messages::error::Error;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Failure {

@@ -15,13 +15,13 @@ use tokio::time::timeout_at;
 
 use super::ControlPlane;
 use super::failure::Failure;
-use crate::body::{self, Limit};
-use crate::clients::{Peer, client_address};
-use crate::environment_keys::digest;
-use crate::error::Cause;
-use crate::host;
+use crate::identity::clients::{Peer, client_address};
+use crate::identity::environment_keys::digest;
+use crate::identity::host;
+use crate::messages::error::Cause;
+use crate::messages::refusal::Refusal;
+use crate::messages::request_body::{self, Limit};
 use crate::middleware::{REQUEST_ID, log, request_id};
-use crate::refusal::Refusal;
 use bloom_core::command::{Command, Requester};
 
 const KEY_HEADER: &str = "x-membridge-admin";
@@ -45,7 +45,7 @@ impl<S: Sync> FromRequestParts<S> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Failure> {
         let caller = parts.extensions.get().cloned();
-        caller.ok_or_else(|| crate::error::Error::Internal("a route is outside the guard".into()).into())
+        caller.ok_or_else(|| crate::messages::error::Error::Internal("a route is outside the guard".into()).into())
     }
 }
 
@@ -71,7 +71,7 @@ pub(crate) async fn guard(State(plane): State<ControlPlane>, request: Request, n
     };
     let mut response = match admitted {
         Ok(()) => plane.answer(request, client, Caller { request_id: id.clone() }, next).await,
-        Err(failure) => body::refuse_unread(request, failure.into_response()).await,
+        Err(failure) => request_body::refuse_unread(request, failure.into_response()).await,
     };
     let headers = response.headers_mut();
     if let Some((limiter, standing)) = standing {
@@ -128,7 +128,7 @@ impl ControlPlane {
 
     async fn answer(&self, request: Request, client: IpAddr, caller: Caller, next: Next) -> Response {
         let deadline = tokio::time::Instant::now() + self.settings.request_timeout;
-        let (mut request, held) = match body::gather(request, MAX_BODY, deadline, &self.bodies, client, &self.shutdown).await {
+        let (mut request, held) = match request_body::gather(request, MAX_BODY, deadline, &self.bodies, client, &self.shutdown).await {
             Ok(gathered) => gathered,
             Err(failure) => return Failure::from(failure).into_response(),
         };

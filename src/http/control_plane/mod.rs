@@ -23,11 +23,11 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::Settings;
-use super::body_memory::Budget;
-use super::environment_keys::digest;
-use super::rate::Limiter;
-use super::server::{Served, serve_router};
+use crate::Settings;
+use crate::identity::environment_keys::digest;
+use crate::limits::body_memory::Budget;
+use crate::limits::rate::Limiter;
+use crate::server::{Served, serve_router};
 use bloom_core::Ms;
 use bloom_dispatch::Agents;
 use bloom_engine::Engine;
@@ -131,7 +131,7 @@ impl ControlPlane {
 
 /// The settings of the server, with what is particular to the control plane: the keys are only those that it asks for.
 pub fn settings_of(server: &Settings, key: Option<&SecretString>) -> Settings {
-    Settings { keys: super::Keys::new(key, None, None), ..server.clone() }
+    Settings { keys: crate::Keys::new(key, None, None), ..server.clone() }
 }
 
 /// Times of this interface are seconds.

@@ -10,7 +10,7 @@ use super::failure::Failure;
 use super::fields::Fields;
 use super::guard::Caller;
 use super::{ControlPlane, seconds};
-use crate::answer::{self, ok};
+use crate::messages::answer::{self, ok};
 use bloom_api::projects::canonical_id;
 use bloom_core::Ms;
 use bloom_core::command::Rejection;

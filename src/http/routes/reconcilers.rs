@@ -1,0 +1,24 @@
+//! Reconcilers: what they did last.
+
+use axum::extract::State;
+
+use crate::AppState;
+use crate::identity::policy::RoutePolicy;
+use crate::messages::answer::{HandlerResult, ok};
+use bloom_api::reconcilers::Reconciler;
+
+pub(crate) const LIST: RoutePolicy = RoutePolicy::READ;
+
+/// Lists the reconcilers.
+///
+/// By name, each with its last run, how many things it changed, and its last error. The replica that runs one records
+/// this every few seconds, so all replicas answer the same.
+#[utoipa::path(
+    get, path = "/api/runtime/reconcilers", operation_id = "listReconcilers", tag = "records",
+    responses((status = 200, description = "All reconcilers.", body = Vec<Reconciler>))
+)]
+pub(crate) async fn list(State(app): State<AppState>) -> HandlerResult {
+    let runs = app.store.reconcilers().await?;
+    let now = app.engine.clock.now();
+    ok(&runs.iter().map(|run| Reconciler::new(run, now)).collect::<Vec<_>>())
+}

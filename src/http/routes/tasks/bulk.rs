@@ -1,0 +1,186 @@
+//! Bulk calls: cancel or requeue many tasks.
+
+use std::collections::BTreeSet;
+
+use axum::extract::State;
+
+use crate::AppState;
+use crate::identity::ownership;
+use crate::identity::policy::RoutePolicy;
+use crate::messages::answer::{HandlerResult, ok};
+use crate::messages::error::Error;
+use crate::messages::request_body::Content;
+use crate::middleware::Caller;
+use crate::routes::tasks::edit::allowed;
+use crate::routes::tasks::read::{filter_of_body, with_asking};
+use bloom_api::answers::{BulkResult, NotChanged, NotChangedReason};
+use bloom_api::bulk::{Bulk, BulkRequeue, Named};
+use bloom_api::new_tasks::MAX_BATCH;
+use bloom_core::Ms;
+use bloom_core::command::{Op, Rejection};
+use bloom_core::ids::TaskId;
+use bloom_core::op;
+use bloom_core::task::{Status, TaskState};
+use bloom_engine as engine;
+use bloom_store::{Page, TaskFilter};
+
+pub(crate) const CANCEL: RoutePolicy = RoutePolicy::ADMIN.or_submit();
+
+/// Cancels many tasks.
+///
+/// Tasks are named by their ids or by a filter, at most 1000 a call; if `more` is true, call again. Finished tasks do not count. With
+/// `dry_run`, the call only counts, and its `as_of` binds the call that follows to the tasks that were there then.
+#[utoipa::path(
+    post, path = "/api/runtime/llm-tasks:cancel", operation_id = "cancelTasks", tag = "tasks", request_body = Bulk,
+    responses((status = 200, description = "The outcome.", body = BulkResult))
+)]
+pub(crate) async fn cancel(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
+    const LIVE: Change<'static> = Change { statuses: &[Status::Queued, Status::Leased, Status::Running], goes_on: false, as_of: None };
+    apply(&app, &caller, body.read()?, LIVE, |task| op::Cancel { task }.into()).await
+}
+
+pub(crate) const REQUEUE: RoutePolicy = RoutePolicy::ADMIN.or_submit();
+
+/// Queues many failed, dead or cancelled tasks again.
+///
+/// Tasks are named by their ids or by a filter, at most 1000 a call, the oldest first; if `more` is true, call again. Tasks that depend on
+/// others of them are queued after these. Tasks in other states do not count, nor do, with a member key, those in whose contexts keys outside the team have tasks too. With `dry_run`, the call only counts, and its `as_of`
+/// binds the call that follows to the tasks that were there then. A `policy` gives their runs other limits.
+#[utoipa::path(
+    post, path = "/api/runtime/llm-tasks:requeue", operation_id = "requeueTasks", tag = "tasks", request_body = BulkRequeue,
+    responses((status = 200, description = "The outcome.", body = BulkResult))
+)]
+pub(crate) async fn requeue(State(app): State<AppState>, caller: Caller, body: Content) -> HandlerResult {
+    const OVER: Change<'static> = Change { statuses: &[Status::Failed, Status::Dead, Status::Cancelled], goes_on: true, as_of: None };
+    let BulkRequeue { bulk, policy } = body.read()?;
+    let limits = allowed(&app, policy.as_ref())?;
+    apply(&app, &caller, bulk, OVER, |task| op::Requeue { task, limits }.into()).await
+}
+
+/// A dry run counts no further than this, so that it ends before the client gives up.
+const MAX_COUNTED: usize = 100_000;
+
+/// How many tasks the answer names that were not changed.
+const MAX_NOT_CHANGED: usize = 20;
+
+/// What a call changes.
+#[derive(Clone, Copy)]
+struct Change<'a> {
+    /// Of tasks in these states.
+    statuses: &'a [Status],
+    /// They run again, so those do not count in whose conversations others have part, and the oldest come first.
+    goes_on: bool,
+    /// Tasks that were created or ended after this do not count.
+    as_of: Option<Ms>,
+}
+
+/// Only tasks that the call would change count, so a client that repeats the call while there are more comes to an end.
+async fn apply(app: &AppState, caller: &Caller, bulk: Bulk, change: Change<'_>, op: impl Fn(TaskId) -> Op) -> HandlerResult {
+    let limit = if bulk.dry_run { MAX_COUNTED } else { MAX_BATCH };
+    let change = Change { as_of: bulk.as_of, ..change };
+    // From before it looks, so that it has counted all that was there then.
+    let as_of = bulk.dry_run.then(|| bulk.as_of.unwrap_or_else(|| app.engine.clock.now()));
+    let (tasks, more) = match bulk.named {
+        Named::Ids(ids) => (changeable(app, caller, &ownership::tasks(app, caller, ids).await?, change).await?, false),
+        Named::Filter(filter) => match filter_of_body(&filter) {
+            Some(filter) => {
+                let end = bulk.as_of.map(|at| at.saturating_add(1));
+                let created_before = [filter.created_before, end].into_iter().flatten().min();
+                let filter = ownership::filter(app, caller, TaskFilter { created_before, ..filter }).await?;
+                match with_asking(app, filter) {
+                    Some(filter) => named_by(app, caller, filter, change, limit).await?,
+                    None => (Vec::new(), false),
+                }
+            }
+            None => (Vec::new(), false),
+        },
+    };
+    let matched = tasks.len() as i64;
+    if bulk.dry_run {
+        return ok(&BulkResult { matched, changed: 0, more, as_of, not_changed: Vec::new() });
+    }
+    let (mut open, mut changed, mut not_changed) = (tasks, 0, Vec::new());
+    // Some of them depend on others of them, which have to be changed first: these are tried again as long as others are changed.
+    loop {
+        let (mut waiting, before) = (Vec::new(), changed);
+        let commands = open.iter().map(|task| caller.command(op(*task))).collect();
+        for (task, outcome) in open.iter().zip(app.engine.writers.submit_all(commands).await) {
+            match outcome {
+                Ok(_) => changed += 1,
+                Err(engine::Error::Rejected(rejection)) if rejection.is_of_quota() => not_changed.push((*task, rejection)),
+                Err(engine::Error::Rejected(rejection @ Rejection::CannotRequeueBefore { .. })) => waiting.push((*task, rejection)),
+                // The task changed meanwhile, so the operation no longer applies.
+                Err(engine::Error::Rejected(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if changed == before || waiting.is_empty() {
+            not_changed.append(&mut waiting);
+            break;
+        }
+        open = waiting.into_iter().map(|(task, _)| task).collect();
+    }
+    if changed == 0
+        && let Some((_, full)) = not_changed.iter().find(|(_, rejection)| rejection.is_of_quota())
+    {
+        return Err(full.clone().into());
+    }
+    let not_changed = not_changed.iter().take(MAX_NOT_CHANGED).map(|(id, why)| {
+        let reason = if why.is_of_quota() { NotChangedReason::Quota } else { NotChangedReason::Dependency };
+        NotChanged { id: *id, reason: reason.into(), message: why.to_string() }
+    });
+    ok(&BulkResult { matched, changed, more, as_of: None, not_changed: not_changed.collect() })
+}
+
+/// Those of these tasks that the call would change, oldest first. A running task that was told to stop is not changed again.
+async fn changeable(app: &AppState, caller: &Caller, ids: &[TaskId], change: Change<'_>) -> Result<Vec<TaskId>, Error> {
+    let is_counted = |task: &TaskState| change.as_of.zip(task.finished_at).is_none_or(|(as_of, ended)| ended <= as_of);
+    let fits = |task: &TaskState| {
+        change.statuses.contains(&task.status) && !(task.status.is_active() && task.cancel_requested) && is_counted(task)
+    };
+    let mut states = app.store.task_states(ids).await?;
+    states.retain(fits);
+    if change.goes_on {
+        let shared = ownership::shared(app, caller, states.iter().map(|task| task.context_id.clone()).collect()).await?;
+        states.retain(|task| !shared.contains(&task.context_id));
+    }
+    let tasks: BTreeSet<TaskId> = states.iter().map(|task| task.id).collect();
+    Ok(tasks.into_iter().collect())
+}
+
+/// The matching tasks that the call would change, up to the limit, and whether there are more.
+async fn named_by(
+    app: &AppState,
+    caller: &Caller,
+    filter: TaskFilter,
+    change: Change<'_>,
+    limit: usize,
+) -> Result<(Vec<TaskId>, bool), Error> {
+    let mut tasks = Vec::new();
+    for status in change.statuses.iter().filter(|status| filter.status.is_none_or(|wanted| wanted == **status)) {
+        let filter = TaskFilter { status: Some(*status), ..filter.clone() };
+        let mut last = None;
+        loop {
+            let page = match change.goes_on {
+                // Tasks are older than those that depend on them.
+                true => app.store.oldest_task_ids(&filter, last, MAX_BATCH as i64).await?,
+                false => app.store.task_ids(&filter, &Page { limit: MAX_BATCH as i64, before: last }).await?,
+            };
+            if page.is_empty() {
+                break;
+            }
+            last = page.last().copied();
+            tasks.extend(changeable(app, caller, &page, Change { statuses: &[*status], ..change }).await?);
+            // One task more shows that there are more.
+            if tasks.len() > limit {
+                tasks.truncate(limit);
+                return Ok((tasks, true));
+            }
+            if page.len() < MAX_BATCH {
+                break;
+            }
+        }
+    }
+    tasks.sort_unstable();
+    Ok((tasks, false))
+}
